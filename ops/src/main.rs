@@ -1,0 +1,2 @@
+//! The `meridian` binary.
+fn main() {}
