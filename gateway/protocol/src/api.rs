@@ -1,0 +1,233 @@
+//! The APIs we know: keys, versions, header forms, and which message belongs to which.
+
+use std::ops::RangeInclusive;
+
+use crate::messages::*;
+use crate::wire::{DecodeError, Encoding, Reader, Wire, Writer};
+
+/// A request of the protocol. Its response type follows from it.
+pub trait RequestMessage: Wire + Into<Request> {
+    /// The API it belongs to.
+    const API: ApiKey;
+    /// What answers it.
+    type Response: ResponseMessage;
+}
+
+/// A response of the protocol.
+pub trait ResponseMessage: Wire + Into<Response> {
+    /// The API it belongs to.
+    const API: ApiKey;
+}
+
+macro_rules! apis {
+    ($(
+        $api:ident = $key:literal, $request:ident => $response:ident,
+        versions $versions:expr, flexible $flexible:expr;
+    )*) => {
+        /// An API of the protocol. The keys are part of the protocol and never change.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(i16)]
+        pub enum ApiKey {
+            $(
+                #[doc = concat!("`", stringify!($api), "`, key ", $key)]
+                $api = $key,
+            )*
+        }
+
+        impl ApiKey {
+            /// Every API, in ascending order of keys.
+            pub const ALL: &[Self] = &[$(Self::$api),*];
+
+            /// The API with this key.
+            pub fn from_key(key: i16) -> Option<Self> {
+                match key {
+                    $($key => Some(Self::$api),)*
+                    _ => None,
+                }
+            }
+
+            /// Its name in the Kafka documentation.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$api => stringify!($api),)*
+                }
+            }
+
+            /// The versions we can read and write.
+            pub fn versions(self) -> RangeInclusive<i16> {
+                match self {
+                    $(Self::$api => $versions,)*
+                }
+            }
+
+            fn flexible_from(self) -> i16 {
+                match self {
+                    $(Self::$api => $flexible,)*
+                }
+            }
+        }
+
+        /// Any request.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum Request {
+            $(#[doc = concat!("A [`", stringify!($request), "`]")] $api($request),)*
+        }
+
+        /// Any response.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum Response {
+            $(#[doc = concat!("A [`", stringify!($response), "`]")] $api($response),)*
+        }
+
+        impl Request {
+            /// The API it belongs to.
+            pub fn api(&self) -> ApiKey {
+                match self {
+                    $(Self::$api(_) => ApiKey::$api,)*
+                }
+            }
+
+            pub(crate) fn decode(
+                api: ApiKey,
+                version: i16,
+                reader: &mut Reader,
+            ) -> Result<Self, DecodeError> {
+                let encoding = api.encoding(version);
+                match api {
+                    $(ApiKey::$api => $request::decode(reader, encoding).map(Self::$api),)*
+                }
+            }
+        }
+
+        impl Response {
+            /// The API it belongs to.
+            pub fn api(&self) -> ApiKey {
+                match self {
+                    $(Self::$api(_) => ApiKey::$api,)*
+                }
+            }
+
+            pub(crate) fn encode(&self, version: i16, writer: &mut Writer) {
+                match self {
+                    $(Self::$api(body) => body.encode(writer, ApiKey::$api.encoding(version)),)*
+                }
+            }
+        }
+
+        $(
+            impl RequestMessage for $request {
+                const API: ApiKey = ApiKey::$api;
+                type Response = $response;
+            }
+
+            impl ResponseMessage for $response {
+                const API: ApiKey = ApiKey::$api;
+            }
+
+            impl From<$request> for Request {
+                fn from(request: $request) -> Self {
+                    Self::$api(request)
+                }
+            }
+
+            impl From<$response> for Response {
+                fn from(response: $response) -> Self {
+                    Self::$api(response)
+                }
+            }
+        )*
+
+        /// Calls `$call!(ApiKey, Request, Response)` for every API.
+        #[cfg(test)]
+        macro_rules! for_each_api {
+            ($call:ident) => {
+                $($call!($api, $request, $response);)*
+            };
+        }
+        #[cfg(test)]
+        pub(crate) use for_each_api;
+    };
+}
+
+apis! {
+    Produce = 0, ProduceRequest => ProduceResponse, versions 3..=13, flexible 9;
+    Fetch = 1, FetchRequest => FetchResponse, versions 4..=18, flexible 12;
+    ListOffsets = 2, ListOffsetsRequest => ListOffsetsResponse, versions 0..=11, flexible 6;
+    Metadata = 3, MetadataRequest => MetadataResponse, versions 0..=13, flexible 9;
+    ApiVersions = 18, ApiVersionsRequest => ApiVersionsResponse, versions 0..=4, flexible 3;
+    CreateTopics = 19, CreateTopicsRequest => CreateTopicsResponse, versions 0..=7, flexible 5;
+    InitProducerId = 22, InitProducerIdRequest => InitProducerIdResponse,
+        versions 0..=5, flexible 2;
+    MeridianAdmin = 20000, MeridianAdminRequest => MeridianAdminResponse,
+        versions 0..=0, flexible 0;
+}
+
+impl ApiKey {
+    /// The number on the wire.
+    pub fn key(self) -> i16 {
+        self as i16
+    }
+
+    /// Whether we can read and write this version.
+    pub fn supports(self, version: i16) -> bool {
+        self.versions().contains(&version)
+    }
+
+    /// The versions to announce in `ApiVersionsResponse`, `None` for our private API.
+    ///
+    /// Produce is announced from version 0 though 0 to 2 are refused: librdkafka takes a higher
+    /// minimum for a broker that cannot compress (KAFKA-18659).
+    pub fn advertised_versions(self) -> Option<RangeInclusive<i16>> {
+        match self {
+            Self::MeridianAdmin => None,
+            Self::Produce => Some(0..=*self.versions().end()),
+            _ => Some(self.versions()),
+        }
+    }
+
+    /// The form that messages of this API have in this version.
+    pub fn encoding(self, version: i16) -> Encoding {
+        Encoding { version, flexible: version >= self.flexible_from() }
+    }
+
+    /// Whether the response header ends in tagged fields. Never for ApiVersions: a client reads
+    /// that answer before it knows which versions we speak (KIP-511).
+    pub(crate) fn response_header_is_flexible(self, version: i16) -> bool {
+        self != Self::ApiVersions && self.encoding(version).flexible
+    }
+}
+
+impl std::fmt::Display for ApiKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_unique_and_stable() {
+        for &api in ApiKey::ALL {
+            assert_eq!(ApiKey::from_key(api.key()), Some(api));
+        }
+        assert!(ApiKey::ALL.is_sorted_by(|a, b| a.key() < b.key()));
+        assert_eq!(ApiKey::from_key(4), None);
+    }
+
+    #[test]
+    fn produce_is_advertised_from_zero_and_the_private_api_not_at_all() {
+        assert_eq!(ApiKey::Produce.advertised_versions(), Some(0..=13));
+        assert!(!ApiKey::Produce.supports(2));
+        assert_eq!(ApiKey::MeridianAdmin.advertised_versions(), None);
+    }
+
+    #[test]
+    fn the_answer_to_api_versions_has_the_oldest_header() {
+        assert!(ApiKey::ApiVersions.encoding(3).flexible);
+        assert!(!ApiKey::ApiVersions.response_header_is_flexible(3));
+        assert!(ApiKey::Metadata.response_header_is_flexible(9));
+        assert!(!ApiKey::Metadata.response_header_is_flexible(8));
+    }
+}
