@@ -1,1 +1,3 @@
-//! Placeholder.
+//! The node: Kafka front, partition leaders and the real runtime.
+
+pub mod runtime;

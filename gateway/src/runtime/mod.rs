@@ -1,0 +1,8 @@
+//! The real world: clock, certificates and the transport between nodes.
+//!
+//! Everything else in the project decides without touching the world (house rule 1); these modules
+//! are where the decisions meet it.
+
+pub mod clock;
+pub mod quic;
+pub mod tls;

@@ -1,0 +1,256 @@
+//! The UDP socket and the QUIC settings of both directions.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meridian_base::id::{ClusterId, NodeId};
+use quinn::congestion::BbrConfig;
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{IdleTimeout, MtuDiscoveryConfig, VarInt};
+use quinn_proto::HashedConnectionIdGenerator;
+use ring::hmac;
+use rustls::pki_types::CertificateDer;
+
+use super::{Channel, PathClass, TransportConfig, TransportError};
+use crate::runtime::clock;
+use crate::runtime::tls::{self, Credentials, TlsError};
+
+/// Why a connection was closed, as the peer is told.
+pub(super) mod close_code {
+    use quinn::VarInt;
+
+    /// The node stops, or no longer wants the peer.
+    pub(in super::super) const SHUT_DOWN: VarInt = VarInt::from_u32(0);
+    /// A frame, stream or greeting broke the wire format.
+    pub(in super::super) const BAD_FRAME: VarInt = VarInt::from_u32(1);
+    /// The certificate is not that of another node of this cluster.
+    pub(in super::super) const NOT_A_PEER: VarInt = VarInt::from_u32(2);
+    /// The same node has connected again.
+    pub(in super::super) const REPLACED: VarInt = VarInt::from_u32(3);
+    /// The accepting side no longer reads one of the channels.
+    pub(in super::super) const CHANNEL_LOST: VarInt = VarInt::from_u32(4);
+}
+
+/// The UDP payload that every path of QUIC must carry.
+pub(super) const DATAGRAM_BYTES_MIN: u16 = 1200;
+
+/// quinn cuts up to ten packets out of one buffer, and the kernel refuses buffers over 64 KiB.
+const GSO_DATAGRAM_BYTES_MAX: u16 = 6550;
+
+// Windows are bandwidth x round trip: 16 MiB per stream carries 1.6 Gbit/s at 80 ms.
+const STREAM_WINDOW_BYTES: u32 = 16 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
+/// In a datacenter 4 MiB carries 32 Gbit/s at 1 ms, and fits the receiver's socket buffer: a
+/// sender that is faster than the receiver does not cause losses.
+const SAME_DATACENTER_SEND_WINDOW_BYTES: u64 = 4 << 20;
+
+// First guesses, until the handshake has measured the path: they time its retransmissions.
+const SAME_DATACENTER_INITIAL_RTT: Duration = Duration::from_millis(20);
+const CROSS_DATACENTER_INITIAL_RTT: Duration = Duration::from_millis(150);
+
+/// The QUIC endpoint of this node, for dialling and accepting.
+#[derive(Clone)]
+pub(super) struct Endpoint {
+    quinn: quinn::Endpoint,
+    local_address: SocketAddr,
+    cluster: ClusterId,
+    same_datacenter: quinn::ClientConfig,
+    cross_datacenter: quinn::ClientConfig,
+}
+
+impl Endpoint {
+    pub(super) fn open(config: &TransportConfig) -> Result<Self, TransportError> {
+        let credentials =
+            config.identity.check(config.node, &config.cluster, clock::wall_time())?;
+        let listen = |source| TransportError::Listen { address: config.listen, source };
+        let socket = UdpSocket::bind(config.listen).map_err(listen)?;
+        set_buffers(&socket, config.socket_buffer_bytes);
+        let local_address = socket.local_addr().map_err(listen)?;
+        let quinn = quinn::Endpoint::new(
+            endpoint_config(config, &credentials)?,
+            Some(server_config(config, &credentials)?),
+            socket,
+            Arc::new(quinn::TokioRuntime),
+        )
+        .map_err(listen)?;
+        Ok(Self {
+            quinn,
+            local_address,
+            cluster: config.cluster.clone(),
+            same_datacenter: client_config(config, &credentials, PathClass::SameDatacenter)?,
+            cross_datacenter: client_config(config, &credentials, PathClass::CrossDatacenter)?,
+        })
+    }
+
+    pub(super) fn local_address(&self) -> SocketAddr {
+        self.local_address
+    }
+
+    /// Starts a handshake with `node`, and no other, at `address`.
+    pub(super) fn connect(
+        &self,
+        node: NodeId,
+        address: SocketAddr,
+        path: PathClass,
+    ) -> Result<quinn::Connecting, ConnectError> {
+        let config = match path {
+            PathClass::SameDatacenter => self.same_datacenter.clone(),
+            PathClass::CrossDatacenter => self.cross_datacenter.clone(),
+        };
+        let name = tls::node_name(node, &self.cluster)?;
+        Ok(self.quinn.connect_with(config, address, &name)?)
+    }
+
+    pub(super) async fn accept(&self) -> Option<quinn::Incoming> {
+        self.quinn.accept().await
+    }
+
+    pub(super) fn close(&self, code: VarInt, reason: &str) {
+        self.quinn.close(code, reason.as_bytes());
+    }
+
+    pub(super) async fn wait_idle(&self) {
+        self.quinn.wait_idle().await;
+    }
+}
+
+/// Why a handshake could not even start.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectError {
+    #[error(transparent)]
+    Name(#[from] TlsError),
+    #[error(transparent)]
+    Quic(#[from] quinn::ConnectError),
+}
+
+/// The node that the handshake has proved the other side to be.
+pub(super) fn peer_node(
+    connection: &quinn::Connection,
+    cluster: &ClusterId,
+) -> Result<NodeId, TlsError> {
+    let chain = connection
+        .peer_identity()
+        .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok());
+    match chain.as_deref().and_then(|chain| chain.first()) {
+        Some(leaf) => tls::node_of(leaf, cluster),
+        None => Err(TlsError::NotANode { detail: "no certificate was shown".to_owned() }),
+    }
+}
+
+/// Connection ids and reset tokens derive from the node's key, so that a node that has restarted
+/// answers packets of its earlier life with a reset: the sender need not wait for its timeout.
+fn endpoint_config(
+    config: &TransportConfig,
+    credentials: &Credentials,
+) -> Result<quinn::EndpointConfig, TransportError> {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, credentials.key_bytes());
+    let reset_key = hmac::sign(&key, b"meridian stateless reset");
+    let connection_id_key = hmac::sign(&key, b"meridian connection id")
+        .as_ref()
+        .iter()
+        .take(8)
+        .fold(0, |key, byte| key << 8 | u64::from(*byte));
+    let reset_key = hmac::Key::new(hmac::HMAC_SHA256, reset_key.as_ref());
+    let mut endpoint = quinn::EndpointConfig::new(Arc::new(reset_key));
+    endpoint
+        .cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(connection_id_key)));
+    endpoint
+        .max_udp_payload_size(config.datagram_bytes_max.max(DATAGRAM_BYTES_MIN))
+        .map_err(|_| TransportError::Config("datagram_bytes_max must be from 1200 to 65527"))?;
+    Ok(endpoint)
+}
+
+fn server_config(
+    config: &TransportConfig,
+    credentials: &Credentials,
+) -> Result<quinn::ServerConfig, TransportError> {
+    let crypto = QuicServerConfig::try_from(credentials.server_config()?)
+        .map_err(|error| TlsError::Setup { detail: error.to_string() })?;
+    let mut transport = transport_config(config)?;
+    let channel_count = Channel::ALL.len() as u32;
+    transport
+        .max_concurrent_uni_streams(VarInt::from_u32(channel_count))
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
+        .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES));
+    let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+    server.transport_config(Arc::new(transport)).migration(false);
+    Ok(server)
+}
+
+fn client_config(
+    config: &TransportConfig,
+    credentials: &Credentials,
+    path: PathClass,
+) -> Result<quinn::ClientConfig, TransportError> {
+    let crypto = QuicClientConfig::try_from(credentials.client_config()?)
+        .map_err(|error| TlsError::Setup { detail: error.to_string() })?;
+    let mut transport = transport_config(config)?;
+    // One stream comes back: the greeting.
+    transport.max_concurrent_uni_streams(VarInt::from_u32(1));
+    transport.keep_alive_interval(Some(config.keep_alive_interval));
+    match path {
+        PathClass::SameDatacenter => transport
+            .initial_rtt(SAME_DATACENTER_INITIAL_RTT)
+            .send_window(SAME_DATACENTER_SEND_WINDOW_BYTES),
+        PathClass::CrossDatacenter => transport
+            .initial_rtt(CROSS_DATACENTER_INITIAL_RTT)
+            .send_window(CONNECTION_WINDOW_BYTES.into())
+            .congestion_controller_factory(Arc::new(BbrConfig::default())),
+    };
+    let mut client = quinn::ClientConfig::new(Arc::new(crypto));
+    client.transport_config(Arc::new(transport));
+    Ok(client)
+}
+
+/// What both directions have in common.
+fn transport_config(config: &TransportConfig) -> Result<quinn::TransportConfig, TransportError> {
+    let idle_timeout = IdleTimeout::try_from(config.idle_timeout)
+        .map_err(|_| TransportError::Config("idle_timeout is out of range"))?;
+    let mut mtu_discovery = MtuDiscoveryConfig::default();
+    mtu_discovery.upper_bound(config.datagram_bytes_max);
+    let mut transport = quinn::TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .datagram_receive_buffer_size(None)
+        .max_idle_timeout(Some(idle_timeout))
+        .mtu_discovery_config(Some(mtu_discovery))
+        .enable_segmentation_offload(config.datagram_bytes_max <= GSO_DATAGRAM_BYTES_MAX);
+    Ok(transport)
+}
+
+/// Asks for large socket buffers: beyond the system's limit where we may (`CAP_NET_ADMIN`), else
+/// up to it. Smaller ones only cost retransmissions, so failure is only logged.
+fn set_buffers(socket: &UdpSocket, size_bytes: usize) {
+    let size_bytes = libc::c_int::try_from(size_bytes).unwrap_or(libc::c_int::MAX);
+    for (forced, limited) in
+        [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+    {
+        if set_socket_option(socket, forced, size_bytes).is_err()
+            && let Err(error) = set_socket_option(socket, limited, size_bytes)
+        {
+            tracing::warn!(%error, size_bytes, "cannot enlarge the UDP socket's buffers");
+        }
+    }
+}
+
+#[expect(unsafe_code, reason = "the standard library does not set socket buffers")]
+fn set_socket_option(
+    socket: &UdpSocket,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> Result<(), std::io::Error> {
+    // SAFETY: the descriptor is open while `socket` is borrowed, and `value` is a live c_int of
+    // the size given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}

@@ -1,0 +1,375 @@
+//! The peers: one task each keeps a connection up and its channels drained.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use meridian_base::env::{Rng, SplitMix};
+use meridian_base::id::NodeId;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+
+use super::endpoint::{ConnectError, Endpoint, close_code};
+use super::inbound::GREETING;
+use super::outbound::{SendQueue, write_frames};
+use super::{Channel, Frame, Handler, PathClass, PeerState, PeerStats, SendError, TransportConfig};
+
+const DIAL_BACKOFF_MIN: Duration = Duration::from_millis(20);
+
+/// Where a peer is to be dialled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) address: SocketAddr,
+    pub(super) path: PathClass,
+}
+
+/// All peers that were named or have connected.
+pub(super) struct Peers {
+    config: Arc<TransportConfig>,
+    endpoint: Endpoint,
+    handler: Arc<dyn Handler>,
+    runtime: Handle,
+    table: RwLock<HashMap<NodeId, Arc<Peer>>>,
+}
+
+impl Peers {
+    /// An empty table. Peers' tasks run on the current tokio runtime.
+    pub(super) fn new(
+        config: Arc<TransportConfig>,
+        endpoint: Endpoint,
+        handler: Arc<dyn Handler>,
+    ) -> Self {
+        Self { config, endpoint, handler, runtime: Handle::current(), table: RwLock::default() }
+    }
+
+    pub(super) fn set_target(&self, node: NodeId, target: Option<Target>) {
+        if node == self.config.node {
+            return;
+        }
+        self.get_or_add(node).target.send_if_modified(|current| {
+            let changed = *current != target;
+            *current = target;
+            changed
+        });
+    }
+
+    pub(super) fn send(
+        &self,
+        to: NodeId,
+        channel: Channel,
+        frame: Frame,
+        length_bytes: usize,
+    ) -> Result<(), SendError> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let peer = table.get(&to).ok_or(SendError::UnknownPeer)?;
+        match peer.queue(channel).push(frame, length_bytes) {
+            Err(SendError::Down) if peer.target.borrow().is_none() => Err(SendError::UnknownPeer),
+            result => result,
+        }
+    }
+
+    /// The peer, with its task started. Their number is bounded by the nodes of the cluster: it
+    /// takes the topology or a certificate to get here.
+    pub(super) fn get_or_add(&self, node: NodeId) -> Arc<Peer> {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let peer = table.entry(node).or_insert_with(|| {
+            let peer = Arc::new(Peer::new(node, self.config.queue_bytes_max));
+            let dialler = Dialler {
+                config: Arc::clone(&self.config),
+                endpoint: self.endpoint.clone(),
+                handler: Arc::clone(&self.handler),
+                peer: Arc::clone(&peer),
+            };
+            *lock(&peer.task) = Some(self.runtime.spawn(dialler.run()).abort_handle());
+            peer
+        });
+        Arc::clone(peer)
+    }
+
+    pub(super) fn stats(&self) -> BTreeMap<NodeId, PeerStats> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.iter().map(|(node, peer)| (*node, peer.stats())).collect()
+    }
+
+    /// Stops all dialling.
+    pub(super) fn stop(&self) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        for (_, peer) in table.drain() {
+            if let Some(task) = lock(&peer.task).take() {
+                task.abort();
+            }
+        }
+    }
+}
+
+/// One peer: where to dial it, what waits for it, and what has come from it.
+pub(super) struct Peer {
+    node: NodeId,
+    target: watch::Sender<Option<Target>>,
+    queues: [SendQueue; Channel::ALL.len()],
+    task: Mutex<Option<AbortHandle>>,
+    /// Our connection to the peer, while it is up.
+    outbound: Mutex<Option<quinn::Connection>>,
+    /// The peer's connection to us.
+    inbound: Mutex<Option<quinn::Connection>>,
+    /// Held by the inbound connection that may deliver frames.
+    pub(super) inbound_turn: tokio::sync::Mutex<()>,
+    /// The peer shows signs of life: worth dialling at once.
+    redial: Notify,
+    pub(super) counters: Counters,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    sent_bytes: AtomicU64,
+    lost_packets: AtomicU64,
+    connects: AtomicU64,
+    pub(super) received_bytes: AtomicU64,
+    pub(super) bad_frames: AtomicU64,
+}
+
+impl Peer {
+    fn new(node: NodeId, queue_bytes_max: usize) -> Self {
+        Self {
+            node,
+            target: watch::Sender::new(None),
+            queues: Channel::ALL.map(|_| SendQueue::new(queue_bytes_max)),
+            task: Mutex::new(None),
+            outbound: Mutex::new(None),
+            inbound: Mutex::new(None),
+            inbound_turn: tokio::sync::Mutex::new(()),
+            redial: Notify::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Whether the peer was named as being in another datacenter.
+    pub(super) fn is_cross_datacenter(&self) -> bool {
+        self.target.borrow().is_some_and(|target| target.path == PathClass::CrossDatacenter)
+    }
+
+    /// Notes the peer's connection to us and closes its earlier one, so that frames of the two do
+    /// not mix. Also has the peer dialled now, in case we are waiting to try again.
+    pub(super) fn replace_inbound(&self, connection: quinn::Connection) {
+        if let Some(earlier) = lock(&self.inbound).replace(connection) {
+            earlier.close(close_code::REPLACED, b"the node has connected again");
+        }
+        self.redial.notify_waiters();
+    }
+
+    fn queue(&self, channel: Channel) -> &SendQueue {
+        &self.queues[channel as usize]
+    }
+
+    fn stats(&self) -> PeerStats {
+        let outbound = lock(&self.outbound);
+        let current = outbound.as_ref();
+        let lost_packets = current.map_or(0, |connection| connection.stats().path.lost_packets);
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        PeerStats {
+            state: if current.is_some() { PeerState::Up } else { PeerState::Down },
+            rtt: current.map_or(Duration::ZERO, quinn::Connection::rtt),
+            queued_bytes: self.queues.iter().map(SendQueue::queued_bytes).sum(),
+            sent_bytes: load(&self.counters.sent_bytes),
+            received_bytes: load(&self.counters.received_bytes),
+            lost_packets: load(&self.counters.lost_packets) + lost_packets,
+            connects: load(&self.counters.connects),
+            bad_frames: load(&self.counters.bad_frames),
+        }
+    }
+}
+
+/// The task of one peer.
+struct Dialler {
+    config: Arc<TransportConfig>,
+    endpoint: Endpoint,
+    handler: Arc<dyn Handler>,
+    peer: Arc<Peer>,
+}
+
+impl Dialler {
+    async fn run(self) {
+        let mut target = self.peer.target.subscribe();
+        let mut backoff =
+            Backoff::new(self.config.node, self.peer.node, self.config.dial_backoff_max);
+        loop {
+            let Some(Target { address, path }) = *target.borrow_and_update() else {
+                if target.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            };
+            let dialled = tokio::select! {
+                dialled = timeout(self.config.dial_timeout, self.dial(address, path)) => dialled,
+                _ = target.changed() => continue,
+            };
+            match dialled.unwrap_or(Err(DialError::Timeout)) {
+                Ok((connection, streams)) => {
+                    backoff.reset();
+                    self.serve(&connection, streams, &mut target).await;
+                }
+                Err(error) if backoff.is_fresh() => {
+                    tracing::warn!(peer = %self.peer.node, %address, %error, "cannot connect");
+                }
+                Err(error) => {
+                    tracing::debug!(peer = %self.peer.node, %address, %error, "cannot connect");
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next()) => {}
+                () = self.peer.redial.notified() => {}
+                _ = target.changed() => {}
+            }
+        }
+    }
+
+    /// Connects, waits for the greeting that says that the peer has verified us too, and opens the
+    /// channels.
+    async fn dial(
+        &self,
+        address: SocketAddr,
+        path: PathClass,
+    ) -> Result<(quinn::Connection, ChannelStreams), DialError> {
+        let connection = self.endpoint.connect(self.peer.node, address, path)?.await?;
+        let mut greeting = [0; GREETING.len()];
+        connection.accept_uni().await?.read_exact(&mut greeting).await?;
+        if greeting != GREETING {
+            connection.close(close_code::BAD_FRAME, b"unknown greeting");
+            return Err(DialError::Greeting(greeting));
+        }
+        let mut streams = Vec::with_capacity(Channel::ALL.len());
+        for channel in Channel::ALL {
+            let mut stream = connection.open_uni().await?;
+            // Not a ladder: strict priorities would let puts starve repair for good.
+            stream.set_priority(i32::from(channel == Channel::Control))?;
+            stream.write_all(&[channel as u8]).await?;
+            streams.push((channel, stream));
+        }
+        Ok((connection, streams))
+    }
+
+    /// Drains the queues until the connection is lost or no longer wanted.
+    async fn serve(
+        &self,
+        connection: &quinn::Connection,
+        streams: ChannelStreams,
+        target: &mut watch::Receiver<Option<Target>>,
+    ) {
+        let node = self.peer.node;
+        let mut writers = JoinSet::new();
+        for (channel, mut stream) in streams {
+            let peer = Arc::clone(&self.peer);
+            writers.spawn(async move {
+                let count = |bytes| {
+                    peer.counters.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+                };
+                write_frames(peer.queue(channel), &mut stream, count).await
+            });
+        }
+        *lock(&self.peer.outbound) = Some(connection.clone());
+        self.peer.counters.connects.fetch_add(1, Ordering::Relaxed);
+        self.peer.queues.iter().for_each(SendQueue::open);
+        tracing::info!(peer = %node, address = %connection.remote_address(), "peer up");
+        self.handler.on_peer(node, PeerState::Up);
+
+        tokio::select! {
+            error = connection.closed() => tracing::warn!(peer = %node, %error, "peer down"),
+            _ = writers.join_next() => {
+                // The peer stopped reading one channel, so its reader has failed.
+                connection.close(close_code::CHANNEL_LOST, b"a channel is no longer read");
+                tracing::warn!(peer = %node, "peer down: it no longer reads a channel");
+            }
+            _ = target.changed() => {
+                connection.close(close_code::SHUT_DOWN, b"no longer wanted");
+                tracing::info!(peer = %node, "peer moved or removed");
+            }
+        }
+
+        // The writers must be gone before the queues open for the next connection.
+        writers.shutdown().await;
+        let lost_packets = connection.stats().path.lost_packets;
+        *lock(&self.peer.outbound) = None;
+        self.peer.counters.lost_packets.fetch_add(lost_packets, Ordering::Relaxed);
+        self.peer.queues.iter().for_each(SendQueue::close);
+        self.handler.on_peer(node, PeerState::Down);
+    }
+}
+
+type ChannelStreams = Vec<(Channel, quinn::SendStream)>;
+
+/// Why an attempt to connect failed.
+#[derive(Debug, thiserror::Error)]
+enum DialError {
+    #[error("no answer in time")]
+    Timeout,
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Connection(#[from] quinn::ConnectionError),
+    #[error("no greeting: {0}")]
+    NoGreeting(#[from] quinn::ReadExactError),
+    #[error("greeting {0:?} is of another version; upgrade the older node")]
+    Greeting([u8; GREETING.len()]),
+    #[error(transparent)]
+    Write(#[from] quinn::WriteError),
+    #[error(transparent)]
+    Stream(#[from] quinn::ClosedStream),
+}
+
+/// Pauses between attempts: doubling, and jittered so that nodes do not dial in step.
+struct Backoff {
+    next: Duration,
+    max: Duration,
+    jitter: SplitMix,
+}
+
+impl Backoff {
+    fn new(from: NodeId, to: NodeId, max: Duration) -> Self {
+        let seed = u64::from(from.get()) << 32 | u64::from(to.get());
+        Self { next: DIAL_BACKOFF_MIN, max, jitter: SplitMix::new(seed) }
+    }
+
+    fn reset(&mut self) {
+        self.next = DIAL_BACKOFF_MIN;
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.next == DIAL_BACKOFF_MIN
+    }
+
+    /// Between half of the pause and all of it.
+    fn next(&mut self) -> Duration {
+        let pause = self.next.min(self.max);
+        self.next = (pause * 2).min(self.max);
+        let half_micros = u64::try_from(pause.as_micros() / 2).unwrap_or(u64::MAX);
+        pause / 2 + Duration::from_micros(self.jitter.below(half_micros + 1))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these mutexes guard is replaced whole, so a panic leaves no half-made value.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_doubles_to_its_maximum_and_starts_over() {
+        let max = Duration::from_millis(100);
+        let mut backoff = Backoff::new(NodeId::new(1), NodeId::new(2), max);
+        assert!(backoff.is_fresh());
+        for pause in [20, 40, 80, 100, 100].map(Duration::from_millis) {
+            let next = backoff.next();
+            assert!(next >= pause / 2 && next <= pause, "{next:?} of {pause:?}");
+        }
+        assert!(!backoff.is_fresh());
+        backoff.reset();
+        assert!(backoff.is_fresh());
+    }
+}

@@ -1,0 +1,510 @@
+//! Who a node is: the cluster's certificate authority and the certificates it issues.
+//!
+//! A node's identity is one DNS name in its certificate, `node-<id>.<cluster>.meridian`, where
+//! `<cluster>` is the cluster id in hexadecimal (cluster ids are case-sensitive, DNS names are
+//! not). Both sides of a connection must show a certificate of the cluster's own authority. The
+//! dialling side demands the name of the node it means to reach; the accepting side reads the
+//! dialler's node id from the name. TLS 1.3 only, no resumption, so no 0-RTT that could be replayed.
+
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use meridian_base::id::{ClusterId, NodeId};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::client::Resumption;
+use rustls::crypto::{CryptoProvider, ring as provider};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use webpki::{EndEntityCert, KeyUsage};
+
+/// The protocol both sides must name in the TLS handshake.
+const ALPN: &[u8] = b"meridian/1";
+
+const CLUSTER_ID_BYTES_MAX: usize = 31;
+const CA_CERTIFICATE_FILE: &str = "ca.pem";
+const CA_KEY_FILE: &str = "ca-key.pem";
+const NODE_CERTIFICATE_FILE: &str = "node.pem";
+const NODE_KEY_FILE: &str = "node-key.pem";
+
+/// Why a certificate or key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The cluster id does not fit a DNS label.
+    #[error(
+        "cluster id {cluster:?} must have 1 to {CLUSTER_ID_BYTES_MAX} bytes to fit a certificate"
+    )]
+    ClusterId {
+        /// The refused id.
+        cluster: ClusterId,
+    },
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Others than the owner may read a private key.
+    #[error(
+        "{path}: private key has mode {mode:03o}; run `chmod 600` on it and consider it leaked"
+    )]
+    KeyExposed {
+        /// The key file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Text that should be PEM is not.
+    #[error("{what} is not valid PEM: {source}")]
+    Pem {
+        /// Which of the three texts.
+        what: &'static str,
+        /// What the parser said.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// A certificate could not be made.
+    #[error("cannot create a certificate for {subject}: {source}")]
+    Issue {
+        /// Whom it was for.
+        subject: String,
+        /// What the library said.
+        source: rcgen::Error,
+    },
+    /// The certificate is past its end or before its start.
+    #[error(
+        "the certificate of {name} is not valid now ({detail}); issue a new one or fix the clock"
+    )]
+    NotValidNow {
+        /// The name in the certificate.
+        name: String,
+        /// By how much.
+        detail: String,
+    },
+    /// The certificate was not issued by the given authority.
+    #[error("the certificate of {name} was not issued by this cluster's authority: {source}")]
+    NotTrusted {
+        /// The name in the certificate.
+        name: String,
+        /// What the verifier said.
+        source: webpki::Error,
+    },
+    /// The certificate names another cluster.
+    #[error("certificate belongs to cluster {found}, this is cluster {expected}")]
+    WrongCluster {
+        /// The cluster in the certificate.
+        found: String,
+        /// Our cluster.
+        expected: ClusterId,
+    },
+    /// The certificate names another node.
+    #[error("certificate belongs to node {found}, this is node {expected}; use that node's own")]
+    WrongNode {
+        /// The node in the certificate.
+        found: NodeId,
+        /// The node it was meant for.
+        expected: NodeId,
+    },
+    /// The certificate is not that of a node.
+    #[error("not a node certificate: {detail}")]
+    NotANode {
+        /// What is missing.
+        detail: String,
+    },
+    /// The key cannot be used with the certificate.
+    #[error("key and certificate cannot be used together: {0}")]
+    KeyMismatch(rustls::Error),
+    /// TLS could not be set up from the given material.
+    #[error("TLS cannot be set up: {detail}")]
+    Setup {
+        /// What the library said.
+        detail: String,
+    },
+}
+
+/// From when to when a certificate holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Validity {
+    /// First moment.
+    pub not_before: SystemTime,
+    /// Last moment.
+    pub not_after: SystemTime,
+}
+
+impl Validity {
+    /// `days` from `now` on, and one day back for nodes whose clocks lag.
+    pub fn days(now: SystemTime, days: u32) -> Self {
+        let day = Duration::from_secs(24 * 3600);
+        Self { not_before: now - day, not_after: now + day * days }
+    }
+}
+
+/// A cluster's certificate authority. Whoever holds it can add nodes to the cluster.
+pub struct ClusterCa {
+    cluster: ClusterId,
+    certificate_pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl ClusterCa {
+    /// Makes a new authority for `cluster`.
+    pub fn create(cluster: &ClusterId, validity: Validity) -> Result<Self, TlsError> {
+        let mut params = ca_params(cluster)?;
+        params.not_before = validity.not_before.into();
+        params.not_after = validity.not_after.into();
+        let issue = |source| TlsError::Issue { subject: format!("cluster {cluster}"), source };
+        let key = KeyPair::generate().map_err(issue)?;
+        let certificate_pem = params.self_signed(&key).map_err(issue)?.pem();
+        let issuer = Issuer::new(params, key);
+        Ok(Self { cluster: cluster.clone(), certificate_pem, issuer })
+    }
+
+    /// Writes the authority to `ca.pem` and, mode 0600, `ca-key.pem` in `folder`.
+    pub fn save(&self, folder: &Path) -> Result<(), TlsError> {
+        write_file(&folder.join(CA_CERTIFICATE_FILE), &self.certificate_pem, 0o644)?;
+        write_file(&folder.join(CA_KEY_FILE), &self.issuer.key().serialize_pem(), 0o600)
+    }
+
+    /// Reads back what [`save`](Self::save) wrote.
+    pub fn load(folder: &Path, cluster: &ClusterId) -> Result<Self, TlsError> {
+        let certificate_pem = read_file(&folder.join(CA_CERTIFICATE_FILE))?;
+        let key_pem = read_key_file(&folder.join(CA_KEY_FILE))?;
+        let certificate = parse_certificate("authority certificate", &certificate_pem)?;
+        match parse_name(&certificate)? {
+            (Subject::Authority, found) if found == cluster_label(cluster)? => {}
+            (Subject::Authority, found) => return Err(wrong_cluster(&found, cluster)),
+            (Subject::Node(node), _) => {
+                let detail = format!("expected an authority, found node {node}");
+                return Err(TlsError::NotANode { detail });
+            }
+        }
+        let issue = |source| TlsError::Issue { subject: format!("cluster {cluster}"), source };
+        let key = KeyPair::from_pem(&key_pem).map_err(issue)?;
+        // Name, key and usage of the authority enter what it issues; its dates do not.
+        let issuer = Issuer::new(ca_params(cluster)?, key);
+        Ok(Self { cluster: cluster.clone(), certificate_pem, issuer })
+    }
+
+    /// Issues `node`'s identity with a fresh key.
+    pub fn issue(&self, node: NodeId, validity: Validity) -> Result<NodeIdentity, TlsError> {
+        let name = node_name(node, &self.cluster)?;
+        let issue = |source| TlsError::Issue { subject: name.clone(), source };
+        let mut params = CertificateParams::new([name.clone()]).map_err(issue)?;
+        params.not_before = validity.not_before.into();
+        params.not_after = validity.not_after.into();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params
+            .distinguished_name
+            .push(DnType::CommonName, format!("Meridian node {node} of cluster {}", self.cluster));
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate().map_err(issue)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(issue)?;
+        Ok(NodeIdentity {
+            cert_chain_pem: certificate.pem(),
+            key_pem: key.serialize_pem(),
+            ca_pem: self.certificate_pem.clone(),
+        })
+    }
+}
+
+fn ca_params(cluster: &ClusterId) -> Result<CertificateParams, TlsError> {
+    let name = format!("ca.{}.meridian", cluster_label(cluster)?);
+    let mut params = CertificateParams::new([name])
+        .map_err(|source| TlsError::Issue { subject: format!("cluster {cluster}"), source })?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, format!("Meridian authority of cluster {cluster}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    Ok(params)
+}
+
+/// A node's certificate, its private key, and the authority it trusts, all as PEM.
+#[derive(Clone)]
+pub struct NodeIdentity {
+    /// The node's certificate, and intermediates if the operator uses any.
+    pub cert_chain_pem: String,
+    /// The private key.
+    pub key_pem: String,
+    /// The authority (or, while one replaces another, authorities) to trust.
+    pub ca_pem: String,
+}
+
+impl NodeIdentity {
+    /// Writes `node.pem`, `ca.pem` and, mode 0600, `node-key.pem` in `folder`.
+    pub fn save(&self, folder: &Path) -> Result<(), TlsError> {
+        write_file(&folder.join(NODE_CERTIFICATE_FILE), &self.cert_chain_pem, 0o644)?;
+        write_file(&folder.join(CA_CERTIFICATE_FILE), &self.ca_pem, 0o644)?;
+        write_file(&folder.join(NODE_KEY_FILE), &self.key_pem, 0o600)
+    }
+
+    /// Reads back what [`save`](Self::save) wrote.
+    pub fn load(folder: &Path) -> Result<Self, TlsError> {
+        Ok(Self {
+            cert_chain_pem: read_file(&folder.join(NODE_CERTIFICATE_FILE))?,
+            ca_pem: read_file(&folder.join(CA_CERTIFICATE_FILE))?,
+            key_pem: read_key_file(&folder.join(NODE_KEY_FILE))?,
+        })
+    }
+
+    /// Parses and checks the identity as it stands at `now`: that the chain leads to the
+    /// authority, and that it is `node`'s in `cluster`.
+    pub fn check(
+        &self,
+        node: NodeId,
+        cluster: &ClusterId,
+        now: SystemTime,
+    ) -> Result<Credentials, TlsError> {
+        let chain = parse_certificates("node certificate", &self.cert_chain_pem)?;
+        let authorities = parse_certificates("authority certificate", &self.ca_pem)?;
+        let key = PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes())
+            .map_err(|source| TlsError::Pem { what: "node key", source })?;
+        let mut roots = RootCertStore::empty();
+        for authority in authorities {
+            roots.add(authority).map_err(|error| TlsError::Setup { detail: error.to_string() })?;
+        }
+        let Some(leaf) = chain.first() else {
+            return Err(TlsError::NotANode { detail: "no certificate in the chain".to_owned() });
+        };
+        let found = node_of(leaf, cluster)?;
+        if found != node {
+            return Err(TlsError::WrongNode { found, expected: node });
+        }
+        verify_chain(&chain, &roots, &node_name(node, cluster)?, now)?;
+        Ok(Credentials { cluster: cluster.clone(), chain, key, roots: Arc::new(roots) })
+    }
+}
+
+fn verify_chain(
+    chain: &[CertificateDer<'static>],
+    roots: &RootCertStore,
+    name: &str,
+    now: SystemTime,
+) -> Result<(), TlsError> {
+    let malformed = |source: webpki::Error| TlsError::NotTrusted { name: name.to_owned(), source };
+    let (leaf, intermediates) = chain
+        .split_first()
+        .ok_or_else(|| TlsError::NotANode { detail: "no certificate in the chain".to_owned() })?;
+    let certificate = EndEntityCert::try_from(leaf).map_err(malformed)?;
+    let now = UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO));
+    for usage in [KeyUsage::server_auth(), KeyUsage::client_auth()] {
+        certificate
+            .verify_for_usage(
+                provider::default_provider().signature_verification_algorithms.all,
+                &roots.roots,
+                intermediates,
+                now,
+                usage,
+                None,
+                None,
+            )
+            .map_err(|error| match error {
+                webpki::Error::CertExpired { .. } | webpki::Error::CertNotValidYet { .. } => {
+                    TlsError::NotValidNow { name: name.to_owned(), detail: error.to_string() }
+                }
+                source => TlsError::NotTrusted { name: name.to_owned(), source },
+            })?;
+    }
+    Ok(())
+}
+
+/// A checked [`NodeIdentity`], ready for TLS.
+pub struct Credentials {
+    cluster: ClusterId,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    roots: Arc<RootCertStore>,
+}
+
+impl Credentials {
+    /// The cluster the node belongs to.
+    pub fn cluster(&self) -> &ClusterId {
+        &self.cluster
+    }
+
+    /// The private key's bytes, for keys that must stay the same over restarts.
+    pub(super) fn key_bytes(&self) -> &[u8] {
+        self.key.secret_der()
+    }
+
+    /// TLS for the accepting side.
+    pub fn server_config(&self) -> Result<ServerConfig, TlsError> {
+        let provider = Arc::new(crypto_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(
+            Arc::clone(&self.roots),
+            Arc::clone(&provider),
+        )
+        .build()
+        .map_err(|error| TlsError::Setup { detail: error.to_string() })?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|error| TlsError::Setup { detail: error.to_string() })?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(self.chain.clone(), self.key.clone_key())
+            .map_err(TlsError::KeyMismatch)?;
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.send_tls13_tickets = 0;
+        Ok(config)
+    }
+
+    /// TLS for the dialling side.
+    pub fn client_config(&self) -> Result<ClientConfig, TlsError> {
+        let mut config = ClientConfig::builder_with_provider(Arc::new(crypto_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|error| TlsError::Setup { detail: error.to_string() })?
+            .with_root_certificates(Arc::clone(&self.roots))
+            .with_client_auth_cert(self.chain.clone(), self.key.clone_key())
+            .map_err(TlsError::KeyMismatch)?;
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.resumption = Resumption::disabled();
+        Ok(config)
+    }
+}
+
+/// ring, with AES-128 first: the cheapest per byte, and as strong as the handshake around it.
+fn crypto_provider() -> CryptoProvider {
+    CryptoProvider {
+        cipher_suites: vec![
+            provider::cipher_suite::TLS13_AES_128_GCM_SHA256,
+            provider::cipher_suite::TLS13_AES_256_GCM_SHA384,
+            provider::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+        ],
+        ..provider::default_provider()
+    }
+}
+
+/// The name in `node`'s certificate.
+pub fn node_name(node: NodeId, cluster: &ClusterId) -> Result<String, TlsError> {
+    Ok(format!("node-{node}.{}.meridian", cluster_label(cluster)?))
+}
+
+/// Whose certificate this is. Says nothing of trust: the handshake has verified the chain.
+pub fn node_of(certificate: &CertificateDer<'_>, cluster: &ClusterId) -> Result<NodeId, TlsError> {
+    match parse_name(certificate)? {
+        (Subject::Node(node), label) if label == cluster_label(cluster)? => Ok(node),
+        (Subject::Node(_), label) => Err(wrong_cluster(&label, cluster)),
+        (Subject::Authority, _) => {
+            Err(TlsError::NotANode { detail: "it is an authority's".to_owned() })
+        }
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Subject {
+    Authority,
+    Node(NodeId),
+}
+
+/// The one Meridian name in a certificate: whose it is, and the label of its cluster.
+fn parse_name(certificate: &CertificateDer<'_>) -> Result<(Subject, String), TlsError> {
+    let not_a_node = |detail: String| TlsError::NotANode { detail };
+    let certificate =
+        EndEntityCert::try_from(certificate).map_err(|error| not_a_node(error.to_string()))?;
+    let mut names = certificate.valid_dns_names().filter(|name| name.ends_with(".meridian"));
+    let name = names.next().ok_or_else(|| {
+        not_a_node("it has no DNS name of the form node-<id>.<cluster>.meridian".to_owned())
+    })?;
+    if let Some(second) = names.next() {
+        return Err(not_a_node(format!("it has two names, {name} and {second}")));
+    }
+    let malformed =
+        || not_a_node(format!("{name} is not of the form node-<id>.<cluster>.meridian"));
+    let mut labels = name.split('.');
+    let (Some(subject), Some(cluster), Some("meridian"), None) =
+        (labels.next(), labels.next(), labels.next(), labels.next())
+    else {
+        return Err(malformed());
+    };
+    let subject = match subject.strip_prefix("node-") {
+        Some(id) => Subject::Node(NodeId::new(id.parse().map_err(|_| malformed())?)),
+        None if subject == "ca" => Subject::Authority,
+        None => return Err(malformed()),
+    };
+    Ok((subject, cluster.to_owned()))
+}
+
+fn wrong_cluster(label: &str, expected: &ClusterId) -> TlsError {
+    TlsError::WrongCluster { found: cluster_text(label), expected: expected.clone() }
+}
+
+fn cluster_label(cluster: &ClusterId) -> Result<String, TlsError> {
+    let bytes = cluster.as_str().as_bytes();
+    if bytes.is_empty() || bytes.len() > CLUSTER_ID_BYTES_MAX {
+        return Err(TlsError::ClusterId { cluster: cluster.clone() });
+    }
+    Ok(bytes.iter().fold(String::new(), |mut label, byte| {
+        let _infallible = write!(label, "{byte:02x}");
+        label
+    }))
+}
+
+/// The cluster id behind a label, or the label itself if it is none of ours.
+fn cluster_text(label: &str) -> String {
+    let digits: Option<Vec<u8>> = label
+        .chars()
+        .map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
+        .collect();
+    digits
+        .map(|digits| digits.chunks(2).map(|pair| pair.iter().fold(0, |n, d| n * 16 + d)).collect())
+        .and_then(|bytes: Vec<u8>| String::from_utf8(bytes).ok())
+        .unwrap_or_else(|| label.to_owned())
+}
+
+fn parse_certificate(what: &'static str, pem: &str) -> Result<CertificateDer<'static>, TlsError> {
+    CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|source| TlsError::Pem { what, source })
+}
+
+fn parse_certificates(
+    what: &'static str,
+    pem: &str,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    CertificateDer::pem_slice_iter(pem.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|source| TlsError::Pem { what, source })
+}
+
+fn read_file(path: &Path) -> Result<String, TlsError> {
+    fs::read_to_string(path).map_err(|source| TlsError::File { path: path.to_owned(), source })
+}
+
+fn read_key_file(path: &Path) -> Result<String, TlsError> {
+    let failed = |source| TlsError::File { path: path.to_owned(), source };
+    let mode = fs::metadata(path).map_err(failed)?.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(TlsError::KeyExposed { path: path.to_owned(), mode });
+    }
+    read_file(path)
+}
+
+/// Writes beside the file and renames, so that a crash leaves the old file or the new one.
+fn write_file(path: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
+    let failed = |source| TlsError::File { path: path.to_owned(), source };
+    let unfinished = path.with_extension("unfinished");
+    match fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&unfinished)
+        .map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    file.sync_all().map_err(failed)?;
+    fs::rename(&unfinished, path).map_err(failed)
+}
