@@ -5,6 +5,9 @@ use std::io::IoSlice;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
+#[cfg(feature = "test-support")]
+pub mod memory;
+
 /// A point on a node's monotonic clock, in microseconds since an arbitrary start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);

@@ -1,0 +1,162 @@
+//! Disks, slots and the storage group (rules S4, 10 to 15).
+
+use std::collections::BTreeMap;
+
+use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId};
+use meridian_base::topology::{
+    Datacenter, Geometry, GroupConfig, Rack, Slot, SlotConfig, SlotState,
+};
+
+use super::apply::Effects;
+use super::{Change, Decision, Metadata, MountedDisk, RowKey};
+use crate::command::MountEpoch;
+use crate::error::{Refusal, RoleName};
+
+impl Metadata {
+    pub(super) fn mount_disk(
+        &mut self,
+        node: NodeId,
+        incarnation: Incarnation,
+        mount_epoch: MountEpoch,
+        found_data: bool,
+        effects: &mut Effects,
+    ) -> Result<Decision, Refusal> {
+        let registered = self.nodes.get(&node).ok_or(Refusal::UnknownNode(node))?;
+        if !registered.registration.roles.storage {
+            return Err(Refusal::MissingRole { node, role: RoleName::Storage });
+        }
+        let same_life = self.disks.get(&node).is_some_and(|disk| {
+            found_data && disk.incarnation == incarnation && mount_epoch > disk.mount_epoch
+        });
+        let incarnation = if same_life { incarnation } else { self.next_incarnation(effects) };
+        self.disks.insert(node, MountedDisk { incarnation, mount_epoch });
+        effects.rows.push(RowKey::Disk(node));
+        if !same_life {
+            self.lose_slot_data(node, incarnation, effects);
+        }
+        self.create_group_when_complete(effects);
+        let slot = self.slot_filled_by(node);
+        let state = slot
+            .and_then(|(group, slot)| self.groups.get(&group)?.slot(slot))
+            .map_or(SlotState::Good, |slot| slot.state);
+        Ok(Decision::Mounted { incarnation, state, slot })
+    }
+
+    fn next_incarnation(&mut self, effects: &mut Effects) -> Incarnation {
+        self.header.incarnation_count += 1;
+        effects.rows.push(RowKey::Header);
+        Incarnation::new(self.header.incarnation_count)
+    }
+
+    /// The slot of `node`, if it has one, goes on with an empty disk. A disk cannot have lost
+    /// anything while no partition was ever created.
+    fn lose_slot_data(&mut self, node: NodeId, incarnation: Incarnation, effects: &mut Effects) {
+        let Some((group, slot)) = self.slot_filled_by(node) else { return };
+        let nothing_was_stored = self.header.partition_count == 0;
+        let state = if nothing_was_stored { SlotState::Good } else { SlotState::LostData };
+        self.change_slot(group, slot, SlotConfig { node, incarnation, state }, effects);
+    }
+
+    fn change_slot(
+        &mut self,
+        group: GroupId,
+        slot: Slot,
+        changed: SlotConfig,
+        effects: &mut Effects,
+    ) {
+        let config = self.groups.get_mut(&group).expect("the group was looked up just now");
+        config.slots[slot.index()] = changed;
+        config.version = ConfigVersion::new(config.version.get() + 1);
+        effects.record(Change::Group(group), RowKey::Group(group));
+    }
+
+    /// The group and slot that `node` fills.
+    pub fn slot_filled_by(&self, node: NodeId) -> Option<(GroupId, Slot)> {
+        self.groups.values().find_map(|group| Some((group.group, group.slot_of(node)?)))
+    }
+
+    pub(super) fn slot_synced(
+        &mut self,
+        group: GroupId,
+        slot: Slot,
+        incarnation: Incarnation,
+        effects: &mut Effects,
+    ) -> Result<Decision, Refusal> {
+        let config = self.groups.get(&group).ok_or(Refusal::UnknownGroup(group))?;
+        let current = *config.slot(slot).ok_or(Refusal::StaleSlot)?;
+        if current.incarnation != incarnation {
+            return Err(Refusal::StaleSlot);
+        }
+        if current.state == SlotState::LostData {
+            let good = SlotConfig { state: SlotState::Good, ..current };
+            self.change_slot(group, slot, good, effects);
+        }
+        Ok(Decision::Done)
+    }
+
+    /// One slot at a time, and only while the group survives the loss of the disk that leaves.
+    pub(super) fn replace_slot(
+        &mut self,
+        group: GroupId,
+        slot: Slot,
+        from: NodeId,
+        to: NodeId,
+        effects: &mut Effects,
+    ) -> Result<Decision, Refusal> {
+        let config = self.groups.get(&group).ok_or(Refusal::UnknownGroup(group))?;
+        let current = *config.slot(slot).ok_or(Refusal::StaleSlot)?;
+        if current.node != from {
+            return Err(Refusal::StaleSlot);
+        }
+        let away = config.geometry.slots().difference(config.good_slots()).with(slot);
+        if !config.geometry.tolerated(away) {
+            return Err(Refusal::GroupAtRisk);
+        }
+        let leaving = self.nodes.get(&from).ok_or(Refusal::UnknownNode(from))?;
+        let entering = self.nodes.get(&to).ok_or(Refusal::UnknownNode(to))?;
+        let same_place = leaving.registration.datacenter == entering.registration.datacenter;
+        let (Some(disk), None, true) = (self.disk(to), self.slot_filled_by(to), same_place) else {
+            return Err(Refusal::UnsuitableNode(to));
+        };
+        let filled =
+            SlotConfig { node: to, incarnation: disk.incarnation, state: SlotState::LostData };
+        self.change_slot(group, slot, filled, effects);
+        Ok(Decision::Done)
+    }
+
+    /// Creates the cluster's one group once mounted disks fill its geometry.
+    pub(super) fn create_group_when_complete(&mut self, effects: &mut Effects) {
+        let Some(geometry) = self.geometry().filter(|_| self.groups.is_empty()) else { return };
+        let Some(nodes) = self.nodes_that_fill(geometry) else { return };
+        let slots = nodes.into_iter().filter_map(|node| {
+            let incarnation = self.disks.get(&node)?.incarnation;
+            Some(SlotConfig { node, incarnation, state: SlotState::Good })
+        });
+        self.header.group_count += 1;
+        let group = GroupId::new(self.header.group_count);
+        let config =
+            GroupConfig { group, version: ConfigVersion::new(1), geometry, slots: slots.collect() };
+        self.groups.insert(group, config);
+        effects.rows.push(RowKey::Header);
+        effects.record(Change::Group(group), RowKey::Group(group));
+    }
+
+    /// The first datacenters, racks and nodes in order of name and id that fill `geometry`.
+    fn nodes_that_fill(&self, geometry: Geometry) -> Option<Vec<NodeId>> {
+        let mut grid: BTreeMap<&Datacenter, BTreeMap<&Rack, NodeId>> = BTreeMap::new();
+        for (id, node) in &self.nodes {
+            if node.registration.roles.storage && self.disks.contains_key(id) {
+                let racks = grid.entry(&node.registration.datacenter).or_default();
+                racks.entry(&node.registration.rack).or_insert(*id);
+            }
+        }
+        let rack_count = geometry.rack_count();
+        let nodes: Vec<NodeId> = grid
+            .values()
+            .filter(|racks| racks.len() >= rack_count)
+            .take(geometry.datacenter_count())
+            .flat_map(|racks| racks.values().take(rack_count).copied())
+            .collect();
+        (nodes.len() == geometry.slot_count()).then_some(nodes)
+    }
+}

@@ -1,0 +1,197 @@
+//! Topics, partitions and configs.
+
+use meridian_base::id::{GroupId, NodeId, PartitionId, TopicId};
+use meridian_base::position::{Generation, LeaderEpoch};
+
+use super::apply::{Effects, check_batch, check_size};
+use super::limits::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_SIZE_BYTES_MAX};
+use super::{Change, Decision, Metadata, Partition, RowKey, Topic};
+use crate::command::{ConfigChange, ConfigResource};
+use crate::error::{Refusal, RoleName};
+
+impl Metadata {
+    pub(super) fn create_topic(
+        &mut self,
+        id: TopicId,
+        name: &str,
+        leaders: &[NodeId],
+        configs: &[ConfigChange],
+        internal: bool,
+        effects: &mut Effects,
+    ) -> Result<Decision, Refusal> {
+        check_topic_name(name)?;
+        if self.topic_names.contains_key(name) || self.topics.contains_key(&id) {
+            return Err(Refusal::TopicExists);
+        }
+        let metric_name = metric_name(name);
+        if let Some(other) = self.topic_names.keys().find(|other| collides(other, &metric_name)) {
+            return Err(Refusal::TopicCollides(other.clone()));
+        }
+        check_config_changes(configs)?;
+        let group = self.check_new_partitions(0, leaders)?;
+        let topic = Topic { id, name: name.to_owned(), internal, partitions: Vec::new() };
+        self.topic_names.insert(name.to_owned(), id);
+        self.topics.insert(id, topic);
+        effects.record(Change::TopicCreated(id), RowKey::Topic(id));
+        self.add_partitions(id, group, leaders, effects);
+        self.write_configs(&ConfigResource::Topic(id), configs, effects);
+        Ok(Decision::Done)
+    }
+
+    pub(super) fn delete_topic(
+        &mut self,
+        id: TopicId,
+        effects: &mut Effects,
+    ) -> Result<Decision, Refusal> {
+        let topic = self.topics.remove(&id).ok_or(Refusal::UnknownTopic(id))?;
+        self.topic_names.remove(&topic.name);
+        for partition in &topic.partitions {
+            self.partitions.remove(partition);
+            effects.rows.push(RowKey::Partition(*partition));
+        }
+        let resource = ConfigResource::Topic(id);
+        for name in self.configs.remove(&resource).into_iter().flatten().map(|(name, _)| name) {
+            effects.rows.push(RowKey::Config(resource.clone(), name));
+        }
+        effects.record(Change::TopicDeleted(topic), RowKey::Topic(id));
+        Ok(Decision::Done)
+    }
+
+    pub(super) fn create_partitions(
+        &mut self,
+        id: TopicId,
+        expected_count: u32,
+        leaders: &[NodeId],
+        effects: &mut Effects,
+    ) -> Result<Decision, Refusal> {
+        let topic = self.topics.get(&id).ok_or(Refusal::UnknownTopic(id))?;
+        let current = topic.partitions.len() as u32;
+        if current != expected_count {
+            return Err(Refusal::StalePartitionCount { current });
+        }
+        let group = self.check_new_partitions(current, leaders)?;
+        self.add_partitions(id, group, leaders, effects);
+        Ok(Decision::Done)
+    }
+
+    /// Checks that a topic of `current_count` partitions may get these more, and says in which
+    /// group they go.
+    fn check_new_partitions(
+        &self,
+        current_count: u32,
+        leaders: &[NodeId],
+    ) -> Result<GroupId, Refusal> {
+        let group = *self.groups.keys().next().ok_or(Refusal::NotEnoughNodes)?;
+        let of_topic = current_count as usize + leaders.len();
+        let of_cluster = self.partitions.len() + leaders.len();
+        if leaders.is_empty()
+            || of_topic > PARTITIONS_PER_TOPIC_MAX as usize
+            || of_cluster > PARTITIONS_MAX as usize
+        {
+            return Err(Refusal::InvalidPartitions {
+                per_topic_max: PARTITIONS_PER_TOPIC_MAX,
+                cluster_max: PARTITIONS_MAX,
+            });
+        }
+        leaders.iter().try_for_each(|leader| self.require_gateway(*leader))?;
+        Ok(group)
+    }
+
+    fn add_partitions(
+        &mut self,
+        topic: TopicId,
+        group: GroupId,
+        leaders: &[NodeId],
+        effects: &mut Effects,
+    ) {
+        let members = &mut self.topics.get_mut(&topic).expect("looked up just now").partitions;
+        for leader in leaders {
+            self.header.partition_count += 1;
+            let id = PartitionId::new(self.header.partition_count);
+            let partition = Partition {
+                topic,
+                index: members.len() as u32,
+                group,
+                generation: Generation::FIRST,
+                leader: *leader,
+                leader_epoch: LeaderEpoch::new(0),
+            };
+            members.push(id);
+            self.partitions.insert(id, partition);
+            effects.record(Change::PartitionCreated(id), RowKey::Partition(id));
+        }
+        effects.rows.push(RowKey::Header);
+    }
+
+    pub(super) fn set_configs(
+        &mut self,
+        resource: &ConfigResource,
+        changes: &[ConfigChange],
+        effects: &mut Effects,
+    ) -> Result<Decision, Refusal> {
+        if let ConfigResource::Topic(topic) = resource
+            && !self.topics.contains_key(topic)
+        {
+            return Err(Refusal::UnknownTopic(*topic));
+        }
+        check_config_changes(changes)?;
+        self.write_configs(resource, changes, effects);
+        Ok(Decision::Done)
+    }
+
+    fn write_configs(
+        &mut self,
+        resource: &ConfigResource,
+        changes: &[ConfigChange],
+        effects: &mut Effects,
+    ) {
+        let configs = self.configs.entry(resource.clone()).or_default();
+        for change in changes {
+            match &change.value {
+                Some(value) => configs.insert(change.name.clone(), value.clone()),
+                None => configs.remove(&change.name),
+            };
+            effects.rows.push(RowKey::Config(resource.clone(), change.name.clone()));
+        }
+        if configs.is_empty() {
+            self.configs.remove(resource);
+        }
+        if !changes.is_empty() {
+            effects.changes.push(Change::Configs(resource.clone()));
+        }
+    }
+
+    pub(super) fn require_gateway(&self, node: NodeId) -> Result<(), Refusal> {
+        let known = self.nodes.get(&node).ok_or(Refusal::UnknownNode(node))?;
+        if !known.registration.roles.gateway {
+            return Err(Refusal::MissingRole { node, role: RoleName::Gateway });
+        }
+        Ok(())
+    }
+}
+
+fn check_topic_name(name: &str) -> Result<(), Refusal> {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let valid = (1..=TOPIC_NAME_SIZE_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(legal)
+        && name != "."
+        && name != "..";
+    if valid { Ok(()) } else { Err(Refusal::InvalidTopicName) }
+}
+
+fn check_config_changes(changes: &[ConfigChange]) -> Result<(), Refusal> {
+    check_batch(changes.len())?;
+    changes.iter().try_for_each(|change| {
+        check_size(change.name.len() + change.value.as_ref().map_or(0, String::len))
+    })
+}
+
+/// The name as metrics show it, where `.` and `_` are one.
+fn metric_name(name: &str) -> String {
+    name.replace('.', "_")
+}
+
+fn collides(other: &str, metric_name: &str) -> bool {
+    other.len() == metric_name.len()
+        && other.bytes().zip(metric_name.bytes()).all(|(a, b)| a == b || (a == b'.' && b == b'_'))
+}
