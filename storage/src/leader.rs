@@ -1,0 +1,543 @@
+//! One partition's writer: orders blobs, puts them, and says when each is committed (rules L1-L4).
+//!
+//! The leader sends each blob to one slot in every datacenter, its own node's slot first. A blob is
+//! *committed* when it and every step before it lie on a put quorum of disks whose incarnation is
+//! current. A slot that is late is hedged around: the next rack of its datacenter, and if that
+//! stays silent too, two racks in each of the other datacenters. What counts is always the *set* of
+//! acks, never which attempt they belong to.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use meridian_base::env::Instant;
+use meridian_base::id::PartitionId;
+use meridian_base::position::{Generation, LogPoint, Offset, Step};
+use meridian_base::topology::{GroupConfig, SLOT_COUNT_MAX, Slot, SlotSet};
+
+use crate::blob::{Blob, BlobHeader, BlobKey, BlobKind, Payload};
+use crate::lineage::Lineage;
+use crate::message::{Beacon, CommitMark, Put, PutReply, PutResult};
+use crate::mutation::{Mutation, Mutations};
+use crate::placement::{SlotHealth, choose_targets};
+use crate::takeover::TakeoverPlan;
+
+/// How long an unanswered put waits before it is sent again to the same slot.
+const RESEND_AFTER: Duration = Duration::from_millis(500);
+
+/// What a leader is made of.
+#[derive(Clone, Debug)]
+pub struct LeaderConfig {
+    /// The partition.
+    pub partition: PartitionId,
+    /// This leader's generation, from the applied metadata log (rule T1).
+    pub generation: Generation,
+    /// The storage group.
+    pub group: GroupConfig,
+    /// The slot on this leader's own node, if it has one: reached without the network.
+    pub own_slot: Option<Slot>,
+    /// Datacenters that must hold a blob before it counts (`min.insync.datacenters`); 1 asks for
+    /// no more than the put quorum.
+    pub datacenter_count_min: usize,
+    /// Most bytes put but not committed; above, [`PutError::Busy`].
+    pub pending_size_bytes_max: usize,
+    /// Broken rules, for tests.
+    pub mutations: Mutations,
+}
+
+/// A blob to be put. Offsets of records must continue the log.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// What it is.
+    pub kind: BlobKind,
+    /// For records, [`Leader::next_offset`]; for others see [`BlobKind`].
+    pub base_offset: Offset,
+    /// Number of offsets it takes.
+    pub record_count: u32,
+    /// Largest record timestamp, -1 if none.
+    pub max_timestamp_ms: i64,
+    /// Its bytes.
+    pub payload: Payload,
+}
+
+/// Why a blob was not put. None of these leaves a trace in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PutError {
+    /// This leader has been replaced; ask the metadata for the next.
+    #[error("the partition has a newer leader; look it up and retry there")]
+    Lost,
+    /// The takeover is not finished.
+    #[error("the leader is still taking over; retry")]
+    NotServing,
+    /// Too much is waiting for slow disks.
+    #[error("too many bytes wait for acknowledgement; retry later")]
+    Busy,
+    /// Too few datacenters are reachable for the topic's `min.insync.datacenters`, or for any quorum.
+    #[error("too few datacenters are reachable to make a record durable; retry when one is back")]
+    NotEnoughDatacenters,
+}
+
+/// What the embedder is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaderOutput {
+    /// Send this put to the slot.
+    Put {
+        /// Where to.
+        slot: Slot,
+        /// What.
+        put: Put,
+    },
+    /// `Start` and the copied tail are committed: the partition may be served.
+    Serving {
+        /// What is visible.
+        mark: CommitMark,
+    },
+    /// All steps up to the mark are committed; answer whoever waits for them.
+    Committed {
+        /// What is visible.
+        mark: CommitMark,
+    },
+    /// Tell every slot what is committed.
+    Beacon(Beacon),
+    /// This leader is done: answer nothing more, drop all caches (rule L3).
+    Lost(LossCause),
+}
+
+/// Why a leader stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossCause {
+    /// A newer leader fenced the partition.
+    Fenced {
+        /// Its generation.
+        by: Generation,
+    },
+    /// A slot holds other bytes under one of this leader's keys: an invariant is broken.
+    Conflict {
+        /// The key.
+        point: LogPoint,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Starting,
+    Serving,
+    Lost,
+}
+
+#[derive(Debug)]
+struct Pending {
+    blob: Blob,
+    high_watermark: Offset,
+    sent: SlotSet,
+    acked: SlotSet,
+    refused: SlotSet,
+    sent_at: [Instant; SLOT_COUNT_MAX],
+}
+
+/// One partition's writer.
+#[derive(Debug)]
+pub struct Leader {
+    config: LeaderConfig,
+    state: State,
+    lineage: Lineage,
+    /// Steps sent and not yet committed, dense, the first being `first_pending`.
+    pending: VecDeque<Pending>,
+    pending_size_bytes: usize,
+    first_pending: Step,
+    next_offset: Offset,
+    log_start_offset: Offset,
+    tail_length: u64,
+    mark: Option<CommitMark>,
+    advertised: Option<CommitMark>,
+}
+
+impl Leader {
+    /// Starts the generation: puts `Start` and the copies of the in-doubt tail (rule T6).
+    pub fn start(
+        config: LeaderConfig,
+        plan: TakeoverPlan,
+        now: Instant,
+        health: &SlotHealth,
+        out: &mut Vec<LeaderOutput>,
+    ) -> Self {
+        let lineage = Lineage::from_start(config.generation, &plan.start);
+        let mut leader = Self {
+            state: State::Starting,
+            lineage,
+            pending: VecDeque::new(),
+            pending_size_bytes: 0,
+            first_pending: Step::START,
+            next_offset: plan.start.base_offset,
+            log_start_offset: plan.start.log_start_offset,
+            tail_length: plan.tail.len() as u64,
+            mark: None,
+            advertised: None,
+            config,
+        };
+        let start = Payload::from(plan.start.encode());
+        let header = BlobHeader::describe(BlobKind::Start, plan.start.base_offset, 0, -1, &start);
+        leader.send_new(now, health, header, start, out);
+        for (header, payload) in plan.tail {
+            leader.send_new(now, health, header, payload, out);
+        }
+        if Mutation::ServeBeforeCommitted.active(leader.config.mutations) {
+            leader.state = State::Serving;
+            let point = LogPoint::new(leader.config.generation, Step::START);
+            let mark = CommitMark { point, high_watermark: leader.next_offset };
+            out.push(LeaderOutput::Serving { mark });
+        }
+        leader
+    }
+
+    /// Puts a blob; it is committed when a later [`LeaderOutput::Committed`] covers its step.
+    ///
+    /// # Panics
+    /// If the offsets of a records blob do not continue the log.
+    pub fn put(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        draft: Draft,
+        out: &mut Vec<LeaderOutput>,
+    ) -> Result<Step, PutError> {
+        match self.state {
+            State::Serving => {}
+            State::Starting => return Err(PutError::NotServing),
+            State::Lost => return Err(PutError::Lost),
+        }
+        if self.pending_size_bytes > self.config.pending_size_bytes_max {
+            return Err(PutError::Busy);
+        }
+        let reachable = self.config.group.geometry.slots().difference(health.suspect);
+        if !self.is_enough(reachable) {
+            return Err(PutError::NotEnoughDatacenters);
+        }
+        if draft.kind == BlobKind::Records {
+            assert_eq!(draft.base_offset, self.next_offset, "records must continue the log");
+        }
+        let header = BlobHeader::describe(
+            draft.kind,
+            draft.base_offset,
+            draft.record_count,
+            draft.max_timestamp_ms,
+            &draft.payload,
+        );
+        Ok(self.send_new(now, health, header, draft.payload, out))
+    }
+
+    /// Takes a slot's answer.
+    pub fn on_reply(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        slot: Slot,
+        reply: PutReply,
+        out: &mut Vec<LeaderOutput>,
+    ) {
+        let ours = reply.key.partition == self.config.partition
+            && reply.key.point.generation == self.config.generation;
+        if !ours || self.state == State::Lost {
+            return;
+        }
+        match reply.result {
+            PutResult::Fenced { by } => {
+                if !Mutation::KeepOnFenced.active(self.config.mutations) {
+                    self.lose(LossCause::Fenced { by }, out);
+                }
+            }
+            PutResult::Conflict => {
+                self.lose(LossCause::Conflict { point: reply.key.point }, out);
+            }
+            PutResult::Stale { config } => {
+                self.on_config(now, health, config, out);
+                self.resend(now, slot, reply.key.point.step, out);
+            }
+            PutResult::Refused { .. } => {
+                if let Some(pending) = self.pending_mut(reply.key.point.step) {
+                    pending.refused.insert(slot);
+                    self.hedge_step(now, health, reply.key.point.step, out);
+                }
+            }
+            PutResult::Stored => {
+                let current = self.config.group.slot(slot).map(|config| config.incarnation);
+                let counts = current == Some(reply.incarnation)
+                    || Mutation::IncarnationIgnored.active(self.config.mutations);
+                if counts && let Some(pending) = self.pending_mut(reply.key.point.step) {
+                    pending.acked.insert(slot);
+                    self.commit(out);
+                }
+            }
+        }
+    }
+
+    /// Takes a newer group configuration: acks of disks whose life changed are dropped, and what is
+    /// pending is sent again under the new version (rule L2).
+    pub fn on_config(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        config: GroupConfig,
+        out: &mut Vec<LeaderOutput>,
+    ) {
+        if config.version <= self.config.group.version || self.state == State::Lost {
+            return;
+        }
+        let ignore = Mutation::IncarnationIgnored.active(self.config.mutations);
+        let changed: SlotSet = config
+            .geometry
+            .slots()
+            .iter()
+            .filter(|slot| {
+                let life = |config: &GroupConfig| config.slot(*slot).map(|s| s.incarnation);
+                life(&config) != life(&self.config.group) && !ignore
+            })
+            .collect();
+        self.config.own_slot = self
+            .config
+            .own_slot
+            .and_then(|slot| self.config.group.slot(slot))
+            .and_then(|own| config.slot_of(own.node));
+        self.config.group = config;
+        for pending in &mut self.pending {
+            pending.acked = pending.acked.difference(changed);
+            pending.refused = SlotSet::EMPTY;
+        }
+        for index in 0..self.pending.len() {
+            let step = Step::new(self.first_pending.get() + index as u64);
+            let again = self.pending[index].sent.difference(self.pending[index].acked);
+            for slot in again.iter() {
+                self.resend(now, slot, step, out);
+            }
+            self.hedge_step(now, health, step, out);
+        }
+    }
+
+    /// Hedges what is late, sends again what may be lost, and tells the slots what is committed.
+    /// Call every few milliseconds while [`Leader::has_work`].
+    pub fn tick(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<LeaderOutput>) {
+        if self.state == State::Lost {
+            return;
+        }
+        for index in 0..self.pending.len() {
+            let step = Step::new(self.first_pending.get() + index as u64);
+            self.hedge_step(now, health, step, out);
+            let pending = &self.pending[index];
+            let silent = pending.sent.difference(pending.acked).difference(health.suspect);
+            let lost: SlotSet = silent
+                .iter()
+                .filter(|slot| now.since(pending.sent_at[slot.index()]) >= RESEND_AFTER)
+                .collect();
+            for slot in lost.iter() {
+                self.resend(now, slot, step, out);
+            }
+        }
+        if self.mark != self.advertised && self.pending.is_empty() {
+            self.advertised = self.mark;
+            out.extend(self.beacon().map(LeaderOutput::Beacon));
+        }
+    }
+
+    /// Whether [`Leader::tick`] has anything to do.
+    pub fn has_work(&self) -> bool {
+        self.state != State::Lost && (!self.pending.is_empty() || self.mark != self.advertised)
+    }
+
+    /// What slots and readers are told of this partition, once it is served.
+    pub fn beacon(&self) -> Option<Beacon> {
+        let oldest = self.lineage.past.first().map(|past| past.generation);
+        Some(Beacon {
+            partition: self.config.partition,
+            mark: self.mark?,
+            log_start_offset: self.log_start_offset,
+            generation_min: oldest.unwrap_or(self.config.generation),
+        })
+    }
+
+    /// Moves the log start after a committed `Trim`, and forgets generations wholly below it.
+    pub fn set_log_start(&mut self, log_start_offset: Offset) {
+        self.log_start_offset = self.log_start_offset.max(log_start_offset);
+        self.lineage.trim(self.log_start_offset);
+        self.advertised = None;
+    }
+
+    /// Changes `min.insync.datacenters`.
+    pub fn set_datacenter_count_min(&mut self, datacenter_count_min: usize) {
+        self.config.datacenter_count_min = datacenter_count_min;
+    }
+
+    /// The offset of the next record.
+    pub fn next_offset(&self) -> Offset {
+        self.next_offset
+    }
+
+    /// First offset that can still be read.
+    pub fn log_start_offset(&self) -> Offset {
+        self.log_start_offset
+    }
+
+    /// What is committed, once the partition is served.
+    pub fn mark(&self) -> Option<CommitMark> {
+        self.mark
+    }
+
+    /// Where every offset lives.
+    pub fn lineage(&self) -> &Lineage {
+        &self.lineage
+    }
+
+    /// The group configuration that this leader counts by.
+    pub fn group(&self) -> &GroupConfig {
+        &self.config.group
+    }
+
+    /// Whether `Start` and the tail are committed and nobody has fenced this leader.
+    pub fn is_serving(&self) -> bool {
+        self.state == State::Serving
+    }
+
+    /// Bytes put and not yet committed.
+    pub fn pending_size_bytes(&self) -> usize {
+        self.pending_size_bytes
+    }
+
+    fn send_new(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        header: BlobHeader,
+        payload: Payload,
+        out: &mut Vec<LeaderOutput>,
+    ) -> Step {
+        let step = Step::new(self.first_pending.get() + self.pending.len() as u64);
+        if header.kind == BlobKind::Records {
+            self.next_offset = header.next_offset();
+        }
+        let point = LogPoint::new(self.config.generation, step);
+        let key = BlobKey { partition: self.config.partition, point };
+        self.pending_size_bytes += payload.size_bytes();
+        self.pending.push_back(Pending {
+            blob: Blob { key, header, payload },
+            high_watermark: self.next_offset,
+            sent: SlotSet::EMPTY,
+            acked: SlotSet::EMPTY,
+            refused: SlotSet::EMPTY,
+            sent_at: [now; SLOT_COUNT_MAX],
+        });
+        self.hedge_step(now, health, step, out);
+        step
+    }
+
+    /// Sends `step` to as many further slots as a put quorum of live slots needs (rule L4).
+    fn hedge_step(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        step: Step,
+        out: &mut Vec<LeaderOutput>,
+    ) {
+        let Some(pending) = self.pending_ref(step) else { return };
+        let late: SlotSet = pending
+            .sent
+            .difference(pending.acked)
+            .iter()
+            .filter(|slot| {
+                health.suspect.contains(*slot)
+                    || pending.refused.contains(*slot)
+                    || now.since(pending.sent_at[slot.index()]) > health.hedge_after[slot.index()]
+            })
+            .collect();
+        let live = pending.acked.union(pending.sent.difference(late));
+        let usable =
+            self.config.group.geometry.slots().difference(health.suspect).difference(pending.sent);
+        let preferred = self.preferred_row();
+        let targets = choose_targets(
+            self.config.group.geometry,
+            live,
+            usable,
+            self.config.own_slot,
+            preferred,
+            |set| self.is_enough(set),
+        );
+        for slot in targets.iter() {
+            self.resend(now, slot, step, out);
+        }
+    }
+
+    /// Partitions differ in the row they prefer, so that their blobs spread over the racks.
+    fn preferred_row(&self) -> usize {
+        (self.config.partition.get() % self.config.group.geometry.rack_count() as u64) as usize
+    }
+
+    fn resend(&mut self, now: Instant, slot: Slot, step: Step, out: &mut Vec<LeaderOutput>) {
+        let config_version = self.config.group.version;
+        let mark = self.mark;
+        let Some(pending) = self.pending_mut(step) else { return };
+        pending.sent.insert(slot);
+        pending.sent_at[slot.index()] = now;
+        let blob = pending.blob.clone();
+        out.push(LeaderOutput::Put { slot, put: Put { config_version, mark, blob } });
+    }
+
+    /// Whether a blob on `holders` may be acknowledged.
+    fn is_enough(&self, holders: SlotSet) -> bool {
+        let geometry = self.config.group.geometry;
+        let holders = holders.intersection(geometry.slots());
+        let datacenter_count = geometry.datacenters_touched(holders);
+        if Mutation::PutQuorumIsTwoDatacenters.active(self.config.mutations) {
+            return datacenter_count >= 2;
+        }
+        geometry.put_quorum(holders)
+            && datacenter_count >= self.config.datacenter_count_min.min(geometry.datacenter_count())
+    }
+
+    /// Commits steps strictly in order (rule L1).
+    fn commit(&mut self, out: &mut Vec<LeaderOutput>) {
+        let mut high_watermark = None;
+        while let Some(front) = self.pending.front() {
+            let any_later = Mutation::AckOutOfOrder.active(self.config.mutations)
+                && self.pending.iter().any(|later| self.is_enough(later.acked));
+            if !self.is_enough(front.acked) && !any_later {
+                break;
+            }
+            high_watermark = Some(front.high_watermark);
+            self.pending_size_bytes -= front.blob.payload.size_bytes();
+            self.pending.pop_front();
+            self.first_pending = self.first_pending.next();
+        }
+        let Some(high_watermark) = high_watermark else { return };
+        let committed = Step::new(self.first_pending.get() - 1);
+        let starting = self.state == State::Starting;
+        if starting && committed.get() < self.tail_length {
+            return;
+        }
+        let mark =
+            CommitMark { point: LogPoint::new(self.config.generation, committed), high_watermark };
+        self.mark = Some(mark);
+        self.state = State::Serving;
+        out.push(if starting {
+            LeaderOutput::Serving { mark }
+        } else {
+            LeaderOutput::Committed { mark }
+        });
+    }
+
+    fn lose(&mut self, cause: LossCause, out: &mut Vec<LeaderOutput>) {
+        self.state = State::Lost;
+        self.pending.clear();
+        self.pending_size_bytes = 0;
+        out.push(LeaderOutput::Lost(cause));
+    }
+
+    fn pending_ref(&self, step: Step) -> Option<&Pending> {
+        let index = step.get().checked_sub(self.first_pending.get())?;
+        self.pending.get(usize::try_from(index).ok()?)
+    }
+
+    fn pending_mut(&mut self, step: Step) -> Option<&mut Pending> {
+        let index = step.get().checked_sub(self.first_pending.get())?;
+        self.pending.get_mut(usize::try_from(index).ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+//! What nodes say to a slot of a storage group, and what it answers.
+//!
+//! Every write, fence and sync names the partition, the generation and the group configuration it
+//! was made under (rule S1); every answer names the disk's incarnation (rule L1).
+
+use meridian_base::id::{ConfigVersion, GroupId, Incarnation, PartitionId};
+use meridian_base::position::{Generation, LogPoint, Offset, Step};
+use meridian_base::topology::GroupConfig;
+
+use crate::blob::{Blob, BlobInfo, BlobKey};
+use crate::lineage::Start;
+
+/// The latest point of a partition that its leader knows to be committed, and what is visible there.
+///
+/// A leader says nothing of its own generation before `Start` and the whole copied tail are
+/// committed, so a mark of a generation proves that generation established (rule T3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CommitMark {
+    /// Generation and step.
+    pub point: LogPoint,
+    /// Offset after the last record at or below `point`.
+    pub high_watermark: Offset,
+}
+
+/// Stores one blob.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Put {
+    /// The configuration under which the leader counts acks.
+    pub config_version: ConfigVersion,
+    /// What the leader knows to be committed.
+    pub mark: Option<CommitMark>,
+    /// The blob.
+    pub blob: Blob,
+}
+
+/// A slot's answer to [`Put`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutReply {
+    /// Which blob.
+    pub key: BlobKey,
+    /// The life of the disk that answers.
+    pub incarnation: Incarnation,
+    /// What became of it.
+    pub result: PutResult,
+}
+
+/// What became of a put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PutResult {
+    /// Durable.
+    Stored,
+    /// A newer leader has fenced the partition here.
+    Fenced {
+        /// Its generation.
+        by: Generation,
+    },
+    /// The put was made under an old configuration; this is the slot's own.
+    Stale {
+        /// The slot's configuration.
+        config: GroupConfig,
+    },
+    /// The key holds other bytes: two leaders shared a generation. Never seen if the rules hold.
+    Conflict,
+    /// The slot takes no puts for now; the leader goes elsewhere.
+    Refused {
+        /// Why.
+        reason: Refusal,
+    },
+}
+
+/// Why a slot takes no puts for now. Discriminants are on the wire: stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Refusal {
+    /// The disk is full up to the reserve kept for fences.
+    Full = 0,
+    /// Too much is queued for the disk.
+    Busy = 1,
+    /// The disk has yet to sync (rule S4).
+    Syncing = 2,
+    /// The node does not hold this partition's group.
+    NotMine = 3,
+}
+
+/// Fences partitions and reads their indexes, in one atomic request for many partitions (rule S3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FenceRead {
+    /// The group.
+    pub group: GroupId,
+    /// The configuration under which the new leader counts answers.
+    pub config_version: ConfigVersion,
+    /// The partitions, each with its new generation.
+    pub entries: Vec<(PartitionId, Generation)>,
+}
+
+/// A slot's answer to [`FenceRead`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FenceReadReply {
+    /// The life of the disk that answers.
+    pub incarnation: Incarnation,
+    /// Set if the request was made under an old configuration; then `answers` is empty.
+    pub stale: Option<GroupConfig>,
+    /// One answer for each entry.
+    pub answers: Vec<FenceAnswer>,
+}
+
+/// A slot's answer for one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FenceAnswer {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The generation asked for.
+    pub generation: Generation,
+    /// What the slot knows.
+    pub result: FenceResult,
+}
+
+/// What a slot knows of a partition it has just fenced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FenceResult {
+    /// The fence is durable, and this is everything.
+    Certain(PartitionView),
+    /// A newer leader was here first.
+    Fenced {
+        /// Its generation.
+        by: Generation,
+    },
+    /// The slot can't say for sure (syncing, unreadable): counts as silent, never as empty.
+    Unsure,
+}
+
+/// Everything a slot holds of a partition that a takeover needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartitionView {
+    /// Highest mark known here.
+    pub mark: Option<CommitMark>,
+    /// First offset that can still be read, as far as known here.
+    pub log_start_offset: Offset,
+    /// Blobs held here at or above the mark's point (all of them if there is no mark), in order.
+    pub blobs: Vec<BlobInfo>,
+    /// `Start` of every generation at or above the mark's that is held here.
+    pub starts: Vec<(Generation, Start)>,
+    /// Every checkpoint held here.
+    pub checkpoints: Vec<BlobInfo>,
+}
+
+/// Reads blobs of one generation from the one that holds `offset` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The generation that holds the offset, from the lineage.
+    pub generation: Generation,
+    /// Where to begin.
+    pub from: ReadFrom,
+    /// Last step that counts.
+    pub last_step: Step,
+    /// Stop before the answer grows above this; the first blob always comes.
+    pub size_bytes_max: u32,
+}
+
+/// Where a read begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadFrom {
+    /// At the blob of records that holds this offset.
+    Offset(Offset),
+    /// At this step.
+    Step(Step),
+}
+
+/// A slot's answer to [`Read`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadReply {
+    /// Blobs at consecutive steps, checksums verified.
+    Blobs(Vec<Blob>),
+    /// This slot does not hold the blob; another may.
+    NotHere,
+    /// The slot holds it but can't read it now.
+    Unreadable,
+}
+
+/// Asks a peer for what it knows, to refill a disk that lost its data (rule S4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncPull {
+    /// The group.
+    pub group: GroupId,
+    /// The configuration that holds the asking disk's new incarnation; the peer adopts it first,
+    /// so that it refuses every put that counts the old one.
+    pub config: GroupConfig,
+    /// Partitions above this one, in order; `None` begins.
+    pub after: Option<PartitionId>,
+}
+
+/// A peer's answer to [`SyncPull`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncPage {
+    /// The life of the disk that answers.
+    pub incarnation: Incarnation,
+    /// What it knows of the next partitions.
+    pub partitions: Vec<SyncPartition>,
+    /// Whether these were the last.
+    pub complete: bool,
+    /// Set if the peer is itself syncing: it counts for nothing.
+    pub unsure: bool,
+}
+
+/// What a peer knows of one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncPartition {
+    /// The partition.
+    pub partition: PartitionId,
+    /// Its durable fence.
+    pub fence: Generation,
+    /// Highest mark known.
+    pub mark: Option<CommitMark>,
+    /// First offset that can still be read.
+    pub log_start_offset: Offset,
+    /// Every blob held, in order.
+    pub blobs: Vec<BlobInfo>,
+}
+
+/// Tells a slot what a leader knows to be committed, and what it may free. Not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beacon {
+    /// The partition.
+    pub partition: PartitionId,
+    /// What is committed.
+    pub mark: CommitMark,
+    /// First offset that can still be read: blobs wholly below may be freed.
+    pub log_start_offset: Offset,
+    /// First generation that can still be read: blobs of older generations may be freed (rule T8).
+    pub generation_min: Generation,
+}
+
+/// Everything one node sends another about storage. `tag` matches answers to requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StorageMessage {
+    /// Store a blob.
+    Put(Put),
+    /// Answers to puts, batched.
+    PutReplies(Vec<PutReply>),
+    /// Fence and read.
+    FenceRead {
+        /// Matches the reply.
+        tag: u64,
+        /// The request.
+        request: FenceRead,
+    },
+    /// Answer to a fence.
+    FenceReadReply {
+        /// The request's tag.
+        tag: u64,
+        /// The answer.
+        reply: FenceReadReply,
+    },
+    /// Read blobs.
+    Read {
+        /// Matches the reply.
+        tag: u64,
+        /// The request.
+        request: Read,
+    },
+    /// Answer to a read.
+    ReadReply {
+        /// The request's tag.
+        tag: u64,
+        /// The answer.
+        reply: ReadReply,
+    },
+    /// Ask for what a peer knows.
+    SyncPull {
+        /// Matches the reply.
+        tag: u64,
+        /// The request.
+        request: SyncPull,
+    },
+    /// Answer to a sync.
+    SyncPage {
+        /// The request's tag.
+        tag: u64,
+        /// The answer.
+        page: SyncPage,
+    },
+    /// Progress of partitions.
+    Beacons(Vec<Beacon>),
+}

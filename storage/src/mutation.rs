@@ -1,0 +1,105 @@
+//! Broken variants of the rules, one at a time, so that tests prove the simulator catches each.
+//!
+//! Without the `mutations` feature, [`Mutation::active`] is always false and costs nothing.
+
+/// A rule to break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "each variant's meaning is in `describe`")]
+pub enum Mutation {
+    NoFence,
+    FenceNotPersisted,
+    SplitFenceRead,
+    AckBeforeSync,
+    UnsureIsEmpty,
+    WipedCounts,
+    StaleConfigAccepted,
+    IncarnationIgnored,
+    AckOutOfOrder,
+    PutQuorumIsTwoDatacenters,
+    FenceQuorumIsPutQuorum,
+    KeepOnFenced,
+    ServeBeforeCommitted,
+    DropTail,
+    HalfStartEstablished,
+    LinkInDoubt,
+    SilenceIsGap,
+    CheckpointInDoubt,
+    CollectBeforeCommit,
+    OverwriteKey,
+    DuplicateAckedInFlight,
+    ActBeforeApplied,
+    RepairInDoubt,
+}
+
+impl Mutation {
+    /// Every mutation, in a fixed order.
+    pub const ALL: [Self; 23] = [
+        Self::NoFence,
+        Self::FenceNotPersisted,
+        Self::SplitFenceRead,
+        Self::AckBeforeSync,
+        Self::UnsureIsEmpty,
+        Self::WipedCounts,
+        Self::StaleConfigAccepted,
+        Self::IncarnationIgnored,
+        Self::AckOutOfOrder,
+        Self::PutQuorumIsTwoDatacenters,
+        Self::FenceQuorumIsPutQuorum,
+        Self::KeepOnFenced,
+        Self::ServeBeforeCommitted,
+        Self::DropTail,
+        Self::HalfStartEstablished,
+        Self::LinkInDoubt,
+        Self::SilenceIsGap,
+        Self::CheckpointInDoubt,
+        Self::CollectBeforeCommit,
+        Self::OverwriteKey,
+        Self::DuplicateAckedInFlight,
+        Self::ActBeforeApplied,
+        Self::RepairInDoubt,
+    ];
+
+    /// The rule that is broken, and how.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::NoFence => "S1: a put below the fence is stored",
+            Self::FenceNotPersisted => "S1: a restart forgets the fence",
+            Self::SplitFenceRead => "S3: the index is read before the fence is set",
+            Self::AckBeforeSync => "S2: a put is acknowledged before fdatasync",
+            Self::UnsureIsEmpty => "S3: a checksum failure is answered as no data",
+            Self::WipedCounts => "S4: an empty disk answers as if it were whole",
+            Self::StaleConfigAccepted => "S1: a put under an old group configuration is stored",
+            Self::IncarnationIgnored => "L1: acks of a disk's former life count",
+            Self::AckOutOfOrder => "L1: a step is acknowledged before the steps below it",
+            Self::PutQuorumIsTwoDatacenters => "L1: one copy in each of two datacenters is enough",
+            Self::FenceQuorumIsPutQuorum => "T2: a put quorum of answers is enough to take over",
+            Self::KeepOnFenced => "L3: a leader that was refused goes on",
+            Self::ServeBeforeCommitted => "T6: a new leader serves before Start and tail are safe",
+            Self::DropTail => "T5: the in-doubt tail is dropped",
+            Self::HalfStartEstablished => "T3: a Start without its whole tail is established",
+            Self::LinkInDoubt => "T4: Start links to a point not known committed",
+            Self::SilenceIsGap => "T5: a slot that is silent counts as one that has no data",
+            Self::CheckpointInDoubt => "T9: a checkpoint above the cut is used",
+            Self::CollectBeforeCommit => "T8: old generations go before the new Start is safe",
+            Self::OverwriteKey => "S2: other bytes under a key replace the first",
+            Self::DuplicateAckedInFlight => "L1: a duplicate is acknowledged before its original",
+            Self::ActBeforeApplied => "T1: a leader acts on an entry that is not yet committed",
+            Self::RepairInDoubt => "S5: repair writes blobs above the known commit",
+        }
+    }
+
+    /// Whether this mutation is switched on in `set`.
+    #[inline]
+    pub fn active(self, set: Mutations) -> bool {
+        cfg!(feature = "mutations") && set.0 == Some(self)
+    }
+}
+
+/// The mutation under test, if any. State machines carry it by value; there is no global switch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mutations(pub Option<Mutation>);
+
+impl Mutations {
+    /// Every rule holds.
+    pub const NONE: Self = Self(None);
+}

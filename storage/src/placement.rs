@@ -1,0 +1,115 @@
+//! Which slots a blob goes to: pure functions over slot sets (rule L4).
+
+use std::time::Duration;
+
+use meridian_base::topology::{Geometry, SLOT_COUNT_MAX, Slot, SlotSet};
+
+/// What the embedder knows of the slots' health.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotHealth {
+    /// Slots taken for dead or unreachable: nothing new is sent there.
+    pub suspect: SlotSet,
+    /// How long to wait for each slot before hedging: max(2 x its p95, 5 ms).
+    pub hedge_after: [Duration; SLOT_COUNT_MAX],
+}
+
+impl SlotHealth {
+    /// Every slot alive, each hedged after `hedge_after`.
+    pub fn all_alive(hedge_after: Duration) -> Self {
+        Self { suspect: SlotSet::EMPTY, hedge_after: [hedge_after; SLOT_COUNT_MAX] }
+    }
+}
+
+/// The further slots to send a blob to, so that with `live` (acked, or asked and not late) enough
+/// slots hold it. First one slot in every datacenter; where a datacenter has none left, two in each
+/// of the others. Empty if `live` is enough, or if nothing usable would help.
+///
+/// `usable` are slots neither suspect nor already asked. In its own datacenter a leader prefers
+/// `own_slot`, which costs no network; elsewhere the rack `preferred_row`.
+pub fn choose_targets(
+    geometry: Geometry,
+    live: SlotSet,
+    usable: SlotSet,
+    own_slot: Option<Slot>,
+    preferred_row: usize,
+    is_enough: impl Fn(SlotSet) -> bool,
+) -> SlotSet {
+    let mut targets = SlotSet::EMPTY;
+    for copies_per_datacenter in 1..=2 {
+        for datacenter in 0..geometry.datacenter_count() {
+            let here = geometry.slots_of(datacenter);
+            while !is_enough(live.union(targets))
+                && live.union(targets).intersection(here).count() < copies_per_datacenter
+            {
+                let candidates = usable.difference(targets).intersection(here);
+                let Some(slot) = prefer(geometry, candidates, own_slot, preferred_row) else {
+                    break;
+                };
+                targets.insert(slot);
+            }
+        }
+    }
+    targets
+}
+
+fn prefer(
+    geometry: Geometry,
+    candidates: SlotSet,
+    own_slot: Option<Slot>,
+    preferred_row: usize,
+) -> Option<Slot> {
+    let rack_count = geometry.rack_count();
+    let distance = |slot: Slot| {
+        let row = slot.index() % rack_count;
+        (row + rack_count - preferred_row % rack_count) % rack_count
+    };
+    candidates.iter().min_by_key(|slot| (Some(*slot) != own_slot, distance(*slot)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GEOMETRY: Geometry = Geometry::Mirror3Dc;
+
+    fn choose(live: u16, usable: u16, own: Option<u8>) -> SlotSet {
+        choose_targets(
+            GEOMETRY,
+            SlotSet::from_bits(live),
+            SlotSet::from_bits(usable),
+            own.map(Slot::new),
+            1,
+            |set| GEOMETRY.put_quorum(set),
+        )
+    }
+
+    #[test]
+    fn one_slot_per_datacenter_own_first() {
+        assert_eq!(choose(0, 0o777, Some(0)), SlotSet::from_bits(0b010_010_001));
+        assert_eq!(choose(0, 0o777, None), SlotSet::from_bits(0b010_010_010));
+    }
+
+    #[test]
+    fn a_late_slot_is_replaced_in_its_own_datacenter() {
+        assert_eq!(choose(0b000_010_001, 0b101_000_000, None), SlotSet::from_bits(0b100_000_000));
+    }
+
+    #[test]
+    fn a_lost_datacenter_means_two_in_each_other() {
+        assert_eq!(choose(0, 0b000_111_111, Some(0)), SlotSet::from_bits(0b000_110_011));
+    }
+
+    #[test]
+    fn nothing_more_when_enough() {
+        assert_eq!(choose(0b001_001_001, 0o777, None), SlotSet::EMPTY);
+    }
+
+    #[test]
+    fn every_tolerated_failure_leaves_enough_targets() {
+        for bits in 0..512 {
+            let lost = SlotSet::from_bits(bits);
+            let targets = choose(0, GEOMETRY.slots().difference(lost).bits(), None);
+            assert_eq!(GEOMETRY.put_quorum(targets), GEOMETRY.tolerated(lost), "{lost:?}");
+        }
+    }
+}

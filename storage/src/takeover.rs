@@ -1,0 +1,618 @@
+//! Taking a partition over: fence the old leader, find the end of its log, and decide what the new
+//! generation begins with (rules T1-T9).
+//!
+//! ```text
+//! Fencing  ask all nine slots to fence and tell what they hold, until a fence quorum is certain
+//! Reading  fetch the payloads of the in-doubt tail from the slots that hold them
+//! Decided  hand the plan to the new leader, which puts Start and copies of the tail
+//! ```
+//!
+//! A slot that is silent, unsure or of another incarnation is never taken for one that has no data:
+//! if too many are, the takeover waits. A gap in the union of a fence quorum's answers proves that
+//! nothing from there on was ever acknowledged.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use meridian_base::env::Instant;
+use meridian_base::id::{Incarnation, PartitionId};
+use meridian_base::position::{Generation, LeaderEpoch, LogPoint, Offset, Step};
+use meridian_base::topology::{GroupConfig, Slot, SlotSet, SlotState};
+
+use crate::blob::{Blob, BlobHeader, BlobInfo, BlobKind, Payload};
+use crate::lineage::{EpochStart, Lineage, Past, Start};
+use crate::message::{CommitMark, FenceResult, PartitionView, Read, ReadFrom, ReadReply};
+use crate::mutation::{Mutation, Mutations};
+
+/// How long a slot may be silent before it is asked again.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(300);
+/// Most bytes of the tail asked for at once.
+const READ_SIZE_BYTES_MAX: u32 = 4 << 20;
+
+/// What a takeover is made of.
+#[derive(Clone, Debug)]
+pub struct TakeoverConfig {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The new generation, from the applied metadata log (rule T1).
+    pub generation: Generation,
+    /// The epoch that clients will see for it.
+    pub leader_epoch: LeaderEpoch,
+    /// The storage group.
+    pub group: GroupConfig,
+    /// Broken rules, for tests.
+    pub mutations: Mutations,
+}
+
+/// What the embedder is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TakeoverOutput {
+    /// Fence the partition at this slot and read its index, in one request (rule S3).
+    FenceRead {
+        /// Where.
+        slot: Slot,
+    },
+    /// Read a part of the tail.
+    Read {
+        /// Where.
+        slot: Slot,
+        /// What.
+        request: Read,
+    },
+    /// The takeover is decided: start the leader with this.
+    Decided(Box<TakeoverPlan>),
+    /// A newer leader was faster; this takeover is over.
+    Superseded {
+        /// Its generation.
+        by: Generation,
+    },
+    /// What the slots hold contradicts the rules: stop, keep the disks, call a human.
+    Broken(Contradiction),
+}
+
+/// How the slots' answers contradict the rules of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Contradiction {
+    /// Two slots hold different bytes under one key.
+    #[error("two slots hold different bytes at {0}; the generation was used twice")]
+    TwoValues(LogPoint),
+    /// A generation is known committed, but no slot of a fence quorum holds its `Start`.
+    #[error("{0} is known committed, but its Start is on no slot of a fence quorum")]
+    StartMissing(Generation),
+    /// Offsets of the tail do not continue the log.
+    #[error("the blob at {0} does not continue the log's offsets")]
+    OffsetGap(LogPoint),
+}
+
+/// What a new generation begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakeoverPlan {
+    /// The `Start` blob's content.
+    pub start: Start,
+    /// The in-doubt tail to copy, in order.
+    pub tail: Vec<(BlobHeader, Payload)>,
+    /// The newest checkpoint at or below the cut (rule T9); state is it plus replay.
+    pub checkpoint: Option<BlobInfo>,
+}
+
+impl TakeoverPlan {
+    /// The plan of a partition's first leader: there is nothing to take over.
+    pub fn first(leader_epoch: LeaderEpoch) -> Self {
+        let epochs = vec![EpochStart { epoch: leader_epoch, start_offset: Offset::ZERO }];
+        Self {
+            start: Start {
+                previous: None,
+                base_offset: Offset::ZERO,
+                tail_length: 0,
+                log_start_offset: Offset::ZERO,
+                past: Vec::new(),
+                epochs,
+            },
+            tail: Vec::new(),
+            checkpoint: None,
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Phase {
+    Fencing,
+    Reading(Box<Decision>),
+    Over,
+}
+
+/// The tail by index; its payloads are being fetched.
+#[derive(Debug)]
+struct Decision {
+    plan: TakeoverPlan,
+    tail: Vec<TailBlob>,
+}
+
+#[derive(Debug)]
+struct TailBlob {
+    info: BlobInfo,
+    holders: SlotSet,
+    failed: SlotSet,
+    payload: Option<Payload>,
+    asked: Option<(Slot, Instant)>,
+}
+
+#[derive(Debug)]
+struct Answer {
+    incarnation: Incarnation,
+    view: PartitionView,
+}
+
+/// One partition's takeover by one new leader.
+#[derive(Debug)]
+pub struct Takeover {
+    config: TakeoverConfig,
+    phase: Phase,
+    answers: BTreeMap<Slot, Answer>,
+    asked_at: Option<Instant>,
+    begun_at: Instant,
+}
+
+impl Takeover {
+    /// Asks all slots to fence and read.
+    pub fn begin(config: TakeoverConfig, now: Instant, out: &mut Vec<TakeoverOutput>) -> Self {
+        let mut takeover = Self {
+            config,
+            phase: Phase::Fencing,
+            answers: BTreeMap::new(),
+            asked_at: None,
+            begun_at: now,
+        };
+        takeover.ask(now, out);
+        takeover
+    }
+
+    /// Takes a slot's answer to the fence.
+    pub fn on_answer(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        incarnation: Incarnation,
+        result: FenceResult,
+        out: &mut Vec<TakeoverOutput>,
+    ) {
+        if !matches!(self.phase, Phase::Fencing) {
+            return;
+        }
+        match result {
+            FenceResult::Fenced { by } => {
+                self.phase = Phase::Over;
+                out.push(TakeoverOutput::Superseded { by });
+            }
+            FenceResult::Unsure => {}
+            FenceResult::Certain(view) => {
+                self.answers.insert(slot, Answer { incarnation, view });
+                self.try_decide(now, out);
+            }
+        }
+    }
+
+    /// Takes a newer group configuration; answers of disks whose life ended are dropped.
+    pub fn on_config(&mut self, now: Instant, config: GroupConfig, out: &mut Vec<TakeoverOutput>) {
+        if config.version > self.config.group.version {
+            self.config.group = config;
+            if matches!(self.phase, Phase::Fencing) {
+                self.ask(now, out);
+                self.try_decide(now, out);
+            }
+        }
+    }
+
+    /// Takes a slot's answer to a read of the tail.
+    pub fn on_read(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        reply: ReadReply,
+        out: &mut Vec<TakeoverOutput>,
+    ) {
+        let Phase::Reading(decision) = &mut self.phase else { return };
+        match reply {
+            ReadReply::Blobs(blobs) => {
+                for blob in blobs {
+                    decision.accept(slot, blob);
+                }
+            }
+            ReadReply::NotHere | ReadReply::Unreadable => decision.give_up_on(slot),
+        }
+        self.continue_reading(now, out);
+    }
+
+    /// Asks again what was not answered. Call every 100 ms or so until the takeover is over.
+    pub fn tick(&mut self, now: Instant, out: &mut Vec<TakeoverOutput>) {
+        match &self.phase {
+            Phase::Fencing => {
+                if self.asked_at.is_none_or(|asked| now.since(asked) >= ASK_AGAIN_AFTER) {
+                    self.ask(now, out);
+                }
+                if Mutation::SilenceIsGap.active(self.config.mutations)
+                    && now.since(self.begun_at) > ASK_AGAIN_AFTER
+                {
+                    self.decide(now, out);
+                }
+            }
+            Phase::Reading(_) => self.continue_reading(now, out),
+            Phase::Over => {}
+        }
+    }
+
+    /// Slots whose certain answer counts.
+    pub fn certain(&self) -> SlotSet {
+        let config = &self.config.group;
+        self.answers
+            .iter()
+            .filter(|(slot, answer)| {
+                config.slot(**slot).is_some_and(|s| {
+                    s.incarnation == answer.incarnation
+                        && (s.state == SlotState::Good
+                            || Mutation::WipedCounts.active(self.config.mutations))
+                })
+            })
+            .map(|(slot, _)| *slot)
+            .collect()
+    }
+
+    /// The generation being started.
+    pub fn generation(&self) -> Generation {
+        self.config.generation
+    }
+
+    /// The group configuration that answers are counted by.
+    pub fn group(&self) -> &GroupConfig {
+        &self.config.group
+    }
+
+    fn ask(&mut self, now: Instant, out: &mut Vec<TakeoverOutput>) {
+        self.asked_at = Some(now);
+        let missing = self.config.group.geometry.slots().difference(self.certain());
+        out.extend(missing.iter().map(|slot| TakeoverOutput::FenceRead { slot }));
+    }
+
+    fn try_decide(&mut self, now: Instant, out: &mut Vec<TakeoverOutput>) {
+        let geometry = self.config.group.geometry;
+        let certain = self.certain();
+        let enough = if Mutation::FenceQuorumIsPutQuorum.active(self.config.mutations) {
+            geometry.put_quorum(certain)
+        } else {
+            geometry.fence_quorum(certain)
+        };
+        if enough {
+            self.decide(now, out);
+        }
+    }
+
+    fn decide(&mut self, now: Instant, out: &mut Vec<TakeoverOutput>) {
+        let certain = self.certain();
+        let views = self
+            .answers
+            .iter()
+            .filter(|(slot, _)| certain.contains(**slot))
+            .map(|(slot, answer)| (*slot, &answer.view));
+        match Evidence::gather(views).and_then(|evidence| evidence.decide(&self.config)) {
+            Ok(decision) => {
+                self.phase = Phase::Reading(Box::new(decision));
+                self.continue_reading(now, out);
+            }
+            Err(contradiction) => {
+                self.phase = Phase::Over;
+                out.push(TakeoverOutput::Broken(contradiction));
+            }
+        }
+    }
+
+    fn continue_reading(&mut self, now: Instant, out: &mut Vec<TakeoverOutput>) {
+        let Phase::Reading(decision) = &mut self.phase else { return };
+        if decision.tail.iter().any(|blob| blob.payload.is_none()) {
+            decision.ask(now, &self.config, out);
+            return;
+        }
+        let Phase::Reading(decision) = std::mem::replace(&mut self.phase, Phase::Over) else {
+            return;
+        };
+        out.push(TakeoverOutput::Decided(Box::new(decision.into_plan())));
+    }
+}
+
+impl Decision {
+    /// Asks one holder for each run of missing payloads that nobody is being asked for.
+    fn ask(&mut self, now: Instant, config: &TakeoverConfig, out: &mut Vec<TakeoverOutput>) {
+        let last_step = self.tail.last().map_or(Step::START, |blob| blob.info.point.step);
+        let mut index = 0;
+        while index < self.tail.len() {
+            let blob = &self.tail[index];
+            let waiting = blob.asked.is_some_and(|(_, asked)| now.since(asked) < ASK_AGAIN_AFTER);
+            if blob.payload.is_some() || waiting {
+                index += 1;
+                continue;
+            }
+            let Some(slot) = self.tail[index].next_holder() else {
+                index += 1;
+                continue;
+            };
+            let point = self.tail[index].info.point;
+            let request = Read {
+                partition: config.partition,
+                generation: point.generation,
+                from: ReadFrom::Step(point.step),
+                last_step,
+                size_bytes_max: READ_SIZE_BYTES_MAX,
+            };
+            out.push(TakeoverOutput::Read { slot, request });
+            // The answer brings the following steps that the same slot holds, as far as they fit.
+            let mut size_bytes = 0;
+            while index < self.tail.len()
+                && self.tail[index].holders.contains(slot)
+                && size_bytes <= READ_SIZE_BYTES_MAX
+            {
+                size_bytes += self.tail[index].info.header.payload_size_bytes;
+                self.tail[index].asked = Some((slot, now));
+                index += 1;
+            }
+        }
+    }
+
+    fn accept(&mut self, slot: Slot, blob: Blob) {
+        let point = blob.key.point;
+        let wanted = self.tail.iter_mut().find(|wanted| wanted.info.point == point);
+        let Some(wanted) = wanted else { return };
+        if blob.header == wanted.info.header && blob.header.matches(&blob.payload) {
+            wanted.payload = Some(blob.payload);
+        } else {
+            wanted.failed.insert(slot);
+        }
+        wanted.asked = None;
+    }
+
+    /// The slot could not give the first blob it was asked for; another holder is asked.
+    fn give_up_on(&mut self, slot: Slot) {
+        for blob in &mut self.tail {
+            if blob.asked.is_some_and(|(asked, _)| asked == slot) && blob.payload.is_none() {
+                blob.failed.insert(slot);
+                blob.asked = None;
+            }
+        }
+    }
+
+    fn into_plan(self) -> TakeoverPlan {
+        let mut plan = self.plan;
+        plan.tail = self
+            .tail
+            .into_iter()
+            .filter_map(|blob| Some((blob.info.header, blob.payload?)))
+            .collect();
+        plan.start.tail_length = plan.tail.len() as u64;
+        plan
+    }
+}
+
+impl TailBlob {
+    fn new(info: BlobInfo, holders: SlotSet) -> Self {
+        Self { info, holders, failed: SlotSet::EMPTY, payload: None, asked: None }
+    }
+
+    /// A holder to ask; when all have failed once, the round begins again: an unreadable blob is
+    /// waited for, never skipped.
+    fn next_holder(&mut self) -> Option<Slot> {
+        let last = self.asked.map(|(slot, _)| slot);
+        if let Some(slot) = last {
+            self.failed.insert(slot);
+        }
+        if self.holders.difference(self.failed).is_empty() {
+            self.failed = SlotSet::EMPTY;
+        }
+        self.holders.difference(self.failed).iter().next()
+    }
+}
+
+/// The union of what a fence quorum holds.
+struct Evidence {
+    mark: Option<CommitMark>,
+    log_start_offset: Offset,
+    blobs: BTreeMap<LogPoint, (BlobInfo, SlotSet)>,
+    starts: BTreeMap<Generation, Start>,
+    checkpoints: BTreeMap<LogPoint, BlobInfo>,
+}
+
+/// The generation whose log the new leader continues, and from where on it is in doubt (T3, T4).
+struct Cut {
+    generation: Generation,
+    previous: Option<LogPoint>,
+    base_offset: Offset,
+    first_in_doubt: Step,
+    past: Vec<Past>,
+}
+
+impl Evidence {
+    fn gather<'a>(
+        views: impl Iterator<Item = (Slot, &'a PartitionView)>,
+    ) -> Result<Self, Contradiction> {
+        let mut evidence = Self {
+            mark: None,
+            log_start_offset: Offset::ZERO,
+            blobs: BTreeMap::new(),
+            starts: BTreeMap::new(),
+            checkpoints: BTreeMap::new(),
+        };
+        for (slot, view) in views {
+            evidence.mark = evidence.mark.max(view.mark);
+            evidence.log_start_offset = evidence.log_start_offset.max(view.log_start_offset);
+            for info in &view.blobs {
+                let entry = evidence.blobs.entry(info.point).or_insert((*info, SlotSet::EMPTY));
+                if entry.0.header != info.header {
+                    return Err(Contradiction::TwoValues(info.point));
+                }
+                entry.1.insert(slot);
+            }
+            evidence.starts.extend(view.starts.iter().cloned());
+            evidence.checkpoints.extend(view.checkpoints.iter().map(|info| (info.point, *info)));
+        }
+        Ok(evidence)
+    }
+
+    fn decide(&self, config: &TakeoverConfig) -> Result<Decision, Contradiction> {
+        let Some((generation, start)) = self.established(config.mutations)? else {
+            return Ok(Decision {
+                plan: TakeoverPlan::first(config.leader_epoch),
+                tail: Vec::new(),
+            });
+        };
+        let mut cut = self.cut(generation, start);
+        let mut tail = self.tail(&cut)?;
+        if Mutation::DropTail.active(config.mutations) {
+            tail.clear();
+        }
+        if Mutation::LinkInDoubt.active(config.mutations)
+            && let Some(last) = tail.last()
+        {
+            cut.link_to(start, last.info);
+            tail.clear();
+        }
+        let end = end_of(&tail, cut.base_offset);
+        let log_start_offset = self.log_start(start, &tail);
+        let mut lineage = Lineage {
+            past: std::mem::take(&mut cut.past),
+            generation: config.generation,
+            base_offset: cut.base_offset,
+            epochs: start.epochs.iter().copied().filter(|e| e.start_offset < end).collect(),
+        };
+        lineage.epochs.push(EpochStart { epoch: config.leader_epoch, start_offset: end });
+        let checkpoint = self.checkpoint(&lineage, config.mutations);
+        lineage.trim(log_start_offset);
+        let plan = TakeoverPlan {
+            start: Start {
+                previous: cut.previous,
+                base_offset: cut.base_offset,
+                tail_length: tail.len() as u64,
+                log_start_offset,
+                past: lineage.past,
+                epochs: lineage.epochs,
+            },
+            tail: Vec::new(),
+            checkpoint,
+        };
+        Ok(Decision { plan, tail })
+    }
+
+    /// The highest generation that is known committed, or whose `Start` and whole copied tail are
+    /// seen (rule T3).
+    fn established(
+        &self,
+        mutations: Mutations,
+    ) -> Result<Option<(Generation, &Start)>, Contradiction> {
+        let committed = self.mark.map(|mark| mark.point.generation);
+        for (generation, start) in self.starts.iter().rev() {
+            let known = committed == Some(*generation);
+            let whole = (1..=start.tail_length)
+                .all(|step| self.blobs.contains_key(&LogPoint::new(*generation, Step::new(step))));
+            if known || whole || Mutation::HalfStartEstablished.active(mutations) {
+                return Ok(Some((*generation, start)));
+            }
+            if committed.is_some_and(|committed| *generation < committed) {
+                break;
+            }
+        }
+        match committed {
+            Some(generation) => Err(Contradiction::StartMissing(generation)),
+            None => Ok(None),
+        }
+    }
+
+    /// The latest point known committed on the established chain (rule T4).
+    fn cut(&self, generation: Generation, start: &Start) -> Cut {
+        match self.mark {
+            Some(mark) if mark.point.generation == generation => {
+                let mut past = start.past.clone();
+                past.push(Past {
+                    generation,
+                    base_offset: start.base_offset,
+                    last_step: mark.point.step,
+                });
+                Cut {
+                    generation,
+                    previous: Some(mark.point),
+                    base_offset: mark.high_watermark,
+                    first_in_doubt: mark.point.step.next(),
+                    past,
+                }
+            }
+            _ => Cut {
+                generation,
+                previous: start.previous,
+                base_offset: start.base_offset,
+                first_in_doubt: Step::START.next(),
+                past: start.past.clone(),
+            },
+        }
+    }
+
+    /// What follows the cut, up to the first gap (rule T5). Checkpoints are left out: the new
+    /// leader writes its own.
+    fn tail(&self, cut: &Cut) -> Result<Vec<TailBlob>, Contradiction> {
+        let mut tail = Vec::new();
+        let mut next_offset = cut.base_offset;
+        let mut step = cut.first_in_doubt;
+        while let Some((info, holders)) = self.blobs.get(&LogPoint::new(cut.generation, step)) {
+            if info.header.kind == BlobKind::Records {
+                if info.header.base_offset != next_offset {
+                    return Err(Contradiction::OffsetGap(info.point));
+                }
+                next_offset = info.header.next_offset();
+            }
+            if info.header.kind != BlobKind::Checkpoint {
+                tail.push(TailBlob::new(*info, *holders));
+            }
+            step = step.next();
+        }
+        Ok(tail)
+    }
+
+    /// The log start, moved by every `Trim` that is known committed or kept.
+    fn log_start(&self, start: &Start, tail: &[TailBlob]) -> Offset {
+        tail.iter()
+            .map(|blob| &blob.info.header)
+            .filter(|header| header.kind == BlobKind::Trim)
+            .map(|header| header.base_offset)
+            .fold(self.log_start_offset.max(start.log_start_offset), Offset::max)
+    }
+
+    /// The newest checkpoint at or below the cut (rule T9).
+    fn checkpoint(&self, lineage: &Lineage, mutations: Mutations) -> Option<BlobInfo> {
+        let counts = |point: LogPoint| {
+            Mutation::CheckpointInDoubt.active(mutations) || lineage.contains(point, Step::START)
+        };
+        self.checkpoints.values().rev().find(|info| counts(info.point)).copied()
+    }
+}
+
+/// The offset after the tail's last record.
+fn end_of(tail: &[TailBlob], base_offset: Offset) -> Offset {
+    tail.iter()
+        .map(|blob| &blob.info.header)
+        .filter(|header| header.kind == BlobKind::Records)
+        .map(BlobHeader::next_offset)
+        .fold(base_offset, Offset::max)
+}
+
+impl Cut {
+    /// Takes the in-doubt blobs up to `last` for committed: the broken rule of `LinkInDoubt`.
+    fn link_to(&mut self, start: &Start, last: BlobInfo) {
+        self.past.retain(|past| past.generation != self.generation);
+        self.past.push(Past {
+            generation: self.generation,
+            base_offset: start.base_offset,
+            last_step: last.point.step,
+        });
+        self.previous = Some(last.point);
+        if last.header.kind == BlobKind::Records {
+            self.base_offset = last.header.next_offset();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
