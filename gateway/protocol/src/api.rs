@@ -19,6 +19,9 @@ pub trait ResponseMessage: Wire + Into<Response> {
     const API: ApiKey;
 }
 
+/// In place of the first flexible version of an API that has none.
+const NEVER: i16 = i16::MAX;
+
 macro_rules! apis {
     ($(
         $api:ident = $key:literal, $request:ident => $response:ident,
@@ -154,10 +157,59 @@ apis! {
     Fetch = 1, FetchRequest => FetchResponse, versions 4..=18, flexible 12;
     ListOffsets = 2, ListOffsetsRequest => ListOffsetsResponse, versions 0..=11, flexible 6;
     Metadata = 3, MetadataRequest => MetadataResponse, versions 0..=13, flexible 9;
+    OffsetCommit = 8, OffsetCommitRequest => OffsetCommitResponse, versions 2..=10, flexible 8;
+    OffsetFetch = 9, OffsetFetchRequest => OffsetFetchResponse, versions 1..=10, flexible 6;
+    FindCoordinator = 10, FindCoordinatorRequest => FindCoordinatorResponse,
+        versions 0..=6, flexible 3;
+    JoinGroup = 11, JoinGroupRequest => JoinGroupResponse, versions 0..=9, flexible 6;
+    Heartbeat = 12, HeartbeatRequest => HeartbeatResponse, versions 0..=4, flexible 4;
+    LeaveGroup = 13, LeaveGroupRequest => LeaveGroupResponse, versions 0..=5, flexible 4;
+    SyncGroup = 14, SyncGroupRequest => SyncGroupResponse, versions 0..=5, flexible 4;
+    DescribeGroups = 15, DescribeGroupsRequest => DescribeGroupsResponse,
+        versions 0..=6, flexible 5;
+    ListGroups = 16, ListGroupsRequest => ListGroupsResponse, versions 0..=5, flexible 3;
     ApiVersions = 18, ApiVersionsRequest => ApiVersionsResponse, versions 0..=4, flexible 3;
     CreateTopics = 19, CreateTopicsRequest => CreateTopicsResponse, versions 0..=7, flexible 5;
+    DeleteTopics = 20, DeleteTopicsRequest => DeleteTopicsResponse, versions 0..=6, flexible 4;
+    DeleteRecords = 21, DeleteRecordsRequest => DeleteRecordsResponse, versions 0..=2, flexible 2;
     InitProducerId = 22, InitProducerIdRequest => InitProducerIdResponse,
         versions 0..=5, flexible 2;
+    OffsetForLeaderEpoch = 23, OffsetForLeaderEpochRequest => OffsetForLeaderEpochResponse,
+        versions 2..=4, flexible 4;
+    AddPartitionsToTxn = 24, AddPartitionsToTxnRequest => AddPartitionsToTxnResponse,
+        versions 0..=5, flexible 3;
+    AddOffsetsToTxn = 25, AddOffsetsToTxnRequest => AddOffsetsToTxnResponse,
+        versions 0..=4, flexible 3;
+    EndTxn = 26, EndTxnRequest => EndTxnResponse, versions 0..=5, flexible 3;
+    WriteTxnMarkers = 27, WriteTxnMarkersRequest => WriteTxnMarkersResponse,
+        versions 1..=1, flexible 1;
+    TxnOffsetCommit = 28, TxnOffsetCommitRequest => TxnOffsetCommitResponse,
+        versions 0..=5, flexible 3;
+    DescribeConfigs = 32, DescribeConfigsRequest => DescribeConfigsResponse,
+        versions 0..=4, flexible 4;
+    AlterConfigs = 33, AlterConfigsRequest => AlterConfigsResponse, versions 0..=2, flexible 2;
+    DescribeLogDirs = 35, DescribeLogDirsRequest => DescribeLogDirsResponse,
+        versions 1..=4, flexible 2;
+    CreatePartitions = 37, CreatePartitionsRequest => CreatePartitionsResponse,
+        versions 0..=3, flexible 2;
+    DeleteGroups = 42, DeleteGroupsRequest => DeleteGroupsResponse, versions 0..=2, flexible 2;
+    IncrementalAlterConfigs = 44, IncrementalAlterConfigsRequest => IncrementalAlterConfigsResponse,
+        versions 0..=1, flexible 1;
+    OffsetDelete = 47, OffsetDeleteRequest => OffsetDeleteResponse, versions 0..=0, flexible NEVER;
+    DescribeCluster = 60, DescribeClusterRequest => DescribeClusterResponse,
+        versions 0..=2, flexible 0;
+    DescribeProducers = 61, DescribeProducersRequest => DescribeProducersResponse,
+        versions 0..=0, flexible 0;
+    DescribeTransactions = 65, DescribeTransactionsRequest => DescribeTransactionsResponse,
+        versions 0..=0, flexible 0;
+    ListTransactions = 66, ListTransactionsRequest => ListTransactionsResponse,
+        versions 0..=2, flexible 0;
+    ConsumerGroupHeartbeat = 68, ConsumerGroupHeartbeatRequest => ConsumerGroupHeartbeatResponse,
+        versions 0..=1, flexible 0;
+    ConsumerGroupDescribe = 69, ConsumerGroupDescribeRequest => ConsumerGroupDescribeResponse,
+        versions 0..=1, flexible 0;
+    DescribeTopicPartitions = 75, DescribeTopicPartitionsRequest => DescribeTopicPartitionsResponse,
+        versions 0..=0, flexible 0;
     MeridianAdmin = 20000, MeridianAdminRequest => MeridianAdminResponse,
         versions 0..=0, flexible 0;
 }

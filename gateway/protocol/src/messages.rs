@@ -4,22 +4,40 @@
 //! its versions: encoding leaves out what a version lacks, decoding leaves it at its default.
 
 mod api_versions;
+mod configs;
+mod consumer_groups;
+mod consumer_protocol;
+mod coordinator;
+mod describe;
 mod fetch;
+mod groups;
 mod list_offsets;
+mod membership;
 mod meridian;
 mod metadata;
+mod offsets;
 mod produce;
 mod producer_id;
 mod topics;
+mod transactions;
 
 pub use api_versions::*;
+pub use configs::*;
+pub use consumer_groups::*;
+pub use consumer_protocol::*;
+pub use coordinator::*;
+pub use describe::*;
 pub use fetch::*;
+pub use groups::*;
 pub use list_offsets::*;
+pub use membership::*;
 pub use meridian::*;
 pub use metadata::*;
+pub use offsets::*;
 pub use produce::*;
 pub use producer_id::*;
 pub use topics::*;
+pub use transactions::*;
 
 /// What `*_authorized_operations` holds when it was not asked for.
 pub const AUTHORIZED_OPERATIONS_OMITTED: i32 = i32::MIN;
