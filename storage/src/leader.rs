@@ -189,7 +189,25 @@ impl Leader {
         leader
     }
 
+    /// Whether a blob would be taken now.
+    pub fn admit(&self, health: &SlotHealth) -> Result<(), PutError> {
+        match self.state {
+            State::Serving => {}
+            State::Starting => return Err(PutError::NotServing),
+            State::Lost => return Err(PutError::Lost),
+        }
+        if self.pending_size_bytes > self.config.pending_size_bytes_max {
+            return Err(PutError::Busy);
+        }
+        let reachable = self.config.group.geometry.slots().difference(health.suspect);
+        if !self.is_enough(reachable) {
+            return Err(PutError::NotEnoughDatacenters);
+        }
+        Ok(())
+    }
+
     /// Puts a blob; it is committed when a later [`LeaderOutput::Committed`] covers its step.
+    /// Callers ask [`Leader::admit`] first; what was admitted may be put later all the same.
     ///
     /// # Panics
     /// If the offsets of a records blob do not continue the log.
@@ -205,13 +223,6 @@ impl Leader {
             State::Starting => return Err(PutError::NotServing),
             State::Lost => return Err(PutError::Lost),
         }
-        if self.pending_size_bytes > self.config.pending_size_bytes_max {
-            return Err(PutError::Busy);
-        }
-        let reachable = self.config.group.geometry.slots().difference(health.suspect);
-        if !self.is_enough(reachable) {
-            return Err(PutError::NotEnoughDatacenters);
-        }
         if draft.kind == BlobKind::Records {
             assert_eq!(draft.base_offset, self.next_offset, "records must continue the log");
         }
@@ -225,7 +236,7 @@ impl Leader {
         Ok(self.send_new(now, health, header, draft.payload, out))
     }
 
-    /// Takes a slot's answer.
+    /// Takes a slot's answer; returns how long the slot took to store the blob.
     pub fn on_reply(
         &mut self,
         now: Instant,
@@ -233,11 +244,11 @@ impl Leader {
         slot: Slot,
         reply: PutReply,
         out: &mut Vec<LeaderOutput>,
-    ) {
+    ) -> Option<Duration> {
         let ours = reply.key.partition == self.config.partition
             && reply.key.point.generation == self.config.generation;
         if !ours || self.state == State::Lost {
-            return;
+            return None;
         }
         match reply.result {
             PutResult::Fenced { by } => {
@@ -264,10 +275,13 @@ impl Leader {
                     || Mutation::IncarnationIgnored.active(self.config.mutations);
                 if counts && let Some(pending) = self.pending_mut(reply.key.point.step) {
                     pending.acked.insert(slot);
+                    let took = now.since(pending.sent_at[slot.index()]);
                     self.commit(out);
+                    return Some(took);
                 }
             }
         }
+        None
     }
 
     /// Takes a newer group configuration: acks of disks whose life changed are dropped, and what is
