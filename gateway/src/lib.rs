@@ -1,3 +1,9 @@
 //! The node: Kafka front, partition leaders and the real runtime.
+//!
+//! Owns: the one server process. `runtime` holds the only real effects (clock, disk, QUIC);
+//! `partition`, `producer` and `group` decide without I/O; `log` and `meta` carry their decisions
+//! out; `kafka` speaks to clients.
 
+pub mod partition;
+pub mod producer;
 pub mod runtime;

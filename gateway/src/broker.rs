@@ -1,0 +1,52 @@
+//! The seam between the Kafka front and the node: what a request handler may ask for.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, RwLockReadGuard};
+
+use meridian_base::id::{NodeId, PartitionId};
+use meridian_consensus::command::Command;
+use meridian_consensus::error::Refusal;
+use meridian_consensus::state::{Decision, Metadata};
+
+use crate::log::{FollowerLog, PartitionLog};
+
+/// A future that a trait object can return.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Why a command was not decided.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProposeError {
+    /// The metadata log refused it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// No decision in time: no majority of voters is reachable. It may still be decided later.
+    #[error("no decision in time: a majority of the metadata voters can't be reached; retry later")]
+    TimedOut,
+    /// The node is shutting down.
+    #[error("the node is shutting down; use another")]
+    ShuttingDown,
+}
+
+/// What the front needs of its node.
+pub trait Broker: Send + Sync + 'static {
+    /// This node.
+    fn node(&self) -> NodeId;
+
+    /// The applied metadata. Hold the guard briefly, never across an await.
+    fn metadata(&self) -> RwLockReadGuard<'_, Metadata>;
+
+    /// Has `command` decided by the metadata log; retried under one request id until it is seen
+    /// applied on this node, or time is up.
+    fn propose(&self, command: Command) -> BoxFuture<'_, Result<Decision, ProposeError>>;
+
+    /// The log of a partition that this node leads and serves.
+    fn led(&self, partition: PartitionId) -> Option<Arc<PartitionLog>>;
+
+    /// The log of a partition led elsewhere that this node can serve to readers of its own
+    /// datacenter (KIP-392).
+    fn followed(&self, partition: PartitionId) -> Option<Arc<FollowerLog>>;
+
+    /// Wall-clock time in milliseconds since 1970.
+    fn wall_time_ms(&self) -> i64;
+}
