@@ -19,9 +19,11 @@
 //! | send a request, read the answer | [`frame::encode_request`], [`frame::decode_response`] |
 //! | know keys, versions, headers | [`ApiKey`] |
 //! | fill or read a message | [`messages`] |
+//! | check, stamp, build and read record batches | [`records`] |
 
 pub mod frame;
 pub mod messages;
+pub mod records;
 
 mod api;
 mod error_code;

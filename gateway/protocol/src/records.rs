@@ -1,0 +1,33 @@
+//! Record batches, in the one format that Kafka has written since 0.11 (magic 2).
+//!
+//! A server reads headers only: [`batches`] walks the bytes of a produce request without touching
+//! the records, [`Batch::check_produced`] says whether a batch may be appended, and
+//! [`Batch::stamped`] gives it its place in the log without copying it. Clients and tools build
+//! batches with [`BatchBuilder`] and read them with [`Batch::records`].
+
+mod batch;
+mod builder;
+#[cfg(feature = "compression")]
+mod compression;
+mod control;
+mod error;
+mod header;
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use batch::{Batch, Batches, Stamp, batches, stamp};
+pub use builder::BatchBuilder;
+pub use control::EndTxnMarker;
+pub use error::BatchError;
+pub use header::{Attributes, BatchHeader, Compression};
+pub use record::{Record, RecordHeader, RecordIter};
+
+/// The producer id of a batch whose producer is not idempotent.
+pub const NO_PRODUCER_ID: i64 = -1;
+/// The epoch of a batch whose producer is not idempotent.
+pub const NO_PRODUCER_EPOCH: i16 = -1;
+/// The sequence of a batch whose producer is not idempotent, and of control batches.
+pub const NO_SEQUENCE: i32 = -1;
+/// The leader epoch before a leader has set it.
+pub const NO_LEADER_EPOCH: i32 = -1;

@@ -1,0 +1,159 @@
+//! Building batches: for clients, internal topics and markers.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::{BatchError, BatchHeader, Compression};
+use crate::wire::Writer;
+
+/// Collects records into a batch.
+#[derive(Debug, Clone, Default)]
+pub struct BatchBuilder {
+    /// Sizes and checksum are filled in at the end.
+    header: BatchHeader,
+    records: BytesMut,
+}
+
+impl BatchBuilder {
+    /// A builder of an uncompressed batch at offset 0, whose producer is not idempotent.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the offset of the first record. A leader sets it anew when it appends the batch.
+    pub fn base_offset(mut self, base_offset: i64) -> Self {
+        self.header.base_offset = base_offset;
+        self
+    }
+
+    /// Sets the epoch of the leader.
+    pub fn partition_leader_epoch(mut self, epoch: i32) -> Self {
+        self.header.partition_leader_epoch = epoch;
+        self
+    }
+
+    /// Sets the idempotent producer, and the sequence of the first record.
+    pub fn producer(mut self, id: i64, epoch: i16, base_sequence: i32) -> Self {
+        self.header.producer_id = id;
+        self.header.producer_epoch = epoch;
+        self.header.base_sequence = base_sequence;
+        self
+    }
+
+    /// Makes the batch part of its producer's transaction.
+    pub fn transactional(mut self) -> Self {
+        self.header.attributes = self.header.attributes.with_transactional();
+        self
+    }
+
+    /// Makes the records control records, which consumers do not see.
+    pub fn control(mut self) -> Self {
+        self.header.attributes = self.header.attributes.with_control();
+        self
+    }
+
+    /// The number of records so far.
+    pub fn records_count(&self) -> i32 {
+        self.header.records_count
+    }
+
+    /// The size of the batch so far, before compression.
+    pub fn size_bytes(&self) -> usize {
+        BatchHeader::SIZE_BYTES + self.records.len()
+    }
+
+    /// Adds a record at the next offset.
+    pub fn append(
+        &mut self,
+        timestamp_ms: i64,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[(&str, Option<&[u8]>)],
+    ) {
+        self.append_at(self.header.last_offset_delta + 1, timestamp_ms, key, value, headers);
+    }
+
+    /// Adds a record at this distance from the base offset: compaction leaves gaps.
+    pub fn append_at(
+        &mut self,
+        offset_delta: i32,
+        timestamp_ms: i64,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[(&str, Option<&[u8]>)],
+    ) {
+        assert!(offset_delta > self.header.last_offset_delta, "offsets in a batch must ascend");
+        if self.header.records_count == 0 {
+            self.header.base_timestamp_ms = timestamp_ms;
+            self.header.max_timestamp_ms = timestamp_ms;
+        }
+        self.header.records_count += 1;
+        self.header.last_offset_delta = offset_delta;
+        self.header.max_timestamp_ms = self.header.max_timestamp_ms.max(timestamp_ms);
+
+        let mut record = Writer::with_capacity(64);
+        record.slice(&[0]); // attributes: none are defined
+        record.varlong(timestamp_ms.wrapping_sub(self.header.base_timestamp_ms));
+        record.varint(offset_delta);
+        put_nullable(&mut record, key);
+        put_nullable(&mut record, value);
+        record.varint(length(headers.len()));
+        for (key, value) in headers {
+            put_nullable(&mut record, Some(key.as_bytes()));
+            put_nullable(&mut record, *value);
+        }
+        let mut prefix = Writer::with_capacity(size_of::<u64>());
+        prefix.varint(length(record.len()));
+        self.records.put(prefix.finish());
+        self.records.put(record.finish());
+    }
+
+    /// Keeps the offsets up to this distance from the base offset in use, though their records are
+    /// gone. Compaction keeps the last offset, so that the producer's sequence stays known.
+    pub fn keep_offsets_to(&mut self, offset_delta: i32) {
+        self.header.last_offset_delta = self.header.last_offset_delta.max(offset_delta);
+    }
+
+    /// The batch, uncompressed.
+    pub fn build(self) -> Bytes {
+        let records = self.records.freeze();
+        finish(self.header, &records)
+    }
+
+    /// The batch with its records compressed.
+    #[cfg(feature = "compression")]
+    pub fn build_compressed(mut self, compression: Compression) -> Result<Bytes, BatchError> {
+        self.header.attributes = self.header.attributes.with_compression(compression);
+        let records = super::compression::compress(compression, &self.records.freeze())?;
+        Ok(finish(self.header, &records))
+    }
+
+    /// The batch with its records compressed: an error, as this build has no compression.
+    #[cfg(not(feature = "compression"))]
+    pub fn build_compressed(self, compression: Compression) -> Result<Bytes, BatchError> {
+        match compression {
+            Compression::None => Ok(self.build()),
+            compression => Err(BatchError::CompressionUnsupported(compression)),
+        }
+    }
+}
+
+fn finish(mut header: BatchHeader, records: &[u8]) -> Bytes {
+    header.size_bytes = BatchHeader::SIZE_BYTES + records.len();
+    header.crc = header.compute_crc(records);
+    let mut batch = BytesMut::with_capacity(header.size_bytes);
+    batch.put_slice(&header.to_bytes());
+    batch.put_slice(records);
+    batch.freeze()
+}
+
+fn put_nullable(writer: &mut Writer, bytes: Option<&[u8]>) {
+    let Some(bytes) = bytes else { return writer.varint(-1) };
+    writer.varint(length(bytes.len()));
+    writer.slice(bytes);
+}
+
+fn length(length: usize) -> i32 {
+    let length = i32::try_from(length);
+    assert!(length.is_ok(), "record too large for its length field");
+    length.unwrap_or(i32::MAX)
+}
