@@ -16,6 +16,8 @@ mod framing;
 mod inbound;
 mod outbound;
 mod peer;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -6,7 +6,10 @@
 //! dialling side demands the name of the node it means to reach; the accepting side reads the
 //! dialler's node id from the name. TLS 1.3 only, no resumption, so no 0-RTT that could be replayed.
 
-use std::fmt::Write as _;
+mod name;
+#[cfg(test)]
+mod tests;
+
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -27,10 +30,12 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use webpki::{EndEntityCert, KeyUsage};
 
+use self::name::{Subject, ca_name, cluster_label, parse_name, wrong_cluster};
+pub use self::name::{node_name, node_of};
+
 /// The protocol both sides must name in the TLS handshake.
 const ALPN: &[u8] = b"meridian/1";
 
-const CLUSTER_ID_BYTES_MAX: usize = 31;
 const CA_CERTIFICATE_FILE: &str = "ca.pem";
 const CA_KEY_FILE: &str = "ca-key.pem";
 const NODE_CERTIFICATE_FILE: &str = "node.pem";
@@ -40,9 +45,7 @@ const NODE_KEY_FILE: &str = "node-key.pem";
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The cluster id does not fit a DNS label.
-    #[error(
-        "cluster id {cluster:?} must have 1 to {CLUSTER_ID_BYTES_MAX} bytes to fit a certificate"
-    )]
+    #[error("cluster id {cluster:?} must have 1 to 31 bytes to fit a certificate")]
     ClusterId {
         /// The refused id.
         cluster: ClusterId,
@@ -221,8 +224,7 @@ impl ClusterCa {
 }
 
 fn ca_params(cluster: &ClusterId) -> Result<CertificateParams, TlsError> {
-    let name = format!("ca.{}.meridian", cluster_label(cluster)?);
-    let mut params = CertificateParams::new([name])
+    let mut params = CertificateParams::new([ca_name(cluster)?])
         .map_err(|source| TlsError::Issue { subject: format!("cluster {cluster}"), source })?;
     params.distinguished_name = rcgen::DistinguishedName::new();
     params
@@ -385,83 +387,6 @@ fn crypto_provider() -> CryptoProvider {
         ],
         ..provider::default_provider()
     }
-}
-
-/// The name in `node`'s certificate.
-pub fn node_name(node: NodeId, cluster: &ClusterId) -> Result<String, TlsError> {
-    Ok(format!("node-{node}.{}.meridian", cluster_label(cluster)?))
-}
-
-/// Whose certificate this is. Says nothing of trust: the handshake has verified the chain.
-pub fn node_of(certificate: &CertificateDer<'_>, cluster: &ClusterId) -> Result<NodeId, TlsError> {
-    match parse_name(certificate)? {
-        (Subject::Node(node), label) if label == cluster_label(cluster)? => Ok(node),
-        (Subject::Node(_), label) => Err(wrong_cluster(&label, cluster)),
-        (Subject::Authority, _) => {
-            Err(TlsError::NotANode { detail: "it is an authority's".to_owned() })
-        }
-    }
-}
-
-#[derive(PartialEq, Eq)]
-enum Subject {
-    Authority,
-    Node(NodeId),
-}
-
-/// The one Meridian name in a certificate: whose it is, and the label of its cluster.
-fn parse_name(certificate: &CertificateDer<'_>) -> Result<(Subject, String), TlsError> {
-    let not_a_node = |detail: String| TlsError::NotANode { detail };
-    let certificate =
-        EndEntityCert::try_from(certificate).map_err(|error| not_a_node(error.to_string()))?;
-    let mut names = certificate.valid_dns_names().filter(|name| name.ends_with(".meridian"));
-    let name = names.next().ok_or_else(|| {
-        not_a_node("it has no DNS name of the form node-<id>.<cluster>.meridian".to_owned())
-    })?;
-    if let Some(second) = names.next() {
-        return Err(not_a_node(format!("it has two names, {name} and {second}")));
-    }
-    let malformed =
-        || not_a_node(format!("{name} is not of the form node-<id>.<cluster>.meridian"));
-    let mut labels = name.split('.');
-    let (Some(subject), Some(cluster), Some("meridian"), None) =
-        (labels.next(), labels.next(), labels.next(), labels.next())
-    else {
-        return Err(malformed());
-    };
-    let subject = match subject.strip_prefix("node-") {
-        Some(id) => Subject::Node(NodeId::new(id.parse().map_err(|_| malformed())?)),
-        None if subject == "ca" => Subject::Authority,
-        None => return Err(malformed()),
-    };
-    Ok((subject, cluster.to_owned()))
-}
-
-fn wrong_cluster(label: &str, expected: &ClusterId) -> TlsError {
-    TlsError::WrongCluster { found: cluster_text(label), expected: expected.clone() }
-}
-
-fn cluster_label(cluster: &ClusterId) -> Result<String, TlsError> {
-    let bytes = cluster.as_str().as_bytes();
-    if bytes.is_empty() || bytes.len() > CLUSTER_ID_BYTES_MAX {
-        return Err(TlsError::ClusterId { cluster: cluster.clone() });
-    }
-    Ok(bytes.iter().fold(String::new(), |mut label, byte| {
-        let _infallible = write!(label, "{byte:02x}");
-        label
-    }))
-}
-
-/// The cluster id behind a label, or the label itself if it is none of ours.
-fn cluster_text(label: &str) -> String {
-    let digits: Option<Vec<u8>> = label
-        .chars()
-        .map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
-        .collect();
-    digits
-        .map(|digits| digits.chunks(2).map(|pair| pair.iter().fold(0, |n, d| n * 16 + d)).collect())
-        .and_then(|bytes: Vec<u8>| String::from_utf8(bytes).ok())
-        .unwrap_or_else(|| label.to_owned())
 }
 
 fn parse_certificate(what: &'static str, pem: &str) -> Result<CertificateDer<'static>, TlsError> {

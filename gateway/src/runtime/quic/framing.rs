@@ -7,8 +7,10 @@ use super::Frame;
 /// The length prefix.
 pub(super) const HEADER_BYTES: usize = 4;
 
-/// Parts up to this size are copied behind one another: cheaper than a chunk of their own.
-const COPY_BYTES_MAX: usize = 1024;
+/// Parts up to this size are copied behind one another. QUIC looks for the start of each packet
+/// among all chunks not yet acknowledged, so many small ones cost more than the copy: at 4 KiB
+/// per frame copying halves the sender's CPU time, at 16 KiB it gains nothing.
+const COPY_BYTES_MAX: usize = 8 << 10;
 
 /// Room reserved at once for a frame on the word of its length alone.
 const TRUSTED_BYTES: usize = 256 << 10;

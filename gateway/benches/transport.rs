@@ -1,0 +1,185 @@
+//! What the transport costs: two nodes in one process, each on a runtime of its own, so that their
+//! CPU time can be told apart by the names of their threads.
+//!
+//! `cargo bench --bench transport -- [datagram_bytes_max] [threads per node] [same|cross]`
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use meridian_base::id::{ClusterId, NodeId};
+use meridian_gateway::runtime::clock::{self, Clock};
+use meridian_gateway::runtime::quic::{
+    Channel, Frame, Handler, PathClass, PeerState, SendError, Transport, TransportConfig,
+};
+use meridian_gateway::runtime::tls::{ClusterCa, Validity};
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+
+const SENDER: NodeId = NodeId::new(1);
+const RECEIVER: NodeId = NodeId::new(2);
+const VOLUME_BYTES: u64 = 4 << 30;
+const CALLS: usize = 50_000;
+
+type Error = Box<dyn std::error::Error>;
+
+/// Counts what arrives; answers on `Control`.
+#[derive(Default)]
+struct Node {
+    transport: OnceLock<Transport>,
+    received_bytes: AtomicU64,
+    up: Notify,
+    answered: Notify,
+}
+
+impl Handler for Node {
+    fn on_frame(&self, from: NodeId, channel: Channel, frame: Bytes) {
+        self.received_bytes.fetch_add(frame.len() as u64, Ordering::Relaxed);
+        if channel != Channel::Control {
+            return;
+        }
+        if from == RECEIVER {
+            self.answered.notify_one();
+        } else if let Some(transport) = self.transport.get() {
+            transport.send(from, channel, Frame::from(frame)).expect("the caller is up");
+        }
+    }
+
+    fn on_peer(&self, _: NodeId, state: PeerState) {
+        if state == PeerState::Up {
+            self.up.notify_one();
+        }
+    }
+}
+
+fn main() -> Result<(), Error> {
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let datagram_bytes_max = arguments.next().map(|text| text.parse()).transpose()?;
+    let threads = arguments.next().map_or(Ok(1), |text| text.parse())?;
+    let path = match arguments.next().as_deref() {
+        Some("cross") => PathClass::CrossDatacenter,
+        _ => PathClass::SameDatacenter,
+    };
+    let now = clock::wall_time();
+    let cluster = ClusterId::from_text("bench");
+    let ca = ClusterCa::create(&cluster, Validity::days(now, 1))?;
+    let start = |id: NodeId, name: &str| -> Result<(Runtime, Arc<Node>), Error> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(threads)
+            .thread_name(name)
+            .enable_all()
+            .build()?;
+        let node = Arc::new(Node::default());
+        let identity = ca.issue(id, Validity::days(now, 1))?;
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut config = TransportConfig::new(id, cluster.clone(), identity, listen);
+        config.datagram_bytes_max = datagram_bytes_max.unwrap_or(config.datagram_bytes_max);
+        let transport = runtime.block_on(Transport::start(config, Arc::<Node>::clone(&node)))?;
+        node.transport.set(transport).map_err(|_| "set once")?;
+        Ok((runtime, node))
+    };
+    let (sending, sender) = start(SENDER, "sender")?;
+    let (receiving, receiver) = start(RECEIVER, "receiver")?;
+    let (from, to) = (transport(&sender), transport(&receiver));
+    to.set_peer(SENDER, from.local_address(), path);
+    from.set_peer(RECEIVER, to.local_address(), path);
+    receiving.block_on(receiver.up.notified());
+    sending.block_on(sender.up.notified());
+
+    for frame_bytes in [1 << 20, 64 << 10, 16 << 10, 4 << 10, 256] {
+        let volume_bytes = if frame_bytes < 4096 { VOLUME_BYTES / 16 } else { VOLUME_BYTES };
+        // Once to warm up: path MTU and congestion window.
+        stream(&sending, &sender, &receiver, frame_bytes, volume_bytes / 8);
+        stream(&sending, &sender, &receiver, frame_bytes, volume_bytes);
+    }
+    calls(&sending, &sender);
+    Ok(())
+}
+
+fn transport(node: &Node) -> &Transport {
+    node.transport.get().expect("set at start")
+}
+
+fn stream(runtime: &Runtime, sender: &Arc<Node>, receiver: &Node, frame_bytes: usize, volume: u64) {
+    let clock = Clock::start();
+    let lost = || transport(sender).stats().peers[&RECEIVER].lost_packets;
+    let (lost_before, received_before) = (lost(), receiver.received_bytes.load(Ordering::Relaxed));
+    let cpu_before = ["sender", "receiver"].map(cpu_seconds);
+    let node = Arc::clone(sender);
+    let count = volume / frame_bytes as u64;
+    let task = runtime.spawn(async move {
+        let payload = Bytes::from(vec![7; frame_bytes - 16]);
+        let head = Bytes::from(vec![1; 16]);
+        let mut left = count;
+        while left > 0 {
+            let frame = Frame::from(vec![head.clone(), payload.clone()]);
+            match transport(&node).send(RECEIVER, Channel::Put, frame) {
+                Ok(()) => left -= 1,
+                Err(SendError::Full) => tokio::time::sleep(Duration::from_millis(2)).await,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+    runtime.block_on(task).expect("no panic");
+    let volume = count * frame_bytes as u64;
+    runtime.block_on(async {
+        while receiver.received_bytes.load(Ordering::Relaxed) - received_before < volume {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let seconds = clock.now().as_micros() as f64 / 1e6;
+    let gigabytes = volume as f64 / 1e9;
+    let [sent, received] = ["sender", "receiver"].map(cpu_seconds);
+    println!(
+        "{:>8} B frames: {:6.0} MB/s, CPU-s/GB {:.2} sending {:.2} receiving, {} packets lost",
+        frame_bytes,
+        gigabytes * 1e3 / seconds,
+        (sent - cpu_before[0]) / gigabytes,
+        (received - cpu_before[1]) / gigabytes,
+        lost() - lost_before,
+    );
+}
+
+fn calls(runtime: &Runtime, caller: &Arc<Node>) {
+    let caller = Arc::clone(caller);
+    let task = runtime.spawn(async move {
+        let payload = Bytes::from(vec![7; 1024]);
+        let clock = Clock::start();
+        let mut micros = Vec::with_capacity(CALLS);
+        for _ in 0..CALLS {
+            let start = clock.now();
+            transport(&caller)
+                .send(RECEIVER, Channel::Control, Frame::from(payload.clone()))
+                .expect("the queue has room for one");
+            caller.answered.notified().await;
+            micros.push(clock.now().since(start).as_micros());
+        }
+        micros.sort_unstable();
+        micros
+    });
+    let micros = runtime.block_on(task).expect("no panic");
+    println!(
+        "1 KiB there and back: p50 {} us, p99 {} us",
+        micros[CALLS / 2],
+        micros[CALLS * 99 / 100]
+    );
+}
+
+/// CPU time, user and system, of the threads with this name.
+fn cpu_seconds(thread_name: &str) -> f64 {
+    let tasks = fs::read_dir("/proc/self/task").expect("procfs is mounted");
+    let nanos: u64 = tasks
+        .filter_map(|task| {
+            let folder = task.ok()?.path();
+            let name = fs::read_to_string(folder.join("comm")).ok()?;
+            let schedstat = fs::read_to_string(folder.join("schedstat")).ok()?;
+            (name.trim() == thread_name)
+                .then(|| schedstat.split(' ').next()?.parse::<u64>().ok())
+                .flatten()
+        })
+        .sum();
+    nanos as f64 / 1e9
+}
