@@ -147,6 +147,8 @@ pub struct Leader {
     next_offset: Offset,
     log_start_offset: Offset,
     tail_length: u64,
+    /// Newest committed checkpoint.
+    checkpoint: Option<LogPoint>,
     mark: Option<CommitMark>,
     advertised: Option<CommitMark>,
 }
@@ -170,6 +172,7 @@ impl Leader {
             next_offset: plan.start.base_offset,
             log_start_offset: plan.start.log_start_offset,
             tail_length: plan.tail.len() as u64,
+            checkpoint: plan.checkpoint.map(|info| info.point),
             mark: None,
             advertised: None,
             config,
@@ -370,7 +373,7 @@ impl Leader {
     /// Moves the log start after a committed `Trim`, and forgets generations wholly below it.
     pub fn set_log_start(&mut self, log_start_offset: Offset) {
         self.log_start_offset = self.log_start_offset.max(log_start_offset);
-        self.lineage.trim(self.log_start_offset);
+        self.lineage.trim(self.log_start_offset, self.checkpoint);
         self.advertised = None;
     }
 
@@ -514,6 +517,9 @@ impl Leader {
                 break;
             }
             high_watermark = Some(front.high_watermark);
+            if front.blob.header.kind == BlobKind::Checkpoint {
+                self.checkpoint = Some(front.blob.key.point);
+            }
             self.pending_size_bytes -= front.blob.payload.size_bytes();
             self.pending.pop_front();
             self.first_pending = self.first_pending.next();

@@ -198,13 +198,17 @@ impl Lineage {
         Some((self.epochs[index].epoch, end))
     }
 
-    /// Forgets generations and epochs that lie wholly below `log_start_offset`.
-    pub fn trim(&mut self, log_start_offset: Offset) {
+    /// Forgets generations and epochs that lie wholly below `log_start_offset`; keeps the generation
+    /// of the newest checkpoint, which outlives the records it covers (rule T9).
+    pub fn trim(&mut self, log_start_offset: Offset, checkpoint: Option<LogPoint>) {
         let next_base = |past: &[Past], index: usize, own: Offset| {
             past.get(index + 1).map_or(own, |next| next.base_offset)
         };
         let dead = (0..self.past.len())
             .take_while(|&index| next_base(&self.past, index, self.base_offset) <= log_start_offset)
+            .take_while(|&index| {
+                checkpoint.is_none_or(|c| self.past[index].generation < c.generation)
+            })
             .count();
         self.past.drain(..dead);
         let dead_epochs = (1..self.epochs.len())
@@ -273,11 +277,20 @@ mod tests {
     #[test]
     fn trim_keeps_what_can_still_be_read() {
         let mut lineage = lineage();
-        lineage.trim(Offset::new(120));
+        lineage.trim(Offset::new(120), None);
         assert_eq!(lineage.past.len(), 1);
         assert_eq!(lineage.epochs[0].epoch, LeaderEpoch::new(3));
         assert!(lineage.holder_of(Offset::new(120)).is_some());
         assert!(lineage.holder_of(Offset::new(50)).is_none());
+    }
+
+    #[test]
+    fn trim_keeps_the_generation_of_the_newest_checkpoint() {
+        let mut lineage = lineage();
+        let checkpoint = LogPoint::new(Generation::new(3), Step::new(2));
+        lineage.trim(Offset::new(170), Some(checkpoint));
+        assert_eq!(lineage.past.len(), 1);
+        assert!(lineage.contains(checkpoint, Step::START));
     }
 
     #[test]

@@ -133,6 +133,8 @@ struct TailBlob {
     info: BlobInfo,
     holders: SlotSet,
     failed: SlotSet,
+    /// Every holder has failed at least once.
+    given_up: bool,
     payload: Option<Payload>,
     asked: Option<(Slot, Instant)>,
 }
@@ -149,6 +151,8 @@ pub struct Takeover {
     config: TakeoverConfig,
     phase: Phase,
     answers: BTreeMap<Slot, Answer>,
+    /// Answers are being collected: at first, and again when the tail can't be read.
+    fencing: bool,
     asked_at: Option<Instant>,
     begun_at: Instant,
 }
@@ -160,6 +164,7 @@ impl Takeover {
             config,
             phase: Phase::Fencing,
             answers: BTreeMap::new(),
+            fencing: true,
             asked_at: None,
             begun_at: now,
         };
@@ -176,7 +181,7 @@ impl Takeover {
         result: FenceResult,
         out: &mut Vec<TakeoverOutput>,
     ) {
-        if !matches!(self.phase, Phase::Fencing) {
+        if !self.fencing || matches!(self.phase, Phase::Over) {
             return;
         }
         match result {
@@ -196,7 +201,7 @@ impl Takeover {
     pub fn on_config(&mut self, now: Instant, config: GroupConfig, out: &mut Vec<TakeoverOutput>) {
         if config.version > self.config.group.version {
             self.config.group = config;
-            if matches!(self.phase, Phase::Fencing) {
+            if self.fencing && !matches!(self.phase, Phase::Over) {
                 self.ask(now, out);
                 self.try_decide(now, out);
             }
@@ -224,21 +229,31 @@ impl Takeover {
     }
 
     /// Asks again what was not answered. Call every 100 ms or so until the takeover is over.
+    ///
+    /// If no slot known to hold a blob of the tail can give it, all slots are fenced and read once
+    /// more: its holders may be gone for good, and then the others must be able to finish. Nothing
+    /// has been put yet, so deciding again on another fence quorum is as safe as deciding once.
     pub fn tick(&mut self, now: Instant, out: &mut Vec<TakeoverOutput>) {
-        match &self.phase {
-            Phase::Fencing => {
-                if self.asked_at.is_none_or(|asked| now.since(asked) >= ASK_AGAIN_AFTER) {
-                    self.ask(now, out);
-                }
-                if Mutation::SilenceIsGap.active(self.config.mutations)
-                    && now.since(self.begun_at) > ASK_AGAIN_AFTER
-                {
-                    self.decide(now, out);
-                }
-            }
-            Phase::Reading(_) => self.continue_reading(now, out),
-            Phase::Over => {}
+        if matches!(self.phase, Phase::Over) {
+            return;
         }
+        if let Phase::Reading(decision) = &self.phase
+            && decision.is_stuck()
+            && !self.fencing
+        {
+            self.fencing = true;
+            self.answers.clear();
+        }
+        if self.fencing && self.asked_at.is_none_or(|asked| now.since(asked) >= ASK_AGAIN_AFTER) {
+            self.ask(now, out);
+        }
+        if Mutation::SilenceIsGap.active(self.config.mutations)
+            && matches!(self.phase, Phase::Fencing)
+            && now.since(self.begun_at) > ASK_AGAIN_AFTER
+        {
+            self.decide(now, out);
+        }
+        self.continue_reading(now, out);
     }
 
     /// Slots whose certain answer counts.
@@ -294,7 +309,12 @@ impl Takeover {
             .filter(|(slot, _)| certain.contains(**slot))
             .map(|(slot, answer)| (*slot, &answer.view));
         match Evidence::gather(views).and_then(|evidence| evidence.decide(&self.config)) {
-            Ok(decision) => {
+            Ok(mut decision) => {
+                let earlier = std::mem::replace(&mut self.phase, Phase::Over);
+                if let Phase::Reading(earlier) = earlier {
+                    decision.keep_payloads(*earlier);
+                }
+                self.fencing = false;
                 self.phase = Phase::Reading(Box::new(decision));
                 self.continue_reading(now, out);
             }
@@ -319,40 +339,57 @@ impl Takeover {
 }
 
 impl Decision {
-    /// Asks one holder for each run of missing payloads that nobody is being asked for.
+    /// Asks one holder for each run of missing payloads that nobody is being asked for. A run is
+    /// what one answer can bring: consecutive steps that the holder has, as far as they fit.
     fn ask(&mut self, now: Instant, config: &TakeoverConfig, out: &mut Vec<TakeoverOutput>) {
-        let last_step = self.tail.last().map_or(Step::START, |blob| blob.info.point.step);
         let mut index = 0;
         while index < self.tail.len() {
-            let blob = &self.tail[index];
-            let waiting = blob.asked.is_some_and(|(_, asked)| now.since(asked) < ASK_AGAIN_AFTER);
-            if blob.payload.is_some() || waiting {
-                index += 1;
+            let first = &mut self.tail[index];
+            index += 1;
+            if !first.is_wanted(now) {
                 continue;
             }
-            let Some(slot) = self.tail[index].next_holder() else {
+            let Some(slot) = first.next_holder() else { continue };
+            first.asked = Some((slot, now));
+            let LogPoint { generation, step: first_step } = first.info.point;
+            let mut last_step = first_step;
+            let mut size_bytes = u64::from(first.info.header.payload_size_bytes);
+            while let Some(next) = self.tail.get_mut(index) {
+                size_bytes += u64::from(next.info.header.payload_size_bytes);
+                if !next.holders.difference(next.failed).contains(slot)
+                    || next.info.point.step != last_step.next()
+                    || size_bytes > u64::from(READ_SIZE_BYTES_MAX)
+                    || !next.is_wanted(now)
+                {
+                    break;
+                }
+                next.asked = Some((slot, now));
+                last_step = next.info.point.step;
                 index += 1;
-                continue;
-            };
-            let point = self.tail[index].info.point;
+            }
             let request = Read {
                 partition: config.partition,
-                generation: point.generation,
-                from: ReadFrom::Step(point.step),
+                generation,
+                from: ReadFrom::Step(first_step),
                 last_step,
                 size_bytes_max: READ_SIZE_BYTES_MAX,
             };
             out.push(TakeoverOutput::Read { slot, request });
-            // The answer brings the following steps that the same slot holds, as far as they fit.
-            let mut size_bytes = 0;
-            while index < self.tail.len()
-                && self.tail[index].holders.contains(slot)
-                && size_bytes <= READ_SIZE_BYTES_MAX
-            {
-                size_bytes += self.tail[index].info.header.payload_size_bytes;
-                self.tail[index].asked = Some((slot, now));
-                index += 1;
-            }
+        }
+    }
+
+    /// Whether a blob of the tail can't be had from any slot known to hold it.
+    fn is_stuck(&self) -> bool {
+        self.tail.iter().any(|blob| blob.payload.is_none() && blob.given_up)
+    }
+
+    /// Takes over what an earlier decision has read already.
+    fn keep_payloads(&mut self, earlier: Self) {
+        let mut read: BTreeMap<LogPoint, TailBlob> =
+            earlier.tail.into_iter().map(|blob| (blob.info.point, blob)).collect();
+        for blob in &mut self.tail {
+            let earlier = read.remove(&blob.info.point).filter(|old| old.info == blob.info);
+            blob.payload = earlier.and_then(|earlier| earlier.payload);
         }
     }
 
@@ -363,17 +400,15 @@ impl Decision {
         if blob.header == wanted.info.header && blob.header.matches(&blob.payload) {
             wanted.payload = Some(blob.payload);
         } else {
-            wanted.failed.insert(slot);
+            wanted.fail(slot);
         }
-        wanted.asked = None;
     }
 
     /// The slot could not give the first blob it was asked for; another holder is asked.
     fn give_up_on(&mut self, slot: Slot) {
         for blob in &mut self.tail {
             if blob.asked.is_some_and(|(asked, _)| asked == slot) && blob.payload.is_none() {
-                blob.failed.insert(slot);
-                blob.asked = None;
+                blob.fail(slot);
             }
         }
     }
@@ -392,20 +427,36 @@ impl Decision {
 
 impl TailBlob {
     fn new(info: BlobInfo, holders: SlotSet) -> Self {
-        Self { info, holders, failed: SlotSet::EMPTY, payload: None, asked: None }
+        Self { info, holders, failed: SlotSet::EMPTY, given_up: false, payload: None, asked: None }
     }
 
-    /// A holder to ask; when all have failed once, the round begins again: an unreadable blob is
-    /// waited for, never skipped.
+    /// Whether the payload is missing and nobody is being asked for it.
+    fn is_wanted(&self, now: Instant) -> bool {
+        let waiting = self.asked.is_some_and(|(_, asked)| now.since(asked) < ASK_AGAIN_AFTER);
+        self.payload.is_none() && !waiting
+    }
+
+    /// A holder to ask; when all have failed, the round begins again: an unreadable blob is never
+    /// skipped.
     fn next_holder(&mut self) -> Option<Slot> {
-        let last = self.asked.map(|(slot, _)| slot);
-        if let Some(slot) = last {
-            self.failed.insert(slot);
+        if let Some((silent, _)) = self.asked {
+            self.fail(silent);
         }
         if self.holders.difference(self.failed).is_empty() {
             self.failed = SlotSet::EMPTY;
         }
         self.holders.difference(self.failed).iter().next()
+    }
+
+    /// Notes that `slot` did not give the blob. The next holder is asked at once, but a new round
+    /// begins only after [`ASK_AGAIN_AFTER`].
+    fn fail(&mut self, slot: Slot) {
+        self.failed.insert(slot);
+        if self.holders.difference(self.failed).is_empty() {
+            self.given_up = true;
+        } else {
+            self.asked = None;
+        }
     }
 }
 
@@ -473,7 +524,6 @@ impl Evidence {
             tail.clear();
         }
         let end = end_of(&tail, cut.base_offset);
-        let log_start_offset = self.log_start(start, &tail);
         let mut lineage = Lineage {
             past: std::mem::take(&mut cut.past),
             generation: config.generation,
@@ -481,8 +531,9 @@ impl Evidence {
             epochs: start.epochs.iter().copied().filter(|e| e.start_offset < end).collect(),
         };
         lineage.epochs.push(EpochStart { epoch: config.leader_epoch, start_offset: end });
+        let log_start_offset = self.log_start(start, &tail, &lineage);
         let checkpoint = self.checkpoint(&lineage, config.mutations);
-        lineage.trim(log_start_offset);
+        lineage.trim(log_start_offset, checkpoint.map(|info| info.point));
         let plan = TakeoverPlan {
             start: Start {
                 previous: cut.previous,
@@ -505,15 +556,12 @@ impl Evidence {
         mutations: Mutations,
     ) -> Result<Option<(Generation, &Start)>, Contradiction> {
         let committed = self.mark.map(|mark| mark.point.generation);
-        for (generation, start) in self.starts.iter().rev() {
+        for (generation, start) in self.starts.range(committed.unwrap_or_default()..).rev() {
             let known = committed == Some(*generation);
             let whole = (1..=start.tail_length)
                 .all(|step| self.blobs.contains_key(&LogPoint::new(*generation, Step::new(step))));
             if known || whole || Mutation::HalfStartEstablished.active(mutations) {
                 return Ok(Some((*generation, start)));
-            }
-            if committed.is_some_and(|committed| *generation < committed) {
-                break;
             }
         }
         match committed {
@@ -571,12 +619,16 @@ impl Evidence {
         Ok(tail)
     }
 
-    /// The log start, moved by every `Trim` that is known committed or kept.
-    fn log_start(&self, start: &Start, tail: &[TailBlob]) -> Offset {
+    /// The log start, moved by every `Trim` that is known committed or kept. The slots' own
+    /// knowledge is not enough: a slot whose mark is old lists a `Trim` that others know committed.
+    fn log_start(&self, start: &Start, tail: &[TailBlob], lineage: &Lineage) -> Offset {
+        let committed = self.blobs.values().map(|(info, _)| info);
+        let committed = committed.filter(|info| lineage.contains(info.point, Step::START));
         tail.iter()
-            .map(|blob| &blob.info.header)
-            .filter(|header| header.kind == BlobKind::Trim)
-            .map(|header| header.base_offset)
+            .map(|blob| &blob.info)
+            .chain(committed)
+            .filter(|info| info.header.kind == BlobKind::Trim)
+            .map(|info| info.header.base_offset)
             .fold(self.log_start_offset.max(start.log_start_offset), Offset::max)
     }
 
