@@ -10,9 +10,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use meridian_base::env::Instant;
-use meridian_base::id::PartitionId;
+use meridian_base::id::{Incarnation, PartitionId};
 use meridian_base::position::{Generation, LogPoint, Offset, Step};
-use meridian_base::topology::{GroupConfig, SLOT_COUNT_MAX, Slot, SlotSet};
+use meridian_base::topology::{GroupConfig, SLOT_COUNT_MAX, Slot, SlotSet, SlotState};
 
 use crate::blob::{Blob, BlobHeader, BlobKey, BlobKind, Payload};
 use crate::lineage::Lineage;
@@ -202,7 +202,7 @@ impl Leader {
         if self.pending_size_bytes > self.config.pending_size_bytes_max {
             return Err(PutError::Busy);
         }
-        let reachable = self.config.group.geometry.slots().difference(health.suspect);
+        let reachable = self.config.group.good_slots().difference(health.suspect);
         if !self.is_enough(reachable) {
             return Err(PutError::NotEnoughDatacenters);
         }
@@ -273,10 +273,9 @@ impl Leader {
                 }
             }
             PutResult::Stored => {
-                let current = self.config.group.slot(slot).map(|config| config.incarnation);
-                let counts = current == Some(reply.incarnation)
-                    || Mutation::IncarnationIgnored.active(self.config.mutations);
-                if counts && let Some(pending) = self.pending_mut(reply.key.point.step) {
+                if self.counts(slot, reply.incarnation)
+                    && let Some(pending) = self.pending_mut(reply.key.point.step)
+                {
                     pending.acked.insert(slot);
                     let took = now.since(pending.sent_at[slot.index()]);
                     self.commit(out);
@@ -465,7 +464,7 @@ impl Leader {
             .collect();
         let live = pending.acked.union(pending.sent.difference(late));
         let usable =
-            self.config.group.geometry.slots().difference(health.suspect).difference(pending.sent);
+            self.config.group.good_slots().difference(health.suspect).difference(pending.sent);
         let preferred = self.preferred_row();
         let targets = choose_targets(
             self.config.group.geometry,
@@ -493,6 +492,15 @@ impl Leader {
         pending.sent_at[slot.index()] = now;
         let blob = pending.blob.clone();
         out.push(LeaderOutput::Put { slot, put: Put { config_version, mark, blob } });
+    }
+
+    /// Whether an ack from this life of the slot's disk counts. One of a disk that has yet to sync
+    /// does not: it may have been given before the disk knew its fence (rule S4).
+    fn counts(&self, slot: Slot, incarnation: Incarnation) -> bool {
+        Mutation::IncarnationIgnored.active(self.config.mutations)
+            || self.config.group.slot(slot).is_some_and(|config| {
+                config.incarnation == incarnation && config.state == SlotState::Good
+            })
     }
 
     /// Whether a blob on `holders` may be acknowledged.

@@ -1,1 +1,457 @@
+//! One test per rule. Slots 0-2 are datacenter A, 3-5 B, 6-8 C; the leader sits at slot 0 and
+//! prefers the first rack, so a healthy put goes to slots 0, 3 and 6.
 
+use bytes::Bytes;
+use meridian_base::id::{ConfigVersion, GroupId, NodeId};
+use meridian_base::position::LeaderEpoch;
+use meridian_base::topology::{Geometry, SlotConfig};
+
+use super::*;
+use crate::blob::BlobInfo;
+use crate::lineage::Past;
+use crate::message::Refusal;
+
+const PARTITION: PartitionId = PartitionId::new(3);
+const GENERATION: Generation = Generation::new(2);
+const HEDGE_AFTER: Duration = Duration::from_millis(5);
+
+fn group() -> GroupConfig {
+    let slot = |index| SlotConfig {
+        node: NodeId::new(index),
+        incarnation: Incarnation::new(100 + u64::from(index)),
+        state: SlotState::Good,
+    };
+    GroupConfig {
+        group: GroupId::new(1),
+        version: ConfigVersion::new(1),
+        geometry: Geometry::Mirror3Dc,
+        slots: (0..9).map(slot).collect(),
+    }
+}
+
+/// The group after slot 3's disk was replaced: another incarnation, in `state`.
+fn group_with_slot_3_replaced(version: u64, state: SlotState) -> GroupConfig {
+    let mut config = group();
+    config.version = ConfigVersion::new(version);
+    config.slots[3].incarnation = Incarnation::new(999);
+    config.slots[3].state = state;
+    config
+}
+
+fn records(base_offset: i64, bytes: &'static [u8]) -> Draft {
+    Draft {
+        kind: BlobKind::Records,
+        base_offset: Offset::new(base_offset),
+        record_count: 1,
+        max_timestamp_ms: -1,
+        payload: Payload::from(Bytes::from_static(bytes)),
+    }
+}
+
+fn tail_of(count: i64) -> Vec<(BlobHeader, Payload)> {
+    let copy = |offset| {
+        let draft = records(offset, b"copy");
+        let kind = BlobKind::Records;
+        let header = BlobHeader::describe(kind, draft.base_offset, 1, -1, &draft.payload);
+        (header, draft.payload)
+    };
+    (0..count).map(copy).collect()
+}
+
+struct Bench {
+    leader: Leader,
+    health: SlotHealth,
+    now: Instant,
+    out: Vec<LeaderOutput>,
+}
+
+impl Bench {
+    fn start(tail: Vec<(BlobHeader, Payload)>, mutation: Option<Mutation>) -> Self {
+        let mut plan = TakeoverPlan::first(LeaderEpoch::new(0));
+        plan.start.tail_length = tail.len() as u64;
+        plan.tail = tail;
+        Self::start_with(plan, mutation)
+    }
+
+    fn start_with(plan: TakeoverPlan, mutation: Option<Mutation>) -> Self {
+        let config = LeaderConfig {
+            partition: PARTITION,
+            generation: GENERATION,
+            group: group(),
+            own_slot: Some(Slot::new(0)),
+            datacenter_count_min: 1,
+            pending_size_bytes_max: 100,
+            mutations: Mutations(mutation),
+        };
+        let health = SlotHealth::all_alive(HEDGE_AFTER);
+        let mut out = Vec::new();
+        let leader = Leader::start(config, plan, Instant::ZERO, &health, &mut out);
+        Self { leader, health, now: Instant::ZERO, out }
+    }
+
+    /// A leader that serves an empty partition.
+    fn serving() -> Self {
+        Self::serving_with(None)
+    }
+
+    fn serving_with(mutation: Option<Mutation>) -> Self {
+        let mut bench = Self::start(Vec::new(), mutation);
+        bench.stored(0, [0, 3, 6]);
+        assert!(bench.leader.is_serving());
+        bench.out.clear();
+        bench
+    }
+
+    fn put(&mut self, draft: Draft) -> Result<Step, PutError> {
+        self.leader.admit(&self.health)?;
+        self.leader.put(self.now, &self.health, draft, &mut self.out)
+    }
+
+    fn reply(&mut self, slot: u8, step: u64, incarnation: u64, result: PutResult) {
+        let point = LogPoint::new(GENERATION, Step::new(step));
+        let key = BlobKey { partition: PARTITION, point };
+        let reply = PutReply { key, incarnation: Incarnation::new(incarnation), result };
+        let slot = Slot::new(slot);
+        self.leader.on_reply(self.now, &self.health, slot, reply, &mut self.out);
+    }
+
+    fn stored<const N: usize>(&mut self, step: u64, slots: [u8; N]) {
+        for slot in slots {
+            self.reply(slot, step, 100 + u64::from(slot), PutResult::Stored);
+        }
+    }
+
+    fn config(&mut self, config: GroupConfig) {
+        self.leader.on_config(self.now, &self.health, config, &mut self.out);
+    }
+
+    fn wait(&mut self, by: Duration) {
+        self.now = self.now + by;
+        self.leader.tick(self.now, &self.health, &mut self.out);
+    }
+
+    /// Drains the outputs: which (slot, step) were sent to.
+    fn puts(&mut self) -> Vec<(usize, u64)> {
+        let puts = self.out.iter().filter_map(|output| match output {
+            LeaderOutput::Put { slot, put } => Some((slot.index(), put.blob.key.point.step.get())),
+            _ => None,
+        });
+        let puts = puts.collect();
+        self.out.clear();
+        puts
+    }
+
+    fn committed(&self) -> Option<(u64, i64)> {
+        self.leader.mark().map(|mark| (mark.point.step.get(), mark.high_watermark.get()))
+    }
+}
+
+#[test]
+fn a_put_goes_to_one_slot_in_every_datacenter() {
+    let mut bench = Bench::serving();
+    assert_eq!(bench.put(records(0, b"a")), Ok(Step::new(1)));
+    assert_eq!(bench.puts(), [(0, 1), (3, 1), (6, 1)]);
+}
+
+#[test]
+fn l1_a_step_is_committed_by_a_put_quorum_and_by_nothing_less() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.stored(1, [0, 3]);
+    assert_eq!(bench.committed(), Some((0, 0)));
+    bench.stored(1, [3, 0, 0]);
+    assert_eq!(bench.committed(), Some((0, 0)), "an ack counts once");
+    bench.stored(1, [6]);
+    assert_eq!(bench.committed(), Some((1, 1)));
+}
+
+#[test]
+fn l1_two_racks_in_each_of_two_datacenters_are_a_put_quorum_too() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.stored(1, [0, 3, 4]);
+    assert_eq!(bench.committed(), Some((0, 0)));
+    bench.stored(1, [1]);
+    assert_eq!(bench.committed(), Some((1, 1)));
+}
+
+#[test]
+fn l1_steps_commit_in_order() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.put(records(1, b"b")).expect("admitted");
+    bench.stored(2, [0, 3, 6]);
+    assert_eq!(bench.committed(), Some((0, 0)));
+    bench.stored(1, [0, 3, 6]);
+    assert_eq!(bench.committed(), Some((2, 2)));
+}
+
+#[test]
+fn l1_an_ack_of_another_life_of_the_disk_does_not_count() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.stored(1, [0, 6]);
+    bench.reply(3, 1, 99, PutResult::Stored);
+    assert_eq!(bench.committed(), Some((0, 0)));
+}
+
+#[test]
+fn l1_answers_for_another_generation_are_ignored() {
+    let mut bench = Bench::serving();
+    let key =
+        BlobKey { partition: PARTITION, point: LogPoint::new(Generation::new(1), Step::new(1)) };
+    let reply = PutReply {
+        key,
+        incarnation: Incarnation::new(100),
+        result: PutResult::Fenced { by: GENERATION },
+    };
+    let slot = Slot::new(0);
+    bench.leader.on_reply(bench.now, &bench.health, slot, reply, &mut bench.out);
+    assert!(bench.leader.is_serving());
+}
+
+#[test]
+fn l2_a_new_configuration_drops_the_acks_of_disks_whose_life_changed_and_sends_again() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.stored(1, [0, 3]);
+    bench.puts();
+    bench.config(group_with_slot_3_replaced(2, SlotState::Good));
+    let again = bench.puts();
+    assert!(again.contains(&(3, 1)) && again.contains(&(6, 1)), "{again:?}");
+    assert!(!again.contains(&(0, 1)), "what is acked is not sent again: {again:?}");
+    bench.stored(1, [6]);
+    assert_eq!(bench.committed(), Some((0, 0)));
+    bench.reply(3, 1, 999, PutResult::Stored);
+    assert_eq!(bench.committed(), Some((1, 1)));
+}
+
+#[test]
+fn l2_a_stale_answer_brings_the_configuration_and_the_blob_is_sent_again_under_it() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.out.clear();
+    let config = group_with_slot_3_replaced(2, SlotState::Good);
+    bench.reply(6, 1, 106, PutResult::Stale { config });
+    let versions: Vec<ConfigVersion> = bench
+        .out
+        .iter()
+        .filter_map(|output| match output {
+            LeaderOutput::Put { put, .. } => Some(put.config_version),
+            _ => None,
+        })
+        .collect();
+    assert!(!versions.is_empty());
+    assert!(versions.iter().all(|version| *version == ConfigVersion::new(2)));
+}
+
+#[test]
+fn l2_an_older_configuration_changes_nothing() {
+    let mut bench = Bench::serving();
+    bench.config(group_with_slot_3_replaced(2, SlotState::Good));
+    bench.config(group());
+    assert_eq!(bench.leader.group().version, ConfigVersion::new(2));
+}
+
+#[test]
+fn s4_a_disk_that_has_yet_to_sync_counts_for_nothing() {
+    let mut bench = Bench::serving();
+    bench.config(group_with_slot_3_replaced(2, SlotState::LostData));
+    bench.put(records(0, b"a")).expect("admitted");
+    assert_eq!(bench.puts(), [(0, 1), (4, 1), (6, 1)], "nothing is sent to it");
+    bench.stored(1, [0, 6]);
+    bench.reply(3, 1, 999, PutResult::Stored);
+    bench.config(group_with_slot_3_replaced(3, SlotState::Good));
+    assert_eq!(bench.committed(), Some((0, 0)), "its ack may be older than its fence");
+}
+
+#[test]
+fn l3_one_fenced_answer_ends_the_leader() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.stored(1, [0, 3]);
+    bench.out.clear();
+    let by = Generation::new(3);
+    bench.reply(8, 1, 108, PutResult::Fenced { by });
+    assert_eq!(bench.out, [LeaderOutput::Lost(LossCause::Fenced { by })]);
+    assert_eq!(bench.put(records(1, b"b")), Err(PutError::Lost));
+    bench.stored(1, [6]);
+    bench.wait(RESEND_AFTER);
+    assert_eq!(bench.out.len(), 1, "nothing is acknowledged or sent any more");
+    assert!(!bench.leader.has_work());
+}
+
+#[test]
+fn s2_other_bytes_under_a_key_end_the_leader() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.reply(0, 1, 100, PutResult::Conflict);
+    let point = LogPoint::new(GENERATION, Step::new(1));
+    assert!(bench.out.contains(&LeaderOutput::Lost(LossCause::Conflict { point })));
+}
+
+#[test]
+fn l4_a_late_slot_is_hedged_by_the_next_rack_of_its_datacenter() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.stored(1, [0, 6]);
+    bench.puts();
+    bench.wait(HEDGE_AFTER);
+    assert_eq!(bench.puts(), []);
+    bench.wait(Duration::from_millis(1));
+    assert_eq!(bench.puts(), [(4, 1)]);
+    bench.stored(1, [4]);
+    assert_eq!(bench.committed(), Some((1, 1)));
+}
+
+#[test]
+fn l4_a_silent_datacenter_is_hedged_by_two_racks_in_each_other() {
+    let mut bench = Bench::serving();
+    bench.health.suspect = Geometry::Mirror3Dc.slots_of(1);
+    bench.put(records(0, b"a")).expect("admitted");
+    assert_eq!(bench.puts(), [(0, 1), (1, 1), (6, 1), (7, 1)]);
+}
+
+#[test]
+fn l4_a_slot_that_refuses_is_replaced_at_once() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.puts();
+    bench.reply(3, 1, 103, PutResult::Refused { reason: Refusal::Full });
+    assert_eq!(bench.puts(), [(4, 1)]);
+}
+
+#[test]
+fn l4_what_counts_is_the_set_of_acks_whatever_attempt_they_belong_to() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.wait(HEDGE_AFTER * 2);
+    bench.wait(HEDGE_AFTER * 2);
+    bench.stored(1, [5, 8, 2]);
+    assert_eq!(bench.committed(), Some((1, 1)));
+}
+
+#[test]
+fn l4_hedging_and_resending_are_bounded() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, b"a")).expect("admitted");
+    for _ in 0..1000 {
+        bench.wait(Duration::from_millis(1));
+    }
+    // Nine first sends and, in a second, at most two resends to each slot.
+    let puts = bench.puts();
+    assert!(puts.len() <= 27, "{}", puts.len());
+    let slots: SlotSet = puts.iter().map(|(slot, _)| Slot::new(*slot as u8)).collect();
+    assert_eq!(slots, Geometry::Mirror3Dc.slots(), "a lost message is made good");
+}
+
+#[test]
+fn t6_nothing_is_served_before_start_and_the_whole_tail_are_committed() {
+    let mut bench = Bench::start(tail_of(2), None);
+    assert_eq!(bench.puts().len(), 9);
+    assert_eq!(bench.put(records(2, b"a")), Err(PutError::NotServing));
+    bench.stored(0, [0, 3, 6]);
+    bench.stored(1, [0, 3, 6]);
+    bench.stored(2, [0, 3]);
+    assert!(!bench.leader.is_serving() && bench.leader.mark().is_none());
+    assert_eq!(bench.leader.beacon(), None);
+    bench.stored(2, [6]);
+    let point = LogPoint::new(GENERATION, Step::new(2));
+    let mark = CommitMark { point, high_watermark: Offset::new(2) };
+    assert_eq!(bench.out, [LeaderOutput::Serving { mark }]);
+    assert_eq!(bench.put(records(2, b"a")), Ok(Step::new(3)));
+}
+
+#[test]
+fn t6_a_put_tells_no_mark_before_the_partition_is_served() {
+    let mut bench = Bench::start(tail_of(1), None);
+    bench.stored(0, [0, 3, 6]);
+    bench.wait(RESEND_AFTER);
+    let marks = bench.out.iter().filter(|output| match output {
+        LeaderOutput::Put { put, .. } => put.mark.is_some(),
+        LeaderOutput::Beacon(_) => true,
+        _ => false,
+    });
+    assert_eq!(marks.count(), 0);
+}
+
+#[test]
+fn a_quiet_leader_tells_its_mark_once() {
+    let mut bench = Bench::serving();
+    assert!(bench.leader.has_work());
+    bench.wait(HEDGE_AFTER);
+    bench.wait(HEDGE_AFTER);
+    let beacons = bench.out.iter().filter(|output| matches!(output, LeaderOutput::Beacon(_)));
+    assert_eq!(beacons.count(), 1);
+    assert!(!bench.leader.has_work());
+}
+
+#[test]
+fn t8_a_beacon_keeps_the_generation_of_the_newest_checkpoint() {
+    let mut plan = TakeoverPlan::first(LeaderEpoch::new(1));
+    plan.start.base_offset = Offset::new(5);
+    plan.start.past = vec![Past {
+        generation: Generation::new(1),
+        base_offset: Offset::ZERO,
+        last_step: Step::new(6),
+    }];
+    let payload = Payload::from(Bytes::from_static(b"state"));
+    let header = BlobHeader::describe(BlobKind::Checkpoint, Offset::new(5), 0, -1, &payload);
+    let point = LogPoint::new(Generation::new(1), Step::new(6));
+    plan.checkpoint = Some(BlobInfo { point, header });
+    let mut bench = Bench::start_with(plan, None);
+    bench.stored(0, [0, 3, 6]);
+    let generation_min =
+        |bench: &Bench| bench.leader.beacon().expect("serving").generation_min.get();
+    bench.leader.set_log_start(Offset::new(5));
+    assert_eq!(generation_min(&bench), 1);
+
+    let draft = Draft { kind: BlobKind::Checkpoint, record_count: 0, ..records(5, b"state") };
+    bench.put(draft).expect("admitted");
+    bench.leader.set_log_start(Offset::new(5));
+    assert_eq!(generation_min(&bench), 1, "its own checkpoint is not committed yet");
+    bench.stored(1, [0, 3, 6]);
+    bench.leader.set_log_start(Offset::new(5));
+    assert_eq!(generation_min(&bench), 2);
+}
+
+#[test]
+fn too_much_in_flight_is_refused() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, &[0; 101])).expect("admitted");
+    assert_eq!(bench.put(records(1, b"b")), Err(PutError::Busy));
+    bench.stored(1, [0, 3, 6]);
+    assert!(bench.put(records(1, b"b")).is_ok());
+}
+
+#[test]
+fn too_few_datacenters_are_refused_before_anything_is_put() {
+    let mut bench = Bench::serving();
+    bench.health.suspect = Geometry::Mirror3Dc.slots_of(1);
+    bench.leader.set_datacenter_count_min(3);
+    assert_eq!(bench.put(records(0, b"a")), Err(PutError::NotEnoughDatacenters));
+    bench.leader.set_datacenter_count_min(1);
+    assert!(bench.put(records(0, b"a")).is_ok());
+}
+
+#[test]
+fn min_insync_datacenters_holds_back_the_acknowledgement() {
+    let mut bench = Bench::serving();
+    bench.leader.set_datacenter_count_min(3);
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.stored(1, [0, 1, 3, 4]);
+    assert_eq!(bench.committed(), Some((0, 0)));
+    bench.stored(1, [8]);
+    assert_eq!(bench.committed(), Some((1, 1)));
+}
+
+/// KeepOnFenced can't break the log: a put quorum of acks for a fenced generation can't exist, as
+/// it would meet the fence quorum. What it breaks is rule L3 itself, which is seen here.
+#[cfg(feature = "mutations")]
+#[test]
+fn l3_mutation_keep_on_fenced_is_caught() {
+    let mut bench = Bench::serving_with(Some(Mutation::KeepOnFenced));
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.reply(0, 1, 100, PutResult::Fenced { by: Generation::new(3) });
+    assert!(bench.put(records(1, b"b")).is_ok(), "the broken rule must show");
+}
