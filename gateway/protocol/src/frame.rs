@@ -7,7 +7,9 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::api::{ApiKey, Request, RequestMessage, Response};
-use crate::wire::{DecodeError, EncodedFrame, Encoding, Nullable, Reader, Str, Wire, Writer};
+use crate::wire::{
+    DecodeError, EncodeError, EncodedFrame, Encoding, Nullable, Reader, Str, Wire, Writer,
+};
 
 /// The bytes in front of a frame that state its size.
 pub const SIZE_PREFIX_BYTES: usize = 4;
@@ -99,13 +101,15 @@ fn decode_request_header(reader: &mut Reader) -> Result<RequestHeader, RequestEr
 }
 
 /// Encodes the answer to a request with this version and correlation id.
-///
-/// # Panics
-///
-/// If we do not support `version` of the API: the request cannot have been decoded.
-pub fn encode_response(version: i16, correlation_id: i32, response: &Response) -> EncodedFrame {
+pub fn encode_response(
+    version: i16,
+    correlation_id: i32,
+    response: &Response,
+) -> Result<EncodedFrame, EncodeError> {
     let api = response.api();
-    assert!(api.supports(version), "{api} version {version} is not supported");
+    if !api.supports(version) {
+        return Err(EncodeError::UnsupportedVersion { api, version });
+    }
     let mut writer = Writer::start_frame(HEADER_ROOM_BYTES);
     correlation_id.encode(&mut writer, HEADER_STRINGS);
     if api.response_header_is_flexible(version) {
@@ -116,20 +120,19 @@ pub fn encode_response(version: i16, correlation_id: i32, response: &Response) -
 }
 
 /// Encodes a request to send to a server.
-///
-/// # Panics
-///
-/// If we do not support `version` of the API: choose one from [`ApiKey::versions`].
 pub fn encode_request<R: RequestMessage>(
     version: i16,
     correlation_id: i32,
     client_id: Option<&str>,
     request: &R,
-) -> EncodedFrame {
-    assert!(R::API.supports(version), "{} version {version} is not supported", R::API);
-    let encoding = R::API.encoding(version);
+) -> Result<EncodedFrame, EncodeError> {
+    let api = R::API;
+    if !api.supports(version) {
+        return Err(EncodeError::UnsupportedVersion { api, version });
+    }
+    let encoding = api.encoding(version);
     let mut writer = Writer::start_frame(HEADER_ROOM_BYTES);
-    R::API.key().encode(&mut writer, HEADER_STRINGS);
+    api.key().encode(&mut writer, HEADER_STRINGS);
     version.encode(&mut writer, HEADER_STRINGS);
     correlation_id.encode(&mut writer, HEADER_STRINGS);
     client_id.map(Str::from).encode(&mut writer, HEADER_STRINGS);
@@ -177,8 +180,8 @@ mod tests {
     use super::*;
     use crate::messages::{ApiVersionsRequest, MetadataRequest, MetadataResponse};
 
-    fn without_prefix(frame: EncodedFrame) -> Bytes {
-        let mut bytes = frame.into_bytes();
+    fn without_prefix(frame: Result<EncodedFrame, EncodeError>) -> Bytes {
+        let mut bytes = frame.unwrap().into_bytes();
         let size = frame_size(*bytes.first_chunk().unwrap(), 1 << 20).unwrap();
         bytes.advance(SIZE_PREFIX_BYTES);
         assert_eq!(bytes.len(), size);
@@ -250,5 +253,28 @@ mod tests {
             client_software_version: "v".into(),
         };
         assert_eq!(request, expected.into());
+    }
+
+    #[test]
+    fn what_cannot_be_encoded_is_an_error_not_a_panic() {
+        let long =
+            MetadataResponse { cluster_id: Some("x".repeat(40_000).into()), ..Default::default() };
+        let response = Response::from(long);
+        assert_eq!(encode_response(8, 1, &response).err(), Some(EncodeError::TooLong));
+        assert!(encode_response(9, 1, &response).is_ok());
+        let error = EncodeError::UnsupportedVersion { api: ApiKey::Metadata, version: 99 };
+        assert_eq!(encode_response(99, 1, &response).err(), Some(error));
+    }
+
+    #[test]
+    fn a_frame_cannot_grow_into_far_more_memory() {
+        // Eight megabytes of empty topic names, two bytes each, would take 256 megabytes.
+        let names_count = 4 << 20;
+        let mut frame = vec![0, 3, 0, 1, 0, 0, 0, 1, 0xff, 0xff];
+        frame.extend_from_slice(&i32::to_be_bytes(names_count));
+        frame.resize(frame.len() + 2 * (4 << 20), 0);
+        let error = decode_request(frame.into()).unwrap_err();
+        let RequestError::Body { source, .. } = error else { panic!("{error}") };
+        assert!(matches!(source, DecodeError::Memory { .. }), "{source}");
     }
 }

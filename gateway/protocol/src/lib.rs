@@ -36,5 +36,6 @@ mod wire;
 pub use api::{ApiKey, Request, RequestMessage, Response, ResponseMessage};
 pub use error_code::ErrorCode;
 pub use wire::{
-    DecodeError, EncodedFrame, Encoding, Nullable, Reader, Records, Str, Uuid, Wire, Writer,
+    DecodeError, EncodeError, EncodedFrame, Encoding, Nullable, Reader, Records, Str, Uuid, Wire,
+    Writer,
 };

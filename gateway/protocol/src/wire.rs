@@ -6,7 +6,7 @@ mod reader;
 mod types;
 mod writer;
 
-pub use error::DecodeError;
+pub use error::{DecodeError, EncodeError};
 pub(crate) use message::{TaggedFields, message};
 pub use reader::Reader;
 pub use types::{Nullable, Records, Str, Uuid, Wire};

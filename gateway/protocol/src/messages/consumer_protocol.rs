@@ -4,7 +4,9 @@
 
 use bytes::Bytes;
 
-use crate::wire::{DecodeError, Encoding, Reader, Str, Wire, Writer, message};
+use crate::wire::{
+    DecodeError, EncodeError, EncodedFrame, Encoding, Reader, Str, Wire, Writer, message,
+};
 
 message! {
     /// `metadata` of [`JoinGroupProtocol`](super::JoinGroupProtocol): what a consumer wants.
@@ -36,11 +38,11 @@ fn encoding(version: i16) -> Encoding {
     Encoding { version: version.min(VERSION_MAX), flexible: false }
 }
 
-fn to_bytes(message: &impl Wire, version: i16) -> Bytes {
+fn to_bytes(message: &impl Wire, version: i16) -> Result<Bytes, EncodeError> {
     let mut writer = Writer::new();
     version.encode(&mut writer, encoding(version));
     message.encode(&mut writer, encoding(version));
-    writer.finish().into_bytes()
+    writer.finish().map(EncodedFrame::into_bytes)
 }
 
 fn from_bytes<T: Wire>(bytes: Bytes) -> Result<T, DecodeError> {
@@ -51,7 +53,7 @@ fn from_bytes<T: Wire>(bytes: Bytes) -> Result<T, DecodeError> {
 
 impl ConsumerProtocolSubscription {
     /// The bytes other consumers understand.
-    pub fn to_bytes(&self) -> Bytes {
+    pub fn to_bytes(&self) -> Result<Bytes, EncodeError> {
         to_bytes(self, VERSION_MAX)
     }
 
@@ -63,7 +65,7 @@ impl ConsumerProtocolSubscription {
 
 impl ConsumerProtocolAssignment {
     /// The bytes other consumers understand.
-    pub fn to_bytes(&self) -> Bytes {
+    pub fn to_bytes(&self) -> Result<Bytes, EncodeError> {
         to_bytes(self, VERSION_MAX)
     }
 
@@ -89,7 +91,7 @@ mod tests {
             version in 0..=VERSION_MAX,
         ) {
             let ours: ConsumerProtocolSubscription = Sampler::message(seed, encoding(version));
-            let bytes = to_bytes(&ours, version);
+            let bytes = to_bytes(&ours, version).unwrap();
             prop_assert_eq!(ConsumerProtocolSubscription::from_bytes(bytes.clone()), Ok(ours));
 
             let body = bytes.slice(2..);
@@ -103,7 +105,7 @@ mod tests {
         #[test]
         fn assignments_have_the_bytes_another_implementation_gives_them(seed: u64) {
             let ours: ConsumerProtocolAssignment = Sampler::message(seed, encoding(3));
-            let bytes = ours.to_bytes();
+            let bytes = ours.to_bytes().unwrap();
             prop_assert_eq!(ConsumerProtocolAssignment::from_bytes(bytes.clone()), Ok(ours));
 
             let body = bytes.slice(2..);
@@ -117,7 +119,7 @@ mod tests {
     #[test]
     fn newer_versions_are_read_as_far_as_they_are_known() {
         let ours = ConsumerProtocolAssignment::default();
-        let mut bytes = to_bytes(&ours, 9).to_vec();
+        let mut bytes = to_bytes(&ours, 9).unwrap().to_vec();
         bytes.extend_from_slice(b"more");
         assert_eq!(ConsumerProtocolAssignment::from_bytes(bytes.into()), Ok(ours));
     }

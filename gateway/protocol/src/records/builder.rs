@@ -5,12 +5,15 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::{BatchError, BatchHeader, Compression};
 use crate::wire::Writer;
 
+/// The attributes of a record: none are defined.
+const ATTRIBUTES: [u8; 1] = [0];
+
 /// Collects records into a batch.
 #[derive(Debug, Clone, Default)]
 pub struct BatchBuilder {
     /// Sizes and checksum are filled in at the end.
     header: BatchHeader,
-    records: BytesMut,
+    records: Writer,
 }
 
 impl BatchBuilder {
@@ -73,6 +76,11 @@ impl BatchBuilder {
     }
 
     /// Adds a record at this distance from the base offset: compaction leaves gaps.
+    ///
+    /// # Panics
+    ///
+    /// If the distance is not larger than that of the record before, or a part of the record is
+    /// larger than 2 GiB.
     pub fn append_at(
         &mut self,
         offset_delta: i32,
@@ -90,21 +98,31 @@ impl BatchBuilder {
         self.header.last_offset_delta = offset_delta;
         self.header.max_timestamp_ms = self.header.max_timestamp_ms.max(timestamp_ms);
 
-        let mut record = Writer::with_capacity(64);
-        record.slice(&[0]); // attributes: none are defined
-        record.varlong(timestamp_ms.wrapping_sub(self.header.base_timestamp_ms));
-        record.varint(offset_delta);
-        put_nullable(&mut record, key);
-        put_nullable(&mut record, value);
-        record.varint(length(headers.len()));
+        let timestamp_delta = timestamp_ms.wrapping_sub(self.header.base_timestamp_ms);
+        let headers_size_bytes: usize = headers
+            .iter()
+            .map(|(key, value)| nullable_size(Some(key.as_bytes())) + nullable_size(*value))
+            .sum();
+        let size_bytes = ATTRIBUTES.len()
+            + varint_size(timestamp_delta)
+            + varint_size(offset_delta.into())
+            + nullable_size(key)
+            + nullable_size(value)
+            + varint_size(length(headers.len()).into())
+            + headers_size_bytes;
+
+        let records = &mut self.records;
+        records.varint(length(size_bytes));
+        records.slice(&ATTRIBUTES);
+        records.varlong(timestamp_delta);
+        records.varint(offset_delta);
+        put_nullable(records, key);
+        put_nullable(records, value);
+        records.varint(length(headers.len()));
         for (key, value) in headers {
-            put_nullable(&mut record, Some(key.as_bytes()));
-            put_nullable(&mut record, *value);
+            put_nullable(records, Some(key.as_bytes()));
+            put_nullable(records, *value);
         }
-        let mut prefix = Writer::with_capacity(size_of::<u64>());
-        prefix.varint(length(record.len()));
-        self.records.put(prefix.finish());
-        self.records.put(record.finish());
     }
 
     /// Keeps the offsets up to this distance from the base offset in use, though their records are
@@ -115,7 +133,7 @@ impl BatchBuilder {
 
     /// The batch, uncompressed.
     pub fn build(self) -> Bytes {
-        let records = self.records.freeze();
+        let records = self.records.into_segments().into_bytes();
         finish(self.header, &records)
     }
 
@@ -123,8 +141,8 @@ impl BatchBuilder {
     #[cfg(feature = "compression")]
     pub fn build_compressed(mut self, compression: Compression) -> Result<Bytes, BatchError> {
         self.header.attributes = self.header.attributes.with_compression(compression);
-        let records = super::compression::compress(compression, &self.records.freeze())?;
-        Ok(finish(self.header, &records))
+        let records = self.records.into_segments().into_bytes();
+        Ok(finish(self.header, &super::compression::compress(compression, &records)?))
     }
 
     /// The batch with its records compressed: an error, as this build has no compression.
@@ -144,6 +162,22 @@ fn finish(mut header: BatchHeader, records: &[u8]) -> Bytes {
     batch.put_slice(&header.to_bytes());
     batch.put_slice(records);
     batch.freeze()
+}
+
+/// The size of a zigzag variable-length integer: seven bits in each byte.
+fn varint_size(value: i64) -> usize {
+    let zigzag = ((value << 1) ^ (value >> 63)).cast_unsigned();
+    let mut size_bytes = 1;
+    let mut rest = zigzag >> 7;
+    while rest > 0 {
+        size_bytes += 1;
+        rest >>= 7;
+    }
+    size_bytes
+}
+
+fn nullable_size(bytes: Option<&[u8]>) -> usize {
+    bytes.map_or(varint_size(-1), |bytes| varint_size(length(bytes.len()).into()) + bytes.len())
 }
 
 fn put_nullable(writer: &mut Writer, bytes: Option<&[u8]>) {

@@ -162,9 +162,14 @@ impl BatchHeader {
     }
 
     /// The bytes of the header, as [`BatchHeader::parse`] reads them.
+    ///
+    /// # Panics
+    ///
+    /// If `size_bytes` is less than a header or more than the format can say, 2 GiB.
     pub fn to_bytes(&self) -> [u8; Self::SIZE_BYTES] {
         let mut bytes = [0; Self::SIZE_BYTES];
         let mut header = &mut bytes[..];
+        assert!(self.size_bytes >= Self::SIZE_BYTES, "batch smaller than its header");
         let length = i32::try_from(self.size_bytes - LENGTH_OVERHEAD_BYTES);
         assert!(length.is_ok(), "batch too large for its length field");
         header.put_i64(self.base_offset);

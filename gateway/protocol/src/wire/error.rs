@@ -1,4 +1,4 @@
-//! What can be wrong with received bytes.
+//! What can be wrong with received bytes, and with a message to send.
 
 use thiserror::Error;
 
@@ -59,5 +59,22 @@ pub enum DecodeError {
         field: &'static str,
         /// The number of elements claimed.
         count: usize,
+    },
+}
+
+/// A message that cannot be sent in the version asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum EncodeError {
+    /// A string is over 32 767 bytes in a version that is not flexible, or a payload or the whole
+    /// frame over 2 GiB. A server closes the connection; a client shortens what it sends.
+    #[error("a value is longer than the protocol can say in this version")]
+    TooLong,
+    /// We do not know this version: choose one from `ApiKey::versions`.
+    #[error("{api} version {version} is not supported")]
+    UnsupportedVersion {
+        /// The API.
+        api: crate::ApiKey,
+        /// The version.
+        version: i16,
     },
 }

@@ -5,18 +5,20 @@ use std::io::IoSlice;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::Encoding;
+use super::{EncodeError, Encoding};
 
 /// Payloads from this size on are sent as they are; smaller ones cost less to copy.
 const SPLICE_BYTES_MIN: usize = 1024;
 
 /// Collects an encoded message. Large payloads are kept apart and never copied.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Writer {
     buf: BytesMut,
     /// Payloads, each with the position in `buf` it belongs in front of. Positions ascend.
     splices: Vec<(usize, Bytes)>,
     spliced_bytes: usize,
+    /// A string or payload was longer than its length field can say.
+    overflowed: bool,
 }
 
 impl Writer {
@@ -61,6 +63,7 @@ impl Writer {
         let start = self.buf.len();
         self.buf.put_slice(&other.buf);
         self.spliced_bytes += other.spliced_bytes;
+        self.overflowed |= other.overflowed;
         self.splices.extend(other.splices.into_iter().map(|(at, bytes)| (start + at, bytes)));
     }
 
@@ -82,37 +85,34 @@ impl Writer {
         self.varint_bits(((value << 1) ^ (value >> 63)).cast_unsigned());
     }
 
-    /// Writes the length of a string, `None` for null.
-    ///
-    /// # Panics
-    ///
-    /// If the string is longer than its length field can say: 32 767 bytes in versions that are not
-    /// flexible. Callers bound the names and messages they send.
+    /// Writes the length of a string, `None` for null: 16 bits, or compact in flexible versions.
     pub fn string_length(&mut self, length: Option<usize>, encoding: Encoding) {
         if encoding.flexible {
             return self.compact_length(length);
         }
         let length = length.map_or(Ok(-1), i16::try_from);
-        assert!(length.is_ok(), "string too long for its length field");
+        self.overflowed |= length.is_err();
         self.buf.put_i16(length.unwrap_or(-1));
     }
 
-    /// Writes the length of bytes or of an array, `None` for null.
-    ///
-    /// # Panics
-    ///
-    /// If the length does not fit 31 bits: no frame can be that large.
+    /// Writes the length of bytes or of an array, `None` for null: 32 bits, or compact in flexible
+    /// versions.
     pub fn length(&mut self, length: Option<usize>, encoding: Encoding) {
         if encoding.flexible {
             return self.compact_length(length);
         }
         let length = length.map_or(Ok(-1), i32::try_from);
-        assert!(length.is_ok(), "payload too long for its length field");
+        self.overflowed |= length.is_err();
         self.buf.put_i32(length.unwrap_or(-1));
     }
 
     /// Ends the message.
-    pub fn finish(self) -> EncodedFrame {
+    pub fn finish(self) -> Result<EncodedFrame, EncodeError> {
+        if self.overflowed { Err(EncodeError::TooLong) } else { Ok(self.into_segments()) }
+    }
+
+    /// Everything written, of which no length can have overflowed.
+    pub(crate) fn into_segments(self) -> EncodedFrame {
         let mut rest = self.buf.freeze();
         let mut segments = VecDeque::with_capacity(2 * self.splices.len() + 1);
         let mut taken = 0;
@@ -127,10 +127,10 @@ impl Writer {
     }
 
     /// Ends the message as a frame: `self` was started with [`Writer::start_frame`].
-    pub(crate) fn finish_frame(mut self) -> EncodedFrame {
+    pub(crate) fn finish_frame(mut self) -> Result<EncodedFrame, EncodeError> {
         let size = i32::try_from(self.len() - size_of::<i32>());
-        assert!(size.is_ok(), "frame too large for its size prefix");
-        if let (Some(prefix), Ok(size)) = (self.buf.first_chunk_mut(), size) {
+        let size = size.map_err(|_| EncodeError::TooLong)?;
+        if let Some(prefix) = self.buf.first_chunk_mut() {
             *prefix = size.to_be_bytes();
         }
         self.finish()
@@ -145,7 +145,7 @@ impl Writer {
 
     fn compact_length(&mut self, length: Option<usize>) {
         let length = length.map_or(Ok(0), |length| u32::try_from(length + 1));
-        assert!(length.is_ok(), "payload too long for its length field");
+        self.overflowed |= length.is_err();
         self.unsigned_varint(length.unwrap_or(0));
     }
 
@@ -235,7 +235,7 @@ mod tests {
         writer.payload(&payload);
         writer.payload(&payload.slice(..2));
         writer.payload(&payload);
-        let frame = writer.finish_frame();
+        let frame = writer.finish_frame().unwrap();
 
         let segments: Vec<_> = frame.segments().collect();
         assert_eq!(segments.len(), 4);
@@ -253,7 +253,7 @@ mod tests {
         writer.slice(b"head");
         writer.payload(&payload);
         writer.slice(b"tail");
-        let whole = writer.finish();
+        let whole = writer.finish().unwrap();
         let expected = whole.clone().into_bytes();
 
         for step in [1, 3, 4, 5, 1000, 4008] {
@@ -282,9 +282,20 @@ mod tests {
         outer.slice(b"a");
         outer.append(inner);
         outer.slice(b"c");
-        let bytes = outer.finish().into_bytes();
+        let bytes = outer.finish().unwrap().into_bytes();
         assert_eq!(bytes[..2], *b"ab");
         assert_eq!(bytes[2..2 + SPLICE_BYTES_MIN], payload);
         assert_eq!(bytes[2 + SPLICE_BYTES_MIN..], *b"c");
+    }
+
+    #[test]
+    fn a_string_too_long_for_its_length_field_is_an_error() {
+        for (length, ok) in [(32_767, true), (32_768, false)] {
+            for flexible in [false, true] {
+                let mut writer = Writer::new();
+                writer.string_length(Some(length), Encoding { version: 0, flexible });
+                assert_eq!(writer.finish().is_ok(), ok || flexible, "{length} {flexible}");
+            }
+        }
     }
 }
