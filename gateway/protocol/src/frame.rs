@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use thiserror::Error;
 
+use crate::ErrorCode;
 use crate::api::{ApiKey, Request, RequestMessage, Response};
 use crate::wire::{
     DecodeError, EncodeError, EncodedFrame, Encoding, Nullable, Reader, Str, Wire, Writer,
@@ -150,18 +151,26 @@ pub fn response_correlation_id(frame: &[u8]) -> Option<i32> {
 
 /// Decodes the response to a request of type `R` that was sent in this version.
 ///
-/// A server that lacks the version of an `ApiVersionsRequest` answers in version 0.
+/// A server that lacks the version of an `ApiVersionsRequest` answers in version 0, with
+/// [`ErrorCode::UnsupportedVersion`] (KIP-511); that is understood.
 pub fn decode_response<R: RequestMessage>(
     version: i16,
     frame: Bytes,
 ) -> Result<R::Response, DecodeError> {
-    let mut reader = Reader::new(frame);
+    let mut reader = Reader::new(frame.clone());
     reader.at("ResponseHeader");
     reader.skip(size_of::<i32>())?;
     if R::API.response_header_is_flexible(version) {
         skip_tagged_fields(&mut reader)?;
     }
+    let version = if refuses_version::<R>(&frame) { 0 } else { version };
     R::Response::decode(&mut reader, R::API.encoding(version))
+}
+
+fn refuses_version<R: RequestMessage>(frame: &[u8]) -> bool {
+    let code = frame.get(size_of::<i32>()..).and_then(|body| body.first_chunk().copied());
+    R::API == ApiKey::ApiVersions
+        && code.map(i16::from_be_bytes) == Some(ErrorCode::UnsupportedVersion.code())
 }
 
 fn skip_tagged_fields(reader: &mut Reader) -> Result<(), DecodeError> {
@@ -178,7 +187,9 @@ mod tests {
     use bytes::Buf;
 
     use super::*;
-    use crate::messages::{ApiVersionsRequest, MetadataRequest, MetadataResponse};
+    use crate::messages::{
+        ApiVersion, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse,
+    };
 
     fn without_prefix(frame: Result<EncodedFrame, EncodeError>) -> Bytes {
         let mut bytes = frame.unwrap().into_bytes();
@@ -218,6 +229,17 @@ mod tests {
                 correlation_id: 5
             })
         );
+    }
+
+    #[test]
+    fn a_refused_version_of_api_versions_is_answered_in_version_0() {
+        let refusal = ApiVersionsResponse {
+            error_code: ErrorCode::UnsupportedVersion,
+            api_keys: ApiVersion::advertise(&[ApiKey::ApiVersions]),
+            ..Default::default()
+        };
+        let frame = without_prefix(encode_response(0, 5, &refusal.clone().into()));
+        assert_eq!(decode_response::<ApiVersionsRequest>(4, frame), Ok(refusal));
     }
 
     #[test]
