@@ -81,6 +81,11 @@ impl Source {
         self.bytes.split_off(0)
     }
 
+    /// How many bytes are left.
+    pub fn left(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Reads a generation and a step.
     pub fn point(&mut self) -> Result<LogPoint, DecodeError> {
         let generation = Generation::new(self.u32()?);

@@ -12,9 +12,14 @@
 
 pub mod blob;
 pub mod codec;
+pub mod config;
+mod index;
+pub mod journal;
 pub mod leader;
 pub mod lineage;
 pub mod message;
 pub mod mutation;
 pub mod placement;
+pub mod store;
 pub mod takeover;
+mod wire;

@@ -1,0 +1,126 @@
+//! The bounds of a store. Everything that queues, batches or caches has its `_max` here.
+
+use std::time::Duration;
+
+use meridian_base::id::{Incarnation, NodeId};
+
+use crate::journal::BATCH_ALIGNMENT_BYTES;
+use crate::mutation::Mutations;
+
+const MIB: usize = 1 << 20;
+
+/// How one disk's store works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// The node that holds the disk.
+    pub node: NodeId,
+    /// A number never used before (random), for a disk that turns out to be new or damaged.
+    pub fresh_incarnation: Incarnation,
+    /// Size of a journal file; the same for the whole life of a disk.
+    pub file_size_bytes: u32,
+    /// Bytes that all journal files together may take.
+    pub capacity_bytes: u64,
+    /// Room kept for fences and for moving blobs out of old files; puts are refused below it.
+    pub reserve_bytes: u64,
+    /// Most bytes of one batch; a single larger blob still goes alone.
+    pub batch_size_bytes_max: usize,
+    /// Most bytes waiting for the disk before puts are refused as busy.
+    pub staged_bytes_max: usize,
+    /// Payloads kept in memory, so that readers at the tail need no disk.
+    pub cache_bytes_max: usize,
+    /// Most reads waiting for the disk.
+    pub reads_max: usize,
+    /// Most bytes in one answer to a read, whatever was asked for.
+    pub read_size_bytes_max: u32,
+    /// Most blob lines in one page of a sync.
+    pub sync_page_blobs_max: usize,
+    /// How long a request of a sync may take before it is sent again.
+    pub sync_retry_after: Duration,
+    /// Sealed files with a smaller live share than this are emptied and removed.
+    pub live_percent_min: u8,
+    /// Above this share of the capacity files are emptied whatever their live share.
+    pub fill_percent_max: u8,
+    /// Bytes moved out of old files in one go.
+    pub relocation_bytes_max: usize,
+    /// How long the disk idles before it is noted that all is durable.
+    pub synced_mark_after: Duration,
+    /// The rule under test, if any is broken on purpose.
+    pub mutations: Mutations,
+}
+
+/// Why a configuration was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Too small, or not a multiple of the batch alignment.
+    #[error("file_size_bytes {0}: must be a multiple of 4096 and at least 65536")]
+    FileSize(u32),
+    /// There must be room for a file being written, the next one, and one being emptied.
+    #[error("capacity_bytes {capacity_bytes}: must hold three files and the reserve")]
+    Capacity {
+        /// The value refused.
+        capacity_bytes: u64,
+    },
+    /// A batch must fit into a file.
+    #[error("batch_size_bytes_max {0}: must be at most half of a file")]
+    BatchSize(usize),
+}
+
+impl StoreConfig {
+    /// The default bounds.
+    pub fn new(node: NodeId, fresh_incarnation: Incarnation, capacity_bytes: u64) -> Self {
+        Self {
+            node,
+            fresh_incarnation,
+            file_size_bytes: 64 * MIB as u32,
+            capacity_bytes,
+            reserve_bytes: 64 * MIB as u64,
+            batch_size_bytes_max: 4 * MIB,
+            staged_bytes_max: 64 * MIB,
+            cache_bytes_max: 64 * MIB,
+            reads_max: 1024,
+            read_size_bytes_max: 8 * MIB as u32,
+            sync_page_blobs_max: 4096,
+            sync_retry_after: Duration::from_secs(1),
+            live_percent_min: 25,
+            fill_percent_max: 85,
+            relocation_bytes_max: MIB,
+            synced_mark_after: Duration::from_millis(500),
+            mutations: Mutations::NONE,
+        }
+    }
+
+    /// Small files and bounds, for a laptop or a simulation.
+    pub fn small(node: NodeId, fresh_incarnation: Incarnation, capacity_bytes: u64) -> Self {
+        Self {
+            file_size_bytes: MIB as u32,
+            reserve_bytes: 256 << 10,
+            batch_size_bytes_max: MIB / 2,
+            staged_bytes_max: 4 * MIB,
+            cache_bytes_max: MIB,
+            read_size_bytes_max: MIB as u32,
+            sync_page_blobs_max: 64,
+            relocation_bytes_max: MIB / 8,
+            ..Self::new(node, fresh_incarnation, capacity_bytes)
+        }
+    }
+
+    /// Refuses bounds that contradict each other.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let file_size_bytes = self.file_size_bytes;
+        if file_size_bytes < 65536 || !file_size_bytes.is_multiple_of(BATCH_ALIGNMENT_BYTES) {
+            return Err(ConfigError::FileSize(file_size_bytes));
+        }
+        let needed_bytes = 3 * u64::from(file_size_bytes) + self.reserve_bytes;
+        if self.capacity_bytes < needed_bytes {
+            return Err(ConfigError::Capacity { capacity_bytes: self.capacity_bytes });
+        }
+        if self.batch_size_bytes_max > file_size_bytes as usize / 2 {
+            return Err(ConfigError::BatchSize(self.batch_size_bytes_max));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn file_count_max(&self) -> usize {
+        (self.capacity_bytes / u64::from(self.file_size_bytes)) as usize
+    }
+}

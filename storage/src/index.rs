@@ -1,0 +1,89 @@
+//! What a slot holds, in memory: for each partition its fence, its marks and where its blobs are.
+//!
+//! 48 bytes per blob. A generation's blobs are kept in step order, with holes where other slots
+//! were used; offsets rise with steps, so both are found by binary search.
+
+mod partition;
+mod retention;
+
+pub(crate) use partition::{Entry, Partition};
+pub(crate) use retention::CollectRule;
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use meridian_base::id::PartitionId;
+
+use crate::blob::BlobKey;
+use crate::journal::{FileSequence, Location, PartitionRecord};
+
+/// All partitions of a slot, in order of their id.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    partitions: BTreeMap<PartitionId, Partition>,
+}
+
+impl Index {
+    pub(crate) fn get(&self, partition: PartitionId) -> Option<&Partition> {
+        self.partitions.get(&partition)
+    }
+
+    pub(crate) fn get_mut(&mut self, partition: PartitionId) -> Option<&mut Partition> {
+        self.partitions.get_mut(&partition)
+    }
+
+    pub(crate) fn entry(&mut self, partition: PartitionId) -> &mut Partition {
+        self.partitions.entry(partition).or_default()
+    }
+
+    pub(crate) fn blob(&self, key: BlobKey) -> Option<&Entry> {
+        self.partitions.get(&key.partition)?.at(key.point)
+    }
+
+    /// Partitions above `after`, in order.
+    pub(crate) fn after(
+        &self,
+        after: Option<PartitionId>,
+    ) -> impl Iterator<Item = (PartitionId, &Partition)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.partitions.range((from, Bound::Unbounded)).map(|(id, partition)| (*id, partition))
+    }
+
+    /// Merges a journal record, which was found in `file`. Gives the blobs that it makes useless.
+    pub(crate) fn merge(&mut self, record: &PartitionRecord, file: FileSequence) -> Vec<Entry> {
+        let partition = self.entry(record.partition);
+        partition.merge(record, file);
+        if record.forgotten { partition.forget() } else { Vec::new() }
+    }
+
+    /// The record that holds all that is known of a partition.
+    pub(crate) fn record(&self, id: PartitionId) -> Option<PartitionRecord> {
+        let partition = self.get(id)?;
+        Some(PartitionRecord {
+            partition: id,
+            fence: partition.fence,
+            log_start_offset: partition.log_start_offset,
+            generation_min: partition.generation_min,
+            mark: partition.mark,
+            forgotten: partition.forgotten,
+        })
+    }
+
+    /// Drops the trace of a deleted partition once no older file can hold its blobs.
+    pub(crate) fn drop_forgotten(&mut self, id: PartitionId) {
+        if self.get(id).is_some_and(|partition| partition.forgotten) {
+            self.partitions.remove(&id);
+        }
+    }
+
+    /// Marks a blob whose bytes do not match their checksum, if it still stands at `location`.
+    pub(crate) fn mark_unreadable(&mut self, key: BlobKey, location: Location) {
+        if let Some(entry) = self
+            .get_mut(key.partition)
+            .and_then(|partition| partition.at_mut(key.point))
+            .filter(|entry| entry.location() == location)
+        {
+            entry.unreadable = true;
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! One partition's blobs on one slot.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+use meridian_base::position::{Generation, LogPoint, Offset, Step};
+
+use crate::blob::{BlobHeader, BlobInfo, BlobKind};
+use crate::journal::{FileSequence, Location, PartitionRecord};
+use crate::lineage::Start;
+use crate::message::{CommitMark, PartitionView};
+
+/// Where a blob is and what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) step: Step,
+    base_offset: Offset,
+    max_timestamp_ms: i64,
+    record_count: u32,
+    pub(crate) payload_size_bytes: u32,
+    pub(crate) payload_crc: u32,
+    pub(crate) file: FileSequence,
+    offset_bytes: u32,
+    pub(crate) kind: BlobKind,
+    /// Its bytes were found not to match; never forgotten while the process runs.
+    pub(crate) unreadable: bool,
+}
+
+const _: () = assert!(size_of::<Entry>() <= 48);
+
+impl Entry {
+    pub(crate) fn new(step: Step, header: &BlobHeader, location: Location) -> Self {
+        Self {
+            step,
+            base_offset: header.base_offset,
+            max_timestamp_ms: header.max_timestamp_ms,
+            record_count: header.record_count,
+            payload_size_bytes: header.payload_size_bytes,
+            payload_crc: header.payload_crc,
+            file: location.file,
+            offset_bytes: location.offset_bytes,
+            kind: header.kind,
+            unreadable: false,
+        }
+    }
+
+    pub(crate) fn header(&self) -> BlobHeader {
+        BlobHeader {
+            kind: self.kind,
+            base_offset: self.base_offset,
+            record_count: self.record_count,
+            max_timestamp_ms: self.max_timestamp_ms,
+            payload_size_bytes: self.payload_size_bytes,
+            payload_crc: self.payload_crc,
+        }
+    }
+
+    pub(crate) fn location(&self) -> Location {
+        Location { file: self.file, offset_bytes: self.offset_bytes }
+    }
+
+    pub(crate) fn next_offset(&self) -> Offset {
+        self.base_offset.advance(self.record_count)
+    }
+
+    /// What the blob takes in its file.
+    pub(crate) fn live_bytes(&self) -> i64 {
+        const HEAD_SHARE_BYTES: i64 = 64;
+        i64::from(self.payload_size_bytes) + HEAD_SHARE_BYTES
+    }
+
+    fn info(&self, generation: Generation) -> BlobInfo {
+        BlobInfo { point: LogPoint::new(generation, self.step), header: self.header() }
+    }
+}
+
+/// What a slot knows of one partition.
+#[derive(Debug, Default)]
+pub(crate) struct Partition {
+    /// Puts of lower generations are refused; durable.
+    pub(crate) fence: Generation,
+    /// Highest fence that a batch under way will make durable.
+    pub(crate) fence_in_flight: Generation,
+    pub(crate) mark: Option<CommitMark>,
+    pub(crate) log_start_offset: Offset,
+    pub(crate) generation_min: Generation,
+    pub(crate) forgotten: bool,
+    /// File with the newest record of the fields above; `None` if there is no record.
+    pub(crate) record_file: Option<FileSequence>,
+    /// File with the newest blob whose header carried the mark.
+    pub(crate) mark_file: Option<FileSequence>,
+    pub(super) generations: BTreeMap<Generation, VecDeque<Entry>>,
+    pub(super) starts: BTreeMap<Generation, Bytes>,
+    pub(super) checkpoints: BTreeSet<LogPoint>,
+}
+
+impl Partition {
+    pub(crate) fn merge(&mut self, record: &PartitionRecord, file: FileSequence) {
+        self.fence = self.fence.max(record.fence);
+        self.log_start_offset = self.log_start_offset.max(record.log_start_offset);
+        self.generation_min = self.generation_min.max(record.generation_min);
+        if record.mark.is_some() && record.mark >= self.mark {
+            self.mark = record.mark;
+            self.mark_file = Some(file);
+        }
+        self.forgotten |= record.forgotten;
+        self.record_file = self.record_file.max(Some(file));
+    }
+
+    /// The lowest generation that may put here now.
+    pub(crate) fn fence_effective(&self) -> Generation {
+        self.fence.max(self.fence_in_flight)
+    }
+
+    pub(crate) fn at(&self, point: LogPoint) -> Option<&Entry> {
+        let entries = self.generations.get(&point.generation)?;
+        let index = entries.binary_search_by_key(&point.step, |entry| entry.step).ok()?;
+        entries.get(index)
+    }
+
+    pub(super) fn at_mut(&mut self, point: LogPoint) -> Option<&mut Entry> {
+        let entries = self.generations.get_mut(&point.generation)?;
+        let index = entries.binary_search_by_key(&point.step, |entry| entry.step).ok()?;
+        entries.get_mut(index)
+    }
+
+    /// Adds a blob, or moves it; gives the entry that it replaces.
+    pub(crate) fn insert(
+        &mut self,
+        generation: Generation,
+        entry: Entry,
+        inline: &Bytes,
+    ) -> Option<Entry> {
+        let point = LogPoint::new(generation, entry.step);
+        match entry.kind {
+            BlobKind::Start => {
+                self.starts.insert(generation, Bytes::copy_from_slice(inline));
+            }
+            BlobKind::Checkpoint => {
+                self.checkpoints.insert(point);
+            }
+            BlobKind::Records | BlobKind::Trim => {}
+        }
+        let entries = self.generations.entry(generation).or_default();
+        if entries.back().is_none_or(|last| last.step < entry.step) {
+            entries.push_back(entry);
+            return None;
+        }
+        match entries.binary_search_by_key(&entry.step, |entry| entry.step) {
+            Ok(index) => Some(std::mem::replace(&mut entries[index], entry)),
+            Err(index) => {
+                entries.insert(index, entry);
+                None
+            }
+        }
+    }
+
+    /// Gives up every blob: the topic was deleted.
+    pub(super) fn forget(&mut self) -> Vec<Entry> {
+        self.starts.clear();
+        self.checkpoints.clear();
+        std::mem::take(&mut self.generations).into_values().flatten().collect()
+    }
+
+    /// The step of the blob of records that holds `offset`.
+    pub(crate) fn step_of(&self, generation: Generation, offset: Offset) -> Option<Step> {
+        let entries = self.generations.get(&generation)?;
+        let above = first_above(entries, offset);
+        let entry = entries.range(..above).rev().find(|entry| entry.kind == BlobKind::Records)?;
+        (offset < entry.next_offset()).then_some(entry.step)
+    }
+
+    /// Blobs of one generation at consecutive steps, from `from` on.
+    pub(crate) fn run(
+        &self,
+        generation: Generation,
+        from: Step,
+        last: Step,
+    ) -> impl Iterator<Item = &Entry> {
+        let entries = self.generations.get(&generation);
+        let first = entries.map_or(0, |entries| entries.partition_point(|entry| entry.step < from));
+        entries
+            .into_iter()
+            .flat_map(move |entries| entries.range(first..))
+            .zip(from.get()..=last.get())
+            .take_while(|(entry, step)| entry.step.get() == *step)
+            .map(|(entry, _)| entry)
+    }
+
+    /// Every blob, in order.
+    pub(crate) fn blobs(&self) -> impl Iterator<Item = (LogPoint, &Entry)> {
+        self.generations.iter().flat_map(|(generation, entries)| {
+            entries.iter().map(|entry| (LogPoint::new(*generation, entry.step), entry))
+        })
+    }
+
+    /// The lines of every blob above `after`, in order.
+    pub(crate) fn infos(&self) -> Vec<BlobInfo> {
+        self.blobs().map(|(point, entry)| entry.info(point.generation)).collect()
+    }
+
+    /// What a takeover needs to know; `None` if a `Start` can't be read.
+    pub(crate) fn view(&self) -> Option<PartitionView> {
+        let from = self.mark.map_or(LogPoint::default(), |mark| mark.point);
+        let mut blobs = Vec::new();
+        for (generation, entries) in self.generations.range(from.generation..) {
+            let first = if *generation == from.generation {
+                entries.partition_point(|entry| entry.step < from.step)
+            } else {
+                0
+            };
+            blobs.extend(entries.range(first..).map(|entry| entry.info(*generation)));
+        }
+        let starts = self
+            .starts
+            .range(from.generation..)
+            .map(|(generation, payload)| Some((*generation, Start::decode(payload.clone()).ok()?)))
+            .collect::<Option<_>>()?;
+        let checkpoints = self
+            .checkpoints
+            .iter()
+            .filter_map(|point| self.at(*point).map(|entry| entry.info(point.generation)))
+            .collect();
+        Some(PartitionView {
+            mark: self.mark,
+            log_start_offset: self.log_start_offset,
+            blobs,
+            starts,
+            checkpoints,
+        })
+    }
+}
+
+/// Index of the first entry that lies wholly above `offset`. Offsets of blobs other than records
+/// need not rise with the steps, so each of those goes with the records before it.
+pub(super) fn first_above(entries: &VecDeque<Entry>, offset: Offset) -> usize {
+    let (mut low, mut high) = (0, entries.len());
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let records =
+            entries.range(low..=middle).rev().find(|entry| entry.kind == BlobKind::Records);
+        if records.is_some_and(|entry| entry.base_offset > offset) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
+}

@@ -1,0 +1,432 @@
+//! The journal's head: where batches go, and how files come and go.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use meridian_base::env::DiskError;
+
+use super::disk_op::{DiskDone, DiskOp};
+use super::record::{
+    Address, Batch, HEAD_SIZE_BYTES_MIN, Record, encode_heads, record_size_bytes, records_of,
+};
+use super::superblock::{Identity, Superblock};
+use super::{BATCH_ALIGNMENT_BYTES, FileSequence, Location, aligned};
+
+/// How much of a journal file is used, and how much of that is still needed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileUsage {
+    /// Bytes of all batches.
+    pub used_bytes: u64,
+    /// Bytes of blobs that can still be read.
+    pub live_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct FileState {
+    pub(super) usage: FileUsage,
+    /// Size of the side file, 0 while there is none.
+    pub(super) index_size_bytes: u32,
+    /// Heads of the batches, kept until the side file is durable.
+    pub(super) heads: Vec<Bytes>,
+    /// Holds a blob that can be read no more: stays, so that it is never taken for absent.
+    pub(super) pinned: bool,
+}
+
+/// The next file, created ahead of need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spare {
+    None,
+    Creating(FileSequence),
+    /// Created, but not yet in the list of files: must not be used.
+    Unlisted(FileSequence),
+    Ready(FileSequence),
+}
+
+/// Non-read operations under way, in order.
+#[derive(Debug, PartialEq, Eq)]
+enum Pending {
+    Batch,
+    End,
+    SideFile(FileSequence, u32),
+    Spare,
+    IdentityFirst,
+    IdentitySecond,
+    Removal,
+}
+
+/// What a finished operation means to the store.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Finished {
+    /// The batch in flight is durable.
+    Batch,
+    /// Nothing the store needs to know.
+    Other,
+}
+
+/// The records of a batch, each with the place of its payload.
+pub(crate) type Placed = Vec<(Record, Location)>;
+
+/// The journal of one disk.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    pub(super) superblock: Superblock,
+    pub(super) files: BTreeMap<FileSequence, FileState>,
+    pub(super) active: FileSequence,
+    pub(super) offset_bytes: u32,
+    pub(super) previous_crc: u32,
+    pub(super) spare: Spare,
+    pub(super) file_size_bytes: u32,
+    pub(super) file_count_max: usize,
+    /// The last batch says that all before it is durable.
+    pub(super) ends_synced: bool,
+    /// Set if the files below were found damaged, until the disk has synced.
+    pub(super) damaged_below: Option<FileSequence>,
+    disk_full: bool,
+    dirty: bool,
+    saving: bool,
+    /// The first copy was written; whether the second also is decides.
+    first_copy_saved: bool,
+    removals: Vec<FileSequence>,
+    removals_saving: Vec<FileSequence>,
+    pending: VecDeque<Pending>,
+}
+
+/// Where recovery left off.
+pub(super) struct Tail {
+    pub(super) active: FileSequence,
+    pub(super) offset_bytes: u32,
+    pub(super) previous_crc: u32,
+    pub(super) spare: Spare,
+    pub(super) ends_synced: bool,
+}
+
+impl Journal {
+    pub(super) fn new(
+        superblock: Superblock,
+        files: BTreeMap<FileSequence, FileState>,
+        tail: Tail,
+        file_size_bytes: u32,
+        file_count_max: usize,
+    ) -> Self {
+        Self {
+            superblock,
+            files,
+            active: tail.active,
+            offset_bytes: tail.offset_bytes,
+            previous_crc: tail.previous_crc,
+            spare: tail.spare,
+            file_size_bytes,
+            file_count_max,
+            ends_synced: tail.ends_synced,
+            damaged_below: None,
+            disk_full: false,
+            dirty: false,
+            saving: false,
+            first_copy_saved: false,
+            removals: Vec::new(),
+            removals_saving: Vec::new(),
+            pending: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        self.superblock.identity
+    }
+
+    /// Begins a new life of the disk's contents.
+    pub(crate) fn set_incarnation(&mut self, incarnation: meridian_base::id::Incarnation) {
+        self.superblock.identity.incarnation = incarnation;
+        self.dirty = true;
+    }
+
+    /// Whether a batch of this size can be written now; goes to the next file if it must.
+    pub(crate) fn make_room(&mut self, size_bytes: usize, ops: &mut Vec<DiskOp>) -> bool {
+        if size_bytes <= self.active_room_bytes() {
+            return true;
+        }
+        let Spare::Ready(next) = self.spare else { return false };
+        self.seal(next, ops);
+        size_bytes <= self.active_room_bytes()
+    }
+
+    /// Largest batch that a file can hold.
+    pub(crate) fn batch_size_bytes_max(&self) -> usize {
+        (self.file_size_bytes - BATCH_ALIGNMENT_BYTES) as usize
+    }
+
+    /// What is left for batches before the disk is full, files yet to be created included.
+    pub(crate) fn room_bytes(&self) -> u64 {
+        let file_size_bytes = u64::from(self.file_size_bytes);
+        let spare = if self.spare == Spare::None { 0 } else { file_size_bytes };
+        let creatable = if self.disk_full {
+            0
+        } else {
+            let taken = self.files.len() + usize::from(self.spare != Spare::None);
+            self.file_count_max.saturating_sub(taken) as u64 * file_size_bytes
+        };
+        self.active_room_bytes() as u64 + spare + creatable
+    }
+
+    /// Upper bound of the bytes a batch of these takes in the file.
+    pub(crate) fn batch_size_bytes(record_bytes: usize, payload_bytes: usize) -> usize {
+        HEAD_SIZE_BYTES_MIN + record_bytes + payload_bytes
+    }
+
+    /// Writes one batch. There must be room, and none may be in flight.
+    pub(crate) fn append(
+        &mut self,
+        records: Vec<Record>,
+        payloads: Vec<Bytes>,
+        ops: &mut Vec<DiskOp>,
+    ) -> Placed {
+        assert!(!self.pending.contains(&Pending::Batch), "one batch in flight");
+        let batch = self.write(records, payloads, Pending::Batch, ops);
+        let file = self.active;
+        batch
+            .records
+            .into_iter()
+            .map(|(record, offset_bytes)| (record, Location { file, offset_bytes }))
+            .collect()
+    }
+
+    /// Whether what was written last could be mistaken for a torn write after a crash.
+    pub(crate) fn wants_synced_mark(&self) -> bool {
+        !self.ends_synced && self.active_room_bytes() > BATCH_ALIGNMENT_BYTES as usize
+    }
+
+    /// Creates the next file ahead of need and saves the list of files; called at every step.
+    pub(crate) fn maintain(&mut self, ops: &mut Vec<DiskOp>) {
+        let half_full = self.offset_bytes > self.file_size_bytes / 2;
+        if self.spare == Spare::None
+            && half_full
+            && !self.disk_full
+            && self.files.len() < self.file_count_max
+        {
+            let next = self.superblock.next_file;
+            self.superblock.next_file = next.next();
+            self.spare = Spare::Creating(next);
+            self.pending.push_back(Pending::Spare);
+            ops.push(DiskOp::Create {
+                file: next.log_name(),
+                size_bytes: u64::from(self.file_size_bytes),
+            });
+        }
+        if self.dirty && !self.saving {
+            self.dirty = false;
+            self.saving = true;
+            self.removals_saving = std::mem::take(&mut self.removals);
+            ops.extend(self.superblock.save_ops());
+            self.pending.push_back(Pending::IdentityFirst);
+            self.pending.push_back(Pending::IdentitySecond);
+        }
+    }
+
+    /// Tries again what failed because the disk was full.
+    pub(crate) fn retry_full(&mut self) {
+        self.disk_full = false;
+    }
+
+    /// Takes note of a finished operation; an error means that the process must stop.
+    pub(crate) fn finish(
+        &mut self,
+        done: DiskDone,
+        ops: &mut Vec<DiskOp>,
+    ) -> Result<Finished, DiskError> {
+        let Some(pending) = self.pending.pop_front() else { return Ok(Finished::Other) };
+        match (pending, done) {
+            (Pending::Batch, DiskDone::Write { result }) => {
+                return result.map(|()| Finished::Batch);
+            }
+            (Pending::End, DiskDone::Write { result }) => result?,
+            (Pending::SideFile(file, size_bytes), DiskDone::Replace { result }) => {
+                if !full(&result)
+                    && let Some(state) = self.files.get_mut(&file)
+                {
+                    result?;
+                    state.index_size_bytes = size_bytes;
+                    state.heads = Vec::new();
+                }
+            }
+            (Pending::Spare, DiskDone::Create { result }) => self.spare_created(result)?,
+            (Pending::IdentityFirst, DiskDone::Replace { result }) => {
+                self.first_copy_saved = !full(&result);
+                if self.first_copy_saved {
+                    result?;
+                }
+            }
+            (Pending::IdentitySecond, DiskDone::Replace { result }) => {
+                self.identity_saved(result, ops)?;
+            }
+            (Pending::Removal, DiskDone::Remove { result }) => result?,
+            (pending, done) => panic!("{done:?} finished while {pending:?} was next"),
+        }
+        Ok(Finished::Other)
+    }
+
+    fn spare_created(&mut self, result: Result<(), DiskError>) -> Result<(), DiskError> {
+        let Spare::Creating(created) = self.spare else { return Ok(()) };
+        if full(&result) {
+            self.disk_full = true;
+            self.spare = Spare::None;
+            return Ok(());
+        }
+        result?;
+        self.spare = Spare::Unlisted(created);
+        self.superblock.files.push(created);
+        self.dirty = true;
+        Ok(())
+    }
+
+    fn identity_saved(
+        &mut self,
+        result: Result<(), DiskError>,
+        ops: &mut Vec<DiskOp>,
+    ) -> Result<(), DiskError> {
+        self.saving = false;
+        let removals = std::mem::take(&mut self.removals_saving);
+        if full(&result) || !self.first_copy_saved {
+            self.dirty = true;
+            self.removals.extend(removals);
+            return Ok(());
+        }
+        result?;
+        if let Spare::Unlisted(created) = self.spare
+            && !self.dirty
+        {
+            self.spare = Spare::Ready(created);
+        }
+        for file in removals {
+            for name in [file.log_name(), file.index_name()] {
+                ops.push(DiskOp::Remove { file: name });
+                self.pending.push_back(Pending::Removal);
+            }
+            self.disk_full = false;
+        }
+        Ok(())
+    }
+
+    /// Forgets a file that nothing needs any more.
+    pub(crate) fn remove(&mut self, file: FileSequence) {
+        assert!(file != self.active, "the active file is never removed");
+        self.files.remove(&file);
+        self.superblock.files.retain(|listed| *listed != file);
+        self.removals.push(file);
+        self.dirty = true;
+    }
+
+    fn seal(&mut self, next: FileSequence, ops: &mut Vec<DiskOp>) {
+        self.write(vec![Record::End], Vec::new(), Pending::End, ops);
+        let sealed = self.files.entry(self.active).or_default();
+        let parts = encode_heads(&sealed.heads);
+        let size_bytes = parts.iter().map(Bytes::len).sum::<usize>() as u32;
+        self.pending.push_back(Pending::SideFile(self.active, size_bytes));
+        ops.push(DiskOp::Replace { file: self.active.index_name(), parts });
+        self.spare = Spare::None;
+        self.active = next;
+        self.offset_bytes = 0;
+        self.files.entry(next).or_default();
+    }
+
+    fn write(
+        &mut self,
+        records: Vec<Record>,
+        payloads: Vec<Bytes>,
+        pending: Pending,
+        ops: &mut Vec<DiskOp>,
+    ) -> Batch {
+        let address = Address {
+            disk: self.superblock.identity.disk,
+            file: self.active,
+            offset_bytes: self.offset_bytes,
+        };
+        self.ends_synced = matches!(records.as_slice(), [Record::Synced]);
+        let batch = Batch::build(address, self.previous_crc, records);
+        let taken_bytes = aligned(batch.size_bytes());
+        let mut parts = Vec::with_capacity(payloads.len() + 1);
+        parts.push(batch.head.clone());
+        parts.extend(payloads);
+        ops.push(DiskOp::Write {
+            file: self.active.log_name(),
+            offset_bytes: u64::from(self.offset_bytes),
+            parts,
+        });
+        self.pending.push_back(pending);
+        self.previous_crc = batch.crc;
+        self.offset_bytes += taken_bytes;
+        let state = self.files.entry(self.active).or_default();
+        state.usage.used_bytes += u64::from(taken_bytes);
+        state.heads.push(batch.head.clone());
+        batch
+    }
+
+    /// Keeps room for the batch that ends the file.
+    fn active_room_bytes(&self) -> usize {
+        (self.file_size_bytes - self.offset_bytes).saturating_sub(BATCH_ALIGNMENT_BYTES) as usize
+    }
+
+    /// Usage of each file, the active one last.
+    pub(crate) fn usage(&self) -> impl Iterator<Item = (FileSequence, FileUsage)> {
+        self.files.iter().map(|(file, state)| (*file, state.usage))
+    }
+
+    /// Files that may be emptied: sealed, with nothing unreadable in them.
+    pub(crate) fn collectable(&self) -> impl Iterator<Item = (FileSequence, FileUsage)> {
+        self.files
+            .iter()
+            .filter(|(file, state)| **file != self.active && !state.pinned)
+            .map(|(file, state)| (*file, state.usage))
+    }
+
+    /// The oldest file.
+    pub(crate) fn oldest(&self) -> FileSequence {
+        self.files.first_key_value().map_or(self.active, |(file, _)| *file)
+    }
+
+    /// Counts a blob in (or out) of its file's live bytes.
+    pub(crate) fn count_live(&mut self, file: FileSequence, change_bytes: i64) {
+        if let Some(state) = self.files.get_mut(&file) {
+            state.usage.live_bytes = state.usage.live_bytes.saturating_add_signed(change_bytes);
+        }
+    }
+
+    /// Keeps `file` for ever.
+    pub(crate) fn pin(&mut self, file: FileSequence) {
+        if let Some(state) = self.files.get_mut(&file) {
+            state.pinned = true;
+        }
+    }
+
+    /// What was written to a file: its side file's size, or the records if there is none yet.
+    pub(crate) fn contents(&self, file: FileSequence) -> Option<Result<u32, Vec<Record>>> {
+        let state = self.files.get(&file)?;
+        if state.index_size_bytes > 0 {
+            return Some(Ok(state.index_size_bytes));
+        }
+        let disk = self.superblock.identity.disk;
+        let batches: Option<Vec<Batch>> =
+            state.heads.iter().map(|head| Batch::reparse(head, disk, file)).collect();
+        Some(Err(records_of(batches?)))
+    }
+
+    /// Notes that the disk has synced: what was corrupt when it was mounted matters no more.
+    pub(crate) fn set_repaired(&mut self) {
+        if let Some(file) = self.damaged_below.take() {
+            self.superblock.repaired_below = file;
+            self.dirty = true;
+        }
+    }
+
+    /// Whether the identity on the disk is up to date.
+    pub(crate) fn is_saved(&self) -> bool {
+        !self.dirty && !self.saving
+    }
+}
+
+/// Room that `record` and its payload take, for admission.
+pub(crate) fn staged_size_bytes(record: &Record, payload_bytes: usize) -> usize {
+    record_size_bytes(record) + payload_bytes
+}
+
+fn full(result: &Result<(), DiskError>) -> bool {
+    matches!(result, Err(DiskError::Full { .. }))
+}

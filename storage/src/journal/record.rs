@@ -1,0 +1,297 @@
+//! Batches and records: the journal's byte format.
+//!
+//! ```text
+//! head    magic 4 | head size 4 | crc 4 | disk 8 | file 4 | offset 4 | previous head's crc 4
+//!         | payload size 4 | record count 4 | records ...
+//! payloads, one after another, in the order of their records
+//! ```
+//! The crc covers the head from `disk` on. The payload of a `Start` lies inside its record, because
+//! a fence must answer it without reading the disk.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use meridian_base::id::PartitionId;
+use meridian_base::position::{Generation, Offset};
+use meridian_base::topology::GroupConfig;
+
+use super::FileSequence;
+use crate::blob::{BlobHeader, BlobKey, BlobKind};
+use crate::codec::{DecodeError, Source};
+use crate::message::CommitMark;
+use crate::wire::parts;
+
+const MAGIC: u32 = 0x4d4a_4231;
+const CRC_FROM: usize = 12;
+pub(super) const HEAD_SIZE_BYTES_MIN: usize = 40;
+
+/// What a slot knows of a partition beside its blobs. Records of a partition merge by maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PartitionRecord {
+    pub(crate) partition: PartitionId,
+    pub(crate) fence: Generation,
+    pub(crate) log_start_offset: Offset,
+    pub(crate) generation_min: Generation,
+    pub(crate) mark: Option<CommitMark>,
+    /// The topic was deleted: no blob of the partition counts, wherever it stands.
+    pub(crate) forgotten: bool,
+}
+
+/// One entry of the journal. The discriminants in `encode` are stored: stable for ever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Record {
+    /// A blob; its payload is inline for a `Start`, otherwise behind the head.
+    Blob { key: BlobKey, header: BlobHeader, mark: Option<CommitMark>, inline: Bytes },
+    /// A partition's fence, log start and mark.
+    Partition(PartitionRecord),
+    /// The group's configuration that this slot goes by.
+    Config(GroupConfig),
+    /// All before this is durable.
+    Synced,
+    /// The file ends here.
+    End,
+}
+
+/// Whether a payload of this kind lies inside the head.
+pub(crate) fn is_inline(kind: BlobKind) -> bool {
+    kind == BlobKind::Start
+}
+
+/// Upper bound of a record's size in the head.
+pub(crate) fn record_size_bytes(record: &Record) -> usize {
+    const FIXED_SIZE_BYTES_MAX: usize = 192;
+    match record {
+        Record::Blob { inline, .. } => FIXED_SIZE_BYTES_MAX + inline.len(),
+        _ => FIXED_SIZE_BYTES_MAX,
+    }
+}
+
+impl Record {
+    fn encode(&self, out: &mut BytesMut) {
+        match self {
+            Self::Blob { key, header, mark, inline } => {
+                out.put_u8(1);
+                parts::put_key(out, *key);
+                parts::put_header(out, header);
+                parts::put_option(out, *mark, parts::put_mark);
+                out.put_slice(inline);
+            }
+            Self::Partition(record) => {
+                out.put_u8(2);
+                out.put_u64(record.partition.get());
+                out.put_u32(record.fence.get());
+                out.put_i64(record.log_start_offset.get());
+                out.put_u32(record.generation_min.get());
+                parts::put_option(out, record.mark, parts::put_mark);
+                out.put_u8(u8::from(record.forgotten));
+            }
+            Self::Config(config) => {
+                out.put_u8(3);
+                parts::put_config(out, config);
+            }
+            Self::Synced => out.put_u8(4),
+            Self::End => out.put_u8(5),
+        }
+    }
+
+    fn decode(source: &mut Source) -> Result<Self, DecodeError> {
+        Ok(match source.u8()? {
+            1 => {
+                let key = parts::key(source)?;
+                let header = parts::header(source)?;
+                let mark = parts::option(source, parts::mark)?;
+                let inline = if is_inline(header.kind) {
+                    source.take(header.payload_size_bytes as usize)?
+                } else {
+                    Bytes::new()
+                };
+                Self::Blob { key, header, mark, inline }
+            }
+            2 => Self::Partition(PartitionRecord {
+                partition: PartitionId::new(source.u64()?),
+                fence: Generation::new(source.u32()?),
+                log_start_offset: parts::offset(source)?,
+                generation_min: Generation::new(source.u32()?),
+                mark: parts::option(source, parts::mark)?,
+                forgotten: parts::flag(source)?,
+            }),
+            3 => Self::Config(parts::config(source)?),
+            4 => Self::Synced,
+            5 => Self::End,
+            other => return Err(source.invalid("record kind", u64::from(other))),
+        })
+    }
+}
+
+/// Where a batch stands: what its head must say to be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) disk: u64,
+    pub(super) file: FileSequence,
+    pub(super) offset_bytes: u32,
+}
+
+/// A batch as its head describes it.
+#[derive(Clone, Debug)]
+pub(super) struct Batch {
+    pub(super) offset_bytes: u32,
+    pub(super) head: Bytes,
+    pub(super) crc: u32,
+    pub(super) previous_crc: u32,
+    pub(super) payload_size_bytes: u32,
+    /// Each record with the file offset of its payload.
+    pub(super) records: Vec<(Record, u32)>,
+}
+
+impl Batch {
+    pub(super) fn size_bytes(&self) -> u32 {
+        self.head.len() as u32 + self.payload_size_bytes
+    }
+
+    pub(super) fn ends_file(&self) -> bool {
+        matches!(self.records.last(), Some((Record::End, _)))
+    }
+
+    /// Encodes a batch's head.
+    pub(super) fn build(address: Address, previous_crc: u32, records: Vec<Record>) -> Self {
+        let size_bytes_max =
+            HEAD_SIZE_BYTES_MIN + records.iter().map(record_size_bytes).sum::<usize>();
+        let mut out = BytesMut::with_capacity(size_bytes_max);
+        out.put_u32(MAGIC);
+        out.put_u64(0); // head size and crc, below
+        out.put_u64(address.disk);
+        out.put_u32(address.file.get());
+        out.put_u32(address.offset_bytes);
+        out.put_u32(previous_crc);
+        out.put_u32(0); // payload size, below
+        out.put_u32(records.len() as u32);
+        let mut placed = Vec::with_capacity(records.len());
+        for record in records {
+            record.encode(&mut out);
+            placed.push((record, out.len() as u32));
+        }
+        let head_size_bytes = out.len() as u32;
+        let payload_size_bytes =
+            place(&mut placed, address.offset_bytes, head_size_bytes).expect("batch below 4 GiB");
+        out[4..8].copy_from_slice(&head_size_bytes.to_be_bytes());
+        out[32..36].copy_from_slice(&payload_size_bytes.to_be_bytes());
+        let crc = crc32c::crc32c(&out[CRC_FROM..]);
+        out[8..12].copy_from_slice(&crc.to_be_bytes());
+        Self {
+            offset_bytes: address.offset_bytes,
+            head: out.freeze(),
+            crc,
+            previous_crc,
+            payload_size_bytes,
+            records: placed,
+        }
+    }
+
+    /// Decodes a head that was built or checked before.
+    pub(super) fn reparse(head: &Bytes, disk: u64, file: FileSequence) -> Option<Self> {
+        let offset_bytes = u32::from_be_bytes(head.get(24..28)?.try_into().ok()?);
+        Self::parse(head, Address { disk, file, offset_bytes })
+    }
+
+    /// Decodes the head at the start of `bytes`, if it is whole and belongs at `address`.
+    pub(super) fn parse(bytes: &Bytes, address: Address) -> Option<Self> {
+        let head_size_bytes = head_size_bytes(bytes)?;
+        let head = bytes.get(..head_size_bytes as usize).map(|head| bytes.slice_ref(head))?;
+        let mut source = Source::new(head.slice(8..), "journal batch");
+        let crc = source.u32().ok()?;
+        if crc != crc32c::crc32c(&head[CRC_FROM..]) {
+            return None;
+        }
+        let named = Address {
+            disk: source.u64().ok()?,
+            file: FileSequence::new(source.u32().ok()?),
+            offset_bytes: source.u32().ok()?,
+        };
+        if named != address {
+            return None;
+        }
+        let previous_crc = source.u32().ok()?;
+        let payload_size_bytes = source.u32().ok()?;
+        let mut records = source
+            .list(1, |source| {
+                let record = Record::decode(source)?;
+                Ok((record, head_size_bytes - source.left() as u32))
+            })
+            .ok()?;
+        source.finish().ok()?;
+        let placed_bytes = place(&mut records, address.offset_bytes, head_size_bytes)?;
+        (placed_bytes == payload_size_bytes).then_some(Self {
+            offset_bytes: address.offset_bytes,
+            head,
+            crc,
+            previous_crc,
+            payload_size_bytes,
+            records,
+        })
+    }
+}
+
+/// The size a head claims, if there is a head.
+pub(super) fn head_size_bytes(bytes: &[u8]) -> Option<u32> {
+    let word = |from: usize| bytes.get(from..from + 4)?.try_into().ok().map(u32::from_be_bytes);
+    let is_head = word(0)? == MAGIC;
+    word(4).filter(|size| is_head && *size as usize >= HEAD_SIZE_BYTES_MIN)
+}
+
+/// Turns each record's end in the head into the file offset of its payload; gives the size of all
+/// payloads, `None` if they pass 4 GiB.
+fn place(records: &mut [(Record, u32)], offset_bytes: u32, head_size_bytes: u32) -> Option<u32> {
+    let payload_start = offset_bytes.checked_add(head_size_bytes)?;
+    let mut next = payload_start;
+    for (record, position) in records {
+        let Record::Blob { header, .. } = record else { continue };
+        if is_inline(header.kind) {
+            *position = offset_bytes + *position - header.payload_size_bytes;
+        } else {
+            *position = next;
+            next = next.checked_add(header.payload_size_bytes)?;
+        }
+    }
+    Some(next - payload_start)
+}
+
+/// Records of a sealed file, from its side file.
+pub(crate) fn decode_heads(
+    side_file: &Bytes,
+    disk: u64,
+    file: FileSequence,
+) -> Option<Vec<Record>> {
+    Some(records_of(parse_heads(side_file, disk, file)?))
+}
+
+pub(super) fn records_of(batches: Vec<Batch>) -> Vec<Record> {
+    batches.into_iter().flat_map(|batch| batch.records).map(|(record, _)| record).collect()
+}
+
+/// Contents of a side file.
+pub(super) fn encode_heads(heads: &[Bytes]) -> Vec<Bytes> {
+    let crc = heads.iter().fold(0, |crc, head| crc32c::crc32c_append(crc, head));
+    let mut parts = Vec::with_capacity(heads.len() + 1);
+    parts.push(Bytes::copy_from_slice(&crc.to_be_bytes()));
+    parts.extend_from_slice(heads);
+    parts
+}
+
+/// Reads a side file; `None` unless it is whole, chained and ends with `End`.
+pub(super) fn parse_heads(side_file: &Bytes, disk: u64, file: FileSequence) -> Option<Vec<Batch>> {
+    let crc = u32::from_be_bytes(side_file.get(..4)?.try_into().ok()?);
+    let mut rest = side_file.slice(4..);
+    if crc != crc32c::crc32c(&rest) {
+        return None;
+    }
+    let mut batches: Vec<Batch> = Vec::new();
+    let mut offset_bytes = 0;
+    while !rest.is_empty() {
+        let batch = Batch::parse(&rest, Address { disk, file, offset_bytes })?;
+        if batches.last().is_some_and(|previous| previous.crc != batch.previous_crc) {
+            return None;
+        }
+        offset_bytes = offset_bytes.checked_add(super::aligned(batch.size_bytes()))?;
+        rest = rest.slice(batch.head.len()..);
+        batches.push(batch);
+    }
+    batches.last()?.ends_file().then_some(batches)
+}

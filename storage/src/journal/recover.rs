@@ -1,0 +1,410 @@
+//! Mounting a disk: what its files hold, what was torn, what is corrupt.
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+
+use bytes::Bytes;
+use meridian_base::env::{Disk, DiskError};
+use meridian_base::id::Incarnation;
+
+use super::append::{FileState, Journal, Spare, Tail};
+use super::disk_op::{read, replace, temporary_name};
+use super::record::{
+    Address, Batch, HEAD_SIZE_BYTES_MIN, Record, encode_heads, head_size_bytes, is_inline,
+    parse_heads,
+};
+use super::superblock::{Identity, Loaded, Superblock};
+use super::{BATCH_ALIGNMENT_BYTES, FileSequence, Location, aligned};
+use crate::config::StoreConfig;
+use crate::mutation::Mutation;
+
+/// Why a disk could not be mounted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The disk failed.
+    #[error("mounting the disk: {0}; check the device")]
+    Disk(#[from] DiskError),
+    /// The disk has a journal, but not who it belongs to.
+    #[error(
+        "both copies of the disk's identity are unreadable; remove the disk's files to rejoin \
+         with it empty"
+    )]
+    IdentityUnreadable,
+    /// The configuration does not fit the disk.
+    #[error("{file} is of {size_bytes} bytes, the configuration says {configured_bytes}")]
+    FileSize {
+        /// The journal file.
+        file: String,
+        /// Its size.
+        size_bytes: u64,
+        /// What it should be.
+        configured_bytes: u32,
+    },
+}
+
+/// A mounted journal.
+pub(crate) struct Recovered {
+    pub(crate) journal: Journal,
+    /// Durable records may be lost: the disk counts for nothing until it has synced.
+    pub(crate) damaged: bool,
+}
+
+/// Mounts the journal, formatting an empty disk; hands every record to `apply`.
+pub(crate) fn open(
+    disk: &mut dyn Disk,
+    config: &StoreConfig,
+    apply: &mut dyn FnMut(Record, Location),
+) -> Result<Recovered, OpenError> {
+    let names = disk.list()?;
+    let mut superblock = match Superblock::load(disk)? {
+        Loaded::Found(found) => found,
+        Loaded::Absent if !names.iter().any(|name| name.ends_with(".log")) => {
+            format(config.fresh_incarnation)
+        }
+        Loaded::Absent | Loaded::Unreadable => return Err(OpenError::IdentityUnreadable),
+    };
+    superblock.identity.mount_epoch += 1;
+    remove_unlisted(disk, &superblock, &names)?;
+    let mut scanner = Scanner {
+        disk,
+        id: superblock.identity.disk,
+        file_size_bytes: config.file_size_bytes,
+        apply,
+        files: BTreeMap::new(),
+        repaired_below: superblock.repaired_below,
+        damaged: false,
+    };
+    let listed = std::mem::take(&mut superblock.files);
+    let tail = scanner.scan_all(&listed)?;
+    let Scanner { files, damaged, .. } = scanner;
+    superblock.files = listed;
+    let unsure = damaged && !Mutation::UnsureIsEmpty.active(config.mutations);
+    if unsure {
+        superblock.identity.incarnation = config.fresh_incarnation;
+    }
+    // Behind damage a new file is begun, so that a sync can say which files it made good.
+    let tail = match tail {
+        Some(tail) if !unsure => tail,
+        _ => first_file(disk, &mut superblock, config.file_size_bytes)?,
+    };
+    superblock.save(disk)?;
+    let mut journal =
+        Journal::new(superblock, files, tail, config.file_size_bytes, config.file_count_max());
+    journal.files.entry(journal.active).or_default();
+    journal.damaged_below = unsure.then_some(journal.active);
+    prove_tail(disk, &mut journal)?;
+    Ok(Recovered { journal, damaged })
+}
+
+fn format(incarnation: Incarnation) -> Superblock {
+    Superblock {
+        identity: Identity { disk: incarnation.get(), incarnation, mount_epoch: 0 },
+        version: 0,
+        files: Vec::new(),
+        next_file: FileSequence::FIRST,
+        repaired_below: FileSequence::FIRST,
+    }
+}
+
+/// Removes what a crash left half made or half removed.
+fn remove_unlisted(
+    disk: &mut dyn Disk,
+    superblock: &Superblock,
+    names: &[String],
+) -> Result<(), DiskError> {
+    let listed = |name: &String| {
+        superblock.files.iter().any(|file| *name == file.log_name() || *name == file.index_name())
+    };
+    let temporary = temporary_name("");
+    for name in names.iter().filter(|name| !listed(name)) {
+        if name.starts_with("journal-") || name.ends_with(&temporary) {
+            disk.remove(name)?;
+        }
+    }
+    Ok(())
+}
+
+/// Creates a file to write to when there is none with room.
+fn first_file(
+    disk: &mut dyn Disk,
+    superblock: &mut Superblock,
+    file_size_bytes: u32,
+) -> Result<Tail, DiskError> {
+    let active = superblock.next_file;
+    superblock.next_file = active.next();
+    disk.create(&active.log_name(), u64::from(file_size_bytes))?;
+    superblock.files.push(active);
+    Ok(Tail { active, offset_bytes: 0, previous_crc: 0, spare: Spare::None, ends_synced: true })
+}
+
+/// Adds a `Synced` batch, so that from here on nothing before it can pass for a torn write.
+fn prove_tail(disk: &mut dyn Disk, journal: &mut Journal) -> Result<(), DiskError> {
+    if !journal.wants_synced_mark() {
+        return Ok(());
+    }
+    let mut ops = Vec::new();
+    journal.append(vec![Record::Synced], Vec::new(), &mut ops);
+    for op in ops {
+        let done = super::execute(disk, op);
+        journal.finish(done, &mut Vec::new())?;
+    }
+    Ok(())
+}
+
+struct Scanner<'a> {
+    disk: &'a mut dyn Disk,
+    id: u64,
+    file_size_bytes: u32,
+    repaired_below: FileSequence,
+    apply: &'a mut dyn FnMut(Record, Location),
+    files: BTreeMap<FileSequence, FileState>,
+    damaged: bool,
+}
+
+/// How far a file's batches go.
+#[derive(Default)]
+struct End {
+    offset_bytes: u32,
+    crc: u32,
+    batch_count: usize,
+    ends_file: bool,
+    ends_synced: bool,
+}
+
+impl Scanner<'_> {
+    /// Scans every listed file; gives where to write on, `None` if a new file is needed.
+    fn scan_all(&mut self, listed: &[FileSequence]) -> Result<Option<Tail>, OpenError> {
+        // A file behind the one being written is empty: created ahead of need.
+        let mut tail: Option<(FileSequence, End)> = None;
+        let mut spare = Spare::None;
+        for (index, &file) in listed.iter().enumerate() {
+            if self.read_side_file(file)? {
+                tail = None;
+                continue;
+            }
+            let may_be_torn = listed[index + 1..].iter().all(|later| self.is_blank(*later));
+            let Some(end) = self.scan_file(file, may_be_torn)? else { continue };
+            if end.ends_file {
+                self.write_side_file(file)?;
+                tail = None;
+            } else if end.batch_count == 0 && tail.is_some() {
+                self.files.remove(&file);
+                spare = Spare::Ready(file);
+            } else {
+                // Only the last file with batches may lack its end.
+                if let Some((unended, _)) = tail.replace((file, end)) {
+                    self.damage(unended, true);
+                }
+            }
+        }
+        Ok(tail.map(|(active, end)| Tail {
+            active,
+            offset_bytes: end.offset_bytes,
+            previous_crc: end.crc,
+            spare,
+            ends_synced: end.ends_synced,
+        }))
+    }
+
+    fn read_side_file(&mut self, file: FileSequence) -> Result<bool, OpenError> {
+        let name = file.index_name();
+        let size_bytes = match self.disk.size_bytes(&name) {
+            Ok(size_bytes) if size_bytes <= u64::from(self.file_size_bytes) => size_bytes as u32,
+            _ => return Ok(false),
+        };
+        let whole = self.size_is_right(file)?;
+        let batches = read(self.disk, &name, 0, size_bytes)
+            .ok()
+            .and_then(|bytes| parse_heads(&bytes, self.id, file));
+        let (true, Some(batches)) = (whole, batches) else { return Ok(false) };
+        let mut state = FileState { index_size_bytes: size_bytes, ..FileState::default() };
+        for batch in batches {
+            state.usage.used_bytes += u64::from(aligned(batch.size_bytes()));
+            self.deliver(file, batch);
+        }
+        self.files.insert(file, state);
+        Ok(true)
+    }
+
+    fn write_side_file(&mut self, file: FileSequence) -> Result<(), DiskError> {
+        let Some(state) = self.files.get_mut(&file) else { return Ok(()) };
+        let parts = encode_heads(&state.heads);
+        let size_bytes = parts.iter().map(Bytes::len).sum::<usize>() as u32;
+        match replace(self.disk, &file.index_name(), &parts) {
+            Ok(()) => {
+                state.index_size_bytes = size_bytes;
+                state.heads = Vec::new();
+                Ok(())
+            }
+            Err(DiskError::Full { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the journal file exists in its full size; a listed file that is gone is damage.
+    fn size_is_right(&mut self, file: FileSequence) -> Result<bool, OpenError> {
+        let name = file.log_name();
+        let size_bytes = match self.disk.size_bytes(&name) {
+            Err(DiskError::NotFound { .. }) => {
+                self.damage(file, true);
+                return Ok(false);
+            }
+            size_bytes => size_bytes?,
+        };
+        if size_bytes > u64::from(self.file_size_bytes) {
+            let configured_bytes = self.file_size_bytes;
+            return Err(OpenError::FileSize { file: name, size_bytes, configured_bytes });
+        }
+        self.damage(file, size_bytes < u64::from(self.file_size_bytes));
+        Ok(true)
+    }
+
+    fn damage(&mut self, file: FileSequence, found: bool) {
+        self.damaged |= found && file >= self.repaired_below;
+    }
+
+    fn is_blank(&mut self, file: FileSequence) -> bool {
+        self.batch_at(file, 0).is_none() && self.next_batch(file, 0).is_none()
+    }
+
+    /// Walks a file batch by batch; `None` if the file is gone.
+    fn scan_file(
+        &mut self,
+        file: FileSequence,
+        may_be_torn: bool,
+    ) -> Result<Option<End>, OpenError> {
+        if !self.size_is_right(file)? {
+            return Ok(None);
+        }
+        self.files.insert(file, FileState::default());
+        let mut end = End::default();
+        let mut last: Option<Batch> = None;
+        loop {
+            let mut found = self.batch_at(file, end.offset_bytes);
+            if found.is_none() {
+                // A batch further on was written after this one was durable: corruption.
+                found = self.next_batch(file, end.offset_bytes);
+                self.damage(file, found.is_some());
+            }
+            let Some(batch) = found else { break };
+            self.damage(file, end.batch_count > 0 && batch.previous_crc != end.crc);
+            if let Some(previous) = last.take() {
+                self.keep(file, previous);
+            }
+            end.offset_bytes = batch.offset_bytes + aligned(batch.size_bytes());
+            end.crc = batch.crc;
+            end.batch_count += 1;
+            end.ends_file = batch.ends_file();
+            end.ends_synced = matches!(batch.records.as_slice(), [(Record::Synced, _)]);
+            last = Some(batch);
+        }
+        if let Some(batch) = last {
+            self.keep_last(file, batch, may_be_torn, &mut end)?;
+        }
+        Ok(Some(end))
+    }
+
+    /// Keeps a file's last batch if it is whole, else cuts it: it was never acknowledged.
+    fn keep_last(
+        &mut self,
+        file: FileSequence,
+        batch: Batch,
+        may_be_torn: bool,
+        end: &mut End,
+    ) -> Result<(), OpenError> {
+        if may_be_torn && !end.ends_file {
+            if !self.payloads_are_whole(file, &batch) {
+                end.offset_bytes = batch.offset_bytes;
+                end.crc = batch.previous_crc;
+                end.batch_count -= 1;
+                end.ends_synced = false;
+                return Ok(());
+            }
+            self.write_again(file, &batch)?;
+        }
+        self.keep(file, batch);
+        Ok(())
+    }
+
+    /// Writes a batch once more. It may never have reached the disk: after a failed fsync its
+    /// pages are clean, and a second fsync would say that all is well (rule 26).
+    fn write_again(&mut self, file: FileSequence, batch: &Batch) -> Result<(), DiskError> {
+        let name = file.log_name();
+        let offset_bytes = u64::from(batch.offset_bytes);
+        let bytes = read(self.disk, &name, offset_bytes, batch.size_bytes())?;
+        self.disk.write_at(&name, offset_bytes, &[IoSlice::new(&bytes)])?;
+        self.disk.sync(&name)
+    }
+
+    fn payloads_are_whole(&mut self, file: FileSequence, batch: &Batch) -> bool {
+        batch.records.iter().all(|(record, offset_bytes)| {
+            let Record::Blob { header, .. } = record else { return true };
+            is_inline(header.kind)
+                || read(
+                    self.disk,
+                    &file.log_name(),
+                    u64::from(*offset_bytes),
+                    header.payload_size_bytes,
+                )
+                .is_ok_and(|payload| crc32c::crc32c(&payload) == header.payload_crc)
+        })
+    }
+
+    fn keep(&mut self, file: FileSequence, batch: Batch) {
+        let state = self.files.entry(file).or_default();
+        state.usage.used_bytes += u64::from(aligned(batch.size_bytes()));
+        state.heads.push(batch.head.clone());
+        self.deliver(file, batch);
+    }
+
+    fn deliver(&mut self, file: FileSequence, batch: Batch) {
+        for (record, offset_bytes) in batch.records {
+            (self.apply)(record, Location { file, offset_bytes });
+        }
+    }
+
+    fn batch_at(&mut self, file: FileSequence, offset_bytes: u32) -> Option<Batch> {
+        let name = file.log_name();
+        let left = self.file_size_bytes.checked_sub(offset_bytes)?;
+        let first_size_bytes = left.min(BATCH_ALIGNMENT_BYTES);
+        if (first_size_bytes as usize) < HEAD_SIZE_BYTES_MIN {
+            return None;
+        }
+        let first = read(self.disk, &name, u64::from(offset_bytes), first_size_bytes).ok()?;
+        let size_bytes = head_size_bytes(&first).filter(|size_bytes| *size_bytes <= left)?;
+        let head = if size_bytes <= first_size_bytes {
+            first
+        } else {
+            read(self.disk, &name, u64::from(offset_bytes), size_bytes).ok()?
+        };
+        let address = Address { disk: self.id, file, offset_bytes };
+        let batch = Batch::parse(&head, address)?;
+        (batch.size_bytes() <= left).then_some(batch)
+    }
+
+    /// The next batch at a boundary above `offset_bytes`.
+    fn next_batch(&mut self, file: FileSequence, offset_bytes: u32) -> Option<Batch> {
+        const WINDOW_SIZE_BYTES: u32 = 1 << 20;
+        let step = BATCH_ALIGNMENT_BYTES;
+        let mut window_start = aligned(offset_bytes + 1);
+        while window_start < self.file_size_bytes {
+            let size_bytes = WINDOW_SIZE_BYTES.min(self.file_size_bytes - window_start);
+            let window = self.window(file, window_start, size_bytes);
+            for inner in (0..size_bytes).step_by(step as usize) {
+                let maybe = window
+                    .as_ref()
+                    .is_none_or(|bytes| head_size_bytes(&bytes[inner as usize..]).is_some());
+                if maybe && let Some(batch) = self.batch_at(file, window_start + inner) {
+                    return Some(batch);
+                }
+            }
+            window_start += size_bytes;
+        }
+        None
+    }
+
+    /// The bytes of a window, `None` if they must be tried piece by piece.
+    fn window(&mut self, file: FileSequence, offset_bytes: u32, size_bytes: u32) -> Option<Bytes> {
+        read(self.disk, &file.log_name(), u64::from(offset_bytes), size_bytes).ok()
+    }
+}

@@ -1,0 +1,389 @@
+//! One disk's state machine: what it stores, what it refuses and what it answers (rules S1-S5).
+//!
+//! ```text
+//! message --> admit --> staged --> one batch in flight --> durable --> index, answers
+//! ```
+//! Everything that must be durable before it is answered is staged. While one batch is under way
+//! the next one collects, and goes out as one write and one fdatasync (group commit). A fence is
+//! staged like a put and refuses lower generations from that moment on; what it reads is read when
+//! its batch is durable, so that no put can slip between fence and read (rule S3).
+//!
+//! One store is one slot of one storage group.
+
+mod counters;
+mod fence;
+mod put;
+mod read;
+mod relocate;
+mod stage;
+mod sync;
+
+use std::collections::BTreeMap;
+
+use meridian_base::env::{Disk, Instant};
+use meridian_base::id::{Incarnation, PartitionId};
+use meridian_base::position::Generation;
+use meridian_base::topology::{GroupConfig, Slot, SlotState};
+
+pub use self::counters::{Counters, DiskUsage};
+use self::put::PendingPut;
+use self::read::{Cache, Reads};
+use self::relocate::Relocation;
+use self::stage::{InFlight, Staged};
+use self::sync::Sync;
+use crate::blob::BlobKey;
+use crate::config::StoreConfig;
+use crate::index::{CollectRule, Entry, Index};
+use crate::journal::{
+    self, DiskDone, DiskOp, FileSequence, Finished, Identity, Journal, Location, OpenError,
+    PartitionRecord, Record,
+};
+use crate::message::{Beacon, StorageMessage};
+use crate::mutation::Mutation;
+
+/// Tags with this bit belong to requests that a store itself has sent: their answers come back as
+/// [`StoreInput::Message`]; all other answers are for leaders and readers.
+pub const STORE_TAG: u64 = 1 << 63;
+
+/// Who sent a request, in the embedder's own terms; comes back with the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Origin(pub u64);
+
+/// What a store is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreInput {
+    /// A message arrived.
+    Message {
+        /// Who sent it.
+        origin: Origin,
+        /// What it says.
+        message: StorageMessage,
+    },
+    /// A disk operation ended.
+    DiskDone(DiskDone),
+    /// The metadata log has a configuration of this group.
+    Config(GroupConfig),
+    /// The cluster found the disk to be an old copy of itself (rule 12): its contents count for
+    /// nothing, under a new incarnation that was never used before.
+    Reincarnate(Incarnation),
+    /// The topic was deleted.
+    Forget(PartitionId),
+    /// Time passed. Wanted about every 100 ms.
+    Tick,
+}
+
+/// What a store wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreOutput {
+    /// Send an answer.
+    Send {
+        /// To whom.
+        to: Origin,
+        /// The answer.
+        message: StorageMessage,
+    },
+    /// Send a request to another slot of the group.
+    SendToSlot {
+        /// Which.
+        slot: Slot,
+        /// The request; its tag has [`STORE_TAG`] set.
+        message: StorageMessage,
+    },
+    /// Carry out a disk operation.
+    Disk(DiskOp),
+    /// The disk has refilled itself: the metadata log may call it good (rule S4). Repeated until
+    /// a configuration says so.
+    Synced {
+        /// The life that has synced.
+        incarnation: Incarnation,
+    },
+    /// The disk can't be trusted any more (rule 26): stop the process, keep the disk.
+    Fatal {
+        /// What happened.
+        reason: String,
+    },
+}
+
+/// What this slot is in the group, as far as it knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// No configuration is known yet.
+    Unknown,
+    /// The group has no slot of this node.
+    NotMember,
+    /// The group knows another life of this disk.
+    OtherLife,
+    /// This life is known, but has yet to sync.
+    LostData,
+    /// This life counts.
+    Good,
+}
+
+/// One disk's state machine.
+#[derive(Debug)]
+pub struct Store {
+    config: StoreConfig,
+    group: Option<GroupConfig>,
+    /// File with the newest record of `group`.
+    group_file: Option<FileSequence>,
+    journal: Journal,
+    index: Index,
+    staged: Staged,
+    in_flight: Option<InFlight>,
+    puts: BTreeMap<BlobKey, PendingPut>,
+    cache: Cache,
+    reads: Reads,
+    sync: Option<Sync>,
+    relocation: Relocation,
+    counters: Counters,
+    written_at: Instant,
+    stopped: bool,
+    ops: Vec<DiskOp>,
+}
+
+impl Store {
+    /// Mounts a disk, formatting it if it is empty. Blocks while it reads the journal's heads.
+    pub fn open(disk: &mut dyn Disk, config: StoreConfig) -> Result<Self, OpenError> {
+        let mut index = Index::default();
+        let mut group: Option<(GroupConfig, FileSequence)> = None;
+        let recovered = journal::open(disk, &config, &mut |record, location| match record {
+            Record::Config(found) => {
+                if group.as_ref().is_none_or(|(known, _)| known.version <= found.version) {
+                    group = Some((found, location.file));
+                }
+            }
+            record => {
+                apply(&mut index, &record, location);
+            }
+        })?;
+        let journal = recovered.journal;
+        let (group, group_file) = group.unzip();
+        let mut store = Self {
+            config,
+            group,
+            group_file,
+            journal,
+            index,
+            staged: Staged::default(),
+            in_flight: None,
+            puts: BTreeMap::new(),
+            cache: Cache::default(),
+            reads: Reads::default(),
+            sync: None,
+            relocation: Relocation::default(),
+            counters: Counters { corrupt: u64::from(recovered.damaged), ..Counters::default() },
+            written_at: Instant::ZERO,
+            stopped: false,
+            ops: Vec::new(),
+        };
+        store.count_recovered();
+        Ok(store)
+    }
+
+    /// Drops again what had been freed, and counts what is live in each file.
+    fn count_recovered(&mut self) {
+        let ids: Vec<PartitionId> = self.index.after(None).map(|(id, _)| id).collect();
+        for id in ids {
+            let Some(partition) = self.index.get_mut(id) else { continue };
+            partition.collect(CollectRule {
+                log_start_offset: partition.log_start_offset,
+                generation_min: partition.generation_min,
+            });
+            for (_, entry) in partition.blobs() {
+                self.journal.count_live(entry.file, entry.live_bytes());
+            }
+        }
+    }
+
+    /// Takes one input; appends what is to be done to `outputs`.
+    pub fn step(&mut self, now: Instant, input: StoreInput, outputs: &mut Vec<StoreOutput>) {
+        if self.stopped {
+            return;
+        }
+        match input {
+            StoreInput::Message { origin, message } => self.receive(origin, message, outputs),
+            StoreInput::DiskDone(DiskDone::Read { token, result }) => {
+                self.disk_read(token, result, outputs);
+            }
+            StoreInput::DiskDone(done) => self.disk_done(now, done, outputs),
+            StoreInput::Config(config) => self.adopt(config),
+            StoreInput::Reincarnate(incarnation) => {
+                self.journal.set_incarnation(incarnation);
+                self.sync = None;
+            }
+            StoreInput::Forget(partition) => self.forget(partition),
+            StoreInput::Tick => self.tick(now, outputs),
+        }
+        self.sync_advance(now, outputs);
+        self.pump(now, outputs);
+    }
+
+    fn receive(&mut self, origin: Origin, message: StorageMessage, outputs: &mut Vec<StoreOutput>) {
+        match message {
+            StorageMessage::Put(put) => self.put(origin, put, outputs),
+            StorageMessage::FenceRead { tag, request } => {
+                self.fence_read(origin, tag, request, outputs);
+            }
+            StorageMessage::Read { tag, request } => self.read(origin, tag, request, outputs),
+            StorageMessage::SyncPull { tag, request } => {
+                self.sync_pull(origin, tag, request, outputs);
+            }
+            StorageMessage::SyncPage { tag, page } => self.sync_page(tag, page),
+            StorageMessage::ReadReply { tag, reply } => self.sync_read_reply(tag, reply),
+            StorageMessage::Beacons(beacons) => self.beacons(&beacons),
+            StorageMessage::PutReplies(_) | StorageMessage::FenceReadReply { .. } => {}
+        }
+    }
+
+    /// Sends what is staged, if nothing is in flight, and hands out the disk operations.
+    fn pump(&mut self, now: Instant, outputs: &mut Vec<StoreOutput>) {
+        self.relocate();
+        self.flush(now, outputs);
+        self.journal.maintain(&mut self.ops);
+        outputs.extend(self.ops.drain(..).map(StoreOutput::Disk));
+    }
+
+    fn disk_done(&mut self, now: Instant, done: DiskDone, outputs: &mut Vec<StoreOutput>) {
+        match self.journal.finish(done, &mut self.ops) {
+            Ok(Finished::Batch) => self.batch_durable(now, outputs),
+            Ok(Finished::Other) => {}
+            Err(error) => {
+                self.stopped = true;
+                outputs.push(StoreOutput::Fatal { reason: error.to_string() });
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Instant, outputs: &mut Vec<StoreOutput>) {
+        self.journal.retry_full();
+        self.choose_relocation();
+        self.sync_tick(now, outputs);
+        let idle = self.in_flight.is_none() && self.staged.is_empty();
+        let rested = now.since(self.written_at) >= self.config.synced_mark_after;
+        if idle && rested && self.journal.wants_synced_mark() {
+            self.staged.push_record(Record::Synced);
+        }
+    }
+
+    /// Goes by `config` if it is newer than the one known, and keeps it.
+    fn adopt(&mut self, config: GroupConfig) {
+        let newer = self
+            .group
+            .as_ref()
+            .is_none_or(|known| known.group == config.group && known.version < config.version);
+        if newer {
+            self.staged.push_record(Record::Config(config.clone()));
+            self.group = Some(config);
+            self.sync = None;
+        }
+    }
+
+    fn beacons(&mut self, beacons: &[Beacon]) {
+        for beacon in beacons {
+            let Some(partition) = self.index.get_mut(beacon.partition) else { continue };
+            partition.mark = partition.mark.max(Some(beacon.mark));
+            let risen = beacon.log_start_offset > partition.log_start_offset
+                || beacon.generation_min > partition.generation_min;
+            if risen && !partition.forgotten {
+                let freed = partition.collect(CollectRule {
+                    log_start_offset: beacon.log_start_offset,
+                    generation_min: beacon.generation_min,
+                });
+                self.count_freed(&freed);
+                self.stage_partition(beacon.partition);
+            }
+        }
+    }
+
+    fn forget(&mut self, id: PartitionId) {
+        let Some(partition) = self.index.get(id).filter(|partition| !partition.forgotten) else {
+            return;
+        };
+        let record = PartitionRecord {
+            partition: id,
+            fence: Generation::new(u32::MAX),
+            log_start_offset: partition.log_start_offset,
+            generation_min: partition.generation_min,
+            mark: None,
+            forgotten: true,
+        };
+        self.index.entry(id).fence_in_flight = record.fence;
+        self.staged.push_record(Record::Partition(record));
+    }
+
+    /// Stages the record that holds all that is known of a partition beside its blobs.
+    fn stage_partition(&mut self, id: PartitionId) {
+        if let Some(record) = self.index.record(id) {
+            self.staged.push_record(Record::Partition(record));
+        }
+    }
+
+    fn count_freed(&mut self, freed: &[Entry]) {
+        for entry in freed {
+            self.journal.count_live(entry.file, -entry.live_bytes());
+        }
+    }
+
+    /// What this slot is in the group, as far as it knows.
+    pub fn standing(&self) -> Standing {
+        let Some(group) = &self.group else { return Standing::Unknown };
+        let own = group.slot_of(self.config.node).and_then(|slot| group.slot(slot));
+        match own {
+            None => Standing::NotMember,
+            Some(_) if Mutation::WipedCounts.active(self.config.mutations) => Standing::Good,
+            Some(own) if own.incarnation != self.incarnation() => Standing::OtherLife,
+            Some(own) if own.state == SlotState::LostData => Standing::LostData,
+            Some(_) => Standing::Good,
+        }
+    }
+
+    /// Who the disk is; the cluster is told at every mount.
+    pub fn identity(&self) -> Identity {
+        self.journal.identity()
+    }
+
+    /// The present life of the disk's contents.
+    pub fn incarnation(&self) -> Incarnation {
+        self.identity().incarnation
+    }
+
+    /// The configuration this slot goes by.
+    pub fn group(&self) -> Option<&GroupConfig> {
+        self.group.as_ref()
+    }
+
+    /// What happened since the disk was mounted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// How full the disk is.
+    pub fn usage(&self) -> DiskUsage {
+        let (mut used_bytes, mut live_bytes) = (0, 0);
+        for (_, usage) in self.journal.usage() {
+            used_bytes += usage.used_bytes;
+            live_bytes += usage.live_bytes;
+        }
+        DiskUsage { used_bytes, live_bytes, free_bytes: self.journal.room_bytes() }
+    }
+}
+
+/// Puts a record into the index; gives the blobs that it frees.
+fn apply(index: &mut Index, record: &Record, location: Location) -> Vec<Entry> {
+    match record {
+        Record::Blob { key, header, mark, inline } => {
+            let partition = index.entry(key.partition);
+            if partition.forgotten {
+                return Vec::new();
+            }
+            if *mark > partition.mark {
+                partition.mark = *mark;
+                partition.mark_file = Some(location.file);
+            }
+            let entry = Entry::new(key.point.step, header, location);
+            partition.insert(key.point.generation, entry, inline).into_iter().collect()
+        }
+        Record::Partition(record) => index.merge(record, location.file),
+        Record::Config(_) | Record::Synced | Record::End => Vec::new(),
+    }
+}

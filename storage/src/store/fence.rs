@@ -1,0 +1,115 @@
+//! Fence and read in one atomic step (rule S3).
+
+use meridian_base::id::PartitionId;
+use meridian_base::position::Generation;
+
+use super::stage::Waiter;
+use super::{Origin, Standing, Store, StoreOutput};
+use crate::journal::{PartitionRecord, Record};
+use crate::message::{FenceAnswer, FenceRead, FenceReadReply, FenceResult, StorageMessage};
+use crate::mutation::Mutation;
+
+/// A fence request that waits for its fences to be durable.
+#[derive(Debug)]
+pub(super) struct FenceWaiter {
+    origin: Origin,
+    tag: u64,
+    entries: Vec<(PartitionId, Generation)>,
+    /// Answers that are known already: refused ones.
+    refused: Vec<FenceAnswer>,
+}
+
+impl Store {
+    pub(super) fn fence_read(
+        &mut self,
+        origin: Origin,
+        tag: u64,
+        request: FenceRead,
+        outputs: &mut Vec<StoreOutput>,
+    ) {
+        let mut stale = None;
+        if let Some(group) = &self.group {
+            if group.group != request.group {
+                let unsure = |(partition, generation)| FenceAnswer {
+                    partition,
+                    generation,
+                    result: FenceResult::Unsure,
+                };
+                let answers = request.entries.into_iter().map(unsure).collect();
+                return self.send_fence_reply(origin, tag, None, answers, outputs);
+            }
+            stale = (request.config_version < group.version).then(|| group.clone());
+        }
+        if stale.is_some() {
+            self.counters.stale += 1;
+            return self.send_fence_reply(origin, tag, stale, Vec::new(), outputs);
+        }
+        let mut waiter = FenceWaiter { origin, tag, entries: Vec::new(), refused: Vec::new() };
+        for (partition, generation) in request.entries {
+            match self.raise_fence(partition, generation) {
+                Some(answer) => waiter.refused.push(answer),
+                None => waiter.entries.push((partition, generation)),
+            }
+        }
+        self.staged.push_waiter(Waiter::Fence(waiter));
+    }
+
+    /// Stages a fence; gives the answer if it is known already.
+    fn raise_fence(&mut self, id: PartitionId, generation: Generation) -> Option<FenceAnswer> {
+        let mutations = self.config.mutations;
+        let partition = self.index.entry(id);
+        let by = partition.fence_effective();
+        if generation < by {
+            self.counters.fenced += 1;
+            let result = FenceResult::Fenced { by };
+            return Some(FenceAnswer { partition: id, generation, result });
+        }
+        let mut early = None;
+        if Mutation::SplitFenceRead.active(mutations) {
+            early = Some(self.fence_answer(id, generation));
+        } else {
+            partition.fence_in_flight = generation;
+        }
+        if generation > by || early.is_some() {
+            self.counters.fences += 1;
+            let forgets = Mutation::FenceNotPersisted.active(mutations);
+            let fence = if forgets { Generation::NONE } else { generation };
+            self.staged.push_record(Record::Partition(PartitionRecord {
+                fence,
+                ..self.index.record(id).expect("made above")
+            }));
+        }
+        early
+    }
+
+    /// Answers a fence request whose fences, and all puts before it, are durable.
+    pub(super) fn fence_durable(&mut self, waiter: FenceWaiter, outputs: &mut Vec<StoreOutput>) {
+        let mut answers = waiter.refused;
+        for (id, generation) in waiter.entries {
+            let partition = self.index.entry(id);
+            partition.fence = partition.fence.max(generation);
+            answers.push(self.fence_answer(id, generation));
+        }
+        self.send_fence_reply(waiter.origin, waiter.tag, None, answers, outputs);
+    }
+
+    fn fence_answer(&self, partition: PartitionId, generation: Generation) -> FenceAnswer {
+        let certain = self.standing() == Standing::Good;
+        let view = self.index.get(partition).filter(|_| certain).and_then(|found| found.view());
+        let result = view.map_or(FenceResult::Unsure, FenceResult::Certain);
+        FenceAnswer { partition, generation, result }
+    }
+
+    fn send_fence_reply(
+        &self,
+        to: Origin,
+        tag: u64,
+        stale: Option<meridian_base::topology::GroupConfig>,
+        answers: Vec<FenceAnswer>,
+        outputs: &mut Vec<StoreOutput>,
+    ) {
+        let reply = FenceReadReply { incarnation: self.incarnation(), stale, answers };
+        let message = StorageMessage::FenceReadReply { tag, reply };
+        outputs.push(StoreOutput::Send { to, message });
+    }
+}

@@ -1,0 +1,406 @@
+//! Refilling a disk that lost its data, from a fence quorum of its peers (rule S4).
+//!
+//! ```text
+//! pulling   every peer is asked for all it knows; first it adopts the configuration with this
+//!           disk's new incarnation, so that no put it accepts later counts the old one
+//! fencing   a fence quorum has answered in full: fences, marks and log starts are made durable;
+//!           from here on puts are taken
+//! copying   every blob that the peers who answered do not hold on a put quorum among themselves,
+//!           in-doubt ones too, under its own key: this disk may have been one of its holders
+//! saving    the disk notes that it is whole
+//! done      `Synced`, until a configuration calls the disk good
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+
+use meridian_base::env::Instant;
+use meridian_base::id::PartitionId;
+use meridian_base::position::{Generation, LogPoint, Offset};
+use meridian_base::topology::{GroupConfig, Slot, SlotSet, SlotState};
+
+use super::put::PendingPut;
+use super::stage::Waiter;
+use super::{Origin, STORE_TAG, Standing, Store, StoreOutput};
+use crate::blob::{BlobHeader, BlobKey};
+use crate::journal::{PartitionRecord, Record};
+use crate::message::{
+    CommitMark, Read, ReadFrom, ReadReply, StorageMessage, SyncPage, SyncPartition, SyncPull,
+};
+
+/// Most blobs being read from peers at once.
+const COPY_COUNT_MAX: usize = 16;
+
+/// A pull that is answered once all puts before it are durable.
+#[derive(Debug)]
+pub(super) struct PullWaiter {
+    origin: Origin,
+    tag: u64,
+    after: Option<PartitionId>,
+}
+
+/// A sync under way.
+#[derive(Debug)]
+pub(super) struct Sync {
+    peers: BTreeMap<Slot, Peer>,
+    found: BTreeMap<PartitionId, Found>,
+    phase: Phase,
+}
+
+#[derive(Debug, Default)]
+struct Peer {
+    after: Option<PartitionId>,
+    request: Option<(u64, Instant)>,
+    complete: bool,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Pulling,
+    Fencing,
+    Copying(Copying),
+    /// The last copies are on their way to the disk.
+    Settling,
+    Saving,
+    Done {
+        told_at: Option<Instant>,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Copying {
+    queue: VecDeque<Copy>,
+    /// By the request's tag: what, whom, when.
+    under_way: BTreeMap<u64, (Copy, Slot, Instant)>,
+    /// No holder could read them; tried again at the next tick.
+    parked: Vec<Copy>,
+}
+
+#[derive(Debug)]
+struct Copy {
+    key: BlobKey,
+    header: BlobHeader,
+    /// Holders not yet asked in this round.
+    untried: SlotSet,
+    /// Holders that did not say that they have dropped it.
+    holders: SlotSet,
+}
+
+/// What the peers know of one partition.
+#[derive(Debug, Default)]
+struct Found {
+    fence: Generation,
+    mark: Option<CommitMark>,
+    log_start_offset: Offset,
+    blobs: BTreeMap<LogPoint, (BlobHeader, SlotSet)>,
+}
+
+impl Sync {
+    fn new(config: &GroupConfig, own: Slot) -> Self {
+        let peers = config.geometry.slots().iter().filter(|slot| *slot != own);
+        Self {
+            peers: peers.map(|slot| (slot, Peer::default())).collect(),
+            found: BTreeMap::new(),
+            phase: Phase::Pulling,
+        }
+    }
+
+    fn complete(&self) -> SlotSet {
+        self.peers.iter().filter(|(_, peer)| peer.complete).map(|(slot, _)| *slot).collect()
+    }
+
+    fn merge(&mut self, slot: Slot, partition: SyncPartition) {
+        let found = self.found.entry(partition.partition).or_default();
+        found.fence = found.fence.max(partition.fence);
+        found.mark = found.mark.max(partition.mark);
+        found.log_start_offset = found.log_start_offset.max(partition.log_start_offset);
+        for info in partition.blobs {
+            let blob = found.blobs.entry(info.point).or_insert((info.header, SlotSet::EMPTY));
+            if blob.0 == info.header {
+                blob.1.insert(slot);
+            }
+        }
+    }
+}
+
+// What a peer answers.
+impl Store {
+    pub(super) fn sync_pull(
+        &mut self,
+        origin: Origin,
+        tag: u64,
+        request: SyncPull,
+        outputs: &mut Vec<StoreOutput>,
+    ) {
+        if self.group.as_ref().is_some_and(|known| known.group != request.group) {
+            return self.send_page(origin, tag, Vec::new(), true, outputs);
+        }
+        self.adopt(request.config);
+        let waiter = PullWaiter { origin, tag, after: request.after };
+        self.staged.push_waiter(Waiter::Pull(waiter));
+    }
+
+    /// Answers a pull: the configuration is durable, and so are all puts taken under an older one.
+    pub(super) fn answer_pull(&mut self, waiter: PullWaiter, outputs: &mut Vec<StoreOutput>) {
+        let PullWaiter { origin, tag, after } = waiter;
+        let mut blob_count = 0;
+        let mut partitions = Vec::new();
+        let mut complete = true;
+        for (id, partition) in self.index.after(after) {
+            if blob_count >= self.config.sync_page_blobs_max {
+                complete = false;
+                break;
+            }
+            let blobs = partition.infos();
+            blob_count += 1 + blobs.len();
+            partitions.push(SyncPartition {
+                partition: id,
+                fence: partition.fence,
+                mark: partition.mark,
+                log_start_offset: partition.log_start_offset,
+                blobs,
+            });
+        }
+        self.send_page(origin, tag, partitions, complete, outputs);
+    }
+
+    fn send_page(
+        &self,
+        to: Origin,
+        tag: u64,
+        partitions: Vec<SyncPartition>,
+        complete: bool,
+        outputs: &mut Vec<StoreOutput>,
+    ) {
+        let incarnation = self.incarnation();
+        let unsure = self.standing() != Standing::Good;
+        let page = SyncPage { incarnation, partitions, complete, unsure };
+        outputs.push(StoreOutput::Send { to, message: StorageMessage::SyncPage { tag, page } });
+    }
+}
+
+// What the syncing disk does.
+impl Store {
+    /// Whether puts may be taken although the disk has not synced.
+    pub(super) fn sync_has_fenced(&self) -> bool {
+        self.sync
+            .as_ref()
+            .is_some_and(|sync| !matches!(sync.phase, Phase::Pulling | Phase::Fencing))
+    }
+
+    /// Does what the sync's phase asks for; called at every step.
+    pub(super) fn sync_advance(&mut self, now: Instant, outputs: &mut Vec<StoreOutput>) {
+        if self.standing() != Standing::LostData {
+            self.sync = None;
+            return;
+        }
+        let Some(config) = &self.group else { return };
+        let Some(own) = config.slot_of(self.config.node) else { return };
+        let sync = self.sync.get_or_insert_with(|| Sync::new(config, own));
+        match &mut sync.phase {
+            Phase::Pulling => self.pull(now, outputs),
+            Phase::Copying(_) => self.copy(now, outputs),
+            Phase::Saving if self.journal.is_saved() => {
+                sync.phase = Phase::Done { told_at: None };
+                self.tell_synced(now, outputs);
+            }
+            Phase::Fencing | Phase::Settling | Phase::Saving | Phase::Done { .. } => {}
+        }
+    }
+
+    pub(super) fn sync_tick(&mut self, now: Instant, outputs: &mut Vec<StoreOutput>) {
+        let retry_after = self.config.sync_retry_after;
+        let late = |sent_at: Instant| now.since(sent_at) >= retry_after;
+        let Some(sync) = &mut self.sync else { return };
+        match &mut sync.phase {
+            Phase::Pulling => {
+                for peer in sync.peers.values_mut() {
+                    if peer.request.is_some_and(|(_, sent_at)| late(sent_at)) {
+                        peer.request = None;
+                    }
+                }
+            }
+            Phase::Copying(copying) => {
+                let lost: Vec<u64> = copying
+                    .under_way
+                    .iter()
+                    .filter(|(_, (_, _, sent_at))| late(*sent_at))
+                    .map(|(tag, _)| *tag)
+                    .collect();
+                let lost = lost.into_iter().filter_map(|tag| copying.under_way.remove(&tag));
+                copying.queue.extend(lost.map(|(copy, ..)| copy));
+                copying.queue.extend(copying.parked.drain(..));
+            }
+            Phase::Done { told_at } if told_at.is_none_or(late) => self.tell_synced(now, outputs),
+            _ => {}
+        }
+    }
+
+    fn tell_synced(&mut self, now: Instant, outputs: &mut Vec<StoreOutput>) {
+        let incarnation = self.incarnation();
+        if let Some(sync) = &mut self.sync {
+            sync.phase = Phase::Done { told_at: Some(now) };
+            outputs.push(StoreOutput::Synced { incarnation });
+        }
+    }
+
+    /// Asks every peer for its next page.
+    fn pull(&mut self, now: Instant, outputs: &mut Vec<StoreOutput>) {
+        let (Some(sync), Some(config)) = (&mut self.sync, &self.group) else { return };
+        for (slot, peer) in &mut sync.peers {
+            if peer.complete || peer.request.is_some() {
+                continue;
+            }
+            let tag = STORE_TAG | self.reads.number();
+            peer.request = Some((tag, now));
+            let request =
+                SyncPull { group: config.group, config: config.clone(), after: peer.after };
+            let message = StorageMessage::SyncPull { tag, request };
+            outputs.push(StoreOutput::SendToSlot { slot: *slot, message });
+        }
+    }
+
+    pub(super) fn sync_page(&mut self, tag: u64, page: SyncPage) {
+        let (Some(sync), Some(config)) = (&mut self.sync, &self.group) else { return };
+        let asked = sync
+            .peers
+            .iter()
+            .find(|(_, peer)| peer.request.is_some_and(|(request, _)| request == tag));
+        let Some(slot) = asked.map(|(slot, _)| *slot) else { return };
+        let counts = config.slot(slot).is_some_and(|peer| {
+            peer.state == SlotState::Good && peer.incarnation == page.incarnation
+        });
+        if page.unsure || !counts {
+            // Asked again at a later tick.
+            return;
+        }
+        let last = page.partitions.last().map(|partition| partition.partition);
+        for partition in page.partitions {
+            sync.merge(slot, partition);
+        }
+        let Some(peer) = sync.peers.get_mut(&slot) else { return };
+        peer.request = None;
+        peer.after = last.or(peer.after);
+        peer.complete = page.complete;
+        if matches!(sync.phase, Phase::Pulling) && config.geometry.fence_quorum(sync.complete()) {
+            sync.phase = Phase::Fencing;
+            self.raise_found_fences();
+        }
+    }
+
+    fn raise_found_fences(&mut self) {
+        let Some(sync) = &self.sync else { return };
+        for (id, found) in &sync.found {
+            let partition = self.index.entry(*id);
+            let fence = partition.fence_effective().max(found.fence);
+            partition.fence_in_flight = fence;
+            self.staged.push_record(Record::Partition(PartitionRecord {
+                partition: *id,
+                fence,
+                log_start_offset: partition.log_start_offset.max(found.log_start_offset),
+                generation_min: partition.generation_min,
+                mark: partition.mark.max(found.mark),
+                forgotten: partition.forgotten,
+            }));
+        }
+        self.staged.push_waiter(Waiter::SyncPhase);
+    }
+
+    pub(super) fn sync_phase_durable(&mut self) {
+        let (Some(sync), Some(config)) = (&mut self.sync, &self.group) else { return };
+        match sync.phase {
+            Phase::Fencing => {
+                let answered = sync.complete();
+                let mut queue = VecDeque::new();
+                for (id, found) in std::mem::take(&mut sync.found) {
+                    for (point, (header, holders)) in found.blobs {
+                        let key = BlobKey { partition: id, point };
+                        let holders = holders.intersection(answered);
+                        let held = self.index.blob(key).is_some_and(|entry| !entry.unreadable);
+                        if !held && !holders.is_empty() && !config.geometry.put_quorum(holders) {
+                            queue.push_back(Copy { key, header, untried: holders, holders });
+                        }
+                    }
+                }
+                sync.phase = Phase::Copying(Copying { queue, ..Copying::default() });
+            }
+            Phase::Settling => {
+                sync.phase = Phase::Saving;
+                self.journal.set_repaired();
+            }
+            Phase::Pulling | Phase::Copying(_) | Phase::Saving | Phase::Done { .. } => {}
+        }
+    }
+
+    /// Reads what has to be copied from those who hold it.
+    fn copy(&mut self, now: Instant, outputs: &mut Vec<StoreOutput>) {
+        let busy = self.staged.size_bytes() > self.config.staged_bytes_max / 2;
+        let Some(Sync { phase, .. }) = &mut self.sync else { return };
+        let Phase::Copying(copying) = phase else { return };
+        while copying.under_way.len() < COPY_COUNT_MAX && !busy {
+            let Some(mut copy) = copying.queue.pop_front() else { break };
+            if self.puts.contains_key(&copy.key) || self.index.blob(copy.key).is_some() {
+                continue;
+            }
+            let Some(slot) = copy.untried.iter().next() else {
+                // Every holder was asked: those that are left hold it, but can't read it now.
+                if !copy.holders.is_empty() {
+                    copy.untried = copy.holders;
+                    copying.parked.push(copy);
+                }
+                continue;
+            };
+            let tag = STORE_TAG | self.reads.number();
+            let point = copy.key.point;
+            let request = Read {
+                partition: copy.key.partition,
+                generation: point.generation,
+                from: ReadFrom::Step(point.step),
+                last_step: point.step,
+                size_bytes_max: copy.header.payload_size_bytes,
+            };
+            copy.untried.remove(slot);
+            copying.under_way.insert(tag, (copy, slot, now));
+            let message = StorageMessage::Read { tag, request };
+            outputs.push(StoreOutput::SendToSlot { slot, message });
+        }
+        let over = copying.queue.is_empty() && copying.parked.is_empty();
+        if over && copying.under_way.is_empty() {
+            *phase = Phase::Settling;
+            self.staged.push_waiter(Waiter::SyncPhase);
+        }
+    }
+
+    pub(super) fn sync_read_reply(&mut self, tag: u64, reply: ReadReply) {
+        let Some(Sync { phase: Phase::Copying(copying), .. }) = &mut self.sync else { return };
+        let Some((mut copy, asked, _)) = copying.under_way.remove(&tag) else { return };
+        match reply {
+            ReadReply::Blobs(blobs) => {
+                let wanted = |blob: &crate::blob::Blob| {
+                    blob.key == copy.key
+                        && blob.header == copy.header
+                        && blob.header.matches(&blob.payload)
+                };
+                match blobs.into_iter().next().filter(wanted) {
+                    Some(blob) => self.store_copy(blob),
+                    None => copying.queue.push_back(copy),
+                }
+            }
+            // It was freed since: readers need it no more.
+            ReadReply::NotHere => {
+                copy.holders.remove(asked);
+                copying.queue.push_back(copy);
+            }
+            ReadReply::Unreadable => copying.queue.push_back(copy),
+        }
+    }
+
+    fn store_copy(&mut self, blob: crate::blob::Blob) {
+        let (key, header) = (blob.key, blob.header);
+        if self.puts.contains_key(&key) || self.index.blob(key).is_some() {
+            return;
+        }
+        self.counters.synced_blobs += 1;
+        self.puts.insert(key, PendingPut::copied(header));
+        self.stage_blob(key, header, None, blob.payload);
+    }
+}

@@ -1,0 +1,363 @@
+//! [`StorageMessage`] as bytes.
+//!
+//! ```text
+//! kind 1 | fields, big-endian | payloads of the blobs named in the fields, one after another
+//! ```
+//! Payloads come last, so that they are sent from where they lie and received as slices of what was
+//! received. Kinds and discriminants are on the wire: stable for ever.
+
+pub(crate) mod parts;
+#[cfg(test)]
+mod tests;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use meridian_base::id::{ConfigVersion, GroupId, Incarnation, PartitionId};
+use meridian_base::position::{Generation, Step};
+
+use crate::blob::{Blob, BlobHeader, BlobKey, Payload};
+use crate::codec::{DecodeError, Source};
+use crate::lineage::Start;
+use crate::message::{
+    Beacon, FenceAnswer, FenceRead, FenceReadReply, FenceResult, PartitionView, Put, PutReply,
+    PutResult, Read, ReadFrom, ReadReply, Refusal, StorageMessage, SyncPage, SyncPartition,
+    SyncPull,
+};
+
+impl StorageMessage {
+    /// Encodes the message in parts to be sent one after another. Payloads are not copied.
+    pub fn encode(&self) -> Vec<Bytes> {
+        let mut out = BytesMut::with_capacity(128);
+        let mut payloads = Vec::new();
+        match self {
+            Self::Put(put) => {
+                out.put_u8(0);
+                out.put_u64(put.config_version.get());
+                parts::put_option(&mut out, put.mark, parts::put_mark);
+                put_blob(&mut out, &mut payloads, &put.blob);
+            }
+            Self::PutReplies(replies) => {
+                out.put_u8(1);
+                put_list(&mut out, replies, put_put_reply);
+            }
+            Self::FenceRead { tag, request } => {
+                put_kind(&mut out, 2, *tag);
+                out.put_u32(request.group.get());
+                out.put_u64(request.config_version.get());
+                put_list(&mut out, &request.entries, |out, (partition, generation)| {
+                    out.put_u64(partition.get());
+                    out.put_u32(generation.get());
+                });
+            }
+            Self::FenceReadReply { tag, reply } => {
+                put_kind(&mut out, 3, *tag);
+                out.put_u64(reply.incarnation.get());
+                parts::put_option(&mut out, reply.stale.as_ref(), parts::put_config);
+                put_list(&mut out, &reply.answers, put_fence_answer);
+            }
+            Self::Read { tag, request } => {
+                put_kind(&mut out, 4, *tag);
+                put_read(&mut out, request);
+            }
+            Self::ReadReply { tag, reply } => {
+                put_kind(&mut out, 5, *tag);
+                match reply {
+                    ReadReply::Blobs(blobs) => {
+                        out.put_u8(0);
+                        put_list(&mut out, blobs, |out, blob| put_blob(out, &mut payloads, blob));
+                    }
+                    ReadReply::NotHere => out.put_u8(1),
+                    ReadReply::Unreadable => out.put_u8(2),
+                }
+            }
+            Self::SyncPull { tag, request } => {
+                put_kind(&mut out, 6, *tag);
+                out.put_u32(request.group.get());
+                parts::put_config(&mut out, &request.config);
+                parts::put_option(&mut out, request.after, |out, after| out.put_u64(after.get()));
+            }
+            Self::SyncPage { tag, page } => {
+                put_kind(&mut out, 7, *tag);
+                put_page(&mut out, page);
+            }
+            Self::Beacons(beacons) => {
+                out.put_u8(8);
+                put_list(&mut out, beacons, put_beacon);
+            }
+        }
+        let mut encoded = Vec::with_capacity(1 + payloads.len());
+        encoded.push(out.freeze());
+        encoded.extend(payloads);
+        encoded
+    }
+
+    /// Decodes a message received whole; payloads are slices of `bytes`, their checksums verified.
+    pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
+        let mut source = Source::new(bytes, "storage message");
+        let message = message(&mut source)?;
+        source.finish()?;
+        Ok(message)
+    }
+}
+
+fn message(source: &mut Source) -> Result<StorageMessage, DecodeError> {
+    Ok(match source.u8()? {
+        0 => {
+            let config_version = ConfigVersion::new(source.u64()?);
+            let mark = parts::option(source, parts::mark)?;
+            let (key, header) = blob_header(source)?;
+            let blob = take_payload(source, key, header)?;
+            StorageMessage::Put(Put { config_version, mark, blob })
+        }
+        1 => StorageMessage::PutReplies(source.list(PUT_REPLY_SIZE_BYTES_MIN, put_reply)?),
+        2 => StorageMessage::FenceRead {
+            tag: source.u64()?,
+            request: FenceRead {
+                group: GroupId::new(source.u32()?),
+                config_version: ConfigVersion::new(source.u64()?),
+                entries: source.list(12, |source| {
+                    Ok((PartitionId::new(source.u64()?), Generation::new(source.u32()?)))
+                })?,
+            },
+        },
+        3 => StorageMessage::FenceReadReply {
+            tag: source.u64()?,
+            reply: FenceReadReply {
+                incarnation: Incarnation::new(source.u64()?),
+                stale: parts::option(source, parts::config)?,
+                answers: source.list(FENCE_ANSWER_SIZE_BYTES_MIN, fence_answer)?,
+            },
+        },
+        4 => StorageMessage::Read { tag: source.u64()?, request: read(source)? },
+        5 => StorageMessage::ReadReply { tag: source.u64()?, reply: read_reply(source)? },
+        6 => StorageMessage::SyncPull {
+            tag: source.u64()?,
+            request: SyncPull {
+                group: GroupId::new(source.u32()?),
+                config: parts::config(source)?,
+                after: parts::option(source, |source| Ok(PartitionId::new(source.u64()?)))?,
+            },
+        },
+        7 => StorageMessage::SyncPage { tag: source.u64()?, page: page(source)? },
+        8 => StorageMessage::Beacons(source.list(BEACON_SIZE_BYTES, beacon)?),
+        other => return Err(source.invalid("kind", u64::from(other))),
+    })
+}
+
+const PUT_REPLY_SIZE_BYTES_MIN: usize = 8 + parts::POINT_SIZE_BYTES + 8 + 1;
+const FENCE_ANSWER_SIZE_BYTES_MIN: usize = 13;
+const BLOB_SIZE_BYTES_MIN: usize = 8 + parts::INFO_SIZE_BYTES;
+const SYNC_PARTITION_SIZE_BYTES_MIN: usize = 25;
+const BEACON_SIZE_BYTES: usize = 40;
+const START_SIZE_BYTES_MIN: usize = 8;
+
+fn put_kind(out: &mut BytesMut, kind: u8, tag: u64) {
+    out.put_u8(kind);
+    out.put_u64(tag);
+}
+
+fn put_list<T>(out: &mut BytesMut, items: &[T], mut put: impl FnMut(&mut BytesMut, &T)) {
+    out.put_u32(items.len() as u32);
+    for item in items {
+        put(out, item);
+    }
+}
+
+fn put_blob(out: &mut BytesMut, payloads: &mut Vec<Bytes>, blob: &Blob) {
+    parts::put_key(out, blob.key);
+    parts::put_header(out, &blob.header);
+    payloads.extend(blob.payload.parts().iter().cloned());
+}
+
+fn blob_header(source: &mut Source) -> Result<(BlobKey, BlobHeader), DecodeError> {
+    Ok((parts::key(source)?, parts::header(source)?))
+}
+
+fn take_payload(
+    source: &mut Source,
+    key: BlobKey,
+    header: BlobHeader,
+) -> Result<Blob, DecodeError> {
+    let payload = Payload::from(source.take(header.payload_size_bytes as usize)?);
+    if payload.crc() != header.payload_crc {
+        return Err(source.invalid("payload checksum", u64::from(payload.crc())));
+    }
+    Ok(Blob { key, header, payload })
+}
+
+fn put_put_reply(out: &mut BytesMut, reply: &PutReply) {
+    parts::put_key(out, reply.key);
+    out.put_u64(reply.incarnation.get());
+    match &reply.result {
+        PutResult::Stored => out.put_u8(0),
+        PutResult::Fenced { by } => {
+            out.put_u8(1);
+            out.put_u32(by.get());
+        }
+        PutResult::Stale { config } => {
+            out.put_u8(2);
+            parts::put_config(out, config);
+        }
+        PutResult::Conflict => out.put_u8(3),
+        PutResult::Refused { reason } => {
+            out.put_u8(4);
+            out.put_u8(*reason as u8);
+        }
+    }
+}
+
+fn put_reply(source: &mut Source) -> Result<PutReply, DecodeError> {
+    let key = parts::key(source)?;
+    let incarnation = Incarnation::new(source.u64()?);
+    let result = match source.u8()? {
+        0 => PutResult::Stored,
+        1 => PutResult::Fenced { by: Generation::new(source.u32()?) },
+        2 => PutResult::Stale { config: parts::config(source)? },
+        3 => PutResult::Conflict,
+        4 => PutResult::Refused { reason: refusal(source)? },
+        other => return Err(source.invalid("put result", u64::from(other))),
+    };
+    Ok(PutReply { key, incarnation, result })
+}
+
+fn refusal(source: &mut Source) -> Result<Refusal, DecodeError> {
+    Ok(match source.u8()? {
+        0 => Refusal::Full,
+        1 => Refusal::Busy,
+        2 => Refusal::Syncing,
+        3 => Refusal::NotMine,
+        other => return Err(source.invalid("refusal", u64::from(other))),
+    })
+}
+
+fn put_fence_answer(out: &mut BytesMut, answer: &FenceAnswer) {
+    out.put_u64(answer.partition.get());
+    out.put_u32(answer.generation.get());
+    match &answer.result {
+        FenceResult::Certain(view) => {
+            out.put_u8(0);
+            parts::put_option(out, view.mark, parts::put_mark);
+            out.put_i64(view.log_start_offset.get());
+            put_list(out, &view.blobs, parts::put_info);
+            put_list(out, &view.starts, |out, (generation, start)| {
+                out.put_u32(generation.get());
+                let start = start.encode();
+                out.put_u32(start.len() as u32);
+                out.put_slice(&start);
+            });
+            put_list(out, &view.checkpoints, parts::put_info);
+        }
+        FenceResult::Fenced { by } => {
+            out.put_u8(1);
+            out.put_u32(by.get());
+        }
+        FenceResult::Unsure => out.put_u8(2),
+    }
+}
+
+fn fence_answer(source: &mut Source) -> Result<FenceAnswer, DecodeError> {
+    let partition = PartitionId::new(source.u64()?);
+    let generation = Generation::new(source.u32()?);
+    let result = match source.u8()? {
+        0 => FenceResult::Certain(PartitionView {
+            mark: parts::option(source, parts::mark)?,
+            log_start_offset: parts::offset(source)?,
+            blobs: source.list(parts::INFO_SIZE_BYTES, parts::info)?,
+            starts: source.list(START_SIZE_BYTES_MIN, |source| {
+                Ok((Generation::new(source.u32()?), Start::decode(source.sized()?)?))
+            })?,
+            checkpoints: source.list(parts::INFO_SIZE_BYTES, parts::info)?,
+        }),
+        1 => FenceResult::Fenced { by: Generation::new(source.u32()?) },
+        2 => FenceResult::Unsure,
+        other => return Err(source.invalid("fence result", u64::from(other))),
+    };
+    Ok(FenceAnswer { partition, generation, result })
+}
+
+fn put_read(out: &mut BytesMut, read: &Read) {
+    out.put_u64(read.partition.get());
+    out.put_u32(read.generation.get());
+    match read.from {
+        ReadFrom::Offset(offset) => {
+            out.put_u8(0);
+            out.put_i64(offset.get());
+        }
+        ReadFrom::Step(step) => {
+            out.put_u8(1);
+            out.put_u64(step.get());
+        }
+    }
+    out.put_u64(read.last_step.get());
+    out.put_u32(read.size_bytes_max);
+}
+
+fn read(source: &mut Source) -> Result<Read, DecodeError> {
+    let partition = PartitionId::new(source.u64()?);
+    let generation = Generation::new(source.u32()?);
+    let from = match source.u8()? {
+        0 => ReadFrom::Offset(parts::offset(source)?),
+        1 => ReadFrom::Step(Step::new(source.u64()?)),
+        other => return Err(source.invalid("read from", u64::from(other))),
+    };
+    let last_step = Step::new(source.u64()?);
+    Ok(Read { partition, generation, from, last_step, size_bytes_max: source.u32()? })
+}
+
+fn read_reply(source: &mut Source) -> Result<ReadReply, DecodeError> {
+    Ok(match source.u8()? {
+        0 => {
+            let headers = source.list(BLOB_SIZE_BYTES_MIN, blob_header)?;
+            let blobs = headers.into_iter().map(|(key, header)| take_payload(source, key, header));
+            ReadReply::Blobs(blobs.collect::<Result<_, _>>()?)
+        }
+        1 => ReadReply::NotHere,
+        2 => ReadReply::Unreadable,
+        other => return Err(source.invalid("read reply", u64::from(other))),
+    })
+}
+
+fn put_page(out: &mut BytesMut, page: &SyncPage) {
+    out.put_u64(page.incarnation.get());
+    put_list(out, &page.partitions, |out, partition| {
+        out.put_u64(partition.partition.get());
+        out.put_u32(partition.fence.get());
+        parts::put_option(out, partition.mark, parts::put_mark);
+        out.put_i64(partition.log_start_offset.get());
+        put_list(out, &partition.blobs, parts::put_info);
+    });
+    out.put_u8(u8::from(page.complete));
+    out.put_u8(u8::from(page.unsure));
+}
+
+fn page(source: &mut Source) -> Result<SyncPage, DecodeError> {
+    Ok(SyncPage {
+        incarnation: Incarnation::new(source.u64()?),
+        partitions: source.list(SYNC_PARTITION_SIZE_BYTES_MIN, |source| {
+            Ok(SyncPartition {
+                partition: PartitionId::new(source.u64()?),
+                fence: Generation::new(source.u32()?),
+                mark: parts::option(source, parts::mark)?,
+                log_start_offset: parts::offset(source)?,
+                blobs: source.list(parts::INFO_SIZE_BYTES, parts::info)?,
+            })
+        })?,
+        complete: parts::flag(source)?,
+        unsure: parts::flag(source)?,
+    })
+}
+
+fn put_beacon(out: &mut BytesMut, beacon: &Beacon) {
+    out.put_u64(beacon.partition.get());
+    parts::put_mark(out, beacon.mark);
+    out.put_i64(beacon.log_start_offset.get());
+    out.put_u32(beacon.generation_min.get());
+}
+
+fn beacon(source: &mut Source) -> Result<Beacon, DecodeError> {
+    Ok(Beacon {
+        partition: PartitionId::new(source.u64()?),
+        mark: parts::mark(source)?,
+        log_start_offset: parts::offset(source)?,
+        generation_min: Generation::new(source.u32()?),
+    })
+}

@@ -1,0 +1,1 @@
+//! Every message survives the wire, and no bytes make the decoder panic.

@@ -1,0 +1,4 @@
+//! One disk's store against its rules, over a disk in memory that crashes, tears and rots.
+
+mod harness;
+mod rules;
