@@ -4,6 +4,8 @@
 //! `partition`, `producer` and `group` decide without I/O; `log` and `meta` carry their decisions
 //! out; `kafka` speaks to clients.
 
+pub mod broker;
+pub mod log;
 pub mod partition;
 pub mod producer;
 pub mod runtime;

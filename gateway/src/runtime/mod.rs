@@ -4,5 +4,6 @@
 //! are where the decisions meet it.
 
 pub mod clock;
+pub mod disk;
 pub mod quic;
 pub mod tls;

@@ -1,0 +1,359 @@
+//! The partitions of this node, in the real world: carries the decisions of leaders, takeovers and
+//! the store to slots, disks and waiting clients.
+//!
+//! ```text
+//! kafka front -> PartitionLog -> Partition (pure) -> puts -> slots: own store, or QUIC
+//!                     ^                                        |
+//!                     +---------- replies, by partition -------+
+//! ```
+//!
+//! Every state machine sits behind a mutex that is held only while it decides; what it decided is
+//! carried out after the mutex is released. No lock is held across an await.
+
+mod follower;
+mod group;
+mod health;
+mod partition_log;
+mod reader;
+mod store;
+mod takeovers;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use meridian_base::env::Instant;
+use meridian_base::id::{GroupId, NodeId, PartitionId};
+use meridian_base::topology::GroupConfig;
+use meridian_storage::message::{Beacon, StorageMessage};
+use meridian_storage::mutation::Mutations;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+pub use self::follower::FollowerLog;
+use self::follower::{FollowMessage, Followers};
+use self::group::Group;
+pub use self::partition_log::{FetchError, Fetched, Ownership, PartitionLog, Waiter};
+use self::reader::Pending;
+pub use self::store::{StoreFailure, StoreHandle, StoreListener, StoreSettings};
+use crate::partition::PartitionLimits;
+use crate::runtime::clock::Clock;
+use crate::runtime::quic::{Channel, PeerState};
+
+/// How often partitions with puts in flight look for late slots.
+const TICK_EVERY: Duration = Duration::from_millis(5);
+/// First byte of a frame about storage.
+const FRAME_STORAGE: u8 = 1;
+/// First byte of a frame between a leader and a reader in another datacenter.
+const FRAME_FOLLOW: u8 = 2;
+
+/// How the node reaches others. The transport, in a node; a direct call, in tests.
+pub trait Wire: Send + Sync + 'static {
+    /// Sends a frame made of `parts`; false if it can't be sent now.
+    fn send(&self, to: NodeId, channel: Channel, parts: Vec<Bytes>) -> bool;
+}
+
+/// What the logs need to know of their node.
+#[derive(Clone, Debug)]
+pub struct LogSettings {
+    /// This node.
+    pub node: NodeId,
+    /// Bounds of each partition.
+    pub limits: PartitionLimits,
+    /// Most bytes put but not committed, for each partition.
+    pub pending_size_bytes_max: usize,
+    /// Broken rules, for tests.
+    pub mutations: Mutations,
+}
+
+/// All partitions this node leads, follows or takes over, and its store.
+pub struct Logs {
+    settings: LogSettings,
+    clock: Clock,
+    runtime: Handle,
+    wire: Arc<dyn Wire>,
+    store: Option<Arc<StoreHandle>>,
+    groups: RwLock<BTreeMap<GroupId, Arc<Group>>>,
+    owned: RwLock<HashMap<PartitionId, Arc<PartitionLog>>>,
+    followers: Followers,
+    pending: Pending,
+    /// Partitions with something in flight, and the bell that wakes the ticker for the first.
+    active: Mutex<BTreeSet<PartitionId>>,
+    activated: Notify,
+}
+
+/// Locks a mutex whose holders never panic halfway through a change.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Logs {
+    /// Starts with no partitions. `store` is the disk of this node, if it has the storage role.
+    pub fn start(
+        settings: LogSettings,
+        clock: Clock,
+        wire: Arc<dyn Wire>,
+        store: Option<Arc<StoreHandle>>,
+    ) -> Arc<Self> {
+        let logs = Arc::new(Self {
+            settings,
+            clock,
+            runtime: Handle::current(),
+            wire,
+            store,
+            groups: RwLock::default(),
+            owned: RwLock::default(),
+            followers: Followers::default(),
+            pending: Pending::default(),
+            active: Mutex::default(),
+            activated: Notify::new(),
+        });
+        if let Some(store) = &logs.store {
+            store.attach(&logs);
+        }
+        let ticker = Arc::downgrade(&logs);
+        logs.runtime.spawn(async move {
+            while let Some(logs) = ticker.upgrade() {
+                logs.tick_active().await;
+            }
+        });
+        let takeovers = Arc::downgrade(&logs);
+        logs.runtime.spawn(async move {
+            let mut interval = tokio::time::interval(takeovers::TICK_EVERY);
+            loop {
+                interval.tick().await;
+                let Some(logs) = takeovers.upgrade() else { return };
+                logs.tick_takeovers();
+                logs.followers.renew(&logs);
+            }
+        });
+        logs
+    }
+
+    /// Takes a group's configuration from the metadata log.
+    pub fn on_group(self: &Arc<Self>, config: GroupConfig) {
+        let group = self.group_entry(&config);
+        if !group.adopt(&config) {
+            return;
+        }
+        if let Some(store) = &self.store
+            && config.slot_of(self.settings.node).is_some()
+        {
+            store.on_config(config.clone());
+        }
+        for log in self.owned_logs() {
+            if log.ownership().group == config.group {
+                self.on_group_changed(&log, &config);
+            }
+        }
+    }
+
+    /// Takes partitions over, or stops leading them, as the metadata log decided (rule T1).
+    pub fn on_ownership(self: &Arc<Self>, owned: Vec<Ownership>, lost: &[PartitionId]) {
+        for partition in lost {
+            let log = self.owned.write().unwrap_or_else(PoisonError::into_inner).remove(partition);
+            if let Some(log) = log {
+                log.stop();
+            }
+        }
+        let mut begun = Vec::with_capacity(owned.len());
+        for ownership in owned {
+            let Some(group) = self.group(ownership.group) else { continue };
+            let previous = self.owned_log(ownership.partition);
+            if previous
+                .as_ref()
+                .is_some_and(|log| log.ownership().generation >= ownership.generation)
+            {
+                continue;
+            }
+            if let Some(previous) = previous {
+                previous.stop();
+            }
+            let log = PartitionLog::new(self, group, ownership);
+            self.owned
+                .write()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(log.ownership().partition, Arc::clone(&log));
+            begun.push(log);
+        }
+        self.begin_takeovers(&begun);
+    }
+
+    /// Frees a deleted topic's partition on this node's disk.
+    pub fn forget(&self, partition: PartitionId) {
+        if let Some(store) = &self.store {
+            store.forget(partition);
+        }
+        self.followers.forget(partition);
+    }
+
+    /// The log of a partition that this node leads and serves.
+    pub fn led(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {
+        self.owned_log(partition).filter(|log| log.is_serving())
+    }
+
+    /// All partitions owned by this node, served or being taken over.
+    pub fn owned_logs(&self) -> Vec<Arc<PartitionLog>> {
+        self.owned.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// A partition led by `leader` whose committed records this node serves to readers nearby.
+    pub fn followed(
+        self: &Arc<Self>,
+        ownership: Ownership,
+        leader: NodeId,
+    ) -> Option<Arc<FollowerLog>> {
+        let group = self.group(ownership.group)?;
+        Some(self.followers.get(self, group, ownership, leader))
+    }
+
+    /// The disk of this node.
+    pub fn store(&self) -> Option<&Arc<StoreHandle>> {
+        self.store.as_ref()
+    }
+
+    /// Slots of `group` that are taken for dead here, and their latencies.
+    pub fn group(&self, group: GroupId) -> Option<Arc<Group>> {
+        self.groups.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
+    }
+
+    /// Takes a frame from another node.
+    pub fn on_frame(self: &Arc<Self>, from: NodeId, frame: Bytes) {
+        let Some((&kind, _)) = frame.split_first() else { return };
+        let body = frame.slice(1..);
+        match kind {
+            FRAME_STORAGE => match StorageMessage::decode(body) {
+                Ok(message) => self.on_message(from, message),
+                Err(error) => tracing::warn!(%from, %error, "storage message refused"),
+            },
+            FRAME_FOLLOW => match FollowMessage::decode(body) {
+                Ok(message) => self.on_follow_message(from, message),
+                Err(error) => tracing::warn!(%from, %error, "follow message refused"),
+            },
+            _ => tracing::warn!(%from, kind, "frame of unknown kind refused"),
+        }
+    }
+
+    /// Learns that a node can or cannot be reached.
+    pub fn on_peer(&self, node: NodeId, state: PeerState) {
+        let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
+        for group in groups.values() {
+            group.on_peer(self.now(), node, state == PeerState::Up);
+        }
+    }
+
+    /// Takes a message about storage, from another node or from this one.
+    fn on_message(self: &Arc<Self>, from: NodeId, message: StorageMessage) {
+        match message {
+            StorageMessage::PutReplies(replies) => {
+                for reply in replies {
+                    if let Some(log) = self.owned_log(reply.key.partition) {
+                        log.on_put_reply(from, reply);
+                    }
+                }
+            }
+            StorageMessage::FenceReadReply { reply, .. } => self.on_fence_reply(from, reply),
+            StorageMessage::ReadReply { tag, reply } if !StoreHandle::owns_tag(tag) => {
+                self.on_read_reply(from, tag, reply);
+            }
+            request => {
+                if let Some(store) = &self.store {
+                    store.on_message(from, request);
+                }
+            }
+        }
+    }
+
+    /// Sends a message to a node, which may be this one.
+    fn deliver(self: &Arc<Self>, to: NodeId, message: StorageMessage) -> bool {
+        if to == self.settings.node {
+            self.on_message(to, message);
+            return true;
+        }
+        let channel = match &message {
+            StorageMessage::Put(_) | StorageMessage::PutReplies(_) | StorageMessage::Beacons(_) => {
+                Channel::Put
+            }
+            StorageMessage::FenceRead { .. } | StorageMessage::FenceReadReply { .. } => {
+                Channel::Control
+            }
+            StorageMessage::Read { .. } | StorageMessage::ReadReply { .. } => Channel::Read,
+            StorageMessage::SyncPull { .. } | StorageMessage::SyncPage { .. } => Channel::Bulk,
+        };
+        self.wire.send(to, channel, tagged(FRAME_STORAGE, message.encode()))
+    }
+
+    fn deliver_follow(&self, to: NodeId, message: &FollowMessage) -> bool {
+        self.wire.send(to, Channel::Control, tagged(FRAME_FOLLOW, vec![message.encode()]))
+    }
+
+    /// Tells every slot of a group how far its partitions are.
+    fn send_beacons(self: &Arc<Self>, group: &Group, beacons: Vec<Beacon>) {
+        if beacons.is_empty() {
+            return;
+        }
+        for slot in &group.config().slots {
+            self.deliver(slot.node, StorageMessage::Beacons(beacons.clone()));
+        }
+    }
+
+    fn activate(&self, partition: PartitionId) {
+        if lock(&self.active).insert(partition) {
+            self.activated.notify_one();
+        }
+    }
+
+    /// Ticks all active partitions, or waits until there is one.
+    async fn tick_active(self: &Arc<Self>) {
+        let active: Vec<PartitionId> = lock(&self.active).iter().copied().collect();
+        if active.is_empty() {
+            self.activated.notified().await;
+            return;
+        }
+        tokio::time::sleep(TICK_EVERY).await;
+        let mut beacons: BTreeMap<GroupId, Vec<Beacon>> = BTreeMap::new();
+        for partition in active {
+            let log = self.owned_log(partition);
+            let busy = log.as_ref().is_some_and(|log| {
+                let out = beacons.entry(log.ownership().group).or_default();
+                log.tick(out)
+            });
+            if !busy {
+                lock(&self.active).remove(&partition);
+                // Work that came between the tick and the removal has rung the bell for nothing.
+                if log.is_some_and(|log| log.has_work()) {
+                    self.activate(partition);
+                }
+            }
+        }
+        for (group, beacons) in beacons {
+            if let Some(group) = self.group(group) {
+                self.send_beacons(&group, beacons);
+            }
+        }
+    }
+
+    fn owned_log(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {
+        self.owned.read().unwrap_or_else(PoisonError::into_inner).get(&partition).cloned()
+    }
+
+    fn group_entry(&self, config: &GroupConfig) -> Arc<Group> {
+        let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
+        let node = self.settings.node;
+        Arc::clone(groups.entry(config.group).or_insert_with(|| Arc::new(Group::new(node, config))))
+    }
+
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+}
+
+fn tagged(kind: u8, parts: Vec<Bytes>) -> Vec<Bytes> {
+    let mut tagged = Vec::with_capacity(parts.len() + 1);
+    let mut head = BytesMut::with_capacity(1);
+    head.put_u8(kind);
+    tagged.push(head.freeze());
+    tagged.extend(parts);
+    tagged
+}

@@ -1,0 +1,108 @@
+//! A storage group as this node sees it: its configuration, and which slots are well.
+
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use meridian_base::env::Instant;
+use meridian_base::id::NodeId;
+use meridian_base::topology::{GroupConfig, SLOT_COUNT_MAX, Slot, SlotSet};
+use meridian_storage::placement::SlotHealth;
+
+use super::health::SlotWatch;
+use super::lock;
+
+/// A storage group as this node sees it.
+#[derive(Debug)]
+pub struct Group {
+    node: NodeId,
+    config: RwLock<GroupConfig>,
+    watches: Mutex<[SlotWatch; SLOT_COUNT_MAX]>,
+}
+
+impl Group {
+    pub(super) fn new(node: NodeId, config: &GroupConfig) -> Self {
+        // Version 0 is older than any the metadata log gives, so that the first one is adopted.
+        let unknown =
+            GroupConfig { version: meridian_base::id::ConfigVersion::new(0), ..config.clone() };
+        let watches = Mutex::new(std::array::from_fn(|_| SlotWatch::new()));
+        Self { node, config: RwLock::new(unknown), watches }
+    }
+
+    /// Takes a newer configuration; false if it is not newer.
+    pub(super) fn adopt(&self, config: &GroupConfig) -> bool {
+        let mut current = self.config.write().unwrap_or_else(PoisonError::into_inner);
+        let newer = config.version > current.version;
+        if newer {
+            *current = config.clone();
+        }
+        newer
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> GroupConfig {
+        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The node that fills `slot`.
+    pub(super) fn node_of(&self, slot: Slot) -> Option<NodeId> {
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        config.slot(slot).map(|slot| slot.node)
+    }
+
+    /// The slot that `node` fills.
+    pub(super) fn slot_of(&self, node: NodeId) -> Option<Slot> {
+        self.config.read().unwrap_or_else(PoisonError::into_inner).slot_of(node)
+    }
+
+    /// The slot of this node.
+    pub(super) fn own_slot(&self) -> Option<Slot> {
+        self.slot_of(self.node)
+    }
+
+    /// Which slots are taken for dead, and how long each may take.
+    pub fn health(&self, now: Instant) -> SlotHealth {
+        let mut watches = lock(&self.watches);
+        let mut suspect = SlotSet::EMPTY;
+        let mut hedge_after = [Duration::ZERO; SLOT_COUNT_MAX];
+        for (index, watch) in watches.iter_mut().enumerate() {
+            hedge_after[index] = watch.hedge_after();
+            if watch.is_suspect(now) {
+                suspect.insert(Slot::new(index as u8));
+            }
+        }
+        SlotHealth { suspect, hedge_after }
+    }
+
+    pub(super) fn on_sent(&self, now: Instant, slot: Slot) {
+        lock(&self.watches)[slot.index()].on_sent(now);
+    }
+
+    pub(super) fn on_answer(&self, slot: Slot, took: Option<Duration>) {
+        lock(&self.watches)[slot.index()].on_answer(took);
+    }
+
+    pub(super) fn on_peer(&self, now: Instant, node: NodeId, reachable: bool) {
+        if let Some(slot) = self.slot_of(node) {
+            lock(&self.watches)[slot.index()].on_reachable(now, reachable);
+        }
+    }
+
+    /// Slots in the order to read from: this node's own, its datacenter's, then the others;
+    /// `first` (the one that served last) before its neighbours.
+    pub(super) fn reading_order(&self, now: Instant, first: Option<Slot>) -> Vec<(Slot, NodeId)> {
+        let config = self.config();
+        let own = config.slot_of(self.node);
+        let home = own.map(|slot| config.geometry.datacenter_of(slot));
+        let suspect = self.health(now).suspect;
+        let mut order: Vec<Slot> = config.geometry.slots().iter().collect();
+        order.sort_by_key(|slot| {
+            (
+                suspect.contains(*slot),
+                Some(config.geometry.datacenter_of(*slot)) != home,
+                Some(*slot) != first,
+                Some(*slot) != own,
+            )
+        });
+        order.into_iter().filter_map(|slot| Some((slot, config.slot(slot)?.node))).collect()
+    }
+}

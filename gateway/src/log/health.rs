@@ -1,0 +1,142 @@
+//! How fast a node's slot answers, and when it is taken for dead (rule L4).
+
+use std::time::Duration;
+
+use meridian_base::env::Instant;
+
+/// A slot is never hedged around sooner than this.
+const HEDGE_AFTER_MIN: Duration = Duration::from_millis(5);
+/// Nor later: a slot that got used to being slow is still worth a hedge.
+const HEDGE_AFTER_MAX: Duration = Duration::from_secs(1);
+/// Assumed before anything was measured.
+const HEDGE_AFTER_UNKNOWN: Duration = Duration::from_millis(100);
+/// A slot that was sent something and said nothing for this long (or ten times its usual time) is
+/// suspect.
+const SILENT_AFTER_MIN: Duration = Duration::from_millis(500);
+/// After this long a suspect slot is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+const SAMPLE_COUNT: usize = 64;
+/// The 95th percentile is worked out anew after this many samples.
+const SAMPLES_PER_UPDATE: usize = 16;
+
+/// What is known of one slot.
+#[derive(Debug)]
+pub(super) struct SlotWatch {
+    samples: [Duration; SAMPLE_COUNT],
+    sample_count: usize,
+    percentile_95: Option<Duration>,
+    /// When the oldest unanswered put was sent.
+    waiting_since: Option<Instant>,
+    suspect_since: Option<Instant>,
+    reachable: bool,
+}
+
+impl SlotWatch {
+    pub(super) fn new() -> Self {
+        Self {
+            samples: [Duration::ZERO; SAMPLE_COUNT],
+            sample_count: 0,
+            percentile_95: None,
+            waiting_since: None,
+            suspect_since: None,
+            reachable: true,
+        }
+    }
+
+    pub(super) fn on_sent(&mut self, now: Instant) {
+        self.waiting_since.get_or_insert(now);
+    }
+
+    pub(super) fn on_answer(&mut self, took: Option<Duration>) {
+        self.waiting_since = None;
+        self.suspect_since = None;
+        let Some(took) = took else { return };
+        self.samples[self.sample_count % SAMPLE_COUNT] = took;
+        self.sample_count += 1;
+        if self.sample_count.is_multiple_of(SAMPLES_PER_UPDATE) {
+            let mut sorted = self.samples;
+            let known = &mut sorted[..self.sample_count.min(SAMPLE_COUNT)];
+            known.sort_unstable();
+            self.percentile_95 = known.get(known.len() * 95 / 100).copied();
+        }
+    }
+
+    pub(super) fn on_reachable(&mut self, now: Instant, reachable: bool) {
+        self.reachable = reachable;
+        self.waiting_since = None;
+        self.suspect_since = (!reachable).then_some(now);
+    }
+
+    /// max(2 x the 95th percentile, 5 ms).
+    pub(super) fn hedge_after(&self) -> Duration {
+        self.percentile_95.map_or(HEDGE_AFTER_UNKNOWN, |usual| {
+            (usual * 2).clamp(HEDGE_AFTER_MIN, HEDGE_AFTER_MAX)
+        })
+    }
+
+    /// Whether nothing new should be sent here.
+    pub(super) fn is_suspect(&mut self, now: Instant) -> bool {
+        if !self.reachable {
+            return true;
+        }
+        let patience =
+            self.percentile_95.map_or(SILENT_AFTER_MIN, |usual| (usual * 10).max(SILENT_AFTER_MIN));
+        if self.waiting_since.is_some_and(|since| now.since(since) > patience) {
+            self.waiting_since = None;
+            self.suspect_since = Some(now);
+        }
+        match self.suspect_since {
+            Some(since) if now.since(since) < RETRY_AFTER => true,
+            _ => {
+                self.suspect_since = None;
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_micros(ms * 1000)
+    }
+
+    #[test]
+    fn hedges_after_twice_the_usual_time() {
+        let mut watch = SlotWatch::new();
+        assert_eq!(watch.hedge_after(), HEDGE_AFTER_UNKNOWN);
+        for _ in 0..SAMPLE_COUNT {
+            watch.on_answer(Some(Duration::from_millis(20)));
+        }
+        assert_eq!(watch.hedge_after(), Duration::from_millis(40));
+        for _ in 0..SAMPLE_COUNT {
+            watch.on_answer(Some(Duration::from_micros(300)));
+        }
+        assert_eq!(watch.hedge_after(), HEDGE_AFTER_MIN);
+    }
+
+    #[test]
+    fn silence_makes_suspect_and_an_answer_clears() {
+        let mut watch = SlotWatch::new();
+        watch.on_sent(at(0));
+        watch.on_sent(at(400));
+        assert!(!watch.is_suspect(at(500)));
+        assert!(watch.is_suspect(at(501)));
+        assert!(watch.is_suspect(at(1500)));
+        assert!(!watch.is_suspect(at(1501)), "tried again after a second");
+        watch.on_sent(at(1600));
+        watch.on_answer(None);
+        assert!(!watch.is_suspect(at(9000)));
+    }
+
+    #[test]
+    fn an_unreachable_slot_is_suspect_until_it_is_back() {
+        let mut watch = SlotWatch::new();
+        watch.on_reachable(at(0), false);
+        assert!(watch.is_suspect(at(60_000)));
+        watch.on_reachable(at(60_001), true);
+        assert!(!watch.is_suspect(at(60_001)));
+    }
+}

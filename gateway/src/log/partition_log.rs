@@ -1,0 +1,458 @@
+//! A partition that this node owns: being taken over, led, or stopped.
+
+use std::sync::atomic::AtomicU8;
+use std::sync::{Arc, Mutex, Weak};
+
+use bytes::Bytes;
+use meridian_base::env::Instant;
+use meridian_base::id::{GroupId, NodeId, PartitionId};
+use meridian_base::position::{Generation, LeaderEpoch, Offset};
+use meridian_base::topology::{GroupConfig, Slot};
+use meridian_storage::leader::LossCause;
+use meridian_storage::lineage::Lineage;
+use meridian_storage::message::{Beacon, CommitMark, PutReply, StorageMessage};
+use meridian_storage::placement::SlotHealth;
+use meridian_storage::takeover::Takeover;
+use tokio::sync::{Notify, oneshot};
+
+use super::follower::{FollowMessage, FollowerSet};
+use super::group::Group;
+use super::reader::{ReadFailed, ReadView};
+use super::{Logs, lock};
+use crate::partition::{
+    Appended, Partition, PartitionOutput, ProduceError, RecordBatch, Retention,
+};
+
+/// Who waits for a produce request.
+pub type Waiter = oneshot::Sender<Result<Appended, ProduceError>>;
+/// No slot served a read last.
+const NO_SLOT: u8 = u8::MAX;
+
+/// What the metadata log says of a partition this node owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ownership {
+    /// The partition.
+    pub partition: PartitionId,
+    /// Where its blobs are.
+    pub group: GroupId,
+    /// The ownership's number.
+    pub generation: Generation,
+    /// The epoch clients see.
+    pub leader_epoch: LeaderEpoch,
+    /// Datacenters a record must be in before it is acknowledged (`min.insync.datacenters`).
+    pub datacenter_count_min: usize,
+}
+
+/// What a fetch returns.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// Whole record batches, in pieces; may begin before the offset asked for.
+    pub records: Vec<Bytes>,
+    /// Offset after the last committed record.
+    pub high_watermark: Offset,
+    /// Offset up to which all transactions are decided.
+    pub last_stable_offset: Offset,
+    /// First offset that can be read.
+    pub log_start_offset: Offset,
+}
+
+/// Why a fetch failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FetchError {
+    /// The offset is not in the log.
+    #[error("offset {offset} is not in the log ({log_start_offset} to {high_watermark})")]
+    OutOfRange {
+        /// The offset asked for.
+        offset: Offset,
+        /// First offset that can be read.
+        log_start_offset: Offset,
+        /// Offset after the last committed record.
+        high_watermark: Offset,
+    },
+    /// This node does not serve the partition now.
+    #[error("this node does not lead the partition (any more); look the leader up")]
+    NotLeader,
+    /// No reachable slot could give the records now.
+    #[error("no reachable disk could give the records now; retry")]
+    Unavailable,
+}
+
+impl From<ReadFailed> for FetchError {
+    fn from(_: ReadFailed) -> Self {
+        Self::Unavailable
+    }
+}
+
+pub(super) enum Role {
+    TakingOver(Box<Takeover>),
+    Leading(Box<Partition<Waiter>>),
+    Stopped,
+}
+
+pub(super) struct Inner {
+    pub(super) role: Role,
+    readers: Vec<Weak<Notify>>,
+    followers: FollowerSet,
+}
+
+/// A partition that this node owns.
+pub struct PartitionLog {
+    logs: Weak<Logs>,
+    pub(super) group: Arc<Group>,
+    ownership: Ownership,
+    pub(super) inner: Mutex<Inner>,
+    /// The slot that served the last read from disk.
+    last_slot: AtomicU8,
+}
+
+impl PartitionLog {
+    pub(super) fn new(logs: &Arc<Logs>, group: Arc<Group>, ownership: Ownership) -> Arc<Self> {
+        Arc::new(Self {
+            logs: Arc::downgrade(logs),
+            group,
+            ownership,
+            inner: Mutex::new(Inner {
+                role: Role::Stopped,
+                readers: Vec::new(),
+                followers: FollowerSet::default(),
+            }),
+            last_slot: AtomicU8::new(NO_SLOT),
+        })
+    }
+
+    /// What the metadata log says of it.
+    pub fn ownership(&self) -> Ownership {
+        self.ownership
+    }
+
+    /// Whether clients may be served.
+    pub fn is_serving(&self) -> bool {
+        matches!(&lock(&self.inner).role, Role::Leading(partition) if partition.is_serving())
+    }
+
+    /// Appends batches. The receiver is answered when they are committed, or at once if refused; if
+    /// it is dropped unanswered, the node is going down and the outcome is in doubt.
+    pub fn produce(
+        self: &Arc<Self>,
+        batches: Vec<RecordBatch>,
+    ) -> oneshot::Receiver<Result<Appended, ProduceError>> {
+        let (waiter, answer) = oneshot::channel();
+        let mut waiter = Some(waiter);
+        self.act(|partition, now, health, out| {
+            if let Some(waiter) = waiter.take() {
+                partition.produce(now, health, batches, waiter, out);
+            }
+        });
+        if let Some(waiter) = waiter {
+            let error = meridian_storage::leader::PutError::Lost;
+            let _client_is_gone = waiter.send(Err(error.into()));
+        }
+        answer
+    }
+
+    /// Reads from `from` on, at least one whole batch if there is any. Does not wait for more.
+    pub async fn fetch(&self, from: Offset, size_bytes_max: usize) -> Result<Fetched, FetchError> {
+        let logs = self.logs.upgrade().ok_or(FetchError::NotLeader)?;
+        let (view, cached) = {
+            let inner = lock(&self.inner);
+            let Role::Leading(partition) = &inner.role else { return Err(FetchError::NotLeader) };
+            let view = view_of(partition).ok_or(FetchError::NotLeader)?;
+            (view, partition.tail().read(from, size_bytes_max))
+        };
+        view.check(from)?;
+        let records = match cached {
+            Some(records) => records,
+            None => {
+                let (partition, last) = (self.ownership.partition, &self.last_slot);
+                logs.read_records(&self.group, partition, &view, from, size_bytes_max, last).await?
+            }
+        };
+        // What was read may be void if a newer leader took over meanwhile; the view it was read
+        // by is a committed prefix all the same.
+        Ok(view.fetched(records))
+    }
+
+    /// Offset after the last committed record.
+    pub fn high_watermark(&self) -> Offset {
+        self.with(Offset::ZERO, Partition::high_watermark)
+    }
+
+    /// First offset that can be read.
+    pub fn log_start_offset(&self) -> Offset {
+        self.with(Offset::ZERO, |partition| partition.leader().log_start_offset())
+    }
+
+    /// The epoch clients see.
+    pub fn leader_epoch(&self) -> LeaderEpoch {
+        self.ownership.leader_epoch
+    }
+
+    /// The epoch asked for, or the greatest below it, and where it ends.
+    pub fn end_of_epoch(&self, epoch: LeaderEpoch) -> Option<(LeaderEpoch, Offset)> {
+        self.with(None, |partition| {
+            partition.leader().lineage().end_of_epoch(epoch, partition.high_watermark())
+        })
+    }
+
+    /// Bytes of all records in the log.
+    pub fn size_bytes(&self) -> u64 {
+        self.with(0, |partition| partition.state().size_bytes())
+    }
+
+    /// Number of idempotent producers remembered.
+    pub fn producer_count(&self) -> usize {
+        self.with(0, |partition| partition.state().producers.count())
+    }
+
+    /// Rings `bell` whenever more can be read, or nothing more will come from here. Register, look
+    /// again, then wait.
+    pub fn notify_on_progress(&self, bell: &Arc<Notify>) {
+        let readers = &mut lock(&self.inner).readers;
+        let same = |reader: &Weak<Notify>| std::ptr::eq(reader.as_ptr(), Arc::as_ptr(bell));
+        if !readers.iter().any(same) {
+            readers.retain(|reader| reader.strong_count() > 0);
+            readers.push(Arc::downgrade(bell));
+        }
+    }
+
+    /// The first batch that holds a record at or after `timestamp_ms`: its largest timestamp, its
+    /// base offset and its bytes.
+    pub async fn batch_for_timestamp(
+        &self,
+        timestamp_ms: i64,
+    ) -> Result<Option<crate::partition::BatchSlice>, FetchError> {
+        let seek = |partition: &Partition<Waiter>| {
+            let from = partition.state().seek_timestamp(timestamp_ms)?;
+            Some(from.max(partition.leader().log_start_offset()))
+        };
+        let Some(mut from) = self.with(None, seek) else { return Ok(None) };
+        while from < self.high_watermark() {
+            let fetched = self.fetch(from, 1 << 20).await?;
+            let records = Bytes::from(fetched.records.concat());
+            let base_offset = base_offset_of(&records).unwrap_or(from);
+            let batches = crate::partition::batches_in(base_offset, records)
+                .map_err(|_| FetchError::Unavailable)?;
+            if let Some(found) = batches.iter().find(|b| b.max_timestamp_ms >= timestamp_ms) {
+                return Ok(Some(found.clone()));
+            }
+            let Some(last) = batches.last() else { break };
+            from = last.last_offset.advance(1);
+        }
+        Ok(None)
+    }
+
+    /// Makes `before` the first offset that can be read; returns the log start.
+    pub async fn delete_records(self: &Arc<Self>, before: Offset) -> Result<Offset, ProduceError> {
+        let bell = Arc::new(Notify::new());
+        self.notify_on_progress(&bell);
+        self.act(|partition, now, health, out| partition.trim(now, health, before, out))
+            .unwrap_or(Err(ProduceError::InDoubt))?;
+        while self.log_start_offset() < before {
+            if !self.is_serving() {
+                return Err(ProduceError::InDoubt);
+            }
+            bell.notified().await;
+        }
+        Ok(self.log_start_offset())
+    }
+
+    /// Moves the log start past what `retention` no longer keeps.
+    pub fn retain(self: &Arc<Self>, retention: &Retention) {
+        self.act(|partition, now, health, out| {
+            let high_watermark = partition.high_watermark();
+            let before = partition.state().expired_before(retention);
+            if let Some(before) = before.filter(|before| *before <= high_watermark)
+                && let Err(error) = partition.trim(now, health, before, out)
+            {
+                tracing::debug!(%error, "retention waits");
+            }
+        });
+    }
+
+    /// Changes `min.insync.datacenters`.
+    pub fn set_datacenter_count_min(self: &Arc<Self>, datacenter_count_min: usize) {
+        self.act(|partition, _, _, _| {
+            partition.leader_mut().set_datacenter_count_min(datacenter_count_min);
+        });
+    }
+
+    /// Stops for good: the metadata log named another leader, or the topic is gone.
+    pub(super) fn stop(self: &Arc<Self>) {
+        let mut out = Vec::new();
+        {
+            let mut inner = lock(&self.inner);
+            if let Role::Leading(partition) = &mut inner.role {
+                partition.stop(&mut out);
+            }
+            inner.role = Role::Stopped;
+        }
+        self.carry_out(out, None);
+        self.wake_readers();
+    }
+
+    /// Runs `decide` on the partition if it is led here, then carries out what it decided.
+    pub(super) fn act<R>(
+        self: &Arc<Self>,
+        decide: impl FnOnce(
+            &mut Partition<Waiter>,
+            Instant,
+            &SlotHealth,
+            &mut Vec<PartitionOutput<Waiter>>,
+        ) -> R,
+    ) -> Option<R> {
+        let logs = self.logs.upgrade()?;
+        let now = logs.now();
+        let health = self.group.health(now);
+        let mut out = Vec::new();
+        let (result, has_work) = {
+            let mut inner = lock(&self.inner);
+            let Role::Leading(partition) = &mut inner.role else { return None };
+            let result = decide(partition, now, &health, &mut out);
+            (result, partition.has_work())
+        };
+        if has_work {
+            logs.activate(self.ownership.partition);
+        }
+        self.carry_out(out, None);
+        Some(result)
+    }
+
+    /// Ticks; beacons go into `beacons` instead of out. Returns whether there is more to do.
+    pub(super) fn tick(self: &Arc<Self>, beacons: &mut Vec<Beacon>) -> bool {
+        let Some(logs) = self.logs.upgrade() else { return false };
+        let now = logs.now();
+        let health = self.group.health(now);
+        let mut out = Vec::new();
+        let has_work = {
+            let mut inner = lock(&self.inner);
+            let Role::Leading(partition) = &mut inner.role else { return false };
+            partition.tick(now, &health, &mut out);
+            partition.has_work()
+        };
+        self.carry_out(out, Some(beacons));
+        has_work
+    }
+
+    pub(super) fn has_work(&self) -> bool {
+        self.with(false, Partition::has_work)
+    }
+
+    pub(super) fn on_put_reply(self: &Arc<Self>, from: NodeId, reply: PutReply) {
+        let Some(slot) = self.group.slot_of(from) else { return };
+        let took = self
+            .act(|partition, now, health, out| partition.on_reply(now, health, slot, reply, out));
+        self.group.on_answer(slot, took.flatten());
+    }
+
+    pub(super) fn on_config(self: &Arc<Self>, config: GroupConfig) {
+        self.act(|partition, now, health, out| partition.on_config(now, health, config, out));
+    }
+
+    /// Adds a reader in another datacenter; returns what it is to know at once.
+    pub(super) fn follow(&self, now: Instant, follower: NodeId) -> Option<FollowMessage> {
+        let mut inner = lock(&self.inner);
+        let Role::Leading(partition) = &inner.role else { return None };
+        let view = view_of(partition)?;
+        inner.followers.add(now, follower);
+        Some(FollowMessage::progress(self.ownership.partition, &view, true))
+    }
+
+    /// Carries out what a partition decided. Called without its lock.
+    pub(super) fn carry_out(
+        self: &Arc<Self>,
+        outputs: Vec<PartitionOutput<Waiter>>,
+        mut beacons: Option<&mut Vec<Beacon>>,
+    ) {
+        let Some(logs) = self.logs.upgrade() else { return };
+        let mut progress: Option<CommitMark> = None;
+        for output in outputs {
+            match output {
+                PartitionOutput::Put { slot, put } => self.send_put(&logs, slot, put),
+                PartitionOutput::Answer { waiter, result } => {
+                    let _client_is_gone = waiter.send(result);
+                }
+                PartitionOutput::Progress(mark) => progress = Some(mark),
+                PartitionOutput::Beacon(beacon) => match beacons.as_deref_mut() {
+                    Some(beacons) => beacons.push(beacon),
+                    None => logs.send_beacons(&self.group, vec![beacon]),
+                },
+                PartitionOutput::Lost(cause) => self.on_lost(cause),
+            }
+        }
+        if progress.is_some() {
+            self.wake_readers();
+            self.tell_followers(&logs);
+        }
+    }
+
+    fn send_put(&self, logs: &Arc<Logs>, slot: Slot, put: meridian_storage::message::Put) {
+        let Some(node) = self.group.node_of(slot) else { return };
+        self.group.on_sent(logs.now(), slot);
+        // A put that can't be sent is hedged around like one that is late.
+        let _hedged_if_lost = logs.deliver(node, StorageMessage::Put(put));
+    }
+
+    fn on_lost(&self, cause: LossCause) {
+        let Ownership { partition, generation, .. } = self.ownership;
+        match cause {
+            LossCause::Fenced { by } => {
+                tracing::info!(?partition, %generation, %by, "fenced by a newer leader");
+            }
+            LossCause::Conflict { point } => {
+                tracing::error!(?partition, %point, "a slot holds other bytes under our key; stopped");
+            }
+        }
+        lock(&self.inner).role = Role::Stopped;
+        self.wake_readers();
+    }
+
+    fn wake_readers(&self) {
+        for reader in &lock(&self.inner).readers {
+            if let Some(bell) = reader.upgrade() {
+                bell.notify_one();
+            }
+        }
+    }
+
+    fn tell_followers(&self, logs: &Arc<Logs>) {
+        let (followers, message) = {
+            let mut inner = lock(&self.inner);
+            if inner.followers.is_empty() {
+                return;
+            }
+            let Role::Leading(partition) = &inner.role else { return };
+            let Some(view) = view_of(partition) else { return };
+            let message = FollowMessage::progress(self.ownership.partition, &view, false);
+            (inner.followers.current(logs.now()), message)
+        };
+        for follower in followers {
+            logs.deliver_follow(follower, &message);
+        }
+    }
+
+    fn with<R>(&self, otherwise: R, look: impl FnOnce(&Partition<Waiter>) -> R) -> R {
+        match &lock(&self.inner).role {
+            Role::Leading(partition) => look(partition),
+            Role::TakingOver(_) | Role::Stopped => otherwise,
+        }
+    }
+}
+
+/// What may be read, and where it lies; `None` before the partition is served.
+fn view_of(partition: &Partition<Waiter>) -> Option<ReadView> {
+    if !partition.is_serving() {
+        return None;
+    }
+    let leader = partition.leader();
+    Some(ReadView {
+        lineage: Lineage::clone(leader.lineage()),
+        mark: leader.mark()?,
+        log_start_offset: leader.log_start_offset(),
+        leader_epoch: partition.leader_epoch(),
+    })
+}
+
+fn base_offset_of(records: &Bytes) -> Option<Offset> {
+    let bytes = records.first_chunk::<8>()?;
+    Some(Offset::new(i64::from_be_bytes(*bytes)))
+}

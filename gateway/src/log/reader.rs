@@ -1,0 +1,186 @@
+//! Reads blobs from the slots, nearest first.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use meridian_base::id::{NodeId, PartitionId};
+use meridian_base::position::{LeaderEpoch, Offset};
+use meridian_base::topology::Slot;
+use meridian_storage::blob::{Blob, BlobKind};
+use meridian_storage::lineage::Lineage;
+use meridian_storage::message::{CommitMark, Read, ReadFrom, ReadReply, StorageMessage};
+use tokio::sync::oneshot;
+
+use super::group::Group;
+use super::partition_log::{FetchError, Fetched};
+use super::{Logs, lock};
+use crate::partition::{batches_in, take_batches};
+
+/// A slot that has not answered a read by then is passed over.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+
+/// No slot could give the blob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no reachable slot could give the blob")]
+pub(super) struct ReadFailed;
+
+/// What may be read of a partition, and where it lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ReadView {
+    pub(super) lineage: Lineage,
+    pub(super) mark: CommitMark,
+    pub(super) log_start_offset: Offset,
+    pub(super) leader_epoch: LeaderEpoch,
+}
+
+impl ReadView {
+    pub(super) fn check(&self, offset: Offset) -> Result<(), FetchError> {
+        let high_watermark = self.mark.high_watermark;
+        if offset < self.log_start_offset || offset > high_watermark {
+            let log_start_offset = self.log_start_offset;
+            return Err(FetchError::OutOfRange { offset, log_start_offset, high_watermark });
+        }
+        Ok(())
+    }
+
+    pub(super) fn fetched(&self, records: Vec<Bytes>) -> Fetched {
+        Fetched {
+            records,
+            high_watermark: self.mark.high_watermark,
+            last_stable_offset: self.mark.high_watermark,
+            log_start_offset: self.log_start_offset,
+        }
+    }
+
+    /// The read that brings the blob which holds `offset`.
+    fn request(
+        &self,
+        partition: PartitionId,
+        offset: Offset,
+        size_bytes_max: usize,
+    ) -> Option<Read> {
+        let holder = self.lineage.holder_of(offset)?;
+        Some(Read {
+            partition,
+            generation: holder.generation,
+            from: ReadFrom::Offset(offset),
+            last_step: holder.last_step.unwrap_or(self.mark.point.step),
+            size_bytes_max: u32::try_from(size_bytes_max).unwrap_or(u32::MAX),
+        })
+    }
+}
+
+enum Asker {
+    Future(oneshot::Sender<ReadReply>),
+    Takeover(PartitionId, Slot),
+}
+
+/// Reads that wait for an answer, by tag.
+#[derive(Default)]
+pub(super) struct Pending {
+    next_tag: AtomicU64,
+    asked: Mutex<HashMap<u64, Asker>>,
+}
+
+impl Pending {
+    fn register(&self, asker: Asker) -> u64 {
+        let tag = self.next_tag.fetch_add(1, Ordering::Relaxed);
+        lock(&self.asked).insert(tag, asker);
+        tag
+    }
+}
+
+impl Logs {
+    pub(super) fn next_tag(&self) -> u64 {
+        self.pending.next_tag.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Reads the batches from `from` on that one answer of a slot holds.
+    pub(super) async fn read_records(
+        self: &Arc<Self>,
+        group: &Group,
+        partition: PartitionId,
+        view: &ReadView,
+        from: Offset,
+        size_bytes_max: usize,
+        last_slot: &AtomicU8,
+    ) -> Result<Vec<Bytes>, ReadFailed> {
+        if from >= view.mark.high_watermark {
+            return Ok(Vec::new());
+        }
+        let request = view.request(partition, from, size_bytes_max).ok_or(ReadFailed)?;
+        let first = Slot::checked(last_slot.load(Ordering::Relaxed));
+        let (slot, blobs) = self.read_blobs(group, request, first).await?;
+        last_slot.store(slot.index() as u8, Ordering::Relaxed);
+        let mut batches = Vec::new();
+        for blob in blobs.into_iter().filter(|blob| blob.header.kind == BlobKind::Records) {
+            let payload = blob.payload.to_contiguous();
+            batches.extend(batches_in(blob.header.base_offset, payload).map_err(|error| {
+                tracing::error!(key = ?blob.key, %error, "a stored blob does not hold batches");
+                ReadFailed
+            })?);
+        }
+        Ok(take_batches(batches.iter(), from, size_bytes_max))
+    }
+
+    /// Asks slot after slot, nearest first, until one has the blob. Returns it with those that
+    /// follow it there.
+    pub(super) async fn read_blobs(
+        self: &Arc<Self>,
+        group: &Group,
+        request: Read,
+        first: Option<Slot>,
+    ) -> Result<(Slot, Vec<Blob>), ReadFailed> {
+        for (slot, node) in group.reading_order(self.now(), first) {
+            let (sender, answer) = oneshot::channel();
+            let tag = self.pending.register(Asker::Future(sender));
+            let sent = self.deliver(node, StorageMessage::Read { tag, request });
+            let reply = if sent {
+                tokio::time::timeout(ANSWER_WITHIN, answer).await.ok().and_then(Result::ok)
+            } else {
+                None
+            };
+            lock(&self.pending.asked).remove(&tag);
+            match reply {
+                Some(ReadReply::Blobs(blobs)) if !blobs.is_empty() => return Ok((slot, blobs)),
+                Some(ReadReply::Unreadable) => {
+                    tracing::warn!(?slot, %node, ?request, "a blob is unreadable; asking others");
+                }
+                _ => {}
+            }
+        }
+        Err(ReadFailed)
+    }
+
+    /// Reads a part of an in-doubt tail for a takeover.
+    pub(super) fn read_for_takeover(
+        self: &Arc<Self>,
+        partition: PartitionId,
+        slot: Slot,
+        node: NodeId,
+        request: Read,
+    ) {
+        let tag = self.pending.register(Asker::Takeover(partition, slot));
+        if !self.deliver(node, StorageMessage::Read { tag, request }) {
+            lock(&self.pending.asked).remove(&tag);
+        }
+    }
+
+    pub(super) fn on_read_reply(self: &Arc<Self>, from: NodeId, tag: u64, reply: ReadReply) {
+        let asker = lock(&self.pending.asked).remove(&tag);
+        match asker {
+            Some(Asker::Future(sender)) => {
+                let _reader_gave_up = sender.send(reply);
+            }
+            Some(Asker::Takeover(partition, slot)) => {
+                if let Some(log) = self.owned_log(partition) {
+                    self.on_takeover_read(&log, slot, reply);
+                }
+            }
+            None => tracing::trace!(%from, tag, "late answer to a read"),
+        }
+    }
+}

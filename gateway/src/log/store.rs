@@ -1,0 +1,226 @@
+//! The store of this node on its real disk: one thread writes and syncs, another reads.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
+
+use meridian_base::id::{Incarnation, NodeId, PartitionId};
+use meridian_base::topology::GroupConfig;
+use meridian_storage::config::StoreConfig;
+use meridian_storage::journal::{DiskOp, Identity, OpenError, execute};
+use meridian_storage::message::StorageMessage;
+use meridian_storage::store::{
+    Counters, DiskUsage, Origin, STORE_TAG, Standing, Store, StoreInput, StoreOutput,
+};
+
+use super::{Logs, lock};
+use crate::runtime::clock::Clock;
+use crate::runtime::disk::FolderDisk;
+
+const TICK_EVERY: Duration = Duration::from_millis(100);
+
+/// What a store needs to open its disk.
+#[derive(Clone, Debug)]
+pub struct StoreSettings {
+    /// The folder that is the disk.
+    pub folder: std::path::PathBuf,
+    /// Bounds.
+    pub config: StoreConfig,
+}
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreFailure {
+    /// The folder can't be used.
+    #[error("data folder: {0}")]
+    Folder(#[from] meridian_base::env::DiskError),
+    /// What is on the disk can't be used.
+    #[error("journal: {0}")]
+    Open(#[from] OpenError),
+    /// A thread could not be started.
+    #[error("disk thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Tells the node what its store wants of the cluster.
+pub trait StoreListener: Send + Sync + 'static {
+    /// The disk has refilled itself: propose `SlotSynced`.
+    fn on_synced(&self, incarnation: Incarnation);
+
+    /// The disk can't be trusted any more: stop the process, keep the disk (rule 26).
+    fn on_fatal(&self, reason: String);
+}
+
+/// The store of this node.
+pub struct StoreHandle {
+    store: Mutex<Store>,
+    clock: Clock,
+    writes: Sender<DiskOp>,
+    reads: Sender<DiskOp>,
+    logs: OnceLock<Weak<Logs>>,
+    listener: OnceLock<Arc<dyn StoreListener>>,
+    stopped: AtomicBool,
+}
+
+impl StoreHandle {
+    /// Mounts the disk (blocking while it reads the journal's heads) and starts its threads.
+    pub fn open(settings: StoreSettings, clock: Clock) -> Result<Arc<Self>, StoreFailure> {
+        let mut disk = FolderDisk::open(&settings.folder)?;
+        let reader = FolderDisk::open(&settings.folder)?;
+        let store = Store::open(&mut disk, settings.config)?;
+        let (writes, write_ops) = mpsc::channel();
+        let (reads, read_ops) = mpsc::channel();
+        let handle = Arc::new(Self {
+            store: Mutex::new(store),
+            clock,
+            writes,
+            reads,
+            logs: OnceLock::new(),
+            listener: OnceLock::new(),
+            stopped: AtomicBool::new(false),
+        });
+        Self::spawn(&handle, "disk-write", disk, write_ops)?;
+        Self::spawn(&handle, "disk-read", reader, read_ops)?;
+        Ok(handle)
+    }
+
+    /// Who tells the cluster what the store wants.
+    pub fn listen(&self, listener: Arc<dyn StoreListener>) {
+        let _set_once_at_start = self.listener.set(listener);
+    }
+
+    /// Who this disk is.
+    pub fn identity(&self) -> Identity {
+        lock(&self.store).identity()
+    }
+
+    /// What this slot is in its group.
+    pub fn standing(&self) -> Standing {
+        lock(&self.store).standing()
+    }
+
+    /// What the store has done since it was opened.
+    pub fn counters(&self) -> Counters {
+        *lock(&self.store).counters()
+    }
+
+    /// What is on the disk.
+    pub fn usage(&self) -> DiskUsage {
+        lock(&self.store).usage()
+    }
+
+    /// The cluster gave the disk a new incarnation: its contents count for nothing (rule 12).
+    pub fn reincarnate(&self, incarnation: Incarnation) {
+        self.step(StoreInput::Reincarnate(incarnation));
+    }
+
+    pub(super) fn attach(self: &Arc<Self>, logs: &Arc<Logs>) {
+        let _set_once_at_start = self.logs.set(Arc::downgrade(logs));
+        let store = Arc::downgrade(self);
+        logs.runtime.spawn(async move {
+            let mut interval = tokio::time::interval(TICK_EVERY);
+            loop {
+                interval.tick().await;
+                let Some(store) = store.upgrade() else { return };
+                store.step(StoreInput::Tick);
+            }
+        });
+    }
+
+    pub(super) fn on_message(&self, from: NodeId, message: StorageMessage) {
+        let origin = Origin(u64::from(from.get()));
+        self.step(StoreInput::Message { origin, message });
+    }
+
+    pub(super) fn on_config(&self, config: GroupConfig) {
+        self.step(StoreInput::Config(config));
+    }
+
+    pub(super) fn forget(&self, partition: PartitionId) {
+        self.step(StoreInput::Forget(partition));
+    }
+
+    /// Whether an answer with this tag is for the store itself.
+    pub(super) fn owns_tag(tag: u64) -> bool {
+        tag & STORE_TAG != 0
+    }
+
+    fn step(&self, input: StoreInput) {
+        if self.stopped.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut outputs = Vec::new();
+        {
+            let mut store = lock(&self.store);
+            store.step(self.clock.now(), input, &mut outputs);
+            // Under the lock, so that operations reach the disk in the order they were decided.
+            outputs.retain_mut(|output| match output {
+                StoreOutput::Disk(op) => {
+                    let queue =
+                        if matches!(op, DiskOp::Read { .. }) { &self.reads } else { &self.writes };
+                    let placeholder = DiskOp::Remove { file: String::new() };
+                    let _thread_is_gone = queue.send(std::mem::replace(op, placeholder));
+                    false
+                }
+                _ => true,
+            });
+        }
+        for output in outputs {
+            self.carry_out(output);
+        }
+    }
+
+    fn carry_out(&self, output: StoreOutput) {
+        let logs = self.logs.get().and_then(Weak::upgrade);
+        match output {
+            StoreOutput::Send { to, message } => {
+                if let (Some(logs), Ok(node)) = (logs, u32::try_from(to.0)) {
+                    logs.deliver(NodeId::new(node), message);
+                }
+            }
+            StoreOutput::SendToSlot { slot, message } => {
+                let Some(logs) = logs else { return };
+                let group = lock(&self.store).group().cloned();
+                if let Some(slot) = group.as_ref().and_then(|group| group.slot(slot)) {
+                    logs.deliver(slot.node, message);
+                }
+            }
+            StoreOutput::Synced { incarnation } => {
+                if let Some(listener) = self.listener.get() {
+                    listener.on_synced(incarnation);
+                }
+            }
+            StoreOutput::Fatal { reason } => {
+                self.stopped.store(true, Ordering::Relaxed);
+                match self.listener.get() {
+                    Some(listener) => listener.on_fatal(reason),
+                    None => tracing::error!(%reason, "the disk can't be trusted any more"),
+                }
+            }
+            StoreOutput::Disk(_) => {}
+        }
+    }
+
+    /// Runs a disk thread: it ends when the handle is dropped.
+    fn spawn(
+        handle: &Arc<Self>,
+        name: &str,
+        mut disk: FolderDisk,
+        ops: Receiver<DiskOp>,
+    ) -> Result<(), StoreFailure> {
+        let store = Arc::downgrade(handle);
+        let run = move || {
+            while let Ok(op) = ops.recv() {
+                let done = execute(&mut disk, op);
+                let Some(store) = store.upgrade() else { return };
+                store.step(StoreInput::DiskDone(done));
+            }
+        };
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(run)
+            .map(drop)
+            .map_err(StoreFailure::Thread)
+    }
+}

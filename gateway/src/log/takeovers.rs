@@ -1,0 +1,291 @@
+//! Takes partitions over: many at once after a node's death, with one fence request per slot.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meridian_base::id::{GroupId, NodeId, PartitionId};
+use meridian_base::position::Generation;
+use meridian_base::topology::{GroupConfig, Slot};
+use meridian_storage::leader::LeaderConfig;
+use meridian_storage::lineage::Lineage;
+use meridian_storage::message::{
+    FenceRead, FenceReadReply, Read, ReadFrom, ReadReply, StorageMessage,
+};
+use meridian_storage::takeover::{Takeover, TakeoverConfig, TakeoverOutput, TakeoverPlan};
+
+use super::partition_log::{PartitionLog, Role};
+use super::reader::ReadFailed;
+use super::{Logs, lock};
+use crate::partition::{Partition, PartitionState, ReplayError};
+
+/// How often takeovers ask again for what was not answered.
+pub(super) const TICK_EVERY: Duration = Duration::from_millis(100);
+/// Most partitions in one fence request, so that no frame grows too large.
+const FENCE_COUNT_MAX: usize = 1000;
+/// Most bytes of the log read at once on replay.
+const REPLAY_READ_SIZE_BYTES: u32 = 4 << 20;
+/// How long replay waits before it asks all slots again.
+const REPLAY_RETRY_AFTER: Duration = Duration::from_millis(300);
+
+/// Fences to ask for, by group and slot.
+#[derive(Default)]
+struct Fences(BTreeMap<(GroupId, Slot), Vec<(PartitionId, Generation)>>);
+
+/// Why a partition's state could not be rebuilt yet.
+#[derive(Debug, thiserror::Error)]
+enum RecoverError {
+    #[error(transparent)]
+    Read(#[from] ReadFailed),
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+}
+
+impl Logs {
+    /// Begins to take `logs` over. First generations have nothing to take over and start at once.
+    pub(super) fn begin_takeovers(self: &Arc<Self>, logs: &[Arc<PartitionLog>]) {
+        let mut fences = Fences::default();
+        for log in logs {
+            let ownership = log.ownership();
+            if ownership.generation == Generation::FIRST {
+                self.lead(log, TakeoverPlan::first(ownership.leader_epoch));
+                continue;
+            }
+            let config = TakeoverConfig {
+                partition: ownership.partition,
+                generation: ownership.generation,
+                leader_epoch: ownership.leader_epoch,
+                group: log.group.config(),
+                mutations: self.settings.mutations,
+            };
+            let mut out = Vec::new();
+            let takeover = Takeover::begin(config, self.now(), &mut out);
+            lock(&log.inner).role = Role::TakingOver(Box::new(takeover));
+            self.carry_out_takeover(log, out, &mut fences);
+        }
+        self.send_fences(fences);
+    }
+
+    /// Asks again for what was not answered.
+    pub(super) fn tick_takeovers(self: &Arc<Self>) {
+        let mut fences = Fences::default();
+        for log in self.owned_logs() {
+            let mut out = Vec::new();
+            if let Role::TakingOver(takeover) = &mut lock(&log.inner).role {
+                takeover.tick(self.now(), &mut out);
+            }
+            self.carry_out_takeover(&log, out, &mut fences);
+        }
+        self.send_fences(fences);
+    }
+
+    pub(super) fn on_group_changed(
+        self: &Arc<Self>,
+        log: &Arc<PartitionLog>,
+        config: &GroupConfig,
+    ) {
+        let mut out = Vec::new();
+        let leading = match &mut lock(&log.inner).role {
+            Role::TakingOver(takeover) => {
+                takeover.on_config(self.now(), config.clone(), &mut out);
+                false
+            }
+            Role::Leading(_) => true,
+            Role::Stopped => false,
+        };
+        if leading {
+            log.on_config(config.clone());
+        }
+        let mut fences = Fences::default();
+        self.carry_out_takeover(log, out, &mut fences);
+        self.send_fences(fences);
+    }
+
+    pub(super) fn on_fence_reply(self: &Arc<Self>, from: NodeId, reply: FenceReadReply) {
+        if let Some(config) = reply.stale {
+            self.on_group(config);
+        }
+        let mut fences = Fences::default();
+        for answer in reply.answers {
+            let Some(log) = self.owned_log(answer.partition) else { continue };
+            let Some(slot) = log.group.slot_of(from) else { continue };
+            let mut out = Vec::new();
+            if let Role::TakingOver(takeover) = &mut lock(&log.inner).role
+                && takeover.generation() == answer.generation
+            {
+                let now = self.now();
+                takeover.on_answer(now, slot, reply.incarnation, answer.result, &mut out);
+            }
+            self.carry_out_takeover(&log, out, &mut fences);
+        }
+        self.send_fences(fences);
+    }
+
+    pub(super) fn on_takeover_read(
+        self: &Arc<Self>,
+        log: &Arc<PartitionLog>,
+        slot: Slot,
+        reply: ReadReply,
+    ) {
+        let mut out = Vec::new();
+        if let Role::TakingOver(takeover) = &mut lock(&log.inner).role {
+            takeover.on_read(self.now(), slot, reply, &mut out);
+        }
+        let mut fences = Fences::default();
+        self.carry_out_takeover(log, out, &mut fences);
+        self.send_fences(fences);
+    }
+
+    fn carry_out_takeover(
+        self: &Arc<Self>,
+        log: &Arc<PartitionLog>,
+        outputs: Vec<TakeoverOutput>,
+        fences: &mut Fences,
+    ) {
+        let ownership = log.ownership();
+        for output in outputs {
+            match output {
+                TakeoverOutput::FenceRead { slot } => fences
+                    .0
+                    .entry((ownership.group, slot))
+                    .or_default()
+                    .push((ownership.partition, ownership.generation)),
+                TakeoverOutput::Read { slot, request } => {
+                    if let Some(node) = log.group.node_of(slot) {
+                        self.read_for_takeover(ownership.partition, slot, node, request);
+                    }
+                }
+                TakeoverOutput::Decided(plan) => self.lead(log, *plan),
+                TakeoverOutput::Superseded { by } => {
+                    tracing::info!(partition = ?ownership.partition, %by, "takeover superseded");
+                    lock(&log.inner).role = Role::Stopped;
+                }
+                TakeoverOutput::Broken(contradiction) => {
+                    tracing::error!(
+                        partition = ?ownership.partition,
+                        %contradiction,
+                        "takeover stopped: the slots' contents contradict the log's rules; \
+                         the partition stays unavailable until they are examined"
+                    );
+                    lock(&log.inner).role = Role::Stopped;
+                }
+            }
+        }
+    }
+
+    fn send_fences(self: &Arc<Self>, fences: Fences) {
+        for ((group_id, slot), entries) in fences.0 {
+            let Some(group) = self.group(group_id) else { continue };
+            let config = group.config();
+            let Some(node) = config.slot(slot).map(|slot| slot.node) else { continue };
+            for entries in entries.chunks(FENCE_COUNT_MAX) {
+                let request = FenceRead {
+                    group: group_id,
+                    config_version: config.version,
+                    entries: entries.to_vec(),
+                };
+                let tag = self.next_tag();
+                // A request that can't be sent is asked again by the tick.
+                let _asked_again = self.deliver(node, StorageMessage::FenceRead { tag, request });
+            }
+        }
+    }
+
+    /// Starts the new generation and rebuilds the state behind it.
+    fn lead(self: &Arc<Self>, log: &Arc<PartitionLog>, plan: TakeoverPlan) {
+        let ownership = log.ownership();
+        let config = LeaderConfig {
+            partition: ownership.partition,
+            generation: ownership.generation,
+            group: log.group.config(),
+            own_slot: log.group.own_slot(),
+            datacenter_count_min: ownership.datacenter_count_min,
+            pending_size_bytes_max: self.settings.pending_size_bytes_max,
+            mutations: self.settings.mutations,
+        };
+        let lineage = Lineage::from_start(ownership.generation, &plan.start);
+        let checkpoint = plan.checkpoint.map(|info| info.point);
+        let mut out = Vec::new();
+        let now = self.now();
+        let partition = Partition::start(
+            config,
+            ownership.leader_epoch,
+            self.settings.limits,
+            plan,
+            now,
+            &log.group.health(now),
+            &mut out,
+        );
+        lock(&log.inner).role = Role::Leading(Box::new(partition));
+        log.carry_out(out, None);
+        self.activate(ownership.partition);
+        if checkpoint.is_none() && lineage.past.is_empty() {
+            self.finish_recovery(log, PartitionState::default());
+            return;
+        }
+        let (logs, log) = (Arc::clone(self), Arc::clone(log));
+        self.runtime.spawn(async move {
+            loop {
+                match logs.rebuild_state(&log, &lineage, checkpoint).await {
+                    Ok(state) => return logs.finish_recovery(&log, state),
+                    Err(error) => {
+                        let partition = log.ownership().partition;
+                        tracing::warn!(?partition, %error, "state not rebuilt yet; trying again");
+                    }
+                }
+                if !matches!(lock(&log.inner).role, Role::Leading(_)) {
+                    return;
+                }
+                tokio::time::sleep(REPLAY_RETRY_AFTER).await;
+            }
+        });
+    }
+
+    fn finish_recovery(self: &Arc<Self>, log: &Arc<PartitionLog>, state: PartitionState) {
+        let recovered = log.act(|partition, _, _, out| partition.recover(state, out));
+        if let Some(Err(error)) = recovered {
+            let partition = log.ownership().partition;
+            tracing::error!(?partition, %error, "the copied tail does not replay; stopped");
+            lock(&log.inner).role = Role::Stopped;
+        }
+    }
+
+    /// Checkpoint plus replay of everything after it up to the cut (rule T9).
+    async fn rebuild_state(
+        self: &Arc<Self>,
+        log: &PartitionLog,
+        lineage: &Lineage,
+        checkpoint: Option<meridian_base::position::LogPoint>,
+    ) -> Result<PartitionState, RecoverError> {
+        let partition = log.ownership().partition;
+        let mut state = PartitionState::default();
+        let request = |generation, step, last_step| Read {
+            partition,
+            generation,
+            from: ReadFrom::Step(step),
+            last_step,
+            size_bytes_max: REPLAY_READ_SIZE_BYTES,
+        };
+        if let Some(point) = checkpoint {
+            let request = request(point.generation, point.step, point.step);
+            let (_, blobs) = self.read_blobs(&log.group, request, None).await?;
+            let blob = blobs.into_iter().next().ok_or(ReadFailed)?;
+            state =
+                PartitionState::decode(blob.payload.to_contiguous()).map_err(ReplayError::from)?;
+        }
+        for segment in lineage.segments_after(checkpoint) {
+            let mut next = segment.first_step;
+            let mut slot = None;
+            while next <= segment.last_step {
+                let request = request(segment.generation, next, segment.last_step);
+                let (from, blobs) = self.read_blobs(&log.group, request, slot).await?;
+                slot = Some(from);
+                for blob in blobs {
+                    state.apply_blob(&blob.header, blob.payload.to_contiguous())?;
+                    next = blob.key.point.step.next();
+                }
+            }
+        }
+        Ok(state)
+    }
+}

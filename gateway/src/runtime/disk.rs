@@ -1,0 +1,252 @@
+//! A folder of the host's file system as a [`Disk`].
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, IoSlice};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use meridian_base::env::{Disk, DiskError};
+
+/// Written at once when a file is filled with zeros.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+/// Up to this size a new file is filled with real zeros, above only its space is reserved: a first
+/// write into reserved space costs the file system a little more than one over zeros.
+const ZERO_FILL_SIZE_BYTES_MAX: u64 = 16 << 20;
+
+/// A folder as a disk. Open files are kept open.
+#[derive(Debug)]
+pub struct FolderDisk {
+    folder: PathBuf,
+    files: HashMap<String, File>,
+}
+
+impl FolderDisk {
+    /// Uses `folder`, creating it if it does not exist.
+    pub fn open(folder: &Path) -> Result<Self, DiskError> {
+        let name = folder.display().to_string();
+        fs::create_dir_all(folder).map_err(|error| disk_error(&name, "mkdir", &error))?;
+        Ok(Self { folder: folder.to_owned(), files: HashMap::new() })
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn file(&mut self, name: &str) -> Result<&File, DiskError> {
+        if !self.files.contains_key(name) {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(self.folder.join(name))
+                .map_err(|error| disk_error(name, "open", &error))?;
+            self.files.insert(name.to_owned(), file);
+        }
+        self.files.get(name).ok_or_else(|| DiskError::NotFound { file: name.to_owned() })
+    }
+
+    /// Makes creations, removals and renames durable (rule 27).
+    fn sync_folder(&self, name: &str) -> Result<(), DiskError> {
+        File::open(&self.folder)
+            .and_then(|folder| folder.sync_all())
+            .map_err(|error| disk_error(name, "fsync of the folder", &error))
+    }
+}
+
+impl Disk for FolderDisk {
+    fn create(&mut self, file: &str, size_bytes: u64) -> Result<(), DiskError> {
+        self.files.remove(file);
+        let created = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(self.folder.join(file))
+            .map_err(|error| disk_error(file, "create", &error))?;
+        preallocate(&created, size_bytes).map_err(|error| disk_error(file, "allocate", &error))?;
+        created.sync_all().map_err(|error| disk_error(file, "fsync", &error))?;
+        self.files.insert(file.to_owned(), created);
+        self.sync_folder(file)
+    }
+
+    fn write_at(
+        &mut self,
+        file: &str,
+        offset_bytes: u64,
+        parts: &[IoSlice<'_>],
+    ) -> Result<(), DiskError> {
+        let handle = self.file(file)?;
+        write_all_at(handle, offset_bytes, parts).map_err(|error| disk_error(file, "write", &error))
+    }
+
+    fn sync(&mut self, file: &str) -> Result<(), DiskError> {
+        self.file(file)?.sync_data().map_err(|error| disk_error(file, "fdatasync", &error))
+    }
+
+    fn read_at(
+        &mut self,
+        file: &str,
+        offset_bytes: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, DiskError> {
+        let handle = self.file(file)?;
+        loop {
+            match handle.read_at(buffer, offset_bytes) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                result => return result.map_err(|error| disk_error(file, "read", &error)),
+            }
+        }
+    }
+
+    fn size_bytes(&mut self, file: &str) -> Result<u64, DiskError> {
+        let handle = self.file(file)?;
+        handle.metadata().map(|data| data.len()).map_err(|error| disk_error(file, "stat", &error))
+    }
+
+    fn list(&mut self) -> Result<Vec<String>, DiskError> {
+        let error = |error: &io::Error| disk_error(".", "list", error);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.folder).map_err(|e| error(&e))? {
+            let entry = entry.map_err(|e| error(&e))?;
+            let is_file = entry.file_type().map_err(|e| error(&e))?.is_file();
+            if let (true, Ok(name)) = (is_file, entry.file_name().into_string()) {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn remove(&mut self, file: &str) -> Result<(), DiskError> {
+        self.files.remove(file);
+        fs::remove_file(self.folder.join(file))
+            .map_err(|error| disk_error(file, "remove", &error))?;
+        self.sync_folder(file)
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.files.remove(from);
+        self.files.remove(to);
+        fs::rename(self.folder.join(from), self.folder.join(to))
+            .map_err(|error| disk_error(from, "rename", &error))?;
+        self.sync_folder(from)
+    }
+
+    #[expect(unsafe_code, reason = "the standard library has no statvfs")]
+    fn free_bytes(&mut self) -> Result<u64, DiskError> {
+        let folder = File::open(&self.folder).map_err(|error| disk_error(".", "open", &error))?;
+        // SAFETY: an all-zero statvfs is a valid value of that plain C struct.
+        let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+        // SAFETY: the descriptor is open and `stat` outlives the call.
+        if unsafe { libc::fstatvfs(folder.as_raw_fd(), &raw mut stat) } != 0 {
+            return Err(disk_error(".", "statvfs", &io::Error::last_os_error()));
+        }
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+#[expect(unsafe_code, reason = "the standard library has no fallocate")]
+fn preallocate(file: &File, size_bytes: u64) -> io::Result<()> {
+    if size_bytes == 0 {
+        return Ok(());
+    }
+    if size_bytes <= ZERO_FILL_SIZE_BYTES_MAX {
+        let mut written = 0;
+        while written < size_bytes {
+            let length = (size_bytes - written).min(ZEROS.len() as u64);
+            file.write_all_at(&ZEROS[..length as usize], written)?;
+            written += length;
+        }
+        return Ok(());
+    }
+    let length = i64::try_from(size_bytes).map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
+    // SAFETY: the descriptor is open for writing.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// Most parts one `pwritev` takes (IOV_MAX on Linux).
+const PART_COUNT_MAX: usize = 1024;
+
+#[expect(unsafe_code, reason = "the standard library has no stable pwritev")]
+fn write_all_at(file: &File, offset_bytes: u64, parts: &[IoSlice<'_>]) -> io::Result<()> {
+    let mut offset_bytes = offset_bytes;
+    let mut parts = parts.to_vec();
+    let mut parts = parts.as_mut_slice();
+    IoSlice::advance_slices(&mut parts, 0);
+    while !parts.is_empty() {
+        let count = parts.len().min(PART_COUNT_MAX) as libc::c_int;
+        let at = i64::try_from(offset_bytes).map_err(|_| ErrorKind::InvalidInput)?;
+        // SAFETY: `IoSlice` has the layout of `iovec`; the slices outlive the call.
+        let written = unsafe { libc::pwritev(file.as_raw_fd(), parts.as_ptr().cast(), count, at) };
+        match usize::try_from(written) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                offset_bytes += written as u64;
+                IoSlice::advance_slices(&mut parts, written);
+            }
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn disk_error(file: &str, operation: &'static str, error: &io::Error) -> DiskError {
+    let file = file.to_owned();
+    match error.kind() {
+        ErrorKind::NotFound => DiskError::NotFound { file },
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => DiskError::Full { file },
+        _ => DiskError::Io { file, operation, detail: error.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("meridian-{name}-{}", std::process::id()));
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _best_effort = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn keeps_what_is_written_in_parts() -> Result<(), DiskError> {
+        let scratch = Scratch::new("folder-disk");
+        let mut disk = FolderDisk::open(&scratch.0)?;
+        disk.create("a", 8192)?;
+        assert_eq!(disk.size_bytes("a")?, 8192);
+        let many = vec![[7u8; 3]; 2000];
+        let parts: Vec<IoSlice<'_>> = many.iter().map(|part| IoSlice::new(part)).collect();
+        disk.write_at("a", 100, &parts)?;
+        disk.sync("a")?;
+        let mut buffer = vec![0; 6002];
+        assert_eq!(disk.read_at("a", 99, &mut buffer)?, 6002);
+        assert_eq!((buffer[0], buffer[1], buffer[6000], buffer[6001]), (0, 7, 7, 0));
+        disk.rename("a", "b")?;
+        assert_eq!(disk.list()?, ["b"]);
+        disk.remove("b")?;
+        assert_eq!(disk.list()?, Vec::<String>::new());
+        assert!(matches!(disk.sync("b"), Err(DiskError::NotFound { .. })));
+        assert!(disk.free_bytes()? > 0);
+        Ok(())
+    }
+}
