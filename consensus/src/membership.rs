@@ -1,9 +1,13 @@
 //! Who votes: identities in Raft and changes of the set of voters.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use meridian_base::id::NodeId;
+use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState};
 use serde::{Deserialize, Serialize};
+
+use crate::state::{Metadata, Node};
 
 /// One life of a node's Raft log. A voter that lost its log comes back in a new life, because it
 /// may have voted or acknowledged what it does not remember (rules M3, 36; KIP-853).
@@ -73,5 +77,221 @@ impl fmt::Debug for RaftId {
 impl fmt::Display for RaftId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.node, self.life.0)
+    }
+}
+
+/// What a member may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MemberRole {
+    /// Votes, and its copy counts.
+    Voter,
+    /// Follows the log.
+    Learner,
+    /// Is no member.
+    Removed,
+}
+
+/// The members of the Raft group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// Those who vote.
+    pub voters: BTreeSet<RaftId>,
+    /// Those who follow.
+    pub learners: BTreeSet<RaftId>,
+    /// Those whose majority is needed as well while the voters change.
+    pub voters_outgoing: BTreeSet<RaftId>,
+}
+
+impl Membership {
+    pub(crate) fn from_conf_state(conf_state: &ConfState) -> Self {
+        let members = |raw: &[u64]| raw.iter().copied().filter_map(RaftId::from_raft).collect();
+        let mut learners: BTreeSet<RaftId> = members(&conf_state.learners);
+        learners.extend(members(&conf_state.learners_next));
+        Self {
+            voters: members(&conf_state.voters),
+            learners,
+            voters_outgoing: members(&conf_state.voters_outgoing),
+        }
+    }
+
+    /// Whether a change of voters is under way.
+    pub fn is_joint(&self) -> bool {
+        !self.voters_outgoing.is_empty()
+    }
+
+    /// What `member` may do.
+    pub fn role(&self, member: RaftId) -> MemberRole {
+        if self.voters.contains(&member) {
+            MemberRole::Voter
+        } else if self.learners.contains(&member) {
+            MemberRole::Learner
+        } else {
+            MemberRole::Removed
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = RaftId> {
+        self.voters.iter().chain(&self.learners).copied()
+    }
+}
+
+pub(crate) fn to_conf_change(changes: &[(RaftId, MemberRole)]) -> ConfChangeV2 {
+    let steps = changes.iter().map(|(member, role)| {
+        let mut step = ConfChangeSingle { node_id: member.to_raft(), ..Default::default() };
+        step.set_change_type(match role {
+            MemberRole::Voter => ConfChangeType::AddNode,
+            MemberRole::Learner => ConfChangeType::AddLearnerNode,
+            MemberRole::Removed => ConfChangeType::RemoveNode,
+        });
+        step
+    });
+    let mut change = ConfChangeV2::default();
+    change.set_changes(steps.collect::<Vec<_>>().into());
+    change
+}
+
+/// The next change of members that brings the group nearer to what it should be, for
+/// [`crate::node::Node::change_membership`]; empty when there is none. Ask the leader regularly.
+///
+/// Every registered node is a member in its present life; members of past lives and of removed
+/// nodes go. The voters are nodes with the `meta` role, as many as 9, 5, 3 or 1 allow; a voter
+/// stays one, so that nothing moves without need. A learner is promoted when `is_caught_up`.
+pub fn plan_change(
+    metadata: &Metadata,
+    membership: &Membership,
+    leader: RaftId,
+    is_caught_up: impl Fn(RaftId) -> bool,
+) -> Vec<(RaftId, MemberRole)> {
+    if membership.is_joint() {
+        return Vec::new();
+    }
+    let present: BTreeMap<RaftId, &Node> = metadata
+        .nodes()
+        .map(|(node, known)| (RaftId { node, life: metadata.raft_life(node) }, known))
+        .collect();
+    // A voter that has not registered yet is not forgotten: only its later life replaces it.
+    let gone = membership.all().find(|member| {
+        let is_past_life = metadata.raft_life(member.node) > member.life;
+        *member != leader && is_past_life
+    });
+    if let Some(gone) = gone {
+        return vec![(gone, MemberRole::Removed)];
+    }
+    let missing = present.keys().find(|member| membership.role(**member) == MemberRole::Removed);
+    if let Some(missing) = missing {
+        return vec![(*missing, MemberRole::Learner)];
+    }
+    let candidates = present.iter().filter(|(member, node)| {
+        node.registration.roles.meta && membership.role(**member) == MemberRole::Learner
+    });
+    let ready: Vec<RaftId> =
+        candidates.map(|(member, _)| *member).filter(|member| is_caught_up(*member)).collect();
+    let reachable = membership.voters.len() + ready.len();
+    let target = [9, 5, 3, 1].into_iter().find(|count| *count <= reachable).unwrap_or(1);
+    let wanted = target.saturating_sub(membership.voters.len());
+    spread(metadata, membership, ready).take(wanted).map(|it| (it, MemberRole::Voter)).collect()
+}
+
+/// Orders candidates so that places without a voter come first.
+fn spread(
+    metadata: &Metadata,
+    membership: &Membership,
+    mut candidates: Vec<RaftId>,
+) -> impl Iterator<Item = RaftId> {
+    let place = |member: RaftId| {
+        let registration = &metadata.node(member.node)?.registration;
+        Some((registration.datacenter.clone(), registration.rack.clone()))
+    };
+    let mut chosen: Vec<_> = membership.voters.iter().filter_map(|voter| place(*voter)).collect();
+    let mut ordered = Vec::new();
+    while !candidates.is_empty() {
+        let crowd = |member: &RaftId| {
+            let here = place(*member);
+            let datacenter = here.as_ref().map(|(datacenter, _)| datacenter);
+            let same_rack = chosen.iter().filter(|other| Some(*other) == here.as_ref()).count();
+            let same_datacenter =
+                chosen.iter().filter(|(other, _)| Some(other) == datacenter).count();
+            (same_rack, same_datacenter, *member)
+        };
+        let best = candidates.iter().enumerate().min_by_key(|(_, member)| crowd(member));
+        let Some(position) = best.map(|(position, _)| position) else { break };
+        let member = candidates.swap_remove(position);
+        chosen.extend(place(member));
+        ordered.push(member);
+    }
+    ordered.into_iter()
+}
+
+/// What another voter says about itself while a cluster forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerStanding {
+    /// It has no log.
+    Empty,
+    /// It has a log that holds no decision yet.
+    Forming,
+    /// It is a member of a cluster that has decided something.
+    Formed,
+}
+
+/// What a node without a log is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FormationStep {
+    /// Go on asking.
+    Wait,
+    /// Call [`crate::log::RaftLog::bootstrap`]: there is no cluster yet.
+    Bootstrap,
+    /// There is a cluster: have [`crate::command::Command::AllocateRaftLife`] decided and call
+    /// [`crate::log::RaftLog::join`] with the life it gives.
+    Rejoin,
+}
+
+/// Decides for a node whose disk holds no log whether it is new, or was a voter and forgot.
+///
+/// A voter that forgot may have voted and acknowledged; if it voted again, two leaders could have
+/// one term. So it takes part under its first life only when every other voter has said that there
+/// is no cluster; one that says otherwise is enough to rejoin in a new life. The first start of a
+/// cluster hence needs all of its configured voters.
+#[derive(Clone, Debug)]
+pub struct Formation {
+    is_voter: bool,
+    unheard: BTreeSet<NodeId>,
+    is_formed: bool,
+}
+
+impl Formation {
+    /// For node `own`, with the voters of the static configuration.
+    pub fn new(own: NodeId, voters: &[NodeId]) -> Self {
+        Self {
+            is_voter: voters.contains(&own),
+            unheard: voters.iter().copied().filter(|voter| *voter != own).collect(),
+            is_formed: false,
+        }
+    }
+
+    /// Takes what another node says about itself.
+    pub fn hear(&mut self, peer: NodeId, standing: PeerStanding) -> FormationStep {
+        match standing {
+            PeerStanding::Empty | PeerStanding::Forming => {
+                self.unheard.remove(&peer);
+            }
+            PeerStanding::Formed => self.is_formed = true,
+        }
+        self.step()
+    }
+
+    /// What to do now.
+    pub fn step(&self) -> FormationStep {
+        if self.is_formed {
+            FormationStep::Rejoin
+        } else if self.is_voter && self.unheard.is_empty() {
+            FormationStep::Bootstrap
+        } else {
+            FormationStep::Wait
+        }
+    }
+
+    /// The voters to ask.
+    pub fn unheard(&self) -> impl Iterator<Item = NodeId> {
+        self.unheard.iter().copied()
     }
 }

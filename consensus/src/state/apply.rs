@@ -176,6 +176,9 @@ impl Metadata {
         }
         self.nodes.remove(&node);
         effects.record(Change::NodeRemoved(node), RowKey::Node(node));
+        // Its present life ends, so that it leaves the Raft group as well.
+        self.raft_lives.insert(node, self.raft_life(node).next());
+        effects.rows.push(RowKey::RaftLife(node));
         if self.disks.remove(&node).is_some() {
             effects.rows.push(RowKey::Disk(node));
         }

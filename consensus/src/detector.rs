@@ -1,0 +1,220 @@
+//! Failure detection by the Raft leader: who has been silent for too long (rules M4, 58).
+//!
+//! It only costs time to be wrong here: the fence makes every takeover safe. So the detector aims
+//! at speed, adapts to the network it sees, and is held back by a budget against storms.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use meridian_base::env::Instant;
+use meridian_base::id::{NodeId, PartitionId};
+
+/// Intervals between heartbeats that are remembered for each node.
+const INTERVALS_MAX: usize = 128;
+/// A node is dead after this many times its 99th percentile of intervals.
+const SLOWNESS_FACTOR: u32 = 6;
+/// A slow network raises the time to this many times the configured one, at most.
+const DEAD_AFTER_FACTOR_MAX: u32 = 10;
+/// What "per minute" means.
+const BUDGET_WINDOW: Duration = Duration::from_secs(60);
+
+/// Watches the heartbeats of all nodes while this node is the Raft leader.
+#[derive(Clone, Debug)]
+pub struct Detector {
+    dead_after: Duration,
+    nodes: BTreeMap<NodeId, Watched>,
+}
+
+#[derive(Clone, Debug)]
+struct Watched {
+    heard_at: Instant,
+    was_heard: bool,
+    intervals: VecDeque<Duration>,
+}
+
+impl Detector {
+    /// A detector that takes a node for dead after `dead_after` of silence, or longer where the
+    /// network is slow.
+    pub fn new(dead_after: Duration) -> Self {
+        Self { dead_after, nodes: BTreeMap::new() }
+    }
+
+    /// A new Raft leader starts: every node gets a grace period, because nobody listened before.
+    pub fn start(&mut self, now: Instant, nodes: impl IntoIterator<Item = NodeId>) {
+        self.nodes.clear();
+        for node in nodes {
+            self.watch(now, node);
+        }
+    }
+
+    /// Begins to watch a node, if it is not watched yet, with a grace period.
+    pub fn watch(&mut self, now: Instant, node: NodeId) {
+        let watched = Watched { heard_at: now, was_heard: false, intervals: VecDeque::new() };
+        self.nodes.entry(node).or_insert(watched);
+    }
+
+    /// Stops watching all nodes but those that `is_known` names.
+    pub fn retain(&mut self, is_known: impl Fn(NodeId) -> bool) {
+        self.nodes.retain(|node, _| is_known(*node));
+    }
+
+    /// A node was heard from.
+    pub fn heard(&mut self, now: Instant, node: NodeId) {
+        let dead_after = self.dead_after;
+        let Some(watched) = self.nodes.get_mut(&node) else { return };
+        let interval = now.since(watched.heard_at);
+        // The silence of a death says nothing about the network.
+        if interval <= watched.dead_after(dead_after) {
+            if watched.intervals.len() == INTERVALS_MAX {
+                watched.intervals.pop_front();
+            }
+            watched.intervals.push_back(interval);
+        }
+        watched.heard_at = now;
+        watched.was_heard = true;
+    }
+
+    /// Whether a watched node has been silent for too long.
+    pub fn is_dead(&self, now: Instant, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|watched| {
+            now.since(watched.heard_at) > watched.dead_after(self.dead_after)
+        })
+    }
+
+    /// Whether a watched node was heard from since the watch began.
+    pub fn was_heard(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|watched| watched.was_heard)
+    }
+
+    /// All watched nodes that have been silent for too long.
+    pub fn dead(&self, now: Instant) -> impl Iterator<Item = NodeId> {
+        self.nodes.keys().copied().filter(move |node| self.is_dead(now, *node))
+    }
+
+    /// The silence after which `node` is dead at present.
+    pub fn dead_after(&self, node: NodeId) -> Duration {
+        self.nodes.get(&node).map_or(self.dead_after, |node| node.dead_after(self.dead_after))
+    }
+}
+
+impl Watched {
+    fn dead_after(&self, configured: Duration) -> Duration {
+        let mut sorted: Vec<Duration> = self.intervals.iter().copied().collect();
+        sorted.sort_unstable();
+        let p99 = sorted.get(sorted.len() * 99 / 100).copied().unwrap_or_default();
+        (p99 * SLOWNESS_FACTOR).clamp(configured, configured * DEAD_AFTER_FACTOR_MAX)
+    }
+}
+
+/// Limits the takeovers of each partition, so that a flapping node or a slow cluster does not make
+/// leadership storm.
+#[derive(Clone, Debug)]
+pub struct TakeoverBudget {
+    per_minute_max: u32,
+    taken: BTreeMap<PartitionId, VecDeque<Instant>>,
+}
+
+impl TakeoverBudget {
+    /// At most `per_minute_max` takeovers of one partition within a minute.
+    pub fn new(per_minute_max: u32) -> Self {
+        Self { per_minute_max, taken: BTreeMap::new() }
+    }
+
+    /// Takes one takeover of `partition` off the budget, if one is left.
+    pub fn take(&mut self, now: Instant, partition: PartitionId) -> bool {
+        let taken = self.taken.entry(partition).or_default();
+        while taken.front().is_some_and(|at| now.since(*at) >= BUDGET_WINDOW) {
+            taken.pop_front();
+        }
+        let is_left = taken.len() < self.per_minute_max as usize;
+        if is_left {
+            taken.push_back(now);
+        }
+        is_left
+    }
+
+    /// Forgets what is older than the window.
+    pub fn prune(&mut self, now: Instant) {
+        self.taken
+            .retain(|_, taken| taken.back().is_some_and(|last| now.since(*last) < BUDGET_WINDOW));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEAD_AFTER: Duration = Duration::from_secs(1);
+    const NODE: NodeId = NodeId::new(3);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_micros(millis * 1000)
+    }
+
+    fn detector_with_interval(interval_ms: u64, until_ms: u64) -> Detector {
+        let mut detector = Detector::new(DEAD_AFTER);
+        detector.start(at(0), [NODE]);
+        for beat in 1..=until_ms / interval_ms {
+            detector.heard(at(beat * interval_ms), NODE);
+        }
+        detector
+    }
+
+    #[test]
+    fn a_silent_node_dies_and_comes_back() {
+        let mut detector = detector_with_interval(100, 5_000);
+        assert!(!detector.is_dead(at(6_000), NODE));
+        assert!(detector.is_dead(at(6_001), NODE));
+        assert_eq!(detector.dead(at(6_001)).collect::<Vec<_>>(), [NODE]);
+        detector.heard(at(60_000), NODE);
+        assert!(!detector.is_dead(at(60_100), NODE));
+        assert_eq!(detector.dead_after(NODE), DEAD_AFTER, "the silence was not learnt from");
+    }
+
+    #[test]
+    fn a_new_leader_gives_everyone_grace() {
+        let mut detector = detector_with_interval(100, 1_000);
+        detector.start(at(100_000), [NODE]);
+        assert!(!detector.is_dead(at(101_000), NODE));
+        assert!(detector.is_dead(at(101_001), NODE));
+    }
+
+    #[test]
+    fn a_slow_network_is_given_more_time_but_not_for_ever() {
+        let detector = detector_with_interval(400, 20_000);
+        assert_eq!(detector.dead_after(NODE), Duration::from_millis(2_400));
+        assert!(!detector.is_dead(at(22_400), NODE));
+        let mut detector = Detector::new(DEAD_AFTER);
+        detector.start(at(0), [NODE]);
+        let mut now = 0;
+        for step in 1..200 {
+            now += 900 * step.min(10);
+            detector.heard(at(now), NODE);
+        }
+        assert!(detector.dead_after(NODE) <= DEAD_AFTER * DEAD_AFTER_FACTOR_MAX);
+    }
+
+    #[test]
+    fn unknown_nodes_are_neither_heard_nor_dead() {
+        let mut detector = Detector::new(DEAD_AFTER);
+        detector.heard(at(0), NODE);
+        assert!(!detector.is_dead(at(1_000_000), NODE));
+        detector.watch(at(0), NODE);
+        detector.retain(|_| false);
+        assert!(!detector.is_dead(at(1_000_000), NODE));
+    }
+
+    #[test]
+    fn the_budget_holds_per_partition_and_minute() {
+        let mut budget = TakeoverBudget::new(2);
+        let (one, other) = (PartitionId::new(1), PartitionId::new(2));
+        assert!(budget.take(at(0), one));
+        assert!(budget.take(at(30_000), one));
+        assert!(!budget.take(at(59_999), one));
+        assert!(budget.take(at(59_999), other));
+        assert!(budget.take(at(60_000), one));
+        assert!(!budget.take(at(60_000), one));
+        budget.prune(at(200_000));
+        assert!(budget.taken.is_empty());
+    }
+}

@@ -1,0 +1,208 @@
+//! Which node leads which partition (rule M5). Pure: plans are commands that say what they were
+//! made from, so that a plan made on stale knowledge does no harm.
+//!
+//! A leader is an alive gateway node that fills a slot, so that one of its three puts is local; if
+//! no gateway fills a slot, any alive gateway. Topics name the datacenters they want their leaders
+//! in; within those, leaders are spread evenly.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meridian_base::id::{NodeId, PartitionId, TopicId};
+use meridian_base::position::LeaderEpoch;
+use meridian_base::topology::Datacenter;
+
+use crate::command::{Command, ConfigResource, LeaderAssignment, Liveness};
+use crate::state::limits::BATCH_COUNT_MAX;
+use crate::state::{Metadata, Partition};
+
+/// Config of topic or cluster: datacenters that should hold the leaders, best first, separated by
+/// commas.
+pub const PREFERRED_LEADER_DC: &str = "preferred.leader.dc";
+
+/// Leaders may differ by a tenth and by this many before they are moved for balance.
+const IMBALANCE_MIN: u32 = 2;
+
+/// The nodes that may lead, and how much each leads already.
+#[derive(Clone, Debug)]
+pub struct Placement<'a> {
+    metadata: &'a Metadata,
+    candidates: BTreeMap<NodeId, Candidate<'a>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Candidate<'a> {
+    datacenter: &'a Datacenter,
+    partition_count: u32,
+}
+
+impl<'a> Placement<'a> {
+    /// Counts what each node leads. Nodes in `avoided` lead nothing new, whatever the metadata
+    /// says of them.
+    pub fn new(metadata: &'a Metadata, avoided: &BTreeSet<NodeId>) -> Self {
+        let gateways: Vec<NodeId> = metadata
+            .nodes()
+            .filter(|(id, node)| {
+                node.liveness == Liveness::Alive
+                    && node.registration.roles.gateway
+                    && !avoided.contains(id)
+            })
+            .map(|(id, _)| id)
+            .collect();
+        let filling: Vec<NodeId> = gateways
+            .iter()
+            .copied()
+            .filter(|node| metadata.slot_filled_by(*node).is_some())
+            .collect();
+        let chosen = if filling.is_empty() { gateways } else { filling };
+        let mut candidates: BTreeMap<NodeId, Candidate<'a>> = chosen
+            .into_iter()
+            .filter_map(|id| {
+                let datacenter = &metadata.node(id)?.registration.datacenter;
+                Some((id, Candidate { datacenter, partition_count: 0 }))
+            })
+            .collect();
+        for (_, partition) in metadata.partitions() {
+            if let Some(leader) = candidates.get_mut(&partition.leader) {
+                leader.partition_count += 1;
+            }
+        }
+        Self { metadata, candidates }
+    }
+
+    /// First leaders of `count` new partitions that prefer these datacenters; `None` if no node
+    /// can lead.
+    pub fn initial_leaders(&mut self, count: u32, preferred: &Preference) -> Option<Vec<NodeId>> {
+        (0..count).map(|_| self.choose(preferred)).collect()
+    }
+
+    /// Takes the best candidate and counts the partition as its own.
+    fn choose(&mut self, preferred: &Preference) -> Option<NodeId> {
+        let (node, candidate) = self
+            .candidates
+            .iter_mut()
+            .min_by_key(|(node, it)| (preferred.rank(it.datacenter), it.partition_count, **node))?;
+        candidate.partition_count += 1;
+        Some(*node)
+    }
+
+    /// New leaders for all partitions of `dead` nodes that `may_take` lets pass, batched.
+    pub fn plan_takeover(
+        &mut self,
+        dead: &BTreeSet<NodeId>,
+        mut may_take: impl FnMut(PartitionId) -> bool,
+    ) -> Vec<Command> {
+        let mut preferences = Preferences::new(self.metadata);
+        let mut assignments = Vec::new();
+        for (id, partition) in self.metadata.partitions() {
+            if !dead.contains(&partition.leader) || self.candidates.is_empty() || !may_take(id) {
+                continue;
+            }
+            let preferred = preferences.of(partition.topic);
+            if let Some(leader) = self.choose(preferred) {
+                assignments.push(assignment(id, partition, leader));
+            }
+        }
+        batched(&assignments)
+    }
+
+    /// At most `moves_max` planned moves: first to the datacenters that topics prefer and away from
+    /// nodes that are drained, then from crowded nodes to idle ones.
+    pub fn plan_rebalance(&mut self, moves_max: usize) -> Vec<Command> {
+        let mut preferences = Preferences::new(self.metadata);
+        let mut moves = Vec::new();
+        for (id, partition) in self.metadata.partitions() {
+            if moves.len() == moves_max {
+                break;
+            }
+            let is_served = self
+                .metadata
+                .node(partition.leader)
+                .is_some_and(|leader| leader.liveness != Liveness::Dead);
+            let preferred = preferences.of(partition.topic);
+            if is_served && self.is_better_elsewhere(partition.leader, preferred) {
+                let Some(leader) = self.choose(preferred) else { break };
+                if let Some(previous) = self.candidates.get_mut(&partition.leader) {
+                    previous.partition_count -= 1;
+                }
+                moves.push(assignment(id, partition, leader));
+            }
+        }
+        batched(&moves)
+    }
+
+    fn is_better_elsewhere(&self, leader: NodeId, preferred: &Preference) -> bool {
+        let Some(current) = self.candidates.get(&leader) else { return true };
+        let best = self
+            .candidates
+            .values()
+            .map(|it| (preferred.rank(it.datacenter), it.partition_count))
+            .min();
+        let Some((best_rank, best_count)) = best else { return false };
+        let rank = preferred.rank(current.datacenter);
+        let tolerated_count = best_count + (best_count / 10).max(IMBALANCE_MIN);
+        best_rank < rank || (best_rank == rank && current.partition_count > tolerated_count)
+    }
+}
+
+/// A node that restarted takes its own partitions again: it has forgotten where it was in their
+/// generations.
+pub fn plan_reclaim(metadata: &Metadata, node: NodeId) -> Vec<Command> {
+    let assignments: Vec<LeaderAssignment> = metadata
+        .partitions_led_by(node)
+        .map(|(id, partition)| assignment(id, partition, node))
+        .collect();
+    batched(&assignments)
+}
+
+fn assignment(id: PartitionId, partition: &Partition, leader: NodeId) -> LeaderAssignment {
+    LeaderAssignment {
+        partition: id,
+        expected: partition.generation,
+        leader,
+        epoch_floor: LeaderEpoch::UNKNOWN,
+    }
+}
+
+fn batched(assignments: &[LeaderAssignment]) -> Vec<Command> {
+    assignments
+        .chunks(BATCH_COUNT_MAX)
+        .map(|batch| Command::AssignLeaders(batch.to_vec()))
+        .collect()
+}
+
+/// Datacenters in order of preference; those not named come last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preference(Vec<Datacenter>);
+
+impl Preference {
+    /// Reads the value of [`PREFERRED_LEADER_DC`].
+    pub fn parse(value: &str) -> Self {
+        let names = value.split(',').map(str::trim).filter(|name| !name.is_empty());
+        Self(names.map(|name| Datacenter(name.to_owned())).collect())
+    }
+
+    fn rank(&self, datacenter: &Datacenter) -> usize {
+        self.0.iter().position(|it| it == datacenter).unwrap_or(self.0.len())
+    }
+}
+
+/// The preference of each topic, read once.
+struct Preferences<'a> {
+    metadata: &'a Metadata,
+    of_topics: BTreeMap<TopicId, Preference>,
+}
+
+impl<'a> Preferences<'a> {
+    fn new(metadata: &'a Metadata) -> Self {
+        Self { metadata, of_topics: BTreeMap::new() }
+    }
+
+    fn of(&mut self, topic: TopicId) -> &Preference {
+        let metadata = self.metadata;
+        self.of_topics.entry(topic).or_insert_with(|| {
+            let own = metadata.config(&ConfigResource::Topic(topic), PREFERRED_LEADER_DC);
+            let default = || metadata.config(&ConfigResource::Cluster, PREFERRED_LEADER_DC);
+            own.or_else(default).map(Preference::parse).unwrap_or_default()
+        })
+    }
+}

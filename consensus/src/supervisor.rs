@@ -1,0 +1,116 @@
+//! What the Raft leader decides by itself: deaths, takeovers, moves back. Pure; its commands are
+//! proposed like anybody's, each under a new request id.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use meridian_base::env::Instant;
+use meridian_base::id::NodeId;
+
+use crate::command::{Command, Liveness};
+use crate::config::Config;
+use crate::detector::{Detector, TakeoverBudget};
+use crate::placement::Placement;
+use crate::state::Metadata;
+
+/// How long a plan is given to be applied before it is made again.
+const PLAN_PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two looks at the balance of leaders.
+const REBALANCE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Watches over the nodes while this node is the Raft leader.
+#[derive(Clone, Debug)]
+pub struct Supervisor {
+    detector: Detector,
+    budget: TakeoverBudget,
+    moves_per_plan_max: usize,
+    /// When a takeover was last planned for a dead node.
+    planned_at: BTreeMap<NodeId, Instant>,
+    rebalance_at: Instant,
+}
+
+impl Supervisor {
+    /// Starts to watch: this node has just become the Raft leader. The budget begins anew, which
+    /// at worst allows one more round of takeovers.
+    pub fn new(config: &Config, now: Instant, metadata: &Metadata) -> Self {
+        let mut detector = Detector::new(config.dead_after);
+        detector.start(now, metadata.nodes().map(|(node, _)| node));
+        Self {
+            detector,
+            budget: TakeoverBudget::new(config.takeovers_per_minute_max),
+            moves_per_plan_max: config.moves_per_plan_max,
+            planned_at: BTreeMap::new(),
+            rebalance_at: now + REBALANCE_INTERVAL,
+        }
+    }
+
+    /// A heartbeat of a node arrived.
+    pub fn heard(&mut self, now: Instant, node: NodeId) {
+        self.detector.heard(now, node);
+    }
+
+    /// The detector, for metrics.
+    pub fn detector(&self) -> &Detector {
+        &self.detector
+    }
+
+    /// What is to be proposed now. Call it about as often as nodes send heartbeats.
+    pub fn poll(&mut self, now: Instant, metadata: &Metadata) -> Vec<Command> {
+        for (node, _) in metadata.nodes() {
+            self.detector.watch(now, node);
+        }
+        self.detector.retain(|node| metadata.node(node).is_some());
+        self.budget.prune(now);
+        let mut commands = self.mark_nodes(now, metadata);
+        commands.extend(self.take_over(now, metadata));
+        if now >= self.rebalance_at && commands.is_empty() {
+            self.rebalance_at = now + REBALANCE_INTERVAL;
+            let mut placement = Placement::new(metadata, &BTreeSet::new());
+            commands = placement.plan_rebalance(self.moves_per_plan_max);
+        }
+        commands
+    }
+
+    fn mark_nodes(&self, now: Instant, metadata: &Metadata) -> Vec<Command> {
+        let verdicts = metadata.nodes().filter_map(|(id, node)| {
+            let liveness = match (self.detector.is_dead(now, id), node.liveness) {
+                (true, Liveness::Alive | Liveness::Draining) => Liveness::Dead,
+                // A node that was only paused goes on without registering again.
+                (false, Liveness::Dead) if self.was_heard_lately(now, id) => Liveness::Alive,
+                _ => return None,
+            };
+            Some(Command::MarkNode { node: id, epoch: node.epoch, liveness })
+        });
+        verdicts.collect()
+    }
+
+    fn was_heard_lately(&self, now: Instant, node: NodeId) -> bool {
+        self.detector.was_heard(node) && !self.detector.is_dead(now, node)
+    }
+
+    fn take_over(&mut self, now: Instant, metadata: &Metadata) -> Vec<Command> {
+        let dead: BTreeSet<NodeId> = metadata
+            .nodes()
+            .filter(|(id, node)| {
+                self.detector.is_dead(now, *id)
+                    || (node.liveness == Liveness::Dead && !self.was_heard_lately(now, *id))
+            })
+            .map(|(id, _)| id)
+            .collect();
+        self.planned_at.retain(|node, _| dead.contains(node));
+        let due: BTreeSet<NodeId> = dead
+            .iter()
+            .copied()
+            .filter(|node| {
+                let planned_at = self.planned_at.get(node);
+                planned_at.is_none_or(|planned_at| now.since(*planned_at) >= PLAN_PATIENCE)
+            })
+            .collect();
+        if due.is_empty() {
+            return Vec::new();
+        }
+        self.planned_at.extend(due.iter().map(|node| (*node, now)));
+        let budget = &mut self.budget;
+        Placement::new(metadata, &dead).plan_takeover(&due, |it| budget.take(now, it))
+    }
+}
