@@ -11,7 +11,7 @@ use meridian_base::id::NodeId;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::endpoint::{ConnectError, Endpoint, close_code};
 use super::inbound::GREETING;
@@ -209,8 +209,12 @@ impl Dialler {
             };
             match dialled.unwrap_or(Err(DialError::Timeout)) {
                 Ok((connection, streams)) => {
-                    backoff.reset();
+                    let up = Instant::now();
                     self.serve(&connection, streams, &mut target).await;
+                    // A peer that accepts and hangs up at once is not dialled in a tight loop.
+                    if up.elapsed() > self.config.dial_backoff_max {
+                        backoff.reset();
+                    }
                 }
                 Err(error) if backoff.is_fresh() => {
                     tracing::warn!(peer = %self.peer.node, %address, %error, "cannot connect");
@@ -260,14 +264,19 @@ impl Dialler {
         target: &mut watch::Receiver<Option<Target>>,
     ) {
         let node = self.peer.node;
-        let mut writers = JoinSet::new();
+        let mut channels = JoinSet::new();
         for (channel, mut stream) in streams {
+            let stopped = stream.stopped();
+            channels.spawn(async move {
+                let _why_does_not_matter = stopped.await;
+            });
             let peer = Arc::clone(&self.peer);
-            writers.spawn(async move {
+            channels.spawn(async move {
                 let count = |bytes| {
                     peer.counters.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
                 };
-                write_frames(peer.queue(channel), &mut stream, count).await
+                let _connection_says_why =
+                    write_frames(peer.queue(channel), &mut stream, count).await;
             });
         }
         *lock(&self.peer.outbound) = Some(connection.clone());
@@ -278,8 +287,8 @@ impl Dialler {
 
         tokio::select! {
             error = connection.closed() => tracing::warn!(peer = %node, %error, "peer down"),
-            _ = writers.join_next() => {
-                // The peer stopped reading one channel, so its reader has failed.
+            _ = channels.join_next() => {
+                // The peer no longer reads one channel: its reader has failed.
                 connection.close(close_code::CHANNEL_LOST, b"a channel is no longer read");
                 tracing::warn!(peer = %node, "peer down: it no longer reads a channel");
             }
@@ -290,7 +299,7 @@ impl Dialler {
         }
 
         // The writers must be gone before the queues open for the next connection.
-        writers.shutdown().await;
+        channels.shutdown().await;
         let lost_packets = connection.stats().path.lost_packets;
         *lock(&self.peer.outbound) = None;
         self.peer.counters.lost_packets.fetch_add(lost_packets, Ordering::Relaxed);

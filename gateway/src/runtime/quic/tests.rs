@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use meridian_base::id::ClusterId;
+use quinn::VarInt;
 use quinn::crypto::rustls::QuicServerConfig;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -19,6 +20,8 @@ const ONE: NodeId = NodeId::new(1);
 const TWO: NodeId = NodeId::new(2);
 const THREE: NodeId = NodeId::new(3);
 const PATIENCE: Duration = Duration::from_secs(30);
+/// What [`raw_server`] takes of a stream that is not read.
+const RAW_WINDOW_BYTES: u32 = 10_000;
 
 #[derive(Debug)]
 enum Event {
@@ -145,6 +148,26 @@ fn credentials(ca: &ClusterCa, id: NodeId) -> Credentials {
     ca.issue(id, validity()).unwrap().check(id, &cluster(), clock::wall_time()).unwrap()
 }
 
+/// A node that only the test speaks for.
+fn raw_server(ca: &ClusterCa, id: NodeId) -> quinn::Endpoint {
+    let tls = credentials(ca, id).server_config().unwrap();
+    let crypto = QuicServerConfig::try_from(tls).unwrap();
+    let mut transport = quinn::TransportConfig::default();
+    transport.stream_receive_window(VarInt::from_u32(RAW_WINDOW_BYTES));
+    let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+    server.transport_config(Arc::new(transport));
+    quinn::Endpoint::server(server, loopback()).unwrap()
+}
+
+/// Accepts and greets one connection, and reads nothing.
+async fn raw_accept(server: &quinn::Endpoint) -> quinn::Connection {
+    let incoming = within(server.accept()).await.unwrap();
+    let connection = within(incoming.accept().unwrap()).await.unwrap();
+    let mut greeting = within(connection.open_uni()).await.unwrap();
+    greeting.write_all(&GREETING).await.unwrap();
+    connection
+}
+
 /// A queue takes what fits; the rest waits until there is room.
 async fn send_patiently(node: &Node, to: NodeId, channel: Channel, frame: &Bytes) {
     loop {
@@ -217,37 +240,29 @@ async fn frames_of_all_sizes_arrive_in_order_on_all_channels() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_channel_that_is_not_read_fills_only_its_own_queue() {
     let ca = ca();
-    let crypto =
-        QuicServerConfig::try_from(credentials(&ca, TWO).server_config().unwrap()).unwrap();
-    let server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-    let stalled = quinn::Endpoint::server(server, loopback()).unwrap();
+    let stalled = raw_server(&ca, TWO);
     let mut healthy = Node::start(&ca, THREE).await;
     let mut config = config(&ca, ONE);
     config.frame_bytes_max = 64 << 10;
     config.queue_bytes_max = 1 << 20;
     let mut node = Node::start_with(config).await;
     node.dials_at(TWO, stalled.local_addr().unwrap());
-    let connection =
-        within(within(stalled.accept()).await.unwrap().accept().unwrap()).await.unwrap();
-    let mut greeting = connection.open_uni().await.unwrap();
-    greeting.write_all(&GREETING).await.unwrap();
+    let connection = raw_accept(&stalled).await;
     node.until(TWO, PeerState::Up).await;
     node.dials(&healthy);
     node.until(THREE, PeerState::Up).await;
 
-    // Nobody reads: the stream's window fills, then the queue, and then no more is taken.
+    // Nobody reads, and the first frame alone is more than the stream takes.
     let frame = pattern(60_000, 1);
-    eventually(|| {
-        node.send(TWO, Channel::Put, &frame) == Err(SendError::Full)
-            && node.peer(TWO).queued_bytes > (1 << 20) - 70_000
-            && (0..100).all(|_| node.send(TWO, Channel::Put, &frame) == Err(SendError::Full))
-    })
-    .await;
+    let taken = (0..100).take_while(|_| node.send(TWO, Channel::Put, &frame).is_ok()).count();
+    assert_eq!(taken, (1 << 20) / (60_000 + 4));
+    assert_eq!(node.send(TWO, Channel::Put, &frame), Err(SendError::Full));
 
     node.send(THREE, Channel::Put, &frame).unwrap();
     assert_eq!(healthy.frame().await, (ONE, Channel::Put, frame));
     node.send(TWO, Channel::Control, b"urgent").unwrap();
-    loop {
+    let mut streams = Vec::new();
+    for _ in Channel::ALL {
         let mut stream = within(connection.accept_uni()).await.unwrap();
         let mut channel = [0];
         within(stream.read_exact(&mut channel)).await.unwrap();
@@ -255,9 +270,24 @@ async fn a_channel_that_is_not_read_fills_only_its_own_queue() {
             let mut frame = [0; 10];
             within(stream.read_exact(&mut frame)).await.unwrap();
             assert_eq!(&frame, b"\0\0\0\x06urgent");
-            break;
         }
+        streams.push(stream);
     }
+    assert_eq!(node.send(TWO, Channel::Put, &pattern(60_000, 1)), Err(SendError::Full));
+}
+
+#[tokio::test]
+async fn a_peer_that_stops_reading_a_channel_is_dialled_anew() {
+    let ca = ca();
+    let broken = raw_server(&ca, TWO);
+    let mut node = Node::start(&ca, ONE).await;
+    node.dials_at(TWO, broken.local_addr().unwrap());
+    let connection = raw_accept(&broken).await;
+    node.until(TWO, PeerState::Up).await;
+    within(connection.accept_uni()).await.unwrap().stop(VarInt::from_u32(0)).unwrap();
+    node.until(TWO, PeerState::Down).await;
+    let _connection = raw_accept(&broken).await;
+    node.until(TWO, PeerState::Up).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

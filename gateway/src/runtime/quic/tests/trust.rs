@@ -1,7 +1,7 @@
 //! Who is let in, and what gets a peer cut off.
 
+use quinn::ConnectionError;
 use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{ConnectionError, VarInt};
 
 use super::*;
 use crate::runtime::tls::{NodeIdentity, node_name};
