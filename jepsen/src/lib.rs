@@ -1,1 +1,29 @@
-//! Placeholder.
+//! The simulator: a whole cluster in one thread on virtual time, with faults and checkers.
+//!
+//! Owns: the simulated world ([`world`]: network, disks, metadata log), what breaks it ([`faults`]),
+//! what uses it ([`workload`]), and what it promises ([`check`]). The code under test is the real
+//! one: stores, takeovers and leaders of `meridian-storage`, partitions of `meridian-gateway`.
+//!
+//! Never does: real time, real I/O, randomness that is not grown from the seed. The same seed gives
+//! the same trace, byte for byte ([`trace`]).
+
+pub mod broker;
+pub mod chance;
+pub mod check;
+pub mod command;
+mod describe;
+pub mod disk;
+pub mod faults;
+pub mod health;
+pub mod metadata;
+pub mod net;
+pub mod node;
+pub mod queue;
+mod read;
+pub mod report;
+pub mod seat;
+pub mod sim;
+pub mod trace;
+pub mod value;
+pub mod workload;
+pub mod world;

@@ -1,0 +1,611 @@
+//! One partition on one node, from its appointment to its replacement: takeover, recovery of its
+//! state, leadership.
+//!
+//! Embeds the real takeover and the real partition; adds what the node does around them: it reads
+//! from slot to slot, and answers clients.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use meridian_base::env::Instant;
+use meridian_base::id::{Incarnation, PartitionId};
+use meridian_base::position::{Generation, LeaderEpoch, Offset};
+use meridian_base::topology::{GroupConfig, Slot};
+use meridian_gateway::partition::{
+    Partition, PartitionLimits, PartitionOutput, PartitionState, ProduceError,
+};
+use meridian_gateway::producer::SequenceError;
+use meridian_storage::blob::{Blob, BlobInfo};
+use meridian_storage::leader::{LeaderConfig, LossCause};
+use meridian_storage::lineage::Segment;
+use meridian_storage::message::{
+    Beacon, CommitMark, FenceResult, Put, PutReply, Read, ReadFrom, ReadReply,
+};
+use meridian_storage::mutation::Mutations;
+use meridian_storage::placement::SlotHealth;
+use meridian_storage::takeover::{Takeover, TakeoverConfig, TakeoverOutput, TakeoverPlan};
+
+use crate::net::Endpoint;
+use crate::read::{Purpose, ReadTask, batches_of};
+use crate::value::{Batch, PlacedBatch};
+
+/// Small bounds, so that all of them are met: a few batches per blob, a checkpoint every dozen or
+/// so, and only the newest blobs in memory.
+const LIMITS: PartitionLimits = PartitionLimits {
+    blob_size_bytes: 300,
+    eager_blob_count: 3,
+    tail_size_bytes_max: 1_000,
+    checkpoint_every_bytes: 900,
+};
+/// Most bytes in doubt.
+const PENDING_SIZE_BYTES_MAX: usize = 4_000;
+/// Most bytes of one answer to a reader.
+const FETCH_SIZE_BYTES_MAX: u32 = 1_500;
+
+/// Who asked, and which of its requests it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// The client.
+    pub client: Endpoint,
+    /// Its number for the request.
+    pub request: u64,
+}
+
+/// A producer that waits for its batch to be safe.
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    asker: Asker,
+    batch: Batch,
+}
+
+/// Answers to clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientReply {
+    /// The batch is safe at this offset.
+    Acknowledged(Offset),
+    /// Not appended now, or in doubt; the same batch may be sent again, here or elsewhere.
+    Retry,
+    /// The producer has been replaced by one with a newer epoch.
+    Fenced,
+    /// Committed batches from the asked offset on, and the end of what is visible.
+    Fetched {
+        /// The batches.
+        batches: Vec<PlacedBatch>,
+        /// The high watermark.
+        high_watermark: Offset,
+    },
+}
+
+/// What a broker shows to anyone, for the checker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// It begins to serve.
+    Serving(Offset),
+    /// Its high watermark.
+    HighWatermark(Offset),
+    /// A committed batch.
+    Batch(PlacedBatch),
+    /// A batch whose producer is told that it is safe.
+    Acknowledged(PlacedBatch),
+    /// Something that no rule-abiding log can hold.
+    Broken(String),
+}
+
+/// What the node is to do.
+#[derive(Debug)]
+pub enum BrokerOutput {
+    /// Send a put.
+    Put(Slot, Put),
+    /// Send a fence.
+    FenceRead(Slot),
+    /// Send a read; its answer comes back with this number.
+    Read(Slot, u64, Read),
+    /// Tell every slot.
+    Beacon(Beacon),
+    /// Answer a client.
+    Answer(Asker, ClientReply),
+    /// Tell the checker.
+    Shown(Shown),
+}
+
+enum Phase {
+    TakingOver(Takeover),
+    Leading(Box<Partition<Waiter>>),
+    Over,
+}
+
+/// Rebuilds the state behind the cut: checkpoint, then the blobs after it (rule T9).
+struct Recovery {
+    state: PartitionState,
+    /// What is still to be replayed, the next segment last.
+    segments: Vec<Segment>,
+}
+
+/// One partition on one node.
+pub struct Broker {
+    partition: PartitionId,
+    generation: Generation,
+    own_slot: Slot,
+    mutations: Mutations,
+    phase: Phase,
+    recovery: Option<Recovery>,
+    /// The high watermark that was shown last.
+    shown: Option<Offset>,
+    reads: BTreeMap<u64, ReadTask>,
+    next_read: u64,
+}
+
+impl Broker {
+    /// Begins to take `partition` over.
+    pub fn begin(
+        partition: PartitionId,
+        generation: Generation,
+        group: GroupConfig,
+        own_slot: Slot,
+        mutations: Mutations,
+        now: Instant,
+        out: &mut Vec<BrokerOutput>,
+    ) -> Self {
+        let leader_epoch = epoch_of(generation);
+        let config = TakeoverConfig { partition, generation, leader_epoch, group, mutations };
+        let mut outputs = Vec::new();
+        let takeover = Takeover::begin(config, now, &mut outputs);
+        let mut broker = Self {
+            partition,
+            generation,
+            own_slot,
+            mutations,
+            phase: Phase::TakingOver(takeover),
+            recovery: None,
+            shown: None,
+            reads: BTreeMap::new(),
+            next_read: 0,
+        };
+        out.extend(outputs.into_iter().map(|output| match output {
+            TakeoverOutput::FenceRead { slot } => BrokerOutput::FenceRead(slot),
+            other => unreachable!("a takeover begins with fences, not {other:?}"),
+        }));
+        broker.next_read = 1;
+        broker
+    }
+
+    /// Whether clients are served.
+    pub fn is_serving(&self) -> bool {
+        matches!(&self.phase, Phase::Leading(partition) if partition.is_serving())
+    }
+
+    /// What the broker is doing, in a word.
+    pub fn phase_name(&self) -> &'static str {
+        match &self.phase {
+            Phase::TakingOver(_) => "taking over",
+            Phase::Leading(partition) if partition.is_serving() => "serving",
+            Phase::Leading(_) if self.recovery.is_some() => "recovering",
+            Phase::Leading(_) => "starting",
+            Phase::Over => "over",
+        }
+    }
+
+    /// The group configuration that the broker counts by, unless it is over.
+    pub fn group(&self) -> Option<&GroupConfig> {
+        match &self.phase {
+            Phase::TakingOver(takeover) => Some(takeover.group()),
+            Phase::Leading(partition) => Some(partition.leader().group()),
+            Phase::Over => None,
+        }
+    }
+
+    /// Takes a slot's answer to a fence.
+    pub fn on_fence_answer(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        slot: Slot,
+        incarnation: Incarnation,
+        result: FenceResult,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Phase::TakingOver(takeover) = &mut self.phase else { return };
+        let mut outputs = Vec::new();
+        takeover.on_answer(now, slot, incarnation, result, &mut outputs);
+        self.carry_out_takeover(now, health, outputs, out);
+    }
+
+    /// Takes a slot's answer to a put.
+    pub fn on_put_reply(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        slot: Slot,
+        reply: PutReply,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Phase::Leading(partition) = &mut self.phase else { return };
+        let mut outputs = Vec::new();
+        partition.on_reply(now, health, slot, reply, &mut outputs);
+        self.carry_out_partition(outputs, out);
+    }
+
+    /// Takes a newer group configuration.
+    pub fn on_config(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        group: &GroupConfig,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        match &mut self.phase {
+            Phase::TakingOver(takeover) => {
+                let mut outputs = Vec::new();
+                takeover.on_config(now, group.clone(), &mut outputs);
+                self.carry_out_takeover(now, health, outputs, out);
+            }
+            Phase::Leading(partition) => {
+                let mut outputs = Vec::new();
+                partition.on_config(now, health, group.clone(), &mut outputs);
+                self.carry_out_partition(outputs, out);
+            }
+            Phase::Over => {}
+        }
+    }
+
+    /// Does what is due. Call every few milliseconds.
+    pub fn tick(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        match &mut self.phase {
+            Phase::TakingOver(takeover) => {
+                let mut outputs = Vec::new();
+                takeover.tick(now, &mut outputs);
+                self.carry_out_takeover(now, health, outputs, out);
+            }
+            Phase::Leading(partition) if partition.has_work() => {
+                let mut outputs = Vec::new();
+                partition.tick(now, health, &mut outputs);
+                self.carry_out_partition(outputs, out);
+            }
+            Phase::Leading(_) | Phase::Over => {}
+        }
+        let late: Vec<u64> =
+            self.reads.iter().filter(|(_, task)| task.is_late(now)).map(|(id, _)| *id).collect();
+        for read in late {
+            self.read_elsewhere(now, read, out);
+        }
+    }
+
+    /// A producer sends a batch.
+    pub fn on_produce(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        asker: Asker,
+        batch: Batch,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Phase::Leading(partition) = &mut self.phase else {
+            out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
+            return;
+        };
+        let mut outputs = Vec::new();
+        let waiter = Waiter { asker, batch };
+        partition.produce(now, health, vec![batch.to_record_batch()], waiter, &mut outputs);
+        self.carry_out_partition(outputs, out);
+    }
+
+    /// A reader asks for what is visible from `from` on.
+    pub fn on_fetch(
+        &mut self,
+        now: Instant,
+        asker: Asker,
+        from: Offset,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let mark = match &self.phase {
+            Phase::Leading(partition) if partition.is_serving() => partition.leader().mark(),
+            _ => None,
+        };
+        let (Some(mark), Phase::Leading(partition)) = (mark, &self.phase) else {
+            out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
+            return;
+        };
+        if from >= mark.high_watermark {
+            return self.answer_fetch(asker, Vec::new(), out);
+        }
+        if let Some(pieces) = partition.tail().read(from, FETCH_SIZE_BYTES_MAX as usize) {
+            match PlacedBatch::read_all(Bytes::from(pieces.concat())) {
+                Some(batches) => self.answer_fetch(asker, batches, out),
+                None => self.broken(format!("the tail at {from} holds no batch"), out),
+            }
+            return;
+        }
+        let Some(holder) = partition.leader().lineage().holder_of(from) else {
+            return self.broken(format!("no generation holds offset {from}"), out);
+        };
+        let request = Read {
+            partition: self.partition,
+            generation: holder.generation,
+            from: ReadFrom::Offset(from),
+            last_step: holder.last_step.unwrap_or(mark.point.step),
+            size_bytes_max: FETCH_SIZE_BYTES_MAX,
+        };
+        self.ask(now, Purpose::Fetch { asker, from }, request, out);
+    }
+
+    fn answer_fetch(
+        &mut self,
+        asker: Asker,
+        batches: Vec<PlacedBatch>,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Some(high_watermark) = self.shown else {
+            out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
+            return;
+        };
+        out.extend(batches.iter().map(|placed| BrokerOutput::Shown(Shown::Batch(*placed))));
+        let reply = ClientReply::Fetched { batches, high_watermark };
+        out.push(BrokerOutput::Answer(asker, reply));
+    }
+
+    fn carry_out_takeover(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        outputs: Vec<TakeoverOutput>,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        for output in outputs {
+            match output {
+                TakeoverOutput::FenceRead { slot } => out.push(BrokerOutput::FenceRead(slot)),
+                TakeoverOutput::Read { slot, request } => {
+                    let task = ReadTask::new(now, Purpose::Tail, slot, request);
+                    self.send_read(slot, task, out);
+                }
+                TakeoverOutput::Decided(plan) => self.start_leader(now, health, *plan, out),
+                TakeoverOutput::Superseded { .. } => self.end(out),
+                TakeoverOutput::Broken(contradiction) => {
+                    self.broken(contradiction.to_string(), out);
+                    self.end(out);
+                }
+            }
+        }
+    }
+
+    fn start_leader(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        plan: TakeoverPlan,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Phase::TakingOver(takeover) = &self.phase else { return };
+        let config = LeaderConfig {
+            partition: self.partition,
+            generation: self.generation,
+            group: takeover.group().clone(),
+            own_slot: Some(self.own_slot),
+            datacenter_count_min: 1,
+            pending_size_bytes_max: PENDING_SIZE_BYTES_MAX,
+            mutations: self.mutations,
+        };
+        let checkpoint = plan.checkpoint;
+        let mut outputs = Vec::new();
+        let leader_epoch = epoch_of(self.generation);
+        let partition =
+            Partition::start(config, leader_epoch, LIMITS, plan, now, health, &mut outputs);
+        let point = checkpoint.map(|info| info.point);
+        let mut segments = partition.leader().lineage().segments_after(point);
+        segments.reverse();
+        self.recovery = Some(Recovery { state: PartitionState::default(), segments });
+        self.phase = Phase::Leading(Box::new(partition));
+        self.reads.clear();
+        match checkpoint {
+            Some(info) => self.read_checkpoint(now, info, out),
+            None => self.replay(now, out),
+        }
+        self.carry_out_partition(outputs, out);
+    }
+
+    fn carry_out_partition(
+        &mut self,
+        outputs: Vec<PartitionOutput<Waiter>>,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        for output in outputs {
+            match output {
+                PartitionOutput::Put { slot, put } => out.push(BrokerOutput::Put(slot, put)),
+                PartitionOutput::Progress(mark) => self.show(mark, out),
+                PartitionOutput::Beacon(beacon) => out.push(BrokerOutput::Beacon(beacon)),
+                PartitionOutput::Answer { waiter: Waiter { asker, batch }, result } => {
+                    let reply = match result {
+                        Ok(appended) => {
+                            let base_offset = appended.base_offset;
+                            let placed = PlacedBatch { base_offset, batch };
+                            out.push(BrokerOutput::Shown(Shown::Acknowledged(placed)));
+                            ClientReply::Acknowledged(base_offset)
+                        }
+                        Err(ProduceError::Sequence(SequenceError::OldEpoch { .. })) => {
+                            ClientReply::Fenced
+                        }
+                        Err(_) => ClientReply::Retry,
+                    };
+                    out.push(BrokerOutput::Answer(asker, reply));
+                }
+                PartitionOutput::Lost(cause) => {
+                    if let LossCause::Conflict { point } = cause {
+                        self.broken(format!("{point}: the key holds other bytes"), out);
+                    }
+                    self.end(out);
+                }
+            }
+        }
+    }
+
+    /// More is visible: the checker sees every batch of it.
+    fn show(&mut self, mark: CommitMark, out: &mut Vec<BrokerOutput>) {
+        let high_watermark = mark.high_watermark;
+        let Some(mut from) = self.shown.replace(high_watermark) else {
+            out.push(BrokerOutput::Shown(Shown::Serving(high_watermark)));
+            return;
+        };
+        let Phase::Leading(partition) = &self.phase else { return };
+        while from < high_watermark {
+            let Some(pieces) = partition.tail().read(from, 0) else { break };
+            let batches = PlacedBatch::read_all(Bytes::from(pieces.concat()));
+            let Some(placed) = batches.and_then(|batches| batches.first().copied()) else { break };
+            out.push(BrokerOutput::Shown(Shown::Batch(placed)));
+            from = placed.next_offset();
+        }
+        out.push(BrokerOutput::Shown(Shown::HighWatermark(high_watermark)));
+    }
+
+    fn read_checkpoint(&mut self, now: Instant, info: BlobInfo, out: &mut Vec<BrokerOutput>) {
+        let request = Read {
+            partition: self.partition,
+            generation: info.point.generation,
+            from: ReadFrom::Step(info.point.step),
+            last_step: info.point.step,
+            size_bytes_max: 1,
+        };
+        self.ask(now, Purpose::Checkpoint, request, out);
+    }
+
+    /// Reads the next blobs to be replayed; with none left, the partition has its state.
+    fn replay(&mut self, now: Instant, out: &mut Vec<BrokerOutput>) {
+        let Some(recovery) = &self.recovery else { return };
+        if let Some(segment) = recovery.segments.last() {
+            let request = Read {
+                partition: self.partition,
+                generation: segment.generation,
+                from: ReadFrom::Step(segment.first_step),
+                last_step: segment.last_step,
+                size_bytes_max: FETCH_SIZE_BYTES_MAX,
+            };
+            return self.ask(now, Purpose::Replay, request, out);
+        }
+        let Some(recovery) = self.recovery.take() else { return };
+        let Phase::Leading(partition) = &mut self.phase else { return };
+        let mut outputs = Vec::new();
+        match partition.recover(recovery.state, &mut outputs) {
+            Ok(()) => self.carry_out_partition(outputs, out),
+            Err(error) => self.broken(error.to_string(), out),
+        }
+    }
+
+    fn apply(&mut self, blobs: Vec<Blob>) -> Result<(), String> {
+        let Some(recovery) = &mut self.recovery else { return Ok(()) };
+        for blob in blobs {
+            let Some(segment) = recovery.segments.last_mut() else { break };
+            if blob.key.point.generation != segment.generation
+                || blob.key.point.step != segment.first_step
+            {
+                return Err(format!("asked for {segment:?}, got {}", blob.key.point));
+            }
+            let payload = blob.payload.to_contiguous();
+            recovery.state.apply_blob(&blob.header, payload).map_err(|error| error.to_string())?;
+            segment.first_step = segment.first_step.next();
+            if segment.first_step > segment.last_step {
+                recovery.segments.pop();
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, now: Instant, purpose: Purpose, request: Read, out: &mut Vec<BrokerOutput>) {
+        let task = ReadTask::new(now, purpose, self.own_slot, request);
+        self.send_read(self.own_slot, task, out);
+    }
+
+    fn send_read(&mut self, slot: Slot, task: ReadTask, out: &mut Vec<BrokerOutput>) {
+        let read = self.next_read;
+        self.next_read += 1;
+        out.push(BrokerOutput::Read(slot, read, task.request));
+        self.reads.insert(read, task);
+    }
+
+    fn read_elsewhere(&mut self, now: Instant, read: u64, out: &mut Vec<BrokerOutput>) {
+        let Some(task) = self.reads.get_mut(&read) else { return };
+        if let Some(slot) = task.next_slot(now) {
+            out.push(BrokerOutput::Read(slot, read, task.request));
+            return;
+        }
+        let asker = task.asker();
+        self.reads.remove(&read);
+        out.extend(asker.map(|asker| BrokerOutput::Answer(asker, ClientReply::Retry)));
+    }
+
+    /// Takes a slot's answer to a read.
+    pub fn on_read_reply(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        slot: Slot,
+        read: u64,
+        reply: ReadReply,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Some(task) = self.reads.get(&read) else { return };
+        let purpose = task.purpose;
+        if purpose == Purpose::Tail {
+            self.reads.remove(&read);
+            let Phase::TakingOver(takeover) = &mut self.phase else { return };
+            let mut outputs = Vec::new();
+            takeover.on_read(now, slot, reply, &mut outputs);
+            return self.carry_out_takeover(now, health, outputs, out);
+        }
+        let ReadReply::Blobs(blobs) = reply else {
+            if task.is_asking(slot) {
+                self.read_elsewhere(now, read, out);
+            }
+            return;
+        };
+        self.reads.remove(&read);
+        if let Some(bad) = blobs.iter().find(|blob| !blob.header.matches(&blob.payload)) {
+            return self.broken(format!("a slot served bad bytes for {}", bad.key.point), out);
+        }
+        match purpose {
+            Purpose::Tail => {}
+            Purpose::Checkpoint => {
+                let payload = blobs.first().map(|blob| blob.payload.to_contiguous());
+                match (payload.map(PartitionState::decode), &mut self.recovery) {
+                    (Some(Ok(state)), Some(recovery)) => recovery.state = state,
+                    (outcome, _) => {
+                        return self
+                            .broken(format!("checkpoint: {:?}", outcome.map(|o| o.err())), out);
+                    }
+                }
+                self.replay(now, out);
+            }
+            Purpose::Replay => match self.apply(blobs) {
+                Ok(()) => self.replay(now, out),
+                Err(what) => self.broken(what, out),
+            },
+            Purpose::Fetch { asker, from } => match batches_of(&blobs) {
+                Ok(mut batches) => {
+                    batches.retain(|placed| placed.next_offset() > from);
+                    self.answer_fetch(asker, batches, out);
+                }
+                Err(what) => self.broken(what, out),
+            },
+        }
+    }
+
+    fn broken(&self, what: String, out: &mut Vec<BrokerOutput>) {
+        let what = format!("{:?} {}: {what}", self.partition, self.generation);
+        out.push(BrokerOutput::Shown(Shown::Broken(what)));
+    }
+
+    /// Stops for good: what is in doubt stays so for those who wait for it (rule L3).
+    pub fn end(&mut self, out: &mut Vec<BrokerOutput>) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Over);
+        if let Phase::Leading(mut partition) = phase {
+            let mut outputs = Vec::new();
+            partition.stop(&mut outputs);
+            self.carry_out_partition(outputs, out);
+        }
+        self.recovery = None;
+        let reads = std::mem::take(&mut self.reads);
+        let askers = reads.values().filter_map(ReadTask::asker);
+        out.extend(askers.map(|asker| BrokerOutput::Answer(asker, ClientReply::Retry)));
+    }
+}
+
+fn epoch_of(generation: Generation) -> LeaderEpoch {
+    LeaderEpoch::new(generation.get() as i32)
+}

@@ -1,0 +1,275 @@
+//! The promises, checked at every event that shows something to anyone.
+//!
+//! A checker is told what leaders commit and serve, what clients are told, and what disks fence. It
+//! keeps the only log that all of it agrees with, and reports the first event that does not fit:
+//!
+//! * one value per offset for ever, over all leaders and readers;
+//! * acknowledged at its offset for ever;
+//! * each value (producer, epoch, sequence) at most once, a producer's values in order;
+//! * what was visible stays visible: the high watermark never goes back within a generation, and a
+//!   generation starts at or above all that older ones ever showed;
+//! * fences only grow during one life of a disk.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use meridian_base::id::{Incarnation, PartitionId};
+use meridian_base::position::{Generation, Offset};
+use meridian_base::topology::Slot;
+
+use crate::value::{PlacedBatch, Value};
+
+/// A promise that was broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Promise {
+    /// One value per offset.
+    OneValuePerOffset,
+    /// One offset per value.
+    ExactlyOnce,
+    /// A producer's values are in the log in the order of their sequence numbers, without gaps.
+    ProducerOrder,
+    /// What was visible stays visible.
+    VisibleForEver,
+    /// What was acknowledged is read in the end.
+    AcknowledgedForEver,
+    /// Fences only grow.
+    FencesGrow,
+    /// After everything has healed, the partition is served and every producer is answered.
+    ServesAgain,
+    /// No state machine finds its own invariants broken.
+    Invariant,
+}
+
+/// Which promise was broken, where and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The promise.
+    pub promise: Promise,
+    /// What was seen.
+    pub detail: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.promise, self.detail)
+    }
+}
+
+/// What a check gives: nothing, or the violation found.
+pub type Verdict = Result<(), Violation>;
+
+fn violation(promise: Promise, detail: String) -> Verdict {
+    Err(Violation { promise, detail })
+}
+
+#[derive(Debug, Default)]
+struct PartitionHistory {
+    /// The value at every offset that anyone was ever shown or told.
+    values: BTreeMap<Offset, (Value, Generation)>,
+    /// The offset of every such value.
+    offsets: BTreeMap<Value, Offset>,
+    /// Values whose producer was told that they are safe.
+    acknowledged: BTreeMap<Value, Offset>,
+    /// Highest high watermark each generation showed.
+    shown: BTreeMap<Generation, Offset>,
+    /// High watermark at which each generation began to serve.
+    served_from: BTreeMap<Generation, Offset>,
+}
+
+/// Checks one run.
+#[derive(Debug, Default)]
+pub struct Checker {
+    partitions: BTreeMap<PartitionId, PartitionHistory>,
+    fences: BTreeMap<(Slot, Incarnation, PartitionId), Generation>,
+}
+
+impl Checker {
+    /// A checker that has seen nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A leader of `generation` shows a batch: it committed it, or sent it to a reader.
+    pub fn shown(
+        &mut self,
+        partition: PartitionId,
+        generation: Generation,
+        placed: PlacedBatch,
+    ) -> Verdict {
+        placed
+            .values()
+            .try_for_each(|(offset, value)| self.place(partition, generation, offset, value))
+    }
+
+    /// A producer is told that its batch is safe at its offsets.
+    pub fn acknowledged(
+        &mut self,
+        partition: PartitionId,
+        generation: Generation,
+        placed: PlacedBatch,
+    ) -> Verdict {
+        self.shown(partition, generation, placed)?;
+        let history = self.partitions.entry(partition).or_default();
+        history.acknowledged.extend(placed.values().map(|(offset, value)| (value, offset)));
+        Ok(())
+    }
+
+    fn place(
+        &mut self,
+        partition: PartitionId,
+        generation: Generation,
+        offset: Offset,
+        value: Value,
+    ) -> Verdict {
+        let history = self.partitions.entry(partition).or_default();
+        if let Some((before, by)) = history.values.get(&offset)
+            && *before != value
+        {
+            return violation(
+                Promise::OneValuePerOffset,
+                format!(
+                    "{partition:?} offset {offset}: {generation} shows {value}, {by} showed {before}"
+                ),
+            );
+        }
+        if let Some(before) = history.offsets.get(&value)
+            && *before != offset
+        {
+            return violation(
+                Promise::ExactlyOnce,
+                format!(
+                    "{partition:?} {value}: {generation} shows it at {offset}, it is at {before} too"
+                ),
+            );
+        }
+        history.values.entry(offset).or_insert((value, generation));
+        history.offsets.insert(value, offset);
+        Ok(())
+    }
+
+    /// A leader begins to serve: everything below `high_watermark` is visible.
+    pub fn serving(
+        &mut self,
+        partition: PartitionId,
+        generation: Generation,
+        high_watermark: Offset,
+    ) -> Verdict {
+        let history = self.partitions.entry(partition).or_default();
+        let older = history.shown.range(..generation).max_by_key(|(_, shown)| **shown);
+        if let Some((by, shown)) = older
+            && *shown > high_watermark
+        {
+            return violation(
+                Promise::VisibleForEver,
+                format!(
+                    "{partition:?}: {generation} serves up to {high_watermark}, {by} showed up to {shown}"
+                ),
+            );
+        }
+        history.served_from.insert(generation, high_watermark);
+        self.high_watermark(partition, generation, high_watermark)
+    }
+
+    /// A leader shows a high watermark.
+    pub fn high_watermark(
+        &mut self,
+        partition: PartitionId,
+        generation: Generation,
+        high_watermark: Offset,
+    ) -> Verdict {
+        let history = self.partitions.entry(partition).or_default();
+        let newer = history
+            .served_from
+            .range(generation.next()..)
+            .find(|(_, served_from)| **served_from < high_watermark);
+        if let Some((newer, served_from)) = newer {
+            return violation(
+                Promise::VisibleForEver,
+                format!(
+                    "{partition:?}: {generation} shows up to {high_watermark} after {newer} cut it at {served_from}"
+                ),
+            );
+        }
+        let shown = history.shown.entry(generation).or_insert(high_watermark);
+        if *shown > high_watermark {
+            return violation(
+                Promise::VisibleForEver,
+                format!("{partition:?}: {generation} goes back from {shown} to {high_watermark}"),
+            );
+        }
+        *shown = high_watermark;
+        Ok(())
+    }
+
+    /// A disk answers a fence: the highest generation it refuses others below.
+    pub fn fenced(
+        &mut self,
+        slot: Slot,
+        incarnation: Incarnation,
+        partition: PartitionId,
+        fence: Generation,
+    ) -> Verdict {
+        let known = self.fences.entry((slot, incarnation, partition)).or_insert(fence);
+        if *known > fence {
+            return violation(
+                Promise::FencesGrow,
+                format!("{partition:?} {slot:?} {incarnation:?}: fence was {known}, is {fence}"),
+            );
+        }
+        *known = fence;
+        Ok(())
+    }
+
+    /// The whole log of a partition, read after everything healed.
+    pub fn final_log(&mut self, partition: PartitionId, log: &[PlacedBatch]) -> Verdict {
+        let mut expected = Offset::ZERO;
+        let mut next: BTreeMap<(u32, u16), u32> = BTreeMap::new();
+        for placed in log {
+            if placed.base_offset != expected {
+                return violation(
+                    Promise::OneValuePerOffset,
+                    format!("{partition:?}: offset {} follows {expected}", placed.base_offset),
+                );
+            }
+            expected = placed.next_offset();
+            let first = placed.batch.first;
+            let sequence = next.entry((first.producer, first.epoch)).or_insert(0);
+            if *sequence != first.sequence {
+                return violation(
+                    Promise::ProducerOrder,
+                    format!("{partition:?}: {first} where #{sequence} belongs"),
+                );
+            }
+            *sequence = placed.batch.next_sequence();
+            self.shown(partition, Generation::new(u32::MAX), *placed)?;
+        }
+        let history = self.partitions.entry(partition).or_default();
+        let missing = history.values.range(expected..).next();
+        if let Some((offset, (value, by))) = missing {
+            let promise = if history.acknowledged.contains_key(value) {
+                Promise::AcknowledgedForEver
+            } else {
+                Promise::VisibleForEver
+            };
+            return violation(
+                promise,
+                format!("{partition:?}: log ends at {expected}, {by} showed {value} at {offset}"),
+            );
+        }
+        Ok(())
+    }
+
+    /// How many records were acknowledged.
+    pub fn acknowledged_count(&self) -> u64 {
+        self.partitions.values().map(|history| history.acknowledged.len() as u64).sum()
+    }
+
+    /// Highest offset of `partition` that was ever shown, plus one.
+    pub fn visible_end(&self, partition: PartitionId) -> Offset {
+        let shown = self.partitions.get(&partition).map(|history| history.shown.values().max());
+        shown.flatten().copied().unwrap_or(Offset::ZERO)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! Each promise is broken once by a doctored history; the checker must say which.
+
+use super::*;
+use crate::value::Batch;
+
+const PARTITION: PartitionId = PartitionId::new(1);
+
+fn generation(raw: u32) -> Generation {
+    Generation::new(raw)
+}
+
+fn placed(offset: i64, producer: u32, sequence: u32, count: u32) -> PlacedBatch {
+    let first = Value { producer, epoch: 0, sequence };
+    PlacedBatch { base_offset: Offset::new(offset), batch: Batch { first, count } }
+}
+
+fn promise(verdict: Verdict) -> Option<Promise> {
+    verdict.err().map(|violation| violation.promise)
+}
+
+#[test]
+fn a_true_history_passes() {
+    let mut checker = Checker::new();
+    checker.serving(PARTITION, generation(1), Offset::ZERO).unwrap();
+    checker.acknowledged(PARTITION, generation(1), placed(0, 1, 0, 2)).unwrap();
+    checker.high_watermark(PARTITION, generation(1), Offset::new(2)).unwrap();
+    checker.serving(PARTITION, generation(2), Offset::new(3)).unwrap();
+    checker.shown(PARTITION, generation(2), placed(2, 2, 0, 1)).unwrap();
+    checker.shown(PARTITION, generation(1), placed(0, 1, 0, 2)).unwrap();
+    let log = [placed(0, 1, 0, 2), placed(2, 2, 0, 1), placed(3, 1, 2, 1)];
+    checker.final_log(PARTITION, &log).unwrap();
+    assert_eq!(checker.acknowledged_count(), 2);
+    assert_eq!(checker.visible_end(PARTITION), Offset::new(3));
+}
+
+#[test]
+fn two_values_at_one_offset() {
+    let mut checker = Checker::new();
+    checker.shown(PARTITION, generation(1), placed(0, 1, 0, 2)).unwrap();
+    let verdict = checker.shown(PARTITION, generation(2), placed(1, 2, 0, 1));
+    assert_eq!(promise(verdict), Some(Promise::OneValuePerOffset));
+}
+
+#[test]
+fn one_value_at_two_offsets() {
+    let mut checker = Checker::new();
+    checker.acknowledged(PARTITION, generation(1), placed(0, 1, 0, 1)).unwrap();
+    let verdict = checker.acknowledged(PARTITION, generation(2), placed(4, 1, 0, 1));
+    assert_eq!(promise(verdict), Some(Promise::ExactlyOnce));
+}
+
+#[test]
+fn a_new_leader_that_lost_the_tail() {
+    let mut checker = Checker::new();
+    checker.high_watermark(PARTITION, generation(1), Offset::new(5)).unwrap();
+    let verdict = checker.serving(PARTITION, generation(2), Offset::new(4));
+    assert_eq!(promise(verdict), Some(Promise::VisibleForEver));
+}
+
+#[test]
+fn an_old_leader_that_goes_on() {
+    let mut checker = Checker::new();
+    checker.serving(PARTITION, generation(2), Offset::new(5)).unwrap();
+    checker.high_watermark(PARTITION, generation(1), Offset::new(5)).unwrap();
+    let verdict = checker.high_watermark(PARTITION, generation(1), Offset::new(6));
+    assert_eq!(promise(verdict), Some(Promise::VisibleForEver));
+}
+
+#[test]
+fn a_high_watermark_that_goes_back() {
+    let mut checker = Checker::new();
+    checker.high_watermark(PARTITION, generation(1), Offset::new(5)).unwrap();
+    let verdict = checker.high_watermark(PARTITION, generation(1), Offset::new(4));
+    assert_eq!(promise(verdict), Some(Promise::VisibleForEver));
+}
+
+#[test]
+fn a_final_log_without_what_was_acknowledged() {
+    let mut checker = Checker::new();
+    checker.acknowledged(PARTITION, generation(1), placed(0, 1, 0, 2)).unwrap();
+    let verdict = checker.final_log(PARTITION, &[placed(0, 1, 0, 1)]);
+    assert_eq!(promise(verdict), Some(Promise::AcknowledgedForEver));
+}
+
+#[test]
+fn a_final_log_without_what_was_visible() {
+    let mut checker = Checker::new();
+    checker.shown(PARTITION, generation(1), placed(0, 1, 0, 1)).unwrap();
+    let verdict = checker.final_log(PARTITION, &[]);
+    assert_eq!(promise(verdict), Some(Promise::VisibleForEver));
+}
+
+#[test]
+fn a_final_log_with_a_gap() {
+    let mut checker = Checker::new();
+    let verdict = checker.final_log(PARTITION, &[placed(0, 1, 0, 1), placed(2, 1, 1, 1)]);
+    assert_eq!(promise(verdict), Some(Promise::OneValuePerOffset));
+}
+
+#[test]
+fn a_final_log_where_a_producers_value_is_missing() {
+    let mut checker = Checker::new();
+    let verdict = checker.final_log(PARTITION, &[placed(0, 1, 0, 1), placed(1, 1, 2, 1)]);
+    assert_eq!(promise(verdict), Some(Promise::ProducerOrder));
+}
+
+#[test]
+fn a_fence_that_shrinks_in_one_life_of_a_disk() {
+    let mut checker = Checker::new();
+    let (slot, first) = (Slot::new(3), Incarnation::new(1));
+    checker.fenced(slot, first, PARTITION, generation(4)).unwrap();
+    checker.fenced(slot, Incarnation::new(2), PARTITION, generation(1)).unwrap();
+    let verdict = checker.fenced(slot, first, PARTITION, generation(3));
+    assert_eq!(promise(verdict), Some(Promise::FencesGrow));
+}

@@ -1,0 +1,202 @@
+//! A node's disk: operations take time, one after another, and a power cut falls between or amid
+//! them. What survives is up to [`MemoryDisk`].
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::time::Duration;
+
+use meridian_base::env::Disk;
+use meridian_base::env::memory::{Crash, MemoryDisk};
+use meridian_storage::journal::{DiskDone, DiskOp, execute};
+
+use crate::chance::Chance;
+
+/// The disk and what is queued for it.
+pub struct SimDisk {
+    memory: MemoryDisk,
+    /// Operations not yet carried out; the first is under way.
+    queue: VecDeque<DiskOp>,
+    chance: Chance,
+    slowdown: u32,
+    /// An older copy, kept to be mounted by mistake.
+    image: Option<MemoryDisk>,
+}
+
+impl SimDisk {
+    /// How much a disk holds.
+    pub const CAPACITY_BYTES: u64 = 8 << 20;
+
+    /// An empty disk.
+    pub fn new(mut chance: Chance) -> Self {
+        let memory = MemoryDisk::new(chance.bits());
+        Self { memory, queue: VecDeque::new(), chance, slowdown: 1, image: None }
+    }
+
+    /// Queues an operation. Returns when the disk is done with it if it was idle.
+    pub fn submit(&mut self, op: DiskOp) -> Option<Duration> {
+        self.queue.push_back(op);
+        (self.queue.len() == 1).then(|| self.latency())
+    }
+
+    /// Carries out the operation under way. Returns its outcome and, if another one follows, when
+    /// that one is done.
+    pub fn complete(&mut self) -> Option<(DiskDone, Option<Duration>)> {
+        let op = self.queue.pop_front()?;
+        let done = execute(&mut self.memory, op);
+        let next = (!self.queue.is_empty()).then(|| self.latency());
+        Some((done, next))
+    }
+
+    fn latency(&mut self) -> Duration {
+        let typical = match self.queue.front() {
+            Some(DiskOp::Read { .. }) | None => Duration::from_micros(80),
+            Some(_) => Duration::from_micros(300),
+        };
+        typical / 2 + self.chance.around(typical / 2) * self.slowdown
+    }
+
+    /// Makes every operation this many times slower.
+    pub fn set_slowdown(&mut self, slowdown: u32) {
+        self.slowdown = slowdown;
+    }
+
+    /// Cuts the power: the write under way may have reached the disk in part, what is queued
+    /// behind it has not.
+    pub fn crash(&mut self) {
+        if let Some(DiskOp::Write { file, offset_bytes, parts }) = self.queue.pop_front() {
+            let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+            // A full disk keeps none of it, which is one of the things a power cut may do.
+            let _ = self.memory.write_at(&file, offset_bytes, &slices);
+        }
+        self.queue.clear();
+        let fates = [Crash::LoseUnsynced, Crash::KeepUnsynced, Crash::TearUnsynced];
+        self.memory.crash(self.chance.pick(&fates).unwrap_or(Crash::LoseUnsynced));
+    }
+
+    /// Replaces the disk by an empty one.
+    pub fn wipe(&mut self) {
+        self.queue.clear();
+        self.memory = MemoryDisk::new(self.chance.bits());
+        self.image = None;
+    }
+
+    /// Keeps a copy of the disk as it is now.
+    pub fn keep_image(&mut self) {
+        self.image = Some(self.memory.image());
+    }
+
+    /// Mounts the kept copy in place of the disk. Returns whether there was one.
+    pub fn mount_image(&mut self) -> bool {
+        let Some(image) = self.image.take() else { return false };
+        self.queue.clear();
+        image.crash(Crash::KeepUnsynced);
+        self.memory = image;
+        true
+    }
+
+    /// Makes the next sync fail.
+    pub fn fail_next_sync(&mut self) {
+        self.memory.fail_syncs(1);
+    }
+
+    /// Leaves no room for growth, or gives it back.
+    pub fn set_full(&mut self, full: bool) {
+        let capacity_bytes = if full { 0 } else { 1 << 30 };
+        self.memory.set_capacity_bytes(capacity_bytes);
+    }
+
+    /// Flips a bit of something that was written to a file whose name begins with `prefix`. Returns
+    /// where, `None` if there is no such thing.
+    pub fn flip_bit(&mut self, prefix: &str) -> Option<(String, usize)> {
+        let names = self.memory.list().ok()?;
+        let files: Vec<&String> = names.iter().filter(|name| name.starts_with(prefix)).collect();
+        let file = (*files.get(self.chance.below(files.len()))?).clone();
+        let size_bytes = self.memory.size_bytes(&file).ok()?;
+        let mut contents = vec![0; size_bytes as usize];
+        self.memory.read_at(&file, 0, &mut contents).ok()?;
+        let written: Vec<usize> =
+            (0..contents.len()).filter(|&index| contents[index] != 0).collect();
+        let offset_bytes = self.chance.pick(&written)?;
+        self.memory.flip_bit(&file, offset_bytes).then_some((file, offset_bytes))
+    }
+
+    /// The contents, for the store to open.
+    pub fn contents(&mut self) -> &mut MemoryDisk {
+        &mut self.memory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn disk() -> SimDisk {
+        let mut disk = SimDisk::new(Chance::new(4));
+        disk.contents().create("f", 4096).unwrap();
+        disk
+    }
+
+    fn write(byte: u8) -> DiskOp {
+        let parts = vec![Bytes::from(vec![byte; 4096])];
+        DiskOp::Write { file: "f".to_owned(), offset_bytes: 0, parts }
+    }
+
+    fn first_byte(disk: &mut SimDisk) -> u8 {
+        let mut buffer = [0];
+        disk.contents().read_at("f", 0, &mut buffer).unwrap();
+        buffer[0]
+    }
+
+    #[test]
+    fn operations_are_done_in_order() {
+        let mut disk = disk();
+        assert!(disk.submit(write(1)).is_some());
+        assert!(disk.submit(write(2)).is_none());
+        let (done, next) = disk.complete().unwrap();
+        assert_eq!(done, DiskDone::Write { result: Ok(()) });
+        assert_eq!((first_byte(&mut disk), next.is_some()), (1, true));
+        let (_, next) = disk.complete().unwrap();
+        assert_eq!((first_byte(&mut disk), next), (2, None));
+    }
+
+    #[test]
+    fn a_power_cut_keeps_what_is_done_and_nothing_that_was_queued() {
+        for seed in 0..20 {
+            let mut disk = disk();
+            disk.chance = Chance::new(seed);
+            for byte in [1, 2, 3] {
+                disk.submit(write(byte));
+            }
+            disk.complete();
+            disk.crash();
+            assert!([1, 2].contains(&first_byte(&mut disk)));
+            assert!(disk.complete().is_none());
+        }
+    }
+
+    #[test]
+    fn an_image_is_an_older_self() {
+        let mut disk = disk();
+        disk.keep_image();
+        disk.submit(write(1));
+        disk.complete();
+        assert!(disk.mount_image());
+        assert_eq!(first_byte(&mut disk), 0);
+        assert!(!disk.mount_image());
+    }
+
+    #[test]
+    fn a_flipped_bit_hits_what_was_written() {
+        let mut disk = disk();
+        assert_eq!(disk.flip_bit("f"), None);
+        disk.submit(write(2));
+        disk.complete();
+        let (file, _) = disk.flip_bit("f").unwrap();
+        assert_eq!(file, "f");
+        let mut contents = vec![0; 4096];
+        disk.contents().read_at("f", 0, &mut contents).unwrap();
+        assert_eq!(contents.iter().filter(|byte| **byte == 3).count(), 1);
+    }
+}

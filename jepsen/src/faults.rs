@@ -1,0 +1,296 @@
+//! The nemesis: breaks things at random, inside the failure model.
+//!
+//! Delays, cuts, pauses, crashes and power cuts may hit anything at any time, all nine nodes at
+//! once included. Data is only ever lost on the run's *victims*, a set of slots that may be lost
+//! together: more would be outside the promise.
+
+use std::time::Duration;
+
+use meridian_base::topology::{Slot, SlotSet};
+
+use crate::chance::Chance;
+use crate::check::Verdict;
+use crate::net::{Endpoint, Weather};
+use crate::world::{Event, GEOMETRY, World};
+
+/// Mean time from one fault to the next.
+const INTERVAL: Duration = Duration::from_millis(1_400);
+
+/// The kinds of faults and how often each comes, of all together.
+const WEIGHTS: [(Fault, usize); 15] = [
+    (Fault::CrashNode, 12),
+    (Fault::CrashDatacenterAndRack, 4),
+    (Fault::CrashAll, 2),
+    (Fault::Pause, 14),
+    (Fault::ChangeLeader, 16),
+    (Fault::RivalLeaders, 8),
+    (Fault::CutOneWay, 8),
+    (Fault::CutNode, 8),
+    (Fault::CutSide, 8),
+    (Fault::Heal, 22),
+    (Fault::Storm, 8),
+    (Fault::MetadataLag, 8),
+    (Fault::SlowDisk, 6),
+    (Fault::FailingDisk, 4),
+    (Fault::LoseDisk, 6),
+];
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    CrashNode,
+    CrashDatacenterAndRack,
+    CrashAll,
+    Pause,
+    ChangeLeader,
+    RivalLeaders,
+    CutOneWay,
+    CutNode,
+    CutSide,
+    Heal,
+    Storm,
+    MetadataLag,
+    SlowDisk,
+    FailingDisk,
+    LoseDisk,
+}
+
+/// Injects faults into one run.
+pub struct Nemesis {
+    chance: Chance,
+    victims: SlotSet,
+}
+
+impl Nemesis {
+    /// A nemesis with victims of its own.
+    pub fn new(mut chance: Chance) -> Self {
+        let victims = datacenter_and_rack(&mut chance);
+        Self { chance, victims }
+    }
+
+    /// Injects one fault. Returns when the next one is due.
+    pub fn act(&mut self, world: &mut World) -> Result<Duration, crate::check::Violation> {
+        let total = WEIGHTS.iter().map(|(_, weight)| weight).sum();
+        let mut drawn = self.chance.below(total);
+        for (fault, weight) in WEIGHTS {
+            if drawn < weight {
+                world.counters.fault_count += 1;
+                world.trace.event(world.now, format_args!("nemesis: {fault:?}"));
+                self.inject(fault, world)?;
+                break;
+            }
+            drawn -= weight;
+        }
+        Ok(self.chance.around(INTERVAL))
+    }
+
+    fn inject(&mut self, fault: Fault, world: &mut World) -> Verdict {
+        match fault {
+            Fault::CrashNode => {
+                let node = self.target(world);
+                self.crash(world, node, Duration::from_secs(1));
+            }
+            Fault::CrashDatacenterAndRack => {
+                for slot in datacenter_and_rack(&mut self.chance).iter() {
+                    self.crash(world, slot.index(), Duration::from_secs(3));
+                }
+            }
+            Fault::CrashAll => {
+                for node in 0..world.nodes.len() {
+                    self.crash(world, node, Duration::from_millis(500));
+                }
+            }
+            Fault::Pause => self.pause(world),
+            Fault::ChangeLeader => self.change_leader(world, 1),
+            Fault::RivalLeaders => {
+                let count = 2 + self.chance.below(2);
+                self.change_leader(world, count);
+            }
+            Fault::CutOneWay | Fault::CutNode | Fault::CutSide => self.cut(fault, world),
+            Fault::Heal => {
+                world.network.heal();
+                world.network.set_weather(Weather::CALM);
+                world.metadata_lag.fill(Duration::ZERO);
+            }
+            Fault::Storm => world.network.set_weather(Weather {
+                drop_per_mille: 20 + self.chance.below(180) as u32,
+                duplicate_per_mille: self.chance.below(150) as u32,
+                late_per_mille: self.chance.below(300) as u32,
+                late_max: Duration::from_millis(20 + self.chance.below(800) as u64),
+            }),
+            Fault::MetadataLag => {
+                let node = self.target(world);
+                world.metadata_lag[node] = self.chance.around(Duration::from_millis(1_200));
+            }
+            Fault::SlowDisk => {
+                let node = self.chance.below(world.nodes.len());
+                world.nodes[node].disk.set_slowdown(20 + self.chance.below(400) as u32);
+                self.end_disk_fault(world, node);
+            }
+            Fault::FailingDisk => {
+                let node = self.chance.below(world.nodes.len());
+                if self.chance.per_mille(500) {
+                    world.nodes[node].disk.fail_next_sync();
+                } else {
+                    world.nodes[node].disk.set_full(true);
+                    self.end_disk_fault(world, node);
+                }
+            }
+            Fault::LoseDisk => self.lose_disk(world),
+        }
+        Ok(())
+    }
+
+    /// A node to hit: mostly one that leads a partition.
+    fn target(&mut self, world: &World) -> usize {
+        let partition = self.chance.pick(&world.partitions);
+        let owner = partition.and_then(|partition| world.metadata.latest().owners.get(&partition));
+        match owner {
+            Some(owner) if self.chance.per_mille(600) => owner.node.get() as usize,
+            _ => self.chance.below(world.nodes.len()),
+        }
+    }
+
+    fn crash(&mut self, world: &mut World, node: usize, down_for: Duration) {
+        world.stop_node(node);
+        let delay = self.chance.around(down_for);
+        world.schedule(delay, Event::Restart { node });
+    }
+
+    fn pause(&mut self, world: &mut World) {
+        let node = self.target(world);
+        if world.is_running(node) {
+            world.paused[node] = Some(Vec::new());
+            let delay = self.chance.around(Duration::from_millis(1_500));
+            world.schedule(delay, Event::Resume { node });
+        }
+    }
+
+    fn change_leader(&mut self, world: &mut World, count: usize) {
+        let Some(partition) = self.chance.pick(&world.partitions) else { return };
+        for _ in 0..count {
+            let node = self.chance.below(world.nodes.len());
+            world.appoint(partition, node);
+        }
+    }
+
+    fn cut(&mut self, fault: Fault, world: &mut World) {
+        let node_count = world.nodes.len();
+        match fault {
+            Fault::CutOneWay => {
+                let node = self.target(world);
+                for peer in 0..node_count {
+                    if self.chance.per_mille(500) {
+                        world.network.cut_one_way(Endpoint(node), Endpoint(peer));
+                    } else if self.chance.per_mille(300) {
+                        world.network.cut_one_way(Endpoint(peer), Endpoint(node));
+                    }
+                }
+            }
+            Fault::CutNode => {
+                let node = self.target(world);
+                world.network.isolate(&[Endpoint(node)]);
+            }
+            _ => {
+                let side: Vec<Endpoint> = match self.chance.below(4) {
+                    0 => world.network.endpoints_of(self.chance.below(3)),
+                    1 => datacenter_and_rack(&mut self.chance)
+                        .iter()
+                        .map(|slot| Endpoint(slot.index()))
+                        .collect(),
+                    2 => (0..node_count)
+                        .map(Endpoint)
+                        .filter(|_| self.chance.per_mille(500))
+                        .collect(),
+                    _ => return self.cut_to_ring(world),
+                };
+                world.network.isolate(&side);
+            }
+        }
+    }
+
+    /// Every node reaches its four nearest neighbours on a ring, and no other: each sees a
+    /// majority, no two the same one.
+    fn cut_to_ring(&mut self, world: &mut World) {
+        let count = world.nodes.len();
+        let shift = self.chance.below(count);
+        let place = |node: usize| (node * 4 + shift) % count;
+        for from in 0..count {
+            for to in 0..count {
+                let apart = (place(from) + count - place(to)) % count;
+                if apart.min(count - apart) > 2 {
+                    world.network.cut_one_way(Endpoint(from), Endpoint(to));
+                }
+            }
+        }
+    }
+
+    fn end_disk_fault(&mut self, world: &mut World, node: usize) {
+        let delay = self.chance.around(Duration::from_millis(1_500));
+        world.schedule(delay, Event::EndOfDiskFault { node });
+    }
+
+    /// A victim loses its disk, gets an older copy of it back, or finds bits flipped.
+    fn lose_disk(&mut self, world: &mut World) {
+        let victims: Vec<Slot> = self.victims.iter().collect();
+        let Some(slot) = self.chance.pick(&victims) else { return };
+        let node = slot.index();
+        let kind = self.chance.below(4);
+        if kind == 0 {
+            world.nodes[node].disk.keep_image();
+            return;
+        }
+        world.stop_node(node);
+        let disk = &mut world.nodes[node].disk;
+        let what = match kind {
+            1 => disk.flip_bit("journal").map(|place| format!("bit flipped at {place:?}")),
+            2 => disk.mount_image().then(|| "an older copy".to_owned()),
+            _ => {
+                disk.wipe();
+                Some("empty".to_owned())
+            }
+        };
+        if let Some(what) = what {
+            world.counters.disk_loss_count += 1;
+            world.trace.event(world.now, format_args!("N{node} disk: {what}"));
+        }
+        let delay = self.chance.around(Duration::from_millis(800));
+        world.schedule(delay, Event::Restart { node });
+    }
+
+    /// Ends every fault.
+    pub fn heal_all(&mut self, world: &mut World) -> Verdict {
+        world.trace.event(world.now, format_args!("nemesis: all is healed"));
+        world.network.heal();
+        world.network.set_weather(Weather::CALM);
+        world.metadata_lag.fill(Duration::ZERO);
+        for node in 0..world.nodes.len() {
+            world.nodes[node].disk.set_slowdown(1);
+            world.nodes[node].disk.set_full(false);
+            world.resume_node(node);
+            world.start_node(node)?;
+        }
+        Ok(())
+    }
+}
+
+/// A whole datacenter and one rack of another: a maximal set that may be lost together.
+fn datacenter_and_rack(chance: &mut Chance) -> SlotSet {
+    let datacenter = chance.below(GEOMETRY.datacenter_count());
+    let whole = GEOMETRY.slots_of(datacenter);
+    let others: Vec<Slot> = GEOMETRY.slots().difference(whole).iter().collect();
+    chance.pick(&others).map_or(whole, |rack| whole.with(rack))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn victims_may_be_lost_together() {
+        for seed in 0..100 {
+            let victims = Nemesis::new(Chance::new(seed)).victims;
+            assert_eq!(victims.count(), 4);
+            assert!(GEOMETRY.tolerated(victims));
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The simulator's command line; `meridian-jepsen sim --help` tells what it can do.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use meridian_jepsen::command::{MetaArgs, ReplayArgs, RunArgs};
+
+/// Simulation and fault injection for Meridian.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The deterministic simulation of a whole cluster.
+    #[command(subcommand)]
+    Sim(Sim),
+}
+
+#[derive(Subcommand)]
+enum Sim {
+    /// Run many seeds; fail on the first broken promise.
+    Run(RunArgs),
+    /// Run one seed again, printing what happens.
+    Replay(ReplayArgs),
+    /// Run seeds twice and demand the same trace, byte for byte.
+    Meta(MetaArgs),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Sim(Sim::Run(args)) => meridian_jepsen::command::run(&args),
+        Command::Sim(Sim::Replay(args)) => meridian_jepsen::command::replay(&args),
+        Command::Sim(Sim::Meta(args)) => meridian_jepsen::command::meta(&args),
+    }
+}

@@ -1,0 +1,452 @@
+//! One node: its store and disk, and a broker for every partition it leads or believes to lead.
+//!
+//! It does what the real node's event loop does: routes messages between brokers, stores and the
+//! network, and applies the metadata log in its own time.
+
+use std::collections::BTreeMap;
+
+use meridian_base::env::Instant;
+use meridian_base::id::{NodeId, PartitionId};
+use meridian_base::position::Generation;
+use meridian_base::topology::{GroupConfig, Slot};
+use meridian_storage::journal::{DiskDone, DiskOp, OpenError};
+use meridian_storage::message::{FenceRead, FenceReadReply, ReadReply, StorageMessage};
+use meridian_storage::mutation::Mutations;
+use meridian_storage::placement::SlotHealth;
+use meridian_storage::store::STORE_TAG;
+
+use crate::broker::{Asker, Broker, BrokerOutput, ClientReply, Shown};
+use crate::disk::SimDisk;
+use crate::health::Health;
+use crate::metadata::{Entry, GROUP, Owner, View};
+use crate::net::Endpoint;
+use crate::seat::{Seat, SeatOutput, fresh_incarnation};
+use crate::workload::ClientRequest;
+
+/// What travels over the network.
+#[derive(Clone, Debug)]
+pub enum Packet {
+    /// Between nodes.
+    Storage(StorageMessage),
+    /// From a client to a node.
+    Request {
+        /// Which partition.
+        partition: PartitionId,
+        /// Who asks.
+        asker: Asker,
+        /// What.
+        request: ClientRequest,
+    },
+    /// From a node to a client.
+    Reply {
+        /// The client's number for the request.
+        request: u64,
+        /// The answer.
+        reply: ClientReply,
+    },
+}
+
+/// What the world is to do for a node.
+#[derive(Debug)]
+pub enum NodeOutput {
+    /// Send a packet.
+    Send(Endpoint, Packet),
+    /// Carry out a disk operation.
+    Disk(DiskOp),
+    /// Tell the checker what a leader shows.
+    Shown(PartitionId, Generation, Shown),
+    /// The store has something to say about its disk.
+    Seat(SeatOutput),
+}
+
+/// Whom the answer to a tagged request is for.
+struct Pending {
+    partition: PartitionId,
+    generation: Generation,
+    slot: Slot,
+    read: Option<u64>,
+}
+
+/// One node.
+pub struct Node {
+    /// Its id; also its endpoint and the number of its slot.
+    pub id: NodeId,
+    /// Its disk.
+    pub disk: SimDisk,
+    /// Its store, while the node is up.
+    pub seat: Option<Seat>,
+    /// What it has applied of the metadata log.
+    pub view: View,
+    /// How many times it was started.
+    pub boot: u64,
+    mutations: Mutations,
+    health: Health,
+    brokers: BTreeMap<(PartitionId, Generation), Broker>,
+    pending: BTreeMap<u64, Pending>,
+    next_tag: u64,
+}
+
+impl Node {
+    /// A node that has never been started; `view` is the cluster as it was founded.
+    pub fn new(id: NodeId, disk: SimDisk, view: View, mutations: Mutations) -> Self {
+        Self {
+            id,
+            disk,
+            seat: None,
+            view,
+            boot: 0,
+            mutations,
+            health: Health::default(),
+            brokers: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            next_tag: 0,
+        }
+    }
+
+    /// The node's place on the network.
+    pub fn endpoint(&self) -> Endpoint {
+        endpoint_of(self.id)
+    }
+
+    /// The slot that the node fills.
+    pub fn slot(&self) -> Slot {
+        Slot::new(self.id.get() as u8)
+    }
+
+    /// Starts the process: everything in memory is new, the disk is as the last process left it.
+    pub fn start(&mut self, now: Instant, out: &mut Vec<NodeOutput>) -> Result<(), OpenError> {
+        self.boot += 1;
+        self.next_tag = self.boot << 32;
+        let fresh = fresh_incarnation(self.id, self.boot);
+        let mut seat = Seat::open(self.id, &mut self.disk, fresh, self.mutations)?;
+        let mut outputs = Vec::new();
+        seat.on_config(now, &self.view.group, &mut outputs);
+        self.seat = Some(seat);
+        self.carry_out_seat(outputs, out);
+        Ok(())
+    }
+
+    /// Ends the process.
+    pub fn stop(&mut self) {
+        self.seat = None;
+        self.brokers.clear();
+        self.pending.clear();
+        self.health = Health::default();
+    }
+
+    /// Whether the process runs.
+    pub fn is_up(&self) -> bool {
+        self.seat.is_some()
+    }
+
+    /// The broker of `partition` in `generation`.
+    pub fn broker(&self, partition: PartitionId, generation: Generation) -> Option<&Broker> {
+        self.brokers.get(&(partition, generation))
+    }
+
+    /// Applies one entry of the metadata log.
+    pub fn apply(&mut self, now: Instant, entry: &Entry, out: &mut Vec<NodeOutput>) {
+        self.view.apply(entry);
+        match entry {
+            Entry::Appoint { partition, owner } => {
+                let replaced: Vec<(PartitionId, Generation)> = self
+                    .brokers
+                    .keys()
+                    .filter(|(led, generation)| led == partition && *generation < owner.generation)
+                    .copied()
+                    .collect();
+                for key in replaced {
+                    self.with_broker(now, key, out, |broker, _, out| broker.end(out));
+                    self.brokers.remove(&key);
+                }
+                if owner.node == self.id {
+                    self.lead(now, *partition, *owner, out);
+                }
+            }
+            Entry::Group(group) => {
+                self.adopt(now, group, out);
+                let mut outputs = Vec::new();
+                if let Some(seat) = &mut self.seat {
+                    seat.on_config(now, group, &mut outputs);
+                }
+                self.carry_out_seat(outputs, out);
+            }
+            Entry::Mounted { node, boot, reincarnated } => {
+                if *node == self.id && *boot == self.boot {
+                    let mut outputs = Vec::new();
+                    if let Some(seat) = &mut self.seat {
+                        seat.admit(now, *reincarnated, &mut outputs);
+                    }
+                    self.carry_out_seat(outputs, out);
+                }
+            }
+        }
+    }
+
+    /// Begins to take a partition over.
+    pub fn lead(
+        &mut self,
+        now: Instant,
+        partition: PartitionId,
+        owner: Owner,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        let key = (partition, owner.generation);
+        if !self.is_up() || self.brokers.contains_key(&key) {
+            return;
+        }
+        let mut outputs = Vec::new();
+        let broker = Broker::begin(
+            partition,
+            owner.generation,
+            self.view.group.clone(),
+            self.slot(),
+            self.mutations,
+            now,
+            &mut outputs,
+        );
+        self.brokers.insert(key, broker);
+        self.carry_out_broker(now, key, outputs, out);
+    }
+
+    /// Takes a packet from the network.
+    pub fn on_packet(
+        &mut self,
+        now: Instant,
+        from: Endpoint,
+        packet: Packet,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        match packet {
+            Packet::Storage(message) => self.on_message(now, from, message, out),
+            Packet::Request { partition, asker, request } => {
+                self.on_request(now, partition, asker, request, out);
+            }
+            Packet::Reply { .. } => {}
+        }
+    }
+
+    fn on_message(
+        &mut self,
+        now: Instant,
+        from: Endpoint,
+        message: StorageMessage,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        let slot = Slot::new(from.0 as u8);
+        self.health.heard_from(slot);
+        match message {
+            StorageMessage::PutReplies(replies) => {
+                for reply in replies {
+                    let key = (reply.key.partition, reply.key.point.generation);
+                    self.with_broker(now, key, out, |broker, health, out| {
+                        broker.on_put_reply(now, health, slot, reply, out);
+                    });
+                }
+            }
+            StorageMessage::FenceReadReply { tag, reply } => {
+                self.on_fence_reply(now, slot, tag, reply, out);
+            }
+            StorageMessage::ReadReply { tag, reply } if tag & STORE_TAG == 0 => {
+                self.on_read_reply(now, slot, tag, reply, out);
+            }
+            request => {
+                let mut outputs = Vec::new();
+                if let Some(seat) = &mut self.seat {
+                    seat.on_message(now, from, request, &mut outputs);
+                }
+                self.carry_out_seat(outputs, out);
+            }
+        }
+    }
+
+    fn on_fence_reply(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        tag: u64,
+        reply: FenceReadReply,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        let Some(pending) = self.pending.remove(&tag).filter(|pending| pending.slot == slot) else {
+            return;
+        };
+        let key = (pending.partition, pending.generation);
+        if let Some(group) = reply.stale {
+            self.with_broker(now, key, out, |broker, health, out| {
+                broker.on_config(now, health, &group, out)
+            });
+        }
+        for answer in reply.answers {
+            self.with_broker(
+                now,
+                (answer.partition, answer.generation),
+                out,
+                |broker, health, out| {
+                    broker.on_fence_answer(
+                        now,
+                        health,
+                        slot,
+                        reply.incarnation,
+                        answer.result,
+                        out,
+                    );
+                },
+            );
+        }
+    }
+
+    fn on_read_reply(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        tag: u64,
+        reply: ReadReply,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        let Some(pending) = self.pending.remove(&tag).filter(|pending| pending.slot == slot) else {
+            return;
+        };
+        let (key, Some(read)) = ((pending.partition, pending.generation), pending.read) else {
+            return;
+        };
+        self.with_broker(now, key, out, |broker, health, out| {
+            broker.on_read_reply(now, health, slot, read, reply, out);
+        });
+    }
+
+    fn on_request(
+        &mut self,
+        now: Instant,
+        partition: PartitionId,
+        asker: Asker,
+        request: ClientRequest,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        let newest = self.brokers.keys().filter(|(led, _)| *led == partition).max().copied();
+        let Some(key) = newest else {
+            let reply = Packet::Reply { request: asker.request, reply: ClientReply::Retry };
+            out.push(NodeOutput::Send(asker.client, reply));
+            return;
+        };
+        self.with_broker(now, key, out, |broker, health, out| match request {
+            ClientRequest::Produce(batch) => broker.on_produce(now, health, asker, batch, out),
+            ClientRequest::Fetch(from) => broker.on_fetch(now, asker, from, out),
+        });
+    }
+
+    /// Takes the outcome of a disk operation.
+    pub fn on_disk_done(&mut self, now: Instant, done: DiskDone, out: &mut Vec<NodeOutput>) {
+        let mut outputs = Vec::new();
+        if let Some(seat) = &mut self.seat {
+            seat.on_disk_done(now, done, &mut outputs);
+        }
+        self.carry_out_seat(outputs, out);
+    }
+
+    /// Does what is due. Call every few milliseconds.
+    pub fn tick(&mut self, now: Instant, out: &mut Vec<NodeOutput>) {
+        let mut outputs = Vec::new();
+        if let Some(seat) = &mut self.seat {
+            seat.tick(now, &mut outputs);
+        }
+        self.carry_out_seat(outputs, out);
+        let keys: Vec<(PartitionId, Generation)> = self.brokers.keys().copied().collect();
+        for key in keys {
+            self.with_broker(now, key, out, |broker, health, out| broker.tick(now, health, out));
+        }
+    }
+
+    /// Every broker hears of a group configuration that one of them, or the metadata, has seen.
+    fn adopt(&mut self, now: Instant, group: &GroupConfig, out: &mut Vec<NodeOutput>) {
+        let keys: Vec<(PartitionId, Generation)> = self.brokers.keys().copied().collect();
+        for key in keys {
+            self.with_broker(now, key, out, |broker, health, out| {
+                broker.on_config(now, health, group, out)
+            });
+        }
+    }
+
+    fn with_broker(
+        &mut self,
+        now: Instant,
+        key: (PartitionId, Generation),
+        out: &mut Vec<NodeOutput>,
+        act: impl FnOnce(&mut Broker, &SlotHealth, &mut Vec<BrokerOutput>),
+    ) {
+        let Some(broker) = self.brokers.get_mut(&key) else { return };
+        let mut outputs = Vec::new();
+        act(broker, &self.health.slots(now), &mut outputs);
+        self.carry_out_broker(now, key, outputs, out);
+    }
+
+    fn carry_out_broker(
+        &mut self,
+        now: Instant,
+        (partition, generation): (PartitionId, Generation),
+        outputs: Vec<BrokerOutput>,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        for output in outputs {
+            match output {
+                BrokerOutput::Put(slot, put) => {
+                    self.health.asked(now, slot);
+                    self.send(slot, StorageMessage::Put(put), out);
+                }
+                BrokerOutput::FenceRead(slot) => {
+                    let broker = self.brokers.get(&(partition, generation));
+                    let Some(group) = broker.and_then(Broker::group) else { continue };
+                    let request = FenceRead {
+                        group: GROUP,
+                        config_version: group.version,
+                        entries: vec![(partition, generation)],
+                    };
+                    let tag = self.tag(Pending { partition, generation, slot, read: None });
+                    self.send(slot, StorageMessage::FenceRead { tag, request }, out);
+                }
+                BrokerOutput::Read(slot, read, request) => {
+                    let tag = self.tag(Pending { partition, generation, slot, read: Some(read) });
+                    self.send(slot, StorageMessage::Read { tag, request }, out);
+                }
+                BrokerOutput::Beacon(beacon) => {
+                    for slot in self.view.group.geometry.slots().iter() {
+                        self.send(slot, StorageMessage::Beacons(vec![beacon]), out);
+                    }
+                }
+                BrokerOutput::Answer(asker, reply) => {
+                    let packet = Packet::Reply { request: asker.request, reply };
+                    out.push(NodeOutput::Send(asker.client, packet));
+                }
+                BrokerOutput::Shown(shown) => {
+                    out.push(NodeOutput::Shown(partition, generation, shown));
+                }
+            }
+        }
+    }
+
+    fn carry_out_seat(&self, outputs: Vec<SeatOutput>, out: &mut Vec<NodeOutput>) {
+        for output in outputs {
+            out.push(match output {
+                SeatOutput::Send(to, message) => NodeOutput::Send(to, Packet::Storage(message)),
+                SeatOutput::Disk(op) => NodeOutput::Disk(op),
+                other => NodeOutput::Seat(other),
+            });
+        }
+    }
+
+    fn tag(&mut self, pending: Pending) -> u64 {
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        self.pending.insert(tag, pending);
+        tag
+    }
+
+    fn send(&self, slot: Slot, message: StorageMessage, out: &mut Vec<NodeOutput>) {
+        out.push(NodeOutput::Send(Endpoint(slot.index()), Packet::Storage(message)));
+    }
+}
+
+/// A node's place on the network.
+pub fn endpoint_of(node: NodeId) -> Endpoint {
+    Endpoint(node.get() as usize)
+}

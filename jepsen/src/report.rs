@@ -1,0 +1,72 @@
+//! What a run came to.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::check::Violation;
+
+/// What was done in one run, or in many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Requests that clients sent.
+    pub operation_count: u64,
+    /// Records whose producer was told that they are safe.
+    pub acknowledged_count: u64,
+    /// Leaders that the metadata appointed.
+    pub appointment_count: u64,
+    /// Leaders that came to serve.
+    pub takeover_count: u64,
+    /// Faults injected.
+    pub fault_count: u64,
+    /// Disks that lost or forgot data.
+    pub disk_loss_count: u64,
+    /// Virtual time.
+    pub simulated: Duration,
+    /// Events in the trace.
+    pub event_count: u64,
+}
+
+impl Counters {
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Self) {
+        self.operation_count += other.operation_count;
+        self.acknowledged_count += other.acknowledged_count;
+        self.appointment_count += other.appointment_count;
+        self.takeover_count += other.takeover_count;
+        self.fault_count += other.fault_count;
+        self.disk_loss_count += other.disk_loss_count;
+        self.simulated += other.simulated;
+        self.event_count += other.event_count;
+    }
+}
+
+impl fmt::Display for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:.2} simulated hours, {} operations, {} records acknowledged, {} takeovers of {} \
+             appointments, {} faults, {} disks lost, {} events",
+            self.simulated.as_secs_f64() / 3600.0,
+            self.operation_count,
+            self.acknowledged_count,
+            self.takeover_count,
+            self.appointment_count,
+            self.fault_count,
+            self.disk_loss_count,
+            self.event_count,
+        )
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The seed that replays it.
+    pub seed: u64,
+    /// What was done.
+    pub counters: Counters,
+    /// Digest of everything that happened.
+    pub digest: u64,
+    /// The first promise that was broken, if any.
+    pub violation: Option<Violation>,
+}

@@ -1,0 +1,119 @@
+//! A store in its place on a node: mounted, admitted by the metadata plane, then serving its slot.
+//!
+//! Between mounting and admission it says nothing: its disk may be an old copy of itself, and only
+//! the metadata log knows (rule 12).
+
+use meridian_base::env::{Instant, Rng, SplitMix};
+use meridian_base::id::{Incarnation, NodeId};
+use meridian_base::topology::GroupConfig;
+use meridian_storage::config::StoreConfig;
+use meridian_storage::journal::{DiskDone, DiskOp, Identity, OpenError};
+use meridian_storage::message::StorageMessage;
+use meridian_storage::mutation::Mutations;
+use meridian_storage::store::{Origin, Store, StoreInput, StoreOutput};
+
+use crate::disk::SimDisk;
+use crate::net::Endpoint;
+
+/// What the node is to do for its store.
+#[derive(Debug)]
+pub enum SeatOutput {
+    /// Send a message.
+    Send(Endpoint, StorageMessage),
+    /// Carry out a disk operation.
+    Disk(DiskOp),
+    /// The disk has refilled itself.
+    Synced(Incarnation),
+    /// The process must stop; its disk stays as it is.
+    Failed(String),
+}
+
+/// A mounted store.
+pub struct Seat {
+    store: Store,
+    admitted: bool,
+}
+
+impl Seat {
+    /// Mounts the disk. `fresh` is a number that was never used for an incarnation.
+    pub fn open(
+        node: NodeId,
+        disk: &mut SimDisk,
+        fresh: Incarnation,
+        mutations: Mutations,
+    ) -> Result<Self, OpenError> {
+        let config =
+            StoreConfig { mutations, ..StoreConfig::small(node, fresh, SimDisk::CAPACITY_BYTES) };
+        let store = Store::open(disk.contents(), config)?;
+        Ok(Self { store, admitted: false })
+    }
+
+    /// Who the disk says it is.
+    pub fn identity(&self) -> Identity {
+        self.store.identity()
+    }
+
+    /// The metadata plane knows of this mount. If it found the disk to be an old copy of itself,
+    /// `reincarnated` is the new life it has to begin.
+    pub fn admit(
+        &mut self,
+        now: Instant,
+        reincarnated: Option<Incarnation>,
+        out: &mut Vec<SeatOutput>,
+    ) {
+        self.admitted = true;
+        if let Some(incarnation) = reincarnated {
+            self.step(now, StoreInput::Reincarnate(incarnation), out);
+        }
+    }
+
+    /// Takes a message.
+    pub fn on_message(
+        &mut self,
+        now: Instant,
+        from: Endpoint,
+        message: StorageMessage,
+        out: &mut Vec<SeatOutput>,
+    ) {
+        if self.admitted {
+            let origin = Origin(from.0 as u64);
+            self.step(now, StoreInput::Message { origin, message }, out);
+        }
+    }
+
+    /// Takes the outcome of a disk operation.
+    pub fn on_disk_done(&mut self, now: Instant, done: DiskDone, out: &mut Vec<SeatOutput>) {
+        self.step(now, StoreInput::DiskDone(done), out);
+    }
+
+    /// Takes a configuration from the metadata log.
+    pub fn on_config(&mut self, now: Instant, group: &GroupConfig, out: &mut Vec<SeatOutput>) {
+        self.step(now, StoreInput::Config(group.clone()), out);
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: Instant, out: &mut Vec<SeatOutput>) {
+        if self.admitted {
+            self.step(now, StoreInput::Tick, out);
+        }
+    }
+
+    fn step(&mut self, now: Instant, input: StoreInput, out: &mut Vec<SeatOutput>) {
+        let mut outputs = Vec::new();
+        self.store.step(now, input, &mut outputs);
+        out.extend(outputs.into_iter().map(|output| match output {
+            StoreOutput::Send { to, message } => SeatOutput::Send(Endpoint(to.0 as usize), message),
+            StoreOutput::SendToSlot { slot, message } => {
+                SeatOutput::Send(Endpoint(slot.index()), message)
+            }
+            StoreOutput::Disk(op) => SeatOutput::Disk(op),
+            StoreOutput::Synced { incarnation } => SeatOutput::Synced(incarnation),
+            StoreOutput::Fatal { reason } => SeatOutput::Failed(reason),
+        }));
+    }
+}
+
+/// A number never used before for an incarnation: derived from where and how often the node began.
+pub fn fresh_incarnation(node: NodeId, boot: u64) -> Incarnation {
+    Incarnation::new(SplitMix::new(u64::from(node.get()) << 32 | boot).next_u64())
+}

@@ -1,0 +1,195 @@
+//! One run from its seed to its verdict: trouble, then healing, then the final read of everything.
+
+use std::time::Duration;
+
+use meridian_base::env::Instant;
+use meridian_storage::mutation::Mutations;
+
+use crate::chance::Chance;
+use crate::check::{Promise, Verdict, Violation};
+use crate::faults::Nemesis;
+use crate::report::{Counters, Report};
+use crate::world::{Event, World, WorldConfig};
+
+/// How often the metadata plane looks for partitions without a leader.
+const CONTROL_EVERY: Duration = Duration::from_millis(250);
+/// How long a partition may be without service before it gets another leader.
+const PATIENCE: Duration = Duration::from_millis(2_500);
+/// Within this time after everything has healed all partitions serve and all is answered.
+const CONVERGE_WITHIN: Duration = Duration::from_secs(30);
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct SimConfig {
+    /// Decides everything.
+    pub seed: u64,
+    /// How long trouble lasts, in virtual time.
+    pub duration: Duration,
+    /// The broken rule, if any.
+    pub mutations: Mutations,
+    /// Print every event.
+    pub print: bool,
+}
+
+impl SimConfig {
+    /// A run of `duration` with every rule in force.
+    pub fn new(seed: u64, duration: Duration) -> Self {
+        Self { seed, duration, mutations: Mutations::NONE, print: false }
+    }
+}
+
+/// Runs one seed.
+pub fn run(config: SimConfig) -> Report {
+    let world_config = WorldConfig {
+        seed: config.seed,
+        mutations: config.mutations,
+        partition_count: 3,
+        producer_count: 2,
+        print: config.print,
+    };
+    let mut sim = match World::new(world_config) {
+        Ok(world) => Sim::new(config.seed, world),
+        Err(violation) => {
+            let counters = Counters::default();
+            return Report { seed: config.seed, counters, digest: 0, violation: Some(violation) };
+        }
+    };
+    let violation = sim.run(config.duration).err();
+    sim.report(config.seed, violation)
+}
+
+struct Sim {
+    world: World,
+    nemesis: Nemesis,
+    chance: Chance,
+    begun_at: Instant,
+    /// Since when each partition has not been served.
+    unserved_since: Vec<Option<Instant>>,
+}
+
+impl Sim {
+    fn new(seed: u64, world: World) -> Self {
+        let mut root = Chance::new(!seed);
+        let nemesis = Nemesis::new(root.branch());
+        let unserved_since = vec![None; world.partitions.len()];
+        let begun_at = world.now;
+        Self { world, nemesis, chance: root.branch(), begun_at, unserved_since }
+    }
+
+    fn run(&mut self, duration: Duration) -> Verdict {
+        self.world.schedule(Duration::ZERO, Event::Controller);
+        self.world.schedule(Duration::from_secs(2), Event::Nemesis);
+        let end = self.begun_at + duration;
+        while self.world.now < end {
+            match self.world.next_event()? {
+                Some(Event::Nemesis) => {
+                    let next = self.nemesis.act(&mut self.world)?;
+                    self.world.schedule(next, Event::Nemesis);
+                }
+                Some(_) => self.control(),
+                None => break,
+            }
+        }
+        self.nemesis.heal_all(&mut self.world)?;
+        self.world.clients.iter_mut().for_each(crate::workload::Client::stop);
+        self.converge("every batch is answered and every partition served", |world| {
+            world.clients.iter().all(|client| client.in_flight_count() == 0)
+                && world.partitions.iter().all(|partition| world.is_served(*partition))
+        })?;
+        for client in 0..self.world.clients.len() {
+            self.world.clients[client].begin_final_read();
+            self.world.wake_client(client, Duration::ZERO);
+        }
+        let reader_count = self.world.partitions.len();
+        self.converge("every log is read to its end", |world| {
+            let done = world.clients.iter().filter(|client| client.final_log().is_some());
+            done.count() == reader_count
+        })?;
+        let World { clients, checker, .. } = &mut self.world;
+        clients
+            .iter()
+            .filter_map(|client| Some((client.partition, client.final_log()?)))
+            .try_for_each(|(partition, log)| checker.final_log(partition, log))
+    }
+
+    /// Goes on, without new faults, until `done`.
+    fn converge(&mut self, what: &str, done: impl Fn(&World) -> bool) -> Verdict {
+        let deadline = self.world.now + CONVERGE_WITHIN;
+        while !done(&self.world) {
+            if self.world.now >= deadline {
+                let detail = format!("not within {CONVERGE_WITHIN:?}: {what}; {}", self.state());
+                return Err(Violation { promise: Promise::ServesAgain, detail });
+            }
+            if let Some(Event::Controller) = self.world.next_event()? {
+                self.control();
+            }
+        }
+        Ok(())
+    }
+
+    /// The metadata plane: a partition whose leader is gone, cut off or stuck gets another one.
+    fn control(&mut self) {
+        self.world.schedule(CONTROL_EVERY, Event::Controller);
+        for index in 0..self.world.partitions.len() {
+            let partition = self.world.partitions[index];
+            if self.world.is_served(partition) && !self.is_leader_unreachable(partition) {
+                self.unserved_since[index] = None;
+                continue;
+            }
+            let now = self.world.now;
+            let since = *self.unserved_since[index].get_or_insert(now);
+            let never_led = !self.world.metadata.latest().owners.contains_key(&partition);
+            let gone =
+                self.is_leader_unreachable(partition) && now.since(since) >= 2 * CONTROL_EVERY;
+            if !never_led && !gone && now.since(since) < PATIENCE {
+                continue;
+            }
+            let candidates: Vec<usize> = (0..self.world.nodes.len())
+                .filter(|&node| self.world.is_running(node) && self.world.reaches_majority(node))
+                .collect();
+            if let Some(node) = self.chance.pick(&candidates) {
+                self.world.appoint(partition, node);
+                self.unserved_since[index] = None;
+            }
+        }
+    }
+
+    fn is_leader_unreachable(&self, partition: meridian_base::id::PartitionId) -> bool {
+        let owner = self.world.metadata.latest().owners.get(&partition);
+        owner.is_none_or(|owner| {
+            let node = owner.node.get() as usize;
+            !self.world.is_running(node) || !self.world.reaches_majority(node)
+        })
+    }
+
+    /// What every partition and client is at, for a liveness report.
+    fn state(&self) -> String {
+        let world = &self.world;
+        let partitions = world.partitions.iter().map(|partition| {
+            let owner = world.metadata.latest().owners.get(partition);
+            let phase = owner.and_then(|owner| {
+                let node = &world.nodes[owner.node.get() as usize];
+                Some(node.broker(*partition, owner.generation)?.phase_name())
+            });
+            format!("{partition:?} {owner:?} {phase:?}")
+        });
+        let waiting: usize = world.clients.iter().map(|client| client.in_flight_count()).sum();
+        let group = &world.metadata.latest().group;
+        format!(
+            "{}; {waiting} batches unanswered; slots {:?}",
+            partitions.collect::<Vec<_>>().join(", "),
+            group.slots.iter().map(|slot| slot.state).collect::<Vec<_>>()
+        )
+    }
+
+    fn report(self, seed: u64, violation: Option<Violation>) -> Report {
+        let world = self.world;
+        let counters = Counters {
+            acknowledged_count: world.checker.acknowledged_count(),
+            simulated: world.now.since(self.begun_at),
+            event_count: world.trace.event_count(),
+            ..world.counters
+        };
+        Report { seed, counters, digest: world.trace.digest(), violation }
+    }
+}

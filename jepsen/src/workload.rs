@@ -1,0 +1,348 @@
+//! The clients: producers that never give up on a batch, and readers that follow the log, go back,
+//! and ask whoever they believe to lead.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use meridian_base::env::Instant;
+use meridian_base::id::PartitionId;
+use meridian_base::position::Offset;
+
+use crate::broker::ClientReply;
+use crate::chance::Chance;
+use crate::check::{Promise, Verdict, Violation};
+use crate::net::Endpoint;
+use crate::value::{Batch, PlacedBatch, Value};
+
+/// Most batches of a producer under way; the leader remembers two more.
+const IN_FLIGHT_COUNT_MAX: usize = 3;
+/// How long an answer is waited for.
+const TIMEOUT: Duration = Duration::from_millis(400);
+/// How long a client waits after it was sent elsewhere.
+const BACKOFF: Duration = Duration::from_millis(40);
+
+/// What a client asks a broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientRequest {
+    /// Append a batch.
+    Produce(Batch),
+    /// Read from an offset on.
+    Fetch(Offset),
+}
+
+/// What a client does when it wakes.
+#[derive(Debug)]
+pub struct Action {
+    /// Requests to send to the partition's leader, in order, with their numbers.
+    pub requests: Vec<(u64, ClientRequest)>,
+    /// When to wake it again.
+    pub wake_after: Duration,
+}
+
+struct InFlight {
+    request: u64,
+    batch: Batch,
+}
+
+/// An idempotent producer: it sends a batch again, under the same sequence numbers, until it is
+/// told that the batch is safe. Now and then it loses its memory and begins a new epoch.
+pub struct Producer {
+    id: u32,
+    epoch: u16,
+    next_sequence: u32,
+    next_request: u64,
+    in_flight: VecDeque<InFlight>,
+    send_again_at: Instant,
+    burst: u32,
+}
+
+impl Producer {
+    fn new(id: u32) -> Self {
+        Self {
+            id,
+            epoch: 0,
+            next_sequence: 0,
+            next_request: 0,
+            in_flight: VecDeque::new(),
+            send_again_at: Instant::ZERO,
+            burst: 0,
+        }
+    }
+
+    fn wake(&mut self, now: Instant, chance: &mut Chance, stopping: bool) -> Action {
+        if !stopping && chance.per_mille(3) {
+            self.epoch += 1;
+            self.next_sequence = 0;
+            self.in_flight.clear();
+        }
+        let mut requests = Vec::new();
+        if !self.in_flight.is_empty() && now >= self.send_again_at {
+            self.send_again_at = now + TIMEOUT;
+            requests.extend(
+                self.in_flight
+                    .iter()
+                    .map(|entry| (entry.request, ClientRequest::Produce(entry.batch))),
+            );
+        } else if !stopping && self.in_flight.len() < IN_FLIGHT_COUNT_MAX {
+            requests.push(self.next_batch(now, chance));
+        }
+        Action { requests, wake_after: self.think(now, chance, stopping) }
+    }
+
+    fn next_batch(&mut self, now: Instant, chance: &mut Chance) -> (u64, ClientRequest) {
+        let first = Value { producer: self.id, epoch: self.epoch, sequence: self.next_sequence };
+        let batch = Batch { first, count: 1 + chance.below(3) as u32 };
+        let request = self.next_request;
+        self.next_request += 1;
+        self.next_sequence = batch.next_sequence();
+        if self.in_flight.is_empty() {
+            self.send_again_at = now + TIMEOUT;
+        }
+        self.in_flight.push_back(InFlight { request, batch });
+        (request, ClientRequest::Produce(batch))
+    }
+
+    /// Bursts and rests, so that a fault often meets several batches under way.
+    fn think(&mut self, now: Instant, chance: &mut Chance, stopping: bool) -> Duration {
+        let again = self.send_again_at.since(now).max(Duration::from_millis(1));
+        if self.burst == 0 && !stopping {
+            self.burst = 1 + chance.below(20) as u32;
+            let rest = chance.around(Duration::from_millis(600));
+            return if self.in_flight.is_empty() { rest } else { rest.min(again) };
+        }
+        self.burst = self.burst.saturating_sub(1);
+        let pause = chance.around(Duration::from_millis(if stopping { 20 } else { 8 }));
+        if self.in_flight.len() == IN_FLIGHT_COUNT_MAX { again } else { pause }
+    }
+
+    fn on_reply(&mut self, now: Instant, request: u64, reply: &ClientReply) -> Verdict {
+        let Some(index) = self.in_flight.iter().position(|entry| entry.request == request) else {
+            return Ok(());
+        };
+        match reply {
+            ClientReply::Acknowledged(_) => {
+                self.in_flight.remove(index);
+                Ok(())
+            }
+            ClientReply::Retry => {
+                self.send_again_at = self.send_again_at.min(now + BACKOFF);
+                Ok(())
+            }
+            ClientReply::Fenced | ClientReply::Fetched { .. } => {
+                let first = self.in_flight[index].batch.first;
+                let detail = format!("{first}, of the newest epoch, was answered {reply:?}");
+                Err(Violation { promise: Promise::ProducerOrder, detail })
+            }
+        }
+    }
+}
+
+/// Follows a partition; now and then begins again at its start.
+pub struct Reader {
+    next: Offset,
+    next_request: u64,
+    asked: Option<(u64, Instant)>,
+    /// The whole log, if this is the final read.
+    log: Option<Vec<PlacedBatch>>,
+    complete: bool,
+}
+
+impl Reader {
+    fn new() -> Self {
+        Self { next: Offset::ZERO, next_request: 0, asked: None, log: None, complete: false }
+    }
+
+    fn wake(&mut self, now: Instant, chance: &mut Chance) -> Action {
+        if self.complete {
+            return Action { requests: Vec::new(), wake_after: Duration::from_secs(1) };
+        }
+        if let Some((_, asked_at)) = self.asked
+            && now.since(asked_at) < TIMEOUT
+        {
+            let wake_after = (asked_at + TIMEOUT).since(now);
+            return Action { requests: Vec::new(), wake_after };
+        }
+        if self.log.is_none() && chance.per_mille(10) {
+            self.next = Offset::ZERO;
+        }
+        let request = self.next_request;
+        self.next_request += 1;
+        self.asked = Some((request, now));
+        let requests = vec![(request, ClientRequest::Fetch(self.next))];
+        Action { requests, wake_after: TIMEOUT }
+    }
+
+    /// Takes an answer; returns when to wake next if that is earlier than planned.
+    fn on_reply(
+        &mut self,
+        request: u64,
+        reply: &ClientReply,
+        chance: &mut Chance,
+    ) -> Result<Option<Duration>, Violation> {
+        if self.asked.is_none_or(|(asked, _)| asked != request) {
+            return Ok(None);
+        }
+        self.asked = None;
+        let ClientReply::Fetched { batches, high_watermark } = reply else {
+            return Ok(Some(BACKOFF));
+        };
+        for placed in batches {
+            let continues = placed.base_offset <= self.next && placed.next_offset() > self.next;
+            if !continues {
+                let detail = format!("asked from {}, got {placed:?}", self.next);
+                return Err(Violation { promise: Promise::OneValuePerOffset, detail });
+            }
+            self.next = placed.next_offset();
+            self.log.iter_mut().for_each(|log| log.push(*placed));
+        }
+        let caught_up = self.next >= *high_watermark;
+        self.complete = self.log.is_some() && caught_up;
+        let pause = if caught_up { chance.around(Duration::from_millis(300)) } else { BACKOFF / 8 };
+        Ok(Some(pause))
+    }
+}
+
+enum Role {
+    Producer(Producer),
+    Reader(Reader),
+}
+
+/// One client of one partition.
+pub struct Client {
+    /// Where it is.
+    pub endpoint: Endpoint,
+    /// The partition.
+    pub partition: PartitionId,
+    chance: Chance,
+    role: Role,
+    stopping: bool,
+}
+
+impl Client {
+    /// A producer with a number of its own.
+    pub fn producer(endpoint: Endpoint, partition: PartitionId, id: u32, chance: Chance) -> Self {
+        let role = Role::Producer(Producer::new(id));
+        Self { endpoint, partition, chance, role, stopping: false }
+    }
+
+    /// A reader.
+    pub fn reader(endpoint: Endpoint, partition: PartitionId, chance: Chance) -> Self {
+        let role = Role::Reader(Reader::new());
+        Self { endpoint, partition, chance, role, stopping: false }
+    }
+
+    /// Does what is due.
+    pub fn wake(&mut self, now: Instant) -> Action {
+        match &mut self.role {
+            Role::Producer(producer) => producer.wake(now, &mut self.chance, self.stopping),
+            Role::Reader(reader) => reader.wake(now, &mut self.chance),
+        }
+    }
+
+    /// Takes an answer; returns when to wake next if that is earlier than planned.
+    pub fn on_reply(
+        &mut self,
+        now: Instant,
+        request: u64,
+        reply: &ClientReply,
+    ) -> Result<Option<Duration>, Violation> {
+        match &mut self.role {
+            Role::Producer(producer) => producer.on_reply(now, request, reply).map(|()| None),
+            Role::Reader(reader) => reader.on_reply(request, reply, &mut self.chance),
+        }
+    }
+
+    /// No new batches: only those under way are brought home. A reader is not told.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Batches that the producer has not been told about.
+    pub fn in_flight_count(&self) -> usize {
+        match &self.role {
+            Role::Producer(producer) => producer.in_flight.len(),
+            Role::Reader(_) => 0,
+        }
+    }
+
+    /// Makes a reader read the whole log from the start, once.
+    pub fn begin_final_read(&mut self) {
+        if let Role::Reader(reader) = &mut self.role {
+            *reader = Reader {
+                log: Some(Vec::new()),
+                next_request: reader.next_request,
+                ..Reader::new()
+            };
+        }
+    }
+
+    /// The whole log, once the final read has reached the high watermark.
+    pub fn final_log(&self) -> Option<&[PlacedBatch]> {
+        match &self.role {
+            Role::Reader(Reader { complete: true, log: Some(log), .. }) => Some(log),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENDPOINT: Endpoint = Endpoint(9);
+    const PARTITION: PartitionId = PartitionId::new(1);
+
+    fn sent(action: &Action) -> Vec<u64> {
+        action.requests.iter().map(|(request, _)| *request).collect()
+    }
+
+    #[test]
+    fn a_producer_sends_again_what_was_not_answered() {
+        let mut client = Client::producer(ENDPOINT, PARTITION, 1, Chance::new(2));
+        assert_eq!(sent(&client.wake(Instant::ZERO)), [0]);
+        assert_eq!(sent(&client.wake(Instant::from_micros(10))), [1]);
+        client.stop();
+        let later = Instant::ZERO + TIMEOUT;
+        assert_eq!(sent(&client.wake(later)), [0, 1]);
+        client.on_reply(later, 0, &ClientReply::Acknowledged(Offset::ZERO)).unwrap();
+        client.on_reply(later, 1, &ClientReply::Retry).unwrap();
+        assert_eq!(sent(&client.wake(later + BACKOFF)), [1]);
+        assert_eq!(client.in_flight_count(), 1);
+    }
+
+    #[test]
+    fn a_live_producer_is_never_fenced() {
+        let mut client = Client::producer(ENDPOINT, PARTITION, 1, Chance::new(2));
+        client.wake(Instant::ZERO);
+        assert!(client.on_reply(Instant::ZERO, 7, &ClientReply::Fenced).is_ok());
+        assert!(client.on_reply(Instant::ZERO, 0, &ClientReply::Fenced).is_err());
+    }
+
+    fn fetched(base_offset: i64, high_watermark: i64) -> ClientReply {
+        let first = Value { producer: 1, epoch: 0, sequence: 0 };
+        let batch = Batch { first, count: 2 };
+        ClientReply::Fetched {
+            batches: vec![PlacedBatch { base_offset: Offset::new(base_offset), batch }],
+            high_watermark: Offset::new(high_watermark),
+        }
+    }
+
+    #[test]
+    fn a_final_read_ends_at_the_high_watermark() {
+        let mut client = Client::reader(ENDPOINT, PARTITION, Chance::new(1));
+        client.begin_final_read();
+        assert_eq!(sent(&client.wake(Instant::ZERO)), [0]);
+        client.on_reply(Instant::ZERO, 0, &fetched(0, 4)).unwrap();
+        assert_eq!(client.final_log(), None);
+        assert_eq!(sent(&client.wake(Instant::ZERO)), [1]);
+        client.on_reply(Instant::ZERO, 1, &fetched(2, 4)).unwrap();
+        assert_eq!(client.final_log().map(<[_]>::len), Some(2));
+    }
+
+    #[test]
+    fn a_reader_accepts_no_gap() {
+        let mut client = Client::reader(ENDPOINT, PARTITION, Chance::new(1));
+        client.wake(Instant::ZERO);
+        assert!(client.on_reply(Instant::ZERO, 0, &fetched(1, 4)).is_err());
+    }
+}

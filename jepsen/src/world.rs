@@ -1,0 +1,513 @@
+//! The world of one run: nine nodes, their network and disks, the metadata log and the clients, in
+//! one thread on virtual time.
+
+use std::time::Duration;
+
+use meridian_base::env::Instant;
+use meridian_base::id::{Incarnation, NodeId, PartitionId};
+use meridian_base::position::Generation;
+use meridian_base::topology::{Geometry, Slot};
+use meridian_storage::journal::OpenError;
+use meridian_storage::message::{FenceResult, StorageMessage};
+use meridian_storage::mutation::{Mutation, Mutations};
+
+use crate::broker::Shown;
+use crate::chance::Chance;
+use crate::check::{Checker, Promise, Verdict, Violation};
+use crate::describe::Words;
+use crate::disk::SimDisk;
+use crate::metadata::{Metadata, Owner, View};
+use crate::net::{Endpoint, Network};
+use crate::node::{Node, NodeOutput, Packet, endpoint_of};
+use crate::queue::Queue;
+use crate::report::Counters;
+use crate::seat::{SeatOutput, fresh_incarnation};
+use crate::trace::Trace;
+use crate::workload::Client;
+
+/// Shape of the cluster under test.
+pub const GEOMETRY: Geometry = Geometry::Mirror3Dc;
+/// How often a node looks at what is due.
+const TICK_EVERY: Duration = Duration::from_millis(10);
+/// Number of a node's first process.
+const FIRST_BOOT: u64 = 1;
+/// How long a node takes to apply a metadata entry, at least.
+const APPLY_DELAY: Duration = Duration::from_millis(3);
+/// How long a node waits before it asks again for metadata that it can't reach.
+const APPLY_AGAIN_AFTER: Duration = Duration::from_millis(150);
+
+/// What a run is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct WorldConfig {
+    /// Decides everything.
+    pub seed: u64,
+    /// The broken rule, if any.
+    pub mutations: Mutations,
+    /// How many partitions.
+    pub partition_count: usize,
+    /// How many producers each has; there is one reader more.
+    pub producer_count: usize,
+    /// Print every event.
+    pub print: bool,
+}
+
+/// What is scheduled. Events of a process carry its boot and die with it.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Packet { from: Endpoint, to: Endpoint, packet: Box<Packet> },
+    DiskDone { node: usize, boot: u64 },
+    Tick { node: usize, boot: u64 },
+    ReportMount { node: usize, boot: u64 },
+    ApplyMetadata { node: usize },
+    Lead { node: usize, partition: PartitionId, owner: Owner },
+    ClientWake { client: usize, wake: u64 },
+    Controller,
+    Nemesis,
+    Restart { node: usize },
+    Resume { node: usize },
+    EndOfDiskFault { node: usize },
+}
+
+/// One run's world.
+pub struct World {
+    pub(crate) now: Instant,
+    pub(crate) queue: Queue<Event>,
+    pub(crate) network: Network,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) metadata: Metadata,
+    pub(crate) checker: Checker,
+    pub(crate) trace: Trace,
+    pub(crate) counters: Counters,
+    pub(crate) chance: Chance,
+    pub(crate) partitions: Vec<PartitionId>,
+    /// Nodes that are stopped and keep their memory, with what waits for them.
+    pub(crate) paused: Vec<Option<Vec<Event>>>,
+    /// How long each node is behind with the metadata, beyond the usual.
+    pub(crate) metadata_lag: Vec<Duration>,
+    /// The number of each client's newest wake-up: older ones are void.
+    wakes: Vec<u64>,
+    mutations: Mutations,
+}
+
+impl World {
+    /// Builds the world and starts every node; no partition has a leader yet.
+    pub fn new(config: WorldConfig) -> Result<Self, Violation> {
+        let mut root = Chance::new(config.seed);
+        let node_count = GEOMETRY.slot_count();
+        let client_count = config.partition_count * (config.producer_count + 1);
+        let datacenter_of = (0..node_count)
+            .map(|node| GEOMETRY.datacenter_of(Slot::new(node as u8)))
+            .chain((0..client_count).map(|client| client % GEOMETRY.datacenter_count()))
+            .collect();
+        let network = Network::new(root.branch(), datacenter_of);
+        let ids: Vec<NodeId> = (0..node_count as u32).map(NodeId::new).collect();
+        let incarnations: Vec<Incarnation> =
+            ids.iter().map(|id| fresh_incarnation(*id, FIRST_BOOT)).collect();
+        let founded = View::founded(&incarnations);
+        let nodes = ids
+            .iter()
+            .map(|id| {
+                let disk = SimDisk::new(root.branch());
+                Node::new(*id, disk, founded.clone(), config.mutations)
+            })
+            .collect();
+        let mut world = Self {
+            now: Instant::from_micros(1_000_000),
+            queue: Queue::default(),
+            network,
+            nodes,
+            clients: Vec::new(),
+            metadata: Metadata::new(founded),
+            checker: Checker::new(),
+            trace: Trace::new(config.print),
+            counters: Counters::default(),
+            chance: root.branch(),
+            partitions: (1..=config.partition_count as u64).map(PartitionId::new).collect(),
+            paused: (0..node_count).map(|_| None).collect(),
+            metadata_lag: vec![Duration::ZERO; node_count],
+            wakes: vec![0; client_count],
+            mutations: config.mutations,
+        };
+        world.add_clients(config.producer_count, &mut root);
+        for node in 0..node_count {
+            world.start_node(node)?;
+        }
+        Ok(world)
+    }
+
+    fn add_clients(&mut self, producer_count: usize, root: &mut Chance) {
+        for partition in self.partitions.clone() {
+            for index in 0..=producer_count {
+                let endpoint = Endpoint(GEOMETRY.slot_count() + self.clients.len());
+                let client = if index < producer_count {
+                    let id = self.clients.len() as u32;
+                    Client::producer(endpoint, partition, id, root.branch())
+                } else {
+                    Client::reader(endpoint, partition, root.branch())
+                };
+                self.clients.push(client);
+                self.wake_client(self.clients.len() - 1, Duration::from_millis(100));
+            }
+        }
+    }
+
+    /// Schedules `event` after `delay`.
+    pub(crate) fn schedule(&mut self, delay: Duration, event: Event) {
+        self.queue.push(self.now + delay, event);
+    }
+
+    /// Takes the next event that is the world's own business, having carried out all before it.
+    /// Returns one that the caller has to decide on.
+    pub(crate) fn next_event(&mut self) -> Result<Option<Event>, Violation> {
+        while let Some((at, event)) = self.queue.pop() {
+            self.now = self.now.max(at);
+            match event {
+                Event::Controller | Event::Nemesis => return Ok(Some(event)),
+                event => self.carry_out(event)?,
+            }
+        }
+        Ok(None)
+    }
+
+    fn carry_out(&mut self, event: Event) -> Verdict {
+        let Some(event) = self.unless_paused(event) else { return Ok(()) };
+        match event {
+            Event::Packet { from, to, packet } => self.deliver(from, to, *packet),
+            Event::DiskDone { node, boot } => self.disk_done(node, boot),
+            Event::Tick { node, boot } => {
+                if !self.nodes[node].is_up() || self.nodes[node].boot != boot {
+                    return Ok(());
+                }
+                self.schedule(TICK_EVERY, Event::Tick { node, boot });
+                self.with_node(node, |node, now, out| node.tick(now, out))
+            }
+            Event::ReportMount { node, boot } => {
+                self.report_mount(node, boot);
+                Ok(())
+            }
+            Event::ApplyMetadata { node } => self.apply_metadata(node),
+            Event::Lead { node, partition, owner } => {
+                self.trace.event(self.now, format_args!("N{node} acts on a lost {partition:?}"));
+                self.with_node(node, |node, now, out| node.lead(now, partition, owner, out))
+            }
+            Event::ClientWake { client, wake } => {
+                if self.wakes[client] == wake {
+                    self.client_acts(client);
+                }
+                Ok(())
+            }
+            Event::Restart { node } => self.start_node(node),
+            Event::Resume { node } => {
+                self.resume_node(node);
+                Ok(())
+            }
+            Event::EndOfDiskFault { node } => {
+                self.nodes[node].disk.set_slowdown(1);
+                self.nodes[node].disk.set_full(false);
+                self.trace.event(self.now, format_args!("N{node} disk is itself again"));
+                Ok(())
+            }
+            Event::Controller | Event::Nemesis => Ok(()),
+        }
+    }
+
+    /// Puts events of a paused node aside.
+    fn unless_paused(&mut self, event: Event) -> Option<Event> {
+        let node = match &event {
+            Event::Packet { to, .. } => to.0,
+            Event::DiskDone { node, .. }
+            | Event::Tick { node, .. }
+            | Event::ReportMount { node, .. } => *node,
+            Event::ApplyMetadata { node } | Event::Lead { node, .. } => *node,
+            _ => return Some(event),
+        };
+        match self.paused.get_mut(node) {
+            Some(Some(waiting)) => {
+                waiting.push(event);
+                None
+            }
+            _ => Some(event),
+        }
+    }
+
+    fn deliver(&mut self, from: Endpoint, to: Endpoint, packet: Packet) -> Verdict {
+        if to.0 < self.nodes.len() {
+            if !self.nodes[to.0].is_up() {
+                return Ok(());
+            }
+            let what = Words(&packet);
+            self.trace.event(self.now, format_args!("{}->{} {what}", from.0, to.0));
+            return self.with_node(to.0, |node, now, out| node.on_packet(now, from, packet, out));
+        }
+        let Packet::Reply { request, reply } = packet else { return Ok(()) };
+        let client = to.0 - self.nodes.len();
+        self.trace.event(self.now, format_args!("{}->{} #{request} {reply:?}", from.0, to.0));
+        let sooner = self.clients[client].on_reply(self.now, request, &reply)?;
+        if let Some(delay) = sooner {
+            self.wake_client(client, delay);
+        }
+        Ok(())
+    }
+
+    fn disk_done(&mut self, node: usize, boot: u64) -> Verdict {
+        if self.nodes[node].boot != boot || !self.nodes[node].is_up() {
+            return Ok(());
+        }
+        let Some((done, next)) = self.nodes[node].disk.complete() else { return Ok(()) };
+        if let Some(delay) = next {
+            self.schedule(delay, Event::DiskDone { node, boot });
+        }
+        self.with_node(node, |node, now, out| node.on_disk_done(now, done, out))
+    }
+
+    /// Lets a node act and carries out what it asks for.
+    pub(crate) fn with_node(
+        &mut self,
+        node: usize,
+        act: impl FnOnce(&mut Node, Instant, &mut Vec<NodeOutput>),
+    ) -> Verdict {
+        let mut outputs = Vec::new();
+        act(&mut self.nodes[node], self.now, &mut outputs);
+        for output in outputs {
+            match output {
+                NodeOutput::Send(to, packet) => {
+                    self.check_fences(node, &packet)?;
+                    let from = self.nodes[node].endpoint();
+                    self.send(from, to, packet);
+                }
+                NodeOutput::Disk(op) => {
+                    let boot = self.nodes[node].boot;
+                    if let Some(delay) = self.nodes[node].disk.submit(op) {
+                        self.schedule(delay, Event::DiskDone { node, boot });
+                    }
+                }
+                NodeOutput::Shown(partition, generation, shown) => {
+                    self.check(node, partition, generation, shown)?;
+                }
+                NodeOutput::Seat(report) => self.on_seat_report(node, report),
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, from: Endpoint, to: Endpoint, packet: Packet) {
+        let [first, second] = self.network.send(from, to);
+        if let Some(delay) = second {
+            let packet = Box::new(packet.clone());
+            self.schedule(delay, Event::Packet { from, to, packet });
+        }
+        if let Some(delay) = first {
+            self.schedule(delay, Event::Packet { from, to, packet: Box::new(packet) });
+        }
+    }
+
+    fn check(
+        &mut self,
+        node: usize,
+        partition: PartitionId,
+        generation: Generation,
+        shown: Shown,
+    ) -> Verdict {
+        self.trace.event(self.now, format_args!("N{node} {partition:?} {generation} {shown:?}"));
+        match shown {
+            Shown::Serving(high_watermark) => {
+                self.counters.takeover_count += 1;
+                self.checker.serving(partition, generation, high_watermark)
+            }
+            Shown::HighWatermark(high_watermark) => {
+                self.checker.high_watermark(partition, generation, high_watermark)
+            }
+            Shown::Batch(placed) => self.checker.shown(partition, generation, placed),
+            Shown::Acknowledged(placed) => self.checker.acknowledged(partition, generation, placed),
+            Shown::Broken(detail) => Err(Violation { promise: Promise::Invariant, detail }),
+        }
+    }
+
+    /// The metadata plane hears what a store says of its disk.
+    fn on_seat_report(&mut self, node: usize, report: SeatOutput) {
+        match report {
+            SeatOutput::Synced(incarnation) => {
+                let slot = self.nodes[node].slot();
+                if self.reaches_majority(node) && self.metadata.synced(slot, incarnation) {
+                    self.trace.event(self.now, format_args!("N{node} disk: synced {incarnation}"));
+                    self.announce_metadata();
+                }
+            }
+            SeatOutput::Failed(reason) => {
+                self.trace.event(self.now, format_args!("N{node} disk: {reason}"));
+                self.stop_node(node);
+                let delay = self.chance.around(Duration::from_secs(1));
+                self.schedule(delay, Event::Restart { node });
+            }
+            SeatOutput::Send(..) | SeatOutput::Disk(_) => {}
+        }
+    }
+
+    /// Tells the metadata plane which disk a process has mounted.
+    fn report_mount(&mut self, node: usize, boot: u64) {
+        let mounted = &self.nodes[node];
+        let Some(seat) = mounted.seat.as_ref().filter(|_| mounted.boot == boot) else { return };
+        let (identity, slot, id) = (seat.identity(), mounted.slot(), mounted.id);
+        if !self.reaches_majority(node) {
+            self.schedule(APPLY_AGAIN_AFTER, Event::ReportMount { node, boot });
+            return;
+        }
+        self.trace.event(self.now, format_args!("N{node} mounted {identity:?}"));
+        let fresh = fresh_incarnation(id, boot | 1 << 31);
+        self.metadata.mounted(slot, boot, identity, fresh);
+        self.announce_metadata();
+    }
+
+    /// A slot that answers a fence has it.
+    fn check_fences(&mut self, node: usize, packet: &Packet) -> Verdict {
+        let Packet::Storage(StorageMessage::FenceReadReply { reply, .. }) = packet else {
+            return Ok(());
+        };
+        let slot = self.nodes[node].slot();
+        let certain =
+            reply.answers.iter().filter(|answer| matches!(answer.result, FenceResult::Certain(_)));
+        for answer in certain {
+            let (partition, fence) = (answer.partition, answer.generation);
+            self.checker.fenced(slot, reply.incarnation, partition, fence)?;
+        }
+        Ok(())
+    }
+
+    fn client_acts(&mut self, client: usize) {
+        let action = self.clients[client].wake(self.now);
+        let partition = self.clients[client].partition;
+        let from = self.clients[client].endpoint;
+        let guide = self.chance.below(self.nodes.len());
+        let believed = self.nodes[guide].view.owners.get(&partition).map(|owner| owner.node);
+        if let Some(leader) = believed {
+            for (request, what) in action.requests {
+                self.counters.operation_count += 1;
+                let asker = crate::broker::Asker { client: from, request };
+                let packet = Packet::Request { partition, asker, request: what };
+                self.send(from, endpoint_of(leader), packet);
+            }
+        }
+        self.wake_client(client, action.wake_after);
+    }
+
+    /// Wakes a client after `delay` instead of when it was planned.
+    pub(crate) fn wake_client(&mut self, client: usize, delay: Duration) {
+        self.wakes[client] += 1;
+        self.schedule(delay, Event::ClientWake { client, wake: self.wakes[client] });
+    }
+
+    /// Appoints a leader. Now and then the proposal is lost and another node is appointed under the
+    /// same generation: a node that acts before the entry is applied shares it (rule T1).
+    pub(crate) fn appoint(&mut self, partition: PartitionId, node: usize) {
+        let lost_proposal = self.chance.per_mille(200);
+        let heir = self.chance.below(self.nodes.len());
+        let id = self.nodes[node].id;
+        if lost_proposal && Mutation::ActBeforeApplied.active(self.mutations) {
+            let owner = self.metadata.next_owner(partition, id);
+            self.schedule(APPLY_DELAY, Event::Lead { node, partition, owner });
+        }
+        let appointed = if lost_proposal { self.nodes[heir].id } else { id };
+        let owner = self.metadata.appoint(partition, appointed);
+        self.counters.appointment_count += 1;
+        let generation = owner.generation;
+        self.trace
+            .event(self.now, format_args!("metadata: {partition:?} {generation} to {appointed:?}"));
+        self.announce_metadata();
+    }
+
+    /// Every node hears of new entries in its own time.
+    fn announce_metadata(&mut self) {
+        for node in 0..self.nodes.len() {
+            let delay = APPLY_DELAY + self.chance.around(APPLY_DELAY) + self.metadata_lag[node];
+            self.schedule(delay, Event::ApplyMetadata { node });
+        }
+    }
+
+    fn apply_metadata(&mut self, node: usize) -> Verdict {
+        if !self.nodes[node].is_up() {
+            return Ok(());
+        }
+        if !self.reaches_majority(node) {
+            self.schedule(APPLY_AGAIN_AFTER, Event::ApplyMetadata { node });
+            return Ok(());
+        }
+        let entries = self.metadata.entries_after(self.nodes[node].view.applied_count).to_vec();
+        for entry in &entries {
+            self.with_node(node, |node, now, out| node.apply(now, entry, out))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a node can hear the metadata log: from five of nine that are up, both ways.
+    pub(crate) fn reaches_majority(&self, node: usize) -> bool {
+        let here = Endpoint(node);
+        let reached = (0..self.nodes.len())
+            .filter(|&peer| {
+                let there = Endpoint(peer);
+                self.is_running(peer)
+                    && !self.network.is_cut(here, there)
+                    && !self.network.is_cut(there, here)
+            })
+            .count();
+        reached > self.nodes.len() / 2
+    }
+
+    /// Whether the node's process runs and is not paused.
+    pub(crate) fn is_running(&self, node: usize) -> bool {
+        self.nodes[node].is_up() && self.paused[node].is_none()
+    }
+
+    /// Starts a node that is down. A disk that can't be mounted is emptied by its operator.
+    pub(crate) fn start_node(&mut self, node: usize) -> Verdict {
+        if self.nodes[node].is_up() {
+            return Ok(());
+        }
+        let mut mounted = Ok(());
+        self.with_node(node, |node, now, out| mounted = node.start(now, out))?;
+        let boot = self.nodes[node].boot;
+        if let Err(error) = mounted {
+            self.trace.event(self.now, format_args!("N{node} boot {boot}: {error}"));
+            if error == OpenError::IdentityUnreadable {
+                self.nodes[node].disk.wipe();
+            }
+            let delay = self.chance.around(Duration::from_secs(1));
+            self.schedule(delay, Event::Restart { node });
+            return Ok(());
+        }
+        self.trace.event(self.now, format_args!("N{node} starts, boot {boot}"));
+        self.schedule(TICK_EVERY, Event::Tick { node, boot });
+        self.schedule(APPLY_DELAY, Event::ReportMount { node, boot });
+        let delay = self.chance.around(APPLY_DELAY);
+        self.schedule(delay, Event::ApplyMetadata { node });
+        Ok(())
+    }
+
+    /// Kills a node and cuts its disk's power.
+    pub(crate) fn stop_node(&mut self, node: usize) {
+        if !self.nodes[node].is_up() {
+            return;
+        }
+        self.trace.event(self.now, format_args!("N{node} stops"));
+        self.paused[node] = None;
+        self.nodes[node].stop();
+        self.nodes[node].disk.crash();
+    }
+
+    /// Lets a paused node go on; what waited for it happens now.
+    pub(crate) fn resume_node(&mut self, node: usize) {
+        if let Some(waiting) = self.paused[node].take() {
+            self.trace.event(self.now, format_args!("N{node} resumes"));
+            for event in waiting {
+                self.schedule(Duration::ZERO, event);
+            }
+        }
+    }
+
+    /// Whether the newest leader of `partition` serves clients.
+    pub(crate) fn is_served(&self, partition: PartitionId) -> bool {
+        let Some(owner) = self.metadata.latest().owners.get(&partition) else { return false };
+        let node = &self.nodes[owner.node.get() as usize];
+        node.broker(partition, owner.generation).is_some_and(|broker| broker.is_serving())
+    }
+}
