@@ -14,8 +14,8 @@ use meridian_base::id::{Incarnation, PartitionId};
 use meridian_base::position::{Generation, LogPoint, Offset, Step};
 use meridian_base::topology::{GroupConfig, SLOT_COUNT_MAX, Slot, SlotSet, SlotState};
 
-use crate::blob::{Blob, BlobHeader, BlobKey, BlobKind, Payload};
-use crate::lineage::Lineage;
+use crate::blob::{Blob, BlobHeader, BlobInfo, BlobKey, BlobKind, Payload};
+use crate::lineage::{Lineage, free_below};
 use crate::message::{Beacon, CommitMark, Put, PutReply, PutResult};
 use crate::mutation::{Mutation, Mutations};
 use crate::placement::{SlotHealth, choose_targets};
@@ -148,7 +148,7 @@ pub struct Leader {
     log_start_offset: Offset,
     tail_length: u64,
     /// Newest committed checkpoint.
-    checkpoint: Option<LogPoint>,
+    checkpoint: Option<BlobInfo>,
     mark: Option<CommitMark>,
     advertised: Option<CommitMark>,
 }
@@ -172,7 +172,7 @@ impl Leader {
             next_offset: plan.start.base_offset,
             log_start_offset: plan.start.log_start_offset,
             tail_length: plan.tail.len() as u64,
-            checkpoint: plan.checkpoint.map(|info| info.point),
+            checkpoint: plan.checkpoint,
             mark: None,
             advertised: None,
             config,
@@ -358,13 +358,15 @@ impl Leader {
         self.state != State::Lost && (!self.pending.is_empty() || self.mark != self.advertised)
     }
 
-    /// What slots and readers are told of this partition, once it is served.
+    /// What slots are told of this partition, once it is served. They free what lies below the log
+    /// start told here, so it never passes the newest committed checkpoint: state must stay a
+    /// checkpoint plus replay (rule T9).
     pub fn beacon(&self) -> Option<Beacon> {
         let oldest = self.lineage.past.first().map(|past| past.generation);
         Some(Beacon {
             partition: self.config.partition,
             mark: self.mark?,
-            log_start_offset: self.log_start_offset,
+            log_start_offset: free_below(self.log_start_offset, self.checkpoint.as_ref()),
             generation_min: oldest.unwrap_or(self.config.generation),
         })
     }
@@ -372,7 +374,7 @@ impl Leader {
     /// Moves the log start after a committed `Trim`, and forgets generations wholly below it.
     pub fn set_log_start(&mut self, log_start_offset: Offset) {
         self.log_start_offset = self.log_start_offset.max(log_start_offset);
-        self.lineage.trim(self.log_start_offset, self.checkpoint);
+        self.lineage.trim(self.log_start_offset, self.checkpoint.as_ref());
         self.advertised = None;
     }
 
@@ -518,6 +520,7 @@ impl Leader {
     /// Commits steps strictly in order (rule L1).
     fn commit(&mut self, out: &mut Vec<LeaderOutput>) {
         let mut high_watermark = None;
+        let mut checkpointed = false;
         while let Some(front) = self.pending.front() {
             let any_later = Mutation::AckOutOfOrder.active(self.config.mutations)
                 && self.pending.iter().any(|later| self.is_enough(later.acked));
@@ -526,11 +529,16 @@ impl Leader {
             }
             high_watermark = Some(front.high_watermark);
             if front.blob.header.kind == BlobKind::Checkpoint {
-                self.checkpoint = Some(front.blob.key.point);
+                let Blob { key, header, .. } = &front.blob;
+                self.checkpoint = Some(BlobInfo { point: key.point, header: *header });
+                checkpointed = true;
             }
             self.pending_size_bytes -= front.blob.payload.size_bytes();
             self.pending.pop_front();
             self.first_pending = self.first_pending.next();
+        }
+        if checkpointed {
+            self.set_log_start(self.log_start_offset);
         }
         let Some(high_watermark) = high_watermark else { return };
         let committed = Step::new(self.first_pending.get() - 1);

@@ -7,6 +7,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::position::{Generation, LeaderEpoch, LogPoint, Offset, Step};
 
+use crate::blob::BlobInfo;
 use crate::codec::{DecodeError, Source};
 
 /// A generation that lies behind: which of its steps count.
@@ -198,16 +199,18 @@ impl Lineage {
         Some((self.epochs[index].epoch, end))
     }
 
-    /// Forgets generations and epochs that lie wholly below `log_start_offset`; keeps the generation
-    /// of the newest checkpoint, which outlives the records it covers (rule T9).
-    pub fn trim(&mut self, log_start_offset: Offset, checkpoint: Option<LogPoint>) {
+    /// Forgets generations and epochs that nobody needs any more: those wholly below the log start
+    /// and below `checkpoint`. State is a checkpoint plus replay (rule T9), so the newest checkpoint
+    /// and all records after it outlive a log start that has passed them.
+    pub fn trim(&mut self, log_start_offset: Offset, checkpoint: Option<&BlobInfo>) {
+        let log_start_offset = free_below(log_start_offset, checkpoint);
         let next_base = |past: &[Past], index: usize, own: Offset| {
             past.get(index + 1).map_or(own, |next| next.base_offset)
         };
         let dead = (0..self.past.len())
             .take_while(|&index| next_base(&self.past, index, self.base_offset) <= log_start_offset)
             .take_while(|&index| {
-                checkpoint.is_none_or(|c| self.past[index].generation < c.generation)
+                checkpoint.is_none_or(|c| self.past[index].generation < c.point.generation)
             })
             .count();
         self.past.drain(..dead);
@@ -218,9 +221,23 @@ impl Lineage {
     }
 }
 
+/// First offset whose record is still needed, by readers or to rebuild state.
+pub fn free_below(log_start_offset: Offset, checkpoint: Option<&BlobInfo>) -> Offset {
+    let covered = checkpoint.map_or(Offset::ZERO, |info| info.header.base_offset);
+    log_start_offset.min(covered)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blob::{BlobHeader, BlobKind, Payload};
+
+    fn checkpoint_at(generation: u32, step: u64, base_offset: i64) -> BlobInfo {
+        let kind = BlobKind::Checkpoint;
+        let payload = Payload::default();
+        let header = BlobHeader::describe(kind, Offset::new(base_offset), 0, -1, &payload);
+        BlobInfo { point: LogPoint::new(Generation::new(generation), Step::new(step)), header }
+    }
 
     fn lineage() -> Lineage {
         let past = |generation, base, last| Past {
@@ -277,7 +294,7 @@ mod tests {
     #[test]
     fn trim_keeps_what_can_still_be_read() {
         let mut lineage = lineage();
-        lineage.trim(Offset::new(120), None);
+        lineage.trim(Offset::new(120), Some(&checkpoint_at(4, 0, 130)));
         assert_eq!(lineage.past.len(), 1);
         assert_eq!(lineage.epochs[0].epoch, LeaderEpoch::new(3));
         assert!(lineage.holder_of(Offset::new(120)).is_some());
@@ -287,10 +304,19 @@ mod tests {
     #[test]
     fn trim_keeps_the_generation_of_the_newest_checkpoint() {
         let mut lineage = lineage();
-        let checkpoint = LogPoint::new(Generation::new(3), Step::new(2));
-        lineage.trim(Offset::new(170), Some(checkpoint));
+        let checkpoint = checkpoint_at(3, 2, 150);
+        lineage.trim(Offset::new(170), Some(&checkpoint));
         assert_eq!(lineage.past.len(), 1);
-        assert!(lineage.contains(checkpoint, Step::START));
+        assert!(lineage.contains(checkpoint.point, Step::START));
+    }
+
+    #[test]
+    fn trim_keeps_what_no_checkpoint_covers() {
+        let mut lineage = lineage();
+        lineage.trim(Offset::new(170), None);
+        assert_eq!(lineage.past.len(), 2);
+        lineage.trim(Offset::new(170), Some(&checkpoint_at(1, 3, 30)));
+        assert_eq!(lineage.past.len(), 2);
     }
 
     #[test]

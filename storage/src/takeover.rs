@@ -190,6 +190,11 @@ impl Takeover {
                 out.push(TakeoverOutput::Superseded { by });
             }
             FenceResult::Unsure => {}
+            FenceResult::Certain(view) if newest(&view) > self.config.generation => {
+                // A slot that a newer leader has not fenced may still hold what it put or told.
+                self.phase = Phase::Over;
+                out.push(TakeoverOutput::Superseded { by: newest(&view) });
+            }
             FenceResult::Certain(view) => {
                 self.answers.insert(slot, Answer { incarnation, view });
                 self.try_decide(now, out);
@@ -533,7 +538,7 @@ impl Evidence {
         lineage.epochs.push(EpochStart { epoch: config.leader_epoch, start_offset: end });
         let log_start_offset = self.log_start(start, &tail, &lineage);
         let checkpoint = self.checkpoint(&lineage, config.mutations);
-        lineage.trim(log_start_offset, checkpoint.map(|info| info.point));
+        lineage.trim(log_start_offset, checkpoint.as_ref());
         let plan = TakeoverPlan {
             start: Start {
                 previous: cut.previous,
@@ -639,6 +644,13 @@ impl Evidence {
         };
         self.checkpoints.values().rev().find(|info| counts(info.point)).copied()
     }
+}
+
+/// The newest generation that a slot has heard of.
+fn newest(view: &PartitionView) -> Generation {
+    let marked = view.mark.map(|mark| mark.point.generation);
+    let put = view.blobs.iter().map(|info| info.point.generation);
+    put.chain(marked).max().unwrap_or(Generation::NONE)
 }
 
 /// The offset after the tail's last record.

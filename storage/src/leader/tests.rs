@@ -7,7 +7,6 @@ use meridian_base::position::LeaderEpoch;
 use meridian_base::topology::{Geometry, SlotConfig};
 
 use super::*;
-use crate::blob::BlobInfo;
 use crate::lineage::Past;
 use crate::message::Refusal;
 
@@ -411,8 +410,22 @@ fn t8_a_beacon_keeps_the_generation_of_the_newest_checkpoint() {
     bench.leader.set_log_start(Offset::new(5));
     assert_eq!(generation_min(&bench), 1, "its own checkpoint is not committed yet");
     bench.stored(1, [0, 3, 6]);
-    bench.leader.set_log_start(Offset::new(5));
     assert_eq!(generation_min(&bench), 2);
+}
+
+#[test]
+fn t9_slots_free_nothing_that_no_checkpoint_covers() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.stored(1, [0, 3, 6]);
+    bench.leader.set_log_start(Offset::new(1));
+    assert_eq!(bench.leader.log_start_offset(), Offset::new(1));
+    let told = |bench: &Bench| bench.leader.beacon().expect("serving").log_start_offset.get();
+    assert_eq!(told(&bench), 0);
+    let draft = Draft { kind: BlobKind::Checkpoint, record_count: 0, ..records(1, b"state") };
+    bench.put(draft).expect("admitted");
+    bench.stored(2, [0, 3, 6]);
+    assert_eq!(told(&bench), 1);
 }
 
 #[test]

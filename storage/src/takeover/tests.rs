@@ -265,6 +265,18 @@ fn a_newer_leader_ends_the_takeover() {
 }
 
 #[test]
+fn a_trace_of_a_newer_leader_ends_the_takeover_too() {
+    // A slot that the newer leader has not fenced answers, but it has heard the newer mark.
+    let by = Generation::new(3);
+    for trace in [view(mark(3, 0, 4), &[], &[]), view(None, &[], &[records(point(3, 1), 0)])] {
+        let mut bench = Bench::begin(2);
+        bench.out.clear();
+        bench.answer(0, trace);
+        assert_eq!(bench.out, [TakeoverOutput::Superseded { by }]);
+    }
+}
+
+#[test]
 fn an_empty_partition_begins_at_offset_0() {
     let mut bench = Bench::begin(2);
     bench.answers(PartitionView::default(), PartitionView::default());
