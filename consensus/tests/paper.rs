@@ -1,6 +1,8 @@
 //! One test per claim of the Raft paper and thesis that the cluster relies on. The harness itself
 //! asserts election safety, leader completeness and state machine safety after every step.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::time::Duration;

@@ -1,6 +1,8 @@
 //! The metadata state machine: what each command decides, idempotence, and the round trip of its
 //! rows.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::collections::BTreeSet;

@@ -1,10 +1,20 @@
 //! The store on sled against the store in memory, with crashes and reopenings.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::fs;
 use std::path::PathBuf;
 
-use meridian_base::id::NodeId;
-use meridian_consensus::command::RowKind;
+use meridian_base::env::Instant;
+use meridian_base::env::memory::MemoryDisk;
+use meridian_base::id::{ClusterId, NodeId};
+use meridian_base::topology::Geometry;
+use meridian_consensus::command::{Command, Proposal, RequestId, RowKind};
+use meridian_consensus::config::Config;
+use meridian_consensus::log::{Opened, RaftLog};
+use meridian_consensus::membership::RaftId;
+use meridian_consensus::node::Node;
+use meridian_consensus::snapshot;
 use meridian_consensus::state::{Metadata, RowKey};
 use meridian_consensus::store::{AppliedState, Batch, MemoryStore, SledStore, Store};
 use proptest::prelude::*;
@@ -148,4 +158,58 @@ fn rows_that_make_no_sense_are_no_state() {
         store.commit(&batch).unwrap();
         assert_eq!(store.load().unwrap(), None);
     }
+}
+
+/// One voter on a disk in memory and a store on sled.
+fn start(disk: &MemoryDisk, folder: &Folder) -> Node<MemoryDisk, SledStore> {
+    let config = Config::default();
+    let raft_id = RaftId::first(NodeId::new(1));
+    let log = match RaftLog::open(disk.clone(), config.segment_size_bytes).unwrap() {
+        Opened::Log(log) => *log,
+        Opened::Empty(disk) => RaftLog::bootstrap(
+            disk,
+            config.segment_size_bytes,
+            raft_id,
+            &[raft_id],
+            snapshot::encode(&Metadata::default()),
+        )
+        .unwrap(),
+    };
+    Node::start(log, folder.open(), config, 1, Instant::ZERO).unwrap()
+}
+
+#[test]
+fn a_node_starts_from_sled_and_replays_only_the_rest() {
+    let folder = Folder::new("node");
+    let disk = MemoryDisk::new(1);
+    let mut node = start(&disk, &folder);
+    node.campaign();
+    node.process(|_| ()).unwrap();
+    let cluster_id = ClusterId::from_entropy(1);
+    let commands = std::iter::once(Command::Bootstrap { cluster_id, geometry: Geometry::None })
+        .chain((0..20).map(|life| Command::AllocateRaftLife { node: NodeId::new(life) }));
+    let mut applied = 0;
+    for (number, command) in commands.enumerate() {
+        let request_id = RequestId::new(number as u128);
+        node.propose(&Proposal { request_id, command }).unwrap();
+        let progress = node.process(|_| ()).unwrap();
+        applied += progress.applied.iter().filter(|it| it.result.is_ok()).count();
+    }
+    assert_eq!(applied, 21);
+    let index = node.applied_index();
+    let state = snapshot::encode(&node.metadata().read());
+    drop(node);
+
+    let mut node = start(&disk, &folder);
+    assert_eq!(node.applied_index(), index, "loaded, not replayed");
+    assert_eq!(snapshot::encode(&node.metadata().read()), state);
+    assert!(node.process(|_| ()).unwrap().applied.is_empty());
+    drop(node);
+
+    // Without the store the log gives the same state.
+    fs::remove_dir_all(&folder.0).unwrap();
+    let mut node = start(&disk, &folder);
+    assert_eq!(node.applied_index(), 1);
+    assert_eq!(node.process(|_| ()).unwrap().applied.len(), 21);
+    assert_eq!(snapshot::encode(&node.metadata().read()), state);
 }

@@ -2,6 +2,7 @@
 //! Every safety property is checked after each step.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of the harness")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -29,6 +30,8 @@ pub struct Member {
     pub disk: MemoryDisk,
     pub store: MemoryStore,
     pub node: Option<TestNode>,
+    /// Where the last start began to replay.
+    pub loaded_index: u64,
     applied_index: u64,
 }
 
@@ -137,7 +140,9 @@ impl Cluster {
         let node = Node::start(log, store.clone(), self.config.clone(), self.seed, self.now);
         let node = node.unwrap();
         let applied_index = node.applied_index();
-        self.members.insert(id, Member { disk, store, node: Some(node), applied_index });
+        let loaded_index = applied_index;
+        self.members
+            .insert(id, Member { disk, store, node: Some(node), loaded_index, applied_index });
     }
 
     /// Adds a node with an empty log in the given life; the leader does not know it yet.
@@ -183,6 +188,7 @@ impl Cluster {
         let store = member.store.clone();
         let node = Node::start(log, store, self.config.clone(), self.seed, self.now)?;
         member.applied_index = node.applied_index();
+        member.loaded_index = node.applied_index();
         member.node = Some(node);
         writeln!(self.trace, "{:?} restart {id:?}", self.now).unwrap();
         self.drive(id);

@@ -1,0 +1,380 @@
+//! Who leads partitions and who votes: placement, supervision, membership plans.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use common::registration;
+use meridian_base::env::Instant;
+use meridian_base::id::{ClusterId, Incarnation, NodeId, TopicId};
+use meridian_base::position::Generation;
+use meridian_base::topology::Geometry;
+use meridian_consensus::command::{
+    Command, ConfigChange, ConfigResource, Liveness, MountEpoch, Proposal, RequestId, Roles,
+};
+use meridian_consensus::config::Config;
+use meridian_consensus::membership::{
+    Formation, FormationStep, MemberRole, Membership, PeerStanding, RaftId, RaftLife, plan_change,
+};
+use meridian_consensus::placement::{PREFERRED_LEADER_DC, Placement, Preference, plan_reclaim};
+use meridian_consensus::state::Metadata;
+use meridian_consensus::supervisor::Supervisor;
+
+const TOPIC: TopicId = TopicId::new(1);
+
+struct World {
+    metadata: Metadata,
+    index: u64,
+}
+
+impl World {
+    /// Nine nodes in three datacenters and one topic of `partition_count` partitions.
+    fn new(partition_count: u32) -> Self {
+        let mut world = Self { metadata: Metadata::default(), index: 0 };
+        let cluster_id = ClusterId::from_entropy(5);
+        world.apply(Command::Bootstrap { cluster_id, geometry: Geometry::Mirror3Dc });
+        for node in 0..9 {
+            world.apply(Command::RegisterNode(registration(node + 1, node / 3, node % 3)));
+            world.apply(Command::MountDisk {
+                node: NodeId::new(node + 1),
+                incarnation: Incarnation::new(0),
+                mount_epoch: MountEpoch::new(1),
+                found_data: false,
+            });
+        }
+        let mut placement = Placement::new(&world.metadata, &BTreeSet::new());
+        let leaders = placement.initial_leaders(partition_count, &Preference::default()).unwrap();
+        world.apply(Command::CreateTopic {
+            topic: TOPIC,
+            name: "t".to_owned(),
+            leaders,
+            configs: Vec::new(),
+            internal: false,
+        });
+        world
+    }
+
+    fn apply(&mut self, command: Command) {
+        self.index += 1;
+        let request_id = RequestId::new(u128::from(self.index));
+        let applied = self.metadata.apply(self.index, &Proposal { request_id, command });
+        applied.result.unwrap();
+    }
+
+    fn apply_all(&mut self, commands: Vec<Command>) {
+        commands.into_iter().for_each(|command| self.apply(command));
+    }
+
+    fn prefer(&mut self, datacenters: &str) {
+        self.apply(Command::SetConfigs {
+            resource: ConfigResource::Topic(TOPIC),
+            changes: vec![ConfigChange {
+                name: PREFERRED_LEADER_DC.to_owned(),
+                value: Some(datacenters.to_owned()),
+            }],
+        });
+    }
+
+    fn mark(&mut self, node: u32, liveness: Liveness) {
+        let node = NodeId::new(node);
+        let epoch = self.metadata.node(node).unwrap().epoch;
+        self.apply(Command::MarkNode { node, epoch, liveness });
+    }
+
+    /// How many partitions each node leads.
+    fn loads(&self) -> BTreeMap<u32, u32> {
+        let mut loads = BTreeMap::new();
+        for (_, partition) in self.metadata.partitions() {
+            *loads.entry(partition.leader.get()).or_default() += 1;
+        }
+        loads
+    }
+
+    fn rebalance(&mut self, moves_max: usize) -> usize {
+        let plan = Placement::new(&self.metadata, &BTreeSet::new()).plan_rebalance(moves_max);
+        let count = moves(&plan);
+        self.apply_all(plan);
+        count
+    }
+}
+
+fn moves(plan: &[Command]) -> usize {
+    plan.iter()
+        .map(|command| match command {
+            Command::AssignLeaders(assignments) => assignments.len(),
+            other => panic!("{other:?} moves nothing"),
+        })
+        .sum()
+}
+
+fn nodes<const COUNT: usize>(ids: [u32; COUNT]) -> BTreeSet<NodeId> {
+    ids.into_iter().map(NodeId::new).collect()
+}
+
+#[test]
+fn new_partitions_are_spread_evenly() {
+    let world = World::new(90);
+    assert_eq!(world.loads(), (1..=9).map(|node| (node, 10)).collect());
+}
+
+#[test]
+fn new_partitions_go_where_they_are_wanted() {
+    let world = World::new(0x10);
+    let mut placement = Placement::new(&world.metadata, &nodes([4]));
+    let leaders = placement.initial_leaders(20, &Preference::parse(" dc1, dc0 ")).unwrap();
+    let chosen: BTreeSet<NodeId> = leaders.into_iter().collect();
+    assert_eq!(chosen, nodes([5, 6]));
+}
+
+#[test]
+fn nodes_without_a_slot_lead_only_when_no_other_can() {
+    let mut world = World::new(9);
+    let mut apart = registration(30, 0, 0);
+    apart.roles = Roles { meta: false, storage: false, gateway: true };
+    world.apply(Command::RegisterNode(apart));
+    let mut placement = Placement::new(&world.metadata, &BTreeSet::new());
+    let leaders = placement.initial_leaders(30, &Preference::default()).unwrap();
+    assert!(!leaders.contains(&NodeId::new(30)));
+    let slots: BTreeSet<NodeId> = (1..=9).map(NodeId::new).collect();
+    let mut placement = Placement::new(&world.metadata, &slots);
+    let leaders = placement.initial_leaders(2, &Preference::default()).unwrap();
+    assert_eq!(leaders, [NodeId::new(30), NodeId::new(30)]);
+    let everyone = slots.iter().copied().chain([NodeId::new(30)]).collect();
+    let mut placement = Placement::new(&world.metadata, &everyone);
+    assert_eq!(placement.initial_leaders(1, &Preference::default()), None);
+}
+
+#[test]
+fn a_takeover_spreads_the_dead_nodes_partitions() {
+    let mut world = World::new(90);
+    let dead = nodes([1, 2]);
+    let plan = Placement::new(&world.metadata, &dead).plan_takeover(&dead, |_| true);
+    assert_eq!((plan.len(), moves(&plan)), (1, 20));
+    world.apply_all(plan);
+    let loads = world.loads();
+    assert!(!loads.contains_key(&1) && !loads.contains_key(&2));
+    assert!(loads.values().all(|count| (12..=13).contains(count)), "{loads:?}");
+}
+
+#[test]
+fn a_takeover_stays_in_the_preferred_datacenter() {
+    let mut world = World::new(90);
+    world.prefer("dc2");
+    while world.rebalance(1_000) > 0 {}
+    assert_eq!(world.loads(), BTreeMap::from([(7, 30), (8, 30), (9, 30)]));
+    let dead = nodes([7]);
+    let plan = Placement::new(&world.metadata, &dead).plan_takeover(&dead, |_| true);
+    world.apply_all(plan);
+    assert_eq!(world.loads(), BTreeMap::from([(8, 45), (9, 45)]));
+}
+
+#[test]
+fn rebalancing_is_bounded_and_comes_to_rest() {
+    let mut world = World::new(90);
+    let dead = nodes([1]);
+    let plan = Placement::new(&world.metadata, &dead).plan_takeover(&dead, |_| true);
+    world.apply_all(plan);
+    assert_eq!(world.rebalance(3), 3);
+    let mut rounds = 0;
+    while world.rebalance(3) > 0 {
+        rounds += 1;
+        assert!(rounds < 20, "rebalancing goes on for ever: {:?}", world.loads());
+    }
+    let loads = world.loads();
+    assert!(loads[&1] >= 8, "{loads:?}");
+}
+
+#[test]
+fn a_draining_node_is_emptied_and_a_dead_one_left_to_takeover() {
+    let mut world = World::new(90);
+    world.mark(1, Liveness::Draining);
+    world.mark(2, Liveness::Dead);
+    while world.rebalance(1_000) > 0 {}
+    let loads = world.loads();
+    assert!(!loads.contains_key(&1));
+    assert_eq!(loads[&2], 10);
+}
+
+#[test]
+fn a_restarted_node_takes_its_own_again() {
+    let mut world = World::new(90);
+    let plan = plan_reclaim(&world.metadata, NodeId::new(4));
+    assert_eq!(moves(&plan), 10);
+    world.apply_all(plan);
+    for (_, partition) in world.metadata.partitions_led_by(NodeId::new(4)) {
+        assert_eq!(partition.generation, Generation::new(2));
+    }
+    assert_eq!(world.loads()[&4], 10);
+}
+
+/// Lets a supervisor watch for a while; nodes in `silent` send nothing.
+fn watch(
+    world: &mut World,
+    supervisor: &mut Supervisor,
+    from_ms: u64,
+    until_ms: u64,
+    silent: &BTreeSet<NodeId>,
+) -> Vec<Command> {
+    let mut proposed = Vec::new();
+    for now_ms in (from_ms..until_ms).step_by(100) {
+        let now = at(now_ms);
+        for node in (1..=9).map(NodeId::new).filter(|node| !silent.contains(node)) {
+            supervisor.heard(now, node);
+        }
+        let commands = supervisor.poll(now, &world.metadata);
+        world.apply_all(commands.clone());
+        proposed.extend(commands);
+    }
+    proposed
+}
+
+fn at(millis: u64) -> Instant {
+    Instant::ZERO + Duration::from_millis(millis)
+}
+
+#[test]
+fn the_supervisor_takes_over_from_a_silent_node_and_gives_back_later() {
+    let mut world = World::new(90);
+    let mut supervisor = Supervisor::new(&Config::default(), at(0), &world.metadata);
+    assert_eq!(watch(&mut world, &mut supervisor, 0, 5_000, &BTreeSet::new()), []);
+
+    let silent = nodes([3]);
+    let commands = watch(&mut world, &mut supervisor, 5_000, 6_200, &silent);
+    assert_eq!(commands.len(), 2, "one verdict, one batched takeover: {commands:?}");
+    assert_eq!(world.metadata.node(NodeId::new(3)).unwrap().liveness, Liveness::Dead);
+    assert!(!world.loads().contains_key(&3));
+    assert_eq!(watch(&mut world, &mut supervisor, 6_200, 9_000, &silent), []);
+
+    watch(&mut world, &mut supervisor, 9_000, 60_000, &BTreeSet::new());
+    assert_eq!(world.metadata.node(NodeId::new(3)).unwrap().liveness, Liveness::Alive);
+    assert!(world.loads()[&3] >= 8);
+}
+
+#[test]
+fn a_flapping_cluster_runs_out_of_takeovers() {
+    let mut world = World::new(9);
+    let mut supervisor = Supervisor::new(&Config::default(), at(0), &world.metadata);
+    let mut now_ms = 0;
+    for _ in 0..10 {
+        let leader = world.metadata.partitions().next().unwrap().1.leader;
+        let silent = BTreeSet::from([leader]);
+        watch(&mut world, &mut supervisor, now_ms, now_ms + 2_000, &silent);
+        now_ms += 2_000;
+        watch(&mut world, &mut supervisor, now_ms, now_ms + 1_000, &BTreeSet::new());
+        now_ms += 1_000;
+    }
+    // 30 seconds: at most 3 takeovers, plus what rebalancing moved.
+    let takeovers = |world: &World| {
+        world.metadata.partitions().map(|(_, it)| it.generation.get() - 1).max().unwrap()
+    };
+    assert!(takeovers(&world) <= 3 + 3, "{}", takeovers(&world));
+}
+
+#[test]
+fn a_new_supervisor_finishes_what_another_began() {
+    let mut world = World::new(90);
+    world.mark(3, Liveness::Dead);
+    let mut supervisor = Supervisor::new(&Config::default(), at(0), &world.metadata);
+    let commands = supervisor.poll(at(0), &world.metadata);
+    assert_eq!(moves(&commands), 10);
+}
+
+fn membership(voters: &[(u32, u32)], learners: &[(u32, u32)]) -> Membership {
+    let members = |ids: &[(u32, u32)]| ids.iter().copied().map(member).collect();
+    Membership { voters: members(voters), learners: members(learners), ..Membership::default() }
+}
+
+fn member((node, life): (u32, u32)) -> RaftId {
+    RaftId { node: NodeId::new(node), life: RaftLife::new(life) }
+}
+
+/// Applies plans to a membership until there is none.
+fn settle(world: &World, mut members: Membership, leader: RaftId) -> Membership {
+    for _ in 0..100 {
+        let plan = plan_change(&world.metadata, &members, leader, |_| true);
+        if plan.is_empty() {
+            return members;
+        }
+        for (changed, role) in plan {
+            members.voters.remove(&changed);
+            members.learners.remove(&changed);
+            match role {
+                MemberRole::Voter => drop(members.voters.insert(changed)),
+                MemberRole::Learner => drop(members.learners.insert(changed)),
+                MemberRole::Removed => {}
+            }
+        }
+    }
+    panic!("plans go on for ever: {members:?}");
+}
+
+#[test]
+fn the_voters_grow_to_nine_places() {
+    let world = World::new(9);
+    let members = settle(&world, membership(&[(1, 1)], &[]), member((1, 1)));
+    assert_eq!(members.voters.len(), 9);
+    assert!(members.learners.is_empty());
+}
+
+#[test]
+fn five_voters_are_spread_over_the_datacenters() {
+    let mut world = World::new(9);
+    for node in [6, 8, 9] {
+        let mut registered = registration(node, (node - 1) / 3, (node - 1) % 3);
+        registered.roles.meta = false;
+        world.apply(Command::RegisterNode(registered));
+    }
+    let members = settle(&world, membership(&[(1, 1)], &[]), member((1, 1)));
+    assert_eq!(members.voters.len(), 5);
+    assert_eq!(members.learners.len(), 4);
+    let datacenters: BTreeSet<u32> =
+        members.voters.iter().map(|voter| (voter.node.get() - 1) / 3).collect();
+    assert_eq!(datacenters.len(), 3, "{members:?}");
+}
+
+#[test]
+fn a_past_life_is_removed_and_the_new_one_promoted() {
+    let mut world = World::new(9);
+    world.apply(Command::AllocateRaftLife { node: NodeId::new(2) });
+    let voters: Vec<_> = (1..=9).map(|node| (node, 1)).collect();
+    let members = membership(&voters, &[]);
+    let leader = member((1, 1));
+    let first = plan_change(&world.metadata, &members, leader, |_| true);
+    assert_eq!(first, [(member((2, 1)), MemberRole::Removed)]);
+    let settled = settle(&world, members, leader);
+    assert!(settled.voters.contains(&member((2, 2))));
+    assert_eq!(settled.voters.len(), 9);
+}
+
+#[test]
+fn nothing_changes_while_a_change_is_under_way_or_a_learner_lags() {
+    let world = World::new(9);
+    let mut members = membership(&[(1, 1), (2, 1), (3, 1)], &[(4, 1), (5, 1)]);
+    members.learners.extend((6..=9).map(|node| member((node, 1))));
+    let leader = member((1, 1));
+    assert_eq!(plan_change(&world.metadata, &members, leader, |_| false), []);
+    members.voters_outgoing.insert(member((1, 1)));
+    assert_eq!(plan_change(&world.metadata, &members, leader, |_| true), []);
+}
+
+#[test]
+fn a_cluster_forms_only_when_no_voter_knows_of_one() {
+    let voters: Vec<NodeId> = (1..=3).map(NodeId::new).collect();
+    let [own, second, third] = [voters[0], voters[1], voters[2]];
+    let mut formation = Formation::new(own, &voters);
+    assert_eq!(formation.step(), FormationStep::Wait);
+    assert_eq!(formation.hear(second, PeerStanding::Empty), FormationStep::Wait);
+    assert_eq!(formation.hear(second, PeerStanding::Empty), FormationStep::Wait);
+    assert_eq!(formation.hear(third, PeerStanding::Forming), FormationStep::Bootstrap);
+    assert_eq!(formation.hear(third, PeerStanding::Formed), FormationStep::Rejoin);
+    assert_eq!(Formation::new(own, &[own]).step(), FormationStep::Bootstrap);
+    // A node that is no voter only ever joins.
+    let mut other = Formation::new(NodeId::new(9), &voters);
+    for voter in voters {
+        assert_eq!(other.hear(voter, PeerStanding::Empty), FormationStep::Wait);
+    }
+    assert_eq!(other.hear(own, PeerStanding::Formed), FormationStep::Rejoin);
+}
