@@ -40,6 +40,11 @@ impl Index {
         self.partitions.get(&key.partition)?.at(key.point)
     }
 
+    /// Whether the blob is here and, as far as known, can be read.
+    pub(crate) fn holds(&self, key: BlobKey) -> bool {
+        self.blob(key).is_some_and(|entry| !entry.unreadable)
+    }
+
     /// Partitions above `after`, in order.
     pub(crate) fn after(
         &self,

@@ -36,6 +36,9 @@ pub use superblock::Identity;
 
 use std::fmt;
 
+const JOURNAL_PREFIX: &str = "journal-";
+const IDENTITY_PREFIX: &str = "identity-";
+
 /// Batches begin at multiples of this, so that writing one never touches a sector of another.
 pub const BATCH_ALIGNMENT_BYTES: u32 = 4096;
 

@@ -201,7 +201,7 @@ impl Store {
             return;
         }
         match input {
-            StoreInput::Message { origin, message } => self.receive(origin, message, outputs),
+            StoreInput::Message { origin, message } => self.receive(now, origin, message, outputs),
             StoreInput::DiskDone(DiskDone::Read { token, result }) => {
                 self.disk_read(token, result, outputs);
             }
@@ -218,7 +218,13 @@ impl Store {
         self.pump(now, outputs);
     }
 
-    fn receive(&mut self, origin: Origin, message: StorageMessage, outputs: &mut Vec<StoreOutput>) {
+    fn receive(
+        &mut self,
+        now: Instant,
+        origin: Origin,
+        message: StorageMessage,
+        outputs: &mut Vec<StoreOutput>,
+    ) {
         match message {
             StorageMessage::Put(put) => self.put(origin, put, outputs),
             StorageMessage::FenceRead { tag, request } => {
@@ -228,7 +234,7 @@ impl Store {
             StorageMessage::SyncPull { tag, request } => {
                 self.sync_pull(origin, tag, request, outputs);
             }
-            StorageMessage::SyncPage { tag, page } => self.sync_page(tag, page),
+            StorageMessage::SyncPage { tag, page } => self.sync_page(now, tag, page),
             StorageMessage::ReadReply { tag, reply } => self.sync_read_reply(tag, reply),
             StorageMessage::Beacons(beacons) => self.beacons(&beacons),
             StorageMessage::PutReplies(_) | StorageMessage::FenceReadReply { .. } => {}
@@ -326,11 +332,19 @@ impl Store {
 
     /// What this slot is in the group, as far as it knows.
     pub fn standing(&self) -> Standing {
+        match self.standing_by_config() {
+            Standing::LostData if Mutation::WipedCounts.active(self.config.mutations) => {
+                Standing::Good
+            }
+            standing => standing,
+        }
+    }
+
+    fn standing_by_config(&self) -> Standing {
         let Some(group) = &self.group else { return Standing::Unknown };
         let own = group.slot_of(self.config.node).and_then(|slot| group.slot(slot));
         match own {
             None => Standing::NotMember,
-            Some(_) if Mutation::WipedCounts.active(self.config.mutations) => Standing::Good,
             Some(own) if own.incarnation != self.incarnation() => Standing::OtherLife,
             Some(own) if own.state == SlotState::LostData => Standing::LostData,
             Some(_) => Standing::Good,

@@ -81,7 +81,10 @@ pub(crate) struct Journal {
     pub(super) ends_synced: bool,
     /// Set if the files below were found damaged, until the disk has synced.
     pub(super) damaged_below: Option<FileSequence>,
+    /// The last file could not be created, or the identity not be saved, for want of space.
     disk_full: bool,
+    /// What failed for want of space may be tried again.
+    retry: bool,
     dirty: bool,
     saving: bool,
     /// The first copy was written; whether the second also is decides.
@@ -120,6 +123,7 @@ impl Journal {
             ends_synced: tail.ends_synced,
             damaged_below: None,
             disk_full: false,
+            retry: true,
             dirty: false,
             saving: false,
             first_copy_saved: false,
@@ -191,7 +195,12 @@ impl Journal {
 
     /// Whether what was written last could be mistaken for a torn write after a crash.
     pub(crate) fn wants_synced_mark(&self) -> bool {
-        !self.ends_synced && self.active_room_bytes() > BATCH_ALIGNMENT_BYTES as usize
+        !self.ends_synced
+    }
+
+    /// Whether the active file has room for a batch without blobs.
+    pub(super) fn has_room(&self) -> bool {
+        self.active_room_bytes() >= BATCH_ALIGNMENT_BYTES as usize
     }
 
     /// Creates the next file ahead of need and saves the list of files; called at every step.
@@ -199,7 +208,7 @@ impl Journal {
         let half_full = self.offset_bytes > self.file_size_bytes / 2;
         if self.spare == Spare::None
             && half_full
-            && !self.disk_full
+            && (self.retry || !self.disk_full)
             && self.files.len() < self.file_count_max
         {
             let next = self.superblock.next_file;
@@ -211,7 +220,7 @@ impl Journal {
                 size_bytes: u64::from(self.file_size_bytes),
             });
         }
-        if self.dirty && !self.saving {
+        if self.dirty && !self.saving && (self.retry || !self.disk_full) {
             self.dirty = false;
             self.saving = true;
             self.removals_saving = std::mem::take(&mut self.removals);
@@ -219,11 +228,12 @@ impl Journal {
             self.pending.push_back(Pending::IdentityFirst);
             self.pending.push_back(Pending::IdentitySecond);
         }
+        self.retry = false;
     }
 
     /// Tries again what failed because the disk was full.
     pub(crate) fn retry_full(&mut self) {
-        self.disk_full = false;
+        self.retry = true;
     }
 
     /// Takes note of a finished operation; an error means that the process must stop.
@@ -271,6 +281,7 @@ impl Journal {
             return Ok(());
         }
         result?;
+        self.disk_full = false;
         self.spare = Spare::Unlisted(created);
         self.superblock.files.push(created);
         self.dirty = true;
@@ -286,6 +297,7 @@ impl Journal {
         let removals = std::mem::take(&mut self.removals_saving);
         if full(&result) || !self.first_copy_saved {
             self.dirty = true;
+            self.disk_full = true;
             self.removals.extend(removals);
             return Ok(());
         }

@@ -15,6 +15,7 @@ use super::record::{
 };
 use super::superblock::{Identity, Loaded, Superblock};
 use super::{BATCH_ALIGNMENT_BYTES, FileSequence, Location, aligned};
+use super::{IDENTITY_PREFIX, JOURNAL_PREFIX};
 use crate::config::StoreConfig;
 use crate::mutation::Mutation;
 
@@ -58,7 +59,7 @@ pub(crate) fn open(
     let names = disk.list()?;
     let mut superblock = match Superblock::load(disk)? {
         Loaded::Found(found) => found,
-        Loaded::Absent if !names.iter().any(|name| name.ends_with(".log")) => {
+        Loaded::Absent if !names.iter().any(|name| name.starts_with(JOURNAL_PREFIX)) => {
             format(config.fresh_incarnation)
         }
         Loaded::Absent | Loaded::Unreadable => return Err(OpenError::IdentityUnreadable),
@@ -85,12 +86,16 @@ pub(crate) fn open(
     // Behind damage a new file is begun, so that a sync can say which files it made good.
     let tail = match tail {
         Some(tail) if !unsure => tail,
+        // The spare, if there is one, is left to be collected: files are filled in order.
         _ => first_file(disk, &mut superblock, config.file_size_bytes)?,
     };
     superblock.save(disk)?;
     let mut journal =
         Journal::new(superblock, files, tail, config.file_size_bytes, config.file_count_max());
     journal.files.entry(journal.active).or_default();
+    if let Spare::Ready(spare) = journal.spare {
+        journal.files.remove(&spare);
+    }
     journal.damaged_below = unsure.then_some(journal.active);
     prove_tail(disk, &mut journal)?;
     Ok(Recovered { journal, damaged })
@@ -117,7 +122,8 @@ fn remove_unlisted(
     };
     let temporary = temporary_name("");
     for name in names.iter().filter(|name| !listed(name)) {
-        if name.starts_with("journal-") || name.ends_with(&temporary) {
+        let half_made = name.starts_with(IDENTITY_PREFIX) && name.ends_with(&temporary);
+        if name.starts_with(JOURNAL_PREFIX) || half_made {
             disk.remove(name)?;
         }
     }
@@ -139,7 +145,7 @@ fn first_file(
 
 /// Adds a `Synced` batch, so that from here on nothing before it can pass for a torn write.
 fn prove_tail(disk: &mut dyn Disk, journal: &mut Journal) -> Result<(), DiskError> {
-    if !journal.wants_synced_mark() {
+    if !journal.wants_synced_mark() || !journal.has_room() {
         return Ok(());
     }
     let mut ops = Vec::new();
@@ -174,34 +180,44 @@ struct End {
 impl Scanner<'_> {
     /// Scans every listed file; gives where to write on, `None` if a new file is needed.
     fn scan_all(&mut self, listed: &[FileSequence]) -> Result<Option<Tail>, OpenError> {
-        // A file behind the one being written is empty: created ahead of need.
+        // The last file with batches that lacks its end, and the blank files behind it.
         let mut tail: Option<(FileSequence, End)> = None;
-        let mut spare = Spare::None;
+        let mut blank = Vec::new();
         for (index, &file) in listed.iter().enumerate() {
-            if self.read_side_file(file)? {
-                tail = None;
+            let end = if self.read_side_file(file)? {
+                End { batch_count: 1, ends_file: true, ..End::default() }
+            } else {
+                let is_last = listed[index + 1..].iter().all(|later| self.is_blank(*later));
+                let Some(end) = self.scan_file(file, is_last)? else { continue };
+                end
+            };
+            if end.batch_count == 0 {
+                blank.push(file);
                 continue;
             }
-            let may_be_torn = listed[index + 1..].iter().all(|later| self.is_blank(*later));
-            let Some(end) = self.scan_file(file, may_be_torn)? else { continue };
-            if end.ends_file {
+            blank.clear();
+            if let Some((unended, _)) = tail.take() {
+                self.damage(unended, true);
+            }
+            if !end.ends_file {
+                tail = Some((file, end));
+            } else if self.files.get(&file).is_some_and(|state| state.index_size_bytes == 0) {
                 self.write_side_file(file)?;
-                tail = None;
-            } else if end.batch_count == 0 && tail.is_some() {
-                self.files.remove(&file);
-                spare = Spare::Ready(file);
-            } else {
-                // Only the last file with batches may lack its end.
-                if let Some((unended, _)) = tail.replace((file, end)) {
-                    self.damage(unended, true);
-                }
             }
         }
-        Ok(tail.map(|(active, end)| Tail {
+        let mut blank = blank.into_iter();
+        let (active, end) = match tail {
+            Some(tail) => tail,
+            None => match blank.next() {
+                Some(file) => (file, End { ends_synced: true, ..End::default() }),
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(Tail {
             active,
             offset_bytes: end.offset_bytes,
             previous_crc: end.crc,
-            spare,
+            spare: blank.next().map_or(Spare::None, Spare::Ready),
             ends_synced: end.ends_synced,
         }))
     }
@@ -268,11 +284,7 @@ impl Scanner<'_> {
     }
 
     /// Walks a file batch by batch; `None` if the file is gone.
-    fn scan_file(
-        &mut self,
-        file: FileSequence,
-        may_be_torn: bool,
-    ) -> Result<Option<End>, OpenError> {
+    fn scan_file(&mut self, file: FileSequence, is_last: bool) -> Result<Option<End>, OpenError> {
         if !self.size_is_right(file)? {
             return Ok(None);
         }
@@ -299,7 +311,7 @@ impl Scanner<'_> {
             last = Some(batch);
         }
         if let Some(batch) = last {
-            self.keep_last(file, batch, may_be_torn, &mut end)?;
+            self.keep_last(file, batch, is_last, &mut end)?;
         }
         Ok(Some(end))
     }
@@ -309,17 +321,19 @@ impl Scanner<'_> {
         &mut self,
         file: FileSequence,
         batch: Batch,
-        may_be_torn: bool,
+        is_last: bool,
         end: &mut End,
     ) -> Result<(), OpenError> {
-        if may_be_torn && !end.ends_file {
-            if !self.payloads_are_whole(file, &batch) {
-                end.offset_bytes = batch.offset_bytes;
-                end.crc = batch.previous_crc;
-                end.batch_count -= 1;
-                end.ends_synced = false;
-                return Ok(());
-            }
+        if !end.ends_file && !self.payloads_are_whole(file, &batch) {
+            // With a later file behind it, it was durable once.
+            self.damage(file, !is_last);
+            end.offset_bytes = batch.offset_bytes;
+            end.crc = batch.previous_crc;
+            end.batch_count -= 1;
+            end.ends_synced = false;
+            return Ok(());
+        }
+        if !end.ends_file && is_last {
             self.write_again(file, &batch)?;
         }
         self.keep(file, batch);

@@ -58,7 +58,7 @@ impl Store {
         const WORTHWHILE_PERCENT: u64 = 90;
         let limit =
             if filled { WORTHWHILE_PERCENT } else { u64::from(self.config.live_percent_min) };
-        let fits = usage.live_bytes + self.config.reserve_bytes / 2 < self.journal.room_bytes();
+        let fits = 2 * usage.live_bytes < self.journal.room_bytes();
         if percent(&usage) >= limit || !fits {
             return;
         }

@@ -3,7 +3,7 @@
 //! ```text
 //! pulling   every peer is asked for all it knows; first it adopts the configuration with this
 //!           disk's new incarnation, so that no put it accepts later counts the old one
-//! fencing   a fence quorum has answered in full: fences, marks and log starts are made durable;
+//! fencing   a fence quorum has answered in full (all peers, if they take no longer than one retry): fences, marks and log starts are made durable;
 //!           from here on puts are taken
 //! copying   every blob that the peers who answered do not hold on a put quorum among themselves,
 //!           in-doubt ones too, under its own key: this disk may have been one of its holders
@@ -26,6 +26,7 @@ use crate::journal::{PartitionRecord, Record};
 use crate::message::{
     CommitMark, Read, ReadFrom, ReadReply, StorageMessage, SyncPage, SyncPartition, SyncPull,
 };
+use crate::mutation::{Mutation, Mutations};
 
 /// Most blobs being read from peers at once.
 const COPY_COUNT_MAX: usize = 16;
@@ -43,6 +44,8 @@ pub(super) struct PullWaiter {
 pub(super) struct Sync {
     peers: BTreeMap<Slot, Peer>,
     found: BTreeMap<PartitionId, Found>,
+    /// When the peers that had answered in full became a fence quorum.
+    quorum_at: Option<Instant>,
     phase: Phase,
 }
 
@@ -95,12 +98,14 @@ struct Found {
 }
 
 impl Sync {
-    fn new(config: &GroupConfig, own: Slot) -> Self {
+    fn new(config: &GroupConfig, own: Slot, mutations: Mutations) -> Self {
+        let wiped_counts = Mutation::WipedCounts.active(mutations);
         let peers = config.geometry.slots().iter().filter(|slot| *slot != own);
         Self {
             peers: peers.map(|slot| (slot, Peer::default())).collect(),
             found: BTreeMap::new(),
-            phase: Phase::Pulling,
+            quorum_at: None,
+            phase: if wiped_counts { Phase::Done { told_at: None } } else { Phase::Pulling },
         }
     }
 
@@ -189,13 +194,13 @@ impl Store {
 
     /// Does what the sync's phase asks for; called at every step.
     pub(super) fn sync_advance(&mut self, now: Instant, outputs: &mut Vec<StoreOutput>) {
-        if self.standing() != Standing::LostData {
+        if self.standing_by_config() != Standing::LostData {
             self.sync = None;
             return;
         }
         let Some(config) = &self.group else { return };
         let Some(own) = config.slot_of(self.config.node) else { return };
-        let sync = self.sync.get_or_insert_with(|| Sync::new(config, own));
+        let sync = self.sync.get_or_insert_with(|| Sync::new(config, own, self.config.mutations));
         match &mut sync.phase {
             Phase::Pulling => self.pull(now, outputs),
             Phase::Copying(_) => self.copy(now, outputs),
@@ -217,6 +222,10 @@ impl Store {
                     if peer.request.is_some_and(|(_, sent_at)| late(sent_at)) {
                         peer.request = None;
                     }
+                }
+                // The rest is given a while: the more answer, the less has to be copied.
+                if sync.quorum_at.is_some_and(late) {
+                    self.raise_found_fences();
                 }
             }
             Phase::Copying(copying) => {
@@ -259,7 +268,7 @@ impl Store {
         }
     }
 
-    pub(super) fn sync_page(&mut self, tag: u64, page: SyncPage) {
+    pub(super) fn sync_page(&mut self, now: Instant, tag: u64, page: SyncPage) {
         let (Some(sync), Some(config)) = (&mut self.sync, &self.group) else { return };
         let asked = sync
             .peers
@@ -281,14 +290,18 @@ impl Store {
         peer.request = None;
         peer.after = last.or(peer.after);
         peer.complete = page.complete;
-        if matches!(sync.phase, Phase::Pulling) && config.geometry.fence_quorum(sync.complete()) {
-            sync.phase = Phase::Fencing;
-            self.raise_found_fences();
+        let pulling = matches!(sync.phase, Phase::Pulling);
+        if pulling && config.geometry.fence_quorum(sync.complete()) {
+            sync.quorum_at.get_or_insert(now);
+            if sync.peers.values().all(|peer| peer.complete) {
+                self.raise_found_fences();
+            }
         }
     }
 
     fn raise_found_fences(&mut self) {
-        let Some(sync) = &self.sync else { return };
+        let Some(sync) = &mut self.sync else { return };
+        sync.phase = Phase::Fencing;
         for (id, found) in &sync.found {
             let partition = self.index.entry(*id);
             let fence = partition.fence_effective().max(found.fence);
@@ -315,8 +328,10 @@ impl Store {
                     for (point, (header, holders)) in found.blobs {
                         let key = BlobKey { partition: id, point };
                         let holders = holders.intersection(answered);
-                        let held = self.index.blob(key).is_some_and(|entry| !entry.unreadable);
-                        if !held && !holders.is_empty() && !config.geometry.put_quorum(holders) {
+                        if !self.index.holds(key)
+                            && !holders.is_empty()
+                            && !config.geometry.put_quorum(holders)
+                        {
                             queue.push_back(Copy { key, header, untried: holders, holders });
                         }
                     }
@@ -338,9 +353,6 @@ impl Store {
         let Phase::Copying(copying) = phase else { return };
         while copying.under_way.len() < COPY_COUNT_MAX && !busy {
             let Some(mut copy) = copying.queue.pop_front() else { break };
-            if self.puts.contains_key(&copy.key) || self.index.blob(copy.key).is_some() {
-                continue;
-            }
             let Some(slot) = copy.untried.iter().next() else {
                 // Every holder was asked: those that are left hold it, but can't read it now.
                 if !copy.holders.is_empty() {
@@ -396,7 +408,7 @@ impl Store {
 
     fn store_copy(&mut self, blob: crate::blob::Blob) {
         let (key, header) = (blob.key, blob.header);
-        if self.puts.contains_key(&key) || self.index.blob(key).is_some() {
+        if self.puts.contains_key(&key) || self.index.holds(key) {
             return;
         }
         self.counters.synced_blobs += 1;

@@ -1,4 +1,6 @@
 //! One disk's store against its rules, over a disk in memory that crashes, tears and rots.
 
+mod damage;
+mod group;
 mod harness;
 mod rules;

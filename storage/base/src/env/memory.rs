@@ -60,7 +60,8 @@ impl MemoryDisk {
         self.lock().capacity_bytes = capacity_bytes;
     }
 
-    /// Makes the next `count` calls of `sync` fail.
+    /// Makes the next `count` calls of `sync` fail. What they should have made durable is still
+    /// read, but lost in a crash unless it is written again, as on Linux.
     pub fn fail_syncs(&self, count: u64) {
         self.lock().failing_sync_count = count;
     }
@@ -177,6 +178,9 @@ impl Disk for MemoryDisk {
         state.sync_count += 1;
         if state.failing_sync_count > 0 {
             state.failing_sync_count -= 1;
+            // The pages are clean now, though they never reached the disk: another sync would
+            // succeed without writing them.
+            state.file(file)?.unsynced.clear();
             return Err(DiskError::Io {
                 file: file.to_owned(),
                 operation: "sync",

@@ -1,0 +1,198 @@
+//! Torn writes are cut, corruption is never taken for absence (rules 9, 26 and 28).
+
+use std::collections::BTreeMap;
+
+use meridian_base::env::Disk;
+use meridian_base::env::memory::{Crash, MemoryDisk};
+use meridian_base::id::Incarnation;
+use meridian_base::position::Step;
+use meridian_base::topology::Geometry;
+use meridian_storage::blob::Blob;
+use meridian_storage::config::StoreConfig;
+use meridian_storage::journal::OpenError;
+use meridian_storage::message::{FenceResult, PutResult, ReadFrom, ReadReply, StorageMessage};
+use meridian_storage::store::{Standing, Store, StoreInput, StoreOutput};
+
+use crate::harness::{Node, blob, group_config, key, put, store_config};
+
+/// A node with `count` blobs of partition 1 and a fence of partition 2.
+fn filled(count: u64) -> (Node, Vec<Blob>) {
+    let mut node = Node::alone();
+    node.fence(2, 4);
+    let blobs: Vec<Blob> = (1..=count).map(|step| blob(key(1, 1, step), "payload")).collect();
+    for blob in &blobs {
+        assert_eq!(node.put(put(blob.clone())), PutResult::Stored);
+    }
+    (node, blobs)
+}
+
+#[test]
+fn a_torn_write_is_cut_without_alarm() {
+    for seed in 0..200 {
+        let (mut node, blobs) = filled(3);
+        node.disk = reseeded(node.disk, seed);
+        for step in 4..=6 {
+            let text = "x".repeat(700 * step as usize);
+            node.message(StorageMessage::Put(put(blob(key(1, 1, step), &text))));
+        }
+        // The first of them is written, but its sync never returned.
+        let op = node.ops.pop_front().expect("a write");
+        write_without_sync(&mut node.disk, op);
+        let mut node = node.crash(Crash::TearUnsynced);
+        assert_eq!(node.store.standing(), Standing::Good);
+        assert_eq!(node.store.counters().corrupt, 0);
+        assert!(blobs.iter().all(|blob| node.holds(blob)));
+        let again = blob(key(1, 1, 4), "other bytes, should the first have been lost");
+        let held = node.view(1, 1).blobs.len() == 4;
+        let expected = if held { PutResult::Conflict } else { PutResult::Stored };
+        assert_eq!(node.put(put(again)), expected);
+        let mut node = node.crash(Crash::LoseUnsynced);
+        assert_eq!(node.view(1, 1).blobs.len(), 4);
+    }
+}
+
+fn reseeded(mut disk: MemoryDisk, seed: u64) -> MemoryDisk {
+    let mut fresh = MemoryDisk::new(seed);
+    for file in disk.list().unwrap() {
+        let size = disk.size_bytes(&file).unwrap();
+        let mut bytes = vec![0; size as usize];
+        disk.read_at(&file, 0, &mut bytes).unwrap();
+        fresh.create(&file, size).unwrap();
+        fresh.write_at(&file, 0, &[std::io::IoSlice::new(&bytes)]).unwrap();
+        fresh.sync(&file).unwrap();
+    }
+    fresh
+}
+
+fn write_without_sync(disk: &mut MemoryDisk, op: meridian_storage::journal::DiskOp) {
+    let meridian_storage::journal::DiskOp::Write { file, offset_bytes, parts } = op else {
+        panic!("{op:?}")
+    };
+    let slices: Vec<_> = parts.iter().map(|part| std::io::IoSlice::new(part)).collect();
+    disk.write_at(&file, offset_bytes, &slices).unwrap();
+}
+
+/// Every byte of every file is flipped in turn: what was acknowledged is read as it was, or the
+/// slot says that it can't; it never says that it has nothing.
+#[test]
+fn a_flipped_bit_anywhere_is_never_taken_for_absence() {
+    let (mut node, blobs) = filled(6);
+    node.rest(5);
+    let mut outcomes: BTreeMap<&str, u32> = BTreeMap::new();
+    for file in node.disk.list().unwrap() {
+        // What lies behind the last batch is never written.
+        let size = node.disk.size_bytes(&file).unwrap().min(12 * 4096);
+        for offset in (0..size as usize).filter(|offset| offset % 4096 < 300) {
+            let disk = node.disk.image();
+            disk.flip_bit(&file, offset);
+            let outcome = check_flipped(disk, &blobs);
+            *outcomes.entry(outcome).or_default() += 1;
+        }
+    }
+    for outcome in ["whole", "unreadable", "unsure"] {
+        assert!(outcomes.contains_key(outcome), "{outcomes:?}");
+    }
+}
+
+fn check_flipped(disk: MemoryDisk, blobs: &[Blob]) -> &'static str {
+    let mut node = Node::mount(store_config(1, 99), disk);
+    if node.store.standing() != Standing::Good {
+        assert_eq!(node.store.incarnation(), Incarnation::new(99));
+        assert_eq!(node.fence(1, 1), FenceResult::Unsure);
+        return "unsure";
+    }
+    let mut outcome = "whole";
+    for blob in blobs {
+        let step = blob.key.point.step;
+        match node.read(1, 1, ReadFrom::Step(step), step.get()) {
+            ReadReply::Blobs(read) => assert_eq!(read, [blob.clone()]),
+            ReadReply::Unreadable => outcome = "unreadable",
+            ReadReply::NotHere => panic!("{:?} is gone", blob.key),
+        }
+    }
+    assert_eq!(node.view(1, 1).blobs.len(), blobs.len());
+    assert!(matches!(node.fence(2, 3), FenceResult::Fenced { .. }));
+    outcome
+}
+
+#[test]
+fn an_unreadable_blob_is_mended_by_the_same_put() {
+    let (node, blobs) = filled(3);
+    let disk = node.disk.image();
+    let found = find(&disk, b"payload");
+    disk.flip_bit(&found.0, found.1);
+    let mut node = Node::mount(store_config(1, 1), disk);
+    assert_eq!(node.read(1, 1, ReadFrom::Step(Step::new(1)), 1), ReadReply::Unreadable);
+    assert_eq!(node.store.counters().corrupt, 1);
+    assert_eq!(node.put(put(blobs[0].clone())), PutResult::Stored);
+    assert!(node.holds(&blobs[0]));
+    let mut node = node.crash(Crash::LoseUnsynced);
+    assert!(blobs.iter().all(|blob| node.holds(blob)));
+}
+
+fn find(disk: &MemoryDisk, needle: &[u8]) -> (String, usize) {
+    let mut disk = disk.clone();
+    for file in disk.list().unwrap() {
+        let mut bytes = vec![0; disk.size_bytes(&file).unwrap() as usize];
+        disk.read_at(&file, 0, &mut bytes).unwrap();
+        if let Some(at) = bytes.windows(needle.len()).position(|window| window == needle) {
+            return (file, at);
+        }
+    }
+    panic!("not on the disk");
+}
+
+#[test]
+fn a_failed_sync_stops_the_store_for_good() {
+    let mut node = Node::alone();
+    node.message(StorageMessage::Put(put(blob(key(1, 1, 1), "x"))));
+    node.disk.fail_syncs(1);
+    node.run();
+    assert!(matches!(node.outputs.as_slice(), [StoreOutput::Fatal { .. }]));
+    node.outputs.clear();
+    node.message(StorageMessage::Put(put(blob(key(1, 1, 2), "y"))));
+    node.rest(3);
+    assert!(node.outputs.is_empty() && node.ops.is_empty());
+    // What the failed sync left in the page cache is made durable before it is believed.
+    let disk = node.disk;
+    let mut node = Node::mount(store_config(1, 1), disk.clone());
+    assert_eq!(node.view(1, 1).blobs.len(), 1);
+    disk.crash(Crash::LoseUnsynced);
+    let mut node = Node::mount(store_config(1, 1), disk);
+    assert_eq!(node.view(1, 1).blobs.len(), 1);
+}
+
+#[test]
+fn a_missing_journal_file_is_damage() {
+    let (node, _) = filled(2);
+    let mut disk = node.disk.image();
+    let log = disk.list().unwrap().into_iter().find(|name| name.ends_with(".log")).unwrap();
+    disk.remove(&log).unwrap();
+    let mut node = Node::mount(store_config(1, 42), disk);
+    assert_eq!(node.store.incarnation(), Incarnation::new(42));
+    node.input(StoreInput::Config(group_config(Geometry::None, 1)));
+    node.run();
+    assert_eq!(node.store.standing(), Standing::OtherLife);
+    assert_eq!(node.fence(1, 9), FenceResult::Unsure);
+}
+
+#[test]
+fn a_disk_without_a_readable_identity_is_not_mounted() {
+    let (node, _) = filled(1);
+    let mut disk = node.disk.image();
+    disk.flip_bit("identity-a", 9);
+    let config: StoreConfig = store_config(1, 1);
+    assert!(Store::open(&mut disk.image(), config).is_ok(), "one copy is enough");
+    disk.flip_bit("identity-b", 9);
+    assert_eq!(Store::open(&mut disk, config).err(), Some(OpenError::IdentityUnreadable));
+}
+
+#[test]
+fn every_mount_is_counted() {
+    let (node, _) = filled(1);
+    let before = node.store.identity();
+    let node = node.crash(Crash::LoseUnsynced);
+    let after = node.store.identity();
+    assert_eq!(after.mount_epoch, before.mount_epoch + 1);
+    assert_eq!(after.incarnation, before.incarnation);
+}

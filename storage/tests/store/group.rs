@@ -1,0 +1,249 @@
+//! A whole group: a disk that lost its data refills itself from its peers (rule S4).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use meridian_base::env::memory::{Crash, MemoryDisk};
+use meridian_base::id::{ConfigVersion, Incarnation};
+use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotState};
+use meridian_storage::blob::Blob;
+use meridian_storage::message::{
+    FenceRead, FenceReadReply, FenceResult, Put, PutResult, Refusal, StorageMessage,
+};
+use meridian_storage::store::{Origin, Standing, StoreInput, StoreOutput};
+
+use crate::harness::{CLIENT, GROUP, Node, blob, group_config, key, partition, put, store_config};
+
+struct Group {
+    config: GroupConfig,
+    nodes: Vec<Node>,
+    up: Vec<bool>,
+    synced: Vec<Incarnation>,
+}
+
+impl Group {
+    fn new(geometry: Geometry) -> Self {
+        let config = group_config(geometry, 1);
+        let nodes = (1..=geometry.slot_count() as u32)
+            .map(|node| {
+                let config = store_config(node, u64::from(node));
+                Node::mount(config, MemoryDisk::new(u64::from(node)))
+            })
+            .collect::<Vec<_>>();
+        let up = vec![true; nodes.len()];
+        let mut group = Self { config, nodes, up, synced: Vec::new() };
+        group.tell_config();
+        group
+    }
+
+    fn tell_config(&mut self) {
+        for slot in 0..self.nodes.len() {
+            self.nodes[slot].input(StoreInput::Config(self.config.clone()));
+        }
+        self.settle();
+    }
+
+    /// Delivers messages and carries out disk operations until nothing moves.
+    fn settle(&mut self) {
+        let mut network: VecDeque<(usize, StoreInput)> = VecDeque::new();
+        loop {
+            for from in 0..self.nodes.len() {
+                self.nodes[from].run();
+                for output in std::mem::take(&mut self.nodes[from].outputs) {
+                    match output {
+                        StoreOutput::SendToSlot { slot, message } => {
+                            let origin = Origin(from as u64 + 100);
+                            let input = StoreInput::Message { origin, message };
+                            network.push_back((slot.index(), input));
+                        }
+                        StoreOutput::Send { to, message } if to.0 >= 100 => {
+                            let input = StoreInput::Message { origin: CLIENT, message };
+                            network.push_back((to.0 as usize - 100, input));
+                        }
+                        StoreOutput::Synced { incarnation } => self.synced.push(incarnation),
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            let Some((to, input)) = network.pop_front() else { return };
+            if self.up[to] {
+                self.nodes[to].input(input);
+            }
+        }
+    }
+
+    fn rest(&mut self, tick_count: u32) {
+        for _ in 0..tick_count {
+            for slot in (0..self.nodes.len()).filter(|slot| self.up[*slot]) {
+                let node = &mut self.nodes[slot];
+                node.now = node.now + Duration::from_millis(500);
+                node.input(StoreInput::Tick);
+            }
+            self.settle();
+        }
+    }
+
+    fn put_on(&mut self, slots: &[usize], blob: &Blob) {
+        for &slot in slots {
+            let put = Put { config_version: self.config.version, ..put(blob.clone()) };
+            assert_eq!(self.nodes[slot].put(put), PutResult::Stored);
+        }
+    }
+
+    /// The disk of `slot` comes back empty, and the metadata log takes note of its new life.
+    fn lose_disk(&mut self, slot: usize, incarnation: u64) {
+        let config = store_config(slot as u32 + 1, incarnation);
+        self.nodes[slot] = Node::mount(config, MemoryDisk::new(incarnation));
+        self.config.version = ConfigVersion::new(self.config.version.get() + 1);
+        self.config.slots[slot].incarnation = Incarnation::new(incarnation);
+        self.config.slots[slot].state = SlotState::LostData;
+    }
+
+    fn call_good(&mut self, slot: usize) {
+        self.config.version = ConfigVersion::new(self.config.version.get() + 1);
+        self.config.slots[slot].state = SlotState::Good;
+        self.tell_config();
+    }
+
+    fn fence(&mut self, slot: usize, id: u64, by: u32) -> FenceResult {
+        let entries = vec![(partition(id), meridian_base::position::Generation::new(by))];
+        let request = FenceRead { group: GROUP, config_version: self.config.version, entries };
+        self.nodes[slot].message(StorageMessage::FenceRead { tag: 1, request });
+        self.nodes[slot].run();
+        match self.nodes[slot].sent().pop() {
+            Some(StorageMessage::FenceReadReply {
+                reply: FenceReadReply { stale: None, mut answers, .. },
+                ..
+            }) => answers.remove(0).result,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_lost_disk_counts_for_nothing_until_it_has_synced() {
+    let mut group = Group::new(Geometry::Mirror3Dc);
+    let safe = blob(key(1, 2, 1), "held by a put quorum of the others");
+    let doubtful = blob(key(1, 2, 2), "acknowledged with the help of the lost disk");
+    group.put_on(&[1, 4, 7], &safe);
+    group.put_on(&[0, 4, 7], &doubtful);
+    for slot in 0..9 {
+        assert!(matches!(group.fence(slot, 1, 2), FenceResult::Certain(_)));
+    }
+    group.lose_disk(0, 50);
+    group.nodes[0].input(StoreInput::Config(group.config.clone()));
+    group.nodes[0].outputs.clear();
+    assert_eq!(group.nodes[0].store.standing(), Standing::LostData);
+    assert_eq!(group.fence(0, 1, 2), FenceResult::Unsure);
+    let new = Put { config_version: group.config.version, ..put(blob(key(1, 2, 3), "new")) };
+    let syncing = PutResult::Refused { reason: Refusal::Syncing };
+    assert_eq!(group.nodes[0].put(new.clone()), syncing);
+    group.rest(4);
+    assert_eq!(group.synced.first(), Some(&Incarnation::new(50)));
+    assert_eq!(group.fence(0, 1, 2), FenceResult::Unsure, "until a configuration calls it good");
+    assert_eq!(group.nodes[0].put(new), PutResult::Stored, "puts count again before that");
+    let old = Put { config_version: group.config.version, ..put(blob(key(1, 1, 9), "old")) };
+    assert!(matches!(group.nodes[0].put(old), PutResult::Fenced { .. }), "fences are back");
+    group.call_good(0);
+    let FenceResult::Certain(view) = group.fence(0, 1, 2) else { panic!() };
+    let held: Vec<_> = view.blobs.iter().map(|info| info.point).collect();
+    assert!(held.contains(&doubtful.key.point) && !held.contains(&safe.key.point), "{held:?}");
+    assert!(group.nodes[0].holds(&doubtful));
+    assert_eq!(group.nodes[0].store.counters().synced_blobs, 1);
+}
+
+#[test]
+fn peers_refuse_puts_that_count_the_lost_life() {
+    let mut group = Group::new(Geometry::OnePerDc);
+    let old_version = group.config.version;
+    group.lose_disk(2, 60);
+    // Only the lost disk has heard of the new configuration; its pulls carry it to the others.
+    group.nodes[2].input(StoreInput::Config(group.config.clone()));
+    group.rest(2);
+    let late = Put { config_version: old_version, ..put(blob(key(1, 1, 1), "late")) };
+    let config = group.config.clone();
+    assert_eq!(group.nodes[0].put(late.clone()), PutResult::Stale { config: config.clone() });
+    let crashed =
+        std::mem::replace(&mut group.nodes[0], Node::mount(store_config(9, 9), MemoryDisk::new(9)));
+    let mut back = crashed.crash(Crash::LoseUnsynced);
+    assert_eq!(back.put(late), PutResult::Stale { config }, "also after a restart");
+}
+
+#[test]
+fn a_sync_needs_a_fence_quorum_of_the_others() {
+    let mut group = Group::new(Geometry::Mirror3Dc);
+    group.put_on(&[0, 3, 6], &blob(key(1, 1, 1), "x"));
+    group.lose_disk(0, 70);
+    // Two racks of each other datacenter could hold a put quorum, but are no fence quorum.
+    for slot in [1, 2, 5, 8] {
+        group.up[slot] = false;
+    }
+    group.tell_config();
+    group.rest(5);
+    assert!(group.synced.is_empty());
+    group.up[5] = true;
+    group.rest(5);
+    assert_eq!(group.synced.first(), Some(&Incarnation::new(70)));
+}
+
+#[test]
+fn syncing_peers_count_for_nothing() {
+    let mut group = Group::new(Geometry::OnePerDc);
+    group.put_on(&[0, 1], &blob(key(1, 1, 1), "x"));
+    group.lose_disk(1, 80);
+    group.lose_disk(2, 81);
+    group.tell_config();
+    group.rest(6);
+    assert!(group.synced.is_empty(), "each would need the other");
+}
+
+#[test]
+fn a_damaged_disk_syncs_under_a_new_life_and_stays_whole() {
+    let mut group = Group::new(Geometry::OnePerDc);
+    let blobs: Vec<Blob> =
+        (1..=5).map(|step| blob(key(1, 1, step), &format!("blob {step}"))).collect();
+    for blob in &blobs {
+        group.put_on(&[0, 1], blob);
+    }
+    group.rest(3);
+    let disk = group.nodes[0].disk.image();
+    // The heads of all batches but the first few are at boundaries of 4 KiB.
+    assert!(disk.flip_bit("journal-00000001.log", 3 * 4096 + 20));
+    group.nodes[0] = Node::mount(store_config(1, 90), disk);
+    assert_eq!(group.nodes[0].store.incarnation(), Incarnation::new(90));
+    group.config.version = ConfigVersion::new(2);
+    group.config.slots[0].incarnation = Incarnation::new(90);
+    group.config.slots[0].state = SlotState::LostData;
+    group.tell_config();
+    group.rest(4);
+    assert_eq!(group.synced.first(), Some(&Incarnation::new(90)));
+    group.call_good(0);
+    let FenceResult::Certain(view) = group.fence(0, 1, 3) else { panic!() };
+    assert_eq!(view.blobs.len(), blobs.len());
+    assert!(blobs.iter().all(|blob| group.nodes[0].holds(blob)));
+    // The corruption is still on the disk, but it was made good.
+    let node =
+        std::mem::replace(&mut group.nodes[0], Node::mount(store_config(9, 9), MemoryDisk::new(9)));
+    let mut node = node.crash(Crash::LoseUnsynced);
+    assert_eq!(node.store.incarnation(), Incarnation::new(90));
+    assert_eq!(node.store.standing(), Standing::Good);
+    assert!(blobs.iter().all(|blob| node.holds(blob)));
+}
+
+#[test]
+fn a_stale_disk_begins_a_new_life() {
+    let mut group = Group::new(Geometry::OnePerDc);
+    let incarnation = Incarnation::new(95);
+    group.nodes[0].input(StoreInput::Reincarnate(incarnation));
+    group.settle();
+    assert_eq!(group.nodes[0].store.standing(), Standing::OtherLife);
+    assert_eq!(group.fence(0, 1, 1), FenceResult::Unsure);
+    group.config.version = ConfigVersion::new(2);
+    group.config.slots[0].incarnation = incarnation;
+    group.config.slots[0].state = SlotState::LostData;
+    group.tell_config();
+    group.rest(3);
+    assert_eq!(group.synced.first(), Some(&incarnation));
+    let slot = Slot::new(0);
+    assert_eq!(group.config.slot(slot).map(|slot| slot.incarnation), Some(incarnation));
+}
