@@ -134,7 +134,9 @@ pub enum FenceResult {
 pub struct PartitionView {
     /// Highest mark known here.
     pub mark: Option<CommitMark>,
-    /// First offset that can still be read, as far as known here.
+    /// First offset that can still be read, as far as known here: from beacons, and from every
+    /// `Trim` of the mark's own generation at or below the mark. (One of an older generation may be
+    /// void.)
     pub log_start_offset: Offset,
     /// Blobs held here at or above the mark's point (all of them if there is no mark), in order.
     pub blobs: Vec<BlobInfo>,
@@ -220,13 +222,20 @@ pub struct SyncPartition {
 }
 
 /// Tells a slot what a leader knows to be committed, and what it may free. Not answered.
+///
+/// A slot ignores a beacon whose mark is of a generation below its fence: a takeover may be about to
+/// read what the beacon would free. It frees only what is at or below the mark, and never for this
+/// reason alone a `Start` or a checkpoint: those go with their generation, or, in the mark's own
+/// generation, a checkpoint when a newer one is at or below the mark. (A checkpoint of an older
+/// generation may be void, so it replaces nothing.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beacon {
     /// The partition.
     pub partition: PartitionId,
     /// What is committed.
     pub mark: CommitMark,
-    /// First offset that can still be read: blobs wholly below may be freed.
+    /// Records wholly below may be freed. Never above the newest checkpoint, so it may lag behind
+    /// the log start that clients are told.
     pub log_start_offset: Offset,
     /// First generation that can still be read: blobs of older generations may be freed (rule T8).
     pub generation_min: Generation,
