@@ -95,7 +95,7 @@ proptest! {
                     memory.flush().unwrap();
                 }
                 Step::Reopen => {
-                    sled = None;
+                    drop(sled.take());
                     sled = Some(folder.open());
                 }
                 Step::Replace => {
