@@ -128,6 +128,8 @@ enum State {
 struct Pending {
     blob: Blob,
     high_watermark: Offset,
+    /// What every slot that acks this step knows committed, for the put told it.
+    mark: Option<CommitMark>,
     sent: SlotSet,
     acked: SlotSet,
     refused: SlotSet,
@@ -148,6 +150,8 @@ pub struct Leader {
     log_start_offset: Offset,
     tail_length: u64,
     /// Newest committed checkpoint.
+    newest_checkpoint: Option<BlobInfo>,
+    /// Newest checkpoint that a put quorum knows committed, so that every takeover will use it.
     checkpoint: Option<BlobInfo>,
     mark: Option<CommitMark>,
     advertised: Option<CommitMark>,
@@ -172,6 +176,7 @@ impl Leader {
             next_offset: plan.start.base_offset,
             log_start_offset: plan.start.log_start_offset,
             tail_length: plan.tail.len() as u64,
+            newest_checkpoint: None,
             checkpoint: plan.checkpoint,
             mark: None,
             advertised: None,
@@ -359,8 +364,8 @@ impl Leader {
     }
 
     /// What slots are told of this partition, once it is served. They free what lies below the log
-    /// start told here, so it never passes the newest committed checkpoint: state must stay a
-    /// checkpoint plus replay (rule T9).
+    /// start told here, so it never passes the newest checkpoint that every takeover will know
+    /// committed: state must stay a checkpoint plus replay (rule T9).
     pub fn beacon(&self) -> Option<Beacon> {
         let oldest = self.lineage.past.first().map(|past| past.generation);
         Some(Beacon {
@@ -436,6 +441,7 @@ impl Leader {
         self.pending.push_back(Pending {
             blob: Blob { key, header, payload },
             high_watermark: self.next_offset,
+            mark: self.mark,
             sent: SlotSet::EMPTY,
             acked: SlotSet::EMPTY,
             refused: SlotSet::EMPTY,
@@ -528,10 +534,14 @@ impl Leader {
                 break;
             }
             high_watermark = Some(front.high_watermark);
+            let told = front.mark.map(|mark| mark.point);
+            if self.newest_checkpoint.is_some_and(|info| Some(info.point) <= told) {
+                self.checkpoint = self.newest_checkpoint.take();
+                checkpointed = true;
+            }
             if front.blob.header.kind == BlobKind::Checkpoint {
                 let Blob { key, header, .. } = &front.blob;
-                self.checkpoint = Some(BlobInfo { point: key.point, header: *header });
-                checkpointed = true;
+                self.newest_checkpoint = Some(BlobInfo { point: key.point, header: *header });
             }
             self.pending_size_bytes -= front.blob.payload.size_bytes();
             self.pending.pop_front();

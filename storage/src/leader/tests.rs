@@ -410,6 +410,8 @@ fn t8_a_beacon_keeps_the_generation_of_the_newest_checkpoint() {
     bench.leader.set_log_start(Offset::new(5));
     assert_eq!(generation_min(&bench), 1, "its own checkpoint is not committed yet");
     bench.stored(1, [0, 3, 6]);
+    bench.put(records(5, b"a")).expect("admitted");
+    bench.stored(2, [0, 3, 6]);
     assert_eq!(generation_min(&bench), 2);
 }
 
@@ -425,6 +427,9 @@ fn t9_slots_free_nothing_that_no_checkpoint_covers() {
     let draft = Draft { kind: BlobKind::Checkpoint, record_count: 0, ..records(1, b"state") };
     bench.put(draft).expect("admitted");
     bench.stored(2, [0, 3, 6]);
+    assert_eq!(told(&bench), 0, "a takeover may not know the checkpoint committed");
+    bench.put(records(1, b"b")).expect("admitted");
+    bench.stored(3, [0, 3, 6]);
     assert_eq!(told(&bench), 1);
 }
 
@@ -467,4 +472,16 @@ fn l3_mutation_keep_on_fenced_is_caught() {
     bench.put(records(0, b"a")).expect("admitted");
     bench.reply(0, 1, 100, PutResult::Fenced { by: Generation::new(3) });
     assert!(bench.put(records(1, b"b")).is_ok(), "the broken rule must show");
+}
+
+#[cfg(feature = "mutations")]
+#[test]
+fn l2_mutation_incarnation_ignored_is_caught() {
+    let mut bench = Bench::serving_with(Some(Mutation::IncarnationIgnored));
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.stored(1, [0, 3]);
+    bench.config(group_with_slot_3_replaced(2, SlotState::Good));
+    bench.stored(1, [6]);
+    // The blob lies on slots 0 and 6 only.
+    assert_eq!(bench.committed(), Some((1, 1)), "the broken rule must show");
 }

@@ -26,6 +26,8 @@ struct Shown {
 pub(crate) struct Oracle {
     every_blob: BTreeMap<LogPoint, Blob>,
     shown: BTreeMap<i64, Shown>,
+    /// The newest generation that has served.
+    newest: Generation,
     /// Log starts told to clients, by the generation that did.
     log_starts: BTreeMap<Generation, i64>,
     /// Records acknowledged to producers, so that no test passes because nothing happened.
@@ -84,7 +86,8 @@ impl Oracle {
         }
         self.check_replay(slots, &points, checkpoint, mark)?;
         self.log_starts.insert(generation, log_start_offset);
-        self.show(slots, &points)?;
+        self.show(slots, &points, generation)?;
+        self.newest = self.newest.max(generation);
         let log = self.values_below(mark.high_watermark.get())?;
         if let Some(checkpoint) = checkpoint {
             let end = checkpoint.header.base_offset.get() as usize;
@@ -106,12 +109,12 @@ impl Oracle {
         &mut self,
         slots: &[ModelSlot],
         points: &[LogPoint],
+        generation: Generation,
     ) -> Result<(), Violation> {
         let count = self.shown.len();
-        self.show(slots, points)?;
+        self.show(slots, points, generation)?;
         self.acknowledged_count += self.shown.len() - count;
         for blob in points.iter().filter_map(|point| self.every_blob.get(point)) {
-            let generation = blob.key.point.generation;
             if blob.header.kind == BlobKind::Trim {
                 let told = self.log_starts.entry(generation).or_default();
                 *told = (*told).max(blob.header.base_offset.get());
@@ -149,8 +152,15 @@ impl Oracle {
         self.log_starts.get(&generation).copied().unwrap_or(0)
     }
 
-    /// Tells clients of all records at `points`.
-    fn show(&mut self, slots: &[ModelSlot], points: &[LogPoint]) -> Result<(), Violation> {
+    /// The leader of `generation` tells clients of all records at `points`. If a newer one has served
+    /// already, each record must be in its log; the blobs themselves may be void and gone.
+    fn show(
+        &mut self,
+        slots: &[ModelSlot],
+        points: &[LogPoint],
+        generation: Generation,
+    ) -> Result<(), Violation> {
+        let is_newest = generation >= self.newest;
         let log_start_offset = self.log_starts.values().copied().max().unwrap_or(0);
         let mut end = None;
         for point in points {
@@ -166,7 +176,10 @@ impl Oracle {
             }
             let next_offset = blob.header.next_offset().get();
             end = Some(next_offset);
-            if next_offset > log_start_offset {
+            if !is_newest && !self.shown.contains_key(&base_offset) {
+                return Err(format!("{point} was shown, but is not in the newer leader's log"));
+            }
+            if is_newest && next_offset > log_start_offset {
                 check_durable(slots, *point)?;
             }
             for (offset, value) in (base_offset..).zip(decode_values(&blob.payload)) {

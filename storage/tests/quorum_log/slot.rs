@@ -127,7 +127,7 @@ impl ModelSlot {
         if blobs.is_empty() { ReadReply::NotHere } else { ReadReply::Blobs(blobs) }
     }
 
-    /// Takes the mark and frees what it allows, unless a newer leader has fenced the sender: the
+    /// Takes the mark and frees what the beacon (not the slot's own log start) allows, unless a newer leader has fenced the sender: the
     /// takeover may be about to read what a late beacon would free.
     pub(crate) fn beacon(&mut self, beacon: &Beacon) {
         if !self.synced || beacon.mark.point.generation < self.fence {
@@ -137,7 +137,7 @@ impl ModelSlot {
         self.log_start_offset = self.log_start_offset.max(beacon.log_start_offset);
         self.blobs.retain(|point, blob| {
             let readable = blob.header.kind != BlobKind::Records
-                || blob.header.next_offset() > self.log_start_offset;
+                || blob.header.next_offset() > beacon.log_start_offset;
             (readable || *point > beacon.mark.point) && point.generation >= beacon.generation_min
         });
     }

@@ -461,8 +461,8 @@ impl World {
             .map(|step| LogPoint::new(mark.point.generation, Step::new(step)))
             .collect();
         node.announced = mark.point.step;
-        self.oracle.on_committed(&self.slots, &points)?;
         let generation = mark.point.generation;
+        self.oracle.on_committed(&self.slots, &points, generation)?;
         leader.set_log_start(Offset::new(self.oracle.log_start_of(generation)));
         Ok(())
     }

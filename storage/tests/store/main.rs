@@ -4,3 +4,4 @@ mod damage;
 mod group;
 mod harness;
 mod rules;
+mod space;
