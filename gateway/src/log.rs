@@ -208,6 +208,11 @@ impl Logs {
         Some(self.followers.get(self, group, ownership, leader))
     }
 
+    /// Runs `task` on the node's runtime, from whatever thread.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(task);
+    }
+
     /// The disk of this node.
     pub fn store(&self) -> Option<&Arc<StoreHandle>> {
         self.store.as_ref()

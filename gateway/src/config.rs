@@ -1,0 +1,409 @@
+//! The configuration of one node: a TOML file, parsed into checked values.
+//!
+//! What the whole cluster must agree on lives in the metadata log, not here.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use meridian_base::id::{ClusterId, NodeId};
+use meridian_base::topology::{Datacenter, Geometry, Rack};
+use meridian_consensus::command::{Endpoint, Roles};
+use serde::Deserialize;
+
+const MIB: u64 = 1 << 20;
+/// A journal file of a small deployment; a server with a disk of its own sets more.
+const FILE_SIZE_BYTES_DEFAULT: u32 = 16 << 20;
+const FILE_SIZE_BYTES_MAX: u32 = 1 << 30;
+/// Kafka's own default for `socket.request.max.bytes`.
+const REQUEST_SIZE_BYTES_MAX_DEFAULT: usize = 100 << 20;
+
+/// Why a configuration was refused. Names the key and says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The text is not TOML, or a key is unknown or of the wrong type.
+    #[error("configuration: {0}")]
+    Syntax(#[from] toml::de::Error),
+    /// A value cannot be used.
+    #[error("configuration: {key}: {problem}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// What is wrong and what to write instead.
+        problem: String,
+    },
+    /// Clients beyond this machine could write without proving who they are.
+    #[error(
+        "listen.kafka = \"{0}\" is reachable from other machines, and there is no authentication yet; \
+         listen on 127.0.0.1, or accept that anybody may read and write with listen.insecure = true"
+    )]
+    Exposed(SocketAddr),
+}
+
+/// An initial member of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The node.
+    pub node: NodeId,
+    /// Its datacenter.
+    pub datacenter: Datacenter,
+    /// Where the others reach it (QUIC).
+    pub peer: SocketAddr,
+    /// Whether it votes on metadata.
+    pub voter: bool,
+}
+
+/// The configuration of one node, checked.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Which node this is.
+    pub node: NodeId,
+    /// Its datacenter.
+    pub datacenter: Datacenter,
+    /// Its rack.
+    pub rack: Rack,
+    /// What it does.
+    pub roles: Roles,
+    /// Folder of everything it keeps.
+    pub data: PathBuf,
+    /// Where it listens for Kafka clients.
+    pub kafka: SocketAddr,
+    /// Where it tells Kafka clients to go; `None` is where it listens.
+    pub kafka_advertised: Option<Endpoint>,
+    /// Where it listens for other nodes; `None` in a cluster of one.
+    pub peer: Option<SocketAddr>,
+    /// Where it listens for operators; `None` is nowhere.
+    pub admin: Option<SocketAddr>,
+    /// The cluster's id; `None` draws one at the first start of a cluster of one.
+    pub cluster: Option<ClusterId>,
+    /// The storage group's shape.
+    pub geometry: Geometry,
+    /// The initial members, this node among them.
+    pub members: Vec<Member>,
+    /// Folder with `ca.pem`, `node.pem` and `node.key`; needed if there are other members.
+    pub tls: Option<PathBuf>,
+    /// Size of a journal file.
+    pub file_size_bytes: u32,
+    /// Bytes the journal may take; `None` takes nine tenths of what is free at the start.
+    pub capacity_bytes: Option<u64>,
+    /// Longest request a client may send.
+    pub request_size_bytes_max: usize,
+    /// Threads that serve clients and peers; 1 is best where many nodes share few cores.
+    pub worker_threads: usize,
+    /// One-way delay to other datacenters, to try a far-away cluster on one machine.
+    pub emulated_one_way_delay: Duration,
+}
+
+impl NodeConfig {
+    /// A cluster of one that needs no configuration.
+    pub fn single(data: PathBuf, kafka: SocketAddr) -> Self {
+        Self {
+            node: NodeId::new(1),
+            datacenter: Datacenter("dc1".to_owned()),
+            rack: Rack("rack1".to_owned()),
+            roles: Roles::ALL,
+            data,
+            kafka,
+            kafka_advertised: None,
+            peer: None,
+            admin: None,
+            cluster: None,
+            geometry: Geometry::None,
+            members: Vec::new(),
+            tls: None,
+            file_size_bytes: FILE_SIZE_BYTES_DEFAULT,
+            capacity_bytes: None,
+            request_size_bytes_max: REQUEST_SIZE_BYTES_MAX_DEFAULT,
+            worker_threads: default_worker_threads(),
+            emulated_one_way_delay: Duration::ZERO,
+        }
+    }
+
+    /// Parses a configuration file; relative paths are relative to `folder`, where it lies.
+    pub fn from_toml(text: &str, folder: &Path) -> Result<Self, ConfigError> {
+        let file: File = toml::from_str(text)?;
+        let kafka = address("listen.kafka", &file.listen.kafka)?;
+        if !kafka.ip().is_loopback() && !file.listen.insecure {
+            return Err(ConfigError::Exposed(kafka));
+        }
+        let members = members(&file.cluster.nodes)?;
+        let node = NodeId::new(file.node.id);
+        let config = Self {
+            node,
+            datacenter: Datacenter(file.node.datacenter),
+            rack: Rack(file.node.rack),
+            roles: roles(&file.node.roles)?,
+            data: folder.join(file.node.data),
+            kafka,
+            kafka_advertised: file
+                .listen
+                .kafka_advertised
+                .map(|text| endpoint("listen.kafka_advertised", &text))
+                .transpose()?,
+            peer: file.listen.peer.map(|text| address("listen.peer", &text)).transpose()?,
+            admin: file.listen.admin.map(|text| address("listen.admin", &text)).transpose()?,
+            cluster: Some(ClusterId::from_text(file.cluster.id)),
+            geometry: file.cluster.geometry,
+            members,
+            tls: file.tls.map(|tls| folder.join(tls.folder)),
+            file_size_bytes: file.storage.file_size_bytes.unwrap_or(FILE_SIZE_BYTES_DEFAULT),
+            capacity_bytes: file.storage.capacity_bytes,
+            request_size_bytes_max: file
+                .limits
+                .request_size_bytes_max
+                .unwrap_or(REQUEST_SIZE_BYTES_MAX_DEFAULT),
+            worker_threads: file.limits.worker_threads.unwrap_or_else(default_worker_threads),
+            emulated_one_way_delay: Duration::from_secs_f64(file.dev.wan_rtt_ms.max(0.0) / 2e3),
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Where Kafka clients are told to go.
+    pub fn advertised(&self, listening: SocketAddr) -> Endpoint {
+        self.kafka_advertised.clone().unwrap_or_else(|| {
+            let ip = match listening.ip() {
+                ip if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+                ip => ip,
+            };
+            Endpoint { host: ip.to_string(), port: listening.port() }
+        })
+    }
+
+    /// The initial voters; this node alone in a cluster of one.
+    pub fn voters(&self) -> Vec<NodeId> {
+        if self.members.is_empty() {
+            return vec![self.node];
+        }
+        self.members.iter().filter(|member| member.voter).map(|member| member.node).collect()
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let value = |key, problem: &str| Err(ConfigError::Value { key, problem: problem.to_owned() });
+        if !self.members.iter().any(|member| member.node == self.node) {
+            return value("cluster.nodes", "must list this node (node.id) among the others");
+        }
+        if self.members.len() > 1 && (self.tls.is_none() || self.peer.is_none()) {
+            return value("tls.folder", "a node with peers needs tls.folder and listen.peer");
+        }
+        if !matches!(self.voters().len(), 1 | 3 | 5 | 9) {
+            return value("cluster.nodes", "1, 3, 5 or 9 of the nodes must have voter = true");
+        }
+        if self.file_size_bytes > FILE_SIZE_BYTES_MAX {
+            return value("storage.file_size_bytes", "must be at most 1 GiB");
+        }
+        if self.capacity_bytes.is_some_and(|bytes| bytes < 256 * MIB) {
+            return value("storage.capacity_bytes", "must be at least 256 MiB");
+        }
+        if self.worker_threads == 0 {
+            return value("limits.worker_threads", "must be at least 1");
+        }
+        Ok(())
+    }
+}
+
+fn default_worker_threads() -> usize {
+    std::thread::available_parallelism().map_or(2, |cores| cores.get().min(4))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    node: NodeTable,
+    listen: ListenTable,
+    cluster: ClusterTable,
+    tls: Option<TlsTable>,
+    #[serde(default)]
+    storage: StorageTable,
+    #[serde(default)]
+    limits: LimitsTable,
+    #[serde(default)]
+    dev: DevTable,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeTable {
+    id: u32,
+    datacenter: String,
+    rack: String,
+    #[serde(default)]
+    roles: Vec<String>,
+    data: PathBuf,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListenTable {
+    kafka: String,
+    kafka_advertised: Option<String>,
+    peer: Option<String>,
+    admin: Option<String>,
+    #[serde(default)]
+    insecure: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClusterTable {
+    id: String,
+    geometry: Geometry,
+    nodes: Vec<MemberTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MemberTable {
+    id: u32,
+    datacenter: String,
+    #[serde(default, rename = "rack")]
+    _rack: Option<String>,
+    peer: String,
+    #[serde(default = "yes")]
+    voter: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TlsTable {
+    folder: PathBuf,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StorageTable {
+    file_size_bytes: Option<u32>,
+    capacity_bytes: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitsTable {
+    request_size_bytes_max: Option<usize>,
+    worker_threads: Option<usize>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DevTable {
+    #[serde(default)]
+    wan_rtt_ms: f64,
+}
+
+fn roles(names: &[String]) -> Result<Roles, ConfigError> {
+    if names.is_empty() {
+        return Ok(Roles::ALL);
+    }
+    let mut roles = Roles { meta: false, storage: false, gateway: false };
+    for name in names {
+        match name.as_str() {
+            "meta" => roles.meta = true,
+            "storage" => roles.storage = true,
+            "gateway" => roles.gateway = true,
+            other => {
+                let problem = format!("unknown role \"{other}\"; use meta, storage and gateway");
+                return Err(ConfigError::Value { key: "node.roles", problem });
+            }
+        }
+    }
+    Ok(roles)
+}
+
+fn members(tables: &[MemberTable]) -> Result<Vec<Member>, ConfigError> {
+    tables
+        .iter()
+        .map(|table| {
+            Ok(Member {
+                node: NodeId::new(table.id),
+                datacenter: Datacenter(table.datacenter.clone()),
+                peer: address("cluster.nodes.peer", &table.peer)?,
+                voter: table.voter,
+            })
+        })
+        .collect()
+}
+
+fn address(key: &'static str, text: &str) -> Result<SocketAddr, ConfigError> {
+    let problem = |detail: String| ConfigError::Value {
+        key,
+        problem: format!("\"{text}\" is no address ({detail}); write host:port"),
+    };
+    text.to_socket_addrs()
+        .map_err(|error| problem(error.to_string()))?
+        .next()
+        .ok_or_else(|| problem("it resolves to nothing".to_owned()))
+}
+
+fn endpoint(key: &'static str, text: &str) -> Result<Endpoint, ConfigError> {
+    let parsed = text.rsplit_once(':').and_then(|(host, port)| {
+        Some(Endpoint { host: host.to_owned(), port: port.parse().ok()? })
+    });
+    parsed.ok_or_else(|| ConfigError::Value { key, problem: format!("\"{text}\" is not host:port") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"
+        [node]
+        id = 1
+        datacenter = "A"
+        rack = "A1"
+        data = "node-1"
+        [listen]
+        kafka = "127.0.0.1:9092"
+        peer = "127.0.0.1:19092"
+        [cluster]
+        id = "abcdefghijklmnopqrstuv"
+        geometry = "one-per-dc"
+        [[cluster.nodes]]
+        id = 1
+        datacenter = "A"
+        peer = "127.0.0.1:19092"
+        [[cluster.nodes]]
+        id = 2
+        datacenter = "B"
+        peer = "127.0.0.1:19093"
+        [[cluster.nodes]]
+        id = 3
+        datacenter = "C"
+        peer = "127.0.0.1:19094"
+        [tls]
+        folder = "tls"
+    "#;
+
+    fn parse(text: &str) -> Result<NodeConfig, ConfigError> {
+        NodeConfig::from_toml(text, Path::new("/etc/meridian"))
+    }
+
+    fn message(text: &str) -> String {
+        parse(text).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_member_of_three_parses() -> Result<(), ConfigError> {
+        let config = parse(FILE)?;
+        assert_eq!(config.voters().len(), 3);
+        assert_eq!(config.data, Path::new("/etc/meridian/node-1"));
+        assert_eq!(config.tls.as_deref(), Some(Path::new("/etc/meridian/tls")));
+        assert_eq!(config.roles, Roles::ALL);
+        Ok(())
+    }
+
+    #[test]
+    fn mistakes_name_their_key() {
+        let exposed = FILE.replace("kafka = \"127.0.0.1", "kafka = \"0.0.0.0");
+        assert!(message(&exposed).contains("listen.insecure = true"));
+        assert!(message(&FILE.replace("rack = ", "rak = ")).contains("rak"));
+        assert!(message(&FILE.replace("id = 1\n        datacenter = \"A\"\n        rack", "id = 7\n        datacenter = \"A\"\n        rack")).contains("cluster.nodes"));
+        assert!(message(&FILE.replace("[tls]\n        folder = \"tls\"", "")).contains("tls.folder"));
+        assert!(message(&FILE.replace("127.0.0.1:19093", "nonsense")).contains("host:port"));
+        let two = FILE.replace("peer = \"127.0.0.1:19094\"", "peer = \"127.0.0.1:19094\"\nvoter = false");
+        assert!(message(&two).contains("voter"));
+    }
+}

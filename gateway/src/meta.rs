@@ -1,0 +1,284 @@
+//! The metadata plane in the real world: one thread that owns the Raft member, its log and its
+//! store, and talks to the other members through the node's transport.
+//!
+//! ```text
+//! transport --raft, heartbeats, proposals--> [meta thread] --applied changes--> node
+//! propose() --------------------------------------^  |
+//!                                                    +-- raft messages --> transport
+//! ```
+
+mod forming;
+mod listener;
+mod thread;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLockReadGuard};
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use meridian_base::env::Rng;
+use meridian_base::id::NodeId;
+use meridian_consensus::command::{Command, Proposal, RequestId};
+use meridian_consensus::config::Config;
+use meridian_consensus::membership::PeerStanding;
+use meridian_consensus::node::{AppliedEntry, Leadership, MetadataHandle};
+use meridian_consensus::state::{Decision, Metadata};
+use tokio::sync::oneshot;
+
+pub(crate) use self::listener::{EventSender, MetaEvent, datacenter_count_min, ownership_of};
+use crate::broker::ProposeError;
+use crate::log::Wire;
+use crate::runtime::clock::Clock;
+use crate::runtime::quic::Channel;
+
+/// A proposal that was not seen applied by then is sent again, under the same request id.
+const PROPOSE_AGAIN_AFTER: Duration = Duration::from_millis(300);
+/// Time a proposal has to be decided.
+const PROPOSE_WITHIN: Duration = Duration::from_secs(20);
+
+/// What the metadata thread is told.
+enum Input {
+    Frame(NodeId, MetaFrame),
+    Propose(Proposal),
+    Stop,
+}
+
+/// What metadata threads say to each other. The first byte of the frame is its kind: stable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MetaFrame {
+    /// A Raft message.
+    Raft(Bytes),
+    /// I am alive.
+    Heartbeat,
+    /// Propose this, if you lead.
+    Propose(Bytes),
+    /// Have you a log? Asked while a cluster forms.
+    AskStanding,
+    /// Whether I have a log.
+    Standing(PeerStanding),
+    /// Have a new Raft life decided for me, and tell me: my log is lost.
+    AskLife(RequestId),
+    /// Your new Raft life.
+    Life(u32),
+}
+
+impl MetaFrame {
+    /// First byte of a Raft message; the others follow.
+    pub(crate) const KIND_MIN: u8 = 16;
+    /// First byte of the last kind.
+    pub(crate) const KIND_MAX: u8 = 22;
+
+    fn encode(&self) -> Vec<Bytes> {
+        let mut head = BytesMut::with_capacity(17);
+        head.put_u8(match self {
+            Self::Raft(_) => 16,
+            Self::Heartbeat => 17,
+            Self::Propose(_) => 18,
+            Self::AskStanding => 19,
+            Self::Standing(_) => 20,
+            Self::AskLife(_) => 21,
+            Self::Life(_) => 22,
+        });
+        match self {
+            Self::Raft(body) | Self::Propose(body) => return vec![head.freeze(), body.clone()],
+            Self::Heartbeat | Self::AskStanding => {}
+            Self::Standing(standing) => head.put_u8(match standing {
+                PeerStanding::Empty => 0,
+                PeerStanding::Forming => 1,
+                PeerStanding::Formed => 2,
+            }),
+            Self::AskLife(request) => head.put_u128(request.get()),
+            Self::Life(life) => head.put_u32(*life),
+        }
+        vec![head.freeze()]
+    }
+
+    pub(crate) fn decode(frame: &Bytes) -> Option<Self> {
+        let body = frame.slice(1..);
+        Some(match (frame.first()?, body.len()) {
+            (16, _) => Self::Raft(body),
+            (17, 0) => Self::Heartbeat,
+            (18, _) => Self::Propose(body),
+            (19, 0) => Self::AskStanding,
+            (20, 1) => Self::Standing(match body[0] {
+                0 => PeerStanding::Empty,
+                1 => PeerStanding::Forming,
+                2 => PeerStanding::Formed,
+                _ => return None,
+            }),
+            (21, 16) => Self::AskLife(RequestId::new(u128::from_be_bytes(*body.first_chunk()?))),
+            (22, 4) => Self::Life(u32::from_be_bytes(*body.first_chunk()?)),
+            _ => return None,
+        })
+    }
+}
+
+/// What the metadata thread tells the node. Called on that thread: return at once.
+pub(crate) trait MetaListener: Send + Sync + 'static {
+    /// Entries were applied, in order.
+    fn on_applied(&self, metadata: &Metadata, entries: &[AppliedEntry]);
+
+    /// The whole state was replaced by a snapshot: look everything up anew.
+    fn on_replaced(&self, metadata: &Metadata);
+
+    /// The member can't go on: stop the process.
+    fn on_fatal(&self, reason: String);
+}
+
+/// What the metadata plane needs.
+pub(crate) struct MetaSettings {
+    pub(crate) node: NodeId,
+    /// Voters of the static configuration.
+    pub(crate) voters: Vec<NodeId>,
+    /// Folder of the Raft log and the applied state.
+    pub(crate) folder: PathBuf,
+    pub(crate) config: Config,
+    pub(crate) clock: Clock,
+}
+
+/// Decisions that somebody waits for, by request.
+type Waiting = HashMap<RequestId, Vec<oneshot::Sender<AppliedEntry>>>;
+
+/// Shared by the thread and everyone else.
+struct Shared {
+    waiting: Mutex<Waiting>,
+    leadership: Mutex<Option<Leadership>>,
+    rng: Mutex<Box<dyn Rng + Send>>,
+    wire: Arc<dyn Wire>,
+}
+
+impl Shared {
+    fn send(&self, to: NodeId, frame: &MetaFrame) -> bool {
+        let large = matches!(frame, MetaFrame::Raft(body) if body.len() > 256 << 10);
+        let channel = if large { Channel::Bulk } else { Channel::Control };
+        self.wire.send(to, channel, frame.encode())
+    }
+
+    fn new_request(&self) -> RequestId {
+        let mut rng = lock(&self.rng);
+        RequestId::new(u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64()))
+    }
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The metadata plane of this node.
+pub(crate) struct Meta {
+    inputs: Sender<Input>,
+    shared: Arc<Shared>,
+    metadata: Arc<OnceLock<MetadataHandle>>,
+    /// Stands in until the cluster has formed.
+    unformed: std::sync::RwLock<Metadata>,
+}
+
+impl Meta {
+    /// Starts the thread. Nothing is known before the cluster has formed.
+    pub(crate) fn start(
+        settings: MetaSettings,
+        wire: Arc<dyn Wire>,
+        rng: Box<dyn Rng + Send>,
+        listener: Arc<dyn MetaListener>,
+    ) -> std::io::Result<Self> {
+        let (inputs, receiver) = mpsc::channel();
+        let shared = Arc::new(Shared {
+            waiting: Mutex::default(),
+            leadership: Mutex::default(),
+            rng: Mutex::new(rng),
+            wire,
+        });
+        let metadata = Arc::new(OnceLock::new());
+        let thread = thread::MetaThread {
+            settings,
+            inputs: receiver,
+            shared: Arc::clone(&shared),
+            listener,
+            metadata: Arc::clone(&metadata),
+        };
+        std::thread::Builder::new().name("meta".to_owned()).spawn(move || thread.run())?;
+        Ok(Self { inputs, shared, metadata, unformed: std::sync::RwLock::default() })
+    }
+
+    /// Takes a frame of another node.
+    pub(crate) fn on_frame(&self, from: NodeId, frame: MetaFrame) {
+        let _thread_is_gone = self.inputs.send(Input::Frame(from, frame));
+    }
+
+    /// The applied metadata; empty before the cluster has formed.
+    pub(crate) fn metadata(&self) -> RwLockReadGuard<'_, Metadata> {
+        match self.metadata.get() {
+            Some(handle) => handle.read(),
+            None => self.unformed.read().unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    /// Who leads the metadata log, as far as this node knows.
+    pub(crate) fn leadership(&self) -> Option<Leadership> {
+        *lock(&self.shared.leadership)
+    }
+
+    /// Has `command` decided, and waits until this node has applied the decision.
+    pub(crate) async fn propose(&self, command: Command) -> Result<Decision, ProposeError> {
+        let entry = self.propose_as(self.shared.new_request(), command).await?;
+        entry.result.map_err(ProposeError::Refused)
+    }
+
+    /// Like [`Meta::propose`], under a request id of the caller's; returns the whole entry.
+    pub(crate) async fn propose_as(
+        &self,
+        request_id: RequestId,
+        command: Command,
+    ) -> Result<AppliedEntry, ProposeError> {
+        let proposal = Proposal { request_id, command };
+        let (sender, mut answer) = oneshot::channel();
+        lock(&self.shared.waiting).entry(proposal.request_id).or_default().push(sender);
+        let decided = tokio::time::timeout(PROPOSE_WITHIN, async {
+            loop {
+                self.inputs
+                    .send(Input::Propose(proposal.clone()))
+                    .map_err(|_| ProposeError::ShuttingDown)?;
+                match tokio::time::timeout(PROPOSE_AGAIN_AFTER, &mut answer).await {
+                    Ok(Ok(entry)) => return Ok(entry),
+                    Ok(Err(_)) => return Err(ProposeError::ShuttingDown),
+                    Err(_) => {}
+                }
+            }
+        });
+        let decided = decided.await;
+        lock(&self.shared.waiting).remove(&proposal.request_id);
+        decided.unwrap_or(Err(ProposeError::TimedOut))
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        let _thread_is_gone = self.inputs.send(Input::Stop);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_round_trip() {
+        let frames = [
+            MetaFrame::Raft(Bytes::from_static(b"raft")),
+            MetaFrame::Heartbeat,
+            MetaFrame::Propose(Bytes::from_static(b"proposal")),
+            MetaFrame::AskStanding,
+            MetaFrame::Standing(PeerStanding::Forming),
+            MetaFrame::AskLife(RequestId::new(7)),
+            MetaFrame::Life(3),
+        ];
+        for frame in frames {
+            let bytes = Bytes::from(frame.encode().concat());
+            assert!((MetaFrame::KIND_MIN..=MetaFrame::KIND_MAX).contains(&bytes[0]));
+            assert_eq!(MetaFrame::decode(&bytes), Some(frame));
+        }
+        assert_eq!(MetaFrame::decode(&Bytes::from_static(&[20, 9])), None);
+        assert_eq!(MetaFrame::decode(&Bytes::new()), None);
+    }
+}

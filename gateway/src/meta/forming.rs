@@ -1,0 +1,68 @@
+//! How a node without a Raft log becomes a member: as a voter of a new cluster, or in a new life if
+//! it was one and lost its log (rules M3, 36).
+
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+use meridian_consensus::log::{LogError, RaftLog};
+use meridian_consensus::membership::{Formation, FormationStep, PeerStanding, RaftId, RaftLife};
+use meridian_consensus::snapshot;
+use meridian_consensus::state::Metadata;
+
+use super::thread::MetaThread;
+use super::{Input, MetaFrame};
+use crate::runtime::disk::FolderDisk;
+
+/// How often the others are asked.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+impl MetaThread {
+    /// Asks the other voters until it is clear what this node is. `None` if the node stops first.
+    pub(super) fn form(
+        &self,
+        disk: FolderDisk,
+    ) -> Result<Option<RaftLog<FolderDisk>>, LogError> {
+        let settings = &self.settings;
+        let own = settings.node;
+        let mut formation = Formation::new(own, &settings.voters);
+        let request = self.shared.new_request();
+        let mut step = formation.step();
+        loop {
+            if step == FormationStep::Bootstrap {
+                let voters: Vec<RaftId> =
+                    settings.voters.iter().map(|voter| RaftId::first(*voter)).collect();
+                let empty = snapshot::encode(&Metadata::default());
+                let size_bytes = settings.config.segment_size_bytes;
+                tracing::info!(voters = voters.len(), "a new cluster begins");
+                return RaftLog::bootstrap(disk, size_bytes, RaftId::first(own), &voters, empty)
+                    .map(Some);
+            }
+            for voter in settings.voters.iter().filter(|voter| **voter != own) {
+                let frame = if step == FormationStep::Rejoin {
+                    MetaFrame::AskLife(request)
+                } else {
+                    MetaFrame::AskStanding
+                };
+                // Asked again at the next turn if it can't be sent.
+                let _asked_again = self.shared.send(*voter, &frame);
+            }
+            match self.inputs.recv_timeout(ASK_EVERY) {
+                Ok(Input::Frame(from, MetaFrame::AskStanding)) => {
+                    let empty = MetaFrame::Standing(PeerStanding::Empty);
+                    let _asked_again = self.shared.send(from, &empty);
+                }
+                Ok(Input::Frame(from, MetaFrame::Standing(standing))) => {
+                    step = formation.hear(from, standing);
+                }
+                Ok(Input::Frame(_, MetaFrame::Life(life))) if step == FormationStep::Rejoin => {
+                    let raft_id = RaftId { node: own, life: RaftLife::new(life) };
+                    tracing::warn!(%raft_id, "the Raft log was lost; rejoining in a new life");
+                    let size_bytes = settings.config.segment_size_bytes;
+                    return RaftLog::join(disk, size_bytes, raft_id).map(Some);
+                }
+                Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Ok(Input::Frame(..) | Input::Propose(_)) | Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+}

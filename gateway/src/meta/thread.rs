@@ -1,0 +1,301 @@
+//! The thread that owns the Raft member.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use meridian_base::env::Instant;
+use meridian_base::id::NodeId;
+use meridian_consensus::command::{Command, Proposal, RequestId};
+use meridian_consensus::log::{Opened, RaftLog};
+use meridian_consensus::membership::{PeerStanding, RaftId, plan_change};
+use meridian_consensus::node::{
+    AppliedEntry, MetadataHandle, Node, NodeError, Outbound, Progress, ProposeError, StepError,
+};
+use meridian_consensus::state::Decision;
+use meridian_consensus::store::SledStore;
+use meridian_consensus::supervisor::Supervisor;
+
+use super::{Input, MetaFrame, MetaListener, MetaSettings, Shared, lock};
+use crate::runtime::disk::FolderDisk;
+
+/// How often the leader looks whether the members are what they should be.
+const MEMBERSHIP_EVERY: Duration = Duration::from_secs(1);
+/// A learner this many entries behind may become a voter.
+const LEARNER_LAG_MAX: u64 = 100;
+/// Most inputs taken before what they changed is written and sent.
+const INPUTS_PER_TURN_MAX: usize = 256;
+
+type Member = Node<FolderDisk, SledStore>;
+
+pub(super) struct MetaThread {
+    pub(super) settings: MetaSettings,
+    pub(super) inputs: Receiver<Input>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) listener: Arc<dyn MetaListener>,
+    pub(super) metadata: Arc<OnceLock<MetadataHandle>>,
+}
+
+/// What happens from time to time.
+struct Chores {
+    heartbeat_at: Instant,
+    membership_at: Instant,
+    supervisor: Option<Supervisor>,
+    /// Nodes that wait to hear of their new Raft life.
+    lives_asked: Vec<(RequestId, NodeId)>,
+}
+
+impl MetaThread {
+    pub(super) fn run(self) {
+        if let Err(reason) = self.run_member() {
+            self.listener.on_fatal(reason);
+        }
+    }
+
+    fn run_member(&self) -> Result<(), String> {
+        let Some(mut member) = self.start_member()? else { return Ok(()) };
+        let _set_once = self.metadata.set(member.metadata());
+        self.listener.on_replaced(&member.metadata().read());
+        if self.settings.voters == [self.settings.node] {
+            member.campaign();
+        }
+        let now = self.settings.clock.now();
+        let mut chores = Chores {
+            heartbeat_at: now,
+            membership_at: now,
+            supervisor: None,
+            lives_asked: Vec::new(),
+        };
+        loop {
+            let now = self.settings.clock.now();
+            if now >= member.next_tick() {
+                member.tick(now);
+            }
+            self.do_chores(&mut member, &mut chores, now);
+            self.process(&mut member, &mut chores).map_err(|error| error.to_string())?;
+            let due = member.next_tick().min(chores.heartbeat_at);
+            let wait = due.since(self.settings.clock.now());
+            let mut next = match self.inputs.recv_timeout(wait) {
+                Ok(input) => Some(input),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            };
+            for _ in 0..INPUTS_PER_TURN_MAX {
+                match next {
+                    Some(Input::Stop) => return Ok(()),
+                    Some(input) => self.take(&mut member, &mut chores, input)?,
+                    None => break,
+                }
+                next = self.inputs.try_recv().ok();
+            }
+        }
+    }
+
+    fn start_member(&self) -> Result<Option<Member>, String> {
+        let settings = &self.settings;
+        let config = &settings.config;
+        let fail = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
+        let disk = FolderDisk::open(&settings.folder.join("raft"))
+            .map_err(|error| fail("raft log", &error))?;
+        let opened = RaftLog::open(disk, config.segment_size_bytes)
+            .map_err(|error| fail("raft log", &error))?;
+        let log = match opened {
+            Opened::Log(log) => *log,
+            Opened::Empty(disk) => {
+                match self.form(disk).map_err(|error| fail("raft log", &error))? {
+                    Some(log) => log,
+                    None => return Ok(None),
+                }
+            }
+        };
+        let cache_size_bytes = config.store_cache_size_bytes;
+        let store = SledStore::open(&settings.folder.join("state"), cache_size_bytes)
+            .map_err(|error| fail("metadata store", &error))?;
+        let seed = lock(&self.shared.rng).next_u64();
+        Node::start(log, store, config.clone(), seed, settings.clock.now())
+            .map(Some)
+            .map_err(|error| fail("metadata", &error))
+    }
+
+    fn take(
+        &self,
+        member: &mut Member,
+        chores: &mut Chores,
+        input: Input,
+    ) -> Result<(), String> {
+        let now = self.settings.clock.now();
+        match input {
+            Input::Propose(proposal) => self.propose(member, &proposal),
+            Input::Frame(from, MetaFrame::Raft(bytes)) => {
+                // A Raft leader's heartbeats would do; any message proves the sender alive.
+                if let Some(supervisor) = &mut chores.supervisor {
+                    supervisor.heard(now, from);
+                }
+                match member.step(from, &bytes) {
+                    Ok(()) => {}
+                    Err(error @ StepError::LogLost { .. }) => return Err(error.to_string()),
+                    Err(error) => tracing::debug!(%from, %error, "raft message dropped"),
+                }
+            }
+            Input::Frame(from, MetaFrame::Heartbeat) => {
+                if let Some(supervisor) = &mut chores.supervisor {
+                    supervisor.heard(now, from);
+                }
+            }
+            Input::Frame(from, MetaFrame::Propose(bytes)) => match Proposal::decode(&bytes) {
+                Ok(proposal) if member.leadership().is_self => self.propose(member, &proposal),
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%from, %error, "proposal refused"),
+            },
+            Input::Frame(from, MetaFrame::AskStanding) => {
+                let formed = member.metadata().read().cluster_id().is_some();
+                let standing = if formed { PeerStanding::Formed } else { PeerStanding::Forming };
+                // The asker asks again if it can't be sent.
+                let _asked_again = self.shared.send(from, &MetaFrame::Standing(standing));
+            }
+            Input::Frame(from, MetaFrame::AskLife(request_id)) => {
+                if member.leadership().is_self {
+                    chores.lives_asked.push((request_id, from));
+                    let command = Command::AllocateRaftLife { node: from };
+                    self.propose(member, &Proposal { request_id, command });
+                }
+            }
+            Input::Frame(_, MetaFrame::Standing(_) | MetaFrame::Life(_)) | Input::Stop => {}
+        }
+        Ok(())
+    }
+
+    /// Proposes here if this node leads, else sends the proposal to the leader. Whoever waits
+    /// sends it again.
+    fn propose(&self, member: &mut Member, proposal: &Proposal) {
+        let applied = member.metadata().read().result_of(proposal.request_id).cloned();
+        if let Some(result) = applied {
+            let request_id = proposal.request_id;
+            let index = member.applied_index();
+            self.answer(AppliedEntry { index, request_id, result, changes: Vec::new() });
+            return;
+        }
+        match member.propose(proposal) {
+            Ok(()) | Err(ProposeError::NotLeader { leader: None }) => {}
+            Err(ProposeError::NotLeader { leader: Some(leader) }) => {
+                let frame = MetaFrame::Propose(proposal.encode().into());
+                let _sent_again = self.shared.send(leader, &frame);
+            }
+            Err(error) => tracing::debug!(%error, "proposal not taken now"),
+        }
+    }
+
+    fn do_chores(&self, member: &mut Member, chores: &mut Chores, now: Instant) {
+        if now < chores.heartbeat_at {
+            return;
+        }
+        chores.heartbeat_at = now + self.settings.config.node_heartbeat;
+        let leadership = member.leadership();
+        if !leadership.is_self {
+            chores.supervisor = None;
+            chores.lives_asked.clear();
+            if let Some(leader) = leadership.leader {
+                let _sent_again = self.shared.send(leader.node, &MetaFrame::Heartbeat);
+            }
+            return;
+        }
+        let metadata = member.metadata();
+        let supervisor = chores.supervisor.get_or_insert_with(|| {
+            Supervisor::new(&self.settings.config, now, &metadata.read())
+        });
+        supervisor.heard(now, self.settings.node);
+        let commands = supervisor.poll(now, &metadata.read());
+        for command in commands {
+            tracing::info!(command = ?Brief(&command), "the supervisor decides");
+            let request_id = self.shared.new_request();
+            self.propose(member, &Proposal { request_id, command });
+        }
+        if now >= chores.membership_at {
+            chores.membership_at = now + MEMBERSHIP_EVERY;
+            self.mend_membership(member);
+        }
+    }
+
+    fn mend_membership(&self, member: &mut Member) {
+        let changes = {
+            let metadata = member.metadata();
+            let metadata = metadata.read();
+            let caught_up = |it: RaftId| member.is_caught_up(it, LEARNER_LAG_MAX);
+            plan_change(&metadata, &member.membership(), member.raft_id(), caught_up)
+        };
+        if changes.is_empty() {
+            return;
+        }
+        match member.change_membership(&changes) {
+            Ok(()) => tracing::info!(?changes, "raft members change"),
+            Err(error) => tracing::debug!(%error, "raft members not changed now"),
+        }
+    }
+
+    fn process(&self, member: &mut Member, chores: &mut Chores) -> Result<(), NodeError> {
+        let mut undelivered = Vec::new();
+        let mut snapshots = Vec::new();
+        let progress = member.process(|Outbound { to, bytes, is_snapshot }| {
+            let sent = self.shared.send(to.node, &MetaFrame::Raft(Bytes::from(bytes)));
+            if is_snapshot {
+                snapshots.push((to, sent));
+            } else if !sent {
+                undelivered.push(to);
+            }
+        })?;
+        for (to, delivered) in snapshots {
+            member.report_snapshot(to, delivered);
+        }
+        for to in undelivered {
+            member.report_unreachable(to);
+        }
+        self.tell(member, chores, progress);
+        Ok(())
+    }
+
+    fn tell(&self, member: &Member, chores: &mut Chores, progress: Progress) {
+        if let Some(leadership) = progress.leadership {
+            *lock(&self.shared.leadership) = Some(leadership);
+        }
+        let metadata = member.metadata();
+        if progress.state_replaced {
+            self.listener.on_replaced(&metadata.read());
+        }
+        if progress.applied.is_empty() {
+            return;
+        }
+        self.listener.on_applied(&metadata.read(), &progress.applied);
+        for entry in progress.applied {
+            let asked = chores.lives_asked.iter().position(|(id, _)| *id == entry.request_id);
+            if let Some(asked) = asked {
+                let (_, node) = chores.lives_asked.swap_remove(asked);
+                if let Ok(Decision::RaftLife(life)) = &entry.result {
+                    let _asked_again = self.shared.send(node, &MetaFrame::Life(life.get()));
+                }
+            }
+            self.answer(entry);
+        }
+    }
+
+    fn answer(&self, entry: AppliedEntry) {
+        let waiting = lock(&self.shared.waiting).remove(&entry.request_id);
+        for waiter in waiting.into_iter().flatten() {
+            let _gave_up = waiter.send(entry.clone());
+        }
+    }
+}
+
+/// A command without its lists, for the log.
+struct Brief<'a>(&'a Command);
+
+impl std::fmt::Debug for Brief<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Command::AssignLeaders(assignments) => {
+                write!(f, "AssignLeaders of {} partitions", assignments.len())
+            }
+            other => write!(f, "{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! One node: wires metadata, logs, store, transport and the Kafka front together.
+//!
+//! Start-up, in this order: mount the disk (its mount epoch is durable then), join or form the Raft
+//! group, register, announce the mount, have this node's partitions decided anew, serve clients.
+
+mod chores;
+mod status;
+mod switch;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, RwLockReadGuard};
+
+use meridian_base::env::{Rng, SplitMix};
+use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId};
+use meridian_consensus::command::{
+    Command, Endpoint, FeatureLevel, MountEpoch, NodeRegistration,
+};
+use meridian_consensus::config::Config as MetaConfig;
+use meridian_consensus::error::Refusal;
+use meridian_consensus::placement::plan_reclaim;
+use meridian_consensus::state::{Decision, Metadata};
+use meridian_storage::config::StoreConfig;
+use meridian_storage::mutation::Mutations;
+use tokio::sync::{mpsc, watch};
+
+use self::switch::Switch;
+use crate::broker::{BoxFuture, Broker, ProposeError};
+use crate::config::NodeConfig;
+use crate::kafka::{Front, FrontConfig, Server, ServerError};
+use crate::log::{
+    FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreHandle, StoreListener,
+    StoreSettings, Wire,
+};
+use crate::meta::{EventSender, Meta, MetaEvent, MetaSettings, ownership_of};
+use crate::partition::PartitionLimits;
+use crate::runtime::clock::{self, Clock};
+use crate::runtime::quic::{PathClass, Transport, TransportConfig, TransportError};
+use crate::runtime::tls::{NodeIdentity, TlsError};
+
+/// Most bytes of one partition that wait for slots.
+const PENDING_SIZE_BYTES_MAX: usize = 32 << 20;
+/// Share of the free disk that the journal may take if nothing else was said.
+const CAPACITY_PERCENT: u64 = 90;
+
+/// Why a node did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data folder can't be used.
+    #[error("data folder {folder}: {detail}")]
+    Data {
+        /// The folder.
+        folder: String,
+        /// What the operating system said.
+        detail: String,
+    },
+    /// The disk can't be used.
+    #[error(transparent)]
+    Store(#[from] StoreFailure),
+    /// The certificates can't be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The transport did not start.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The Kafka listener did not start.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The cluster refused the node.
+    #[error("the cluster did not take the node in: {0}")]
+    Join(#[from] ProposeError),
+    /// A thread could not be started.
+    #[error("metadata thread: {0}")]
+    Thread(std::io::Error),
+    /// Chance can't be had.
+    #[error("no entropy: {0}")]
+    Entropy(std::io::Error),
+}
+
+/// What the parts of a node share.
+pub(crate) struct Node {
+    pub(crate) config: NodeConfig,
+    pub(crate) logs: Arc<Logs>,
+    pub(crate) meta: Meta,
+    pub(crate) switch: Arc<Switch>,
+    /// Why the node must stop, once it must.
+    fatal: watch::Sender<Option<String>>,
+    sync_reported: AtomicBool,
+}
+
+/// A node that serves.
+pub struct RunningNode {
+    node: Arc<Node>,
+    kafka: SocketAddr,
+    shutdown: watch::Sender<bool>,
+    server: tokio::task::JoinHandle<()>,
+}
+
+impl RunningNode {
+    /// Where Kafka clients reach it.
+    pub fn kafka_address(&self) -> SocketAddr {
+        self.kafka
+    }
+
+    /// Waits until the node must stop by itself; returns why.
+    pub async fn failed(&self) -> String {
+        let mut fatal = self.node.fatal.subscribe();
+        match fatal.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => "the node is gone".to_owned(),
+        }
+    }
+
+    /// Stops serving and ends.
+    pub async fn shutdown(self) {
+        self.shutdown.send_replace(true);
+        let _stopped = self.server.await;
+        self.node.meta.stop();
+    }
+}
+
+/// Starts a node and waits until it serves clients.
+pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
+    let clock = Clock::start();
+    let mut rng = SplitMix::new(entropy()?);
+    let cluster = cluster_id(&config, &mut rng)?;
+    let store = open_store(&config, clock, &mut rng).await?;
+    let switch = Arc::new(Switch::default());
+    let wire: Arc<dyn Wire> = Arc::clone(&switch) as Arc<dyn Wire>;
+    let settings = LogSettings {
+        node: config.node,
+        limits: PartitionLimits::default(),
+        pending_size_bytes_max: PENDING_SIZE_BYTES_MAX,
+        mutations: Mutations::NONE,
+    };
+    let logs = Logs::start(settings, clock, Arc::clone(&wire), store);
+    let (events, received) = mpsc::unbounded_channel();
+    let registration = meridian_consensus::command::RequestId::new(
+        u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64()),
+    );
+    let meta_settings = MetaSettings {
+        node: config.node,
+        voters: config.voters(),
+        folder: config.data.join("meta"),
+        config: MetaConfig::default(),
+        clock,
+    };
+    let listener = Arc::new(EventSender::new(config.node, registration, events));
+    let meta_rng = Box::new(SplitMix::new(rng.next_u64()));
+    let meta = Meta::start(meta_settings, wire, meta_rng, listener).map_err(StartError::Thread)?;
+    let (fatal, _) = watch::channel(None);
+    let sync_reported = AtomicBool::new(false);
+    let node = Arc::new(Node { config, logs, meta, switch, fatal, sync_reported });
+    node.switch.connect(&node);
+    start_transport(&node, cluster.clone()).await?;
+    if let Some(store) = node.logs.store() {
+        store.listen(Arc::clone(&node) as Arc<dyn StoreListener>);
+    }
+    tokio::spawn(chores::run_events(Arc::clone(&node), received));
+    let front_config = FrontConfig {
+        request_size_bytes_max: node.config.request_size_bytes_max,
+        ..FrontConfig::default()
+    };
+    let admin = Arc::clone(&node) as Arc<dyn crate::kafka::AdminHandler>;
+    let broker = Arc::clone(&node) as Arc<dyn Broker>;
+    let front_rng = Box::new(SplitMix::new(rng.next_u64()));
+    let front = Front::new(broker, front_config, front_rng, Some(admin));
+    let server = Server::bind(front, node.config.kafka).await?;
+    let kafka = server.local_address();
+    node.join(cluster, registration, kafka).await?;
+    tokio::spawn(chores::run_retention(Arc::clone(&node)));
+    let (shutdown, stop) = watch::channel(false);
+    let server = tokio::spawn(server.run(stop));
+    Ok(RunningNode { node, kafka, shutdown, server })
+}
+
+/// 64 bits from the operating system.
+fn entropy() -> Result<u64, StartError> {
+    use std::io::Read;
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(StartError::Entropy)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// The configured id of the cluster; in a cluster of one, the id drawn at its first start.
+fn cluster_id(config: &NodeConfig, rng: &mut SplitMix) -> Result<ClusterId, StartError> {
+    if let Some(cluster) = &config.cluster {
+        return Ok(cluster.clone());
+    }
+    let file = config.data.join("cluster-id");
+    let failed = |error: std::io::Error| StartError::Data {
+        folder: config.data.display().to_string(),
+        detail: error.to_string(),
+    };
+    std::fs::create_dir_all(&config.data).map_err(failed)?;
+    if let Ok(text) = std::fs::read_to_string(&file) {
+        return Ok(ClusterId::from_text(text.trim()));
+    }
+    let drawn = u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64());
+    let cluster = ClusterId::from_entropy(drawn);
+    std::fs::write(&file, cluster.as_str()).map_err(failed)?;
+    Ok(cluster)
+}
+
+async fn open_store(
+    config: &NodeConfig,
+    clock: Clock,
+    rng: &mut SplitMix,
+) -> Result<Option<Arc<StoreHandle>>, StartError> {
+    if !config.roles.storage {
+        return Ok(None);
+    }
+    let folder = config.data.join("disk");
+    let capacity_bytes = match config.capacity_bytes {
+        Some(bytes) => bytes,
+        None => capacity(&folder)?,
+    };
+    let fresh = Incarnation::new(rng.next_u64());
+    let store = StoreConfig {
+        file_size_bytes: config.file_size_bytes,
+        ..StoreConfig::new(config.node, fresh, capacity_bytes)
+    };
+    let settings = StoreSettings { folder, config: store };
+    let opened = tokio::task::spawn_blocking(move || StoreHandle::open(settings, clock)).await;
+    match opened {
+        Ok(store) => Ok(Some(store?)),
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    }
+}
+
+fn capacity(folder: &Path) -> Result<u64, StartError> {
+    use meridian_base::env::Disk;
+    let mut disk = crate::runtime::disk::FolderDisk::open(folder).map_err(StoreFailure::from)?;
+    let mut bytes = disk.free_bytes().map_err(StoreFailure::from)? / 100 * CAPACITY_PERCENT;
+    for file in disk.list().map_err(StoreFailure::from)? {
+        bytes += disk.size_bytes(&file).map_err(StoreFailure::from)?;
+    }
+    Ok(bytes)
+}
+
+async fn start_transport(node: &Arc<Node>, cluster: ClusterId) -> Result<(), StartError> {
+    let config = &node.config;
+    let (Some(folder), Some(listen)) = (&config.tls, config.peer) else { return Ok(()) };
+    let identity = NodeIdentity::load(folder)?;
+    let settings = TransportConfig {
+        emulated_one_way_delay: config.emulated_one_way_delay,
+        ..TransportConfig::new(config.node, cluster, identity, listen)
+    };
+    let handler = Arc::clone(&node.switch) as Arc<dyn crate::runtime::quic::Handler>;
+    let transport = Transport::start(settings, handler).await?;
+    for member in config.members.iter().filter(|member| member.node != config.node) {
+        let path = path_class(config.datacenter == member.datacenter);
+        transport.set_peer(member.node, member.peer, path);
+    }
+    node.switch.plug(transport);
+    Ok(())
+}
+
+fn path_class(is_same_datacenter: bool) -> PathClass {
+    if is_same_datacenter { PathClass::SameDatacenter } else { PathClass::CrossDatacenter }
+}
+
+impl Node {
+    /// Becomes part of the cluster: until this returns, the node leads nothing.
+    async fn join(
+        &self,
+        cluster_id: ClusterId,
+        registration: meridian_consensus::command::RequestId,
+        kafka: SocketAddr,
+    ) -> Result<(), StartError> {
+        let config = &self.config;
+        let bootstrap = Command::Bootstrap { cluster_id, geometry: config.geometry };
+        match self.meta.propose(bootstrap).await {
+            Ok(_) | Err(ProposeError::Refused(Refusal::AlreadyBootstrapped)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let endpoint = |address: Option<SocketAddr>| {
+            let address = address.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
+            Endpoint { host: address.ip().to_string(), port: address.port() }
+        };
+        let node = NodeRegistration {
+            node: config.node,
+            datacenter: config.datacenter.clone(),
+            rack: config.rack.clone(),
+            roles: config.roles,
+            kafka: config.advertised(kafka),
+            peer: endpoint(config.peer),
+            admin: endpoint(config.admin),
+            binary_version: env!("CARGO_PKG_VERSION").to_owned(),
+            feature_level_min: FeatureLevel::FIRST,
+            feature_level_max: FeatureLevel::FIRST,
+        };
+        let entry = self.meta.propose_as(registration, Command::RegisterNode(node)).await?;
+        entry.result.map_err(ProposeError::Refused)?;
+        self.mount().await?;
+        let reclaims = plan_reclaim(&self.meta.metadata(), config.node);
+        for command in reclaims {
+            self.meta.propose(command).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the cluster what the disk is, and the disk which life it is in (rules S4, 12).
+    async fn mount(&self) -> Result<(), ProposeError> {
+        let Some(store) = self.logs.store() else { return Ok(()) };
+        let identity = store.identity();
+        let command = Command::MountDisk {
+            node: self.config.node,
+            incarnation: identity.incarnation,
+            mount_epoch: MountEpoch::new(identity.mount_epoch),
+            found_data: true,
+        };
+        if let Decision::Mounted { incarnation, state, .. } = self.meta.propose(command).await? {
+            tracing::info!(?incarnation, ?state, "disk mounted");
+            if incarnation != identity.incarnation {
+                store.reincarnate(incarnation);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn fail(&self, reason: String) {
+        tracing::error!(%reason, "the node must stop");
+        self.fatal.send_replace(Some(reason));
+    }
+
+    /// Does what an applied entry asks of this node.
+    pub(crate) async fn on_event(self: &Arc<Self>, event: MetaEvent) {
+        match event {
+            MetaEvent::Group(config) => self.logs.on_group(config),
+            MetaEvent::Ownership { owned, lost } => self.logs.on_ownership(owned, &lost),
+            MetaEvent::Forget(partitions) => {
+                self.logs.on_ownership(Vec::new(), &partitions);
+                for partition in partitions {
+                    self.logs.forget(partition);
+                }
+            }
+            MetaEvent::Node(node) => self.on_node(node),
+            MetaEvent::TopicConfigs(topic) => self.on_topic_configs(topic),
+            MetaEvent::Replaced => self.on_replaced().await,
+            MetaEvent::Fatal(reason) => self.fail(reason),
+        }
+    }
+
+    /// Learns where a node that is not in the static configuration, or has moved, can be reached.
+    fn on_node(&self, node: NodeId) {
+        let found = self.meta.metadata().node(node).map(|node| node.registration.clone());
+        match found {
+            Some(registration) if node != self.config.node => {
+                let address = registration.peer.to_string().parse::<SocketAddr>();
+                if let Ok(address) = address
+                    && address.port() != 0
+                {
+                    let same = registration.datacenter == self.config.datacenter;
+                    self.switch.set_peer(node, address, path_class(same));
+                }
+            }
+            Some(_) => {}
+            None => self.switch.remove_peer(node),
+        }
+    }
+
+    fn on_topic_configs(&self, topic: meridian_base::id::TopicId) {
+        let (count_min, partitions) = {
+            let metadata = self.meta.metadata();
+            let partitions =
+                metadata.topic(topic).map(|topic| topic.partitions.clone()).unwrap_or_default();
+            (crate::meta::datacenter_count_min(&metadata, topic), partitions)
+        };
+        for partition in partitions {
+            if let Some(log) = self.logs.led(partition) {
+                log.set_datacenter_count_min(count_min);
+            }
+        }
+    }
+
+    /// A snapshot hid what was decided meanwhile: keeps what is still owned under the same
+    /// generation, and has the rest of what is this node's decided anew.
+    async fn on_replaced(self: &Arc<Self>) {
+        let (lost, reclaims) = {
+            let metadata = self.meta.metadata();
+            let held: Vec<_> = self.logs.owned_logs().iter().map(|log| log.ownership()).collect();
+            let is_current = |held: &crate::log::Ownership| {
+                ownership_of(&metadata, held.partition).is_some_and(|(owner, current)| {
+                    owner == self.config.node && current.generation == held.generation
+                })
+            };
+            let lost: Vec<PartitionId> =
+                held.iter().filter(|held| !is_current(held)).map(|held| held.partition).collect();
+            (lost, plan_reclaim(&metadata, self.config.node))
+        };
+        self.logs.on_ownership(Vec::new(), &lost);
+        for command in reclaims {
+            if let Err(error) = self.meta.propose(command).await {
+                tracing::warn!(%error, "partitions not reclaimed");
+            }
+        }
+    }
+}
+
+impl Broker for Node {
+    fn node(&self) -> NodeId {
+        self.config.node
+    }
+
+    fn metadata(&self) -> RwLockReadGuard<'_, Metadata> {
+        self.meta.metadata()
+    }
+
+    fn propose(&self, command: Command) -> BoxFuture<'_, Result<Decision, ProposeError>> {
+        Box::pin(self.meta.propose(command))
+    }
+
+    fn led(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {
+        self.logs.led(partition)
+    }
+
+    fn followed(&self, partition: PartitionId) -> Option<Arc<FollowerLog>> {
+        let (leader, ownership) = ownership_of(&self.meta.metadata(), partition)?;
+        (leader != self.config.node).then(|| self.logs.followed(ownership, leader)).flatten()
+    }
+
+    fn wall_time_ms(&self) -> i64 {
+        clock::wall_time_ms()
+    }
+}
+
+impl StoreListener for Node {
+    fn on_synced(&self, incarnation: Incarnation) {
+        if self.sync_reported.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let found = self.meta.metadata().slot_filled_by(self.config.node);
+        let node = self.switch.node();
+        if let (Some((group, slot)), Some(node)) = (found, node) {
+            let logs = Arc::clone(&node.logs);
+            logs.spawn(async move {
+                let synced = Command::SlotSynced { group, slot, incarnation };
+                if let Err(error) = node.meta.propose(synced).await {
+                    tracing::warn!(%error, "the synced disk does not count yet");
+                }
+                node.sync_reported.store(false, Ordering::Relaxed);
+            });
+        } else {
+            self.sync_reported.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn on_fatal(&self, reason: String) {
+        self.fail(reason);
+    }
+}

@@ -1,0 +1,216 @@
+//! What operators are told: the methods of the private admin API.
+
+use bytes::Bytes;
+use meridian_base::topology::{Geometry, GroupConfig, SlotSet, SlotState};
+use meridian_consensus::command::Liveness;
+use meridian_consensus::state::Metadata;
+use serde::Serialize;
+
+use super::Node;
+use crate::broker::BoxFuture;
+use crate::kafka::{AdminError, AdminHandler};
+
+/// Answer of `cluster.status`.
+#[derive(Debug, Serialize)]
+struct ClusterStatus {
+    cluster_id: String,
+    geometry: Geometry,
+    /// What can be lost right now without losing records or service.
+    tolerates: &'static str,
+    nodes: Vec<NodeStatus>,
+    raft: RaftStatus,
+    partitions: PartitionStatus,
+}
+
+#[derive(Debug, Serialize)]
+struct NodeStatus {
+    id: u32,
+    dc: String,
+    rack: String,
+    kafka: String,
+    liveness: Liveness,
+    slot: Option<usize>,
+    slot_state: Option<SlotState>,
+    leaders: usize,
+    version: String,
+}
+
+#[derive(Debug, Serialize)]
+struct RaftStatus {
+    leader: Option<u32>,
+    term: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct PartitionStatus {
+    total: usize,
+    leaderless: usize,
+}
+
+/// Answer of `node.status`: what this one node knows of itself.
+#[derive(Debug, Serialize)]
+struct OwnStatus {
+    id: u32,
+    leads: usize,
+    taking_over: usize,
+    disk: Option<DiskStatus>,
+    peers: Vec<PeerStatus>,
+}
+
+#[derive(Debug, Serialize)]
+struct DiskStatus {
+    standing: String,
+    incarnation: u64,
+    used_bytes: u64,
+    live_bytes: u64,
+    free_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct PeerStatus {
+    id: u32,
+    up: bool,
+    rtt_us: u128,
+    queued_bytes: usize,
+    sent_bytes: u64,
+    received_bytes: u64,
+    lost_packets: u64,
+}
+
+/// The largest failure that leaves both quorums, given the slots that are well.
+fn tolerates(geometry: Geometry, well: SlotSet) -> &'static str {
+    let survives = |lost: SlotSet| {
+        let left = well.difference(lost);
+        geometry.put_quorum(left) && geometry.fence_quorum(left)
+    };
+    let datacenters = || (0..geometry.datacenter_count()).map(|dc| geometry.slots_of(dc));
+    let racks = || geometry.slots().iter().map(|slot| SlotSet::EMPTY.with(slot));
+    if !survives(SlotSet::EMPTY) {
+        return "not serving";
+    }
+    if geometry == Geometry::Mirror3Dc
+        && datacenters().all(|dc| racks().all(|rack| survives(dc.union(rack))))
+    {
+        return "DC + rack";
+    }
+    if geometry.datacenter_count() > 1 && datacenters().all(survives) {
+        return "DC";
+    }
+    if racks().all(survives) { "rack" } else { "nothing" }
+}
+
+fn well_slots(metadata: &Metadata, group: &GroupConfig) -> SlotSet {
+    let is_alive = |node| metadata.node(node).is_some_and(|n| n.liveness != Liveness::Dead);
+    group
+        .good_slots()
+        .iter()
+        .filter(|slot| group.slot(*slot).is_some_and(|slot| is_alive(slot.node)))
+        .collect()
+}
+
+impl Node {
+    fn cluster_status(&self) -> Result<ClusterStatus, AdminError> {
+        let leadership = self.meta.leadership();
+        let metadata = self.meta.metadata();
+        let unformed = || AdminError::Unavailable("the cluster has not formed yet".to_owned());
+        let cluster_id = metadata.cluster_id().ok_or_else(unformed)?.to_string();
+        let geometry = metadata.geometry().ok_or_else(unformed)?;
+        let group = metadata.groups().next();
+        let nodes = metadata.nodes().map(|(id, node)| {
+            let slot = group.and_then(|group| group.slot_of(id));
+            NodeStatus {
+                id: id.get(),
+                dc: node.registration.datacenter.to_string(),
+                rack: node.registration.rack.to_string(),
+                kafka: node.registration.kafka.to_string(),
+                liveness: node.liveness,
+                slot: slot.map(meridian_base::topology::Slot::index),
+                slot_state: slot.and_then(|slot| group?.slot(slot)).map(|slot| slot.state),
+                leaders: metadata.partitions_led_by(id).count(),
+                version: node.registration.binary_version.clone(),
+            }
+        });
+        let is_dead = |node| metadata.node(node).is_none_or(|n| n.liveness == Liveness::Dead);
+        let leaderless = metadata.partitions().filter(|(_, it)| is_dead(it.leader)).count();
+        Ok(ClusterStatus {
+            cluster_id,
+            geometry,
+            tolerates: group.map_or("not serving", |group| {
+                tolerates(geometry, well_slots(&metadata, group))
+            }),
+            nodes: nodes.collect(),
+            raft: RaftStatus {
+                leader: leadership.and_then(|it| it.leader).map(|leader| leader.node.get()),
+                term: leadership.map_or(0, |it| it.term),
+            },
+            partitions: PartitionStatus { total: metadata.partitions().count(), leaderless },
+        })
+    }
+
+    fn own_status(&self) -> OwnStatus {
+        let owned = self.logs.owned_logs();
+        let leads = owned.iter().filter(|log| log.is_serving()).count();
+        let disk = self.logs.store().map(|store| {
+            let usage = store.usage();
+            DiskStatus {
+                standing: format!("{:?}", store.standing()),
+                incarnation: store.identity().incarnation.get(),
+                used_bytes: usage.used_bytes,
+                live_bytes: usage.live_bytes,
+                free_bytes: usage.free_bytes,
+            }
+        });
+        let peers = self.switch.stats().map(|stats| stats.peers).unwrap_or_default();
+        let peers = peers.into_iter().map(|(id, stats)| PeerStatus {
+            id: id.get(),
+            up: stats.state == crate::runtime::quic::PeerState::Up,
+            rtt_us: stats.rtt.as_micros(),
+            queued_bytes: stats.queued_bytes,
+            sent_bytes: stats.sent_bytes,
+            received_bytes: stats.received_bytes,
+            lost_packets: stats.lost_packets,
+        });
+        OwnStatus {
+            id: self.config.node.get(),
+            leads,
+            taking_over: owned.len() - leads,
+            disk,
+            peers: peers.collect(),
+        }
+    }
+}
+
+impl AdminHandler for Node {
+    fn call(&self, method: String, _body: Bytes) -> BoxFuture<'_, Result<Bytes, AdminError>> {
+        let answer = match method.as_str() {
+            "cluster.status" => self.cluster_status().and_then(|status| json(&status)),
+            "node.status" => json(&self.own_status()),
+            _ => Err(AdminError::UnknownMethod(method)),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+fn json(answer: &impl Serialize) -> Result<Bytes, AdminError> {
+    serde_json::to_vec(answer)
+        .map(Bytes::from)
+        .map_err(|error| AdminError::Failed(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_tolerated_shrinks_with_every_loss() {
+        let geometry = Geometry::Mirror3Dc;
+        let without = |bits| tolerates(geometry, geometry.slots().difference(SlotSet::from_bits(bits)));
+        assert_eq!(without(0), "DC + rack");
+        assert_eq!(without(0b000_000_001), "rack");
+        assert_eq!(without(0b000_000_111), "rack");
+        assert_eq!(without(0b000_001_111), "nothing");
+        assert_eq!(without(0b001_001_001), "not serving");
+        assert_eq!(tolerates(Geometry::OnePerDc, Geometry::OnePerDc.slots()), "DC");
+        assert_eq!(tolerates(Geometry::None, Geometry::None.slots()), "nothing");
+    }
+}

@@ -1,0 +1,89 @@
+//! Between the transport and the parts of a node: frames go to logs or metadata by their first
+//! byte.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock, Weak};
+
+use bytes::Bytes;
+use meridian_base::id::NodeId;
+
+use super::Node;
+use crate::log::Wire;
+use crate::meta::MetaFrame;
+use crate::runtime::quic::{
+    Channel, Frame, Handler, PathClass, PeerState, Transport, TransportStats,
+};
+
+/// The transport may be absent: in a cluster of one, and while the node starts.
+#[derive(Default)]
+pub(crate) struct Switch {
+    transport: OnceLock<Transport>,
+    node: OnceLock<Weak<Node>>,
+}
+
+impl Switch {
+    pub(super) fn connect(&self, node: &Arc<Node>) {
+        let _set_once_at_start = self.node.set(Arc::downgrade(node));
+    }
+
+    pub(super) fn plug(&self, transport: Transport) {
+        let _set_once_at_start = self.transport.set(transport);
+    }
+
+    pub(super) fn node(&self) -> Option<Arc<Node>> {
+        self.node.get().and_then(Weak::upgrade)
+    }
+
+    pub(super) fn set_peer(&self, node: NodeId, address: SocketAddr, path: PathClass) {
+        if let Some(transport) = self.transport.get() {
+            transport.set_peer(node, address, path);
+        }
+    }
+
+    pub(super) fn remove_peer(&self, node: NodeId) {
+        if let Some(transport) = self.transport.get() {
+            transport.remove_peer(node);
+        }
+    }
+
+    /// The transport's counters.
+    pub(super) fn stats(&self) -> Option<TransportStats> {
+        self.transport.get().map(Transport::stats)
+    }
+}
+
+impl Wire for Switch {
+    fn send(&self, to: NodeId, channel: Channel, parts: Vec<Bytes>) -> bool {
+        let Some(transport) = self.transport.get() else { return false };
+        match transport.send(to, channel, Frame::from(parts)) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::trace!(%to, ?channel, %error, "not sent");
+                false
+            }
+        }
+    }
+}
+
+impl Handler for Switch {
+    fn on_frame(&self, from: NodeId, _channel: Channel, frame: Bytes) {
+        let Some(node) = self.node() else { return };
+        let is_meta = frame
+            .first()
+            .is_some_and(|kind| (MetaFrame::KIND_MIN..=MetaFrame::KIND_MAX).contains(kind));
+        if !is_meta {
+            node.logs.on_frame(from, frame);
+            return;
+        }
+        match MetaFrame::decode(&frame) {
+            Some(frame) => node.meta.on_frame(from, frame),
+            None => tracing::warn!(%from, "metadata frame refused"),
+        }
+    }
+
+    fn on_peer(&self, node: NodeId, state: PeerState) {
+        if let Some(own) = self.node() {
+            own.logs.on_peer(node, state);
+        }
+    }
+}
