@@ -1,0 +1,91 @@
+//! Everything that must pass before a change lands, in the order in which it fails fastest.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Seeds and simulated seconds of the simulation that every change must survive.
+const SEED_COUNT: &str = "300";
+const SIMULATED_SECONDS: &str = "300s";
+
+struct Step {
+    name: &'static str,
+    arguments: &'static [&'static str],
+}
+
+const STEPS: &[Step] = &[
+    Step { name: "format", arguments: &["fmt", "--all", "--check"] },
+    Step {
+        name: "lint",
+        arguments: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+    },
+    Step { name: "test", arguments: &["test", "--workspace"] },
+    Step {
+        name: "every broken rule is caught",
+        arguments: &[
+            "test",
+            "--profile",
+            "fast",
+            "-p",
+            "meridian-jepsen",
+            "-p",
+            "meridian-storage",
+            "--features",
+            "meridian-jepsen/mutations,meridian-storage/mutations",
+        ],
+    },
+    Step {
+        name: "simulate",
+        arguments: &[
+            "run",
+            "--profile",
+            "fast",
+            "-p",
+            "meridian-jepsen",
+            "--",
+            "sim",
+            "run",
+            "--seeds",
+            SEED_COUNT,
+            "--time",
+            SIMULATED_SECONDS,
+        ],
+    },
+];
+
+/// Runs every step; stops at the first that fails.
+pub(crate) fn run(root: &Path) -> Result<(), String> {
+    println!("== tidy");
+    super::tidy::run(root)?;
+    for step in STEPS {
+        println!("== {}: cargo {}", step.name, step.arguments.join(" "));
+        let status = Command::new(env!("CARGO"))
+            .args(step.arguments)
+            .current_dir(root)
+            .status()
+            .map_err(|error| format!("cargo could not be started: {error}"))?;
+        if !status.success() {
+            return Err(format!("ci: step \"{}\" failed ({status})", step.name));
+        }
+    }
+    check_dependencies(root)?;
+    println!("== ci passed");
+    Ok(())
+}
+
+/// Licences, sources and bans of the dependencies. The tool is optional: it takes minutes to build.
+fn check_dependencies(root: &Path) -> Result<(), String> {
+    let deny = |arguments: &[&str]| {
+        Command::new(env!("CARGO")).arg("deny").args(arguments).current_dir(root).status()
+    };
+    let installed = deny(&["--version"]).is_ok_and(|status| status.success());
+    if !installed {
+        println!("== dependencies: not checked, cargo-deny is not installed");
+        println!("   (cargo install --locked cargo-deny)");
+        return Ok(());
+    }
+    println!("== dependencies: cargo deny check");
+    // Advisories need a database that is fetched; a machine without it checks the rest.
+    let status = deny(&["--offline", "check", "bans", "licenses", "sources"])
+        .map_err(|error| format!("cargo deny could not be started: {error}"))?;
+    if status.success() { Ok(()) } else { Err("ci: cargo deny failed".to_owned()) }
+}
