@@ -61,12 +61,18 @@ impl Index {
         if record.forgotten { partition.forget() } else { Vec::new() }
     }
 
-    /// The record that holds all that is known of a partition.
+    /// Drops a deleted partition's blobs and lets nobody put there again.
+    pub(crate) fn forget(&mut self, id: PartitionId) -> Vec<Entry> {
+        self.get_mut(id).map_or(Vec::new(), Partition::forget)
+    }
+
+    /// The record that holds all that is known of a partition, fences in flight included: an older
+    /// file may go once a newer one has such a record.
     pub(crate) fn record(&self, id: PartitionId) -> Option<PartitionRecord> {
         let partition = self.get(id)?;
         Some(PartitionRecord {
             partition: id,
-            fence: partition.fence,
+            fence: partition.fence_effective(),
             log_start_offset: partition.log_start_offset,
             generation_min: partition.generation_min,
             mark: partition.mark,

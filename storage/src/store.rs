@@ -22,7 +22,6 @@ use std::collections::BTreeMap;
 
 use meridian_base::env::{Disk, Instant};
 use meridian_base::id::{Incarnation, PartitionId};
-use meridian_base::position::Generation;
 use meridian_base::topology::{GroupConfig, Slot, SlotState};
 
 pub use self::counters::{Counters, DiskUsage};
@@ -35,8 +34,7 @@ use crate::blob::BlobKey;
 use crate::config::StoreConfig;
 use crate::index::{CollectRule, Entry, Index};
 use crate::journal::{
-    self, DiskDone, DiskOp, FileSequence, Finished, Identity, Journal, Location, OpenError,
-    PartitionRecord, Record,
+    self, DiskDone, DiskOp, FileSequence, Finished, Identity, Journal, Location, OpenError, Record,
 };
 use crate::message::{Beacon, StorageMessage};
 use crate::mutation::Mutation;
@@ -266,7 +264,7 @@ impl Store {
         self.sync_tick(now, outputs);
         let idle = self.in_flight.is_none() && self.staged.is_empty();
         let rested = now.since(self.written_at) >= self.config.synced_mark_after;
-        if idle && rested && self.journal.wants_synced_mark() {
+        if idle && rested && self.journal.wants_synced_mark() && !self.is_below(1) {
             self.staged.push_record(Record::Synced);
         }
     }
@@ -296,25 +294,20 @@ impl Store {
                     generation_min: beacon.generation_min,
                 });
                 self.count_freed(&freed);
-                self.stage_partition(beacon.partition);
+                // Should it be lost, the next beacon says it again.
+                if !self.is_below(2) {
+                    self.stage_partition(beacon.partition);
+                }
             }
         }
     }
 
     fn forget(&mut self, id: PartitionId) {
-        let Some(partition) = self.index.get(id).filter(|partition| !partition.forgotten) else {
-            return;
-        };
-        let record = PartitionRecord {
-            partition: id,
-            fence: Generation::new(u32::MAX),
-            log_start_offset: partition.log_start_offset,
-            generation_min: partition.generation_min,
-            mark: None,
-            forgotten: true,
-        };
-        self.index.entry(id).fence_in_flight = record.fence;
-        self.staged.push_record(Record::Partition(record));
+        if self.index.get(id).is_some_and(|partition| !partition.forgotten) {
+            let freed = self.index.forget(id);
+            self.count_freed(&freed);
+            self.stage_partition(id);
+        }
     }
 
     /// Stages the record that holds all that is known of a partition beside its blobs.
@@ -322,6 +315,13 @@ impl Store {
         if let Some(record) = self.index.record(id) {
             self.staged.push_record(Record::Partition(record));
         }
+    }
+
+    /// Whether less room is left than this part of the reserve. Puts stop at the whole reserve,
+    /// fences at half of it; the rest serves to empty files.
+    fn is_below(&self, divisor: u64) -> bool {
+        let staged_bytes = self.staged.size_bytes() as u64;
+        self.journal.room_bytes() < self.config.reserve_bytes / divisor + staged_bytes
     }
 
     fn count_freed(&mut self, freed: &[Entry]) {
@@ -390,7 +390,7 @@ fn apply(index: &mut Index, record: &Record, location: Location) -> Vec<Entry> {
             if partition.forgotten {
                 return Vec::new();
             }
-            if *mark > partition.mark {
+            if mark.is_some() && *mark >= partition.mark {
                 partition.mark = *mark;
                 partition.mark_file = Some(location.file);
             }

@@ -103,7 +103,6 @@ impl Partition {
             self.mark = record.mark;
             self.mark_file = Some(file);
         }
-        self.forgotten |= record.forgotten;
         self.record_file = self.record_file.max(Some(file));
     }
 
@@ -157,6 +156,8 @@ impl Partition {
 
     /// Gives up every blob: the topic was deleted.
     pub(super) fn forget(&mut self) -> Vec<Entry> {
+        self.forgotten = true;
+        self.fence_in_flight = Generation::new(u32::MAX);
         self.starts.clear();
         self.checkpoints.clear();
         std::mem::take(&mut self.generations).into_values().flatten().collect()

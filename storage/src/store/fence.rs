@@ -27,19 +27,17 @@ impl Store {
         request: FenceRead,
         outputs: &mut Vec<StoreOutput>,
     ) {
-        let mut stale = None;
-        if let Some(group) = &self.group {
-            if group.group != request.group {
-                let unsure = |(partition, generation)| FenceAnswer {
-                    partition,
-                    generation,
-                    result: FenceResult::Unsure,
-                };
-                let answers = request.entries.into_iter().map(unsure).collect();
-                return self.send_fence_reply(origin, tag, None, answers, outputs);
-            }
-            stale = (request.config_version < group.version).then(|| group.clone());
+        let group = self.group.as_ref();
+        if self.is_below(2) || group.is_some_and(|group| group.group != request.group) {
+            let unsure = |(partition, generation)| FenceAnswer {
+                partition,
+                generation,
+                result: FenceResult::Unsure,
+            };
+            let answers = request.entries.into_iter().map(unsure).collect();
+            return self.send_fence_reply(origin, tag, None, answers, outputs);
         }
+        let stale = group.filter(|group| request.config_version < group.version).cloned();
         if stale.is_some() {
             self.counters.stale += 1;
             return self.send_fence_reply(origin, tag, stale, Vec::new(), outputs);

@@ -11,7 +11,9 @@ use super::Store;
 use super::read::Purpose;
 use super::stage::Waiter;
 use crate::blob::{BlobHeader, BlobKey, Payload};
-use crate::journal::{FileSequence, FileUsage, Location, Record, decode_heads};
+use crate::journal::{
+    BATCH_ALIGNMENT_BYTES, FileSequence, FileUsage, Location, Record, decode_heads,
+};
 
 /// The file that is being emptied, if any.
 #[derive(Debug, Default)]
@@ -40,6 +42,9 @@ pub(super) struct Moving {
     location: Location,
 }
 
+/// Room for the batches that moved records go in, beside the payloads.
+const ROOM_BYTES: u64 = 4 * BATCH_ALIGNMENT_BYTES as u64;
+
 impl Store {
     /// Picks the file with the smallest live share, if it is worth it.
     pub(super) fn choose_relocation(&mut self) {
@@ -55,10 +60,10 @@ impl Store {
         let taken_bytes = self.config.capacity_bytes.saturating_sub(self.journal.room_bytes());
         let filled = taken_bytes * 100
             > self.config.capacity_bytes * u64::from(self.config.fill_percent_max);
-        const WORTHWHILE_PERCENT: u64 = 90;
+        const WORTHWHILE_PERCENT: u64 = 50;
         let limit =
             if filled { WORTHWHILE_PERCENT } else { u64::from(self.config.live_percent_min) };
-        let fits = 2 * usage.live_bytes < self.journal.room_bytes();
+        let fits = 2 * usage.live_bytes + ROOM_BYTES <= self.journal.room_bytes();
         if percent(&usage) >= limit || !fits {
             return;
         }

@@ -1,1 +1,336 @@
 //! Every message survives the wire, and no bytes make the decoder panic.
+
+use meridian_base::id::NodeId;
+use meridian_base::position::{LeaderEpoch, LogPoint, Offset};
+use meridian_base::topology::{Geometry, GroupConfig, SlotConfig, SlotState};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use super::*;
+use crate::blob::{BlobInfo, BlobKind};
+use crate::lineage::{EpochStart, Past};
+use crate::message::CommitMark;
+
+fn point() -> impl Strategy<Value = LogPoint> {
+    (1u32.., any::<u64>())
+        .prop_map(|(generation, step)| LogPoint::new(Generation::new(generation), Step::new(step)))
+}
+
+fn offset() -> impl Strategy<Value = Offset> {
+    (0..i64::MAX / 2).prop_map(Offset::new)
+}
+
+fn partition() -> impl Strategy<Value = PartitionId> {
+    any::<u64>().prop_map(PartitionId::new)
+}
+
+fn generation() -> impl Strategy<Value = Generation> {
+    any::<u32>().prop_map(Generation::new)
+}
+
+fn incarnation() -> impl Strategy<Value = Incarnation> {
+    any::<u64>().prop_map(Incarnation::new)
+}
+
+fn mark() -> impl Strategy<Value = CommitMark> {
+    (point(), offset()).prop_map(|(point, high_watermark)| CommitMark { point, high_watermark })
+}
+
+fn kind() -> impl Strategy<Value = BlobKind> {
+    (0u8..4).prop_filter_map("a kind", BlobKind::from_u8)
+}
+
+fn blob() -> impl Strategy<Value = Blob> {
+    let payload = vec(vec(any::<u8>(), 0..40).prop_map(Bytes::from), 0..3);
+    (partition(), point(), kind(), offset(), any::<u32>(), any::<i64>(), payload).prop_map(
+        |(partition, point, kind, base_offset, record_count, max_timestamp_ms, parts)| {
+            let payload = Payload::from_parts(parts);
+            let header =
+                BlobHeader::describe(kind, base_offset, record_count, max_timestamp_ms, &payload);
+            Blob { key: BlobKey { partition, point }, header, payload }
+        },
+    )
+}
+
+fn info() -> impl Strategy<Value = BlobInfo> {
+    blob().prop_map(|blob| BlobInfo { point: blob.key.point, header: blob.header })
+}
+
+fn config() -> impl Strategy<Value = GroupConfig> {
+    let slot =
+        (any::<u32>(), incarnation(), any::<bool>()).prop_map(|(node, incarnation, good)| {
+            let state = if good { SlotState::Good } else { SlotState::LostData };
+            SlotConfig { node: NodeId::new(node), incarnation, state }
+        });
+    let geometry =
+        prop_oneof![Just(Geometry::None), Just(Geometry::OnePerDc), Just(Geometry::Mirror3Dc)];
+    (any::<u32>(), any::<u64>(), geometry, vec(slot, 0..10)).prop_map(
+        |(group, version, geometry, slots)| GroupConfig {
+            group: GroupId::new(group),
+            version: ConfigVersion::new(version),
+            geometry,
+            slots,
+        },
+    )
+}
+
+fn start() -> impl Strategy<Value = Start> {
+    let past =
+        (generation(), offset(), any::<u64>()).prop_map(|(generation, base_offset, step)| Past {
+            generation,
+            base_offset,
+            last_step: Step::new(step),
+        });
+    let epoch = (0i32.., offset()).prop_map(|(epoch, start_offset)| EpochStart {
+        epoch: LeaderEpoch::new(epoch),
+        start_offset,
+    });
+    (option::of(point()), offset(), any::<u64>(), offset(), vec(past, 0..4), vec(epoch, 0..4))
+        .prop_map(|(previous, base_offset, tail_length, log_start_offset, past, epochs)| Start {
+            previous,
+            base_offset,
+            tail_length,
+            log_start_offset,
+            past,
+            epochs,
+        })
+}
+
+fn put_result() -> impl Strategy<Value = PutResult> {
+    let reason = prop_oneof![
+        Just(Refusal::Full),
+        Just(Refusal::Busy),
+        Just(Refusal::Syncing),
+        Just(Refusal::NotMine)
+    ];
+    prop_oneof![
+        Just(PutResult::Stored),
+        generation().prop_map(|by| PutResult::Fenced { by }),
+        config().prop_map(|config| PutResult::Stale { config }),
+        Just(PutResult::Conflict),
+        reason.prop_map(|reason| PutResult::Refused { reason }),
+    ]
+}
+
+fn fence_result() -> impl Strategy<Value = FenceResult> {
+    let view = (
+        option::of(mark()),
+        offset(),
+        vec(info(), 0..4),
+        vec((generation(), start()), 0..3),
+        vec(info(), 0..3),
+    )
+        .prop_map(|(mark, log_start_offset, blobs, starts, checkpoints)| {
+            let view = PartitionView { mark, log_start_offset, blobs, starts, checkpoints };
+            FenceResult::Certain(view)
+        });
+    prop_oneof![
+        view,
+        generation().prop_map(|by| FenceResult::Fenced { by }),
+        Just(FenceResult::Unsure),
+    ]
+}
+
+fn put_message() -> impl Strategy<Value = StorageMessage> {
+    (any::<u64>(), option::of(mark()), blob()).prop_map(|(version, mark, blob)| {
+        StorageMessage::Put(Put { config_version: ConfigVersion::new(version), mark, blob })
+    })
+}
+
+fn fence_message() -> impl Strategy<Value = StorageMessage> {
+    (any::<u64>(), any::<u32>(), any::<u64>(), vec((partition(), generation()), 0..5)).prop_map(
+        |(tag, group, version, entries)| StorageMessage::FenceRead {
+            tag,
+            request: FenceRead {
+                group: GroupId::new(group),
+                config_version: ConfigVersion::new(version),
+                entries,
+            },
+        },
+    )
+}
+
+fn fence_reply_message() -> impl Strategy<Value = StorageMessage> {
+    let answer = (partition(), generation(), fence_result())
+        .prop_map(|(partition, generation, result)| FenceAnswer { partition, generation, result });
+    (any::<u64>(), incarnation(), option::of(config()), vec(answer, 0..3)).prop_map(
+        |(tag, incarnation, stale, answers)| StorageMessage::FenceReadReply {
+            tag,
+            reply: FenceReadReply { incarnation, stale, answers },
+        },
+    )
+}
+
+fn read_message() -> impl Strategy<Value = StorageMessage> {
+    let from = prop_oneof![
+        offset().prop_map(ReadFrom::Offset),
+        any::<u64>().prop_map(|step| ReadFrom::Step(Step::new(step))),
+    ];
+    (any::<u64>(), partition(), generation(), from, any::<u64>(), any::<u32>()).prop_map(
+        |(tag, partition, generation, from, last, size_bytes_max)| {
+            let last_step = Step::new(last);
+            let request = Read { partition, generation, from, last_step, size_bytes_max };
+            StorageMessage::Read { tag, request }
+        },
+    )
+}
+
+fn sync_message() -> impl Strategy<Value = StorageMessage> {
+    let entry = (partition(), generation(), option::of(mark()), offset(), vec(info(), 0..3))
+        .prop_map(|(partition, fence, mark, log_start_offset, blobs)| SyncPartition {
+            partition,
+            fence,
+            mark,
+            log_start_offset,
+            blobs,
+        });
+    let page = (any::<u64>(), incarnation(), vec(entry, 0..3), any::<bool>(), any::<bool>())
+        .prop_map(|(tag, incarnation, partitions, complete, unsure)| StorageMessage::SyncPage {
+            tag,
+            page: SyncPage { incarnation, partitions, complete, unsure },
+        });
+    let pull = (any::<u64>(), any::<u32>(), config(), option::of(partition())).prop_map(
+        |(tag, group, config, after)| StorageMessage::SyncPull {
+            tag,
+            request: SyncPull { group: GroupId::new(group), config, after },
+        },
+    );
+    prop_oneof![page, pull]
+}
+
+fn message() -> impl Strategy<Value = StorageMessage> {
+    let reply = ((partition(), point()), incarnation(), put_result()).prop_map(
+        |((partition, point), incarnation, result)| PutReply {
+            key: BlobKey { partition, point },
+            incarnation,
+            result,
+        },
+    );
+    let read_reply = prop_oneof![
+        vec(blob(), 0..4).prop_map(ReadReply::Blobs),
+        Just(ReadReply::NotHere),
+        Just(ReadReply::Unreadable),
+    ];
+    let beacon = (partition(), mark(), offset(), generation()).prop_map(
+        |(partition, mark, log_start_offset, generation_min)| Beacon {
+            partition,
+            mark,
+            log_start_offset,
+            generation_min,
+        },
+    );
+    prop_oneof![
+        put_message(),
+        vec(reply, 0..4).prop_map(StorageMessage::PutReplies),
+        fence_message(),
+        fence_reply_message(),
+        read_message(),
+        (any::<u64>(), read_reply)
+            .prop_map(|(tag, reply)| StorageMessage::ReadReply { tag, reply }),
+        sync_message(),
+        vec(beacon, 0..4).prop_map(StorageMessage::Beacons),
+    ]
+}
+
+fn encoded(message: &StorageMessage) -> Bytes {
+    message.encode().concat().into()
+}
+
+proptest! {
+    #[test]
+    fn every_message_round_trips(message in message()) {
+        prop_assert_eq!(StorageMessage::decode(encoded(&message)), Ok(message));
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..200)) {
+        let _ = StorageMessage::decode(bytes.into());
+    }
+
+    #[test]
+    fn a_broken_message_never_panics(
+        message in message(),
+        at in any::<prop::sample::Index>(),
+        value in any::<u8>(),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = encoded(&message).to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] = value;
+        let _ = StorageMessage::decode(bytes.clone().into());
+        bytes.truncate(cut.index(bytes.len()));
+        prop_assert!(StorageMessage::decode(bytes.into()).is_err());
+    }
+}
+
+#[test]
+fn payloads_are_passed_by_reference_both_ways() {
+    let payload = Bytes::from(vec![7; 1000]);
+    let blob = Blob {
+        key: BlobKey { partition: PartitionId::new(1), point: LogPoint::default() },
+        header: BlobHeader::describe(
+            BlobKind::Records,
+            Offset::ZERO,
+            1,
+            -1,
+            &Payload::from(payload.clone()),
+        ),
+        payload: payload.clone().into(),
+    };
+    let put = Put { config_version: ConfigVersion::new(1), mark: None, blob };
+    let message = StorageMessage::Put(put);
+    assert_eq!(message.encode()[1].as_ptr(), payload.as_ptr());
+    let received = encoded(&message);
+    let Ok(StorageMessage::Put(put)) = StorageMessage::decode(received.clone()) else { panic!() };
+    let end = received.as_ptr_range().end;
+    assert_eq!(put.blob.payload.parts()[0].as_ptr_range().end, end);
+}
+
+#[test]
+fn a_payload_that_was_changed_is_refused() {
+    let payload = Payload::from(Bytes::from_static(b"payload"));
+    let header = BlobHeader::describe(BlobKind::Records, Offset::ZERO, 1, -1, &payload);
+    let key = BlobKey { partition: PartitionId::new(1), point: LogPoint::default() };
+    let blob = Blob { key, header, payload };
+    let put = Put { config_version: ConfigVersion::new(1), mark: None, blob };
+    let mut bytes = encoded(&StorageMessage::Put(put)).to_vec();
+    *bytes.last_mut().unwrap() ^= 1;
+    assert!(matches!(
+        StorageMessage::decode(bytes.into()),
+        Err(DecodeError::Invalid { field: "payload checksum", .. })
+    ));
+}
+
+/// The bytes of a put, for ever: nodes of two versions talk to each other.
+#[test]
+fn a_put_is_encoded_as_it_always_was() {
+    let payload = Payload::from(Bytes::from_static(b"abc"));
+    let key = BlobKey {
+        partition: PartitionId::new(0x0102),
+        point: LogPoint::new(Generation::new(3), Step::new(4)),
+    };
+    let header = BlobHeader::describe(BlobKind::Records, Offset::new(5), 6, 7, &payload);
+    let mark = Some(CommitMark {
+        point: LogPoint::new(Generation::new(3), Step::new(2)),
+        high_watermark: Offset::new(4),
+    });
+    let blob = Blob { key, header, payload };
+    let put = Put { config_version: ConfigVersion::new(9), mark, blob };
+    let hex: String =
+        encoded(&StorageMessage::Put(put)).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(
+        hex,
+        concat!(
+            "00",                                       // kind
+            "0000000000000009",                         // config version
+            "01000000030000000000000002",               // mark: generation, step
+            "0000000000000004",                         // high watermark
+            "0000000000000102000000030000000000000004", // key
+            "01000000000000000500000006",               // kind, base offset, record count
+            "0000000000000007",                         // timestamp
+            "00000003364b3fb7",                         // payload size and checksum
+            "616263",
+        )
+    );
+}

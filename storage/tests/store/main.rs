@@ -3,5 +3,6 @@
 mod damage;
 mod group;
 mod harness;
+mod model;
 mod rules;
 mod space;
