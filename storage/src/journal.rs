@@ -26,8 +26,7 @@ mod record;
 mod recover;
 mod superblock;
 
-pub use append::FileUsage;
-pub(crate) use append::{Finished, Journal, Placed, staged_size_bytes};
+pub(crate) use append::{FileUsage, Finished, Journal, Placed, staged_size_bytes};
 pub use disk_op::{DiskDone, DiskOp, execute};
 pub(crate) use record::{PartitionRecord, Record, decode_heads, is_inline};
 pub use recover::OpenError;
@@ -40,11 +39,11 @@ const JOURNAL_PREFIX: &str = "journal-";
 const IDENTITY_PREFIX: &str = "identity-";
 
 /// Batches begin at multiples of this, so that writing one never touches a sector of another.
-pub const BATCH_ALIGNMENT_BYTES: u32 = 4096;
+pub(crate) const BATCH_ALIGNMENT_BYTES: u32 = 4096;
 
 /// Number of a journal file; never reused on a disk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FileSequence(u32);
+pub(crate) struct FileSequence(u32);
 
 impl FileSequence {
     pub(crate) const FIRST: Self = Self(1);
@@ -53,8 +52,7 @@ impl FileSequence {
         Self(raw)
     }
 
-    /// The raw number.
-    pub const fn get(self) -> u32 {
+    const fn get(self) -> u32 {
         self.0
     }
 
@@ -63,12 +61,12 @@ impl FileSequence {
     }
 
     /// Name of the file with the batches.
-    pub fn log_name(self) -> String {
+    pub(crate) fn log_name(self) -> String {
         format!("journal-{:08x}.log", self.0)
     }
 
     /// Name of the file with the heads of the batches.
-    pub fn index_name(self) -> String {
+    pub(crate) fn index_name(self) -> String {
         format!("journal-{:08x}.idx", self.0)
     }
 }

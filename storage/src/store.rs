@@ -59,7 +59,9 @@ pub enum StoreInput {
     },
     /// A disk operation ended.
     DiskDone(DiskDone),
-    /// The metadata log has a configuration of this group.
+    /// The metadata log has a configuration of this group. The first one after a mount says that
+    /// the cluster has taken note of the mount and found the disk to be no old copy of itself
+    /// (rule 12): until then the disk counts for nothing.
     Config(GroupConfig),
     /// The cluster found the disk to be an old copy of itself (rule 12): its contents count for
     /// nothing, under a new incarnation that was never used before.
@@ -105,7 +107,7 @@ pub enum StoreOutput {
 /// What this slot is in the group, as far as it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// No configuration is known yet.
+    /// No configuration was given since the mount.
     Unknown,
     /// The group has no slot of this node.
     NotMember,
@@ -121,6 +123,8 @@ pub enum Standing {
 #[derive(Debug)]
 pub struct Store {
     config: StoreConfig,
+    /// The cluster has taken note of this mount.
+    mount_confirmed: bool,
     group: Option<GroupConfig>,
     /// File with the newest record of `group`.
     group_file: Option<FileSequence>,
@@ -158,6 +162,7 @@ impl Store {
         let (group, group_file) = group.unzip();
         let mut store = Self {
             config,
+            mount_confirmed: false,
             group,
             group_file,
             journal,
@@ -204,7 +209,10 @@ impl Store {
                 self.disk_read(token, result, outputs);
             }
             StoreInput::DiskDone(done) => self.disk_done(now, done, outputs),
-            StoreInput::Config(config) => self.adopt(config),
+            StoreInput::Config(config) => {
+                self.mount_confirmed = true;
+                self.adopt(config);
+            }
             StoreInput::Reincarnate(incarnation) => {
                 self.journal.set_incarnation(incarnation);
                 self.sync = None;
@@ -341,7 +349,9 @@ impl Store {
     }
 
     fn standing_by_config(&self) -> Standing {
-        let Some(group) = &self.group else { return Standing::Unknown };
+        let Some(group) = self.group.as_ref().filter(|_| self.mount_confirmed) else {
+            return Standing::Unknown;
+        };
         let own = group.slot_of(self.config.node).and_then(|slot| group.slot(slot));
         match own {
             None => Standing::NotMember,

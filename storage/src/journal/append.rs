@@ -14,11 +14,11 @@ use super::{BATCH_ALIGNMENT_BYTES, FileSequence, Location, aligned};
 
 /// How much of a journal file is used, and how much of that is still needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FileUsage {
+pub(crate) struct FileUsage {
     /// Bytes of all batches.
-    pub used_bytes: u64,
+    pub(crate) used_bytes: u64,
     /// Bytes of blobs that can still be read.
-    pub live_bytes: u64,
+    pub(crate) live_bytes: u64,
 }
 
 #[derive(Debug, Default)]

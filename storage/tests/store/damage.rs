@@ -10,7 +10,9 @@ use meridian_base::topology::Geometry;
 use meridian_storage::blob::Blob;
 use meridian_storage::config::StoreConfig;
 use meridian_storage::journal::OpenError;
-use meridian_storage::message::{FenceResult, PutResult, ReadFrom, ReadReply, StorageMessage};
+use meridian_storage::message::{
+    FenceResult, PutResult, ReadFrom, ReadReply, Refusal, StorageMessage,
+};
 use meridian_storage::store::{Standing, Store, StoreInput, StoreOutput};
 
 use crate::harness::{Node, blob, group_config, key, put, store_config};
@@ -53,13 +55,13 @@ fn a_torn_write_is_cut_without_alarm() {
 
 fn reseeded(mut disk: MemoryDisk, seed: u64) -> MemoryDisk {
     let mut fresh = MemoryDisk::new(seed);
-    for file in disk.list().unwrap() {
-        let size = disk.size_bytes(&file).unwrap();
+    for file in disk.list().expect("a disk that works") {
+        let size = disk.size_bytes(&file).expect("a disk that works");
         let mut bytes = vec![0; size as usize];
-        disk.read_at(&file, 0, &mut bytes).unwrap();
-        fresh.create(&file, size).unwrap();
-        fresh.write_at(&file, 0, &[std::io::IoSlice::new(&bytes)]).unwrap();
-        fresh.sync(&file).unwrap();
+        disk.read_at(&file, 0, &mut bytes).expect("a disk that works");
+        fresh.create(&file, size).expect("a disk that works");
+        fresh.write_at(&file, 0, &[std::io::IoSlice::new(&bytes)]).expect("a disk that works");
+        fresh.sync(&file).expect("a disk that works");
     }
     fresh
 }
@@ -69,7 +71,7 @@ fn write_without_sync(disk: &mut MemoryDisk, op: meridian_storage::journal::Disk
         panic!("{op:?}")
     };
     let slices: Vec<_> = parts.iter().map(|part| std::io::IoSlice::new(part)).collect();
-    disk.write_at(&file, offset_bytes, &slices).unwrap();
+    disk.write_at(&file, offset_bytes, &slices).expect("a disk that works");
 }
 
 /// Every byte of every file is flipped in turn: what was acknowledged is read as it was, or the
@@ -79,9 +81,9 @@ fn a_flipped_bit_anywhere_is_never_taken_for_absence() {
     let (mut node, blobs) = filled(6);
     node.rest(5);
     let mut outcomes: BTreeMap<&str, u32> = BTreeMap::new();
-    for file in node.disk.list().unwrap() {
+    for file in node.disk.list().expect("a disk that works") {
         // What lies behind the last batch is never written.
-        let size = node.disk.size_bytes(&file).unwrap().min(12 * 4096);
+        let size = node.disk.size_bytes(&file).expect("a disk that works").min(12 * 4096);
         for offset in (0..size as usize).filter(|offset| offset % 4096 < 300) {
             let disk = node.disk.image();
             disk.flip_bit(&file, offset);
@@ -105,7 +107,7 @@ fn check_flipped(disk: MemoryDisk, blobs: &[Blob]) -> &'static str {
     for blob in blobs {
         let step = blob.key.point.step;
         match node.read(1, 1, ReadFrom::Step(step), step.get()) {
-            ReadReply::Blobs(read) => assert_eq!(read, [blob.clone()]),
+            ReadReply::Blobs(read) => assert!(read.len() == 1 && read[0] == *blob),
             ReadReply::Unreadable => outcome = "unreadable",
             ReadReply::NotHere => panic!("{:?} is gone", blob.key),
         }
@@ -132,9 +134,9 @@ fn an_unreadable_blob_is_mended_by_the_same_put() {
 
 fn find(disk: &MemoryDisk, needle: &[u8]) -> (String, usize) {
     let mut disk = disk.clone();
-    for file in disk.list().unwrap() {
-        let mut bytes = vec![0; disk.size_bytes(&file).unwrap() as usize];
-        disk.read_at(&file, 0, &mut bytes).unwrap();
+    for file in disk.list().expect("a disk that works") {
+        let mut bytes = vec![0; disk.size_bytes(&file).expect("a disk that works") as usize];
+        disk.read_at(&file, 0, &mut bytes).expect("a disk that works");
         if let Some(at) = bytes.windows(needle.len()).position(|window| window == needle) {
             return (file, at);
         }
@@ -166,8 +168,13 @@ fn a_failed_sync_stops_the_store_for_good() {
 fn a_missing_journal_file_is_damage() {
     let (node, _) = filled(2);
     let mut disk = node.disk.image();
-    let log = disk.list().unwrap().into_iter().find(|name| name.ends_with(".log")).unwrap();
-    disk.remove(&log).unwrap();
+    let log = disk
+        .list()
+        .expect("a disk that works")
+        .into_iter()
+        .find(|name| name.ends_with(".log"))
+        .expect("a disk that works");
+    disk.remove(&log).expect("a disk that works");
     let mut node = Node::mount(store_config(1, 42), disk);
     assert_eq!(node.store.incarnation(), Incarnation::new(42));
     node.input(StoreInput::Config(group_config(Geometry::None, 1)));
@@ -185,6 +192,21 @@ fn a_disk_without_a_readable_identity_is_not_mounted() {
     assert!(Store::open(&mut disk.image(), config).is_ok(), "one copy is enough");
     disk.flip_bit("identity-b", 9);
     assert_eq!(Store::open(&mut disk, config).err(), Some(OpenError::IdentityUnreadable));
+}
+
+#[test]
+fn a_disk_counts_for_nothing_until_the_cluster_has_noted_its_mount() {
+    let (node, blobs) = filled(1);
+    let mut node = Node {
+        store: Store::open(&mut node.disk.clone(), node.config).expect("a disk that mounts"),
+        ..node
+    };
+    assert_eq!(node.store.standing(), Standing::Unknown);
+    assert_eq!(node.fence(1, 1), FenceResult::Unsure);
+    let refused = PutResult::Refused { reason: Refusal::Syncing };
+    assert_eq!(node.put(put(blobs[0].clone())), refused);
+    node.input(StoreInput::Config(group_config(Geometry::None, 1)));
+    assert_eq!(node.view(1, 1).blobs.len(), 1);
 }
 
 #[test]

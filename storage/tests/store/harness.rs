@@ -112,7 +112,13 @@ impl Node {
     pub(crate) fn mount(config: StoreConfig, mut disk: MemoryDisk) -> Self {
         config.check().expect("a valid configuration");
         let store = Store::open(&mut disk, config).expect("a disk that mounts");
-        Self { config, disk, store, now: Instant::ZERO, ops: VecDeque::new(), outputs: Vec::new() }
+        let (ops, outputs) = (VecDeque::new(), Vec::new());
+        let mut node = Self { config, disk, store, now: Instant::ZERO, ops, outputs };
+        // The cluster takes note of the mount.
+        if let Some(config) = node.store.group().cloned() {
+            node.input(StoreInput::Config(config));
+        }
+        node
     }
 
     /// Cuts the power and mounts the disk again.

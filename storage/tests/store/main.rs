@@ -4,5 +4,7 @@ mod damage;
 mod group;
 mod harness;
 mod model;
+#[cfg(feature = "mutations")]
+mod mutations;
 mod rules;
 mod space;

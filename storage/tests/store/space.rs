@@ -134,7 +134,12 @@ fn a_checkpoint_that_was_cut_off_does_not_push_out_one_that_counts() {
 }
 
 fn journal_count(node: &mut Node) -> usize {
-    node.disk.list().unwrap().iter().filter(|name| name.ends_with(".log")).count()
+    node.disk
+        .list()
+        .expect("a disk that works")
+        .iter()
+        .filter(|name| name.ends_with(".log"))
+        .count()
 }
 
 #[test]
