@@ -147,16 +147,12 @@ fn a_read_is_granted_by_a_majority_only() {
     let leader = cluster.elect();
     let follower = common::node_ids(3).into_iter().find(|id| *id != leader).unwrap();
     for reader in [leader, follower] {
-        let read = cluster.request_id();
-        cluster.node(reader).read_index(read);
-        cluster.drive(reader);
+        let read = cluster.ask_read(reader);
         cluster.run(Duration::from_millis(500));
         assert!(cluster.reads.contains(&read));
     }
     cluster.partition(&[leader]);
-    let read = cluster.request_id();
-    cluster.node(leader).read_index(read);
-    cluster.drive(leader);
+    let read = cluster.ask_read(leader);
     cluster.run(Duration::from_secs(5));
     assert!(!cluster.reads.contains(&read));
 }

@@ -223,6 +223,43 @@ fn a_failed_sync_stops_the_node() {
     assert!(cluster.node(id).metadata().read().result_of(request_id).is_none());
 }
 
+/// What a follower says about its log is durable before it says it (rule 34).
+#[test]
+fn no_vote_and_no_acknowledgement_leaves_before_it_is_durable() {
+    for seed in 0..20 {
+        let mut cluster = Cluster::new(seed, 3);
+        for id in node_ids(3) {
+            cluster.members[&id].disk.fail_syncs(1);
+        }
+        // Votes: a node fails in its first write, which is a vote for itself or another; one that
+        // is left alone does not get that far.
+        cluster.run(Duration::from_secs(10));
+        assert!(cluster.running().count() <= 1);
+        assert_eq!(cluster.sent_before_failure, []);
+        for id in node_ids(3) {
+            cluster.members[&id].disk.fail_syncs(0);
+            if cluster.members[&id].node.is_none() {
+                cluster.restart(id).unwrap();
+            }
+        }
+        cluster.bootstrap();
+        cluster.converge();
+        // Acknowledgements of entries.
+        let leader = cluster.elect();
+        for id in node_ids(3).into_iter().filter(|id| *id != leader) {
+            cluster.members[&id].disk.fail_syncs(1);
+        }
+        let request_id = cluster.request_id();
+        let command = cluster.set_config(1);
+        let proposal = meridian_consensus::command::Proposal { request_id, command };
+        assert!(cluster.propose_on(leader, &proposal));
+        cluster.run(Duration::from_millis(200));
+        assert_eq!(cluster.running().count(), 1);
+        assert_eq!(cluster.sent_before_failure, []);
+        assert!(!cluster.results.contains_key(&request_id));
+    }
+}
+
 /// An empty disk is told apart from a log.
 #[test]
 fn a_wiped_disk_has_no_log() {

@@ -25,20 +25,19 @@ fn run(seed: u64, voter_count: u32) -> Cluster {
         if let Some(leader) = cluster.leader() {
             cluster.propose_on(leader, &proposal);
         }
-        let victim = NodeId::new(1 + chance.below(u64::from(voter_count)) as u32);
+        let voter_count_u64 = u64::from(voter_count);
+        let victim = NodeId::new(1 + chance.below(voter_count_u64) as u32);
+        let is_running = cluster.members[&victim].node.is_some();
+        let running_count = cluster.running().count();
         match chance.below(12) {
             0 => cluster.partition(&[victim]),
             1 | 2 => cluster.heal(),
-            3 if cluster.running().count() > voter_count as usize / 2 + 1 => {
-                if cluster.members[&victim].node.is_some() {
-                    cluster.crash(victim, Crash::TearUnsynced);
-                }
+            3 if is_running && running_count > voter_count as usize / 2 + 1 => {
+                cluster.crash(victim, Crash::TearUnsynced);
             }
-            4 | 5 => {
-                if cluster.members[&victim].node.is_none() {
-                    cluster.restart(victim).unwrap();
-                }
-            }
+            4 if is_running => cluster.members[&victim].disk.fail_syncs(1),
+            5 | 6 if !is_running => cluster.restart(victim).unwrap(),
+            7..10 if is_running => drop(cluster.ask_read(victim)),
             _ => {}
         }
         cluster.run(Duration::from_millis(100));
@@ -46,6 +45,7 @@ fn run(seed: u64, voter_count: u32) -> Cluster {
     cluster.heal();
     cluster.loss_percent = 0;
     for id in node_ids(voter_count) {
+        cluster.members[&id].disk.fail_syncs(0);
         if cluster.members[&id].node.is_none() {
             cluster.restart(id).unwrap();
         }
@@ -61,6 +61,7 @@ fn nine_voters_agree_and_runs_repeat() {
     let mut traces = std::collections::BTreeSet::new();
     for seed in 0..12 {
         let (one, other) = (run(seed, 9), run(seed, 9));
+        assert!(!one.reads.is_empty(), "seed {seed} granted no read");
         assert!(!one.results.is_empty(), "seed {seed} decided nothing");
         assert!(one.trace == other.trace, "seed {seed} gave two different runs");
         assert!(one.lost_logs.is_empty());

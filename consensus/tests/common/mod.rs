@@ -54,6 +54,10 @@ pub struct Cluster {
     /// Results of requests by id, as any node reported them.
     pub results: BTreeMap<RequestId, (u64, bool)>,
     pub reads: BTreeSet<RequestId>,
+    /// What was committed when a read was asked for: it must not see less.
+    reads_asked: BTreeMap<RequestId, u64>,
+    /// Messages that a node sent in a call that then failed.
+    pub sent_before_failure: Vec<Outbound>,
     pub lost_logs: BTreeSet<NodeId>,
     seed: u64,
     chance: SplitMix,
@@ -109,6 +113,8 @@ impl Cluster {
             trace: String::new(),
             results: BTreeMap::new(),
             reads: BTreeSet::new(),
+            reads_asked: BTreeMap::new(),
+            sent_before_failure: Vec::new(),
             lost_logs: BTreeSet::new(),
             seed,
             chance: SplitMix::new(seed),
@@ -299,10 +305,22 @@ impl Cluster {
         let node = self.members.get_mut(&id).unwrap().node.as_mut().unwrap();
         let sender = node.raft_id();
         let progress = match node.process(|outbound| sent.push(outbound)) {
-            Ok(progress) => progress,
+            Ok(progress) => Some(progress),
             Err(NodeError::Failed) => return,
+            Err(NodeError::Log(LogError::Disk(_))) => None,
             Err(error) => panic!("{id:?}: {error}"),
         };
+        if progress.is_none() {
+            self.sent_before_failure.extend(sent.iter().cloned());
+            self.crash(id, Crash::LoseUnsynced);
+        }
+        self.send(id, sender, sent);
+        if let Some(progress) = progress {
+            self.check(id, &progress);
+        }
+    }
+
+    fn send(&mut self, id: NodeId, sender: RaftId, sent: Vec<Outbound>) {
         for outbound in sent {
             let delay = Duration::from_micros(500 + self.chance.below(9_500));
             let to = outbound.to.node;
@@ -314,7 +332,6 @@ impl Cluster {
             );
             self.next_packet += 1;
         }
-        self.check(id, &progress);
     }
 
     fn check(&mut self, id: NodeId, progress: &Progress) {
@@ -362,12 +379,26 @@ impl Cluster {
             let first = self.results.entry(applied.request_id).or_insert(result);
             assert_eq!(first.1, result.1, "a request has two results");
         }
-        self.reads.extend(progress.reads.iter().copied());
+        for read in &progress.reads {
+            let asked = self.reads_asked.get(read).copied().unwrap_or(0);
+            assert!(applied_index >= asked, "{id:?} was granted a read of an old state");
+            self.reads.insert(*read);
+        }
     }
 
     pub fn request_id(&mut self) -> RequestId {
         self.next_request += 1;
         RequestId::new(self.next_request << 64 | u128::from(self.seed))
+    }
+
+    /// Asks a node for a linearizable read.
+    pub fn ask_read(&mut self, id: NodeId) -> RequestId {
+        let read = self.request_id();
+        let committed = self.committed.keys().next_back().copied().unwrap_or(0);
+        self.reads_asked.insert(read, committed);
+        self.node(id).read_index(read);
+        self.drive(id);
+        read
     }
 
     /// Proposes on a node without waiting; whether it was taken.
