@@ -352,7 +352,9 @@ impl Leader {
                 self.resend(now, slot, step, out);
             }
         }
-        if self.mark != self.advertised && self.pending.is_empty() {
+        // Puts carry the mark; only beacons say what may be freed, so that does not wait for quiet.
+        let is_freeing = self.advertised.is_none();
+        if self.mark != self.advertised && (self.pending.is_empty() || is_freeing) {
             self.advertised = self.mark;
             out.extend(self.beacon().map(LeaderOutput::Beacon));
         }
