@@ -10,13 +10,14 @@ use common::{Cluster, node_ids};
 use meridian_base::env::Disk as _;
 use meridian_base::env::memory::Crash;
 use meridian_base::id::NodeId;
-use meridian_consensus::command::Command;
+use meridian_consensus::command::{Command, Proposal};
 use meridian_consensus::log::{LogError, Opened};
 use meridian_consensus::membership::MemberRole;
 use meridian_consensus::node::NodeError;
 use meridian_consensus::state::Decision;
 
-/// Power fails everywhere at once, again and again: what was decided stays decided.
+/// Power fails everywhere at once, in the midst of writes, again and again: what was decided stays
+/// decided.
 #[test]
 fn decisions_survive_power_cuts_of_all_members() {
     for seed in 0..50 {
@@ -29,10 +30,17 @@ fn decisions_survive_power_cuts_of_all_members() {
                 cluster.decide(command.clone()).unwrap();
                 decided.push(command);
             }
+            let last = cluster.set_config(round * 100 + 90);
             for id in node_ids(3) {
-                cluster.crash(id, Crash::TearUnsynced);
+                cluster.members[&id].disk.interrupt_syncs(1);
             }
+            let request_id = cluster.request_id();
+            let leader = cluster.leader().unwrap();
+            cluster.propose_on(leader, &Proposal { request_id, command: last });
+            cluster.run(Duration::from_millis(500));
             for id in node_ids(3) {
+                cluster.members[&id].disk.interrupt_syncs(0);
+                cluster.crash(id, Crash::TearUnsynced);
                 cluster.restart(id).unwrap();
             }
             cluster.elect();
@@ -211,7 +219,7 @@ fn a_failed_sync_stops_the_node() {
     cluster.members[&id].disk.fail_syncs(1);
     let command = cluster.set_config(1);
     let request_id = cluster.request_id();
-    let proposal = meridian_consensus::command::Proposal { request_id, command };
+    let proposal = Proposal { request_id, command };
     cluster.node(id).propose(&proposal).unwrap();
     let node = cluster.node(id);
     assert!(matches!(node.process(|_| ()), Err(NodeError::Log(LogError::Disk(_)))));
@@ -251,7 +259,7 @@ fn no_vote_and_no_acknowledgement_leaves_before_it_is_durable() {
         }
         let request_id = cluster.request_id();
         let command = cluster.set_config(1);
-        let proposal = meridian_consensus::command::Proposal { request_id, command };
+        let proposal = Proposal { request_id, command };
         assert!(cluster.propose_on(leader, &proposal));
         cluster.run(Duration::from_millis(200));
         assert_eq!(cluster.running().count(), 1);

@@ -35,7 +35,7 @@ fn run(seed: u64, voter_count: u32) -> Cluster {
             3 if is_running && running_count > voter_count as usize / 2 + 1 => {
                 cluster.crash(victim, Crash::TearUnsynced);
             }
-            4 if is_running => cluster.members[&victim].disk.fail_syncs(1),
+            4 if is_running => cluster.members[&victim].disk.interrupt_syncs(1),
             5 | 6 if !is_running => cluster.restart(victim).unwrap(),
             7..10 if is_running => drop(cluster.ask_read(victim)),
             _ => {}
@@ -45,7 +45,7 @@ fn run(seed: u64, voter_count: u32) -> Cluster {
     cluster.heal();
     cluster.loss_percent = 0;
     for id in node_ids(voter_count) {
-        cluster.members[&id].disk.fail_syncs(0);
+        cluster.members[&id].disk.interrupt_syncs(0);
         if cluster.members[&id].node.is_none() {
             cluster.restart(id).unwrap();
         }

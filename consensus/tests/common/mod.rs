@@ -312,7 +312,7 @@ impl Cluster {
         };
         if progress.is_none() {
             self.sent_before_failure.extend(sent.iter().cloned());
-            self.crash(id, Crash::LoseUnsynced);
+            self.crash(id, Crash::TearUnsynced);
         }
         self.send(id, sender, sent);
         if let Some(progress) = progress {

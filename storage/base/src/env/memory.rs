@@ -35,6 +35,7 @@ struct State {
     files: BTreeMap<String, File>,
     capacity_bytes: u64,
     failing_sync_count: u64,
+    interrupted_sync_count: u64,
     sync_count: u64,
     chance: SplitMix,
 }
@@ -50,6 +51,7 @@ impl MemoryDisk {
             files: BTreeMap::new(),
             capacity_bytes: 1 << 30,
             failing_sync_count: 0,
+            interrupted_sync_count: 0,
             sync_count: 0,
             chance: SplitMix::new(seed),
         })))
@@ -64,6 +66,12 @@ impl MemoryDisk {
     /// read, but lost in a crash unless it is written again, as on Linux.
     pub fn fail_syncs(&self, count: u64) {
         self.lock().failing_sync_count = count;
+    }
+
+    /// Makes the next `count` calls of `sync` fail as if the power went in the midst of them: what
+    /// they should have made durable meets its fate in the crash that the test brings about next.
+    pub fn interrupt_syncs(&self, count: u64) {
+        self.lock().interrupted_sync_count = count;
     }
 
     /// How many calls of `sync` there were.
@@ -118,6 +126,7 @@ impl MemoryDisk {
             files: state.files.clone(),
             capacity_bytes: state.capacity_bytes,
             failing_sync_count: 0,
+            interrupted_sync_count: 0,
             sync_count: 0,
             chance: state.chance.clone(),
         })))
@@ -176,16 +185,21 @@ impl Disk for MemoryDisk {
     fn sync(&mut self, file: &str) -> Result<(), DiskError> {
         let mut state = self.lock();
         state.sync_count += 1;
+        let injected = DiskError::Io {
+            file: file.to_owned(),
+            operation: "sync",
+            detail: "injected fault".to_owned(),
+        };
+        if state.interrupted_sync_count > 0 {
+            state.interrupted_sync_count -= 1;
+            return Err(injected);
+        }
         if state.failing_sync_count > 0 {
             state.failing_sync_count -= 1;
             // The pages are clean now, though they never reached the disk: another sync would
             // succeed without writing them.
             state.file(file)?.unsynced.clear();
-            return Err(DiskError::Io {
-                file: file.to_owned(),
-                operation: "sync",
-                detail: "injected fault".to_owned(),
-            });
+            return Err(injected);
         }
         let synced = state.file(file)?;
         for (offset, bytes) in std::mem::take(&mut synced.unsynced) {
@@ -314,6 +328,18 @@ mod tests {
         assert!(matches!(disk.sync("f"), Err(DiskError::Io { operation: "sync", .. })));
         disk.crash(Crash::LoseUnsynced);
         assert_eq!(contents(&mut disk), b"synced");
+    }
+
+    #[test]
+    fn an_interrupted_sync_leaves_the_write_to_chance() {
+        let mut disk = disk_with_synced_and_unsynced();
+        disk.interrupt_syncs(1);
+        assert!(disk.sync("f").is_err());
+        let mut kept = disk.image();
+        disk.crash(Crash::LoseUnsynced);
+        kept.crash(Crash::KeepUnsynced);
+        assert_eq!(contents(&mut disk), b"synced");
+        assert_eq!(contents(&mut kept), b"synced not");
     }
 
     #[test]
