@@ -32,6 +32,8 @@ pub(super) enum Relocation {
     },
     /// All of them are staged.
     Settling(FileSequence),
+    /// They are durable; one more batch proves it, should they ever look torn.
+    Proving(FileSequence),
 }
 
 /// A blob that is being read in order to be written again.
@@ -190,10 +192,19 @@ impl Store {
         }
     }
 
-    /// All that was live in the file is durable elsewhere: the file goes, unless something in it
-    /// could not be moved.
+    /// All that was live in the file is durable elsewhere: once that is proven the file goes,
+    /// unless something in it could not be moved.
     pub(super) fn relocated(&mut self) {
-        let Relocation::Settling(file) = self.relocation else { return };
+        let file = match self.relocation {
+            Relocation::Settling(file) => {
+                self.relocation = Relocation::Proving(file);
+                self.staged.push_record(Record::Synced);
+                self.staged.push_waiter(Waiter::Relocated);
+                return;
+            }
+            Relocation::Proving(file) => file,
+            Relocation::Idle | Relocation::Reading | Relocation::Moving { .. } => return,
+        };
         self.relocation = Relocation::Idle;
         let empty = self
             .journal

@@ -38,8 +38,7 @@ fn a_torn_write_is_cut_without_alarm() {
             node.message(StorageMessage::Put(put(blob(key(1, 1, step), &text))));
         }
         // The first of them is written, but its sync never returned.
-        let op = node.ops.pop_front().expect("a write");
-        write_without_sync(&mut node.disk, op);
+        node.disk_step_cut();
         let mut node = node.crash(Crash::TearUnsynced);
         assert_eq!(node.store.standing(), Standing::Good);
         assert_eq!(node.store.counters().corrupt, 0);
@@ -64,14 +63,6 @@ fn reseeded(mut disk: MemoryDisk, seed: u64) -> MemoryDisk {
         fresh.sync(&file).expect("a disk that works");
     }
     fresh
-}
-
-fn write_without_sync(disk: &mut MemoryDisk, op: meridian_storage::journal::DiskOp) {
-    let meridian_storage::journal::DiskOp::Write { file, offset_bytes, parts } = op else {
-        panic!("{op:?}")
-    };
-    let slices: Vec<_> = parts.iter().map(|part| std::io::IoSlice::new(part)).collect();
-    disk.write_at(&file, offset_bytes, &slices).expect("a disk that works");
 }
 
 /// Every byte of every file is flipped in turn: what was acknowledged is read as it was, or the

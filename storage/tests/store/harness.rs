@@ -1,11 +1,12 @@
 //! A store with its disk: inputs go in, disk operations are carried out, answers come out.
 
 use std::collections::VecDeque;
+use std::io::IoSlice;
 use std::time::Duration;
 
 use bytes::Bytes;
-use meridian_base::env::Instant;
 use meridian_base::env::memory::{Crash, MemoryDisk};
+use meridian_base::env::{Disk, Instant};
 use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId};
 use meridian_base::position::{Generation, LogPoint, Offset, Step};
 use meridian_base::topology::{Geometry, GroupConfig, SlotConfig, SlotState};
@@ -152,6 +153,14 @@ impl Node {
         let done = execute(&mut self.disk, op);
         self.input(StoreInput::DiskDone(done));
         true
+    }
+
+    /// Begins the next disk operation; the power will fail before it is synced.
+    pub(crate) fn disk_step_cut(&mut self) {
+        if let Some(DiskOp::Write { file, offset_bytes, parts }) = self.ops.pop_front() {
+            let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+            self.disk.write_at(&file, offset_bytes, &slices).expect("a disk that works");
+        }
     }
 
     /// Carries out disk operations until there are none.

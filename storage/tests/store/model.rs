@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use meridian_base::env::memory::Crash;
+use meridian_base::env::Disk;
+use meridian_base::env::memory::{Crash, MemoryDisk};
+use meridian_base::id::Incarnation;
 use meridian_base::position::{Generation, Offset};
 use meridian_storage::blob::{Blob, BlobKey};
 use meridian_storage::message::{
@@ -12,19 +14,40 @@ use meridian_storage::message::{
 use meridian_storage::store::{Standing, StoreInput, StoreOutput};
 use proptest::prelude::*;
 
-use crate::harness::{Node, blob, key, mark, partition, put};
+use crate::harness::{Node, blob, key, mark, partition, put, store_config};
 
 const PARTITIONS: std::ops::Range<u64> = 1..4;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Put { id: u64, generation: u32, step: u64, variant: u8, repeat: usize, mark: Option<u64> },
-    Fence { ids: Vec<u64>, generation: u32 },
-    Beacon { id: u64, generation: u32, step: u64, log_start: i64 },
-    Disk { count: usize },
+    Put {
+        id: u64,
+        generation: u32,
+        step: u64,
+        variant: u8,
+        repeat: usize,
+        mark: Option<u64>,
+    },
+    Fence {
+        ids: Vec<u64>,
+        generation: u32,
+    },
+    Beacon {
+        id: u64,
+        generation: u32,
+        step: u64,
+        log_start: i64,
+    },
+    Disk {
+        count: usize,
+    },
     Rest,
     FailSync,
-    Crash(Crash),
+    /// The power fails; `cut` is whether an operation was under way.
+    Crash {
+        how: Crash,
+        cut: bool,
+    },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -55,7 +78,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (1usize..6).prop_map(|count| Op::Disk { count }),
         2 => Just(Op::Rest),
         1 => Just(Op::FailSync),
-        1 => crash.prop_map(Op::Crash),
+        1 => (crash, any::<bool>()).prop_map(|(how, cut)| Op::Crash { how, cut }),
     ]
 }
 
@@ -190,7 +213,8 @@ fn check(node: &mut Node, promises: &mut Promises) {
     }
 }
 
-fn run(ops: Vec<Op>) {
+/// Plays a history; gives the node and what it has promised.
+fn play(ops: Vec<Op>) -> (Node, Promises) {
     let mut node = Node::alone();
     let mut promises = Promises::default();
     for op in ops {
@@ -233,7 +257,12 @@ fn run(ops: Vec<Op>) {
                 node.input(StoreInput::Tick);
             }
             Op::FailSync => node.disk.fail_syncs(1),
-            Op::Crash(how) => crash = Some(how),
+            Op::Crash { how, cut } => {
+                if cut {
+                    node.disk_step_cut();
+                }
+                crash = Some(how);
+            }
         }
         fatal |= promises.note(&mut node.outputs, None);
         if let Some(how) = crash.or(fatal.then_some(Crash::TearUnsynced)) {
@@ -243,9 +272,31 @@ fn run(ops: Vec<Op>) {
         }
     }
     node.disk.fail_syncs(0);
-    node = node.crash(Crash::TearUnsynced);
-    forget_lost(&mut node, &mut promises);
-    check(&mut node, &mut promises);
+    (node, promises)
+}
+
+/// Damage must show: as a blob that can't be read, or as a disk that is unsure of everything.
+fn check_damaged(disk: MemoryDisk, promises: &Promises) {
+    let mut node = Node::mount(store_config(1, 9_999), disk);
+    if node.store.standing() != Standing::Good {
+        assert_eq!(node.store.incarnation(), Incarnation::new(9_999));
+        return;
+    }
+    for blob in promises.stored.values().filter(|blob| !promises.may_be_gone(blob)) {
+        let point = blob.key.point;
+        let from = ReadFrom::Step(point.step);
+        let id = blob.key.partition.get();
+        match node.read(id, point.generation.get(), from, point.step.get()) {
+            ReadReply::Blobs(read) => assert!(read[0] == *blob, "{:?}", blob.key),
+            ReadReply::Unreadable => {}
+            ReadReply::NotHere => panic!("{:?} is gone", blob.key),
+        }
+    }
+    for (id, fence) in &promises.fences {
+        if let Some(below) = fence.get().checked_sub(1).filter(|below| *below > 0) {
+            assert!(matches!(node.fence(*id, below), FenceResult::Fenced { .. }), "fence of {id}");
+        }
+    }
 }
 
 /// What was accepted but not acknowledged may have been lost by the crash: other bytes may follow.
@@ -264,10 +315,32 @@ fn forget_lost(node: &mut Node, promises: &mut Promises) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
     fn promises_outlive_crashes(ops in proptest::collection::vec(op(), 1..80)) {
-        run(ops);
+        let (mut node, mut promises) = play(ops);
+        node = node.crash(Crash::TearUnsynced);
+        forget_lost(&mut node, &mut promises);
+        check(&mut node, &mut promises);
+    }
+
+    #[test]
+    fn damage_is_never_silent(
+        ops in proptest::collection::vec(op(), 1..80),
+        flips in proptest::collection::vec(any::<(prop::sample::Index, prop::sample::Index)>(), 20),
+    ) {
+        let (node, mut promises) = play(ops);
+        let mut node = node.crash(Crash::TearUnsynced);
+        forget_lost(&mut node, &mut promises);
+        node.rest(20);
+        for (file, offset) in flips {
+            let mut disk = node.disk.image();
+            let files = disk.list().expect("a disk that works");
+            let file = file.get(&files);
+            let size_bytes = disk.size_bytes(file).expect("a file that exists") as usize;
+            disk.flip_bit(file, offset.index(size_bytes));
+            check_damaged(disk, &promises);
+        }
     }
 }
