@@ -1,0 +1,131 @@
+//! One member of a group.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use meridian_base::env::Instant;
+
+use super::{GroupError, Join, Joined, Output};
+
+/// What a member waits for.
+#[derive(Debug)]
+pub(super) enum Waiting<W> {
+    Nothing,
+    /// The end of the rebalance.
+    Join(W),
+    /// The leader's assignment.
+    Sync(W),
+}
+
+/// One member of a group.
+#[derive(Debug)]
+pub struct Member<W> {
+    /// What it is called across restarts, if it is static.
+    pub instance_id: Option<String>,
+    /// What the client calls itself.
+    pub client_id: String,
+    /// Where it is.
+    pub client_host: String,
+    /// What it is to do.
+    pub assignment: Bytes,
+    pub(super) protocols: Vec<(String, Bytes)>,
+    pub(super) rebalance_timeout: Duration,
+    pub(super) waiting: Waiting<W>,
+    /// Whether it has asked for its assignment in this generation.
+    pub(super) has_synced: bool,
+    session_timeout: Duration,
+    expires_at: Instant,
+}
+
+impl Join {
+    pub(super) fn subscription(&self, protocol: &str) -> Bytes {
+        subscription(&self.protocols, protocol)
+    }
+}
+
+fn subscription(protocols: &[(String, Bytes)], protocol: &str) -> Bytes {
+    let found = protocols.iter().find(|(name, _)| name == protocol);
+    found.map(|(_, subscription)| subscription.clone()).unwrap_or_default()
+}
+
+impl<W> Member<W> {
+    pub(super) fn new(now: Instant, join: Join, waiting: Waiting<W>) -> Self {
+        Self {
+            instance_id: join.instance_id,
+            client_id: join.client_id,
+            client_host: join.client_host,
+            assignment: Bytes::new(),
+            protocols: join.protocols,
+            rebalance_timeout: join.rebalance_timeout,
+            waiting,
+            has_synced: false,
+            session_timeout: join.session_timeout,
+            expires_at: now + join.session_timeout,
+        }
+    }
+
+    /// Takes over what a member says about itself when it joins again.
+    pub(super) fn update(&mut self, now: Instant, join: Join) {
+        self.client_id = join.client_id;
+        self.client_host = join.client_host;
+        self.protocols = join.protocols;
+        self.rebalance_timeout = join.rebalance_timeout;
+        self.session_timeout = join.session_timeout;
+        self.touch(now);
+    }
+
+    /// What it wants, in this way of assignment.
+    pub fn subscription(&self, protocol: &str) -> Bytes {
+        subscription(&self.protocols, protocol)
+    }
+
+    pub(super) fn supports(&self, protocol: &str) -> bool {
+        self.protocols.iter().any(|(name, _)| name == protocol)
+    }
+
+    pub(super) fn is_joining(&self) -> bool {
+        matches!(self.waiting, Waiting::Join(_))
+    }
+
+    /// Who waits for an answer cannot send heartbeats.
+    pub(super) fn has_expired(&self, now: Instant) -> bool {
+        matches!(self.waiting, Waiting::Nothing) && now >= self.expires_at
+    }
+
+    pub(super) fn touch(&mut self, now: Instant) {
+        self.expires_at = now + self.session_timeout;
+    }
+
+    /// Answers whatever it waits for with an error.
+    pub(super) fn fail(&mut self, error: GroupError, out: &mut Vec<Output<W>>) {
+        match std::mem::replace(&mut self.waiting, Waiting::Nothing) {
+            Waiting::Nothing => {}
+            Waiting::Join(waiter) => out.push(Output::Joined(waiter, Err(error))),
+            Waiting::Sync(waiter) => out.push(Output::Synced(waiter, Err(error))),
+        }
+    }
+
+    /// A rebalance begins: the assignment it waits for will not come.
+    pub(super) fn fail_sync(&mut self, now: Instant, out: &mut Vec<Output<W>>) {
+        if matches!(self.waiting, Waiting::Sync(_)) {
+            self.fail(GroupError::RebalanceInProgress, out);
+            self.touch(now);
+        }
+    }
+
+    pub(super) fn answer_join(&mut self, now: Instant, joined: Joined, out: &mut Vec<Output<W>>) {
+        if self.is_joining()
+            && let Waiting::Join(waiter) = std::mem::replace(&mut self.waiting, Waiting::Nothing)
+        {
+            self.touch(now);
+            out.push(Output::Joined(waiter, Ok(joined)));
+        }
+    }
+
+    pub(super) fn answer_sync(&mut self, now: Instant, out: &mut Vec<Output<W>>) {
+        if let Waiting::Sync(waiter) = std::mem::replace(&mut self.waiting, Waiting::Nothing) {
+            self.touch(now);
+            out.push(Output::Synced(waiter, Ok(self.assignment.clone())));
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The Kafka front: speaks the Kafka protocol to clients and asks the node for everything else.
+//!
+//! **Owns** connections, request limits, one file per family of APIs, and the groups this node
+//! coordinates. **Never** touches disks or other nodes: partitions, metadata and proposals are
+//! reached through [`Broker`] alone.
+//!
+//! ```text
+//! server -> connection: reader -> dispatch -> handler -> Broker, PartitionLog
+//!                       writer <- replies, in the order of the requests
+//! ```
+//!
+//! Requests of a connection take effect one after another, in order, as Kafka has it. Produce is
+//! the exception that keeps pipelines full: it is started as soon as it is read, and only its
+//! answer waits for its turn.
+
+mod cluster;
+mod config;
+mod configs;
+mod connection;
+mod coordinator;
+mod delete_records;
+mod dispatch;
+mod error;
+mod fetch;
+mod groups;
+mod list_offsets;
+mod lookup;
+mod meridian;
+mod metadata;
+mod metrics;
+mod offset_record;
+mod offsets;
+mod produce;
+mod producer_id;
+mod server;
+#[cfg(test)]
+mod testing;
+mod topic_config;
+mod topics;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use meridian_base::env::{Instant, Rng};
+use meridian_base::id::TopicId;
+
+pub use self::config::{FrontConfig, GroupConfig};
+pub use self::meridian::{AdminError, AdminHandler};
+pub use self::metrics::{Metrics, Sample};
+pub use self::server::{Server, ServerError};
+use crate::broker::Broker;
+use crate::runtime::clock::Clock;
+
+/// What all connections share.
+pub struct Front {
+    broker: Arc<dyn Broker>,
+    config: FrontConfig,
+    metrics: Metrics,
+    clock: Clock,
+    rng: Mutex<Box<dyn Rng + Send>>,
+    sessions: fetch::Sessions,
+    producer_ids: producer_id::ProducerIds,
+    coordinators: coordinator::Coordinators,
+    admin: Option<Arc<dyn AdminHandler>>,
+}
+
+impl Front {
+    /// The front of the node behind `broker`. `rng` draws topic, member and session ids; `admin`
+    /// answers operators.
+    pub fn new(
+        broker: Arc<dyn Broker>,
+        config: FrontConfig,
+        rng: Box<dyn Rng + Send>,
+        admin: Option<Arc<dyn AdminHandler>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            broker,
+            sessions: fetch::Sessions::new(config.fetch_session_count_max),
+            config,
+            metrics: Metrics::default(),
+            clock: Clock::start(),
+            rng: Mutex::new(rng),
+            producer_ids: producer_id::ProducerIds::default(),
+            coordinators: coordinator::Coordinators::default(),
+            admin,
+        })
+    }
+
+    /// What has been counted since the start.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    fn random_u128(&self) -> u128 {
+        let mut rng = lock(&self.rng);
+        u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64())
+    }
+
+    /// A topic id that no other topic has. Zero and one mean something else to Kafka clients.
+    fn random_topic_id(&self) -> TopicId {
+        TopicId::new(self.random_u128().max(2))
+    }
+}
+
+impl std::fmt::Debug for Front {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Front").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// Locks a mutex whose holders never panic halfway through a change.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

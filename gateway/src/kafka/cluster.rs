@@ -1,0 +1,91 @@
+//! DescribeCluster and DescribeLogDirs.
+
+use meridian_protocol::messages::{
+    AUTHORIZED_OPERATIONS_OMITTED, DescribeClusterRequest, DescribeClusterResponse,
+    DescribeLogDirsRequest, DescribeLogDirsResponse, DescribedBroker, DescribedLogDir,
+    DescribedLogDirPartition, DescribedLogDirTopic,
+};
+use meridian_protocol::{ErrorCode, Str};
+
+use super::dispatch::Call;
+use super::{lookup, metadata};
+
+/// `endpoint_type` of those who serve clients.
+const ENDPOINT_BROKERS: i8 = 1;
+/// Kafka names directories; a node has one disk.
+const LOG_DIR: &str = "journal";
+
+/// Describes the nodes.
+pub(super) async fn describe(
+    call: Call,
+    request: DescribeClusterRequest,
+) -> DescribeClusterResponse {
+    if request.endpoint_type != ENDPOINT_BROKERS {
+        call.front.metrics.on_error(ErrorCode::UnsupportedEndpointType);
+        return DescribeClusterResponse {
+            error_code: ErrorCode::UnsupportedEndpointType,
+            error_message: Some("there are no controllers apart from the brokers".into()),
+            endpoint_type: request.endpoint_type,
+            ..Default::default()
+        };
+    }
+    let metadata = call.front.broker.metadata();
+    let brokers = metadata.nodes().filter_map(|(id, node)| {
+        let is_fenced = !lookup::is_serving(&metadata, id);
+        let shown =
+            node.registration.roles.gateway && (!is_fenced || request.include_fenced_brokers);
+        let endpoint = lookup::endpoint(&metadata, id).filter(|_| shown)?;
+        Some(DescribedBroker {
+            broker_id: endpoint.node_id,
+            host: endpoint.host,
+            port: endpoint.port,
+            rack: endpoint.rack,
+            is_fenced,
+        })
+    });
+    DescribeClusterResponse {
+        cluster_id: metadata.cluster_id().map(|id| Str::from(id.as_str())).unwrap_or_default(),
+        controller_id: lookup::broker_id(call.front.broker.node()),
+        brokers: brokers.collect(),
+        cluster_authorized_operations: if request.include_cluster_authorized_operations {
+            metadata::CLUSTER_OPERATIONS
+        } else {
+            AUTHORIZED_OPERATIONS_OMITTED
+        },
+        ..Default::default()
+    }
+}
+
+/// Lists the partitions this node leads. All partitions of a disk share one journal, so sizes are
+/// of the disk, not of partitions: -1 here.
+pub(super) async fn log_dirs(
+    call: Call,
+    request: DescribeLogDirsRequest,
+) -> DescribeLogDirsResponse {
+    let metadata = call.front.broker.metadata();
+    let wanted = |name: &str, index: i32| match &request.topics {
+        None => true,
+        Some(topics) => {
+            topics.iter().any(|topic| *topic.topic == *name && topic.partitions.contains(&index))
+        }
+    };
+    let node = call.front.broker.node();
+    let topics = metadata.topics().filter_map(|topic| {
+        let partitions: Vec<DescribedLogDirPartition> = topic
+            .partitions
+            .iter()
+            .filter_map(|id| metadata.partition(*id))
+            .filter(|p| p.leader == node && wanted(&topic.name, p.index.cast_signed()))
+            .map(|partition| DescribedLogDirPartition {
+                partition_index: partition.index.cast_signed(),
+                partition_size: -1,
+                ..Default::default()
+            })
+            .collect();
+        let name = topic.name.as_str().into();
+        (!partitions.is_empty()).then_some(DescribedLogDirTopic { name, partitions })
+    });
+    let dir =
+        DescribedLogDir { log_dir: LOG_DIR.into(), topics: topics.collect(), ..Default::default() };
+    DescribeLogDirsResponse { results: vec![dir], ..Default::default() }
+}

@@ -1,0 +1,114 @@
+//! Bounds and defaults of the Kafka front.
+
+use std::time::Duration;
+
+/// Bounds and defaults of the Kafka front. Names of the settings they come from are Kafka's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontConfig {
+    /// `socket.request.max.bytes`: a larger request closes the connection.
+    pub request_size_bytes_max: usize,
+    /// `max.connections`: more are closed at once.
+    pub connection_count_max: usize,
+    /// `max.connections.per.ip`.
+    pub connection_count_per_ip_max: usize,
+    /// Requests of one connection that wait for their answer; more are not read meanwhile.
+    pub in_flight_request_count_max: usize,
+    /// Bytes of those, for one connection. At least `request_size_bytes_max`.
+    pub in_flight_size_bytes_max: usize,
+    /// Bytes of those, for all connections. At least `request_size_bytes_max`.
+    pub in_flight_size_bytes_total_max: usize,
+    /// Time for the first request after the connection was made.
+    pub first_request_timeout: Duration,
+    /// `connections.max.idle.ms`.
+    pub idle_timeout: Duration,
+    /// Time for the rest of a request to arrive, once it has begun; large ones get more.
+    pub request_timeout: Duration,
+    /// Time without progress while a client does not read its answers.
+    pub write_stall_timeout: Duration,
+    /// Time for answers that are due when the client or the node says goodbye.
+    pub drain_timeout: Duration,
+    /// `fetch.max.bytes`: record bytes of one answer.
+    pub fetch_size_bytes_max: usize,
+    /// `max.incremental.fetch.session.cache.slots`.
+    pub fetch_session_count_max: usize,
+    /// `auto.create.topics.enable`.
+    pub auto_create_topics: bool,
+    /// `num.partitions`: partitions of a topic that does not say how many.
+    pub partition_count_default: u32,
+    /// `offsets.topic.num.partitions`. Fixed once `__consumer_offsets` exists.
+    pub offsets_partition_count: u32,
+    /// Bounds of consumer groups.
+    pub group: GroupConfig,
+}
+
+/// Bounds of consumer groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupConfig {
+    /// `group.min.session.timeout.ms`.
+    pub session_timeout_min: Duration,
+    /// `group.max.session.timeout.ms`; also the longest rebalance timeout.
+    pub session_timeout_max: Duration,
+    /// `group.initial.rebalance.delay.ms`: how long an empty group waits for more members.
+    pub initial_rebalance_delay: Duration,
+    /// `group.max.size`.
+    pub member_count_max: usize,
+    /// Groups of one coordinator partition.
+    pub group_count_max: usize,
+    /// Bytes of one member's subscription or assignment.
+    pub member_size_bytes_max: usize,
+    /// `offset.metadata.max.bytes`.
+    pub offset_metadata_size_bytes_max: usize,
+}
+
+impl Default for FrontConfig {
+    fn default() -> Self {
+        Self {
+            request_size_bytes_max: 100 << 20,
+            connection_count_max: 20_000,
+            connection_count_per_ip_max: 10_000,
+            in_flight_request_count_max: 64,
+            in_flight_size_bytes_max: 100 << 20,
+            in_flight_size_bytes_total_max: 512 << 20,
+            first_request_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(600),
+            request_timeout: Duration::from_secs(30),
+            write_stall_timeout: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(5),
+            fetch_size_bytes_max: 55 << 20,
+            fetch_session_count_max: 1_000,
+            auto_create_topics: true,
+            partition_count_default: 1,
+            offsets_partition_count: 50,
+            group: GroupConfig::default(),
+        }
+    }
+}
+
+impl Default for GroupConfig {
+    fn default() -> Self {
+        Self {
+            session_timeout_min: Duration::from_secs(6),
+            session_timeout_max: Duration::from_secs(1800),
+            initial_rebalance_delay: Duration::from_millis(500),
+            member_count_max: 10_000,
+            group_count_max: 100_000,
+            member_size_bytes_max: 1 << 20,
+            offset_metadata_size_bytes_max: 4096,
+        }
+    }
+}
+
+impl FrontConfig {
+    /// Checks that the bounds fit each other.
+    ///
+    /// # Panics
+    /// If they don't: the node must not start.
+    pub(super) fn check(&self) {
+        assert!(self.in_flight_size_bytes_max >= self.request_size_bytes_max);
+        assert!(self.in_flight_size_bytes_total_max >= self.request_size_bytes_max);
+        assert!(u32::try_from(self.in_flight_size_bytes_total_max).is_ok());
+        assert!(self.in_flight_request_count_max > 0);
+        assert!(self.partition_count_default > 0 && self.offsets_partition_count > 0);
+        assert!(self.group.session_timeout_min <= self.group.session_timeout_max);
+    }
+}

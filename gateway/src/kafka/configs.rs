@@ -1,0 +1,288 @@
+//! DescribeConfigs, AlterConfigs and IncrementalAlterConfigs.
+//!
+//! Topics can be configured at run time; nodes by their configuration file only, so their configs
+//! are described read-only.
+
+use std::collections::BTreeMap;
+
+use meridian_base::id::TopicId;
+use meridian_consensus::command::{Command, ConfigChange, ConfigResource};
+use meridian_consensus::state::Metadata;
+use meridian_protocol::messages::{
+    AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse,
+    DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse,
+    DescribeConfigsResult, DescribedConfig, DescribedConfigSynonym, IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse, IncrementalAlterableConfig,
+};
+use meridian_protocol::{ErrorCode, Str};
+
+use super::dispatch::Call;
+use super::error::ApiError;
+use super::lookup::TopicKey;
+use super::topic_config::{self, Kind, TopicConfig};
+use super::{Front, lookup};
+
+const RESOURCE_TOPIC: i8 = 2;
+const RESOURCE_BROKER: i8 = 4;
+/// Set for the topic.
+pub(super) const SOURCE_TOPIC: i8 = 1;
+/// Set in the node's configuration file.
+const SOURCE_NODE_FILE: i8 = 4;
+/// Not set.
+pub(super) const SOURCE_DEFAULT: i8 = 5;
+const OPERATION_SET: i8 = 0;
+const OPERATION_DELETE: i8 = 1;
+const OPERATION_APPEND: i8 = 2;
+const OPERATION_SUBTRACT: i8 = 3;
+
+/// Describes configs.
+pub(super) async fn describe(
+    call: Call,
+    request: DescribeConfigsRequest,
+) -> DescribeConfigsResponse {
+    let metadata = call.front.broker.metadata();
+    let describe = |resource: DescribeConfigsResource| {
+        let described = match resource.resource_type {
+            RESOURCE_TOPIC => describe_topic(&metadata, &resource.resource_name),
+            RESOURCE_BROKER => describe_node(&call.front, &resource.resource_name),
+            _ => Err(unknown_resource()),
+        };
+        let wanted = |config: &DescribedConfig| match &resource.configuration_keys {
+            Some(keys) => keys.contains(&config.name),
+            None => true,
+        };
+        let mut result = DescribeConfigsResult {
+            resource_type: resource.resource_type,
+            resource_name: resource.resource_name.clone(),
+            ..Default::default()
+        };
+        match described {
+            Ok(configs) => result.configs = configs.into_iter().filter(wanted).collect(),
+            Err(error) => {
+                call.front.metrics.on_error(error.code);
+                result.error_code = error.code;
+                result.error_message = error.message();
+            }
+        }
+        for config in &mut result.configs {
+            if !request.include_synonyms {
+                config.synonyms.clear();
+            }
+            if !request.include_documentation {
+                config.documentation = None;
+            }
+        }
+        result
+    };
+    let results = request.resources.into_iter().map(describe).collect();
+    DescribeConfigsResponse { results, ..Default::default() }
+}
+
+fn unknown_resource() -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, "only topics (2) and brokers (4) have configs")
+}
+
+fn describe_topic(metadata: &Metadata, name: &Str) -> Result<Vec<DescribedConfig>, ApiError> {
+    let topic = TopicKey::Name(name.clone()).find(metadata)?;
+    let resource = ConfigResource::Topic(topic.id);
+    let describe = |config: &TopicConfig| {
+        let set = metadata.config(&resource, config.name);
+        described(config.name, config_type(config.kind), set, config.default, config.doc)
+    };
+    Ok(topic_config::ALL.iter().map(describe).collect())
+}
+
+fn described(
+    name: &str,
+    config_type: i8,
+    set: Option<&str>,
+    default: &str,
+    doc: &str,
+) -> DescribedConfig {
+    let synonym = |value: &str, source| DescribedConfigSynonym {
+        name: name.into(),
+        value: Some(value.into()),
+        source,
+    };
+    let mut synonyms: Vec<_> = set.map(|value| synonym(value, SOURCE_TOPIC)).into_iter().collect();
+    synonyms.push(synonym(default, SOURCE_DEFAULT));
+    DescribedConfig {
+        name: name.into(),
+        value: Some(set.unwrap_or(default).into()),
+        is_default: set.is_none(),
+        config_source: if set.is_some() { SOURCE_TOPIC } else { SOURCE_DEFAULT },
+        synonyms,
+        config_type,
+        documentation: Some(doc.into()),
+        ..Default::default()
+    }
+}
+
+/// The protocol's number for what a value is.
+fn config_type(kind: Kind) -> i8 {
+    match kind {
+        Kind::Bool => 1,
+        Kind::OneOf(_) | Kind::Text => 2,
+        Kind::Int { .. } => 3,
+        Kind::Long { .. } => 5,
+        Kind::Ratio => 6,
+        Kind::ListOf(_) => 7,
+    }
+}
+
+fn describe_node(front: &Front, name: &Str) -> Result<Vec<DescribedConfig>, ApiError> {
+    let own = lookup::broker_id(front.broker.node()).to_string();
+    if !name.is_empty() && **name != *own {
+        let message = format!("ask broker {name} itself; this is broker {own}");
+        return Err(ApiError::new(ErrorCode::InvalidRequest, message));
+    }
+    let config = &front.config;
+    let values = [
+        ("auto.create.topics.enable", 1, config.auto_create_topics.to_string()),
+        ("broker.id", 3, own),
+        ("connections.max.idle.ms", 5, config.idle_timeout.as_millis().to_string()),
+        ("default.replication.factor", 3, "-1".to_owned()),
+        ("fetch.max.bytes", 3, config.fetch_size_bytes_max.to_string()),
+        ("max.connections", 3, config.connection_count_max.to_string()),
+        ("message.max.bytes", 3, topic_config::MAX_MESSAGE_BYTES_DEFAULT.to_string()),
+        ("num.partitions", 3, config.partition_count_default.to_string()),
+        ("offsets.topic.num.partitions", 3, config.offsets_partition_count.to_string()),
+        ("socket.request.max.bytes", 3, config.request_size_bytes_max.to_string()),
+    ];
+    let describe = |(name, config_type, value): (&str, i8, String)| DescribedConfig {
+        name: name.into(),
+        value: Some(value.into()),
+        read_only: true,
+        config_source: SOURCE_NODE_FILE,
+        config_type,
+        ..Default::default()
+    };
+    Ok(values.into_iter().map(describe).collect())
+}
+
+/// Replaces all configs of topics: what is not in the request goes back to its default.
+pub(super) async fn alter(call: Call, request: AlterConfigsRequest) -> AlterConfigsResponse {
+    let mut responses = Vec::with_capacity(request.resources.len());
+    for resource in request.resources {
+        let sets: Vec<IncrementalAlterableConfig> = resource
+            .configs
+            .into_iter()
+            .map(|config| IncrementalAlterableConfig {
+                name: config.name,
+                config_operation: OPERATION_SET,
+                value: config.value,
+            })
+            .collect();
+        let (kind, name) = (resource.resource_type, resource.resource_name);
+        let plan = plan(&call.front.broker.metadata(), kind, &name, &sets, true);
+        responses.push(apply(&call, kind, name, plan, request.validate_only).await);
+    }
+    AlterConfigsResponse { responses, ..Default::default() }
+}
+
+/// Changes some configs of topics.
+pub(super) async fn alter_some(
+    call: Call,
+    request: IncrementalAlterConfigsRequest,
+) -> IncrementalAlterConfigsResponse {
+    let mut responses = Vec::with_capacity(request.resources.len());
+    for resource in request.resources {
+        let (kind, name) = (resource.resource_type, resource.resource_name);
+        let plan = plan(&call.front.broker.metadata(), kind, &name, &resource.configs, false);
+        responses.push(apply(&call, kind, name, plan, request.validate_only).await);
+    }
+    IncrementalAlterConfigsResponse { responses, ..Default::default() }
+}
+
+async fn apply(
+    call: &Call,
+    resource_type: i8,
+    resource_name: Str,
+    plan: Result<Command, ApiError>,
+    validate_only: bool,
+) -> AlterConfigsResourceResponse {
+    let result = match plan {
+        Ok(command) if !validate_only => match call.front.broker.propose(command).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.into()),
+        },
+        plan => plan.map(drop),
+    };
+    let mut response =
+        AlterConfigsResourceResponse { resource_type, resource_name, ..Default::default() };
+    if let Err(error) = result {
+        call.front.metrics.on_error(error.code);
+        response.error_code = error.code;
+        response.error_message = error.message();
+    }
+    response
+}
+
+fn plan(
+    metadata: &Metadata,
+    resource_type: i8,
+    name: &Str,
+    operations: &[IncrementalAlterableConfig],
+    replace: bool,
+) -> Result<Command, ApiError> {
+    match resource_type {
+        RESOURCE_TOPIC => {}
+        RESOURCE_BROKER => {
+            let message = "configs of nodes are in their configuration file";
+            return Err(ApiError::new(ErrorCode::InvalidRequest, message));
+        }
+        _ => return Err(unknown_resource()),
+    }
+    let topic = TopicKey::Name(name.clone()).find(metadata)?.id;
+    let mut changes = BTreeMap::new();
+    if replace {
+        let resource = ConfigResource::Topic(topic);
+        changes.extend(metadata.configs(&resource).map(|(name, _)| (name.to_owned(), None)));
+    }
+    for operation in operations {
+        let value = resolve(metadata, topic, operation)?;
+        if let Some(value) = &value {
+            topic_config::check(&operation.name, value)
+                .map_err(|message| ApiError::new(ErrorCode::InvalidConfig, message))?;
+        }
+        changes.insert(operation.name.to_string(), value);
+    }
+    let changes = changes.into_iter().map(|(name, value)| ConfigChange { name, value }).collect();
+    Ok(Command::SetConfigs { resource: ConfigResource::Topic(topic), changes })
+}
+
+/// The value that an operation leads to; `None` for the default.
+fn resolve(
+    metadata: &Metadata,
+    topic: TopicId,
+    operation: &IncrementalAlterableConfig,
+) -> Result<Option<String>, ApiError> {
+    let invalid = |message: String| ApiError::new(ErrorCode::InvalidConfig, message);
+    let name: &str = &operation.name;
+    let config =
+        topic_config::find(name).ok_or_else(|| invalid(format!("unknown topic config {name}")))?;
+    let value = operation.value.as_deref();
+    let needed = || value.ok_or_else(|| invalid(format!("null value for {name}")));
+    let is_list = matches!(config.kind, Kind::ListOf(_));
+    match operation.config_operation {
+        OPERATION_SET => Ok(Some(needed()?.to_owned())),
+        OPERATION_DELETE => Ok(None),
+        OPERATION_APPEND | OPERATION_SUBTRACT if is_list => {
+            let value = needed()?;
+            let set = metadata.config(&ConfigResource::Topic(topic), name);
+            let mut items: Vec<&str> = set.unwrap_or(config.default).split(',').collect();
+            items.retain(|item| value.split(',').all(|other| other != *item));
+            if operation.config_operation == OPERATION_APPEND {
+                items.extend(value.split(','));
+            }
+            Ok(Some(items.join(",")))
+        }
+        OPERATION_APPEND | OPERATION_SUBTRACT => {
+            Err(invalid(format!("{name} is not a list; it can only be set or deleted")))
+        }
+        unknown => {
+            let message = format!("unknown config operation {unknown}");
+            Err(ApiError::new(ErrorCode::InvalidRequest, message))
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! From a decoded request to the handler that answers it.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use meridian_base::id::PartitionId;
+use meridian_base::position::Offset;
+use meridian_protocol::messages::{ApiVersion, ApiVersionsResponse};
+use meridian_protocol::{ApiKey, ErrorCode, Request, Response, Str};
+
+use super::{
+    Front, cluster, configs, coordinator, delete_records, fetch, groups, list_offsets, meridian,
+    metadata, offsets, produce, producer_id, topics,
+};
+
+/// The APIs we serve; a client is told of these and no others.
+pub(super) const SERVED: &[ApiKey] = &[
+    ApiKey::Produce,
+    ApiKey::Fetch,
+    ApiKey::ListOffsets,
+    ApiKey::Metadata,
+    ApiKey::OffsetCommit,
+    ApiKey::OffsetFetch,
+    ApiKey::FindCoordinator,
+    ApiKey::JoinGroup,
+    ApiKey::Heartbeat,
+    ApiKey::LeaveGroup,
+    ApiKey::SyncGroup,
+    ApiKey::DescribeGroups,
+    ApiKey::ListGroups,
+    ApiKey::ApiVersions,
+    ApiKey::CreateTopics,
+    ApiKey::DeleteTopics,
+    ApiKey::DeleteRecords,
+    ApiKey::InitProducerId,
+    ApiKey::OffsetForLeaderEpoch,
+    ApiKey::DescribeConfigs,
+    ApiKey::AlterConfigs,
+    ApiKey::DescribeLogDirs,
+    ApiKey::CreatePartitions,
+    ApiKey::DeleteGroups,
+    ApiKey::IncrementalAlterConfigs,
+    ApiKey::OffsetDelete,
+    ApiKey::DescribeCluster,
+    ApiKey::DescribeTopicPartitions,
+    ApiKey::MeridianAdmin,
+];
+
+/// Whoever is at the other end of a connection.
+#[derive(Debug)]
+pub(super) struct Client {
+    /// Its address.
+    pub(super) peer: SocketAddr,
+    /// Where this connection was sent to a nearer reader: see [`fetch`].
+    pub(super) redirects: Mutex<HashMap<PartitionId, Redirect>>,
+}
+
+/// A partition whose consumer was sent to a nearer reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Redirect {
+    /// Where it was to read.
+    pub(super) offset: Offset,
+    /// It came back without having read anything: it is served here from now on.
+    pub(super) stays: bool,
+}
+
+impl Client {
+    pub(super) fn new(peer: SocketAddr) -> Self {
+        Self { peer, redirects: Mutex::default() }
+    }
+}
+
+/// What a handler knows about the request besides its body.
+#[derive(Clone)]
+pub(super) struct Call {
+    pub(super) front: Arc<Front>,
+    pub(super) client: Arc<Client>,
+    /// What the client calls itself.
+    pub(super) client_id: Option<Str>,
+    pub(super) version: i16,
+}
+
+/// An answer, or the way to it. A future is polled when the answer's turn has come.
+pub(super) enum Reply {
+    /// It is there.
+    Now(Response),
+    /// It takes time.
+    Later(Pin<Box<dyn Future<Output = Response> + Send>>),
+    /// The client wants none.
+    None,
+    /// The client wants none but must learn of an error: close the connection.
+    Close(ErrorCode),
+}
+
+fn later<R>(answer: impl Future<Output = R> + Send + 'static) -> Reply
+where
+    R: Into<Response>,
+{
+    Reply::Later(Box::pin(async move { answer.await.into() }))
+}
+
+/// Starts a request.
+pub(super) fn start(call: Call, request: Request) -> Reply {
+    match request {
+        Request::Produce(request) => produce::start(&call, request),
+        Request::Fetch(request) => later(fetch::fetch(call, request)),
+        Request::ListOffsets(request) => later(list_offsets::list_offsets(call, request)),
+        Request::Metadata(request) => later(metadata::metadata(call, request)),
+        Request::OffsetCommit(request) => later(offsets::commit(call, request)),
+        Request::OffsetFetch(request) => later(offsets::fetch(call, request)),
+        Request::FindCoordinator(request) => later(coordinator::find(call, request)),
+        Request::JoinGroup(request) => later(groups::join(call, request)),
+        Request::Heartbeat(request) => later(groups::heartbeat(call, request)),
+        Request::LeaveGroup(request) => later(groups::leave(call, request)),
+        Request::SyncGroup(request) => later(groups::sync(call, request)),
+        Request::DescribeGroups(request) => later(groups::describe(call, request)),
+        Request::ListGroups(request) => later(groups::list(call, request)),
+        Request::ApiVersions(_) => Reply::Now(api_versions().into()),
+        Request::CreateTopics(request) => later(topics::create(call, request)),
+        Request::DeleteTopics(request) => later(topics::delete(call, request)),
+        Request::DeleteRecords(request) => later(delete_records::delete_records(call, request)),
+        Request::InitProducerId(request) => later(producer_id::init(call, request)),
+        Request::OffsetForLeaderEpoch(request) => later(list_offsets::epoch_ends(call, request)),
+        Request::DescribeConfigs(request) => later(configs::describe(call, request)),
+        Request::AlterConfigs(request) => later(configs::alter(call, request)),
+        Request::DescribeLogDirs(request) => later(cluster::log_dirs(call, request)),
+        Request::CreatePartitions(request) => later(topics::create_partitions(call, request)),
+        Request::DeleteGroups(request) => later(offsets::delete_groups(call, request)),
+        Request::IncrementalAlterConfigs(request) => later(configs::alter_some(call, request)),
+        Request::OffsetDelete(request) => later(offsets::delete(call, request)),
+        Request::DescribeCluster(request) => later(cluster::describe(call, request)),
+        Request::DescribeTopicPartitions(request) => {
+            later(metadata::describe_partitions(call, request))
+        }
+        Request::MeridianAdmin(request) => later(meridian::call(call, request)),
+        // Not in SERVED, so no such request is started.
+        Request::AddPartitionsToTxn(_)
+        | Request::AddOffsetsToTxn(_)
+        | Request::EndTxn(_)
+        | Request::WriteTxnMarkers(_)
+        | Request::TxnOffsetCommit(_)
+        | Request::DescribeProducers(_)
+        | Request::DescribeTransactions(_)
+        | Request::ListTransactions(_)
+        | Request::ConsumerGroupHeartbeat(_)
+        | Request::ConsumerGroupDescribe(_) => Reply::Close(ErrorCode::UnsupportedVersion),
+    }
+}
+
+/// What we speak.
+pub(super) fn api_versions() -> ApiVersionsResponse {
+    ApiVersionsResponse { api_keys: ApiVersion::advertise(SERVED), ..Default::default() }
+}

@@ -1,0 +1,156 @@
+//! The one place where our errors become Kafka's codes.
+
+use meridian_consensus::error::Refusal;
+use meridian_protocol::records::BatchError;
+use meridian_protocol::{ErrorCode, Str};
+use meridian_storage::leader::PutError;
+
+use crate::broker::ProposeError;
+use crate::group::GroupError;
+use crate::log::FetchError;
+use crate::partition::ProduceError;
+use crate::producer::SequenceError;
+
+/// An error as a client is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ApiError {
+    pub(super) code: ErrorCode,
+    pub(super) message: Option<String>,
+}
+
+impl ApiError {
+    pub(super) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: Some(message.into()) }
+    }
+
+    /// The message as a response holds it.
+    pub(super) fn message(&self) -> Option<Str> {
+        self.message.as_deref().map(Str::from)
+    }
+}
+
+impl From<ErrorCode> for ApiError {
+    fn from(code: ErrorCode) -> Self {
+        Self { code, message: None }
+    }
+}
+
+impl From<ProposeError> for ApiError {
+    fn from(error: ProposeError) -> Self {
+        Self::new(of_propose(&error), error.to_string())
+    }
+}
+
+/// Why a command was not decided.
+pub(super) fn of_propose(error: &ProposeError) -> ErrorCode {
+    match error {
+        ProposeError::Refused(refusal) => of_refusal(refusal),
+        ProposeError::TimedOut => ErrorCode::RequestTimedOut,
+        ProposeError::ShuttingDown => ErrorCode::BrokerNotAvailable,
+    }
+}
+
+fn of_refusal(refusal: &Refusal) -> ErrorCode {
+    match refusal {
+        Refusal::NotBootstrapped | Refusal::NotEnoughNodes | Refusal::GroupAtRisk => {
+            ErrorCode::CoordinatorNotAvailable
+        }
+        Refusal::TopicExists | Refusal::AlreadyBootstrapped => ErrorCode::TopicAlreadyExists,
+        Refusal::TopicCollides(_) | Refusal::InvalidTopicName => ErrorCode::InvalidTopicException,
+        Refusal::UnknownTopic(_) => ErrorCode::UnknownTopicOrPartition,
+        Refusal::InvalidPartitions { .. } | Refusal::StalePartitionCount { .. } => {
+            ErrorCode::InvalidPartitions
+        }
+        Refusal::TooLarge { .. } => ErrorCode::PolicyViolation,
+        Refusal::UnknownNode(_) | Refusal::MissingRole { .. } | Refusal::UnsuitableNode(_) => {
+            ErrorCode::BrokerNotAvailable
+        }
+        Refusal::StaleRow { .. }
+        | Refusal::StaleNode { .. }
+        | Refusal::StaleSlot
+        | Refusal::UnknownGroup(_)
+        | Refusal::NodeInUse(_)
+        | Refusal::UnsupportedFeatureLevel { .. }
+        | Refusal::FeatureLevelSinks { .. } => ErrorCode::InvalidRequest,
+        Refusal::ProducerIdsExhausted => ErrorCode::UnknownServerError,
+    }
+}
+
+/// Why a batch was not appended.
+pub(super) fn of_produce(error: &ProduceError) -> ErrorCode {
+    match error {
+        ProduceError::Put(PutError::Lost | PutError::NotServing) | ProduceError::InDoubt => {
+            ErrorCode::NotLeaderOrFollower
+        }
+        // A code that every client retries, and none takes for lost records.
+        ProduceError::Put(PutError::Busy) => ErrorCode::RequestTimedOut,
+        ProduceError::Put(PutError::NotEnoughDatacenters) => ErrorCode::NotEnoughReplicas,
+        ProduceError::Sequence(SequenceError::OldEpoch { .. }) => ErrorCode::InvalidProducerEpoch,
+        ProduceError::Sequence(SequenceError::OutOfOrder { .. }) => {
+            ErrorCode::OutOfOrderSequenceNumber
+        }
+        ProduceError::Sequence(SequenceError::UnknownProducer { .. }) => {
+            ErrorCode::UnknownProducerId
+        }
+        ProduceError::OutOfRange(_) => ErrorCode::OffsetOutOfRange,
+    }
+}
+
+/// Why nothing was read.
+pub(super) fn of_fetch(error: &FetchError) -> ErrorCode {
+    match error {
+        FetchError::OutOfRange { .. } => ErrorCode::OffsetOutOfRange,
+        FetchError::NotLeader => ErrorCode::NotLeaderOrFollower,
+        FetchError::Unavailable => ErrorCode::KafkaStorageError,
+    }
+}
+
+/// Why a produced batch cannot be taken.
+pub(super) fn of_batch(error: &BatchError) -> ErrorCode {
+    match error {
+        BatchError::Truncated { .. }
+        | BatchError::Length { .. }
+        | BatchError::Checksum { .. }
+        | BatchError::LeftOver(_)
+        | BatchError::Record(_)
+        | BatchError::Compressed { .. } => ErrorCode::CorruptMessage,
+        BatchError::OldFormat { .. } | BatchError::UnknownFormat { .. } => {
+            ErrorCode::UnsupportedForMessageFormat
+        }
+        BatchError::UnknownCompression(_) | BatchError::CompressionUnsupported(_) => {
+            ErrorCode::UnsupportedCompressionType
+        }
+        BatchError::Count { .. }
+        | BatchError::Control
+        | BatchError::Producer { .. }
+        | BatchError::Empty
+        | BatchError::MoreThanOne => ErrorCode::InvalidRecord,
+        BatchError::TooLarge { .. } => ErrorCode::MessageTooLarge,
+    }
+}
+
+/// Why a group turned a member away.
+pub(super) fn of_group(error: &GroupError) -> ErrorCode {
+    match error {
+        GroupError::UnknownMember => ErrorCode::UnknownMemberId,
+        GroupError::MemberIdRequired { .. } => ErrorCode::MemberIdRequired,
+        GroupError::FencedInstance => ErrorCode::FencedInstanceId,
+        GroupError::IllegalGeneration => ErrorCode::IllegalGeneration,
+        GroupError::RebalanceInProgress => ErrorCode::RebalanceInProgress,
+        GroupError::InconsistentProtocol => ErrorCode::InconsistentGroupProtocol,
+        GroupError::TooManyMembers => ErrorCode::GroupMaxSizeReached,
+    }
+}
+
+/// Why the coordinator could not make a record of a group durable.
+pub(super) fn of_commit(error: &ProduceError) -> ErrorCode {
+    match error {
+        ProduceError::Put(PutError::Lost | PutError::NotServing) | ProduceError::InDoubt => {
+            ErrorCode::NotCoordinator
+        }
+        ProduceError::Put(PutError::Busy | PutError::NotEnoughDatacenters) => {
+            ErrorCode::CoordinatorNotAvailable
+        }
+        ProduceError::Sequence(_) | ProduceError::OutOfRange(_) => ErrorCode::UnknownServerError,
+    }
+}

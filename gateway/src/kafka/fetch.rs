@@ -1,0 +1,118 @@
+//! Fetch: reading record batches.
+//!
+//! A request is read at once; if that gives less than `min_bytes`, it waits for the logs to ring a
+//! bell, never by polling, and reads again. Records are passed on as they are stored.
+//!
+//! A consumer that says where it is (`client.rack`, a datacenter here) is sent to the reader in its
+//! own datacenter (KIP-392). If it comes back from there without having read anything, the leader
+//! serves it for the rest of the connection: two nodes that disagree must not play ping-pong.
+
+mod read;
+mod session;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use meridian_base::id::PartitionId;
+use meridian_protocol::ErrorCode;
+use meridian_protocol::messages::{FetchRequest, FetchResponse, FetchTopicResponse};
+use tokio::sync::Notify;
+
+use self::read::{Answer, Reader};
+pub(super) use self::session::Sessions;
+use self::session::{Opened, Target};
+use super::dispatch::Call;
+use super::lookup;
+
+/// From this version on topics are named by id.
+const IDS_FROM_VERSION: i16 = 13;
+/// From this version on endpoints of leaders are told.
+const ENDPOINTS_FROM_VERSION: i16 = 16;
+
+/// Answers a Fetch request.
+pub(super) async fn fetch(call: Call, request: FetchRequest) -> FetchResponse {
+    // A stranger must not be taken for a replica, whatever it says (CVE-2018-1288): `replica_id`
+    // is not looked at.
+    let opened = match call.front.sessions.open(&call.front, &request, call.version) {
+        Ok(opened) => opened,
+        Err(error_code) => {
+            call.front.metrics.on_error(error_code);
+            return FetchResponse { error_code, ..Default::default() };
+        }
+    };
+    let answers = read(&call, &request, &opened.targets).await;
+    respond(&call, opened, answers)
+}
+
+async fn read(call: &Call, request: &FetchRequest, targets: &[Target]) -> Vec<Answer> {
+    let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
+    let bytes_min = usize::try_from(request.min_bytes).unwrap_or(0);
+    let bytes_max = usize::try_from(request.max_bytes).unwrap_or(0);
+    let reader = Reader {
+        call,
+        rack: &request.rack_id,
+        bytes_max: bytes_max.min(call.front.config.fetch_size_bytes_max),
+    };
+    let bell = Arc::new(Notify::new());
+    let mut time_is_up = std::pin::pin!(tokio::time::sleep(wait));
+    let mut waiting = !wait.is_zero() && bytes_min > 0;
+    loop {
+        if waiting {
+            // Rung between this and the end of the read, the bell is heard below.
+            reader.register(targets, &bell);
+        }
+        let round = reader.read(targets, !waiting).await;
+        if !waiting || round.size_bytes >= bytes_min || round.is_urgent {
+            return round.answers;
+        }
+        tokio::select! {
+            () = bell.notified() => {}
+            () = &mut time_is_up => waiting = false,
+        }
+    }
+}
+
+fn respond(call: &Call, opened: Opened, answers: Vec<Answer>) -> FetchResponse {
+    let mut response = FetchResponse { session_id: opened.session_id, ..Default::default() };
+    let kept = call.front.sessions.keep(&opened, &answers);
+    let metadata = call.front.broker.metadata();
+    for ((target, mut answer), kept) in opened.targets.into_iter().zip(answers).zip(kept) {
+        if !kept {
+            continue;
+        }
+        let code = answer.response.error_code;
+        if !code.is_none() {
+            call.front.metrics.on_error(code);
+        }
+        if code == ErrorCode::NotLeaderOrFollower {
+            let partition = answer.partition.and_then(|id: PartitionId| metadata.partition(id));
+            if let Some(partition) = partition {
+                answer.response.current_leader = lookup::current_leader(partition);
+                if call.version >= ENDPOINTS_FROM_VERSION {
+                    let endpoints = &mut response.node_endpoints;
+                    lookup::add_endpoint(&metadata, partition.leader, endpoints);
+                }
+            }
+        }
+        call.front.metrics.on_fetched(answer.size_bytes);
+        let (topic, topic_id) = target.topic.into_parts();
+        let is_same = |last: &FetchTopicResponse| last.topic == topic && last.topic_id == topic_id;
+        match response.responses.last_mut().filter(|last| is_same(last)) {
+            Some(last) => last.partitions.push(answer.response),
+            None => response.responses.push(FetchTopicResponse {
+                topic,
+                topic_id,
+                partitions: vec![answer.response],
+            }),
+        }
+    }
+    response
+}
+
+/// Whether requests of this version name topics by id.
+fn names_by_id(version: i16) -> bool {
+    version >= IDS_FROM_VERSION
+}
+
+/// The session id of those who have none.
+const NO_SESSION: i32 = 0;

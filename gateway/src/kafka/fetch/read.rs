@@ -1,0 +1,243 @@
+//! Reading what one request asks for, once.
+
+use std::sync::Arc;
+
+use meridian_base::id::PartitionId;
+use meridian_base::position::{LeaderEpoch, Offset};
+use meridian_consensus::state::Metadata;
+use meridian_protocol::messages::{DivergingEpoch, FetchPartitionResponse};
+use meridian_protocol::{ErrorCode, Records};
+use tokio::sync::Notify;
+
+use super::session::Target;
+use crate::kafka::dispatch::{Call, Redirect};
+use crate::kafka::list_offsets::check_epoch;
+use crate::kafka::{error, lock, lookup};
+use crate::log::{FetchError, Fetched, FollowerLog, PartitionLog};
+
+/// Partitions whose redirects a connection remembers.
+const REDIRECT_COUNT_MAX: usize = 10_000;
+
+/// What there is to say of one partition.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) response: FetchPartitionResponse,
+    pub(super) partition: Option<PartitionId>,
+    pub(super) size_bytes: usize,
+}
+
+/// What one reading of all partitions gave.
+pub(super) struct Round {
+    pub(super) answers: Vec<Answer>,
+    pub(super) size_bytes: usize,
+    /// Something must be said at once: an error, or where else to read.
+    pub(super) is_urgent: bool,
+}
+
+/// A log to read from.
+enum Source {
+    Leader(Arc<PartitionLog>),
+    Follower(Arc<FollowerLog>),
+}
+
+impl Source {
+    /// The epoch and the end of what can be read; `None` before the leader has told this node.
+    fn position(&self) -> Option<(LeaderEpoch, Offset)> {
+        match self {
+            Self::Leader(log) => Some((log.leader_epoch(), log.high_watermark())),
+            Self::Follower(log) => Some((log.leader_epoch()?, log.high_watermark()?)),
+        }
+    }
+
+    async fn fetch(&self, from: Offset, bytes_max: usize) -> Result<Fetched, FetchError> {
+        match self {
+            Self::Leader(log) => log.fetch(from, bytes_max).await,
+            Self::Follower(log) => log.fetch(from, bytes_max).await,
+        }
+    }
+
+    fn notify_on_progress(&self, bell: &Arc<Notify>) {
+        match self {
+            Self::Leader(log) => log.notify_on_progress(bell),
+            Self::Follower(log) => log.notify_on_progress(bell),
+        }
+    }
+}
+
+/// Reads partitions for one request.
+pub(super) struct Reader<'a> {
+    pub(super) call: &'a Call,
+    pub(super) rack: &'a str,
+    pub(super) bytes_max: usize,
+}
+
+impl Reader<'_> {
+    /// Asks all logs that are read here to ring `bell`.
+    pub(super) fn register(&self, targets: &[Target], bell: &Arc<Notify>) {
+        let found: Vec<PartitionId> = {
+            let metadata = self.call.front.broker.metadata();
+            targets.iter().filter_map(|target| find(&metadata, target).ok()).collect()
+        };
+        for partition in found {
+            if let Ok(source) = self.source(partition) {
+                source.notify_on_progress(bell);
+            }
+        }
+    }
+
+    /// Reads all partitions. `is_last` says that there will be no other round.
+    pub(super) async fn read(&self, targets: &[Target], is_last: bool) -> Round {
+        let found: Vec<Result<(PartitionId, Option<i32>), ErrorCode>> = {
+            let metadata = self.call.front.broker.metadata();
+            let find = |target: &Target| {
+                let partition = find(&metadata, target)?;
+                Ok((partition, self.reader_elsewhere(&metadata, partition, target.offset)))
+            };
+            targets.iter().map(find).collect()
+        };
+        let mut round =
+            Round { answers: Vec::with_capacity(targets.len()), size_bytes: 0, is_urgent: false };
+        for (target, found) in targets.iter().zip(found) {
+            let room = self.bytes_max.saturating_sub(round.size_bytes);
+            // One batch is given even if it is too large, or the consumer would never get past it.
+            let limit = if round.size_bytes == 0 { room.max(1) } else { room };
+            let answer = match found {
+                Ok((partition, None)) => self.read_one(partition, target, limit, is_last).await,
+                Ok((partition, Some(reader))) => elsewhere(partition, target, reader),
+                Err(code) => failed(None, target, code),
+            };
+            round.size_bytes += answer.size_bytes;
+            round.is_urgent |= !answer.response.error_code.is_none()
+                || answer.response.preferred_read_replica != -1
+                || answer.response.diverging_epoch.epoch != -1;
+            round.answers.push(answer);
+        }
+        round
+    }
+
+    fn source(&self, partition: PartitionId) -> Result<Source, ErrorCode> {
+        let broker = &self.call.front.broker;
+        let led = broker.led(partition).map(Source::Leader);
+        led.or_else(|| broker.followed(partition).map(Source::Follower))
+            .ok_or(ErrorCode::NotLeaderOrFollower)
+    }
+
+    async fn read_one(
+        &self,
+        partition: PartitionId,
+        target: &Target,
+        bytes_max: usize,
+        is_last: bool,
+    ) -> Answer {
+        match self.try_read(partition, target, bytes_max, is_last).await {
+            Ok(answer) => answer,
+            Err(code) => failed(Some(partition), target, code),
+        }
+    }
+
+    async fn try_read(
+        &self,
+        partition: PartitionId,
+        target: &Target,
+        bytes_max: usize,
+        is_last: bool,
+    ) -> Result<Answer, ErrorCode> {
+        let source = self.source(partition)?;
+        let Some((epoch, high_watermark)) = source.position() else {
+            // The leader will tell this node in a moment; the wait of the request covers it.
+            return if is_last {
+                Err(ErrorCode::ReplicaNotAvailable)
+            } else {
+                Ok(empty(partition, target))
+            };
+        };
+        check_epoch(target.leader_epoch, epoch)?;
+        if let Some(diverging) = diverging(&source, target) {
+            let mut answer = empty(partition, target);
+            answer.response.high_watermark = high_watermark.get();
+            answer.response.diverging_epoch = diverging;
+            return Ok(answer);
+        }
+        if bytes_max == 0 {
+            return Ok(empty(partition, target));
+        }
+        let fetched = source.fetch(target.offset, bytes_max.min(target.bytes_max)).await;
+        let fetched = fetched.map_err(|cause| error::of_fetch(&cause))?;
+        let records: Records = fetched.records.into_iter().collect();
+        let size_bytes = records.size_bytes();
+        let response = FetchPartitionResponse {
+            partition_index: target.index,
+            high_watermark: fetched.high_watermark.get(),
+            last_stable_offset: fetched.last_stable_offset.get(),
+            log_start_offset: fetched.log_start_offset.get(),
+            records: Some(records),
+            ..Default::default()
+        };
+        Ok(Answer { response, partition: Some(partition), size_bytes })
+    }
+
+    /// The replica in the client's datacenter, if this node leads the partition and the client is
+    /// to read there.
+    fn reader_elsewhere(
+        &self,
+        metadata: &Metadata,
+        partition: PartitionId,
+        offset: Offset,
+    ) -> Option<i32> {
+        let known = metadata.partition(partition)?;
+        if self.rack.is_empty() || known.leader != self.call.front.broker.node() {
+            return None;
+        }
+        let reader = lookup::reader_in(metadata, known, self.rack)?;
+        let mut redirects = lock(&self.call.client.redirects);
+        let last = redirects.get(&partition).copied();
+        let stays = last.is_some_and(|last| last.stays || last.offset == offset);
+        if last.is_some() || redirects.len() < REDIRECT_COUNT_MAX {
+            redirects.insert(partition, Redirect { offset, stays });
+            return (!stays).then_some(lookup::broker_id(reader));
+        }
+        None
+    }
+}
+
+fn find(metadata: &Metadata, target: &Target) -> Result<PartitionId, ErrorCode> {
+    let topic = target.topic.find(metadata)?;
+    Ok(lookup::partition(metadata, topic, target.index)?.0)
+}
+
+/// Where a consumer's log and ours part, if its last epoch ended earlier than it thinks (KIP-595).
+fn diverging(source: &Source, target: &Target) -> Option<DivergingEpoch> {
+    let Source::Leader(log) = source else { return None };
+    if target.last_fetched_epoch < 0 {
+        return None;
+    }
+    let last_fetched = LeaderEpoch::new(target.last_fetched_epoch);
+    let (epoch, end) = log.end_of_epoch(last_fetched)?;
+    let diverges = epoch < last_fetched || end < target.offset;
+    diverges.then_some(DivergingEpoch { epoch: epoch.get(), end_offset: end.get() })
+}
+
+fn empty(partition: PartitionId, target: &Target) -> Answer {
+    let response = FetchPartitionResponse {
+        partition_index: target.index,
+        high_watermark: -1,
+        ..Default::default()
+    };
+    Answer { response, partition: Some(partition), size_bytes: 0 }
+}
+
+fn elsewhere(partition: PartitionId, target: &Target, reader: i32) -> Answer {
+    let mut answer = empty(partition, target);
+    answer.response.preferred_read_replica = reader;
+    answer
+}
+
+fn failed(partition: Option<PartitionId>, target: &Target, error_code: ErrorCode) -> Answer {
+    let response = FetchPartitionResponse {
+        partition_index: target.index,
+        error_code,
+        high_watermark: -1,
+        ..Default::default()
+    };
+    Answer { response, partition, size_bytes: 0 }
+}

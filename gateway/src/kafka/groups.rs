@@ -1,0 +1,346 @@
+//! JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and describing groups.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use meridian_protocol::messages::{
+    AUTHORIZED_OPERATIONS_OMITTED, DescribeGroupsRequest, DescribeGroupsResponse, DescribedGroup,
+    DescribedGroupMember, HeartbeatRequest, HeartbeatResponse, JoinGroupMember, JoinGroupRequest,
+    JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, LeavingMember, LeavingMemberResponse,
+    ListGroupsRequest, ListGroupsResponse, ListedGroup, SyncGroupRequest, SyncGroupResponse,
+};
+use meridian_protocol::{ErrorCode, Str};
+use tokio::sync::oneshot;
+
+use super::coordinator::{Coordinator, GroupEntry, Told, deliver};
+use super::dispatch::Call;
+use super::error;
+use crate::group::{Caller, GroupError, Join, Joined, Sync};
+
+/// From this version on a member without id is given one first (KIP-394).
+const MEMBER_ID_FROM_VERSION: i16 = 4;
+/// From this version on a leader can be told not to assign (KIP-814).
+const SKIP_ASSIGNMENT_FROM_VERSION: i16 = 9;
+/// From this version on several members can leave at once.
+const LEAVE_BATCH_FROM_VERSION: i16 = 3;
+/// From this version on group states are told apart.
+const GROUP_ID_NOT_FOUND_FROM_VERSION: i16 = 6;
+/// Bits of every operation on a group.
+const GROUP_OPERATIONS: i32 = 0b1_0100_1000;
+/// Bytes of a client's name kept for operators.
+const CLIENT_ID_BYTES_MAX: usize = 256;
+const GROUP_TYPE: &str = "classic";
+const DEAD: &str = "Dead";
+
+/// What came of a join or sync that has to be told with a member id.
+enum JoinError {
+    Code(ErrorCode),
+    Group(GroupError),
+}
+
+/// Takes a member into its group; answers when the rebalance is through.
+pub(super) async fn join(call: Call, request: JoinGroupRequest) -> JoinGroupResponse {
+    match try_join(&call, &request).await {
+        Ok(joined) => JoinGroupResponse {
+            generation_id: joined.generation,
+            protocol_type: Some(request.protocol_type),
+            protocol_name: Some(joined.protocol.into()),
+            leader: joined.leader.into(),
+            skip_assignment: joined.skip_assignment,
+            member_id: joined.member_id.into(),
+            members: joined
+                .members
+                .into_iter()
+                .map(|(member_id, instance_id, metadata)| JoinGroupMember {
+                    member_id: member_id.into(),
+                    group_instance_id: instance_id.map(Str::from),
+                    metadata,
+                })
+                .collect(),
+            ..Default::default()
+        },
+        Err(failure) => {
+            let (error_code, member_id) = match failure {
+                JoinError::Code(code) => (code, request.member_id),
+                JoinError::Group(GroupError::MemberIdRequired { member_id }) => {
+                    (ErrorCode::MemberIdRequired, member_id.into())
+                }
+                JoinError::Group(error) => (error::of_group(&error), request.member_id),
+            };
+            call.front.metrics.on_error(error_code);
+            JoinGroupResponse { error_code, member_id, ..Default::default() }
+        }
+    }
+}
+
+async fn try_join(call: &Call, request: &JoinGroupRequest) -> Result<Joined, JoinError> {
+    let join = join_of(call, request).map_err(JoinError::Code)?;
+    let coordinator = call.front.coordinator_of(&request.group_id).map_err(JoinError::Code)?;
+    let (waiter, answer) = oneshot::channel();
+    let mut out = Vec::new();
+    {
+        let mut groups = coordinator.groups();
+        let entry = groups.entry(&call.front, &request.group_id).map_err(JoinError::Code)?;
+        entry.group.join(call.front.now(), join, waiter, &mut out);
+    }
+    deliver(out);
+    drop(coordinator);
+    match answer.await {
+        Ok(Told::Joined(result)) => result.map_err(JoinError::Group),
+        Ok(Told::Synced(_)) | Err(_) => Err(JoinError::Code(ErrorCode::NotCoordinator)),
+    }
+}
+
+/// What a request says, in memory of its own: members outlive requests.
+fn join_of(call: &Call, request: &JoinGroupRequest) -> Result<Join, ErrorCode> {
+    let config = &call.front.config.group;
+    let session_timeout = millis(request.session_timeout_ms);
+    if !(config.session_timeout_min..=config.session_timeout_max).contains(&session_timeout) {
+        return Err(ErrorCode::InvalidSessionTimeout);
+    }
+    let rebalance_timeout = match request.rebalance_timeout_ms {
+        -1 => session_timeout,
+        ms => millis(ms).min(config.session_timeout_max),
+    };
+    let size = |(name, metadata): (&Str, &Bytes)| name.len() + metadata.len();
+    let size_bytes: usize =
+        request.protocols.iter().map(|protocol| size((&protocol.name, &protocol.metadata))).sum();
+    if size_bytes > config.member_size_bytes_max {
+        return Err(ErrorCode::InvalidRequest);
+    }
+    let client_id = call.client_id.as_deref().unwrap_or_default();
+    let client_id: String = client_id.chars().take(CLIENT_ID_BYTES_MAX / 4).collect();
+    let instance_id = request.group_instance_id.as_ref().map(Str::to_string);
+    let name = instance_id.as_deref().unwrap_or(&client_id);
+    let new_member_id = format!("{name}-{:032x}", call.front.random_u128());
+    Ok(Join {
+        member_id: Some(request.member_id.to_string()).filter(|id| !id.is_empty()),
+        new_member_id,
+        requires_member_id: call.version >= MEMBER_ID_FROM_VERSION,
+        instance_id,
+        client_id,
+        client_host: format!("/{}", call.client.peer.ip()),
+        session_timeout,
+        rebalance_timeout,
+        protocol_type: request.protocol_type.to_string(),
+        protocols: request
+            .protocols
+            .iter()
+            .map(|protocol| (protocol.name.to_string(), Bytes::copy_from_slice(&protocol.metadata)))
+            .collect(),
+        can_skip_assignment: call.version >= SKIP_ASSIGNMENT_FROM_VERSION,
+    })
+}
+
+fn millis(ms: i32) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}
+
+/// Gives a member its assignment; answers when the leader has brought it.
+pub(super) async fn sync(call: Call, request: SyncGroupRequest) -> SyncGroupResponse {
+    let (protocol_type, protocol_name) =
+        (request.protocol_type.clone(), request.protocol_name.clone());
+    match try_sync(&call, request).await {
+        Ok(assignment) => {
+            SyncGroupResponse { protocol_type, protocol_name, assignment, ..Default::default() }
+        }
+        Err(error_code) => {
+            call.front.metrics.on_error(error_code);
+            SyncGroupResponse { error_code, ..Default::default() }
+        }
+    }
+}
+
+async fn try_sync(call: &Call, request: SyncGroupRequest) -> Result<Bytes, ErrorCode> {
+    let size_bytes_max = call.front.config.group.member_size_bytes_max;
+    if request.assignments.iter().any(|it| it.assignment.len() > size_bytes_max) {
+        return Err(ErrorCode::InvalidRequest);
+    }
+    let coordinator = call.front.coordinator_of(&request.group_id)?;
+    let sync = Sync {
+        caller: caller(&request.member_id, &request.group_instance_id, request.generation_id),
+        protocol_type: request.protocol_type.map(|it| it.to_string()),
+        protocol: request.protocol_name.map(|it| it.to_string()),
+        assignments: request
+            .assignments
+            .iter()
+            .map(|it| (it.member_id.to_string(), Bytes::copy_from_slice(&it.assignment)))
+            .collect(),
+    };
+    let (waiter, answer) = oneshot::channel();
+    let mut out = Vec::new();
+    with_group(&coordinator, &request.group_id, |entry| {
+        entry.group.sync(call.front.now(), sync, waiter, &mut out);
+        Ok(())
+    })?;
+    deliver(out);
+    drop(coordinator);
+    match answer.await {
+        Ok(Told::Synced(result)) => result.map_err(|error| error::of_group(&error)),
+        Ok(Told::Joined(_)) | Err(_) => Err(ErrorCode::NotCoordinator),
+    }
+}
+
+pub(super) fn caller(member_id: &Str, instance_id: &Option<Str>, generation: i32) -> Caller {
+    Caller {
+        member_id: member_id.to_string(),
+        instance_id: instance_id.as_ref().map(Str::to_string),
+        generation,
+    }
+}
+
+fn with_group<R>(
+    coordinator: &Coordinator,
+    id: &str,
+    act: impl FnOnce(&mut GroupEntry) -> Result<R, GroupError>,
+) -> Result<R, ErrorCode> {
+    let mut groups = coordinator.groups();
+    let entry = groups.by_id.get_mut(id).ok_or(ErrorCode::UnknownMemberId)?;
+    act(entry).map_err(|error| error::of_group(&error))
+}
+
+/// Hears that a member is alive.
+pub(super) async fn heartbeat(call: Call, request: HeartbeatRequest) -> HeartbeatResponse {
+    let caller = caller(&request.member_id, &request.group_instance_id, request.generation_id);
+    let now = call.front.now();
+    let result = call.front.coordinator_of(&request.group_id).and_then(|coordinator| {
+        with_group(&coordinator, &request.group_id, |entry| entry.group.heartbeat(now, &caller))
+    });
+    let error_code = told(&call, result);
+    HeartbeatResponse { error_code, ..Default::default() }
+}
+
+fn told(call: &Call, result: Result<(), ErrorCode>) -> ErrorCode {
+    match result {
+        Ok(()) => ErrorCode::None,
+        Err(code) => {
+            call.front.metrics.on_error(code);
+            code
+        }
+    }
+}
+
+/// Removes members.
+pub(super) async fn leave(call: Call, request: LeaveGroupRequest) -> LeaveGroupResponse {
+    let is_batched = call.version >= LEAVE_BATCH_FROM_VERSION;
+    let leaving = if is_batched {
+        request.members
+    } else {
+        vec![LeavingMember { member_id: request.member_id, ..Default::default() }]
+    };
+    let coordinator = match call.front.coordinator_of(&request.group_id) {
+        Ok(coordinator) => coordinator,
+        Err(code) => {
+            let error_code = told(&call, Err(code));
+            return LeaveGroupResponse { error_code, ..Default::default() };
+        }
+    };
+    let mut out = Vec::new();
+    let now = call.front.now();
+    let members: Vec<LeavingMemberResponse> = leaving
+        .into_iter()
+        .map(|member| {
+            let instance_id = member.group_instance_id.as_deref();
+            let result = with_group(&coordinator, &request.group_id, |entry| {
+                entry.group.leave(now, &member.member_id, instance_id, &mut out)
+            });
+            LeavingMemberResponse {
+                error_code: told(&call, result.map(drop)),
+                member_id: member.member_id,
+                group_instance_id: member.group_instance_id,
+            }
+        })
+        .collect();
+    deliver(out);
+    if is_batched {
+        return LeaveGroupResponse { members, ..Default::default() };
+    }
+    let error_code = members.first().map_or(ErrorCode::None, |member| member.error_code);
+    LeaveGroupResponse { error_code, ..Default::default() }
+}
+
+/// Lists the groups of this node.
+pub(super) async fn list(call: Call, request: ListGroupsRequest) -> ListGroupsResponse {
+    let coordinators = match call.front.coordinators_here() {
+        Ok(coordinators) => coordinators,
+        Err(code) => {
+            let error_code = told(&call, Err(code));
+            return ListGroupsResponse { error_code, ..Default::default() };
+        }
+    };
+    let wanted = |filter: &[Str], value: &str| {
+        filter.is_empty() || filter.iter().any(|wanted| wanted.eq_ignore_ascii_case(value))
+    };
+    let mut groups = Vec::new();
+    if wanted(&request.types_filter, GROUP_TYPE) {
+        for coordinator in coordinators {
+            for (id, entry) in &coordinator.groups().by_id {
+                let state = entry.group.state().name();
+                if !entry.is_forgettable() && wanted(&request.states_filter, state) {
+                    groups.push(ListedGroup {
+                        group_id: id.as_str().into(),
+                        protocol_type: entry.group.protocol_type().into(),
+                        group_state: state.into(),
+                        group_type: GROUP_TYPE.into(),
+                    });
+                }
+            }
+        }
+    }
+    groups.sort_unstable_by(|a, b| a.group_id.cmp(&b.group_id));
+    ListGroupsResponse { groups, ..Default::default() }
+}
+
+/// Describes groups.
+pub(super) async fn describe(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse {
+    let authorized_operations = if request.include_authorized_operations {
+        GROUP_OPERATIONS
+    } else {
+        AUTHORIZED_OPERATIONS_OMITTED
+    };
+    let describe = |group_id: Str| {
+        let described = match call.front.coordinator_of(&group_id) {
+            Ok(coordinator) => describe_one(&call, &coordinator, group_id),
+            Err(code) => DescribedGroup {
+                error_code: told(&call, Err(code)),
+                group_id,
+                ..Default::default()
+            },
+        };
+        DescribedGroup { authorized_operations, ..described }
+    };
+    let groups = request.groups.into_iter().map(describe).collect();
+    DescribeGroupsResponse { groups, ..Default::default() }
+}
+
+fn describe_one(call: &Call, coordinator: &Arc<Coordinator>, group_id: Str) -> DescribedGroup {
+    let groups = coordinator.groups();
+    let Some(entry) = groups.by_id.get(&*group_id).filter(|entry| !entry.is_forgettable()) else {
+        // Before version 6 a group that is not there was called dead.
+        let not_found = call.version >= GROUP_ID_NOT_FOUND_FROM_VERSION;
+        return DescribedGroup {
+            error_code: if not_found { ErrorCode::GroupIdNotFound } else { ErrorCode::None },
+            group_id,
+            group_state: DEAD.into(),
+            ..Default::default()
+        };
+    };
+    let group = &entry.group;
+    let member = |(id, member): (&str, &crate::group::Member<_>)| DescribedGroupMember {
+        member_id: id.into(),
+        group_instance_id: member.instance_id.as_deref().map(Str::from),
+        client_id: member.client_id.as_str().into(),
+        client_host: member.client_host.as_str().into(),
+        member_metadata: member.subscription(group.protocol()),
+        member_assignment: member.assignment.clone(),
+    };
+    DescribedGroup {
+        group_id,
+        group_state: group.state().name().into(),
+        protocol_type: group.protocol_type().into(),
+        protocol_data: group.protocol().into(),
+        members: group.members().map(member).collect(),
+        ..Default::default()
+    }
+}

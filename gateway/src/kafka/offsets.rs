@@ -1,0 +1,390 @@
+//! OffsetCommit, OffsetFetch, OffsetDelete and DeleteGroups: what groups have committed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use meridian_consensus::state::Metadata;
+use meridian_protocol::messages::{
+    ConsumerProtocolSubscription, DeleteGroupsRequest, DeleteGroupsResponse, DeletedGroup,
+    OffsetCommitPartitionResponse, OffsetCommitRequest, OffsetCommitResponse,
+    OffsetCommitTopicResponse, OffsetDeletePartitionResponse, OffsetDeleteRequest,
+    OffsetDeleteResponse, OffsetDeleteTopicResponse, OffsetFetchGroup, OffsetFetchGroupResponse,
+    OffsetFetchPartitionResponse, OffsetFetchRequest, OffsetFetchResponse, OffsetFetchTopic,
+    OffsetFetchTopicResponse,
+};
+use meridian_protocol::records::{Batch, BatchBuilder};
+use meridian_protocol::{ErrorCode, Str};
+
+use super::coordinator::{Coordinator, GroupEntry, Groups};
+use super::dispatch::Call;
+use super::lookup::{self, TopicKey};
+use super::offset_record::{self, Committed, OffsetKey};
+use super::{Front, error, groups};
+use crate::group::GroupState;
+use crate::partition::{ProduceError, RecordBatch};
+
+/// From this version on topics are named by id.
+const IDS_FROM_VERSION: i16 = 10;
+/// From this version on the offsets of several groups can be asked for at once.
+const GROUPS_FROM_VERSION: i16 = 8;
+/// Bytes of the records of one commit.
+const BATCH_SIZE_BYTES_MAX: usize = 8 << 20;
+
+/// Records of one group to write: positions, or tombstones for `None`.
+type Changes = Vec<(OffsetKey, Option<Committed>)>;
+
+/// Stores positions.
+pub(super) async fn commit(call: Call, request: OffsetCommitRequest) -> OffsetCommitResponse {
+    let caller = groups::caller(
+        &request.member_id,
+        &request.group_instance_id,
+        request.generation_id_or_member_epoch,
+    );
+    let (mut topics, changes) = resolve_commit(&call, &request);
+    let check = |entry: &mut GroupEntry| {
+        let checked = entry.group.check_commit(call.front.now(), &caller);
+        checked.map_err(|error| error::of_group(&error))
+    };
+    let result = write(&call.front, &request.group_id, changes, check).await;
+    for partition in topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
+        if let Err(code) = &result {
+            partition.error_code = *code;
+        }
+        if !partition.error_code.is_none() {
+            call.front.metrics.on_error(partition.error_code);
+        }
+    }
+    OffsetCommitResponse { topics, ..Default::default() }
+}
+
+/// The answer so far, and what there is to write.
+fn resolve_commit(
+    call: &Call,
+    request: &OffsetCommitRequest,
+) -> (Vec<OffsetCommitTopicResponse>, Changes) {
+    let committed_at_ms = call.front.broker.wall_time_ms();
+    let metadata_size_max = call.front.config.group.offset_metadata_size_bytes_max;
+    let metadata = call.front.broker.metadata();
+    let mut changes = Vec::new();
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in &request.topics {
+        let by_id = call.version >= IDS_FROM_VERSION;
+        let key = TopicKey::new(by_id, &topic.name, topic.topic_id);
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for wanted in &topic.partitions {
+            let partition_index = wanted.partition_index;
+            let text = wanted.committed_metadata.as_deref().unwrap_or_default();
+            let resolved = match resolve(&metadata, &key, partition_index) {
+                Ok(_) if text.len() > metadata_size_max => Err(ErrorCode::OffsetMetadataTooLarge),
+                resolved => resolved,
+            };
+            if let Ok(offset_key) = resolved {
+                let committed = Committed {
+                    offset: wanted.committed_offset,
+                    leader_epoch: wanted.committed_leader_epoch,
+                    metadata: text.to_owned(),
+                    committed_at_ms,
+                };
+                changes.push((offset_key, Some(committed)));
+            }
+            let error_code = resolved.err().unwrap_or_default();
+            partitions.push(OffsetCommitPartitionResponse { partition_index, error_code });
+        }
+        let (name, topic_id) = key.into_parts();
+        topics.push(OffsetCommitTopicResponse { name, topic_id, partitions });
+    }
+    (topics, changes)
+}
+
+fn resolve(metadata: &Metadata, key: &TopicKey, index: i32) -> Result<OffsetKey, ErrorCode> {
+    let topic = key.find(metadata)?;
+    let (_, partition) = lookup::partition(metadata, topic, index)?;
+    Ok(OffsetKey { topic: topic.id, index: partition.index })
+}
+
+/// Writes records of a group to the log if `check` allows it, and applies them once they are
+/// committed.
+async fn write(
+    front: &Arc<Front>,
+    group: &str,
+    changes: Changes,
+    check: impl FnOnce(&mut GroupEntry) -> Result<(), ErrorCode>,
+) -> Result<(), ErrorCode> {
+    let coordinator = front.coordinator_of(group)?;
+    let answer = {
+        let mut groups = coordinator.groups();
+        let entry = groups.entry(front, group)?;
+        check(entry)?;
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let batch = batch(front, group, &changes)?;
+        entry.writing_count += 1;
+        coordinator.log.produce(vec![batch])
+    };
+    let result = answer.await.unwrap_or(Err(ProduceError::InDoubt));
+    let mut groups = coordinator.groups();
+    let entry = groups.entry(front, group)?;
+    entry.writing_count = entry.writing_count.saturating_sub(1);
+    let appended = result.map_err(|cause| error::of_commit(&cause))?;
+    for (delta, (key, committed)) in (0u32..).zip(changes) {
+        entry.apply(appended.base_offset.advance(delta), key, committed);
+    }
+    Ok(())
+}
+
+fn batch(front: &Front, group: &str, changes: &Changes) -> Result<RecordBatch, ErrorCode> {
+    let now_ms = front.broker.wall_time_ms();
+    let mut builder = BatchBuilder::new();
+    for (key, committed) in changes {
+        let key = offset_record::encode_key(group, *key);
+        let value = committed.as_ref().map(offset_record::encode_value);
+        builder.append(now_ms, Some(&key), value.as_deref(), &[]);
+        if builder.size_bytes() > BATCH_SIZE_BYTES_MAX {
+            return Err(ErrorCode::InvalidCommitOffsetSize);
+        }
+    }
+    let bytes: Bytes = builder.build();
+    let batch = Batch::produced(Some(bytes)).map_err(|cause| error::of_batch(&cause))?;
+    Ok(RecordBatch {
+        bytes: batch.bytes().clone(),
+        record_count: batch.header().records_count.unsigned_abs(),
+        max_timestamp_ms: batch.header().max_timestamp_ms,
+        sequenced: None,
+    })
+}
+
+/// Returns positions.
+pub(super) async fn fetch(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse {
+    if call.version >= GROUPS_FROM_VERSION {
+        let groups = request.groups.iter().map(|group| fetch_group(&call, group)).collect();
+        return OffsetFetchResponse { groups, ..Default::default() };
+    }
+    let group = OffsetFetchGroup {
+        group_id: request.group_id,
+        topics: request.topics,
+        ..Default::default()
+    };
+    let fetched = fetch_group(&call, &group);
+    let mut topics = fetched.topics;
+    // Version 1 has no error for the whole, so that each partition says it.
+    if !fetched.error_code.is_none() {
+        topics = failed_topics(&group, fetched.error_code);
+    }
+    OffsetFetchResponse { topics, error_code: fetched.error_code, ..Default::default() }
+}
+
+fn failed_topics(group: &OffsetFetchGroup, code: ErrorCode) -> Vec<OffsetFetchTopicResponse> {
+    let topics = group.topics.iter().flatten();
+    topics
+        .map(|topic| OffsetFetchTopicResponse {
+            name: topic.name.clone(),
+            topic_id: topic.topic_id,
+            partitions: topic
+                .partition_indexes
+                .iter()
+                .map(|index| position(*index, code))
+                .collect(),
+        })
+        .collect()
+}
+
+fn position(partition_index: i32, error_code: ErrorCode) -> OffsetFetchPartitionResponse {
+    OffsetFetchPartitionResponse {
+        partition_index,
+        committed_offset: -1,
+        metadata: Some(Str::new()),
+        error_code,
+        ..Default::default()
+    }
+}
+
+fn fetch_group(call: &Call, wanted: &OffsetFetchGroup) -> OffsetFetchGroupResponse {
+    let mut response =
+        OffsetFetchGroupResponse { group_id: wanted.group_id.clone(), ..Default::default() };
+    let coordinator = match call.front.coordinator_of(&wanted.group_id) {
+        Ok(coordinator) => coordinator,
+        Err(code) => {
+            call.front.metrics.on_error(code);
+            response.error_code = code;
+            return response;
+        }
+    };
+    let metadata = call.front.broker.metadata();
+    let groups = coordinator.groups();
+    let entry = groups.by_id.get(&*wanted.group_id);
+    let by_id = call.version >= IDS_FROM_VERSION;
+    response.topics = match &wanted.topics {
+        Some(topics) => {
+            topics.iter().map(|topic| fetch_topic(&metadata, entry, topic, by_id)).collect()
+        }
+        None => fetch_all(&metadata, entry, by_id),
+    };
+    response
+}
+
+fn fetch_topic(
+    metadata: &Metadata,
+    entry: Option<&GroupEntry>,
+    wanted: &OffsetFetchTopic,
+    by_id: bool,
+) -> OffsetFetchTopicResponse {
+    let key = TopicKey::new(by_id, &wanted.name, wanted.topic_id);
+    let topic = key.find(metadata);
+    let fetch = |index: &i32| {
+        let topic = match topic {
+            Ok(topic) => topic,
+            // Who names a topic that is not there has no position in it; only an id can be wrong.
+            Err(code) if by_id => return position(*index, code),
+            Err(_) => return position(*index, ErrorCode::None),
+        };
+        let key = u32::try_from(*index).map(|index| OffsetKey { topic: topic.id, index });
+        let committed = key.ok().and_then(|key| entry?.offset(key));
+        committed.map_or_else(|| position(*index, ErrorCode::None), |it| found(*index, it))
+    };
+    OffsetFetchTopicResponse {
+        name: wanted.name.clone(),
+        topic_id: wanted.topic_id,
+        partitions: wanted.partition_indexes.iter().map(fetch).collect(),
+    }
+}
+
+fn found(partition_index: i32, committed: &Committed) -> OffsetFetchPartitionResponse {
+    OffsetFetchPartitionResponse {
+        partition_index,
+        committed_offset: committed.offset,
+        committed_leader_epoch: committed.leader_epoch,
+        metadata: Some(committed.metadata.as_str().into()),
+        ..Default::default()
+    }
+}
+
+fn fetch_all(
+    metadata: &Metadata,
+    entry: Option<&GroupEntry>,
+    by_id: bool,
+) -> Vec<OffsetFetchTopicResponse> {
+    let mut topics: Vec<OffsetFetchTopicResponse> = Vec::new();
+    for (key, committed) in entry.into_iter().flat_map(GroupEntry::offsets) {
+        // Positions in topics that were deleted are of no use to anyone.
+        let Some(topic) = metadata.topic(key.topic) else { continue };
+        let told = if by_id {
+            TopicKey::Id(lookup::uuid(topic.id))
+        } else {
+            TopicKey::Name(topic.name.as_str().into())
+        };
+        let (name, topic_id) = told.into_parts();
+        let is_same =
+            |last: &OffsetFetchTopicResponse| last.name == name && last.topic_id == topic_id;
+        let position = found(key.index.cast_signed(), committed);
+        match topics.last_mut().filter(|last| is_same(last)) {
+            Some(last) => last.partitions.push(position),
+            None => {
+                let partitions = vec![position];
+                topics.push(OffsetFetchTopicResponse { name, topic_id, partitions });
+            }
+        }
+    }
+    topics
+}
+
+/// Deletes groups that have no members.
+pub(super) async fn delete_groups(
+    call: Call,
+    request: DeleteGroupsRequest,
+) -> DeleteGroupsResponse {
+    let mut results = Vec::with_capacity(request.groups_names.len());
+    for group_id in request.groups_names {
+        let error_code = delete_group(&call, &group_id).await.err().unwrap_or_default();
+        if !error_code.is_none() {
+            call.front.metrics.on_error(error_code);
+        }
+        results.push(DeletedGroup { group_id, error_code });
+    }
+    DeleteGroupsResponse { results, ..Default::default() }
+}
+
+async fn delete_group(call: &Call, id: &str) -> Result<(), ErrorCode> {
+    let coordinator = call.front.coordinator_of(id)?;
+    let tombstones = {
+        let groups = coordinator.groups();
+        let entry = existing(&groups, id)?;
+        if entry.group.state() != GroupState::Empty {
+            return Err(ErrorCode::NonEmptyGroup);
+        }
+        entry.offsets().map(|(key, _)| (key, None)).collect()
+    };
+    write(&call.front, id, tombstones, |entry| match entry.group.state() {
+        GroupState::Empty => Ok(()),
+        _ => Err(ErrorCode::NonEmptyGroup),
+    })
+    .await
+}
+
+fn existing<'g>(groups: &'g Groups, id: &str) -> Result<&'g GroupEntry, ErrorCode> {
+    let entry = groups.by_id.get(id).filter(|entry| !entry.is_forgettable());
+    entry.ok_or(ErrorCode::GroupIdNotFound)
+}
+
+/// Forgets positions in topics that no member of the group reads.
+pub(super) async fn delete(call: Call, request: OffsetDeleteRequest) -> OffsetDeleteResponse {
+    let subscribed = call
+        .front
+        .coordinator_of(&request.group_id)
+        .and_then(|coordinator| subscribed_topics(&coordinator, &request.group_id));
+    let subscribed = match subscribed {
+        Ok(subscribed) => subscribed,
+        Err(error_code) => {
+            call.front.metrics.on_error(error_code);
+            return OffsetDeleteResponse { error_code, ..Default::default() };
+        }
+    };
+    let (mut topics, tombstones) = resolve_delete(&call, &request, &subscribed);
+    let written = write(&call.front, &request.group_id, tombstones, |_| Ok(())).await;
+    if let Err(code) = written {
+        call.front.metrics.on_error(code);
+        for partition in topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
+            partition.error_code = code;
+        }
+    }
+    OffsetDeleteResponse { topics, ..Default::default() }
+}
+
+fn resolve_delete(
+    call: &Call,
+    request: &OffsetDeleteRequest,
+    subscribed: &BTreeSet<String>,
+) -> (Vec<OffsetDeleteTopicResponse>, Changes) {
+    let metadata = call.front.broker.metadata();
+    let mut tombstones = Vec::new();
+    let topics = request.topics.iter().map(|topic| {
+        let key = TopicKey::Name(topic.name.clone());
+        let partitions = topic.partitions.iter().map(|wanted| {
+            let partition_index = wanted.partition_index;
+            let error_code = match resolve(&metadata, &key, partition_index) {
+                Ok(_) if subscribed.contains(&*topic.name) => ErrorCode::GroupSubscribedToTopic,
+                Ok(key) => {
+                    tombstones.push((key, None));
+                    ErrorCode::None
+                }
+                Err(code) => code,
+            };
+            OffsetDeletePartitionResponse { partition_index, error_code }
+        });
+        let partitions = partitions.collect();
+        OffsetDeleteTopicResponse { name: topic.name.clone(), partitions }
+    });
+    (topics.collect(), tombstones)
+}
+
+/// The topics that members of a group read, as far as they say so in the way of consumers.
+fn subscribed_topics(coordinator: &Coordinator, id: &str) -> Result<BTreeSet<String>, ErrorCode> {
+    let groups = coordinator.groups();
+    let group = &existing(&groups, id)?.group;
+    let subscriptions = group.members().filter_map(|(_, member)| {
+        ConsumerProtocolSubscription::from_bytes(member.subscription(group.protocol())).ok()
+    });
+    let names = subscriptions.flat_map(|subscription| subscription.topics);
+    Ok(names.map(|name| name.to_string()).collect())
+}

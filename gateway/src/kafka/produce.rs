@@ -1,0 +1,277 @@
+//! Produce: appending record batches.
+//!
+//! A request is started as soon as it is read, so that the batches of a pipelining producer reach
+//! the log in its order without waiting for each other. Records are never copied or decompressed:
+//! what goes to the log is a slice of the request. `acks=1` is served as `acks=all`, because there
+//! is no leader here whose disk alone would count.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use meridian_base::id::PartitionId;
+use meridian_consensus::state::{Metadata, Topic};
+use meridian_protocol::messages::{
+    ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse,
+    ProduceTopicResponse,
+};
+use meridian_protocol::records::{self, Batch, Stamp};
+use meridian_protocol::{ErrorCode, Response};
+use tokio::sync::oneshot;
+
+use super::dispatch::{Call, Reply};
+use super::error::{self, ApiError};
+use super::lookup::{self, TopicKey};
+use super::topic_config;
+use crate::partition::{Appended, ProduceError, RecordBatch};
+use crate::producer::Sequenced;
+
+/// From this version on topics are named by id.
+const IDS_FROM_VERSION: i16 = 13;
+/// From this version on the right leader is told to whoever asked the wrong one.
+const LEADER_FROM_VERSION: i16 = 10;
+const ACKS_NONE: i16 = 0;
+/// What a client may ask for.
+const ACKS: [i16; 3] = [-1, ACKS_NONE, 1];
+
+/// What a topic demands of a batch.
+#[derive(Clone, Copy)]
+struct Rules {
+    batch_size_bytes_max: usize,
+    log_append_time: bool,
+}
+
+impl Rules {
+    fn of(metadata: &Metadata, topic: &Topic) -> Result<Self, ApiError> {
+        if topic.internal {
+            let message = "only the cluster itself writes to its internal topics";
+            return Err(ApiError::new(ErrorCode::InvalidTopicException, message));
+        }
+        let size = lookup::topic_config(metadata, topic.id, topic_config::MAX_MESSAGE_BYTES);
+        let time: Option<String> =
+            lookup::topic_config(metadata, topic.id, topic_config::MESSAGE_TIMESTAMP_TYPE);
+        Ok(Self {
+            batch_size_bytes_max: size.unwrap_or(topic_config::MAX_MESSAGE_BYTES_DEFAULT),
+            log_append_time: time.as_deref() == Some(topic_config::LOG_APPEND_TIME),
+        })
+    }
+}
+
+/// One partition of a request on its way.
+struct Append {
+    index: i32,
+    partition: Option<PartitionId>,
+    log_append_time_ms: Option<i64>,
+    state: State,
+}
+
+enum State {
+    Refused(ApiError),
+    Appending(oneshot::Receiver<Result<Appended, ProduceError>>),
+}
+
+/// Starts a request.
+pub(super) fn start(call: &Call, request: ProduceRequest) -> Reply {
+    let acks = request.acks;
+    let by_id = call.version >= IDS_FROM_VERSION;
+    let mut topics = Vec::with_capacity(request.topic_data.len());
+    for topic in request.topic_data {
+        let key = TopicKey::new(by_id, &topic.name, topic.topic_id);
+        let appends = if ACKS.contains(&acks) {
+            start_topic(call, &key, topic.partition_data)
+        } else {
+            let refuse = |data: ProducePartition| {
+                refused(data.index, None, ErrorCode::InvalidRequiredAcks.into())
+            };
+            topic.partition_data.into_iter().map(refuse).collect()
+        };
+        topics.push((key, appends));
+    }
+    if acks == ACKS_NONE {
+        return unacknowledged(call, &topics);
+    }
+    let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+    let call = call.clone();
+    Reply::Later(Box::pin(async move { finish(&call, topics, timeout).await }))
+}
+
+fn start_topic(call: &Call, key: &TopicKey, data: Vec<ProducePartition>) -> Vec<Append> {
+    // What the metadata says is copied out, so that its lock is not held while appending.
+    let targets: Vec<Result<(PartitionId, Rules), ApiError>> = {
+        let metadata = call.front.broker.metadata();
+        let topic = key.find(&metadata).map_err(ApiError::from);
+        let target = |index| {
+            let topic = topic.clone()?;
+            let (id, _) = lookup::partition(&metadata, topic, index)?;
+            Ok((id, Rules::of(&metadata, topic)?))
+        };
+        data.iter().map(|data| target(data.index)).collect()
+    };
+    let append = |(data, target): (ProducePartition, Result<_, ApiError>)| match target {
+        Ok((partition, rules)) => start_partition(call, partition, rules, data),
+        Err(error) => refused(data.index, None, error),
+    };
+    data.into_iter().zip(targets).map(append).collect()
+}
+
+fn start_partition(
+    call: &Call,
+    partition: PartitionId,
+    rules: Rules,
+    data: ProducePartition,
+) -> Append {
+    let index = data.index;
+    let Some(log) = call.front.broker.led(partition) else {
+        return refused(index, Some(partition), ErrorCode::NotLeaderOrFollower.into());
+    };
+    let log_append_time_ms = rules.log_append_time.then(|| call.front.broker.wall_time_ms());
+    match check(data.records, rules, log_append_time_ms) {
+        Ok(batch) => {
+            call.front.metrics.on_produced(batch.bytes.len());
+            let state = State::Appending(log.produce(vec![batch]));
+            Append { index, partition: Some(partition), log_append_time_ms, state }
+        }
+        Err(error) => refused(index, Some(partition), error),
+    }
+}
+
+fn refused(index: i32, partition: Option<PartitionId>, error: ApiError) -> Append {
+    Append { index, partition, log_append_time_ms: None, state: State::Refused(error) }
+}
+
+/// Judges what a client sent for one partition by its header and checksum.
+fn check(
+    records: Option<Bytes>,
+    rules: Rules,
+    log_append_time_ms: Option<i64>,
+) -> Result<RecordBatch, ApiError> {
+    let batch = Batch::produced(records).map_err(|batch_error| {
+        ApiError::new(error::of_batch(&batch_error), batch_error.to_string())
+    })?;
+    let header = batch.header();
+    if header.size_bytes > rules.batch_size_bytes_max {
+        let (size, limit) = (header.size_bytes, rules.batch_size_bytes_max);
+        let message = format!("a batch of {size} bytes is over max.message.bytes, {limit}");
+        return Err(ApiError::new(ErrorCode::MessageTooLarge, message));
+    }
+    if header.attributes.is_transactional() {
+        let message = "transactions are not supported yet";
+        return Err(ApiError::new(ErrorCode::InvalidTxnState, message));
+    }
+    let record_count = header.records_count.unsigned_abs();
+    let max_timestamp_ms = log_append_time_ms.unwrap_or(header.max_timestamp_ms);
+    let sequenced = header.is_idempotent().then_some(Sequenced {
+        producer_id: header.producer_id,
+        epoch: header.producer_epoch,
+        base_sequence: header.base_sequence,
+        record_count,
+        max_timestamp_ms,
+    });
+    let bytes = match log_append_time_ms {
+        None => batch.bytes().clone(),
+        Some(_) => stamped(&batch, log_append_time_ms)?,
+    };
+    Ok(RecordBatch { bytes, record_count, max_timestamp_ms, sequenced })
+}
+
+/// The batch with the time of its append, which its checksum covers: the one case of a copy.
+fn stamped(batch: &Batch, log_append_time_ms: Option<i64>) -> Result<Bytes, ApiError> {
+    let mut bytes = batch.bytes().to_vec();
+    let stamp = Stamp {
+        base_offset: batch.header().base_offset,
+        partition_leader_epoch: batch.header().partition_leader_epoch,
+        log_append_time_ms,
+    };
+    records::stamp(&mut bytes, &stamp).map_err(|_| ApiError::from(ErrorCode::CorruptMessage))?;
+    Ok(bytes.into())
+}
+
+/// Nobody waits for the appends; an error that is known by now closes the connection, so that the
+/// producer looks for the right leader.
+fn unacknowledged(call: &Call, topics: &[(TopicKey, Vec<Append>)]) -> Reply {
+    let codes =
+        topics.iter().flat_map(|(_, appends)| appends).filter_map(|append| match &append.state {
+            State::Refused(error) => Some(error.code),
+            State::Appending(_) => None,
+        });
+    let mut first = None;
+    for code in codes {
+        call.front.metrics.on_error(code);
+        first.get_or_insert(code);
+    }
+    first.map_or(Reply::None, Reply::Close)
+}
+
+/// Waits until all appends are committed or refused, or time is up.
+async fn finish(call: &Call, topics: Vec<(TopicKey, Vec<Append>)>, timeout: Duration) -> Response {
+    let mut time_is_up = std::pin::pin!(tokio::time::sleep(timeout));
+    let mut response = ProduceResponse::default();
+    for (key, appends) in topics {
+        let (name, topic_id) = key.into_parts();
+        let mut partition_responses = Vec::with_capacity(appends.len());
+        for append in appends {
+            let Append { index, partition, log_append_time_ms, state } = append;
+            let result = match state {
+                State::Refused(error) => Err(error),
+                State::Appending(mut answer) => tokio::select! {
+                    biased;
+                    answer = &mut answer => told(answer.unwrap_or(Err(ProduceError::InDoubt))),
+                    () = &mut time_is_up => Err(ErrorCode::RequestTimedOut.into()),
+                },
+            };
+            let mut told = partition_response(index, log_append_time_ms, &result);
+            if let Err(error) = &result {
+                call.front.metrics.on_error(error.code);
+                point_to_leader(call, partition, &mut told, &mut response);
+            }
+            partition_responses.push(told);
+        }
+        response.responses.push(ProduceTopicResponse { name, topic_id, partition_responses });
+    }
+    response.into()
+}
+
+fn told(result: Result<Appended, ProduceError>) -> Result<Appended, ApiError> {
+    result.map_err(|cause| ApiError::new(error::of_produce(&cause), cause.to_string()))
+}
+
+fn partition_response(
+    index: i32,
+    log_append_time_ms: Option<i64>,
+    result: &Result<Appended, ApiError>,
+) -> ProducePartitionResponse {
+    match result {
+        Ok(appended) => ProducePartitionResponse {
+            index,
+            base_offset: appended.base_offset.get(),
+            log_append_time_ms: log_append_time_ms.unwrap_or(-1),
+            log_start_offset: appended.log_start_offset.get(),
+            ..Default::default()
+        },
+        Err(error) => ProducePartitionResponse {
+            index,
+            error_code: error.code,
+            base_offset: -1,
+            error_message: error.message(),
+            ..Default::default()
+        },
+    }
+}
+
+/// Tells a client that came to the wrong node where to go (KIP-951).
+fn point_to_leader(
+    call: &Call,
+    partition: Option<PartitionId>,
+    told: &mut ProducePartitionResponse,
+    response: &mut ProduceResponse,
+) {
+    let moved = told.error_code == ErrorCode::NotLeaderOrFollower;
+    if !moved || call.version < LEADER_FROM_VERSION {
+        return;
+    }
+    let metadata = call.front.broker.metadata();
+    let Some(partition) = partition.and_then(|partition| metadata.partition(partition)) else {
+        return;
+    };
+    told.current_leader = lookup::current_leader(partition);
+    lookup::add_endpoint(&metadata, partition.leader, &mut response.node_endpoints);
+}

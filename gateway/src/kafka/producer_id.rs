@@ -1,0 +1,63 @@
+//! InitProducerId: ids of idempotent producers, from blocks that the metadata log hands to nodes.
+
+use meridian_consensus::command::Command;
+use meridian_consensus::state::{Decision, ProducerIdBlock};
+use meridian_protocol::ErrorCode;
+use meridian_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse};
+use tokio::sync::Mutex;
+
+use super::Front;
+use super::dispatch::Call;
+use super::error::ApiError;
+
+/// The ids this node may still hand out. Those lost in a restart are never used: there are enough.
+#[derive(Debug, Default)]
+pub(super) struct ProducerIds {
+    /// Asynchronous, so that one proposal serves all who wait for the next block.
+    left: Mutex<Option<ProducerIdBlock>>,
+}
+
+impl ProducerIds {
+    async fn next(&self, front: &Front) -> Result<i64, ApiError> {
+        let mut left = self.left.lock().await;
+        let block = match left.take().filter(|block| block.count > 0) {
+            Some(block) => block,
+            None => {
+                let command = Command::AllocateProducerIds { node: front.broker.node() };
+                match front.broker.propose(command).await? {
+                    Decision::ProducerIds(block) => block,
+                    other => {
+                        let message = format!("asked for producer ids, got {other:?}");
+                        return Err(ApiError::new(ErrorCode::UnknownServerError, message));
+                    }
+                }
+            }
+        };
+        *left = Some(ProducerIdBlock { first: block.first + 1, count: block.count - 1 });
+        Ok(block.first)
+    }
+}
+
+/// Hands out an id. A producer that comes back with an id and epoch gets a new id, never a higher
+/// epoch: only the partitions it wrote to know its epoch, and a new id needs none of them.
+pub(super) async fn init(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse {
+    let result = match request.transactional_id {
+        // Fatal to every client, unlike codes that make it look for another coordinator for ever.
+        Some(_) => Err(ErrorCode::UnsupportedVersion.into()),
+        None => call.front.producer_ids.next(&call.front).await,
+    };
+    match result {
+        Ok(producer_id) => {
+            InitProducerIdResponse { producer_id, producer_epoch: 0, ..Default::default() }
+        }
+        Err(error) => {
+            let error_code = match error.code {
+                // Clients retry this one, and not a time-out, when they ask for an id.
+                ErrorCode::RequestTimedOut => ErrorCode::CoordinatorNotAvailable,
+                code => code,
+            };
+            call.front.metrics.on_error(error_code);
+            InitProducerIdResponse { error_code, producer_epoch: -1, ..Default::default() }
+        }
+    }
+}

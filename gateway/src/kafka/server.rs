@@ -1,0 +1,160 @@
+//! The TCP listener: accepts connections within their limits and winds them down at the end.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use super::connection::{self, Budgets, Close};
+use super::dispatch::Client;
+use super::{Front, lock};
+
+/// Pause after the system refused a connection for lack of file descriptors or memory.
+const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// Why the server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address cannot be listened on.
+    #[error("cannot listen for Kafka clients on {address}: {source}; choose another address")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// The Kafka listener of a node.
+#[derive(Debug)]
+pub struct Server {
+    front: Arc<Front>,
+    listener: TcpListener,
+    local_address: SocketAddr,
+}
+
+impl Server {
+    /// Listens on `address`; port 0 takes any free port.
+    pub async fn bind(front: Arc<Front>, address: SocketAddr) -> Result<Self, ServerError> {
+        front.config.check();
+        let bind = |source| ServerError::Bind { address, source };
+        let listener = TcpListener::bind(address).await.map_err(bind)?;
+        let local_address = listener.local_addr().map_err(bind)?;
+        Ok(Self { front, listener, local_address })
+    }
+
+    /// Where clients reach it.
+    pub fn local_address(&self) -> SocketAddr {
+        self.local_address
+    }
+
+    /// Serves clients until `shutdown` holds true, then answers what is due and returns.
+    pub async fn run(self, mut shutdown: watch::Receiver<bool>) {
+        let Self { front, listener, .. } = self;
+        let total = Arc::new(Semaphore::new(front.config.in_flight_size_bytes_total_max));
+        let by_ip = Arc::new(ConnectionCounts::default());
+        let mut connections = JoinSet::new();
+        let ticker = Arc::clone(&front);
+        connections.spawn(async move { ticker.tick_groups().await });
+        let mut stopped = shutdown.clone();
+        loop {
+            let accepted = tokio::select! {
+                _ = stopped.wait_for(|stop| *stop) => break,
+                accepted = listener.accept() => accepted,
+                Some(_ended) = connections.join_next() => continue,
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_RETRY_AFTER).await;
+                    continue;
+                }
+            };
+            let per_ip = front.config.connection_count_per_ip_max;
+            let admitted = (connections.len() <= front.config.connection_count_max)
+                .then(|| ConnectionCounts::admit(&by_ip, peer.ip(), per_ip))
+                .flatten();
+            let Some(admitted) = admitted else {
+                front.metrics.on_refused();
+                continue;
+            };
+            let own = Arc::new(Semaphore::new(front.config.in_flight_size_bytes_max));
+            let budgets = Budgets { own, total: Arc::clone(&total) };
+            let front = Arc::clone(&front);
+            let shutdown = shutdown.clone();
+            connections.spawn(async move {
+                serve(&front, stream, peer, budgets, shutdown).await;
+                drop(admitted);
+            });
+        }
+        drop(listener);
+        shutdown.mark_unchanged();
+        let drain = front.config.drain_timeout + Duration::from_secs(1);
+        let drained =
+            async { while connections.len() > 1 && connections.join_next().await.is_some() {} };
+        let _stragglers = tokio::time::timeout(drain, drained).await;
+        connections.shutdown().await;
+    }
+}
+
+async fn serve(
+    front: &Arc<Front>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    budgets: Budgets,
+    shutdown: watch::Receiver<bool>,
+) {
+    front.metrics.on_connected();
+    let close = match stream.set_nodelay(true) {
+        Ok(()) => connection::serve(front, stream, Client::new(peer), budgets, shutdown).await,
+        Err(error) => Close::Io(error),
+    };
+    front.metrics.on_closed(&close);
+    match close {
+        Close::Client | Close::Shutdown | Close::Idle | Close::Io(_) => {
+            tracing::debug!(%peer, reason = %close, "connection closed");
+        }
+        _ => tracing::warn!(%peer, reason = %close, "connection closed"),
+    }
+}
+
+/// Connections of each address.
+#[derive(Debug, Default)]
+struct ConnectionCounts(Mutex<HashMap<IpAddr, usize>>);
+
+/// A connection that counts for its address until it is dropped.
+#[derive(Debug)]
+struct Admitted {
+    counts: Arc<ConnectionCounts>,
+    address: IpAddr,
+}
+
+impl ConnectionCounts {
+    fn admit(counts: &Arc<Self>, address: IpAddr, count_max: usize) -> Option<Admitted> {
+        let mut by_address = lock(&counts.0);
+        let count = by_address.entry(address).or_default();
+        if *count >= count_max {
+            return None;
+        }
+        *count += 1;
+        Some(Admitted { counts: Arc::clone(counts), address })
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut by_address = lock(&self.counts.0);
+        if let Some(count) = by_address.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                by_address.remove(&self.address);
+            }
+        }
+    }
+}

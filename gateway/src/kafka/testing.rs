@@ -1,0 +1,1 @@
+//! A node for tests of the front.

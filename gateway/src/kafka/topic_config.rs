@@ -1,0 +1,220 @@
+//! The configs a topic can have: what each may be set to, its default and what it does here.
+
+use meridian_consensus::placement::PREFERRED_LEADER_DC;
+
+/// Largest record batch a client may produce.
+pub(super) const MAX_MESSAGE_BYTES: &str = "max.message.bytes";
+pub(super) const MAX_MESSAGE_BYTES_DEFAULT: usize = 1_048_588;
+/// Whose clock stamps records.
+pub(super) const MESSAGE_TIMESTAMP_TYPE: &str = "message.timestamp.type";
+pub(super) const LOG_APPEND_TIME: &str = "LogAppendTime";
+
+/// What a config's value must look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Int {
+        min: i64,
+        max: i64,
+    },
+    Long {
+        min: i64,
+    },
+    Bool,
+    /// A number from 0 to 1.
+    Ratio,
+    OneOf(&'static [&'static str]),
+    ListOf(&'static [&'static str]),
+    Text,
+}
+
+/// A config a topic can have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TopicConfig {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) default: &'static str,
+    pub(super) doc: &'static str,
+}
+
+const ANY_INT: Kind = Kind::Int { min: 0, max: i32::MAX as i64 };
+const NO_EFFECT: &str = "Accepted for compatibility; the storage engine chooses by itself.";
+
+const fn config(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    doc: &'static str,
+) -> TopicConfig {
+    TopicConfig { name, kind, default, doc }
+}
+
+/// All of them, by name.
+pub(super) const ALL: &[TopicConfig] = &[
+    config(
+        "cleanup.policy",
+        Kind::ListOf(&["delete", "compact"]),
+        "delete",
+        "Whether old records are deleted by age and size, or all but the last of each key.",
+    ),
+    config(
+        "compression.type",
+        Kind::OneOf(&["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]),
+        "producer",
+        "Batches are kept as the producer compressed them, whatever this says.",
+    ),
+    config(
+        "delete.retention.ms",
+        Kind::Long { min: 0 },
+        "86400000",
+        "How long a compacted topic keeps tombstones.",
+    ),
+    config("file.delete.delay.ms", Kind::Long { min: 0 }, "60000", NO_EFFECT),
+    config("flush.messages", Kind::Long { min: 1 }, "1", "Every record is flushed before its ack."),
+    config("flush.ms", Kind::Long { min: 0 }, "0", "Every record is flushed before its ack."),
+    config("index.interval.bytes", ANY_INT, "4096", NO_EFFECT),
+    config(
+        "max.compaction.lag.ms",
+        Kind::Long { min: 1 },
+        "9223372036854775807",
+        "Longest time a record stays uncompacted.",
+    ),
+    config(
+        MAX_MESSAGE_BYTES,
+        Kind::Int { min: 0, max: 100 << 20 },
+        "1048588",
+        "Largest record batch that may be produced, as compressed by the producer.",
+    ),
+    config(
+        MESSAGE_TIMESTAMP_TYPE,
+        Kind::OneOf(&["CreateTime", LOG_APPEND_TIME]),
+        "CreateTime",
+        "Whether records have the producer's time or that of their append.",
+    ),
+    config(
+        "min.cleanable.dirty.ratio",
+        Kind::Ratio,
+        "0.5",
+        "Part of a compacted log that may be uncompacted.",
+    ),
+    config(
+        "min.compaction.lag.ms",
+        Kind::Long { min: 0 },
+        "0",
+        "Shortest time a record stays uncompacted.",
+    ),
+    config(
+        "min.insync.datacenters",
+        Kind::Int { min: 1, max: 3 },
+        "1",
+        "Datacenters a record must be durable in before its ack; 3 refuses writes while one is away.",
+    ),
+    config(
+        "min.insync.replicas",
+        Kind::Int { min: 1, max: i32::MAX as i64 },
+        "1",
+        "No effect: every ack waits for a quorum of disks. See min.insync.datacenters.",
+    ),
+    config("preallocate", Kind::Bool, "false", NO_EFFECT),
+    config(
+        PREFERRED_LEADER_DC,
+        Kind::Text,
+        "",
+        "Datacenters that should lead the topic's partitions, best first, separated by commas.",
+    ),
+    config(
+        "retention.bytes",
+        Kind::Long { min: -1 },
+        "-1",
+        "Bytes of a partition that are kept; -1 for all.",
+    ),
+    config(
+        "retention.ms",
+        Kind::Long { min: -1 },
+        "604800000",
+        "How long records are kept; -1 for ever.",
+    ),
+    config("segment.bytes", ANY_INT, "1073741824", NO_EFFECT),
+    config("segment.index.bytes", ANY_INT, "10485760", NO_EFFECT),
+    config("segment.jitter.ms", Kind::Long { min: 0 }, "0", NO_EFFECT),
+    config("segment.ms", Kind::Long { min: 1 }, "604800000", NO_EFFECT),
+    config(
+        "unclean.leader.election.enable",
+        Kind::OneOf(&["false"]),
+        "false",
+        "A leader never loses acknowledged records here, so there is nothing to enable.",
+    ),
+];
+
+/// The config of this name.
+pub(super) fn find(name: &str) -> Option<&'static TopicConfig> {
+    ALL.iter().find(|config| config.name == name)
+}
+
+/// Whether a topic may have this value; if not, why.
+pub(super) fn check(name: &str, value: &str) -> Result<(), String> {
+    let config = find(name).ok_or_else(|| format!("unknown topic config {name}"))?;
+    let invalid = |what: &str| Err(format!("invalid value {value:?} for {name}: {what}"));
+    match config.kind {
+        Kind::Int { min, max } => match value.parse::<i64>() {
+            Ok(number) if (min..=max).contains(&number) => Ok(()),
+            _ => invalid(&format!("must be a number from {min} to {max}")),
+        },
+        Kind::Long { min } => match value.parse::<i64>() {
+            Ok(number) if number >= min => Ok(()),
+            _ => invalid(&format!("must be a number of at least {min}")),
+        },
+        Kind::Ratio => match value.parse::<f64>() {
+            Ok(number) if (0.0..=1.0).contains(&number) => Ok(()),
+            _ => invalid("must be a number from 0 to 1"),
+        },
+        Kind::Bool if value == "true" || value == "false" => Ok(()),
+        Kind::Bool => invalid("must be true or false"),
+        Kind::OneOf(values) if values.contains(&value) => Ok(()),
+        Kind::OneOf(values) => invalid(&format!("must be one of {}", values.join(", "))),
+        Kind::ListOf(values) => {
+            if value.split(',').all(|item| values.contains(&item.trim())) {
+                Ok(())
+            } else {
+                invalid(&format!("must be a list of {}", values.join(", ")))
+            }
+        }
+        Kind::Text => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid_and_names_sorted() {
+        for config in ALL {
+            assert_eq!(check(config.name, config.default), Ok(()), "{}", config.name);
+            assert!(!config.doc.is_empty());
+        }
+        assert!(ALL.is_sorted_by_key(|config| config.name));
+        let size = find(MAX_MESSAGE_BYTES).map(|config| config.default);
+        assert_eq!(size, Some(MAX_MESSAGE_BYTES_DEFAULT.to_string().as_str()));
+    }
+
+    #[test]
+    fn bad_values_are_refused() {
+        for (name, value) in [
+            ("no.such.config", "1"),
+            ("retention.ms", "soon"),
+            ("retention.ms", "-2"),
+            ("max.message.bytes", "-1"),
+            ("max.message.bytes", "99999999999999999999"),
+            ("cleanup.policy", "shred"),
+            ("cleanup.policy", ""),
+            ("preallocate", "yes"),
+            ("min.cleanable.dirty.ratio", "1.5"),
+            ("min.cleanable.dirty.ratio", "NaN"),
+            ("min.insync.datacenters", "4"),
+            ("unclean.leader.election.enable", "true"),
+        ] {
+            assert!(check(name, value).is_err(), "{name}={value}");
+        }
+        assert_eq!(check("cleanup.policy", "compact,delete"), Ok(()));
+    }
+}

@@ -1,0 +1,372 @@
+//! CreateTopics, DeleteTopics and CreatePartitions.
+
+use std::collections::BTreeSet;
+
+use meridian_base::id::{NodeId, TopicId};
+use meridian_consensus::command::{Command, ConfigChange, ConfigResource};
+use meridian_consensus::placement::{PREFERRED_LEADER_DC, Placement, Preference};
+use meridian_consensus::state::{Metadata, limits};
+use meridian_protocol::messages::{
+    CreatableTopic, CreatableTopicConfig, CreatableTopicResult, CreatePartitionsRequest,
+    CreatePartitionsResponse, CreatePartitionsTopic, CreatePartitionsTopicResult,
+    CreateTopicsRequest, CreateTopicsResponse, CreatedTopicConfig, DeletableTopicResult,
+    DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse,
+};
+use meridian_protocol::{ErrorCode, Str};
+
+use super::dispatch::Call;
+use super::error::ApiError;
+use super::lookup::{self, TopicKey};
+use super::{Front, configs, topic_config};
+
+/// Topics the cluster keeps its own state in begin like this; clients may not create them.
+const INTERNAL_PREFIX: &str = "__";
+
+/// Whether Kafka allows a topic of this name.
+pub(super) fn is_legal_name(name: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    (1..=limits::TOPIC_NAME_SIZE_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(legal)
+        && name != "."
+        && name != ".."
+}
+
+/// A topic that can be created.
+struct Plan {
+    topic: TopicId,
+    name: String,
+    leaders: Vec<NodeId>,
+    configs: Vec<ConfigChange>,
+    replication_factor: i16,
+}
+
+impl Plan {
+    fn command(&self, internal: bool) -> Command {
+        Command::CreateTopic {
+            topic: self.topic,
+            name: self.name.clone(),
+            leaders: self.leaders.clone(),
+            configs: self.configs.clone(),
+            internal,
+        }
+    }
+}
+
+/// Creates a topic with all defaults, for who uses it before it exists.
+pub(super) async fn create_default(front: &Front, name: &str) -> Result<(), ApiError> {
+    if name.starts_with(INTERNAL_PREFIX) {
+        return Err(ErrorCode::InvalidTopicException.into());
+    }
+    create_with(front, name, front.config.partition_count_default, Vec::new(), false).await
+}
+
+/// Creates a topic of the cluster's own, if there is none yet.
+pub(super) async fn create_internal(
+    front: &Front,
+    name: &str,
+    partition_count: u32,
+    configs: Vec<ConfigChange>,
+) -> Result<(), ApiError> {
+    match create_with(front, name, partition_count, configs, true).await {
+        Err(error) if error.code == ErrorCode::TopicAlreadyExists => Ok(()),
+        result => result,
+    }
+}
+
+async fn create_with(
+    front: &Front,
+    name: &str,
+    partition_count: u32,
+    configs: Vec<ConfigChange>,
+    internal: bool,
+) -> Result<(), ApiError> {
+    let command = {
+        let metadata = front.broker.metadata();
+        Plan {
+            topic: front.random_topic_id(),
+            name: name.to_owned(),
+            leaders: choose_leaders(&metadata, partition_count, None)?,
+            configs,
+            replication_factor: replication_factor(&metadata),
+        }
+        .command(internal)
+    };
+    front.broker.propose(command).await?;
+    Ok(())
+}
+
+/// In how many datacenters each record is: what Kafka calls the replication factor.
+fn replication_factor(metadata: &Metadata) -> i16 {
+    metadata.geometry().map_or(1, |geometry| geometry.datacenter_count() as i16)
+}
+
+fn choose_leaders(
+    metadata: &Metadata,
+    count: u32,
+    preferred: Option<&str>,
+) -> Result<Vec<NodeId>, ApiError> {
+    if count == 0 || count > limits::PARTITIONS_PER_TOPIC_MAX {
+        let max = limits::PARTITIONS_PER_TOPIC_MAX;
+        let message = format!("a topic has 1 to {max} partitions");
+        return Err(ApiError::new(ErrorCode::InvalidPartitions, message));
+    }
+    let preferred =
+        preferred.or_else(|| metadata.config(&ConfigResource::Cluster, PREFERRED_LEADER_DC));
+    let preference = preferred.map(Preference::parse).unwrap_or_default();
+    let leaders = Placement::new(metadata, &BTreeSet::new()).initial_leaders(count, &preference);
+    leaders.ok_or_else(|| {
+        let message = "no node that could lead partitions is alive; retry when one is back";
+        ApiError::new(ErrorCode::BrokerNotAvailable, message)
+    })
+}
+
+/// Creates topics, each for itself.
+pub(super) async fn create(call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse {
+    let names: Vec<Str> = request.topics.iter().map(|topic| topic.name.clone()).collect();
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in request.topics {
+        let name = topic.name.clone();
+        let repeated = names.iter().filter(|other| **other == name).count() > 1;
+        let result = if repeated {
+            Err(ApiError::new(ErrorCode::InvalidRequest, "the request names this topic twice"))
+        } else {
+            create_one(&call, topic, request.validate_only).await
+        };
+        topics.push(match result {
+            Ok(plan) => created(&name, &plan, request.validate_only),
+            Err(error) => {
+                call.front.metrics.on_error(error.code);
+                CreatableTopicResult {
+                    name,
+                    error_code: error.code,
+                    error_message: error.message(),
+                    ..Default::default()
+                }
+            }
+        });
+    }
+    CreateTopicsResponse { topics, ..Default::default() }
+}
+
+async fn create_one(
+    call: &Call,
+    topic: CreatableTopic,
+    validate_only: bool,
+) -> Result<Plan, ApiError> {
+    let plan = plan(&call.front, &call.front.broker.metadata(), topic)?;
+    if !validate_only {
+        call.front.broker.propose(plan.command(false)).await?;
+    }
+    Ok(plan)
+}
+
+fn plan(front: &Front, metadata: &Metadata, topic: CreatableTopic) -> Result<Plan, ApiError> {
+    let name = topic.name.to_string();
+    if !is_legal_name(&name) || name.starts_with(INTERNAL_PREFIX) {
+        let message = "topic names are 1 to 249 of [a-zA-Z0-9._-], not `.` or `..`; \
+                       those that begin with `__` are the cluster's own";
+        return Err(ApiError::new(ErrorCode::InvalidTopicException, message));
+    }
+    if metadata.topic_named(&name).is_some() {
+        let message = format!("topic {name} exists already");
+        return Err(ApiError::new(ErrorCode::TopicAlreadyExists, message));
+    }
+    let collides = |other: &str| other.replace('.', "_") == name.replace('.', "_");
+    if let Some(other) = metadata.topics().find(|other| collides(&other.name)) {
+        let message = format!("{name} collides with topic {}: `.` and `_` are one", other.name);
+        return Err(ApiError::new(ErrorCode::InvalidTopicException, message));
+    }
+    let replication_factor = replication_factor(metadata);
+    if topic.replication_factor == 0
+        || topic.replication_factor < -1
+        || topic.replication_factor > replication_factor
+    {
+        let message = format!(
+            "replication factor {} is not possible: here it is {replication_factor} for all topics",
+            topic.replication_factor
+        );
+        return Err(ApiError::new(ErrorCode::InvalidReplicationFactor, message));
+    }
+    let partition_count = partition_count(front, &topic)?;
+    let configs = config_changes(&topic.configs)?;
+    let preferred = configs.iter().find(|change| change.name == PREFERRED_LEADER_DC);
+    let preferred = preferred.and_then(|change| change.value.as_deref());
+    let mut leaders = choose_leaders(metadata, partition_count, preferred)?;
+    assign(metadata, &topic, &mut leaders)?;
+    Ok(Plan { topic: front.random_topic_id(), name, leaders, configs, replication_factor })
+}
+
+fn partition_count(front: &Front, topic: &CreatableTopic) -> Result<u32, ApiError> {
+    match (topic.assignments.len(), topic.num_partitions) {
+        (0, -1) => Ok(front.config.partition_count_default),
+        (0, count) => u32::try_from(count).map_err(|_| {
+            ApiError::new(ErrorCode::InvalidPartitions, "the number of partitions is negative")
+        }),
+        (assigned, -1) => Ok(u32::try_from(assigned).unwrap_or(u32::MAX)),
+        _ => Err(ApiError::new(
+            ErrorCode::InvalidRequest,
+            "give either assignments or a number of partitions",
+        )),
+    }
+}
+
+/// Takes the first broker of each assignment as leader; where the copies are is not for clients to
+/// say.
+fn assign(
+    metadata: &Metadata,
+    topic: &CreatableTopic,
+    leaders: &mut [NodeId],
+) -> Result<(), ApiError> {
+    let invalid = |message: &str| Err(ApiError::new(ErrorCode::InvalidReplicaAssignment, message));
+    let mut assigned = BTreeSet::new();
+    for assignment in &topic.assignments {
+        let index = usize::try_from(assignment.partition_index).unwrap_or(usize::MAX);
+        let Some(leader) = leaders.get_mut(index) else {
+            return invalid("partition indexes must be dense from 0");
+        };
+        if !assigned.insert(index) {
+            return invalid("a partition is assigned twice");
+        }
+        match assignment.broker_ids.first().map(|id| u32::try_from(*id).map(NodeId::new)) {
+            Some(Ok(node)) if lookup::is_serving(metadata, node) => *leader = node,
+            _ => return invalid("the first broker of an assignment is not alive"),
+        }
+    }
+    Ok(())
+}
+
+fn config_changes(configs: &[CreatableTopicConfig]) -> Result<Vec<ConfigChange>, ApiError> {
+    let invalid = |message: String| ApiError::new(ErrorCode::InvalidConfig, message);
+    let mut changes = Vec::with_capacity(configs.len());
+    for config in configs {
+        let name = config.name.to_string();
+        let Some(value) = &config.value else {
+            return Err(invalid(format!("null value for {name}")));
+        };
+        topic_config::check(&name, value).map_err(invalid)?;
+        changes.push(ConfigChange { name, value: Some(value.to_string()) });
+    }
+    Ok(changes)
+}
+
+fn created(name: &Str, plan: &Plan, validate_only: bool) -> CreatableTopicResult {
+    let configs = topic_config::ALL.iter().map(|config| {
+        let set = plan.configs.iter().find(|change| change.name == config.name);
+        let value = set.and_then(|change| change.value.as_deref());
+        CreatedTopicConfig {
+            name: config.name.into(),
+            value: Some(value.unwrap_or(config.default).into()),
+            read_only: false,
+            config_source: match value {
+                Some(_) => configs::SOURCE_TOPIC,
+                None => configs::SOURCE_DEFAULT,
+            },
+            is_sensitive: false,
+        }
+    });
+    CreatableTopicResult {
+        name: name.clone(),
+        topic_id: if validate_only { Default::default() } else { lookup::uuid(plan.topic) },
+        num_partitions: plan.leaders.len() as i32,
+        replication_factor: plan.replication_factor,
+        configs: Some(configs.collect()),
+        ..Default::default()
+    }
+}
+
+/// Deletes topics, each for itself.
+pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTopicsResponse {
+    let by_name = |name| DeleteTopicState { name: Some(name), ..Default::default() };
+    let topics = request.topics.into_iter().chain(request.topic_names.into_iter().map(by_name));
+    let mut responses = Vec::new();
+    for wanted in topics {
+        let mut result = DeletableTopicResult {
+            name: wanted.name.clone(),
+            topic_id: wanted.topic_id,
+            ..Default::default()
+        };
+        if let Err(error) = delete_one(&call, &wanted, &mut result).await {
+            call.front.metrics.on_error(error.code);
+            result.error_code = error.code;
+            result.error_message = error.message();
+        }
+        responses.push(result);
+    }
+    DeleteTopicsResponse { responses, ..Default::default() }
+}
+
+async fn delete_one(
+    call: &Call,
+    wanted: &DeleteTopicState,
+    result: &mut DeletableTopicResult,
+) -> Result<(), ApiError> {
+    let key = match &wanted.name {
+        Some(_) if !wanted.topic_id.is_zero() => {
+            return Err(ApiError::new(ErrorCode::InvalidRequest, "give a name or an id, not both"));
+        }
+        Some(name) => TopicKey::Name(name.clone()),
+        None => TopicKey::Id(wanted.topic_id),
+    };
+    let topic = {
+        let metadata = call.front.broker.metadata();
+        let topic = key.find(&metadata)?;
+        if topic.internal {
+            let message = "the cluster's own topics cannot be deleted";
+            return Err(ApiError::new(ErrorCode::InvalidTopicException, message));
+        }
+        result.name = Some(topic.name.as_str().into());
+        result.topic_id = lookup::uuid(topic.id);
+        topic.id
+    };
+    call.front.broker.propose(Command::DeleteTopic { topic }).await?;
+    Ok(())
+}
+
+/// Adds partitions to topics, to each for itself.
+pub(super) async fn create_partitions(
+    call: Call,
+    request: CreatePartitionsRequest,
+) -> CreatePartitionsResponse {
+    let mut results = Vec::with_capacity(request.topics.len());
+    for topic in request.topics {
+        let mut result =
+            CreatePartitionsTopicResult { name: topic.name.clone(), ..Default::default() };
+        if let Err(error) = grow(&call, &topic, request.validate_only).await {
+            call.front.metrics.on_error(error.code);
+            result.error_code = error.code;
+            result.error_message = error.message();
+        }
+        results.push(result);
+    }
+    CreatePartitionsResponse { results, ..Default::default() }
+}
+
+async fn grow(
+    call: &Call,
+    wanted: &CreatePartitionsTopic,
+    validate_only: bool,
+) -> Result<(), ApiError> {
+    let command = plan_growth(&call.front.broker.metadata(), wanted)?;
+    if !validate_only {
+        call.front.broker.propose(command).await?;
+    }
+    Ok(())
+}
+
+fn plan_growth(metadata: &Metadata, wanted: &CreatePartitionsTopic) -> Result<Command, ApiError> {
+    let topic = TopicKey::Name(wanted.name.clone()).find(metadata)?;
+    if topic.internal {
+        let message = "the cluster's own topics keep their partitions";
+        return Err(ApiError::new(ErrorCode::InvalidTopicException, message));
+    }
+    let expected_count = topic.partitions.len() as u32;
+    let added =
+        u32::try_from(wanted.count).ok().and_then(|count| count.checked_sub(expected_count));
+    let Some(added) = added.filter(|added| *added > 0) else {
+        let message = format!("the topic has {expected_count} partitions already");
+        return Err(ApiError::new(ErrorCode::InvalidPartitions, message));
+    };
+    let preferred: Option<String> = lookup::topic_config(metadata, topic.id, PREFERRED_LEADER_DC);
+    let leaders = choose_leaders(metadata, added, preferred.as_deref())?;
+    Ok(Command::CreatePartitions { topic: topic.id, expected_count, leaders })
+}
