@@ -48,6 +48,7 @@ enum Step {
         count: u64,
         back: u64,
         size: usize,
+        new_term: bool,
     },
     Commit,
     Snapshot {
@@ -66,8 +67,9 @@ fn step() -> impl Strategy<Value = Step> {
         Just(Crash::TearUnsynced)
     ];
     prop_oneof![
-        8 => (1..6u64, 0..4u64, 1..12_000usize)
-            .prop_map(|(count, back, size)| Step::Append { count, back, size }),
+        8 => (1..6u64, 0..4u64, 1..12_000usize, any::<bool>()).prop_map(
+            |(count, back, size, new_term)| Step::Append { count, back, size, new_term }
+        ),
         4 => Just(Step::Commit),
         2 => (0..5u64).prop_map(|kept| Step::Snapshot { kept }),
         1 => (1..9u64).prop_map(|ahead| Step::Install { ahead }),
@@ -117,13 +119,13 @@ impl Model {
 
 fn apply(log: &mut RaftLog<MemoryDisk>, model: &mut Model, disk: &MemoryDisk, step: Step) {
     match step {
-        Step::Append { count, back, size } => {
+        Step::Append { count, back, size, new_term } => {
             let first = (model.last() + 1).saturating_sub(back).max(model.hard_state.commit + 1);
-            model.hard_state.term += 1;
+            model.hard_state.term += u64::from(new_term);
             let entries: Vec<Entry> = (first..first + count)
                 .map(|index| entry(index, model.hard_state.term, size))
                 .collect();
-            log.append(&entries, Some(&model.hard_state)).unwrap();
+            log.append(&entries, new_term.then_some(&model.hard_state)).unwrap();
             model.entries.retain(|index, _| *index < first);
             model.entries.extend(entries.into_iter().map(|entry| (entry.index, entry)));
         }
