@@ -248,3 +248,70 @@ pub(super) fn first_above(entries: &VecDeque<Entry>, offset: Offset) -> usize {
     }
     low
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(kind: BlobKind, step: u64, base_offset: i64, record_count: u32) -> Entry {
+        let header = BlobHeader {
+            kind,
+            base_offset: Offset::new(base_offset),
+            record_count,
+            max_timestamp_ms: -1,
+            payload_size_bytes: 1,
+            payload_crc: 0,
+        };
+        let location = Location { file: FileSequence::FIRST, offset_bytes: step as u32 };
+        Entry::new(Step::new(step), &header, location)
+    }
+
+    fn partition(entries: &[Entry]) -> Partition {
+        let mut partition = Partition::default();
+        for entry in entries {
+            assert_eq!(partition.insert(Generation::FIRST, *entry, &Bytes::new()), None);
+        }
+        partition
+    }
+
+    #[test]
+    fn offsets_are_found_past_checkpoints_that_lag_behind() {
+        let partition = partition(&[
+            entry(BlobKind::Records, 1, 0, 10),
+            entry(BlobKind::Records, 2, 10, 10),
+            entry(BlobKind::Checkpoint, 3, 5, 0),
+            entry(BlobKind::Checkpoint, 4, 5, 0),
+            entry(BlobKind::Records, 6, 20, 10),
+        ]);
+        let step_of =
+            |offset| partition.step_of(Generation::FIRST, Offset::new(offset)).map(Step::get);
+        let found: Vec<_> = [0, 9, 10, 19, 20, 29, 30].map(step_of).into();
+        assert_eq!(found, [Some(1), Some(1), Some(2), Some(2), Some(6), Some(6), None]);
+    }
+
+    #[test]
+    fn a_run_stops_at_the_first_hole() {
+        let late_first = [2, 1, 4].map(|step| entry(BlobKind::Records, step, 10 * step as i64, 10));
+        let partition = partition(&late_first);
+        let run = |from, last| {
+            partition
+                .run(Generation::FIRST, Step::new(from), Step::new(last))
+                .map(|entry| entry.step.get())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(run(1, 9), [1, 2]);
+        assert_eq!(run(1, 1), [1]);
+        assert_eq!(run(3, 9), Vec::<u64>::new());
+        assert_eq!(run(4, 9), [4]);
+    }
+
+    #[test]
+    fn a_blob_written_again_replaces_its_entry() {
+        let mut partition = partition(&[entry(BlobKind::Records, 1, 0, 10)]);
+        let mut moved = entry(BlobKind::Records, 1, 0, 10);
+        moved.offset_bytes = 99;
+        let old = partition.insert(Generation::FIRST, moved, &Bytes::new());
+        assert_eq!(old.map(|entry| entry.offset_bytes), Some(1));
+        assert_eq!(partition.blobs().count(), 1);
+    }
+}

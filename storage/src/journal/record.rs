@@ -295,3 +295,122 @@ pub(super) fn parse_heads(side_file: &Bytes, disk: u64, file: FileSequence) -> O
     }
     batches.last()?.ends_file().then_some(batches)
 }
+
+#[cfg(test)]
+mod tests {
+    use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId};
+    use meridian_base::position::{LogPoint, Step};
+    use meridian_base::topology::{Geometry, SlotConfig, SlotState};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::blob::Payload;
+
+    const ADDRESS: Address =
+        Address { disk: 77, file: FileSequence::new(3), offset_bytes: 3 * 4096 };
+
+    fn blob(kind: BlobKind, bytes: &'static [u8]) -> Record {
+        let payload = Payload::from(Bytes::from_static(bytes));
+        let header = BlobHeader::describe(kind, Offset::new(5), 0, -1, &payload);
+        let point = LogPoint::new(Generation::new(2), Step::new(9));
+        let key = BlobKey { partition: PartitionId::new(1), point };
+        let mark = CommitMark { point, high_watermark: Offset::new(5) };
+        let inline = if is_inline(kind) { Bytes::from_static(bytes) } else { Bytes::new() };
+        Record::Blob { key, header, mark: Some(mark), inline }
+    }
+
+    fn records() -> Vec<Record> {
+        let slot = SlotConfig {
+            node: NodeId::new(4),
+            incarnation: Incarnation::new(8),
+            state: SlotState::Good,
+        };
+        vec![
+            blob(BlobKind::Records, b"first"),
+            blob(BlobKind::Start, b"inline"),
+            blob(BlobKind::Checkpoint, b"second one"),
+            Record::Partition(PartitionRecord {
+                partition: PartitionId::new(6),
+                fence: Generation::new(7),
+                log_start_offset: Offset::new(8),
+                generation_min: Generation::new(1),
+                mark: None,
+                forgotten: true,
+            }),
+            Record::Config(GroupConfig {
+                group: GroupId::new(1),
+                version: ConfigVersion::new(2),
+                geometry: Geometry::None,
+                slots: vec![slot],
+            }),
+            Record::Synced,
+            Record::End,
+        ]
+    }
+
+    #[test]
+    fn a_batch_round_trips_and_knows_where_its_payloads_are() {
+        let built = Batch::build(ADDRESS, 99, records());
+        let parsed = Batch::parse(&built.head, ADDRESS).expect("what was built");
+        assert_eq!(parsed.records, built.records);
+        assert_eq!((parsed.crc, parsed.previous_crc), (built.crc, 99));
+        assert_eq!(parsed.payload_size_bytes, 15);
+        assert!(parsed.ends_file());
+        let head_end = ADDRESS.offset_bytes + built.head.len() as u32;
+        let place_of = |index: usize| parsed.records[index].1;
+        assert_eq!((place_of(0), place_of(2)), (head_end, head_end + 5));
+        let inline = (place_of(1) - ADDRESS.offset_bytes) as usize;
+        assert_eq!(built.head.get(inline..inline + 6), Some(b"inline".as_slice()));
+        let bound: usize = records().iter().map(record_size_bytes).sum();
+        assert!(built.head.len() <= HEAD_SIZE_BYTES_MIN + bound);
+    }
+
+    #[test]
+    fn a_batch_elsewhere_is_not_believed() {
+        let head = Batch::build(ADDRESS, 0, records()).head;
+        let elsewhere = [
+            Address { disk: 78, ..ADDRESS },
+            Address { file: FileSequence::new(4), ..ADDRESS },
+            Address { offset_bytes: 4096, ..ADDRESS },
+        ];
+        assert!(elsewhere.iter().all(|address| Batch::parse(&head, *address).is_none()));
+    }
+
+    #[test]
+    fn heads_without_an_end_or_out_of_order_are_refused() {
+        let address = Address { offset_bytes: 0, ..ADDRESS };
+        let first = Batch::build(address, 0, vec![Record::Synced]);
+        let next = Address { offset_bytes: 4096, ..ADDRESS };
+        let last = Batch::build(next, first.crc, vec![Record::End]);
+        let unchained = Batch::build(next, first.crc + 1, vec![Record::End]);
+        let parse = |heads: &[&Batch]| {
+            let heads: Vec<Bytes> = heads.iter().map(|batch| batch.head.clone()).collect();
+            let side_file = encode_heads(&heads).concat().into();
+            decode_heads(&side_file, ADDRESS.disk, ADDRESS.file)
+        };
+        assert_eq!(parse(&[&first, &last]), Some(vec![Record::Synced, Record::End]));
+        assert_eq!(parse(&[&first]), None);
+        assert_eq!(parse(&[&first, &unchained]), None);
+        assert_eq!(parse(&[&last]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_head_with_a_valid_checksum_but_broken_fields_never_panics(
+            at in any::<prop::sample::Index>(),
+            value in any::<u8>(),
+        ) {
+            let mut head = Batch::build(ADDRESS, 0, records()).head.to_vec();
+            let at = at.index(head.len());
+            head[at] = value;
+            let crc = crc32c::crc32c(&head[CRC_FROM..]).to_be_bytes();
+            head[8..12].copy_from_slice(&crc);
+            let _ = Batch::parse(&head.into(), ADDRESS);
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(Batch::parse(&bytes.into(), ADDRESS).is_none());
+        }
+    }
+}

@@ -172,7 +172,7 @@ impl Disk for MemoryDisk {
         parts: &[IoSlice<'_>],
     ) -> Result<(), DiskError> {
         let mut state = self.lock();
-        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let bytes = parts.iter().map(|part| &**part).collect::<Vec<&[u8]>>().concat();
         let offset = offset_bytes as usize;
         let size = state.file(file)?.current.len();
         state.reserve(file, (offset + bytes.len()).saturating_sub(size) as u64)?;
