@@ -1,2 +1,50 @@
-//! The `meridian` binary.
-fn main() {}
+//! The `meridian` binary: server, development cluster and operator commands, one file per noun.
+
+mod client;
+mod failure;
+mod output;
+mod serve;
+mod sys;
+mod target;
+mod topic;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::failure::{Exit, Failure};
+
+/// A geo-replicated log that speaks the Kafka protocol
+///
+/// Exit codes: 0 done, 1 failed, 2 degraded, 3 refused as unsafe.
+#[derive(Debug, Parser)]
+#[command(name = "meridian", version, arg_required_else_help = true)]
+enum Cli {
+    Serve(serve::Serve),
+    Topic(topic::Topic),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _unprintable = error.print();
+            return ExitCode::from(u8::from(error.use_stderr()));
+        }
+    };
+    failure::finish(run(cli))
+}
+
+fn run(cli: Cli) -> Result<Exit, Failure> {
+    match cli {
+        Cli::Serve(serve) => serve::run(&serve),
+        Cli::Topic(topic) => block_on(topic::run(topic)),
+    }
+}
+
+/// Runs a command on one thread: it waits more than it works.
+fn block_on<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().map_err(Failure::system("an event loop"))?;
+    runtime.block_on(command)
+}

@@ -1,0 +1,342 @@
+//! One connection: requests go out as they come, answers return in the same order.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, IoSlice};
+use std::marker::PhantomData;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
+use meridian_protocol::frame::{self, SIZE_PREFIX_BYTES};
+use meridian_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse, MeridianAdminRequest};
+use meridian_protocol::{ApiKey, EncodedFrame, RequestMessage};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::{ClientError, clock};
+
+/// What we call ourselves.
+const CLIENT_ID: &str = "meridian-cli";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Requests queued for writing, and requests that wait for an answer.
+const QUEUE_COUNT_MAX: usize = 256;
+const RESPONSE_SIZE_BYTES_MAX: usize = 256 << 20;
+/// Memory set aside for a response before its bytes have come.
+const RESERVE_BYTES: usize = 1 << 20;
+/// From version 13 on these name topics by id; we name them by name.
+const LAST_VERSION_WITH_NAMES: i16 = 12;
+
+/// A connection to one broker, shared by any number of callers.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    address: String,
+    outgoing: mpsc::Sender<Outgoing>,
+    versions: HashMap<i16, RangeInclusive<i16>>,
+    next_correlation_id: AtomicI32,
+    tasks: [JoinHandle<()>; 2],
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    frame: EncodedFrame,
+    /// `None` for a request that gets no answer.
+    pending: Option<Pending>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    correlation_id: i32,
+    reply: oneshot::Sender<Timed<Bytes>>,
+}
+
+/// A value and the moment it arrived.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timed<T> {
+    pub(crate) value: T,
+    pub(crate) at: Instant,
+}
+
+/// A request that was sent, and whose answer is to come.
+#[derive(Debug)]
+pub(crate) struct InFlight<R> {
+    reply: oneshot::Receiver<Timed<Bytes>>,
+    version: i16,
+    address: String,
+    timeout: Duration,
+    deadline: Instant,
+    request: PhantomData<fn() -> R>,
+}
+
+impl Connection {
+    /// Connects, and asks what the broker speaks.
+    pub(crate) async fn open(address: &str) -> Result<Self, ClientError> {
+        let timeout =
+            |_| ClientError::ConnectTimeout { address: address.to_owned(), after: CONNECT_TIMEOUT };
+        tokio::time::timeout(CONNECT_TIMEOUT, Self::open_patiently(address))
+            .await
+            .map_err(timeout)?
+    }
+
+    async fn open_patiently(address: &str) -> Result<Self, ClientError> {
+        let connect = |source| ClientError::Connect { address: address.to_owned(), source };
+        let stream = TcpStream::connect(address).await.map_err(connect)?;
+        stream.set_nodelay(true).map_err(connect)?;
+        let (reader, writer) = stream.into_split();
+        let (outgoing, requests) = mpsc::channel(QUEUE_COUNT_MAX);
+        let (pending_in, pending_out) = mpsc::channel(QUEUE_COUNT_MAX);
+        let tasks = [
+            tokio::spawn(async move {
+                let _closed = write_requests(writer, requests, pending_in).await;
+            }),
+            tokio::spawn(async move {
+                let _closed = read_responses(reader, pending_out).await;
+            }),
+        ];
+        let mut connection = Self {
+            address: address.to_owned(),
+            outgoing,
+            versions: HashMap::from([(ApiKey::ApiVersions.key(), 0..=i16::MAX)]),
+            next_correlation_id: AtomicI32::new(0),
+            tasks,
+        };
+        connection.versions = connection.offered_versions().await?;
+        Ok(connection)
+    }
+
+    async fn offered_versions(&self) -> Result<HashMap<i16, RangeInclusive<i16>>, ClientError> {
+        let request = ApiVersionsRequest {
+            client_software_name: CLIENT_ID.into(),
+            client_software_version: env!("CARGO_PKG_VERSION").into(),
+        };
+        let response: ApiVersionsResponse = self.call(&request, CONNECT_TIMEOUT).await?;
+        // A broker that only speaks lower versions of this API says so and still lists all.
+        let ranges = response.api_keys.iter().map(|api| {
+            let versions = api.min_version..=api.max_version;
+            (api.api_key, versions)
+        });
+        Ok(ranges.collect())
+    }
+
+    /// Where the broker is.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Whether it can no longer be used.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.outgoing.is_closed()
+    }
+
+    /// Gives it up: what is in flight fails.
+    pub(crate) fn close(&self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+
+    /// Sends a request and waits for the answer.
+    pub(crate) async fn call<R: RequestMessage>(
+        &self,
+        request: &R,
+        timeout: Duration,
+    ) -> Result<R::Response, ClientError> {
+        let result = self.send(request, timeout).await?.response().await;
+        if let Err(ClientError::Timeout { .. }) = &result {
+            // Later answers queue behind the missing one.
+            self.close();
+        }
+        Ok(result?.value)
+    }
+
+    /// Sends a request. The answer may be waited for later.
+    pub(crate) async fn send<R: RequestMessage>(
+        &self,
+        request: &R,
+        timeout: Duration,
+    ) -> Result<InFlight<R>, ClientError> {
+        let version = self.version(R::API)?;
+        let (frame, correlation_id) = self.encode(version, request)?;
+        let (reply, receiver) = oneshot::channel();
+        let pending = Some(Pending { correlation_id, reply });
+        self.outgoing
+            .send(Outgoing { frame, pending })
+            .await
+            .map_err(|_| ClientError::Disconnected { address: self.address.clone() })?;
+        Ok(InFlight {
+            reply: receiver,
+            version,
+            address: self.address.clone(),
+            timeout,
+            deadline: clock::now() + timeout,
+            request: PhantomData,
+        })
+    }
+
+    /// Sends a request that the broker does not answer: a produce with `acks=0`.
+    pub(crate) async fn send_unanswered<R: RequestMessage>(
+        &self,
+        request: &R,
+    ) -> Result<(), ClientError> {
+        let (frame, _) = self.encode(self.version(R::API)?, request)?;
+        self.outgoing
+            .send(Outgoing { frame, pending: None })
+            .await
+            .map_err(|_| ClientError::Disconnected { address: self.address.clone() })
+    }
+
+    fn encode<R: RequestMessage>(
+        &self,
+        version: i16,
+        request: &R,
+    ) -> Result<(EncodedFrame, i32), ClientError> {
+        let correlation_id = self.next_correlation_id.fetch_add(1, Ordering::Relaxed);
+        let frame = frame::encode_request(version, correlation_id, Some(CLIENT_ID), request)
+            .map_err(|source| ClientError::Encode { api: R::API, source })?;
+        Ok((frame, correlation_id))
+    }
+
+    fn version(&self, api: ApiKey) -> Result<i16, ClientError> {
+        let unsupported = || ClientError::Unsupported { address: self.address.clone(), api };
+        if api == MeridianAdminRequest::API {
+            // Not advertised, as it is ours alone.
+            return Ok(*api.versions().end());
+        }
+        let theirs = self.versions.get(&api.key()).ok_or_else(unsupported)?;
+        newest_common(api, theirs).ok_or_else(unsupported)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn newest_common(api: ApiKey, theirs: &RangeInclusive<i16>) -> Option<i16> {
+    let ours = api.versions();
+    let newest = match api {
+        ApiKey::Produce | ApiKey::Fetch => LAST_VERSION_WITH_NAMES,
+        _ => *ours.end(),
+    };
+    let version = newest.min(*theirs.end());
+    (version >= *ours.start() && version >= *theirs.start()).then_some(version)
+}
+
+impl<R: RequestMessage> InFlight<R> {
+    /// Waits for the answer. After an error the connection should be given up.
+    pub(crate) async fn response(&mut self) -> Result<Timed<R::Response>, ClientError> {
+        let timeout = |_| ClientError::Timeout {
+            address: self.address.clone(),
+            api: R::API,
+            after: self.timeout,
+        };
+        let closed = |_| ClientError::Disconnected { address: self.address.clone() };
+        let frame = tokio::time::timeout_at(self.deadline.into(), &mut self.reply)
+            .await
+            .map_err(timeout)?
+            .map_err(closed)?;
+        let decode =
+            |source| ClientError::Decode { address: self.address.clone(), api: R::API, source };
+        let value = frame::decode_response::<R>(self.version, frame.value).map_err(decode)?;
+        Ok(Timed { value, at: frame.at })
+    }
+
+    /// Whether waiting for the answer would take no time.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.reply.is_empty() || self.reply.is_terminated()
+    }
+}
+
+async fn write_requests(
+    mut writer: OwnedWriteHalf,
+    mut requests: mpsc::Receiver<Outgoing>,
+    pending: mpsc::Sender<Pending>,
+) -> io::Result<()> {
+    while let Some(request) = requests.recv().await {
+        if let Some(waiting) = request.pending {
+            // Fails when the reader has ended.
+            pending.send(waiting).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
+        }
+        write_frame(&mut writer, &request.frame).await?;
+    }
+    Ok(())
+}
+
+/// In one system call, if the socket takes it all.
+async fn write_frame(writer: &mut OwnedWriteHalf, frame: &EncodedFrame) -> io::Result<()> {
+    let mut segments: VecDeque<&[u8]> = frame.segments().map(|segment| &segment[..]).collect();
+    while !segments.is_empty() {
+        let slices: Vec<IoSlice<'_>> = segments.iter().map(|part| IoSlice::new(part)).collect();
+        let mut written = writer.write_vectored(&slices).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        while let Some(first) = segments.pop_front() {
+            match first.get(written..) {
+                Some(rest) if !rest.is_empty() => {
+                    segments.push_front(rest);
+                    break;
+                }
+                _ => written -= first.len(),
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn read_responses(
+    mut reader: OwnedReadHalf,
+    mut pending: mpsc::Receiver<Pending>,
+) -> io::Result<()> {
+    let mut buffer = BytesMut::with_capacity(64 << 10);
+    loop {
+        let frame = read_frame(&mut reader, &mut buffer).await?;
+        let at = clock::now();
+        let expected = pending.recv().await.ok_or(io::ErrorKind::BrokenPipe)?;
+        if frame::response_correlation_id(&frame) != Some(expected.correlation_id) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        // Whoever asked may have given up.
+        let _gone = expected.reply.send(Timed { value: frame, at });
+    }
+}
+
+async fn read_frame(reader: &mut OwnedReadHalf, buffer: &mut BytesMut) -> io::Result<Bytes> {
+    read_until(reader, buffer, SIZE_PREFIX_BYTES).await?;
+    let prefix = buffer.first_chunk().copied().unwrap_or_default();
+    let size_bytes = frame::frame_size(prefix, RESPONSE_SIZE_BYTES_MAX)
+        .ok_or(io::Error::from(io::ErrorKind::InvalidData))?;
+    buffer.advance(SIZE_PREFIX_BYTES);
+    read_until(reader, buffer, size_bytes).await?;
+    Ok(buffer.split_to(size_bytes).freeze())
+}
+
+async fn read_until(
+    reader: &mut OwnedReadHalf,
+    buffer: &mut BytesMut,
+    size_bytes: usize,
+) -> io::Result<()> {
+    while let Some(missing) = size_bytes.checked_sub(buffer.len()).filter(|&missing| missing > 0) {
+        buffer.reserve(missing.min(buffer.len().max(RESERVE_BYTES)));
+        if reader.read_buf(buffer).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_version_both_speak_is_chosen() {
+        assert_eq!(newest_common(ApiKey::Metadata, &(0..=4)), Some(4));
+        assert_eq!(newest_common(ApiKey::Metadata, &(0..=99)), Some(13));
+        assert_eq!(newest_common(ApiKey::Produce, &(3..=13)), Some(12));
+        assert_eq!(newest_common(ApiKey::Fetch, &(0..=3)), None);
+        assert_eq!(newest_common(ApiKey::Fetch, &(13..=18)), None);
+    }
+}

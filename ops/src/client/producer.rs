@@ -1,0 +1,292 @@
+//! Writing to one partition: batches in order, several in flight, each of them once.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use meridian_protocol::messages::{
+    InitProducerIdRequest, ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic,
+};
+use meridian_protocol::records::{NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE};
+use meridian_protocol::{ApiKey, ErrorCode, Str};
+
+use super::clock::{self, Backoff};
+use super::{Client, ClientError, Connection, InFlight, Lane};
+
+/// Most batches of a producer id that a partition can still tell apart from repeats.
+pub(crate) const IDEMPOTENT_IN_FLIGHT_MAX: usize = 5;
+
+/// When a produce request is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Acks {
+    /// Never.
+    None,
+    /// Meridian treats it as `All`; Kafka answers when the leader has the records.
+    Leader,
+    /// When the records are durable.
+    All,
+}
+
+/// Who writes. With an id, the broker sees repeats and gaps and refuses both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ProducerIdentity {
+    pub(crate) id: i64,
+    pub(crate) epoch: i16,
+}
+
+/// How to write.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WriteOptions {
+    pub(crate) acks: Acks,
+    /// Batches sent and not yet answered.
+    pub(crate) in_flight_max: usize,
+    /// Time a batch may take, with all retries.
+    pub(crate) delivery_timeout: Duration,
+    pub(crate) lane: Lane,
+}
+
+/// Writes batches to one partition. `T` is what the caller wants to know again with the answer.
+#[derive(Debug)]
+pub(crate) struct PartitionWriter<T> {
+    client: Client,
+    topic: Str,
+    partition: i32,
+    options: WriteOptions,
+    leader: Option<Arc<Connection>>,
+    in_flight: VecDeque<Sent<T>>,
+    retry_count: u64,
+}
+
+#[derive(Debug)]
+struct Sent<T> {
+    batch: Bytes,
+    tag: T,
+    state: State,
+    /// A batch before it was sent again: this one may have been refused for that gap.
+    predecessor_failed: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting(InFlight<ProduceRequest>),
+    /// `acks=0`.
+    Unanswered(Instant),
+    Failed(ClientError),
+}
+
+/// A batch that is written.
+#[derive(Debug)]
+pub(crate) struct Acked<T> {
+    /// What was given with it.
+    pub(crate) tag: T,
+    /// The batch, for its memory.
+    pub(crate) batch: Bytes,
+    /// The offset of its first record; -1 if the broker did not say.
+    pub(crate) base_offset: i64,
+    /// When the answer arrived.
+    pub(crate) at: Instant,
+}
+
+impl ProducerIdentity {
+    /// Of a producer that does not ask for exactly-once.
+    pub(crate) const NONE: Self = Self { id: NO_PRODUCER_ID, epoch: NO_PRODUCER_EPOCH };
+
+    /// Gets a new id from the cluster.
+    pub(crate) async fn acquire(client: &Client) -> Result<Self, ClientError> {
+        let request =
+            InitProducerIdRequest { transaction_timeout_ms: i32::MAX, ..Default::default() };
+        // Repeating this only wastes an id.
+        let response = client.query(&request).await?;
+        ClientError::check(|| "producer id".to_owned(), response.error_code, None)?;
+        Ok(Self { id: response.producer_id, epoch: response.producer_epoch })
+    }
+
+    /// The sequence after `records_count` more records: it wraps after 2^31 - 1.
+    pub(crate) fn advance(self, sequence: i32, records_count: i32) -> i32 {
+        match self.id {
+            NO_PRODUCER_ID => NO_SEQUENCE,
+            _ => sequence.wrapping_add(records_count) & i32::MAX,
+        }
+    }
+
+    /// The sequence of the first record.
+    pub(crate) fn first_sequence(self) -> i32 {
+        if self.id == NO_PRODUCER_ID { NO_SEQUENCE } else { 0 }
+    }
+}
+
+impl Acks {
+    fn code(self) -> i16 {
+        match self {
+            Self::None => 0,
+            Self::Leader => 1,
+            Self::All => -1,
+        }
+    }
+}
+
+impl<T> PartitionWriter<T> {
+    /// Writes to this partition.
+    pub(crate) fn new(client: Client, topic: &str, partition: i32, options: WriteOptions) -> Self {
+        Self {
+            client,
+            topic: topic.into(),
+            partition,
+            options,
+            leader: None,
+            in_flight: VecDeque::with_capacity(options.in_flight_max),
+            retry_count: 0,
+        }
+    }
+
+    /// Batches sent and not yet known to be written.
+    pub(crate) fn in_flight_count(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Whether an answer must be taken before more can be sent.
+    pub(crate) fn is_full(&self) -> bool {
+        self.in_flight.len() >= self.options.in_flight_max
+    }
+
+    /// Whether [`next`](Self::next) would not have to wait.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.in_flight.front().is_some_and(|sent| match &sent.state {
+            State::Waiting(reply) => reply.is_ready(),
+            State::Unanswered(_) | State::Failed(_) => true,
+        })
+    }
+
+    /// How often a batch had to be sent again.
+    pub(crate) fn retry_count(&self) -> u64 {
+        self.retry_count
+    }
+
+    /// Sends a batch. A failure shows when its turn comes in [`next`](Self::next).
+    ///
+    /// # Panics
+    /// If [`is_full`](Self::is_full).
+    pub(crate) async fn send(&mut self, batch: Bytes, tag: T) {
+        assert!(!self.is_full(), "take an answer first");
+        let state = self.transmit(batch.clone()).await.unwrap_or_else(State::Failed);
+        self.in_flight.push_back(Sent { batch, tag, state, predecessor_failed: false });
+    }
+
+    /// The oldest batch in flight, once it is written; `None` if there is none. Sends it again as
+    /// often as it takes. Must not be dropped before it is done.
+    pub(crate) async fn next(&mut self) -> Option<Result<Acked<T>, ClientError>> {
+        let Sent { batch, tag, state, predecessor_failed } = self.in_flight.pop_front()?;
+        let mut backoff = Backoff::until(self.options.delivery_timeout);
+        let mut outcome = self.outcome(state).await;
+        loop {
+            let error = match outcome {
+                Ok((base_offset, at)) => {
+                    return Some(Ok(Acked { tag, batch, base_offset, at }));
+                }
+                Err(error) => error,
+            };
+            let is_gap = matches!(
+                error,
+                ClientError::Server { code: ErrorCode::OutOfOrderSequenceNumber, .. }
+            );
+            let retriable = error.is_retriable() || (is_gap && predecessor_failed);
+            if !retriable || !backoff.pause().await {
+                return Some(Err(error));
+            }
+            self.retry_count += 1;
+            self.find_leader_again().await;
+            outcome = match self.transmit(batch.clone()).await {
+                Ok(state) => self.outcome(state).await,
+                Err(error) => Err(error),
+            };
+        }
+    }
+
+    async fn find_leader_again(&mut self) {
+        if let Some(leader) = self.leader.take() {
+            // What else was sent there must not be written after what is sent anew.
+            leader.close();
+        }
+        for later in &mut self.in_flight {
+            later.predecessor_failed = true;
+        }
+        self.client.leader_moved(&self.topic).await;
+    }
+
+    async fn transmit(&mut self, batch: Bytes) -> Result<State, ClientError> {
+        let connection = self.leader().await?;
+        let partition = ProducePartition { index: self.partition, records: Some(batch) };
+        let topic = ProduceTopic {
+            name: self.topic.clone(),
+            partition_data: vec![partition],
+            ..Default::default()
+        };
+        let timeout = self.options.delivery_timeout;
+        let request = ProduceRequest {
+            transactional_id: None,
+            acks: self.options.acks.code(),
+            timeout_ms: i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX),
+            topic_data: vec![topic],
+        };
+        if self.options.acks == Acks::None {
+            connection.send_unanswered(&request).await?;
+            return Ok(State::Unanswered(clock::now()));
+        }
+        Ok(State::Waiting(connection.send(&request, timeout).await?))
+    }
+
+    async fn leader(&mut self) -> Result<Arc<Connection>, ClientError> {
+        if let Some(leader) = self.leader.as_ref().filter(|leader| !leader.is_closed()) {
+            return Ok(Arc::clone(leader));
+        }
+        let node = self.client.leader(&self.topic, self.partition).await?;
+        let leader = self.client.node(node, self.options.lane).await?;
+        self.leader = Some(Arc::clone(&leader));
+        Ok(leader)
+    }
+
+    async fn outcome(&self, state: State) -> Result<(i64, Instant), ClientError> {
+        match state {
+            State::Failed(error) => Err(error),
+            State::Unanswered(at) => Ok((-1, at)),
+            State::Waiting(mut reply) => {
+                let response = reply.response().await?;
+                Ok((self.base_offset(response.value)?, response.at))
+            }
+        }
+    }
+
+    fn base_offset(&self, response: ProduceResponse) -> Result<i64, ClientError> {
+        let what = || format!("{}-{}", self.topic, self.partition);
+        let mut answers = response.responses.into_iter().flat_map(|t| t.partition_responses);
+        let answer = answers.find(|answer| answer.index == self.partition);
+        let answer = answer.ok_or_else(|| ClientError::Incomplete {
+            address: self.leader.as_ref().map_or_else(String::new, |l| l.address().to_owned()),
+            api: ApiKey::Produce,
+            what: what(),
+        })?;
+        if answer.error_code == ErrorCode::DuplicateSequenceNumber {
+            // Written before, its answer lost.
+            return Ok(answer.base_offset);
+        }
+        ClientError::check(what, answer.error_code, answer.error_message.as_deref())?;
+        Ok(answer.base_offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequences_wrap_to_zero_and_stay_unset_without_an_id() {
+        let identity = ProducerIdentity { id: 7, epoch: 0 };
+        assert_eq!(identity.first_sequence(), 0);
+        assert_eq!(identity.advance(0, 3), 3);
+        assert_eq!(identity.advance(i32::MAX, 1), 0);
+        assert_eq!(identity.advance(i32::MAX - 1, 3), 1);
+        assert_eq!(ProducerIdentity::NONE.advance(NO_SEQUENCE, 3), NO_SEQUENCE);
+        assert_eq!(ProducerIdentity::NONE.first_sequence(), NO_SEQUENCE);
+    }
+}
