@@ -8,12 +8,12 @@
 //! * each value (producer, epoch, sequence) at most once, a producer's values in order;
 //! * what was visible stays visible: the high watermark never goes back within a generation, and a
 //!   generation starts at or above all that older ones ever showed;
-//! * fences only grow during one life of a disk.
+//! * fences only grow during one life of a disk, and a leader that was refused puts nothing more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use meridian_base::id::{Incarnation, PartitionId};
+use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::position::{Generation, Offset};
 use meridian_base::topology::Slot;
 
@@ -34,6 +34,8 @@ pub enum Promise {
     AcknowledgedForEver,
     /// Fences only grow.
     FencesGrow,
+    /// A leader that was refused once puts nothing more.
+    StopsWhenFenced,
     /// After everything has healed, the partition is served and every producer is answered.
     ServesAgain,
     /// No state machine finds its own invariants broken.
@@ -81,6 +83,8 @@ struct PartitionHistory {
 pub struct Checker {
     partitions: BTreeMap<PartitionId, PartitionHistory>,
     fences: BTreeMap<(Slot, Incarnation, PartitionId), Generation>,
+    /// Leaders that were told of a newer one.
+    refused: BTreeSet<(NodeId, PartitionId, Generation)>,
 }
 
 impl Checker {
@@ -217,6 +221,22 @@ impl Checker {
             );
         }
         *known = fence;
+        Ok(())
+    }
+
+    /// A leader hears that it was fenced.
+    pub fn refused(&mut self, node: NodeId, partition: PartitionId, generation: Generation) {
+        self.refused.insert((node, partition, generation));
+    }
+
+    /// A leader puts a blob.
+    pub fn put(&mut self, node: NodeId, partition: PartitionId, generation: Generation) -> Verdict {
+        if self.refused.contains(&(node, partition, generation)) {
+            return violation(
+                Promise::StopsWhenFenced,
+                format!("{node:?} {partition:?}: {generation} puts after it was refused"),
+            );
+        }
         Ok(())
     }
 

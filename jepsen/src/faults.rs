@@ -1,12 +1,15 @@
 //! The nemesis: breaks things at random, inside the failure model.
 //!
 //! Delays, cuts, pauses, crashes and power cuts may hit anything at any time, all nine nodes at
-//! once included. Data is only ever lost on the run's *victims*, a set of slots that may be lost
-//! together: more would be outside the promise.
+//! once included. Data is only ever lost on slots that may be lost together: a slot whose disk was
+//! emptied, damaged or replaced by an old copy counts as lost until the metadata calls its next
+//! life good; until then only slots that the promise allows to fail with it are hit.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use meridian_base::topology::{Slot, SlotSet};
+use meridian_base::id::Incarnation;
+use meridian_base::topology::{Slot, SlotSet, SlotState};
 
 use crate::chance::Chance;
 use crate::check::Verdict;
@@ -19,8 +22,8 @@ const INTERVAL: Duration = Duration::from_millis(1_400);
 /// The kinds of faults and how often each comes, of all together.
 const WEIGHTS: [(Fault, usize); 15] = [
     (Fault::CrashNode, 12),
-    (Fault::CrashDatacenterAndRack, 4),
-    (Fault::CrashAll, 2),
+    (Fault::CrashDatacenterAndRack, 6),
+    (Fault::CrashAll, 4),
     (Fault::Pause, 14),
     (Fault::ChangeLeader, 16),
     (Fault::RivalLeaders, 8),
@@ -57,14 +60,14 @@ enum Fault {
 /// Injects faults into one run.
 pub struct Nemesis {
     chance: Chance,
-    victims: SlotSet,
+    /// Slots that lost data, each with the life that ended.
+    lost: BTreeMap<Slot, Incarnation>,
 }
 
 impl Nemesis {
-    /// A nemesis with victims of its own.
-    pub fn new(mut chance: Chance) -> Self {
-        let victims = datacenter_and_rack(&mut chance);
-        Self { chance, victims }
+    /// A nemesis that has done nothing yet.
+    pub fn new(chance: Chance) -> Self {
+        Self { chance, lost: BTreeMap::new() }
     }
 
     /// Injects one fault. Returns when the next one is due.
@@ -102,7 +105,7 @@ impl Nemesis {
             Fault::Pause => self.pause(world),
             Fault::ChangeLeader => self.change_leader(world, 1),
             Fault::RivalLeaders => {
-                let count = 2 + self.chance.below(2);
+                let count = 2 + self.chance.below(3);
                 self.change_leader(world, count);
             }
             Fault::CutOneWay | Fault::CutNode | Fault::CutSide => self.cut(fault, world),
@@ -167,9 +170,11 @@ impl Nemesis {
 
     fn change_leader(&mut self, world: &mut World, count: usize) {
         let Some(partition) = self.chance.pick(&world.partitions) else { return };
+        let mut delay = Duration::ZERO;
         for _ in 0..count {
             let node = self.chance.below(world.nodes.len());
-            world.appoint(partition, node);
+            world.schedule(delay, Event::Appoint { partition, node });
+            delay += self.chance.around(Duration::from_millis(12));
         }
     }
 
@@ -229,16 +234,25 @@ impl Nemesis {
         world.schedule(delay, Event::EndOfDiskFault { node });
     }
 
-    /// A victim loses its disk, gets an older copy of it back, or finds bits flipped.
+    /// A slot loses its disk, gets an older copy of it back, or finds bits flipped.
     fn lose_disk(&mut self, world: &mut World) {
-        let victims: Vec<Slot> = self.victims.iter().collect();
-        let Some(slot) = self.chance.pick(&victims) else { return };
-        let node = slot.index();
+        let node = self.chance.below(world.nodes.len());
+        let slot = world.nodes[node].slot();
         let kind = self.chance.below(4);
         if kind == 0 {
             world.nodes[node].disk.keep_image();
             return;
         }
+        let group = &world.metadata.latest().group;
+        self.lost.retain(|slot, ended| {
+            let config = group.slots[slot.index()];
+            config.incarnation == *ended || config.state != SlotState::Good
+        });
+        let lost: SlotSet = self.lost.keys().copied().collect();
+        if !GEOMETRY.tolerated(lost.with(slot)) {
+            return;
+        }
+        let life = group.slots[slot.index()].incarnation;
         world.stop_node(node);
         let disk = &mut world.nodes[node].disk;
         let what = match kind {
@@ -250,6 +264,7 @@ impl Nemesis {
             }
         };
         if let Some(what) = what {
+            self.lost.insert(slot, life);
             world.counters.disk_loss_count += 1;
             world.trace.event(world.now, format_args!("N{node} disk: {what}"));
         }
@@ -286,11 +301,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn victims_may_be_lost_together() {
-        for seed in 0..100 {
-            let victims = Nemesis::new(Chance::new(seed)).victims;
-            assert_eq!(victims.count(), 4);
-            assert!(GEOMETRY.tolerated(victims));
+    fn a_datacenter_and_a_rack_may_be_lost_together() {
+        let mut chance = Chance::new(1);
+        for _ in 0..100 {
+            let lost = datacenter_and_rack(&mut chance);
+            assert_eq!(lost.count(), 4);
+            assert!(GEOMETRY.tolerated(lost));
         }
     }
 }

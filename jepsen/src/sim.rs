@@ -82,7 +82,17 @@ impl Sim {
         let end = self.begun_at + duration;
         while self.world.now < end {
             match self.world.next_event()? {
+                // Most faults fall into a moment when much is under way.
                 Some(Event::Nemesis) => {
+                    let busy = self.chance.per_mille(700);
+                    if busy {
+                        self.world.rouse_producers();
+                    }
+                    let delay = Duration::from_millis(if busy { 12 } else { 0 });
+                    let delay = self.chance.around(delay);
+                    self.world.schedule(delay, Event::Strike);
+                }
+                Some(Event::Strike) => {
                     let next = self.nemesis.act(&mut self.world)?;
                     self.world.schedule(next, Event::Nemesis);
                 }

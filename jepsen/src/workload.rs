@@ -14,8 +14,12 @@ use crate::check::{Promise, Verdict, Violation};
 use crate::net::Endpoint;
 use crate::value::{Batch, PlacedBatch, Value};
 
-/// Most batches of a producer under way; the leader remembers two more.
-const IN_FLIGHT_COUNT_MAX: usize = 3;
+/// Most batches of a producer from the oldest that is under way; the leader remembers one more.
+const IN_FLIGHT_COUNT_MAX: usize = 4;
+/// Most batches that a producer sends before it rests.
+const BURST_COUNT_MAX: usize = 12;
+/// How long it rests, on average.
+const REST: Duration = Duration::from_secs(4);
 /// How long an answer is waited for.
 const TIMEOUT: Duration = Duration::from_millis(400);
 /// How long a client waits after it was sent elsewhere.
@@ -42,6 +46,7 @@ pub struct Action {
 struct InFlight {
     request: u64,
     batch: Batch,
+    acknowledged: bool,
 }
 
 /// An idempotent producer: it sends a batch again, under the same sequence numbers, until it is
@@ -53,6 +58,9 @@ pub struct Producer {
     next_request: u64,
     in_flight: VecDeque<InFlight>,
     send_again_at: Instant,
+    /// No new batches before.
+    rest_until: Instant,
+    /// New batches before the next rest.
     burst: u32,
 }
 
@@ -65,7 +73,8 @@ impl Producer {
             next_request: 0,
             in_flight: VecDeque::new(),
             send_again_at: Instant::ZERO,
-            burst: 0,
+            rest_until: Instant::ZERO,
+            burst: 1,
         }
     }
 
@@ -83,7 +92,8 @@ impl Producer {
                     .iter()
                     .map(|entry| (entry.request, ClientRequest::Produce(entry.batch))),
             );
-        } else if !stopping && self.in_flight.len() < IN_FLIGHT_COUNT_MAX {
+        } else if !stopping && now >= self.rest_until && self.in_flight.len() < IN_FLIGHT_COUNT_MAX
+        {
             requests.push(self.next_batch(now, chance));
         }
         Action { requests, wake_after: self.think(now, chance, stopping) }
@@ -95,24 +105,34 @@ impl Producer {
         let request = self.next_request;
         self.next_request += 1;
         self.next_sequence = batch.next_sequence();
+        self.burst = self.burst.saturating_sub(1);
         if self.in_flight.is_empty() {
             self.send_again_at = now + TIMEOUT;
         }
-        self.in_flight.push_back(InFlight { request, batch });
+        self.in_flight.push_back(InFlight { request, batch, acknowledged: false });
         (request, ClientRequest::Produce(batch))
     }
 
     /// Bursts and rests, so that a fault often meets several batches under way.
     fn think(&mut self, now: Instant, chance: &mut Chance, stopping: bool) -> Duration {
-        let again = self.send_again_at.since(now).max(Duration::from_millis(1));
-        if self.burst == 0 && !stopping {
-            self.burst = 1 + chance.below(20) as u32;
-            let rest = chance.around(Duration::from_millis(600));
-            return if self.in_flight.is_empty() { rest } else { rest.min(again) };
-        }
-        self.burst = self.burst.saturating_sub(1);
         let pause = chance.around(Duration::from_millis(if stopping { 20 } else { 8 }));
-        if self.in_flight.len() == IN_FLIGHT_COUNT_MAX { again } else { pause }
+        if self.burst == 0 {
+            self.burst = 1 + chance.below(BURST_COUNT_MAX) as u32;
+            self.rest_until = now + chance.around(REST);
+        }
+        let rest = self.rest_until.since(now).max(pause);
+        let again = self.send_again_at.since(now).max(Duration::from_millis(1));
+        match self.in_flight.len() {
+            0 => rest,
+            IN_FLIGHT_COUNT_MAX => again,
+            _ => rest.min(again),
+        }
+    }
+
+    /// Begins a burst now.
+    fn rouse(&mut self, now: Instant) {
+        self.rest_until = now;
+        self.burst = BURST_COUNT_MAX as u32;
     }
 
     fn on_reply(&mut self, now: Instant, request: u64, reply: &ClientReply) -> Verdict {
@@ -121,7 +141,10 @@ impl Producer {
         };
         match reply {
             ClientReply::Acknowledged(_) => {
-                self.in_flight.remove(index);
+                self.in_flight[index].acknowledged = true;
+                while self.in_flight.front().is_some_and(|oldest| oldest.acknowledged) {
+                    self.in_flight.pop_front();
+                }
                 Ok(())
             }
             ClientReply::Retry => {
@@ -152,7 +175,7 @@ impl Reader {
         Self { next: Offset::ZERO, next_request: 0, asked: None, log: None, complete: false }
     }
 
-    fn wake(&mut self, now: Instant, chance: &mut Chance) -> Action {
+    fn wake(&mut self, now: Instant) -> Action {
         if self.complete {
             return Action { requests: Vec::new(), wake_after: Duration::from_secs(1) };
         }
@@ -161,9 +184,6 @@ impl Reader {
         {
             let wake_after = (asked_at + TIMEOUT).since(now);
             return Action { requests: Vec::new(), wake_after };
-        }
-        if self.log.is_none() && chance.per_mille(10) {
-            self.next = Offset::ZERO;
         }
         let request = self.next_request;
         self.next_request += 1;
@@ -197,7 +217,10 @@ impl Reader {
         }
         let caught_up = self.next >= *high_watermark;
         self.complete = self.log.is_some() && caught_up;
-        let pause = if caught_up { chance.around(Duration::from_millis(300)) } else { BACKOFF / 8 };
+        if caught_up && self.log.is_none() && chance.per_mille(10) {
+            self.next = Offset::ZERO;
+        }
+        let pause = if caught_up { chance.around(Duration::from_millis(700)) } else { BACKOFF / 8 };
         Ok(Some(pause))
     }
 }
@@ -235,7 +258,7 @@ impl Client {
     pub fn wake(&mut self, now: Instant) -> Action {
         match &mut self.role {
             Role::Producer(producer) => producer.wake(now, &mut self.chance, self.stopping),
-            Role::Reader(reader) => reader.wake(now, &mut self.chance),
+            Role::Reader(reader) => reader.wake(now),
         }
     }
 
@@ -249,6 +272,13 @@ impl Client {
         match &mut self.role {
             Role::Producer(producer) => producer.on_reply(now, request, reply).map(|()| None),
             Role::Reader(reader) => reader.on_reply(request, reply, &mut self.chance),
+        }
+    }
+
+    /// Makes a producer send now what it would have sent after a rest.
+    pub fn rouse(&mut self, now: Instant) {
+        if let Role::Producer(producer) = &mut self.role {
+            producer.rouse(now);
         }
     }
 

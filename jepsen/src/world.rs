@@ -7,8 +7,9 @@ use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::position::Generation;
 use meridian_base::topology::{Geometry, Slot};
+use meridian_storage::blob::BlobKey;
 use meridian_storage::journal::OpenError;
-use meridian_storage::message::{FenceResult, StorageMessage};
+use meridian_storage::message::{FenceResult, PutResult, StorageMessage};
 use meridian_storage::mutation::{Mutation, Mutations};
 
 use crate::broker::Shown;
@@ -60,9 +61,11 @@ pub(crate) enum Event {
     ReportMount { node: usize, boot: u64 },
     ApplyMetadata { node: usize },
     Lead { node: usize, partition: PartitionId, owner: Owner },
+    Appoint { partition: PartitionId, node: usize },
     ClientWake { client: usize, wake: u64 },
     Controller,
     Nemesis,
+    Strike,
     Restart { node: usize },
     Resume { node: usize },
     EndOfDiskFault { node: usize },
@@ -163,7 +166,7 @@ impl World {
         while let Some((at, event)) = self.queue.pop() {
             self.now = self.now.max(at);
             match event {
-                Event::Controller | Event::Nemesis => return Ok(Some(event)),
+                Event::Controller | Event::Nemesis | Event::Strike => return Ok(Some(event)),
                 event => self.carry_out(event)?,
             }
         }
@@ -191,6 +194,10 @@ impl World {
                 self.trace.event(self.now, format_args!("N{node} acts on a lost {partition:?}"));
                 self.with_node(node, |node, now, out| node.lead(now, partition, owner, out))
             }
+            Event::Appoint { partition, node } => {
+                self.appoint(partition, node);
+                Ok(())
+            }
             Event::ClientWake { client, wake } => {
                 if self.wakes[client] == wake {
                     self.client_acts(client);
@@ -208,7 +215,7 @@ impl World {
                 self.trace.event(self.now, format_args!("N{node} disk is itself again"));
                 Ok(())
             }
-            Event::Controller | Event::Nemesis => Ok(()),
+            Event::Controller | Event::Nemesis | Event::Strike => Ok(()),
         }
     }
 
@@ -238,6 +245,7 @@ impl World {
             }
             let what = Words(&packet);
             self.trace.event(self.now, format_args!("{}->{} {what}", from.0, to.0));
+            self.note_refusals(to.0, &packet);
             return self.with_node(to.0, |node, now, out| node.on_packet(now, from, packet, out));
         }
         let Packet::Reply { request, reply } = packet else { return Ok(()) };
@@ -272,7 +280,7 @@ impl World {
         for output in outputs {
             match output {
                 NodeOutput::Send(to, packet) => {
-                    self.check_fences(node, &packet)?;
+                    self.check_sent(node, &packet)?;
                     let from = self.nodes[node].endpoint();
                     self.send(from, to, packet);
                 }
@@ -359,10 +367,26 @@ impl World {
         self.announce_metadata();
     }
 
-    /// A slot that answers a fence has it.
-    fn check_fences(&mut self, node: usize, packet: &Packet) -> Verdict {
-        let Packet::Storage(StorageMessage::FenceReadReply { reply, .. }) = packet else {
-            return Ok(());
+    fn note_refusals(&mut self, node: usize, packet: &Packet) {
+        let Packet::Storage(StorageMessage::PutReplies(replies)) = packet else { return };
+        for reply in replies {
+            if let PutResult::Fenced { .. } = reply.result {
+                let BlobKey { partition, point } = reply.key;
+                self.checker.refused(self.nodes[node].id, partition, point.generation);
+            }
+        }
+    }
+
+    /// What a node sends is checked too: a slot that answers a fence has it, and a leader that was
+    /// refused puts nothing more (rule L3).
+    fn check_sent(&mut self, node: usize, packet: &Packet) -> Verdict {
+        let reply = match packet {
+            Packet::Storage(StorageMessage::FenceReadReply { reply, .. }) => reply,
+            Packet::Storage(StorageMessage::Put(put)) => {
+                let BlobKey { partition, point } = put.blob.key;
+                return self.checker.put(self.nodes[node].id, partition, point.generation);
+            }
+            _ => return Ok(()),
         };
         let slot = self.nodes[node].slot();
         let certain =
@@ -389,6 +413,15 @@ impl World {
             }
         }
         self.wake_client(client, action.wake_after);
+    }
+
+    /// Makes all producers busy.
+    pub(crate) fn rouse_producers(&mut self) {
+        for client in 0..self.clients.len() {
+            self.clients[client].rouse(self.now);
+            let delay = self.chance.around(Duration::from_millis(3));
+            self.wake_client(client, delay);
+        }
     }
 
     /// Wakes a client after `delay` instead of when it was planned.

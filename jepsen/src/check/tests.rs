@@ -113,3 +113,14 @@ fn a_fence_that_shrinks_in_one_life_of_a_disk() {
     let verdict = checker.fenced(slot, first, PARTITION, generation(3));
     assert_eq!(promise(verdict), Some(Promise::FencesGrow));
 }
+
+#[test]
+fn a_leader_that_goes_on_after_it_was_refused() {
+    let mut checker = Checker::new();
+    let node = NodeId::new(4);
+    checker.put(node, PARTITION, generation(1)).unwrap();
+    checker.refused(node, PARTITION, generation(1));
+    checker.put(node, PARTITION, generation(2)).unwrap();
+    let verdict = checker.put(node, PARTITION, generation(1));
+    assert_eq!(promise(verdict), Some(Promise::StopsWhenFenced));
+}
