@@ -1,6 +1,7 @@
 //! The `meridian` binary: server, development cluster and operator commands, one file per noun.
 
 mod client;
+mod dev;
 mod failure;
 mod output;
 mod serve;
@@ -21,6 +22,7 @@ use crate::failure::{Exit, Failure};
 #[command(name = "meridian", version, arg_required_else_help = true)]
 enum Cli {
     Serve(serve::Serve),
+    Dev(dev::Dev),
     Topic(topic::Topic),
 }
 
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli {
         Cli::Serve(serve) => serve::run(&serve),
+        Cli::Dev(dev) => block_on(dev::run(dev)),
         Cli::Topic(topic) => block_on(topic::run(topic)),
     }
 }

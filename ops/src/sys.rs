@@ -2,7 +2,10 @@
 
 #![expect(unsafe_code, reason = "the standard library has neither signals by pid nor prctl")]
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
+
+use crate::failure::Failure;
 
 /// What can be sent to a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +45,15 @@ pub(crate) fn die_with_parent(parent: u32) -> io::Result<()> {
     } else {
         Err(io::Error::other("the process that started this one is gone"))
     }
+}
+
+/// Sixteen bytes of chance from the operating system.
+pub(crate) fn entropy() -> Result<[u8; 16], Failure> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(Failure::system("chance from /dev/urandom"))?;
+    Ok(bytes)
 }
 
 /// Memory of a process that is in RAM, if it runs.

@@ -1,0 +1,111 @@
+//! `meridian dev`: a whole cluster of real processes on this machine, to develop and to break.
+//!
+//! ```text
+//! layout      which nodes there are, and where: DIR/dev.json
+//! files       certificates and configuration of each node
+//! process     one child
+//! supervisor  starts the children, obeys `dev kill` and the like, notices who ends
+//! control     how those commands reach the supervisor: DIR/dev.sock
+//! view        what is shown meanwhile
+//! ```
+
+mod control;
+mod files;
+mod layout;
+mod process;
+mod supervisor;
+mod view;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use self::control::{Action, Command, Selection};
+use self::layout::Shape;
+use crate::failure::{Exit, Failure};
+
+/// Run a whole cluster on this machine: by default nine nodes, in three racks of three datacenters
+///
+/// Stays in the foreground; Ctrl-C ends all nodes. Data is kept, and used again at the next start.
+/// The data folder's dev.json names each node's process and addresses.
+///
+/// Example: meridian dev --wan-rtt-ms 20
+#[derive(Debug, Args)]
+pub(crate) struct Dev {
+    /// Folder of all nodes' data, configuration and logs
+    #[arg(long, global = true, default_value = "dev-data")]
+    data: PathBuf,
+    #[command(flatten)]
+    run: Run,
+    #[command(subcommand)]
+    command: Option<DevCommand>,
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// The first of the ports: Kafka listens there and on the next ones, peers 100 above,
+    /// operators 200 above [default: 9092]
+    #[arg(long)]
+    base_port: Option<u16>,
+    /// Datacenters: 3, or 1 with one rack
+    #[arg(long, default_value_t = 3)]
+    dcs: usize,
+    /// Racks in each datacenter: 3 or 1
+    #[arg(long, default_value_t = 3)]
+    racks: usize,
+    /// Round-trip time between datacenters, emulated
+    #[arg(long, default_value_t = 0.0)]
+    wan_rtt_ms: f64,
+    /// Threads of each node that serve clients and peers
+    #[arg(long, default_value_t = 1)]
+    worker_threads: usize,
+}
+
+#[derive(Debug, Subcommand)]
+enum DevCommand {
+    /// End nodes without warning (kill -9); they stay down until `dev restart`
+    ///
+    /// Example: meridian dev kill --dc A
+    Kill(Selection),
+    /// Freeze nodes (SIGSTOP): alive to the system, silent to everybody else
+    ///
+    /// Example: meridian dev pause --rack B2
+    Pause(Selection),
+    /// Let frozen nodes go on
+    ///
+    /// Example: meridian dev resume --rack B2
+    Resume(Selection),
+    /// Start nodes that are down again; those that run are killed first
+    ///
+    /// Example: meridian dev restart --node 4
+    Restart(Selection),
+}
+
+/// Runs a cluster, or sends a command to the one that runs.
+pub(crate) async fn run(dev: Dev) -> Result<Exit, Failure> {
+    let Dev { data, run, command } = dev;
+    let (action, selection) = match command {
+        None => return start(data, run).await,
+        Some(DevCommand::Kill(selection)) => (Action::Kill, selection),
+        Some(DevCommand::Pause(selection)) => (Action::Pause, selection),
+        Some(DevCommand::Resume(selection)) => (Action::Resume, selection),
+        Some(DevCommand::Restart(selection)) => (Action::Restart, selection),
+    };
+    let done = control::request(&data, &Command { action, selection }).await?;
+    crate::output::text(&format!("{done}\n"))?;
+    Ok(Exit::Ok)
+}
+
+async fn start(data: PathBuf, run: Run) -> Result<Exit, Failure> {
+    let shape = Shape::new(run.dcs, run.racks).map_err(Failure::Invalid)?;
+    std::fs::create_dir_all(&data).map_err(Failure::file(&data))?;
+    // Children run with the same paths whatever folder they are started in.
+    let data = data.canonicalize().map_err(Failure::file(&data))?;
+    let control = control::Listener::bind(&data).await?;
+    let layout = layout::prepare(&data, shape, run.base_port)?;
+    layout::check_ports(&layout)?;
+    let settings =
+        files::Settings { wan_rtt_ms: run.wan_rtt_ms, worker_threads: run.worker_threads };
+    files::write(&data, &layout, settings)?;
+    supervisor::run(data, layout, control).await
+}

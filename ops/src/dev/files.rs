@@ -1,0 +1,196 @@
+//! What each node of a development cluster finds in its folder: certificates and configuration.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use meridian_base::id::NodeId;
+use meridian_base::topology::Geometry;
+use meridian_gateway::runtime::tls::{ClusterCa, TlsError, Validity};
+use serde::Serialize;
+
+use super::layout::{Layout, NodePlace};
+use crate::client::clock;
+use crate::failure::Failure;
+
+/// A development cluster is not meant to grow old.
+const CERTIFICATE_DAYS: u32 = 3650;
+
+/// What may differ from run to run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Settings {
+    pub(super) wan_rtt_ms: f64,
+    pub(super) worker_threads: usize,
+}
+
+/// A node's folder.
+pub(super) fn node_folder(data: &Path, node: u32) -> PathBuf {
+    data.join(format!("node-{node}"))
+}
+
+/// A node's configuration file.
+pub(super) fn configuration_file(data: &Path, node: u32) -> PathBuf {
+    node_folder(data, node).join("node.toml")
+}
+
+/// Writes the files of all nodes. Certificates that are there stay.
+pub(super) fn write(data: &Path, layout: &Layout, settings: Settings) -> Result<(), Failure> {
+    let authority = authority(data, layout)?;
+    for node in &layout.nodes {
+        let folder = node_folder(data, node.id);
+        let tls = folder.join("tls");
+        if !tls.join("node.pem").exists() {
+            fs::create_dir_all(&tls).map_err(Failure::file(&tls))?;
+            let validity = Validity::days(clock::wall_time(), CERTIFICATE_DAYS);
+            let identity = authority.issue(NodeId::new(node.id), validity).map_err(certificate)?;
+            identity.save(&tls).map_err(certificate)?;
+        }
+        let file = configuration_file(data, node.id);
+        let text = toml::to_string(&Configuration::of(layout, node, settings))
+            .map_err(|error| Failure::Invalid(format!("{}: {error}", file.display())))?;
+        fs::write(&file, text).map_err(Failure::file(&file))?;
+    }
+    Ok(())
+}
+
+fn authority(data: &Path, layout: &Layout) -> Result<ClusterCa, Failure> {
+    let folder = data.join("ca");
+    if folder.join("ca.pem").exists() {
+        return ClusterCa::load(&folder, &layout.cluster_id).map_err(certificate);
+    }
+    fs::create_dir_all(&folder).map_err(Failure::file(&folder))?;
+    let validity = Validity::days(clock::wall_time(), CERTIFICATE_DAYS);
+    let authority = ClusterCa::create(&layout.cluster_id, validity).map_err(certificate)?;
+    authority.save(&folder).map_err(certificate)?;
+    Ok(authority)
+}
+
+fn certificate(error: TlsError) -> Failure {
+    Failure::Invalid(format!("certificates: {error}"))
+}
+
+/// A node's configuration file, as the server reads it.
+#[derive(Debug, Serialize)]
+struct Configuration<'a> {
+    node: Node<'a>,
+    listen: Listen,
+    cluster: Cluster<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls: Option<Tls>,
+    limits: Limits,
+    dev: DevTable,
+}
+
+#[derive(Debug, Serialize)]
+struct Node<'a> {
+    id: u32,
+    datacenter: &'a str,
+    rack: &'a str,
+    data: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Listen {
+    kafka: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peer: Option<String>,
+    admin: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Cluster<'a> {
+    id: &'a str,
+    geometry: Geometry,
+    nodes: Vec<Member<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Member<'a> {
+    id: u32,
+    datacenter: &'a str,
+    rack: &'a str,
+    peer: String,
+    voter: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Tls {
+    folder: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Limits {
+    worker_threads: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct DevTable {
+    wan_rtt_ms: f64,
+}
+
+impl<'a> Configuration<'a> {
+    fn of(layout: &'a Layout, node: &'a NodePlace, settings: Settings) -> Self {
+        let has_peers = layout.nodes.len() > 1;
+        let member = |node: &'a NodePlace| Member {
+            id: node.id,
+            datacenter: &node.dc,
+            rack: &node.rack,
+            peer: node.peer.to_string(),
+            voter: true,
+        };
+        Self {
+            node: Node { id: node.id, datacenter: &node.dc, rack: &node.rack, data: "data" },
+            listen: Listen {
+                kafka: node.kafka.to_string(),
+                peer: has_peers.then(|| node.peer.to_string()),
+                admin: node.admin.to_string(),
+            },
+            cluster: Cluster {
+                id: layout.cluster_id.as_str(),
+                geometry: layout.shape.geometry(),
+                nodes: layout.nodes.iter().map(member).collect(),
+            },
+            tls: has_peers.then_some(Tls { folder: "tls" }),
+            limits: Limits { worker_threads: settings.worker_threads },
+            dev: DevTable { wan_rtt_ms: settings.wan_rtt_ms },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use meridian_gateway::config::NodeConfig;
+
+    use super::super::layout::{self, Shape};
+    use super::*;
+
+    #[test]
+    fn the_server_reads_what_is_written() {
+        let data = std::env::temp_dir().join(format!("meridian-dev-files-{}", std::process::id()));
+        fs::create_dir_all(&data).unwrap();
+        let shape = Shape::new(3, 3).unwrap();
+        let layout = layout::prepare(&data, shape, Some(20_000)).unwrap();
+        let settings = Settings { wan_rtt_ms: 30.0, worker_threads: 1 };
+        write(&data, &layout, settings).unwrap();
+        let certificate = fs::read(node_folder(&data, 4).join("tls/node.pem")).unwrap();
+
+        // A second start finds the same cluster and keeps its certificates.
+        assert_eq!(layout::prepare(&data, shape, None).unwrap(), layout);
+        write(&data, &layout, settings).unwrap();
+        assert_eq!(fs::read(node_folder(&data, 4).join("tls/node.pem")).unwrap(), certificate);
+        assert!(layout::prepare(&data, Shape::new(3, 1).unwrap(), None).is_err());
+        assert!(layout::prepare(&data, shape, Some(1)).is_err());
+
+        let text = fs::read_to_string(configuration_file(&data, 4)).unwrap();
+        let config = NodeConfig::from_toml(&text, &node_folder(&data, 4)).unwrap();
+        assert_eq!(config.node, NodeId::new(4));
+        assert_eq!((&config.datacenter.0[..], &config.rack.0[..]), ("B", "B1"));
+        assert_eq!(config.voters().len(), 9);
+        assert_eq!(config.kafka.port(), 20_003);
+        assert_eq!(config.peer.map(|peer| peer.port()), Some(20_103));
+        assert_eq!(config.emulated_one_way_delay, Duration::from_millis(15));
+        assert_eq!(config.worker_threads, 1);
+        fs::remove_dir_all(&data).unwrap();
+    }
+}

@@ -1,0 +1,237 @@
+//! Which nodes a development cluster has, and where: what `dev.json` says.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::path::Path;
+
+use meridian_base::id::ClusterId;
+use meridian_base::topology::Geometry;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+
+const BASE_PORT_DEFAULT: u16 = 9092;
+/// From a node's Kafka port to those for its peers and for operators.
+const PEER_PORT_OFFSET: u16 = 100;
+const ADMIN_PORT_OFFSET: u16 = 200;
+
+/// How many datacenters and racks there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Shape {
+    pub(super) dcs: usize,
+    pub(super) racks: usize,
+}
+
+/// A development cluster. Written to `dev.json` at each change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Layout {
+    pub(super) cluster_id: ClusterId,
+    pub(super) base_port: u16,
+    #[serde(flatten)]
+    pub(super) shape: Shape,
+    pub(super) nodes: Vec<NodePlace>,
+}
+
+/// One node of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct NodePlace {
+    pub(super) id: u32,
+    pub(super) dc: String,
+    /// With the datacenter's name in front: unique in the cluster.
+    pub(super) rack: String,
+    /// Null while the node is down.
+    pub(super) pid: Option<u32>,
+    pub(super) state: NodeState,
+    pub(super) kafka: SocketAddr,
+    pub(super) peer: SocketAddr,
+    pub(super) admin: SocketAddr,
+}
+
+/// What has become of a node's process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum NodeState {
+    /// Not yet serving.
+    Starting,
+    /// Serving.
+    Up,
+    /// Frozen by `dev pause`.
+    Paused,
+    /// Ended by `dev kill`.
+    Killed,
+    /// Ended by itself.
+    Failed,
+}
+
+impl NodeState {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Up => "up",
+            Self::Paused => "paused",
+            Self::Killed => "killed",
+            Self::Failed => "FAILED",
+        }
+    }
+}
+
+impl Shape {
+    /// A shape that a storage group can have.
+    pub(super) fn new(dcs: usize, racks: usize) -> Result<Self, String> {
+        match Geometry::for_counts(dcs, racks) {
+            Some(_) => Ok(Self { dcs, racks }),
+            None => Err(format!(
+                "there is no cluster of {dcs} datacenters with {racks} racks each; use --dcs 3 \
+                 --racks 3, --dcs 3 --racks 1, or --dcs 1 --racks 1"
+            )),
+        }
+    }
+
+    pub(super) fn geometry(self) -> Geometry {
+        Geometry::for_counts(self.dcs, self.racks).unwrap_or(Geometry::None)
+    }
+}
+
+impl Layout {
+    fn new(cluster_id: ClusterId, shape: Shape, base_port: u16) -> Result<Self, Failure> {
+        let count = u16::try_from(shape.dcs * shape.racks).unwrap_or(u16::MAX);
+        let port_max = base_port.checked_add(ADMIN_PORT_OFFSET).and_then(|p| p.checked_add(count));
+        if base_port == 0 || port_max.is_none() {
+            return Err(Failure::Invalid(format!(
+                "--base-port {base_port} leaves no room for {ADMIN_PORT_OFFSET} ports above it; \
+                 choose one from 1 to {}",
+                u16::MAX - ADMIN_PORT_OFFSET - count
+            )));
+        }
+        let address = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let racks = ('A'..='Z')
+            .take(shape.dcs)
+            .flat_map(|dc| (1..=shape.racks).map(move |rack| (dc, rack)));
+        let nodes = racks.zip(0u16..).map(|((dc, rack), index)| NodePlace {
+            id: u32::from(index) + 1,
+            dc: dc.to_string(),
+            rack: format!("{dc}{rack}"),
+            pid: None,
+            state: NodeState::Starting,
+            kafka: address(base_port + index),
+            peer: address(base_port + PEER_PORT_OFFSET + index),
+            admin: address(base_port + ADMIN_PORT_OFFSET + index),
+        });
+        Ok(Self { cluster_id, base_port, shape, nodes: nodes.collect() })
+    }
+
+    /// Where Kafka clients find the cluster.
+    pub(super) fn bootstrap(&self) -> String {
+        let addresses: Vec<String> = self.nodes.iter().map(|node| node.kafka.to_string()).collect();
+        addresses.join(",")
+    }
+
+    /// Writes `dev.json`, whole or not at all.
+    pub(super) fn save(&self, data: &Path) -> Result<(), Failure> {
+        let file = data.join("dev.json");
+        let new = data.join("dev.json.new");
+        let json = serde_json::to_vec_pretty(self)
+            .map_err(|error| Failure::File { path: file.clone(), source: error.into() })?;
+        fs::write(&new, json).map_err(Failure::file(&new))?;
+        fs::rename(&new, &file).map_err(Failure::file(&file))
+    }
+}
+
+/// The cluster that `data` holds; a new one if it holds none.
+pub(super) fn prepare(
+    data: &Path,
+    shape: Shape,
+    base_port: Option<u16>,
+) -> Result<Layout, Failure> {
+    let file = data.join("dev.json");
+    let saved: Layout = match fs::read(&file) {
+        Ok(json) => serde_json::from_slice(&json).map_err(|error| {
+            Failure::Invalid(format!(
+                "{}: {error}; it is not of this version: use another --data, or delete the folder",
+                file.display()
+            ))
+        })?,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let cluster_id = ClusterId::from_entropy(u128::from_ne_bytes(crate::sys::entropy()?));
+            let layout = Layout::new(cluster_id, shape, base_port.unwrap_or(BASE_PORT_DEFAULT))?;
+            layout.save(data)?;
+            return Ok(layout);
+        }
+        Err(error) => return Err(Failure::file(&file)(error)),
+    };
+    let same_port = base_port.is_none_or(|port| port == saved.base_port);
+    if saved.shape != shape || !same_port {
+        let Shape { dcs, racks } = saved.shape;
+        return Err(Failure::Invalid(format!(
+            "{} holds a cluster with --dcs {dcs} --racks {racks} --base-port {}; start it with \
+             these, use another --data, or delete the folder",
+            data.display(),
+            saved.base_port
+        )));
+    }
+    Layout::new(saved.cluster_id, saved.shape, saved.base_port)
+}
+
+/// Whether all ports of the cluster are free.
+pub(super) fn check_ports(layout: &Layout) -> Result<(), Failure> {
+    let taken = |address: &SocketAddr, error: std::io::Error| {
+        Failure::Invalid(format!(
+            "{address} cannot be listened on: {error}; is another cluster running? Choose other \
+             ports with --base-port (and another --data)"
+        ))
+    };
+    for node in &layout.nodes {
+        for address in [&node.kafka, &node.admin] {
+            TcpListener::bind(address).map_err(|error| taken(address, error))?;
+        }
+        UdpSocket::bind(node.peer).map_err(|error| taken(&node.peer, error))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(dcs: usize, racks: usize, base_port: u16) -> Layout {
+        let shape = Shape::new(dcs, racks).unwrap();
+        Layout::new(ClusterId::from_entropy(5), shape, base_port).unwrap()
+    }
+
+    #[test]
+    fn nodes_are_numbered_through_racks_and_datacenters() {
+        let nine = layout(3, 3, 9092);
+        let places: Vec<_> = nine.nodes.iter().map(|node| (node.id, &node.rack[..])).collect();
+        assert_eq!(places[0], (1, "A1"));
+        assert_eq!(places[3], (4, "B1"));
+        assert_eq!(places[8], (9, "C3"));
+        assert_eq!(nine.nodes[8].kafka.port(), 9100);
+        assert_eq!(nine.nodes[8].peer.port(), 9200);
+        assert_eq!(nine.nodes[8].admin.port(), 9300);
+        assert_eq!(layout(3, 1, 1).nodes.len(), 3);
+    }
+
+    #[test]
+    fn impossible_shapes_and_ports_are_refused() {
+        assert!(Shape::new(2, 2).unwrap_err().contains("--dcs 3 --racks 3"));
+        let shape = Shape::new(3, 3).unwrap();
+        for port in [0, 65_400] {
+            assert!(Layout::new(ClusterId::from_entropy(5), shape, port).is_err(), "{port}");
+        }
+    }
+
+    #[test]
+    fn the_file_says_what_tools_need() {
+        let mut one = layout(1, 1, 9092);
+        one.nodes[0].pid = Some(77);
+        one.nodes[0].state = NodeState::Up;
+        let json: serde_json::Value = serde_json::to_value(&one).unwrap();
+        let node = &json["nodes"][0];
+        assert_eq!(json["cluster_id"], one.cluster_id.as_str());
+        assert_eq!((&node["id"], &node["pid"]), (&1.into(), &77.into()));
+        assert_eq!((&node["dc"], &node["rack"]), (&"A".into(), &"A1".into()));
+        assert_eq!((&node["kafka"], &node["state"]), (&"127.0.0.1:9092".into(), &"up".into()));
+        assert_eq!(serde_json::from_value::<Layout>(json).unwrap(), one);
+    }
+}

@@ -1,0 +1,313 @@
+//! Starts the nodes of a development cluster, obeys commands, notices who ends, and stops all.
+
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::control::{Action, Call, Listener};
+use super::layout::{Layout, NodePlace, NodeState};
+use super::process;
+use super::view::View;
+use crate::client::clock;
+use crate::failure::{Exit, Failure};
+use crate::sys::{self, Signal};
+
+/// Time for nodes to serve after a start.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for nodes to end in good order.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+const REFRESH_EVERY: Duration = Duration::from_secs(1);
+/// Events not yet handled; who has more waits.
+const EVENTS_COUNT_MAX: usize = 64;
+
+/// What happens to a process. Its pid tells it from an earlier one of the same node.
+#[derive(Debug)]
+struct Event {
+    node: u32,
+    pid: u32,
+    kind: EventKind,
+}
+
+#[derive(Debug)]
+enum EventKind {
+    Serves,
+    Ended(Option<ExitStatus>),
+}
+
+/// A command that is done when all its nodes are where they should be.
+#[derive(Debug)]
+struct Waiting {
+    call: Call,
+    nodes: Vec<u32>,
+    goal: Goal,
+    deadline: Instant,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goal {
+    Down,
+    Up,
+    /// Down, and then up.
+    Anew,
+}
+
+struct Supervisor {
+    data: PathBuf,
+    layout: Layout,
+    events: mpsc::Sender<Event>,
+    waiting: Vec<Waiting>,
+    view: View,
+    announced: bool,
+}
+
+/// Runs the cluster until it is told to stop.
+pub(super) async fn run(
+    data: PathBuf,
+    layout: Layout,
+    mut control: Listener,
+) -> Result<Exit, Failure> {
+    let watch = |kind| signal(kind).map_err(Failure::system("a watch for signals"));
+    let (mut interrupt, mut terminate) =
+        (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?);
+    let (events, mut happened) = mpsc::channel(EVENTS_COUNT_MAX);
+    let view = View::new(&layout);
+    let mut cluster =
+        Supervisor { data, layout, events, waiting: Vec::new(), view, announced: false };
+    for node in cluster.ids() {
+        cluster.start(node)?;
+    }
+    cluster.save()?;
+    let mut tick = tokio::time::interval(REFRESH_EVERY);
+    let result = loop {
+        let step = tokio::select! {
+            _ = interrupt.recv() => break Ok(Exit::Ok),
+            _ = terminate.recv() => break Ok(Exit::Ok),
+            Some(event) = happened.recv() => cluster.on_event(&event).await,
+            call = control.next() => match call {
+                Ok(call) => cluster.on_call(call).await,
+                Err(failure) => Err(failure),
+            },
+            _ = tick.tick() => cluster.on_tick().await,
+        };
+        if let Err(failure) = step {
+            break Err(failure);
+        }
+    };
+    let forced = async { interrupt.recv().await };
+    cluster.stop(&mut happened, forced).await;
+    result
+}
+
+impl Supervisor {
+    fn ids(&self) -> Vec<u32> {
+        self.layout.nodes.iter().map(|node| node.id).collect()
+    }
+
+    fn node(&mut self, id: u32) -> Option<&mut NodePlace> {
+        self.layout.nodes.iter_mut().find(|node| node.id == id)
+    }
+
+    fn save(&self) -> Result<(), Failure> {
+        self.layout.save(&self.data)
+    }
+
+    fn start(&mut self, id: u32) -> Result<(), Failure> {
+        let (mut child, mut lines) = process::start(&self.data, id)?;
+        let pid = child.id().unwrap_or_default();
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            if process::serves(&mut lines).await {
+                let _stopping = events.send(Event { node: id, pid, kind: EventKind::Serves }).await;
+            }
+            let status = child.wait().await.ok();
+            let _stopping =
+                events.send(Event { node: id, pid, kind: EventKind::Ended(status) }).await;
+        });
+        if let Some(node) = self.node(id) {
+            node.pid = Some(pid);
+            node.state = NodeState::Starting;
+        }
+        Ok(())
+    }
+
+    async fn on_event(&mut self, event: &Event) -> Result<(), Failure> {
+        let log = super::files::node_folder(&self.data, event.node).join("node.log");
+        let Some(node) = self.node(event.node).filter(|node| node.pid == Some(event.pid)) else {
+            return Ok(());
+        };
+        let name = format!("node {} ({})", node.id, node.rack);
+        match &event.kind {
+            EventKind::Serves => {
+                if node.state == NodeState::Starting {
+                    node.state = NodeState::Up;
+                }
+                self.view.note(&format!("{name} is up"))?;
+            }
+            EventKind::Ended(status) => {
+                node.pid = None;
+                if node.state == NodeState::Killed {
+                    self.view.note(&format!("{name} was killed"))?;
+                } else {
+                    node.state = NodeState::Failed;
+                    let status = status.map_or_else(String::new, |status| format!(" ({status})"));
+                    self.view.note(&format!(
+                        "{name} ended by itself{status}; see {}; `meridian dev restart --node {}` \
+                         starts it again",
+                        log.display(),
+                        event.node
+                    ))?;
+                }
+            }
+        }
+        self.advance_waiting().await?;
+        self.announce()?;
+        self.save()
+    }
+
+    fn announce(&mut self) -> Result<(), Failure> {
+        let all_up = self.layout.nodes.iter().all(|node| node.state == NodeState::Up);
+        if all_up && !self.announced {
+            self.announced = true;
+            let count = self.layout.nodes.len();
+            let bootstrap = self.layout.bootstrap();
+            self.view.note(&format!("ready: {count} nodes serve; bootstrap {bootstrap}"))?;
+        }
+        Ok(())
+    }
+
+    async fn on_call(&mut self, call: Call) -> Result<(), Failure> {
+        let action = call.command.action;
+        let nodes = match call.command.selection.resolve(&self.layout) {
+            Ok(nodes) => nodes,
+            Err(problem) => {
+                call.answer(Err(problem)).await;
+                return Ok(());
+            }
+        };
+        let results: Vec<_> = nodes.iter().map(|&node| self.act(action, node)).collect();
+        if let Err(problem) = results.into_iter().collect::<Result<(), String>>() {
+            call.answer(Err(problem)).await;
+            return self.save();
+        }
+        let goal = match action {
+            Action::Kill => Goal::Down,
+            Action::Restart => Goal::Anew,
+            Action::Pause | Action::Resume => {
+                let names: Vec<String> = nodes.iter().map(u32::to_string).collect();
+                let done = if action == Action::Pause { "paused" } else { "resumed" };
+                call.answer(Ok(format!("{done} nodes {}", names.join(", ")))).await;
+                return self.save();
+            }
+        };
+        self.waiting.push(Waiting { call, nodes, goal, deadline: clock::now() + START_TIMEOUT });
+        self.advance_waiting().await?;
+        self.save()
+    }
+
+    fn act(&mut self, action: Action, id: u32) -> Result<(), String> {
+        let Some(node) = self.node(id) else { return Ok(()) };
+        let (signal, state) = match (action, node.state, node.pid) {
+            (Action::Kill | Action::Restart, _, Some(_)) => (Signal::Kill, NodeState::Killed),
+            (Action::Kill | Action::Restart, _, None) => {
+                node.state = NodeState::Killed;
+                return Ok(());
+            }
+            (Action::Pause, NodeState::Up, Some(_)) => (Signal::Stop, NodeState::Paused),
+            (Action::Resume, NodeState::Paused, Some(_)) => (Signal::Continue, NodeState::Up),
+            (Action::Pause, NodeState::Paused, _) | (Action::Resume, NodeState::Up, _) => {
+                return Ok(());
+            }
+            (_, state, _) => return Err(format!("node {id} is {}, not up", state.name())),
+        };
+        node.state = state;
+        let sent = sys::signal(node.pid.unwrap_or_default(), signal);
+        sent.map_err(|error| format!("node {id} could not be signalled: {error}"))
+    }
+
+    /// Takes commands a step further, and answers those that are done.
+    async fn advance_waiting(&mut self) -> Result<(), Failure> {
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            let places: Vec<NodePlace> = self.places(&waiting.nodes);
+            let is_down = places.iter().all(|node| node.pid.is_none());
+            let names: Vec<String> = waiting.nodes.iter().map(u32::to_string).collect();
+            let names = names.join(", ");
+            let failed = places.iter().find(|node| node.state == NodeState::Failed);
+            if let (Goal::Up, Some(node)) = (waiting.goal, failed) {
+                let log = super::files::node_folder(&self.data, node.id).join("node.log");
+                let problem = format!("node {} ended; see {}", node.id, log.display());
+                waiting.call.answer(Err(problem)).await;
+                continue;
+            }
+            match waiting.goal {
+                Goal::Down if is_down => {
+                    waiting.call.answer(Ok(format!("killed nodes {names}"))).await;
+                }
+                Goal::Anew if is_down => {
+                    for &node in &waiting.nodes {
+                        self.start(node)?;
+                    }
+                    waiting.goal = Goal::Up;
+                    self.waiting.push(waiting);
+                }
+                Goal::Up if places.iter().all(|node| node.state == NodeState::Up) => {
+                    waiting.call.answer(Ok(format!("restarted nodes {names}"))).await;
+                }
+                _ if clock::now() >= waiting.deadline => {
+                    let problem = format!("nodes {names} take longer than {START_TIMEOUT:?}");
+                    waiting.call.answer(Err(problem)).await;
+                }
+                _ => self.waiting.push(waiting),
+            }
+        }
+        Ok(())
+    }
+
+    fn places(&self, nodes: &[u32]) -> Vec<NodePlace> {
+        self.layout.nodes.iter().filter(|node| nodes.contains(&node.id)).cloned().collect()
+    }
+
+    async fn on_tick(&mut self) -> Result<(), Failure> {
+        self.advance_waiting().await?;
+        self.view.show(&self.layout)
+    }
+
+    /// Ends all nodes, in good order if they can.
+    async fn stop(
+        &mut self,
+        happened: &mut mpsc::Receiver<Event>,
+        forced: impl Future<Output = Option<()>>,
+    ) {
+        self.signal_all(Signal::Terminate);
+        self.signal_all(Signal::Continue);
+        let orderly = tokio::time::sleep(STOP_TIMEOUT);
+        tokio::select! {
+            () = self.all_end(happened) => {}
+            () = orderly => {}
+            _ = forced => {}
+        }
+        self.signal_all(Signal::Kill);
+        self.all_end(happened).await;
+        // All that matters is done; the file only says who runs.
+        let _stale = self.save();
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        for pid in self.layout.nodes.iter().filter_map(|node| node.pid) {
+            // It may have ended just now.
+            let _ended = sys::signal(pid, signal);
+        }
+    }
+
+    async fn all_end(&mut self, happened: &mut mpsc::Receiver<Event>) {
+        while self.layout.nodes.iter().any(|node| node.pid.is_some()) {
+            let Some(event) = happened.recv().await else { return };
+            if let (EventKind::Ended(_), Some(node)) = (&event.kind, self.node(event.node)) {
+                node.pid = None;
+                node.state = NodeState::Killed;
+            }
+        }
+    }
+}
