@@ -14,9 +14,7 @@ use std::sync::{Arc, RwLockReadGuard};
 
 use meridian_base::env::{Rng, SplitMix};
 use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId};
-use meridian_consensus::command::{
-    Command, Endpoint, FeatureLevel, MountEpoch, NodeRegistration,
-};
+use meridian_consensus::command::{Command, Endpoint, FeatureLevel, MountEpoch, NodeRegistration};
 use meridian_consensus::config::Config as MetaConfig;
 use meridian_consensus::error::Refusal;
 use meridian_consensus::placement::plan_reclaim;
@@ -315,9 +313,7 @@ impl Node {
         };
         if let Decision::Mounted { incarnation, state, .. } = self.meta.propose(command).await? {
             tracing::info!(?incarnation, ?state, "disk mounted");
-            if incarnation != identity.incarnation {
-                store.reincarnate(incarnation);
-            }
+            store.confirm_mount(incarnation);
         }
         Ok(())
     }

@@ -209,6 +209,8 @@ impl<T> Partition<T> {
         for (header, payload) in std::mem::take(&mut self.tail_to_apply) {
             state.apply_blob(&header, payload.to_contiguous())?;
         }
+        // A slot may not have heard of the last `Trim`; the log itself has.
+        self.leader.set_log_start(state.log_start_offset);
         self.state = state;
         self.recovered = true;
         if self.is_serving() {

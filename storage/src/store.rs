@@ -293,6 +293,10 @@ impl Store {
     fn beacons(&mut self, beacons: &[Beacon]) {
         for beacon in beacons {
             let Some(partition) = self.index.get_mut(beacon.partition) else { continue };
+            // A fenced leader's late beacon must not free what a takeover is about to read.
+            if beacon.mark.point.generation < partition.fence_effective() {
+                continue;
+            }
             partition.mark = partition.mark.max(Some(beacon.mark));
             let risen = beacon.log_start_offset > partition.log_start_offset
                 || beacon.generation_min > partition.generation_min;

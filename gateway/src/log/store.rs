@@ -61,6 +61,14 @@ pub struct StoreHandle {
     logs: OnceLock<Weak<Logs>>,
     listener: OnceLock<Arc<dyn StoreListener>>,
     stopped: AtomicBool,
+    mount: Mutex<Mount>,
+}
+
+/// The store takes no configuration before the cluster has noted the mount (rule 12).
+#[derive(Debug, Default)]
+struct Mount {
+    is_confirmed: bool,
+    config: Option<GroupConfig>,
 }
 
 impl StoreHandle {
@@ -79,6 +87,7 @@ impl StoreHandle {
             logs: OnceLock::new(),
             listener: OnceLock::new(),
             stopped: AtomicBool::new(false),
+            mount: Mutex::default(),
         });
         Self::spawn(&handle, "disk-write", disk, write_ops)?;
         Self::spawn(&handle, "disk-read", reader, read_ops)?;
@@ -110,9 +119,20 @@ impl StoreHandle {
         lock(&self.store).usage()
     }
 
-    /// The cluster gave the disk a new incarnation: its contents count for nothing (rule 12).
-    pub fn reincarnate(&self, incarnation: Incarnation) {
-        self.step(StoreInput::Reincarnate(incarnation));
+    /// The cluster has noted the mount: the disk is in life `incarnation`, which is a new one if
+    /// its contents count for nothing (rule 12).
+    pub fn confirm_mount(&self, incarnation: Incarnation) {
+        if incarnation != self.identity().incarnation {
+            self.step(StoreInput::Reincarnate(incarnation));
+        }
+        let config = {
+            let mut mount = lock(&self.mount);
+            mount.is_confirmed = true;
+            mount.config.take()
+        };
+        if let Some(config) = config {
+            self.step(StoreInput::Config(config));
+        }
     }
 
     pub(super) fn attach(self: &Arc<Self>, logs: &Arc<Logs>) {
@@ -134,6 +154,13 @@ impl StoreHandle {
     }
 
     pub(super) fn on_config(&self, config: GroupConfig) {
+        {
+            let mut mount = lock(&self.mount);
+            if !mount.is_confirmed {
+                mount.config = Some(config);
+                return;
+            }
+        }
         self.step(StoreInput::Config(config));
     }
 

@@ -18,15 +18,13 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 
 impl MetaThread {
     /// Asks the other voters until it is clear what this node is. `None` if the node stops first.
-    pub(super) fn form(
-        &self,
-        disk: FolderDisk,
-    ) -> Result<Option<RaftLog<FolderDisk>>, LogError> {
+    pub(super) fn form(&self, disk: FolderDisk) -> Result<Option<RaftLog<FolderDisk>>, LogError> {
         let settings = &self.settings;
         let own = settings.node;
         let mut formation = Formation::new(own, &settings.voters);
         let request = self.shared.new_request();
         let mut step = formation.step();
+        let mut ask_at = settings.clock.now();
         loop {
             if step == FormationStep::Bootstrap {
                 let voters: Vec<RaftId> =
@@ -37,7 +35,12 @@ impl MetaThread {
                 return RaftLog::bootstrap(disk, size_bytes, RaftId::first(own), &voters, empty)
                     .map(Some);
             }
-            for voter in settings.voters.iter().filter(|voter| **voter != own) {
+            let now = settings.clock.now();
+            let is_due = now >= ask_at;
+            if is_due {
+                ask_at = now + ASK_EVERY;
+            }
+            for voter in settings.voters.iter().filter(|voter| is_due && **voter != own) {
                 let frame = if step == FormationStep::Rejoin {
                     MetaFrame::AskLife(request)
                 } else {
@@ -46,7 +49,7 @@ impl MetaThread {
                 // Asked again at the next turn if it can't be sent.
                 let _asked_again = self.shared.send(*voter, &frame);
             }
-            match self.inputs.recv_timeout(ASK_EVERY) {
+            match self.inputs.recv_timeout(ask_at.since(now)) {
                 Ok(Input::Frame(from, MetaFrame::AskStanding)) => {
                     let empty = MetaFrame::Standing(PeerStanding::Empty);
                     let _asked_again = self.shared.send(from, &empty);

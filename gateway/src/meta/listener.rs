@@ -4,8 +4,8 @@
 //! ownership decided *after* its own registration, and has what it owned before decided anew
 //! (rules 5, T1): no generation is ever led by two lives of a node.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use meridian_base::id::{NodeId, PartitionId, TopicId};
 use meridian_base::topology::GroupConfig;

@@ -118,12 +118,7 @@ impl MetaThread {
             .map_err(|error| fail("metadata", &error))
     }
 
-    fn take(
-        &self,
-        member: &mut Member,
-        chores: &mut Chores,
-        input: Input,
-    ) -> Result<(), String> {
+    fn take(&self, member: &mut Member, chores: &mut Chores, input: Input) -> Result<(), String> {
         let now = self.settings.clock.now();
         match input {
             Input::Propose(proposal) => self.propose(member, &proposal),
@@ -201,9 +196,9 @@ impl MetaThread {
             return;
         }
         let metadata = member.metadata();
-        let supervisor = chores.supervisor.get_or_insert_with(|| {
-            Supervisor::new(&self.settings.config, now, &metadata.read())
-        });
+        let supervisor = chores
+            .supervisor
+            .get_or_insert_with(|| Supervisor::new(&self.settings.config, now, &metadata.read()));
         supervisor.heard(now, self.settings.node);
         let commands = supervisor.poll(now, &metadata.read());
         for command in commands {

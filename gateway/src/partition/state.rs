@@ -54,6 +54,8 @@ pub struct Retention {
 pub struct PartitionState {
     /// The idempotent producers.
     pub producers: Producers,
+    /// First offset that can be read, as the last `Trim` says.
+    pub log_start_offset: Offset,
     chunks: VecDeque<Chunk>,
 }
 
@@ -97,8 +99,9 @@ impl PartitionState {
         Ok(())
     }
 
-    /// Forgets chunks wholly below the new log start.
+    /// Moves the log start and forgets chunks wholly below it.
     pub fn trim(&mut self, log_start_offset: Offset) {
+        self.log_start_offset = self.log_start_offset.max(log_start_offset);
         while self.chunks.get(1).is_some_and(|next| next.base_offset <= log_start_offset) {
             self.chunks.pop_front();
         }
@@ -139,9 +142,10 @@ impl PartitionState {
     /// The payload of a checkpoint blob.
     pub fn encode(&self) -> Bytes {
         let producers = self.producers.encode();
-        let size_bytes = 9 + producers.len() + self.chunks.len() * CHUNK_ENCODED_SIZE_BYTES;
+        let size_bytes = 17 + producers.len() + self.chunks.len() * CHUNK_ENCODED_SIZE_BYTES;
         let mut out = BytesMut::with_capacity(size_bytes);
         out.put_u8(CHECKPOINT_FORMAT);
+        out.put_i64(self.log_start_offset.get());
         out.put_u32(self.chunks.len() as u32);
         for chunk in &self.chunks {
             out.put_i64(chunk.base_offset.get());
@@ -161,6 +165,7 @@ impl PartitionState {
         if format != CHECKPOINT_FORMAT {
             return Err(source.invalid("format", u64::from(format)));
         }
+        let log_start_offset = Offset::new(source.i64()?);
         let chunks = source.list(CHUNK_ENCODED_SIZE_BYTES, |source| {
             Ok(Chunk {
                 base_offset: Offset::new(source.i64()?),
@@ -171,7 +176,7 @@ impl PartitionState {
         })?;
         let producers = Producers::decode(source.sized()?)?;
         source.finish()?;
-        Ok(Self { producers, chunks: chunks.into() })
+        Ok(Self { producers, log_start_offset, chunks: chunks.into() })
     }
 }
 

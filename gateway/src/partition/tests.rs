@@ -19,11 +19,8 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let slot = SlotConfig {
-            node: NodeId::new(1),
-            incarnation: INCARNATION,
-            state: SlotState::Good,
-        };
+        let slot =
+            SlotConfig { node: NodeId::new(1), incarnation: INCARNATION, state: SlotState::Good };
         let group = GroupConfig {
             group: GroupId::new(1),
             version: ConfigVersion::new(1),
@@ -78,11 +75,8 @@ impl Bench {
     /// The disk answers the oldest put.
     fn store_one(&mut self) {
         let Some(put) = self.puts.pop_front() else { return };
-        let reply = PutReply {
-            key: put.blob.key,
-            incarnation: INCARNATION,
-            result: PutResult::Stored,
-        };
+        let reply =
+            PutReply { key: put.blob.key, incarnation: INCARNATION, result: PutResult::Stored };
         let mut out = Vec::new();
         self.partition.on_reply(Instant::ZERO, &self.health, Slot::new(0), reply, &mut out);
         self.take(out);
@@ -106,13 +100,8 @@ fn batch(base_sequence: i32, record_count: i32) -> RecordBatch {
     }
     let record_count = record_count as u32;
     let max_timestamp_ms = 1000 + i64::from(record_count) - 1;
-    let sequenced = Sequenced {
-        producer_id: 9,
-        epoch: 0,
-        base_sequence,
-        record_count,
-        max_timestamp_ms,
-    };
+    let sequenced =
+        Sequenced { producer_id: 9, epoch: 0, base_sequence, record_count, max_timestamp_ms };
     RecordBatch {
         bytes: builder.build(),
         record_count,

@@ -49,9 +49,6 @@ fn store_all(node: &mut Node, blobs: &[Blob]) {
 }
 
 fn held_points(node: &mut Node) -> Vec<(u32, u64)> {
-    let everything = Node::fence_message(&[(1, 50)]);
-    node.message(everything);
-    node.run();
     let mut points: Vec<_> = Vec::new();
     for (generation, last) in [(1, 40), (2, 40), (3, 40)] {
         for step in 0..=last {
@@ -94,6 +91,17 @@ fn what_lies_below_the_log_start_is_freed_but_not_what_a_takeover_needs() {
     let mut node = node.crash(Crash::LoseUnsynced);
     assert_eq!(held_points(&mut node), expected, "and they do not come back");
     assert_eq!(node.view(1, 60).log_start_offset, Offset::new(100));
+}
+
+#[test]
+fn a_fenced_leaders_late_beacon_frees_nothing() {
+    let mut node = Node::alone();
+    store_all(&mut node, &[start_blob(1, 0, Vec::new()), blob(key(1, 1, 1), "x")]);
+    store_all(&mut node, &[blob(key(1, 1, 2), "y")]);
+    node.fence(1, 2);
+    node.message(beacon(mark(1, 2), 20, 1));
+    node.run();
+    assert_eq!(held_points(&mut node), [(1, 0), (1, 1), (1, 2)]);
 }
 
 #[test]
@@ -208,14 +216,14 @@ fn a_full_disk_refuses_puts_but_fences() {
     };
     assert_eq!(refusal, PutResult::Refused { reason: Refusal::Full });
     for generation in 2..7 {
-        assert!(matches!(node.fence(1, generation), FenceResult::Certain(_)));
+        assert!(matches!(node.fence(2, generation), FenceResult::Certain(_)));
         node.rest(3);
     }
     // Room comes back when the log start moves.
     node.message(beacon(mark(1, stored), 10 * stored as i64, 1));
     node.rest(100);
     node.sent();
-    let blob = blob(key(1, 10, 1), "room again");
+    let blob = blob(key(1, 1, stored + 1), "room again");
     assert_eq!(node.put(put(blob)), PutResult::Stored);
     assert!(node.holds(&large(1, stored)));
 }
