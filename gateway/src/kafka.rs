@@ -72,6 +72,7 @@ impl Front {
         rng: Box<dyn Rng + Send>,
         admin: Option<Arc<dyn AdminHandler>>,
     ) -> Arc<Self> {
+        let config = config.with_room();
         Arc::new(Self {
             broker,
             sessions: fetch::Sessions::new(config.fetch_session_count_max),

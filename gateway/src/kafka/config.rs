@@ -13,9 +13,9 @@ pub struct FrontConfig {
     pub connection_count_per_ip_max: usize,
     /// Requests of one connection that wait for their answer; more are not read meanwhile.
     pub in_flight_request_count_max: usize,
-    /// Bytes of those, for one connection. At least `request_size_bytes_max`.
+    /// Bytes of those, for one connection.
     pub in_flight_size_bytes_max: usize,
-    /// Bytes of those, for all connections. At least `request_size_bytes_max`.
+    /// Bytes of those, for all connections.
     pub in_flight_size_bytes_total_max: usize,
     /// Time for the first request after the connection was made.
     pub first_request_timeout: Duration,
@@ -99,16 +99,12 @@ impl Default for GroupConfig {
 }
 
 impl FrontConfig {
-    /// Checks that the bounds fit each other.
-    ///
-    /// # Panics
-    /// If they don't: the node must not start.
-    pub(super) fn check(&self) {
-        assert!(self.in_flight_size_bytes_max >= self.request_size_bytes_max);
-        assert!(self.in_flight_size_bytes_total_max >= self.request_size_bytes_max);
-        assert!(u32::try_from(self.in_flight_size_bytes_total_max).is_ok());
-        assert!(self.in_flight_request_count_max > 0);
-        assert!(self.partition_count_default > 0 && self.offsets_partition_count > 0);
-        assert!(self.group.session_timeout_min <= self.group.session_timeout_max);
+    /// The same, with budgets that hold at least one request of the largest size.
+    pub(super) fn with_room(mut self) -> Self {
+        let request = self.request_size_bytes_max;
+        self.in_flight_size_bytes_max = self.in_flight_size_bytes_max.max(request);
+        self.in_flight_size_bytes_total_max = self.in_flight_size_bytes_total_max.max(request);
+        self.in_flight_request_count_max = self.in_flight_request_count_max.max(1);
+        self
     }
 }

@@ -358,7 +358,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
             Reply::Now(response) => response,
             Reply::Later(mut future) => {
                 // Answers gathered so far need not wait for one that is not ready.
-                match futures_now(&mut future).await {
+                match ready_now(&mut future).await {
                     Some(response) => response,
                     None => {
                         self.flush().await?;
@@ -422,7 +422,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
 }
 
 /// What a future gives if it is ready at once.
-async fn futures_now<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+async fn ready_now<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     std::future::poll_fn(|context| {
         std::task::Poll::Ready(match std::pin::Pin::new(&mut *future).poll(context) {
             std::task::Poll::Ready(output) => Some(output),
@@ -431,3 +431,6 @@ async fn futures_now<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     })
     .await
 }
+
+#[cfg(test)]
+mod tests;

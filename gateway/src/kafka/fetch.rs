@@ -116,3 +116,6 @@ fn names_by_id(version: i16) -> bool {
 
 /// The session id of those who have none.
 const NO_SESSION: i32 = 0;
+
+#[cfg(test)]
+mod tests;

@@ -344,3 +344,6 @@ fn describe_one(call: &Call, coordinator: &Arc<Coordinator>, group_id: Str) -> D
         ..Default::default()
     }
 }
+
+#[cfg(test)]
+mod tests;

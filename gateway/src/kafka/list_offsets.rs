@@ -112,18 +112,18 @@ fn first_at(slice: &BatchSlice, timestamp: i64) -> Found {
 /// found by bisection.
 async fn find_max(log: &PartitionLog) -> Result<Found, ErrorCode> {
     let mut best: Option<BatchSlice> = None;
-    let (mut some_at, mut none_from) = (-1, i64::MAX);
-    while none_from - some_at > 1 {
-        let middle = some_at + (none_from - some_at) / 2;
+    let (mut some_before, mut none_from) = (0, i64::MAX);
+    while some_before < none_from {
+        let middle = some_before + (none_from - some_before) / 2;
         match log.batch_for_timestamp(middle).await.map_err(of_fetch)? {
             Some(found) => {
-                some_at = found.max_timestamp_ms;
+                some_before = found.max_timestamp_ms.saturating_add(1);
                 best = Some(found);
             }
             None => none_from = middle,
         }
     }
-    Ok(best.map_or(NOTHING, |batch| first_at(&batch, some_at)))
+    Ok(best.map_or(NOTHING, |batch| first_at(&batch, some_before - 1)))
 }
 
 /// Finds where leader epochs end.

@@ -275,3 +275,6 @@ fn point_to_leader(
     told.current_leader = lookup::current_leader(partition);
     lookup::add_endpoint(&metadata, partition.leader, &mut response.node_endpoints);
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,7 +41,6 @@ pub struct Server {
 impl Server {
     /// Listens on `address`; port 0 takes any free port.
     pub async fn bind(front: Arc<Front>, address: SocketAddr) -> Result<Self, ServerError> {
-        front.config.check();
         let bind = |source| ServerError::Bind { address, source };
         let listener = TcpListener::bind(address).await.map_err(bind)?;
         let local_address = listener.local_addr().map_err(bind)?;
@@ -54,13 +53,12 @@ impl Server {
     }
 
     /// Serves clients until `shutdown` holds true, then answers what is due and returns.
-    pub async fn run(self, mut shutdown: watch::Receiver<bool>) {
+    pub async fn run(self, shutdown: watch::Receiver<bool>) {
         let Self { front, listener, .. } = self;
         let total = Arc::new(Semaphore::new(front.config.in_flight_size_bytes_total_max));
         let by_ip = Arc::new(ConnectionCounts::default());
         let mut connections = JoinSet::new();
-        let ticker = Arc::clone(&front);
-        connections.spawn(async move { ticker.tick_groups().await });
+        let ticker = tokio::spawn(Arc::clone(&front).tick_groups());
         let mut stopped = shutdown.clone();
         loop {
             let accepted = tokio::select! {
@@ -77,7 +75,7 @@ impl Server {
                 }
             };
             let per_ip = front.config.connection_count_per_ip_max;
-            let admitted = (connections.len() <= front.config.connection_count_max)
+            let admitted = (connections.len() < front.config.connection_count_max)
                 .then(|| ConnectionCounts::admit(&by_ip, peer.ip(), per_ip))
                 .flatten();
             let Some(admitted) = admitted else {
@@ -94,12 +92,11 @@ impl Server {
             });
         }
         drop(listener);
-        shutdown.mark_unchanged();
         let drain = front.config.drain_timeout + Duration::from_secs(1);
-        let drained =
-            async { while connections.len() > 1 && connections.join_next().await.is_some() {} };
+        let drained = async { while connections.join_next().await.is_some() {} };
         let _stragglers = tokio::time::timeout(drain, drained).await;
         connections.shutdown().await;
+        ticker.abort();
     }
 }
 

@@ -1,1 +1,389 @@
-//! A node for tests of the front.
+//! A node for tests of the front: the real metadata state machine, and for a cluster of one the
+//! real log on a disk of its own.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use meridian_base::env::SplitMix;
+use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId};
+use meridian_base::topology::{Datacenter, Geometry, Rack};
+use meridian_consensus::command::{
+    Command, Endpoint, FeatureLevel, Liveness, MountEpoch, NodeRegistration, Proposal, RequestId,
+    Roles,
+};
+use meridian_consensus::error::Refusal;
+use meridian_consensus::state::{Change, Decision, Metadata};
+use meridian_protocol::messages::{CreatableTopic, CreateTopicsRequest};
+use meridian_protocol::records::BatchBuilder;
+use meridian_protocol::{ErrorCode, RequestMessage, Uuid, frame};
+use meridian_storage::config::StoreConfig;
+use meridian_storage::mutation::Mutations;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+
+use super::connection::{self, Budgets, Close};
+use super::dispatch::Client;
+use super::{Front, FrontConfig, GroupConfig, lock, lookup};
+use crate::broker::{BoxFuture, Broker, ProposeError};
+use crate::log::{
+    FollowerLog, LogSettings, Logs, Ownership, PartitionLog, StoreHandle, StoreSettings, Wire,
+};
+use crate::partition::PartitionLimits;
+use crate::runtime::clock::Clock;
+use crate::runtime::quic::Channel;
+
+/// Nothing takes longer than this, or the test has failed.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A node as the front sees it.
+pub(super) struct FakeBroker {
+    metadata: RwLock<Metadata>,
+    applied: AtomicU64,
+    logs: Option<Arc<Logs>>,
+    folder: Option<PathBuf>,
+    /// What the next proposals come to.
+    pub(super) refusal: Mutex<Option<ProposeError>>,
+}
+
+/// No other nodes.
+struct NoWire;
+
+impl Wire for NoWire {
+    fn send(&self, _: NodeId, _: Channel, _: Vec<Bytes>) -> bool {
+        false
+    }
+}
+
+impl FakeBroker {
+    fn bootstrapped(geometry: Geometry, node_count: u32) -> Self {
+        let broker = Self {
+            metadata: RwLock::default(),
+            applied: AtomicU64::new(0),
+            logs: None,
+            folder: None,
+            refusal: Mutex::default(),
+        };
+        let cluster_id = ClusterId::from_entropy(7);
+        broker.decide(Command::Bootstrap { cluster_id, geometry });
+        for (node, datacenter) in (1..=node_count).zip(["dc-a", "dc-b", "dc-c"]) {
+            broker.decide(Command::RegisterNode(registration(node, datacenter)));
+        }
+        broker
+    }
+
+    /// Node 1 of three datacenters with a node each. No partition is served.
+    pub(super) fn three_datacenters() -> Arc<Self> {
+        let broker = Self::bootstrapped(Geometry::OnePerDc, 3);
+        for node in 1..=3 {
+            broker.mount(node, Incarnation::new(u64::from(node)));
+        }
+        Arc::new(broker)
+    }
+
+    /// A cluster of one that serves all partitions.
+    pub(super) fn single() -> Arc<Self> {
+        static FOLDERS: AtomicU64 = AtomicU64::new(0);
+        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("meridian-kafka-front-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let mut broker = Self::bootstrapped(Geometry::None, 1);
+        let clock = Clock::start();
+        let node = NodeId::new(1);
+        let fresh = Incarnation::new(99);
+        let config = StoreConfig {
+            batch_size_bytes_max: 4 << 20,
+            file_size_bytes: 8 << 20,
+            ..StoreConfig::small(node, fresh, 256 << 20)
+        };
+        let settings = StoreSettings { folder: folder.clone(), config };
+        let store = StoreHandle::open(settings, clock).expect("a disk in a temporary folder");
+        let settings = LogSettings {
+            node,
+            limits: PartitionLimits::default(),
+            pending_size_bytes_max: 64 << 20,
+            mutations: Mutations::NONE,
+        };
+        let logs = Logs::start(settings, clock, Arc::new(NoWire), Some(Arc::clone(&store)));
+        store.confirm_mount(broker.mount(1, store.identity().incarnation));
+        for group in broker.state().groups() {
+            logs.on_group(group.clone());
+        }
+        broker.logs = Some(logs);
+        broker.folder = Some(folder);
+        Arc::new(broker)
+    }
+
+    fn mount(&self, node: u32, incarnation: Incarnation) -> Incarnation {
+        let command = Command::MountDisk {
+            node: NodeId::new(node),
+            incarnation,
+            mount_epoch: MountEpoch::new(1),
+            found_data: false,
+        };
+        match self.decide(command) {
+            Decision::Mounted { incarnation, .. } => incarnation,
+            other => panic!("not mounted: {other:?}"),
+        }
+    }
+
+    /// Applies a command that cannot be refused.
+    fn decide(&self, command: Command) -> Decision {
+        self.apply(command).0.expect("not refused")
+    }
+
+    /// The metadata.
+    pub(super) fn state(&self) -> RwLockReadGuard<'_, Metadata> {
+        self.metadata.read().expect("no test panics while it writes")
+    }
+
+    /// Judges a node's life.
+    pub(super) fn mark(&self, node: u32, liveness: Liveness) {
+        let node = NodeId::new(node);
+        let epoch = self.state().node(node).expect("registered").epoch;
+        assert_eq!(self.decide(Command::MarkNode { node, epoch, liveness }), Decision::Done);
+    }
+
+    fn apply(&self, command: Command) -> (Result<Decision, Refusal>, Vec<Change>) {
+        let index = self.applied.fetch_add(1, Ordering::Relaxed) + 1;
+        let request_id = RequestId::new(u128::from(index));
+        let mut metadata = self.metadata.write().expect("no test panics while it writes");
+        let applied = metadata.apply(index, &Proposal { request_id, command });
+        (applied.result, applied.changes)
+    }
+
+    /// Begins to lead new partitions and waits until they are served.
+    async fn follow(&self, changes: Vec<Change>) {
+        let Some(logs) = &self.logs else { return };
+        let mut created = Vec::new();
+        for change in changes {
+            match change {
+                Change::PartitionCreated(id) => created.push(id),
+                Change::TopicDeleted(topic) => logs.on_ownership(Vec::new(), &topic.partitions),
+                _ => {}
+            }
+        }
+        let owned = {
+            let metadata = self.state();
+            let partition = |id: &PartitionId| {
+                let known = metadata.partition(*id).expect("created just now");
+                Ownership {
+                    partition: *id,
+                    group: known.group,
+                    generation: known.generation,
+                    leader_epoch: known.leader_epoch,
+                    datacenter_count_min: 1,
+                }
+            };
+            created.iter().map(partition).collect()
+        };
+        logs.on_ownership(owned, &[]);
+        let served = async {
+            while created.iter().any(|id| logs.led(*id).is_none()) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, served).await.expect("new partitions are served");
+    }
+
+    /// The id of a topic.
+    pub(super) fn topic_uuid(&self, name: &str) -> Uuid {
+        lookup::uuid(self.state().topic_named(name).expect("exists").id)
+    }
+}
+
+fn registration(node: u32, datacenter: &str) -> NodeRegistration {
+    let endpoint = |port| Endpoint { host: format!("host-{node}"), port };
+    NodeRegistration {
+        node: NodeId::new(node),
+        datacenter: Datacenter(datacenter.to_owned()),
+        rack: Rack("rack".to_owned()),
+        roles: Roles::ALL,
+        kafka: endpoint(9092),
+        peer: endpoint(9093),
+        admin: endpoint(9094),
+        binary_version: "test".to_owned(),
+        feature_level_min: FeatureLevel::FIRST,
+        feature_level_max: FeatureLevel::FIRST,
+    }
+}
+
+impl Drop for FakeBroker {
+    fn drop(&mut self) {
+        if let Some(folder) = &self.folder {
+            let _left_to_the_system = std::fs::remove_dir_all(folder);
+        }
+    }
+}
+
+impl Broker for FakeBroker {
+    fn node(&self) -> NodeId {
+        NodeId::new(1)
+    }
+
+    fn metadata(&self) -> RwLockReadGuard<'_, Metadata> {
+        self.state()
+    }
+
+    fn propose(&self, command: Command) -> BoxFuture<'_, Result<Decision, ProposeError>> {
+        Box::pin(async move {
+            if let Some(refusal) = lock(&self.refusal).clone() {
+                return Err(refusal);
+            }
+            let (result, changes) = self.apply(command);
+            self.follow(changes).await;
+            Ok(result?)
+        })
+    }
+
+    fn led(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {
+        self.logs.as_ref()?.led(partition)
+    }
+
+    fn followed(&self, _: PartitionId) -> Option<Arc<FollowerLog>> {
+        None
+    }
+
+    fn wall_time_ms(&self) -> i64 {
+        1_700_000_000_000
+    }
+}
+
+/// Bounds that make tests quick.
+pub(super) fn quick_config() -> FrontConfig {
+    FrontConfig {
+        request_size_bytes_max: 2 << 20,
+        first_request_timeout: Duration::from_secs(5),
+        idle_timeout: Duration::from_secs(10),
+        request_timeout: Duration::from_secs(5),
+        write_stall_timeout: Duration::from_secs(5),
+        drain_timeout: Duration::from_millis(500),
+        offsets_partition_count: 2,
+        group: GroupConfig {
+            session_timeout_min: Duration::from_millis(1),
+            initial_rebalance_delay: Duration::ZERO,
+            ..GroupConfig::default()
+        },
+        ..FrontConfig::default()
+    }
+}
+
+/// A front before `broker`.
+pub(super) fn front_of(broker: &Arc<FakeBroker>, config: FrontConfig) -> Arc<Front> {
+    let broker = Arc::clone(broker) as Arc<dyn Broker>;
+    Front::new(broker, config, Box::new(SplitMix::new(1)), None)
+}
+
+/// The client's end of a connection.
+pub(super) struct TestClient {
+    pub(super) stream: DuplexStream,
+    pub(super) closed: JoinHandle<Close>,
+    /// Stops the server's end.
+    pub(super) stop: watch::Sender<bool>,
+    correlation_id: i32,
+}
+
+impl TestClient {
+    /// Connects, without a network between.
+    pub(super) fn connect(front: &Arc<Front>) -> Self {
+        let (stream, theirs) = tokio::io::duplex(16 << 10);
+        let (stop, stopped) = watch::channel(false);
+        let budgets = Budgets {
+            own: Arc::new(Semaphore::new(front.config.in_flight_size_bytes_max)),
+            total: Arc::new(Semaphore::new(front.config.in_flight_size_bytes_total_max)),
+        };
+        let front = Arc::clone(front);
+        let closed = tokio::spawn(async move {
+            let client = Client::new(([127, 0, 0, 1], 1234).into());
+            connection::serve(&front, theirs, client, budgets, stopped).await
+        });
+        Self { stream, closed, stop, correlation_id: 0 }
+    }
+
+    /// Sends raw bytes.
+    pub(super) async fn write(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).await.expect("the server reads");
+    }
+
+    /// Sends a request; returns its correlation id.
+    pub(super) async fn send<R: RequestMessage>(&mut self, version: i16, request: &R) -> i32 {
+        self.correlation_id += 1;
+        let id = self.correlation_id;
+        let frame = frame::encode_request(version, id, Some("test"), request);
+        self.write(&frame.expect("encodes").into_bytes()).await;
+        id
+    }
+
+    /// Receives the answer to the request with this correlation id.
+    pub(super) async fn receive<R: RequestMessage>(
+        &mut self,
+        version: i16,
+        id: i32,
+    ) -> R::Response {
+        let receive = async {
+            let size = self.stream.read_i32().await.expect("an answer");
+            let mut bytes = vec![0; usize::try_from(size).expect("positive")];
+            self.stream.read_exact(&mut bytes).await.expect("a whole answer");
+            Bytes::from(bytes)
+        };
+        let bytes = tokio::time::timeout(PATIENCE, receive).await.expect("an answer in time");
+        assert_eq!(frame::response_correlation_id(&bytes), Some(id), "answers are in order");
+        frame::decode_response::<R>(version, bytes).expect("decodes")
+    }
+
+    /// Sends a request and receives its answer.
+    pub(super) async fn call<R: RequestMessage>(
+        &mut self,
+        version: i16,
+        request: R,
+    ) -> R::Response {
+        let id = self.send(version, &request).await;
+        self.receive::<R>(version, id).await
+    }
+
+    /// Waits for the server to close the connection.
+    pub(super) async fn closed(mut self) -> Close {
+        let close = tokio::time::timeout(PATIENCE, self.closed).await.expect("closed in time");
+        let mut rest = Vec::new();
+        self.stream.read_to_end(&mut rest).await.expect("the end");
+        close.expect("no panic")
+    }
+
+    /// Creates a topic of this many partitions.
+    pub(super) async fn create_topic(&mut self, name: &str, partition_count: i32) {
+        let topic = CreatableTopic {
+            name: name.into(),
+            num_partitions: partition_count,
+            replication_factor: -1,
+            ..Default::default()
+        };
+        let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };
+        let response = self.call(7, request).await;
+        assert_eq!(response.topics[0].error_code, ErrorCode::None, "{:?}", response.topics[0]);
+    }
+}
+
+/// A batch of one record per value.
+pub(super) fn batch_of(values: &[&str]) -> Bytes {
+    let mut builder = BatchBuilder::new();
+    for (index, value) in values.iter().enumerate() {
+        builder.append(1000 + index as i64, None, Some(value.as_bytes()), &[]);
+    }
+    builder.build()
+}
+
+/// The values of all records, with their offsets.
+pub(super) fn values_of(mut records: Bytes) -> Vec<(i64, String)> {
+    let mut values = Vec::new();
+    for batch in meridian_protocol::records::batches(records.copy_to_bytes(records.remaining())) {
+        for record in batch.expect("whole batches").records(1 << 20).expect("uncompressed") {
+            let record = record.expect("a record");
+            let value = String::from_utf8(record.value.unwrap_or_default().to_vec());
+            values.push((record.offset, value.expect("text")));
+        }
+    }
+    values
+}

@@ -370,3 +370,6 @@ fn plan_growth(metadata: &Metadata, wanted: &CreatePartitionsTopic) -> Result<Co
     let leaders = choose_leaders(metadata, added, preferred.as_deref())?;
     Ok(Command::CreatePartitions { topic: topic.id, expected_count, leaders })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,212 @@
+use meridian_protocol::messages::{InitProducerIdRequest, ListOffsetsPartition, ProduceTopic};
+use meridian_protocol::records::BatchBuilder;
+
+use super::*;
+use crate::kafka::connection::Close;
+use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config};
+
+fn request(topic: &str, partitions: &[(i32, Bytes)]) -> ProduceRequest {
+    let partition = |(index, records): &(i32, Bytes)| ProducePartition {
+        index: *index,
+        records: Some(records.clone()),
+    };
+    ProduceRequest {
+        acks: -1,
+        timeout_ms: 10_000,
+        topic_data: vec![ProduceTopic {
+            name: topic.into(),
+            partition_data: partitions.iter().map(partition).collect(),
+            ..Default::default()
+        }],
+        ..Default::default()
+    }
+}
+
+fn only(response: ProduceResponse) -> ProducePartitionResponse {
+    let mut partitions = response.responses.into_iter().flat_map(|it| it.partition_responses);
+    let first = partitions.next().expect("one partition");
+    assert!(partitions.next().is_none());
+    first
+}
+
+async fn served() -> TestClient {
+    let front = front_of(&FakeBroker::single(), quick_config());
+    let mut client = TestClient::connect(&front);
+    client.create_topic("t", 2).await;
+    client
+}
+
+#[tokio::test]
+async fn batches_get_offsets_in_every_version() {
+    let mut client = served().await;
+    let topic_id = {
+        use meridian_protocol::messages::MetadataRequest;
+        client.call(12, MetadataRequest::default()).await.topics[0].topic_id
+    };
+    for (base_offset, version) in (0..).step_by(2).zip(3..=13) {
+        let mut request = request("t", &[(0, batch_of(&["a", "b"]))]);
+        request.topic_data[0].topic_id = topic_id;
+        let told = only(client.call(version, request).await);
+        assert_eq!((told.error_code, told.base_offset), (ErrorCode::None, base_offset));
+    }
+}
+
+#[tokio::test]
+async fn pipelined_requests_of_one_producer_keep_their_order() {
+    let mut client = served().await;
+    let producer = client.call(4, InitProducerIdRequest::default()).await;
+    assert_eq!(producer.error_code, ErrorCode::None);
+    let batch = |sequence| {
+        let mut builder = BatchBuilder::new().producer(producer.producer_id, 0, sequence);
+        builder.append(1, None, Some(b"x"), &[]);
+        request("t", &[(1, builder.build())])
+    };
+    let mut ids = Vec::new();
+    for sequence in 0..50 {
+        ids.push(client.send(9, &batch(sequence)).await);
+    }
+    for (offset, id) in (0..).zip(ids) {
+        let told = only(client.receive::<ProduceRequest>(9, id).await);
+        assert_eq!((told.error_code, told.base_offset), (ErrorCode::None, offset));
+    }
+    // A repeat gets the offset it has; what does not follow is refused.
+    let told = only(client.call(9, batch(49)).await);
+    assert_eq!((told.error_code, told.base_offset), (ErrorCode::None, 49));
+    let told = only(client.call(9, batch(60)).await);
+    assert_eq!(told.error_code, ErrorCode::OutOfOrderSequenceNumber);
+}
+
+#[tokio::test]
+async fn what_must_not_be_appended_is_refused_by_its_own_code() {
+    let mut client = served().await;
+    let good = batch_of(&["value"]);
+    let damaged = |at: usize, byte: u8| {
+        let mut bytes = good.to_vec();
+        bytes[at] ^= byte;
+        Bytes::from(bytes)
+    };
+    let transactional = {
+        let mut builder = BatchBuilder::new().producer(1, 0, 0).transactional();
+        builder.append(1, None, None, &[]);
+        builder.build()
+    };
+    let unknown_producer = {
+        let mut builder = BatchBuilder::new().producer(12345, 3, 7);
+        builder.append(1, None, None, &[]);
+        builder.build()
+    };
+    let cases = [
+        ("corrupt record", damaged(good.len() - 1, 1), ErrorCode::CorruptMessage),
+        ("corrupt checksum", damaged(17, 1), ErrorCode::CorruptMessage),
+        ("cut short", good.slice(..good.len() - 1), ErrorCode::CorruptMessage),
+        ("old format", damaged(16, 3), ErrorCode::UnsupportedForMessageFormat),
+        ("nothing", Bytes::new(), ErrorCode::InvalidRecord),
+        ("two batches", [&good[..], &good[..]].concat().into(), ErrorCode::InvalidRecord),
+        ("too large", batch_of(&[&"x".repeat(1_048_600)]), ErrorCode::MessageTooLarge),
+        ("transactional", transactional, ErrorCode::InvalidTxnState),
+        ("unknown producer", unknown_producer, ErrorCode::UnknownProducerId),
+    ];
+    for (what, records, code) in cases {
+        let told = only(client.call(9, request("t", &[(0, records)])).await);
+        assert_eq!((told.error_code, told.base_offset), (code, -1), "{what}");
+        assert!(told.error_message.is_some(), "{what} is explained");
+    }
+    for (index, topic) in [(2, "t"), (-1, "t"), (0, "nope")] {
+        let told = only(client.call(9, request(topic, &[(index, good.clone())])).await);
+        assert_eq!(told.error_code, ErrorCode::UnknownTopicOrPartition, "{topic}-{index}");
+    }
+    let told = only(client.call(13, request("t", &[(0, good.clone())])).await);
+    assert_eq!(told.error_code, ErrorCode::UnknownTopicId);
+    let acks = ProduceRequest { acks: 2, ..request("t", &[(0, good.clone())]) };
+    assert_eq!(only(client.call(9, acks).await).error_code, ErrorCode::InvalidRequiredAcks);
+    let told = only(client.call(9, request("t", &[(0, good)])).await);
+    assert_eq!(told.base_offset, 0, "nothing of all that was appended");
+}
+
+#[tokio::test]
+async fn the_wrong_node_names_the_right_one() {
+    let broker = FakeBroker::three_datacenters();
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    client.create_topic("t", 3).await;
+    let leader = |index| {
+        broker
+            .state()
+            .partition_at(broker.state().topic_named("t").unwrap().id, index)
+            .unwrap()
+            .1
+            .leader
+    };
+    let other = (0..3).find(|index| leader(*index).get() != 1).unwrap();
+    let response = client.call(10, request("t", &[(other as i32, batch_of(&["x"]))])).await;
+    let endpoint = response.node_endpoints[0].clone();
+    let told = only(response);
+    assert_eq!(told.error_code, ErrorCode::NotLeaderOrFollower);
+    assert_eq!(told.current_leader.leader_id, lookup::broker_id(leader(other)));
+    assert_eq!(told.current_leader.leader_id, endpoint.node_id);
+    assert_eq!(&*endpoint.host, format!("host-{}", leader(other)).replace('N', ""));
+}
+
+#[tokio::test]
+async fn without_acknowledgement_there_is_no_answer_and_errors_close() {
+    let mut client = served().await;
+    let silent = ProduceRequest { acks: 0, ..request("t", &[(0, batch_of(&["x"]))]) };
+    client.send(9, &silent).await;
+    let told = only(client.call(9, request("t", &[(0, batch_of(&["y"]))])).await);
+    assert_eq!(told.base_offset, 1, "the silent one came first");
+    let lost = ProduceRequest { acks: 0, ..request("nope", &[(0, batch_of(&["x"]))]) };
+    client.send(9, &lost).await;
+    let close = client.closed().await;
+    assert!(matches!(close, Close::Unacknowledged(ErrorCode::UnknownTopicOrPartition)), "{close}");
+}
+
+#[tokio::test]
+async fn log_append_time_is_stamped_where_the_topic_asks_for_it() {
+    use meridian_protocol::messages::{
+        CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, ListOffsetsRequest,
+        ListOffsetsTopic,
+    };
+    let mut client = served().await;
+    let config = CreatableTopicConfig {
+        name: "message.timestamp.type".into(),
+        value: Some("LogAppendTime".into()),
+    };
+    let topic = CreatableTopic {
+        name: "stamped".into(),
+        num_partitions: 1,
+        replication_factor: 1,
+        configs: vec![config],
+        ..Default::default()
+    };
+    client.call(7, CreateTopicsRequest { topics: vec![topic], ..Default::default() }).await;
+    let told = only(client.call(9, request("stamped", &[(0, batch_of(&["x"]))])).await);
+    assert_eq!(told.log_append_time_ms, 1_700_000_000_000);
+    let partition = ListOffsetsPartition {
+        timestamp: ListOffsetsPartition::TIMESTAMP_MAX,
+        ..Default::default()
+    };
+    let topic = ListOffsetsTopic { name: "stamped".into(), partitions: vec![partition] };
+    let list = ListOffsetsRequest { topics: vec![topic], ..Default::default() };
+    let found = client.call(7, list).await.topics[0].partitions[0].clone();
+    assert_eq!((found.timestamp, found.offset), (1_700_000_000_000, 0));
+}
+
+#[test]
+fn every_failure_of_an_append_has_its_code() {
+    use crate::producer::SequenceError;
+    use meridian_storage::leader::PutError;
+    for (cause, code) in [
+        (ProduceError::Put(PutError::NotEnoughDatacenters), ErrorCode::NotEnoughReplicas),
+        (ProduceError::Put(PutError::Lost), ErrorCode::NotLeaderOrFollower),
+        (ProduceError::InDoubt, ErrorCode::NotLeaderOrFollower),
+        (
+            ProduceError::Sequence(SequenceError::OldEpoch { epoch: 0, current: 1 }),
+            ErrorCode::InvalidProducerEpoch,
+        ),
+    ] {
+        assert_eq!(error::of_produce(&cause), code, "{cause}");
+    }
+    // What may be in the log, and what only waits, must be repeated by the client, not given up.
+    for cause in [ProduceError::InDoubt, ProduceError::Put(PutError::Busy)] {
+        assert!(error::of_produce(&cause).is_retriable(), "{cause}");
+    }
+}
