@@ -67,6 +67,42 @@ pub struct MetaArgs {
     pub common: Common,
 }
 
+/// `sim mutations`
+#[cfg(feature = "mutations")]
+#[derive(Args, Clone, Debug)]
+pub struct MutationsArgs {
+    /// How many seeds run at once.
+    #[arg(long, default_value_t = 2)]
+    pub threads: usize,
+}
+
+/// Looks for every mutation and prints what it took.
+#[cfg(feature = "mutations")]
+pub fn mutations(args: &MutationsArgs) -> ExitCode {
+    use crate::mutations::{Hunt, Method, hunt, method};
+    let mut not_found = 0;
+    for mutation in Mutation::ALL {
+        let name = format!("{mutation:?}");
+        let outcome = match (hunt(mutation, args.threads), method(mutation)) {
+            (Hunt::BySeed(seed, violation), Method::Seeds(bound)) => {
+                format!("found, {seed} of {bound} seeds: {:?}", violation.promise)
+            }
+            (Hunt::BySeed(seed, violation), _) => format!("found, seed {seed}: {violation}"),
+            (Hunt::ByScenario(violation), _) => {
+                format!("found by its scenario: {:?}", violation.promise)
+            }
+            (Hunt::NothingToBreak, _) => "no code to break".to_owned(),
+            (Hunt::NotFound, method) => {
+                not_found += 1;
+                format!("NOT FOUND by {method:?}")
+            }
+        };
+        println!("{name:<26} {outcome:<52} {}", mutation.describe());
+    }
+    println!("{} mutations, {not_found} not found", Mutation::ALL.len());
+    if not_found == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 impl Common {
     fn sim(&self, seed: u64) -> SimConfig {
         SimConfig { mutations: Mutations(self.mutation), ..SimConfig::new(seed, self.time) }

@@ -16,11 +16,14 @@ pub mod disk;
 pub mod faults;
 pub mod health;
 pub mod metadata;
+#[cfg(feature = "mutations")]
+pub mod mutations;
 pub mod net;
 pub mod node;
 pub mod queue;
 mod read;
 pub mod report;
+pub mod scenarios;
 pub mod seat;
 pub mod sim;
 pub mod trace;

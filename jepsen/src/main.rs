@@ -28,6 +28,9 @@ enum Sim {
     Replay(ReplayArgs),
     /// Run seeds twice and demand the same trace, byte for byte.
     Meta(MetaArgs),
+    /// Break one rule at a time and demand that each is found within its bound.
+    #[cfg(feature = "mutations")]
+    Mutations(meridian_jepsen::command::MutationsArgs),
 }
 
 fn main() -> ExitCode {
@@ -35,5 +38,7 @@ fn main() -> ExitCode {
         Command::Sim(Sim::Run(args)) => meridian_jepsen::command::run(&args),
         Command::Sim(Sim::Replay(args)) => meridian_jepsen::command::replay(&args),
         Command::Sim(Sim::Meta(args)) => meridian_jepsen::command::meta(&args),
+        #[cfg(feature = "mutations")]
+        Command::Sim(Sim::Mutations(args)) => meridian_jepsen::command::mutations(&args),
     }
 }

@@ -88,6 +88,11 @@ impl Network {
         self.cut[from.0][to.0] = from != to;
     }
 
+    /// Ends the cut of one direction.
+    pub fn mend_one_way(&mut self, from: Endpoint, to: Endpoint) {
+        self.cut[from.0][to.0] = false;
+    }
+
     /// Cuts both directions between every member of `side` and everyone else.
     pub fn isolate(&mut self, side: &[Endpoint]) {
         for from in 0..self.cut.len() {

@@ -329,6 +329,7 @@ mod tests {
     #[test]
     fn a_producer_sends_again_what_was_not_answered() {
         let mut client = Client::producer(ENDPOINT, PARTITION, 1, Chance::new(2));
+        client.rouse(Instant::ZERO);
         assert_eq!(sent(&client.wake(Instant::ZERO)), [0]);
         assert_eq!(sent(&client.wake(Instant::from_micros(10))), [1]);
         client.stop();

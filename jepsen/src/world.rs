@@ -450,7 +450,7 @@ impl World {
     }
 
     /// Every node hears of new entries in its own time.
-    fn announce_metadata(&mut self) {
+    pub(crate) fn announce_metadata(&mut self) {
         for node in 0..self.nodes.len() {
             let delay = APPLY_DELAY + self.chance.around(APPLY_DELAY) + self.metadata_lag[node];
             self.schedule(delay, Event::ApplyMetadata { node });

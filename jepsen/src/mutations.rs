@@ -1,0 +1,82 @@
+//! How each broken rule is found: the proof that the simulator has teeth.
+
+use std::time::Duration;
+
+use meridian_storage::mutation::{Mutation, Mutations};
+
+use crate::check::{Verdict, Violation};
+use crate::command::{Common, for_each_seed};
+use crate::scenarios;
+
+/// Virtual time of one seed.
+const SEED_DURATION: Duration = Duration::from_secs(300);
+
+/// How a mutation is found.
+#[derive(Clone, Copy, Debug)]
+pub enum Method {
+    /// By at most this many random seeds.
+    Seeds(u64),
+    /// By a directed schedule, which must end well only with every rule in force.
+    Scenario(fn(Mutations) -> Verdict),
+    /// There is no code that the mutation breaks.
+    NothingToBreak,
+}
+
+/// How `mutation` is found. The bounds are several times what is needed as a rule.
+pub fn method(mutation: Mutation) -> Method {
+    match mutation {
+        Mutation::NoFence
+        | Mutation::SplitFenceRead
+        | Mutation::PutQuorumIsTwoDatacenters
+        | Mutation::FenceQuorumIsPutQuorum
+        | Mutation::KeepOnFenced
+        | Mutation::ServeBeforeCommitted
+        | Mutation::DropTail
+        | Mutation::SilenceIsGap
+        | Mutation::CollectBeforeCommit
+        | Mutation::DuplicateAckedInFlight
+        | Mutation::ActBeforeApplied => Method::Seeds(10),
+        Mutation::FenceNotPersisted | Mutation::LinkInDoubt | Mutation::WipedCounts => {
+            Method::Seeds(60)
+        }
+        Mutation::AckOutOfOrder | Mutation::CheckpointInDoubt => Method::Seeds(100),
+        Mutation::AckBeforeSync | Mutation::UnsureIsEmpty | Mutation::HalfStartEstablished => {
+            Method::Seeds(400)
+        }
+        Mutation::StaleConfigAccepted | Mutation::IncarnationIgnored => {
+            Method::Scenario(scenarios::replaced_disk)
+        }
+        Mutation::OverwriteKey => Method::Scenario(scenarios::shared_generation),
+        Mutation::RepairInDoubt => Method::NothingToBreak,
+    }
+}
+
+/// What became of the hunt for one mutation.
+#[derive(Clone, Debug)]
+pub enum Hunt {
+    /// Found by the seed with this number; the promise it broke.
+    BySeed(u64, Violation),
+    /// Found by its scenario; the promise it broke.
+    ByScenario(Violation),
+    /// Not found within the bound.
+    NotFound,
+    /// There is nothing to find.
+    NothingToBreak,
+}
+
+/// Looks for `mutation` by its method.
+pub fn hunt(mutation: Mutation, thread_count: usize) -> Hunt {
+    match method(mutation) {
+        Method::Seeds(bound) => {
+            let common = Common { time: SEED_DURATION, mutation: Some(mutation) };
+            let found = for_each_seed(1, bound, thread_count, &common, |_| {});
+            let found = found.and_then(|report| Some((report.seed, report.violation?)));
+            found.map_or(Hunt::NotFound, |(seed, violation)| Hunt::BySeed(seed, violation))
+        }
+        Method::Scenario(scenario) => {
+            let verdict = scenario(Mutations(Some(mutation)));
+            verdict.err().map_or(Hunt::NotFound, Hunt::ByScenario)
+        }
+        Method::NothingToBreak => Hunt::NothingToBreak,
+    }
+}

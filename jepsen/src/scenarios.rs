@@ -1,0 +1,45 @@
+//! Directed schedules, for rules whose breaking chance alone would hardly ever show.
+
+mod replaced_disk;
+mod shared_generation;
+
+pub use replaced_disk::replaced_disk;
+pub use shared_generation::shared_generation;
+
+use std::time::Duration;
+
+use meridian_base::id::PartitionId;
+use meridian_storage::mutation::Mutations;
+
+use crate::check::{Verdict, Violation};
+use crate::world::{Event, World, WorldConfig};
+
+/// The only partition of a scenario.
+const PARTITION: PartitionId = PartitionId::new(1);
+
+/// A world without nemesis, in which `PARTITION` is led by node 0.
+fn world(mutations: Mutations) -> Result<World, Violation> {
+    let mut world = World::new(WorldConfig {
+        seed: 1,
+        mutations,
+        partition_count: 1,
+        producer_count: 1,
+        print: false,
+    })?;
+    go_on(&mut world, Duration::from_secs(1))?;
+    world.metadata.appoint(PARTITION, world.nodes[0].id);
+    world.announce_metadata();
+    go_on(&mut world, Duration::from_secs(2))?;
+    assert!(world.is_served(PARTITION), "a calm cluster serves");
+    Ok(world)
+}
+
+/// Lets the world go on for `duration`.
+fn go_on(world: &mut World, duration: Duration) -> Verdict {
+    let end = world.now + duration;
+    world.schedule(duration, Event::Controller);
+    while world.now < end {
+        world.next_event()?;
+    }
+    Ok(())
+}
