@@ -22,4 +22,4 @@ mod router;
 
 pub(crate) use connection::{Connection, InFlight, Timed};
 pub(crate) use error::ClientError;
-pub(crate) use router::{Client, Lane};
+pub(crate) use router::{Client, Lane, REQUEST_TIMEOUT};

@@ -1,8 +1,11 @@
 //! The `meridian` binary: server, development cluster and operator commands, one file per noun.
 
+mod bench;
 mod client;
+mod cluster;
 mod dev;
 mod failure;
+mod node;
 mod output;
 mod serve;
 mod sys;
@@ -24,6 +27,9 @@ enum Cli {
     Serve(serve::Serve),
     Dev(dev::Dev),
     Topic(topic::Topic),
+    Cluster(cluster::Cluster),
+    Node(node::Node),
+    Bench(bench::Bench),
 }
 
 fn main() -> ExitCode {
@@ -41,6 +47,9 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli {
         Cli::Serve(serve) => serve::run(&serve),
         Cli::Dev(dev) => block_on(dev::run(dev)),
+        Cli::Cluster(cluster) => block_on(cluster::run(cluster)),
+        Cli::Node(node) => block_on(node::run(node)),
+        Cli::Bench(bench) => block_on(bench::run(bench)),
         Cli::Topic(topic) => block_on(topic::run(topic)),
     }
 }

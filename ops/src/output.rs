@@ -34,6 +34,11 @@ impl Table {
         self.rows.push(cells.into());
     }
 
+    /// Adds a row, as many cells as it has.
+    pub(crate) fn cells(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
     /// The table as text: numbers to the right, everything else to the left.
     pub(crate) fn render(&self) -> String {
         let columns_count = self.rows.iter().map(Vec::len).max().unwrap_or(0);

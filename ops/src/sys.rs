@@ -4,6 +4,11 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use crate::failure::Failure;
 
@@ -68,6 +73,54 @@ fn parse_resident_bytes(status: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
+/// A timer that is exact to microseconds, where that of the event loop is to milliseconds.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    timer: AsyncFd<File>,
+}
+
+impl Alarm {
+    /// A timer that is not set.
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: takes plain numbers only.
+        let fd = unsafe {
+            libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC)
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just opened, and nobody else has it.
+        let timer = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: the file stays open, and the same, for as long as `AsyncFd` owns it.
+        let timer =
+            unsafe { AsyncFd::register_with_interest(File::from(timer), Interest::READABLE) };
+        Ok(Self { timer: timer? })
+    }
+
+    /// Waits for so long.
+    pub(crate) async fn after(&mut self, duration: Duration) {
+        // Zero would never fire.
+        let nanos = duration.as_nanos().clamp(1, i64::MAX.unsigned_abs().into());
+        let duration = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let value = libc::timespec {
+            tv_sec: duration.as_secs().cast_signed(),
+            tv_nsec: duration.subsec_nanos().into(),
+        };
+        let interval = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let setting = libc::itimerspec { it_interval: interval, it_value: value };
+        let fd = self.timer.as_raw_fd();
+        // SAFETY: `setting` outlives the call, and the old setting is not asked for.
+        let set = unsafe { libc::timerfd_settime(fd, 0, &raw const setting, std::ptr::null_mut()) };
+        assert_eq!(set, 0, "a valid time can be set");
+        if let Ok(mut ready) = self.timer.readable_mut().await {
+            let mut expirations = [0; 8];
+            // Nothing to read is a wake-up too early: as good as one in time.
+            let _early = ready.get_inner_mut().read(&mut expirations);
+            ready.clear_ready();
+        }
+    }
+}
+
 fn check(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -84,6 +137,16 @@ mod tests {
         );
         assert_eq!(parse_resident_bytes("Name:\tzombie\n"), None);
         assert!(resident_bytes(std::process::id()).is_some_and(|bytes| bytes > 0));
+    }
+
+    #[tokio::test]
+    async fn an_alarm_rings_neither_early_nor_never() {
+        let mut alarm = Alarm::new().unwrap();
+        for duration in [Duration::ZERO, Duration::from_micros(300)] {
+            let before = crate::client::clock::now();
+            alarm.after(duration).await;
+            assert!(before.elapsed() >= duration);
+        }
     }
 
     #[test]

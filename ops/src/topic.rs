@@ -4,6 +4,8 @@ mod consume;
 mod manage;
 mod produce;
 
+pub(crate) use produce::AcksArg;
+
 use clap::{Args, Subcommand};
 
 use crate::failure::{Exit, Failure};

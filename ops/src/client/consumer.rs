@@ -62,7 +62,6 @@ pub(crate) struct Read {
     /// The first offset wanted: a batch may begin before it.
     pub(crate) from: i64,
     pub(crate) batches: Vec<Batch>,
-    pub(crate) high_watermark: i64,
     /// When it arrived.
     pub(crate) at: std::time::Instant,
 }
@@ -214,7 +213,7 @@ impl Consumer {
         if let Some(last) = batches.last() {
             self.positions.insert(partition, last.header().last_offset() + 1);
         }
-        Ok(Some(Read { partition, from, batches, high_watermark: answer.high_watermark, at }))
+        Ok(Some(Read { partition, from, batches, at }))
     }
 
     fn whole_batches(

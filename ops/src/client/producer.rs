@@ -140,11 +140,6 @@ impl<T> PartitionWriter<T> {
         }
     }
 
-    /// Batches sent and not yet known to be written.
-    pub(crate) fn in_flight_count(&self) -> usize {
-        self.in_flight.len()
-    }
-
     /// Whether an answer must be taken before more can be sent.
     pub(crate) fn is_full(&self) -> bool {
         self.in_flight.len() >= self.options.in_flight_max

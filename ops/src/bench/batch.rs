@@ -1,0 +1,207 @@
+//! Batches of incompressible records that cost little to make: a full one is made once, and from
+//! then on only its times, sequence and checksum are changed, in place.
+
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use meridian_protocol::records::{Batch, BatchBuilder, BatchError, BatchHeader};
+
+use crate::client::clock;
+use crate::client::producer::ProducerIdentity;
+use crate::failure::Failure;
+
+/// Values are cut from this much noise: more than any compression looks back.
+const NOISE_BYTES: usize = 1 << 20;
+/// Where the checksum begins to cover a batch.
+const CHECKSUM_FROM: usize = 21;
+/// The time a record was due, at the start of its value: nanoseconds since the run began.
+const STAMP_BYTES: usize = size_of::<u64>();
+/// Bytes of a record besides its value, at most.
+const RECORD_OVERHEAD_BYTES: usize = 20;
+
+/// Makes batches of records of one size.
+#[derive(Debug, Clone)]
+pub(super) struct BatchMaker {
+    epoch: Instant,
+    noise: Bytes,
+    size_bytes: usize,
+    full_count: u64,
+    template: Bytes,
+    /// Where in the template the values are.
+    values_at: Vec<usize>,
+    /// Batches that were written, whose memory can be used again.
+    spare: Vec<BytesMut>,
+}
+
+impl BatchMaker {
+    /// Records of `size_bytes`, in batches of at most `batch_bytes`; `epoch` is when the run began.
+    pub(super) fn new(
+        epoch: Instant,
+        size_bytes: usize,
+        batch_bytes: usize,
+    ) -> Result<Self, Failure> {
+        let room = batch_bytes.saturating_sub(BatchHeader::SIZE_BYTES);
+        let full_count = (room / (size_bytes + RECORD_OVERHEAD_BYTES)).max(1) as u64;
+        let mut maker = Self {
+            epoch,
+            noise: noise(u64::from_ne_bytes(half(crate::sys::entropy()?)), size_bytes),
+            size_bytes,
+            full_count,
+            template: Bytes::new(),
+            values_at: Vec::new(),
+            spare: Vec::new(),
+        };
+        let records = std::iter::repeat_n(epoch, usize::try_from(full_count).unwrap_or(1));
+        maker.template = maker.build(ProducerIdentity::NONE, -1, records);
+        maker.values_at = values_at(&maker.template)
+            .map_err(|error| Failure::Invalid(format!("a batch of this size: {error}")))?;
+        Ok(maker)
+    }
+
+    /// Records of a full batch.
+    pub(super) fn full_count(&self) -> u64 {
+        self.full_count
+    }
+
+    /// A batch of records that were due at these times.
+    pub(super) fn build(
+        &self,
+        identity: ProducerIdentity,
+        sequence: i32,
+        due: impl Iterator<Item = Instant>,
+    ) -> Bytes {
+        let mut builder = BatchBuilder::new().producer(identity.id, identity.epoch, sequence);
+        let time_ms = clock::wall_time_ms();
+        let mut value = vec![0; self.size_bytes];
+        for (index, due) in due.enumerate() {
+            let from = index * self.size_bytes % (self.noise.len() - self.size_bytes + 1);
+            value.copy_from_slice(&self.noise[from..from + self.size_bytes]);
+            if let Some(stamp) = value.first_chunk_mut() {
+                *stamp = self.stamp(due);
+            }
+            builder.append(time_ms, None, Some(&value), &[]);
+        }
+        builder.build()
+    }
+
+    /// A full batch of records that are all due now.
+    pub(super) fn full(
+        &mut self,
+        identity: ProducerIdentity,
+        sequence: i32,
+        due: Instant,
+    ) -> Bytes {
+        let mut batch = self.spare.pop().unwrap_or_else(|| BytesMut::from(&self.template[..]));
+        let stamp = self.stamp(due);
+        for &at in &self.values_at {
+            batch[at..at + STAMP_BYTES].copy_from_slice(&stamp);
+        }
+        let Ok(mut header) = BatchHeader::parse(&self.template) else {
+            return self.template.clone();
+        };
+        let time_ms = clock::wall_time_ms();
+        header.base_timestamp_ms = time_ms;
+        header.max_timestamp_ms = time_ms;
+        header.producer_id = identity.id;
+        header.producer_epoch = identity.epoch;
+        header.base_sequence = sequence;
+        batch[..BatchHeader::SIZE_BYTES].copy_from_slice(&header.to_bytes());
+        header.crc = crc32c::crc32c(&batch[CHECKSUM_FROM..]);
+        batch[..BatchHeader::SIZE_BYTES].copy_from_slice(&header.to_bytes());
+        batch.freeze()
+    }
+
+    /// Takes back a batch that was written.
+    pub(super) fn recycle(&mut self, batch: Bytes) {
+        if batch.len() == self.template.len()
+            && let Ok(batch) = batch.try_into_mut()
+        {
+            self.spare.push(batch);
+        }
+    }
+
+    fn stamp(&self, due: Instant) -> [u8; STAMP_BYTES] {
+        let since = due.saturating_duration_since(self.epoch).as_nanos();
+        u64::try_from(since).unwrap_or(u64::MAX).to_be_bytes()
+    }
+}
+
+/// When a record was due, by its value.
+pub(super) fn due(epoch: Instant, value: &[u8]) -> Option<Instant> {
+    let stamp = value.first_chunk().copied().map(u64::from_be_bytes)?;
+    epoch.checked_add(Duration::from_nanos(stamp))
+}
+
+fn values_at(batch: &Bytes) -> Result<Vec<usize>, BatchError> {
+    let whole = Batch::produced(Some(batch.clone()))?;
+    let value_at = |record: meridian_protocol::records::Record| {
+        // The value is a slice of the batch itself.
+        let value = record.value.unwrap_or_default();
+        value.as_ptr().addr() - batch.as_ptr().addr()
+    };
+    whole.records(batch.len())?.map(|record| record.map(value_at)).collect()
+}
+
+fn half([a, b, c, d, e, f, g, h, ..]: [u8; 16]) -> [u8; 8] {
+    [a, b, c, d, e, f, g, h]
+}
+
+/// Bytes that no compression makes smaller.
+fn noise(seed: u64, size_bytes: usize) -> Bytes {
+    let mut state = seed | 1;
+    let words = (NOISE_BYTES.max(size_bytes * 2) / size_of::<u64>()).max(1);
+    let mut noise = BytesMut::with_capacity(words * size_of::<u64>());
+    for _ in 0..words {
+        // xorshift64*
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        noise.extend_from_slice(&state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
+    }
+    noise.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_batch_is_one_that_a_server_accepts() {
+        let epoch = clock::now();
+        let mut maker = BatchMaker::new(epoch, 100, 16 << 10).unwrap();
+        let identity = ProducerIdentity { id: 9, epoch: 2 };
+        let time = epoch + Duration::from_micros(1234);
+        for sequence in [0, 500] {
+            let bytes = maker.full(identity, sequence, time);
+            assert!(bytes.len() <= 16 << 10);
+            let batch = Batch::produced(Some(bytes.clone())).unwrap();
+            let header = batch.header();
+            assert_eq!((header.producer_id, header.producer_epoch), (9, 2));
+            assert_eq!(header.base_sequence, sequence);
+            assert_eq!(u64::from(header.records_count.unsigned_abs()), maker.full_count());
+            for record in batch.records(1 << 20).unwrap() {
+                let value = record.unwrap().value.unwrap();
+                assert_eq!(value.len(), 100);
+                assert_eq!(due(epoch, &value), Some(time));
+            }
+            drop(batch);
+            maker.recycle(bytes);
+            assert_eq!(maker.spare.len(), 1);
+        }
+    }
+
+    #[test]
+    fn every_record_of_a_built_batch_has_its_own_time() {
+        let epoch = clock::now();
+        let maker = BatchMaker::new(epoch, 8, 1 << 10).unwrap();
+        let times = [epoch, epoch + Duration::from_nanos(7)];
+        let bytes = maker.build(ProducerIdentity::NONE, -1, times.into_iter());
+        let batch = Batch::produced(Some(bytes)).unwrap();
+        let read: Vec<_> = batch
+            .records(1 << 10)
+            .unwrap()
+            .map(|record| due(epoch, &record.unwrap().value.unwrap()).unwrap())
+            .collect();
+        assert_eq!(read, times);
+    }
+}

@@ -1,0 +1,192 @@
+//! `meridian cluster`: what state the whole cluster is in.
+
+use std::collections::BTreeMap;
+
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+
+use crate::client::{Client, admin};
+use crate::failure::{Exit, Failure};
+use crate::output::{self, Table};
+use crate::target::Target;
+
+/// Inspect the cluster
+#[derive(Debug, Args)]
+pub(crate) struct Cluster {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show what can be lost right now without losing records or service
+    ///
+    /// Exit code 2 if that is less than the cluster was built for.
+    ///
+    /// Example: meridian cluster status -o json
+    Status,
+}
+
+/// The state of the cluster, as one of its nodes knows it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ClusterStatus {
+    cluster_id: String,
+    geometry: String,
+    /// Decided by the server: "DC + rack", "DC", "rack", "nothing" or "not serving".
+    tolerates: String,
+    pub(crate) nodes: Vec<NodeStatus>,
+    raft: RaftStatus,
+    partitions: PartitionStatus,
+    /// What a newer server says besides.
+    #[serde(flatten)]
+    more: BTreeMap<String, serde_json::Value>,
+}
+
+/// The state of one node, as the cluster sees it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct NodeStatus {
+    pub(crate) id: u32,
+    pub(crate) dc: String,
+    pub(crate) rack: String,
+    pub(crate) kafka: String,
+    pub(crate) liveness: String,
+    pub(crate) slot: Option<usize>,
+    pub(crate) slot_state: Option<serde_json::Value>,
+    pub(crate) leaders: usize,
+    #[serde(flatten)]
+    more: BTreeMap<String, serde_json::Value>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct RaftStatus {
+    leader: Option<u32>,
+    term: u64,
+    #[serde(flatten)]
+    more: BTreeMap<String, serde_json::Value>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct PartitionStatus {
+    total: usize,
+    leaderless: usize,
+    #[serde(flatten)]
+    more: BTreeMap<String, serde_json::Value>,
+}
+
+/// Runs the command.
+pub(crate) async fn run(cluster: Cluster) -> Result<Exit, Failure> {
+    let Cluster { target, command: Command::Status } = cluster;
+    let client = target.connect().await?;
+    let status = ask(&client).await?;
+    output::print(target.output, &status, render)?;
+    Ok(if status.is_degraded() { Exit::Degraded } else { Exit::Ok })
+}
+
+/// Asks the cluster for its state.
+pub(crate) async fn ask(client: &Client) -> Result<ClusterStatus, Failure> {
+    let arguments = serde_json::Value::Object(serde_json::Map::new());
+    let answer = admin::admin_query(client, "cluster.status", &arguments).await?;
+    serde_json::from_slice(&answer).map_err(|error| {
+        Failure::Invalid(format!("the answer to cluster.status is not of this version: {error}"))
+    })
+}
+
+impl ClusterStatus {
+    fn is_degraded(&self) -> bool {
+        let is_alive = |node: &NodeStatus| node.liveness.eq_ignore_ascii_case("alive");
+        self.tolerates != built_for(&self.geometry)
+            || self.partitions.leaderless > 0
+            || self.raft.leader.is_none()
+            || !self.nodes.iter().all(is_alive)
+    }
+}
+
+/// What a cluster of this geometry tolerates when all is well.
+fn built_for(geometry: &str) -> &'static str {
+    match geometry {
+        "mirror-3-dc" => "DC + rack",
+        "one-per-dc" => "DC",
+        _ => "nothing",
+    }
+}
+
+fn render(status: &ClusterStatus) -> String {
+    let ClusterStatus { cluster_id, geometry, tolerates, raft, partitions, .. } = status;
+    let state = if status.is_degraded() { "DEGRADED" } else { "well" };
+    let leader = raft.leader.map_or_else(|| "none".to_owned(), |leader| format!("node {leader}"));
+    let head = format!(
+        "cluster {cluster_id} ({geometry}) is {state}\n\
+         can be lost now: {tolerates} (built for: {})\n\
+         metadata leader: {leader}, term {}\n\
+         partitions: {}, leaderless: {}\n",
+        built_for(geometry),
+        raft.term,
+        partitions.total,
+        partitions.leaderless
+    );
+    format!("{head}\n{}", render_nodes(&status.nodes))
+}
+
+/// The nodes as a table.
+pub(crate) fn render_nodes(nodes: &[NodeStatus]) -> String {
+    let header = ["NODE", "DC", "RACK", "LIVENESS", "SLOT", "SLOT STATE", "LEADERS", "KAFKA"];
+    let mut table = Table::new(&header);
+    for node in nodes {
+        let slot_state = match &node.slot_state {
+            None => "-".to_owned(),
+            Some(serde_json::Value::String(state)) => state.clone(),
+            Some(state) => state.to_string(),
+        };
+        table.row([
+            node.id.to_string(),
+            node.dc.clone(),
+            node.rack.clone(),
+            node.liveness.clone(),
+            node.slot.map_or_else(|| "-".to_owned(), |slot| slot.to_string()),
+            slot_state,
+            node.leaders.to_string(),
+            node.kafka.clone(),
+        ]);
+    }
+    table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(tolerates: &str, liveness: &str, leaderless: usize) -> ClusterStatus {
+        let json = serde_json::json!({
+            "cluster_id": "c", "geometry": "mirror-3-dc", "tolerates": tolerates,
+            "raft": {"leader": 1, "term": 2, "applied": 3},
+            "partitions": {"total": 4, "leaderless": leaderless},
+            "nodes": [{"id": 1, "dc": "A", "rack": "A1", "kafka": "h:1", "liveness": liveness,
+                "slot": 0, "slot_state": "Good", "leaders": 4, "version": "0.1.0"}],
+        });
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn less_than_built_for_is_degraded() {
+        assert!(!status("DC + rack", "Alive", 0).is_degraded());
+        assert!(status("rack", "Alive", 0).is_degraded());
+        assert!(status("DC + rack", "Dead", 0).is_degraded());
+        assert!(status("DC + rack", "Alive", 1).is_degraded());
+    }
+
+    #[test]
+    fn the_first_lines_answer_what_can_be_lost() {
+        let text = render(&status("rack", "Alive", 1));
+        assert!(text.starts_with("cluster c (mirror-3-dc) is DEGRADED\ncan be lost now: rack "));
+        assert!(text.contains("partitions: 4, leaderless: 1\n"));
+    }
+
+    #[test]
+    fn what_a_newer_server_adds_is_passed_on() {
+        let json = serde_json::to_value(status("rack", "Alive", 0)).unwrap();
+        assert_eq!(json["raft"]["applied"], 3);
+        assert_eq!(json["nodes"][0]["version"], "0.1.0");
+    }
+}

@@ -1,0 +1,125 @@
+//! `meridian node`: the nodes, and what each knows of itself.
+
+use clap::{Args, Subcommand};
+use meridian_protocol::messages::MeridianAdminRequest;
+use serde_json::Value;
+
+use crate::client::{Client, ClientError, Lane};
+use crate::failure::{Exit, Failure};
+use crate::output::{self, Table};
+use crate::target::Target;
+use crate::{client, cluster};
+
+/// Inspect nodes
+#[derive(Debug, Args)]
+pub(crate) struct Node {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the nodes, and what the cluster thinks of them
+    ///
+    /// Example: meridian node list
+    List,
+    /// Show what a node says of its own disk and of its connections to the others
+    ///
+    /// Example: meridian node describe 4
+    Describe {
+        /// Its id
+        id: i32,
+    },
+}
+
+/// Runs the command.
+pub(crate) async fn run(node: Node) -> Result<Exit, Failure> {
+    let Node { target, command } = node;
+    let client = target.connect().await?;
+    match command {
+        Command::List => {
+            let status = cluster::ask(&client).await?;
+            output::print(target.output, &status.nodes, |nodes| cluster::render_nodes(nodes))?;
+        }
+        Command::Describe { id } => {
+            let status = own_status(&client, id).await?;
+            output::print(target.output, &status, render)?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+async fn own_status(client: &Client, id: i32) -> Result<Value, Failure> {
+    client.refresh(Some(&[])).await?;
+    let connection = client.node(id, Lane::CONTROL).await?;
+    let request =
+        MeridianAdminRequest { method: "node.status".into(), body: bytes::Bytes::from("{}") };
+    let response = connection.call(&request, client::REQUEST_TIMEOUT).await?;
+    let what = || format!("status of node {id}");
+    ClientError::check(what, response.error_code, response.error_message.as_deref())?;
+    serde_json::from_slice(&response.body).map_err(|error| {
+        Failure::Invalid(format!("the answer to node.status is not of this version: {error}"))
+    })
+}
+
+/// Any JSON as lines and tables: objects of plain values, and lists of such objects.
+fn render(status: &Value) -> String {
+    let Value::Object(fields) = status else { return format!("{status}\n") };
+    let mut plain = Table::new(&["", ""]);
+    let mut text = String::new();
+    for (name, value) in fields {
+        match value {
+            Value::Array(rows) if !rows.is_empty() => {
+                text.push_str(&format!("\n{name}:\n{}", render_rows(rows)));
+            }
+            Value::Object(inner) => {
+                for (key, value) in inner {
+                    plain.row([format!("{name}.{key}"), cell(value)]);
+                }
+            }
+            value => plain.row([name.clone(), cell(value)]),
+        }
+    }
+    format!("{}{text}", plain.render().trim_start_matches('\n'))
+}
+
+fn render_rows(rows: &[Value]) -> String {
+    let Some(Value::Object(first)) = rows.first() else {
+        return rows.iter().map(|row| format!("{}\n", cell(row))).collect();
+    };
+    let names: Vec<&str> = first.keys().map(String::as_str).collect();
+    let header: Vec<String> = names.iter().map(|name| name.to_uppercase()).collect();
+    let mut table = Table::new(&header.iter().map(String::as_str).collect::<Vec<_>>());
+    for row in rows {
+        table.cells(names.iter().map(|name| cell(row.get(name).unwrap_or(&Value::Null))).collect());
+    }
+    table.render()
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_readable_whatever_is_in_it() {
+        let status = serde_json::json!({
+            "id": 1, "disk": {"standing": "Good"}, "note": null,
+            "peers": [{"id": 2, "up": true}, {"id": 3, "up": false}],
+        });
+        assert_eq!(
+            render(&status),
+            "disk.standing  Good\nid             1\nnote           -\n\n\
+             peers:\nID  UP\n 2  true\n 3  false\n"
+        );
+    }
+}
