@@ -4,6 +4,8 @@
 //! Embeds the real takeover and the real partition; adds what the node does around them: it reads
 //! from slot to slot, and answers clients.
 
+mod reads;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -15,18 +17,15 @@ use meridian_gateway::partition::{
     Partition, PartitionLimits, PartitionOutput, PartitionState, ProduceError,
 };
 use meridian_gateway::producer::SequenceError;
-use meridian_storage::blob::{Blob, BlobInfo};
 use meridian_storage::leader::{LeaderConfig, LossCause};
 use meridian_storage::lineage::Segment;
-use meridian_storage::message::{
-    Beacon, CommitMark, FenceResult, Put, PutReply, Read, ReadFrom, ReadReply,
-};
+use meridian_storage::message::{Beacon, CommitMark, FenceResult, Put, PutReply, Read};
 use meridian_storage::mutation::Mutations;
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::{Takeover, TakeoverConfig, TakeoverOutput, TakeoverPlan};
 
 use crate::net::Endpoint;
-use crate::read::{Purpose, ReadTask, batches_of};
+use crate::read::{Purpose, ReadTask};
 use crate::value::{Batch, PlacedBatch};
 
 /// Small bounds, so that all of them are met: a few batches per blob, a checkpoint every dozen or
@@ -289,60 +288,6 @@ impl Broker {
         self.carry_out_partition(outputs, out);
     }
 
-    /// A reader asks for what is visible from `from` on.
-    pub fn on_fetch(
-        &mut self,
-        now: Instant,
-        asker: Asker,
-        from: Offset,
-        out: &mut Vec<BrokerOutput>,
-    ) {
-        let mark = match &self.phase {
-            Phase::Leading(partition) if partition.is_serving() => partition.leader().mark(),
-            _ => None,
-        };
-        let (Some(mark), Phase::Leading(partition)) = (mark, &self.phase) else {
-            out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
-            return;
-        };
-        if from >= mark.high_watermark {
-            return self.answer_fetch(asker, Vec::new(), out);
-        }
-        if let Some(pieces) = partition.tail().read(from, FETCH_SIZE_BYTES_MAX as usize) {
-            match PlacedBatch::read_all(Bytes::from(pieces.concat())) {
-                Some(batches) => self.answer_fetch(asker, batches, out),
-                None => self.broken(format!("the tail at {from} holds no batch"), out),
-            }
-            return;
-        }
-        let Some(holder) = partition.leader().lineage().holder_of(from) else {
-            return self.broken(format!("no generation holds offset {from}"), out);
-        };
-        let request = Read {
-            partition: self.partition,
-            generation: holder.generation,
-            from: ReadFrom::Offset(from),
-            last_step: holder.last_step.unwrap_or(mark.point.step),
-            size_bytes_max: FETCH_SIZE_BYTES_MAX,
-        };
-        self.ask(now, Purpose::Fetch { asker, from }, request, out);
-    }
-
-    fn answer_fetch(
-        &mut self,
-        asker: Asker,
-        batches: Vec<PlacedBatch>,
-        out: &mut Vec<BrokerOutput>,
-    ) {
-        let Some(high_watermark) = self.shown else {
-            out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
-            return;
-        };
-        out.extend(batches.iter().map(|placed| BrokerOutput::Shown(Shown::Batch(*placed))));
-        let reply = ClientReply::Fetched { batches, high_watermark };
-        out.push(BrokerOutput::Answer(asker, reply));
-    }
-
     fn carry_out_takeover(
         &mut self,
         now: Instant,
@@ -453,137 +398,6 @@ impl Broker {
             from = placed.next_offset();
         }
         out.push(BrokerOutput::Shown(Shown::HighWatermark(high_watermark)));
-    }
-
-    fn read_checkpoint(&mut self, now: Instant, info: BlobInfo, out: &mut Vec<BrokerOutput>) {
-        let request = Read {
-            partition: self.partition,
-            generation: info.point.generation,
-            from: ReadFrom::Step(info.point.step),
-            last_step: info.point.step,
-            size_bytes_max: 1,
-        };
-        self.ask(now, Purpose::Checkpoint, request, out);
-    }
-
-    /// Reads the next blobs to be replayed; with none left, the partition has its state.
-    fn replay(&mut self, now: Instant, out: &mut Vec<BrokerOutput>) {
-        let Some(recovery) = &self.recovery else { return };
-        if let Some(segment) = recovery.segments.last() {
-            let request = Read {
-                partition: self.partition,
-                generation: segment.generation,
-                from: ReadFrom::Step(segment.first_step),
-                last_step: segment.last_step,
-                size_bytes_max: FETCH_SIZE_BYTES_MAX,
-            };
-            return self.ask(now, Purpose::Replay, request, out);
-        }
-        let Some(recovery) = self.recovery.take() else { return };
-        let Phase::Leading(partition) = &mut self.phase else { return };
-        let mut outputs = Vec::new();
-        match partition.recover(recovery.state, &mut outputs) {
-            Ok(()) => self.carry_out_partition(outputs, out),
-            Err(error) => self.broken(error.to_string(), out),
-        }
-    }
-
-    fn apply(&mut self, blobs: Vec<Blob>) -> Result<(), String> {
-        let Some(recovery) = &mut self.recovery else { return Ok(()) };
-        for blob in blobs {
-            let Some(segment) = recovery.segments.last_mut() else { break };
-            if blob.key.point.generation != segment.generation
-                || blob.key.point.step != segment.first_step
-            {
-                return Err(format!("asked for {segment:?}, got {}", blob.key.point));
-            }
-            let payload = blob.payload.to_contiguous();
-            recovery.state.apply_blob(&blob.header, payload).map_err(|error| error.to_string())?;
-            segment.first_step = segment.first_step.next();
-            if segment.first_step > segment.last_step {
-                recovery.segments.pop();
-            }
-        }
-        Ok(())
-    }
-
-    fn ask(&mut self, now: Instant, purpose: Purpose, request: Read, out: &mut Vec<BrokerOutput>) {
-        let task = ReadTask::new(now, purpose, self.own_slot, request);
-        self.send_read(self.own_slot, task, out);
-    }
-
-    fn send_read(&mut self, slot: Slot, task: ReadTask, out: &mut Vec<BrokerOutput>) {
-        let read = self.next_read;
-        self.next_read += 1;
-        out.push(BrokerOutput::Read(slot, read, task.request));
-        self.reads.insert(read, task);
-    }
-
-    fn read_elsewhere(&mut self, now: Instant, read: u64, out: &mut Vec<BrokerOutput>) {
-        let Some(task) = self.reads.get_mut(&read) else { return };
-        if let Some(slot) = task.next_slot(now) {
-            out.push(BrokerOutput::Read(slot, read, task.request));
-            return;
-        }
-        let asker = task.asker();
-        self.reads.remove(&read);
-        out.extend(asker.map(|asker| BrokerOutput::Answer(asker, ClientReply::Retry)));
-    }
-
-    /// Takes a slot's answer to a read.
-    pub fn on_read_reply(
-        &mut self,
-        now: Instant,
-        health: &SlotHealth,
-        slot: Slot,
-        read: u64,
-        reply: ReadReply,
-        out: &mut Vec<BrokerOutput>,
-    ) {
-        let Some(task) = self.reads.get(&read) else { return };
-        let purpose = task.purpose;
-        if purpose == Purpose::Tail {
-            self.reads.remove(&read);
-            let Phase::TakingOver(takeover) = &mut self.phase else { return };
-            let mut outputs = Vec::new();
-            takeover.on_read(now, slot, reply, &mut outputs);
-            return self.carry_out_takeover(now, health, outputs, out);
-        }
-        let ReadReply::Blobs(blobs) = reply else {
-            if task.is_asking(slot) {
-                self.read_elsewhere(now, read, out);
-            }
-            return;
-        };
-        self.reads.remove(&read);
-        if let Some(bad) = blobs.iter().find(|blob| !blob.header.matches(&blob.payload)) {
-            return self.broken(format!("a slot served bad bytes for {}", bad.key.point), out);
-        }
-        match purpose {
-            Purpose::Tail => {}
-            Purpose::Checkpoint => {
-                let payload = blobs.first().map(|blob| blob.payload.to_contiguous());
-                match (payload.map(PartitionState::decode), &mut self.recovery) {
-                    (Some(Ok(state)), Some(recovery)) => recovery.state = state,
-                    (outcome, _) => {
-                        return self
-                            .broken(format!("checkpoint: {:?}", outcome.map(|o| o.err())), out);
-                    }
-                }
-                self.replay(now, out);
-            }
-            Purpose::Replay => match self.apply(blobs) {
-                Ok(()) => self.replay(now, out),
-                Err(what) => self.broken(what, out),
-            },
-            Purpose::Fetch { asker, from } => match batches_of(&blobs) {
-                Ok(mut batches) => {
-                    batches.retain(|placed| placed.next_offset() > from);
-                    self.answer_fetch(asker, batches, out);
-                }
-                Err(what) => self.broken(what, out),
-            },
-        }
     }
 
     fn broken(&self, what: String, out: &mut Vec<BrokerOutput>) {

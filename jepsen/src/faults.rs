@@ -62,12 +62,15 @@ pub struct Nemesis {
     chance: Chance,
     /// Slots that lost data, each with the life that ended.
     lost: BTreeMap<Slot, Incarnation>,
+    /// The mount epoch in which a copy of each disk was taken. Only an epoch that has passed tells
+    /// an old copy: a copy from within the present one looks like the disk after a restart.
+    copied_in: BTreeMap<Slot, u64>,
 }
 
 impl Nemesis {
     /// A nemesis that has done nothing yet.
     pub fn new(chance: Chance) -> Self {
-        Self { chance, lost: BTreeMap::new() }
+        Self { chance, lost: BTreeMap::new(), copied_in: BTreeMap::new() }
     }
 
     /// Injects one fault. Returns when the next one is due.
@@ -240,6 +243,7 @@ impl Nemesis {
         let slot = world.nodes[node].slot();
         let kind = self.chance.below(4);
         if kind == 0 {
+            self.copied_in.insert(slot, world.metadata.mount_epoch(slot));
             world.nodes[node].disk.keep_image();
             return;
         }
@@ -252,12 +256,15 @@ impl Nemesis {
         if !GEOMETRY.tolerated(lost.with(slot)) {
             return;
         }
+        let copied_in = self.copied_in.get(&slot).copied();
+        let copy_is_old = copied_in.is_some_and(|epoch| epoch < world.metadata.mount_epoch(slot));
         let life = group.slots[slot.index()].incarnation;
         world.stop_node(node);
         let disk = &mut world.nodes[node].disk;
         let what = match kind {
             1 => disk.flip_bit("journal").map(|place| format!("bit flipped at {place:?}")),
-            2 => disk.mount_image().then(|| "an older copy".to_owned()),
+            2 if copy_is_old => disk.mount_image().then(|| "an older copy".to_owned()),
+            2 => None,
             _ => {
                 disk.wipe();
                 Some("empty".to_owned())

@@ -144,6 +144,11 @@ impl Metadata {
         self.commit(Entry::Mounted { node: known.node, boot, reincarnated });
     }
 
+    /// The highest mount epoch seen of the slot's present incarnation.
+    pub fn mount_epoch(&self, slot: Slot) -> u64 {
+        self.mount_epochs[slot.index()]
+    }
+
     /// A disk says that it has refilled itself. Returns whether that was news.
     pub fn synced(&mut self, slot: Slot, incarnation: Incarnation) -> bool {
         let known = self.latest.group.slots[slot.index()];

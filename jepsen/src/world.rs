@@ -1,20 +1,19 @@
 //! The world of one run: nine nodes, their network and disks, the metadata log and the clients, in
 //! one thread on virtual time.
 
+mod checks;
+mod ownership;
+mod processes;
+
 use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, NodeId, PartitionId};
-use meridian_base::position::Generation;
 use meridian_base::topology::{Geometry, Slot};
-use meridian_storage::blob::BlobKey;
-use meridian_storage::journal::OpenError;
-use meridian_storage::message::{FenceResult, PutResult, StorageMessage};
-use meridian_storage::mutation::{Mutation, Mutations};
+use meridian_storage::mutation::Mutations;
 
-use crate::broker::Shown;
 use crate::chance::Chance;
-use crate::check::{Checker, Promise, Verdict, Violation};
+use crate::check::{Checker, Verdict, Violation};
 use crate::describe::Words;
 use crate::disk::SimDisk;
 use crate::metadata::{Metadata, Owner, View};
@@ -22,7 +21,7 @@ use crate::net::{Endpoint, Network};
 use crate::node::{Node, NodeOutput, Packet, endpoint_of};
 use crate::queue::Queue;
 use crate::report::Counters;
-use crate::seat::{SeatOutput, fresh_incarnation};
+use crate::seat::fresh_incarnation;
 use crate::trace::Trace;
 use crate::workload::Client;
 
@@ -310,94 +309,6 @@ impl World {
         }
     }
 
-    fn check(
-        &mut self,
-        node: usize,
-        partition: PartitionId,
-        generation: Generation,
-        shown: Shown,
-    ) -> Verdict {
-        self.trace.event(self.now, format_args!("N{node} {partition:?} {generation} {shown:?}"));
-        match shown {
-            Shown::Serving(high_watermark) => {
-                self.counters.takeover_count += 1;
-                self.checker.serving(partition, generation, high_watermark)
-            }
-            Shown::HighWatermark(high_watermark) => {
-                self.checker.high_watermark(partition, generation, high_watermark)
-            }
-            Shown::Batch(placed) => self.checker.shown(partition, generation, placed),
-            Shown::Acknowledged(placed) => self.checker.acknowledged(partition, generation, placed),
-            Shown::Broken(detail) => Err(Violation { promise: Promise::Invariant, detail }),
-        }
-    }
-
-    /// The metadata plane hears what a store says of its disk.
-    fn on_seat_report(&mut self, node: usize, report: SeatOutput) {
-        match report {
-            SeatOutput::Synced(incarnation) => {
-                let slot = self.nodes[node].slot();
-                if self.reaches_majority(node) && self.metadata.synced(slot, incarnation) {
-                    self.trace.event(self.now, format_args!("N{node} disk: synced {incarnation}"));
-                    self.announce_metadata();
-                }
-            }
-            SeatOutput::Failed(reason) => {
-                self.trace.event(self.now, format_args!("N{node} disk: {reason}"));
-                self.stop_node(node);
-                let delay = self.chance.around(Duration::from_secs(1));
-                self.schedule(delay, Event::Restart { node });
-            }
-            SeatOutput::Send(..) | SeatOutput::Disk(_) => {}
-        }
-    }
-
-    /// Tells the metadata plane which disk a process has mounted.
-    fn report_mount(&mut self, node: usize, boot: u64) {
-        let mounted = &self.nodes[node];
-        let Some(seat) = mounted.seat.as_ref().filter(|_| mounted.boot == boot) else { return };
-        let (identity, slot, id) = (seat.identity(), mounted.slot(), mounted.id);
-        if !self.reaches_majority(node) {
-            self.schedule(APPLY_AGAIN_AFTER, Event::ReportMount { node, boot });
-            return;
-        }
-        self.trace.event(self.now, format_args!("N{node} mounted {identity:?}"));
-        let fresh = fresh_incarnation(id, boot | 1 << 31);
-        self.metadata.mounted(slot, boot, identity, fresh);
-        self.announce_metadata();
-    }
-
-    fn note_refusals(&mut self, node: usize, packet: &Packet) {
-        let Packet::Storage(StorageMessage::PutReplies(replies)) = packet else { return };
-        for reply in replies {
-            if let PutResult::Fenced { .. } = reply.result {
-                let BlobKey { partition, point } = reply.key;
-                self.checker.refused(self.nodes[node].id, partition, point.generation);
-            }
-        }
-    }
-
-    /// What a node sends is checked too: a slot that answers a fence has it, and a leader that was
-    /// refused puts nothing more (rule L3).
-    fn check_sent(&mut self, node: usize, packet: &Packet) -> Verdict {
-        let reply = match packet {
-            Packet::Storage(StorageMessage::FenceReadReply { reply, .. }) => reply,
-            Packet::Storage(StorageMessage::Put(put)) => {
-                let BlobKey { partition, point } = put.blob.key;
-                return self.checker.put(self.nodes[node].id, partition, point.generation);
-            }
-            _ => return Ok(()),
-        };
-        let slot = self.nodes[node].slot();
-        let certain =
-            reply.answers.iter().filter(|answer| matches!(answer.result, FenceResult::Certain(_)));
-        for answer in certain {
-            let (partition, fence) = (answer.partition, answer.generation);
-            self.checker.fenced(slot, reply.incarnation, partition, fence)?;
-        }
-        Ok(())
-    }
-
     fn client_acts(&mut self, client: usize) {
         let action = self.clients[client].wake(self.now);
         let partition = self.clients[client].partition;
@@ -428,119 +339,5 @@ impl World {
     pub(crate) fn wake_client(&mut self, client: usize, delay: Duration) {
         self.wakes[client] += 1;
         self.schedule(delay, Event::ClientWake { client, wake: self.wakes[client] });
-    }
-
-    /// Appoints a leader. Now and then the proposal is lost and another node is appointed under the
-    /// same generation: a node that acts before the entry is applied shares it (rule T1).
-    pub(crate) fn appoint(&mut self, partition: PartitionId, node: usize) {
-        let lost_proposal = self.chance.per_mille(200);
-        let heir = self.chance.below(self.nodes.len());
-        let id = self.nodes[node].id;
-        if lost_proposal && Mutation::ActBeforeApplied.active(self.mutations) {
-            let owner = self.metadata.next_owner(partition, id);
-            self.schedule(APPLY_DELAY, Event::Lead { node, partition, owner });
-        }
-        let appointed = if lost_proposal { self.nodes[heir].id } else { id };
-        let owner = self.metadata.appoint(partition, appointed);
-        self.counters.appointment_count += 1;
-        let generation = owner.generation;
-        self.trace
-            .event(self.now, format_args!("metadata: {partition:?} {generation} to {appointed:?}"));
-        self.announce_metadata();
-    }
-
-    /// Every node hears of new entries in its own time.
-    pub(crate) fn announce_metadata(&mut self) {
-        for node in 0..self.nodes.len() {
-            let delay = APPLY_DELAY + self.chance.around(APPLY_DELAY) + self.metadata_lag[node];
-            self.schedule(delay, Event::ApplyMetadata { node });
-        }
-    }
-
-    fn apply_metadata(&mut self, node: usize) -> Verdict {
-        if !self.nodes[node].is_up() {
-            return Ok(());
-        }
-        if !self.reaches_majority(node) {
-            self.schedule(APPLY_AGAIN_AFTER, Event::ApplyMetadata { node });
-            return Ok(());
-        }
-        let entries = self.metadata.entries_after(self.nodes[node].view.applied_count).to_vec();
-        for entry in &entries {
-            self.with_node(node, |node, now, out| node.apply(now, entry, out))?;
-        }
-        Ok(())
-    }
-
-    /// Whether a node can hear the metadata log: from five of nine that are up, both ways.
-    pub(crate) fn reaches_majority(&self, node: usize) -> bool {
-        let here = Endpoint(node);
-        let reached = (0..self.nodes.len())
-            .filter(|&peer| {
-                let there = Endpoint(peer);
-                self.is_running(peer)
-                    && !self.network.is_cut(here, there)
-                    && !self.network.is_cut(there, here)
-            })
-            .count();
-        reached > self.nodes.len() / 2
-    }
-
-    /// Whether the node's process runs and is not paused.
-    pub(crate) fn is_running(&self, node: usize) -> bool {
-        self.nodes[node].is_up() && self.paused[node].is_none()
-    }
-
-    /// Starts a node that is down. A disk that can't be mounted is emptied by its operator.
-    pub(crate) fn start_node(&mut self, node: usize) -> Verdict {
-        if self.nodes[node].is_up() {
-            return Ok(());
-        }
-        let mut mounted = Ok(());
-        self.with_node(node, |node, now, out| mounted = node.start(now, out))?;
-        let boot = self.nodes[node].boot;
-        if let Err(error) = mounted {
-            self.trace.event(self.now, format_args!("N{node} boot {boot}: {error}"));
-            if error == OpenError::IdentityUnreadable {
-                self.nodes[node].disk.wipe();
-            }
-            let delay = self.chance.around(Duration::from_secs(1));
-            self.schedule(delay, Event::Restart { node });
-            return Ok(());
-        }
-        self.trace.event(self.now, format_args!("N{node} starts, boot {boot}"));
-        self.schedule(TICK_EVERY, Event::Tick { node, boot });
-        self.schedule(APPLY_DELAY, Event::ReportMount { node, boot });
-        let delay = self.chance.around(APPLY_DELAY);
-        self.schedule(delay, Event::ApplyMetadata { node });
-        Ok(())
-    }
-
-    /// Kills a node and cuts its disk's power.
-    pub(crate) fn stop_node(&mut self, node: usize) {
-        if !self.nodes[node].is_up() {
-            return;
-        }
-        self.trace.event(self.now, format_args!("N{node} stops"));
-        self.paused[node] = None;
-        self.nodes[node].stop();
-        self.nodes[node].disk.crash();
-    }
-
-    /// Lets a paused node go on; what waited for it happens now.
-    pub(crate) fn resume_node(&mut self, node: usize) {
-        if let Some(waiting) = self.paused[node].take() {
-            self.trace.event(self.now, format_args!("N{node} resumes"));
-            for event in waiting {
-                self.schedule(Duration::ZERO, event);
-            }
-        }
-    }
-
-    /// Whether the newest leader of `partition` serves clients.
-    pub(crate) fn is_served(&self, partition: PartitionId) -> bool {
-        let Some(owner) = self.metadata.latest().owners.get(&partition) else { return false };
-        let node = &self.nodes[owner.node.get() as usize];
-        node.broker(partition, owner.generation).is_some_and(|broker| broker.is_serving())
     }
 }

@@ -1,0 +1,66 @@
+//! What the checker is told of.
+
+use meridian_base::id::PartitionId;
+use meridian_base::position::Generation;
+use meridian_storage::blob::BlobKey;
+use meridian_storage::message::{FenceResult, PutResult, StorageMessage};
+
+use super::World;
+use crate::broker::Shown;
+use crate::check::{Promise, Verdict, Violation};
+use crate::node::Packet;
+
+impl World {
+    pub(super) fn check(
+        &mut self,
+        node: usize,
+        partition: PartitionId,
+        generation: Generation,
+        shown: Shown,
+    ) -> Verdict {
+        self.trace.event(self.now, format_args!("N{node} {partition:?} {generation} {shown:?}"));
+        match shown {
+            Shown::Serving(high_watermark) => {
+                self.counters.takeover_count += 1;
+                self.checker.serving(partition, generation, high_watermark)
+            }
+            Shown::HighWatermark(high_watermark) => {
+                self.checker.high_watermark(partition, generation, high_watermark)
+            }
+            Shown::Batch(placed) => self.checker.shown(partition, generation, placed),
+            Shown::Acknowledged(placed) => self.checker.acknowledged(partition, generation, placed),
+            Shown::Broken(detail) => Err(Violation { promise: Promise::Invariant, detail }),
+        }
+    }
+
+    pub(super) fn note_refusals(&mut self, node: usize, packet: &Packet) {
+        let Packet::Storage(StorageMessage::PutReplies(replies)) = packet else { return };
+        for reply in replies {
+            if let PutResult::Fenced { .. } = reply.result {
+                let BlobKey { partition, point } = reply.key;
+                self.checker.refused(self.nodes[node].id, partition, point.generation);
+            }
+        }
+    }
+
+    /// What a node sends is checked too: a slot that answers a fence has it, and a leader that was
+    /// refused puts nothing more (rule L3).
+    pub(super) fn check_sent(&mut self, node: usize, packet: &Packet) -> Verdict {
+        let reply = match packet {
+            Packet::Storage(StorageMessage::FenceReadReply { reply, .. }) => reply,
+            Packet::Storage(StorageMessage::Put(put)) => {
+                let BlobKey { partition, point } = put.blob.key;
+                return self.checker.put(self.nodes[node].id, partition, point.generation);
+            }
+            _ => return Ok(()),
+        };
+        let slot = self.nodes[node].slot();
+        let certain =
+            reply.answers.iter().filter(|answer| matches!(answer.result, FenceResult::Certain(_)));
+        for answer in certain {
+            let (partition, fence) = (answer.partition, answer.generation);
+            self.checker.fenced(slot, reply.incarnation, partition, fence)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,111 @@
+//! The metadata plane of the world: mounts, appointments, and each node's late view of them.
+
+use std::time::Duration;
+
+use meridian_base::id::PartitionId;
+use meridian_storage::mutation::Mutation;
+
+use super::{APPLY_AGAIN_AFTER, APPLY_DELAY, Event, World};
+use crate::check::Verdict;
+use crate::net::Endpoint;
+use crate::seat::{SeatOutput, fresh_incarnation};
+
+impl World {
+    /// The metadata plane hears what a store says of its disk.
+    pub(super) fn on_seat_report(&mut self, node: usize, report: SeatOutput) {
+        match report {
+            SeatOutput::Synced(incarnation) => {
+                let slot = self.nodes[node].slot();
+                if self.reaches_majority(node) && self.metadata.synced(slot, incarnation) {
+                    self.trace.event(self.now, format_args!("N{node} disk: synced {incarnation}"));
+                    self.announce_metadata();
+                }
+            }
+            SeatOutput::Failed(reason) => {
+                self.trace.event(self.now, format_args!("N{node} disk: {reason}"));
+                self.stop_node(node);
+                let delay = self.chance.around(Duration::from_secs(1));
+                self.schedule(delay, Event::Restart { node });
+            }
+            SeatOutput::Send(..) | SeatOutput::Disk(_) => {}
+        }
+    }
+
+    /// Tells the metadata plane which disk a process has mounted.
+    pub(super) fn report_mount(&mut self, node: usize, boot: u64) {
+        let mounted = &self.nodes[node];
+        let Some(seat) = mounted.seat.as_ref().filter(|_| mounted.boot == boot) else { return };
+        let (identity, slot, id) = (seat.identity(), mounted.slot(), mounted.id);
+        if !self.reaches_majority(node) {
+            self.schedule(APPLY_AGAIN_AFTER, Event::ReportMount { node, boot });
+            return;
+        }
+        self.trace.event(self.now, format_args!("N{node} mounted {identity:?}"));
+        let fresh = fresh_incarnation(id, boot | 1 << 31);
+        self.metadata.mounted(slot, boot, identity, fresh);
+        self.announce_metadata();
+    }
+
+    /// Appoints a leader. Now and then the proposal is lost and another node is appointed under the
+    /// same generation: a node that acts before the entry is applied shares it (rule T1).
+    pub(crate) fn appoint(&mut self, partition: PartitionId, node: usize) {
+        let lost_proposal = self.chance.per_mille(200);
+        let heir = self.chance.below(self.nodes.len());
+        let id = self.nodes[node].id;
+        if lost_proposal && Mutation::ActBeforeApplied.active(self.mutations) {
+            let owner = self.metadata.next_owner(partition, id);
+            self.schedule(APPLY_DELAY, Event::Lead { node, partition, owner });
+        }
+        let appointed = if lost_proposal { self.nodes[heir].id } else { id };
+        let owner = self.metadata.appoint(partition, appointed);
+        self.counters.appointment_count += 1;
+        let generation = owner.generation;
+        self.trace
+            .event(self.now, format_args!("metadata: {partition:?} {generation} to {appointed:?}"));
+        self.announce_metadata();
+    }
+
+    /// Every node hears of new entries in its own time.
+    pub(crate) fn announce_metadata(&mut self) {
+        for node in 0..self.nodes.len() {
+            let delay = APPLY_DELAY + self.chance.around(APPLY_DELAY) + self.metadata_lag[node];
+            self.schedule(delay, Event::ApplyMetadata { node });
+        }
+    }
+
+    pub(super) fn apply_metadata(&mut self, node: usize) -> Verdict {
+        if !self.nodes[node].is_up() {
+            return Ok(());
+        }
+        if !self.reaches_majority(node) {
+            self.schedule(APPLY_AGAIN_AFTER, Event::ApplyMetadata { node });
+            return Ok(());
+        }
+        let entries = self.metadata.entries_after(self.nodes[node].view.applied_count).to_vec();
+        for entry in &entries {
+            self.with_node(node, |node, now, out| node.apply(now, entry, out))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a node can hear the metadata log: from five of nine that are up, both ways.
+    pub(crate) fn reaches_majority(&self, node: usize) -> bool {
+        let here = Endpoint(node);
+        let reached = (0..self.nodes.len())
+            .filter(|&peer| {
+                let there = Endpoint(peer);
+                self.is_running(peer)
+                    && !self.network.is_cut(here, there)
+                    && !self.network.is_cut(there, here)
+            })
+            .count();
+        reached > self.nodes.len() / 2
+    }
+
+    /// Whether the newest leader of `partition` serves clients.
+    pub(crate) fn is_served(&self, partition: PartitionId) -> bool {
+        let Some(owner) = self.metadata.latest().owners.get(&partition) else { return false };
+        let node = &self.nodes[owner.node.get() as usize];
+        node.broker(partition, owner.generation).is_some_and(|broker| broker.is_serving())
+    }
+}
