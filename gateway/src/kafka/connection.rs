@@ -24,8 +24,12 @@ use super::dispatch::{self, Call, Client, Reply};
 /// Bytes of a request that are received before the budgets are asked for the rest: whoever holds
 /// budget has sent at least this much, or all there is.
 const UNBUDGETED_BYTES_MAX: usize = 64 << 10;
-/// Room made for reading when nothing is known about what comes.
+/// Room made for reading: little for a client that says little, more for one that fills it.
 const READ_BYTES_MIN: usize = 4 << 10;
+const READ_BYTES_MAX: usize = 64 << 10;
+/// Less room than this is not worth a read. What is left of a buffer is used up before the next is
+/// made, because records of small requests keep their buffer alive for as long as they are cached.
+const ROOM_BYTES_MIN: usize = 256;
 /// A client that sends a large request slower than this is cut off.
 const PROGRESS_BYTES_PER_SECOND_MIN: usize = 32 << 10;
 /// Answers up to this size are gathered into one write.
@@ -170,6 +174,7 @@ where
         front,
         stream: read_half,
         buffer: BytesMut::new(),
+        read_size_bytes: READ_BYTES_MIN,
         client: Arc::new(client),
         budgets,
         shutdown,
@@ -192,6 +197,7 @@ struct Reader<'a, R> {
     front: &'a Arc<Front>,
     stream: R,
     buffer: BytesMut,
+    read_size_bytes: usize,
     client: Arc<Client>,
     budgets: Budgets,
     shutdown: watch::Receiver<bool>,
@@ -268,10 +274,17 @@ impl<R: AsyncRead + Unpin> Reader<'_, R> {
     async fn fill(&mut self, size_bytes: usize) -> Result<(), Close> {
         while self.buffer.len() < size_bytes {
             let missing = size_bytes - self.buffer.len();
-            self.buffer.reserve(missing.max(READ_BYTES_MIN));
-            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+            if self.buffer.capacity() - self.buffer.len() < missing.max(ROOM_BYTES_MIN) {
+                self.buffer.reserve(missing.max(self.read_size_bytes));
+            }
+            let room = self.buffer.capacity() - self.buffer.len();
+            let read = self.stream.read_buf(&mut self.buffer).await?;
+            if read == 0 {
                 return Err(Close::Client);
             }
+            let filled = read == room;
+            let next = if filled { self.read_size_bytes * 2 } else { self.read_size_bytes / 2 };
+            self.read_size_bytes = next.clamp(READ_BYTES_MIN, READ_BYTES_MAX);
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use meridian_protocol::{ErrorCode, Str};
 use tokio::sync::oneshot;
 
 use super::dispatch::Call;
-use super::error::ApiError;
+use super::error::{self, ApiError};
 use super::offset_record::{self, Committed, OffsetKey};
 use super::{Front, lock, lookup, topics};
 use crate::group::{Group, GroupError, GroupLimits, GroupState, Joined, Output};
@@ -166,13 +166,19 @@ impl Coordinator {
                 }
                 Err(error) => return Err(error),
             };
-            from = from.max(self.replay(front, fetched.records.concat().into(), from));
+            let next = self.replay(front, fetched.records.concat().into(), from);
+            if next <= from {
+                return Err(FetchError::Unavailable);
+            }
+            from = next;
         }
         // A log that is not led any more looks empty.
         if !self.log.is_serving() {
             return Err(FetchError::NotLeader);
         }
-        self.groups().is_loaded = true;
+        let mut groups = self.groups();
+        groups.by_id.retain(|_, entry| !entry.is_forgettable());
+        groups.is_loaded = true;
         Ok(())
     }
 
@@ -347,10 +353,7 @@ pub(super) async fn find(call: Call, request: FindCoordinatorRequest) -> FindCoo
     let keys = if is_batched { request.coordinator_keys } else { vec![request.key] };
     let available = match request.key_type {
         FindCoordinatorRequest::KEY_TYPE_GROUP => create_offsets_topic(&call.front).await,
-        FindCoordinatorRequest::KEY_TYPE_TRANSACTION => {
-            let message = "transactions are not supported yet";
-            Err(ApiError::new(ErrorCode::UnsupportedVersion, message))
-        }
+        FindCoordinatorRequest::KEY_TYPE_TRANSACTION => Err(error::no_transactions()),
         _ => Err(ApiError::new(ErrorCode::InvalidRequest, "unknown kind of coordinator")),
     };
     let mut found = keys.into_iter().map(|key| {

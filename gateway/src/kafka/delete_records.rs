@@ -1,5 +1,7 @@
 //! DeleteRecords: moving the start of logs forward.
 
+use std::time::Duration;
+
 use meridian_base::position::Offset;
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{
@@ -16,6 +18,8 @@ pub(super) async fn delete_records(
     call: Call,
     request: DeleteRecordsRequest,
 ) -> DeleteRecordsResponse {
+    let limit = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+    let mut time_is_up = std::pin::pin!(tokio::time::sleep(limit));
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let key = TopicKey::Name(topic.name.clone());
@@ -26,7 +30,12 @@ pub(super) async fn delete_records(
                 low_watermark: -1,
                 ..Default::default()
             };
-            match delete_before(&call, &key, &wanted).await {
+            let deleted = tokio::select! {
+                biased;
+                deleted = delete_before(&call, &key, &wanted) => deleted,
+                () = &mut time_is_up => Err(ErrorCode::RequestTimedOut),
+            };
+            match deleted {
                 Ok(start) => result.low_watermark = start.get(),
                 Err(code) => {
                     call.front.metrics.on_error(code);

@@ -41,6 +41,13 @@ impl From<ProposeError> for ApiError {
     }
 }
 
+/// What a transactional producer is told. All clients give up at once on this code; others, such as
+/// `UNSUPPORTED_VERSION`, make some of them ask again until they time out.
+pub(super) fn no_transactions() -> ApiError {
+    let message = "transactions are not supported: no transactional id is allowed";
+    ApiError::new(ErrorCode::TransactionalIdAuthorizationFailed, message)
+}
+
 /// Why a command was not decided.
 pub(super) fn of_propose(error: &ProposeError) -> ErrorCode {
     match error {

@@ -56,3 +56,52 @@ pub(super) async fn call(call: Call, request: MeridianAdminRequest) -> MeridianA
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use meridian_base::env::SplitMix;
+
+    use super::*;
+    use crate::kafka::Front;
+    use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
+
+    struct Echo;
+
+    impl AdminHandler for Echo {
+        fn call(&self, method: String, body: Bytes) -> BoxFuture<'_, Result<Bytes, AdminError>> {
+            Box::pin(async move {
+                match method.as_str() {
+                    "echo" => Ok(body),
+                    "busy" => Err(AdminError::Unavailable("no leader".to_owned())),
+                    _ => Err(AdminError::UnknownMethod(method)),
+                }
+            })
+        }
+    }
+
+    async fn told(client: &mut TestClient, method: &str) -> MeridianAdminResponse {
+        let body = Bytes::from_static(b"{}");
+        client.call(0, MeridianAdminRequest { method: method.into(), body }).await
+    }
+
+    #[tokio::test]
+    async fn methods_are_called_by_name() {
+        let broker = FakeBroker::three_datacenters();
+        let rng = Box::new(SplitMix::new(1));
+        let front = Front::new(broker, quick_config(), rng, Some(Arc::new(Echo)));
+        let mut client = TestClient::connect(&front);
+        let echo = told(&mut client, "echo").await;
+        assert_eq!((echo.error_code, &echo.body[..]), (ErrorCode::None, &b"{}"[..]));
+        assert!(told(&mut client, "busy").await.error_code.is_retriable());
+        let unknown = told(&mut client, "nope").await;
+        assert_eq!(unknown.error_code, ErrorCode::InvalidRequest);
+        assert!(unknown.error_message.is_some_and(|message| message.contains("nope")));
+    }
+
+    #[tokio::test]
+    async fn a_node_without_methods_says_so() {
+        let front = front_of(&FakeBroker::three_datacenters(), quick_config());
+        let mut client = TestClient::connect(&front);
+        assert_eq!(told(&mut client, "echo").await.error_code, ErrorCode::InvalidRequest);
+    }
+}

@@ -98,11 +98,11 @@ fn start_topic(call: &Call, key: &TopicKey, data: Vec<ProducePartition>) -> Vec<
     // What the metadata says is copied out, so that its lock is not held while appending.
     let targets: Vec<Result<(PartitionId, Rules), ApiError>> = {
         let metadata = call.front.broker.metadata();
-        let topic = key.find(&metadata).map_err(ApiError::from);
+        let found = key.find(&metadata).map_err(ApiError::from);
+        let found = found.and_then(|topic| Ok((topic, Rules::of(&metadata, topic)?)));
         let target = |index| {
-            let topic = topic.clone()?;
-            let (id, _) = lookup::partition(&metadata, topic, index)?;
-            Ok((id, Rules::of(&metadata, topic)?))
+            let (topic, rules) = found.clone()?;
+            Ok((lookup::partition(&metadata, topic, index)?.0, rules))
         };
         data.iter().map(|data| target(data.index)).collect()
     };

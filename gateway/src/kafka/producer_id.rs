@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 
 use super::Front;
 use super::dispatch::Call;
-use super::error::ApiError;
+use super::error::{self, ApiError};
 
 /// The ids this node may still hand out. Those lost in a restart are never used: there are enough.
 #[derive(Debug, Default)]
@@ -42,8 +42,7 @@ impl ProducerIds {
 /// epoch: only the partitions it wrote to know its epoch, and a new id needs none of them.
 pub(super) async fn init(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse {
     let result = match request.transactional_id {
-        // Fatal to every client, unlike codes that make it look for another coordinator for ever.
-        Some(_) => Err(ErrorCode::UnsupportedVersion.into()),
+        Some(_) => Err(error::no_transactions()),
         None => call.front.producer_ids.next(&call.front).await,
     };
     match result {

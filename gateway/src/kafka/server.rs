@@ -155,3 +155,72 @@ impl Drop for Admitted {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::kafka::FrontConfig;
+    use crate::kafka::testing::{FakeBroker, PATIENCE, front_of, quick_config};
+
+    /// ApiVersions, version 0.
+    const ASK: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 0xff, 0xff];
+
+    async fn is_served(stream: &mut TcpStream) -> bool {
+        let asked = async {
+            stream.write_all(&ASK).await?;
+            let size = stream.read_i32().await?;
+            let mut answer = vec![0; usize::try_from(size).unwrap_or(0)];
+            stream.read_exact(&mut answer).await
+        };
+        timeout(PATIENCE, asked).await.expect("an answer or the end").is_ok()
+    }
+
+    #[tokio::test]
+    async fn connections_are_limited_and_a_stop_closes_them() {
+        let config = FrontConfig {
+            connection_count_max: 3,
+            connection_count_per_ip_max: 2,
+            ..quick_config()
+        };
+        let front = front_of(&FakeBroker::three_datacenters(), config);
+        let server = Server::bind(Arc::clone(&front), ([127, 0, 0, 1], 0).into()).await.unwrap();
+        let address = server.local_address();
+        let (stop, stopped) = watch::channel(false);
+        let running = tokio::spawn(server.run(stopped));
+
+        let mut first = TcpStream::connect(address).await.unwrap();
+        let mut second = TcpStream::connect(address).await.unwrap();
+        assert!(is_served(&mut first).await && is_served(&mut second).await);
+        let mut third = TcpStream::connect(address).await.unwrap();
+        assert!(!is_served(&mut third).await, "the third from one address");
+        drop(first);
+        let freed = async {
+            loop {
+                let mut next = TcpStream::connect(address).await.unwrap();
+                if is_served(&mut next).await {
+                    return next;
+                }
+            }
+        };
+        let _fourth = timeout(PATIENCE, freed).await.expect("room again");
+
+        stop.send_replace(true);
+        timeout(PATIENCE, running).await.expect("stops in time").unwrap();
+        assert!(!is_served(&mut second).await);
+        let samples = front.metrics().samples();
+        let refused = samples.iter().find(|it| it.name.contains("refused")).map(|it| it.value);
+        assert!(refused.is_some_and(|count| count > 0));
+        assert_eq!(samples[0].value, 0, "no connection is left");
+    }
+
+    #[tokio::test]
+    async fn an_address_in_use_is_named() {
+        let front = front_of(&FakeBroker::three_datacenters(), quick_config());
+        let first = Server::bind(Arc::clone(&front), ([127, 0, 0, 1], 0).into()).await.unwrap();
+        let error = Server::bind(front, first.local_address()).await.unwrap_err();
+        assert!(error.to_string().contains(&first.local_address().to_string()), "{error}");
+    }
+}
