@@ -190,7 +190,7 @@ impl<T> PartitionWriter<T> {
                 return Some(Err(error));
             }
             self.retry_count += 1;
-            self.find_leader_again().await;
+            self.find_leader_again(&error).await;
             outcome = match self.transmit(batch.clone()).await {
                 Ok(state) => self.outcome(state).await,
                 Err(error) => Err(error),
@@ -198,9 +198,10 @@ impl<T> PartitionWriter<T> {
         }
     }
 
-    async fn find_leader_again(&mut self) {
-        if let Some(leader) = self.leader.take() {
-            // What else was sent there must not be written after what is sent anew.
+    async fn find_leader_again(&mut self, error: &ClientError) {
+        let leader = self.leader.take();
+        if let (Some(leader), ClientError::Timeout { .. }) = (leader, error) {
+            // Later answers, also those of other partitions, queue behind the missing one.
             leader.close();
         }
         for later in &mut self.in_flight {

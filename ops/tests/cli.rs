@@ -1,0 +1,244 @@
+//! The binary as an operator uses it: one node, one development cluster, real processes.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, and so may what it calls")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// A folder that is gone after the test.
+struct Scratch(PathBuf);
+
+/// A process that is gone after the test.
+struct Running {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("meridian-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _left = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Running {
+    fn start(arguments: &[&str], folder: &Path) -> Self {
+        let mut child = meridian(arguments)
+            .current_dir(folder)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// The rest of the first line that has `text`.
+    fn wait_for(&mut self, text: &str) -> String {
+        for line in self.lines.by_ref() {
+            let line = line.unwrap();
+            if let Some((_, rest)) = line.split_once(text) {
+                return rest.to_owned();
+            }
+        }
+        panic!("ended before it said {text:?}");
+    }
+
+    fn interrupt(mut self) -> std::process::ExitStatus {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+fn meridian(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
+    command.args(arguments).env_remove("MERIDIAN_BOOTSTRAP");
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    meridian(arguments).output().unwrap()
+}
+
+fn text(output: &[u8]) -> String {
+    String::from_utf8_lossy(output).into_owned()
+}
+
+/// The standard output of a command that must work.
+fn ok(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&ok(arguments)).unwrap()
+}
+
+fn produce(bootstrap: &str, arguments: &[&str], lines: &str) -> Value {
+    let mut child = meridian(&["topic", "produce", "-b", bootstrap, "-o", "json"])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_single_node_serves_topics_and_records() {
+    let folder = Scratch::new("single");
+    let mut node = Running::start(&["serve", "--listen", "127.0.0.1:0"], &folder.0);
+    let at = &node.wait_for("ready: serving Kafka clients on ");
+
+    let created = json(&["topic", "create", "t", "-p", "3", "-b", at, "-o", "json"]);
+    assert_eq!(created["partitions"], 3);
+    let again = run(&["topic", "create", "t", "-b", at]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(text(&again.stderr).contains("TOPIC_ALREADY_EXISTS"));
+
+    let lines: String = (0..1000).map(|number| format!("k{}:v{number}\n", number % 7)).collect();
+    let written = produce(at, &["t", "--key-separator", ":"], &lines);
+    assert_eq!(written["records"], 1000);
+    let read = ok(&["topic", "consume", "t", "-b", at, "--key-separator", ":"]);
+    for key in 0..7 {
+        // Records of a key stay in order.
+        let of_key = |text: &str| -> Vec<String> {
+            let prefix = format!("k{key}:");
+            text.lines().filter(|line| line.starts_with(&prefix)).map(str::to_owned).collect()
+        };
+        assert_eq!(of_key(&read), of_key(&lines));
+    }
+    assert_eq!(read.lines().count(), 1000);
+
+    let one = ["topic", "consume", "t", "-b", at, "-p", "0", "--offset", "2", "-n", "1"];
+    let record: Value = json(&[&one[..], &["-o", "json"]].concat());
+    assert_eq!((&record["partition"], &record["offset"]), (&0.into(), &2.into()));
+    assert_eq!(run(&["topic", "consume", "none", "-b", at]).status.code(), Some(1));
+
+    assert!(ok(&["topic", "alter", "t", "-b", at, "-c", "retention.ms=5000"]).contains("changed"));
+    let described = json(&["topic", "describe", "t", "-b", at, "-o", "json"]);
+    assert_eq!(described["configs"][0]["name"], "retention.ms");
+    let refused = run(&["topic", "delete", "t", "-b", at]);
+    assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
+    ok(&["topic", "delete", "t", "-b", at, "--yes"]);
+    assert_eq!(json(&["topic", "list", "-b", at, "-o", "json"]), Value::Array(Vec::new()));
+
+    // All that a single node can be; it is not degraded for having no second.
+    let status = json(&["cluster", "status", "-b", at, "-o", "json"]);
+    assert_eq!(status["tolerates"], "nothing");
+    assert_eq!(json(&["node", "describe", "1", "-b", at, "-o", "json"])["id"], 1);
+    assert!(node.interrupt().success());
+}
+
+#[test]
+fn the_load_generator_counts_what_it_wrote_and_read() {
+    let folder = Scratch::new("bench");
+    let mut node = Running::start(&["serve", "--listen", "127.0.0.1:0"], &folder.0);
+    let at = &node.wait_for("ready: serving Kafka clients on ");
+    let side = |report: &Value, index: usize| report["sides"][index].clone();
+
+    let load = ["--records", "5000", "--partitions", "2", "--size", "100", "-o", "json", "-b", at];
+    let full = json(&[&["bench", "full", "--topic", "f"], &load[..]].concat());
+    for index in [0, 1] {
+        assert_eq!(side(&full, index)["records"], 5000);
+        assert_eq!(side(&full, index)["payload_bytes"], 500_000);
+        assert_eq!(side(&full, index)["errors"], 0);
+        assert!(side(&full, index)["latency_ms"]["p99"].as_f64().unwrap() > 0.0);
+    }
+    let paced = ["--rate", "2000", "--connections", "3"];
+    let paced = json(&[&["bench", "produce", "--topic", "f"], &load[..], &paced].concat());
+    assert_eq!(side(&paced, 0)["records"], 5000);
+    // 5000 records at 2000 a second are due within 2.5 seconds, and not before.
+    assert!(side(&paced, 0)["elapsed_s"].as_f64().unwrap() > 2.4);
+    let read = json(&["bench", "consume", "--topic", "f", "-b", at, "-o", "json"]);
+    assert_eq!(side(&read, 0)["records"], 10_000);
+    let many = ["bench", "produce", "-b", at, "--in-flight", "9"];
+    assert!(text(&run(&many).stderr).contains("--no-idempotence"));
+}
+
+/// A port with room above it; who takes it meanwhile makes the test fail with a clear message.
+fn base_port() -> String {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    (port.min(65_000) - 300).to_string()
+}
+
+#[test]
+fn a_development_cluster_can_be_broken_and_mended() {
+    let folder = Scratch::new("dev");
+    let port = base_port();
+    let arguments = ["dev", "--dcs", "3", "--racks", "1", "--base-port", &port, "--data", "d"];
+    let mut cluster = Running::start(&arguments, &folder.0);
+    let bootstrap = &cluster.wait_for("bootstrap ");
+    let data = folder.0.join("d");
+    let data = data.to_str().unwrap();
+    let file = || -> Value {
+        serde_json::from_slice(&fs::read(folder.0.join("d/dev.json")).unwrap()).unwrap()
+    };
+    let layout = file();
+    assert_eq!(layout["nodes"].as_array().map(Vec::len), Some(3));
+
+    ok(&["topic", "create", "t", "-p", "3", "-b", bootstrap]);
+    assert_eq!(produce(bootstrap, &["t"], "before\n")["records"], 1);
+    assert_eq!(ok(&["dev", "kill", "--data", data, "--dc", "A"]), "killed nodes 1\n");
+    assert_eq!(file()["nodes"][0]["pid"], Value::Null);
+    assert_eq!(produce(bootstrap, &["t"], "meanwhile\n")["records"], 1);
+    let unknown = run(&["dev", "kill", "--data", data, "--rack", "Z9"]);
+    assert!(text(&unknown.stderr).contains("there is no rack Z9; there are A1, B1, C1"));
+    assert_eq!(ok(&["dev", "restart", "--data", data, "--dc", "A"]), "restarted nodes 1\n");
+    assert_eq!(file()["nodes"][0]["state"], "up");
+    ok(&["dev", "pause", "--data", data, "--node", "2"]);
+    ok(&["dev", "resume", "--data", data, "--rack", "B1"]);
+
+    let twice = meridian(&arguments).current_dir(&folder.0).output().unwrap();
+    assert!(text(&twice.stderr).contains("runs in"), "{}", text(&twice.stderr));
+    assert!(cluster.interrupt().success());
+    assert!(file()["nodes"].as_array().unwrap().iter().all(|node| node["pid"].is_null()));
+    let gone = run(&["dev", "kill", "--data", data, "--node", "1"]);
+    assert!(text(&gone.stderr).contains("no cluster runs in"));
+
+    let mut again =
+        Running::start(&["dev", "--dcs", "3", "--racks", "1", "--data", "d"], &folder.0);
+    let bootstrap = &again.wait_for("bootstrap ");
+    assert_eq!(file()["cluster_id"], layout["cluster_id"]);
+    let read = ok(&["topic", "consume", "t", "-b", bootstrap]);
+    let mut lines: Vec<_> = read.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["before", "meanwhile"]);
+}
+
+#[test]
+fn what_is_unsafe_or_wrong_is_refused_with_its_own_exit_code() {
+    let exposed = run(&["serve", "--listen", "0.0.0.0:0"]);
+    assert_eq!(exposed.status.code(), Some(3));
+    assert!(text(&exposed.stderr).contains("--insecure"));
+    assert_eq!(run(&["no-such-command"]).status.code(), Some(1));
+    assert_eq!(run(&["--help"]).status.code(), Some(0));
+    // Port 1 has no broker.
+    let unreachable = run(&["topic", "list", "-b", "127.0.0.1:1"]);
+    assert_eq!(unreachable.status.code(), Some(1));
+    assert!(text(&unreachable.stderr).contains("meridian serve"));
+}
