@@ -73,6 +73,11 @@ pub enum ClientReply {
         /// The high watermark.
         high_watermark: Offset,
     },
+    /// What was asked for has been deleted.
+    Deleted {
+        /// First offset that can still be read.
+        log_start_offset: Offset,
+    },
 }
 
 /// What a broker shows to anyone, for the checker.
@@ -82,6 +87,8 @@ pub enum Shown {
     Serving(Offset),
     /// Its high watermark.
     HighWatermark(Offset),
+    /// Everything below has been deleted.
+    LogStart(Offset),
     /// A committed batch.
     Batch(PlacedBatch),
     /// A batch whose producer is told that it is safe.
@@ -285,6 +292,21 @@ impl Broker {
         let mut outputs = Vec::new();
         let waiter = Waiter { asker, batch };
         partition.produce(now, health, vec![batch.to_record_batch()], waiter, &mut outputs);
+        self.carry_out_partition(outputs, out);
+    }
+
+    /// A client deletes everything below `before`.
+    pub fn on_trim(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        before: Offset,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Phase::Leading(partition) = &mut self.phase else { return };
+        let mut outputs = Vec::new();
+        // A refused trim is not tried again: the next one deletes as much and more.
+        let _ = partition.trim(now, health, before, &mut outputs);
         self.carry_out_partition(outputs, out);
     }
 

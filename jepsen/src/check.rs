@@ -32,6 +32,8 @@ pub enum Promise {
     VisibleForEver,
     /// What was acknowledged is read in the end.
     AcknowledgedForEver,
+    /// What was deleted does not come back.
+    DeletedForEver,
     /// Fences only grow.
     FencesGrow,
     /// A leader that was refused once puts nothing more.
@@ -76,6 +78,8 @@ struct PartitionHistory {
     shown: BTreeMap<Generation, Offset>,
     /// High watermark at which each generation began to serve.
     served_from: BTreeMap<Generation, Offset>,
+    /// Highest log start that anyone was told.
+    log_start_offset: Offset,
 }
 
 /// Checks one run.
@@ -240,9 +244,35 @@ impl Checker {
         Ok(())
     }
 
+    /// A client is told that everything below has been deleted.
+    pub fn deleted(&mut self, partition: PartitionId, log_start_offset: Offset) {
+        let history = self.partitions.entry(partition).or_default();
+        history.log_start_offset = history.log_start_offset.max(log_start_offset);
+    }
+
     /// The whole log of a partition, read after everything healed.
-    pub fn final_log(&mut self, partition: PartitionId, log: &[PlacedBatch]) -> Verdict {
-        let mut expected = Offset::ZERO;
+    pub fn final_log(
+        &mut self,
+        partition: PartitionId,
+        log_start_offset: Offset,
+        log: &[PlacedBatch],
+    ) -> Verdict {
+        let history = self.partitions.entry(partition).or_default();
+        if log_start_offset < history.log_start_offset {
+            let known = history.log_start_offset;
+            return violation(
+                Promise::DeletedForEver,
+                format!("{partition:?}: starts at {log_start_offset}, was deleted up to {known}"),
+            );
+        }
+        // A log start may lie amid a batch.
+        let mut expected = log.first().map_or(log_start_offset, |placed| {
+            if placed.next_offset() > log_start_offset {
+                placed.base_offset
+            } else {
+                log_start_offset
+            }
+        });
         let mut next: BTreeMap<(u32, u16), u32> = BTreeMap::new();
         for placed in log {
             if placed.base_offset != expected {
@@ -253,7 +283,12 @@ impl Checker {
             }
             expected = placed.next_offset();
             let first = placed.batch.first;
-            let sequence = next.entry((first.producer, first.epoch)).or_insert(0);
+            let begun = self.begins_behind(partition, *placed);
+            let sequence = next.entry((first.producer, first.epoch)).or_insert(if begun {
+                first.sequence
+            } else {
+                0
+            });
             if *sequence != first.sequence {
                 return violation(
                     Promise::ProducerOrder,
@@ -277,6 +312,15 @@ impl Checker {
             );
         }
         Ok(())
+    }
+
+    /// Whether the value before `placed` was seen where it belongs: at a lower offset.
+    fn begins_behind(&self, partition: PartitionId, placed: PlacedBatch) -> bool {
+        let first = placed.batch.first;
+        let before = first.sequence.checked_sub(1).map(|sequence| Value { sequence, ..first });
+        let seen = self.partitions.get(&partition).zip(before);
+        seen.and_then(|(history, before)| history.offsets.get(&before))
+            .is_some_and(|offset| *offset < placed.base_offset)
     }
 
     /// How many records were acknowledged.

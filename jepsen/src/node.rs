@@ -332,6 +332,7 @@ impl Node {
         self.with_broker(now, key, out, |broker, health, out| match request {
             ClientRequest::Produce(batch) => broker.on_produce(now, health, asker, batch, out),
             ClientRequest::Fetch(from) => broker.on_fetch(now, asker, from, out),
+            ClientRequest::Trim(before) => broker.on_trim(now, health, before, out),
         });
     }
 

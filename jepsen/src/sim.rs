@@ -119,7 +119,7 @@ impl Sim {
         clients
             .iter()
             .filter_map(|client| Some((client.partition, client.final_log()?)))
-            .try_for_each(|(partition, log)| checker.final_log(partition, log))
+            .try_for_each(|(partition, (start, log))| checker.final_log(partition, start, log))
     }
 
     /// Goes on, without new faults, until `done`.

@@ -20,6 +20,10 @@ const IN_FLIGHT_COUNT_MAX: usize = 4;
 const BURST_COUNT_MAX: usize = 12;
 /// How long it rests, on average.
 const REST: Duration = Duration::from_secs(4);
+/// How often a reader that has caught up deletes what it has read, per thousand.
+const TRIM_PER_MILLE: u32 = 15;
+/// How many of the newest records it keeps at most.
+const KEPT_COUNT_MAX: usize = 300;
 /// How long an answer is waited for.
 const TIMEOUT: Duration = Duration::from_millis(400);
 /// How long a client waits after it was sent elsewhere.
@@ -32,6 +36,8 @@ pub enum ClientRequest {
     Produce(Batch),
     /// Read from an offset on.
     Fetch(Offset),
+    /// Delete what lies below an offset. Not answered.
+    Trim(Offset),
 }
 
 /// What a client does when it wakes.
@@ -151,7 +157,7 @@ impl Producer {
                 self.send_again_at = self.send_again_at.min(now + BACKOFF);
                 Ok(())
             }
-            ClientReply::Fenced | ClientReply::Fetched { .. } => {
+            ClientReply::Fenced | ClientReply::Fetched { .. } | ClientReply::Deleted { .. } => {
                 let first = self.in_flight[index].batch.first;
                 let detail = format!("{first}, of the newest epoch, was answered {reply:?}");
                 Err(Violation { promise: Promise::ProducerOrder, detail })
@@ -165,6 +171,9 @@ pub struct Reader {
     next: Offset,
     next_request: u64,
     asked: Option<(u64, Instant)>,
+    /// Delete everything below this with the next request.
+    trim: Option<Offset>,
+    log_start_offset: Offset,
     /// The whole log, if this is the final read.
     log: Option<Vec<PlacedBatch>>,
     complete: bool,
@@ -172,7 +181,15 @@ pub struct Reader {
 
 impl Reader {
     fn new() -> Self {
-        Self { next: Offset::ZERO, next_request: 0, asked: None, log: None, complete: false }
+        Self {
+            next: Offset::ZERO,
+            next_request: 0,
+            asked: None,
+            trim: None,
+            log_start_offset: Offset::ZERO,
+            log: None,
+            complete: false,
+        }
     }
 
     fn wake(&mut self, now: Instant) -> Action {
@@ -188,7 +205,11 @@ impl Reader {
         let request = self.next_request;
         self.next_request += 1;
         self.asked = Some((request, now));
-        let requests = vec![(request, ClientRequest::Fetch(self.next))];
+        let mut requests = vec![(request, ClientRequest::Fetch(self.next))];
+        if let Some(before) = self.trim.take() {
+            requests.push((self.next_request, ClientRequest::Trim(before)));
+            self.next_request += 1;
+        }
         Action { requests, wake_after: TIMEOUT }
     }
 
@@ -203,8 +224,14 @@ impl Reader {
             return Ok(None);
         }
         self.asked = None;
-        let ClientReply::Fetched { batches, high_watermark } = reply else {
-            return Ok(Some(BACKOFF));
+        let (batches, high_watermark) = match reply {
+            ClientReply::Fetched { batches, high_watermark } => (batches, high_watermark),
+            ClientReply::Deleted { log_start_offset } => {
+                self.next = *log_start_offset;
+                self.log_start_offset = *log_start_offset;
+                return Ok(Some(BACKOFF / 8));
+            }
+            _ => return Ok(Some(BACKOFF)),
         };
         for placed in batches {
             let continues = placed.base_offset <= self.next && placed.next_offset() > self.next;
@@ -217,8 +244,14 @@ impl Reader {
         }
         let caught_up = self.next >= *high_watermark;
         self.complete = self.log.is_some() && caught_up;
-        if caught_up && self.log.is_none() && chance.per_mille(10) {
-            self.next = Offset::ZERO;
+        if caught_up && self.log.is_none() {
+            if chance.per_mille(TRIM_PER_MILLE) {
+                let kept = chance.below(KEPT_COUNT_MAX) as i64;
+                self.trim = Some(Offset::new(self.next.get() - kept)).filter(|o| *o > Offset::ZERO);
+            }
+            if chance.per_mille(10) {
+                self.next = Offset::ZERO;
+            }
         }
         let pause = if caught_up { chance.around(Duration::from_millis(700)) } else { BACKOFF / 8 };
         Ok(Some(pause))
@@ -306,10 +339,12 @@ impl Client {
         }
     }
 
-    /// The whole log, once the final read has reached the high watermark.
-    pub fn final_log(&self) -> Option<&[PlacedBatch]> {
+    /// Where the log starts, and all of it, once the final read has reached the high watermark.
+    pub fn final_log(&self) -> Option<(Offset, &[PlacedBatch])> {
         match &self.role {
-            Role::Reader(Reader { complete: true, log: Some(log), .. }) => Some(log),
+            Role::Reader(Reader { complete: true, log: Some(log), log_start_offset, .. }) => {
+                Some((*log_start_offset, log))
+            }
             _ => None,
         }
     }
@@ -367,7 +402,7 @@ mod tests {
         assert_eq!(client.final_log(), None);
         assert_eq!(sent(&client.wake(Instant::ZERO)), [1]);
         client.on_reply(Instant::ZERO, 1, &fetched(2, 4)).unwrap();
-        assert_eq!(client.final_log().map(<[_]>::len), Some(2));
+        assert_eq!(client.final_log().map(|(_, log)| log.len()), Some(2));
     }
 
     #[test]

@@ -30,6 +30,13 @@ impl Broker {
             out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
             return;
         };
+        let log_start_offset = partition.leader().log_start_offset();
+        if from < log_start_offset {
+            out.push(BrokerOutput::Shown(Shown::LogStart(log_start_offset)));
+            let reply = ClientReply::Deleted { log_start_offset };
+            out.push(BrokerOutput::Answer(asker, reply));
+            return;
+        }
         if from >= mark.high_watermark {
             return self.answer_fetch(asker, Vec::new(), out);
         }

@@ -28,7 +28,7 @@ fn a_true_history_passes() {
     checker.shown(PARTITION, generation(2), placed(2, 2, 0, 1)).unwrap();
     checker.shown(PARTITION, generation(1), placed(0, 1, 0, 2)).unwrap();
     let log = [placed(0, 1, 0, 2), placed(2, 2, 0, 1), placed(3, 1, 2, 1)];
-    checker.final_log(PARTITION, &log).unwrap();
+    checker.final_log(PARTITION, Offset::ZERO, &log).unwrap();
     assert_eq!(checker.acknowledged_count(), 2);
     assert_eq!(checker.visible_end(PARTITION), Offset::new(3));
 }
@@ -78,7 +78,7 @@ fn a_high_watermark_that_goes_back() {
 fn a_final_log_without_what_was_acknowledged() {
     let mut checker = Checker::new();
     checker.acknowledged(PARTITION, generation(1), placed(0, 1, 0, 2)).unwrap();
-    let verdict = checker.final_log(PARTITION, &[placed(0, 1, 0, 1)]);
+    let verdict = checker.final_log(PARTITION, Offset::ZERO, &[placed(0, 1, 0, 1)]);
     assert_eq!(promise(verdict), Some(Promise::AcknowledgedForEver));
 }
 
@@ -86,21 +86,23 @@ fn a_final_log_without_what_was_acknowledged() {
 fn a_final_log_without_what_was_visible() {
     let mut checker = Checker::new();
     checker.shown(PARTITION, generation(1), placed(0, 1, 0, 1)).unwrap();
-    let verdict = checker.final_log(PARTITION, &[]);
+    let verdict = checker.final_log(PARTITION, Offset::ZERO, &[]);
     assert_eq!(promise(verdict), Some(Promise::VisibleForEver));
 }
 
 #[test]
 fn a_final_log_with_a_gap() {
     let mut checker = Checker::new();
-    let verdict = checker.final_log(PARTITION, &[placed(0, 1, 0, 1), placed(2, 1, 1, 1)]);
+    let verdict =
+        checker.final_log(PARTITION, Offset::ZERO, &[placed(0, 1, 0, 1), placed(2, 1, 1, 1)]);
     assert_eq!(promise(verdict), Some(Promise::OneValuePerOffset));
 }
 
 #[test]
 fn a_final_log_where_a_producers_value_is_missing() {
     let mut checker = Checker::new();
-    let verdict = checker.final_log(PARTITION, &[placed(0, 1, 0, 1), placed(1, 1, 2, 1)]);
+    let verdict =
+        checker.final_log(PARTITION, Offset::ZERO, &[placed(0, 1, 0, 1), placed(1, 1, 2, 1)]);
     assert_eq!(promise(verdict), Some(Promise::ProducerOrder));
 }
 
@@ -123,4 +125,29 @@ fn a_leader_that_goes_on_after_it_was_refused() {
     checker.put(node, PARTITION, generation(2)).unwrap();
     let verdict = checker.put(node, PARTITION, generation(1));
     assert_eq!(promise(verdict), Some(Promise::StopsWhenFenced));
+}
+
+#[test]
+fn a_log_may_begin_behind_what_was_deleted() {
+    let mut checker = Checker::new();
+    checker.shown(PARTITION, generation(1), placed(0, 1, 0, 2)).unwrap();
+    checker.deleted(PARTITION, Offset::new(2));
+    let log = [placed(2, 1, 2, 1)];
+    checker.final_log(PARTITION, Offset::new(2), &log).unwrap();
+}
+
+#[test]
+fn a_deleted_value_does_not_hide_a_missing_one() {
+    let mut checker = Checker::new();
+    checker.shown(PARTITION, generation(1), placed(0, 1, 0, 2)).unwrap();
+    let verdict = checker.final_log(PARTITION, Offset::new(2), &[placed(2, 1, 3, 1)]);
+    assert_eq!(promise(verdict), Some(Promise::ProducerOrder));
+}
+
+#[test]
+fn what_was_deleted_comes_back() {
+    let mut checker = Checker::new();
+    checker.deleted(PARTITION, Offset::new(2));
+    let verdict = checker.final_log(PARTITION, Offset::ZERO, &[placed(0, 1, 0, 3)]);
+    assert_eq!(promise(verdict), Some(Promise::DeletedForEver));
 }

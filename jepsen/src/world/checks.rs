@@ -27,6 +27,10 @@ impl World {
             Shown::HighWatermark(high_watermark) => {
                 self.checker.high_watermark(partition, generation, high_watermark)
             }
+            Shown::LogStart(log_start_offset) => {
+                self.checker.deleted(partition, log_start_offset);
+                Ok(())
+            }
             Shown::Batch(placed) => self.checker.shown(partition, generation, placed),
             Shown::Acknowledged(placed) => self.checker.acknowledged(partition, generation, placed),
             Shown::Broken(detail) => Err(Violation { promise: Promise::Invariant, detail }),
