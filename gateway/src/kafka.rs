@@ -28,6 +28,7 @@ mod lookup;
 mod meridian;
 mod metadata;
 mod metrics;
+mod offset_compaction;
 mod offset_record;
 mod offsets;
 mod produce;

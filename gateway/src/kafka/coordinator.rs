@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 
 use super::dispatch::Call;
 use super::error::{self, ApiError};
+use super::offset_compaction::Compaction;
 use super::offset_record::{self, Committed, OffsetKey};
 use super::{Front, lock, lookup, topics};
 use crate::group::{Group, GroupError, GroupLimits, GroupState, Joined, Output};
@@ -114,7 +115,9 @@ pub(super) struct Groups {
     pub(super) by_id: HashMap<String, GroupEntry>,
     /// Those with deadlines to look at.
     active: BTreeSet<String>,
-    is_loaded: bool,
+    pub(super) is_loaded: bool,
+    /// Whether the log is worth shortening: see [`offset_compaction`](super::offset_compaction).
+    pub(super) compaction: Compaction,
 }
 
 impl Groups {
@@ -314,6 +317,7 @@ impl Front {
                     continue;
                 }
                 self.tick_coordinator(&coordinator);
+                self.compact_offsets(&coordinator);
             }
         }
     }

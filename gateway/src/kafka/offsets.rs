@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use meridian_consensus::state::Metadata;
 use meridian_protocol::messages::{
     ConsumerProtocolSubscription, DeleteGroupsRequest, DeleteGroupsResponse, DeletedGroup,
@@ -134,6 +133,7 @@ async fn write(
     Ok(())
 }
 
+/// One batch of records of a group.
 fn batch(front: &Front, group: &str, changes: &Changes) -> Result<RecordBatch, ErrorCode> {
     let now_ms = front.broker.wall_time_ms();
     let mut builder = BatchBuilder::new();
@@ -145,8 +145,12 @@ fn batch(front: &Front, group: &str, changes: &Changes) -> Result<RecordBatch, E
             return Err(ErrorCode::InvalidCommitOffsetSize);
         }
     }
-    let bytes: Bytes = builder.build();
-    let batch = Batch::produced(Some(bytes)).map_err(|cause| error::of_batch(&cause))?;
+    finish(builder)
+}
+
+/// A batch of our own, as the log takes it.
+pub(super) fn finish(builder: BatchBuilder) -> Result<RecordBatch, ErrorCode> {
+    let batch = Batch::produced(Some(builder.build())).map_err(|cause| error::of_batch(&cause))?;
     Ok(RecordBatch {
         bytes: batch.bytes().clone(),
         record_count: batch.header().records_count.unsigned_abs(),

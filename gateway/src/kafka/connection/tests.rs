@@ -1,4 +1,5 @@
-use meridian_protocol::messages::{ApiVersionsRequest, MetadataRequest};
+use meridian_protocol::RequestMessage;
+use meridian_protocol::messages::{self, ApiVersionsRequest, MetadataRequest};
 
 use super::*;
 use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
@@ -157,4 +158,63 @@ async fn a_full_budget_stops_the_reading_not_the_node() {
     assert_eq!(total.available_permits(), 100, "given back with the answer");
     drop(stream);
     assert_eq!(serving.await.unwrap().reason(), "client");
+}
+
+/// Sends an empty request in each version and expects an answer to each.
+async fn all_versions<R: RequestMessage + Default>(
+    client: &mut TestClient,
+    tried: &mut Vec<ApiKey>,
+) {
+    for version in R::API.versions() {
+        client.call(version, R::default()).await;
+    }
+    tried.push(R::API);
+}
+
+#[tokio::test]
+async fn an_empty_request_of_any_api_and_version_is_answered() {
+    macro_rules! try_all {
+        ($client:ident, $tried:ident, $($request:ident),*) => {
+            $(all_versions::<messages::$request>(&mut $client, &mut $tried).await;)*
+        };
+    }
+    for broker in [FakeBroker::three_datacenters(), FakeBroker::single()] {
+        let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+        client.create_topic("t", 1).await;
+        // An empty produce request asks for no acknowledgement, hence for no answer.
+        let mut tried = vec![ApiKey::Produce];
+        try_all!(
+            client,
+            tried,
+            FetchRequest,
+            ListOffsetsRequest,
+            MetadataRequest,
+            OffsetCommitRequest,
+            OffsetFetchRequest,
+            FindCoordinatorRequest,
+            JoinGroupRequest,
+            HeartbeatRequest,
+            LeaveGroupRequest,
+            SyncGroupRequest,
+            DescribeGroupsRequest,
+            ListGroupsRequest,
+            ApiVersionsRequest,
+            CreateTopicsRequest,
+            DeleteTopicsRequest,
+            DeleteRecordsRequest,
+            InitProducerIdRequest,
+            OffsetForLeaderEpochRequest,
+            DescribeConfigsRequest,
+            AlterConfigsRequest,
+            DescribeLogDirsRequest,
+            CreatePartitionsRequest,
+            DeleteGroupsRequest,
+            IncrementalAlterConfigsRequest,
+            OffsetDeleteRequest,
+            DescribeClusterRequest,
+            DescribeTopicPartitionsRequest,
+            MeridianAdminRequest
+        );
+        assert_eq!(tried, dispatch::SERVED, "all that is served was tried");
+    }
 }

@@ -1,0 +1,195 @@
+//! Keeping partitions of `__consumer_offsets` short, so that the next coordinator loads quickly.
+//!
+//! A coordinator knows all that its log says. When most of the log is out of date, it writes what
+//! holds once more and then moves the log's start to there. It does so while no commit is on its
+//! way: everything before the new records is then in memory, hence in the new records.
+
+use std::sync::Arc;
+
+use meridian_base::position::Offset;
+use meridian_protocol::ErrorCode;
+use meridian_protocol::records::BatchBuilder;
+use tokio::sync::oneshot;
+
+use super::coordinator::{Coordinator, Groups};
+use super::{Front, offset_record, offsets};
+use crate::partition::{Appended, ProduceError, RecordBatch};
+
+/// Shorter logs are left alone.
+const RECORD_COUNT_MIN: i64 = 100_000;
+/// How many times as long as what holds a log may get.
+const LENGTH_RATIO_MAX: i64 = 4;
+const BATCH_SIZE_BYTES: usize = 1 << 20;
+
+type Answers = Vec<oneshot::Receiver<Result<Appended, ProduceError>>>;
+
+/// When to look at a log again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Compaction {
+    is_running: bool,
+    /// The number of records from which on it is worth a look.
+    record_count_min: i64,
+}
+
+impl Default for Compaction {
+    fn default() -> Self {
+        Self { is_running: false, record_count_min: RECORD_COUNT_MIN }
+    }
+}
+
+impl Front {
+    /// Shortens the log of a coordinator if most of it is out of date.
+    pub(super) fn compact_offsets(self: &Arc<Self>, coordinator: &Arc<Coordinator>) {
+        let log = &coordinator.log;
+        let record_count = log.high_watermark().get() - log.log_start_offset().get();
+        let (before, answers) = {
+            let mut groups = coordinator.groups();
+            // Read under the lock: with no commit on its way, all before it is in memory.
+            let before = log.high_watermark();
+            let compaction = groups.compaction;
+            let is_due = groups.is_loaded
+                && !compaction.is_running
+                && record_count >= compaction.record_count_min
+                && groups.by_id.values().all(|entry| entry.writing_count == 0);
+            if !is_due {
+                return;
+            }
+            let held = groups.by_id.values().map(|entry| entry.offsets().count()).sum::<usize>();
+            let worth = (held as i64).saturating_mul(LENGTH_RATIO_MAX).max(RECORD_COUNT_MIN);
+            groups.compaction.record_count_min = worth;
+            if record_count < worth {
+                return;
+            }
+            match self.snapshot(&groups) {
+                // Under the lock, so that no commit comes between what was read and this.
+                Ok(batches) => {
+                    groups.compaction.is_running = true;
+                    let append = |batch| log.produce(vec![batch]);
+                    (before, batches.into_iter().map(append).collect())
+                }
+                Err(code) => return tracing::error!(%code, "group offsets cannot be written anew"),
+            }
+        };
+        let coordinator = Arc::clone(coordinator);
+        tokio::spawn(async move {
+            match finish(&coordinator, before, answers).await {
+                Ok(start) => tracing::info!(%start, record_count, "group offsets compacted"),
+                Err(error) => tracing::warn!(%error, "group offsets not compacted; tried again"),
+            }
+            coordinator.groups().compaction.is_running = false;
+        });
+    }
+
+    /// Records of all positions.
+    fn snapshot(&self, groups: &Groups) -> Result<Vec<RecordBatch>, ErrorCode> {
+        let now_ms = self.broker.wall_time_ms();
+        let mut batches = Vec::new();
+        let mut builder = BatchBuilder::new();
+        for (group, entry) in &groups.by_id {
+            for (key, committed) in entry.offsets() {
+                let key = offset_record::encode_key(group, key);
+                let value = offset_record::encode_value(committed);
+                builder.append(now_ms, Some(&key), Some(&value), &[]);
+                if builder.size_bytes() >= BATCH_SIZE_BYTES {
+                    batches.push(offsets::finish(std::mem::take(&mut builder))?);
+                }
+            }
+        }
+        if builder.records_count() > 0 {
+            batches.push(offsets::finish(builder)?);
+        }
+        Ok(batches)
+    }
+}
+
+/// Once all records are committed, lets go of what was before them.
+async fn finish(
+    coordinator: &Coordinator,
+    before: Offset,
+    answers: Answers,
+) -> Result<Offset, ProduceError> {
+    for answer in answers {
+        answer.await.unwrap_or(Err(ProduceError::InDoubt))?;
+    }
+    coordinator.log.delete_records(before).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::kafka::coordinator::{OFFSETS_TOPIC, partition_index};
+    use crate::kafka::offset_record::{Committed, OffsetKey};
+    use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
+    use crate::log::PartitionLog;
+
+    const GROUP: &str = "g";
+
+    /// Commits by one group, of two partitions in turn: what holds are the last two.
+    async fn fill(log: &Arc<PartitionLog>, topic: meridian_base::id::TopicId) {
+        let per_batch: i64 = 1000;
+        for batch in 0..RECORD_COUNT_MIN / per_batch {
+            let mut builder = BatchBuilder::new();
+            for record in batch * per_batch..(batch + 1) * per_batch {
+                let key = OffsetKey { topic, index: u32::try_from(record % 2).unwrap() };
+                let committed = Committed {
+                    offset: record,
+                    leader_epoch: -1,
+                    metadata: String::new(),
+                    committed_at_ms: 0,
+                };
+                let key = offset_record::encode_key(GROUP, key);
+                let value = offset_record::encode_value(&committed);
+                builder.append(0, Some(&key), Some(&value), &[]);
+            }
+            let batch = offsets::finish(builder).unwrap();
+            log.produce(vec![batch]).await.unwrap().unwrap();
+        }
+    }
+
+    async fn loaded(front: &Arc<Front>) -> Arc<Coordinator> {
+        let load = async {
+            loop {
+                match front.coordinator_of(GROUP) {
+                    Ok(coordinator) => return coordinator,
+                    Err(ErrorCode::CoordinatorLoadInProgress) => tokio::task::yield_now().await,
+                    Err(code) => panic!("{code}"),
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, load).await.expect("loads in time")
+    }
+
+    #[tokio::test]
+    async fn a_log_of_old_positions_is_shortened_to_those_that_hold() {
+        let broker = FakeBroker::single();
+        let front = front_of(&broker, quick_config());
+        TestClient::connect(&front).create_topic("t", 2).await;
+        let topics = crate::kafka::topics::create_internal(&front, OFFSETS_TOPIC, 2, Vec::new());
+        topics.await.unwrap();
+        let (topic, log) = {
+            let metadata = broker.state();
+            let offsets = metadata.topic_named(OFFSETS_TOPIC).unwrap().id;
+            let id = metadata.partition_at(offsets, partition_index(GROUP, 2)).unwrap().0;
+            (metadata.topic_named("t").unwrap().id, front.broker.led(id).unwrap())
+        };
+        fill(&log, topic).await;
+
+        let coordinator = loaded(&front).await;
+        let shortened = async {
+            front.compact_offsets(&coordinator);
+            while log.log_start_offset().get() < RECORD_COUNT_MIN {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, shortened).await.expect("the start moves");
+        assert_eq!(log.high_watermark().get(), RECORD_COUNT_MIN + 2);
+
+        let next = front_of(&broker, quick_config());
+        let coordinator = loaded(&next).await;
+        let groups = coordinator.groups();
+        let held: Vec<i64> = groups.by_id[GROUP].offsets().map(|(_, it)| it.offset).collect();
+        assert_eq!(held, [RECORD_COUNT_MIN - 2, RECORD_COUNT_MIN - 1]);
+    }
+}
