@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use meridian_base::id::PartitionId;
+use meridian_base::id::{PartitionId, TopicId};
 use meridian_base::position::Offset;
 use meridian_consensus::command::ConfigChange;
 use meridian_consensus::state::Partition;
@@ -90,6 +90,11 @@ impl GroupEntry {
     /// One position.
     pub(super) fn offset(&self, key: OffsetKey) -> Option<&Committed> {
         self.offsets.get(&key)?.committed.as_ref()
+    }
+
+    /// Forgets the positions in topics that are gone.
+    pub(super) fn forget_topics(&mut self, is_gone: impl Fn(TopicId) -> bool) {
+        self.offsets.retain(|key, _| !is_gone(key.topic));
     }
 
     /// Applies a record of the log, in whatever order commits are heard of.

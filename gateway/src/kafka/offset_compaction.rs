@@ -2,7 +2,8 @@
 //!
 //! A coordinator knows all that its log says. When most of the log is out of date, it writes what
 //! holds once more and then moves the log's start to there. It does so while no commit is on its
-//! way: everything before the new records is then in memory, hence in the new records.
+//! way: everything before the new records is then in memory, hence in the new records. Positions in
+//! topics that were deleted are left out.
 
 use std::sync::Arc;
 
@@ -42,7 +43,12 @@ impl Front {
     pub(super) fn compact_offsets(self: &Arc<Self>, coordinator: &Arc<Coordinator>) {
         let log = &coordinator.log;
         let record_count = log.high_watermark().get() - log.log_start_offset().get();
+        if record_count < RECORD_COUNT_MIN {
+            return;
+        }
         let (before, answers) = {
+            // In this order everywhere: the metadata, then groups.
+            let metadata = self.broker.metadata();
             let mut groups = coordinator.groups();
             // Read under the lock: with no commit on its way, all before it is in memory.
             let before = log.high_watermark();
@@ -53,6 +59,9 @@ impl Front {
                 && groups.by_id.values().all(|entry| entry.writing_count == 0);
             if !is_due {
                 return;
+            }
+            for entry in groups.by_id.values_mut() {
+                entry.forget_topics(|topic| metadata.topic(topic).is_none());
             }
             let held = groups.by_id.values().map(|entry| entry.offsets().count()).sum::<usize>();
             let worth = (held as i64).saturating_mul(LENGTH_RATIO_MAX).max(RECORD_COUNT_MIN);
@@ -118,6 +127,8 @@ async fn finish(
 mod tests {
     use std::time::Duration;
 
+    use meridian_base::id::TopicId;
+
     use super::*;
     use crate::kafka::coordinator::{OFFSETS_TOPIC, partition_index};
     use crate::kafka::offset_record::{Committed, OffsetKey};
@@ -127,25 +138,31 @@ mod tests {
     const GROUP: &str = "g";
 
     /// Commits by one group, of two partitions in turn: what holds are the last two.
-    async fn fill(log: &Arc<PartitionLog>, topic: meridian_base::id::TopicId) {
+    async fn fill(log: &Arc<PartitionLog>, topic: TopicId) {
         let per_batch: i64 = 1000;
         for batch in 0..RECORD_COUNT_MIN / per_batch {
-            let mut builder = BatchBuilder::new();
-            for record in batch * per_batch..(batch + 1) * per_batch {
-                let key = OffsetKey { topic, index: u32::try_from(record % 2).unwrap() };
-                let committed = Committed {
-                    offset: record,
-                    leader_epoch: -1,
-                    metadata: String::new(),
-                    committed_at_ms: 0,
-                };
-                let key = offset_record::encode_key(GROUP, key);
-                let value = offset_record::encode_value(&committed);
-                builder.append(0, Some(&key), Some(&value), &[]);
-            }
-            let batch = offsets::finish(builder).unwrap();
-            log.produce(vec![batch]).await.unwrap().unwrap();
+            let position = |offset: i64| {
+                let index = u32::try_from(offset % 2).unwrap();
+                (OffsetKey { topic, index }, offset)
+            };
+            write_batch(log, (batch * per_batch..(batch + 1) * per_batch).map(position)).await;
         }
+    }
+
+    async fn write_batch(
+        log: &Arc<PartitionLog>,
+        positions: impl IntoIterator<Item = (OffsetKey, i64)>,
+    ) {
+        let mut builder = BatchBuilder::new();
+        for (key, offset) in positions {
+            let metadata = String::new();
+            let committed = Committed { offset, leader_epoch: -1, metadata, committed_at_ms: 0 };
+            let key = offset_record::encode_key(GROUP, key);
+            let value = offset_record::encode_value(&committed);
+            builder.append(0, Some(&key), Some(&value), &[]);
+        }
+        let batch = offsets::finish(builder).unwrap();
+        log.produce(vec![batch]).await.unwrap().unwrap();
     }
 
     async fn loaded(front: &Arc<Front>) -> Arc<Coordinator> {
@@ -175,6 +192,8 @@ mod tests {
             (metadata.topic_named("t").unwrap().id, front.broker.led(id).unwrap())
         };
         fill(&log, topic).await;
+        let deleted = TopicId::new(12345);
+        write_batch(&log, [(OffsetKey { topic: deleted, index: 0 }, 1)]).await;
 
         let coordinator = loaded(&front).await;
         let shortened = async {
@@ -184,7 +203,7 @@ mod tests {
             }
         };
         tokio::time::timeout(PATIENCE, shortened).await.expect("the start moves");
-        assert_eq!(log.high_watermark().get(), RECORD_COUNT_MIN + 2);
+        assert_eq!(log.high_watermark().get(), RECORD_COUNT_MIN + 1 + 2);
 
         let next = front_of(&broker, quick_config());
         let coordinator = loaded(&next).await;
