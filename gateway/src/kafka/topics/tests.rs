@@ -251,8 +251,21 @@ async fn configs_are_described_and_altered() {
     assert_eq!(value_of(&configs, "max.message.bytes").0, "100");
     assert_eq!(value_of(&configs, "retention.ms").1, configs::SOURCE_DEFAULT);
 
-    let node = client.call(4, describe(4, "1")).await.results[0].clone();
-    assert_eq!(value_of(&node.configs, "num.partitions").0, "1");
+    let node = client.call(4, describe(4, "1")).await.results[0].configs.clone();
+    assert_eq!(value_of(&node, "num.partitions").0, "1");
+}
+
+#[tokio::test]
+async fn only_what_there_is_has_configs() {
+    let (_broker, mut client) = three();
+    let describe = |resource_type, name: &str| DescribeConfigsRequest {
+        resources: vec![DescribeConfigsResource {
+            resource_type,
+            resource_name: name.into(),
+            configuration_keys: None,
+        }],
+        ..Default::default()
+    };
     for (kind, name, code) in [
         (4, "2", ErrorCode::InvalidRequest),
         (2, "nope", ErrorCode::UnknownTopicOrPartition),
