@@ -179,7 +179,8 @@ impl NodeConfig {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        let value = |key, problem: &str| Err(ConfigError::Value { key, problem: problem.to_owned() });
+        let value =
+            |key, problem: &str| Err(ConfigError::Value { key, problem: problem.to_owned() });
         if !self.members.iter().any(|member| member.node == self.node) {
             return value("cluster.nodes", "must list this node (node.id) among the others");
         }
@@ -342,7 +343,8 @@ fn endpoint(key: &'static str, text: &str) -> Result<Endpoint, ConfigError> {
     let parsed = text.rsplit_once(':').and_then(|(host, port)| {
         Some(Endpoint { host: host.to_owned(), port: port.parse().ok()? })
     });
-    parsed.ok_or_else(|| ConfigError::Value { key, problem: format!("\"{text}\" is not host:port") })
+    parsed
+        .ok_or_else(|| ConfigError::Value { key, problem: format!("\"{text}\" is not host:port") })
 }
 
 #[cfg(test)]
@@ -400,10 +402,19 @@ mod tests {
         let exposed = FILE.replace("kafka = \"127.0.0.1", "kafka = \"0.0.0.0");
         assert!(message(&exposed).contains("listen.insecure = true"));
         assert!(message(&FILE.replace("rack = ", "rak = ")).contains("rak"));
-        assert!(message(&FILE.replace("id = 1\n        datacenter = \"A\"\n        rack", "id = 7\n        datacenter = \"A\"\n        rack")).contains("cluster.nodes"));
-        assert!(message(&FILE.replace("[tls]\n        folder = \"tls\"", "")).contains("tls.folder"));
+        assert!(
+            message(&FILE.replace(
+                "id = 1\n        datacenter = \"A\"\n        rack",
+                "id = 7\n        datacenter = \"A\"\n        rack"
+            ))
+            .contains("cluster.nodes")
+        );
+        assert!(
+            message(&FILE.replace("[tls]\n        folder = \"tls\"", "")).contains("tls.folder")
+        );
         assert!(message(&FILE.replace("127.0.0.1:19093", "nonsense")).contains("host:port"));
-        let two = FILE.replace("peer = \"127.0.0.1:19094\"", "peer = \"127.0.0.1:19094\"\nvoter = false");
+        let two =
+            FILE.replace("peer = \"127.0.0.1:19094\"", "peer = \"127.0.0.1:19094\"\nvoter = false");
         assert!(message(&two).contains("voter"));
     }
 }

@@ -2,10 +2,17 @@
 //!
 //! Owns: the one server process. `runtime` holds the only real effects (clock, disk, QUIC);
 //! `partition`, `producer` and `group` decide without I/O; `log` and `meta` carry their decisions
-//! out; `kafka` speaks to clients.
+//! out; `kafka` speaks to clients; `node` wires them.
 
 pub mod broker;
+pub mod config;
+pub mod group;
+pub mod kafka;
 pub mod log;
+mod meta;
+mod node;
 pub mod partition;
 pub mod producer;
 pub mod runtime;
+
+pub use node::{RunningNode, StartError, start};

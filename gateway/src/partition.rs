@@ -39,8 +39,10 @@ const BATCH_HEAD_SIZE_BYTES: usize = 16;
 pub struct PartitionLimits {
     /// A blob is put when it has reached this size.
     pub blob_size_bytes: usize,
-    /// While fewer blobs are in flight, a blob is put without waiting.
+    /// While fewer blobs are in flight, and they are small, a blob is put without waiting.
     pub eager_blob_count: usize,
+    /// Bytes in flight above which batches gather until a commit: large blobs cost less per byte.
+    pub eager_size_bytes: usize,
     /// Bytes of the newest records kept in memory for readers at the end of the log.
     pub tail_size_bytes_max: usize,
     /// Bytes after which a checkpoint bounds the replay of the next takeover.
@@ -52,6 +54,7 @@ impl Default for PartitionLimits {
         Self {
             blob_size_bytes: 512 << 10,
             eager_blob_count: 4,
+            eager_size_bytes: 16 << 10,
             tail_size_bytes_max: 4 << 20,
             checkpoint_every_bytes: 16 << 20,
         }
@@ -155,6 +158,7 @@ pub struct Partition<T> {
     tail_to_apply: Vec<(BlobHeader, Payload)>,
     open: OpenBlob,
     in_flight: VecDeque<InFlight>,
+    in_flight_size_bytes: usize,
     waiting: BTreeMap<WaitKey, (T, Offset)>,
     waiting_count: u64,
     tail: TailCache,
@@ -189,6 +193,7 @@ impl<T> Partition<T> {
             tail_to_apply,
             open: OpenBlob::at(next_offset),
             in_flight: VecDeque::new(),
+            in_flight_size_bytes: 0,
             waiting: BTreeMap::new(),
             waiting_count: 0,
             tail: TailCache::new(limits.tail_size_bytes_max),
@@ -314,6 +319,7 @@ impl<T> Partition<T> {
         self.recovered = false;
         self.tail.clear();
         self.in_flight.clear();
+        self.in_flight_size_bytes = 0;
         self.open = OpenBlob::at(self.open.base_offset);
     }
 
@@ -444,7 +450,8 @@ impl<T> Partition<T> {
         at_once: bool,
         out: &mut Vec<PartitionOutput<T>>,
     ) {
-        let eager = self.in_flight.len() < self.limits.eager_blob_count;
+        let eager = self.in_flight.len() < self.limits.eager_blob_count
+            && self.in_flight_size_bytes < self.limits.eager_size_bytes;
         let full = self.open.size_bytes >= self.limits.blob_size_bytes;
         if self.open.parts.is_empty() || !(at_once || eager || full) {
             return;
@@ -461,6 +468,7 @@ impl<T> Partition<T> {
         // A leader that was lost meanwhile has told so already; its waiters are answered by `stop`.
         if let Ok(step) = self.leader.put(now, health, draft, &mut self.leader_out) {
             let blob = RecordBlob::new(open.base_offset, open.batches);
+            self.in_flight_size_bytes += blob.size_bytes();
             self.in_flight.push_back(InFlight::Records { step, blob });
         }
         if self.bytes_since_checkpoint >= self.limits.checkpoint_every_bytes {
@@ -519,7 +527,10 @@ impl<T> Partition<T> {
                 break;
             }
             match self.in_flight.pop_front() {
-                Some(InFlight::Records { blob, .. }) => self.tail.push(blob),
+                Some(InFlight::Records { blob, .. }) => {
+                    self.in_flight_size_bytes -= blob.size_bytes();
+                    self.tail.push(blob);
+                }
                 Some(InFlight::Trim { log_start_offset, .. }) => {
                     self.leader.set_log_start(log_start_offset);
                 }

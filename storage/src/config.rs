@@ -24,6 +24,10 @@ pub struct StoreConfig {
     pub reserve_bytes: u64,
     /// Most bytes of one batch; a single larger blob still goes alone.
     pub batch_size_bytes_max: usize,
+    /// Longest rest of the disk between two batches under load; zero writes at once, always.
+    pub rest_max: Duration,
+    /// A batch of this size is written without rest.
+    pub full_batch_size_bytes: usize,
     /// Most bytes waiting for the disk before puts are refused as busy.
     pub staged_bytes_max: usize,
     /// Payloads kept in memory, so that readers at the tail need no disk.
@@ -75,6 +79,8 @@ impl StoreConfig {
             capacity_bytes,
             reserve_bytes: 64 * MIB as u64,
             batch_size_bytes_max: 4 * MIB,
+            rest_max: Duration::from_millis(5),
+            full_batch_size_bytes: MIB / 2,
             staged_bytes_max: 64 * MIB,
             cache_bytes_max: 64 * MIB,
             reads_max: 1024,
@@ -95,6 +101,7 @@ impl StoreConfig {
             file_size_bytes: MIB as u32,
             reserve_bytes: 256 << 10,
             batch_size_bytes_max: MIB / 2,
+            rest_max: Duration::ZERO,
             staged_bytes_max: 4 * MIB,
             cache_bytes_max: MIB,
             read_size_bytes_max: MIB as u32,

@@ -12,6 +12,7 @@
 
 mod counters;
 mod fence;
+mod pace;
 mod put;
 mod read;
 mod relocate;
@@ -25,6 +26,7 @@ use meridian_base::id::{Incarnation, PartitionId};
 use meridian_base::topology::{GroupConfig, Slot, SlotState};
 
 pub use self::counters::{Counters, DiskUsage};
+use self::pace::Pace;
 use self::put::PendingPut;
 use self::read::{Cache, Reads};
 use self::relocate::Relocation;
@@ -132,6 +134,9 @@ pub struct Store {
     index: Index,
     staged: Staged,
     in_flight: Option<InFlight>,
+    pace: Pace,
+    /// When a batch that is held back may go out.
+    wake_at: Option<Instant>,
     puts: BTreeMap<BlobKey, PendingPut>,
     cache: Cache,
     reads: Reads,
@@ -169,6 +174,8 @@ impl Store {
             index,
             staged: Staged::default(),
             in_flight: None,
+            pace: Pace::new(config.rest_max, config.full_batch_size_bytes),
+            wake_at: None,
             puts: BTreeMap::new(),
             cache: Cache::default(),
             reads: Reads::default(),
@@ -368,6 +375,12 @@ impl Store {
     /// Who the disk is; the cluster is told at every mount.
     pub fn identity(&self) -> Identity {
         self.journal.identity()
+    }
+
+    /// When the store wants a [`StoreInput::Tick`] beside the regular ones, because it holds back a
+    /// batch so that more can join it. Ask after every step.
+    pub fn wake_at(&self) -> Option<Instant> {
+        self.wake_at
     }
 
     /// The present life of the disk's contents.

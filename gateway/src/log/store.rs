@@ -5,6 +5,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
+use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::topology::GroupConfig;
 use meridian_storage::config::StoreConfig;
@@ -13,6 +14,8 @@ use meridian_storage::message::StorageMessage;
 use meridian_storage::store::{
     Counters, DiskUsage, Origin, STORE_TAG, Standing, Store, StoreInput, StoreOutput,
 };
+
+use tokio::sync::Notify;
 
 use super::{Logs, lock};
 use crate::runtime::clock::Clock;
@@ -62,6 +65,9 @@ pub struct StoreHandle {
     listener: OnceLock<Arc<dyn StoreListener>>,
     stopped: AtomicBool,
     mount: Mutex<Mount>,
+    /// When the store wants to be woken, and the bell that tells the pacer.
+    wake_at: Mutex<Option<Instant>>,
+    wake_changed: Notify,
 }
 
 /// The store takes no configuration before the cluster has noted the mount (rule 12).
@@ -88,6 +94,8 @@ impl StoreHandle {
             listener: OnceLock::new(),
             stopped: AtomicBool::new(false),
             mount: Mutex::default(),
+            wake_at: Mutex::default(),
+            wake_changed: Notify::new(),
         });
         Self::spawn(&handle, "disk-write", disk, write_ops)?;
         Self::spawn(&handle, "disk-read", reader, read_ops)?;
@@ -146,6 +154,29 @@ impl StoreHandle {
                 store.step(StoreInput::Tick);
             }
         });
+        let store = Arc::downgrade(self);
+        logs.runtime.spawn(async move {
+            while let Some(store) = store.upgrade() {
+                store.wake_when_due().await;
+            }
+        });
+    }
+
+    /// Waits until the store wants to be woken, and wakes it.
+    async fn wake_when_due(&self) {
+        let due_at = *lock(&self.wake_at);
+        match due_at {
+            None => self.wake_changed.notified().await,
+            Some(due_at) => {
+                let rest = due_at.since(self.clock.now());
+                if rest.is_zero() {
+                    *lock(&self.wake_at) = None;
+                    self.step(StoreInput::Tick);
+                } else {
+                    tokio::time::sleep(rest).await;
+                }
+            }
+        }
     }
 
     pub(super) fn on_message(&self, from: NodeId, message: StorageMessage) {
@@ -181,6 +212,12 @@ impl StoreHandle {
         {
             let mut store = lock(&self.store);
             store.step(self.clock.now(), input, &mut outputs);
+            if let Some(wake_at) = store.wake_at() {
+                let waiting = lock(&self.wake_at).replace(wake_at);
+                if waiting.is_none() {
+                    self.wake_changed.notify_one();
+                }
+            }
             // Under the lock, so that operations reach the disk in the order they were decided.
             outputs.retain_mut(|output| match output {
                 StoreOutput::Disk(op) => {

@@ -135,9 +135,8 @@ impl Node {
         Ok(ClusterStatus {
             cluster_id,
             geometry,
-            tolerates: group.map_or("not serving", |group| {
-                tolerates(geometry, well_slots(&metadata, group))
-            }),
+            tolerates: group
+                .map_or("not serving", |group| tolerates(geometry, well_slots(&metadata, group))),
             nodes: nodes.collect(),
             raft: RaftStatus {
                 leader: leadership.and_then(|it| it.leader).map(|leader| leader.node.get()),
@@ -204,7 +203,8 @@ mod tests {
     #[test]
     fn what_is_tolerated_shrinks_with_every_loss() {
         let geometry = Geometry::Mirror3Dc;
-        let without = |bits| tolerates(geometry, geometry.slots().difference(SlotSet::from_bits(bits)));
+        let without =
+            |bits| tolerates(geometry, geometry.slots().difference(SlotSet::from_bits(bits)));
         assert_eq!(without(0), "DC + rack");
         assert_eq!(without(0b000_000_001), "rack");
         assert_eq!(without(0b000_000_111), "rack");

@@ -47,6 +47,11 @@ impl RecordBlob {
         &self.batches
     }
 
+    /// Bytes of all its batches.
+    pub fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
     fn next_offset(&self) -> Offset {
         self.batches.last().map_or(self.base_offset, |last| last.last_offset.advance(1))
     }

@@ -6,20 +6,28 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use meridian_base::env::{Disk, DiskError};
+use meridian_base::env::{Disk, DiskError, Instant};
+
+use super::clock::Clock;
 
 /// Written at once when a file is filled with zeros.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-/// Up to this size a new file is filled with real zeros, above only its space is reserved: a first
-/// write into reserved space costs the file system a little more than one over zeros.
-const ZERO_FILL_SIZE_BYTES_MAX: u64 = 16 << 20;
+/// A larger new file is never filled with zeros.
+const ZERO_FILL_SIZE_BYTES_MAX: u64 = 64 << 20;
+/// Files that follow each other faster than this are only reserved: zeros would double what the
+/// disk has to write just when it is busiest. Without haste they are filled with zeros, because the
+/// first sync into reserved space costs the file system more than one over zeros.
+const HASTE: Duration = Duration::from_secs(20);
 
 /// A folder as a disk. Open files are kept open.
 #[derive(Debug)]
 pub struct FolderDisk {
     folder: PathBuf,
     files: HashMap<String, File>,
+    clock: Clock,
+    created_at: Option<Instant>,
 }
 
 impl FolderDisk {
@@ -27,7 +35,12 @@ impl FolderDisk {
     pub fn open(folder: &Path) -> Result<Self, DiskError> {
         let name = folder.display().to_string();
         fs::create_dir_all(folder).map_err(|error| disk_error(&name, "mkdir", &error))?;
-        Ok(Self { folder: folder.to_owned(), files: HashMap::new() })
+        Ok(Self {
+            folder: folder.to_owned(),
+            files: HashMap::new(),
+            clock: Clock::start(),
+            created_at: None,
+        })
     }
 
     /// The folder.
@@ -65,7 +78,15 @@ impl Disk for FolderDisk {
             .truncate(true)
             .open(self.folder.join(file))
             .map_err(|error| disk_error(file, "create", &error))?;
-        preallocate(&created, size_bytes).map_err(|error| disk_error(file, "allocate", &error))?;
+        let now = self.clock.now();
+        let in_haste = self.created_at.is_some_and(|last| now.since(last) < HASTE);
+        self.created_at = Some(now);
+        let allocated = if in_haste || size_bytes > ZERO_FILL_SIZE_BYTES_MAX {
+            reserve(&created, size_bytes)
+        } else {
+            fill_with_zeros(&created, size_bytes)
+        };
+        allocated.map_err(|error| disk_error(file, "allocate", &error))?;
         created.sync_all().map_err(|error| disk_error(file, "fsync", &error))?;
         self.files.insert(file.to_owned(), created);
         self.sync_folder(file)
@@ -147,18 +168,19 @@ impl Disk for FolderDisk {
     }
 }
 
-#[expect(unsafe_code, reason = "the standard library has no fallocate")]
-fn preallocate(file: &File, size_bytes: u64) -> io::Result<()> {
-    if size_bytes == 0 {
-        return Ok(());
+fn fill_with_zeros(file: &File, size_bytes: u64) -> io::Result<()> {
+    let mut written = 0;
+    while written < size_bytes {
+        let length = (size_bytes - written).min(ZEROS.len() as u64);
+        file.write_all_at(&ZEROS[..length as usize], written)?;
+        written += length;
     }
-    if size_bytes <= ZERO_FILL_SIZE_BYTES_MAX {
-        let mut written = 0;
-        while written < size_bytes {
-            let length = (size_bytes - written).min(ZEROS.len() as u64);
-            file.write_all_at(&ZEROS[..length as usize], written)?;
-            written += length;
-        }
+    Ok(())
+}
+
+#[expect(unsafe_code, reason = "the standard library has no fallocate")]
+fn reserve(file: &File, size_bytes: u64) -> io::Result<()> {
+    if size_bytes == 0 {
         return Ok(());
     }
     let length = i64::try_from(size_bytes).map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;

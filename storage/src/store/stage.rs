@@ -45,6 +45,8 @@ impl Item {
 pub(super) struct Staged {
     items: VecDeque<Item>,
     size_bytes: usize,
+    /// How many of the items are waiters.
+    waiter_count: usize,
 }
 
 impl Staged {
@@ -65,6 +67,7 @@ impl Staged {
     }
 
     pub(super) fn push_waiter(&mut self, waiter: Waiter) {
+        self.waiter_count += 1;
         self.push(Item::Waiter(waiter));
     }
 
@@ -96,7 +99,10 @@ impl Staged {
                     batch.records.push(record);
                     batch.payloads.push(payload);
                 }
-                Item::Waiter(waiter) => batch.waiters.push(waiter),
+                Item::Waiter(waiter) => {
+                    self.waiter_count -= 1;
+                    batch.waiters.push(waiter);
+                }
             }
         }
         batch
@@ -119,8 +125,15 @@ pub(super) struct InFlight {
 }
 
 impl Store {
-    /// Writes the next batch, if none is in flight.
+    /// Writes the next batch, if none is in flight and it is time to. Fences never wait.
     pub(super) fn flush(&mut self, now: Instant, outputs: &mut Vec<StoreOutput>) {
+        self.wake_at = None;
+        let due_at = self.pace.due_at(self.staged.size_bytes);
+        let may_wait = self.in_flight.is_none() && !self.staged.is_empty();
+        if may_wait && self.staged.waiter_count == 0 && now < due_at {
+            self.wake_at = Some(due_at);
+            return;
+        }
         while self.in_flight.is_none() && !self.staged.is_empty() {
             let (count, size_bytes) = self.staged.next_batch(self.config.batch_size_bytes_max);
             if size_bytes == 0 {
@@ -140,6 +153,7 @@ impl Store {
             let placed = self.journal.append(records, parts, &mut self.ops);
             self.in_flight = Some(InFlight { placed, payloads, waiters });
             self.written_at = now;
+            self.pace.on_started(now, written_bytes);
         }
     }
 
@@ -147,6 +161,7 @@ impl Store {
     pub(super) fn batch_durable(&mut self, now: Instant, outputs: &mut Vec<StoreOutput>) {
         let Some(batch) = self.in_flight.take() else { return };
         self.written_at = now;
+        self.pace.on_ended(now);
         let mut replies: BTreeMap<Origin, Vec<PutReply>> = BTreeMap::new();
         for ((record, location), payload) in batch.placed.into_iter().zip(batch.payloads) {
             let freed = apply(&mut self.index, &record, location);

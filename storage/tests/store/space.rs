@@ -94,6 +94,24 @@ fn what_lies_below_the_log_start_is_freed_but_not_what_a_takeover_needs() {
 }
 
 #[test]
+fn a_trim_that_is_still_replayed_stays() {
+    let mut node = Node::alone();
+    let past = Past {
+        generation: Generation::new(1),
+        base_offset: Offset::ZERO,
+        last_step: point(1, 2).step,
+    };
+    let trim = blob_of(key(1, 2, 1), BlobKind::Trim, Offset::new(20), 0, Bytes::new());
+    store_all(&mut node, &[start_blob(1, 0, Vec::new()), blob(key(1, 1, 1), "x")]);
+    store_all(&mut node, &[checkpoint(1, 2, 20)]);
+    // A takeover copied the trim, which was in doubt: it comes after the newest checkpoint.
+    store_all(&mut node, &[start_blob(2, 20, vec![past]), trim, blob(key(1, 2, 2), "y")]);
+    node.message(beacon(mark(2, 2), 20, 1));
+    node.run();
+    assert_eq!(held_points(&mut node), [(1, 2), (2, 0), (2, 1), (2, 2)]);
+}
+
+#[test]
 fn a_fenced_leaders_late_beacon_frees_nothing() {
     let mut node = Node::alone();
     store_all(&mut node, &[start_blob(1, 0, Vec::new()), blob(key(1, 1, 1), "x")]);
