@@ -36,7 +36,7 @@ impl Partition {
             let passed = if *generation < generation_min {
                 entries.len()
             } else {
-                first_above(entries, log_start_offset)
+                wholly_below(entries, log_start_offset)
             };
             let old = *generation < generation_min;
             drain(entries, passed, &mut freed, |entry| {
@@ -88,6 +88,14 @@ impl Partition {
             .retain(|generation, _| held(LogPoint::new(*generation, Default::default())).is_some());
         self.checkpoints.retain(|point| held(*point).is_some());
     }
+}
+
+/// How many entries go with the last records that lie wholly below `offset`. What comes after them
+/// stays, whatever its offset: a `Trim` behind the newest checkpoint is still to be replayed.
+fn wholly_below(entries: &VecDeque<Entry>, offset: Offset) -> usize {
+    let is_below = |entry: &Entry| entry.kind == BlobKind::Records && entry.next_offset() <= offset;
+    let above = first_above(entries, offset);
+    entries.range(..above).rposition(is_below).map_or(0, |last| last + 1)
 }
 
 /// Moves the entries among the first `passed` that are `useless` to `freed`.
