@@ -30,12 +30,15 @@ use crate::value::{Batch, PlacedBatch};
 
 /// Small bounds, so that all of them are met: a few batches per blob, a checkpoint every dozen or
 /// so, and only the newest blobs in memory.
-const LIMITS: PartitionLimits = PartitionLimits {
-    blob_size_bytes: 300,
-    eager_blob_count: 3,
-    tail_size_bytes_max: 1_000,
-    checkpoint_every_bytes: 900,
-};
+fn limits() -> PartitionLimits {
+    PartitionLimits {
+        blob_size_bytes: 300,
+        eager_blob_count: 3,
+        tail_size_bytes_max: 1_000,
+        checkpoint_every_bytes: 900,
+        ..PartitionLimits::default()
+    }
+}
 /// Most bytes in doubt.
 const PENDING_SIZE_BYTES_MAX: usize = 4_000;
 /// Most bytes of one answer to a reader.
@@ -355,7 +358,7 @@ impl Broker {
         let mut outputs = Vec::new();
         let leader_epoch = epoch_of(self.generation);
         let partition =
-            Partition::start(config, leader_epoch, LIMITS, plan, now, health, &mut outputs);
+            Partition::start(config, leader_epoch, limits(), plan, now, health, &mut outputs);
         let point = checkpoint.map(|info| info.point);
         let mut segments = partition.leader().lineage().segments_after(point);
         segments.reverse();

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::time::Duration;
 
+use bytes::Bytes;
 use meridian_base::env::Disk;
 use meridian_base::env::memory::{Crash, MemoryDisk};
 use meridian_storage::journal::{DiskDone, DiskOp, execute};
@@ -60,17 +61,32 @@ impl SimDisk {
         self.slowdown = slowdown;
     }
 
-    /// Cuts the power: the write under way may have reached the disk in part, what is queued
+    /// Cuts the power: the operation under way may have reached the disk in part, what is queued
     /// behind it has not.
     pub fn crash(&mut self) {
-        if let Some(DiskOp::Write { file, offset_bytes, parts }) = self.queue.pop_front() {
-            let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
-            // A full disk keeps none of it, which is one of the things a power cut may do.
-            let _ = self.memory.write_at(&file, offset_bytes, &slices);
+        if let Some(op) = self.queue.pop_front() {
+            self.begin(op);
         }
         self.queue.clear();
         let fates = [Crash::LoseUnsynced, Crash::KeepUnsynced, Crash::TearUnsynced];
         self.memory.crash(self.chance.pick(&fates).unwrap_or(Crash::LoseUnsynced));
+    }
+
+    /// Carries out what a power cut lets happen of `op`. A full disk lets nothing happen, which is
+    /// one of the things a power cut may do.
+    fn begin(&mut self, op: DiskOp) {
+        match op {
+            DiskOp::Write { file, offset_bytes, parts } => {
+                let _ = self.memory.write_at(&file, offset_bytes, &slices_of(&parts));
+            }
+            DiskOp::Replace { file, parts } if self.chance.per_mille(500) => {
+                let temporary = format!("{file}.new");
+                let _ = self.memory.create(&temporary, 0);
+                let _ = self.memory.write_at(&temporary, 0, &slices_of(&parts));
+            }
+            op if self.chance.per_mille(500) => drop(execute(&mut self.memory, op)),
+            _ => {}
+        }
     }
 
     /// Replaces the disk by an empty one.
@@ -126,10 +142,12 @@ impl SimDisk {
     }
 }
 
+fn slices_of(parts: &[Bytes]) -> Vec<IoSlice<'_>> {
+    parts.iter().map(|part| IoSlice::new(part)).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
 
     fn disk() -> SimDisk {

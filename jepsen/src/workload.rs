@@ -21,7 +21,7 @@ const BURST_COUNT_MAX: usize = 12;
 /// How long it rests, on average.
 const REST: Duration = Duration::from_secs(4);
 /// How often a reader that has caught up deletes what it has read, per thousand.
-const TRIM_PER_MILLE: u32 = 15;
+const TRIM_PER_MILLE: u32 = 40;
 /// How many of the newest records it keeps at most.
 const KEPT_COUNT_MAX: usize = 300;
 /// How long an answer is waited for.
