@@ -107,7 +107,8 @@ impl Sim {
                 && world.partitions.iter().all(|partition| world.is_served(*partition))
         })?;
         for client in 0..self.world.clients.len() {
-            self.world.clients[client].begin_final_read();
+            let until = self.world.checker.visible_end(self.world.clients[client].partition);
+            self.world.clients[client].begin_final_read(until);
             self.world.wake_client(client, Duration::ZERO);
         }
         let reader_count = self.world.partitions.len();

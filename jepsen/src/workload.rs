@@ -174,6 +174,8 @@ pub struct Reader {
     /// Delete everything below this with the next request.
     trim: Option<Offset>,
     log_start_offset: Offset,
+    /// Where the final read may end at the earliest.
+    final_until: Offset,
     /// The whole log, if this is the final read.
     log: Option<Vec<PlacedBatch>>,
     complete: bool,
@@ -187,6 +189,7 @@ impl Reader {
             asked: None,
             trim: None,
             log_start_offset: Offset::ZERO,
+            final_until: Offset::ZERO,
             log: None,
             complete: false,
         }
@@ -243,7 +246,7 @@ impl Reader {
             self.log.iter_mut().for_each(|log| log.push(*placed));
         }
         let caught_up = self.next >= *high_watermark;
-        self.complete = self.log.is_some() && caught_up;
+        self.complete = self.log.is_some() && caught_up && self.next >= self.final_until;
         if caught_up && self.log.is_none() {
             if chance.per_mille(TRIM_PER_MILLE) {
                 let kept = chance.below(KEPT_COUNT_MAX) as i64;
@@ -328,11 +331,13 @@ impl Client {
         }
     }
 
-    /// Makes a reader read the whole log from the start, once.
-    pub fn begin_final_read(&mut self) {
+    /// Makes a reader read the whole log from the start, once: at least up to `until`, which was
+    /// visible before. A leader that has yet to hear of its successor may show less.
+    pub fn begin_final_read(&mut self, until: Offset) {
         if let Role::Reader(reader) = &mut self.role {
             *reader = Reader {
                 log: Some(Vec::new()),
+                final_until: until,
                 next_request: reader.next_request,
                 ..Reader::new()
             };
@@ -396,7 +401,7 @@ mod tests {
     #[test]
     fn a_final_read_ends_at_the_high_watermark() {
         let mut client = Client::reader(ENDPOINT, PARTITION, Chance::new(1));
-        client.begin_final_read();
+        client.begin_final_read(Offset::new(3));
         assert_eq!(sent(&client.wake(Instant::ZERO)), [0]);
         client.on_reply(Instant::ZERO, 0, &fetched(0, 4)).unwrap();
         assert_eq!(client.final_log(), None);
