@@ -144,8 +144,7 @@ async fn produce_only(client: &Client, load: &Load) -> Outcome {
 }
 
 async fn consume_only(client: &Client, consume: &Consume) -> Outcome {
-    let view = client.refresh(Some(&[&consume.topic])).await?;
-    let count = view.topic(&consume.topic)?.partitions.len();
+    let count = client.topic(&consume.topic).await?.partitions.len();
     let partitions: Vec<i32> = (0..).take(count).collect();
     let ends = admin::offsets(client, &consume.topic, &partitions, consume::LATEST).await?;
     let starts = admin::offsets(client, &consume.topic, &partitions, consume::EARLIEST).await?;
@@ -234,7 +233,7 @@ impl Load {
     async fn ensure_topic(&self, client: &Client) -> Result<Vec<i32>, ClientError> {
         let topic = &self.consume.topic;
         admin::ensure_topic(client, topic, Some(self.partitions)).await?;
-        let count = client.refresh(Some(&[topic])).await?.topic(topic)?.partitions.len();
+        let count = client.topic(topic).await?.partitions.len();
         Ok((0..).take(count).collect())
     }
 

@@ -73,12 +73,18 @@ pub(crate) async fn ensure_topic(
     topic: &str,
     partitions: Option<u32>,
 ) -> Result<(), ClientError> {
-    if client.refresh(Some(&[topic])).await?.topic(topic).is_ok() {
-        return Ok(());
-    }
-    match create_topic(client, topic, partitions, &[]).await {
-        Err(ClientError::Server { code: ErrorCode::TopicAlreadyExists, .. }) => Ok(()),
-        result => result,
+    let mut backoff = Backoff::until(REQUEST_TIMEOUT);
+    loop {
+        if client.refresh(Some(&[topic])).await?.topic(topic).is_ok() {
+            return wait_for_leaders(client, topic).await;
+        }
+        let Err(error) = create_topic(client, topic, partitions, &[]).await else { return Ok(()) };
+        // It may have been created nonetheless, or by somebody else just now.
+        let exists =
+            matches!(error, ClientError::Server { code: ErrorCode::TopicAlreadyExists, .. });
+        if !(exists || error.is_retriable()) || !backoff.pause().await {
+            return Err(error);
+        }
     }
 }
 

@@ -112,7 +112,8 @@ impl Connection {
             client_software_name: CLIENT_ID.into(),
             client_software_version: env!("CARGO_PKG_VERSION").into(),
         };
-        let response: ApiVersionsResponse = self.call(&request, CONNECT_TIMEOUT).await?;
+        // The time for the whole of `open` ends before this.
+        let response: ApiVersionsResponse = self.call(&request, 2 * CONNECT_TIMEOUT).await?;
         // A broker that only speaks lower versions of this API says so and still lists all.
         let ranges = response.api_keys.iter().map(|api| {
             let versions = api.min_version..=api.max_version;

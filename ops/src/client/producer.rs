@@ -17,6 +17,11 @@ use super::{Client, ClientError, Connection, InFlight, Lane};
 /// Most batches of a producer id that a partition can still tell apart from repeats.
 pub(crate) const IDEMPOTENT_IN_FLIGHT_MAX: usize = 5;
 
+/// Time to get a producer id.
+const ACQUIRE_PATIENCE: Duration = Duration::from_secs(15);
+/// A leader that is silent for so long may have been replaced without knowing it.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+
 /// When a produce request is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Acks {
@@ -96,10 +101,19 @@ impl ProducerIdentity {
     pub(crate) async fn acquire(client: &Client) -> Result<Self, ClientError> {
         let request =
             InitProducerIdRequest { transaction_timeout_ms: i32::MAX, ..Default::default() };
-        // Repeating this only wastes an id.
-        let response = client.query(&request).await?;
-        ClientError::check(|| "producer id".to_owned(), response.error_code, None)?;
-        Ok(Self { id: response.producer_id, epoch: response.producer_epoch })
+        let mut backoff = Backoff::until(ACQUIRE_PATIENCE);
+        loop {
+            // Repeating this only wastes an id.
+            let response = client.query(&request).await?;
+            let what = || "producer id".to_owned();
+            match ClientError::check(what, response.error_code, None) {
+                Err(error) if error.is_retriable() && backoff.pause().await => {}
+                Err(error) => return Err(error),
+                Ok(()) => {
+                    return Ok(Self { id: response.producer_id, epoch: response.producer_epoch });
+                }
+            }
+        }
     }
 
     /// The sequence after `records_count` more records: it wraps after 2^31 - 1.
@@ -247,8 +261,28 @@ impl<T> PartitionWriter<T> {
             State::Failed(error) => Err(error),
             State::Unanswered(at) => Ok((-1, at)),
             State::Waiting(mut reply) => {
-                let response = reply.response().await?;
+                let response = tokio::select! {
+                    response = reply.response() => response?,
+                    replaced = self.leader_replaced() => return Err(replaced),
+                };
                 Ok((self.base_offset(response.value)?, response.at))
+            }
+        }
+    }
+
+    /// Ends when another leader took over from one that is silent, and gives that one up.
+    async fn leader_replaced(&self) -> ClientError {
+        loop {
+            clock::sleep(SILENCE_MAX).await;
+            self.client.leader_moved(&self.topic).await;
+            let view = self.client.view();
+            let current =
+                view.leader(&self.topic, self.partition).and_then(|node| view.address(node));
+            if let (Ok(current), Some(leader)) = (current, &self.leader)
+                && current != leader.address()
+            {
+                leader.close();
+                return ClientError::Disconnected { address: leader.address().to_owned() };
             }
         }
     }

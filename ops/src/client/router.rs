@@ -1,14 +1,16 @@
 //! Which broker a request goes to, and over which connection.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use meridian_protocol::messages::{MetadataRequest, MetadataRequestTopic, MetadataResponse};
 use meridian_protocol::{RequestMessage, Str};
+use tokio::task::JoinSet;
 
-use super::clock::Backoff;
-use super::metadata::ClusterView;
+use super::clock::{self, Backoff};
+use super::metadata::{ClusterView, Topic};
 use super::{ClientError, Connection};
 
 /// Time one request may take.
@@ -38,11 +40,22 @@ pub(crate) struct Client {
 struct Shared {
     bootstrap: Vec<String>,
     view: Mutex<Arc<ClusterView>>,
-    connections: Mutex<HashMap<(String, Lane), Arc<Place>>>,
+    connections: Mutex<HashMap<(String, Lane), SharedPlace>>,
+    /// When each topic's leaders were last asked for because one had moved.
+    heard_at: tokio::sync::Mutex<HashMap<String, Instant>>,
+    /// Addresses that failed when they were last tried: asked when no other answers.
+    suspects: Mutex<BTreeSet<String>>,
 }
 
-/// Where the connection to an address is, or is being made by the first who needs it.
-type Place = tokio::sync::Mutex<Option<Arc<Connection>>>;
+type SharedPlace = Arc<tokio::sync::Mutex<Place>>;
+
+/// The connection to an address. Who finds it locked waits for another's attempt.
+#[derive(Debug, Default)]
+struct Place {
+    connection: Option<Arc<Connection>>,
+    /// When the last attempt failed, and how.
+    failed: Option<(Instant, ErrorKind)>,
+}
 
 impl Client {
     /// Connects to the first of `bootstrap` (`host:port`, separated by commas) that answers.
@@ -60,6 +73,8 @@ impl Client {
                 bootstrap: split.collect(),
                 view: Mutex::default(),
                 connections: Mutex::default(),
+                heard_at: tokio::sync::Mutex::default(),
+                suspects: Mutex::default(),
             }),
         }
     }
@@ -94,6 +109,17 @@ impl Client {
         Ok(view)
     }
 
+    /// What is known of a topic; waits a while for one that was just created.
+    pub(crate) async fn topic(&self, topic: &str) -> Result<Topic, ClientError> {
+        let mut backoff = Backoff::until(UNKNOWN_TOPIC_PATIENCE);
+        loop {
+            match self.refresh(Some(&[topic])).await?.topic(topic) {
+                Err(_unknown) if backoff.pause().await => {}
+                known => return known.cloned(),
+            }
+        }
+    }
+
     /// Calls any broker; if it fails to answer, another one. For requests that change nothing.
     pub(crate) async fn query<R: RequestMessage>(
         &self,
@@ -101,12 +127,11 @@ impl Client {
     ) -> Result<R::Response, ClientError> {
         let mut backoff = Backoff::until(PATIENCE);
         loop {
-            let result = match self.any().await {
-                Ok(connection) => connection.call(request, QUERY_TIMEOUT).await,
-                Err(error) => return Err(error),
-            };
-            match result {
-                Err(error) if error.is_retriable() && backoff.pause().await => {}
+            let connection = self.any().await?;
+            match connection.call(request, QUERY_TIMEOUT).await {
+                Err(error) if error.is_retriable() && backoff.pause().await => {
+                    lock(&self.shared.suspects).insert(connection.address().to_owned());
+                }
                 result => return result,
             }
         }
@@ -148,10 +173,15 @@ impl Client {
         }
     }
 
-    /// Forgets who leads a partition, so that the next to ask hears the news.
+    /// Hears again who leads the partitions of a topic. Those who ask at once ask together.
     pub(crate) async fn leader_moved(&self, topic: &str) {
+        let asked_at = clock::now();
+        let mut heard_at = self.shared.heard_at.lock().await;
+        let heard = heard_at.get(topic).copied();
         // If nobody answers now, whoever needs the leader finds out.
-        let _unreachable = self.refresh(Some(&[topic])).await;
+        if heard.is_none_or(|at| at < asked_at) && self.refresh(Some(&[topic])).await.is_ok() {
+            heard_at.insert(topic.to_owned(), clock::now());
+        }
     }
 
     async fn any(&self) -> Result<Arc<Connection>, ClientError> {
@@ -167,49 +197,96 @@ impl Client {
         }
     }
 
+    /// Tries one address after the other; a silent one only delays the next a little.
     async fn first_that_answers(&self) -> Result<Arc<Connection>, ClientError> {
-        let view = self.view();
-        let known = view.brokers.values().map(|broker| &broker.address);
-        let mut addresses: Vec<&String> = self.shared.bootstrap.iter().chain(known).collect();
-        // Those with an open connection first.
-        addresses.sort_by_key(|address| !self.is_open(address));
+        let mut addresses = VecDeque::from(self.addresses());
+        if let Some(open) = addresses.front().and_then(|first| self.open_connection(first)) {
+            return Ok(open);
+        }
+        let mut attempts = JoinSet::new();
         let mut last = None;
-        for address in addresses {
-            match self.connection(address, Lane::CONTROL).await {
-                Ok(connection) => return Ok(connection),
-                Err(error) => last = Some(error),
+        loop {
+            if let Some(address) = addresses.pop_front() {
+                let client = self.clone();
+                let attempt = async move { client.connection(&address, Lane::CONTROL).await };
+                attempts.spawn(attempt);
+            }
+            tokio::select! {
+                ended = attempts.join_next() => match ended {
+                    Some(Ok(Ok(connection))) => return Ok(connection),
+                    Some(Ok(Err(error))) => last = Some(error),
+                    Some(Err(panic)) => std::panic::resume_unwind(panic.into_panic()),
+                    None => return Err(self.unreachable(last)),
+                },
+                () = clock::sleep(NEXT_ADDRESS_AFTER), if !addresses.is_empty() => {}
             }
         }
+    }
+
+    /// All known addresses: those with an open connection first, those that failed last.
+    fn addresses(&self) -> Vec<String> {
+        let view = self.view();
+        let known = view.brokers.values().map(|broker| &broker.address);
+        let mut addresses: Vec<String> =
+            self.shared.bootstrap.iter().chain(known).cloned().collect();
+        addresses.sort_by_cached_key(|address| {
+            let is_suspect = lock(&self.shared.suspects).contains(address);
+            (is_suspect, self.open_connection(address).is_none())
+        });
+        addresses
+    }
+
+    fn unreachable(&self, last: Option<ClientError>) -> ClientError {
         let addresses = self.shared.bootstrap.join(",");
         let none =
             || ClientError::ConnectTimeout { address: addresses.clone(), after: Duration::ZERO };
         let last = Box::new(last.unwrap_or_else(none));
-        Err(ClientError::Unreachable { addresses, last })
+        ClientError::Unreachable { addresses, last }
     }
 
-    fn is_open(&self, address: &str) -> bool {
-        let place =
-            lock(&self.shared.connections).get(&(address.to_owned(), Lane::CONTROL)).cloned();
-        place.is_some_and(|place| {
-            place.try_lock().is_ok_and(|open| open.as_ref().is_some_and(|open| !open.is_closed()))
-        })
+    fn open_connection(&self, address: &str) -> Option<Arc<Connection>> {
+        let key = (address.to_owned(), Lane::CONTROL);
+        let place = Arc::clone(lock(&self.shared.connections).get(&key)?);
+        let open = place.try_lock().ok()?.connection.clone();
+        open.filter(|connection| !connection.is_closed())
     }
 
     async fn connection(&self, address: &str, lane: Lane) -> Result<Arc<Connection>, ClientError> {
+        let asked_at = clock::now();
         let key = (address.to_owned(), lane);
         let place = Arc::clone(lock(&self.shared.connections).entry(key).or_default());
-        let mut open = place.lock().await;
-        if let Some(connection) = open.as_ref().filter(|connection| !connection.is_closed()) {
+        let mut place = place.lock().await;
+        if let Some(connection) = place.connection.as_ref().filter(|open| !open.is_closed()) {
             return Ok(Arc::clone(connection));
         }
-        let connection = Arc::new(Connection::open(address).await?);
-        *open = Some(Arc::clone(&connection));
-        Ok(connection)
+        if let Some((_, kind)) = place.failed.filter(|(failed_at, _)| *failed_at > asked_at) {
+            // Another's attempt failed while we waited for it: ours would too.
+            return Err(ClientError::Connect { address: address.to_owned(), source: kind.into() });
+        }
+        match Connection::open(address).await {
+            Ok(connection) => {
+                lock(&self.shared.suspects).remove(address);
+                let connection = Arc::new(connection);
+                place.connection = Some(Arc::clone(&connection));
+                Ok(connection)
+            }
+            Err(error) => {
+                lock(&self.shared.suspects).insert(address.to_owned());
+                let kind = match &error {
+                    ClientError::Connect { source, .. } => source.kind(),
+                    _ => ErrorKind::TimedOut,
+                };
+                place.failed = Some((clock::now(), kind));
+                Err(error)
+            }
+        }
     }
 }
 
 /// Time for a request that another broker can answer as well.
-const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a silent address holds up the attempt at the next.
+const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 /// Time for at least one broker to be reachable: a cluster that just started may need it.
 const REACH_PATIENCE: Duration = Duration::from_secs(2);
 

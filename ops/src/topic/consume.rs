@@ -100,8 +100,7 @@ impl Consume {
     }
 
     async fn partitions(&self, client: &Client) -> Result<Vec<i32>, ClientError> {
-        let view = client.refresh(Some(&[&self.name])).await?;
-        let count = view.topic(&self.name)?.partitions.len();
+        let count = client.topic(&self.name).await?.partitions.len();
         let all = (0..).take(count);
         if self.partition.is_empty() {
             return Ok(all.collect());

@@ -148,8 +148,7 @@ impl List {
 
 impl Describe {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<(), Failure> {
-        let view = client.refresh(Some(&[&self.name])).await?;
-        let topic = view.topic(&self.name)?;
+        let topic = &client.topic(&self.name).await?;
         let description = Description {
             summary: Summary::of(&self.name, topic),
             partition: describe_partitions(client, &self.name, topic).await?,
@@ -243,8 +242,7 @@ impl Alter {
 
 impl Delete {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<(), Failure> {
-        let view = client.refresh(Some(&[&self.name])).await?;
-        let topic = view.topic(&self.name)?;
+        let topic = &client.topic(&self.name).await?;
         if !self.yes {
             let partitions = describe_partitions(client, &self.name, topic).await?;
             let records = |p: &PartitionDescription| Some(p.end_offset? - p.start_offset?);
@@ -272,8 +270,7 @@ async fn print_summary(
     format: Format,
     done: &str,
 ) -> Result<(), Failure> {
-    let view = client.refresh(Some(&[name])).await?;
-    let summary = Summary::of(name, view.topic(name)?);
+    let summary = Summary::of(name, &client.topic(name).await?);
     output::print(format, &summary, |topic| {
         format!("{done} {} with {} partitions\n", topic.name, topic.partitions)
     })

@@ -123,7 +123,7 @@ impl From<CompressionArg> for Compression {
 
 impl Produce {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<(), Failure> {
-        let count = client.refresh(Some(&[&self.name])).await?.topic(&self.name)?.partitions.len();
+        let count = client.topic(&self.name).await?.partitions.len();
         if let Some(partition) = self.partition.filter(|&chosen| chosen as usize >= count) {
             let (topic, partition) = (self.name, i32::try_from(partition).unwrap_or(i32::MAX));
             return Err(ClientError::UnknownPartition { topic, partition, count }.into());
