@@ -64,6 +64,13 @@ impl Failure {
     }
 }
 
+/// Prints what the command line asks for that is no command: help, or what is wrong with it.
+pub(crate) fn usage(error: clap::Error) -> ExitCode {
+    // If even that cannot be printed, the exit code must do.
+    let _unprintable = error.print();
+    ExitCode::from(u8::from(error.use_stderr()))
+}
+
 /// Prints why a command failed, and turns its end into the process's exit code.
 pub(crate) fn finish(result: Result<Exit, Failure>) -> ExitCode {
     match result {

@@ -33,14 +33,7 @@ enum Cli {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => {
-            let _unprintable = error.print();
-            return ExitCode::from(u8::from(error.use_stderr()));
-        }
-    };
-    failure::finish(run(cli))
+    Cli::try_parse().map(run).map_or_else(failure::usage, failure::finish)
 }
 
 fn run(cli: Cli) -> Result<Exit, Failure> {
