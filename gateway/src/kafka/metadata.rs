@@ -214,8 +214,10 @@ fn describe_page(metadata: &Metadata, name: &Str, first: usize, count: usize) ->
             leader_epoch: partition.leader_epoch.get(),
             replica_nodes: owners.replicas,
             isr_nodes: owners.in_sync,
+            // Null is legal here, but Java's admin client fails on it.
+            eligible_leader_replicas: Some(Vec::new()),
+            last_known_elr: Some(Vec::new()),
             offline_replicas: owners.offline,
-            ..Default::default()
         }
     });
     DescribedTopic {

@@ -1,10 +1,10 @@
 use meridian_protocol::messages::{
     AlterConfigsRequest, AlterConfigsResource, AlterableConfig, CreatableReplicaAssignment,
     DescribeClusterRequest, DescribeConfigsRequest, DescribeConfigsResource,
-    DescribeTopicPartitionsRequest, DescribedConfig, FindCoordinatorRequest,
-    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResource, IncrementalAlterableConfig,
-    InitProducerIdRequest, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic,
-    MetadataRequest, MetadataRequestTopic,
+    DescribeTopicPartitionsRequest, DescribedConfig, DescribedTopicPartition,
+    FindCoordinatorRequest, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResource,
+    IncrementalAlterableConfig, InitProducerIdRequest, ListOffsetsPartition, ListOffsetsRequest,
+    ListOffsetsTopic, MetadataRequest, MetadataRequestTopic,
 };
 use proptest::prelude::*;
 
@@ -293,6 +293,11 @@ async fn partitions_are_described_page_by_page() {
         for topic in &response.topics {
             let name = topic.name.as_deref().unwrap_or_default();
             seen.extend(topic.partitions.iter().map(|it| format!("{name}-{}", it.partition_index)));
+            // Java's admin client fails on null.
+            let elrs = |it: &DescribedTopicPartition| {
+                (it.eligible_leader_replicas.is_some(), it.last_known_elr.is_some())
+            };
+            assert!(topic.partitions.iter().map(elrs).all(|known| known == (true, true)));
         }
         cursor = response.next_cursor;
         if cursor.is_none() {
