@@ -9,14 +9,17 @@ use std::time::Duration;
 use meridian_base::id::{ClusterId, NodeId};
 use meridian_base::topology::{Datacenter, Geometry, Rack};
 use meridian_consensus::command::{Endpoint, Roles};
+use meridian_consensus::state::limits;
 use serde::Deserialize;
+
+use crate::kafka::{FrontConfig, GroupConfig};
 
 const MIB: u64 = 1 << 20;
 /// A journal file of a small deployment; a server with a disk of its own sets more.
 const FILE_SIZE_BYTES_DEFAULT: u32 = 16 << 20;
 const FILE_SIZE_BYTES_MAX: u32 = 1 << 30;
-/// Kafka's own default for `socket.request.max.bytes`.
-const REQUEST_SIZE_BYTES_MAX_DEFAULT: usize = 100 << 20;
+/// Longer, and consumers would take the cluster for hung.
+const INITIAL_REBALANCE_DELAY_MAX: Duration = Duration::from_secs(300);
 
 /// Why a configuration was refused. Names the key and says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -32,12 +35,17 @@ pub enum ConfigError {
         /// What is wrong and what to write instead.
         problem: String,
     },
-    /// Clients beyond this machine could write without proving who they are.
+    /// Others than this machine could come in without proving who they are.
     #[error(
-        "listen.kafka = \"{0}\" is reachable from other machines, and there is no authentication yet; \
+        "{key} = \"{address}\" is reachable from other machines, and there is no authentication yet; \
          listen on 127.0.0.1, or accept that anybody may read and write with listen.insecure = true"
     )]
-    Exposed(SocketAddr),
+    Exposed {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        address: SocketAddr,
+    },
 }
 
 /// An initial member of the cluster.
@@ -80,14 +88,14 @@ pub struct NodeConfig {
     pub geometry: Geometry,
     /// The initial members, this node among them.
     pub members: Vec<Member>,
-    /// Folder with `ca.pem`, `node.pem` and `node.key`; needed if there are other members.
+    /// Folder with `ca.pem`, `node.pem` and `node-key.pem`; needed if there are other members.
     pub tls: Option<PathBuf>,
     /// Size of a journal file.
     pub file_size_bytes: u32,
     /// Bytes the journal may take; `None` takes nine tenths of what is free at the start.
     pub capacity_bytes: Option<u64>,
-    /// Longest request a client may send.
-    pub request_size_bytes_max: usize,
+    /// Bounds and defaults for Kafka clients.
+    pub front: FrontConfig,
     /// Threads that serve clients and peers; 1 is best where many nodes share few cores.
     pub worker_threads: usize,
     /// One-way delay to other datacenters, to try a far-away cluster on one machine.
@@ -113,7 +121,7 @@ impl NodeConfig {
             tls: None,
             file_size_bytes: FILE_SIZE_BYTES_DEFAULT,
             capacity_bytes: None,
-            request_size_bytes_max: REQUEST_SIZE_BYTES_MAX_DEFAULT,
+            front: FrontConfig::default(),
             worker_threads: default_worker_threads(),
             emulated_one_way_delay: Duration::ZERO,
         }
@@ -123,8 +131,13 @@ impl NodeConfig {
     pub fn from_toml(text: &str, folder: &Path) -> Result<Self, ConfigError> {
         let file: File = toml::from_str(text)?;
         let kafka = address("listen.kafka", &file.listen.kafka)?;
-        if !kafka.ip().is_loopback() && !file.listen.insecure {
-            return Err(ConfigError::Exposed(kafka));
+        let admin = file.listen.admin.map(|text| address("listen.admin", &text)).transpose()?;
+        for (key, address) in [("listen.kafka", Some(kafka)), ("listen.admin", admin)] {
+            if let Some(address) = address.filter(|address| !address.ip().is_loopback())
+                && !file.listen.insecure
+            {
+                return Err(ConfigError::Exposed { key, address });
+            }
         }
         let members = members(&file.cluster.nodes)?;
         let node = NodeId::new(file.node.id);
@@ -141,17 +154,14 @@ impl NodeConfig {
                 .map(|text| endpoint("listen.kafka_advertised", &text))
                 .transpose()?,
             peer: file.listen.peer.map(|text| address("listen.peer", &text)).transpose()?,
-            admin: file.listen.admin.map(|text| address("listen.admin", &text)).transpose()?,
+            admin,
             cluster: Some(ClusterId::from_text(file.cluster.id)),
             geometry: file.cluster.geometry,
             members,
             tls: file.tls.map(|tls| folder.join(tls.folder)),
             file_size_bytes: file.storage.file_size_bytes.unwrap_or(FILE_SIZE_BYTES_DEFAULT),
             capacity_bytes: file.storage.capacity_bytes,
-            request_size_bytes_max: file
-                .limits
-                .request_size_bytes_max
-                .unwrap_or(REQUEST_SIZE_BYTES_MAX_DEFAULT),
+            front: front(&file.kafka, &file.limits),
             worker_threads: file.limits.worker_threads.unwrap_or_else(default_worker_threads),
             emulated_one_way_delay: Duration::from_secs_f64(file.dev.wan_rtt_ms.max(0.0) / 2e3),
         };
@@ -199,6 +209,31 @@ impl NodeConfig {
         if self.worker_threads == 0 {
             return value("limits.worker_threads", "must be at least 1");
         }
+        self.check_front()
+    }
+
+    fn check_front(&self) -> Result<(), ConfigError> {
+        let value = |key, problem: String| Err(ConfigError::Value { key, problem });
+        let front = &self.front;
+        let partition_count_max = limits::PARTITIONS_PER_TOPIC_MAX;
+        if !(1..=partition_count_max).contains(&front.partition_count_default) {
+            let problem = format!("must be from 1 to {partition_count_max}");
+            return value("kafka.partition_count_default", problem);
+        }
+        if front.group.initial_rebalance_delay > INITIAL_REBALANCE_DELAY_MAX {
+            let max = INITIAL_REBALANCE_DELAY_MAX.as_millis();
+            let problem = format!("must be at most {max}");
+            return value("kafka.group_initial_rebalance_delay_ms", problem);
+        }
+        for (key, count) in [
+            ("limits.connection_count_max", front.connection_count_max),
+            ("limits.connection_count_per_ip_max", front.connection_count_per_ip_max),
+            ("limits.request_size_bytes_max", front.request_size_bytes_max),
+        ] {
+            if count == 0 {
+                return value(key, "must be at least 1".to_owned());
+            }
+        }
         Ok(())
     }
 }
@@ -216,6 +251,8 @@ struct File {
     tls: Option<TlsTable>,
     #[serde(default)]
     storage: StorageTable,
+    #[serde(default)]
+    kafka: KafkaTable,
     #[serde(default)]
     limits: LimitsTable,
     #[serde(default)]
@@ -283,7 +320,17 @@ struct StorageTable {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
+struct KafkaTable {
+    auto_create_topics: Option<bool>,
+    partition_count_default: Option<u32>,
+    group_initial_rebalance_delay_ms: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct LimitsTable {
+    connection_count_max: Option<usize>,
+    connection_count_per_ip_max: Option<usize>,
     request_size_bytes_max: Option<usize>,
     worker_threads: Option<usize>,
 }
@@ -293,6 +340,28 @@ struct LimitsTable {
 struct DevTable {
     #[serde(default)]
     wan_rtt_ms: f64,
+}
+
+fn front(kafka: &KafkaTable, limits: &LimitsTable) -> FrontConfig {
+    let defaults = FrontConfig::default();
+    let initial_rebalance_delay = kafka
+        .group_initial_rebalance_delay_ms
+        .map_or(defaults.group.initial_rebalance_delay, Duration::from_millis);
+    let or = |value: Option<usize>, default| value.unwrap_or(default);
+    FrontConfig {
+        auto_create_topics: kafka.auto_create_topics.unwrap_or(defaults.auto_create_topics),
+        partition_count_default: kafka
+            .partition_count_default
+            .unwrap_or(defaults.partition_count_default),
+        connection_count_max: or(limits.connection_count_max, defaults.connection_count_max),
+        connection_count_per_ip_max: or(
+            limits.connection_count_per_ip_max,
+            defaults.connection_count_per_ip_max,
+        ),
+        request_size_bytes_max: or(limits.request_size_bytes_max, defaults.request_size_bytes_max),
+        group: GroupConfig { initial_rebalance_delay, ..defaults.group.clone() },
+        ..defaults
+    }
 }
 
 fn roles(names: &[String]) -> Result<Roles, ConfigError> {
@@ -398,9 +467,39 @@ mod tests {
     }
 
     #[test]
+    fn what_clients_get_can_be_set() -> Result<(), ConfigError> {
+        let config = parse(&format!(
+            "{FILE}\n[kafka]\nauto_create_topics = false\npartition_count_default = 6\n\
+             group_initial_rebalance_delay_ms = 3000\n[limits]\nconnection_count_max = 100\n\
+             connection_count_per_ip_max = 10\nrequest_size_bytes_max = 2000000\n"
+        ))?;
+        let front = config.front;
+        assert!(!front.auto_create_topics);
+        assert_eq!(front.partition_count_default, 6);
+        assert_eq!(front.group.initial_rebalance_delay, Duration::from_secs(3));
+        assert_eq!((front.connection_count_max, front.connection_count_per_ip_max), (100, 10));
+        assert_eq!(front.request_size_bytes_max, 2_000_000);
+        assert_eq!(parse(FILE)?.front, FrontConfig::default());
+        for (line, key) in [
+            ("[kafka]\npartition_count_default = 0", "kafka.partition_count_default"),
+            (
+                "[kafka]\ngroup_initial_rebalance_delay_ms = 300001",
+                "kafka.group_initial_rebalance_delay_ms",
+            ),
+            ("[limits]\nconnection_count_max = 0", "limits.connection_count_max"),
+        ] {
+            assert!(message(&format!("{FILE}\n{line}")).contains(key), "{key}");
+        }
+        Ok(())
+    }
+
+    #[test]
     fn mistakes_name_their_key() {
         let exposed = FILE.replace("kafka = \"127.0.0.1", "kafka = \"0.0.0.0");
         assert!(message(&exposed).contains("listen.insecure = true"));
+        let exposed = FILE.replace("[listen]", "[listen]\nadmin = \"0.0.0.0:9644\"");
+        assert!(message(&exposed).starts_with("listen.admin = \"0.0.0.0:9644\""));
+        assert!(parse(&exposed.replace("[listen]", "[listen]\ninsecure = true")).is_ok());
         assert!(message(&FILE.replace("rack = ", "rak = ")).contains("rak"));
         assert!(
             message(&FILE.replace(

@@ -2,8 +2,9 @@
 //!
 //! Owns: the one server process. `runtime` holds the only real effects (clock, disk, QUIC);
 //! `partition`, `producer` and `group` decide without I/O; `log` and `meta` carry their decisions
-//! out; `kafka` speaks to clients; `node` wires them.
+//! out; `kafka` speaks to clients, `admin` to operators; `node` wires them.
 
+mod admin;
 pub mod broker;
 pub mod config;
 pub mod group;
@@ -15,4 +16,5 @@ pub mod partition;
 pub mod producer;
 pub mod runtime;
 
+pub use admin::AdminBindError;
 pub use node::{RunningNode, StartError, start};

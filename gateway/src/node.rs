@@ -23,10 +23,12 @@ use meridian_storage::config::StoreConfig;
 use meridian_storage::mutation::Mutations;
 use tokio::sync::{mpsc, watch};
 
+pub(crate) use self::status::TOLERATED;
 use self::switch::Switch;
+use crate::admin::{Admin, AdminBindError, AdminServer};
 use crate::broker::{BoxFuture, Broker, ProposeError};
 use crate::config::NodeConfig;
-use crate::kafka::{Front, FrontConfig, Server, ServerError};
+use crate::kafka::{Front, Server, ServerError};
 use crate::log::{
     FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreHandle, StoreListener,
     StoreSettings, Wire,
@@ -65,6 +67,9 @@ pub enum StartError {
     /// The Kafka listener did not start.
     #[error(transparent)]
     Server(#[from] ServerError),
+    /// The operators' listener did not start.
+    #[error(transparent)]
+    Admin(#[from] AdminBindError),
     /// The cluster refused the node.
     #[error("the cluster did not take the node in: {0}")]
     Join(#[from] ProposeError),
@@ -89,8 +94,9 @@ pub(crate) struct Node {
 
 /// A node that serves.
 pub struct RunningNode {
-    node: Arc<Node>,
+    pub(crate) node: Arc<Node>,
     kafka: SocketAddr,
+    admin: Option<SocketAddr>,
     shutdown: watch::Sender<bool>,
     server: tokio::task::JoinHandle<()>,
 }
@@ -99,6 +105,11 @@ impl RunningNode {
     /// Where Kafka clients reach it.
     pub fn kafka_address(&self) -> SocketAddr {
         self.kafka
+    }
+
+    /// Where operators reach it, if anywhere.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin
     }
 
     /// Waits until the node must stop by itself; returns why.
@@ -156,21 +167,33 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
         store.listen(Arc::clone(&node) as Arc<dyn StoreListener>);
     }
     tokio::spawn(chores::run_events(Arc::clone(&node), received));
-    let front_config = FrontConfig {
-        request_size_bytes_max: node.config.request_size_bytes_max,
-        ..FrontConfig::default()
-    };
     let admin = Arc::clone(&node) as Arc<dyn crate::kafka::AdminHandler>;
     let broker = Arc::clone(&node) as Arc<dyn Broker>;
     let front_rng = Box::new(SplitMix::new(rng.next_u64()));
-    let front = Front::new(broker, front_config, front_rng, Some(admin));
-    let server = Server::bind(front, node.config.kafka).await?;
+    let front = Front::new(broker, node.config.front.clone(), front_rng, Some(admin));
+    let server = Server::bind(Arc::clone(&front), node.config.kafka).await?;
     let kafka = server.local_address();
-    node.join(cluster, registration, kafka).await?;
-    tokio::spawn(chores::run_retention(Arc::clone(&node)));
     let (shutdown, stop) = watch::channel(false);
+    let shown = Admin::new(Arc::clone(&node), front);
+    let admin = serve_operators(&shown, node.config.admin, stop.clone()).await?;
+    node.join(cluster, registration, kafka, admin).await?;
+    shown.on_joined();
+    tokio::spawn(chores::run_retention(Arc::clone(&node)));
     let server = tokio::spawn(server.run(stop));
-    Ok(RunningNode { node, kafka, shutdown, server })
+    Ok(RunningNode { node, kafka, admin, shutdown, server })
+}
+
+/// Listens for operators, if `address` says where; they see the node join.
+async fn serve_operators(
+    admin: &Arc<Admin>,
+    address: Option<SocketAddr>,
+    stop: watch::Receiver<bool>,
+) -> Result<Option<SocketAddr>, StartError> {
+    let Some(address) = address else { return Ok(None) };
+    let server = AdminServer::bind(Arc::clone(admin), address).await?;
+    let address = server.local_address();
+    tokio::spawn(server.run(stop));
+    Ok(Some(address))
 }
 
 /// 64 bits from the operating system.
@@ -268,6 +291,7 @@ impl Node {
         cluster_id: ClusterId,
         registration: meridian_consensus::command::RequestId,
         kafka: SocketAddr,
+        admin: Option<SocketAddr>,
     ) -> Result<(), StartError> {
         let config = &self.config;
         let bootstrap = Command::Bootstrap { cluster_id, geometry: config.geometry };
@@ -286,7 +310,7 @@ impl Node {
             roles: config.roles,
             kafka: config.advertised(kafka),
             peer: endpoint(config.peer),
-            admin: endpoint(config.admin),
+            admin: endpoint(admin),
             binary_version: env!("CARGO_PKG_VERSION").to_owned(),
             feature_level_min: FeatureLevel::FIRST,
             feature_level_max: FeatureLevel::FIRST,
@@ -316,6 +340,11 @@ impl Node {
             store.confirm_mount(incarnation);
         }
         Ok(())
+    }
+
+    /// Why the node must stop, if it must.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.fatal.borrow().clone()
     }
 
     pub(crate) fn fail(&self, reason: String) {

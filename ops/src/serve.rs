@@ -76,7 +76,7 @@ fn configuration(serve: &Serve) -> Result<NodeConfig, Failure> {
     let text = std::fs::read_to_string(path).map_err(Failure::file(path))?;
     let folder = path.parent().unwrap_or(Path::new("."));
     NodeConfig::from_toml(&text, folder).map_err(|error| match error {
-        ConfigError::Exposed(_) => Failure::Refused(error.to_string()),
+        ConfigError::Exposed { .. } => Failure::Refused(error.to_string()),
         error => Failure::Invalid(format!("{}: {error}", path.display())),
     })
 }

@@ -9,6 +9,7 @@ use meridian_protocol::{ErrorCode, Str};
 
 use super::dispatch::Call;
 use super::{lookup, metadata};
+use crate::log::PartitionLog;
 
 /// `endpoint_type` of those who serve clients.
 const ENDPOINT_BROKERS: i8 = 1;
@@ -56,8 +57,8 @@ pub(super) async fn describe(
     }
 }
 
-/// Lists the partitions this node leads. All partitions of a disk share one journal, so sizes are
-/// of the disk, not of partitions: -1 here.
+/// Lists the partitions this node leads, with the bytes of their records. Copies that it keeps for
+/// leaders elsewhere are not listed: any of them may lie on any rack.
 pub(super) async fn log_dirs(
     call: Call,
     request: DescribeLogDirsRequest,
@@ -74,11 +75,11 @@ pub(super) async fn log_dirs(
         let partitions: Vec<DescribedLogDirPartition> = topic
             .partitions
             .iter()
-            .filter_map(|id| metadata.partition(*id))
-            .filter(|p| p.leader == node && wanted(&topic.name, p.index.cast_signed()))
-            .map(|partition| DescribedLogDirPartition {
+            .filter_map(|id| Some((*id, metadata.partition(*id)?)))
+            .filter(|(_, p)| p.leader == node && wanted(&topic.name, p.index.cast_signed()))
+            .map(|(id, partition)| DescribedLogDirPartition {
                 partition_index: partition.index.cast_signed(),
-                partition_size: -1,
+                partition_size: size_bytes(call.front.broker.led(id).as_deref()),
                 ..Default::default()
             })
             .collect();
@@ -88,4 +89,9 @@ pub(super) async fn log_dirs(
     let dir =
         DescribedLogDir { log_dir: LOG_DIR.into(), topics: topics.collect(), ..Default::default() };
     DescribeLogDirsResponse { results: vec![dir], ..Default::default() }
+}
+
+/// -1, Kafka's "not known", while the partition is still being taken over.
+fn size_bytes(led: Option<&PartitionLog>) -> i64 {
+    led.map_or(-1, |log| i64::try_from(log.size_bytes()).unwrap_or(i64::MAX))
 }

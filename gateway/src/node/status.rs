@@ -12,14 +12,14 @@ use crate::kafka::{AdminError, AdminHandler};
 
 /// Answer of `cluster.status`.
 #[derive(Debug, Serialize)]
-struct ClusterStatus {
+pub(crate) struct ClusterStatus {
     cluster_id: String,
     geometry: Geometry,
     /// What can be lost right now without losing records or service.
-    tolerates: &'static str,
+    pub(crate) tolerates: &'static str,
     nodes: Vec<NodeStatus>,
     raft: RaftStatus,
-    partitions: PartitionStatus,
+    pub(crate) partitions: PartitionStatus,
 }
 
 #[derive(Debug, Serialize)]
@@ -42,9 +42,9 @@ struct RaftStatus {
 }
 
 #[derive(Debug, Serialize)]
-struct PartitionStatus {
-    total: usize,
-    leaderless: usize,
+pub(crate) struct PartitionStatus {
+    pub(crate) total: usize,
+    pub(crate) leaderless: usize,
 }
 
 /// Answer of `node.status`: what this one node knows of itself.
@@ -76,6 +76,9 @@ struct PeerStatus {
     received_bytes: u64,
     lost_packets: u64,
 }
+
+/// What [`ClusterStatus::tolerates`] may say, from best to worst.
+pub(crate) const TOLERATED: [&str; 5] = ["DC + rack", "DC", "rack", "nothing", "not serving"];
 
 /// The largest failure that leaves both quorums, given the slots that are well.
 fn tolerates(geometry: Geometry, well: SlotSet) -> &'static str {
@@ -109,7 +112,7 @@ fn well_slots(metadata: &Metadata, group: &GroupConfig) -> SlotSet {
 }
 
 impl Node {
-    fn cluster_status(&self) -> Result<ClusterStatus, AdminError> {
+    pub(crate) fn cluster_status(&self) -> Result<ClusterStatus, AdminError> {
         let leadership = self.meta.leadership();
         let metadata = self.meta.metadata();
         let unformed = || AdminError::Unavailable("the cluster has not formed yet".to_owned());
@@ -177,16 +180,20 @@ impl Node {
             peers: peers.collect(),
         }
     }
+
+    /// Answers a method of the admin API.
+    pub(crate) fn answer(&self, method: &str) -> Result<Bytes, AdminError> {
+        match method {
+            "cluster.status" => self.cluster_status().and_then(|status| json(&status)),
+            "node.status" => json(&self.own_status()),
+            _ => Err(AdminError::UnknownMethod(method.to_owned())),
+        }
+    }
 }
 
 impl AdminHandler for Node {
     fn call(&self, method: String, _body: Bytes) -> BoxFuture<'_, Result<Bytes, AdminError>> {
-        let answer = match method.as_str() {
-            "cluster.status" => self.cluster_status().and_then(|status| json(&status)),
-            "node.status" => json(&self.own_status()),
-            _ => Err(AdminError::UnknownMethod(method)),
-        };
-        Box::pin(std::future::ready(answer))
+        Box::pin(std::future::ready(self.answer(&method)))
     }
 }
 

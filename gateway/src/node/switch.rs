@@ -47,7 +47,7 @@ impl Switch {
     }
 
     /// The transport's counters.
-    pub(super) fn stats(&self) -> Option<TransportStats> {
+    pub(crate) fn stats(&self) -> Option<TransportStats> {
         self.transport.get().map(Transport::stats)
     }
 }

@@ -1,0 +1,244 @@
+//! What operators and their tools read over HTTP, at `listen.admin`: `/metrics`, `/health`,
+//! `/status` and `/node`. Read-only, and up before the node has joined its cluster.
+
+mod http;
+mod metrics;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use meridian_consensus::command::Liveness;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+
+use self::http::{Page, Status};
+use self::metrics::Snapshot;
+use crate::kafka::{AdminError, Front};
+use crate::node::Node;
+
+/// Connections served at once; a scraper and a few operators need no more.
+const CONNECTION_COUNT_MAX: usize = 32;
+/// Pause after the system refused a connection for lack of file descriptors or memory.
+const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(100);
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+const INDEX: &str = "/metrics  Prometheus metrics\n\
+                     /health   200 if this node can serve, 503 and the reason if not\n\
+                     /status   the cluster, as this node knows it\n\
+                     /node     this node\n";
+
+/// Why operators cannot be listened for.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen for operators on {address}: {source}; choose another listen.admin")]
+pub struct AdminBindError {
+    /// The address.
+    pub address: SocketAddr,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+/// What is shown of a node.
+pub(crate) struct Admin {
+    node: Arc<Node>,
+    front: Arc<Front>,
+    is_joined: AtomicBool,
+}
+
+/// The listener for operators.
+pub(crate) struct AdminServer {
+    admin: Arc<Admin>,
+    listener: TcpListener,
+    local_address: SocketAddr,
+}
+
+impl Admin {
+    pub(crate) fn new(node: Arc<Node>, front: Arc<Front>) -> Arc<Self> {
+        Arc::new(Self { node, front, is_joined: AtomicBool::new(false) })
+    }
+
+    /// The cluster has taken the node in.
+    pub(crate) fn on_joined(&self) {
+        self.is_joined.store(true, Ordering::Relaxed);
+    }
+
+    fn page(&self, path: &str) -> Page {
+        match path {
+            "/" => Page::ok(TEXT, INDEX.into()),
+            "/metrics" => {
+                Page::ok(PROMETHEUS, metrics::render(&Snapshot::take(&self.node, &self.front)))
+            }
+            "/health" => match self.ill() {
+                None => Page::ok(TEXT, "ok\n".into()),
+                Some(reason) => Page::new(Status::Unavailable, TEXT, format!("{reason}\n").into()),
+            },
+            "/status" => json(self.node.answer("cluster.status")),
+            "/node" => json(self.node.answer("node.status")),
+            _ => Page::new(Status::NotFound, TEXT, INDEX.into()),
+        }
+    }
+
+    /// Why clients should turn to another node.
+    fn ill(&self) -> Option<String> {
+        if let Some(reason) = self.node.failure() {
+            return Some(format!("stopping: {reason}"));
+        }
+        if !self.is_joined.load(Ordering::Relaxed) {
+            return Some("joining: the cluster has not taken the node in yet".to_owned());
+        }
+        if self.node.meta.leadership().and_then(|known| known.leader).is_none() {
+            return Some("alone: no leader of the metadata log is known".to_owned());
+        }
+        let liveness = {
+            let metadata = self.node.meta.metadata();
+            metadata.node(self.node.config.node).map(|node| node.liveness)
+        };
+        match liveness {
+            Some(Liveness::Dead) => Some("fenced: the cluster takes the node for dead".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+fn json(answer: Result<Bytes, AdminError>) -> Page {
+    match answer {
+        Ok(body) => Page::ok(JSON, body),
+        Err(error) => Page::new(Status::Unavailable, TEXT, format!("{error}\n").into()),
+    }
+}
+
+impl AdminServer {
+    /// Listens on `address`; port 0 takes any free port.
+    pub(crate) async fn bind(
+        admin: Arc<Admin>,
+        address: SocketAddr,
+    ) -> Result<Self, AdminBindError> {
+        let failed = |source| AdminBindError { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let local_address = listener.local_addr().map_err(failed)?;
+        Ok(Self { admin, listener, local_address })
+    }
+
+    /// Where operators reach it.
+    pub(crate) fn local_address(&self) -> SocketAddr {
+        self.local_address
+    }
+
+    /// Answers until `shutdown` holds true or its sender is gone.
+    pub(crate) async fn run(self, mut shutdown: watch::Receiver<bool>) {
+        let room = Arc::new(Semaphore::new(CONNECTION_COUNT_MAX));
+        loop {
+            let accepted = tokio::select! {
+                _ = shutdown.wait_for(|stop| *stop) => return,
+                accepted = self.listener.accept() => accepted,
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "an operator's connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_RETRY_AFTER).await;
+                    continue;
+                }
+            };
+            let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
+                tracing::debug!(%peer, "an operator's connection was closed: too many are open");
+                continue;
+            };
+            let admin = Arc::clone(&self.admin);
+            tokio::spawn(async move {
+                if let Err(error) = http::serve(stream, |path| admin.page(path)).await {
+                    tracing::debug!(%peer, %error, "an operator's connection broke");
+                }
+                drop(place);
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_base::env::SplitMix;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::broker::Broker;
+    use crate::config::NodeConfig;
+    use crate::kafka::FrontConfig;
+
+    /// ApiVersions, version 0.
+    const ASK: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 0xff, 0xff];
+
+    async fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    fn config(name: &str) -> NodeConfig {
+        let name = format!("meridian-admin-{name}-{}", std::process::id());
+        let data = std::env::temp_dir().join(name);
+        let free_port = SocketAddr::from(([127, 0, 0, 1], 0));
+        NodeConfig {
+            admin: Some(free_port),
+            capacity_bytes: Some(512 << 20),
+            ..NodeConfig::single(data, free_port)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_shows_what_it_does() {
+        let config = config("shows");
+        let data = config.data.clone();
+        let running = crate::start(config.clone()).await.unwrap();
+        let mut client = TcpStream::connect(running.kafka_address()).await.unwrap();
+        client.write_all(&ASK).await.unwrap();
+        client.read_i32().await.unwrap();
+
+        let admin = running.admin_address().unwrap();
+        let metrics = get(admin, "/metrics").await;
+        for line in [
+            "meridian_kafka_requests_total{api=\"ApiVersions\"} 1",
+            "meridian_raft_is_leader 1",
+            "meridian_disk_standing{standing=\"good\"} 1",
+            "meridian_tolerates{failure=\"nothing\"} 1",
+            "meridian_nodes_count{liveness=\"alive\"} 1",
+        ] {
+            assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
+        }
+        assert!(get(admin, "/health").await.ends_with("\r\n\r\nok\n"));
+        assert!(get(admin, "/status").await.contains("\"tolerates\":\"nothing\""));
+        assert!(get(admin, "/node").await.contains("\"standing\":\"Good\""));
+        assert!(get(admin, "/other").await.starts_with("HTTP/1.1 404 "));
+
+        let taken = NodeConfig { admin: Some(admin), data: data.join("second"), ..config };
+        let error = crate::start(taken).await.err().map(|error| error.to_string());
+        assert!(error.is_some_and(|text| text.contains(&admin.to_string())));
+        running.shutdown().await;
+        std::fs::remove_dir_all(data).unwrap();
+    }
+
+    #[tokio::test]
+    async fn health_says_what_is_wrong() {
+        let config = config("health");
+        let data = config.data.clone();
+        let running = crate::start(config).await.unwrap();
+        let broker = Arc::clone(&running.node) as Arc<dyn Broker>;
+        let front = Front::new(broker, FrontConfig::default(), Box::new(SplitMix::new(1)), None);
+        let admin = Admin::new(Arc::clone(&running.node), front);
+        assert!(admin.ill().is_some_and(|reason| reason.starts_with("joining: ")));
+        admin.on_joined();
+        assert_eq!(admin.ill(), None);
+        running.node.fail("the disk is broken".to_owned());
+        assert_eq!(admin.ill().as_deref(), Some("stopping: the disk is broken"));
+        running.shutdown().await;
+        std::fs::remove_dir_all(data).unwrap();
+    }
+}

@@ -1,0 +1,483 @@
+//! Everything a node measures, as Prometheus text: one list, [`FAMILIES`].
+//!
+//! Labels are bounded: nodes of the cluster and names from this program, never what a client chose.
+
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use meridian_consensus::command::Liveness;
+use meridian_consensus::node::Leadership;
+use meridian_storage::store::{Counters, DiskUsage, Standing};
+
+use crate::kafka;
+use crate::node::{Node, TOLERATED};
+use crate::runtime::quic::{PeerState, PeerStats, TransportStats};
+
+/// Kernel ticks in a second, as Linux reports them to programs on every machine of today.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Counter,
+    Gauge,
+}
+
+/// One value of a family.
+#[derive(Clone, Debug, PartialEq)]
+struct Sample {
+    labels: Vec<(&'static str, String)>,
+    value: f64,
+}
+
+/// All values of one name.
+struct Family {
+    name: &'static str,
+    kind: Kind,
+    help: &'static str,
+    source: Source,
+}
+
+enum Source {
+    /// Counted by the Kafka front under the same name.
+    Kafka,
+    Of(fn(&Snapshot) -> Vec<Sample>),
+}
+
+const fn gauge(name: &'static str, help: &'static str, of: fn(&Snapshot) -> Vec<Sample>) -> Family {
+    Family { name, kind: Kind::Gauge, help, source: Source::Of(of) }
+}
+
+const fn total(name: &'static str, help: &'static str, of: fn(&Snapshot) -> Vec<Sample>) -> Family {
+    Family { name, kind: Kind::Counter, help, source: Source::Of(of) }
+}
+
+const fn kafka(name: &'static str, kind: Kind, help: &'static str) -> Family {
+    Family { name, kind, help, source: Source::Kafka }
+}
+
+/// All metrics of a node.
+const FAMILIES: &[Family] = &[
+    // The cluster, as this node knows it.
+    gauge(
+        "meridian_tolerates",
+        "1 for what can be lost right now without losing records or service, 0 for the others.",
+        |s| states("failure", &TOLERATED, s.tolerates),
+    ),
+    gauge("meridian_nodes_count", "Nodes of the cluster by liveness.", |s| {
+        let [alive, draining, dead] = s.nodes_by_liveness;
+        [("alive", alive), ("draining", draining), ("dead", dead)]
+            .map(|(liveness, count)| labelled("liveness", liveness, count as f64))
+            .into()
+    }),
+    gauge("meridian_partitions_count", "Partitions of the cluster.", |s| one(s.partitions)),
+    gauge(
+        "meridian_partitions_leaderless_count",
+        "Partitions of the cluster whose leader is dead or gone.",
+        |s| one(s.leaderless),
+    ),
+    gauge("meridian_raft_leader_known", "1 if a leader of the metadata log is known.", |s| {
+        one(usize::from(s.raft.is_some_and(|raft| raft.leader.is_some())))
+    }),
+    gauge("meridian_raft_is_leader", "1 if this node leads the metadata log.", |s| {
+        one(usize::from(s.raft.is_some_and(|raft| raft.is_self)))
+    }),
+    gauge("meridian_raft_term", "Term of the metadata log.", |s| {
+        one_u64(s.raft.map_or(0, |raft| raft.term))
+    }),
+    // This node.
+    gauge("meridian_node_info", "1, with what this node is.", |s| {
+        vec![Sample { labels: s.identity.to_vec(), value: 1.0 }]
+    }),
+    gauge(
+        "meridian_partitions_led_count",
+        "Partitions this node leads and serves.",
+        |s| one(s.led),
+    ),
+    gauge(
+        "meridian_partitions_taking_over_count",
+        "Partitions this node is taking over and does not serve yet.",
+        |s| one(s.taking_over),
+    ),
+    gauge("process_resident_memory_bytes", "Resident memory.", |s| {
+        s.process.resident_bytes.map(one_u64).unwrap_or_default()
+    }),
+    total("process_cpu_seconds_total", "User and system processor time.", |s| {
+        let seconds = s.process.cpu_seconds;
+        seconds.map(|value| Sample { labels: Vec::new(), value }).into_iter().collect()
+    }),
+    // Its disk.
+    gauge("meridian_disk_standing", "1 for what this node's disk is in its group.", |s| {
+        let standing = |disk: &Disk| standing_name(disk.standing);
+        s.disk
+            .as_ref()
+            .map(|disk| states("standing", &STANDINGS, standing(disk)))
+            .unwrap_or_default()
+    }),
+    gauge("meridian_disk_used_bytes", "Bytes of all batches in the journal.", |s| {
+        usage(s, |usage| usage.used_bytes)
+    }),
+    gauge("meridian_disk_live_bytes", "Bytes of blobs that can still be read.", |s| {
+        usage(s, |usage| usage.live_bytes)
+    }),
+    gauge(
+        "meridian_disk_free_bytes",
+        "Bytes that can still be written, the reserve included.",
+        |s| usage(s, |usage| usage.free_bytes),
+    ),
+    total("meridian_disk_puts_total", "Blobs made durable.", |s| counter(s, |c| c.puts)),
+    total("meridian_disk_put_bytes_total", "Payload bytes of these blobs.", |s| {
+        counter(s, |c| c.put_bytes)
+    }),
+    total("meridian_disk_duplicate_puts_total", "Puts of a blob that was there already.", |s| {
+        counter(s, |c| c.duplicates)
+    }),
+    total("meridian_disk_syncs_total", "Batches written, each with one fdatasync.", |s| {
+        counter(s, |c| c.batches)
+    }),
+    total("meridian_disk_sync_records_total", "Journal records in these batches.", |s| {
+        counter(s, |c| c.batch_records)
+    }),
+    total("meridian_disk_fences_total", "Fences raised by new leaders.", |s| {
+        counter(s, |c| c.fences)
+    }),
+    total("meridian_disk_refusals_total", "Puts and fences refused, by reason.", |s| {
+        let of = |disk: &Disk| {
+            let c = &disk.counters;
+            [
+                ("busy", c.refused_busy),
+                ("fenced", c.fenced),
+                ("full", c.refused_full),
+                ("not_mine", c.refused_not_mine),
+                ("stale", c.stale),
+                ("syncing", c.refused_syncing),
+            ]
+            .map(|(reason, count)| labelled("reason", reason, count as f64))
+            .into()
+        };
+        s.disk.as_ref().map(of).unwrap_or_default()
+    }),
+    total(
+        "meridian_disk_conflicts_total",
+        "Puts of other bytes under a taken key: never, unless two leaders share a generation.",
+        |s| counter(s, |c| c.conflicts),
+    ),
+    total("meridian_disk_corrupt_total", "Checksum failures and failed reads.", |s| {
+        counter(s, |c| c.corrupt)
+    }),
+    total("meridian_disk_reads_total", "Reads answered.", |s| counter(s, |c| c.reads)),
+    total("meridian_disk_read_bytes_total", "Payload bytes read.", |s| {
+        counter(s, |c| c.read_bytes)
+    }),
+    total("meridian_disk_cache_hits_total", "Blobs read from memory.", |s| {
+        counter(s, |c| c.cache_hits)
+    }),
+    total("meridian_disk_relocated_bytes_total", "Bytes moved out of old files.", |s| {
+        counter(s, |c| c.relocated_bytes)
+    }),
+    total("meridian_disk_files_removed_total", "Files emptied and removed.", |s| {
+        counter(s, |c| c.files_removed)
+    }),
+    total("meridian_disk_synced_blobs_total", "Blobs copied from peers by a resync.", |s| {
+        counter(s, |c| c.synced_blobs)
+    }),
+    // Its connections to other nodes.
+    gauge("meridian_peer_up", "1 if the other node is connected.", |s| {
+        peers(s, |peer| f64::from(u8::from(peer.state == PeerState::Up)))
+    }),
+    gauge("meridian_peer_rtt_seconds", "Smoothed round trip; 0 while down.", |s| {
+        peers(s, |peer| peer.rtt.as_secs_f64())
+    }),
+    gauge("meridian_peer_queued_bytes", "Bytes waiting to be sent.", |s| {
+        peers(s, |peer| peer.queued_bytes as f64)
+    }),
+    total("meridian_peer_sent_bytes_total", "Bytes of frames sent.", |s| {
+        peers(s, |peer| peer.sent_bytes as f64)
+    }),
+    total("meridian_peer_received_bytes_total", "Bytes of frames received.", |s| {
+        peers(s, |peer| peer.received_bytes as f64)
+    }),
+    total("meridian_peer_lost_packets_total", "Packets sent and lost on the way.", |s| {
+        peers(s, |peer| peer.lost_packets as f64)
+    }),
+    total("meridian_peer_connects_total", "Times the connection came up.", |s| {
+        peers(s, |peer| peer.connects as f64)
+    }),
+    total("meridian_peer_bad_frames_total", "Connections closed for breaking the format.", |s| {
+        peers(s, |peer| peer.bad_frames as f64)
+    }),
+    total(
+        "meridian_transport_refused_connections_total",
+        "Connections of who did not prove to be a node of this cluster.",
+        |s| s.transport.as_ref().map(|it| one_u64(it.refused_connections)).unwrap_or_default(),
+    ),
+    // Its Kafka clients.
+    kafka("meridian_kafka_connections_count", Kind::Gauge, "Open connections of clients."),
+    kafka(
+        "meridian_kafka_connections_refused_total",
+        Kind::Counter,
+        "Connections closed at once because there were too many.",
+    ),
+    kafka("meridian_kafka_closes_total", Kind::Counter, "Connections closed, by reason."),
+    kafka("meridian_kafka_requests_total", Kind::Counter, "Requests, by API."),
+    kafka("meridian_kafka_errors_total", Kind::Counter, "Errors answered, by code."),
+    kafka("meridian_kafka_received_bytes_total", Kind::Counter, "Bytes of requests."),
+    kafka("meridian_kafka_sent_bytes_total", Kind::Counter, "Bytes of responses."),
+    kafka("meridian_kafka_produced_bytes_total", Kind::Counter, "Record bytes produced."),
+    kafka("meridian_kafka_fetched_bytes_total", Kind::Counter, "Record bytes fetched."),
+];
+
+const STANDINGS: [&str; 5] = ["good", "lost_data", "not_member", "other_life", "unknown"];
+
+fn standing_name(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Good => "good",
+        Standing::LostData => "lost_data",
+        Standing::NotMember => "not_member",
+        Standing::OtherLife => "other_life",
+        Standing::Unknown => "unknown",
+    }
+}
+
+/// Everything that is measured, at one moment.
+pub(super) struct Snapshot {
+    identity: [(&'static str, String); 4],
+    /// One of [`TOLERATED`]; empty before the cluster has formed.
+    tolerates: &'static str,
+    nodes_by_liveness: [usize; 3],
+    partitions: usize,
+    leaderless: usize,
+    raft: Option<Leadership>,
+    led: usize,
+    taking_over: usize,
+    disk: Option<Disk>,
+    transport: Option<TransportStats>,
+    kafka: Vec<kafka::Sample>,
+    process: Process,
+}
+
+struct Disk {
+    standing: Standing,
+    usage: DiskUsage,
+    counters: Counters,
+}
+
+#[derive(Default)]
+struct Process {
+    resident_bytes: Option<u64>,
+    cpu_seconds: Option<f64>,
+}
+
+impl Snapshot {
+    pub(super) fn take(node: &Node, front: &kafka::Front) -> Self {
+        let config = &node.config;
+        let identity = [
+            ("node", config.node.get().to_string()),
+            ("datacenter", config.datacenter.to_string()),
+            ("rack", config.rack.to_string()),
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ];
+        let status = node.cluster_status().ok();
+        let owned = node.logs.owned_logs();
+        let led = owned.iter().filter(|log| log.is_serving()).count();
+        let disk = node.logs.store().map(|store| Disk {
+            standing: store.standing(),
+            usage: store.usage(),
+            counters: store.counters(),
+        });
+        Self {
+            identity,
+            tolerates: status.as_ref().map_or("", |status| status.tolerates),
+            nodes_by_liveness: [Liveness::Alive, Liveness::Draining, Liveness::Dead].map(|state| {
+                let metadata = node.meta.metadata();
+                metadata.nodes().filter(|(_, node)| node.liveness == state).count()
+            }),
+            partitions: status.as_ref().map_or(0, |status| status.partitions.total),
+            leaderless: status.as_ref().map_or(0, |status| status.partitions.leaderless),
+            raft: node.meta.leadership(),
+            led,
+            taking_over: owned.len() - led,
+            disk,
+            transport: node.switch.stats(),
+            kafka: front.metrics().samples(),
+            process: Process::read(),
+        }
+    }
+}
+
+impl Process {
+    /// What the kernel says of this process; nothing where there is no `/proc`.
+    fn read() -> Self {
+        let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+        Self {
+            resident_bytes: resident_bytes(&read("/proc/self/status")),
+            cpu_seconds: cpu_seconds(&read("/proc/self/stat")),
+        }
+    }
+}
+
+fn resident_bytes(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// `utime` and `stime`, the 14th and 15th fields; the 2nd is a name in parentheses.
+fn cpu_seconds(stat: &str) -> Option<f64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut ticks = fields.split_whitespace().skip(11).map(|field| field.parse::<u64>().ok());
+    Some((ticks.next()?? + ticks.next()??) as f64 / TICKS_PER_SECOND)
+}
+
+fn labelled(key: &'static str, label: &str, value: f64) -> Sample {
+    Sample { labels: vec![(key, label.to_owned())], value }
+}
+
+fn one(count: usize) -> Vec<Sample> {
+    one_u64(count as u64)
+}
+
+fn one_u64(count: u64) -> Vec<Sample> {
+    vec![Sample { labels: Vec::new(), value: count as f64 }]
+}
+
+/// 1 for the state that is, 0 for all others.
+fn states(key: &'static str, names: &[&str], current: &str) -> Vec<Sample> {
+    let is = |name: &str| f64::from(u8::from(name == current));
+    names.iter().map(|name| labelled(key, name, is(name))).collect()
+}
+
+fn usage(snapshot: &Snapshot, of: fn(&DiskUsage) -> u64) -> Vec<Sample> {
+    snapshot.disk.as_ref().map(|disk| one_u64(of(&disk.usage))).unwrap_or_default()
+}
+
+fn counter(snapshot: &Snapshot, of: fn(&Counters) -> u64) -> Vec<Sample> {
+    snapshot.disk.as_ref().map(|disk| one_u64(of(&disk.counters))).unwrap_or_default()
+}
+
+fn peers(snapshot: &Snapshot, of: fn(&PeerStats) -> f64) -> Vec<Sample> {
+    let peers = snapshot.transport.iter().flat_map(|transport| &transport.peers);
+    peers.map(|(id, stats)| labelled("peer", &id.get().to_string(), of(stats))).collect()
+}
+
+fn counted_by_front(snapshot: &Snapshot, name: &str) -> Vec<Sample> {
+    let samples = snapshot.kafka.iter().filter(|sample| sample.name == name);
+    let labels = |sample: &kafka::Sample| {
+        sample.label.iter().map(|(key, value)| (*key, (*value).to_owned())).collect()
+    };
+    samples.map(|sample| Sample { labels: labels(sample), value: sample.value as f64 }).collect()
+}
+
+/// The text that Prometheus reads.
+pub(super) fn render(snapshot: &Snapshot) -> Bytes {
+    let mut text = String::with_capacity(16 << 10);
+    for family in FAMILIES {
+        let Family { name, help, .. } = family;
+        let kind = match family.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        let samples = match family.source {
+            Source::Kafka => counted_by_front(snapshot, name),
+            Source::Of(of) => of(snapshot),
+        };
+        let _infallible = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for sample in samples {
+            text.push_str(name);
+            for (index, (key, value)) in sample.labels.iter().enumerate() {
+                let open = if index == 0 { '{' } else { ',' };
+                let _infallible = write!(text, "{open}{key}=\"{}\"", escaped(value));
+            }
+            let close = if sample.labels.is_empty() { "" } else { "}" };
+            let _infallible = writeln!(text, "{close} {}", sample.value);
+        }
+    }
+    text.into()
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot() -> Snapshot {
+        Snapshot {
+            identity: [
+                ("node", "1".to_owned()),
+                ("datacenter", "a \"b\" \\c".to_owned()),
+                ("rack", "r".to_owned()),
+                ("version", "0".to_owned()),
+            ],
+            tolerates: "DC",
+            nodes_by_liveness: [2, 0, 1],
+            partitions: 7,
+            leaderless: 0,
+            raft: Some(Leadership { term: 3, leader: None, is_self: false }),
+            led: 4,
+            taking_over: 1,
+            disk: Some(Disk {
+                standing: Standing::Good,
+                usage: DiskUsage { used_bytes: 1 << 40, ..DiskUsage::default() },
+                counters: Counters { refused_full: 5, ..Counters::default() },
+            }),
+            transport: None,
+            kafka: kafka::Metrics::default().samples(),
+            process: Process { resident_bytes: Some(4096), cpu_seconds: Some(1.25) },
+        }
+    }
+
+    fn text() -> String {
+        String::from_utf8(render(&snapshot()).to_vec()).unwrap()
+    }
+
+    #[test]
+    fn values_are_under_their_names() {
+        let text = text();
+        for line in [
+            "# TYPE meridian_tolerates gauge",
+            "meridian_tolerates{failure=\"DC\"} 1",
+            "meridian_tolerates{failure=\"DC + rack\"} 0",
+            "meridian_nodes_count{liveness=\"dead\"} 1",
+            "meridian_raft_is_leader 0",
+            "meridian_disk_used_bytes 1099511627776",
+            "meridian_disk_refusals_total{reason=\"full\"} 5",
+            "meridian_disk_standing{standing=\"good\"} 1",
+            "meridian_kafka_connections_count 0",
+            "process_cpu_seconds_total 1.25",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        assert!(text.contains(r#"datacenter="a \"b\" \\c""#));
+    }
+
+    #[test]
+    fn names_are_unique_and_end_in_their_unit() {
+        let mut names: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), FAMILIES.len());
+        for family in FAMILIES {
+            assert_eq!(family.name.ends_with("_total"), family.kind == Kind::Counter);
+            assert!(family.help.ends_with('.'), "{}", family.name);
+        }
+    }
+
+    #[test]
+    fn all_that_the_front_counts_is_listed() {
+        for sample in snapshot().kafka {
+            assert!(FAMILIES.iter().any(|family| family.name == sample.name), "{}", sample.name);
+        }
+    }
+
+    #[test]
+    fn the_kernel_is_understood() {
+        let stat = "7 (a) b) S 1 1 1 0 -1 4194560 100 0 0 0 150 50 0 0 20 0 9 0";
+        assert_eq!(cpu_seconds(stat), Some(2.0));
+        assert_eq!(cpu_seconds("7 (a) S 1"), None);
+        assert_eq!(resident_bytes("Name: x\nVmRSS:\t  2048 kB\n"), Some(2 << 20));
+        let own = Process::read();
+        assert!(own.resident_bytes.is_some_and(|bytes| bytes > 0) && own.cpu_seconds.is_some());
+    }
+}
