@@ -1,6 +1,7 @@
 //! The `meridian` binary: server, development cluster and operator commands, one file per noun.
 
 mod bench;
+mod cert;
 mod client;
 mod cluster;
 mod dev;
@@ -29,6 +30,7 @@ enum Cli {
     Topic(topic::Topic),
     Cluster(cluster::Cluster),
     Node(node::Node),
+    Cert(cert::Cert),
     Bench(bench::Bench),
 }
 
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli {
         Cli::Serve(serve) => serve::run(&serve),
+        Cli::Cert(cert) => cert::run(&cert),
         Cli::Dev(dev) => block_on(dev::run(dev)),
         Cli::Cluster(cluster) => block_on(cluster::run(cluster)),
         Cli::Node(node) => block_on(node::run(node)),

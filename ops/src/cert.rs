@@ -1,0 +1,138 @@
+//! `meridian cert`: the cluster's certificate authority, and the nodes' certificates.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use meridian_base::id::{ClusterId, NodeId};
+use meridian_gateway::runtime::tls::{ClusterCa, TlsError, Validity};
+
+use crate::client::clock;
+use crate::failure::{Exit, Failure};
+use crate::{output, sys};
+
+/// Beside the authority: which cluster it is for.
+const CLUSTER_ID_FILE: &str = "cluster-id";
+
+/// Make the certificates by which the nodes of a cluster know each other
+#[derive(Debug, Args)]
+pub(crate) struct Cert {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a cluster's certificate authority, and its id: write that into every node's cluster.id
+    ///
+    /// Whoever has ca-key.pem can add nodes to the cluster. Nodes do not need it: keep it offline.
+    ///
+    /// Example: meridian cert ca --out ca
+    Ca {
+        /// Folder to make: ca.pem, ca-key.pem and cluster-id
+        #[arg(long)]
+        out: PathBuf,
+        /// The id of a cluster that has one; a new one is drawn otherwise
+        #[arg(long)]
+        cluster_id: Option<String>,
+        /// How long it is valid
+        #[arg(long, default_value_t = 3650)]
+        days: u32,
+    },
+    /// Make a node's certificate and key: copy the folder to the node, for its tls.folder
+    ///
+    /// Example: meridian cert node 4 --ca ca --out node-4/tls
+    Node {
+        /// Its id
+        id: u32,
+        /// Folder of the authority
+        #[arg(long)]
+        ca: PathBuf,
+        /// Folder to write ca.pem, node.pem and node-key.pem into
+        #[arg(long)]
+        out: PathBuf,
+        /// How long it is valid
+        #[arg(long, default_value_t = 825)]
+        days: u32,
+    },
+}
+
+/// Runs the command.
+pub(crate) fn run(cert: &Cert) -> Result<Exit, Failure> {
+    match &cert.command {
+        Command::Ca { out, cluster_id, days } => {
+            let cluster = make_authority(out, cluster_id.as_deref(), *days)?;
+            output::text(&format!("{cluster}\n"))?;
+        }
+        Command::Node { id, ca, out, days } => {
+            make_node(NodeId::new(*id), ca, out, *days)?;
+            output::text(&format!("{}\n", out.display()))?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn make_authority(out: &Path, cluster_id: Option<&str>, days: u32) -> Result<ClusterId, Failure> {
+    if out.join("ca.pem").exists() || out.join("ca-key.pem").exists() {
+        return Err(Failure::Refused(format!(
+            "{} has an authority already, and a new one would lock its nodes out; choose another \
+             --out",
+            out.display()
+        )));
+    }
+    let cluster = match cluster_id {
+        Some(text) => ClusterId::from_text(text),
+        None => ClusterId::from_entropy(u128::from_ne_bytes(sys::entropy()?)),
+    };
+    let validity = Validity::days(clock::wall_time(), days);
+    let authority = ClusterCa::create(&cluster, validity).map_err(certificate)?;
+    fs::create_dir_all(out).map_err(Failure::file(out))?;
+    authority.save(out).map_err(certificate)?;
+    let file = out.join(CLUSTER_ID_FILE);
+    fs::write(&file, format!("{cluster}\n")).map_err(Failure::file(&file))?;
+    Ok(cluster)
+}
+
+/// A certificate that is there is replaced: nodes get new ones before the old ones end.
+fn make_node(node: NodeId, ca: &Path, out: &Path, days: u32) -> Result<(), Failure> {
+    let file = ca.join(CLUSTER_ID_FILE);
+    let cluster = fs::read_to_string(&file).map_err(Failure::file(&file))?;
+    let cluster = ClusterId::from_text(cluster.trim());
+    let authority = ClusterCa::load(ca, &cluster).map_err(certificate)?;
+    let validity = Validity::days(clock::wall_time(), days);
+    let identity = authority.issue(node, validity).map_err(certificate)?;
+    fs::create_dir_all(out).map_err(Failure::file(out))?;
+    identity.save(out).map_err(certificate)
+}
+
+fn certificate(error: TlsError) -> Failure {
+    Failure::Invalid(format!("certificates: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_gateway::runtime::tls::NodeIdentity;
+
+    use super::*;
+
+    #[test]
+    fn an_authority_is_made_once_and_issues_nodes() {
+        let folder = std::env::temp_dir().join(format!("meridian-cert-{}", std::process::id()));
+        let (ca, tls) = (folder.join("ca"), folder.join("node-4/tls"));
+        let cluster = make_authority(&ca, None, 10).unwrap();
+        assert_eq!(cluster.as_str().len(), 22);
+        assert!(matches!(make_authority(&ca, None, 10), Err(Failure::Refused(_))));
+        make_node(NodeId::new(4), &ca, &tls, 10).unwrap();
+        let identity = NodeIdentity::load(&tls).unwrap();
+        assert_eq!(identity.ca_pem, fs::read_to_string(ca.join("ca.pem")).unwrap());
+        assert!(!tls.join("ca-key.pem").exists(), "the authority's key stays where it is");
+        make_node(NodeId::new(4), &ca, &tls, 10).unwrap();
+        assert_ne!(NodeIdentity::load(&tls).unwrap().key_pem, identity.key_pem);
+
+        let other = folder.join("other");
+        assert_eq!(make_authority(&other, Some("mine"), 10).unwrap().as_str(), "mine");
+        fs::write(other.join(CLUSTER_ID_FILE), "yours").unwrap();
+        assert!(make_node(NodeId::new(1), &other, &tls, 10).is_err());
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
