@@ -1,8 +1,10 @@
 //! Directed schedules, for rules whose breaking chance alone would hardly ever show.
 
+mod half_start;
 mod replaced_disk;
 mod shared_generation;
 
+pub use half_start::half_start;
 pub use replaced_disk::replaced_disk;
 pub use shared_generation::shared_generation;
 
