@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::{ClusterId, NodeId};
-use quinn::congestion::BbrConfig;
+use quinn::congestion::{BbrConfig, CubicConfig};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{IdleTimeout, MtuDiscoveryConfig, VarInt};
+use quinn::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, VarInt};
 use quinn_proto::HashedConnectionIdGenerator;
 use ring::hmac;
 use rustls::pki_types::CertificateDer;
@@ -45,6 +45,13 @@ const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 /// In a datacenter 4 MiB carries 32 Gbit/s at 1 ms, and fits the receiver's socket buffer: a
 /// sender that is faster than the receiver does not cause losses.
 const SAME_DATACENTER_SEND_WINDOW_BYTES: u64 = 4 << 20;
+
+/// Acknowledgements travel alone, because answers go over the other direction's connection: each
+/// costs a packet and two wake-ups. So they wait for this many packets, or this long.
+const ACK_EVERY_PACKETS: u32 = 32;
+const ACK_WITHIN: Duration = Duration::from_millis(10);
+/// With acknowledgements that rare the first window must carry a large blob at once.
+const INITIAL_WINDOW_BYTES: u64 = 2 << 20;
 
 // First guesses, until the handshake has measured the path: they time its retransmissions.
 const SAME_DATACENTER_INITIAL_RTT: Duration = Duration::from_millis(20);
@@ -190,14 +197,19 @@ fn client_config(
     // One stream comes back: the greeting.
     transport.max_concurrent_uni_streams(VarInt::from_u32(1));
     transport.keep_alive_interval(Some(config.keep_alive_interval));
+    let mut cubic = CubicConfig::default();
+    cubic.initial_window(INITIAL_WINDOW_BYTES);
+    let mut bbr = BbrConfig::default();
+    bbr.initial_window(INITIAL_WINDOW_BYTES);
     match path {
         PathClass::SameDatacenter => transport
             .initial_rtt(SAME_DATACENTER_INITIAL_RTT)
-            .send_window(SAME_DATACENTER_SEND_WINDOW_BYTES),
+            .send_window(SAME_DATACENTER_SEND_WINDOW_BYTES)
+            .congestion_controller_factory(Arc::new(cubic)),
         PathClass::CrossDatacenter => transport
             .initial_rtt(CROSS_DATACENTER_INITIAL_RTT)
             .send_window(CONNECTION_WINDOW_BYTES.into())
-            .congestion_controller_factory(Arc::new(BbrConfig::default())),
+            .congestion_controller_factory(Arc::new(bbr)),
     };
     let mut client = quinn::ClientConfig::new(Arc::new(crypto));
     client.transport_config(Arc::new(transport));
@@ -210,8 +222,13 @@ fn transport_config(config: &TransportConfig) -> Result<quinn::TransportConfig, 
         .map_err(|_| TransportError::Config("idle_timeout is out of range"))?;
     let mut mtu_discovery = MtuDiscoveryConfig::default();
     mtu_discovery.upper_bound(config.datagram_bytes_max);
+    let mut acknowledgements = AckFrequencyConfig::default();
+    acknowledgements
+        .ack_eliciting_threshold(VarInt::from_u32(ACK_EVERY_PACKETS))
+        .max_ack_delay(Some(ACK_WITHIN));
     let mut transport = quinn::TransportConfig::default();
     transport
+        .ack_frequency_config(Some(acknowledgements))
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
         .datagram_receive_buffer_size(None)
         .max_idle_timeout(Some(idle_timeout))
