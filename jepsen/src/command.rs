@@ -91,7 +91,6 @@ pub fn mutations(args: &MutationsArgs) -> ExitCode {
             (Hunt::ByScenario(violation), _) => {
                 format!("found by its scenario: {:?}", violation.promise)
             }
-            (Hunt::NothingToBreak, _) => "no code to break".to_owned(),
             (Hunt::NotFound, method) => {
                 not_found += 1;
                 format!("NOT FOUND by {method:?}")

@@ -18,8 +18,6 @@ pub enum Method {
     Seeds(u64),
     /// By a directed schedule, which must end well only with every rule in force.
     Scenario(fn(Mutations) -> Verdict),
-    /// There is no code that the mutation breaks.
-    NothingToBreak,
 }
 
 /// How `mutation` is found. The bounds are several times what is needed as a rule.
@@ -46,7 +44,6 @@ pub fn method(mutation: Mutation) -> Method {
             Method::Scenario(scenarios::replaced_disk)
         }
         Mutation::OverwriteKey => Method::Scenario(scenarios::shared_generation),
-        Mutation::RepairInDoubt => Method::NothingToBreak,
     }
 }
 
@@ -59,8 +56,6 @@ pub enum Hunt {
     ByScenario(Violation),
     /// Not found within the bound.
     NotFound,
-    /// There is nothing to find.
-    NothingToBreak,
 }
 
 /// Looks for `mutation` by its method.
@@ -76,6 +71,5 @@ pub fn hunt(mutation: Mutation, thread_count: usize) -> Hunt {
             let verdict = scenario(Mutations(Some(mutation)));
             verdict.err().map_or(Hunt::NotFound, Hunt::ByScenario)
         }
-        Method::NothingToBreak => Hunt::NothingToBreak,
     }
 }
