@@ -193,6 +193,13 @@ mod tests {
         }
     }
 
+    /// The metadata thread may still be writing its last file.
+    fn remove(data: &std::path::Path) {
+        while std::fs::remove_dir_all(data)
+            .is_err_and(|error| error.kind() == io::ErrorKind::DirectoryNotEmpty)
+        {}
+    }
+
     #[tokio::test]
     async fn a_node_shows_what_it_does() {
         let config = config("shows");
@@ -222,7 +229,7 @@ mod tests {
         let error = crate::start(taken).await.err().map(|error| error.to_string());
         assert!(error.is_some_and(|text| text.contains(&admin.to_string())));
         running.shutdown().await;
-        std::fs::remove_dir_all(data).unwrap();
+        remove(&data);
     }
 
     #[tokio::test]
@@ -239,6 +246,6 @@ mod tests {
         running.node.fail("the disk is broken".to_owned());
         assert_eq!(admin.ill().as_deref(), Some("stopping: the disk is broken"));
         running.shutdown().await;
-        std::fs::remove_dir_all(data).unwrap();
+        remove(&data);
     }
 }

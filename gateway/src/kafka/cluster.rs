@@ -95,3 +95,48 @@ pub(super) async fn log_dirs(
 fn size_bytes(led: Option<&PartitionLog>) -> i64 {
     led.map_or(-1, |log| i64::try_from(log.size_bytes()).unwrap_or(i64::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use meridian_protocol::messages::{ProducePartition, ProduceRequest, ProduceTopic};
+
+    use super::*;
+    use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config};
+
+    async fn sizes(client: &mut TestClient) -> Vec<i64> {
+        let request = DescribeLogDirsRequest { topics: None, ..Default::default() };
+        let dirs = client.call(4, request).await.results;
+        let topics = dirs.iter().flat_map(|dir| &dir.topics);
+        topics.flat_map(|topic| &topic.partitions).map(|p| p.partition_size).collect()
+    }
+
+    #[tokio::test]
+    async fn sizes_are_those_of_the_records() {
+        let mut client = TestClient::connect(&front_of(&FakeBroker::single(), quick_config()));
+        client.create_topic("t", 2).await;
+        let records = batch_of(&["a", "b"]);
+        let size_bytes = i64::try_from(records.len()).unwrap();
+        let partitions = vec![ProducePartition { index: 1, records: Some(records) }];
+        let topics = vec![ProduceTopic {
+            name: "t".into(),
+            partition_data: partitions,
+            ..Default::default()
+        }];
+        let request = ProduceRequest {
+            acks: -1,
+            timeout_ms: 10_000,
+            topic_data: topics,
+            ..Default::default()
+        };
+        client.call(9, request).await;
+        assert_eq!(sizes(&mut client).await, [0, size_bytes]);
+    }
+
+    #[tokio::test]
+    async fn a_partition_that_is_not_served_yet_has_no_size() {
+        let front = front_of(&FakeBroker::three_datacenters(), quick_config());
+        let mut client = TestClient::connect(&front);
+        client.create_topic("t", 3).await;
+        assert_eq!(sizes(&mut client).await, [-1], "one of three is led here");
+    }
+}
