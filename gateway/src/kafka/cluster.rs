@@ -104,7 +104,7 @@ mod tests {
     use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config};
 
     async fn sizes(client: &mut TestClient) -> Vec<i64> {
-        let request = DescribeLogDirsRequest { topics: None, ..Default::default() };
+        let request = DescribeLogDirsRequest { topics: None };
         let dirs = client.call(4, request).await.results;
         let topics = dirs.iter().flat_map(|dir| &dir.topics);
         topics.flat_map(|topic| &topic.partitions).map(|p| p.partition_size).collect()
