@@ -17,7 +17,10 @@ use crate::kafka::{FrontConfig, GroupConfig};
 const MIB: u64 = 1 << 20;
 /// A journal file of a small deployment; a server with a disk of its own sets more.
 const FILE_SIZE_BYTES_DEFAULT: u32 = 16 << 20;
+/// The largest record batch (8 MiB) and its head must fit, with room to spare.
+const FILE_SIZE_BYTES_MIN: u32 = 16 << 20;
 const FILE_SIZE_BYTES_MAX: u32 = 1 << 30;
+const SYNC_REST_MAX_DEFAULT: Duration = Duration::from_millis(5);
 /// Longer, and consumers would take the cluster for hung.
 const INITIAL_REBALANCE_DELAY_MAX: Duration = Duration::from_secs(300);
 
@@ -94,6 +97,9 @@ pub struct NodeConfig {
     pub file_size_bytes: u32,
     /// Bytes the journal may take; `None` takes nine tenths of what is free at the start.
     pub capacity_bytes: Option<u64>,
+    /// Longest rest of the disk between two syncs under load: more gives larger writes and less
+    /// processor time for each byte, for up to that much latency.
+    pub sync_rest_max: Duration,
     /// Bounds and defaults for Kafka clients.
     pub front: FrontConfig,
     /// Threads that serve clients and peers; 1 is best where many nodes share few cores.
@@ -121,6 +127,7 @@ impl NodeConfig {
             tls: None,
             file_size_bytes: FILE_SIZE_BYTES_DEFAULT,
             capacity_bytes: None,
+            sync_rest_max: SYNC_REST_MAX_DEFAULT,
             front: FrontConfig::default(),
             worker_threads: default_worker_threads(),
             emulated_one_way_delay: Duration::ZERO,
@@ -161,6 +168,10 @@ impl NodeConfig {
             tls: file.tls.map(|tls| folder.join(tls.folder)),
             file_size_bytes: file.storage.file_size_bytes.unwrap_or(FILE_SIZE_BYTES_DEFAULT),
             capacity_bytes: file.storage.capacity_bytes,
+            sync_rest_max: file
+                .storage
+                .sync_rest_ms_max
+                .map_or(SYNC_REST_MAX_DEFAULT, Duration::from_millis),
             front: front(&file.kafka, &file.limits),
             worker_threads: file.limits.worker_threads.unwrap_or_else(default_worker_threads),
             emulated_one_way_delay: Duration::from_secs_f64(file.dev.wan_rtt_ms.max(0.0) / 2e3),
@@ -200,8 +211,8 @@ impl NodeConfig {
         if !matches!(self.voters().len(), 1 | 3 | 5 | 9) {
             return value("cluster.nodes", "1, 3, 5 or 9 of the nodes must have voter = true");
         }
-        if self.file_size_bytes > FILE_SIZE_BYTES_MAX {
-            return value("storage.file_size_bytes", "must be at most 1 GiB");
+        if !(FILE_SIZE_BYTES_MIN..=FILE_SIZE_BYTES_MAX).contains(&self.file_size_bytes) {
+            return value("storage.file_size_bytes", "must be between 16 MiB and 1 GiB");
         }
         if self.capacity_bytes.is_some_and(|bytes| bytes < 256 * MIB) {
             return value("storage.capacity_bytes", "must be at least 256 MiB");
@@ -316,6 +327,7 @@ struct TlsTable {
 struct StorageTable {
     file_size_bytes: Option<u32>,
     capacity_bytes: Option<u64>,
+    sync_rest_ms_max: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]

@@ -242,6 +242,7 @@ async fn open_store(
     let fresh = Incarnation::new(rng.next_u64());
     let store = StoreConfig {
         file_size_bytes: config.file_size_bytes,
+        rest_max: config.sync_rest_max,
         ..StoreConfig::new(config.node, fresh, capacity_bytes)
     };
     let settings = StoreSettings { folder, config: store };

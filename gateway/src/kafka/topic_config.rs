@@ -5,6 +5,8 @@ use meridian_consensus::placement::PREFERRED_LEADER_DC;
 /// Largest record batch a client may produce.
 pub(super) const MAX_MESSAGE_BYTES: &str = "max.message.bytes";
 pub(super) const MAX_MESSAGE_BYTES_DEFAULT: usize = 1_048_588;
+/// A batch travels in one frame between nodes and lies in one journal file: both hold 16 MiB.
+const MAX_MESSAGE_BYTES_MAX: i64 = 8 << 20;
 /// Whose clock stamps records.
 pub(super) const MESSAGE_TIMESTAMP_TYPE: &str = "message.timestamp.type";
 pub(super) const LOG_APPEND_TIME: &str = "LogAppendTime";
@@ -80,7 +82,7 @@ pub(super) const ALL: &[TopicConfig] = &[
     ),
     config(
         MAX_MESSAGE_BYTES,
-        Kind::Int { min: 0, max: 100 << 20 },
+        Kind::Int { min: 0, max: MAX_MESSAGE_BYTES_MAX },
         "1048588",
         "Largest record batch that may be produced, as compressed by the producer.",
     ),
