@@ -448,6 +448,22 @@ fn the_encoding_of_proposals_is_stable() {
     assert_eq!(proposal.encode(), [1, 1, 15, 1, 4, 1, 9, 0, 2, 5]);
 }
 
+fn any_rows() -> impl Strategy<Value = Command> {
+    (0..3u8, prop::option::of(any::<u8>()), 0..3u64).prop_map(|(key, value, version)| {
+        let expected = match version {
+            0 => ExpectedVersion::Any,
+            1 => ExpectedVersion::Absent,
+            version => ExpectedVersion::Exactly(version),
+        };
+        Command::PutRows(vec![RowChange {
+            kind: RowKind::Link,
+            key: vec![key],
+            value: value.map(|value| vec![value]),
+            expected,
+        }])
+    })
+}
+
 fn any_command() -> impl Strategy<Value = Command> {
     let node = || (1..12u32).prop_map(NodeId::new);
     let topic = || (1..4u128).prop_map(TopicId::new);
@@ -507,19 +523,7 @@ fn any_command() -> impl Strategy<Value = Command> {
         (1..3u16).prop_map(|level| Command::SetFeatureLevel(FeatureLevel::new(level))),
         node().prop_map(|node| Command::RemoveNode { node }),
         node().prop_map(|node| Command::AllocateRaftLife { node }),
-        (0..3u8, prop::option::of(any::<u8>()), 0..3u64).prop_map(|(key, value, version)| {
-            let expected = match version {
-                0 => ExpectedVersion::Any,
-                1 => ExpectedVersion::Absent,
-                version => ExpectedVersion::Exactly(version),
-            };
-            Command::PutRows(vec![RowChange {
-                kind: RowKind::Link,
-                key: vec![key],
-                value: value.map(|value| vec![value]),
-                expected,
-            }])
-        }),
+        any_rows(),
     ]
 }
 
