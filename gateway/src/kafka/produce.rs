@@ -221,6 +221,9 @@ async fn finish(call: &Call, topics: Vec<(TopicKey, Vec<Append>)>, timeout: Dura
             let mut told = partition_response(index, log_append_time_ms, &result);
             if let Err(error) = &result {
                 call.front.metrics.on_error(error.code);
+                // Without it, Java's producer never recovers from `UNKNOWN_PRODUCER_ID`.
+                let led = partition.and_then(|partition| call.front.broker.led(partition));
+                told.log_start_offset = led.map_or(-1, |log| log.log_start_offset().get());
                 point_to_leader(call, partition, &mut told, &mut response);
             }
             partition_responses.push(told);

@@ -110,6 +110,8 @@ async fn what_must_not_be_appended_is_refused_by_its_own_code() {
         let told = only(client.call(9, request("t", &[(0, records)])).await);
         assert_eq!((told.error_code, told.base_offset), (code, -1), "{what}");
         assert!(told.error_message.is_some(), "{what} is explained");
+        // Java's producer waits for it before it recovers from `UNKNOWN_PRODUCER_ID`.
+        assert_eq!(told.log_start_offset, 0, "{what}");
     }
     for (index, topic) in [(2, "t"), (-1, "t"), (0, "nope")] {
         let told = only(client.call(9, request(topic, &[(index, good.clone())])).await);
