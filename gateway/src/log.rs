@@ -156,6 +156,7 @@ impl Logs {
             if let Some(log) = log {
                 log.stop();
             }
+            self.followers.wake(*partition);
         }
         let mut begun = Vec::with_capacity(owned.len());
         for ownership in owned {
@@ -175,6 +176,7 @@ impl Logs {
                 .write()
                 .unwrap_or_else(PoisonError::into_inner)
                 .insert(log.ownership().partition, Arc::clone(&log));
+            self.followers.wake(log.ownership().partition);
             begun.push(log);
         }
         self.begin_takeovers(&begun);
