@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
 
 use super::layout::Layout;
 use crate::failure::Failure;
@@ -52,7 +53,7 @@ pub(super) struct Command {
 /// Where commands arrive.
 #[derive(Debug)]
 pub(super) struct Listener {
-    socket: UnixListener,
+    calls: mpsc::Receiver<Result<Call, Failure>>,
     path: PathBuf,
 }
 
@@ -111,19 +112,36 @@ impl Listener {
             _ => {}
         }
         let socket = UnixListener::bind(&path).map_err(Failure::file(&path))?;
-        Ok(Self { socket, path })
+        let (sender, calls) = mpsc::channel(1);
+        tokio::spawn(accept(socket, path.clone(), sender));
+        Ok(Self { calls, path })
     }
 
-    /// The next command. Whoever sends none is ignored.
+    /// The next command. Whoever waits may turn to something else: no command is lost.
     pub(super) async fn next(&mut self) -> Result<Call, Failure> {
-        loop {
-            let (mut stream, _) = self.socket.accept().await.map_err(Failure::file(&self.path))?;
-            let line = tokio::time::timeout(COMMAND_TIMEOUT, read_line(&mut stream)).await;
-            if let Ok(Ok(line)) = line
-                && let Ok(command) = serde_json::from_str(&line)
-            {
-                return Ok(Call { command, stream });
+        match self.calls.recv().await {
+            Some(call) => call,
+            // The task has ended, after it said why.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Takes commands until there can be no more. Whoever sends none is ignored.
+async fn accept(socket: UnixListener, path: PathBuf, calls: mpsc::Sender<Result<Call, Failure>>) {
+    loop {
+        let mut stream = match socket.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                let _stopping = calls.send(Err(Failure::file(&path)(error))).await;
+                return;
             }
+        };
+        let line = tokio::time::timeout(COMMAND_TIMEOUT, read_line(&mut stream)).await;
+        let Ok(Ok(line)) = line else { continue };
+        let Ok(command) = serde_json::from_str(&line) else { continue };
+        if calls.send(Ok(Call { command, stream })).await.is_err() {
+            return;
         }
     }
 }
@@ -196,5 +214,27 @@ mod tests {
         assert_eq!(select(&["D"], &[], &[]), Err(error));
         assert!(select(&[], &["A4"], &[]).is_err());
         assert!(select(&[], &[], &[10]).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_command_that_is_half_here_is_not_lost() {
+        let data = std::env::temp_dir().join(format!("meridian-dev-half-{}", std::process::id()));
+        std::fs::create_dir_all(&data).unwrap();
+        let mut listener = Listener::bind(&data).await.unwrap();
+        let selection = Selection { node: vec![4], ..Selection::default() };
+        let command = Command { action: Action::Kill, selection };
+        let line = crate::output::json(&command).unwrap() + "\n";
+        let (first, rest) = line.split_at(line.len() / 2);
+        let mut stream = UnixStream::connect(socket_file(&data)).await.unwrap();
+        stream.write_all(first.as_bytes()).await.unwrap();
+        // Something else happens meanwhile.
+        let soon = Duration::from_millis(50);
+        assert!(tokio::time::timeout(soon, listener.next()).await.is_err());
+        stream.write_all(rest.as_bytes()).await.unwrap();
+        let call = listener.next().await.unwrap();
+        assert_eq!(call.command, command);
+        call.answer(Ok("done".to_owned())).await;
+        assert_eq!(read_line(&mut stream).await.unwrap(), "{\"Ok\":\"done\"}\n");
+        std::fs::remove_dir_all(&data).unwrap();
     }
 }

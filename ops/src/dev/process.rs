@@ -19,8 +19,9 @@ pub(super) fn start(
     let log = files::node_folder(data, node).join("node.log");
     let log =
         OpenOptions::new().create(true).append(true).open(&log).map_err(Failure::file(&log))?;
-    let program = std::env::current_exe().map_err(Failure::system("this program's own file"))?;
-    let mut child = Command::new(program)
+    // This very program, even if another was built in its place since.
+    let mut child = Command::new("/proc/self/exe")
+        .arg0("meridian")
         .arg("serve")
         .arg("--config")
         .arg(files::configuration_file(data, node))
