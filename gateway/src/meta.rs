@@ -96,8 +96,9 @@ impl MetaFrame {
     }
 
     pub(crate) fn decode(frame: &Bytes) -> Option<Self> {
+        let kind = *frame.first()?;
         let body = frame.slice(1..);
-        Some(match (frame.first()?, body.len()) {
+        Some(match (kind, body.len()) {
             (16, _) => Self::Raft(body),
             (17, 0) => Self::Heartbeat,
             (18, _) => Self::Propose(body),
