@@ -162,9 +162,9 @@ impl Supervisor {
                 }
             }
         }
+        self.save()?;
         self.advance_waiting().await?;
-        self.announce()?;
-        self.save()
+        self.announce()
     }
 
     fn announce(&mut self) -> Result<(), Failure> {
@@ -188,9 +188,11 @@ impl Supervisor {
             }
         };
         let results: Vec<_> = nodes.iter().map(|&node| self.act(action, node)).collect();
+        // Whoever is answered finds in the file what was done.
+        self.save()?;
         if let Err(problem) = results.into_iter().collect::<Result<(), String>>() {
             call.answer(Err(problem)).await;
-            return self.save();
+            return Ok(());
         }
         let goal = match action {
             Action::Kill => Goal::Down,
@@ -199,12 +201,11 @@ impl Supervisor {
                 let names: Vec<String> = nodes.iter().map(u32::to_string).collect();
                 let done = if action == Action::Pause { "paused" } else { "resumed" };
                 call.answer(Ok(format!("{done} nodes {}", names.join(", ")))).await;
-                return self.save();
+                return Ok(());
             }
         };
         self.waiting.push(Waiting { call, nodes, goal, deadline: clock::now() + START_TIMEOUT });
-        self.advance_waiting().await?;
-        self.save()
+        self.advance_waiting().await
     }
 
     fn act(&mut self, action: Action, id: u32) -> Result<(), String> {
@@ -249,6 +250,7 @@ impl Supervisor {
                     for &node in &waiting.nodes {
                         self.start(node)?;
                     }
+                    self.save()?;
                     waiting.goal = Goal::Up;
                     self.waiting.push(waiting);
                 }
