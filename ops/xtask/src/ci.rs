@@ -41,6 +41,8 @@ const STEPS: &[Step] = &[
             "fast",
             "-p",
             "meridian-jepsen",
+            "--features",
+            "mutations",
             "--",
             "sim",
             "run",
