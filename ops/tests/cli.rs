@@ -3,97 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, and so may what it calls")]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::io::Write;
+use std::process::Stdio;
 
 use serde_json::Value;
 
-/// A folder that is gone after the test.
-struct Scratch(PathBuf);
+use self::common::{Running, Scratch, base_port, json, meridian, ok, run, text};
 
-/// A process that is gone after the test.
-struct Running {
-    child: Child,
-    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
-}
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("meridian-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _left = fs::remove_dir_all(&self.0);
-    }
-}
-
-impl Running {
-    fn start(arguments: &[&str], folder: &Path) -> Self {
-        let mut child = meridian(arguments)
-            .current_dir(folder)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines }
-    }
-
-    /// The rest of the first line that has `text`.
-    fn wait_for(&mut self, text: &str) -> String {
-        for line in self.lines.by_ref() {
-            let line = line.unwrap();
-            if let Some((_, rest)) = line.split_once(text) {
-                return rest.to_owned();
-            }
-        }
-        panic!("ended before it said {text:?}");
-    }
-
-    fn interrupt(mut self) -> std::process::ExitStatus {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-        self.child.wait().unwrap()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ended = self.child.kill();
-        let _reaped = self.child.wait();
-    }
-}
-
-fn meridian(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
-    command.args(arguments).env_remove("MERIDIAN_BOOTSTRAP");
-    command
-}
-
-fn run(arguments: &[&str]) -> Output {
-    meridian(arguments).output().unwrap()
-}
-
-fn text(output: &[u8]) -> String {
-    String::from_utf8_lossy(output).into_owned()
-}
-
-/// The standard output of a command that must work.
-fn ok(arguments: &[&str]) -> String {
-    let output = run(arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
-    text(&output.stdout)
-}
-
-fn json(arguments: &[&str]) -> Value {
-    serde_json::from_str(&ok(arguments)).unwrap()
-}
+mod common;
 
 fn produce(bootstrap: &str, arguments: &[&str], lines: &str) -> Value {
     let mut child = meridian(&["topic", "produce", "-b", bootstrap, "-o", "json"])
@@ -111,7 +28,7 @@ fn produce(bootstrap: &str, arguments: &[&str], lines: &str) -> Value {
 #[test]
 fn a_single_node_serves_topics_and_records() {
     let folder = Scratch::new("single");
-    let mut node = Running::start(&["serve", "--listen", "127.0.0.1:0"], &folder.0);
+    let mut node = Running::start(&["serve", "--listen", "127.0.0.1:0"], folder.path());
     let at = &node.wait_for("ready: serving Kafka clients on ");
 
     let created = json(&["topic", "create", "t", "-p", "3", "-b", at, "-o", "json"]);
@@ -157,7 +74,7 @@ fn a_single_node_serves_topics_and_records() {
 #[test]
 fn the_load_generator_counts_what_it_wrote_and_read() {
     let folder = Scratch::new("bench");
-    let mut node = Running::start(&["serve", "--listen", "127.0.0.1:0"], &folder.0);
+    let mut node = Running::start(&["serve", "--listen", "127.0.0.1:0"], folder.path());
     let at = &node.wait_for("ready: serving Kafka clients on ");
     let side = |report: &Value, index: usize| report["sides"][index].clone();
 
@@ -180,23 +97,17 @@ fn the_load_generator_counts_what_it_wrote_and_read() {
     assert!(text(&run(&many).stderr).contains("--no-idempotence"));
 }
 
-/// A port with room above it; who takes it meanwhile makes the test fail with a clear message.
-fn base_port() -> String {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    (port.min(65_000) - 300).to_string()
-}
-
 #[test]
 fn a_development_cluster_can_be_broken_and_mended() {
     let folder = Scratch::new("dev");
     let port = base_port();
     let arguments = ["dev", "--dcs", "3", "--racks", "1", "--base-port", &port, "--data", "d"];
-    let mut cluster = Running::start(&arguments, &folder.0);
+    let mut cluster = Running::start(&arguments, folder.path());
     let bootstrap = &cluster.wait_for("bootstrap ");
-    let data = folder.0.join("d");
+    let data = folder.path().join("d");
     let data = data.to_str().unwrap();
     let file = || -> Value {
-        serde_json::from_slice(&fs::read(folder.0.join("d/dev.json")).unwrap()).unwrap()
+        serde_json::from_slice(&fs::read(folder.path().join("d/dev.json")).unwrap()).unwrap()
     };
     let layout = file();
     assert_eq!(layout["nodes"].as_array().map(Vec::len), Some(3));
@@ -213,7 +124,7 @@ fn a_development_cluster_can_be_broken_and_mended() {
     ok(&["dev", "pause", "--data", data, "--node", "2"]);
     ok(&["dev", "resume", "--data", data, "--rack", "B1"]);
 
-    let twice = meridian(&arguments).current_dir(&folder.0).output().unwrap();
+    let twice = meridian(&arguments).current_dir(folder.path()).output().unwrap();
     assert!(text(&twice.stderr).contains("runs in"), "{}", text(&twice.stderr));
     assert!(cluster.interrupt().success());
     assert!(file()["nodes"].as_array().unwrap().iter().all(|node| node["pid"].is_null()));
@@ -221,7 +132,7 @@ fn a_development_cluster_can_be_broken_and_mended() {
     assert!(text(&gone.stderr).contains("no cluster runs in"));
 
     let mut again =
-        Running::start(&["dev", "--dcs", "3", "--racks", "1", "--data", "d"], &folder.0);
+        Running::start(&["dev", "--dcs", "3", "--racks", "1", "--data", "d"], folder.path());
     let bootstrap = &again.wait_for("bootstrap ");
     assert_eq!(file()["cluster_id"], layout["cluster_id"]);
     let read = ok(&["topic", "consume", "t", "-b", bootstrap]);
