@@ -10,6 +10,7 @@
 //! Every state machine sits behind a mutex that is held only while it decides; what it decided is
 //! carried out after the mutex is released. No lock is held across an await.
 
+mod bells;
 mod follower;
 mod group;
 mod health;

@@ -18,6 +18,7 @@ use meridian_storage::lineage::{Lineage, Start};
 use meridian_storage::message::CommitMark;
 use tokio::sync::Notify;
 
+use super::bells::Bells;
 use super::group::Group;
 use super::partition_log::{FetchError, Fetched, Ownership};
 use super::reader::ReadView;
@@ -142,7 +143,7 @@ struct State {
     view: Option<ReadView>,
     asked_at: Option<Instant>,
     used_at: Instant,
-    readers: Vec<Weak<Notify>>,
+    readers: Bells,
 }
 
 /// A partition led elsewhere that this node serves to readers nearby.
@@ -182,12 +183,7 @@ impl FollowerLog {
 
     /// Rings `bell` whenever more can be read.
     pub fn notify_on_progress(&self, bell: &Arc<Notify>) {
-        let readers = &mut lock(&self.state).readers;
-        let same = |reader: &Weak<Notify>| std::ptr::eq(reader.as_ptr(), Arc::as_ptr(bell));
-        if !readers.iter().any(same) {
-            readers.retain(|reader| reader.strong_count() > 0);
-            readers.push(Arc::downgrade(bell));
-        }
+        lock(&self.state).readers.add(bell);
     }
 
     fn view(&self) -> Option<ReadView> {
@@ -213,7 +209,7 @@ impl FollowerLog {
         };
         let mark = known.map_or(mark, |known| known.mark.max(mark));
         state.view = Some(ReadView { lineage, mark, log_start_offset, leader_epoch });
-        ring(&state.readers);
+        state.readers.ring();
     }
 
     /// Asks the leader, if it is time to; false if no reader has come for long.
@@ -231,10 +227,6 @@ impl FollowerLog {
         }
         true
     }
-}
-
-fn ring(readers: &[Weak<Notify>]) {
-    readers.iter().filter_map(Weak::upgrade).for_each(|bell| bell.notify_one());
 }
 
 /// All partitions this node serves to readers nearby.
@@ -263,7 +255,7 @@ impl Followers {
                         view: None,
                         asked_at: None,
                         used_at: now,
-                        readers: Vec::new(),
+                        readers: Bells::default(),
                     }),
                     last_slot: AtomicU8::new(u8::MAX),
                 })
@@ -288,7 +280,7 @@ impl Followers {
     pub(super) fn wake(&self, partition: PartitionId) {
         let log = lock(&self.0).get(&partition).cloned();
         if let Some(log) = log {
-            ring(&lock(&log.state).readers);
+            lock(&log.state).readers.ring();
         }
     }
 

@@ -15,6 +15,7 @@ use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::Takeover;
 use tokio::sync::{Notify, oneshot};
 
+use super::bells::Bells;
 use super::follower::{FollowMessage, FollowerSet};
 use super::group::Group;
 use super::reader::{ReadFailed, ReadView};
@@ -91,7 +92,7 @@ pub(super) enum Role {
 
 pub(super) struct Inner {
     pub(super) role: Role,
-    readers: Vec<Weak<Notify>>,
+    readers: Bells,
     followers: FollowerSet,
 }
 
@@ -113,7 +114,7 @@ impl PartitionLog {
             ownership,
             inner: Mutex::new(Inner {
                 role: Role::Stopped,
-                readers: Vec::new(),
+                readers: Bells::default(),
                 followers: FollowerSet::default(),
             }),
             last_slot: AtomicU8::new(NO_SLOT),
@@ -207,12 +208,7 @@ impl PartitionLog {
     /// Rings `bell` whenever more can be read, or nothing more will come from here. Register, look
     /// again, then wait.
     pub fn notify_on_progress(&self, bell: &Arc<Notify>) {
-        let readers = &mut lock(&self.inner).readers;
-        let same = |reader: &Weak<Notify>| std::ptr::eq(reader.as_ptr(), Arc::as_ptr(bell));
-        if !readers.iter().any(same) {
-            readers.retain(|reader| reader.strong_count() > 0);
-            readers.push(Arc::downgrade(bell));
-        }
+        lock(&self.inner).readers.add(bell);
     }
 
     /// The first batch that holds a record at or after `timestamp_ms`: its largest timestamp, its
@@ -407,11 +403,7 @@ impl PartitionLog {
     }
 
     fn wake_readers(&self) {
-        for reader in &lock(&self.inner).readers {
-            if let Some(bell) = reader.upgrade() {
-                bell.notify_one();
-            }
-        }
+        lock(&self.inner).readers.ring();
     }
 
     fn tell_followers(&self, logs: &Arc<Logs>) {
