@@ -40,6 +40,9 @@ pub trait Broker: Send + Sync + 'static {
     /// applied on this node, or time is up.
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Decision, ProposeError>>;
 
+    /// The log of a partition that this node owns: it serves, or is being taken over.
+    fn owned(&self, partition: PartitionId) -> Option<Arc<PartitionLog>>;
+
     /// The log of a partition that this node leads and serves.
     fn led(&self, partition: PartitionId) -> Option<Arc<PartitionLog>>;
 

@@ -14,6 +14,7 @@ mod bells;
 mod follower;
 mod group;
 mod health;
+mod held;
 mod partition_log;
 mod reader;
 mod store;
@@ -162,7 +163,7 @@ impl Logs {
         let mut begun = Vec::with_capacity(owned.len());
         for ownership in owned {
             let Some(group) = self.group(ownership.group) else { continue };
-            let previous = self.owned_log(ownership.partition);
+            let previous = self.owned(ownership.partition);
             if previous
                 .as_ref()
                 .is_some_and(|log| log.ownership().generation >= ownership.generation)
@@ -193,7 +194,7 @@ impl Logs {
 
     /// The log of a partition that this node leads and serves.
     pub fn led(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {
-        self.owned_log(partition).filter(|log| log.is_serving())
+        self.owned(partition).filter(|log| log.is_serving())
     }
 
     /// All partitions owned by this node, served or being taken over.
@@ -256,7 +257,7 @@ impl Logs {
         match message {
             StorageMessage::PutReplies(replies) => {
                 for reply in replies {
-                    if let Some(log) = self.owned_log(reply.key.partition) {
+                    if let Some(log) = self.owned(reply.key.partition) {
                         log.on_put_reply(from, reply);
                     }
                 }
@@ -322,7 +323,7 @@ impl Logs {
         tokio::time::sleep(TICK_EVERY).await;
         let mut beacons: BTreeMap<GroupId, Vec<Beacon>> = BTreeMap::new();
         for partition in active {
-            let log = self.owned_log(partition);
+            let log = self.owned(partition);
             let busy = log.as_ref().is_some_and(|log| {
                 let out = beacons.entry(log.ownership().group).or_default();
                 log.tick(out)
@@ -342,7 +343,8 @@ impl Logs {
         }
     }
 
-    fn owned_log(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {
+    /// The log of a partition that this node owns, served or being taken over.
+    pub fn owned(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {
         self.owned.read().unwrap_or_else(PoisonError::into_inner).get(&partition).cloned()
     }
 

@@ -440,6 +440,10 @@ impl Broker for Node {
         Box::pin(self.meta.propose(command))
     }
 
+    fn owned(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {
+        self.logs.owned(partition)
+    }
+
     fn led(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {
         self.logs.led(partition)
     }

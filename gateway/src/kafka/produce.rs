@@ -120,7 +120,7 @@ fn start_partition(
     data: ProducePartition,
 ) -> Append {
     let index = data.index;
-    let Some(log) = call.front.broker.led(partition) else {
+    let Some(log) = call.front.broker.owned(partition) else {
         return refused(index, Some(partition), ErrorCode::NotLeaderOrFollower.into());
     };
     let log_append_time_ms = rules.log_append_time.then(|| call.front.broker.wall_time_ms());

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use meridian_base::env::SplitMix;
 use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId};
+use meridian_base::position::LeaderEpoch;
 use meridian_base::topology::{Datacenter, Geometry, Rack};
 use meridian_consensus::command::{
     Command, Endpoint, FeatureLevel, Liveness, MountEpoch, NodeRegistration, Proposal, RequestId,
@@ -130,6 +131,23 @@ impl FakeBroker {
         }
     }
 
+    /// Has this node take a partition over from itself: it is owned at once, and served later.
+    pub(super) fn take_over(&self, topic: &str, index: i32) {
+        let id = {
+            let metadata = self.state();
+            let topic = metadata.topic_named(topic).expect("exists");
+            lookup::partition(&metadata, topic, index).expect("exists").0
+        };
+        let logs = self.logs.as_ref().expect("a cluster of one has logs");
+        let held = logs.owned(id).expect("led here").ownership();
+        let next = Ownership {
+            generation: held.generation.next(),
+            leader_epoch: LeaderEpoch::new(held.leader_epoch.get() + 1),
+            ..held
+        };
+        logs.on_ownership(vec![next], &[]);
+    }
+
     /// Applies a command that cannot be refused.
     fn decide(&self, command: Command) -> Decision {
         self.apply(command).0.expect("not refused")
@@ -237,6 +255,10 @@ impl Broker for FakeBroker {
             self.follow(changes).await;
             Ok(result?)
         })
+    }
+
+    fn owned(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {
+        self.logs.as_ref()?.owned(partition)
     }
 
     fn led(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {

@@ -299,7 +299,7 @@ impl Logs {
     pub(super) fn on_follow_message(self: &Arc<Self>, from: NodeId, message: FollowMessage) {
         match message {
             FollowMessage::Follow { partition } => {
-                let answer = self.owned_log(partition).and_then(|log| log.follow(self.now(), from));
+                let answer = self.owned(partition).and_then(|log| log.follow(self.now(), from));
                 if let Some(answer) = answer {
                     self.deliver_follow(from, &answer);
                 }

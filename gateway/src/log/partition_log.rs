@@ -8,7 +8,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::{GroupId, NodeId, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_base::topology::{GroupConfig, Slot};
-use meridian_storage::leader::LossCause;
+use meridian_storage::leader::{LossCause, PutError};
 use meridian_storage::lineage::Lineage;
 use meridian_storage::message::{Beacon, CommitMark, PutReply, StorageMessage};
 use meridian_storage::placement::SlotHealth;
@@ -18,6 +18,7 @@ use tokio::sync::{Notify, oneshot};
 use super::bells::Bells;
 use super::follower::{FollowMessage, FollowerSet};
 use super::group::Group;
+use super::held::{Held, Request};
 use super::reader::{ReadFailed, ReadView};
 use super::{Logs, lock};
 use crate::partition::{
@@ -94,6 +95,69 @@ pub(super) struct Inner {
     pub(super) role: Role,
     readers: Bells,
     followers: FollowerSet,
+    held: Held<Waiter>,
+}
+
+impl Inner {
+    /// Appends a request, or keeps it until the takeover is over.
+    fn produce(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        request: Request<Waiter>,
+        out: &mut Vec<PartitionOutput<Waiter>>,
+    ) {
+        let refused = match &mut self.role {
+            Role::Leading(partition) if partition.is_serving() => {
+                partition.produce(now, health, request.batches, request.waiter, out);
+                return;
+            }
+            Role::Leading(_) | Role::TakingOver(_) => {
+                let full = self.held.push(now, request);
+                full.err().map(|request| (request, PutError::NotServing))
+            }
+            Role::Stopped => Some((request, PutError::Lost)),
+        };
+        if let Some((Request { waiter, .. }, error)) = refused {
+            out.push(PartitionOutput::Answer { waiter, result: Err(error.into()) });
+        }
+    }
+
+    /// Appends what was kept, as soon as the partition serves: before whatever else may come.
+    fn release(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        out: &mut Vec<PartitionOutput<Waiter>>,
+    ) {
+        let Role::Leading(partition) = &mut self.role else { return };
+        if partition.is_serving() {
+            for Request { batches, waiter } in self.held.take() {
+                partition.produce(now, health, batches, waiter, out);
+            }
+        }
+    }
+
+    /// Leads and serves nothing from now on.
+    fn stop(&mut self, out: &mut Vec<PartitionOutput<Waiter>>) {
+        if let Role::Leading(partition) = &mut self.role {
+            partition.stop(out);
+        }
+        self.role = Role::Stopped;
+        refuse(self.held.take(), PutError::Lost, out);
+    }
+
+    fn has_work(&self) -> bool {
+        matches!(&self.role, Role::Leading(partition) if partition.has_work())
+    }
+}
+
+fn refuse(requests: Vec<Request<Waiter>>, error: PutError, out: &mut Vec<PartitionOutput<Waiter>>) {
+    let refused = |request: Request<Waiter>| PartitionOutput::Answer {
+        waiter: request.waiter,
+        result: Err(error.into()),
+    };
+    out.extend(requests.into_iter().map(refused));
 }
 
 /// A partition that this node owns.
@@ -116,6 +180,7 @@ impl PartitionLog {
                 role: Role::Stopped,
                 readers: Bells::default(),
                 followers: FollowerSet::default(),
+                held: Held::default(),
             }),
             last_slot: AtomicU8::new(NO_SLOT),
         })
@@ -131,23 +196,27 @@ impl PartitionLog {
         matches!(&lock(&self.inner).role, Role::Leading(partition) if partition.is_serving())
     }
 
-    /// Appends batches. The receiver is answered when they are committed, or at once if refused; if
-    /// it is dropped unanswered, the node is going down and the outcome is in doubt.
+    /// Appends batches, once the partition is taken over. The receiver is answered when they are
+    /// committed, or refused; if it is dropped unanswered, the node is going down and the outcome
+    /// is in doubt.
     pub fn produce(
         self: &Arc<Self>,
         batches: Vec<RecordBatch>,
     ) -> oneshot::Receiver<Result<Appended, ProduceError>> {
         let (waiter, answer) = oneshot::channel();
-        let mut waiter = Some(waiter);
-        self.act(|partition, now, health, out| {
-            if let Some(waiter) = waiter.take() {
-                partition.produce(now, health, batches, waiter, out);
-            }
-        });
-        if let Some(waiter) = waiter {
-            let error = meridian_storage::leader::PutError::Lost;
-            let _client_is_gone = waiter.send(Err(error.into()));
+        let Some(logs) = self.logs.upgrade() else { return answer };
+        let now = logs.now();
+        let health = self.group.health(now);
+        let mut out = Vec::new();
+        let has_work = {
+            let mut inner = lock(&self.inner);
+            inner.produce(now, &health, Request { batches, waiter }, &mut out);
+            inner.has_work()
+        };
+        if has_work {
+            logs.activate(self.ownership.partition);
         }
+        self.carry_out(out, None);
         answer
     }
 
@@ -275,15 +344,16 @@ impl PartitionLog {
     /// Stops for good: the metadata log named another leader, or the topic is gone.
     pub(super) fn stop(self: &Arc<Self>) {
         let mut out = Vec::new();
-        {
-            let mut inner = lock(&self.inner);
-            if let Role::Leading(partition) = &mut inner.role {
-                partition.stop(&mut out);
-            }
-            inner.role = Role::Stopped;
-        }
+        lock(&self.inner).stop(&mut out);
         self.carry_out(out, None);
         self.wake_readers();
+    }
+
+    /// Refuses what has waited too long for the takeover.
+    pub(super) fn expire_held(self: &Arc<Self>, now: Instant) {
+        let mut out = Vec::new();
+        refuse(lock(&self.inner).held.expire(now), PutError::NotServing, &mut out);
+        self.carry_out(out, None);
     }
 
     /// Runs `decide` on the partition if it is led here, then carries out what it decided.
@@ -304,7 +374,8 @@ impl PartitionLog {
             let mut inner = lock(&self.inner);
             let Role::Leading(partition) = &mut inner.role else { return None };
             let result = decide(partition, now, &health, &mut out);
-            (result, partition.has_work())
+            inner.release(now, &health, &mut out);
+            (result, inner.has_work())
         };
         if has_work {
             logs.activate(self.ownership.partition);
@@ -323,7 +394,8 @@ impl PartitionLog {
             let mut inner = lock(&self.inner);
             let Role::Leading(partition) = &mut inner.role else { return false };
             partition.tick(now, &health, &mut out);
-            partition.has_work()
+            inner.release(now, &health, &mut out);
+            inner.has_work()
         };
         self.carry_out(out, Some(beacons));
         has_work
@@ -388,7 +460,7 @@ impl PartitionLog {
         let _hedged_if_lost = logs.deliver(node, StorageMessage::Put(put));
     }
 
-    fn on_lost(&self, cause: LossCause) {
+    fn on_lost(self: &Arc<Self>, cause: LossCause) {
         let Ownership { partition, generation, .. } = self.ownership;
         match cause {
             LossCause::Fenced { by } => {
@@ -398,8 +470,7 @@ impl PartitionLog {
                 tracing::error!(?partition, %point, "a slot holds other bytes under our key; stopped");
             }
         }
-        lock(&self.inner).role = Role::Stopped;
-        self.wake_readers();
+        self.stop();
     }
 
     fn wake_readers(&self) {

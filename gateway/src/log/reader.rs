@@ -176,7 +176,7 @@ impl Logs {
                 let _reader_gave_up = sender.send(reply);
             }
             Some(Asker::Takeover(partition, slot)) => {
-                if let Some(log) = self.owned_log(partition) {
+                if let Some(log) = self.owned(partition) {
                     self.on_takeover_read(&log, slot, reply);
                 }
             }

@@ -69,11 +69,13 @@ impl Logs {
     /// Asks again for what was not answered.
     pub(super) fn tick_takeovers(self: &Arc<Self>) {
         let mut fences = Fences::default();
+        let now = self.now();
         for log in self.owned_logs() {
             let mut out = Vec::new();
             if let Role::TakingOver(takeover) = &mut lock(&log.inner).role {
-                takeover.tick(self.now(), &mut out);
+                takeover.tick(now, &mut out);
             }
+            log.expire_held(now);
             self.carry_out_takeover(&log, out, &mut fences);
         }
         self.send_fences(fences);
@@ -107,7 +109,7 @@ impl Logs {
         }
         let mut fences = Fences::default();
         for answer in reply.answers {
-            let Some(log) = self.owned_log(answer.partition) else { continue };
+            let Some(log) = self.owned(answer.partition) else { continue };
             let Some(slot) = log.group.slot_of(from) else { continue };
             let mut out = Vec::new();
             if let Role::TakingOver(takeover) = &mut lock(&log.inner).role
@@ -158,7 +160,7 @@ impl Logs {
                 TakeoverOutput::Decided(plan) => self.lead(log, *plan),
                 TakeoverOutput::Superseded { by } => {
                     tracing::info!(partition = ?ownership.partition, %by, "takeover superseded");
-                    lock(&log.inner).role = Role::Stopped;
+                    log.stop();
                 }
                 TakeoverOutput::Broken(contradiction) => {
                     tracing::error!(
@@ -167,7 +169,7 @@ impl Logs {
                         "takeover stopped: the slots' contents contradict the log's rules; \
                          the partition stays unavailable until they are examined"
                     );
-                    lock(&log.inner).role = Role::Stopped;
+                    log.stop();
                 }
             }
         }
@@ -246,7 +248,7 @@ impl Logs {
         if let Some(Err(error)) = recovered {
             let partition = log.ownership().partition;
             tracing::error!(?partition, %error, "the copied tail does not replay; stopped");
-            lock(&log.inner).role = Role::Stopped;
+            log.stop();
         }
     }
 

@@ -76,6 +76,31 @@ async fn pipelined_requests_of_one_producer_keep_their_order() {
     assert_eq!(told.error_code, ErrorCode::OutOfOrderSequenceNumber);
 }
 
+/// Of two pipelined requests, a takeover must not refuse the first and judge the second.
+#[tokio::test]
+async fn requests_wait_in_order_for_a_takeover() {
+    let broker = FakeBroker::single();
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    client.create_topic("t", 1).await;
+    let producer = client.call(4, InitProducerIdRequest::default()).await;
+    let batch = |sequence| {
+        let mut builder = BatchBuilder::new().producer(producer.producer_id, 0, sequence);
+        builder.append(1, None, Some(b"x"), &[]);
+        request("t", &[(0, builder.build())])
+    };
+    let told = only(client.call(9, batch(0)).await);
+    assert_eq!(told.error_code, ErrorCode::None);
+    broker.take_over("t", 0);
+    let mut ids = Vec::new();
+    for sequence in 1..20 {
+        ids.push(client.send(9, &batch(sequence)).await);
+    }
+    for (offset, id) in (1..).zip(ids) {
+        let told = only(client.receive::<ProduceRequest>(9, id).await);
+        assert_eq!((told.error_code, told.base_offset), (ErrorCode::None, offset));
+    }
+}
+
 #[tokio::test]
 async fn what_must_not_be_appended_is_refused_by_its_own_code() {
     let mut client = served().await;
