@@ -12,6 +12,7 @@
 //! Each passage through Preparing makes a new generation. Members that did not join again in time
 //! are dropped, unless they are static (KIP-345): those have until their session expires.
 
+mod image;
 mod member;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use meridian_base::env::Instant;
 
+pub use self::image::{ClassicImage, ClassicMemberImage};
 pub use self::member::Member;
 use self::member::Waiting;
 
@@ -185,6 +187,8 @@ pub struct Group<W> {
     initial_until: Option<Instant>,
     /// When members that have not fetched their assignment are dropped.
     sync_deadline: Instant,
+    /// Whether the image differs from the last one taken.
+    is_changed: bool,
 }
 
 impl<W> Group<W> {
@@ -203,6 +207,45 @@ impl<W> Group<W> {
             join_deadline: Instant::ZERO,
             initial_until: None,
             sync_deadline: Instant::ZERO,
+            is_changed: false,
+        }
+    }
+
+    /// The group as another coordinator left it: members have a whole session to be heard from.
+    pub fn restore(limits: GroupLimits, image: ClassicImage, now: Instant) -> Self {
+        let mut group = Self::new(limits);
+        group.generation = image.generation;
+        group.protocol_type = image.protocol_type;
+        for member in image.members {
+            if let Some(instance_id) = &member.instance_id {
+                group.static_ids.insert(instance_id.clone(), member.member_id.clone());
+            }
+            let id = member.member_id.clone();
+            group.members.insert(id, Member::restore(&image.protocol, member, now));
+        }
+        if !group.members.is_empty() {
+            group.state = GroupState::Stable;
+            group.protocol = image.protocol;
+            group.leader = image.leader.filter(|leader| group.members.contains_key(leader));
+        }
+        group
+    }
+
+    /// What is to be remembered of the group: as of its last assignment, or that it is empty.
+    /// `None` unless that changed since it was last asked for.
+    pub fn take_changed(&mut self) -> Option<ClassicImage> {
+        std::mem::take(&mut self.is_changed).then(|| self.image())
+    }
+
+    /// What there is to remember while the group is stable or empty.
+    pub fn image(&self) -> ClassicImage {
+        let image = |(id, member): (&String, &Member<W>)| member.image(id, &self.protocol);
+        ClassicImage {
+            generation: self.generation,
+            protocol_type: self.protocol_type.clone(),
+            protocol: self.protocol.clone(),
+            leader: self.leader.clone(),
+            members: self.members.iter().map(image).collect(),
         }
     }
 
@@ -370,6 +413,7 @@ impl<W> Group<W> {
         member.update(now, join);
         self.members.insert(new_id.clone(), member);
         if self.state == GroupState::Stable && unchanged {
+            self.is_changed = true;
             let mut joined = self.joined(&new_id);
             if led && can_skip {
                 joined.skip_assignment = true;
@@ -434,6 +478,7 @@ impl<W> Group<W> {
         }
         let mut assignments: BTreeMap<String, Bytes> = sync.assignments.into_iter().collect();
         self.state = GroupState::Stable;
+        self.is_changed = true;
         for (id, member) in &mut self.members {
             member.assignment = assignments.remove(id).unwrap_or_default();
             member.answer_sync(now, out);
@@ -622,6 +667,7 @@ impl<W> Group<W> {
         self.generation = self.generation.checked_add(1).unwrap_or(1);
         if self.members.is_empty() {
             self.state = GroupState::Empty;
+            self.is_changed = true;
             self.protocol.clear();
             return;
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use meridian_base::env::Instant;
 
-use super::{GroupError, Join, Joined, Output};
+use super::{ClassicMemberImage, GroupError, Join, Joined, Output};
 
 /// What a member waits for.
 #[derive(Debug)]
@@ -61,6 +61,39 @@ impl<W> Member<W> {
             has_synced: false,
             session_timeout: join.session_timeout,
             expires_at: now + join.session_timeout,
+        }
+    }
+
+    /// The member as another coordinator left it, in the way of assignment it takes part in.
+    pub(super) fn restore(protocol: &str, image: ClassicMemberImage, now: Instant) -> Self {
+        let millis = |ms: u32| Duration::from_millis(ms.into());
+        let session_timeout = millis(image.session_timeout_ms);
+        Self {
+            instance_id: image.instance_id,
+            client_id: image.client_id,
+            client_host: image.client_host,
+            assignment: image.assignment.into(),
+            protocols: vec![(protocol.to_owned(), image.subscription.into())],
+            rebalance_timeout: millis(image.rebalance_timeout_ms),
+            waiting: Waiting::Nothing,
+            has_synced: true,
+            session_timeout,
+            expires_at: now + session_timeout,
+        }
+    }
+
+    /// What there is to remember of it.
+    pub(super) fn image(&self, member_id: &str, protocol: &str) -> ClassicMemberImage {
+        let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        ClassicMemberImage {
+            member_id: member_id.to_owned(),
+            instance_id: self.instance_id.clone(),
+            client_id: self.client_id.clone(),
+            client_host: self.client_host.clone(),
+            session_timeout_ms: millis(self.session_timeout),
+            rebalance_timeout_ms: millis(self.rebalance_timeout),
+            subscription: self.subscription(protocol).to_vec(),
+            assignment: self.assignment.to_vec(),
         }
     }
 

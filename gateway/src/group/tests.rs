@@ -71,6 +71,61 @@ fn stable(ids: &[&str]) -> Group<u32> {
     group
 }
 
+#[test]
+fn a_group_goes_on_where_its_last_coordinator_left_it() {
+    let mut before = stable(&["a", "b"]);
+    let image = before.take_changed().expect("an assignment is worth a record");
+    assert_eq!(before.take_changed(), None);
+    let mut group: Group<u32> = Group::restore(limits(), image.clone(), at(1000));
+    assert_eq!(group.image(), image);
+    assert_eq!((group.state(), group.generation()), (GroupState::Stable, before.generation()));
+    let generation = group.generation();
+    assert_eq!(group.heartbeat(at(1001), &caller("a", generation)), Ok(()));
+    let stale = group.check_commit(at(1001), &caller("b", generation - 1));
+    assert_eq!(stale, Err(GroupError::IllegalGeneration));
+    let mut out = Vec::new();
+    group.sync(at(1002), sync_as("b", generation, &[]), 7, &mut out);
+    assert_eq!(out, [Output::Synced(7, Ok(Bytes::from_static(b"work")))]);
+
+    // Sessions begin anew: whoever is not heard from is dropped when its own ends.
+    group.tick(at(1000 + 9_999), &mut out);
+    assert_eq!(group.members().count(), 2);
+    group.tick(at(1000 + 10_001), &mut out);
+    assert!(group.members().count() < 2);
+}
+
+#[test]
+fn an_empty_group_keeps_its_generation() {
+    let mut before = stable(&["a"]);
+    let mut out = Vec::new();
+    before.leave(at(2), "a", None, &mut out).unwrap();
+    let image = before.take_changed().expect("its end is worth a record");
+    let mut group: Group<u32> = Group::restore(limits(), image, at(5));
+    assert_eq!((group.state(), group.generation()), (GroupState::Empty, before.generation()));
+    let stranger = Caller { member_id: String::new(), instance_id: None, generation: -1 };
+    assert_eq!(group.check_commit(at(6), &stranger), Ok(()));
+}
+
+#[test]
+fn a_static_member_that_came_back_is_remembered_under_its_new_id() {
+    let mut group = Group::new(limits());
+    let mut out = Vec::new();
+    group.join(at(0), static_join("i", "a"), 0, &mut out);
+    group.tick(at(1), &mut out);
+    let generation = group.generation();
+    let leader = Caller { instance_id: Some("i".to_owned()), ..caller("a", generation) };
+    let sync = Sync { caller: leader, ..sync_as("a", generation, &[("a", "work")]) };
+    group.sync(at(1), sync, 1, &mut out);
+    assert!(group.take_changed().is_some());
+    group.join(at(2), static_join("i", "b"), 2, &mut out);
+    let image = group.take_changed().expect("the new id is worth a record");
+    assert_eq!(image.members[0].member_id, "b");
+    assert_eq!(image.members[0].assignment, b"work");
+    let mut next: Group<u32> = Group::restore(limits(), image, at(3));
+    let old = Caller { instance_id: Some("i".to_owned()), ..caller("a", generation) };
+    assert_eq!(next.heartbeat(at(4), &old), Err(GroupError::FencedInstance));
+}
+
 fn joined(outputs: &Outputs, waiter: u32) -> &Result<Joined, GroupError> {
     let found = outputs.iter().find_map(|output| match output {
         Output::Joined(who, result) if *who == waiter => Some(result),

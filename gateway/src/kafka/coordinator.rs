@@ -1,33 +1,33 @@
 //! Which node coordinates a group, and the groups this node coordinates.
 //!
 //! A group belongs to the partition of `__consumer_offsets` that its id hashes to, and is
-//! coordinated by that partition's leader. What groups commit are records of that partition: they
-//! are acknowledged when the record is, and a new leader reads them back before it answers.
-//! Membership is not recorded: after a move of the coordinator members join again.
+//! coordinated by that partition's leader. What groups commit, and who is in them, are records of
+//! that partition: they are acknowledged when the record is, and a new leader reads them back before
+//! it answers, so that members go on in their generation.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use meridian_base::id::{PartitionId, TopicId};
+use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
 use meridian_consensus::command::ConfigChange;
 use meridian_consensus::state::Partition;
 use meridian_protocol::messages::{
     Coordinator as FoundCoordinator, FindCoordinatorRequest, FindCoordinatorResponse,
 };
-use meridian_protocol::records::{self, Record};
+use meridian_protocol::records::{self, BatchBuilder};
 use meridian_protocol::{ErrorCode, Str};
-use tokio::sync::oneshot;
+use meridian_storage::leader::PutError;
 
 use super::dispatch::Call;
 use super::error::{self, ApiError};
-use super::offset_compaction::Compaction;
-use super::offset_record::{self, Committed, OffsetKey};
+use super::group_state::{Effect, Groups, Loading};
+use super::journal::{Entry, Write};
 use super::{Front, lock, lookup, topics};
-use crate::group::{Group, GroupError, GroupLimits, GroupState, Joined, Output};
 use crate::log::{FetchError, PartitionLog};
+use crate::partition::{ProduceError, RecordBatch};
 
 /// Where groups keep their offsets.
 pub(super) const OFFSETS_TOPIC: &str = "__consumer_offsets";
@@ -40,112 +40,11 @@ const LOAD_BYTES: usize = 4 << 20;
 /// Uncompressed size of one batch of our own records.
 const BATCH_SIZE_BYTES_MAX: usize = 64 << 20;
 const LOAD_RETRY_AFTER: Duration = Duration::from_millis(100);
-
-/// What a member that waits is told in the end.
-#[derive(Debug)]
-pub(super) enum Told {
-    Joined(Result<Joined, GroupError>),
-    Synced(Result<Bytes, GroupError>),
-}
-
-/// A member that waits.
-pub(super) type Waiter = oneshot::Sender<Told>;
-
-/// Answers members. One that is gone is none of our business.
-pub(super) fn deliver(outputs: Vec<Output<Waiter>>) {
-    for output in outputs {
-        let _gone = match output {
-            Output::Joined(waiter, result) => waiter.send(Told::Joined(result)),
-            Output::Synced(waiter, result) => waiter.send(Told::Synced(result)),
-        };
-    }
-}
-
-/// What was last written for a partition, and where; `None` for a tombstone.
-#[derive(Clone, Debug)]
-struct Written {
-    at: Offset,
-    committed: Option<Committed>,
-}
-
-/// A group and its offsets.
-#[derive(Debug)]
-pub(super) struct GroupEntry {
-    pub(super) group: Group<Waiter>,
-    offsets: BTreeMap<OffsetKey, Written>,
-    /// Records on their way to the log.
-    pub(super) writing_count: usize,
-}
-
-impl GroupEntry {
-    fn new(limits: GroupLimits) -> Self {
-        Self { group: Group::new(limits), offsets: BTreeMap::new(), writing_count: 0 }
-    }
-
-    /// The positions, by partition.
-    pub(super) fn offsets(&self) -> impl Iterator<Item = (OffsetKey, &Committed)> {
-        self.offsets.iter().filter_map(|(key, written)| Some((*key, written.committed.as_ref()?)))
-    }
-
-    /// One position.
-    pub(super) fn offset(&self, key: OffsetKey) -> Option<&Committed> {
-        self.offsets.get(&key)?.committed.as_ref()
-    }
-
-    /// Forgets the positions in topics that are gone.
-    pub(super) fn forget_topics(&mut self, is_gone: impl Fn(TopicId) -> bool) {
-        self.offsets.retain(|key, _| !is_gone(key.topic));
-    }
-
-    /// Applies a record of the log, in whatever order commits are heard of.
-    pub(super) fn apply(&mut self, at: Offset, key: OffsetKey, committed: Option<Committed>) {
-        let written = self.offsets.get(&key);
-        if written.is_none_or(|written| written.at < at) {
-            self.offsets.insert(key, Written { at, committed });
-        }
-    }
-
-    /// Whether nothing would be lost with it.
-    pub(super) fn is_forgettable(&self) -> bool {
-        self.group.is_vacant()
-            && self.group.state() == GroupState::Empty
-            && self.writing_count == 0
-            && self.offsets().next().is_none()
-    }
-}
-
-/// The groups of one partition.
-#[derive(Debug, Default)]
-pub(super) struct Groups {
-    pub(super) by_id: HashMap<String, GroupEntry>,
-    /// Those with deadlines to look at.
-    active: BTreeSet<String>,
-    pub(super) is_loaded: bool,
-    /// Whether the log is worth shortening: see [`offset_compaction`](super::offset_compaction).
-    pub(super) compaction: Compaction,
-}
-
-impl Groups {
-    /// A group, made if there is none and there is room.
-    pub(super) fn entry(&mut self, front: &Front, id: &str) -> Result<&mut GroupEntry, ErrorCode> {
-        let config = &front.config.group;
-        if !self.by_id.contains_key(id) {
-            if self.by_id.len() >= config.group_count_max {
-                return Err(ErrorCode::PolicyViolation);
-            }
-            self.by_id.insert(id.to_owned(), GroupEntry::new(limits(front)));
-        }
-        self.active.insert(id.to_owned());
-        self.by_id.get_mut(id).ok_or(ErrorCode::UnknownServerError)
-    }
-}
-
-fn limits(front: &Front) -> GroupLimits {
-    GroupLimits {
-        initial_rebalance_delay: front.config.group.initial_rebalance_delay,
-        member_count_max: front.config.group.member_count_max,
-    }
-}
+/// Bytes of our own records written at once.
+const BATCH_SIZE_BYTES: usize = 1 << 20;
+/// How long records are offered to a log that has no room for them.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+const BUSY_RETRY_AFTER: Duration = Duration::from_millis(20);
 
 /// The coordinator of one partition's groups, for as long as this node leads the partition.
 pub(super) struct Coordinator {
@@ -158,8 +57,28 @@ impl Coordinator {
         lock(&self.groups)
     }
 
+    /// Reads the log, then writes to it until this coordinator is closed.
+    async fn run(self: Arc<Self>, front: Arc<Front>) {
+        if !self.groups().is_loaded
+            && let Err(error) = self.load(&front).await
+        {
+            tracing::warn!(%error, "group offsets were not loaded");
+            return self.give_up(&front, ErrorCode::NotCoordinator);
+        }
+        if let Err(error) = self.write(&front).await {
+            tracing::warn!(%error, "group records were not written; they are loaded anew");
+            self.give_up(&front, error::of_commit(&error));
+        }
+    }
+
+    fn give_up(self: &Arc<Self>, front: &Front, code: ErrorCode) {
+        lock(&front.coordinators.by_partition).retain(|_, known| !Arc::ptr_eq(known, self));
+        self.groups().close(code);
+    }
+
     /// Reads all records of the partition.
     async fn load(&self, front: &Front) -> Result<(), FetchError> {
+        let mut loading = Loading::default();
         let mut from = self.log.log_start_offset();
         while from < self.log.high_watermark() {
             let fetched = match self.log.fetch(from, LOAD_BYTES).await {
@@ -174,7 +93,7 @@ impl Coordinator {
                 }
                 Err(error) => return Err(error),
             };
-            let next = self.replay(front, fetched.records.concat().into(), from);
+            let next = self.replay(front, &mut loading, fetched.records.concat().into(), from);
             if next <= from {
                 return Err(FetchError::Unavailable);
             }
@@ -184,14 +103,12 @@ impl Coordinator {
         if !self.log.is_serving() {
             return Err(FetchError::NotLeader);
         }
-        let mut groups = self.groups();
-        groups.by_id.retain(|_, entry| !entry.is_forgettable());
-        groups.is_loaded = true;
+        loading.finish(front, &mut self.groups());
         Ok(())
     }
 
     /// Applies batches; returns the offset after them.
-    fn replay(&self, front: &Front, bytes: Bytes, from: Offset) -> Offset {
+    fn replay(&self, front: &Front, loading: &mut Loading, bytes: Bytes, from: Offset) -> Offset {
         let mut next = from;
         let mut groups = self.groups();
         for batch in records::batches(bytes) {
@@ -202,25 +119,88 @@ impl Coordinator {
                 continue;
             };
             for record in records.flatten() {
-                if let Err(error) = replay_record(front, &mut groups, record) {
+                if let Err(error) = loading.apply(front, &mut groups, record) {
                     tracing::error!(%error, "a record of group offsets cannot be read");
                 }
             }
         }
         next
     }
+
+    /// Writes what is pushed, batch by batch, until this coordinator is closed.
+    async fn write(self: &Arc<Self>, front: &Arc<Front>) -> Result<(), ProduceError> {
+        let bell = Arc::clone(&self.groups().bell);
+        loop {
+            let writes = {
+                let mut groups = self.groups();
+                if groups.closed().is_some() {
+                    return Ok(());
+                }
+                groups.journal.take(BATCH_SIZE_BYTES)
+            };
+            if writes.is_empty() {
+                bell.notified().await;
+                continue;
+            }
+            match append(front, &self.log, &writes).await {
+                Ok(base_offset) => self.groups().on_committed(front, base_offset, writes),
+                Err(error) => {
+                    let code = error::of_commit(&error);
+                    writes.into_iter().for_each(|write| write.effect.fail(code));
+                    return Err(error);
+                }
+            }
+            front.compact_offsets(self);
+        }
+    }
 }
 
-fn replay_record(
+/// Appends the records of these writes; returns the offset of the first.
+async fn append(
     front: &Front,
-    groups: &mut Groups,
-    record: Record,
-) -> Result<(), meridian_storage::codec::DecodeError> {
-    let (group, key) = offset_record::decode_key(record.key.unwrap_or_default())?;
-    let committed = record.value.map(offset_record::decode_value).transpose()?;
-    let entry = groups.by_id.entry(group).or_insert_with(|| GroupEntry::new(limits(front)));
-    entry.apply(Offset::new(record.offset), key, committed);
-    Ok(())
+    log: &Arc<PartitionLog>,
+    writes: &[Write<Effect>],
+) -> Result<Offset, ProduceError> {
+    let records = writes.iter().flat_map(|write| &write.records);
+    let batches = batches(front.broker.wall_time_ms(), records.cloned());
+    if batches.is_empty() {
+        return Ok(log.high_watermark());
+    }
+    let deadline = front.now() + BUSY_TIMEOUT;
+    loop {
+        let appended = log.produce(batches.clone()).await.unwrap_or(Err(ProduceError::InDoubt));
+        match appended {
+            Ok(appended) => return Ok(appended.base_offset),
+            // Nothing was written.
+            Err(ProduceError::Put(PutError::Busy)) if front.now() < deadline => {
+                tokio::time::sleep(BUSY_RETRY_AFTER).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Batches of these records, in order.
+pub(super) fn batches(now_ms: i64, records: impl IntoIterator<Item = Entry>) -> Vec<RecordBatch> {
+    let mut batches = Vec::new();
+    let mut builder = BatchBuilder::new();
+    for (key, value) in records {
+        builder.append(now_ms, Some(&key), value.as_deref(), &[]);
+        if builder.size_bytes() >= BATCH_SIZE_BYTES {
+            batches.push(own_batch(std::mem::take(&mut builder)));
+        }
+    }
+    if builder.records_count() > 0 {
+        batches.push(own_batch(builder));
+    }
+    batches
+}
+
+/// A batch of our own, as the log takes it.
+fn own_batch(builder: BatchBuilder) -> RecordBatch {
+    let record_count = builder.records_count().unsigned_abs();
+    let max_timestamp_ms = builder.max_timestamp_ms();
+    RecordBatch { bytes: builder.build(), record_count, max_timestamp_ms, sequenced: None }
 }
 
 /// The coordinators of this node.
@@ -254,20 +234,11 @@ impl Coordinators {
             return if is_loaded { Ok(Arc::clone(known)) } else { Err(loading) };
         }
         let is_empty = log.log_start_offset() >= log.high_watermark() && log.is_serving();
-        let groups = Mutex::new(Groups { is_loaded: is_empty, ..Default::default() });
+        let groups = Mutex::new(Groups::new(is_empty));
         let coordinator = Arc::new(Coordinator { log, groups });
         by_partition.insert(id, Arc::clone(&coordinator));
-        if is_empty {
-            return Ok(coordinator);
-        }
-        let front = Arc::clone(front);
-        tokio::spawn(async move {
-            if let Err(error) = coordinator.load(&front).await {
-                tracing::warn!(partition = %id, %error, "group offsets were not loaded");
-                lock(&front.coordinators.by_partition).retain(|_, c| !Arc::ptr_eq(c, &coordinator));
-            }
-        });
-        Err(ErrorCode::CoordinatorLoadInProgress)
+        tokio::spawn(Arc::clone(&coordinator).run(Arc::clone(front)));
+        if is_empty { Ok(coordinator) } else { Err(ErrorCode::CoordinatorLoadInProgress) }
     }
 
     fn all(&self) -> Vec<(PartitionId, Arc<Coordinator>)> {
@@ -316,34 +287,14 @@ impl Front {
             interval.tick().await;
             for (id, coordinator) in self.coordinators.all() {
                 if !coordinator.log.is_serving() {
-                    // Members that wait are told as their waiters are dropped with it.
                     lock(&self.coordinators.by_partition).remove(&id);
-                    coordinator.groups().by_id.clear();
+                    coordinator.groups().close(ErrorCode::NotCoordinator);
                     continue;
                 }
-                self.tick_coordinator(&coordinator);
+                coordinator.groups().tick(&self);
                 self.compact_offsets(&coordinator);
             }
         }
-    }
-
-    fn tick_coordinator(&self, coordinator: &Coordinator) {
-        let now = self.now();
-        let mut out = Vec::new();
-        {
-            let mut groups = coordinator.groups();
-            let Groups { by_id, active, .. } = &mut *groups;
-            active.retain(|id| {
-                let Some(entry) = by_id.get_mut(id) else { return false };
-                entry.group.tick(now, &mut out);
-                if entry.is_forgettable() {
-                    by_id.remove(id);
-                    return false;
-                }
-                !entry.group.is_vacant() || entry.group.state() != GroupState::Empty
-            });
-        }
-        deliver(out);
     }
 }
 

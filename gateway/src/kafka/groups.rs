@@ -13,9 +13,10 @@ use meridian_protocol::messages::{
 use meridian_protocol::{ErrorCode, Str};
 use tokio::sync::oneshot;
 
-use super::coordinator::{Coordinator, GroupEntry, Told, deliver};
+use super::coordinator::Coordinator;
 use super::dispatch::Call;
 use super::error;
+use super::group_state::{self, GroupEntry, Groups, Told};
 use crate::group::{Caller, GroupError, Join, Joined, Sync};
 
 /// From this version on a member without id is given one first (KIP-394).
@@ -83,8 +84,8 @@ async fn try_join(call: &Call, request: &JoinGroupRequest) -> Result<Joined, Joi
         let mut groups = coordinator.groups();
         let entry = groups.entry(&call.front, &request.group_id).map_err(JoinError::Code)?;
         entry.group.join(call.front.now(), join, waiter, &mut out);
+        groups.tell(&call.front, &request.group_id, out);
     }
-    deliver(out);
     drop(coordinator);
     match answer.await {
         Ok(Told::Joined(result)) => result.map_err(JoinError::Group),
@@ -170,11 +171,12 @@ async fn try_sync(call: &Call, request: SyncGroupRequest) -> Result<Bytes, Error
     };
     let (waiter, answer) = oneshot::channel();
     let mut out = Vec::new();
-    with_group(&coordinator, &request.group_id, |entry| {
+    {
+        let mut groups = coordinator.groups();
+        let entry = existing(&mut groups, &request.group_id)?;
         entry.group.sync(call.front.now(), sync, waiter, &mut out);
-        Ok(())
-    })?;
-    deliver(out);
+        groups.tell(&call.front, &request.group_id, out);
+    }
     drop(coordinator);
     match answer.await {
         Ok(Told::Synced(result)) => result.map_err(|error| error::of_group(&error)),
@@ -190,14 +192,8 @@ pub(super) fn caller(member_id: &Str, instance_id: &Option<Str>, generation: i32
     }
 }
 
-fn with_group<R>(
-    coordinator: &Coordinator,
-    id: &str,
-    act: impl FnOnce(&mut GroupEntry) -> Result<R, GroupError>,
-) -> Result<R, ErrorCode> {
-    let mut groups = coordinator.groups();
-    let entry = groups.by_id.get_mut(id).ok_or(ErrorCode::UnknownMemberId)?;
-    act(entry).map_err(|error| error::of_group(&error))
+fn existing<'g>(groups: &'g mut Groups, id: &str) -> Result<&'g mut GroupEntry, ErrorCode> {
+    groups.by_id.get_mut(id).ok_or(ErrorCode::UnknownMemberId)
 }
 
 /// Hears that a member is alive.
@@ -205,7 +201,9 @@ pub(super) async fn heartbeat(call: Call, request: HeartbeatRequest) -> Heartbea
     let caller = caller(&request.member_id, &request.group_instance_id, request.generation_id);
     let now = call.front.now();
     let result = call.front.coordinator_of(&request.group_id).and_then(|coordinator| {
-        with_group(&coordinator, &request.group_id, |entry| entry.group.heartbeat(now, &caller))
+        let mut groups = coordinator.groups();
+        let entry = existing(&mut groups, &request.group_id)?;
+        entry.group.heartbeat(now, &caller).map_err(|error| error::of_group(&error))
     });
     let error_code = told(&call, result);
     HeartbeatResponse { error_code, ..Default::default() }
@@ -236,28 +234,41 @@ pub(super) async fn leave(call: Call, request: LeaveGroupRequest) -> LeaveGroupR
             return LeaveGroupResponse { error_code, ..Default::default() };
         }
     };
-    let mut out = Vec::new();
-    let now = call.front.now();
-    let members: Vec<LeavingMemberResponse> = leaving
-        .into_iter()
-        .map(|member| {
-            let instance_id = member.group_instance_id.as_deref();
-            let result = with_group(&coordinator, &request.group_id, |entry| {
-                entry.group.leave(now, &member.member_id, instance_id, &mut out)
-            });
-            LeavingMemberResponse {
-                error_code: told(&call, result.map(drop)),
-                member_id: member.member_id,
-                group_instance_id: member.group_instance_id,
-            }
-        })
-        .collect();
-    deliver(out);
+    let (members, answer) = {
+        let mut groups = coordinator.groups();
+        let remove = |member| leave_one(&call, &mut groups, &request.group_id, member);
+        let members: Vec<LeavingMemberResponse> = leaving.into_iter().map(remove).collect();
+        (members, groups.settled(&request.group_id))
+    };
+    if let Err(code) = group_state::committed(answer).await {
+        let error_code = told(&call, Err(code));
+        return LeaveGroupResponse { error_code, ..Default::default() };
+    }
     if is_batched {
         return LeaveGroupResponse { members, ..Default::default() };
     }
     let error_code = members.first().map_or(ErrorCode::None, |member| member.error_code);
     LeaveGroupResponse { error_code, ..Default::default() }
+}
+
+fn leave_one(
+    call: &Call,
+    groups: &mut Groups,
+    group_id: &str,
+    member: LeavingMember,
+) -> LeavingMemberResponse {
+    let mut out = Vec::new();
+    let result = existing(groups, group_id).and_then(|entry| {
+        let instance_id = member.group_instance_id.as_deref();
+        let left = entry.group.leave(call.front.now(), &member.member_id, instance_id, &mut out);
+        left.map_err(|error| error::of_group(&error))
+    });
+    groups.tell(&call.front, group_id, out);
+    LeavingMemberResponse {
+        error_code: told(call, result.map(drop)),
+        member_id: member.member_id,
+        group_instance_id: member.group_instance_id,
+    }
 }
 
 /// Lists the groups of this node.

@@ -1,26 +1,23 @@
 //! Keeping partitions of `__consumer_offsets` short, so that the next coordinator loads quickly.
 //!
 //! A coordinator knows all that its log says. When most of the log is out of date, it writes what
-//! holds once more and then moves the log's start to there. It does so while no commit is on its
-//! way: everything before the new records is then in memory, hence in the new records. Positions in
+//! holds once more and then moves the log's start to there. It does so while no batch is on its way:
+//! everything before the new records is then in memory, hence in the new records. Positions in
 //! topics that were deleted are left out.
 
 use std::sync::Arc;
 
 use meridian_base::position::Offset;
-use meridian_protocol::ErrorCode;
-use meridian_protocol::records::BatchBuilder;
 use tokio::sync::oneshot;
 
-use super::coordinator::{Coordinator, Groups};
-use super::{Front, offset_record, offsets};
-use crate::partition::{Appended, ProduceError, RecordBatch};
+use super::Front;
+use super::coordinator::{self, Coordinator};
+use crate::partition::{Appended, ProduceError};
 
 /// Shorter logs are left alone.
 const RECORD_COUNT_MIN: i64 = 100_000;
 /// How many times as long as what holds a log may get.
 const LENGTH_RATIO_MAX: i64 = 4;
-const BATCH_SIZE_BYTES: usize = 1 << 20;
 
 type Answers = Vec<oneshot::Receiver<Result<Appended, ProduceError>>>;
 
@@ -50,34 +47,30 @@ impl Front {
             // In this order everywhere: the metadata, then groups.
             let metadata = self.broker.metadata();
             let mut groups = coordinator.groups();
-            // Read under the lock: with no commit on its way, all before it is in memory.
+            // Read under the lock: with nothing on its way, all before it is in memory.
             let before = log.high_watermark();
             let compaction = groups.compaction;
             let is_due = groups.is_loaded
                 && !compaction.is_running
                 && record_count >= compaction.record_count_min
-                && groups.by_id.values().all(|entry| entry.writing_count == 0);
+                && groups.is_as_written();
             if !is_due {
                 return;
             }
             for entry in groups.by_id.values_mut() {
                 entry.forget_topics(|topic| metadata.topic(topic).is_none());
             }
-            let held = groups.by_id.values().map(|entry| entry.offsets().count()).sum::<usize>();
+            let held: usize = groups.by_id.iter().map(|(id, it)| it.records(id).count()).sum();
             let worth = (held as i64).saturating_mul(LENGTH_RATIO_MAX).max(RECORD_COUNT_MIN);
             groups.compaction.record_count_min = worth;
             if record_count < worth {
                 return;
             }
-            match self.snapshot(&groups) {
-                // Under the lock, so that no commit comes between what was read and this.
-                Ok(batches) => {
-                    groups.compaction.is_running = true;
-                    let append = |batch| log.produce(vec![batch]);
-                    (before, batches.into_iter().map(append).collect())
-                }
-                Err(code) => return tracing::error!(%code, "group offsets cannot be written anew"),
-            }
+            groups.compaction.is_running = true;
+            let records = groups.by_id.iter().flat_map(|(id, entry)| entry.records(id));
+            let batches = coordinator::batches(self.broker.wall_time_ms(), records);
+            // Under the lock, so that no write comes between what was read and this.
+            (before, batches.into_iter().map(|batch| log.produce(vec![batch])).collect())
         };
         let coordinator = Arc::clone(coordinator);
         tokio::spawn(async move {
@@ -87,27 +80,6 @@ impl Front {
             }
             coordinator.groups().compaction.is_running = false;
         });
-    }
-
-    /// Records of all positions.
-    fn snapshot(&self, groups: &Groups) -> Result<Vec<RecordBatch>, ErrorCode> {
-        let now_ms = self.broker.wall_time_ms();
-        let mut batches = Vec::new();
-        let mut builder = BatchBuilder::new();
-        for (group, entry) in &groups.by_id {
-            for (key, committed) in entry.offsets() {
-                let key = offset_record::encode_key(group, key);
-                let value = offset_record::encode_value(committed);
-                builder.append(now_ms, Some(&key), Some(&value), &[]);
-                if builder.size_bytes() >= BATCH_SIZE_BYTES {
-                    batches.push(offsets::finish(std::mem::take(&mut builder))?);
-                }
-            }
-        }
-        if builder.records_count() > 0 {
-            batches.push(offsets::finish(builder)?);
-        }
-        Ok(batches)
     }
 }
 
@@ -128,10 +100,11 @@ mod tests {
     use std::time::Duration;
 
     use meridian_base::id::TopicId;
+    use meridian_protocol::ErrorCode;
 
     use super::*;
     use crate::kafka::coordinator::{OFFSETS_TOPIC, partition_index};
-    use crate::kafka::offset_record::{Committed, OffsetKey};
+    use crate::kafka::offset_record::{self, Committed, OffsetKey};
     use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
     use crate::log::PartitionLog;
 
@@ -153,16 +126,14 @@ mod tests {
         log: &Arc<PartitionLog>,
         positions: impl IntoIterator<Item = (OffsetKey, i64)>,
     ) {
-        let mut builder = BatchBuilder::new();
-        for (key, offset) in positions {
+        let record = |(key, offset)| {
             let metadata = String::new();
             let committed = Committed { offset, leader_epoch: -1, metadata, committed_at_ms: 0 };
             let key = offset_record::encode_key(GROUP, key);
-            let value = offset_record::encode_value(&committed);
-            builder.append(0, Some(&key), Some(&value), &[]);
-        }
-        let batch = offsets::finish(builder).unwrap();
-        log.produce(vec![batch]).await.unwrap().unwrap();
+            (key, Some(offset_record::encode_value(&committed)))
+        };
+        let batches = coordinator::batches(0, positions.into_iter().map(record));
+        log.produce(batches).await.unwrap().unwrap();
     }
 
     async fn loaded(front: &Arc<Front>) -> Arc<Coordinator> {

@@ -10,7 +10,7 @@ use meridian_storage::codec::{DecodeError, Source};
 /// First byte of keys and values.
 const VERSION: u8 = 1;
 /// Second byte of keys: what the record is about.
-const KIND_OFFSET: u8 = 1;
+pub(super) const KIND_OFFSET: u8 = 1;
 
 /// A partition that a group has a position in. By topic id, so that a topic that was deleted and
 /// created again starts anew.
@@ -75,12 +75,16 @@ pub(super) fn decode_value(bytes: Bytes) -> Result<Committed, DecodeError> {
     })
 }
 
-fn check_byte(source: &mut Source, field: &'static str, known: u8) -> Result<(), DecodeError> {
+pub(super) fn check_byte(
+    source: &mut Source,
+    field: &'static str,
+    known: u8,
+) -> Result<(), DecodeError> {
     let found = source.u8()?;
     if found == known { Ok(()) } else { Err(source.invalid(field, u64::from(found))) }
 }
 
-fn text(source: &mut Source, field: &'static str) -> Result<String, DecodeError> {
+pub(super) fn text(source: &mut Source, field: &'static str) -> Result<String, DecodeError> {
     let bytes = source.rest();
     String::from_utf8(bytes.to_vec()).map_err(|_| source.invalid(field, bytes.len() as u64))
 }

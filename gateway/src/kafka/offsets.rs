@@ -12,26 +12,22 @@ use meridian_protocol::messages::{
     OffsetFetchPartitionResponse, OffsetFetchRequest, OffsetFetchResponse, OffsetFetchTopic,
     OffsetFetchTopicResponse,
 };
-use meridian_protocol::records::{Batch, BatchBuilder};
 use meridian_protocol::{ErrorCode, Str};
 
-use super::coordinator::{Coordinator, GroupEntry, Groups};
+use super::coordinator::Coordinator;
 use super::dispatch::Call;
+use super::group_state::{self, Changes, GroupEntry, Groups};
 use super::lookup::{self, TopicKey};
-use super::offset_record::{self, Committed, OffsetKey};
+use super::offset_record::{Committed, OffsetKey};
 use super::{Front, error, groups};
 use crate::group::GroupState;
-use crate::partition::{ProduceError, RecordBatch};
 
 /// From this version on topics are named by id.
 const IDS_FROM_VERSION: i16 = 10;
 /// From this version on the offsets of several groups can be asked for at once.
 const GROUPS_FROM_VERSION: i16 = 8;
-/// Bytes of the records of one commit.
-const BATCH_SIZE_BYTES_MAX: usize = 8 << 20;
-
-/// Records of one group to write: positions, or tombstones for `None`.
-type Changes = Vec<(OffsetKey, Option<Committed>)>;
+/// Bytes of what clients say in one commit.
+const CHANGES_SIZE_BYTES_MAX: usize = 8 << 20;
 
 /// Stores positions.
 pub(super) async fn commit(call: Call, request: OffsetCommitRequest) -> OffsetCommitResponse {
@@ -102,61 +98,29 @@ fn resolve(metadata: &Metadata, key: &TopicKey, index: i32) -> Result<OffsetKey,
     Ok(OffsetKey { topic: topic.id, index: partition.index })
 }
 
-/// Writes records of a group to the log if `check` allows it, and applies them once they are
-/// committed.
+/// Writes positions of a group to the log if `check` allows it; they hold once they are committed.
 async fn write(
     front: &Arc<Front>,
     group: &str,
     changes: Changes,
     check: impl FnOnce(&mut GroupEntry) -> Result<(), ErrorCode>,
 ) -> Result<(), ErrorCode> {
+    let size = |(_, committed): &(OffsetKey, Option<Committed>)| {
+        group.len() + committed.as_ref().map_or(0, |it| it.metadata.len())
+    };
+    if changes.iter().map(size).sum::<usize>() > CHANGES_SIZE_BYTES_MAX {
+        return Err(ErrorCode::InvalidCommitOffsetSize);
+    }
     let coordinator = front.coordinator_of(group)?;
     let answer = {
         let mut groups = coordinator.groups();
-        let entry = groups.entry(front, group)?;
-        check(entry)?;
+        check(groups.entry(front, group)?)?;
         if changes.is_empty() {
             return Ok(());
         }
-        let batch = batch(front, group, &changes)?;
-        entry.writing_count += 1;
-        coordinator.log.produce(vec![batch])
+        groups.write_offsets(group, changes)
     };
-    let result = answer.await.unwrap_or(Err(ProduceError::InDoubt));
-    let mut groups = coordinator.groups();
-    let entry = groups.entry(front, group)?;
-    entry.writing_count = entry.writing_count.saturating_sub(1);
-    let appended = result.map_err(|cause| error::of_commit(&cause))?;
-    for (delta, (key, committed)) in (0u32..).zip(changes) {
-        entry.apply(appended.base_offset.advance(delta), key, committed);
-    }
-    Ok(())
-}
-
-/// One batch of records of a group.
-fn batch(front: &Front, group: &str, changes: &Changes) -> Result<RecordBatch, ErrorCode> {
-    let now_ms = front.broker.wall_time_ms();
-    let mut builder = BatchBuilder::new();
-    for (key, committed) in changes {
-        let key = offset_record::encode_key(group, *key);
-        let value = committed.as_ref().map(offset_record::encode_value);
-        builder.append(now_ms, Some(&key), value.as_deref(), &[]);
-        if builder.size_bytes() > BATCH_SIZE_BYTES_MAX {
-            return Err(ErrorCode::InvalidCommitOffsetSize);
-        }
-    }
-    finish(builder)
-}
-
-/// A batch of our own, as the log takes it.
-pub(super) fn finish(builder: BatchBuilder) -> Result<RecordBatch, ErrorCode> {
-    let batch = Batch::produced(Some(builder.build())).map_err(|cause| error::of_batch(&cause))?;
-    Ok(RecordBatch {
-        bytes: batch.bytes().clone(),
-        record_count: batch.header().records_count.unsigned_abs(),
-        max_timestamp_ms: batch.header().max_timestamp_ms,
-        sequenced: None,
-    })
+    group_state::committed(Some(answer)).await
 }
 
 /// Returns positions.
@@ -311,19 +275,14 @@ pub(super) async fn delete_groups(
 
 async fn delete_group(call: &Call, id: &str) -> Result<(), ErrorCode> {
     let coordinator = call.front.coordinator_of(id)?;
-    let tombstones = {
-        let groups = coordinator.groups();
-        let entry = existing(&groups, id)?;
-        if entry.group.state() != GroupState::Empty {
+    let answer = {
+        let mut groups = coordinator.groups();
+        if existing(&groups, id)?.group.state() != GroupState::Empty {
             return Err(ErrorCode::NonEmptyGroup);
         }
-        entry.offsets().map(|(key, _)| (key, None)).collect()
+        groups.delete(&call.front, id)
     };
-    write(&call.front, id, tombstones, |entry| match entry.group.state() {
-        GroupState::Empty => Ok(()),
-        _ => Err(ErrorCode::NonEmptyGroup),
-    })
-    .await
+    group_state::committed(answer).await
 }
 
 fn existing<'g>(groups: &'g Groups, id: &str) -> Result<&'g GroupEntry, ErrorCode> {

@@ -64,6 +64,11 @@ impl BatchBuilder {
         BatchHeader::SIZE_BYTES + self.records.len()
     }
 
+    /// The largest timestamp of the records so far, -1 without any.
+    pub fn max_timestamp_ms(&self) -> i64 {
+        self.header.max_timestamp_ms
+    }
+
     /// Adds a record at the next offset.
     pub fn append(
         &mut self,

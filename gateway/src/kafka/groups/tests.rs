@@ -7,7 +7,7 @@ use meridian_protocol::messages::{
 
 use super::*;
 use crate::kafka::Front;
-use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
+use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
 
 /// A front that coordinates all groups and a client of it; topic `t` has two partitions.
 async fn served() -> (Arc<FakeBroker>, Arc<Front>, TestClient) {
@@ -168,6 +168,77 @@ async fn offsets_are_kept_by_the_log_and_read_back_by_the_next_coordinator() {
         }
     };
     assert_eq!((found.committed_offset, found.metadata.as_deref()), (42, Some("note")));
+}
+
+/// Asks the next coordinator until it has read the log.
+async fn loaded(client: &mut TestClient) {
+    let load = async {
+        while position(client).await == Err(ErrorCode::CoordinatorLoadInProgress) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, load).await.expect("loads in time");
+}
+
+#[tokio::test]
+async fn members_go_on_in_their_generation_at_the_next_coordinator() {
+    let (broker, _front, mut client) = served().await;
+    let joined = join_alone(&mut client).await;
+
+    let next = front_of(&broker, quick_config());
+    tokio::spawn(Arc::clone(&next).tick_groups());
+    let mut client = TestClient::connect(&next);
+    loaded(&mut client).await;
+    let heartbeat = HeartbeatRequest {
+        group_id: "g".into(),
+        generation_id: joined.generation_id,
+        member_id: joined.member_id.clone(),
+        ..Default::default()
+    };
+    assert_eq!(client.call(4, heartbeat.clone()).await.error_code, ErrorCode::None);
+    assert_eq!(commit(&mut client, 7, Some(&joined)).await, ErrorCode::None);
+    let stale = JoinGroupResponse { generation_id: joined.generation_id - 1, ..joined.clone() };
+    assert_eq!(commit(&mut client, 8, Some(&stale)).await, ErrorCode::IllegalGeneration);
+    let sync = SyncGroupRequest {
+        group_id: "g".into(),
+        generation_id: joined.generation_id,
+        member_id: joined.member_id.clone(),
+        ..Default::default()
+    };
+    let synced = client.call(3, sync).await;
+    assert_eq!((synced.error_code, &synced.assignment[..]), (ErrorCode::None, &b"all"[..]));
+
+    // Once it has left, the one after knows: the generation is over.
+    let leave = LeaveGroupRequest {
+        group_id: "g".into(),
+        members: vec![LeavingMember { member_id: joined.member_id, ..Default::default() }],
+        ..Default::default()
+    };
+    assert_eq!(client.call(5, leave).await.error_code, ErrorCode::None);
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    loaded(&mut client).await;
+    assert_eq!(client.call(4, heartbeat).await.error_code, ErrorCode::UnknownMemberId);
+    assert_eq!(position(&mut client).await.map(|it| it.committed_offset), Ok(7));
+}
+
+#[tokio::test]
+async fn a_group_that_is_deleted_stays_so_at_the_next_coordinator() {
+    let (broker, _front, mut client) = served().await;
+    let joined = join_alone(&mut client).await;
+    assert_eq!(commit(&mut client, 5, Some(&joined)).await, ErrorCode::None);
+    let leave = LeaveGroupRequest {
+        group_id: "g".into(),
+        member_id: joined.member_id,
+        ..Default::default()
+    };
+    assert_eq!(client.call(2, leave).await.error_code, ErrorCode::None);
+    let delete = || DeleteGroupsRequest { groups_names: vec!["g".into()] };
+    assert_eq!(client.call(2, delete()).await.results[0].error_code, ErrorCode::None);
+
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    loaded(&mut client).await;
+    let told = client.call(2, delete()).await.results[0].error_code;
+    assert_eq!(told, ErrorCode::GroupIdNotFound);
 }
 
 #[tokio::test]

@@ -1,0 +1,136 @@
+//! The records of `__consumer_offsets`: keys of all kinds, and the state of groups. Positions have
+//! a layout of their own, see [`offset_record`](super::offset_record).
+//!
+//! ```text
+//! key    version kind | what it is about
+//! value  version      | the image of a group or member, in postcard
+//! ```
+
+use bytes::{BufMut, Bytes, BytesMut};
+use meridian_storage::codec::{DecodeError, Source};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::offset_record::{self, OffsetKey};
+use crate::group::ClassicImage;
+
+/// First byte of keys and values.
+const VERSION: u8 = 1;
+const KIND_OFFSET: u8 = offset_record::KIND_OFFSET;
+const KIND_CLASSIC: u8 = 2;
+
+/// What a record is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum RecordKey {
+    /// The position of a group in a partition.
+    Offset(String, OffsetKey),
+    /// A group of the classic protocol.
+    Classic(String),
+}
+
+/// A group of the classic protocol, and when that was so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ClassicRecord {
+    pub(super) image: ClassicImage,
+    pub(super) at_ms: i64,
+}
+
+/// The key of a group of the classic protocol.
+pub(super) fn classic_key(group: &str) -> Bytes {
+    let mut out = BytesMut::with_capacity(2 + group.len());
+    out.put_u8(VERSION);
+    out.put_u8(KIND_CLASSIC);
+    out.put_slice(group.as_bytes());
+    out.freeze()
+}
+
+/// Reads a key.
+pub(super) fn decode_key(bytes: Bytes) -> Result<RecordKey, DecodeError> {
+    if bytes.get(1) == Some(&KIND_OFFSET) {
+        let (group, key) = offset_record::decode_key(bytes)?;
+        return Ok(RecordKey::Offset(group, key));
+    }
+    let mut source = Source::new(bytes, "group record key");
+    offset_record::check_byte(&mut source, "version", VERSION)?;
+    match source.u8()? {
+        KIND_CLASSIC => Ok(RecordKey::Classic(offset_record::text(&mut source, "group")?)),
+        other => Err(source.invalid("kind", other.into())),
+    }
+}
+
+/// The value of a group or member.
+pub(super) fn encode_value<T: Serialize>(value: &T) -> Bytes {
+    let start = vec![VERSION];
+    Bytes::from(postcard::to_extend(value, start).expect("an image always encodes into memory"))
+}
+
+/// Reads a value.
+pub(super) fn decode_value<T: DeserializeOwned>(bytes: Bytes) -> Result<T, DecodeError> {
+    let mut source = Source::new(bytes, "group record value");
+    offset_record::check_byte(&mut source, "version", VERSION)?;
+    let rest = source.rest();
+    postcard::from_bytes(&rest).map_err(|_| source.invalid("image", rest.len() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::group::ClassicMemberImage;
+
+    fn record() -> ClassicRecord {
+        let member = ClassicMemberImage {
+            member_id: "m".to_owned(),
+            instance_id: Some("i".to_owned()),
+            client_id: "c".to_owned(),
+            client_host: "h".to_owned(),
+            session_timeout_ms: 1,
+            rebalance_timeout_ms: 2,
+            subscription: vec![3],
+            assignment: vec![4, 5],
+        };
+        let image = ClassicImage {
+            generation: 7,
+            protocol_type: "t".to_owned(),
+            protocol: "p".to_owned(),
+            leader: None,
+            members: vec![member],
+        };
+        ClassicRecord { image, at_ms: 1 }
+    }
+
+    #[test]
+    fn the_layout_is_as_persisted() {
+        assert_eq!(classic_key("g")[..], [1, 2, b'g']);
+        let bytes = encode_value(&record());
+        let expected = [
+            &[1, 14, 1, b't', 1, b'p', 0, 1][..],
+            &[1, b'm', 1, 1, b'i', 1, b'c', 1, b'h', 1, 2, 1, 3, 2, 4, 5, 2],
+        ];
+        assert_eq!(bytes[..], expected.concat());
+        assert_eq!(decode_value(bytes), Ok(record()));
+    }
+
+    #[test]
+    fn other_versions_and_kinds_are_refused() {
+        assert!(decode_key(Bytes::from_static(&[1, 99, b'g'])).is_err());
+        assert!(decode_key(Bytes::from_static(&[2, KIND_CLASSIC, b'g'])).is_err());
+        let mut value = encode_value(&record()).to_vec();
+        value[0] = 2;
+        assert!(decode_value::<ClassicRecord>(value.into()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn keys_are_read_as_written(group in ".{0,20}") {
+            prop_assert_eq!(decode_key(classic_key(&group)), Ok(RecordKey::Classic(group)));
+        }
+
+        #[test]
+        fn decoding_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let bytes = Bytes::from(bytes);
+            let _outcome = (decode_key(bytes.clone()), decode_value::<ClassicRecord>(bytes));
+        }
+    }
+}

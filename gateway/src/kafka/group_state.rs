@@ -1,0 +1,408 @@
+//! What a coordinator holds of its groups, and how changes of it reach the log.
+//!
+//! A decision of a group takes effect in memory at once, and its record is pushed to the
+//! [`Journal`]; nobody is told of it before the record is committed. If it cannot be, the whole
+//! coordinator is given up and loaded anew, so that memory is never ahead of the log for long.
+//! Positions are the other way round: they are in memory once they are committed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use meridian_base::id::TopicId;
+use meridian_base::position::Offset;
+use meridian_protocol::ErrorCode;
+use tokio::sync::{Notify, oneshot};
+
+use super::Front;
+use super::group_record::{self, ClassicRecord, RecordKey};
+use super::journal::{Entry, Journal, Write, WriteNumber};
+use super::offset_compaction::Compaction;
+use super::offset_record::{self, Committed, OffsetKey};
+use crate::group::{Group, GroupError, GroupLimits, GroupState, Joined, Output};
+
+/// A larger record of a group is not written: its members then join again when the coordinator
+/// moves.
+const RECORD_SIZE_BYTES_MAX: usize = 4 << 20;
+
+/// What a member that waits is told in the end.
+#[derive(Debug)]
+pub(super) enum Told {
+    Joined(Result<Joined, GroupError>),
+    Synced(Result<Bytes, GroupError>),
+}
+
+/// A member that waits.
+pub(super) type Waiter = oneshot::Sender<Told>;
+
+/// Who waits for a write.
+pub(super) type Answer = oneshot::Receiver<Result<(), ErrorCode>>;
+
+/// Positions of one group to write, or tombstones for `None`.
+pub(super) type Changes = Vec<(OffsetKey, Option<Committed>)>;
+
+/// What happens once a write is committed.
+#[derive(Debug)]
+pub(super) enum Effect {
+    /// Nobody waits for it.
+    Nothing,
+    /// The members are told.
+    Tell(Vec<Output<Waiter>>),
+    /// Whoever waits is told.
+    Answer(oneshot::Sender<Result<(), ErrorCode>>),
+    /// The positions hold, and whoever waits is told.
+    Offsets { group: String, changes: Changes, answer: oneshot::Sender<Result<(), ErrorCode>> },
+}
+
+impl Effect {
+    /// It will not come to it.
+    pub(super) fn fail(self, code: ErrorCode) {
+        match self {
+            // Members that wait are told as their waiters are dropped.
+            Self::Nothing | Self::Tell(_) => {}
+            Self::Answer(answer) | Self::Offsets { answer, .. } => {
+                let _client_is_gone = answer.send(Err(code));
+            }
+        }
+    }
+}
+
+/// Answers members. One that is gone is none of our business.
+fn deliver(outputs: Vec<Output<Waiter>>) {
+    for output in outputs {
+        let _gone = match output {
+            Output::Joined(waiter, result) => waiter.send(Told::Joined(result)),
+            Output::Synced(waiter, result) => waiter.send(Told::Synced(result)),
+        };
+    }
+}
+
+/// Waits for what [`Groups::settled`] gave.
+pub(super) async fn committed(answer: Option<Answer>) -> Result<(), ErrorCode> {
+    match answer {
+        None => Ok(()),
+        Some(answer) => answer.await.unwrap_or(Err(ErrorCode::NotCoordinator)),
+    }
+}
+
+/// What was last written for a partition, and where; `None` for a tombstone.
+#[derive(Clone, Debug)]
+struct Written {
+    at: Offset,
+    committed: Option<Committed>,
+}
+
+/// A group and its offsets.
+#[derive(Debug)]
+pub(super) struct GroupEntry {
+    pub(super) group: Group<Waiter>,
+    offsets: BTreeMap<OffsetKey, Written>,
+    /// The value of the group's record, if there is one.
+    record: Option<Bytes>,
+    last_write: WriteNumber,
+}
+
+impl GroupEntry {
+    fn new(limits: GroupLimits) -> Self {
+        Self {
+            group: Group::new(limits),
+            offsets: BTreeMap::new(),
+            record: None,
+            last_write: WriteNumber::default(),
+        }
+    }
+
+    /// The positions, by partition.
+    pub(super) fn offsets(&self) -> impl Iterator<Item = (OffsetKey, &Committed)> {
+        self.offsets.iter().filter_map(|(key, written)| Some((*key, written.committed.as_ref()?)))
+    }
+
+    /// One position.
+    pub(super) fn offset(&self, key: OffsetKey) -> Option<&Committed> {
+        self.offsets.get(&key)?.committed.as_ref()
+    }
+
+    /// Forgets the positions in topics that are gone.
+    pub(super) fn forget_topics(&mut self, is_gone: impl Fn(TopicId) -> bool) {
+        self.offsets.retain(|key, _| !is_gone(key.topic));
+    }
+
+    /// Applies a record of the log, in whatever order commits are heard of.
+    pub(super) fn apply(&mut self, at: Offset, key: OffsetKey, committed: Option<Committed>) {
+        let written = self.offsets.get(&key);
+        if written.is_none_or(|written| written.at < at) {
+            self.offsets.insert(key, Written { at, committed });
+        }
+    }
+
+    /// Whether nothing would be lost with it.
+    pub(super) fn is_forgettable(&self) -> bool {
+        self.group.is_vacant()
+            && self.group.state() == GroupState::Empty
+            && self.offsets().next().is_none()
+    }
+
+    /// All records that hold for this group.
+    pub(super) fn records(&self, id: &str) -> impl Iterator<Item = Entry> {
+        let group = self.record.iter().map(|it| (group_record::classic_key(id), Some(it.clone())));
+        let offset = |(key, committed)| {
+            (offset_record::encode_key(id, key), Some(offset_record::encode_value(committed)))
+        };
+        group.chain(self.offsets().map(offset))
+    }
+
+    /// The records of what changed in the group.
+    fn take_changes(&mut self, id: &str, now_ms: i64) -> Vec<Entry> {
+        let Some(mut image) = self.group.take_changed() else { return Vec::new() };
+        let encode = |image| group_record::encode_value(&ClassicRecord { image, at_ms: now_ms });
+        let mut value = encode(image.clone());
+        if value.len() > RECORD_SIZE_BYTES_MAX {
+            tracing::warn!(
+                size_bytes = value.len(),
+                "a group is too large to be recorded; its members will join again when its coordinator moves"
+            );
+            image.members.clear();
+            value = encode(image);
+        }
+        self.record = Some(value.clone());
+        vec![(group_record::classic_key(id), Some(value))]
+    }
+}
+
+/// The groups of one partition.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    pub(super) by_id: HashMap<String, GroupEntry>,
+    /// Those with deadlines to look at.
+    active: BTreeSet<String>,
+    pub(super) is_loaded: bool,
+    /// Whether the log is worth shortening: see [`offset_compaction`](super::offset_compaction).
+    pub(super) compaction: Compaction,
+    pub(super) journal: Journal<Effect>,
+    /// Rings when there is something to write, or nothing ever more.
+    pub(super) bell: Arc<Notify>,
+    /// Why this coordinator was given up.
+    closed: Option<ErrorCode>,
+}
+
+impl Groups {
+    /// No groups, as far as is known: `is_loaded` if the log says so.
+    pub(super) fn new(is_loaded: bool) -> Self {
+        Self { is_loaded, ..Self::default() }
+    }
+
+    /// A group, made if there is none and there is room.
+    pub(super) fn entry(&mut self, front: &Front, id: &str) -> Result<&mut GroupEntry, ErrorCode> {
+        let config = &front.config.group;
+        if !self.by_id.contains_key(id) {
+            if self.by_id.len() >= config.group_count_max {
+                return Err(ErrorCode::PolicyViolation);
+            }
+            self.by_id.insert(id.to_owned(), GroupEntry::new(limits(front)));
+        }
+        self.active.insert(id.to_owned());
+        self.by_id.get_mut(id).ok_or(ErrorCode::UnknownServerError)
+    }
+
+    /// Writes positions of a group.
+    pub(super) fn write_offsets(&mut self, id: &str, changes: Changes) -> Answer {
+        let (sender, answer) = oneshot::channel();
+        let record = |(key, committed): &(OffsetKey, Option<Committed>)| {
+            let value = committed.as_ref().map(offset_record::encode_value);
+            (offset_record::encode_key(id, *key), value)
+        };
+        let records = changes.iter().map(record).collect();
+        let effect = Effect::Offsets { group: id.to_owned(), changes, answer: sender };
+        self.push(id, Write { records, effect });
+        answer
+    }
+
+    /// Writes what changed in a group, and tells its members once that is committed.
+    pub(super) fn tell(&mut self, front: &Front, id: &str, outputs: Vec<Output<Waiter>>) {
+        let records = self.take_changes(front, id);
+        if outputs.is_empty() && records.is_empty() {
+            return;
+        }
+        if records.is_empty() && self.is_settled(id) {
+            return deliver(outputs);
+        }
+        self.push(id, Write { records, effect: Effect::Tell(outputs) });
+    }
+
+    /// What to wait for before anybody is told how a group stands; `None` if that is committed.
+    pub(super) fn settled(&mut self, id: &str) -> Option<Answer> {
+        if self.is_settled(id) {
+            return None;
+        }
+        let (sender, answer) = oneshot::channel();
+        self.push(id, Write { records: Vec::new(), effect: Effect::Answer(sender) });
+        Some(answer)
+    }
+
+    /// Removes a group that has no members, once its tombstones are committed.
+    pub(super) fn delete(&mut self, front: &Front, id: &str) -> Option<Answer> {
+        let entry = self.by_id.get_mut(id)?;
+        let changes = entry.offsets().map(|(key, _)| (key, None)).collect();
+        entry.group = Group::new(limits(front));
+        if entry.record.take().is_some() {
+            let records = vec![(group_record::classic_key(id), None)];
+            self.push(id, Write { records, effect: Effect::Nothing });
+        }
+        Some(self.write_offsets(id, changes))
+    }
+
+    fn take_changes(&mut self, front: &Front, id: &str) -> Vec<Entry> {
+        let now_ms = front.broker.wall_time_ms();
+        self.by_id.get_mut(id).map(|entry| entry.take_changes(id, now_ms)).unwrap_or_default()
+    }
+
+    fn is_settled(&self, id: &str) -> bool {
+        self.by_id.get(id).is_none_or(|entry| self.journal.is_committed(entry.last_write))
+    }
+
+    fn push(&mut self, id: &str, write: Write<Effect>) {
+        if let Some(code) = self.closed {
+            return write.effect.fail(code);
+        }
+        let number = self.journal.push(write);
+        if let Some(entry) = self.by_id.get_mut(id) {
+            entry.last_write = number;
+        }
+        self.bell.notify_one();
+    }
+
+    /// Whether memory holds exactly what the log says: no batch is on its way, and none of the
+    /// queued writes changes a group.
+    pub(super) fn is_as_written(&self) -> bool {
+        let is_offsets = |write: &Write<Effect>| {
+            write.records.is_empty() || matches!(write.effect, Effect::Offsets { .. })
+        };
+        !self.journal.is_in_flight() && self.journal.queued().all(is_offsets)
+    }
+
+    /// Why this coordinator was given up, if it was.
+    pub(super) fn closed(&self) -> Option<ErrorCode> {
+        self.closed
+    }
+
+    /// Gives this coordinator up: whoever waits is told `code`.
+    pub(super) fn close(&mut self, code: ErrorCode) {
+        self.closed.get_or_insert(code);
+        for write in self.journal.close() {
+            write.effect.fail(code);
+        }
+        self.by_id.clear();
+        self.active.clear();
+        self.bell.notify_one();
+    }
+
+    /// A batch of writes is committed, its first record at `base_offset`.
+    pub(super) fn on_committed(
+        &mut self,
+        front: &Front,
+        base_offset: Offset,
+        writes: Vec<Write<Effect>>,
+    ) {
+        self.journal.on_committed();
+        let mut at = base_offset;
+        for Write { records, effect } in writes {
+            match effect {
+                Effect::Nothing => {}
+                Effect::Tell(outputs) => deliver(outputs),
+                Effect::Answer(answer) => {
+                    let _client_is_gone = answer.send(Ok(()));
+                }
+                Effect::Offsets { group, changes, answer } => {
+                    self.apply(front, at, group, changes);
+                    let _client_is_gone = answer.send(Ok(()));
+                }
+            }
+            at = at.advance(u32::try_from(records.len()).unwrap_or(u32::MAX));
+        }
+    }
+
+    fn apply(&mut self, front: &Front, base_offset: Offset, group: String, changes: Changes) {
+        let entry = self.by_id.entry(group).or_insert_with(|| GroupEntry::new(limits(front)));
+        for (delta, (key, committed)) in (0u32..).zip(changes) {
+            entry.apply(base_offset.advance(delta), key, committed);
+        }
+    }
+
+    /// Looks at the deadlines of all groups, and forgets groups that are not worth keeping.
+    pub(super) fn tick(&mut self, front: &Front) {
+        let now = front.now();
+        for id in std::mem::take(&mut self.active) {
+            let Some(entry) = self.by_id.get_mut(&id) else { continue };
+            let mut outputs = Vec::new();
+            entry.group.tick(now, &mut outputs);
+            self.tell(front, &id, outputs);
+            let Some(entry) = self.by_id.get(&id) else { continue };
+            if !entry.is_forgettable() {
+                if !entry.group.is_vacant() {
+                    self.active.insert(id);
+                }
+            } else if !self.journal.is_committed(entry.last_write) {
+                self.active.insert(id);
+            } else if let Some(GroupEntry { record: Some(_), .. }) = self.by_id.remove(&id) {
+                let records = vec![(group_record::classic_key(&id), None)];
+                self.push(&id, Write { records, effect: Effect::Nothing });
+            }
+        }
+    }
+}
+
+fn limits(front: &Front) -> GroupLimits {
+    GroupLimits {
+        initial_rebalance_delay: front.config.group.initial_rebalance_delay,
+        member_count_max: front.config.group.member_count_max,
+    }
+}
+
+/// What a log says of its groups, as it is read.
+#[derive(Debug, Default)]
+pub(super) struct Loading {
+    classic: HashMap<String, Bytes>,
+}
+
+impl Loading {
+    /// Applies a record.
+    pub(super) fn apply(
+        &mut self,
+        front: &Front,
+        groups: &mut Groups,
+        record: meridian_protocol::records::Record,
+    ) -> Result<(), meridian_storage::codec::DecodeError> {
+        match group_record::decode_key(record.key.unwrap_or_default())? {
+            RecordKey::Offset(group, key) => {
+                let committed = record.value.map(offset_record::decode_value).transpose()?;
+                groups.apply(front, Offset::new(record.offset), group, vec![(key, committed)]);
+            }
+            RecordKey::Classic(group) => match record.value {
+                Some(value) => drop(self.classic.insert(group, value)),
+                None => drop(self.classic.remove(&group)),
+            },
+        }
+        Ok(())
+    }
+
+    /// The log ends here: groups go on from what it says.
+    pub(super) fn finish(self, front: &Front, groups: &mut Groups) {
+        let now = front.now();
+        for (id, value) in self.classic {
+            match group_record::decode_value::<ClassicRecord>(value.clone()) {
+                Ok(record) => {
+                    let limits = limits(front);
+                    let entry =
+                        groups.by_id.entry(id.clone()).or_insert_with(|| GroupEntry::new(limits));
+                    entry.group = Group::restore(limits, record.image, now);
+                    // Bytes of its own, not a view of all that was read.
+                    entry.record = Some(Bytes::copy_from_slice(&value));
+                    groups.active.insert(id);
+                }
+                Err(error) => tracing::error!(group = id, %error, "a group's record is unreadable"),
+            }
+        }
+        groups.by_id.retain(|_, entry| !entry.is_forgettable() || entry.record.is_some());
+        groups.is_loaded = true;
+    }
+}
