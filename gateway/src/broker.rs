@@ -10,6 +10,7 @@ use meridian_consensus::error::Refusal;
 use meridian_consensus::state::{Decision, Metadata};
 
 use crate::log::{FollowerLog, PartitionLog};
+use crate::partition::{Verification, VerifyError};
 
 /// A future that a trait object can return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -52,4 +53,12 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Wall-clock time in milliseconds since 1970.
     fn wall_time_ms(&self) -> i64;
+}
+
+/// Asks the coordinator of a transaction, wherever it is, on behalf of a partition's leader
+/// (KIP-890).
+pub trait TransactionVerifier: Send + Sync + 'static {
+    /// Whether the partition belongs to the producer's transaction, which it is added to first if
+    /// the transaction is of version 2. Ends in bounded time: batches wait for it.
+    fn verify(&self, verification: Verification) -> BoxFuture<'_, Result<(), VerifyError>>;
 }

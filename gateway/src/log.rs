@@ -19,9 +19,10 @@ mod partition_log;
 mod reader;
 mod store;
 mod takeovers;
+mod transactions;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -39,6 +40,7 @@ use self::group::Group;
 pub use self::partition_log::{FetchError, Fetched, Ownership, PartitionLog, Waiter};
 use self::reader::Pending;
 pub use self::store::{StoreFailure, StoreHandle, StoreListener, StoreSettings};
+use crate::broker::TransactionVerifier;
 use crate::partition::PartitionLimits;
 use crate::runtime::clock::Clock;
 use crate::runtime::quic::{Channel, PeerState};
@@ -80,6 +82,7 @@ pub struct Logs {
     owned: RwLock<HashMap<PartitionId, Arc<PartitionLog>>>,
     followers: Followers,
     pending: Pending,
+    verifier: OnceLock<Arc<dyn TransactionVerifier>>,
     /// Partitions with something in flight, and the bell that wakes the ticker for the first.
     active: Mutex<BTreeSet<PartitionId>>,
     activated: Notify,
@@ -108,6 +111,7 @@ impl Logs {
             owned: RwLock::default(),
             followers: Followers::default(),
             pending: Pending::default(),
+            verifier: OnceLock::new(),
             active: Mutex::default(),
             activated: Notify::new(),
         });

@@ -3,15 +3,20 @@
 //!
 //! ```text
 //! produce -> admit -> producers: new? duplicate? -> offsets -> open blob -> leader.put
-//!                                                          committed <- leader
+//!               \-> transaction not known here: verify, hold     committed <- leader
 //! answers wait, by offset, for the high watermark:  new and duplicate alike (rule 45)
 //! ```
 //!
 //! A blob is put at once while few are in flight; under load batches gather in the open blob until
 //! a commit makes room or the blob is full, so that one fsync serves many.
 
+mod aborted;
+mod error;
+mod judge;
 mod state;
 mod tail;
+mod transactions;
+mod verification;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -20,6 +25,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::env::Instant;
 use meridian_base::position::{LeaderEpoch, Offset, Step};
 use meridian_base::topology::{GroupConfig, Slot};
+use meridian_protocol::records::EndTxnMarker;
 use meridian_storage::blob::{BlobHeader, BlobKind, Payload};
 use meridian_storage::leader::{Draft, Leader, LeaderConfig, LeaderOutput, LossCause, PutError};
 use meridian_storage::message::{Beacon, CommitMark, Put, PutReply};
@@ -27,9 +33,16 @@ use meridian_storage::mutation::{Mutation, Mutations};
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::TakeoverPlan;
 
+pub use self::aborted::{AbortedTransaction, AbortedTransactions};
+pub use self::error::{ProduceError, TransactionError};
+use self::judge::Judgement;
 pub use self::state::{PartitionState, ReplayError, Retention, batches_in};
 pub use self::tail::{BatchSlice, RecordBlob, TailCache, take_batches};
-use crate::producer::{SequenceError, Sequenced, Verdict};
+use self::transactions::StableOffset;
+pub use self::transactions::{Marker, Ongoing, TransactionVersion, Transactions};
+use self::verification::{HeldRequest, Verifications};
+pub use self::verification::{InTransaction, Ticket, Verification, VerifyError};
+use crate::producer::Sequenced;
 
 /// Bytes of a record batch before its leader epoch ends: base offset, length, epoch.
 const BATCH_HEAD_SIZE_BYTES: usize = 16;
@@ -72,6 +85,16 @@ pub struct RecordBatch {
     pub max_timestamp_ms: i64,
     /// Its producer, if it is idempotent.
     pub sequenced: Option<Sequenced>,
+    /// The transaction it belongs to, if any. What a group coordinator writes in one has no
+    /// sequence.
+    pub transaction: Option<InTransaction>,
+}
+
+impl RecordBatch {
+    fn producer_id(&self) -> Option<i64> {
+        let transactional = self.transaction.as_ref().map(|transaction| transaction.producer_id);
+        transactional.or(self.sequenced.as_ref().map(|sequenced| sequenced.producer_id))
+    }
 }
 
 /// Where a produce request's batches are.
@@ -81,24 +104,6 @@ pub struct Appended {
     pub base_offset: Offset,
     /// First offset that can be read.
     pub log_start_offset: Offset,
-}
-
-/// Why a produce request was not acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProduceError {
-    /// Nothing was written.
-    #[error(transparent)]
-    Put(#[from] PutError),
-    /// The producer's order does not allow it; nothing was written.
-    #[error(transparent)]
-    Sequence(#[from] SequenceError),
-    /// Leadership was lost before the records were committed. They may be in the log or not: the
-    /// same request to the next leader settles it.
-    #[error("leadership moved before the records were committed; retry at the new leader")]
-    InDoubt,
-    /// An offset asked for is not in the log.
-    #[error("offset {0} is not in the log")]
-    OutOfRange(Offset),
 }
 
 /// What the embedder is to do. `T` names whoever waits for an answer.
@@ -117,6 +122,13 @@ pub enum PartitionOutput<T> {
         waiter: T,
         /// What became of it.
         result: Result<Appended, ProduceError>,
+    },
+    /// Ask the coordinator, and give its answer to [`Partition::on_verified`].
+    Verify {
+        /// Goes with the answer.
+        ticket: Ticket,
+        /// What to ask.
+        verification: Verification,
     },
     /// More can be read.
     Progress(CommitMark),
@@ -161,6 +173,8 @@ pub struct Partition<T> {
     in_flight_size_bytes: usize,
     waiting: BTreeMap<WaitKey, (T, Offset)>,
     waiting_count: u64,
+    verifications: Verifications<T>,
+    stable: StableOffset,
     tail: TailCache,
     bytes_since_checkpoint: u64,
     leader_out: Vec<LeaderOutput>,
@@ -196,6 +210,8 @@ impl<T> Partition<T> {
             in_flight_size_bytes: 0,
             waiting: BTreeMap::new(),
             waiting_count: 0,
+            verifications: Verifications::default(),
+            stable: StableOffset::default(),
             tail: TailCache::new(limits.tail_size_bytes_max),
             bytes_since_checkpoint: 0,
             leader_out,
@@ -224,7 +240,8 @@ impl<T> Partition<T> {
         Ok(())
     }
 
-    /// Appends batches; `waiter` is answered when they are committed, or at once if refused.
+    /// Appends batches; `waiter` is answered when they are committed, or at once if refused. What
+    /// must be verified first is held, and whatever its producer sends after it.
     pub fn produce(
         &mut self,
         now: Instant,
@@ -233,14 +250,74 @@ impl<T> Partition<T> {
         waiter: T,
         out: &mut Vec<PartitionOutput<T>>,
     ) {
-        match self.append(health, batches) {
-            Ok((base_offset, end_offset)) => {
-                self.wait_for(waiter, base_offset, end_offset);
-                self.flush(now, health, false, out);
-                self.answer_committed(out);
-            }
-            Err(error) => out.push(PartitionOutput::Answer { waiter, result: Err(error) }),
+        let producer_id = batches.iter().find_map(RecordBatch::producer_id);
+        let waiting = producer_id.filter(|id| self.verifications.is_waiting(*id));
+        let request = HeldRequest { batches, waiter };
+        match waiting {
+            Some(producer_id) => self.hold(producer_id, request, out),
+            None => self.judge_and_append(now, health, request, None, out),
         }
+    }
+
+    /// Takes a coordinator's answer: appends or refuses what waited for it.
+    pub fn on_verified(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        ticket: Ticket,
+        result: Result<(), VerifyError>,
+        out: &mut Vec<PartitionOutput<T>>,
+    ) {
+        let Some(ended) = self.verifications.end(ticket) else { return };
+        for request in ended.requests {
+            let transaction = request.batches.iter().find_map(|batch| batch.transaction.as_ref());
+            let verified = transaction.filter(|of| of.producer_epoch == ended.producer_epoch);
+            let producer_id = verified.map(|of| of.producer_id);
+            let refusal = match (producer_id, result) {
+                (None, _) => {
+                    self.produce(now, health, request.batches, request.waiter, out);
+                    continue;
+                }
+                (Some(producer_id), Ok(())) if ended.is_void => {
+                    TransactionError::NotOngoing { producer_id }
+                }
+                (Some(_), Ok(())) => {
+                    let epoch = Some(ended.producer_epoch);
+                    self.judge_and_append(now, health, request, epoch, out);
+                    continue;
+                }
+                (Some(_), Err(error)) => error.into(),
+            };
+            let result = Err(refusal.into());
+            out.push(PartitionOutput::Answer { waiter: request.waiter, result });
+        }
+    }
+
+    /// Ends a producer's transaction here; `waiter` is answered when the marker is committed. Like
+    /// Kafka, writes a marker that is repeated once more: it ends nothing then.
+    pub fn write_marker(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        marker: &Marker,
+        timestamp_ms: i64,
+        waiter: T,
+        out: &mut Vec<PartitionOutput<T>>,
+    ) {
+        if let Err(error) = self.admit_marker(health, marker) {
+            out.push(PartitionOutput::Answer { waiter, result: Err(error) });
+            return;
+        }
+        let Marker { producer_id, producer_epoch, coordinator_epoch, commit, .. } = *marker;
+        let control = EndTxnMarker { committed: commit, coordinator_epoch };
+        let bytes = control.to_batch(producer_id, producer_epoch, timestamp_ms);
+        let offset = self.push(bytes, 1, timestamp_ms);
+        let ended = self.state.apply_marker(offset, marker, timestamp_ms);
+        self.verifications.on_marker(producer_id);
+        ended.into_iter().for_each(|ended| self.stable.on_ended(ended));
+        self.wait_for(waiter, offset, offset.advance(1));
+        self.flush(now, health, false, out);
+        self.answer_committed(out);
     }
 
     /// Moves the log start to `before` (Kafka's DeleteRecords, and retention): a checkpoint first,
@@ -316,6 +393,11 @@ impl<T> Partition<T> {
         for (_, (waiter, _)) in std::mem::take(&mut self.waiting) {
             out.push(PartitionOutput::Answer { waiter, result: Err(ProduceError::InDoubt) });
         }
+        out.extend(self.verifications.end_all().map(|request| PartitionOutput::Answer {
+            waiter: request.waiter,
+            result: Err(PutError::Lost.into()),
+        }));
+        self.stable.clear();
         self.recovered = false;
         self.tail.clear();
         self.in_flight.clear();
@@ -336,6 +418,12 @@ impl<T> Partition<T> {
     /// Offset after the last committed record; 0 before the partition is served.
     pub fn high_watermark(&self) -> Offset {
         self.leader.mark().map_or(Offset::ZERO, |mark| mark.high_watermark)
+    }
+
+    /// Offset below which every transaction is decided; 0 before the partition is served.
+    pub fn last_stable_offset(&self) -> Offset {
+        let (start, end) = (self.leader.log_start_offset(), self.high_watermark());
+        self.stable.get(&self.state.transactions, start, end)
     }
 
     /// The epoch clients see.
@@ -363,64 +451,87 @@ impl<T> Partition<T> {
         &self.tail
     }
 
-    fn admit(&self, health: &SlotHealth) -> Result<(), ProduceError> {
-        if !self.recovered {
-            return Err(PutError::NotServing.into());
-        }
-        Ok(self.leader.admit(health)?)
-    }
-
-    /// Judges all batches, then appends them to the open blob. Returns the offset of the first
-    /// and the offset after the last record.
-    fn append(
+    /// `verified` is the producer epoch that the coordinator has just vouched for.
+    fn judge_and_append(
         &mut self,
+        now: Instant,
         health: &SlotHealth,
-        batches: Vec<RecordBatch>,
-    ) -> Result<(Offset, Offset), ProduceError> {
-        self.admit(health)?;
-        if let [batch] = batches.as_slice()
-            && let Some(sequenced) = &batch.sequenced
-            && let Verdict::Duplicate { base_offset } = self.state.producers.check(sequenced)?
-        {
-            return Ok((base_offset, base_offset.advance(batch.record_count)));
-        }
-        let mut judged = None;
-        for batch in &batches {
-            let Some(sequenced) = &batch.sequenced else { continue };
-            // Several idempotent batches in one request are judged as if each followed the last.
-            let producers = judged.get_or_insert_with(|| self.state.producers.only(sequenced));
-            producers.check(sequenced)?;
-            producers.apply(sequenced, Offset::UNKNOWN);
-        }
-        let base_offset = self.open.next_offset();
-        for batch in batches {
-            self.append_one(batch);
-        }
-        Ok((base_offset, self.open.next_offset()))
+        request: HeldRequest<T>,
+        verified: Option<i16>,
+        out: &mut Vec<PartitionOutput<T>>,
+    ) {
+        let (base_offset, end_offset) = match self.judge(health, &request.batches, verified) {
+            Ok(Judgement::Append) => {
+                let base_offset = self.open.next_offset();
+                request.batches.into_iter().for_each(|batch| self.append(batch));
+                (base_offset, self.open.next_offset())
+            }
+            Ok(Judgement::Duplicate { base_offset, end_offset }) => (base_offset, end_offset),
+            Ok(Judgement::Verify(transaction)) => return self.verify(transaction, request, out),
+            Err(error) => {
+                let waiter = request.waiter;
+                out.push(PartitionOutput::Answer { waiter, result: Err(error) });
+                return;
+            }
+        };
+        self.wait_for(request.waiter, base_offset, end_offset);
+        self.flush(now, health, false, out);
+        self.answer_committed(out);
     }
 
-    fn append_one(&mut self, batch: RecordBatch) {
-        let base_offset = self.open.next_offset();
-        if let Some(sequenced) = &batch.sequenced {
-            self.state.producers.apply(sequenced, base_offset);
+    /// Has a request's transaction verified, and holds the request until then.
+    fn verify(
+        &mut self,
+        transaction: InTransaction,
+        request: HeldRequest<T>,
+        out: &mut Vec<PartitionOutput<T>>,
+    ) {
+        let InTransaction { producer_id, producer_epoch, .. } = transaction;
+        if let Some(ticket) = self.verifications.begin(producer_id, producer_epoch) {
+            let partition = self.leader.partition();
+            let verification = Verification { transaction, partition };
+            out.push(PartitionOutput::Verify { ticket, verification });
         }
-        let end = base_offset.advance(batch.record_count);
-        self.state.note(base_offset, batch.bytes.len() as u64, batch.max_timestamp_ms);
-        self.bytes_since_checkpoint += batch.bytes.len() as u64;
+        self.hold(producer_id, request, out);
+    }
+
+    fn hold(
+        &mut self,
+        producer_id: i64,
+        request: HeldRequest<T>,
+        out: &mut Vec<PartitionOutput<T>>,
+    ) {
+        if let Err(HeldRequest { waiter, .. }) = self.verifications.hold(producer_id, request) {
+            out.push(PartitionOutput::Answer { waiter, result: Err(PutError::Busy.into()) });
+        }
+    }
+
+    fn append(&mut self, batch: RecordBatch) {
+        let RecordBatch { bytes, record_count, max_timestamp_ms, sequenced, transaction } = batch;
+        let base_offset = self.push(bytes, record_count, max_timestamp_ms);
+        let transaction = transaction.map(|of| (of.producer_id, of.producer_epoch));
+        self.state.apply_batch(base_offset, max_timestamp_ms, sequenced.as_ref(), transaction);
+    }
+
+    /// Adds a batch to the open blob; returns the offset of its first record.
+    fn push(&mut self, bytes: Bytes, record_count: u32, max_timestamp_ms: i64) -> Offset {
+        let base_offset = self.open.next_offset();
+        let end = base_offset.advance(record_count);
+        self.state.note(base_offset, bytes.len() as u64, max_timestamp_ms);
+        self.bytes_since_checkpoint += bytes.len() as u64;
         // Base offset and leader epoch lie outside the batch's CRC: only they are written anew.
         let mut head = BytesMut::with_capacity(BATCH_HEAD_SIZE_BYTES);
         head.put_i64(base_offset.get());
-        head.put_slice(&batch.bytes[8..12]);
+        head.put_slice(&bytes[8..12]);
         head.put_i32(self.leader_epoch.get());
         let head = head.freeze();
-        let body = batch.bytes.slice(BATCH_HEAD_SIZE_BYTES..);
-        self.open.size_bytes += batch.bytes.len();
-        self.open.record_count += batch.record_count;
-        self.open.max_timestamp_ms = self.open.max_timestamp_ms.max(batch.max_timestamp_ms);
+        let body = bytes.slice(BATCH_HEAD_SIZE_BYTES..);
+        self.open.size_bytes += bytes.len();
+        self.open.record_count += record_count;
+        self.open.max_timestamp_ms = self.open.max_timestamp_ms.max(max_timestamp_ms);
         self.open.parts.push(head.clone());
         self.open.parts.push(body.clone());
         let last_offset = Offset::new(end.get() - 1);
-        let max_timestamp_ms = batch.max_timestamp_ms;
         self.open.batches.push(BatchSlice {
             base_offset,
             last_offset,
@@ -428,6 +539,7 @@ impl<T> Partition<T> {
             head,
             body,
         });
+        base_offset
     }
 
     fn wait_for(&mut self, waiter: T, base_offset: Offset, end_offset: Offset) {
@@ -537,6 +649,7 @@ impl<T> Partition<T> {
                 None => break,
             }
         }
+        self.stable.on_committed(mark.high_watermark);
     }
 
     fn answer_committed(&mut self, out: &mut Vec<PartitionOutput<T>>) {

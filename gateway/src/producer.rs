@@ -12,9 +12,14 @@ use meridian_storage::codec::{DecodeError, Source};
 
 /// Batches remembered per producer: as many as a Kafka client may have in flight.
 const BATCH_COUNT_MAX: usize = 5;
-const CHECKPOINT_FORMAT: u8 = 1;
-/// Encoded size of a producer without batches, and of a batch.
+const CHECKPOINT_FORMAT: u8 = 2;
+/// The format before there were transactions.
+const CHECKPOINT_FORMAT_WITHOUT_COORDINATOR: u8 = 1;
+/// The coordinator epoch of a producer that never ended a transaction here.
+const NO_COORDINATOR: i32 = -1;
+/// Encoded size of a producer without batches, at least, and of a batch.
 const PRODUCER_SIZE_BYTES: usize = 8 + 2 + 8 + 1;
+const COORDINATOR_EPOCH_SIZE_BYTES: usize = 4;
 const BATCH_SIZE_BYTES: usize = 4 + 4 + 8;
 
 /// Who wrote a batch, and where it stands in that producer's order.
@@ -88,8 +93,25 @@ struct Batch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Producer {
     epoch: i16,
+    /// Of the coordinator that ended its last transaction here.
+    coordinator_epoch: i32,
     last_timestamp_ms: i64,
     batches: VecDeque<Batch>,
+}
+
+/// One producer, as it is described to operators (KIP-664).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProducerDescription {
+    /// Its id.
+    pub producer_id: i64,
+    /// Its epoch.
+    pub epoch: i16,
+    /// The coordinator epoch of its last marker; -1 if it has none.
+    pub coordinator_epoch: i32,
+    /// Sequence number of its last record; -1 if it wrote none with this epoch.
+    pub last_sequence: i32,
+    /// Largest timestamp of its batches and markers.
+    pub last_timestamp_ms: i64,
 }
 
 /// All producers of one partition.
@@ -108,9 +130,7 @@ impl Producers {
                 Err(SequenceError::UnknownProducer { producer_id: batch.producer_id })
             };
         };
-        if batch.epoch < producer.epoch {
-            return Err(SequenceError::OldEpoch { epoch: batch.epoch, current: producer.epoch });
-        }
+        self.check_epoch(batch.producer_id, batch.epoch)?;
         let last = producer.batches.back().map_or(-1, |last| last.last_sequence);
         if batch.epoch > producer.epoch {
             return if batch.base_sequence == 0 {
@@ -135,19 +155,66 @@ impl Producers {
         }
     }
 
-    /// Records an appended batch: by the leader that checked it, on replay, and on a mirror.
-    pub fn apply(&mut self, batch: &Sequenced, base_offset: Offset) {
-        let producer = self.by_id.entry(batch.producer_id).or_insert_with(|| Producer {
-            epoch: batch.epoch,
-            last_timestamp_ms: batch.max_timestamp_ms,
-            batches: VecDeque::with_capacity(BATCH_COUNT_MAX),
+    /// Refuses an epoch that is older than the one in force.
+    pub fn check_epoch(&self, producer_id: i64, epoch: i16) -> Result<(), SequenceError> {
+        match self.by_id.get(&producer_id).map(|producer| producer.epoch) {
+            Some(current) if epoch < current => Err(SequenceError::OldEpoch { epoch, current }),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The epoch of the coordinator that ended the producer's last transaction here, or -1.
+    pub fn coordinator_epoch(&self, producer_id: i64) -> i32 {
+        self.by_id.get(&producer_id).map_or(NO_COORDINATOR, |producer| producer.coordinator_epoch)
+    }
+
+    /// All producers, by id.
+    pub fn describe(&self) -> impl Iterator<Item = ProducerDescription> {
+        self.by_id.iter().map(|(producer_id, producer)| ProducerDescription {
+            producer_id: *producer_id,
+            epoch: producer.epoch,
+            coordinator_epoch: producer.coordinator_epoch,
+            last_sequence: producer.batches.back().map_or(-1, |last| last.last_sequence),
+            last_timestamp_ms: producer.last_timestamp_ms,
+        })
+    }
+
+    /// Records an epoch that came without a numbered batch: in a marker, or in a batch of a group
+    /// coordinator. A new one begins at sequence 0.
+    pub fn note_epoch(&mut self, producer_id: i64, epoch: i16, timestamp_ms: i64) {
+        let producer = self.entry(producer_id, epoch, timestamp_ms);
+        producer.last_timestamp_ms = producer.last_timestamp_ms.max(timestamp_ms);
+    }
+
+    /// Records who ended the producer's transaction.
+    pub fn note_coordinator(&mut self, producer_id: i64, coordinator_epoch: i32) {
+        if let Some(producer) = self.by_id.get_mut(&producer_id) {
+            producer.coordinator_epoch = producer.coordinator_epoch.max(coordinator_epoch);
+        }
+    }
+
+    /// The producer, in this epoch.
+    fn entry(&mut self, producer_id: i64, epoch: i16, timestamp_ms: i64) -> &mut Producer {
+        let producer = self.by_id.entry(producer_id).or_insert_with(|| Producer {
+            epoch,
+            coordinator_epoch: NO_COORDINATOR,
+            last_timestamp_ms: timestamp_ms,
+            batches: VecDeque::new(),
         });
-        if batch.epoch != producer.epoch {
-            producer.epoch = batch.epoch;
+        if epoch != producer.epoch {
+            producer.epoch = epoch;
             producer.batches.clear();
         }
+        producer
+    }
+
+    /// Records an appended batch: by the leader that checked it, on replay, and on a mirror.
+    pub fn apply(&mut self, batch: &Sequenced, base_offset: Offset) {
+        let producer = self.entry(batch.producer_id, batch.epoch, batch.max_timestamp_ms);
         if producer.batches.len() == BATCH_COUNT_MAX {
             producer.batches.pop_front();
+        } else if producer.batches.is_empty() {
+            producer.batches.reserve_exact(BATCH_COUNT_MAX);
         }
         producer.batches.push_back(Batch {
             base_sequence: batch.base_sequence,
@@ -175,14 +242,17 @@ impl Producers {
 
     /// The state as the payload of a checkpoint blob.
     pub fn encode(&self) -> Bytes {
+        let batch_count: usize = self.by_id.values().map(|producer| producer.batches.len()).sum();
+        let producer_size_bytes = PRODUCER_SIZE_BYTES + COORDINATOR_EPOCH_SIZE_BYTES;
         let size_bytes =
-            5 + self.by_id.len() * (PRODUCER_SIZE_BYTES + BATCH_COUNT_MAX * BATCH_SIZE_BYTES);
+            5 + self.by_id.len() * producer_size_bytes + batch_count * BATCH_SIZE_BYTES;
         let mut out = BytesMut::with_capacity(size_bytes);
         out.put_u8(CHECKPOINT_FORMAT);
         out.put_u32(self.by_id.len() as u32);
         for (producer_id, producer) in &self.by_id {
             out.put_i64(*producer_id);
             out.put_i16(producer.epoch);
+            out.put_i32(producer.coordinator_epoch);
             out.put_i64(producer.last_timestamp_ms);
             out.put_u8(producer.batches.len() as u8);
             for batch in &producer.batches {
@@ -198,18 +268,23 @@ impl Producers {
     pub fn decode(payload: Bytes) -> Result<Self, DecodeError> {
         let mut source = Source::new(payload, "producer checkpoint");
         let format = source.u8()?;
-        if format != CHECKPOINT_FORMAT {
+        if !(CHECKPOINT_FORMAT_WITHOUT_COORDINATOR..=CHECKPOINT_FORMAT).contains(&format) {
             return Err(source.invalid("format", u64::from(format)));
         }
         let producers = source.list(PRODUCER_SIZE_BYTES, |source| {
             let producer_id = source.i64()?;
             let epoch = source.u16()? as i16;
+            let coordinator_epoch = if format == CHECKPOINT_FORMAT_WITHOUT_COORDINATOR {
+                NO_COORDINATOR
+            } else {
+                source.i32()?
+            };
             let last_timestamp_ms = source.i64()?;
             let batch_count = usize::from(source.u8()?);
             if batch_count > BATCH_COUNT_MAX {
                 return Err(source.invalid("batch count", batch_count as u64));
             }
-            let mut batches = VecDeque::with_capacity(BATCH_COUNT_MAX);
+            let mut batches = VecDeque::with_capacity(batch_count);
             for _ in 0..batch_count {
                 batches.push_back(Batch {
                     base_sequence: source.i32()?,
@@ -217,7 +292,8 @@ impl Producers {
                     base_offset: Offset::new(source.i64()?),
                 });
             }
-            Ok((producer_id, Producer { epoch, last_timestamp_ms, batches }))
+            let producer = Producer { epoch, coordinator_epoch, last_timestamp_ms, batches };
+            Ok((producer_id, producer))
         })?;
         source.finish()?;
         Ok(Self { by_id: producers.into_iter().collect() })

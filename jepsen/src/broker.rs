@@ -397,6 +397,8 @@ impl Broker {
                     };
                     out.push(BrokerOutput::Answer(asker, reply));
                 }
+                // No client here writes transactions.
+                PartitionOutput::Verify { .. } => {}
                 PartitionOutput::Lost(cause) => {
                     if let LossCause::Conflict { point } = cause {
                         self.broken(format!("{point}: the key holds other bytes"), out);

@@ -77,6 +77,7 @@ impl Batch {
                 record_count: self.count,
                 max_timestamp_ms: 0,
             }),
+            transaction: None,
         }
     }
 }

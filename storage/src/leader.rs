@@ -410,6 +410,11 @@ impl Leader {
         &self.lineage
     }
 
+    /// The partition that is written.
+    pub fn partition(&self) -> PartitionId {
+        self.config.partition
+    }
+
     /// The group configuration that this leader counts by.
     pub fn group(&self) -> &GroupConfig {
         &self.config.group

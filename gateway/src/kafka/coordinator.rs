@@ -200,7 +200,13 @@ pub(super) fn batches(now_ms: i64, records: impl IntoIterator<Item = Entry>) -> 
 fn own_batch(builder: BatchBuilder) -> RecordBatch {
     let record_count = builder.records_count().unsigned_abs();
     let max_timestamp_ms = builder.max_timestamp_ms();
-    RecordBatch { bytes: builder.build(), record_count, max_timestamp_ms, sequenced: None }
+    RecordBatch {
+        bytes: builder.build(),
+        record_count,
+        max_timestamp_ms,
+        sequenced: None,
+        transaction: None,
+    }
 }
 
 /// The coordinators of this node.

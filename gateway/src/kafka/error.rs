@@ -8,7 +8,7 @@ use meridian_storage::leader::PutError;
 use crate::broker::ProposeError;
 use crate::group::GroupError;
 use crate::log::FetchError;
-use crate::partition::ProduceError;
+use crate::partition::{ProduceError, TransactionError, VerifyError};
 use crate::producer::SequenceError;
 
 /// An error as a client is told of it.
@@ -99,7 +99,42 @@ pub(super) fn of_produce(error: &ProduceError) -> ErrorCode {
         ProduceError::Sequence(SequenceError::UnknownProducer { .. }) => {
             ErrorCode::UnknownProducerId
         }
+        ProduceError::Transaction(error) => of_transaction(error),
         ProduceError::OutOfRange(_) => ErrorCode::OffsetOutOfRange,
+    }
+}
+
+/// Why a batch or a marker does not fit the producer's transactions.
+fn of_transaction(error: &TransactionError) -> ErrorCode {
+    match error {
+        TransactionError::NotOngoing { .. } | TransactionError::NotTransactional { .. } => {
+            ErrorCode::InvalidTxnState
+        }
+        TransactionError::Unverified(error) => of_verify(*error, PRODUCE_BEFORE_ABORTABLE),
+        TransactionError::CoordinatorFenced { .. } => ErrorCode::TransactionCoordinatorFenced,
+        TransactionError::LateMarker { .. } => ErrorCode::InvalidProducerEpoch,
+    }
+}
+
+/// The last version of Produce whose clients do not know `TRANSACTION_ABORTABLE`.
+const PRODUCE_BEFORE_ABORTABLE: i16 = 10;
+/// The last version of Produce whose clients do not retry `CONCURRENT_TRANSACTIONS`.
+const PRODUCE_BEFORE_CONCURRENT: i16 = 11;
+
+/// Why a coordinator does not vouch for a batch, for a client that sent this version of Produce.
+pub(super) fn of_verify(error: VerifyError, produce_version: i16) -> ErrorCode {
+    match error {
+        VerifyError::NotInTransaction if produce_version > PRODUCE_BEFORE_ABORTABLE => {
+            ErrorCode::TransactionAbortable
+        }
+        VerifyError::NotInTransaction => ErrorCode::InvalidTxnState,
+        VerifyError::UnknownProducer => ErrorCode::InvalidProducerIdMapping,
+        VerifyError::Fenced => ErrorCode::InvalidProducerEpoch,
+        VerifyError::Concurrent if produce_version > PRODUCE_BEFORE_CONCURRENT => {
+            ErrorCode::ConcurrentTransactions
+        }
+        // A code that every client retries without looking for another leader.
+        VerifyError::Concurrent | VerifyError::Unavailable => ErrorCode::NotEnoughReplicas,
     }
 }
 
@@ -158,6 +193,7 @@ pub(super) fn of_commit(error: &ProduceError) -> ErrorCode {
         ProduceError::Put(PutError::Busy | PutError::NotEnoughDatacenters) => {
             ErrorCode::CoordinatorNotAvailable
         }
+        ProduceError::Transaction(error) => of_transaction(error),
         ProduceError::Sequence(_) | ProduceError::OutOfRange(_) => ErrorCode::UnknownServerError,
     }
 }

@@ -15,18 +15,22 @@ use meridian_protocol::messages::{
     ProduceTopicResponse,
 };
 use meridian_protocol::records::{self, Batch, Stamp};
-use meridian_protocol::{ErrorCode, Response};
+use meridian_protocol::{ErrorCode, Response, Str};
 use tokio::sync::oneshot;
 
 use super::dispatch::{Call, Reply};
 use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
 use super::topic_config;
-use crate::partition::{Appended, ProduceError, RecordBatch};
+use crate::partition::{
+    Appended, InTransaction, ProduceError, RecordBatch, TransactionError, TransactionVersion,
+};
 use crate::producer::Sequenced;
 
 /// From this version on topics are named by id.
 const IDS_FROM_VERSION: i16 = 13;
+/// From this version on the first batch in a partition adds it to the transaction (KIP-890).
+const ADDS_PARTITIONS_FROM_VERSION: i16 = 12;
 /// From this version on the right leader is told to whoever asked the wrong one.
 const LEADER_FROM_VERSION: i16 = 10;
 const ACKS_NONE: i16 = 0;
@@ -56,6 +60,23 @@ impl Rules {
     }
 }
 
+/// What a request says of the transaction that its batches may be part of.
+struct Transactional {
+    id: Option<Str>,
+    version: TransactionVersion,
+}
+
+impl Transactional {
+    fn of(&self, producer_id: i64, producer_epoch: i16) -> Result<InTransaction, ApiError> {
+        let Some(transactional_id) = self.id.clone() else {
+            let message = "a transactional batch needs the transactional id in its request";
+            return Err(ApiError::new(ErrorCode::TransactionalIdAuthorizationFailed, message));
+        };
+        let version = self.version;
+        Ok(InTransaction { transactional_id, producer_id, producer_epoch, version })
+    }
+}
+
 /// One partition of a request on its way.
 struct Append {
     index: i32,
@@ -73,11 +94,19 @@ enum State {
 pub(super) fn start(call: &Call, request: ProduceRequest) -> Reply {
     let acks = request.acks;
     let by_id = call.version >= IDS_FROM_VERSION;
+    let transactional = Transactional {
+        id: request.transactional_id.filter(|id| !id.is_empty()),
+        version: if call.version >= ADDS_PARTITIONS_FROM_VERSION {
+            TransactionVersion::V2
+        } else {
+            TransactionVersion::V1
+        },
+    };
     let mut topics = Vec::with_capacity(request.topic_data.len());
     for topic in request.topic_data {
         let key = TopicKey::new(by_id, &topic.name, topic.topic_id);
         let appends = if ACKS.contains(&acks) {
-            start_topic(call, &key, topic.partition_data)
+            start_topic(call, &key, &transactional, topic.partition_data)
         } else {
             let refuse = |data: ProducePartition| {
                 refused(data.index, None, ErrorCode::InvalidRequiredAcks.into())
@@ -94,7 +123,12 @@ pub(super) fn start(call: &Call, request: ProduceRequest) -> Reply {
     Reply::Later(Box::pin(async move { finish(&call, topics, timeout).await }))
 }
 
-fn start_topic(call: &Call, key: &TopicKey, data: Vec<ProducePartition>) -> Vec<Append> {
+fn start_topic(
+    call: &Call,
+    key: &TopicKey,
+    transactional: &Transactional,
+    data: Vec<ProducePartition>,
+) -> Vec<Append> {
     // What the metadata says is copied out, so that its lock is not held while appending.
     let targets: Vec<Result<(PartitionId, Rules), ApiError>> = {
         let metadata = call.front.broker.metadata();
@@ -107,7 +141,7 @@ fn start_topic(call: &Call, key: &TopicKey, data: Vec<ProducePartition>) -> Vec<
         data.iter().map(|data| target(data.index)).collect()
     };
     let append = |(data, target): (ProducePartition, Result<_, ApiError>)| match target {
-        Ok((partition, rules)) => start_partition(call, partition, rules, data),
+        Ok((partition, rules)) => start_partition(call, partition, rules, transactional, data),
         Err(error) => refused(data.index, None, error),
     };
     data.into_iter().zip(targets).map(append).collect()
@@ -117,6 +151,7 @@ fn start_partition(
     call: &Call,
     partition: PartitionId,
     rules: Rules,
+    transactional: &Transactional,
     data: ProducePartition,
 ) -> Append {
     let index = data.index;
@@ -124,7 +159,7 @@ fn start_partition(
         return refused(index, Some(partition), ErrorCode::NotLeaderOrFollower.into());
     };
     let log_append_time_ms = rules.log_append_time.then(|| call.front.broker.wall_time_ms());
-    match check(data.records, rules, log_append_time_ms) {
+    match check(data.records, rules, transactional, log_append_time_ms) {
         Ok(batch) => {
             call.front.metrics.on_produced(batch.bytes.len());
             let state = State::Appending(log.produce(vec![batch]));
@@ -142,6 +177,7 @@ fn refused(index: i32, partition: Option<PartitionId>, error: ApiError) -> Appen
 fn check(
     records: Option<Bytes>,
     rules: Rules,
+    transactional: &Transactional,
     log_append_time_ms: Option<i64>,
 ) -> Result<RecordBatch, ApiError> {
     let batch = Batch::produced(records).map_err(|batch_error| {
@@ -153,10 +189,11 @@ fn check(
         let message = format!("a batch of {size} bytes is over max.message.bytes, {limit}");
         return Err(ApiError::new(ErrorCode::MessageTooLarge, message));
     }
-    if header.attributes.is_transactional() {
-        let message = "transactions are not supported yet";
-        return Err(ApiError::new(ErrorCode::InvalidTxnState, message));
-    }
+    let transaction = if header.attributes.is_transactional() {
+        Some(transactional.of(header.producer_id, header.producer_epoch)?)
+    } else {
+        None
+    };
     let record_count = header.records_count.unsigned_abs();
     let max_timestamp_ms = log_append_time_ms.unwrap_or(header.max_timestamp_ms);
     let sequenced = header.is_idempotent().then_some(Sequenced {
@@ -170,7 +207,7 @@ fn check(
         None => batch.bytes().clone(),
         Some(_) => stamped(&batch, log_append_time_ms)?,
     };
-    Ok(RecordBatch { bytes, record_count, max_timestamp_ms, sequenced })
+    Ok(RecordBatch { bytes, record_count, max_timestamp_ms, sequenced, transaction })
 }
 
 /// The batch with the time of its append, which its checksum covers: the one case of a copy.
@@ -214,7 +251,9 @@ async fn finish(call: &Call, topics: Vec<(TopicKey, Vec<Append>)>, timeout: Dura
                 State::Refused(error) => Err(error),
                 State::Appending(mut answer) => tokio::select! {
                     biased;
-                    answer = &mut answer => told(answer.unwrap_or(Err(ProduceError::InDoubt))),
+                    answer = &mut answer => {
+                        told(answer.unwrap_or(Err(ProduceError::InDoubt)), call.version)
+                    }
                     () = &mut time_is_up => Err(ErrorCode::RequestTimedOut.into()),
                 },
             };
@@ -233,8 +272,16 @@ async fn finish(call: &Call, topics: Vec<(TopicKey, Vec<Append>)>, timeout: Dura
     response.into()
 }
 
-fn told(result: Result<Appended, ProduceError>) -> Result<Appended, ApiError> {
-    result.map_err(|cause| ApiError::new(error::of_produce(&cause), cause.to_string()))
+fn told(result: Result<Appended, ProduceError>, version: i16) -> Result<Appended, ApiError> {
+    result.map_err(|cause| {
+        let code = match cause {
+            ProduceError::Transaction(TransactionError::Unverified(cause)) => {
+                error::of_verify(cause, version)
+            }
+            cause => error::of_produce(&cause),
+        };
+        ApiError::new(code, cause.to_string())
+    })
 }
 
 fn partition_response(

@@ -81,6 +81,7 @@ mod tests {
             record_count: 1,
             max_timestamp_ms: 0,
             sequenced: None,
+            transaction: None,
         };
         Request { batches: vec![batch], waiter }
     }

@@ -439,6 +439,9 @@ impl PartitionLog {
                 PartitionOutput::Answer { waiter, result } => {
                     let _client_is_gone = waiter.send(result);
                 }
+                PartitionOutput::Verify { ticket, verification } => {
+                    self.verify(&logs, ticket, verification);
+                }
                 PartitionOutput::Progress(mark) => progress = Some(mark),
                 PartitionOutput::Beacon(beacon) => match beacons.as_deref_mut() {
                     Some(beacons) => beacons.push(beacon),

@@ -1,16 +1,19 @@
-//! What a partition's batches amount to: its producers, and how bytes and time lie along the log.
+//! What a partition's batches amount to: its producers and their transactions, and how bytes and
+//! time lie along the log.
 //!
 //! A function of the log alone (rule T9): a checkpoint blob holds it as of its own step, and a new
 //! leader brings it up to date by applying the blobs after it.
 
 use std::collections::VecDeque;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::position::Offset;
+use meridian_protocol::records::{self, BatchHeader, EndTxnMarker};
 use meridian_storage::blob::{BlobHeader, BlobKind};
 use meridian_storage::codec::{DecodeError, Source};
 
-use super::{BatchSlice, RecordBatch};
+use super::BatchSlice;
+use super::transactions::{Ended, Marker, TransactionVersion, Transactions};
 use crate::producer::{Producers, Sequenced};
 
 /// A run of the log this large gets a line in the chunk list.
@@ -18,7 +21,11 @@ const CHUNK_SIZE_BYTES: u64 = 8 << 20;
 /// So does a run that spans this much time, so that low traffic can expire too.
 const CHUNK_SPAN_MS: i64 = 10 * 60 * 1000;
 const CHUNK_ENCODED_SIZE_BYTES: usize = 32;
-const CHECKPOINT_FORMAT: u8 = 1;
+const CHECKPOINT_FORMAT: u8 = 2;
+/// The format before there were transactions.
+const CHECKPOINT_FORMAT_WITHOUT_TRANSACTIONS: u8 = 1;
+/// Largest control record: more than any marker takes.
+const CONTROL_RECORD_SIZE_BYTES_MAX: usize = 1 << 10;
 
 /// Why the state could not be rebuilt: stored bytes that the leader itself had checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +61,8 @@ pub struct Retention {
 pub struct PartitionState {
     /// The idempotent producers.
     pub producers: Producers,
+    /// Their transactions.
+    pub transactions: Transactions,
     /// First offset that can be read, as the last `Trim` says.
     pub log_start_offset: Offset,
     chunks: VecDeque<Chunk>,
@@ -80,22 +89,82 @@ impl PartitionState {
         }
     }
 
+    /// Applies a batch of records. `transaction` is the producer and its epoch if the batch is
+    /// transactional.
+    pub fn apply_batch(
+        &mut self,
+        base_offset: Offset,
+        max_timestamp_ms: i64,
+        sequenced: Option<&Sequenced>,
+        transaction: Option<(i64, i16)>,
+    ) {
+        if let Some(sequenced) = sequenced {
+            self.producers.apply(sequenced, base_offset);
+        }
+        if let Some((producer_id, epoch)) = transaction {
+            if sequenced.is_none() {
+                self.producers.note_epoch(producer_id, epoch, max_timestamp_ms);
+            }
+            self.transactions.on_batch(producer_id, epoch, base_offset, max_timestamp_ms);
+        }
+    }
+
+    /// Applies a marker; gives the transaction that it ended, if one was open.
+    pub fn apply_marker(
+        &mut self,
+        offset: Offset,
+        marker: &Marker,
+        timestamp_ms: i64,
+    ) -> Option<Ended> {
+        let Marker { producer_id, producer_epoch, coordinator_epoch, commit, .. } = *marker;
+        self.producers.note_epoch(producer_id, producer_epoch, timestamp_ms);
+        self.producers.note_coordinator(producer_id, coordinator_epoch);
+        self.transactions.on_marker(producer_id, commit, offset)
+    }
+
     /// Applies a committed blob, on replay.
     pub fn apply_blob(&mut self, header: &BlobHeader, payload: Bytes) -> Result<(), ReplayError> {
         match header.kind {
             BlobKind::Records => {
                 for slice in batches_in(header.base_offset, payload)? {
-                    let batch = parse(&slice)?;
-                    if let Some(sequenced) = &batch.sequenced {
-                        self.producers.apply(sequenced, slice.base_offset);
-                    }
-                    let size_bytes = batch.bytes.len() as u64;
-                    self.note(slice.base_offset, size_bytes, batch.max_timestamp_ms);
+                    self.replay(&slice)?;
                 }
             }
             BlobKind::Trim => self.trim(header.base_offset),
             BlobKind::Start | BlobKind::Checkpoint => {}
         }
+        Ok(())
+    }
+
+    fn replay(&mut self, slice: &BatchSlice) -> Result<(), ReplayError> {
+        let offset = slice.base_offset;
+        let header = BatchHeader::parse(&slice.head).map_err(|_| ReplayError::NotABatch(offset))?;
+        self.note(offset, slice.size_bytes() as u64, slice.max_timestamp_ms);
+        let (producer_id, epoch) = (header.producer_id, header.producer_epoch);
+        if header.attributes.is_control() {
+            if let Some(EndTxnMarker { committed, coordinator_epoch }) = marker_of(slice)? {
+                let marker = Marker {
+                    producer_id,
+                    producer_epoch: epoch,
+                    coordinator_epoch,
+                    commit: committed,
+                    // What tells the versions apart was judged when the marker was written.
+                    version: TransactionVersion::V1,
+                };
+                self.apply_marker(offset, &marker, header.max_timestamp_ms);
+            }
+            return Ok(());
+        }
+        let is_numbered = producer_id >= 0 && header.base_sequence >= 0;
+        let sequenced = is_numbered.then(|| Sequenced {
+            producer_id,
+            epoch,
+            base_sequence: header.base_sequence,
+            record_count: (slice.last_offset.get() - offset.get() + 1) as u32,
+            max_timestamp_ms: header.max_timestamp_ms,
+        });
+        let transaction = header.attributes.is_transactional().then_some((producer_id, epoch));
+        self.apply_batch(offset, header.max_timestamp_ms, sequenced.as_ref(), transaction);
         Ok(())
     }
 
@@ -105,6 +174,7 @@ impl PartitionState {
         while self.chunks.get(1).is_some_and(|next| next.base_offset <= log_start_offset) {
             self.chunks.pop_front();
         }
+        self.transactions.trim(self.log_start_offset);
     }
 
     /// The log start that `retention` asks for, if it lies beyond the oldest chunk. The chunk being
@@ -141,8 +211,9 @@ impl PartitionState {
 
     /// The payload of a checkpoint blob.
     pub fn encode(&self) -> Bytes {
-        let producers = self.producers.encode();
-        let size_bytes = 17 + producers.len() + self.chunks.len() * CHUNK_ENCODED_SIZE_BYTES;
+        let sections = [self.producers.encode(), self.transactions.encode()];
+        let sections_size_bytes: usize = sections.iter().map(|section| 4 + section.len()).sum();
+        let size_bytes = 13 + self.chunks.len() * CHUNK_ENCODED_SIZE_BYTES + sections_size_bytes;
         let mut out = BytesMut::with_capacity(size_bytes);
         out.put_u8(CHECKPOINT_FORMAT);
         out.put_i64(self.log_start_offset.get());
@@ -153,8 +224,10 @@ impl PartitionState {
             out.put_i64(chunk.first_timestamp_ms);
             out.put_i64(chunk.max_timestamp_ms);
         }
-        out.put_u32(producers.len() as u32);
-        out.put_slice(&producers);
+        for section in sections {
+            out.put_u32(section.len() as u32);
+            out.put_slice(&section);
+        }
         out.freeze()
     }
 
@@ -162,7 +235,7 @@ impl PartitionState {
     pub fn decode(payload: Bytes) -> Result<Self, DecodeError> {
         let mut source = Source::new(payload, "partition checkpoint");
         let format = source.u8()?;
-        if format != CHECKPOINT_FORMAT {
+        if !(CHECKPOINT_FORMAT_WITHOUT_TRANSACTIONS..=CHECKPOINT_FORMAT).contains(&format) {
             return Err(source.invalid("format", u64::from(format)));
         }
         let log_start_offset = Offset::new(source.i64()?);
@@ -175,28 +248,14 @@ impl PartitionState {
             })
         })?;
         let producers = Producers::decode(source.sized()?)?;
+        let transactions = if format == CHECKPOINT_FORMAT_WITHOUT_TRANSACTIONS {
+            Transactions::default()
+        } else {
+            Transactions::decode(source.sized()?)?
+        };
         source.finish()?;
-        Ok(Self { producers, log_start_offset, chunks: chunks.into() })
+        Ok(Self { producers, transactions, log_start_offset, chunks: chunks.into() })
     }
-}
-
-/// Offsets of the fields of a v2 record batch that are read here (Kafka protocol guide).
-mod field {
-    pub(super) const LENGTH: usize = 8;
-    pub(super) const LAST_OFFSET_DELTA: usize = 23;
-    pub(super) const MAX_TIMESTAMP: usize = 35;
-    pub(super) const PRODUCER_ID: usize = 43;
-    pub(super) const PRODUCER_EPOCH: usize = 51;
-    pub(super) const BASE_SEQUENCE: usize = 53;
-    pub(super) const HEADER_SIZE: usize = 61;
-}
-
-fn read_i64(bytes: &Bytes, at: usize) -> i64 {
-    (&bytes[at..]).get_i64()
-}
-
-fn read_i32(bytes: &Bytes, at: usize) -> i32 {
-    (&bytes[at..]).get_i32()
 }
 
 /// Cuts a blob's payload into its batches. The leader checked each before it put the blob, and the
@@ -207,46 +266,32 @@ pub fn batches_in(base_offset: Offset, payload: Bytes) -> Result<Vec<BatchSlice>
     let mut next_offset = base_offset;
     while !rest.is_empty() {
         let error = ReplayError::NotABatch(next_offset);
-        if rest.len() < field::HEADER_SIZE {
+        let header = BatchHeader::parse(&rest).map_err(|_| error)?;
+        if header.size_bytes > rest.len() {
             return Err(error);
         }
-        let size_bytes = usize::try_from(read_i32(&rest, field::LENGTH)).ok();
-        let size_bytes = size_bytes.map(|length| length + field::LENGTH + 4);
-        let Some(size_bytes) = size_bytes.filter(|size| (61..=rest.len()).contains(size)) else {
-            return Err(error);
-        };
-        let head = rest.split_to(size_bytes);
-        let last_delta =
-            u32::try_from(read_i32(&head, field::LAST_OFFSET_DELTA)).map_err(|_| error)?;
+        let last_delta = u32::try_from(header.last_offset_delta).map_err(|_| error)?;
         let base_offset = next_offset;
         next_offset = base_offset.advance(last_delta).advance(1);
         batches.push(BatchSlice {
             base_offset,
             last_offset: base_offset.advance(last_delta),
-            max_timestamp_ms: read_i64(&head, field::MAX_TIMESTAMP),
-            head,
+            max_timestamp_ms: header.max_timestamp_ms,
+            head: rest.split_to(header.size_bytes),
             body: Bytes::new(),
         });
     }
     Ok(batches)
 }
 
-fn parse(slice: &BatchSlice) -> Result<RecordBatch, ReplayError> {
-    let bytes = slice.head.clone();
-    if bytes.len() < field::HEADER_SIZE {
-        return Err(ReplayError::NotABatch(slice.base_offset));
-    }
-    let record_count = (slice.last_offset.get() - slice.base_offset.get() + 1) as u32;
-    let producer_id = read_i64(&bytes, field::PRODUCER_ID);
-    let base_sequence = read_i32(&bytes, field::BASE_SEQUENCE);
-    let sequenced = (producer_id >= 0 && base_sequence >= 0).then(|| Sequenced {
-        producer_id,
-        epoch: (&bytes[field::PRODUCER_EPOCH..]).get_i16(),
-        base_sequence,
-        record_count,
-        max_timestamp_ms: slice.max_timestamp_ms,
-    });
-    Ok(RecordBatch { bytes, record_count, max_timestamp_ms: slice.max_timestamp_ms, sequenced })
+/// The marker in a control batch, unless it holds another control record, or none any more.
+fn marker_of(slice: &BatchSlice) -> Result<Option<EndTxnMarker>, ReplayError> {
+    let error = ReplayError::NotABatch(slice.base_offset);
+    let batch = records::batches(slice.head.clone()).next();
+    let batch = batch.and_then(Result::ok).ok_or(error)?;
+    let mut control = batch.records(CONTROL_RECORD_SIZE_BYTES_MAX).map_err(|_| error)?;
+    let record = control.next().transpose().map_err(|_| error)?;
+    Ok(record.as_ref().and_then(EndTxnMarker::from_record))
 }
 
 #[cfg(test)]

@@ -6,6 +6,9 @@ use meridian_storage::blob::BlobKind;
 use meridian_storage::message::PutResult;
 
 use super::*;
+use crate::producer::SequenceError;
+
+mod transactions;
 
 const INCARNATION: Incarnation = Incarnation::new(7);
 
@@ -14,6 +17,7 @@ struct Bench {
     partition: Partition<u32>,
     puts: VecDeque<Put>,
     answers: Vec<(u32, Result<i64, ProduceError>)>,
+    verifications: VecDeque<(Ticket, Verification)>,
     health: SlotHealth,
 }
 
@@ -43,7 +47,13 @@ impl Bench {
         let mut out = Vec::new();
         let partition =
             Partition::start(config, epoch, limits, plan, Instant::ZERO, &health, &mut out);
-        let mut bench = Self { partition, puts: VecDeque::new(), answers: Vec::new(), health };
+        let mut bench = Self {
+            partition,
+            puts: VecDeque::new(),
+            answers: Vec::new(),
+            verifications: VecDeque::new(),
+            health,
+        };
         bench.take(out);
         bench.store_all();
         let mut out = Vec::new();
@@ -58,6 +68,9 @@ impl Bench {
                 PartitionOutput::Put { put, .. } => self.puts.push_back(put),
                 PartitionOutput::Answer { waiter, result } => {
                     self.answers.push((waiter, result.map(|done| done.base_offset.get())));
+                }
+                PartitionOutput::Verify { ticket, verification } => {
+                    self.verifications.push_back((ticket, verification));
                 }
                 PartitionOutput::Progress(_)
                 | PartitionOutput::Beacon(_)
@@ -94,19 +107,29 @@ impl Bench {
 }
 
 fn batch(base_sequence: i32, record_count: i32) -> RecordBatch {
-    let mut builder = BatchBuilder::new().producer(9, 0, base_sequence);
+    idempotent(9, base_sequence, record_count)
+}
+
+/// A batch of one record of this producer.
+fn batch_of(producer_id: i64, base_sequence: i32) -> RecordBatch {
+    idempotent(producer_id, base_sequence, 1)
+}
+
+fn idempotent(producer_id: i64, base_sequence: i32, record_count: i32) -> RecordBatch {
+    let mut builder = BatchBuilder::new().producer(producer_id, 0, base_sequence);
     for n in 0..record_count {
         builder.append(1000 + i64::from(n), None, Some(&[0; 10]), &[]);
     }
     let record_count = record_count as u32;
     let max_timestamp_ms = 1000 + i64::from(record_count) - 1;
     let sequenced =
-        Sequenced { producer_id: 9, epoch: 0, base_sequence, record_count, max_timestamp_ms };
+        Sequenced { producer_id, epoch: 0, base_sequence, record_count, max_timestamp_ms };
     RecordBatch {
         bytes: builder.build(),
         record_count,
         max_timestamp_ms,
         sequenced: Some(sequenced),
+        transaction: None,
     }
 }
 

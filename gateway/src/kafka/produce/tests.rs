@@ -128,7 +128,7 @@ async fn what_must_not_be_appended_is_refused_by_its_own_code() {
         ("nothing", Bytes::new(), ErrorCode::InvalidRecord),
         ("two batches", [&good[..], &good[..]].concat().into(), ErrorCode::InvalidRecord),
         ("too large", batch_of(&[&"x".repeat(1_048_600)]), ErrorCode::MessageTooLarge),
-        ("transactional", transactional, ErrorCode::InvalidTxnState),
+        ("transactional", transactional, ErrorCode::TransactionalIdAuthorizationFailed),
         ("unknown producer", unknown_producer, ErrorCode::UnknownProducerId),
     ];
     for (what, records, code) in cases {
@@ -235,5 +235,33 @@ fn every_failure_of_an_append_has_its_code() {
     // What may be in the log, and what only waits, must be repeated by the client, not given up.
     for cause in [ProduceError::InDoubt, ProduceError::Put(PutError::Busy)] {
         assert!(error::of_produce(&cause).is_retriable(), "{cause}");
+    }
+}
+
+#[test]
+fn what_a_coordinator_says_of_a_batch_depends_on_what_the_client_knows() {
+    use crate::partition::VerifyError;
+    for (cause, old, abortable, concurrent) in [
+        (
+            VerifyError::NotInTransaction,
+            ErrorCode::InvalidTxnState,
+            ErrorCode::TransactionAbortable,
+            ErrorCode::TransactionAbortable,
+        ),
+        (
+            VerifyError::Concurrent,
+            ErrorCode::NotEnoughReplicas,
+            ErrorCode::NotEnoughReplicas,
+            ErrorCode::ConcurrentTransactions,
+        ),
+        (
+            VerifyError::Unavailable,
+            ErrorCode::NotEnoughReplicas,
+            ErrorCode::NotEnoughReplicas,
+            ErrorCode::NotEnoughReplicas,
+        ),
+    ] {
+        let told = [10, 11, 12].map(|version| error::of_verify(cause, version));
+        assert_eq!(told, [old, abortable, concurrent], "{cause}");
     }
 }

@@ -393,6 +393,7 @@ async fn offsets_are_found_by_time_and_end() {
                 record_count: 3,
                 max_timestamp_ms: start + 2,
                 sequenced: None,
+                transaction: None,
             };
             log.produce(vec![batch]).await.unwrap().unwrap();
         }

@@ -1,0 +1,136 @@
+//! The aborted transactions of one partition: what a `read_committed` consumer leaves out.
+//!
+//! Kept in the order of their markers and numbered from the beginning of the log, so that whoever
+//! knows the first `n` of them can ask for the rest. Each remembers how far all transactions were
+//! decided when it ended: whatever ends later began there or beyond, which is where a search stops.
+
+use std::collections::VecDeque;
+
+use bytes::{BufMut, BytesMut};
+use meridian_base::position::Offset;
+use meridian_storage::codec::{DecodeError, Source};
+
+/// A transaction whose records in one partition do not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbortedTransaction {
+    /// Its producer.
+    pub producer_id: i64,
+    /// Its first record.
+    pub first_offset: Offset,
+    /// Its marker.
+    pub last_offset: Offset,
+    /// Every transaction that ends later began here or beyond.
+    pub last_stable_offset: Offset,
+}
+
+impl AbortedTransaction {
+    /// Size of its encoding.
+    pub const SIZE_BYTES: usize = 32;
+
+    /// Appends its encoding.
+    pub fn encode(&self, out: &mut BytesMut) {
+        out.put_i64(self.producer_id);
+        out.put_i64(self.first_offset.get());
+        out.put_i64(self.last_offset.get());
+        out.put_i64(self.last_stable_offset.get());
+    }
+
+    /// Reads one.
+    pub fn decode(source: &mut Source) -> Result<Self, DecodeError> {
+        Ok(Self {
+            producer_id: source.i64()?,
+            first_offset: Offset::new(source.i64()?),
+            last_offset: Offset::new(source.i64()?),
+            last_stable_offset: Offset::new(source.i64()?),
+        })
+    }
+}
+
+/// The aborted transactions that the log still holds records of, in the order of their markers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AbortedTransactions {
+    /// How many there were before the first that is kept.
+    forgotten_count: u64,
+    kept: VecDeque<AbortedTransaction>,
+}
+
+impl AbortedTransactions {
+    /// An index that has been told nothing of the first `forgotten_count`.
+    pub fn starting_after(forgotten_count: u64) -> Self {
+        Self { forgotten_count, kept: VecDeque::new() }
+    }
+
+    /// Adds the one whose marker is the newest.
+    pub fn push(&mut self, aborted: AbortedTransaction) {
+        self.kept.push_back(aborted);
+    }
+
+    /// Forgets those that lie wholly below the log start.
+    pub fn forget_below(&mut self, log_start_offset: Offset) {
+        while self.kept.front().is_some_and(|oldest| oldest.last_offset < log_start_offset) {
+            self.kept.pop_front();
+            self.forgotten_count += 1;
+        }
+    }
+
+    /// Those with a record in `from..until`.
+    pub fn between(&self, from: Offset, until: Offset) -> Vec<AbortedTransaction> {
+        let first = self.kept.partition_point(|aborted| aborted.last_offset < from);
+        let mut found = Vec::new();
+        for aborted in self.kept.range(first..) {
+            if aborted.first_offset < until {
+                found.push(*aborted);
+            }
+            if aborted.last_stable_offset >= until {
+                break;
+            }
+        }
+        found
+    }
+
+    /// How many have ended in this log ever, those forgotten included.
+    pub fn count(&self) -> u64 {
+        self.forgotten_count + self.kept.len() as u64
+    }
+
+    /// How many of them are forgotten.
+    pub fn forgotten_count(&self) -> u64 {
+        self.forgotten_count
+    }
+
+    /// How many of them have a marker below `until`.
+    pub fn count_below(&self, until: Offset) -> u64 {
+        let kept = self.kept.partition_point(|aborted| aborted.last_offset < until);
+        self.forgotten_count + kept as u64
+    }
+
+    /// The kept ones with these numbers.
+    pub fn numbered(&self, from: u64, until: u64) -> impl Iterator<Item = &AbortedTransaction> {
+        let index = |number: u64| {
+            let index = number.saturating_sub(self.forgotten_count).min(self.kept.len() as u64);
+            index as usize
+        };
+        self.kept.range(index(from)..index(until).max(index(from)))
+    }
+
+    /// Size of the encoding.
+    pub fn encoded_size_bytes(&self) -> usize {
+        8 + 4 + self.kept.len() * AbortedTransaction::SIZE_BYTES
+    }
+
+    /// Appends the encoding.
+    pub fn encode(&self, out: &mut BytesMut) {
+        out.put_u64(self.forgotten_count);
+        out.put_u32(self.kept.len() as u32);
+        for aborted in &self.kept {
+            aborted.encode(out);
+        }
+    }
+
+    /// Reads an index.
+    pub fn decode(source: &mut Source) -> Result<Self, DecodeError> {
+        let forgotten_count = source.u64()?;
+        let kept = source.list(AbortedTransaction::SIZE_BYTES, AbortedTransaction::decode)?;
+        Ok(Self { forgotten_count, kept: kept.into() })
+    }
+}

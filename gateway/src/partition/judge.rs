@@ -1,0 +1,109 @@
+//! What may be appended: by the leader's own state, the order of producers and their transactions.
+
+use meridian_base::position::Offset;
+use meridian_storage::leader::PutError;
+use meridian_storage::placement::SlotHealth;
+
+use super::{
+    InTransaction, Marker, Partition, ProduceError, RecordBatch, TransactionError,
+    TransactionVersion,
+};
+use crate::producer::Verdict;
+
+/// What is to become of a request.
+pub(super) enum Judgement {
+    Append,
+    /// It is in the log already.
+    Duplicate {
+        base_offset: Offset,
+        end_offset: Offset,
+    },
+    /// Its transaction is not known here.
+    Verify(InTransaction),
+}
+
+impl<T> Partition<T> {
+    /// Whether anything may be appended now.
+    pub(super) fn admit(&self, health: &SlotHealth) -> Result<(), ProduceError> {
+        if !self.recovered {
+            return Err(PutError::NotServing.into());
+        }
+        Ok(self.leader.admit(health)?)
+    }
+
+    /// Judges all batches of a request; changes nothing.
+    pub(super) fn judge(
+        &self,
+        health: &SlotHealth,
+        batches: &[RecordBatch],
+        verified: Option<i16>,
+    ) -> Result<Judgement, ProduceError> {
+        self.admit(health)?;
+        if let [batch] = batches
+            && let Some(sequenced) = &batch.sequenced
+            && let Verdict::Duplicate { base_offset } = self.state.producers.check(sequenced)?
+        {
+            let end_offset = base_offset.advance(batch.record_count);
+            return Ok(Judgement::Duplicate { base_offset, end_offset });
+        }
+        let mut judged = None;
+        let mut unverified = None;
+        for batch in batches {
+            unverified = unverified.or(self.judge_transaction(batch, verified)?);
+            let Some(sequenced) = &batch.sequenced else { continue };
+            // Several idempotent batches in one request are judged as if each followed the last.
+            let producers = judged.get_or_insert_with(|| self.state.producers.only(sequenced));
+            producers.check(sequenced)?;
+            producers.apply(sequenced, Offset::UNKNOWN);
+        }
+        Ok(unverified.map_or(Judgement::Append, |of| Judgement::Verify(InTransaction::clone(of))))
+    }
+
+    /// The transaction of a batch, if the coordinator must vouch for it first.
+    fn judge_transaction<'a>(
+        &self,
+        batch: &'a RecordBatch,
+        verified: Option<i16>,
+    ) -> Result<Option<&'a InTransaction>, ProduceError> {
+        let ongoing = |producer_id| self.state.transactions.ongoing(producer_id);
+        let Some(transaction) = &batch.transaction else {
+            let open = batch.producer_id().filter(|id| ongoing(*id).is_some());
+            return match open {
+                None => Ok(None),
+                Some(producer_id) => Err(TransactionError::NotTransactional { producer_id }.into()),
+            };
+        };
+        let InTransaction { producer_id, producer_epoch, .. } = *transaction;
+        self.state.producers.check_epoch(producer_id, producer_epoch)?;
+        let is_open = ongoing(producer_id).is_some_and(|of| of.producer_epoch == producer_epoch);
+        let is_known = is_open || verified == Some(producer_epoch);
+        Ok((!is_known).then_some(transaction))
+    }
+
+    /// Whether a marker may be appended: of a live coordinator, and of the transaction that is open.
+    pub(super) fn admit_marker(
+        &self,
+        health: &SlotHealth,
+        marker: &Marker,
+    ) -> Result<(), ProduceError> {
+        self.admit(health)?;
+        let Marker { producer_id, producer_epoch, coordinator_epoch, .. } = *marker;
+        self.state.producers.check_epoch(producer_id, producer_epoch)?;
+        let current = self.state.producers.coordinator_epoch(producer_id);
+        if coordinator_epoch < current {
+            let found = coordinator_epoch;
+            return Err(TransactionError::CoordinatorFenced { found, current }.into());
+        }
+        // With V2 a marker has a newer epoch than its transaction. One that has the same is of the
+        // transaction before, whose marker brought this epoch (KIP-1228).
+        let ongoing = self.state.transactions.ongoing(producer_id);
+        match ongoing.map(|ongoing| ongoing.producer_epoch) {
+            Some(current)
+                if marker.version == TransactionVersion::V2 && producer_epoch <= current =>
+            {
+                Err(TransactionError::LateMarker { found: producer_epoch, current }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
