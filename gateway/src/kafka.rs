@@ -19,6 +19,7 @@ mod configs;
 mod connection;
 mod coordinator;
 mod delete_records;
+mod describe_producers;
 mod dispatch;
 mod error;
 mod fetch;
@@ -41,6 +42,7 @@ mod server;
 mod testing;
 mod topic_config;
 mod topics;
+mod write_markers;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

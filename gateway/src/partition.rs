@@ -37,7 +37,7 @@ pub use self::aborted::{AbortedTransaction, AbortedTransactions};
 pub use self::error::{ProduceError, TransactionError};
 use self::judge::Judgement;
 pub use self::state::{PartitionState, ReplayError, Retention, batches_in};
-pub use self::tail::{BatchSlice, RecordBlob, TailCache, take_batches};
+pub use self::tail::{BatchSlice, RecordBlob, TailCache, Taken, take_batches};
 use self::transactions::StableOffset;
 pub use self::transactions::{Marker, Ongoing, TransactionVersion, Transactions};
 use self::verification::{HeldRequest, Verifications};

@@ -182,7 +182,7 @@ apis! {
         versions 0..=4, flexible 3;
     EndTxn = 26, EndTxnRequest => EndTxnResponse, versions 0..=5, flexible 3;
     WriteTxnMarkers = 27, WriteTxnMarkersRequest => WriteTxnMarkersResponse,
-        versions 1..=1, flexible 1;
+        versions 1..=2, flexible 1;
     TxnOffsetCommit = 28, TxnOffsetCommitRequest => TxnOffsetCommitResponse,
         versions 0..=5, flexible 3;
     DescribeConfigs = 32, DescribeConfigsRequest => DescribeConfigsResponse,

@@ -3,6 +3,7 @@
 //! Labels are bounded: nodes of the cluster and names from this program, never what a client chose.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use meridian_consensus::command::Liveness;
@@ -10,9 +11,13 @@ use meridian_consensus::node::Leadership;
 use meridian_storage::store::{Counters, DiskUsage, Standing};
 
 use crate::kafka;
+use crate::log::{OngoingCounts, PartitionLog};
 use crate::node::{Node, TOLERATED};
+use crate::runtime::clock;
 use crate::runtime::quic::{PeerState, PeerStats, TransportStats};
 
+/// Kafka's largest `transaction.timeout.ms`, 15 minutes, and 5 for the coordinator to end it.
+const HANGING_AFTER_MS: i64 = 20 * 60 * 1000;
 /// Kernel ticks in a second, as Linux reports them to programs on every machine of today.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -97,6 +102,16 @@ const FAMILIES: &[Family] = &[
         "meridian_partitions_taking_over_count",
         "Partitions this node is taking over and does not serve yet.",
         |s| one(s.taking_over),
+    ),
+    gauge(
+        "meridian_transactions_ongoing_count",
+        "Transactions open in the partitions this node leads, once for each partition.",
+        |s| one(s.transactions.ongoing),
+    ),
+    gauge(
+        "meridian_transactions_hanging_count",
+        "Those among them that began longer ago than any coordinator lets one last.",
+        |s| one(s.transactions.hanging),
     ),
     gauge("process_resident_memory_bytes", "Resident memory.", |s| {
         s.process.resident_bytes.map(one_u64).unwrap_or_default()
@@ -249,6 +264,7 @@ pub(super) struct Snapshot {
     raft: Option<Leadership>,
     led: usize,
     taking_over: usize,
+    transactions: OngoingCounts,
     disk: Option<Disk>,
     transport: Option<TransportStats>,
     kafka: Vec<kafka::Sample>,
@@ -296,12 +312,24 @@ impl Snapshot {
             raft: node.meta.leadership(),
             led,
             taking_over: owned.len() - led,
+            transactions: ongoing_counts(&owned),
             disk,
             transport: node.switch.stats(),
             kafka: front.metrics().samples(),
             process: Process::read(),
         }
     }
+}
+
+fn ongoing_counts(logs: &[Arc<PartitionLog>]) -> OngoingCounts {
+    let hanging_before_ms = clock::wall_time_ms() - HANGING_AFTER_MS;
+    logs.iter().map(|log| log.ongoing_counts(hanging_before_ms)).fold(
+        OngoingCounts::default(),
+        |sum, of| OngoingCounts {
+            ongoing: sum.ongoing + of.ongoing,
+            hanging: sum.hanging + of.hanging,
+        },
+    )
 }
 
 impl Process {
@@ -417,6 +445,7 @@ mod tests {
             raft: Some(Leadership { term: 3, leader: None, is_self: false }),
             led: 4,
             taking_over: 1,
+            transactions: OngoingCounts { ongoing: 3, hanging: 2 },
             disk: Some(Disk {
                 standing: Standing::Good,
                 usage: DiskUsage { used_bytes: 1 << 40, ..DiskUsage::default() },
@@ -441,6 +470,8 @@ mod tests {
             "meridian_tolerates{failure=\"DC + rack\"} 0",
             "meridian_nodes_count{liveness=\"dead\"} 1",
             "meridian_raft_is_leader 0",
+            "meridian_transactions_ongoing_count 3",
+            "meridian_transactions_hanging_count 2",
             "meridian_disk_used_bytes 1099511627776",
             "meridian_disk_refusals_total{reason=\"full\"} 5",
             "meridian_disk_standing{standing=\"good\"} 1",

@@ -12,8 +12,8 @@ use meridian_protocol::messages::{ApiVersion, ApiVersionsResponse};
 use meridian_protocol::{ApiKey, ErrorCode, Request, Response, Str};
 
 use super::{
-    Front, cluster, configs, coordinator, delete_records, fetch, groups, list_offsets, meridian,
-    metadata, offsets, produce, producer_id, topics,
+    Front, cluster, configs, coordinator, delete_records, describe_producers, fetch, groups,
+    list_offsets, meridian, metadata, offsets, produce, producer_id, topics, write_markers,
 };
 
 /// The APIs we serve; a client is told of these and no others.
@@ -37,6 +37,7 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::DeleteRecords,
     ApiKey::InitProducerId,
     ApiKey::OffsetForLeaderEpoch,
+    ApiKey::WriteTxnMarkers,
     ApiKey::DescribeConfigs,
     ApiKey::AlterConfigs,
     ApiKey::DescribeLogDirs,
@@ -45,6 +46,7 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::IncrementalAlterConfigs,
     ApiKey::OffsetDelete,
     ApiKey::DescribeCluster,
+    ApiKey::DescribeProducers,
     ApiKey::DescribeTopicPartitions,
     ApiKey::MeridianAdmin,
 ];
@@ -131,6 +133,8 @@ pub(super) fn start(call: Call, request: Request) -> Reply {
         Request::DeleteGroups(request) => later(offsets::delete_groups(call, request)),
         Request::IncrementalAlterConfigs(request) => later(configs::alter_some(call, request)),
         Request::OffsetDelete(request) => later(offsets::delete(call, request)),
+        Request::WriteTxnMarkers(request) => later(write_markers::write(call, request)),
+        Request::DescribeProducers(request) => later(describe_producers::describe(call, request)),
         Request::DescribeCluster(request) => later(cluster::describe(call, request)),
         Request::DescribeTopicPartitions(request) => {
             later(metadata::describe_partitions(call, request))
@@ -140,9 +144,7 @@ pub(super) fn start(call: Call, request: Request) -> Reply {
         Request::AddPartitionsToTxn(_)
         | Request::AddOffsetsToTxn(_)
         | Request::EndTxn(_)
-        | Request::WriteTxnMarkers(_)
         | Request::TxnOffsetCommit(_)
-        | Request::DescribeProducers(_)
         | Request::DescribeTransactions(_)
         | Request::ListTransactions(_)
         | Request::ConsumerGroupHeartbeat(_)

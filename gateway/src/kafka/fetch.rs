@@ -22,6 +22,7 @@ use self::read::{Answer, Reader};
 pub(super) use self::session::Sessions;
 use self::session::{Opened, Target};
 use super::dispatch::Call;
+use super::list_offsets::isolation;
 use super::lookup;
 
 /// From this version on topics are named by id.
@@ -52,6 +53,7 @@ async fn read(call: &Call, request: &FetchRequest, targets: &[Target]) -> Vec<An
         call,
         rack: &request.rack_id,
         bytes_max: bytes_max.min(call.front.config.fetch_size_bytes_max),
+        isolation: isolation(request.isolation_level),
     };
     let bell = Arc::new(Notify::new());
     let mut time_is_up = std::pin::pin!(tokio::time::sleep(wait));
@@ -119,3 +121,5 @@ const NO_SESSION: i32 = 0;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod transaction_tests;

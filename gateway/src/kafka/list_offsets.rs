@@ -14,11 +14,14 @@ use meridian_protocol::{ErrorCode, records};
 use super::dispatch::Call;
 use super::error;
 use super::lookup::{self, TopicKey};
-use crate::log::{FetchError, PartitionLog};
+use crate::log::{FetchError, Isolation, PartitionLog};
 use crate::partition::BatchSlice;
 
 /// A timestamp and the offset that has it; -1 for none.
 type Found = (i64, Offset);
+
+/// The isolation level `read_committed`; 0 is `read_uncommitted`.
+const READ_COMMITTED: i8 = 1;
 
 /// Records of one batch are not decompressed any further.
 const BATCH_SIZE_BYTES_MAX: usize = 64 << 20;
@@ -27,12 +30,13 @@ const NOTHING: Found = (-1, Offset::UNKNOWN);
 
 /// Finds offsets by time.
 pub(super) async fn list_offsets(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse {
+    let isolation = isolation(request.isolation_level);
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let key = TopicKey::Name(topic.name.clone());
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for wanted in topic.partitions {
-            partitions.push(find(&call, &key, &wanted).await);
+            partitions.push(find(&call, &key, &wanted, isolation).await);
         }
         topics.push(ListOffsetsTopicResponse { name: topic.name, partitions });
     }
@@ -43,10 +47,11 @@ async fn find(
     call: &Call,
     key: &TopicKey,
     wanted: &ListOffsetsPartition,
+    isolation: Isolation,
 ) -> ListOffsetsPartitionResponse {
     let partition_index = wanted.partition_index;
     let found = match led(call, key, partition_index, wanted.current_leader_epoch) {
-        Ok(log) => find_by_time(&log, wanted.timestamp).await.map(|found| (found, log)),
+        Ok(log) => find_by_time(&log, wanted.timestamp, isolation).await.map(|found| (found, log)),
         Err(code) => Err(code),
     };
     match found {
@@ -65,21 +70,35 @@ async fn find(
     }
 }
 
-async fn find_by_time(log: &PartitionLog, timestamp: i64) -> Result<Found, ErrorCode> {
+async fn find_by_time(
+    log: &PartitionLog,
+    timestamp: i64,
+    isolation: Isolation,
+) -> Result<Found, ErrorCode> {
+    let visible_end = || match isolation {
+        Isolation::ReadUncommitted => log.high_watermark(),
+        Isolation::ReadCommitted => log.last_stable_offset(),
+    };
+    let visible = |found: Found| if found.1 < visible_end() { found } else { NOTHING };
     match timestamp {
-        ListOffsetsPartition::TIMESTAMP_LATEST => still_led(log, log.high_watermark()),
+        ListOffsetsPartition::TIMESTAMP_LATEST => still_led(log, visible_end()),
         // All of the log is local as far as clients can tell.
         ListOffsetsPartition::TIMESTAMP_EARLIEST
         | ListOffsetsPartition::TIMESTAMP_EARLIEST_LOCAL => still_led(log, log.log_start_offset()),
         ListOffsetsPartition::TIMESTAMP_LATEST_TIERED
         | ListOffsetsPartition::TIMESTAMP_EARLIEST_PENDING_UPLOAD => Ok(NOTHING),
-        ListOffsetsPartition::TIMESTAMP_MAX => find_max(log).await,
+        ListOffsetsPartition::TIMESTAMP_MAX => find_max(log).await.map(visible),
         timestamp if timestamp >= 0 => {
             let batch = log.batch_for_timestamp(timestamp).await.map_err(of_fetch)?;
-            Ok(batch.map_or(NOTHING, |batch| first_at(&batch, timestamp)))
+            Ok(batch.map_or(NOTHING, |batch| visible(first_at(&batch, timestamp))))
         }
         _ => Err(ErrorCode::UnsupportedVersion),
     }
+}
+
+/// The isolation level as clients write it.
+pub(super) fn isolation(level: i8) -> Isolation {
+    if level == READ_COMMITTED { Isolation::ReadCommitted } else { Isolation::ReadUncommitted }
 }
 
 /// The offset, if the log was led while it was read.

@@ -29,7 +29,7 @@ use tokio::task::JoinHandle;
 use super::connection::{self, Budgets, Close};
 use super::dispatch::Client;
 use super::{Front, FrontConfig, GroupConfig, lock, lookup};
-use crate::broker::{BoxFuture, Broker, ProposeError};
+use crate::broker::{BoxFuture, Broker, ProposeError, TransactionVerifier};
 use crate::log::{
     FollowerLog, LogSettings, Logs, Ownership, PartitionLog, StoreHandle, StoreSettings, Wire,
 };
@@ -205,6 +205,11 @@ impl FakeBroker {
             }
         };
         tokio::time::timeout(PATIENCE, served).await.expect("new partitions are served");
+    }
+
+    /// Names who vouches for transactions.
+    pub(super) fn set_verifier(&self, verifier: Arc<dyn TransactionVerifier>) {
+        self.logs.iter().for_each(|logs| logs.set_verifier(Arc::clone(&verifier)));
     }
 
     /// The id of a topic.

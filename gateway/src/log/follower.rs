@@ -4,6 +4,8 @@
 //! A follower serves only what its leader told it is committed, by the lineage of that same
 //! generation (rule 56): what it serves is always a committed prefix, at worst an old one.
 
+mod aborted_page;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex, Weak};
@@ -18,11 +20,13 @@ use meridian_storage::lineage::{Lineage, Start};
 use meridian_storage::message::CommitMark;
 use tokio::sync::Notify;
 
+pub(super) use self::aborted_page::AbortedPage;
 use super::bells::Bells;
 use super::group::Group;
 use super::partition_log::{FetchError, Fetched, Ownership};
-use super::reader::ReadView;
+use super::reader::{Isolation, ReadView};
 use super::{Logs, lock};
+use crate::partition::{AbortedTransaction, AbortedTransactions};
 
 /// A leader forgets a follower that has not asked for this long.
 const FOLLOW_LEASE: Duration = Duration::from_secs(15);
@@ -34,37 +38,51 @@ const IDLE_AFTER: Duration = Duration::from_secs(60);
 /// What a leader and a reader in another datacenter tell each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FollowMessage {
-    /// Tell me of this partition's progress.
-    Follow { partition: PartitionId },
+    /// Tell me of this partition's progress. I know this many of its aborted transactions.
+    Follow { partition: PartitionId, aborted_count: u64 },
     /// How far the partition is; with the lineage if it was asked for.
-    Progress {
-        partition: PartitionId,
-        mark: CommitMark,
-        log_start_offset: Offset,
-        leader_epoch: LeaderEpoch,
-        lineage: Option<Lineage>,
-    },
+    Progress(Box<Progress>),
+}
+
+/// How far a partition is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Progress {
+    partition: PartitionId,
+    mark: CommitMark,
+    log_start_offset: Offset,
+    leader_epoch: LeaderEpoch,
+    aborted: AbortedPage,
+    lineage: Option<Lineage>,
 }
 
 impl FollowMessage {
-    pub(super) fn progress(partition: PartitionId, view: &ReadView, with_lineage: bool) -> Self {
-        Self::Progress {
+    pub(super) fn progress(
+        partition: PartitionId,
+        view: &ReadView,
+        aborted: AbortedPage,
+        with_lineage: bool,
+    ) -> Self {
+        Self::Progress(Box::new(Progress {
             partition,
             mark: view.mark,
             log_start_offset: view.log_start_offset,
             leader_epoch: view.leader_epoch,
+            aborted,
             lineage: with_lineage.then(|| view.lineage.clone()),
-        }
+        }))
     }
 
     pub(super) fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(64);
         match self {
-            Self::Follow { partition } => {
+            Self::Follow { partition, aborted_count } => {
                 out.put_u8(0);
                 out.put_u64(partition.get());
+                out.put_u64(*aborted_count);
             }
-            Self::Progress { partition, mark, log_start_offset, leader_epoch, lineage } => {
+            Self::Progress(progress) => {
+                let Progress { partition, mark, log_start_offset, leader_epoch, aborted, lineage } =
+                    &**progress;
                 out.put_u8(1);
                 out.put_u64(partition.get());
                 out.put_u32(mark.point.generation.get());
@@ -72,6 +90,7 @@ impl FollowMessage {
                 out.put_i64(mark.high_watermark.get());
                 out.put_i64(log_start_offset.get());
                 out.put_i32(leader_epoch.get());
+                aborted.encode(&mut out);
                 if let Some(lineage) = lineage {
                     // A lineage is what a `Start` of the same generation would say.
                     let start = Start {
@@ -95,14 +114,16 @@ impl FollowMessage {
         let partition = PartitionId::new(source.u64()?);
         match kind {
             0 => {
+                let aborted_count = source.u64()?;
                 source.finish()?;
-                Ok(Self::Follow { partition })
+                Ok(Self::Follow { partition, aborted_count })
             }
             1 => {
                 let point = source.point()?;
                 let high_watermark = Offset::new(source.i64()?);
                 let log_start_offset = Offset::new(source.i64()?);
                 let leader_epoch = LeaderEpoch::new(source.i32()?);
+                let aborted = AbortedPage::decode(&mut source)?;
                 let rest = source.rest();
                 let lineage = if rest.is_empty() {
                     None
@@ -110,7 +131,14 @@ impl FollowMessage {
                     Some(Lineage::from_start(point.generation, &Start::decode(rest)?))
                 };
                 let mark = CommitMark { point, high_watermark };
-                Ok(Self::Progress { partition, mark, log_start_offset, leader_epoch, lineage })
+                Ok(Self::Progress(Box::new(Progress {
+                    partition,
+                    mark,
+                    log_start_offset,
+                    leader_epoch,
+                    aborted,
+                    lineage,
+                })))
             }
             _ => Err(source.invalid("kind", u64::from(kind))),
         }
@@ -119,21 +147,34 @@ impl FollowMessage {
 
 /// The followers of one partition, as its leader knows them.
 #[derive(Debug, Default)]
-pub(super) struct FollowerSet(BTreeMap<NodeId, Instant>);
+pub(super) struct FollowerSet {
+    asked_at: BTreeMap<NodeId, Instant>,
+    /// How many aborted transactions all of them were told of, if nothing was lost on its way.
+    told_count: u64,
+}
 
 impl FollowerSet {
     pub(super) fn add(&mut self, now: Instant, follower: NodeId) {
-        self.0.insert(follower, now);
+        self.asked_at.insert(follower, now);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.asked_at.is_empty()
+    }
+
+    pub(super) fn told_count(&self) -> u64 {
+        self.told_count
+    }
+
+    /// They are about to be told of the first `count` aborted transactions.
+    pub(super) fn tell(&mut self, count: u64) {
+        self.told_count = count;
     }
 
     /// Those that asked lately.
     pub(super) fn current(&mut self, now: Instant) -> Vec<NodeId> {
-        self.0.retain(|_, asked| now.since(*asked) < FOLLOW_LEASE);
-        self.0.keys().copied().collect()
+        self.asked_at.retain(|_, asked| now.since(*asked) < FOLLOW_LEASE);
+        self.asked_at.keys().copied().collect()
     }
 }
 
@@ -141,6 +182,7 @@ struct State {
     ownership: Ownership,
     leader: NodeId,
     view: Option<ReadView>,
+    aborted: AbortedTransactions,
     asked_at: Option<Instant>,
     used_at: Instant,
     readers: Bells,
@@ -157,18 +199,44 @@ pub struct FollowerLog {
 
 impl FollowerLog {
     /// Reads committed records from `from` on, as far as this node has heard of them.
-    pub async fn fetch(&self, from: Offset, size_bytes_max: usize) -> Result<Fetched, FetchError> {
+    pub async fn fetch_as(
+        &self,
+        isolation: Isolation,
+        from: Offset,
+        size_bytes_max: usize,
+    ) -> Result<Fetched, FetchError> {
         let logs = self.logs.upgrade().ok_or(FetchError::NotLeader)?;
         let view = self.view().ok_or(FetchError::Unavailable)?;
         // A reader that was just sent here may be ahead of what the leader has told us.
         if from > view.mark.high_watermark {
-            return Ok(view.fetched(Vec::new()));
+            return Ok(view.fetched(Vec::new(), Vec::new()));
         }
         view.check(from)?;
         let (partition, last) = (self.partition, &self.last_slot);
-        let records =
-            logs.read_records(&self.group, partition, &view, from, size_bytes_max, last).await?;
-        Ok(view.fetched(records))
+        let range = view.range(from, isolation);
+        let taken =
+            logs.read_records(&self.group, partition, &view, range, size_bytes_max, last).await?;
+        let aborted = match (isolation, taken.end_offset) {
+            (Isolation::ReadCommitted, Some(end)) => self.aborted_between(&view, from, end)?,
+            (Isolation::ReadCommitted, None) | (Isolation::ReadUncommitted, _) => Vec::new(),
+        };
+        Ok(view.fetched(taken.pieces, aborted))
+    }
+
+    /// The aborted transactions with records in `from..until`, unless what was heard of them is
+    /// from another leader than `view`.
+    fn aborted_between(
+        &self,
+        view: &ReadView,
+        from: Offset,
+        until: Offset,
+    ) -> Result<Vec<AbortedTransaction>, FetchError> {
+        let state = lock(&self.state);
+        let generation = state.view.as_ref().map(|known| known.mark.point.generation);
+        if generation != Some(view.mark.point.generation) {
+            return Err(FetchError::Unavailable);
+        }
+        Ok(state.aborted.between(from, until))
     }
 
     /// Offset after the last record known to be committed; `None` before the leader has answered.
@@ -190,26 +258,42 @@ impl FollowerLog {
         lock(&self.state).view.clone()
     }
 
-    fn on_progress(
-        &self,
-        from: NodeId,
-        mark: CommitMark,
-        log_start_offset: Offset,
-        leader_epoch: LeaderEpoch,
-        lineage: Option<Lineage>,
-    ) {
+    fn on_progress(&self, logs: &Logs, from: NodeId, progress: Progress) {
+        let Progress { mark, log_start_offset, leader_epoch, aborted, lineage, .. } = progress;
         let mut state = lock(&self.state);
         if from != state.leader || mark.point.generation != state.ownership.generation {
             return;
         }
         let known = state.view.take();
+        let is_answer = lineage.is_some();
         let Some(lineage) = lineage.or_else(|| known.as_ref().map(|view| view.lineage.clone()))
         else {
             return;
         };
-        let mark = known.map_or(mark, |known| known.mark.max(mark));
-        state.view = Some(ReadView { lineage, mark, log_start_offset, leader_epoch });
+        if known.is_none() {
+            state.aborted = AbortedTransactions::default();
+        }
+        let heard = aborted.add_to(&mut state.aborted, is_answer);
+        state.aborted.forget_below(log_start_offset);
+        let last_stable_offset = heard.unwrap_or(log_start_offset);
+        let (mark, last_stable_offset) = match known {
+            Some(known) => (known.mark.max(mark), known.last_stable_offset.max(last_stable_offset)),
+            None => (mark, last_stable_offset),
+        };
+        state.view =
+            Some(ReadView { lineage, mark, last_stable_offset, log_start_offset, leader_epoch });
         state.readers.ring();
+        if state.aborted.count() < aborted.total_count() {
+            self.ask(logs, logs.now(), &mut state);
+        }
+    }
+
+    fn ask(&self, logs: &Logs, now: Instant, state: &mut State) {
+        state.asked_at = Some(now);
+        let aborted_count = if state.view.is_some() { state.aborted.count() } else { 0 };
+        let message = FollowMessage::Follow { partition: self.partition, aborted_count };
+        // Asked again at the next turn if it can't be sent.
+        let _asked_again = logs.deliver_follow(state.leader, &message);
     }
 
     /// Asks the leader, if it is time to; false if no reader has come for long.
@@ -220,10 +304,7 @@ impl FollowerLog {
         }
         let every = if state.view.is_some() { RENEW_EVERY } else { Duration::from_millis(200) };
         if state.asked_at.is_none_or(|asked| now.since(asked) >= every) {
-            state.asked_at = Some(now);
-            let message = FollowMessage::Follow { partition: self.partition };
-            // Asked again at the next turn if it can't be sent.
-            let _asked_again = logs.deliver_follow(state.leader, &message);
+            self.ask(logs, now, &mut state);
         }
         true
     }
@@ -253,6 +334,7 @@ impl Followers {
                         ownership,
                         leader,
                         view: None,
+                        aborted: AbortedTransactions::default(),
                         asked_at: None,
                         used_at: now,
                         readers: Bells::default(),
@@ -298,22 +380,17 @@ impl Followers {
 impl Logs {
     pub(super) fn on_follow_message(self: &Arc<Self>, from: NodeId, message: FollowMessage) {
         match message {
-            FollowMessage::Follow { partition } => {
-                let answer = self.owned(partition).and_then(|log| log.follow(self.now(), from));
+            FollowMessage::Follow { partition, aborted_count } => {
+                let log = self.owned(partition);
+                let answer = log.and_then(|log| log.follow(self.now(), from, aborted_count));
                 if let Some(answer) = answer {
                     self.deliver_follow(from, &answer);
                 }
             }
-            FollowMessage::Progress {
-                partition,
-                mark,
-                log_start_offset,
-                leader_epoch,
-                lineage,
-            } => {
-                let log = lock(&self.followers.0).get(&partition).cloned();
+            FollowMessage::Progress(progress) => {
+                let log = lock(&self.followers.0).get(&progress.partition).cloned();
                 if let Some(log) = log {
-                    log.on_progress(from, mark, log_start_offset, leader_epoch, lineage);
+                    log.on_progress(self, from, *progress);
                 }
             }
         }
@@ -321,136 +398,4 @@ impl Logs {
 }
 
 #[cfg(test)]
-mod tests {
-    use meridian_base::id::{ConfigVersion, GroupId, Incarnation};
-    use meridian_base::position::{Generation, LogPoint, Step};
-    use meridian_base::topology::{Geometry, GroupConfig, SlotConfig, SlotState};
-    use meridian_storage::lineage::EpochStart;
-    use meridian_storage::mutation::Mutations;
-
-    use super::*;
-    use crate::log::{LogSettings, Wire};
-    use crate::partition::PartitionLimits;
-    use crate::runtime::clock::Clock;
-    use crate::runtime::quic::Channel;
-
-    struct NoWire;
-
-    impl Wire for NoWire {
-        fn send(&self, _: NodeId, _: Channel, _: Vec<Bytes>) -> bool {
-            true
-        }
-    }
-
-    const PARTITION: PartitionId = PartitionId::new(1);
-    const LEADER: NodeId = NodeId::new(2);
-
-    fn ownership(generation: u32) -> Ownership {
-        Ownership {
-            partition: PARTITION,
-            group: GroupId::new(0),
-            generation: Generation::new(generation),
-            leader_epoch: LeaderEpoch::new(0),
-            datacenter_count_min: 1,
-        }
-    }
-
-    /// A node that leads nothing, in a group of one disk that is elsewhere.
-    fn bystander() -> Arc<Logs> {
-        let settings = LogSettings {
-            node: NodeId::new(1),
-            limits: PartitionLimits::default(),
-            pending_size_bytes_max: 1 << 20,
-            mutations: Mutations::NONE,
-        };
-        let logs = Logs::start(settings, Clock::start(), Arc::new(NoWire), None);
-        logs.on_group(GroupConfig {
-            group: GroupId::new(0),
-            version: ConfigVersion::new(1),
-            geometry: Geometry::None,
-            slots: vec![SlotConfig {
-                node: LEADER,
-                incarnation: Incarnation::new(1),
-                state: SlotState::Good,
-            }],
-        });
-        logs
-    }
-
-    fn progress(generation: u32, high_watermark: i64) -> FollowMessage {
-        let generation = Generation::new(generation);
-        let lineage = Lineage {
-            past: Vec::new(),
-            generation,
-            base_offset: Offset::new(0),
-            epochs: vec![EpochStart { epoch: LeaderEpoch::new(0), start_offset: Offset::new(0) }],
-        };
-        FollowMessage::Progress {
-            partition: PARTITION,
-            mark: CommitMark {
-                point: LogPoint::new(generation, Step::new(1)),
-                high_watermark: Offset::new(high_watermark),
-            },
-            log_start_offset: Offset::new(0),
-            leader_epoch: LeaderEpoch::new(0),
-            lineage: Some(lineage),
-        }
-    }
-
-    /// Whether the bell was rung since it was last looked at.
-    fn rang(bell: &Notify) -> bool {
-        std::pin::pin!(bell.notified()).as_mut().enable()
-    }
-
-    #[tokio::test]
-    async fn readers_are_woken_by_progress_and_by_a_change_of_leader() {
-        let logs = bystander();
-        let follower = logs.followed(ownership(3), LEADER).expect("the group is known");
-        let bell = Arc::new(Notify::new());
-        follower.notify_on_progress(&bell);
-        assert!(!rang(&bell));
-
-        logs.on_follow_message(NodeId::new(9), progress(3, 5));
-        logs.on_follow_message(LEADER, progress(2, 5));
-        assert!(!rang(&bell), "only the leader's word for its own generation counts");
-        logs.on_follow_message(LEADER, progress(3, 7));
-        assert!(rang(&bell));
-        assert_eq!(follower.high_watermark(), Some(Offset::new(7)));
-
-        logs.on_ownership(Vec::new(), &[PARTITION]);
-        assert!(rang(&bell), "or readers would wait for a leader that is gone");
-        let again = logs.followed(ownership(4), NodeId::new(3)).expect("the group is known");
-        assert!(Arc::ptr_eq(&follower, &again));
-        assert_eq!(again.high_watermark(), None, "until the new leader has said it");
-        logs.on_follow_message(NodeId::new(3), progress(4, 8));
-        assert!(rang(&bell));
-        assert_eq!(again.high_watermark(), Some(Offset::new(8)));
-    }
-
-    #[test]
-    fn messages_round_trip() {
-        let epoch = LeaderEpoch::new(3);
-        let lineage = Lineage {
-            past: Vec::new(),
-            generation: Generation::new(4),
-            base_offset: Offset::new(10),
-            epochs: vec![EpochStart { epoch, start_offset: Offset::new(10) }],
-        };
-        let mark = CommitMark {
-            point: LogPoint::new(Generation::new(4), Step::new(9)),
-            high_watermark: Offset::new(20),
-        };
-        for lineage in [None, Some(lineage)] {
-            let message = FollowMessage::Progress {
-                partition: PartitionId::new(1),
-                mark,
-                log_start_offset: Offset::new(5),
-                leader_epoch: epoch,
-                lineage,
-            };
-            assert_eq!(FollowMessage::decode(message.encode()), Ok(message));
-        }
-        let follow = FollowMessage::Follow { partition: PartitionId::new(1) };
-        assert_eq!(FollowMessage::decode(follow.encode()), Ok(follow));
-    }
-}
+mod tests;

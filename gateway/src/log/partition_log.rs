@@ -16,13 +16,13 @@ use meridian_storage::takeover::Takeover;
 use tokio::sync::{Notify, oneshot};
 
 use super::bells::Bells;
-use super::follower::{FollowMessage, FollowerSet};
+use super::follower::{AbortedPage, FollowMessage, FollowerSet};
 use super::group::Group;
 use super::held::{Held, Request};
-use super::reader::{ReadFailed, ReadView};
+use super::reader::{Isolation, ReadFailed, ReadView};
 use super::{Logs, lock};
 use crate::partition::{
-    Appended, Partition, PartitionOutput, ProduceError, RecordBatch, Retention,
+    AbortedTransaction, Appended, Partition, PartitionOutput, ProduceError, RecordBatch, Retention,
 };
 
 /// Who waits for a produce request.
@@ -50,6 +50,8 @@ pub struct Ownership {
 pub struct Fetched {
     /// Whole record batches, in pieces; may begin before the offset asked for.
     pub records: Vec<Bytes>,
+    /// The aborted transactions that have records among them, for [`Isolation::ReadCommitted`].
+    pub aborted: Vec<AbortedTransaction>,
     /// Offset after the last committed record.
     pub high_watermark: Offset,
     /// Offset up to which all transactions are decided.
@@ -220,31 +222,53 @@ impl PartitionLog {
         answer
     }
 
-    /// Reads from `from` on, at least one whole batch if there is any. Does not wait for more.
+    /// Reads from `from` on, whatever becomes of open transactions. See [`PartitionLog::fetch_as`].
     pub async fn fetch(&self, from: Offset, size_bytes_max: usize) -> Result<Fetched, FetchError> {
+        self.fetch_as(Isolation::ReadUncommitted, from, size_bytes_max).await
+    }
+
+    /// Reads from `from` on, at least one whole batch if there is any. Does not wait for more.
+    pub async fn fetch_as(
+        &self,
+        isolation: Isolation,
+        from: Offset,
+        size_bytes_max: usize,
+    ) -> Result<Fetched, FetchError> {
         let logs = self.logs.upgrade().ok_or(FetchError::NotLeader)?;
         let (view, cached) = {
             let inner = lock(&self.inner);
             let Role::Leading(partition) = &inner.role else { return Err(FetchError::NotLeader) };
             let view = view_of(partition).ok_or(FetchError::NotLeader)?;
-            (view, partition.tail().read(from, size_bytes_max))
+            let range = view.range(from, isolation);
+            (view, partition.tail().read_range(range, size_bytes_max))
         };
         view.check(from)?;
-        let records = match cached {
-            Some(records) => records,
+        let range = view.range(from, isolation);
+        let taken = match cached {
+            Some(taken) => taken,
             None => {
                 let (partition, last) = (self.ownership.partition, &self.last_slot);
-                logs.read_records(&self.group, partition, &view, from, size_bytes_max, last).await?
+                logs.read_records(&self.group, partition, &view, range, size_bytes_max, last)
+                    .await?
             }
+        };
+        let aborted = match (isolation, taken.end_offset) {
+            (Isolation::ReadCommitted, Some(end)) => self.aborted_between(from, end)?,
+            (Isolation::ReadCommitted, None) | (Isolation::ReadUncommitted, _) => Vec::new(),
         };
         // What was read may be void if a newer leader took over meanwhile; the view it was read
         // by is a committed prefix all the same.
-        Ok(view.fetched(records))
+        Ok(view.fetched(taken.pieces, aborted))
     }
 
     /// Offset after the last committed record.
     pub fn high_watermark(&self) -> Offset {
         self.with(Offset::ZERO, Partition::high_watermark)
+    }
+
+    /// Offset below which every transaction is decided.
+    pub fn last_stable_offset(&self) -> Offset {
+        self.with(Offset::ZERO, Partition::last_stable_offset)
     }
 
     /// First offset that can be read.
@@ -416,13 +440,21 @@ impl PartitionLog {
         self.act(|partition, now, health, out| partition.on_config(now, health, config, out));
     }
 
-    /// Adds a reader in another datacenter; returns what it is to know at once.
-    pub(super) fn follow(&self, now: Instant, follower: NodeId) -> Option<FollowMessage> {
+    /// Adds a reader in another datacenter that knows the first `aborted_count` aborted
+    /// transactions; returns what it is to know at once.
+    pub(super) fn follow(
+        &self,
+        now: Instant,
+        follower: NodeId,
+        aborted_count: u64,
+    ) -> Option<FollowMessage> {
         let mut inner = lock(&self.inner);
         let Role::Leading(partition) = &inner.role else { return None };
         let view = view_of(partition)?;
+        let page = AbortedPage::of(partition, aborted_count);
+        let message = FollowMessage::progress(self.ownership.partition, &view, page, true);
         inner.followers.add(now, follower);
-        Some(FollowMessage::progress(self.ownership.partition, &view, true))
+        Some(message)
     }
 
     /// Carries out what a partition decided. Called without its lock.
@@ -488,7 +520,10 @@ impl PartitionLog {
             }
             let Role::Leading(partition) = &inner.role else { return };
             let Some(view) = view_of(partition) else { return };
-            let message = FollowMessage::progress(self.ownership.partition, &view, false);
+            let page = AbortedPage::of(partition, inner.followers.told_count());
+            let told_count = page.end();
+            let message = FollowMessage::progress(self.ownership.partition, &view, page, false);
+            inner.followers.tell(told_count);
             (inner.followers.current(logs.now()), message)
         };
         for follower in followers {
@@ -496,7 +531,7 @@ impl PartitionLog {
         }
     }
 
-    fn with<R>(&self, otherwise: R, look: impl FnOnce(&Partition<Waiter>) -> R) -> R {
+    pub(super) fn with<R>(&self, otherwise: R, look: impl FnOnce(&Partition<Waiter>) -> R) -> R {
         match &lock(&self.inner).role {
             Role::Leading(partition) => look(partition),
             Role::TakingOver(_) | Role::Stopped => otherwise,
@@ -513,6 +548,7 @@ fn view_of(partition: &Partition<Waiter>) -> Option<ReadView> {
     Some(ReadView {
         lineage: Lineage::clone(leader.lineage()),
         mark: leader.mark()?,
+        last_stable_offset: partition.last_stable_offset(),
         log_start_offset: leader.log_start_offset(),
         leader_epoch: partition.leader_epoch(),
     })

@@ -1,6 +1,7 @@
 //! Reads blobs from the slots, nearest first.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tokio::sync::oneshot;
 use super::group::Group;
 use super::partition_log::{FetchError, Fetched};
 use super::{Logs, lock};
-use crate::partition::{batches_in, take_batches};
+use crate::partition::{AbortedTransaction, Taken, batches_in, take_batches};
 
 /// A slot that has not answered a read by then is passed over.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
@@ -27,11 +28,21 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 #[error("no reachable slot could give the blob")]
 pub(super) struct ReadFailed;
 
+/// Which records a reader is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// All that are committed in the log, whatever becomes of their transactions.
+    ReadUncommitted,
+    /// Those below the last stable offset, with the aborted transactions to leave out.
+    ReadCommitted,
+}
+
 /// What may be read of a partition, and where it lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReadView {
     pub(super) lineage: Lineage,
     pub(super) mark: CommitMark,
+    pub(super) last_stable_offset: Offset,
     pub(super) log_start_offset: Offset,
     pub(super) leader_epoch: LeaderEpoch,
 }
@@ -46,11 +57,20 @@ impl ReadView {
         Ok(())
     }
 
-    pub(super) fn fetched(&self, records: Vec<Bytes>) -> Fetched {
+    /// What a reader is shown that asks for `from`.
+    pub(super) fn range(&self, from: Offset, isolation: Isolation) -> Range<Offset> {
+        match isolation {
+            Isolation::ReadUncommitted => from..self.mark.high_watermark,
+            Isolation::ReadCommitted => from..self.last_stable_offset,
+        }
+    }
+
+    pub(super) fn fetched(&self, records: Vec<Bytes>, aborted: Vec<AbortedTransaction>) -> Fetched {
         Fetched {
             records,
+            aborted,
             high_watermark: self.mark.high_watermark,
-            last_stable_offset: self.mark.high_watermark,
+            last_stable_offset: self.last_stable_offset,
             log_start_offset: self.log_start_offset,
         }
     }
@@ -98,20 +118,20 @@ impl Logs {
         self.pending.next_tag.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Reads the batches from `from` on that one answer of a slot holds.
+    /// Reads the batches in `range` that one answer of a slot holds.
     pub(super) async fn read_records(
         self: &Arc<Self>,
         group: &Group,
         partition: PartitionId,
         view: &ReadView,
-        from: Offset,
+        range: Range<Offset>,
         size_bytes_max: usize,
         last_slot: &AtomicU8,
-    ) -> Result<Vec<Bytes>, ReadFailed> {
-        if from >= view.mark.high_watermark {
-            return Ok(Vec::new());
+    ) -> Result<Taken, ReadFailed> {
+        if range.is_empty() {
+            return Ok(Taken::default());
         }
-        let request = view.request(partition, from, size_bytes_max).ok_or(ReadFailed)?;
+        let request = view.request(partition, range.start, size_bytes_max).ok_or(ReadFailed)?;
         let first = Slot::checked(last_slot.load(Ordering::Relaxed));
         let (slot, blobs) = self.read_blobs(group, request, first).await?;
         last_slot.store(slot.index() as u8, Ordering::Relaxed);
@@ -123,7 +143,7 @@ impl Logs {
                 ReadFailed
             })?);
         }
-        Ok(take_batches(batches.iter(), from, size_bytes_max))
+        Ok(take_batches(batches.iter(), range, size_bytes_max))
     }
 
     /// Asks slot after slot, nearest first, until one has the blob. Returns it with those that

@@ -4,17 +4,30 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use meridian_base::position::Offset;
 use meridian_storage::leader::PutError;
 use tokio::sync::oneshot;
 
-use super::{Logs, PartitionLog};
+use super::{FetchError, Logs, PartitionLog};
 use crate::broker::TransactionVerifier;
-use crate::partition::{Appended, Marker, ProduceError, Ticket, Verification, VerifyError};
+use crate::partition::{
+    AbortedTransaction, Appended, Marker, ProduceError, Ticket, Verification, VerifyError,
+};
+use crate::producer::ProducerDescription;
 use crate::runtime::clock;
 
 /// A coordinator that has not answered by then can't be reached. Batches wait for it, and the
 /// answers of a connection keep its order.
 const VERIFY_WITHIN: Duration = Duration::from_secs(3);
+
+/// The open transactions of a partition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OngoingCounts {
+    /// All of them.
+    pub ongoing: usize,
+    /// Those that began before the time asked about: their coordinator should have ended them.
+    pub hanging: usize,
+}
 
 impl Logs {
     /// Names who is asked about transactions. Until then none can be written, and a second call
@@ -50,6 +63,45 @@ impl PartitionLog {
             let _coordinator_is_gone = waiter.send(Err(PutError::Lost.into()));
         }
         answer
+    }
+
+    /// The producers remembered here, each with the first record of its open transaction; `None` if
+    /// the partition is not served.
+    pub fn producers(&self) -> Option<Vec<(ProducerDescription, Option<Offset>)>> {
+        self.with(None, |partition| {
+            let state = partition.state();
+            let open = |id| state.transactions.ongoing(id).map(|ongoing| ongoing.first_offset);
+            let describe = |producer: ProducerDescription| (producer, open(producer.producer_id));
+            partition.is_serving().then(|| state.producers.describe().map(describe).collect())
+        })
+    }
+
+    /// How many transactions are open, and how many of them began before `hanging_before_ms`.
+    pub fn ongoing_counts(&self, hanging_before_ms: i64) -> OngoingCounts {
+        self.with(OngoingCounts::default(), |partition| {
+            let transactions = &partition.state().transactions;
+            let began = |began_at_ms: i64| began_at_ms < hanging_before_ms;
+            let all = transactions.all_ongoing();
+            OngoingCounts {
+                ongoing: transactions.ongoing_count(),
+                hanging: all.filter(|(_, ongoing)| began(ongoing.started_at_ms)).count(),
+            }
+        })
+    }
+
+    /// The aborted transactions with records in `from..until`, which lies below the last stable
+    /// offset.
+    pub(super) fn aborted_between(
+        &self,
+        from: Offset,
+        until: Offset,
+    ) -> Result<Vec<AbortedTransaction>, FetchError> {
+        let aborted = self.with(None, |partition| {
+            // A partition that has stopped has forgotten them, and an empty list would be a lie.
+            let aborted = partition.state().transactions.aborted();
+            partition.is_serving().then(|| aborted.between(from, until))
+        });
+        aborted.ok_or(FetchError::NotLeader)
     }
 
     /// Asks the coordinator, and gives its answer to the partition.

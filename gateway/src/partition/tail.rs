@@ -1,6 +1,7 @@
 //! The newest committed records of a partition, kept in memory for readers at its end.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use bytes::Bytes;
 use meridian_base::position::Offset;
@@ -57,26 +58,38 @@ impl RecordBlob {
     }
 }
 
-/// Takes whole batches from `batches` on behalf of a fetch: those that hold `from` or come after
-/// it, up to `size_bytes_max`; the first always, so that a reader never gets stuck.
+/// Batches taken for a fetch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Whole batches, in pieces.
+    pub pieces: Vec<Bytes>,
+    /// Offset after their last record; `None` if there are none.
+    pub end_offset: Option<Offset>,
+}
+
+/// Takes whole batches from `batches` on behalf of a fetch: those that hold `range.start` or come
+/// after it, and begin before `range.end`, up to `size_bytes_max`; the first always, so that a
+/// reader never gets stuck.
 pub fn take_batches<'a>(
     batches: impl Iterator<Item = &'a BatchSlice>,
-    from: Offset,
+    range: Range<Offset>,
     size_bytes_max: usize,
-) -> Vec<Bytes> {
-    let mut pieces = Vec::new();
+) -> Taken {
+    let mut taken = Taken::default();
     let mut size_bytes = 0;
-    for batch in batches.skip_while(|batch| batch.last_offset < from) {
+    let batches = batches.skip_while(|batch| batch.last_offset < range.start);
+    for batch in batches.take_while(|batch| batch.base_offset < range.end) {
         size_bytes += batch.size_bytes();
-        if size_bytes > size_bytes_max && !pieces.is_empty() {
+        if size_bytes > size_bytes_max && !taken.pieces.is_empty() {
             break;
         }
-        pieces.push(batch.head.clone());
+        taken.end_offset = Some(batch.last_offset.advance(1));
+        taken.pieces.push(batch.head.clone());
         if !batch.body.is_empty() {
-            pieces.push(batch.body.clone());
+            taken.pieces.push(batch.body.clone());
         }
     }
-    pieces
+    taken
 }
 
 /// A bounded run of the newest committed blobs, without gaps.
@@ -107,12 +120,20 @@ impl TailCache {
 
     /// Reads from `from` on; `None` if that offset is not in the cache.
     pub fn read(&self, from: Offset, size_bytes_max: usize) -> Option<Vec<Bytes>> {
+        let end = self.blobs.back()?.next_offset();
+        Some(self.read_range(from..end, size_bytes_max)?.pieces)
+    }
+
+    /// Reads batches that begin in `range`, the one before that holds its start included; `None`
+    /// if the start is not in the cache.
+    pub fn read_range(&self, range: Range<Offset>, size_bytes_max: usize) -> Option<Taken> {
+        let from = range.start;
         if self.blobs.front()?.base_offset > from || self.blobs.back()?.next_offset() <= from {
             return None;
         }
         let first = self.blobs.partition_point(|blob| blob.next_offset() <= from);
         let batches = self.blobs.range(first..).flat_map(|blob| blob.batches.iter());
-        Some(take_batches(batches, from, size_bytes_max))
+        Some(take_batches(batches, range, size_bytes_max))
     }
 
     /// Forgets everything.
@@ -163,6 +184,20 @@ mod tests {
         assert_eq!(sizes(cache.read(Offset::new(17), 1)), Some(vec![101]));
         assert_eq!(sizes(cache.read(Offset::new(9), 1000)), None);
         assert_eq!(sizes(cache.read(Offset::new(21), 1000)), None);
+    }
+
+    #[test]
+    fn nothing_that_begins_at_the_end_of_the_range_is_read() {
+        let mut cache = TailCache::new(1000);
+        cache.push(blob(10, &[(5, 100), (5, 101), (1, 102)]));
+        let read = |until| {
+            let taken = cache.read_range(Offset::new(12)..Offset::new(until), 1000);
+            taken.map(|taken| (taken.pieces.len(), taken.end_offset.map(Offset::get)))
+        };
+        assert_eq!(read(21), Some((3, Some(21))));
+        assert_eq!(read(20), Some((2, Some(20))));
+        assert_eq!(read(15), Some((1, Some(15))));
+        assert_eq!(read(10), Some((0, None)));
     }
 
     #[test]

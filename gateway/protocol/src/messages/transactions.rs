@@ -141,6 +141,8 @@ message! {
         transaction_result: bool [1..],
         topics: Vec<WritableTxnMarkerTopic> [1..],
         coordinator_epoch: i32 [1..],
+        // 2 if the epoch is the one after the transaction's (KIP-1228).
+        transaction_version: i8 [2..],
     }
 
     /// The partitions of one topic to write to.

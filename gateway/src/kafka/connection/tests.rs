@@ -204,6 +204,7 @@ async fn an_empty_request_of_any_api_and_version_is_answered() {
             DeleteRecordsRequest,
             InitProducerIdRequest,
             OffsetForLeaderEpochRequest,
+            WriteTxnMarkersRequest,
             DescribeConfigsRequest,
             AlterConfigsRequest,
             DescribeLogDirsRequest,
@@ -212,6 +213,7 @@ async fn an_empty_request_of_any_api_and_version_is_answered() {
             IncrementalAlterConfigsRequest,
             OffsetDeleteRequest,
             DescribeClusterRequest,
+            DescribeProducersRequest,
             DescribeTopicPartitionsRequest,
             MeridianAdminRequest
         );

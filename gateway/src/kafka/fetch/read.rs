@@ -5,7 +5,7 @@ use std::sync::Arc;
 use meridian_base::id::PartitionId;
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_consensus::state::Metadata;
-use meridian_protocol::messages::{DivergingEpoch, FetchPartitionResponse};
+use meridian_protocol::messages::{AbortedTransaction, DivergingEpoch, FetchPartitionResponse};
 use meridian_protocol::{ErrorCode, Records};
 use tokio::sync::Notify;
 
@@ -13,7 +13,8 @@ use super::session::Target;
 use crate::kafka::dispatch::{Call, Redirect};
 use crate::kafka::list_offsets::check_epoch;
 use crate::kafka::{error, lock, lookup};
-use crate::log::{FetchError, Fetched, FollowerLog, PartitionLog};
+use crate::log::{FetchError, Fetched, FollowerLog, Isolation, PartitionLog};
+use crate::partition;
 
 /// Partitions whose redirects a connection remembers.
 const REDIRECT_COUNT_MAX: usize = 10_000;
@@ -49,10 +50,15 @@ impl Source {
         }
     }
 
-    async fn fetch(&self, from: Offset, bytes_max: usize) -> Result<Fetched, FetchError> {
+    async fn fetch(
+        &self,
+        isolation: Isolation,
+        from: Offset,
+        bytes_max: usize,
+    ) -> Result<Fetched, FetchError> {
         match self {
-            Self::Leader(log) => log.fetch(from, bytes_max).await,
-            Self::Follower(log) => log.fetch(from, bytes_max).await,
+            Self::Leader(log) => log.fetch_as(isolation, from, bytes_max).await,
+            Self::Follower(log) => log.fetch_as(isolation, from, bytes_max).await,
         }
     }
 
@@ -69,6 +75,7 @@ pub(super) struct Reader<'a> {
     pub(super) call: &'a Call,
     pub(super) rack: &'a str,
     pub(super) bytes_max: usize,
+    pub(super) isolation: Isolation,
 }
 
 impl Reader<'_> {
@@ -161,7 +168,8 @@ impl Reader<'_> {
         if bytes_max == 0 {
             return Ok(empty(partition, target));
         }
-        let fetched = source.fetch(target.offset, bytes_max.min(target.bytes_max)).await;
+        let bytes_max = bytes_max.min(target.bytes_max);
+        let fetched = source.fetch(self.isolation, target.offset, bytes_max).await;
         let fetched = fetched.map_err(|cause| error::of_fetch(&cause))?;
         let records: Records = fetched.records.into_iter().collect();
         let size_bytes = records.size_bytes();
@@ -170,6 +178,10 @@ impl Reader<'_> {
             high_watermark: fetched.high_watermark.get(),
             last_stable_offset: fetched.last_stable_offset.get(),
             log_start_offset: fetched.log_start_offset.get(),
+            aborted_transactions: match self.isolation {
+                Isolation::ReadUncommitted => None,
+                Isolation::ReadCommitted => Some(fetched.aborted.iter().map(aborted).collect()),
+            },
             records: Some(records),
             ..Default::default()
         };
@@ -198,6 +210,10 @@ impl Reader<'_> {
         }
         None
     }
+}
+
+fn aborted(of: &partition::AbortedTransaction) -> AbortedTransaction {
+    AbortedTransaction { producer_id: of.producer_id, first_offset: of.first_offset.get() }
 }
 
 fn find(metadata: &Metadata, target: &Target) -> Result<PartitionId, ErrorCode> {

@@ -1,0 +1,64 @@
+//! DescribeProducers: who writes to a partition, and whose transaction is open there (KIP-664).
+
+use meridian_base::id::PartitionId;
+use meridian_base::position::Offset;
+use meridian_protocol::ErrorCode;
+use meridian_protocol::messages::{
+    DescribeProducersRequest, DescribeProducersResponse, DescribedProducersPartition,
+    DescribedProducersTopic, ProducerState,
+};
+
+use super::dispatch::Call;
+use super::lookup::{self, TopicKey};
+use crate::producer::ProducerDescription;
+
+/// Describes the producers of partitions led here.
+pub(super) async fn describe(
+    call: Call,
+    request: DescribeProducersRequest,
+) -> DescribeProducersResponse {
+    let mut response = DescribeProducersResponse::default();
+    for topic in request.topics {
+        let key = TopicKey::Name(topic.name.clone());
+        let partition = |partition_index: i32| match active_producers(&call, &key, partition_index)
+        {
+            Ok(active_producers) => DescribedProducersPartition {
+                partition_index,
+                active_producers,
+                ..Default::default()
+            },
+            Err(error_code) => {
+                call.front.metrics.on_error(error_code);
+                DescribedProducersPartition { partition_index, error_code, ..Default::default() }
+            }
+        };
+        let partitions = topic.partition_indexes.into_iter().map(partition).collect();
+        response.topics.push(DescribedProducersTopic { name: topic.name, partitions });
+    }
+    response
+}
+
+fn active_producers(
+    call: &Call,
+    key: &TopicKey,
+    index: i32,
+) -> Result<Vec<ProducerState>, ErrorCode> {
+    let partition: PartitionId = {
+        let metadata = call.front.broker.metadata();
+        lookup::partition(&metadata, key.find(&metadata)?, index)?.0
+    };
+    let producers = call.front.broker.led(partition).and_then(|log| log.producers());
+    let producers = producers.ok_or(ErrorCode::NotLeaderOrFollower)?;
+    Ok(producers.into_iter().map(|(producer, open)| state(producer, open)).collect())
+}
+
+fn state(producer: ProducerDescription, first_offset: Option<Offset>) -> ProducerState {
+    ProducerState {
+        producer_id: producer.producer_id,
+        producer_epoch: i32::from(producer.epoch),
+        last_sequence: producer.last_sequence,
+        last_timestamp: producer.last_timestamp_ms,
+        coordinator_epoch: producer.coordinator_epoch,
+        current_txn_start_offset: first_offset.unwrap_or(Offset::UNKNOWN).get(),
+    }
+}

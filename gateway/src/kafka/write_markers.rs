@@ -1,0 +1,90 @@
+//! WriteTxnMarkers: ending transactions in partitions led here, for their coordinators and for
+//! operators who end one that hangs (KIP-664).
+
+use meridian_base::id::PartitionId;
+use meridian_protocol::ErrorCode;
+use meridian_protocol::messages::{
+    WritableTxnMarker, WritableTxnMarkerPartitionResult, WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult, WriteTxnMarkersRequest, WriteTxnMarkersResponse,
+};
+use tokio::sync::oneshot;
+
+use super::dispatch::Call;
+use super::error;
+use super::lookup::{self, TopicKey};
+use crate::partition::{Appended, Marker, ProduceError, TransactionVersion};
+
+/// From this transaction version on, markers carry the epoch after their transaction's.
+const V2: i8 = 2;
+
+/// A marker on its way to one partition.
+type Writing = Result<oneshot::Receiver<Result<Appended, ProduceError>>, ErrorCode>;
+
+/// Writes markers: all are appended before the first is waited for.
+pub(super) async fn write(call: Call, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse {
+    let markers: Vec<_> = request
+        .markers
+        .into_iter()
+        .map(|requested| {
+            let marker = marker(&requested);
+            let topics = requested.topics.into_iter().map(|topic| {
+                let key = TopicKey::Name(topic.name.clone());
+                let start = |index: i32| (index, start(&call, &key, index, marker));
+                let partitions = topic.partition_indexes.into_iter().map(start).collect();
+                (topic.name, partitions)
+            });
+            (marker.producer_id, topics.collect::<Vec<(_, Vec<(i32, Writing)>)>>())
+        })
+        .collect();
+    let mut response = WriteTxnMarkersResponse::default();
+    for (producer_id, topics) in markers {
+        let mut result = WritableTxnMarkerResult { producer_id, ..Default::default() };
+        for (name, writings) in topics {
+            let mut topic = WritableTxnMarkerTopicResult { name, ..Default::default() };
+            for (partition_index, writing) in writings {
+                let error_code = finish(&call, writing).await;
+                topic
+                    .partitions
+                    .push(WritableTxnMarkerPartitionResult { partition_index, error_code });
+            }
+            result.topics.push(topic);
+        }
+        response.markers.push(result);
+    }
+    response
+}
+
+fn marker(requested: &WritableTxnMarker) -> Marker {
+    Marker {
+        producer_id: requested.producer_id,
+        producer_epoch: requested.producer_epoch,
+        coordinator_epoch: requested.coordinator_epoch,
+        commit: requested.transaction_result,
+        version: if requested.transaction_version >= V2 {
+            TransactionVersion::V2
+        } else {
+            TransactionVersion::V1
+        },
+    }
+}
+
+fn start(call: &Call, key: &TopicKey, index: i32, marker: Marker) -> Writing {
+    let partition: PartitionId = {
+        let metadata = call.front.broker.metadata();
+        lookup::partition(&metadata, key.find(&metadata)?, index)?.0
+    };
+    let log = call.front.broker.led(partition).ok_or(ErrorCode::NotLeaderOrFollower)?;
+    Ok(log.write_marker(marker))
+}
+
+async fn finish(call: &Call, writing: Writing) -> ErrorCode {
+    let code = match writing {
+        Ok(answer) => match answer.await.unwrap_or(Err(ProduceError::InDoubt)) {
+            Ok(_) => return ErrorCode::None,
+            Err(cause) => error::of_produce(&cause),
+        },
+        Err(code) => code,
+    };
+    call.front.metrics.on_error(code);
+    code
+}
