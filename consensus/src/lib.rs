@@ -80,6 +80,8 @@ pub mod command;
 pub mod config;
 pub mod detector;
 pub mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod log;
 pub mod membership;
 pub mod metrics;

@@ -16,6 +16,8 @@
 //! soon as their entries are compacted. Snapshots are files of their own, written under another
 //! name and renamed; the journal says which of them count.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod items;
 mod journal;
 mod snapshot_file;

@@ -4,6 +4,8 @@
 //! says that it is empty and the node starts from its snapshot. Rows and the applied index change
 //! in one atomic step, so what is loaded is the state after some entry.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod memory;
 mod sled;
 

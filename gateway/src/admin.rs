@@ -1,7 +1,7 @@
 //! What operators and their tools read over HTTP, at `listen.admin`: `/metrics`, `/health`,
 //! `/status` and `/node`. Read-only, and up before the node has joined its cluster.
 
-mod http;
+pub(crate) mod http;
 mod metrics;
 
 use std::io;

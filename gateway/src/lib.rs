@@ -7,6 +7,8 @@
 mod admin;
 pub mod broker;
 pub mod config;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod group;
 pub mod kafka;
 pub mod log;

@@ -11,7 +11,7 @@
 //! carried out after the mutex is released. No lock is held across an await.
 
 mod bells;
-mod follower;
+pub(crate) mod follower;
 mod group;
 mod health;
 mod held;

@@ -72,7 +72,7 @@ impl MetaFrame {
     /// First byte of the last kind.
     pub(crate) const KIND_MAX: u8 = 22;
 
-    fn encode(&self) -> Vec<Bytes> {
+    pub(crate) fn encode(&self) -> Vec<Bytes> {
         let mut head = BytesMut::with_capacity(17);
         head.put_u8(match self {
             Self::Raft(_) => 16,

@@ -22,6 +22,8 @@
 
 mod append;
 mod disk_op;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod record;
 mod recover;
 mod superblock;

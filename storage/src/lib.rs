@@ -13,6 +13,8 @@
 pub mod blob;
 pub mod codec;
 pub mod config;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod index;
 pub mod journal;
 pub mod leader;

@@ -117,6 +117,23 @@ macro_rules! apis {
             }
         }
 
+        #[cfg(feature = "test-support")]
+        impl Response {
+            /// Decodes the response to a request of `api` that was sent in this version.
+            pub(crate) fn decode_to(
+                api: ApiKey,
+                version: i16,
+                frame: bytes::Bytes,
+            ) -> Result<Self, DecodeError> {
+                use crate::frame::decode_response;
+                match api {
+                    $(ApiKey::$api => {
+                        decode_response::<$request>(version, frame).map(Self::$api)
+                    })*
+                }
+            }
+        }
+
         $(
             impl RequestMessage for $request {
                 const API: ApiKey = ApiKey::$api;

@@ -167,6 +167,16 @@ pub fn decode_response<R: RequestMessage>(
     R::Response::decode(&mut reader, R::API.encoding(version))
 }
 
+/// [`decode_response`] for an API known only at run time.
+#[cfg(feature = "test-support")]
+pub fn decode_response_to(
+    api: ApiKey,
+    version: i16,
+    frame: Bytes,
+) -> Result<Response, DecodeError> {
+    Response::decode_to(api, version, frame)
+}
+
 fn refuses_version<R: RequestMessage>(frame: &[u8]) -> bool {
     let code = frame.get(size_of::<i32>()..).and_then(|body| body.first_chunk().copied());
     R::API == ApiKey::ApiVersions

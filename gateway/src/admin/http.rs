@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
+pub(crate) enum Status {
     Ok,
     BadRequest,
     NotFound,
@@ -87,7 +87,7 @@ async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<O
 }
 
 /// The path that a request asks for, without its query.
-fn path_of(head: &[u8]) -> Result<&str, Status> {
+pub(crate) fn path_of(head: &[u8]) -> Result<&str, Status> {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let line = std::str::from_utf8(line).map_err(|_| Status::BadRequest)?;
     let mut words = line.split(' ');

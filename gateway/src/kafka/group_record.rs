@@ -21,7 +21,7 @@ const KIND_CLASSIC: u8 = 2;
 
 /// What a record is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum RecordKey {
+pub(crate) enum RecordKey {
     /// The position of a group in a partition.
     Offset(String, OffsetKey),
     /// A group of the classic protocol.
@@ -30,13 +30,13 @@ pub(super) enum RecordKey {
 
 /// A group of the classic protocol, and when that was so.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ClassicRecord {
+pub(crate) struct ClassicRecord {
     pub(super) image: ClassicImage,
     pub(super) at_ms: i64,
 }
 
 /// The key of a group of the classic protocol.
-pub(super) fn classic_key(group: &str) -> Bytes {
+pub(crate) fn classic_key(group: &str) -> Bytes {
     let mut out = BytesMut::with_capacity(2 + group.len());
     out.put_u8(VERSION);
     out.put_u8(KIND_CLASSIC);
@@ -45,7 +45,7 @@ pub(super) fn classic_key(group: &str) -> Bytes {
 }
 
 /// Reads a key.
-pub(super) fn decode_key(bytes: Bytes) -> Result<RecordKey, DecodeError> {
+pub(crate) fn decode_key(bytes: Bytes) -> Result<RecordKey, DecodeError> {
     if bytes.get(1) == Some(&KIND_OFFSET) {
         let (group, key) = offset_record::decode_key(bytes)?;
         return Ok(RecordKey::Offset(group, key));
@@ -59,13 +59,13 @@ pub(super) fn decode_key(bytes: Bytes) -> Result<RecordKey, DecodeError> {
 }
 
 /// The value of a group or member.
-pub(super) fn encode_value<T: Serialize>(value: &T) -> Bytes {
+pub(crate) fn encode_value<T: Serialize>(value: &T) -> Bytes {
     let start = vec![VERSION];
     Bytes::from(postcard::to_extend(value, start).expect("an image always encodes into memory"))
 }
 
 /// Reads a value.
-pub(super) fn decode_value<T: DeserializeOwned>(bytes: Bytes) -> Result<T, DecodeError> {
+pub(crate) fn decode_value<T: DeserializeOwned>(bytes: Bytes) -> Result<T, DecodeError> {
     let mut source = Source::new(bytes, "group record value");
     offset_record::check_byte(&mut source, "version", VERSION)?;
     let rest = source.rest();

@@ -15,22 +15,22 @@ pub(super) const KIND_OFFSET: u8 = 1;
 /// A partition that a group has a position in. By topic id, so that a topic that was deleted and
 /// created again starts anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct OffsetKey {
-    pub(super) topic: TopicId,
-    pub(super) index: u32,
+pub(crate) struct OffsetKey {
+    pub(crate) topic: TopicId,
+    pub(crate) index: u32,
 }
 
 /// A position.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Committed {
-    pub(super) offset: i64,
-    pub(super) leader_epoch: i32,
-    pub(super) metadata: String,
-    pub(super) committed_at_ms: i64,
+pub(crate) struct Committed {
+    pub(crate) offset: i64,
+    pub(crate) leader_epoch: i32,
+    pub(crate) metadata: String,
+    pub(crate) committed_at_ms: i64,
 }
 
 /// The key of a record.
-pub(super) fn encode_key(group: &str, key: OffsetKey) -> Bytes {
+pub(crate) fn encode_key(group: &str, key: OffsetKey) -> Bytes {
     let mut out = BytesMut::with_capacity(2 + 16 + 4 + group.len());
     out.put_u8(VERSION);
     out.put_u8(KIND_OFFSET);
@@ -41,7 +41,7 @@ pub(super) fn encode_key(group: &str, key: OffsetKey) -> Bytes {
 }
 
 /// Reads a key: the group and the partition.
-pub(super) fn decode_key(bytes: Bytes) -> Result<(String, OffsetKey), DecodeError> {
+pub(crate) fn decode_key(bytes: Bytes) -> Result<(String, OffsetKey), DecodeError> {
     let mut source = Source::new(bytes, "group offset key");
     check_byte(&mut source, "version", VERSION)?;
     check_byte(&mut source, "kind", KIND_OFFSET)?;
@@ -53,7 +53,7 @@ pub(super) fn decode_key(bytes: Bytes) -> Result<(String, OffsetKey), DecodeErro
 }
 
 /// The value of a record.
-pub(super) fn encode_value(committed: &Committed) -> Bytes {
+pub(crate) fn encode_value(committed: &Committed) -> Bytes {
     let mut out = BytesMut::with_capacity(1 + 8 + 4 + 8 + committed.metadata.len());
     out.put_u8(VERSION);
     out.put_i64(committed.offset);
@@ -64,7 +64,7 @@ pub(super) fn encode_value(committed: &Committed) -> Bytes {
 }
 
 /// Reads a value.
-pub(super) fn decode_value(bytes: Bytes) -> Result<Committed, DecodeError> {
+pub(crate) fn decode_value(bytes: Bytes) -> Result<Committed, DecodeError> {
     let mut source = Source::new(bytes, "group offset value");
     check_byte(&mut source, "version", VERSION)?;
     Ok(Committed {

@@ -37,7 +37,7 @@ const IDLE_AFTER: Duration = Duration::from_secs(60);
 
 /// What a leader and a reader in another datacenter tell each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum FollowMessage {
+pub(crate) enum FollowMessage {
     /// Tell me of this partition's progress. I know this many of its aborted transactions.
     Follow { partition: PartitionId, aborted_count: u64 },
     /// How far the partition is; with the lineage if it was asked for.
@@ -46,7 +46,7 @@ pub(super) enum FollowMessage {
 
 /// How far a partition is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     partition: PartitionId,
     mark: CommitMark,
     log_start_offset: Offset,
@@ -72,7 +72,7 @@ impl FollowMessage {
         }))
     }
 
-    pub(super) fn encode(&self) -> Bytes {
+    pub(crate) fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(64);
         match self {
             Self::Follow { partition, aborted_count } => {
@@ -108,7 +108,7 @@ impl FollowMessage {
         out.freeze()
     }
 
-    pub(super) fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
+    pub(crate) fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
         let mut source = Source::new(bytes, "follow message");
         let kind = source.u8()?;
         let partition = PartitionId::new(source.u64()?);

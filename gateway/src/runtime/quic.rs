@@ -12,7 +12,7 @@
 
 mod config;
 mod endpoint;
-mod framing;
+pub(crate) mod framing;
 mod inbound;
 mod outbound;
 mod peer;

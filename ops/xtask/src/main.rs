@@ -1,20 +1,24 @@
 //! The project's own checks.
 //!
 //! `cargo xtask ci` is the whole CI; `cargo xtask tidy` checks the house rules that no other tool
-//! knows. No dependencies, so that it starts at once.
+//! knows; `cargo xtask fuzz` fuzzes every decoder. No dependencies, so that it starts at once.
 
 mod ci;
+mod fuzz;
 mod tidy;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let command = std::env::args().nth(1).unwrap_or_default();
-    let result = match command.as_str() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) =
+        arguments.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+    let result = match command {
         "ci" => ci::run(&root()),
+        "fuzz" => fuzz::run(&root(), rest),
         "tidy" => tidy::run(&root()),
-        _ => Err("usage: cargo xtask ci | tidy".to_owned()),
+        _ => Err("usage: cargo xtask ci | fuzz | tidy".to_owned()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -7,6 +7,8 @@
 //! Source of the quorum predicates: `docs/architecture.md`, section "Quorums".
 
 pub mod env;
+#[cfg(feature = "test-support")]
+pub mod fuzz;
 pub mod id;
 pub mod position;
 pub mod quorum;

@@ -49,7 +49,7 @@ pub(super) enum Loaded {
 }
 
 impl Superblock {
-    fn encode(&self) -> Bytes {
+    pub(super) fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(64 + self.files.len() * 4);
         out.put_u32(0); // crc, below
         out.put_u8(FORMAT);
@@ -68,7 +68,7 @@ impl Superblock {
         out.freeze()
     }
 
-    fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
+    pub(super) fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
         let mut source = Source::new(bytes.clone(), "disk identity");
         let crc = source.u32()?;
         if crc != crc32c::crc32c(&bytes[4..]) {

@@ -18,7 +18,7 @@ const TRUSTED_BYTES: usize = 256 << 10;
 /// The peer announced a frame longer than allowed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("frame of {length_bytes} bytes announced, at most {max_bytes} are allowed")]
-pub(super) struct FrameTooLong {
+pub(crate) struct FrameTooLong {
     pub(super) length_bytes: usize,
     pub(super) max_bytes: usize,
 }
@@ -27,7 +27,7 @@ pub(super) struct FrameTooLong {
 ///
 /// A frame that lies within one chunk is handed out as a slice of it; one that does not is copied
 /// once. Memory follows what has arrived, never what a header announces.
-pub(super) struct FrameReader {
+pub(crate) struct FrameReader {
     frame_bytes_max: usize,
     header: BytesMut,
     /// The frame being assembled and its full length.
@@ -35,12 +35,12 @@ pub(super) struct FrameReader {
 }
 
 impl FrameReader {
-    pub(super) fn new(frame_bytes_max: usize) -> Self {
+    pub(crate) fn new(frame_bytes_max: usize) -> Self {
         Self { frame_bytes_max, header: BytesMut::with_capacity(HEADER_BYTES), partial: None }
     }
 
     /// Takes the stream's next chunk and hands every frame that it completes to `deliver`.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         mut chunk: Bytes,
         deliver: &mut impl FnMut(Bytes),
