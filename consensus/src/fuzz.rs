@@ -130,11 +130,13 @@ fn state_seeds() -> Vec<Vec<u8>> {
 }
 
 fn message_seeds() -> Vec<Vec<u8>> {
-    let mut message = Message::default();
-    message.from = RaftId::first(NodeId::new(1)).to_raft();
-    message.to = RaftId::first(NodeId::new(2)).to_raft();
-    message.term = 3;
-    message.index = 9;
+    let message = Message {
+        from: RaftId::first(NodeId::new(1)).to_raft(),
+        to: RaftId::first(NodeId::new(2)).to_raft(),
+        term: 3,
+        index: 9,
+        ..Message::default()
+    };
     let mut with_snapshot = message.clone();
     let mut conf_state = ConfState::default();
     conf_state.set_voters(vec![1, 2, 3]);

@@ -23,12 +23,34 @@ pub fn decode(bytes: &[u8]) -> Result<Metadata, DecodeError> {
     if *version != SNAPSHOT_VERSION {
         return Err(DecodeError::Version { found: *version, known: SNAPSHOT_VERSION });
     }
-    let mut rows = Vec::new();
+    let mut rows: Vec<(RowKey, Vec<u8>)> = Vec::new();
     while !rest.is_empty() {
         let (row, after): ((RowKey, Vec<u8>), _) =
             postcard::take_from_bytes(rest).map_err(DecodeError::malformed)?;
+        if rows.last().is_some_and(|(last, _)| *last >= row.0) {
+            return Err(DecodeError::malformed(format!("row {:?} is not in order", row.0)));
+        }
         rows.push(row);
         rest = after;
     }
     Metadata::from_rows(rows).map_err(DecodeError::malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_come_twice_or_out_of_order_are_refused() {
+        let mut metadata = Metadata::default();
+        for (index, proposal) in (1..).zip(crate::fuzz::a_history()) {
+            metadata.apply(index, &proposal);
+        }
+        let whole = encode(&metadata);
+        assert_eq!(decode(&whole), Ok(metadata.clone()));
+        let (value, key) = (metadata.row(&RowKey::Request(2)), RowKey::Request(2));
+        let twice = postcard::to_extend(&(key, value.unwrap_or_default()), whole).unwrap();
+        let refused = decode(&twice).unwrap_err().to_string();
+        assert!(refused.contains("Request(2) is not in order"), "{refused}");
+    }
 }

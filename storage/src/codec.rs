@@ -89,7 +89,15 @@ impl Source {
     /// Reads a generation and a step.
     pub fn point(&mut self) -> Result<LogPoint, DecodeError> {
         let generation = Generation::new(self.u32()?);
-        Ok(LogPoint::new(generation, Step::new(self.u64()?)))
+        Ok(LogPoint::new(generation, self.step()?))
+    }
+
+    /// Reads a step. Each has a next one, so the highest number is none.
+    pub fn step(&mut self) -> Result<Step, DecodeError> {
+        match self.u64()? {
+            u64::MAX => Err(self.invalid("step", u64::MAX)),
+            raw => Ok(Step::new(raw)),
+        }
     }
 
     /// Reads a `u32` count and that many items of at least `item_size_bytes_min` each.

@@ -89,7 +89,7 @@ impl Start {
             Ok(Past {
                 generation: Generation::new(source.u32()?),
                 base_offset: Offset::new(source.i64()?),
-                last_step: Step::new(source.u64()?),
+                last_step: source.step()?,
             })
         })?;
         let epochs = source.list(12, |source| {
@@ -99,7 +99,17 @@ impl Start {
             })
         })?;
         source.finish()?;
-        let previous = (previous.generation != Generation::NONE).then_some(previous);
+        let previous = match previous {
+            LogPoint { generation: Generation::NONE, step: Step::START } => None,
+            LogPoint { generation: Generation::NONE, step } => {
+                return Err(DecodeError::Invalid {
+                    what: "Start",
+                    field: "step before the first generation",
+                    value: step.get(),
+                });
+            }
+            point => Some(point),
+        };
         Ok(Self { previous, base_offset, tail_length, log_start_offset, past, epochs })
     }
 }
@@ -347,6 +357,33 @@ mod tests {
             epochs: lineage.epochs,
         };
         assert_eq!(Start::decode(start.encode()), Ok(start));
+    }
+
+    #[test]
+    fn a_start_with_impossible_steps_is_refused() {
+        let start = |previous, last_step| Start {
+            previous: Some(previous),
+            base_offset: Offset::ZERO,
+            tail_length: 0,
+            log_start_offset: Offset::ZERO,
+            past: vec![Past {
+                generation: Generation::FIRST,
+                base_offset: Offset::ZERO,
+                last_step: Step::new(last_step),
+            }],
+            epochs: Vec::new(),
+        };
+        let refused = |point, last_step| {
+            matches!(
+                Start::decode(start(point, last_step).encode()),
+                Err(DecodeError::Invalid { .. })
+            )
+        };
+        let at = |generation, step| LogPoint::new(Generation::new(generation), Step::new(step));
+        assert!(!refused(at(1, 7), 7));
+        assert!(refused(at(1, u64::MAX), 7), "there is no step after it");
+        assert!(refused(at(1, 7), u64::MAX));
+        assert!(refused(at(0, 7), 7), "a step of no generation");
     }
 
     #[test]

@@ -169,7 +169,9 @@ fn put_blob(out: &mut BytesMut, payloads: &mut Vec<Bytes>, blob: &Blob) {
 }
 
 fn blob_header(source: &mut Source) -> Result<(BlobKey, BlobHeader), DecodeError> {
-    Ok((parts::key(source)?, parts::header(source)?))
+    let (key, header) = (parts::key(source)?, parts::header(source)?);
+    parts::check_kind(source, key.point, header.kind)?;
+    Ok((key, header))
 }
 
 fn take_payload(

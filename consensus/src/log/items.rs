@@ -14,6 +14,9 @@ const TAG_ENTRY: u8 = 3;
 const TAG_COMPACTED: u8 = 4;
 const TAG_HARD_STATE: u8 = 5;
 
+/// No log comes to here: an index above is damage, and would overflow what counts on from it.
+const INDEX_MAX: u64 = u64::MAX >> 1;
+
 /// An index and the term of the entry there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogPosition {
@@ -79,18 +82,28 @@ fn pop(payload: &mut &[u8]) -> Result<Item, String> {
             let [raw] = words(body)?;
             RaftId::from_raft(raw).map(Item::Identity).ok_or_else(|| "no raft id".to_owned())
         }
-        TAG_RESET => words(body).map(|[index, term]| Item::Reset(LogPosition { index, term })),
+        TAG_RESET => position(body).map(Item::Reset),
         TAG_ENTRY => {
-            Entry::parse_from_bytes(body).map(Item::Entry).map_err(|error| error.to_string())
+            let entry = Entry::parse_from_bytes(body).map_err(|error| error.to_string())?;
+            check_index(entry.index)?;
+            Ok(Item::Entry(entry))
         }
-        TAG_COMPACTED => {
-            words(body).map(|[index, term]| Item::Compacted(LogPosition { index, term }))
-        }
+        TAG_COMPACTED => position(body).map(Item::Compacted),
         TAG_HARD_STATE => words(body).map(|[term, vote, commit]| {
             Item::HardState(HardState { term, vote, commit, ..HardState::default() })
         }),
         unknown => Err(format!("unknown item {unknown}")),
     }
+}
+
+fn position(body: &[u8]) -> Result<LogPosition, String> {
+    let [index, term] = words(body)?;
+    check_index(index)?;
+    Ok(LogPosition { index, term })
+}
+
+fn check_index(index: u64) -> Result<(), String> {
+    if index <= INDEX_MAX { Ok(()) } else { Err(format!("no log comes to index {index}")) }
 }
 
 fn words<const COUNT: usize>(body: &[u8]) -> Result<[u64; COUNT], String> {
@@ -190,5 +203,26 @@ impl Replay {
             return Err("committed entries are missing");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_that_no_log_reaches_is_refused() {
+        for index in [INDEX_MAX, INDEX_MAX + 1, u64::MAX] {
+            let at = LogPosition { index, term: 1 };
+            let entry = Entry { index, term: 1, ..Entry::default() };
+            for item in [Item::Reset(at), Item::Compacted(at), Item::Entry(entry)] {
+                let mut payload = Vec::new();
+                push(&mut payload, &item);
+                let mut replay = Replay::default();
+                let replayed = replay.frame(SegmentNumber::FIRST, &payload);
+                assert_eq!(replayed.is_ok(), index == INDEX_MAX, "{item:?}");
+                let _whole_or_not = replay.check();
+            }
+        }
     }
 }

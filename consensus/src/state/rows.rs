@@ -123,7 +123,9 @@ impl Metadata {
             }
             RowKey::Topic(id) => {
                 let TopicRow { name, internal } = decode(&key, value)?;
-                self.topic_names.insert(name.clone(), *id);
+                if self.topic_names.insert(name.clone(), *id).is_some_and(|other| other != *id) {
+                    return Err(RowError::Inconsistent { key });
+                }
                 let topic = Topic { id: *id, name, internal, partitions: Vec::new() };
                 self.topics.insert(*id, topic);
             }
@@ -138,7 +140,10 @@ impl Metadata {
             RowKey::Request(index) => {
                 let (request_id, result) = decode(&key, value)?;
                 self.requests.insert(*index, (request_id, result));
-                self.request_indexes.insert(request_id, *index);
+                let other = self.request_indexes.insert(request_id, *index);
+                if other.is_some_and(|other| other != *index) {
+                    return Err(RowError::Inconsistent { key });
+                }
             }
         }
         Ok(())

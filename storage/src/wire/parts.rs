@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, BytesMut};
 use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId};
-use meridian_base::position::{LogPoint, Offset};
+use meridian_base::position::{LogPoint, Offset, Step};
 use meridian_base::topology::{Geometry, GroupConfig, SLOT_COUNT_MAX, SlotConfig, SlotState};
 
 use crate::blob::{BlobHeader, BlobInfo, BlobKey, BlobKind};
@@ -68,7 +68,21 @@ pub(crate) fn put_info(out: &mut BytesMut, info: &BlobInfo) {
 }
 
 pub(crate) fn info(source: &mut Source) -> Result<BlobInfo, DecodeError> {
-    Ok(BlobInfo { point: source.point()?, header: header(source)? })
+    let (point, header) = (source.point()?, header(source)?);
+    check_kind(source, point, header.kind)?;
+    Ok(BlobInfo { point, header })
+}
+
+/// Step 0 of a generation is its `Start`, and no other step is one: what frees blobs relies on it.
+pub(crate) fn check_kind(
+    source: &Source,
+    point: LogPoint,
+    kind: BlobKind,
+) -> Result<(), DecodeError> {
+    if (point.step == Step::START) == (kind == BlobKind::Start) {
+        return Ok(());
+    }
+    Err(source.invalid("kind at its step", point.step.get()))
 }
 
 pub(crate) fn put_option<T>(

@@ -13,7 +13,7 @@ use crate::lineage::{EpochStart, Past};
 use crate::message::CommitMark;
 
 fn point() -> impl Strategy<Value = LogPoint> {
-    (1u32.., any::<u64>())
+    (1u32.., 0..u64::MAX)
         .prop_map(|(generation, step)| LogPoint::new(Generation::new(generation), Step::new(step)))
 }
 
@@ -44,7 +44,11 @@ fn kind() -> impl Strategy<Value = BlobKind> {
 fn blob() -> impl Strategy<Value = Blob> {
     let payload = vec(vec(any::<u8>(), 0..40).prop_map(Bytes::from), 0..3);
     (partition(), point(), kind(), offset(), any::<u32>(), any::<i64>(), payload).prop_map(
-        |(partition, point, kind, base_offset, record_count, max_timestamp_ms, parts)| {
+        |(partition, mut point, kind, base_offset, record_count, max_timestamp_ms, parts)| {
+            point.step = match kind {
+                BlobKind::Start => Step::START,
+                _ => Step::new(point.step.get().max(1)),
+            };
             let payload = Payload::from_parts(parts);
             let header =
                 BlobHeader::describe(kind, base_offset, record_count, max_timestamp_ms, &payload);
@@ -76,12 +80,9 @@ fn config() -> impl Strategy<Value = GroupConfig> {
 }
 
 fn start() -> impl Strategy<Value = Start> {
-    let past =
-        (generation(), offset(), any::<u64>()).prop_map(|(generation, base_offset, step)| Past {
-            generation,
-            base_offset,
-            last_step: Step::new(step),
-        });
+    let past = (generation(), offset(), 0..u64::MAX).prop_map(|(generation, base_offset, step)| {
+        Past { generation, base_offset, last_step: Step::new(step) }
+    });
     let epoch = (0i32.., offset()).prop_map(|(epoch, start_offset)| EpochStart {
         epoch: LeaderEpoch::new(epoch),
         start_offset,
@@ -264,11 +265,36 @@ proptest! {
     }
 }
 
+fn first_records() -> LogPoint {
+    LogPoint::new(Generation::FIRST, Step::START.next())
+}
+
+#[test]
+fn a_start_anywhere_but_at_step_0_is_refused() {
+    let put = |kind, step| {
+        let payload = Payload::default();
+        let header = BlobHeader::describe(kind, Offset::ZERO, 0, -1, &payload);
+        let point = LogPoint::new(Generation::FIRST, step);
+        let blob = Blob { key: BlobKey { partition: PartitionId::new(1), point }, header, payload };
+        let config_version = ConfigVersion::new(1);
+        StorageMessage::decode(encoded(&StorageMessage::Put(Put {
+            config_version,
+            mark: None,
+            blob,
+        })))
+    };
+    assert!(put(BlobKind::Start, Step::START).is_ok());
+    for (kind, step) in [(BlobKind::Start, Step::new(1)), (BlobKind::Trim, Step::START)] {
+        let refused = put(kind, step).unwrap_err();
+        assert!(matches!(refused, DecodeError::Invalid { field: "kind at its step", .. }));
+    }
+}
+
 #[test]
 fn payloads_are_passed_by_reference_both_ways() {
     let payload = Bytes::from(vec![7; 1000]);
     let blob = Blob {
-        key: BlobKey { partition: PartitionId::new(1), point: LogPoint::default() },
+        key: BlobKey { partition: PartitionId::new(1), point: first_records() },
         header: BlobHeader::describe(
             BlobKind::Records,
             Offset::ZERO,
@@ -291,7 +317,7 @@ fn payloads_are_passed_by_reference_both_ways() {
 fn a_payload_that_was_changed_is_refused() {
     let payload = Payload::from(Bytes::from_static(b"payload"));
     let header = BlobHeader::describe(BlobKind::Records, Offset::ZERO, 1, -1, &payload);
-    let key = BlobKey { partition: PartitionId::new(1), point: LogPoint::default() };
+    let key = BlobKey { partition: PartitionId::new(1), point: first_records() };
     let blob = Blob { key, header, payload };
     let put = Put { config_version: ConfigVersion::new(1), mark: None, blob };
     let mut bytes = encoded(&StorageMessage::Put(put)).to_vec();
