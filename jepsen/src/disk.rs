@@ -10,7 +10,7 @@ use meridian_base::env::Disk;
 use meridian_base::env::memory::{Crash, MemoryDisk};
 use meridian_storage::journal::{DiskDone, DiskOp, execute};
 
-use crate::chance::Chance;
+use meridian_jepsen_runner::chance::Chance;
 
 /// The disk and what is queued for it.
 pub struct SimDisk {

@@ -11,10 +11,10 @@ use std::time::Duration;
 use meridian_base::id::Incarnation;
 use meridian_base::topology::{Slot, SlotSet, SlotState};
 
-use crate::chance::Chance;
 use crate::check::Verdict;
 use crate::net::{Endpoint, Weather};
 use crate::world::{Event, GEOMETRY, World};
+use meridian_jepsen_runner::chance::Chance;
 
 /// Mean time from one fault to the next.
 const INTERVAL: Duration = Duration::from_millis(1_400);

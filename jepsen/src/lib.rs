@@ -8,7 +8,6 @@
 //! the same trace, byte for byte ([`trace`]).
 
 pub mod broker;
-pub mod chance;
 pub mod check;
 pub mod command;
 mod describe;
@@ -26,7 +25,6 @@ pub mod report;
 pub mod scenarios;
 pub mod seat;
 pub mod sim;
-pub mod sourced;
 pub mod trace;
 pub mod value;
 pub mod workload;

@@ -1,9 +1,10 @@
-//! The simulator's command line; `meridian-jepsen sim --help` tells what it can do.
+//! The command line: `sim` breaks simulated clusters, `run` real processes.
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use meridian_jepsen::command::{MetaArgs, ReplayArgs, RunArgs};
+use meridian_jepsen_runner::command as runner;
 
 /// Simulation and fault injection for Meridian.
 #[derive(Parser)]
@@ -18,6 +19,12 @@ enum Command {
     /// The deterministic simulation of a whole cluster.
     #[command(subcommand)]
     Sim(Sim),
+    /// Break nine real processes under real clients, and judge what those saw.
+    Run(runner::RunArgs),
+    /// Judge a history again.
+    Check(runner::CheckArgs),
+    /// Tell which workloads and faults there are.
+    List,
 }
 
 #[derive(Subcommand)]
@@ -40,5 +47,8 @@ fn main() -> ExitCode {
         Command::Sim(Sim::Meta(args)) => meridian_jepsen::command::meta(&args),
         #[cfg(feature = "mutations")]
         Command::Sim(Sim::Mutations(args)) => meridian_jepsen::command::mutations(&args),
+        Command::Run(args) => runner::run(&args),
+        Command::Check(args) => runner::check(&args),
+        Command::List => runner::list(),
     }
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::chance::Chance;
+use meridian_jepsen_runner::chance::Chance;
 
 /// A node or a client. Nodes come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

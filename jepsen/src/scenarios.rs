@@ -26,7 +26,6 @@ fn world(mutations: Mutations) -> Result<World, Violation> {
         mutations,
         partition_count: 1,
         producer_count: 1,
-        source_count: 0,
         print: false,
     })?;
     go_on(&mut world, Duration::from_secs(1))?;

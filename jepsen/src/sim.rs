@@ -5,11 +5,11 @@ use std::time::Duration;
 use meridian_base::env::Instant;
 use meridian_storage::mutation::Mutations;
 
-use crate::chance::Chance;
 use crate::check::{Promise, Verdict, Violation};
 use crate::faults::Nemesis;
 use crate::report::{Counters, Report};
 use crate::world::{Event, World, WorldConfig};
+use meridian_jepsen_runner::chance::Chance;
 
 /// How often the metadata plane looks for partitions without a leader.
 const CONTROL_EVERY: Duration = Duration::from_millis(250);
@@ -45,7 +45,6 @@ pub fn run(config: SimConfig) -> Report {
         mutations: config.mutations,
         partition_count: 3,
         producer_count: 2,
-        source_count: 1,
         print: config.print,
     };
     let mut sim = match World::new(world_config) {

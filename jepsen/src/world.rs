@@ -12,7 +12,6 @@ use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::topology::{Geometry, Slot};
 use meridian_storage::mutation::Mutations;
 
-use crate::chance::Chance;
 use crate::check::{Checker, Verdict, Violation};
 use crate::describe::Words;
 use crate::disk::SimDisk;
@@ -24,6 +23,7 @@ use crate::report::Counters;
 use crate::seat::fresh_incarnation;
 use crate::trace::Trace;
 use crate::workload::Client;
+use meridian_jepsen_runner::chance::Chance;
 
 /// Shape of the cluster under test.
 pub const GEOMETRY: Geometry = Geometry::Mirror3Dc;
@@ -47,8 +47,6 @@ pub struct WorldConfig {
     pub partition_count: usize,
     /// How many producers each has; there is one reader more.
     pub producer_count: usize,
-    /// How many persistent sources each has.
-    pub source_count: usize,
     /// Print every event.
     pub print: bool,
 }
@@ -99,8 +97,7 @@ impl World {
     pub fn new(config: WorldConfig) -> Result<Self, Violation> {
         let mut root = Chance::new(config.seed);
         let node_count = GEOMETRY.slot_count();
-        let client_count =
-            config.partition_count * (config.producer_count + config.source_count + 1);
+        let client_count = config.partition_count * (config.producer_count + 1);
         let datacenter_of = (0..node_count)
             .map(|node| GEOMETRY.datacenter_of(Slot::new(node as u8)))
             .chain((0..client_count).map(|client| client % GEOMETRY.datacenter_count()))
@@ -135,7 +132,6 @@ impl World {
             mutations: config.mutations,
         };
         world.add_clients(config.producer_count, &mut root);
-        world.add_sources(config.source_count, &mut root);
         for node in 0..node_count {
             world.start_node(node)?;
         }
@@ -153,17 +149,6 @@ impl World {
                     Client::reader(endpoint, partition, root.branch())
                 };
                 self.clients.push(client);
-                self.wake_client(self.clients.len() - 1, Duration::from_millis(100));
-            }
-        }
-    }
-
-    fn add_sources(&mut self, source_count: usize, root: &mut Chance) {
-        for partition in self.partitions.clone() {
-            for _ in 0..source_count {
-                let endpoint = Endpoint(GEOMETRY.slot_count() + self.clients.len());
-                let id = self.clients.len() as u32;
-                self.clients.push(Client::source(endpoint, partition, id, root.branch()));
                 self.wake_client(self.clients.len() - 1, Duration::from_millis(100));
             }
         }

@@ -8,7 +8,6 @@ mod dev;
 mod failure;
 mod node;
 mod output;
-mod producer;
 mod serve;
 mod sys;
 mod target;
@@ -29,7 +28,6 @@ enum Cli {
     Serve(serve::Serve),
     Dev(dev::Dev),
     Topic(topic::Topic),
-    Producer(producer::Producer),
     Cluster(cluster::Cluster),
     Node(node::Node),
     Cert(cert::Cert),
@@ -48,7 +46,6 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Cli::Cluster(cluster) => block_on(cluster::run(cluster)),
         Cli::Node(node) => block_on(node::run(node)),
         Cli::Bench(bench) => block_on(bench::run(bench)),
-        Cli::Producer(producer) => block_on(producer::run(producer)),
         Cli::Topic(topic) => block_on(topic::run(topic)),
     }
 }

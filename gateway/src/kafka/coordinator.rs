@@ -206,7 +206,6 @@ fn own_batch(builder: BatchBuilder) -> RecordBatch {
         max_timestamp_ms,
         sequenced: None,
         transaction: None,
-        sourced: None,
     }
 }
 

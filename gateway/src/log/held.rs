@@ -82,7 +82,6 @@ mod tests {
             max_timestamp_ms: 0,
             sequenced: None,
             transaction: None,
-            sourced: None,
         };
         Request { batches: vec![batch], waiter }
     }

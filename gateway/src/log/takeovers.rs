@@ -18,7 +18,6 @@ use super::partition_log::{PartitionLog, Role};
 use super::reader::ReadFailed;
 use super::{Logs, lock};
 use crate::partition::{Partition, PartitionState, ReplayError};
-use crate::runtime::clock;
 
 /// How often takeovers ask again for what was not answered.
 pub(super) const TICK_EVERY: Duration = Duration::from_millis(100);
@@ -223,9 +222,7 @@ impl Logs {
         log.carry_out(out, None);
         self.activate(ownership.partition);
         if checkpoint.is_none() && lineage.past.is_empty() {
-            let mut state = PartitionState::default();
-            state.track_sources(ownership.dedups_sources, clock::wall_time_ms());
-            self.finish_recovery(log, state);
+            self.finish_recovery(log, PartitionState::default());
             return;
         }
         let (logs, log) = (Arc::clone(self), Arc::clone(log));
@@ -264,7 +261,6 @@ impl Logs {
     ) -> Result<PartitionState, RecoverError> {
         let partition = log.ownership().partition;
         let mut state = PartitionState::default();
-        let tracks_sources = log.ownership().dedups_sources;
         let request = |generation, step, last_step| Read {
             partition,
             generation,
@@ -279,7 +275,6 @@ impl Logs {
             state =
                 PartitionState::decode(blob.payload.to_contiguous()).map_err(ReplayError::from)?;
         }
-        state.track_sources(tracks_sources, clock::wall_time_ms());
         for segment in lineage.segments_after(checkpoint) {
             let mut next = segment.first_step;
             let mut slot = None;

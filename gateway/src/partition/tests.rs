@@ -8,7 +8,6 @@ use meridian_storage::message::PutResult;
 use super::*;
 use crate::producer::SequenceError;
 
-mod sources;
 mod transactions;
 
 const INCARNATION: Incarnation = Incarnation::new(7);
@@ -131,7 +130,6 @@ fn idempotent(producer_id: i64, base_sequence: i32, record_count: i32) -> Record
         max_timestamp_ms,
         sequenced: Some(sequenced),
         transaction: None,
-        sourced: None,
     }
 }
 

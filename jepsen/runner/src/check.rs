@@ -1,0 +1,216 @@
+//! What a history must not show: one file per invariant, each with histories that it must reject.
+
+mod availability;
+mod group;
+mod log;
+mod order;
+mod reads;
+mod register;
+#[cfg(test)]
+mod testing;
+mod watermark;
+mod zombie;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub(crate) use availability::Service;
+
+use crate::history::{Body, Key, Kind, Micro, Offset, Op, Process, Value};
+
+/// What began the reading of everything.
+pub(crate) const FINAL: &str = "final-reads";
+
+/// A broken promise.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Anomaly {
+    /// In Jepsen's words, where it has one.
+    pub(crate) kind: &'static str,
+    pub(crate) text: String,
+    /// The lines of the history that show it.
+    pub(crate) ops: Vec<usize>,
+}
+
+impl Anomaly {
+    fn new(kind: &'static str, text: String, ops: impl IntoIterator<Item = usize>) -> Self {
+        let mut ops: Vec<usize> = ops.into_iter().collect();
+        ops.sort_unstable();
+        ops.dedup();
+        Self { kind, text, ops }
+    }
+}
+
+/// A pair of lines: an operation and how it ended, if it did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span<'a> {
+    pub(crate) begin: usize,
+    pub(crate) end: Option<usize>,
+    pub(crate) invoked: &'a Op,
+    pub(crate) completed: Option<&'a Op>,
+}
+
+/// A history, and what can be read off it at once.
+pub(crate) struct Facts<'a> {
+    pub(crate) history: &'a [Op],
+    pub(crate) spans: Vec<Span<'a>>,
+    /// What was seen at an offset, and by whom: acks and polls.
+    pub(crate) seen: BTreeMap<Key, BTreeMap<Offset, BTreeMap<Value, usize>>>,
+    /// What was sent, and how that ended.
+    pub(crate) sends: BTreeMap<Value, Sent>,
+    /// What was read after the faults, by partition; `None` if there was no such reading.
+    pub(crate) last: Option<BTreeMap<Key, BTreeMap<Offset, Value>>>,
+    /// The ends that leaders told then.
+    pub(crate) last_ends: BTreeMap<Key, Offset>,
+}
+
+/// A record on its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) key: Key,
+    /// The line that began it.
+    pub(crate) begin: usize,
+    pub(crate) process: Process,
+    /// The line that ended it.
+    pub(crate) end: Option<usize>,
+    pub(crate) outcome: Kind,
+    pub(crate) offset: Option<Offset>,
+}
+
+impl<'a> Span<'a> {
+    fn kind(&self) -> Kind {
+        self.completed.map_or(Kind::Info, |op| op.kind)
+    }
+
+    /// What it was about, as known at its end.
+    fn body(&self) -> &'a Body {
+        &self.completed.unwrap_or(self.invoked).body
+    }
+
+    fn begun_at(&self) -> Duration {
+        self.invoked.time
+    }
+
+    /// Never, if it may still happen.
+    fn ended_at(&self) -> Duration {
+        match self.completed {
+            Some(op) if op.kind != Kind::Info => op.time,
+            _ => Duration::MAX,
+        }
+    }
+
+    fn ops(&self) -> impl Iterator<Item = usize> {
+        [Some(self.begin), self.end].into_iter().flatten()
+    }
+}
+
+impl<'a> Facts<'a> {
+    pub(crate) fn of(history: &'a [Op]) -> Self {
+        let spans = spans(history);
+        let mut facts = Self {
+            history,
+            spans,
+            seen: BTreeMap::new(),
+            sends: BTreeMap::new(),
+            last: None,
+            last_ends: BTreeMap::new(),
+        };
+        facts.collect();
+        facts
+    }
+
+    /// Where the reading of everything begins.
+    fn final_from(&self) -> Option<usize> {
+        let is_final = |op: &Op| matches!(&op.body, Body::Fault { name, .. } if name == FINAL);
+        self.history.iter().position(is_final)
+    }
+
+    fn collect(&mut self) {
+        let final_from = self.final_from();
+        for span in self.spans.clone() {
+            let line = span.end.unwrap_or(span.begin);
+            let is_final = final_from.is_some_and(|from| span.begin > from);
+            for (micro, known) in span.invoked.body.micros().iter().zip(span.body().micros()) {
+                if let (Micro::Send { key, value, .. }, Micro::Send { offset, .. }) = (micro, known)
+                {
+                    let sent = Sent {
+                        key: *key,
+                        begin: span.begin,
+                        process: span.invoked.process,
+                        end: span.end,
+                        outcome: span.kind(),
+                        offset: *offset,
+                    };
+                    self.sends.insert(*value, sent);
+                    if let Some(offset) = offset {
+                        self.saw(*key, *offset, *value, line);
+                    }
+                }
+            }
+            if let Body::Replay { key, offset: Some(offset), value } = *span.body() {
+                self.saw(key, offset, value, line);
+            }
+            for micro in span.body().micros() {
+                let Micro::Poll(Some(polled)) = micro else { continue };
+                for (key, records) in polled {
+                    for (offset, value) in records {
+                        self.saw(*key, *offset, *value, line);
+                        if is_final {
+                            let last = self.last.get_or_insert_default();
+                            last.entry(*key).or_default().insert(*offset, *value);
+                        }
+                    }
+                }
+            }
+            if let (true, Body::Ends(Some(ends))) = (is_final, span.body()) {
+                self.last_ends.extend(ends);
+                let last = self.last.get_or_insert_default();
+                ends.keys().for_each(|key| {
+                    last.entry(*key).or_default();
+                });
+            }
+        }
+    }
+
+    fn saw(&mut self, key: Key, offset: Offset, value: Value, line: usize) {
+        let values = self.seen.entry(key).or_default().entry(offset).or_default();
+        values.entry(value).or_insert(line);
+    }
+}
+
+/// Pairs the begins of clients' operations with their ends.
+fn spans(history: &[Op]) -> Vec<Span<'_>> {
+    let mut open: BTreeMap<Process, usize> = BTreeMap::new();
+    let mut spans: Vec<Span<'_>> = Vec::new();
+    for (index, op) in history.iter().enumerate() {
+        if op.process == Process::Nemesis {
+            continue;
+        }
+        if op.kind == Kind::Invoke {
+            open.insert(op.process, spans.len());
+            spans.push(Span { begin: index, end: None, invoked: op, completed: None });
+        } else if let Some(span) = open.remove(&op.process).and_then(|it| spans.get_mut(it)) {
+            span.end = Some(index);
+            span.completed = Some(op);
+        }
+    }
+    spans
+}
+
+/// All that is wrong with what clients saw.
+pub(crate) fn anomalies(history: &[Op]) -> Vec<Anomaly> {
+    let facts = Facts::of(history);
+    let mut all = Vec::new();
+    all.extend(log::check(&facts));
+    all.extend(order::check(&facts));
+    all.extend(reads::check(&facts));
+    all.extend(watermark::check(&facts));
+    all.extend(zombie::check(&facts));
+    all.extend(group::check(&facts));
+    all.extend(register::check(&facts));
+    all
+}
+
+/// How well the cluster served.
+pub(crate) fn service(history: &[Op]) -> Service {
+    availability::measure(&Facts::of(history))
+}

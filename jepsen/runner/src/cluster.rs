@@ -1,0 +1,12 @@
+//! Nine nodes of the real binary, three racks in each of three datacenters, and the hosts of the
+//! clients beside them.
+
+pub(crate) mod nodes;
+pub(crate) mod place;
+
+mod files;
+mod process;
+mod status;
+
+pub(crate) use nodes::{Cluster, Setup};
+pub(crate) use place::NodeIndex;

@@ -1,0 +1,83 @@
+//! What a node finds in its folder: configuration and certificates.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::place::{Addresses, NodeIndex, datacenter_name};
+use crate::failure::Failure;
+
+/// The folder of a node below that of the run.
+pub(crate) fn node_folder(run: &Path, node: NodeIndex) -> PathBuf {
+    run.join(format!("node-{}", node.id()))
+}
+
+/// Everything that a node keeps.
+pub(crate) fn data_folder(run: &Path, node: NodeIndex) -> PathBuf {
+    node_folder(run, node).join("data")
+}
+
+/// Writes the files of all nodes.
+pub(super) fn write(run: &Path, binary: &Path, addresses: Addresses) -> Result<(), Failure> {
+    let authority = run.join("ca");
+    let cluster =
+        meridian(binary, &["cert".as_ref(), "ca".as_ref(), "--out".as_ref(), &authority])?;
+    for node in NodeIndex::all() {
+        let folder = node_folder(run, node);
+        std::fs::create_dir_all(&folder).map_err(Failure::file(&folder))?;
+        let id = PathBuf::from(node.id().to_string());
+        let tls = folder.join("tls");
+        let command = ["cert".as_ref(), "node".as_ref(), id.as_path()];
+        let options = ["--ca".as_ref(), authority.as_path(), "--out".as_ref(), &tls];
+        meridian(binary, &[&command[..], &options[..]].concat())?;
+        let file = folder.join("node.toml");
+        let text = configuration(node, cluster.trim(), addresses);
+        std::fs::write(&file, text).map_err(Failure::file(&file))?;
+    }
+    Ok(())
+}
+
+fn meridian(binary: &Path, arguments: &[&Path]) -> Result<String, Failure> {
+    let output = Command::new(binary)
+        .args(arguments)
+        .output()
+        .map_err(Failure::system("the meridian binary"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() {
+        return Ok(text(&output.stdout));
+    }
+    Err(Failure::Program { program: binary.display().to_string(), output: text(&output.stderr) })
+}
+
+fn configuration(node: NodeIndex, cluster: &str, addresses: Addresses) -> String {
+    let kafka = addresses.kafka(node);
+    let mut text = format!(
+        "[node]\nid = {}\ndatacenter = \"{}\"\nrack = \"{}\"\ndata = \"data\"\n\n\
+         [listen]\nkafka = \"{kafka}\"\nkafka_advertised = \"{kafka}\"\npeer = \"{}\"\n\
+         insecure = true\n\n\
+         [kafka]\nauto_create_topics = false\n\n\
+         [storage]\ncapacity_bytes = {CAPACITY_BYTES}\n\n\
+         [limits]\nworker_threads = 1\n\n[tls]\nfolder = \"tls\"\n\n\
+         [cluster]\nid = \"{cluster}\"\ngeometry = \"mirror-3-dc\"\n",
+        node.id(),
+        datacenter_name(node.datacenter()),
+        node.rack_name(),
+        addresses.peer(node),
+    );
+    for member in NodeIndex::all() {
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "\n[[cluster.nodes]]\nid = {}\ndatacenter = \"{}\"\nrack = \"{}\"\npeer = \"{}\"\n\
+             voter = true\n",
+            member.id(),
+            datacenter_name(member.datacenter()),
+            member.rack_name(),
+            addresses.peer(member),
+        );
+    }
+    text
+}
+
+/// More than a run writes, and much less than a machine has.
+const CAPACITY_BYTES: u64 = 2 << 30;

@@ -1,0 +1,344 @@
+//! The cluster: starting, breaking and mending its nodes.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::files::{self, data_folder, node_folder};
+use super::place::{self, Addresses, DATACENTER_COUNT, NodeIndex, client_address, client_port};
+use super::process::{self, Process, Start};
+use super::status::Status;
+use crate::chance::Chance;
+use crate::client::{Client, Seeds};
+use crate::clock;
+use crate::disk::control::Control;
+use crate::disk::{self, undo};
+use crate::failure::Failure;
+use crate::history::Key;
+use crate::net::namespace::{Door, Host};
+use crate::net::switch::{Cable, Switch};
+use crate::net::weather::{Effect, Ports, Rule};
+
+const FORM_WITHIN: Duration = Duration::from_secs(90);
+const STOP_WITHIN: Duration = Duration::from_secs(20);
+
+/// What a cluster is made of.
+pub(crate) struct Setup {
+    pub(crate) folder: PathBuf,
+    pub(crate) binary: PathBuf,
+    /// A binary of another version, if there is one.
+    pub(crate) other_binary: Option<PathBuf>,
+    pub(crate) addresses: Addresses,
+    /// Round trip between datacenters.
+    pub(crate) wan_rtt: Duration,
+}
+
+/// One node, up or down.
+struct Seat {
+    host: Host,
+    control: Control,
+    process: Mutex<Option<Process>>,
+    binary: Mutex<PathBuf>,
+    /// Its end was caused, or is to be expected.
+    end_expected: Mutex<bool>,
+}
+
+/// The cluster. All of it ends when it is dropped.
+pub(crate) struct Cluster {
+    setup: Setup,
+    shim: PathBuf,
+    seats: Vec<Seat>,
+    clients: Vec<Host>,
+    switch: Option<Switch>,
+    /// What ended by itself without a reason.
+    surprises: Mutex<Vec<String>>,
+    pub(crate) topic: &'static str,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Cluster {
+    /// Makes hosts, files and switch. No node runs yet.
+    pub(crate) fn prepare(
+        setup: Setup,
+        topic: &'static str,
+        chance: &mut Chance,
+    ) -> Result<Self, Failure> {
+        files::write(&setup.folder, &setup.binary, setup.addresses)?;
+        let shim = disk::compile(&setup.folder)?;
+        let mut cables = Vec::new();
+        let mut host = |name: String, address| match setup.addresses {
+            Addresses::Loopback(_) => Host::shared(&name),
+            Addresses::Own => Host::isolated(&name, address).map(|(host, end)| {
+                cables.push(Cable { address, end });
+                host
+            }),
+        };
+        let mut seats = Vec::new();
+        for node in NodeIndex::all() {
+            let folder = node_folder(&setup.folder, node);
+            undo::create(&folder.join("undo"))?;
+            seats.push(Seat {
+                host: host(node.rack_name(), setup.addresses.host(node))?,
+                control: Control::create(&folder.join("control"))?,
+                process: Mutex::default(),
+                binary: Mutex::new(setup.binary.clone()),
+                end_expected: Mutex::new(false),
+            });
+        }
+        let client = |datacenter| host(format!("c{datacenter}"), client_address(datacenter));
+        let clients = (0..DATACENTER_COUNT).map(client).collect::<Result<_, _>>()?;
+        let switch = match setup.addresses {
+            Addresses::Own => Some(Switch::start(cables, chance.branch())?),
+            Addresses::Loopback(_) => None,
+        };
+        let surprises = Mutex::default();
+        let cluster = Self { setup, shim, seats, clients, switch, surprises, topic };
+        cluster.stretch();
+        Ok(cluster)
+    }
+
+    /// Puts the distance between the datacenters.
+    fn stretch(&self) {
+        let Some(switch) = &self.switch else { return };
+        let of = |datacenter: usize| {
+            let nodes = place::nodes_of(datacenter).into_iter().map(NodeIndex::port);
+            Ports::of(nodes.chain([client_port(datacenter)]))
+        };
+        let effect = Effect {
+            delay: self.setup.wan_rtt / 2,
+            jitter: self.setup.wan_rtt / 20,
+            ..Effect::default()
+        };
+        for from in 0..DATACENTER_COUNT {
+            for to in (0..DATACENTER_COUNT).filter(|to| *to != from) {
+                switch.add(Rule { from: of(from), to: of(to), effect });
+            }
+        }
+    }
+
+    fn seat(&self, node: NodeIndex) -> &Seat {
+        &self.seats[node.0]
+    }
+
+    pub(crate) fn switch(&self) -> Option<&Switch> {
+        self.switch.as_ref()
+    }
+
+    pub(crate) fn control(&self, node: NodeIndex) -> &Control {
+        &self.seat(node).control
+    }
+
+    pub(crate) fn data_folder(&self, node: NodeIndex) -> PathBuf {
+        data_folder(&self.setup.folder, node)
+    }
+
+    /// The node that serves clients at an address.
+    pub(crate) fn node_at(&self, address: SocketAddr) -> Option<NodeIndex> {
+        NodeIndex::all().find(|node| self.setup.addresses.kafka(*node) == address)
+    }
+
+    pub(crate) fn kafka_address(&self, node: NodeIndex) -> SocketAddr {
+        self.setup.addresses.kafka(node)
+    }
+
+    /// The door to where the clients of a datacenter are.
+    pub(crate) fn client_door(&self, datacenter: usize) -> Door {
+        self.clients[datacenter % self.clients.len()].door()
+    }
+
+    pub(crate) fn seeds(&self) -> Seeds {
+        Seeds { addresses: NodeIndex::all().map(|it| self.setup.addresses.kafka(it)).collect() }
+    }
+
+    pub(crate) fn client(&self, first: usize) -> Client {
+        Client::new(self.seeds(), first, self.topic)
+    }
+
+    /// Starts nodes that are down.
+    pub(crate) fn start(&self, nodes: &[NodeIndex]) -> Result<(), Failure> {
+        for node in nodes {
+            if self.is_running(*node) {
+                continue;
+            }
+            let seat = self.seat(*node);
+            let folder = node_folder(&self.setup.folder, *node);
+            // The noted ends are over.
+            *lock(&seat.end_expected) = false;
+            let environment = vec![
+                ("LD_PRELOAD", self.shim.clone()),
+                ("MERIDIAN_SHIM_CONTROL", seat.control.file().to_owned()),
+                ("MERIDIAN_SHIM_UNDO", folder.join("undo")),
+                ("MERIDIAN_SHIM_DATA", folder.join("data")),
+                ("RUST_BACKTRACE", "1".into()),
+            ];
+            let binary = lock(&seat.binary).clone();
+            let process = Process::start(&seat.host, Start { binary, folder, environment })?;
+            *lock(&seat.process) = Some(process);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn start_all(&self) -> Result<(), Failure> {
+        self.start(&NodeIndex::all().collect::<Vec<_>>())
+    }
+
+    /// Which binary a node starts with next: the one under test, or the other.
+    pub(crate) fn use_other_binary(&self, node: NodeIndex, other: bool) {
+        let other = self.setup.other_binary.clone().filter(|_| other);
+        *lock(&self.seat(node).binary) = other.unwrap_or_else(|| self.setup.binary.clone());
+    }
+
+    /// Whether the process is there, stopped or not.
+    pub(crate) fn is_running(&self, node: NodeIndex) -> bool {
+        let seat = self.seat(node);
+        let mut process = lock(&seat.process);
+        let Some(running) = process.as_mut() else { return false };
+        let Some(status) = running.ended() else { return true };
+        *process = None;
+        if !*lock(&seat.end_expected) {
+            let folder = node_folder(&self.setup.folder, node);
+            let last = process::last_lines(&folder, 3).join(" | ");
+            let text = format!("node {} ended by itself ({status}): {last}", node.rack_name());
+            lock(&self.surprises).push(text);
+        }
+        false
+    }
+
+    /// From now on the node may end by itself: its disk fails, or its memory.
+    pub(crate) fn expect_end(&self, node: NodeIndex) {
+        *lock(&self.seat(node).end_expected) = true;
+    }
+
+    /// Kills nodes at once.
+    pub(crate) fn kill(&self, nodes: &[NodeIndex]) -> Result<(), Failure> {
+        for node in nodes {
+            self.is_running(*node);
+            self.expect_end(*node);
+            // Taken out first: whoever looks finds it down.
+            let process = lock(&self.seat(*node).process).take();
+            if let Some(mut process) = process {
+                process.kill().map_err(Failure::system("to kill a node"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends nodes in good order.
+    pub(crate) fn stop(&self, nodes: &[NodeIndex]) -> Result<(), Failure> {
+        for node in nodes {
+            self.is_running(*node);
+            self.expect_end(*node);
+            let process = lock(&self.seat(*node).process).take();
+            let Some(mut process) = process else { continue };
+            process.signal(libc::SIGTERM).map_err(Failure::system("to stop a node"))?;
+            if clock::until(STOP_WITHIN, || process.ended()).is_none() {
+                let name = node.rack_name();
+                lock(&self.surprises).push(format!("node {name} did not end on SIGTERM"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Freezes nodes, or lets them go on.
+    pub(crate) fn freeze(&self, nodes: &[NodeIndex], frozen: bool) -> Result<(), Failure> {
+        let number = if frozen { libc::SIGSTOP } else { libc::SIGCONT };
+        for node in nodes {
+            if let Some(process) = lock(&self.seat(*node).process).as_ref() {
+                process.signal(number).map_err(Failure::system("to freeze a node"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Limits what a running node may have of something.
+    pub(crate) fn limit(
+        &self,
+        node: NodeIndex,
+        resource: libc::__rlimit_resource_t,
+        count: u64,
+    ) -> Result<(), Failure> {
+        match lock(&self.seat(node).process).as_ref() {
+            Some(process) => {
+                process.limit(resource, count).map_err(Failure::system("to limit a node"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A running node's process id.
+    pub(crate) fn process_id(&self, node: NodeIndex) -> Option<u32> {
+        lock(&self.seat(node).process).as_ref().map(Process::id)
+    }
+
+    /// Loses what a node, which is down, has not fsynced.
+    pub(crate) fn lose_unsynced(
+        &self,
+        node: NodeIndex,
+        cut: undo::Cut,
+        chance: &mut Chance,
+    ) -> Result<undo::Lost, Failure> {
+        let folder = node_folder(&self.setup.folder, node);
+        undo::cut(&folder.join("undo"), &folder.join("data"), cut, chance)
+    }
+
+    /// What some node says of the cluster.
+    pub(crate) fn status(&self, client: &mut Client) -> Option<Status> {
+        for node in NodeIndex::all() {
+            let address = self.setup.addresses.kafka(node);
+            if let Ok(status) = client.admin(address, "cluster.status") {
+                return Some(Status(status));
+            }
+        }
+        None
+    }
+
+    /// Waits until every slot is good; what is wrong if that does not come.
+    pub(crate) fn wait_until_whole(&self, patience: Duration) -> Result<Duration, Failure> {
+        let mut client = self.client(0);
+        let mut last = None;
+        let start = clock::now();
+        let whole = clock::until(patience, || {
+            last = self.status(&mut client);
+            last.as_ref().filter(|status| status.is_whole()).map(|_| ())
+        });
+        whole.map(|()| clock::now() - start).ok_or_else(|| {
+            let complaint = last.map_or_else(|| "nobody answers".to_owned(), |it| it.complaint());
+            Failure::Cluster(format!("not whole within {patience:?}: {complaint}"))
+        })
+    }
+
+    /// Starts all nodes and waits until they have formed a cluster.
+    pub(crate) fn form(&self) -> Result<(), Failure> {
+        self.start_all()?;
+        self.wait_until_whole(FORM_WITHIN).map(|_| ())
+    }
+
+    /// The nodes that lead partitions, by partition.
+    pub(crate) fn leaders(&self, keys: &[Key]) -> BTreeMap<Key, NodeIndex> {
+        let mut client = self.client(0);
+        let leader = |client: &mut Client, key| {
+            let number = client.leader_number(key)?;
+            NodeIndex::of_id(number.into())
+        };
+        keys.iter().filter_map(|key| Some((*key, leader(&mut client, *key)?))).collect()
+    }
+
+    /// Ends of processes that nobody had caused, and broken invariants in their logs.
+    pub(crate) fn surprises(&self) -> Vec<String> {
+        for node in NodeIndex::all() {
+            self.is_running(node);
+        }
+        let mut all = lock(&self.surprises).clone();
+        for node in NodeIndex::all() {
+            let alarms = process::alarms(&node_folder(&self.setup.folder, node));
+            let name = node.rack_name();
+            all.extend(alarms.into_iter().map(|line| format!("node {name}: {line}")));
+        }
+        all
+    }
+}

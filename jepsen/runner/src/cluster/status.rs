@@ -1,0 +1,41 @@
+//! What the cluster says of itself.
+
+use serde_json::Value;
+
+use super::place::{NODE_COUNT, NodeIndex};
+
+/// An answer to `cluster.status`.
+#[derive(Clone, Debug)]
+pub(crate) struct Status(pub(crate) Value);
+
+impl Status {
+    /// Whether all nodes are there and all slots good: it tolerates what it was built for.
+    pub(crate) fn is_whole(&self) -> bool {
+        let nodes = self.0["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+        self.0["tolerates"] == "DC + rack"
+            && nodes.len() == NODE_COUNT
+            && nodes.iter().all(|it| it["liveness"] == "alive" && it["slot_state"] == "good")
+            && self.0["partitions"]["leaderless"] == 0
+    }
+
+    /// The node that leads the metadata.
+    pub(crate) fn metadata_leader(&self) -> Option<NodeIndex> {
+        self.0["raft"]["leader"].as_i64().and_then(NodeIndex::of_id)
+    }
+
+    /// In one line, what is not as it should be.
+    pub(crate) fn complaint(&self) -> String {
+        let nodes = self.0["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+        let ill = nodes
+            .iter()
+            .filter(|it| it["liveness"] != "alive" || it["slot_state"] != "good")
+            .map(|it| format!("{} {}/{}", it["rack"], it["liveness"], it["slot_state"]));
+        format!(
+            "tolerates {}, {} nodes, leaderless partitions {}; {}",
+            self.0["tolerates"],
+            nodes.len(),
+            self.0["partitions"]["leaderless"],
+            ill.collect::<Vec<_>>().join(", ")
+        )
+    }
+}

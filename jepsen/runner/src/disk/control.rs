@@ -1,0 +1,184 @@
+//! The page of memory by which the runner tells a node's shim what to do.
+
+#![expect(unsafe_code, reason = "memory is shared with the node's process")]
+
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use crate::failure::Failure;
+
+/// Same layout as in `shim.c`.
+#[repr(C)]
+struct Page {
+    write: [AtomicU32; 2],
+    sync: [AtomicU32; 2],
+    read: [AtomicU32; 2],
+    delay_us: [AtomicU32; 3],
+    full: AtomicU32,
+    clock_version: AtomicU32,
+    _padding: u32,
+    wall_offset_ns: i64,
+    anchor_ns: i64,
+    skew_ns: i64,
+    rate_per_million: i64,
+    counts: [AtomicU64; 4],
+}
+
+/// A node's disk and clock.
+pub(crate) struct Control {
+    page: *mut Page,
+    /// Held while the clock is set.
+    clock: Mutex<()>,
+    file: PathBuf,
+}
+
+// SAFETY: all but the clock's fields are atomics, and those are written under the lock.
+unsafe impl Send for Control {}
+// SAFETY: as above.
+unsafe impl Sync for Control {}
+
+/// What a disk can refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Write,
+    Sync,
+    Read,
+}
+
+/// How often a shim did what it was told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Injected {
+    pub(crate) write: u64,
+    pub(crate) sync: u64,
+    pub(crate) read: u64,
+    pub(crate) full: u64,
+}
+
+impl Control {
+    /// Makes the page, as a file.
+    pub(crate) fn create(file: &Path) -> Result<Self, Failure> {
+        let handle = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(file)
+            .map_err(Failure::file(file))?;
+        handle.set_len(size_of::<Page>() as u64).map_err(Failure::file(file))?;
+        // SAFETY: a new shared mapping of a file of that size.
+        let page = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size_of::<Page>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                handle.as_raw_fd(),
+                0,
+            )
+        };
+        if page == libc::MAP_FAILED {
+            return Err(Failure::file(file)(std::io::Error::last_os_error()));
+        }
+        Ok(Self { page: page.cast(), clock: Mutex::new(()), file: file.to_owned() })
+    }
+
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    fn page(&self) -> &Page {
+        // SAFETY: the mapping lives as long as `self`; what changes under it are atomics, and the
+        // clock, which is not read through this reference.
+        unsafe { &*self.page }
+    }
+
+    fn error(&self, operation: Operation) -> &[AtomicU32; 2] {
+        match operation {
+            Operation::Write => &self.page().write,
+            Operation::Sync => &self.page().sync,
+            Operation::Read => &self.page().read,
+        }
+    }
+
+    /// Fails so many operations of a thousand with EIO.
+    pub(crate) fn fail(&self, operation: Operation, per_mille: u32) {
+        let [errno, share] = self.error(operation);
+        share.store(per_mille, Ordering::SeqCst);
+        errno.store(libc::EIO.unsigned_abs(), Ordering::SeqCst);
+    }
+
+    /// Makes every write and sync, or every read, wait.
+    pub(crate) fn slow(&self, operation: Operation, delay: Duration) {
+        let delay_us = u32::try_from(delay.as_micros()).unwrap_or(u32::MAX);
+        self.page().delay_us[operation as usize].store(delay_us, Ordering::SeqCst);
+    }
+
+    /// Lets nothing new be allocated, or lets it again.
+    pub(crate) fn fill(&self, full: bool) {
+        self.page().full.store(full.into(), Ordering::SeqCst);
+    }
+
+    /// A good disk again. The clock stays as it is.
+    pub(crate) fn heal_disk(&self) {
+        for operation in [Operation::Write, Operation::Sync, Operation::Read] {
+            self.error(operation)[0].store(0, Ordering::SeqCst);
+            self.slow(operation, Duration::ZERO);
+        }
+        self.fill(false);
+    }
+
+    /// Moves the wall clock by `offset_ns`, and lets all clocks run at a rate from now on
+    /// (1 000 000 is right). Steady clocks never go back.
+    pub(crate) fn bend_clock(&self, offset_ns: i64, rate_per_million: i64) {
+        let _one_at_a_time = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let now_ns = monotonic_ns();
+        let page = self.page;
+        self.page().clock_version.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        // SAFETY: the fields are within the mapping, and only written here, under the lock; the
+        // shim reads them again when the version changed.
+        unsafe {
+            let rate = (&raw const (*page).rate_per_million).read_volatile();
+            let anchor_ns = (&raw const (*page).anchor_ns).read_volatile();
+            let skew_ns = (&raw const (*page).skew_ns).read_volatile();
+            let gained = if rate == 0 {
+                0
+            } else {
+                i128::from(now_ns - anchor_ns) * i128::from(rate - 1_000_000) / 1_000_000
+            };
+            let skew_ns = skew_ns + i64::try_from(gained).unwrap_or(0);
+            (&raw mut (*page).skew_ns).write_volatile(skew_ns);
+            (&raw mut (*page).anchor_ns).write_volatile(now_ns);
+            (&raw mut (*page).rate_per_million).write_volatile(rate_per_million);
+            (&raw mut (*page).wall_offset_ns).write_volatile(offset_ns);
+        }
+        fence(Ordering::SeqCst);
+        self.page().clock_version.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn injected(&self) -> Injected {
+        let [write, sync, read, full] =
+            self.page().counts.each_ref().map(|count| count.load(Ordering::SeqCst));
+        Injected { write, sync, read, full }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `create` and nobody uses it any more. That it stays if
+        // this fails harms nobody.
+        let _ = unsafe { libc::munmap(self.page.cast(), size_of::<Page>()) };
+    }
+}
+
+fn monotonic_ns() -> i64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid timespec that outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}

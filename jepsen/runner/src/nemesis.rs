@@ -1,0 +1,188 @@
+//! What breaks the cluster: one file per kind of fault, each with a begin and an end.
+//!
+//! A fault *within* the promise claims the nodes that it takes away; all claims together stay in
+//! what the cluster tolerates (a datacenter and a rack of another), so service must go on. A fault
+//! *beyond* it has the stage to itself: nothing may be lost, but service may stop.
+
+mod clock;
+mod coordinator;
+mod damage;
+mod disk;
+mod kill;
+mod limits;
+mod link;
+mod partition;
+mod pause;
+mod power;
+mod replaced;
+mod rolling;
+mod schedule;
+mod upgrade;
+
+use std::collections::BTreeMap;
+
+pub(crate) use schedule::{Plan, drive};
+
+use crate::chance::Chance;
+use crate::cluster::Cluster;
+use crate::cluster::place::{self, NodeIndex};
+use crate::failure::Failure;
+use crate::history::Key;
+
+/// A fault that begins and ends.
+pub(crate) trait Nemesis: Send {
+    /// Begins; says what was hit. `None` if there is nothing it may hit now.
+    fn begin(&mut self, scene: &mut Scene<'_>) -> Result<Option<String>, Failure>;
+
+    /// Ends what [`begin`](Self::begin) began, and brings back what it took.
+    fn end(&mut self, scene: &mut Scene<'_>) -> Result<(), Failure>;
+}
+
+/// Where faults play.
+pub(crate) struct Scene<'a> {
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) chance: Chance,
+    pub(crate) keys: Vec<Key>,
+    /// How many faults have taken each node.
+    claims: BTreeMap<NodeIndex, usize>,
+    /// How far the rolling restart has come.
+    restarted_count: usize,
+}
+
+/// Whether service must go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Within,
+    Beyond,
+}
+
+/// What a fault needs of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    Nothing,
+    /// Hosts on a network of their own.
+    Network,
+    /// A second binary (`--other-binary`).
+    OtherBinary,
+}
+
+/// A fault one can ask for.
+pub(crate) struct Entry {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) scope: Scope,
+    pub(crate) needs: Needs,
+    pub(crate) make: fn() -> Box<dyn Nemesis>,
+}
+
+/// Sets of faults that are asked for by one name.
+pub(crate) const MIXES: &[(&str, &[&str])] = &[
+    ("none", &[]),
+    ("partition", &["one-way", "halves", "ring", "dc", "dc-rack", "leader-apart"]),
+    ("disk", &["eio-write", "eio-fsync", "eio-read", "disk-full", "slow-disk"]),
+    ("damaged", &["bit-flip", "zero-page", "misdirect", "truncate", "wipe"]),
+    // Every fault on this list leaves a fence quorum and a put quorum of the others.
+    (
+        "nastiest",
+        &[
+            "kill",
+            "kill-leader",
+            "pause",
+            "pause-leader",
+            "one-way",
+            "dc-rack",
+            "leader-apart",
+            "power",
+            "eio-fsync",
+            "disk-full",
+            "clock",
+            "loss",
+        ],
+    ),
+    ("all-down", &["power-all", "kill-all", "power", "one-way", "eio-fsync", "pause"]),
+];
+
+/// All faults.
+pub(crate) fn catalogue() -> Vec<Entry> {
+    let mut all = kill::entries();
+    for entries in [
+        pause::entries(),
+        rolling::entries(),
+        partition::entries(),
+        link::entries(),
+        clock::entries(),
+        power::entries(),
+        disk::entries(),
+        damage::entries(),
+        replaced::entries(),
+        limits::entries(),
+        coordinator::entries(),
+        upgrade::entries(),
+    ] {
+        all.extend(entries);
+    }
+    all
+}
+
+impl<'a> Scene<'a> {
+    pub(crate) fn new(cluster: &'a Cluster, keys: Vec<Key>, chance: Chance) -> Self {
+        Self { cluster, chance, keys, claims: BTreeMap::new(), restarted_count: 0 }
+    }
+
+    /// Takes nodes, if the cluster must tolerate that, and they are not taken yet.
+    pub(crate) fn claim(&mut self, nodes: &[NodeIndex]) -> bool {
+        let mut all: Vec<NodeIndex> = self.claims.keys().copied().collect();
+        if nodes.iter().any(|node| all.contains(node)) {
+            return false;
+        }
+        all.extend(nodes);
+        let may = place::tolerated(&all);
+        if may {
+            self.claim_anyway(nodes);
+        }
+        may
+    }
+
+    /// Takes nodes beyond what is tolerated.
+    pub(crate) fn claim_anyway(&mut self, nodes: &[NodeIndex]) {
+        for node in nodes {
+            *self.claims.entry(*node).or_default() += 1;
+        }
+    }
+
+    pub(crate) fn release(&mut self, nodes: &[NodeIndex]) {
+        for node in nodes {
+            if let Some(count) = self.claims.get_mut(node) {
+                *count -= 1;
+                if *count == 0 {
+                    self.claims.remove(node);
+                }
+            }
+        }
+    }
+
+    /// A node that may be taken, and now is.
+    pub(crate) fn claim_one(&mut self) -> Option<NodeIndex> {
+        let mut candidates: Vec<NodeIndex> = NodeIndex::all().collect();
+        while !candidates.is_empty() {
+            let node = candidates.swap_remove(self.chance.below(candidates.len()));
+            if self.claim(&[node]) {
+                return Some(node);
+            }
+        }
+        None
+    }
+
+    /// The leader of a partition picked by chance.
+    pub(crate) fn some_leader(&mut self) -> Option<NodeIndex> {
+        let key = self.chance.pick(&self.keys)?;
+        self.cluster.leaders(&[key]).remove(&key)
+    }
+
+    /// Starts nodes again that were taken, and gives them back.
+    pub(crate) fn bring_back(&mut self, nodes: &[NodeIndex]) -> Result<(), Failure> {
+        self.cluster.start(nodes)?;
+        self.release(nodes);
+        Ok(())
+    }
+}

@@ -1,0 +1,55 @@
+//! What a disk keeps goes bad while its node is down.
+
+use super::{Entry, Needs, Nemesis, Scene, Scope};
+use crate::chance::Chance;
+use crate::cluster::place::NodeIndex;
+use crate::disk::damage;
+use crate::failure::Failure;
+
+type Harm = fn(&std::path::Path, &mut Chance) -> Result<Option<String>, Failure>;
+
+struct Damage {
+    harm: Harm,
+    hit: Option<NodeIndex>,
+}
+
+pub(super) fn entries() -> Vec<Entry> {
+    let entry = |name, about, make| Entry {
+        name,
+        about,
+        scope: Scope::Within,
+        needs: Needs::Nothing,
+        make,
+    };
+    vec![
+        entry("bit-flip", "a bit of what a node keeps is flipped", || new(damage::flip_bit)),
+        entry("zero-page", "a page of what a node keeps is zeroed", || new(damage::zero_page)),
+        entry("misdirect", "a page of what a node keeps is written elsewhere", || {
+            new(damage::misdirect)
+        }),
+        entry("truncate", "a file of a node ends too early", || new(damage::truncate)),
+    ]
+}
+
+fn new(harm: Harm) -> Box<dyn Nemesis> {
+    Box::new(Damage { harm, hit: None })
+}
+
+impl Nemesis for Damage {
+    fn begin(&mut self, scene: &mut Scene<'_>) -> Result<Option<String>, Failure> {
+        let Some(node) = scene.claim_one() else { return Ok(None) };
+        self.hit = Some(node);
+        scene.cluster.kill(&[node])?;
+        let folder = scene.cluster.data_folder(node);
+        let told = (self.harm)(&folder, &mut scene.chance)?;
+        let told = told.map(|it| it.replace(&folder.display().to_string(), ""));
+        Ok(Some(format!("{}: {}", node.rack_name(), told.as_deref().unwrap_or("nothing"))))
+    }
+
+    fn end(&mut self, scene: &mut Scene<'_>) -> Result<(), Failure> {
+        let Some(node) = self.hit.take() else { return Ok(()) };
+        // A node that finds itself damaged may refuse to start: the operator wipes it.
+        scene.cluster.expect_end(node);
+        scene.bring_back(&[node])
+    }
+}

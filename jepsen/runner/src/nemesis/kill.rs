@@ -1,0 +1,88 @@
+//! SIGKILL, and a start some time later. What was written stays in the page cache.
+
+use super::{Entry, Needs, Nemesis, Scene, Scope};
+use crate::cluster::place::{self, NodeIndex, names, nodes_of};
+use crate::failure::Failure;
+
+enum Whom {
+    Node,
+    Leader,
+    MetadataLeader,
+    Datacenter,
+    DatacenterAndRack,
+    All,
+}
+
+struct Kill {
+    whom: Whom,
+    hit: Vec<NodeIndex>,
+}
+
+pub(super) fn entries() -> Vec<Entry> {
+    let entry =
+        |name, about, scope, make| Entry { name, about, scope, needs: Needs::Nothing, make };
+    vec![
+        entry("kill", "SIGKILL of a node", Scope::Within, || new(Whom::Node)),
+        entry("kill-leader", "SIGKILL of a partition's leader", Scope::Within, || {
+            new(Whom::Leader)
+        }),
+        entry("kill-metadata", "SIGKILL of the metadata leader", Scope::Within, || {
+            new(Whom::MetadataLeader)
+        }),
+        entry("kill-dc", "SIGKILL of a datacenter", Scope::Within, || new(Whom::Datacenter)),
+        entry(
+            "kill-dc-rack",
+            "SIGKILL of a datacenter and a rack elsewhere",
+            Scope::Within,
+            || new(Whom::DatacenterAndRack),
+        ),
+        entry("kill-all", "SIGKILL of all nodes at once", Scope::Beyond, || new(Whom::All)),
+    ]
+}
+
+fn new(whom: Whom) -> Box<dyn Nemesis> {
+    Box::new(Kill { whom, hit: Vec::new() })
+}
+
+/// A datacenter and a rack of another.
+pub(super) fn datacenter_and_rack(scene: &mut Scene<'_>) -> Vec<NodeIndex> {
+    let datacenter = scene.chance.below(place::DATACENTER_COUNT);
+    let mut hit = nodes_of(datacenter);
+    let others: Vec<NodeIndex> =
+        NodeIndex::all().filter(|node| node.datacenter() != datacenter).collect();
+    hit.extend(scene.chance.pick(&others));
+    hit
+}
+
+impl Nemesis for Kill {
+    fn begin(&mut self, scene: &mut Scene<'_>) -> Result<Option<String>, Failure> {
+        let wanted = match self.whom {
+            Whom::Node => {
+                self.hit = scene.claim_one().into_iter().collect();
+                scene.cluster.kill(&self.hit)?;
+                return Ok(self.hit.first().map(|node| node.rack_name()));
+            }
+            Whom::Leader => scene.some_leader().into_iter().collect(),
+            Whom::MetadataLeader => {
+                let mut client = scene.cluster.client(0);
+                let status = scene.cluster.status(&mut client);
+                status.and_then(|it| it.metadata_leader()).into_iter().collect()
+            }
+            Whom::Datacenter => nodes_of(scene.chance.below(place::DATACENTER_COUNT)),
+            Whom::DatacenterAndRack => datacenter_and_rack(scene),
+            Whom::All => NodeIndex::all().collect(),
+        };
+        if matches!(self.whom, Whom::All) {
+            scene.claim_anyway(&wanted);
+        } else if wanted.is_empty() || !scene.claim(&wanted) {
+            return Ok(None);
+        }
+        scene.cluster.kill(&wanted)?;
+        self.hit = wanted;
+        Ok(Some(names(&self.hit)))
+    }
+
+    fn end(&mut self, scene: &mut Scene<'_>) -> Result<(), Failure> {
+        scene.bring_back(&std::mem::take(&mut self.hit))
+    }
+}

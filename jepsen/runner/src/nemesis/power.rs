@@ -1,0 +1,72 @@
+//! The power fails: nodes are killed, and what they had not fsynced is lost, wholly or from a
+//! moment that chance picks, perhaps with a torn write there.
+
+use super::{Entry, Needs, Nemesis, Scene, Scope};
+use crate::cluster::place::NodeIndex;
+use crate::disk::undo::Cut;
+use crate::failure::Failure;
+
+enum Whom {
+    Node,
+    DatacenterAndRack,
+    All,
+}
+
+struct Power {
+    whom: Whom,
+    hit: Vec<NodeIndex>,
+}
+
+pub(super) fn entries() -> Vec<Entry> {
+    let entry =
+        |name, about, scope, make| Entry { name, about, scope, needs: Needs::Nothing, make };
+    vec![
+        entry("power", "a node loses power and its unsynced writes", Scope::Within, || {
+            new(Whom::Node)
+        }),
+        entry(
+            "power-dc-rack",
+            "a datacenter and a rack elsewhere lose power",
+            Scope::Within,
+            || new(Whom::DatacenterAndRack),
+        ),
+        entry("power-all", "all nodes lose power at once", Scope::Beyond, || new(Whom::All)),
+    ]
+}
+
+fn new(whom: Whom) -> Box<dyn Nemesis> {
+    Box::new(Power { whom, hit: Vec::new() })
+}
+
+impl Nemesis for Power {
+    fn begin(&mut self, scene: &mut Scene<'_>) -> Result<Option<String>, Failure> {
+        self.hit = match self.whom {
+            Whom::Node => scene.claim_one().into_iter().collect(),
+            Whom::DatacenterAndRack => {
+                let wanted = super::kill::datacenter_and_rack(scene);
+                if scene.claim(&wanted) { wanted } else { Vec::new() }
+            }
+            Whom::All => {
+                let all: Vec<NodeIndex> = NodeIndex::all().collect();
+                scene.claim_anyway(&all);
+                all
+            }
+        };
+        scene.cluster.kill(&self.hit)?;
+        let mut told = Vec::new();
+        for node in &self.hit {
+            let whole = scene.chance.per_mille(500);
+            let cut = if whole { Cut::Whole } else { Cut::FromSomeMoment };
+            let lost = scene.cluster.lose_unsynced(*node, cut, &mut scene.chance)?;
+            let torn = if lost.was_torn { ", one torn" } else { "" };
+            let more = if lost.is_incomplete { ", more than was noted" } else { "" };
+            let (name, count) = (node.rack_name(), lost.write_count);
+            told.push(format!("{name} lost {count} writes{torn}{more}"));
+        }
+        Ok((!told.is_empty()).then(|| told.join("; ")))
+    }
+
+    fn end(&mut self, scene: &mut Scene<'_>) -> Result<(), Failure> {
+        scene.bring_back(&std::mem::take(&mut self.hit))
+    }
+}

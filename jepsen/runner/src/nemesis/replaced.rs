@@ -1,0 +1,80 @@
+//! A node comes back with another disk than it left with: an empty one, an old copy, or another's.
+
+use super::{Entry, Needs, Nemesis, Scene, Scope};
+use crate::cluster::place::{NodeIndex, names};
+use crate::disk::damage;
+use crate::failure::Failure;
+
+enum With {
+    Nothing,
+    OldCopy,
+    Another,
+}
+
+struct Replaced {
+    with: With,
+    hit: Vec<NodeIndex>,
+}
+
+pub(super) fn entries() -> Vec<Entry> {
+    let entry = |name, about, make| Entry {
+        name,
+        about,
+        scope: Scope::Within,
+        needs: Needs::Nothing,
+        make,
+    };
+    vec![
+        entry("wipe", "a node comes back with an empty disk", || new(With::Nothing)),
+        entry("stale-disk", "a node comes back with an older copy of its disk", || {
+            new(With::OldCopy)
+        }),
+        entry("swap-disks", "two nodes come back with each other's disk", || new(With::Another)),
+    ]
+}
+
+fn new(with: With) -> Box<dyn Nemesis> {
+    Box::new(Replaced { with, hit: Vec::new() })
+}
+
+impl Nemesis for Replaced {
+    fn begin(&mut self, scene: &mut Scene<'_>) -> Result<Option<String>, Failure> {
+        self.hit.extend(scene.claim_one());
+        if matches!(self.with, With::Another) {
+            self.hit.extend(scene.claim_one());
+            if self.hit.len() < 2 {
+                scene.release(&std::mem::take(&mut self.hit));
+            }
+        }
+        let Some(first) = self.hit.first().copied() else { return Ok(None) };
+        scene.cluster.kill(&self.hit)?;
+        // The log partition's disk; metadata has a life of its own.
+        let disk = |node: NodeIndex| scene.cluster.data_folder(node).join("disk");
+        match self.with {
+            With::Nothing => damage::wipe(&disk(first))?,
+            With::Another => {
+                if let Some(second) = self.hit.get(1) {
+                    damage::swap(&disk(first), &disk(*second))?;
+                }
+            }
+            With::OldCopy => {
+                // It lives on with its disk while the copy grows old.
+                damage::copy(&disk(first), &disk(first).with_extension("old"))?;
+                scene.cluster.start(&self.hit)?;
+            }
+        }
+        Ok(Some(names(&self.hit)))
+    }
+
+    fn end(&mut self, scene: &mut Scene<'_>) -> Result<(), Failure> {
+        let hit = std::mem::take(&mut self.hit);
+        if let (With::OldCopy, Some(node)) = (&self.with, hit.first()) {
+            scene.cluster.kill(&hit)?;
+            let disk = scene.cluster.data_folder(*node).join("disk");
+            damage::wipe(&disk)?;
+            std::fs::rename(disk.with_extension("old"), &disk).map_err(Failure::file(&disk))?;
+        }
+        hit.iter().for_each(|node| scene.cluster.expect_end(*node));
+        scene.bring_back(&hit)
+    }
+}

@@ -1,0 +1,36 @@
+//! A rolling restart: one node after the other is ended in good order and started again.
+
+use super::{Entry, Needs, Nemesis, Scene, Scope};
+use crate::cluster::place::NodeIndex;
+use crate::failure::Failure;
+
+struct Rolling {
+    hit: Vec<NodeIndex>,
+}
+
+pub(super) fn entries() -> Vec<Entry> {
+    vec![Entry {
+        name: "rolling",
+        about: "SIGTERM and start of one node after the other",
+        scope: Scope::Within,
+        needs: Needs::Nothing,
+        make: || Box::new(Rolling { hit: Vec::new() }),
+    }]
+}
+
+impl Nemesis for Rolling {
+    fn begin(&mut self, scene: &mut Scene<'_>) -> Result<Option<String>, Failure> {
+        let node = NodeIndex(scene.restarted_count % NodeIndex::all().count());
+        if !scene.claim(&[node]) {
+            return Ok(None);
+        }
+        scene.restarted_count += 1;
+        self.hit = vec![node];
+        scene.cluster.stop(&self.hit)?;
+        Ok(Some(node.rack_name()))
+    }
+
+    fn end(&mut self, scene: &mut Scene<'_>) -> Result<(), Failure> {
+        scene.bring_back(&std::mem::take(&mut self.hit))
+    }
+}
