@@ -69,18 +69,35 @@ impl<'a> Placement<'a> {
         Self { metadata, candidates }
     }
 
-    /// First leaders of `count` new partitions that prefer these datacenters; `None` if no node
-    /// can lead.
+    /// First leaders of `count` new partitions of one topic that prefer these datacenters; `None`
+    /// if no node can lead. The topic is spread over all nodes before any of them gets its second:
+    /// after takeovers the idlest few would otherwise lead all of it.
     pub fn initial_leaders(&mut self, count: u32, preferred: &Preference) -> Option<Vec<NodeId>> {
-        (0..count).map(|_| self.choose(preferred)).collect()
+        let mut of_topic: BTreeMap<NodeId, u32> = BTreeMap::new();
+        let mut choose = |_| {
+            let share = |node| of_topic.get(&node).copied().unwrap_or(0);
+            let node = self.choose_by(preferred, share)?;
+            *of_topic.entry(node).or_default() += 1;
+            Some(node)
+        };
+        (0..count).map(&mut choose).collect()
     }
 
     /// Takes the best candidate and counts the partition as its own.
     fn choose(&mut self, preferred: &Preference) -> Option<NodeId> {
-        let (node, candidate) = self
-            .candidates
-            .iter_mut()
-            .min_by_key(|(node, it)| (preferred.rank(it.datacenter), it.partition_count, **node))?;
+        self.choose_by(preferred, |_| 0)
+    }
+
+    /// The same, but among equally preferred nodes the one with the smallest `share`.
+    fn choose_by(
+        &mut self,
+        preferred: &Preference,
+        share: impl Fn(NodeId) -> u32,
+    ) -> Option<NodeId> {
+        let key = |(node, it): &(&NodeId, &mut Candidate<'_>)| {
+            (preferred.rank(it.datacenter), share(**node), it.partition_count, **node)
+        };
+        let (node, candidate) = self.candidates.iter_mut().min_by_key(key)?;
         candidate.partition_count += 1;
         Some(*node)
     }

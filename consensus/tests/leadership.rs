@@ -120,6 +120,19 @@ fn new_partitions_are_spread_evenly() {
     assert_eq!(world.loads(), (1..=9).map(|node| (node, 10)).collect());
 }
 
+/// A node that was away leads little; a new topic must not go to it alone.
+#[test]
+fn a_new_topic_is_spread_over_busy_and_idle_nodes_alike() {
+    let mut world = World::new(90);
+    let dead = nodes([9]);
+    for command in Placement::new(&world.metadata, &dead).plan_takeover(&dead, |_| true) {
+        world.apply(command);
+    }
+    let mut placement = Placement::new(&world.metadata, &BTreeSet::new());
+    let leaders = placement.initial_leaders(9, &Preference::default()).unwrap();
+    assert_eq!(leaders.into_iter().collect::<BTreeSet<_>>(), nodes([1, 2, 3, 4, 5, 6, 7, 8, 9]));
+}
+
 #[test]
 fn new_partitions_go_where_they_are_wanted() {
     let world = World::new(0x10);
