@@ -53,6 +53,9 @@ pub use self::config::{FrontConfig, GroupConfig};
 pub use self::meridian::{AdminError, AdminHandler};
 pub use self::metrics::{Metrics, Sample};
 pub use self::server::{Server, ServerError};
+pub(crate) use self::topic_config::{
+    DEDUP, DEDUP_RETENTION_MS, DEDUP_RETENTION_MS_DEFAULT, DEDUP_SOURCE,
+};
 use crate::broker::Broker;
 use crate::runtime::clock::Clock;
 

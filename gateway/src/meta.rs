@@ -27,7 +27,9 @@ use meridian_consensus::node::{AppliedEntry, Leadership, MetadataHandle};
 use meridian_consensus::state::{Decision, Metadata};
 use tokio::sync::oneshot;
 
-pub(crate) use self::listener::{EventSender, MetaEvent, datacenter_count_min, ownership_of};
+pub(crate) use self::listener::{
+    EventSender, MetaEvent, datacenter_count_min, dedups_sources, ownership_of,
+};
 use crate::broker::ProposeError;
 use crate::log::Wire;
 use crate::runtime::clock::Clock;

@@ -4,6 +4,7 @@
 //! group, register, announce the mount, have this node's partitions decided anew, serve clients.
 
 mod chores;
+mod sources;
 mod status;
 mod switch;
 
@@ -390,15 +391,17 @@ impl Node {
     }
 
     fn on_topic_configs(&self, topic: meridian_base::id::TopicId) {
-        let (count_min, partitions) = {
+        let (count_min, dedups_sources, partitions) = {
             let metadata = self.meta.metadata();
             let partitions =
                 metadata.topic(topic).map(|topic| topic.partitions.clone()).unwrap_or_default();
-            (crate::meta::datacenter_count_min(&metadata, topic), partitions)
+            let dedups_sources = crate::meta::dedups_sources(&metadata, topic);
+            (crate::meta::datacenter_count_min(&metadata, topic), dedups_sources, partitions)
         };
         for partition in partitions {
             if let Some(log) = self.logs.led(partition) {
                 log.set_datacenter_count_min(count_min);
+                log.track_sources(dedups_sources, clock::wall_time_ms());
             }
         }
     }

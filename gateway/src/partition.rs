@@ -11,8 +11,10 @@
 //! a commit makes room or the blob is full, so that one fsync serves many.
 
 mod aborted;
+mod dedupe;
 mod error;
 mod judge;
+pub mod source;
 mod state;
 mod tail;
 mod transactions;
@@ -36,6 +38,7 @@ use meridian_storage::takeover::TakeoverPlan;
 pub use self::aborted::{AbortedTransaction, AbortedTransactions};
 pub use self::error::{ProduceError, TransactionError};
 use self::judge::Judgement;
+use self::source::SourcedBatch;
 pub use self::state::{PartitionState, ReplayError, Retention, batches_in};
 pub use self::tail::{BatchSlice, RecordBlob, TailCache, Taken, take_batches};
 use self::transactions::StableOffset;
@@ -88,6 +91,8 @@ pub struct RecordBatch {
     /// The transaction it belongs to, if any. What a group coordinator writes in one has no
     /// sequence.
     pub transaction: Option<InTransaction>,
+    /// The sources of its records, if duplicates are to be dropped.
+    pub sourced: Option<SourcedBatch>,
 }
 
 impl RecordBatch {
@@ -100,7 +105,7 @@ impl RecordBatch {
 /// Where a produce request's batches are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Offset of the first record.
+    /// Offset of the first record; unknown for an old duplicate of a source.
     pub base_offset: Offset,
     /// First offset that can be read.
     pub log_start_offset: Offset,
@@ -232,6 +237,9 @@ impl<T> Partition<T> {
         }
         // A slot may not have heard of the last `Trim`; the log itself has.
         self.leader.set_log_start(state.log_start_offset);
+        if Mutation::SourcesForgotten.active(self.mutations) {
+            state.sources = state.sources.map(|_| source::Sources::default());
+        }
         self.state = state;
         self.recovered = true;
         if self.is_serving() {
@@ -460,14 +468,14 @@ impl<T> Partition<T> {
         verified: Option<i16>,
         out: &mut Vec<PartitionOutput<T>>,
     ) {
-        let (base_offset, end_offset) = match self.judge(health, &request.batches, verified) {
-            Ok(Judgement::Append) => {
-                let base_offset = self.open.next_offset();
-                request.batches.into_iter().for_each(|batch| self.append(batch));
-                (base_offset, self.open.next_offset())
-            }
-            Ok(Judgement::Duplicate { base_offset, end_offset }) => (base_offset, end_offset),
+        let judged = match self.judge(health, &request.batches, verified) {
+            Ok(Judgement::Append) => self.append_new(request.batches),
+            Ok(Judgement::Duplicate { base_offset, end_offset }) => Ok((base_offset, end_offset)),
             Ok(Judgement::Verify(transaction)) => return self.verify(transaction, request, out),
+            Err(error) => Err(error),
+        };
+        let (base_offset, end_offset) = match judged {
+            Ok(offsets) => offsets,
             Err(error) => {
                 let waiter = request.waiter;
                 out.push(PartitionOutput::Answer { waiter, result: Err(error) });
@@ -507,7 +515,9 @@ impl<T> Partition<T> {
     }
 
     fn append(&mut self, batch: RecordBatch) {
-        let RecordBatch { bytes, record_count, max_timestamp_ms, sequenced, transaction } = batch;
+        let RecordBatch { bytes, record_count, max_timestamp_ms, sequenced, .. } = batch;
+        let RecordBatch { transaction, sourced, .. } = batch;
+        self.note_sources(sourced.as_ref(), &bytes);
         let base_offset = self.push(bytes, record_count, max_timestamp_ms);
         let transaction = transaction.map(|of| (of.producer_id, of.producer_epoch));
         self.state.apply_batch(base_offset, max_timestamp_ms, sequenced.as_ref(), transaction);

@@ -33,7 +33,8 @@ pub fn method(mutation: Mutation) -> Method {
         | Mutation::SilenceIsGap
         | Mutation::CollectBeforeCommit
         | Mutation::DuplicateAckedInFlight
-        | Mutation::ActBeforeApplied => Method::Seeds(10),
+        | Mutation::ActBeforeApplied
+        | Mutation::SourcesForgotten => Method::Seeds(10),
         Mutation::FenceNotPersisted | Mutation::LinkInDoubt | Mutation::WipedCounts => {
             Method::Seeds(60)
         }

@@ -78,6 +78,7 @@ impl Batch {
                 max_timestamp_ms: 0,
             }),
             transaction: None,
+            sourced: None,
         }
     }
 }

@@ -19,6 +19,7 @@ pub(crate) mod metadata;
 pub(crate) mod partitioner;
 pub(crate) mod producer;
 mod router;
+pub(crate) mod sources;
 
 pub(crate) use connection::{Connection, InFlight, Timed};
 pub(crate) use error::ClientError;

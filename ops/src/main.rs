@@ -8,6 +8,7 @@ mod dev;
 mod failure;
 mod node;
 mod output;
+mod producer;
 mod serve;
 mod sys;
 mod target;
@@ -28,6 +29,7 @@ enum Cli {
     Serve(serve::Serve),
     Dev(dev::Dev),
     Topic(topic::Topic),
+    Producer(producer::Producer),
     Cluster(cluster::Cluster),
     Node(node::Node),
     Cert(cert::Cert),
@@ -46,6 +48,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Cli::Cluster(cluster) => block_on(cluster::run(cluster)),
         Cli::Node(node) => block_on(node::run(node)),
         Cli::Bench(bench) => block_on(bench::run(bench)),
+        Cli::Producer(producer) => block_on(producer::run(producer)),
         Cli::Topic(topic) => block_on(topic::run(topic)),
     }
 }

@@ -28,11 +28,12 @@ pub enum Mutation {
     OverwriteKey,
     DuplicateAckedInFlight,
     ActBeforeApplied,
+    SourcesForgotten,
 }
 
 impl Mutation {
     /// Every mutation, in a fixed order.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::NoFence,
         Self::FenceNotPersisted,
         Self::SplitFenceRead,
@@ -55,6 +56,7 @@ impl Mutation {
         Self::OverwriteKey,
         Self::DuplicateAckedInFlight,
         Self::ActBeforeApplied,
+        Self::SourcesForgotten,
     ];
 
     /// The rule that is broken, and how.
@@ -82,6 +84,7 @@ impl Mutation {
             Self::OverwriteKey => "S2: other bytes under a key replace the first",
             Self::DuplicateAckedInFlight => "L1: a duplicate is acknowledged before its original",
             Self::ActBeforeApplied => "T1: a leader acts on an entry that is not yet committed",
+            Self::SourcesForgotten => "T9: a new leader has forgotten what sources have written",
         }
     }
 

@@ -12,6 +12,7 @@ mod compression;
 mod control;
 mod error;
 mod header;
+mod raw;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ pub use builder::BatchBuilder;
 pub use control::EndTxnMarker;
 pub use error::BatchError;
 pub use header::{Attributes, BatchHeader, Compression};
+pub use raw::{RawRecord, RawRecords};
 pub use record::{Record, RecordHeader, RecordIter};
 
 /// The producer id of a batch whose producer is not idempotent.

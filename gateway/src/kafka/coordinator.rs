@@ -206,6 +206,7 @@ fn own_batch(builder: BatchBuilder) -> RecordBatch {
         max_timestamp_ms,
         sequenced: None,
         transaction: None,
+        sourced: None,
     }
 }
 

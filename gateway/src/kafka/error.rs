@@ -8,6 +8,7 @@ use meridian_storage::leader::PutError;
 use crate::broker::ProposeError;
 use crate::group::GroupError;
 use crate::log::FetchError;
+use crate::partition::source::{HeaderError, SourceError};
 use crate::partition::{ProduceError, TransactionError, VerifyError};
 use crate::producer::SequenceError;
 
@@ -100,6 +101,9 @@ pub(super) fn of_produce(error: &ProduceError) -> ErrorCode {
             ErrorCode::UnknownProducerId
         }
         ProduceError::Transaction(error) => of_transaction(error),
+        ProduceError::Source(SourceError::NeverWritten { .. }) => ErrorCode::InvalidRecord,
+        ProduceError::Source(SourceError::TooMany { .. }) => ErrorCode::PolicyViolation,
+        ProduceError::Source(SourceError::NotRewritten) => ErrorCode::KafkaStorageError,
         ProduceError::OutOfRange(_) => ErrorCode::OffsetOutOfRange,
     }
 }
@@ -171,6 +175,14 @@ pub(super) fn of_batch(error: &BatchError) -> ErrorCode {
     }
 }
 
+/// Why a batch cannot be told apart from a repeat.
+pub(super) fn of_headers(error: &HeaderError) -> ErrorCode {
+    match error {
+        HeaderError::Batch(error) => of_batch(error),
+        HeaderError::Record { .. } => ErrorCode::InvalidRecord,
+    }
+}
+
 /// Why a group turned a member away.
 pub(super) fn of_group(error: &GroupError) -> ErrorCode {
     match error {
@@ -194,6 +206,8 @@ pub(super) fn of_commit(error: &ProduceError) -> ErrorCode {
             ErrorCode::CoordinatorNotAvailable
         }
         ProduceError::Transaction(error) => of_transaction(error),
-        ProduceError::Sequence(_) | ProduceError::OutOfRange(_) => ErrorCode::UnknownServerError,
+        ProduceError::Sequence(_) | ProduceError::Source(_) | ProduceError::OutOfRange(_) => {
+            ErrorCode::UnknownServerError
+        }
     }
 }

@@ -22,6 +22,7 @@ use super::dispatch::{Call, Reply};
 use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
 use super::topic_config;
+use crate::partition::source::SourcedBatch;
 use crate::partition::{
     Appended, InTransaction, ProduceError, RecordBatch, TransactionError, TransactionVersion,
 };
@@ -42,6 +43,7 @@ const ACKS: [i16; 3] = [-1, ACKS_NONE, 1];
 struct Rules {
     batch_size_bytes_max: usize,
     log_append_time: bool,
+    dedups_sources: bool,
 }
 
 impl Rules {
@@ -56,6 +58,7 @@ impl Rules {
         Ok(Self {
             batch_size_bytes_max: size.unwrap_or(topic_config::MAX_MESSAGE_BYTES_DEFAULT),
             log_append_time: time.as_deref() == Some(topic_config::LOG_APPEND_TIME),
+            dedups_sources: crate::meta::dedups_sources(metadata, topic.id),
         })
     }
 }
@@ -158,8 +161,9 @@ fn start_partition(
     let Some(log) = call.front.broker.owned(partition) else {
         return refused(index, Some(partition), ErrorCode::NotLeaderOrFollower.into());
     };
-    let log_append_time_ms = rules.log_append_time.then(|| call.front.broker.wall_time_ms());
-    match check(data.records, rules, transactional, log_append_time_ms) {
+    let now_ms = call.front.broker.wall_time_ms();
+    let log_append_time_ms = rules.log_append_time.then_some(now_ms);
+    match check(data.records, rules, transactional, now_ms) {
         Ok(batch) => {
             call.front.metrics.on_produced(batch.bytes.len());
             let state = State::Appending(log.produce(vec![batch]));
@@ -178,7 +182,7 @@ fn check(
     records: Option<Bytes>,
     rules: Rules,
     transactional: &Transactional,
-    log_append_time_ms: Option<i64>,
+    now_ms: i64,
 ) -> Result<RecordBatch, ApiError> {
     let batch = Batch::produced(records).map_err(|batch_error| {
         ApiError::new(error::of_batch(&batch_error), batch_error.to_string())
@@ -189,11 +193,13 @@ fn check(
         let message = format!("a batch of {size} bytes is over max.message.bytes, {limit}");
         return Err(ApiError::new(ErrorCode::MessageTooLarge, message));
     }
+    let sourced = rules.dedups_sources.then(|| sources_of(&batch, now_ms)).transpose()?;
     let transaction = if header.attributes.is_transactional() {
         Some(transactional.of(header.producer_id, header.producer_epoch)?)
     } else {
         None
     };
+    let log_append_time_ms = rules.log_append_time.then_some(now_ms);
     let record_count = header.records_count.unsigned_abs();
     let max_timestamp_ms = log_append_time_ms.unwrap_or(header.max_timestamp_ms);
     let sequenced = header.is_idempotent().then_some(Sequenced {
@@ -207,7 +213,19 @@ fn check(
         None => batch.bytes().clone(),
         Some(_) => stamped(&batch, log_append_time_ms)?,
     };
-    Ok(RecordBatch { bytes, record_count, max_timestamp_ms, sequenced, transaction })
+    Ok(RecordBatch { bytes, record_count, max_timestamp_ms, sequenced, transaction, sourced })
+}
+
+/// The sources of a batch's records. A record without one is refused rather than let through: in a
+/// topic that promises each record once, nobody would notice that it is not covered.
+fn sources_of(batch: &Batch, now_ms: i64) -> Result<SourcedBatch, ApiError> {
+    if batch.header().attributes.is_transactional() {
+        let message = "with meridian.dedup=source records are written without transactions: what \
+                       is aborted would count as written";
+        return Err(ApiError::new(ErrorCode::InvalidRecord, message));
+    }
+    SourcedBatch::produced(batch, now_ms)
+        .map_err(|cause| ApiError::new(error::of_headers(&cause), cause.to_string()))
 }
 
 /// The batch with the time of its append, which its checksum covers: the one case of a copy.

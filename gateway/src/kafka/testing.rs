@@ -194,6 +194,7 @@ impl FakeBroker {
                     generation: known.generation,
                     leader_epoch: known.leader_epoch,
                     datacenter_count_min: 1,
+                    dedups_sources: crate::meta::dedups_sources(&metadata, known.topic),
                 }
             };
             created.iter().map(partition).collect()

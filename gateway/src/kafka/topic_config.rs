@@ -11,6 +11,13 @@ const MAX_MESSAGE_BYTES_MAX: i64 = 8 << 20;
 pub(super) const MESSAGE_TIMESTAMP_TYPE: &str = "message.timestamp.type";
 pub(super) const LOG_APPEND_TIME: &str = "LogAppendTime";
 
+/// What makes a batch a repeat: nothing but its producer's sequence, or the source of its records.
+pub(crate) const DEDUP: &str = "meridian.dedup";
+pub(crate) const DEDUP_SOURCE: &str = "source";
+/// How long sources are remembered.
+pub(crate) const DEDUP_RETENTION_MS: &str = "meridian.dedup.retention.ms";
+pub(crate) const DEDUP_RETENTION_MS_DEFAULT: i64 = 14 * 24 * 3600 * 1000;
+
 /// What a config's value must look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -85,6 +92,18 @@ pub(super) const ALL: &[TopicConfig] = &[
         Kind::Int { min: 0, max: MAX_MESSAGE_BYTES_MAX },
         "1048588",
         "Largest record batch that may be produced, as compressed by the producer.",
+    ),
+    config(
+        DEDUP,
+        Kind::OneOf(&["none", DEDUP_SOURCE]),
+        "none",
+        "source: each record names its source and number in headers, and is in the log once.",
+    ),
+    config(
+        DEDUP_RETENTION_MS,
+        Kind::Long { min: -1 },
+        "1209600000",
+        "How long a source is remembered after its last record; -1 for ever.",
     ),
     config(
         MESSAGE_TIMESTAMP_TYPE,
@@ -197,6 +216,8 @@ mod tests {
         assert!(ALL.is_sorted_by_key(|config| config.name));
         let size = find(MAX_MESSAGE_BYTES).map(|config| config.default);
         assert_eq!(size, Some(MAX_MESSAGE_BYTES_DEFAULT.to_string().as_str()));
+        let retention = find(DEDUP_RETENTION_MS).map(|config| config.default);
+        assert_eq!(retention, Some(DEDUP_RETENTION_MS_DEFAULT.to_string().as_str()));
     }
 
     #[test]

@@ -82,6 +82,7 @@ mod tests {
             max_timestamp_ms: 0,
             sequenced: None,
             transaction: None,
+            sourced: None,
         };
         Request { batches: vec![batch], waiter }
     }

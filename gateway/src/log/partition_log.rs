@@ -21,6 +21,7 @@ use super::group::Group;
 use super::held::{Held, Request};
 use super::reader::{Isolation, ReadFailed, ReadView};
 use super::{Logs, lock};
+use crate::partition::source::Sources;
 use crate::partition::{
     AbortedTransaction, Appended, Partition, PartitionOutput, ProduceError, RecordBatch, Retention,
 };
@@ -43,6 +44,8 @@ pub struct Ownership {
     pub leader_epoch: LeaderEpoch,
     /// Datacenters a record must be in before it is acknowledged (`min.insync.datacenters`).
     pub datacenter_count_min: usize,
+    /// Whether duplicates of source ids are dropped (`meridian.dedup=source`).
+    pub dedups_sources: bool,
 }
 
 /// What a fetch returns.
@@ -363,6 +366,27 @@ impl PartitionLog {
         self.act(|partition, _, _, _| {
             partition.leader_mut().set_datacenter_count_min(datacenter_count_min);
         });
+    }
+
+    /// Changes `meridian.dedup`.
+    pub fn track_sources(self: &Arc<Self>, track: bool, now_ms: i64) {
+        self.act(|partition, _, _, _| partition.track_sources(track, now_ms));
+    }
+
+    /// Forgets sources that were last seen more than `retention_ms` ago.
+    pub fn expire_sources(self: &Arc<Self>, now_ms: i64, retention_ms: i64) {
+        self.act(|partition, _, _, _| partition.expire_sources(now_ms, retention_ms));
+    }
+
+    /// Looks at the sources that are remembered; `None` if there are none to be, or this node does
+    /// not serve the partition.
+    pub fn with_sources<R>(&self, look: impl FnOnce(&Sources) -> R) -> Option<R> {
+        match &lock(&self.inner).role {
+            Role::Leading(partition) if partition.is_serving() => {
+                partition.state().sources.as_ref().map(look)
+            }
+            _ => None,
+        }
     }
 
     /// Stops for good: the metadata log named another leader, or the topic is gone.

@@ -18,6 +18,7 @@ use super::partition_log::{PartitionLog, Role};
 use super::reader::ReadFailed;
 use super::{Logs, lock};
 use crate::partition::{Partition, PartitionState, ReplayError};
+use crate::runtime::clock;
 
 /// How often takeovers ask again for what was not answered.
 pub(super) const TICK_EVERY: Duration = Duration::from_millis(100);
@@ -222,7 +223,9 @@ impl Logs {
         log.carry_out(out, None);
         self.activate(ownership.partition);
         if checkpoint.is_none() && lineage.past.is_empty() {
-            self.finish_recovery(log, PartitionState::default());
+            let mut state = PartitionState::default();
+            state.track_sources(ownership.dedups_sources, clock::wall_time_ms());
+            self.finish_recovery(log, state);
             return;
         }
         let (logs, log) = (Arc::clone(self), Arc::clone(log));
@@ -261,6 +264,7 @@ impl Logs {
     ) -> Result<PartitionState, RecoverError> {
         let partition = log.ownership().partition;
         let mut state = PartitionState::default();
+        let tracks_sources = log.ownership().dedups_sources;
         let request = |generation, step, last_step| Read {
             partition,
             generation,
@@ -275,6 +279,7 @@ impl Logs {
             state =
                 PartitionState::decode(blob.payload.to_contiguous()).map_err(ReplayError::from)?;
         }
+        state.track_sources(tracks_sources, clock::wall_time_ms());
         for segment in lineage.segments_after(checkpoint) {
             let mut next = segment.first_step;
             let mut slot = None;

@@ -15,6 +15,7 @@ use meridian_consensus::state::{Change, Metadata};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{MetaListener, lock};
+use crate::kafka::{DEDUP, DEDUP_SOURCE};
 use crate::log::Ownership;
 
 /// Topic config: datacenters a record must be in before it is acknowledged.
@@ -155,8 +156,14 @@ pub(crate) fn ownership_of(
         generation: found.generation,
         leader_epoch: found.leader_epoch,
         datacenter_count_min: datacenter_count_min(metadata, found.topic),
+        dedups_sources: dedups_sources(metadata, found.topic),
     };
     Some((found.leader, ownership))
+}
+
+/// Whether the topic's `meridian.dedup` is `source`.
+pub(crate) fn dedups_sources(metadata: &Metadata, topic: TopicId) -> bool {
+    metadata.config(&ConfigResource::Topic(topic), DEDUP) == Some(DEDUP_SOURCE)
 }
 
 /// The topic's `min.insync.datacenters`; 1 asks for no more than the quorum.

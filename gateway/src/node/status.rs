@@ -192,12 +192,15 @@ impl Node {
 }
 
 impl AdminHandler for Node {
-    fn call(&self, method: String, _body: Bytes) -> BoxFuture<'_, Result<Bytes, AdminError>> {
-        Box::pin(std::future::ready(self.answer(&method)))
+    fn call(&self, method: String, body: Bytes) -> BoxFuture<'_, Result<Bytes, AdminError>> {
+        match method.as_str() {
+            "source.list" => Box::pin(self.list_sources(body)),
+            _ => Box::pin(std::future::ready(self.answer(&method))),
+        }
     }
 }
 
-fn json(answer: &impl Serialize) -> Result<Bytes, AdminError> {
+pub(super) fn json(answer: &impl Serialize) -> Result<Bytes, AdminError> {
     serde_json::to_vec(answer)
         .map(Bytes::from)
         .map_err(|error| AdminError::Failed(error.to_string()))

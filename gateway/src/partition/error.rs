@@ -4,6 +4,7 @@ use meridian_base::position::Offset;
 use meridian_storage::leader::PutError;
 
 use super::VerifyError;
+use super::source::SourceError;
 use crate::producer::SequenceError;
 
 /// Why a batch or a marker does not fit the producer's transactions; nothing was written.
@@ -53,6 +54,9 @@ pub enum ProduceError {
     /// The producer's order does not allow it; nothing was written.
     #[error(transparent)]
     Sequence(#[from] SequenceError),
+    /// The order of a record's source does not allow it; nothing was written.
+    #[error(transparent)]
+    Source(#[from] SourceError),
     /// The producer's transactions do not allow it; nothing was written.
     #[error(transparent)]
     Transaction(#[from] TransactionError),

@@ -44,6 +44,7 @@ impl<T> Partition<T> {
             && let Verdict::Duplicate { base_offset } = self.state.producers.check(sequenced)?
         {
             let end_offset = base_offset.advance(batch.record_count);
+            let base_offset = self.original_offset(batch).unwrap_or(base_offset);
             return Ok(Judgement::Duplicate { base_offset, end_offset });
         }
         let mut judged = None;

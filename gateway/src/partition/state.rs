@@ -13,6 +13,7 @@ use meridian_storage::blob::{BlobHeader, BlobKind};
 use meridian_storage::codec::{DecodeError, Source};
 
 use super::BatchSlice;
+use super::source::Sources;
 use super::transactions::{Ended, Marker, TransactionVersion, Transactions};
 use crate::producer::{Producers, Sequenced};
 
@@ -26,6 +27,9 @@ const CHECKPOINT_FORMAT: u8 = 2;
 const CHECKPOINT_FORMAT_WITHOUT_TRANSACTIONS: u8 = 1;
 /// Largest control record: more than any marker takes.
 const CONTROL_RECORD_SIZE_BYTES_MAX: usize = 1 << 10;
+/// What a checkpoint holds besides, if there is any: sections of a tag (stable), a length and bytes.
+const SECTION_SOURCES: u8 = 1;
+const SECTION_HEAD_SIZE_BYTES: usize = 1 + 4;
 
 /// Why the state could not be rebuilt: stored bytes that the leader itself had checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,6 +67,8 @@ pub struct PartitionState {
     pub producers: Producers,
     /// Their transactions.
     pub transactions: Transactions,
+    /// The sources, if the topic asks for it (`meridian.dedup=source`).
+    pub sources: Option<Sources>,
     /// First offset that can be read, as the last `Trim` says.
     pub log_start_offset: Offset,
     chunks: VecDeque<Chunk>,
@@ -163,9 +169,21 @@ impl PartitionState {
             record_count: (slice.last_offset.get() - offset.get() + 1) as u32,
             max_timestamp_ms: header.max_timestamp_ms,
         });
+        if let Some(sources) = &mut self.sources {
+            sources.replay(&slice.head, offset);
+        }
         let transaction = header.attributes.is_transactional().then_some((producer_id, epoch));
         self.apply_batch(offset, header.max_timestamp_ms, sequenced.as_ref(), transaction);
         Ok(())
+    }
+
+    /// Remembers sources from here on, or forgets them. What is replayed counts as seen at `now_ms`.
+    pub fn track_sources(&mut self, track: bool, now_ms: i64) {
+        if track {
+            self.sources.get_or_insert_default().set_replay_time(now_ms);
+        } else {
+            self.sources = None;
+        }
     }
 
     /// Moves the log start and forgets chunks wholly below it.
@@ -213,7 +231,13 @@ impl PartitionState {
     pub fn encode(&self) -> Bytes {
         let sections = [self.producers.encode(), self.transactions.encode()];
         let sections_size_bytes: usize = sections.iter().map(|section| 4 + section.len()).sum();
-        let size_bytes = 13 + self.chunks.len() * CHUNK_ENCODED_SIZE_BYTES + sections_size_bytes;
+        let sources = self.sources.as_ref().map(Sources::encode);
+        let sources_size_bytes =
+            sources.as_ref().map_or(0, |section| SECTION_HEAD_SIZE_BYTES + section.len());
+        let size_bytes = 13
+            + self.chunks.len() * CHUNK_ENCODED_SIZE_BYTES
+            + sections_size_bytes
+            + sources_size_bytes;
         let mut out = BytesMut::with_capacity(size_bytes);
         out.put_u8(CHECKPOINT_FORMAT);
         out.put_i64(self.log_start_offset.get());
@@ -227,6 +251,11 @@ impl PartitionState {
         for section in sections {
             out.put_u32(section.len() as u32);
             out.put_slice(&section);
+        }
+        if let Some(section) = &sources {
+            out.put_u8(SECTION_SOURCES);
+            out.put_u32(section.len() as u32);
+            out.put_slice(section);
         }
         out.freeze()
     }
@@ -253,8 +282,14 @@ impl PartitionState {
         } else {
             Transactions::decode(source.sized()?)?
         };
-        source.finish()?;
-        Ok(Self { producers, transactions, log_start_offset, chunks: chunks.into() })
+        let mut sources = None;
+        while source.left() > 0 {
+            match (source.u8()?, source.sized()?) {
+                (SECTION_SOURCES, section) => sources = Some(Sources::decode(section)?),
+                (unknown, _) => return Err(source.invalid("section", u64::from(unknown))),
+            }
+        }
+        Ok(Self { producers, transactions, sources, log_start_offset, chunks: chunks.into() })
     }
 }
 

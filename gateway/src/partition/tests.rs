@@ -8,6 +8,7 @@ use meridian_storage::message::PutResult;
 use super::*;
 use crate::producer::SequenceError;
 
+mod sources;
 mod transactions;
 
 const INCARNATION: Incarnation = Incarnation::new(7);
@@ -130,6 +131,7 @@ fn idempotent(producer_id: i64, base_sequence: i32, record_count: i32) -> Record
         max_timestamp_ms,
         sequenced: Some(sequenced),
         transaction: None,
+        sourced: None,
     }
 }
 

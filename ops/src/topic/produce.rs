@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::ValueEnum;
+use meridian_gateway::partition::source::{PRODUCER_ID_HEADER, SEQNO_HEADER};
 use meridian_protocol::records::{BatchBuilder, Compression};
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -15,7 +16,7 @@ use crate::client::partitioner::Partitioner;
 use crate::client::producer::{
     Acked, Acks, IDEMPOTENT_IN_FLIGHT_MAX, PartitionWriter, ProducerIdentity, WriteOptions,
 };
-use crate::client::{Client, ClientError, Lane, clock};
+use crate::client::{Client, ClientError, Lane, clock, sources};
 use crate::failure::Failure;
 use crate::output::{self, Format, Table};
 
@@ -29,7 +30,10 @@ const BATCH_SIZE_BYTES: usize = 128 << 10;
 
 /// Write lines of standard input, or of a file, as records
 ///
-/// Each record is written once, in order, even if brokers fail meanwhile.
+/// Each record is written once, in order, even if brokers fail meanwhile. With --producer-id that
+/// holds even if this command is killed and run again with the same input, from its first line: the
+/// number of each line goes with it, and lines that are in the topic are passed over. The topic needs
+/// the config meridian.dedup=source, and must keep its number of partitions meanwhile.
 ///
 /// Example: echo 'user-7:signed in' | meridian topic produce events --key-separator :
 #[derive(Debug, clap::Args)]
@@ -51,6 +55,9 @@ pub(super) struct Produce {
     /// How batches are compressed
     #[arg(long, value_enum, default_value = "none")]
     compression: CompressionArg,
+    /// The lasting name of this input, to resume it by line number after a crash
+    #[arg(long, value_name = "NAME", conflicts_with = "acks")]
+    producer_id: Option<String>,
 }
 
 /// When a produce request is answered.
@@ -79,6 +86,9 @@ enum CompressionArg {
 struct Written {
     topic: String,
     records: u64,
+    /// Lines that were in the topic already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    passed_over: Option<u64>,
     partitions: Vec<PartitionWritten>,
 }
 
@@ -97,6 +107,8 @@ struct OpenPartition {
     batch: BatchBuilder,
     writer: PartitionWriter<i32>,
     written: PartitionWritten,
+    /// The last line of this input that the partition has.
+    last_line: Option<u64>,
 }
 
 impl From<AcksArg> for Acks {
@@ -129,10 +141,19 @@ impl Produce {
             return Err(ClientError::UnknownPartition { topic, partition, count }.into());
         }
         let mut lanes = self.lanes(client, count).await?;
+        if let Some(producer_id) = &self.producer_id {
+            let found = sources::list(client, &self.name, Some(producer_id)).await?;
+            let last_lines = crate::producer::last_seqnos(&found, producer_id);
+            for lane in &mut lanes {
+                lane.last_line = last_lines.get(&lane.written.partition).copied().flatten();
+            }
+        }
         let mut lines = read_lines(self.file.clone())?;
-        let result = self.write_lines(&mut lines, &mut lanes).await;
+        let mut passed_over = 0;
+        let result = self.write_lines(&mut lines, &mut lanes, &mut passed_over).await;
         let written = Written {
             topic: self.name,
+            passed_over: self.producer_id.is_some().then_some(passed_over),
             records: lanes.iter().map(|lane| lane.written.records).sum(),
             partitions: lanes.into_iter().map(|lane| lane.written).collect(),
         };
@@ -165,6 +186,7 @@ impl Produce {
             batch: empty_batch(identity, identity.first_sequence()),
             writer: PartitionWriter::new(client.clone(), &self.name, partition, options),
             written: PartitionWritten { partition, records: 0, first_offset: -1, last_offset: -1 },
+            last_line: None,
         };
         Ok((0..).take(count).map(lane).collect())
     }
@@ -173,9 +195,11 @@ impl Produce {
         &self,
         lines: &mut mpsc::Receiver<io::Result<Vec<u8>>>,
         lanes: &mut [OpenPartition],
+        passed_over: &mut u64,
     ) -> Result<(), Failure> {
         let mut partitioner = Partitioner::new(lanes.len());
-        loop {
+        // The keyless go round from the first line on, so that each has its partition in every run.
+        for number in 1u64.. {
             let line = match tokio::time::timeout(LINGER, lines.recv()).await {
                 Ok(line) => line,
                 Err(_idle) => {
@@ -189,12 +213,29 @@ impl Produce {
             let chosen = self.partition.map(|partition| partition as usize);
             let partition = chosen.unwrap_or_else(|| partitioner.partition(key));
             let Some(lane) = lanes.get_mut(partition) else { continue };
+            if lane.last_line.is_some_and(|last| number <= last) {
+                *passed_over += 1;
+                continue;
+            }
             let size_bytes = key.map_or(0, <[u8]>::len) + value.len();
             if lane.batch.size_bytes() + size_bytes > BATCH_SIZE_BYTES {
                 lane.send(self.compression.into()).await?;
             }
-            lane.batch.append(clock::wall_time_ms(), key, Some(value), &[]);
+            self.append(lane, number, key, value);
         }
+        Ok(())
+    }
+
+    fn append(&self, lane: &mut OpenPartition, number: u64, key: Option<&[u8]>, value: &[u8]) {
+        let number = number.to_string();
+        let headers = self.producer_id.as_ref().map(|producer_id| {
+            [
+                (PRODUCER_ID_HEADER, Some(producer_id.as_bytes())),
+                (SEQNO_HEADER, Some(number.as_bytes())),
+            ]
+        });
+        let headers = headers.as_ref().map_or(&[][..], |headers| headers);
+        lane.batch.append(clock::wall_time_ms(), key, Some(value), headers);
     }
 
     async fn flush(&self, lanes: &mut [OpenPartition]) -> Result<(), ClientError> {
@@ -301,6 +342,9 @@ fn without_line_end(mut line: Vec<u8>) -> Vec<u8> {
 
 fn render(written: &Written) -> String {
     let mut text = format!("wrote {} records to {}\n", written.records, written.topic);
+    if let Some(passed_over @ 1..) = written.passed_over {
+        text.push_str(&format!("{passed_over} lines were there already\n"));
+    }
     if written.records > 0 {
         let mut table = Table::new(&["PARTITION", "RECORDS", "FIRST", "LAST"]);
         for partition in written.partitions.iter().filter(|partition| partition.records > 0) {

@@ -146,8 +146,7 @@ impl BatchBuilder {
     #[cfg(feature = "compression")]
     pub fn build_compressed(mut self, compression: Compression) -> Result<Bytes, BatchError> {
         self.header.attributes = self.header.attributes.with_compression(compression);
-        let records = self.records.into_segments().into_bytes();
-        Ok(finish(self.header, &super::compression::compress(compression, &records)?))
+        finish_compressed(self.header, self.records.into_segments().into_bytes())
     }
 
     /// The batch with its records compressed: an error, as this build has no compression.
@@ -157,6 +156,22 @@ impl BatchBuilder {
             Compression::None => Ok(self.build()),
             compression => Err(BatchError::CompressionUnsupported(compression)),
         }
+    }
+}
+
+/// The batch of this header and these records, compressed as the header says.
+#[cfg(feature = "compression")]
+pub(super) fn finish_compressed(header: BatchHeader, records: Bytes) -> Result<Bytes, BatchError> {
+    let compression = header.attributes.compression()?;
+    Ok(finish(header, &super::compression::compress(compression, &records)?))
+}
+
+/// The batch of this header and these records: this build has no compression.
+#[cfg(not(feature = "compression"))]
+pub(super) fn finish_compressed(header: BatchHeader, records: Bytes) -> Result<Bytes, BatchError> {
+    match header.attributes.compression()? {
+        Compression::None => Ok(finish(header, &records)),
+        compression => Err(BatchError::CompressionUnsupported(compression)),
     }
 }
 

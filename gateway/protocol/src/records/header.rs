@@ -71,7 +71,6 @@ impl Attributes {
         self.0 & Self::DELETE_HORIZON != 0
     }
 
-    #[cfg(feature = "compression")]
     pub(super) fn with_compression(self, compression: Compression) -> Self {
         Self(self.0 & !Self::COMPRESSION | compression as i16)
     }

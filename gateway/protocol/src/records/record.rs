@@ -45,18 +45,8 @@ impl RecordIter {
         records: Bytes,
         size_bytes_max: usize,
     ) -> Result<Self, BatchError> {
-        let records = match header.attributes.compression()? {
-            Compression::None if records.len() > size_bytes_max => {
-                return Err(BatchError::TooLarge { size_bytes_max });
-            }
-            Compression::None => records,
-            #[cfg(feature = "compression")]
-            compression => super::compression::decompress(compression, &records, size_bytes_max)?,
-            #[cfg(not(feature = "compression"))]
-            compression => return Err(BatchError::CompressionUnsupported(compression)),
-        };
         Ok(Self {
-            reader: Reader::new(records),
+            reader: Reader::new(decompressed(header, records, size_bytes_max)?),
             left_count: header.records_count,
             base_offset: header.base_offset,
             base_timestamp_ms: header.base_timestamp_ms,
@@ -111,6 +101,24 @@ impl Iterator for RecordIter {
             self.reader = Reader::new(Bytes::new());
         }
         Some(record)
+    }
+}
+
+/// What follows the header, decompressed to at most `size_bytes_max` bytes.
+pub(super) fn decompressed(
+    header: &BatchHeader,
+    records: Bytes,
+    size_bytes_max: usize,
+) -> Result<Bytes, BatchError> {
+    match header.attributes.compression()? {
+        Compression::None if records.len() > size_bytes_max => {
+            Err(BatchError::TooLarge { size_bytes_max })
+        }
+        Compression::None => Ok(records),
+        #[cfg(feature = "compression")]
+        compression => super::compression::decompress(compression, &records, size_bytes_max),
+        #[cfg(not(feature = "compression"))]
+        compression => Err(BatchError::CompressionUnsupported(compression)),
     }
 }
 

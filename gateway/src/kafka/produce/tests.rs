@@ -5,6 +5,8 @@ use super::*;
 use crate::kafka::connection::Close;
 use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config};
 
+mod sources;
+
 fn request(topic: &str, partitions: &[(i32, Bytes)]) -> ProduceRequest {
     let partition = |(index, records): &(i32, Bytes)| ProducePartition {
         index: *index,

@@ -394,6 +394,7 @@ async fn offsets_are_found_by_time_and_end() {
                 max_timestamp_ms: start + 2,
                 sequenced: None,
                 transaction: None,
+                sourced: None,
             };
             log.produce(vec![batch]).await.unwrap().unwrap();
         }

@@ -39,6 +39,7 @@ fn ownership(generation: u32) -> Ownership {
         generation: Generation::new(generation),
         leader_epoch: LeaderEpoch::new(0),
         datacenter_count_min: 1,
+        dedups_sources: false,
     }
 }
 
