@@ -14,7 +14,7 @@ use meridian_base::id::{Incarnation, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_gateway::partition::{
-    Partition, PartitionLimits, PartitionOutput, PartitionState, ProduceError,
+    Partition, PartitionLimits, PartitionOutput, PartitionState, ProduceError, RecordBatch,
 };
 use meridian_gateway::producer::SequenceError;
 use meridian_storage::leader::{LeaderConfig, LossCause};
@@ -96,6 +96,9 @@ pub enum Shown {
     Batch(PlacedBatch),
     /// A batch whose producer is told that it is safe.
     Acknowledged(PlacedBatch),
+    /// A batch of a persistent source, whose client is told that all of it is safe, and where the
+    /// first value is, if it says so.
+    Told(Offset, Batch),
     /// Something that no rule-abiding log can hold.
     Broken(String),
 }
@@ -286,6 +289,7 @@ impl Broker {
         health: &SlotHealth,
         asker: Asker,
         batch: Batch,
+        records: RecordBatch,
         out: &mut Vec<BrokerOutput>,
     ) {
         let Phase::Leading(partition) = &mut self.phase else {
@@ -294,7 +298,7 @@ impl Broker {
         };
         let mut outputs = Vec::new();
         let waiter = Waiter { asker, batch };
-        partition.produce(now, health, vec![batch.to_record_batch()], waiter, &mut outputs);
+        partition.produce(now, health, vec![records], waiter, &mut outputs);
         self.carry_out_partition(outputs, out);
     }
 
@@ -362,7 +366,9 @@ impl Broker {
         let point = checkpoint.map(|info| info.point);
         let mut segments = partition.leader().lineage().segments_after(point);
         segments.reverse();
-        self.recovery = Some(Recovery { state: PartitionState::default(), segments });
+        let mut state = PartitionState::default();
+        state.track_sources(true, 0);
+        self.recovery = Some(Recovery { state, segments });
         self.phase = Phase::Leading(Box::new(partition));
         self.reads.clear();
         match checkpoint {
@@ -386,9 +392,16 @@ impl Broker {
                     let reply = match result {
                         Ok(appended) => {
                             let base_offset = appended.base_offset;
-                            let placed = PlacedBatch { base_offset, batch };
-                            out.push(BrokerOutput::Shown(Shown::Acknowledged(placed)));
+                            out.push(BrokerOutput::Shown(if batch.first.is_sourced() {
+                                Shown::Told(base_offset, batch)
+                            } else {
+                                Shown::Acknowledged(PlacedBatch::whole(base_offset, batch))
+                            }));
                             ClientReply::Acknowledged(base_offset)
+                        }
+                        Err(ProduceError::Source(error)) => {
+                            self.broken(format!("{batch:?}: {error}"), out);
+                            ClientReply::Retry
                         }
                         Err(ProduceError::Sequence(SequenceError::OldEpoch { .. })) => {
                             ClientReply::Fenced

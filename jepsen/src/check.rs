@@ -17,7 +17,7 @@ use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::position::{Generation, Offset};
 use meridian_base::topology::Slot;
 
-use crate::value::{PlacedBatch, Value};
+use crate::value::{Batch, PlacedBatch, Value};
 
 /// A promise that was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,6 +74,8 @@ struct PartitionHistory {
     offsets: BTreeMap<Value, Offset>,
     /// Values whose producer was told that they are safe.
     acknowledged: BTreeMap<Value, Offset>,
+    /// Values of sources whose clients were told that they are safe, wherever they are.
+    told: BTreeSet<Value>,
     /// Highest high watermark each generation showed.
     shown: BTreeMap<Generation, Offset>,
     /// High watermark at which each generation began to serve.
@@ -119,6 +121,25 @@ impl Checker {
         self.shown(partition, generation, placed)?;
         let history = self.partitions.entry(partition).or_default();
         history.acknowledged.extend(placed.values().map(|(offset, value)| (value, offset)));
+        Ok(())
+    }
+
+    /// A source's client is told that its batch is safe, each value at whatever offset it has, and
+    /// perhaps where the first value is. A mixed batch has a hole there.
+    pub fn told(&mut self, partition: PartitionId, base_offset: Offset, batch: Batch) -> Verdict {
+        let history = self.partitions.entry(partition).or_default();
+        if let Some((value, by)) = history.values.get(&base_offset)
+            && *value != batch.first
+        {
+            let first = batch.first;
+            return violation(
+                Promise::OneValuePerOffset,
+                format!(
+                    "{partition:?} {first} is said to be at {base_offset}: {by} showed {value}"
+                ),
+            );
+        }
+        history.told.extend(batch.values());
         Ok(())
     }
 
@@ -282,23 +303,31 @@ impl Checker {
                 );
             }
             expected = placed.next_offset();
-            let first = placed.batch.first;
-            let begun = self.begins_behind(partition, *placed);
-            let sequence = next.entry((first.producer, first.epoch)).or_insert(if begun {
-                first.sequence
-            } else {
-                0
-            });
-            if *sequence != first.sequence {
-                return violation(
-                    Promise::ProducerOrder,
-                    format!("{partition:?}: {first} where #{sequence} belongs"),
-                );
+            for (offset, value) in placed.values() {
+                let begun = self.begins_behind(partition, offset, value);
+                let sequence = next.entry((value.producer, value.epoch)).or_insert(if begun {
+                    value.sequence
+                } else {
+                    0
+                });
+                if *sequence != value.sequence {
+                    return violation(
+                        Promise::ProducerOrder,
+                        format!("{partition:?}: {value} where #{sequence} belongs"),
+                    );
+                }
+                *sequence += 1;
             }
-            *sequence = placed.batch.next_sequence();
             self.shown(partition, Generation::new(u32::MAX), *placed)?;
         }
         let history = self.partitions.entry(partition).or_default();
+        // Whatever was deleted had been read before, and so seen here.
+        if let Some(lost) = history.told.iter().find(|value| !history.offsets.contains_key(value)) {
+            return violation(
+                Promise::AcknowledgedForEver,
+                format!("{partition:?}: {lost} was said to be safe, and is nowhere"),
+            );
+        }
         let missing = history.values.range(expected..).next();
         if let Some((offset, (value, by))) = missing {
             let promise = if history.acknowledged.contains_key(value) {
@@ -314,18 +343,18 @@ impl Checker {
         Ok(())
     }
 
-    /// Whether the value before `placed` was seen where it belongs: at a lower offset.
-    fn begins_behind(&self, partition: PartitionId, placed: PlacedBatch) -> bool {
-        let first = placed.batch.first;
-        let before = first.sequence.checked_sub(1).map(|sequence| Value { sequence, ..first });
+    /// Whether the value before `value` was seen where it belongs: at a lower offset.
+    fn begins_behind(&self, partition: PartitionId, offset: Offset, value: Value) -> bool {
+        let before = value.sequence.checked_sub(1).map(|sequence| Value { sequence, ..value });
         let seen = self.partitions.get(&partition).zip(before);
         seen.and_then(|(history, before)| history.offsets.get(&before))
-            .is_some_and(|offset| *offset < placed.base_offset)
+            .is_some_and(|known| *known < offset)
     }
 
     /// How many records were acknowledged.
     pub fn acknowledged_count(&self) -> u64 {
-        self.partitions.values().map(|history| history.acknowledged.len() as u64).sum()
+        let count = |history: &PartitionHistory| history.acknowledged.len() + history.told.len();
+        self.partitions.values().map(|history| count(history) as u64).sum()
     }
 
     /// Highest offset of `partition` that was ever shown, plus one.

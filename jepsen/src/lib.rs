@@ -25,6 +25,7 @@ pub mod report;
 pub mod scenarios;
 pub mod seat;
 pub mod sim;
+pub mod sourced;
 pub mod trace;
 pub mod value;
 pub mod workload;

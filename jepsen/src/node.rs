@@ -21,6 +21,7 @@ use crate::health::Health;
 use crate::metadata::{Entry, GROUP, Owner, View};
 use crate::net::Endpoint;
 use crate::seat::{Seat, SeatOutput, fresh_incarnation};
+use crate::sourced;
 use crate::workload::ClientRequest;
 
 /// What travels over the network.
@@ -330,7 +331,13 @@ impl Node {
             return;
         };
         self.with_broker(now, key, out, |broker, health, out| match request {
-            ClientRequest::Produce(batch) => broker.on_produce(now, health, asker, batch, out),
+            ClientRequest::Produce(batch) => {
+                broker.on_produce(now, health, asker, batch, batch.to_record_batch(), out);
+            }
+            ClientRequest::ProduceSourced(batch, session) => {
+                let records = sourced::to_record_batch(batch, session);
+                broker.on_produce(now, health, asker, batch, records, out);
+            }
             ClientRequest::Fetch(from) => broker.on_fetch(now, asker, from, out),
             ClientRequest::Trim(before) => broker.on_trim(now, health, before, out),
         });

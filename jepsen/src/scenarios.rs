@@ -26,6 +26,7 @@ fn world(mutations: Mutations) -> Result<World, Violation> {
         mutations,
         partition_count: 1,
         producer_count: 1,
+        source_count: 0,
         print: false,
     })?;
     go_on(&mut world, Duration::from_secs(1))?;

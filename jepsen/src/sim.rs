@@ -45,6 +45,7 @@ pub fn run(config: SimConfig) -> Report {
         mutations: config.mutations,
         partition_count: 3,
         producer_count: 2,
+        source_count: 1,
         print: config.print,
     };
     let mut sim = match World::new(world_config) {

@@ -7,16 +7,29 @@ use meridian_base::position::Offset;
 use meridian_gateway::partition::RecordBatch;
 use meridian_gateway::producer::Sequenced;
 
+use crate::sourced;
+
 /// One record's value: the producer, its epoch, and the record's sequence number. No two records
 /// may ever carry the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Value {
     /// The producer's id.
     pub producer: u32,
-    /// Its epoch: grows when the producer loses its memory.
+    /// Its epoch: grows when the producer loses its memory. [`Value::SOURCED`] if the producer is a
+    /// persistent source, which never loses it.
     pub epoch: u16,
     /// Number of the record, dense from 0 in each epoch.
     pub sequence: u32,
+}
+
+impl Value {
+    /// The epoch of values that a persistent source numbers.
+    pub const SOURCED: u16 = u16::MAX;
+
+    /// Whether a persistent source numbers it.
+    pub fn is_sourced(self) -> bool {
+        self.epoch == Self::SOURCED
+    }
 }
 
 impl fmt::Display for Value {
@@ -88,15 +101,23 @@ impl Batch {
 pub struct PlacedBatch {
     /// Offset of its first value.
     pub base_offset: Offset,
-    /// The batch.
+    /// The batch as its producer sent it.
     pub batch: Batch,
+    /// Which of its values are not here, as they are elsewhere in the log: a bit for each.
+    pub holes: u64,
 }
 
 impl PlacedBatch {
+    /// A batch with all its values.
+    pub fn whole(base_offset: Offset, batch: Batch) -> Self {
+        Self { base_offset, batch, holes: 0 }
+    }
+
     /// The values with their offsets.
     pub fn values(self) -> impl Iterator<Item = (Offset, Value)> {
-        let offsets = (0..self.batch.count).map(move |index| self.base_offset.advance(index));
-        offsets.zip(self.batch.values())
+        let values = (0..self.batch.count).zip(self.batch.values());
+        let here = values.filter(move |(index, _)| self.holes >> index & 1 == 0);
+        here.map(move |(index, value)| (self.base_offset.advance(index), value))
     }
 
     /// The offset after the last value.
@@ -110,6 +131,10 @@ impl PlacedBatch {
         while !bytes.is_empty() {
             if bytes.remaining() < BATCH_SIZE_BYTES {
                 return None;
+            }
+            if let Some(placed) = sourced::split_off(&mut bytes) {
+                batches.push(placed);
+                continue;
             }
             let base_offset = Offset::new(bytes.get_i64());
             let size_bytes = bytes.get_i32();
@@ -127,7 +152,7 @@ impl PlacedBatch {
                 return None;
             }
             let first = Value { producer, epoch, sequence };
-            batches.push(Self { base_offset, batch: Batch { first, count: count as u32 } });
+            batches.push(Self::whole(base_offset, Batch { first, count: count as u32 }));
         }
         Some(batches)
     }
@@ -144,15 +169,14 @@ mod tests {
         let batch = Batch { first: FIRST, count: 3 };
         let mut bytes = BytesMut::from(&batch.to_record_batch().bytes[..]);
         bytes[..8].copy_from_slice(&40i64.to_be_bytes());
-        let placed = PlacedBatch { base_offset: Offset::new(40), batch };
+        let placed = PlacedBatch::whole(Offset::new(40), batch);
         assert_eq!(PlacedBatch::read_all(bytes.clone().freeze()), Some(vec![placed]));
         assert_eq!(PlacedBatch::read_all(bytes.freeze().slice(1..)), None);
     }
 
     #[test]
     fn a_placed_batch_numbers_its_values() {
-        let placed =
-            PlacedBatch { base_offset: Offset::new(40), batch: Batch { first: FIRST, count: 2 } };
+        let placed = PlacedBatch::whole(Offset::new(40), Batch { first: FIRST, count: 2 });
         let seen: Vec<(i64, u32)> =
             placed.values().map(|(offset, value)| (offset.get(), value.sequence)).collect();
         assert_eq!(seen, [(40, 5), (41, 6)]);

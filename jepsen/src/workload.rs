@@ -11,6 +11,7 @@ use meridian_base::position::Offset;
 use crate::broker::ClientReply;
 use crate::check::{Promise, Verdict, Violation};
 use crate::net::Endpoint;
+use crate::sourced::Session;
 use crate::value::{Batch, PlacedBatch, Value};
 use meridian_jepsen_runner::chance::Chance;
 
@@ -24,6 +25,11 @@ const REST: Duration = Duration::from_secs(4);
 const TRIM_PER_MILLE: u32 = 40;
 /// How many of the newest records it keeps at most.
 const KEPT_COUNT_MAX: usize = 300;
+/// How far a source's client goes back at most when it restarts.
+const RESENT_COUNT_MAX: usize = 30;
+/// Producer ids of sources' clients begin here; each source has as many as it can restart.
+const SESSION_ID_MIN: i64 = 1 << 32;
+const SESSION_COUNT_MAX: i64 = 1 << 20;
 /// How long an answer is waited for.
 const TIMEOUT: Duration = Duration::from_millis(400);
 /// How long a client waits after it was sent elsewhere.
@@ -34,6 +40,8 @@ const BACKOFF: Duration = Duration::from_millis(40);
 pub enum ClientRequest {
     /// Append a batch.
     Produce(Batch),
+    /// Append a batch of a persistent source.
+    ProduceSourced(Batch, Option<Session>),
     /// Read from an offset on.
     Fetch(Offset),
     /// Delete what lies below an offset. Not answered.
@@ -52,14 +60,25 @@ pub struct Action {
 struct InFlight {
     request: u64,
     batch: Batch,
+    what: ClientRequest,
     acknowledged: bool,
 }
 
-/// An idempotent producer: it sends a batch again, under the same sequence numbers, until it is
-/// told that the batch is safe. Now and then it loses its memory and begins a new epoch.
+/// The client of a persistent source, from one restart to the next.
+struct Life {
+    /// The producer id that no other life has, if this one is idempotent.
+    producer_id: Option<i64>,
+    next_sequence: i32,
+    restart_count: u32,
+}
+
+/// A producer that sends a batch again until it is told that the batch is safe. Now and then it
+/// restarts. An idempotent one has lost its memory then and begins a new epoch; the client of a
+/// persistent source goes back to some value that may be in the log, and batches differently.
 pub struct Producer {
     id: u32,
     epoch: u16,
+    life: Option<Life>,
     next_sequence: u32,
     next_request: u64,
     in_flight: VecDeque<InFlight>,
@@ -75,6 +94,7 @@ impl Producer {
         Self {
             id,
             epoch: 0,
+            life: None,
             next_sequence: 0,
             next_request: 0,
             in_flight: VecDeque::new(),
@@ -84,21 +104,51 @@ impl Producer {
         }
     }
 
+    fn sourced(id: u32) -> Self {
+        let life = Life { producer_id: None, next_sequence: 0, restart_count: 0 };
+        Self { epoch: Value::SOURCED, life: Some(life), ..Self::new(id) }
+    }
+
+    fn restart(&mut self, chance: &mut Chance) {
+        match &mut self.life {
+            None => {
+                self.epoch += 1;
+                self.next_sequence = 0;
+            }
+            Some(life) => {
+                let safe = self.in_flight.front().map(|oldest| oldest.batch.first.sequence);
+                let back = chance.below(RESENT_COUNT_MAX) as u32;
+                self.next_sequence = safe.unwrap_or(self.next_sequence).saturating_sub(back);
+                life.restart_count += 1;
+                let producer_id = SESSION_ID_MIN
+                    + i64::from(self.id) * SESSION_COUNT_MAX
+                    + i64::from(life.restart_count);
+                life.producer_id = chance.per_mille(600).then_some(producer_id);
+                life.next_sequence = 0;
+            }
+        }
+        self.in_flight.clear();
+    }
+
+    /// Without sequence numbers, order is kept by waiting.
+    fn in_flight_count_max(&self) -> usize {
+        match &self.life {
+            Some(Life { producer_id: None, .. }) => 1,
+            _ => IN_FLIGHT_COUNT_MAX,
+        }
+    }
+
     fn wake(&mut self, now: Instant, chance: &mut Chance, stopping: bool) -> Action {
-        if !stopping && chance.per_mille(3) {
-            self.epoch += 1;
-            self.next_sequence = 0;
-            self.in_flight.clear();
+        if !stopping && chance.per_mille(if self.life.is_some() { 12 } else { 3 }) {
+            self.restart(chance);
         }
         let mut requests = Vec::new();
         if !self.in_flight.is_empty() && now >= self.send_again_at {
             self.send_again_at = now + TIMEOUT;
-            requests.extend(
-                self.in_flight
-                    .iter()
-                    .map(|entry| (entry.request, ClientRequest::Produce(entry.batch))),
-            );
-        } else if !stopping && now >= self.rest_until && self.in_flight.len() < IN_FLIGHT_COUNT_MAX
+            requests.extend(self.in_flight.iter().map(|entry| (entry.request, entry.what)));
+        } else if !stopping
+            && now >= self.rest_until
+            && self.in_flight.len() < self.in_flight_count_max()
         {
             requests.push(self.next_batch(now, chance));
         }
@@ -115,8 +165,18 @@ impl Producer {
         if self.in_flight.is_empty() {
             self.send_again_at = now + TIMEOUT;
         }
-        self.in_flight.push_back(InFlight { request, batch, acknowledged: false });
-        (request, ClientRequest::Produce(batch))
+        let what = match &mut self.life {
+            None => ClientRequest::Produce(batch),
+            Some(life) => {
+                let base_sequence = life.next_sequence;
+                life.next_sequence += batch.count as i32;
+                let session =
+                    life.producer_id.map(|producer_id| Session { producer_id, base_sequence });
+                ClientRequest::ProduceSourced(batch, session)
+            }
+        };
+        self.in_flight.push_back(InFlight { request, batch, what, acknowledged: false });
+        (request, what)
     }
 
     /// Bursts and rests, so that a fault often meets several batches under way.
@@ -130,7 +190,7 @@ impl Producer {
         let again = self.send_again_at.since(now).max(Duration::from_millis(1));
         match self.in_flight.len() {
             0 => rest,
-            IN_FLIGHT_COUNT_MAX => again,
+            full if full == self.in_flight_count_max() => again,
             _ => rest.min(again),
         }
     }
@@ -284,6 +344,12 @@ impl Client {
         Self { endpoint, partition, chance, role, stopping: false }
     }
 
+    /// The client of a persistent source with a number of its own.
+    pub fn source(endpoint: Endpoint, partition: PartitionId, id: u32, chance: Chance) -> Self {
+        let role = Role::Producer(Producer::sourced(id));
+        Self { endpoint, partition, chance, role, stopping: false }
+    }
+
     /// A reader.
     pub fn reader(endpoint: Endpoint, partition: PartitionId, chance: Chance) -> Self {
         let role = Role::Reader(Reader::new());
@@ -393,7 +459,7 @@ mod tests {
         let first = Value { producer: 1, epoch: 0, sequence: 0 };
         let batch = Batch { first, count: 2 };
         ClientReply::Fetched {
-            batches: vec![PlacedBatch { base_offset: Offset::new(base_offset), batch }],
+            batches: vec![PlacedBatch::whole(Offset::new(base_offset), batch)],
             high_watermark: Offset::new(high_watermark),
         }
     }

@@ -47,6 +47,8 @@ pub struct WorldConfig {
     pub partition_count: usize,
     /// How many producers each has; there is one reader more.
     pub producer_count: usize,
+    /// How many persistent sources each has.
+    pub source_count: usize,
     /// Print every event.
     pub print: bool,
 }
@@ -97,7 +99,8 @@ impl World {
     pub fn new(config: WorldConfig) -> Result<Self, Violation> {
         let mut root = Chance::new(config.seed);
         let node_count = GEOMETRY.slot_count();
-        let client_count = config.partition_count * (config.producer_count + 1);
+        let client_count =
+            config.partition_count * (config.producer_count + config.source_count + 1);
         let datacenter_of = (0..node_count)
             .map(|node| GEOMETRY.datacenter_of(Slot::new(node as u8)))
             .chain((0..client_count).map(|client| client % GEOMETRY.datacenter_count()))
@@ -132,6 +135,7 @@ impl World {
             mutations: config.mutations,
         };
         world.add_clients(config.producer_count, &mut root);
+        world.add_sources(config.source_count, &mut root);
         for node in 0..node_count {
             world.start_node(node)?;
         }
@@ -149,6 +153,17 @@ impl World {
                     Client::reader(endpoint, partition, root.branch())
                 };
                 self.clients.push(client);
+                self.wake_client(self.clients.len() - 1, Duration::from_millis(100));
+            }
+        }
+    }
+
+    fn add_sources(&mut self, source_count: usize, root: &mut Chance) {
+        for partition in self.partitions.clone() {
+            for _ in 0..source_count {
+                let endpoint = Endpoint(GEOMETRY.slot_count() + self.clients.len());
+                let id = self.clients.len() as u32;
+                self.clients.push(Client::source(endpoint, partition, id, root.branch()));
                 self.wake_client(self.clients.len() - 1, Duration::from_millis(100));
             }
         }

@@ -189,7 +189,10 @@ impl Broker {
             Purpose::Checkpoint => {
                 let payload = blobs.first().map(|blob| blob.payload.to_contiguous());
                 match (payload.map(PartitionState::decode), &mut self.recovery) {
-                    (Some(Ok(state)), Some(recovery)) => recovery.state = state,
+                    (Some(Ok(mut state)), Some(recovery)) => {
+                        state.track_sources(true, 0);
+                        recovery.state = state;
+                    }
                     (outcome, _) => {
                         return self
                             .broken(format!("checkpoint: {:?}", outcome.map(|o| o.err())), out);

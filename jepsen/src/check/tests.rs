@@ -11,7 +11,32 @@ fn generation(raw: u32) -> Generation {
 
 fn placed(offset: i64, producer: u32, sequence: u32, count: u32) -> PlacedBatch {
     let first = Value { producer, epoch: 0, sequence };
-    PlacedBatch { base_offset: Offset::new(offset), batch: Batch { first, count } }
+    PlacedBatch::whole(Offset::new(offset), Batch { first, count })
+}
+
+fn sourced(sequence: u32, count: u32) -> Batch {
+    Batch { first: Value { producer: 3, epoch: Value::SOURCED, sequence }, count }
+}
+
+#[test]
+fn a_source_is_told_what_is_not_so() {
+    let at =
+        |offset, sequence, count| PlacedBatch::whole(Offset::new(offset), sourced(sequence, count));
+    let mut checker = Checker::new();
+    checker.told(PARTITION, Offset::new(0), sourced(0, 2)).unwrap();
+    checker.shown(PARTITION, generation(1), at(0, 0, 2)).unwrap();
+    let holed = PlacedBatch { holes: 0b001, ..at(2, 1, 3) };
+    checker.told(PARTITION, Offset::new(2), sourced(1, 3)).unwrap();
+    checker.told(PARTITION, Offset::new(1), sourced(1, 1)).unwrap();
+    let elsewhere = checker.told(PARTITION, Offset::new(0), sourced(1, 1));
+    assert_eq!(promise(elsewhere), Some(Promise::OneValuePerOffset));
+    let log = [at(0, 0, 2), holed];
+    checker.final_log(PARTITION, Offset::ZERO, &log).unwrap();
+    checker.told(PARTITION, Offset::UNKNOWN, sourced(4, 1)).unwrap();
+    let lost = checker.final_log(PARTITION, Offset::ZERO, &log);
+    assert_eq!(promise(lost), Some(Promise::AcknowledgedForEver));
+    let twice = checker.shown(PARTITION, generation(2), at(5, 1, 1));
+    assert_eq!(promise(twice), Some(Promise::ExactlyOnce));
 }
 
 fn promise(verdict: Verdict) -> Option<Promise> {

@@ -33,6 +33,7 @@ impl World {
             }
             Shown::Batch(placed) => self.checker.shown(partition, generation, placed),
             Shown::Acknowledged(placed) => self.checker.acknowledged(partition, generation, placed),
+            Shown::Told(base_offset, batch) => self.checker.told(partition, base_offset, batch),
             Shown::Broken(detail) => Err(Violation { promise: Promise::Invariant, detail }),
         }
     }

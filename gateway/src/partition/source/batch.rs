@@ -189,7 +189,10 @@ mod tests {
 
     use super::*;
 
-    fn batch(headers: &[&[(&str, Option<&[u8]>)]], compression: Compression) -> Batch {
+    /// The headers of a record.
+    type Headers<'a> = &'a [(&'a str, Option<&'a [u8]>)];
+
+    fn batch(headers: &[Headers<'_>], compression: Compression) -> Batch {
         let mut builder = BatchBuilder::new();
         for headers in headers {
             builder.append(1, None, Some(b"value"), headers);
@@ -197,7 +200,7 @@ mod tests {
         Batch::produced(builder.build_compressed(compression).ok()).unwrap()
     }
 
-    fn refused(headers: &[(&str, Option<&[u8]>)]) -> Option<RecordError> {
+    fn refused(headers: Headers<'_>) -> Option<RecordError> {
         match SourcedBatch::produced(&batch(&[headers], Compression::None), 5) {
             Err(HeaderError::Record { index: 0, cause }) => Some(cause),
             Err(other) => panic!("{other}"),
@@ -250,8 +253,7 @@ mod tests {
 
     #[test]
     fn the_record_at_fault_is_named() {
-        let good: &[(&str, Option<&[u8]>)] =
-            &[(PRODUCER_ID_HEADER, Some(b"a")), (SEQNO_HEADER, Some(b"1"))];
+        let good: Headers<'_> = &[(PRODUCER_ID_HEADER, Some(b"a")), (SEQNO_HEADER, Some(b"1"))];
         let bad = SourcedBatch::produced(&batch(&[good, good, &[]], Compression::Lz4), 5);
         let cause = RecordError::Missing(PRODUCER_ID_HEADER);
         assert_eq!(bad, Err(HeaderError::Record { index: 2, cause }));

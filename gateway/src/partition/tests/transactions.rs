@@ -24,6 +24,7 @@ fn transactional(producer_epoch: i16, base_sequence: i32) -> RecordBatch {
         record_count: 1,
         max_timestamp_ms: 1000,
         sequenced: Some(sequenced),
+        sourced: None,
         transaction: Some(transaction(producer_epoch, TransactionVersion::V2)),
     }
 }
