@@ -11,6 +11,7 @@ use meridian_consensus::state::{Decision, Metadata};
 
 use crate::log::{FollowerLog, PartitionLog};
 use crate::partition::{Verification, VerifyError};
+use crate::peers::Peers;
 
 /// A future that a trait object can return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -50,6 +51,9 @@ pub trait Broker: Send + Sync + 'static {
     /// The log of a partition led elsewhere that this node can serve to readers of its own
     /// datacenter (KIP-392).
     fn followed(&self, partition: PartitionId) -> Option<Arc<FollowerLog>>;
+
+    /// The other nodes.
+    fn peers(&self) -> &Arc<Peers>;
 
     /// Wall-clock time in milliseconds since 1970.
     fn wall_time_ms(&self) -> i64;

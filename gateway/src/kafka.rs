@@ -1,7 +1,7 @@
 //! The Kafka front: speaks the Kafka protocol to clients and asks the node for everything else.
 //!
-//! **Owns** connections, request limits, one file per family of APIs, and the groups this node
-//! coordinates. **Never** touches disks or other nodes: partitions, metadata and proposals are
+//! **Owns** connections, request limits, one file per family of APIs, and the groups and
+//! transactions this node coordinates. **Never** touches disks or other nodes: partitions, metadata and proposals are
 //! reached through [`Broker`] alone.
 //!
 //! ```text
@@ -26,6 +26,7 @@ mod fetch;
 pub(crate) mod group_record;
 mod group_state;
 mod groups;
+mod internal_state;
 mod journal;
 mod list_offsets;
 mod lookup;
@@ -42,22 +43,29 @@ mod server;
 mod testing;
 mod topic_config;
 mod topics;
+mod transactions;
 mod write_markers;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use meridian_base::env::{Instant, Rng};
 use meridian_base::id::TopicId;
+use tokio::sync::Semaphore;
 
-pub use self::config::{FrontConfig, GroupConfig};
+pub use self::config::{FrontConfig, GroupConfig, TransactionConfig};
 pub use self::meridian::{AdminError, AdminHandler};
 pub use self::metrics::{Metrics, Sample};
 pub use self::server::{Server, ServerError};
 pub(crate) use self::topic_config::{
     DEDUP, DEDUP_RETENTION_MS, DEDUP_RETENTION_MS_DEFAULT, DEDUP_SOURCE,
 };
+pub use self::transactions::Verifier;
 use crate::broker::Broker;
 use crate::runtime::clock::Clock;
+use crate::transaction::Transactions;
+
+/// Messages with markers on their way to leaders of partitions.
+const MARKER_ASK_COUNT_MAX: usize = 256;
 
 /// What all connections share.
 pub struct Front {
@@ -69,6 +77,9 @@ pub struct Front {
     sessions: fetch::Sessions,
     producer_ids: producer_id::ProducerIds,
     coordinators: coordinator::Coordinators,
+    transactions: internal_state::InternalPartitions<Transactions<transactions::Waiter>>,
+    /// Bounds what coordinators ask the leaders of partitions at once.
+    marker_asks: Semaphore,
     admin: Option<Arc<dyn AdminHandler>>,
 }
 
@@ -91,6 +102,8 @@ impl Front {
             rng: Mutex::new(rng),
             producer_ids: producer_id::ProducerIds::default(),
             coordinators: coordinator::Coordinators::default(),
+            transactions: internal_state::InternalPartitions::default(),
+            marker_asks: Semaphore::new(MARKER_ASK_COUNT_MAX),
             admin,
         })
     }

@@ -1,7 +1,7 @@
 //! The node: Kafka front, partition leaders and the real runtime.
 //!
 //! Owns: the one server process. `runtime` holds the only real effects (clock, disk, QUIC);
-//! `partition`, `producer` and `group` decide without I/O; `log` and `meta` carry their decisions
+//! `partition`, `producer`, `group` and `transaction` decide without I/O; `log` and `meta` carry their decisions
 //! out; `kafka` speaks to clients, `admin` to operators; `node` wires them.
 
 mod admin;
@@ -15,8 +15,10 @@ pub mod log;
 mod meta;
 mod node;
 pub mod partition;
+pub mod peers;
 pub mod producer;
 pub mod runtime;
+pub mod transaction;
 
 pub use admin::AdminBindError;
 pub use node::{RunningNode, StartError, start};

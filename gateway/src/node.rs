@@ -29,13 +29,14 @@ use self::switch::Switch;
 use crate::admin::{Admin, AdminBindError, AdminServer};
 use crate::broker::{BoxFuture, Broker, ProposeError};
 use crate::config::NodeConfig;
-use crate::kafka::{Front, Server, ServerError};
+use crate::kafka::{Front, Server, ServerError, Verifier};
 use crate::log::{
     FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreHandle, StoreListener,
     StoreSettings, Wire,
 };
 use crate::meta::{EventSender, Meta, MetaEvent, MetaSettings, ownership_of};
 use crate::partition::PartitionLimits;
+use crate::peers::Peers;
 use crate::runtime::clock::{self, Clock};
 use crate::runtime::quic::{PathClass, Transport, TransportConfig, TransportError};
 use crate::runtime::tls::{NodeIdentity, TlsError};
@@ -88,6 +89,7 @@ pub(crate) struct Node {
     pub(crate) logs: Arc<Logs>,
     pub(crate) meta: Meta,
     pub(crate) switch: Arc<Switch>,
+    pub(crate) peers: Arc<Peers>,
     /// Why the node must stop, once it must.
     fatal: watch::Sender<Option<String>>,
     sync_reported: AtomicBool,
@@ -158,10 +160,11 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     };
     let listener = Arc::new(EventSender::new(config.node, registration, events));
     let meta_rng = Box::new(SplitMix::new(rng.next_u64()));
+    let peers = Peers::new(config.node, Arc::clone(&wire), rng.next_u64());
     let meta = Meta::start(meta_settings, wire, meta_rng, listener).map_err(StartError::Thread)?;
     let (fatal, _) = watch::channel(None);
     let sync_reported = AtomicBool::new(false);
-    let node = Arc::new(Node { config, logs, meta, switch, fatal, sync_reported });
+    let node = Arc::new(Node { config, logs, meta, switch, peers, fatal, sync_reported });
     node.switch.connect(&node);
     start_transport(&node, cluster.clone()).await?;
     if let Some(store) = node.logs.store() {
@@ -171,7 +174,9 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     let admin = Arc::clone(&node) as Arc<dyn crate::kafka::AdminHandler>;
     let broker = Arc::clone(&node) as Arc<dyn Broker>;
     let front_rng = Box::new(SplitMix::new(rng.next_u64()));
-    let front = Front::new(broker, node.config.front.clone(), front_rng, Some(admin));
+    let front = Front::new(Arc::clone(&broker), node.config.front.clone(), front_rng, Some(admin));
+    front.serve_peers();
+    node.logs.set_verifier(Arc::new(Verifier::new(Arc::downgrade(&broker))));
     let server = Server::bind(Arc::clone(&front), node.config.kafka).await?;
     let kafka = server.local_address();
     let (shutdown, stop) = watch::channel(false);
@@ -454,6 +459,10 @@ impl Broker for Node {
     fn followed(&self, partition: PartitionId) -> Option<Arc<FollowerLog>> {
         let (leader, ownership) = ownership_of(&self.meta.metadata(), partition)?;
         (leader != self.config.node).then(|| self.logs.followed(ownership, leader)).flatten()
+    }
+
+    fn peers(&self) -> &Arc<Peers> {
+        &self.peers
     }
 
     fn wall_time_ms(&self) -> i64 {

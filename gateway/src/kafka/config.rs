@@ -39,6 +39,32 @@ pub struct FrontConfig {
     pub offsets_partition_count: u32,
     /// Bounds of consumer groups.
     pub group: GroupConfig,
+    /// Bounds of transactions.
+    pub transaction: TransactionConfig,
+}
+
+/// Bounds of transactions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionConfig {
+    /// `transaction.state.log.num.partitions`. Fixed once `__transaction_state` exists.
+    pub partition_count: u32,
+    /// `transaction.max.timeout.ms`.
+    pub timeout_max: Duration,
+    /// `transactional.id.expiration.ms`.
+    pub id_expiration: Duration,
+    /// Transactional ids of one coordinator partition.
+    pub id_count_max: usize,
+}
+
+impl Default for TransactionConfig {
+    fn default() -> Self {
+        Self {
+            partition_count: 50,
+            timeout_max: Duration::from_secs(15 * 60),
+            id_expiration: Duration::from_secs(7 * 24 * 3600),
+            id_count_max: 100_000,
+        }
+    }
 }
 
 /// Bounds of consumer groups.
@@ -80,6 +106,7 @@ impl Default for FrontConfig {
             partition_count_default: 1,
             offsets_partition_count: 50,
             group: GroupConfig::default(),
+            transaction: TransactionConfig::default(),
         }
     }
 }

@@ -25,7 +25,8 @@ use super::dispatch::Call;
 use super::error::{self, ApiError};
 use super::group_state::{Effect, Groups, Loading};
 use super::journal::{Entry, Write};
-use super::{Front, lock, lookup, topics};
+use super::transactions::TRANSACTIONS_TOPIC;
+use super::{Front, internal_state, lock, lookup, topics};
 use crate::log::{FetchError, PartitionLog};
 use crate::partition::{ProduceError, RecordBatch};
 
@@ -197,7 +198,7 @@ pub(super) fn batches(now_ms: i64, records: impl IntoIterator<Item = Entry>) -> 
 }
 
 /// A batch of our own, as the log takes it.
-fn own_batch(builder: BatchBuilder) -> RecordBatch {
+pub(super) fn own_batch(builder: BatchBuilder) -> RecordBatch {
     let record_count = builder.records_count().unsigned_abs();
     let max_timestamp_ms = builder.max_timestamp_ms();
     RecordBatch {
@@ -319,12 +320,18 @@ pub(super) async fn find(call: Call, request: FindCoordinatorRequest) -> FindCoo
     let is_batched = call.version >= KEYS_FROM_VERSION;
     let keys = if is_batched { request.coordinator_keys } else { vec![request.key] };
     let available = match request.key_type {
-        FindCoordinatorRequest::KEY_TYPE_GROUP => create_offsets_topic(&call.front).await,
-        FindCoordinatorRequest::KEY_TYPE_TRANSACTION => Err(error::no_transactions()),
+        FindCoordinatorRequest::KEY_TYPE_GROUP => {
+            create_offsets_topic(&call.front).await.map(|()| OFFSETS_TOPIC)
+        }
+        FindCoordinatorRequest::KEY_TYPE_TRANSACTION => {
+            let count = call.front.config.transaction.partition_count;
+            let created = internal_state::create_topic(&call.front, TRANSACTIONS_TOPIC, count);
+            created.await.map(|()| TRANSACTIONS_TOPIC)
+        }
         _ => Err(ApiError::new(ErrorCode::InvalidRequest, "unknown kind of coordinator")),
     };
     let mut found = keys.into_iter().map(|key| {
-        let result = available.clone().and_then(|()| find_one(&call, &key));
+        let result = available.clone().and_then(|topic| find_one(&call, topic, &key));
         result.unwrap_or_else(|error| {
             call.front.metrics.on_error(error.code);
             FoundCoordinator {
@@ -362,15 +369,13 @@ async fn create_offsets_topic(front: &Front) -> Result<(), ApiError> {
     created.map_err(|error| ApiError { code: ErrorCode::CoordinatorNotAvailable, ..error })
 }
 
-fn find_one(call: &Call, key: &Str) -> Result<FoundCoordinator, ApiError> {
+fn find_one(call: &Call, topic: &str, key: &Str) -> Result<FoundCoordinator, ApiError> {
     if key.is_empty() {
         return Err(ErrorCode::InvalidGroupId.into());
     }
     let metadata = call.front.broker.metadata();
     let unavailable = || ApiError::from(ErrorCode::CoordinatorNotAvailable);
-    let topic = metadata.topic_named(OFFSETS_TOPIC).ok_or_else(unavailable)?;
-    let index = partition_index(key, topic.partitions.len());
-    let (_, partition) = metadata.partition_at(topic.id, index).ok_or_else(unavailable)?;
+    let (_, partition) = internal_state::locate(&metadata, topic, key).ok_or_else(unavailable)?;
     let is_alive = lookup::is_serving(&metadata, partition.leader);
     let endpoint = lookup::endpoint(&metadata, partition.leader).filter(|_| is_alive);
     let endpoint = endpoint.ok_or_else(unavailable)?;

@@ -8,12 +8,15 @@ use std::sync::{Arc, Mutex};
 
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
-use meridian_protocol::messages::{ApiVersion, ApiVersionsResponse};
+use meridian_protocol::messages::{
+    ApiVersion, ApiVersionsResponse, FinalizedFeature, SupportedFeature,
+};
 use meridian_protocol::{ApiKey, ErrorCode, Request, Response, Str};
 
 use super::{
     Front, cluster, configs, coordinator, delete_records, describe_producers, fetch, groups,
-    list_offsets, meridian, metadata, offsets, produce, producer_id, topics, write_markers,
+    list_offsets, meridian, metadata, offsets, produce, producer_id, topics, transactions,
+    write_markers,
 };
 
 /// The APIs we serve; a client is told of these and no others.
@@ -37,6 +40,9 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::DeleteRecords,
     ApiKey::InitProducerId,
     ApiKey::OffsetForLeaderEpoch,
+    ApiKey::AddPartitionsToTxn,
+    ApiKey::AddOffsetsToTxn,
+    ApiKey::EndTxn,
     ApiKey::WriteTxnMarkers,
     ApiKey::DescribeConfigs,
     ApiKey::AlterConfigs,
@@ -47,9 +53,16 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::OffsetDelete,
     ApiKey::DescribeCluster,
     ApiKey::DescribeProducers,
+    ApiKey::DescribeTransactions,
+    ApiKey::ListTransactions,
     ApiKey::DescribeTopicPartitions,
     ApiKey::MeridianAdmin,
 ];
+
+/// The features that clients look for, and our levels of them: all nodes have the same.
+const FEATURES: &[(&str, i16)] = &[("transaction.version", 2)];
+/// Counts changes of [`FEATURES`]; clients believe the highest they have seen.
+const FEATURES_EPOCH: i64 = 1;
 
 /// Whoever is at the other end of a connection.
 #[derive(Debug)]
@@ -140,13 +153,13 @@ pub(super) fn start(call: Call, request: Request) -> Reply {
             later(metadata::describe_partitions(call, request))
         }
         Request::MeridianAdmin(request) => later(meridian::call(call, request)),
+        Request::AddPartitionsToTxn(request) => later(transactions::add_partitions(call, request)),
+        Request::AddOffsetsToTxn(request) => later(transactions::add_offsets(call, request)),
+        Request::EndTxn(request) => later(transactions::end(call, request)),
+        Request::DescribeTransactions(request) => later(transactions::describe(call, request)),
+        Request::ListTransactions(request) => later(transactions::list(call, request)),
         // Not in SERVED, so no such request is started.
-        Request::AddPartitionsToTxn(_)
-        | Request::AddOffsetsToTxn(_)
-        | Request::EndTxn(_)
-        | Request::TxnOffsetCommit(_)
-        | Request::DescribeTransactions(_)
-        | Request::ListTransactions(_)
+        Request::TxnOffsetCommit(_)
         | Request::ConsumerGroupHeartbeat(_)
         | Request::ConsumerGroupDescribe(_) => Reply::Close(ErrorCode::UnsupportedVersion),
     }
@@ -154,5 +167,21 @@ pub(super) fn start(call: Call, request: Request) -> Reply {
 
 /// What we speak.
 pub(super) fn api_versions() -> ApiVersionsResponse {
-    ApiVersionsResponse { api_keys: ApiVersion::advertise(SERVED), ..Default::default() }
+    let supported = |(name, max_version): &(&str, i16)| SupportedFeature {
+        name: (*name).into(),
+        min_version: 0,
+        max_version: *max_version,
+    };
+    let finalized = |(name, max_version_level): &(&str, i16)| FinalizedFeature {
+        name: (*name).into(),
+        max_version_level: *max_version_level,
+        min_version_level: *max_version_level,
+    };
+    ApiVersionsResponse {
+        api_keys: ApiVersion::advertise(SERVED),
+        supported_features: FEATURES.iter().map(supported).collect(),
+        finalized_features_epoch: FEATURES_EPOCH,
+        finalized_features: FEATURES.iter().map(finalized).collect(),
+        ..Default::default()
+    }
 }

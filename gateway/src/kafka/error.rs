@@ -11,6 +11,7 @@ use crate::log::FetchError;
 use crate::partition::source::{HeaderError, SourceError};
 use crate::partition::{ProduceError, TransactionError, VerifyError};
 use crate::producer::SequenceError;
+use crate::transaction::CoordinatorError;
 
 /// An error as a client is told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,13 +41,6 @@ impl From<ProposeError> for ApiError {
     fn from(error: ProposeError) -> Self {
         Self::new(of_propose(&error), error.to_string())
     }
-}
-
-/// What a transactional producer is told. All clients give up at once on this code; others, such as
-/// `UNSUPPORTED_VERSION`, make some of them ask again until they time out.
-pub(super) fn no_transactions() -> ApiError {
-    let message = "transactions are not supported: no transactional id is allowed";
-    ApiError::new(ErrorCode::TransactionalIdAuthorizationFailed, message)
 }
 
 /// Why a command was not decided.
@@ -139,6 +133,23 @@ pub(super) fn of_verify(error: VerifyError, produce_version: i16) -> ErrorCode {
         }
         // A code that every client retries without looking for another leader.
         VerifyError::Concurrent | VerifyError::Unavailable => ErrorCode::NotEnoughReplicas,
+    }
+}
+
+/// Why a transaction's coordinator refused; clients of older versions don't know `PRODUCER_FENCED`
+/// (KIP-588).
+pub(super) fn of_coordinator(error: &CoordinatorError, knows_fenced: bool) -> ErrorCode {
+    match error {
+        CoordinatorError::UnknownProducer => ErrorCode::InvalidProducerIdMapping,
+        CoordinatorError::Fenced if knows_fenced => ErrorCode::ProducerFenced,
+        CoordinatorError::Fenced => ErrorCode::InvalidProducerEpoch,
+        CoordinatorError::Concurrent => ErrorCode::ConcurrentTransactions,
+        CoordinatorError::InvalidState => ErrorCode::InvalidTxnState,
+        CoordinatorError::NotInTransaction => ErrorCode::TransactionAbortable,
+        CoordinatorError::TooMany => ErrorCode::PolicyViolation,
+        CoordinatorError::NotCoordinator => ErrorCode::NotCoordinator,
+        CoordinatorError::Loading => ErrorCode::CoordinatorLoadInProgress,
+        CoordinatorError::Unavailable => ErrorCode::CoordinatorNotAvailable,
     }
 }
 

@@ -1,4 +1,4 @@
-//! InitProducerId: ids of idempotent producers, from blocks that the metadata log hands to nodes.
+//! InitProducerId: ids of producers, from blocks that the metadata log hands to nodes.
 
 use meridian_consensus::command::Command;
 use meridian_consensus::state::{Decision, ProducerIdBlock};
@@ -8,7 +8,9 @@ use tokio::sync::Mutex;
 
 use super::Front;
 use super::dispatch::Call;
-use super::error::{self, ApiError};
+use super::error::ApiError;
+use super::transactions;
+use crate::transaction::Producer;
 
 /// The ids this node may still hand out. Those lost in a restart are never used: there are enough.
 #[derive(Debug, Default)]
@@ -18,7 +20,8 @@ pub(super) struct ProducerIds {
 }
 
 impl ProducerIds {
-    async fn next(&self, front: &Front) -> Result<i64, ApiError> {
+    /// An id that nobody has.
+    pub(super) async fn next(&self, front: &Front) -> Result<i64, ApiError> {
         let mut left = self.left.lock().await;
         let block = match left.take().filter(|block| block.count > 0) {
             Some(block) => block,
@@ -38,17 +41,20 @@ impl ProducerIds {
     }
 }
 
-/// Hands out an id. A producer that comes back with an id and epoch gets a new id, never a higher
-/// epoch: only the partitions it wrote to know its epoch, and a new id needs none of them.
+/// Hands out an id. An idempotent producer that comes back with an id and epoch gets a new id, never a higher
+/// epoch: only the partitions it wrote to know its epoch, and a new id needs none of them. Of a
+/// transactional one the coordinator knows it.
 pub(super) async fn init(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse {
-    let result = match request.transactional_id {
-        Some(_) => Err(error::no_transactions()),
-        None => call.front.producer_ids.next(&call.front).await,
+    let result = match &request.transactional_id {
+        Some(id) => transactions::init(&call, id, &request).await,
+        None => call.front.producer_ids.next(&call.front).await.map(Producer::first),
     };
     match result {
-        Ok(producer_id) => {
-            InitProducerIdResponse { producer_id, producer_epoch: 0, ..Default::default() }
-        }
+        Ok(producer) => InitProducerIdResponse {
+            producer_id: producer.id,
+            producer_epoch: producer.epoch,
+            ..Default::default()
+        },
         Err(error) => {
             let error_code = match error.code {
                 // Clients retry this one, and not a time-out, when they ask for an id.

@@ -59,6 +59,7 @@ impl Server {
         let by_ip = Arc::new(ConnectionCounts::default());
         let mut connections = JoinSet::new();
         let ticker = tokio::spawn(Arc::clone(&front).tick_groups());
+        let transactions = tokio::spawn(Arc::clone(&front).tick_transactions());
         let mut stopped = shutdown.clone();
         loop {
             let accepted = tokio::select! {
@@ -97,6 +98,7 @@ impl Server {
         let _stragglers = tokio::time::timeout(drain, drained).await;
         connections.shutdown().await;
         ticker.abort();
+        transactions.abort();
     }
 }
 

@@ -2,7 +2,7 @@
 //! real log on a disk of its own.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -28,12 +28,13 @@ use tokio::task::JoinHandle;
 
 use super::connection::{self, Budgets, Close};
 use super::dispatch::Client;
-use super::{Front, FrontConfig, GroupConfig, lock, lookup};
+use super::{Front, FrontConfig, GroupConfig, TransactionConfig, Verifier, lock, lookup};
 use crate::broker::{BoxFuture, Broker, ProposeError, TransactionVerifier};
 use crate::log::{
     FollowerLog, LogSettings, Logs, Ownership, PartitionLog, StoreHandle, StoreSettings, Wire,
 };
 use crate::partition::PartitionLimits;
+use crate::peers::Peers;
 use crate::runtime::clock::Clock;
 use crate::runtime::quic::Channel;
 
@@ -46,6 +47,8 @@ pub(super) struct FakeBroker {
     applied: AtomicU64,
     logs: Option<Arc<Logs>>,
     folder: Option<PathBuf>,
+    peers: Arc<Peers>,
+    wall_time_ms: AtomicI64,
     /// What the next proposals come to.
     pub(super) refusal: Mutex<Option<ProposeError>>,
 }
@@ -66,6 +69,8 @@ impl FakeBroker {
             applied: AtomicU64::new(0),
             logs: None,
             folder: None,
+            peers: Peers::new(NodeId::new(1), Arc::new(NoWire), 1),
+            wall_time_ms: AtomicI64::new(1_700_000_000_000),
             refusal: Mutex::default(),
         };
         let cluster_id = ClusterId::from_entropy(7);
@@ -151,6 +156,21 @@ impl FakeBroker {
     /// Applies a command that cannot be refused.
     fn decide(&self, command: Command) -> Decision {
         self.apply(command).0.expect("not refused")
+    }
+
+    /// Has `front` coordinate transactions.
+    pub(super) fn serve_transactions(self: &Arc<Self>, front: &Arc<Front>) {
+        front.serve_peers();
+        let broker = Arc::clone(self) as Arc<dyn Broker>;
+        if let Some(logs) = &self.logs {
+            logs.set_verifier(Arc::new(Verifier::new(Arc::downgrade(&broker))));
+        }
+    }
+
+    /// Lets wall-clock time pass.
+    pub(super) fn pass_wall_time(&self, duration: Duration) {
+        let ms = i64::try_from(duration.as_millis()).expect("not ages");
+        self.wall_time_ms.fetch_add(ms, Ordering::Relaxed);
     }
 
     /// The metadata.
@@ -275,8 +295,12 @@ impl Broker for FakeBroker {
         None
     }
 
+    fn peers(&self) -> &Arc<Peers> {
+        &self.peers
+    }
+
     fn wall_time_ms(&self) -> i64 {
-        1_700_000_000_000
+        self.wall_time_ms.load(Ordering::Relaxed)
     }
 }
 
@@ -290,6 +314,7 @@ pub(super) fn quick_config() -> FrontConfig {
         write_stall_timeout: Duration::from_secs(5),
         drain_timeout: Duration::from_millis(500),
         offsets_partition_count: 2,
+        transaction: TransactionConfig { partition_count: 2, ..TransactionConfig::default() },
         group: GroupConfig {
             session_timeout_min: Duration::from_millis(1),
             initial_rebalance_delay: Duration::ZERO,

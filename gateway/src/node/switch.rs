@@ -1,5 +1,5 @@
-//! Between the transport and the parts of a node: frames go to logs or metadata by their first
-//! byte.
+//! Between the transport and the parts of a node: frames go to logs, metadata or peers by their
+//! first byte.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
@@ -10,6 +10,7 @@ use meridian_base::id::NodeId;
 use super::Node;
 use crate::log::Wire;
 use crate::meta::MetaFrame;
+use crate::peers::Peers;
 use crate::runtime::quic::{
     Channel, Frame, Handler, PathClass, PeerState, Transport, TransportStats,
 };
@@ -68,6 +69,9 @@ impl Wire for Switch {
 impl Handler for Switch {
     fn on_frame(&self, from: NodeId, _channel: Channel, frame: Bytes) {
         let Some(node) = self.node() else { return };
+        if frame.first() == Some(&Peers::FRAME_KIND) {
+            return node.peers.on_frame(from, frame.slice(1..));
+        }
         let is_meta = frame
             .first()
             .is_some_and(|kind| (MetaFrame::KIND_MIN..=MetaFrame::KIND_MAX).contains(kind));

@@ -27,7 +27,7 @@ async fn bad_input_closes_the_connection_with_its_reason() {
         ("an API between brokers", frame_of(&[0, 4, 0, 0, 0, 0, 0, 1, 0xff, 0xff]), "unsupported"),
         (
             "an unserved API",
-            frame_of(&[0, 65, 0, 0, 0, 0, 0, 1, 0xff, 0xff, 0, 1, 0]),
+            frame_of(&[0, 69, 0, 0, 0, 0, 0, 1, 0xff, 0xff, 0, 1, 0, 0]),
             "unsupported",
         ),
         ("produce of old", frame_of(&[0, 0, 0, 2, 0, 0, 0, 1, 0xff, 0xff]), "unsupported"),
@@ -204,6 +204,9 @@ async fn an_empty_request_of_any_api_and_version_is_answered() {
             DeleteRecordsRequest,
             InitProducerIdRequest,
             OffsetForLeaderEpochRequest,
+            AddPartitionsToTxnRequest,
+            AddOffsetsToTxnRequest,
+            EndTxnRequest,
             WriteTxnMarkersRequest,
             DescribeConfigsRequest,
             AlterConfigsRequest,
@@ -214,6 +217,8 @@ async fn an_empty_request_of_any_api_and_version_is_answered() {
             OffsetDeleteRequest,
             DescribeClusterRequest,
             DescribeProducersRequest,
+            DescribeTransactionsRequest,
+            ListTransactionsRequest,
             DescribeTopicPartitionsRequest,
             MeridianAdminRequest
         );

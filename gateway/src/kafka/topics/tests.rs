@@ -324,17 +324,6 @@ async fn without_a_majority_of_voters_clients_are_told_to_try_again() {
 }
 
 #[tokio::test]
-async fn transactions_are_refused_for_good() {
-    let (_broker, mut client) = three();
-    let init = InitProducerIdRequest { transactional_id: Some("tx".into()), ..Default::default() };
-    let told = client.call(4, init).await.error_code;
-    assert!(!told.is_none() && !told.is_retriable());
-    let find = FindCoordinatorRequest { key: "tx".into(), key_type: 1, ..Default::default() };
-    let told = client.call(3, find).await;
-    assert!(!told.error_code.is_none() && !told.error_code.is_retriable());
-}
-
-#[tokio::test]
 async fn producer_ids_are_never_given_twice() {
     let (_broker, mut client) = three();
     let mut ids = BTreeSet::new();

@@ -1,0 +1,157 @@
+//! The transactions that this node coordinates.
+//!
+//! A transactional id belongs to the partition of `__transaction_state` that it hashes to, and is
+//! coordinated by that partition's leader, whose epoch is the coordinator's. [`Transactions`]
+//! decides; here its records are written, and what comes of them is carried out: answers, and
+//! [`markers`] to the partitions of a transaction.
+
+mod admin;
+mod api;
+mod markers;
+mod verify;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use meridian_protocol::ErrorCode;
+use meridian_protocol::records::Record;
+use meridian_storage::codec::DecodeError;
+use tokio::sync::oneshot;
+
+pub(super) use self::admin::{describe, list};
+pub(super) use self::api::{add_offsets, add_partitions, end, init};
+pub use self::verify::Verifier;
+use super::Front;
+use super::internal_state::{InternalPartition, InternalPartitions, InternalState};
+use super::journal::Entry;
+use crate::transaction::{
+    Answer, CoordinatorError, Decision, Input, Output, TransactionLimits, Transactions,
+};
+
+/// Where transactions are kept.
+pub(super) const TRANSACTIONS_TOPIC: &str = "__transaction_state";
+/// How often partitions are looked for that this node has begun to lead: their open ends are not to
+/// wait for somebody to ask.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often deadlines are looked at, in looks.
+const TICK_EVERY_LOOKS: u32 = 10;
+
+/// Who waits for an answer.
+pub(super) type Waiter = oneshot::Sender<Answer>;
+
+/// The coordinator of one partition's transactions, for as long as this node leads it.
+type Coordinator = InternalPartition<Transactions<Waiter>>;
+
+impl InternalState for Transactions<Waiter> {
+    const TOPIC: &'static str = TRANSACTIONS_TOPIC;
+    type Effect = Vec<Output<Waiter>>;
+
+    fn empty(front: &Front) -> Self {
+        let config = &front.config.transaction;
+        Self::new(TransactionLimits {
+            id_expiration: config.id_expiration,
+            id_count_max: config.id_count_max,
+            ..TransactionLimits::default()
+        })
+    }
+
+    fn partitions(front: &Front) -> &InternalPartitions<Self> {
+        &front.transactions
+    }
+
+    fn replay(&mut self, record: Record) -> Result<(), DecodeError> {
+        Self::replay(self, record.key.unwrap_or_default(), record.value)
+    }
+
+    fn on_loaded(&self) -> Option<Self::Effect> {
+        Some(Self::on_loaded(self).into_iter().map(Output::WriteMarkers).collect())
+    }
+
+    fn held_count(&self) -> usize {
+        self.count()
+    }
+
+    fn records(&self) -> Vec<Entry> {
+        Self::records(self).collect()
+    }
+
+    fn carry_out(front: &Arc<Front>, partition: &Arc<Coordinator>, effect: Self::Effect) {
+        for output in effect {
+            match output {
+                Output::Answer { waiter, answer } => {
+                    let _client_is_gone = waiter.send(answer);
+                }
+                Output::WriteMarkers(ending) => markers::deliver(front, partition, ending),
+            }
+        }
+    }
+
+    fn refuse(effect: Self::Effect, code: ErrorCode) {
+        for output in effect {
+            if let Output::Answer { waiter, .. } = output {
+                let _client_is_gone = waiter.send(Err(unavailable(code)));
+            }
+        }
+    }
+}
+
+/// What a decision is to the partition that keeps it.
+fn written<W>(decision: Decision<W>) -> Option<(Vec<Entry>, Vec<Output<W>>)> {
+    (!decision.is_empty()).then_some((decision.records, decision.then))
+}
+
+/// Why a partition of transactions can't be asked.
+fn unavailable(code: ErrorCode) -> CoordinatorError {
+    match code {
+        ErrorCode::CoordinatorLoadInProgress => CoordinatorError::Loading,
+        ErrorCode::NotCoordinator => CoordinatorError::NotCoordinator,
+        _ => CoordinatorError::Unavailable,
+    }
+}
+
+impl Front {
+    /// The coordinator of a transactional id, if it is here and loaded.
+    fn transaction_coordinator(self: &Arc<Self>, id: &str) -> Result<Arc<Coordinator>, ErrorCode> {
+        self.internal_partition(id)
+    }
+
+    /// Asks the coordinator, which is here or nowhere; answers when what it decided is committed.
+    async fn transact(self: &Arc<Self>, mut input: Input) -> Answer {
+        let answer = {
+            let coordinator = self.transaction_coordinator(input.id()).map_err(unavailable)?;
+            let wants_id = coordinator.look(|it| it.wants_fresh_id(&input)).map_err(unavailable)?;
+            if wants_id
+                && let Input::Init { fresh_id, .. } | Input::End { fresh_id, .. } = &mut input
+            {
+                let id = self.producer_ids.next(self).await;
+                *fresh_id = Some(id.map_err(|_| CoordinatorError::Unavailable)?);
+            }
+            let (waiter, answer) = oneshot::channel();
+            let now_ms = self.broker.wall_time_ms();
+            coordinator.step(|it| written(it.step(now_ms, input, waiter)));
+            answer
+        };
+        answer.await.unwrap_or(Err(CoordinatorError::NotCoordinator))
+    }
+
+    /// Loads what this node has begun to lead and watches deadlines; never returns.
+    pub(super) async fn tick_transactions(self: Arc<Self>) {
+        let mut interval = tokio::time::interval(LOOK_EVERY);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        for look in (0..TICK_EVERY_LOOKS).cycle() {
+            interval.tick().await;
+            let _loading_by_being_asked_for = self.internal_partitions::<Transactions<Waiter>>();
+            if look > 0 {
+                continue;
+            }
+            let now_ms = self.broker.wall_time_ms();
+            for coordinator in self.transactions.serving(&self) {
+                coordinator.step(|it| written(it.tick(now_ms)));
+                coordinator.compact();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,273 @@
+//! What nodes ask each other about transactions: the coordinator has markers written by the leaders
+//! of partitions, and those ask it whether a partition belongs to a transaction.
+//!
+//! Numbers are big-endian. A node that does not know a message drops it; whoever asked asks again.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use meridian_base::id::PartitionId;
+use meridian_storage::codec::{DecodeError, Source};
+
+use crate::partition::{InTransaction, Marker, TransactionVersion, Verification, VerifyError};
+
+const WRITE_MARKERS: u8 = 1;
+const MARKERS_WRITTEN: u8 = 2;
+const VERIFY: u8 = 3;
+const VERIFIED: u8 = 4;
+
+/// The number of a request, for its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallId(pub u64);
+
+/// A question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerRequest {
+    /// Write this marker to these partitions.
+    WriteMarkers {
+        /// What.
+        marker: Marker,
+        /// Where.
+        partitions: Vec<PartitionId>,
+    },
+    /// Does this partition belong to the transaction?
+    Verify(Verification),
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerReply {
+    /// What became of the marker in each partition, in the order of the question.
+    MarkersWritten(Vec<MarkerOutcome>),
+    /// Whether the partition belongs to the transaction.
+    Verified(Result<(), VerifyError>),
+}
+
+/// What became of a marker in one partition. The numbers are part of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum MarkerOutcome {
+    /// It is committed, or was not needed any more.
+    Written = 0,
+    /// It may not be written; ask again, elsewhere if the partition has moved.
+    Retry = 1,
+}
+
+/// A question or an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerMessage {
+    /// A question.
+    Request(CallId, PeerRequest),
+    /// An answer.
+    Reply(CallId, PeerReply),
+}
+
+impl PeerMessage {
+    /// The message as bytes.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(64);
+        match self {
+            Self::Request(call, PeerRequest::WriteMarkers { marker, partitions }) => {
+                begin(&mut out, WRITE_MARKERS, *call);
+                put_marker(&mut out, marker);
+                out.put_u32(partitions.len() as u32);
+                for partition in partitions {
+                    out.put_u64(partition.get());
+                }
+            }
+            Self::Request(call, PeerRequest::Verify(verification)) => {
+                begin(&mut out, VERIFY, *call);
+                put_verification(&mut out, verification);
+            }
+            Self::Reply(call, PeerReply::MarkersWritten(outcomes)) => {
+                begin(&mut out, MARKERS_WRITTEN, *call);
+                out.put_u32(outcomes.len() as u32);
+                for outcome in outcomes {
+                    out.put_u8(*outcome as u8);
+                }
+            }
+            Self::Reply(call, PeerReply::Verified(result)) => {
+                begin(&mut out, VERIFIED, *call);
+                out.put_u8(match result {
+                    Ok(()) => 0,
+                    Err(VerifyError::NotInTransaction) => 1,
+                    Err(VerifyError::UnknownProducer) => 2,
+                    Err(VerifyError::Fenced) => 3,
+                    Err(VerifyError::Concurrent) => 4,
+                    Err(VerifyError::Unavailable) => 5,
+                });
+            }
+        }
+        out.freeze()
+    }
+
+    /// Reads a message.
+    pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
+        let mut source = Source::new(bytes, "transaction message");
+        let kind = source.u8()?;
+        let call = CallId(source.u64()?);
+        let message = match kind {
+            WRITE_MARKERS => {
+                let marker = marker(&mut source)?;
+                let partitions = source.list(8, |source| Ok(PartitionId::new(source.u64()?)))?;
+                Self::Request(call, PeerRequest::WriteMarkers { marker, partitions })
+            }
+            VERIFY => Self::Request(call, PeerRequest::Verify(verification(&mut source)?)),
+            MARKERS_WRITTEN => {
+                let outcomes = source.list(1, outcome)?;
+                Self::Reply(call, PeerReply::MarkersWritten(outcomes))
+            }
+            VERIFIED => {
+                let result = match source.u8()? {
+                    0 => Ok(()),
+                    1 => Err(VerifyError::NotInTransaction),
+                    2 => Err(VerifyError::UnknownProducer),
+                    3 => Err(VerifyError::Fenced),
+                    4 => Err(VerifyError::Concurrent),
+                    5 => Err(VerifyError::Unavailable),
+                    unknown => return Err(source.invalid("verdict", u64::from(unknown))),
+                };
+                Self::Reply(call, PeerReply::Verified(result))
+            }
+            unknown => return Err(source.invalid("kind", u64::from(unknown))),
+        };
+        source.finish()?;
+        Ok(message)
+    }
+}
+
+fn begin(out: &mut BytesMut, kind: u8, call: CallId) {
+    out.put_u8(kind);
+    out.put_u64(call.0);
+}
+
+fn put_marker(out: &mut BytesMut, marker: &Marker) {
+    out.put_i64(marker.producer_id);
+    out.put_i16(marker.producer_epoch);
+    out.put_i32(marker.coordinator_epoch);
+    out.put_u8(u8::from(marker.commit));
+    put_version(out, marker.version);
+}
+
+fn marker(source: &mut Source) -> Result<Marker, DecodeError> {
+    Ok(Marker {
+        producer_id: source.i64()?,
+        producer_epoch: source.u16()?.cast_signed(),
+        coordinator_epoch: source.i32()?,
+        commit: match source.u8()? {
+            0 => false,
+            1 => true,
+            unknown => return Err(source.invalid("commit", u64::from(unknown))),
+        },
+        version: version(source)?,
+    })
+}
+
+fn put_verification(out: &mut BytesMut, verification: &Verification) {
+    let InTransaction { transactional_id, producer_id, producer_epoch, version } =
+        &verification.transaction;
+    out.put_u64(verification.partition.get());
+    out.put_i64(*producer_id);
+    out.put_i16(*producer_epoch);
+    put_version(out, *version);
+    out.put_slice(transactional_id.as_bytes());
+}
+
+fn verification(source: &mut Source) -> Result<Verification, DecodeError> {
+    let partition = PartitionId::new(source.u64()?);
+    let producer_id = source.i64()?;
+    let producer_epoch = source.u16()?.cast_signed();
+    let version = version(source)?;
+    let id = source.rest();
+    let id = std::str::from_utf8(&id)
+        .map_err(|_| source.invalid("transactional id", id.len() as u64))?;
+    let transaction =
+        InTransaction { transactional_id: id.into(), producer_id, producer_epoch, version };
+    Ok(Verification { transaction, partition })
+}
+
+fn put_version(out: &mut BytesMut, version: TransactionVersion) {
+    out.put_u8(match version {
+        TransactionVersion::V1 => 1,
+        TransactionVersion::V2 => 2,
+    });
+}
+
+fn version(source: &mut Source) -> Result<TransactionVersion, DecodeError> {
+    match source.u8()? {
+        1 => Ok(TransactionVersion::V1),
+        2 => Ok(TransactionVersion::V2),
+        unknown => Err(source.invalid("transaction version", u64::from(unknown))),
+    }
+}
+
+fn outcome(source: &mut Source) -> Result<MarkerOutcome, DecodeError> {
+    match source.u8()? {
+        0 => Ok(MarkerOutcome::Written),
+        1 => Ok(MarkerOutcome::Retry),
+        unknown => Err(source.invalid("outcome", u64::from(unknown))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn versions() -> impl Strategy<Value = TransactionVersion> {
+        prop_oneof![Just(TransactionVersion::V1), Just(TransactionVersion::V2)]
+    }
+
+    fn requests() -> impl Strategy<Value = PeerRequest> {
+        let marker = (any::<i64>(), any::<i16>(), any::<i32>(), any::<bool>(), versions());
+        let marker =
+            marker.prop_map(|(producer_id, producer_epoch, coordinator_epoch, commit, version)| {
+                Marker { producer_id, producer_epoch, coordinator_epoch, commit, version }
+            });
+        let partitions = prop::collection::vec(any::<u64>().prop_map(PartitionId::new), 0..5);
+        let write = (marker, partitions)
+            .prop_map(|(marker, partitions)| PeerRequest::WriteMarkers { marker, partitions });
+        let verify = (".{0,9}", any::<i64>(), any::<i16>(), versions(), any::<u64>()).prop_map(
+            |(id, producer_id, producer_epoch, version, partition)| {
+                let transactional_id = id.as_str().into();
+                let transaction =
+                    InTransaction { transactional_id, producer_id, producer_epoch, version };
+                PeerRequest::Verify(Verification {
+                    transaction,
+                    partition: PartitionId::new(partition),
+                })
+            },
+        );
+        prop_oneof![write, verify]
+    }
+
+    fn replies() -> impl Strategy<Value = PeerReply> {
+        let outcome = prop_oneof![Just(MarkerOutcome::Written), Just(MarkerOutcome::Retry)];
+        let verdict = prop_oneof![
+            Just(Ok(())),
+            Just(Err(VerifyError::NotInTransaction)),
+            Just(Err(VerifyError::UnknownProducer)),
+            Just(Err(VerifyError::Fenced)),
+            Just(Err(VerifyError::Concurrent)),
+            Just(Err(VerifyError::Unavailable)),
+        ];
+        prop_oneof![
+            prop::collection::vec(outcome, 0..5).prop_map(PeerReply::MarkersWritten),
+            verdict.prop_map(PeerReply::Verified),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_sent_is_received(call: u64, request in requests(), reply in replies()) {
+            let request = PeerMessage::Request(CallId(call), request);
+            prop_assert_eq!(PeerMessage::decode(request.encode()), Ok(request));
+            let reply = PeerMessage::Reply(CallId(call), reply);
+            prop_assert_eq!(PeerMessage::decode(reply.encode()), Ok(reply));
+        }
+
+        #[test]
+        fn decoding_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _outcome = PeerMessage::decode(bytes.into());
+        }
+    }
+}
