@@ -6,6 +6,7 @@
 
 mod admin;
 pub mod broker;
+mod compact;
 pub mod config;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;

@@ -4,6 +4,7 @@
 //! group, register, announce the mount, have this node's partitions decided anew, serve clients.
 
 mod chores;
+mod expiry;
 mod sources;
 mod status;
 mod switch;
@@ -185,6 +186,7 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     node.join(cluster, registration, kafka, admin).await?;
     shown.on_joined();
     tokio::spawn(chores::run_retention(Arc::clone(&node)));
+    tokio::spawn(expiry::run_expiry(Arc::clone(&node)));
     let server = tokio::spawn(server.run(stop));
     Ok(RunningNode { node, kafka, admin, shutdown, server })
 }

@@ -373,9 +373,14 @@ impl PartitionLog {
         self.act(|partition, _, _, _| partition.track_sources(track, now_ms));
     }
 
-    /// Forgets sources that were last seen more than `retention_ms` ago.
-    pub fn expire_sources(self: &Arc<Self>, now_ms: i64, retention_ms: i64) {
-        self.act(|partition, _, _, _| partition.expire_sources(now_ms, retention_ms));
+    /// Tells the wall-clock time: what is appended from now on was seen then.
+    pub fn set_time(self: &Arc<Self>, now_ms: i64) {
+        self.act(|partition, _, _, _| partition.set_time(now_ms));
+    }
+
+    /// Forgets producers and sources that were last seen before these times.
+    pub fn expire(self: &Arc<Self>, producers_ms: i64, sources_ms: i64) {
+        self.act(|partition, _, _, _| partition.expire(producers_ms, sources_ms));
     }
 
     /// Looks at the sources that are remembered; `None` if there are none to be, or this node does

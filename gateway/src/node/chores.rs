@@ -9,7 +9,6 @@ use meridian_consensus::state::Metadata;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::Node;
-use crate::kafka::{DEDUP_RETENTION_MS, DEDUP_RETENTION_MS_DEFAULT};
 use crate::meta::MetaEvent;
 use crate::partition::Retention;
 use crate::runtime::clock;
@@ -33,36 +32,16 @@ pub(super) async fn run_retention(node: Arc<Node>) {
         interval.tick().await;
         let now_ms = clock::wall_time_ms();
         for log in node.logs.owned_logs() {
-            let (retention, dedup_retention_ms) = {
+            let retention = {
                 let metadata = node.meta.metadata();
-                let topic = metadata.partition(log.ownership().partition).map(|found| found.topic);
-                (
-                    topic.and_then(|topic| retention_of(&metadata, topic, now_ms)),
-                    topic.and_then(|topic| dedup_retention_ms(&metadata, topic)),
-                )
+                let partition = metadata.partition(log.ownership().partition);
+                partition.and_then(|found| retention_of(&metadata, found.topic, now_ms))
             };
             if let Some(retention) = retention {
                 log.retain(&retention);
             }
-            log.track_sources(dedup_retention_ms.is_some(), now_ms);
-            if let Some(retention_ms) = dedup_retention_ms {
-                log.expire_sources(now_ms, retention_ms);
-            }
         }
     }
-}
-
-/// How long a topic's sources are remembered; `None` if it remembers none.
-fn dedup_retention_ms(metadata: &Metadata, topic: TopicId) -> Option<i64> {
-    let resource = ConfigResource::Topic(topic);
-    crate::meta::dedups_sources(metadata, topic).then(|| {
-        let set = metadata.config(&resource, DEDUP_RETENTION_MS);
-        let retention_ms = set.and_then(|value| value.parse().ok());
-        match retention_ms.unwrap_or(DEDUP_RETENTION_MS_DEFAULT) {
-            ..0 => i64::MAX,
-            retention_ms => retention_ms,
-        }
-    })
 }
 
 /// What a topic keeps; `None` if it deletes nothing by age or size.

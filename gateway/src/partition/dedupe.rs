@@ -78,12 +78,14 @@ impl<T> Partition<T> {
         }
     }
 
-    /// Forgets sources that were last seen more than `retention_ms` ago.
-    pub fn expire_sources(&mut self, now_ms: i64, retention_ms: i64) {
-        if let Some(sources) = &mut self.state.sources {
-            sources.set_replay_time(now_ms);
-            sources.expire(now_ms.saturating_sub(retention_ms));
-        }
+    /// Tells the wall-clock time: what is appended from now on was seen then.
+    pub fn set_time(&mut self, now_ms: i64) {
+        self.state.set_time(now_ms);
+    }
+
+    /// Forgets producers and sources that were last seen before these times.
+    pub fn expire(&mut self, producers_ms: i64, sources_ms: i64) {
+        self.state.expire(producers_ms, sources_ms);
     }
 }
 

@@ -179,10 +179,24 @@ impl PartitionState {
 
     /// Remembers sources from here on, or forgets them. What is replayed counts as seen at `now_ms`.
     pub fn track_sources(&mut self, track: bool, now_ms: i64) {
-        if track {
-            self.sources.get_or_insert_default().set_replay_time(now_ms);
-        } else {
-            self.sources = None;
+        self.sources = track.then(|| self.sources.take().unwrap_or_default());
+        self.set_time(now_ms);
+    }
+
+    /// Tells the wall-clock time: what is applied from now on was seen then.
+    pub fn set_time(&mut self, now_ms: i64) {
+        self.producers.set_time(now_ms);
+        if let Some(sources) = &mut self.sources {
+            sources.set_replay_time(now_ms);
+        }
+    }
+
+    /// Forgets producers and sources that were last seen before these times.
+    pub fn expire(&mut self, producers_ms: i64, sources_ms: i64) {
+        let transactions = &self.transactions;
+        self.producers.expire(producers_ms, |id| transactions.ongoing(id).is_some());
+        if let Some(sources) = &mut self.sources {
+            sources.expire(sources_ms);
         }
     }
 

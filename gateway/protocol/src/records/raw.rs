@@ -16,6 +16,8 @@ use crate::wire::DecodeError;
 
 /// The smallest record: a length, and six fields of a byte each.
 const RECORD_SIZE_BYTES_MIN: usize = 7;
+/// The largest timestamp of no records.
+const NO_TIMESTAMP: i64 = -1;
 
 /// The records of a batch, decompressed.
 #[derive(Clone, Debug)]
@@ -105,11 +107,10 @@ impl RawRecords {
                 max_timestamp_ms = max_timestamp_ms.max(Some(timestamp_ms));
             }
         }
-        if !header.attributes.is_log_append_time() {
-            // An empty batch keeps its time, so that its producer does not look idle.
-            header.max_timestamp_ms = max_timestamp_ms.unwrap_or(header.max_timestamp_ms);
+        if !header.attributes.is_log_append_time() || header.records_count == 0 {
+            header.max_timestamp_ms = max_timestamp_ms.unwrap_or(NO_TIMESTAMP);
         }
-        if kept.is_empty() {
+        if header.records_count == 0 {
             // As Kafka's own log cleaner writes them: some clients would decompress nothing.
             header.attributes = header.attributes.with_compression(Compression::None);
         }
@@ -272,7 +273,7 @@ mod tests {
             let empty = batches(empty).next().unwrap().unwrap();
             assert_eq!(empty.check_crc(), Ok(()));
             assert_eq!(empty.header().last_sequence(), batch.header().last_sequence());
-            assert_eq!(empty.header().max_timestamp_ms, batch.header().max_timestamp_ms);
+            assert_eq!(empty.header().max_timestamp_ms, NO_TIMESTAMP);
             assert_eq!(empty.bytes().len(), BatchHeader::SIZE_BYTES);
             assert_eq!(empty.records(10_000).unwrap().count(), 0);
         }

@@ -8,6 +8,7 @@ use meridian_base::position::Offset;
 use meridian_storage::codec::{self, DecodeError};
 
 use super::{STRETCH_COUNT_MAX, Source, Sources, Stretch, reserved_bytes};
+use crate::compact::{number, put_number};
 
 const FORMAT: u8 = 1;
 /// A name, a time, a count and a stretch, at a byte each but the time.
@@ -100,29 +101,4 @@ fn stretch(from: &mut codec::Source, above: Option<&Stretch>) -> Result<Stretch,
     };
     let sparse_span = NonZeroU32::new(span);
     Ok(Stretch { first, last, base_offset: Offset::new(base_offset), sparse_span })
-}
-
-/// Seven bits in each byte, the lowest first.
-fn put_number(out: &mut BytesMut, mut number: u64) {
-    while number >= 0x80 {
-        out.put_u8(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.put_u8(number as u8);
-}
-
-fn number(from: &mut codec::Source) -> Result<u64, DecodeError> {
-    let mut number = 0u64;
-    for shift in (0..u64::BITS).step_by(7) {
-        let byte = from.u8()?;
-        let bits = u64::from(byte & 0x7f);
-        if bits << shift >> shift != bits {
-            break;
-        }
-        number |= bits << shift;
-        if byte & 0x80 == 0 {
-            return Ok(number);
-        }
-    }
-    Err(from.invalid("number", number))
 }
