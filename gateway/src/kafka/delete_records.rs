@@ -60,6 +60,12 @@ async fn delete_before(
         if topic.internal {
             return Err(ErrorCode::InvalidTopicException);
         }
+        // A log that only compaction may shorten must keep the last record of each key.
+        let policy: Option<String> = lookup::topic_config(&metadata, topic.id, "cleanup.policy");
+        let policy = policy.as_deref().unwrap_or("delete");
+        if !policy.split(',').any(|policy| policy.trim() == "delete") {
+            return Err(ErrorCode::PolicyViolation);
+        }
         lookup::partition(&metadata, topic, wanted.partition_index)?.0
     };
     let log = call.front.broker.led(partition).ok_or(ErrorCode::NotLeaderOrFollower)?;
@@ -69,4 +75,63 @@ async fn delete_before(
         _ => return Err(ErrorCode::OffsetOutOfRange),
     };
     log.delete_records(before).await.map_err(|cause| error::of_produce(&cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_protocol::messages::{
+        CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, DeleteRecordsTopic,
+        ProducePartition, ProduceRequest, ProduceTopic,
+    };
+
+    use super::*;
+    use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config};
+
+    async fn deleted(client: &mut TestClient, topic: &str, offset: i64) -> (ErrorCode, i64) {
+        let partition = DeleteRecordsPartition { partition_index: 0, offset };
+        let partitions = vec![partition];
+        let topic = DeleteRecordsTopic { name: topic.into(), partitions };
+        let topics = vec![topic];
+        let request = DeleteRecordsRequest { topics, timeout_ms: 10_000 };
+        let answer = client.call(2, request).await.topics[0].partitions[0].clone();
+        (answer.error_code, answer.low_watermark)
+    }
+
+    #[tokio::test]
+    async fn the_log_start_moves_as_in_kafka() {
+        let mut client = TestClient::connect(&front_of(&FakeBroker::single(), quick_config()));
+        for (name, policy) in [("t", "delete"), ("both", "compact,delete"), ("keyed", "compact")] {
+            let config =
+                CreatableTopicConfig { name: "cleanup.policy".into(), value: Some(policy.into()) };
+            let topic = CreatableTopic {
+                name: name.into(),
+                num_partitions: 1,
+                replication_factor: -1,
+                configs: vec![config],
+                ..Default::default()
+            };
+            client.call(7, CreateTopicsRequest { topics: vec![topic], ..Default::default() }).await;
+        }
+        let records = Some(batch_of(&["a", "b", "c"]));
+        let partition_data = vec![ProducePartition { index: 0, records }];
+        let topic_data =
+            vec![ProduceTopic { name: "t".into(), partition_data, ..Default::default() }];
+        let request =
+            ProduceRequest { acks: -1, timeout_ms: 9000, topic_data, ..Default::default() };
+        let produced = client.call(9, request).await;
+        assert_eq!(produced.responses[0].partition_responses[0].error_code, ErrorCode::None);
+        let refused = |code| (code, -1);
+        for (what, topic, offset, expected) in [
+            ("amid a batch", "t", 2, (ErrorCode::None, 2)),
+            ("what is deleted already", "t", 1, (ErrorCode::None, 2)),
+            ("beyond the end", "t", 4, refused(ErrorCode::OffsetOutOfRange)),
+            ("negative", "t", -2, refused(ErrorCode::OffsetOutOfRange)),
+            ("all", "t", -1, (ErrorCode::None, 3)),
+            ("no such topic", "nope", 0, refused(ErrorCode::UnknownTopicOrPartition)),
+            ("compacted and deleted", "both", -1, (ErrorCode::None, 0)),
+            ("compacted only", "keyed", -1, refused(ErrorCode::PolicyViolation)),
+        ] {
+            assert_eq!(deleted(&mut client, topic, offset).await, expected, "{what}");
+        }
+    }
 }

@@ -89,8 +89,7 @@ async fn find_by_time(
         | ListOffsetsPartition::TIMESTAMP_EARLIEST_PENDING_UPLOAD => Ok(NOTHING),
         ListOffsetsPartition::TIMESTAMP_MAX => find_max(log).await.map(visible),
         timestamp if timestamp >= 0 => {
-            let batch = log.batch_for_timestamp(timestamp).await.map_err(of_fetch)?;
-            Ok(batch.map_or(NOTHING, |batch| visible(first_at(&batch, timestamp))))
+            first_record(log, timestamp).await.map(|found| found.map_or(NOTHING, visible))
         }
         _ => Err(ErrorCode::UnsupportedVersion),
     }
@@ -110,39 +109,54 @@ fn of_fetch(cause: FetchError) -> ErrorCode {
     error::of_fetch(&cause)
 }
 
-/// The first record of `slice` at or after `timestamp`. Where the records can't be read, the start
-/// of the batch: nothing at or after the timestamp is before it.
-fn first_at(slice: &BatchSlice, timestamp: i64) -> Found {
-    let start = (slice.max_timestamp_ms, slice.base_offset);
-    let bytes: Bytes = [&slice.head[..], &slice.body[..]].concat().into();
-    let Some(Ok(batch)) = records::batches(bytes).next() else { return start };
-    let Ok(mut records) = batch.records(BATCH_SIZE_BYTES_MAX) else { return start };
-    let found = records.find(|record| match record {
-        Ok(record) => record.timestamp_ms >= timestamp,
-        Err(_) => true,
-    });
-    match found {
-        Some(Ok(record)) => (record.timestamp_ms, Offset::new(record.offset)),
-        _ => start,
+/// The first record at or after `timestamp`.
+async fn first_record(log: &PartitionLog, timestamp: i64) -> Result<Option<Found>, ErrorCode> {
+    let start = log.log_start_offset();
+    let mut from = start;
+    while let Some(batch) = log.batch_for_timestamp(timestamp, from).await.map_err(of_fetch)? {
+        let found = first_at(&batch, timestamp, start);
+        if found.is_some() {
+            return Ok(found);
+        }
+        // The record that made the batch look right was deleted.
+        from = batch.last_offset.advance(1);
     }
+    Ok(None)
+}
+
+/// The first record of `slice` at or after `timestamp`, from `start` on. Where the records can't be
+/// read, the start of the batch: nothing at or after the timestamp is before it.
+fn first_at(slice: &BatchSlice, timestamp: i64, start: Offset) -> Option<Found> {
+    let unreadable = Some((slice.max_timestamp_ms, slice.base_offset.max(start)));
+    let bytes: Bytes = [&slice.head[..], &slice.body[..]].concat().into();
+    let Some(Ok(batch)) = records::batches(bytes).next() else { return unreadable };
+    let Ok(records) = batch.records(BATCH_SIZE_BYTES_MAX) else { return unreadable };
+    for record in records {
+        let Ok(record) = record else { return unreadable };
+        let offset = Offset::new(record.offset);
+        if record.timestamp_ms >= timestamp && offset >= start {
+            return Some((record.timestamp_ms, offset));
+        }
+    }
+    None
 }
 
 /// The first record with the largest timestamp: the largest time at or after which there is one,
 /// found by bisection.
 async fn find_max(log: &PartitionLog) -> Result<Found, ErrorCode> {
-    let mut best: Option<BatchSlice> = None;
+    let mut best = NOTHING;
     let (mut some_before, mut none_from) = (0, i64::MAX);
     while some_before < none_from {
         let middle = some_before + (none_from - some_before) / 2;
-        match log.batch_for_timestamp(middle).await.map_err(of_fetch)? {
+        match first_record(log, middle).await? {
             Some(found) => {
-                some_before = found.max_timestamp_ms.saturating_add(1);
-                best = Some(found);
+                some_before = found.0.saturating_add(1);
+                best = found;
             }
             None => none_from = middle,
         }
     }
-    Ok(best.map_or(NOTHING, |batch| first_at(&batch, some_before - 1)))
+    Ok(best)
 }
 
 /// Finds where leader epochs end.

@@ -5,6 +5,8 @@
 //! what goes to the log is a slice of the request. `acks=1` is served as `acks=all`, because there
 //! is no leader here whose disk alone would count.
 
+mod timestamps;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +20,7 @@ use meridian_protocol::records::{self, Batch, Stamp};
 use meridian_protocol::{ErrorCode, Response, Str};
 use tokio::sync::oneshot;
 
+use self::timestamps::TimestampBounds;
 use super::dispatch::{Call, Reply};
 use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
@@ -44,6 +47,7 @@ struct Rules {
     batch_size_bytes_max: usize,
     log_append_time: bool,
     dedups_sources: bool,
+    timestamps: TimestampBounds,
 }
 
 impl Rules {
@@ -59,6 +63,7 @@ impl Rules {
             batch_size_bytes_max: size.unwrap_or(topic_config::MAX_MESSAGE_BYTES_DEFAULT),
             log_append_time: time.as_deref() == Some(topic_config::LOG_APPEND_TIME),
             dedups_sources: crate::meta::dedups_sources(metadata, topic.id),
+            timestamps: TimestampBounds::of(metadata, topic),
         })
     }
 }
@@ -192,6 +197,9 @@ fn check(
         let (size, limit) = (header.size_bytes, rules.batch_size_bytes_max);
         let message = format!("a batch of {size} bytes is over max.message.bytes, {limit}");
         return Err(ApiError::new(ErrorCode::MessageTooLarge, message));
+    }
+    if !rules.log_append_time {
+        rules.timestamps.check(&batch, now_ms)?;
     }
     let sourced = rules.dedups_sources.then(|| sources_of(&batch, now_ms)).transpose()?;
     let transaction = if header.attributes.is_transactional() {

@@ -11,6 +11,11 @@ const MAX_MESSAGE_BYTES_MAX: i64 = 8 << 20;
 pub(super) const MESSAGE_TIMESTAMP_TYPE: &str = "message.timestamp.type";
 pub(super) const LOG_APPEND_TIME: &str = "LogAppendTime";
 
+/// How far a record's time may be ahead of the leader's, or behind it.
+pub(super) const MESSAGE_TIMESTAMP_AFTER_MAX_MS: &str = "message.timestamp.after.max.ms";
+pub(super) const MESSAGE_TIMESTAMP_AFTER_MAX_MS_DEFAULT: i64 = 3600 * 1000;
+pub(super) const MESSAGE_TIMESTAMP_BEFORE_MAX_MS: &str = "message.timestamp.before.max.ms";
+
 /// What makes a batch a repeat: nothing but its producer's sequence, or the source of its records.
 pub(crate) const DEDUP: &str = "meridian.dedup";
 pub(crate) const DEDUP_SOURCE: &str = "source";
@@ -104,6 +109,18 @@ pub(super) const ALL: &[TopicConfig] = &[
         Kind::Long { min: -1 },
         "1209600000",
         "How long a source is remembered after its last record; -1 for ever.",
+    ),
+    config(
+        MESSAGE_TIMESTAMP_AFTER_MAX_MS,
+        Kind::Long { min: 0 },
+        "3600000",
+        "How far the producer's time of a record may be ahead of the leader's.",
+    ),
+    config(
+        MESSAGE_TIMESTAMP_BEFORE_MAX_MS,
+        Kind::Long { min: 0 },
+        "9223372036854775807",
+        "How far the producer's time of a record may be behind the leader's.",
     ),
     config(
         MESSAGE_TIMESTAMP_TYPE,
@@ -216,6 +233,8 @@ mod tests {
         assert!(ALL.is_sorted_by_key(|config| config.name));
         let size = find(MAX_MESSAGE_BYTES).map(|config| config.default);
         assert_eq!(size, Some(MAX_MESSAGE_BYTES_DEFAULT.to_string().as_str()));
+        let after = find(MESSAGE_TIMESTAMP_AFTER_MAX_MS).map(|config| config.default);
+        assert_eq!(after, Some(MESSAGE_TIMESTAMP_AFTER_MAX_MS_DEFAULT.to_string().as_str()));
         let retention = find(DEDUP_RETENTION_MS).map(|config| config.default);
         assert_eq!(retention, Some(DEDUP_RETENTION_MS_DEFAULT.to_string().as_str()));
     }

@@ -307,15 +307,16 @@ impl PartitionLog {
         lock(&self.inner).readers.add(bell);
     }
 
-    /// The first batch that holds a record at or after `timestamp_ms`: its largest timestamp, its
-    /// base offset and its bytes.
+    /// The first batch with a record at or after `timestamp_ms`, of those that reach to `from` or
+    /// beyond.
     pub async fn batch_for_timestamp(
         &self,
         timestamp_ms: i64,
+        from: Offset,
     ) -> Result<Option<crate::partition::BatchSlice>, FetchError> {
         let seek = |partition: &Partition<Waiter>| {
-            let from = partition.state().seek_timestamp(timestamp_ms)?;
-            Some(from.max(partition.leader().log_start_offset()))
+            let found = partition.state().seek_timestamp(timestamp_ms)?;
+            Some(found.max(from).max(partition.leader().log_start_offset()))
         };
         let Some(mut from) = self.with(None, seek) else { return Ok(None) };
         while from < self.high_watermark() {
@@ -352,7 +353,8 @@ impl PartitionLog {
     pub fn retain(self: &Arc<Self>, retention: &Retention) {
         self.act(|partition, now, health, out| {
             let high_watermark = partition.high_watermark();
-            let before = partition.state().expired_before(retention);
+            let end_offset = (!partition.has_work()).then_some(high_watermark);
+            let before = partition.state().expired_before(retention, end_offset);
             if let Some(before) = before.filter(|before| *before <= high_watermark)
                 && let Err(error) = partition.trim(now, health, before, out)
             {

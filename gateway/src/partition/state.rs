@@ -88,6 +88,7 @@ impl PartitionState {
                 first_timestamp_ms: max_timestamp_ms,
                 max_timestamp_ms,
             });
+            self.forget_chunks();
         }
         if let Some(chunk) = self.chunks.back_mut() {
             chunk.size_bytes += size_bytes;
@@ -203,27 +204,36 @@ impl PartitionState {
     /// Moves the log start and forgets chunks wholly below it.
     pub fn trim(&mut self, log_start_offset: Offset) {
         self.log_start_offset = self.log_start_offset.max(log_start_offset);
-        while self.chunks.get(1).is_some_and(|next| next.base_offset <= log_start_offset) {
-            self.chunks.pop_front();
-        }
+        self.forget_chunks();
         self.transactions.trim(self.log_start_offset);
     }
 
-    /// The log start that `retention` asks for, if it lies beyond the oldest chunk. The chunk being
-    /// written always stays.
-    pub fn expired_before(&self, retention: &Retention) -> Option<Offset> {
+    /// Forgets chunks wholly below the log start.
+    fn forget_chunks(&mut self) {
+        while self.chunks.get(1).is_some_and(|next| next.base_offset <= self.log_start_offset) {
+            self.chunks.pop_front();
+        }
+    }
+
+    /// The log start that `retention` asks for, if it lies beyond the oldest chunk. The newest chunk
+    /// goes only by age, and up to `end_offset`, where the log ends if nothing is being written.
+    pub fn expired_before(
+        &self,
+        retention: &Retention,
+        end_offset: Option<Offset>,
+    ) -> Option<Offset> {
         let mut size_bytes: u64 = self.size_bytes();
         let mut keep_from = None;
-        for index in 0..self.chunks.len().saturating_sub(1) {
-            let chunk = &self.chunks[index];
+        for (index, chunk) in self.chunks.iter().enumerate() {
+            let next = self.chunks.get(index + 1);
             let too_large = retention.size_bytes_max.is_some_and(|max| size_bytes > max);
             let too_old =
                 retention.timestamp_ms_min.is_some_and(|min| chunk.max_timestamp_ms < min);
-            if !too_large && !too_old {
+            if !too_old && (next.is_none() || !too_large) {
                 break;
             }
             size_bytes -= chunk.size_bytes;
-            keep_from = Some(self.chunks[index + 1].base_offset);
+            keep_from = next.map(|next| next.base_offset).or(end_offset).or(keep_from);
         }
         keep_from
     }
@@ -362,15 +372,25 @@ mod tests {
             size_bytes_max: Some(chunks * CHUNK_SIZE_BYTES),
             timestamp_ms_min: None,
         };
-        assert_eq!(state.expired_before(&keep(20)), None);
-        assert_eq!(state.expired_before(&keep(4)), Some(Offset::new(600)));
-        assert_eq!(state.expired_before(&keep(0)), Some(Offset::new(900)));
+        let end = Some(Offset::new(1000));
+        assert_eq!(state.expired_before(&keep(20), end), None);
+        assert_eq!(state.expired_before(&keep(4), end), Some(Offset::new(600)));
+        assert_eq!(state.expired_before(&keep(0), end), Some(Offset::new(900)), "the newest stays");
     }
 
     #[test]
     fn retention_by_time_looks_at_the_latest_record_of_a_chunk() {
         let retention = Retention { size_bytes_max: None, timestamp_ms_min: Some(3_000) };
-        assert_eq!(state(10).expired_before(&retention), Some(Offset::new(300)));
+        let end = Some(Offset::new(1000));
+        assert_eq!(state(10).expired_before(&retention, end), Some(Offset::new(300)));
+        // A log that nobody writes to any more runs empty; one that is being written waits.
+        let all = Retention { size_bytes_max: None, timestamp_ms_min: Some(9_001) };
+        assert_eq!(state(10).expired_before(&all, end), end);
+        assert_eq!(state(10).expired_before(&all, None), Some(Offset::new(900)));
+        let mut emptied = state(10);
+        emptied.trim(Offset::new(1000));
+        emptied.note(Offset::new(1000), 77, 20_000_000);
+        assert_eq!(emptied.size_bytes(), 77, "what was emptied is forgotten with the next record");
     }
 
     #[test]

@@ -396,6 +396,18 @@ async fn offsets_are_found_by_time_and_end() {
     assert_eq!(list(1001).await, (ok, 1001, 1));
     assert_eq!(list(1003).await, (ok, 5000, 3));
     assert_eq!(list(5003).await, (ok, -1, -1));
+    // Of a batch whose first records were deleted, only the rest is found.
+    {
+        let id = {
+            let metadata = front.broker.metadata();
+            metadata.partition_at(metadata.topic_named("t").unwrap().id, 0).unwrap().0
+        };
+        let before = meridian_base::position::Offset::new(4);
+        front.broker.led(id).unwrap().delete_records(before).await.unwrap();
+    }
+    assert_eq!(list(1001).await, (ok, 5001, 4));
+    assert_eq!(list(5000).await, (ok, 5001, 4));
+    assert_eq!(list(ListOffsetsPartition::TIMESTAMP_MAX).await, (ok, 5002, 5));
     assert_eq!(list(-77).await.0, ErrorCode::UnsupportedVersion);
 }
 
