@@ -30,6 +30,8 @@ use crate::meta::MetaFrame;
 use crate::partition::{BatchSlice, PartitionState, batches_in};
 use crate::runtime::quic::framing::FrameReader;
 use crate::runtime::tls;
+use crate::transaction;
+use crate::transaction::wire::{CallId, MarkerOutcome, PeerMessage, PeerReply};
 
 /// All targets.
 pub const TARGETS: &[Target] = &[
@@ -41,6 +43,12 @@ pub const TARGETS: &[Target] = &[
     Target { name: "partition_checkpoint", run: checkpoint, seeds: checkpoint_seeds },
     Target { name: "group_offset", run: group_offset, seeds: group_offset_seeds },
     Target { name: "group_record", run: group_record, seeds: group_record_seeds },
+    Target {
+        name: "transaction_record",
+        run: transaction::fuzz_record,
+        seeds: transaction::fuzz_record_seeds,
+    },
+    Target { name: "peer_message", run: peer_message, seeds: peer_message_seeds },
     Target { name: "follow_message", run: follow_message, seeds: follow_message_seeds },
     Target { name: "metadata_frame", run: metadata_frame, seeds: metadata_frame_seeds },
     Target { name: "quic_frames", run: quic_frames, seeds: quic_frames_seeds },
@@ -224,6 +232,18 @@ fn group_record(data: &[u8]) {
         let encoded = group_record::encode_value(&record);
         assert_eq!(group_record::decode_value(encoded), Ok(record));
     }
+}
+
+/// What nodes ask each other about transactions.
+fn peer_message(data: &[u8]) {
+    let Ok(message) = PeerMessage::decode(Bytes::copy_from_slice(data)) else { return };
+    assert_eq!(PeerMessage::decode(message.encode()), Ok(message));
+}
+
+fn peer_message_seeds() -> Vec<Vec<u8>> {
+    let written = PeerReply::MarkersWritten(vec![MarkerOutcome::Written, MarkerOutcome::Retry]);
+    let replies = [written, PeerReply::Verified(Ok(()))];
+    replies.map(|reply| PeerMessage::Reply(CallId(7), reply).encode().to_vec()).into()
 }
 
 fn group_record_seeds() -> Vec<Vec<u8>> {

@@ -36,6 +36,7 @@ mod metrics;
 mod offset_compaction;
 pub(crate) mod offset_record;
 mod offsets;
+mod pending_offsets;
 mod produce;
 mod producer_id;
 mod server;
@@ -44,6 +45,7 @@ mod testing;
 mod topic_config;
 mod topics;
 mod transactions;
+mod txn_offsets;
 mod write_markers;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -30,6 +30,8 @@ use bytes::Bytes;
 use meridian_base::id::PartitionId;
 use meridian_storage::codec::DecodeError;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use self::record::{fuzz as fuzz_record, fuzz_seeds as fuzz_record_seeds};
 pub use self::state::{Open, Phase, Transaction};
 use crate::partition::TransactionVersion;
 

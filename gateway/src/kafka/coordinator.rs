@@ -81,7 +81,20 @@ impl Coordinator {
     async fn load(&self, front: &Front) -> Result<(), FetchError> {
         let mut loading = Loading::default();
         let mut from = self.log.log_start_offset();
-        while from < self.log.high_watermark() {
+        // Markers are appended without asking this coordinator: the log has been read when there is
+        // nothing more under the lock that tells who wrote them that they need not be applied.
+        loop {
+            if from >= self.log.high_watermark() {
+                let mut groups = self.groups();
+                // A log that is not led any more looks empty.
+                if !self.log.is_serving() {
+                    return Err(FetchError::NotLeader);
+                }
+                if from >= self.log.high_watermark() {
+                    loading.finish(front, &mut groups);
+                    return Ok(());
+                }
+            }
             let fetched = match self.log.fetch(from, LOAD_BYTES).await {
                 Ok(fetched) => fetched,
                 Err(FetchError::Unavailable) => {
@@ -100,12 +113,6 @@ impl Coordinator {
             }
             from = next;
         }
-        // A log that is not led any more looks empty.
-        if !self.log.is_serving() {
-            return Err(FetchError::NotLeader);
-        }
-        loading.finish(front, &mut self.groups());
-        Ok(())
     }
 
     /// Applies batches; returns the offset after them.
@@ -120,7 +127,7 @@ impl Coordinator {
                 continue;
             };
             for record in records.flatten() {
-                if let Err(error) = loading.apply(front, &mut groups, record) {
+                if let Err(error) = loading.apply(front, &mut groups, batch.header(), record) {
                     tracing::error!(%error, "a record of group offsets cannot be read");
                 }
             }
@@ -247,6 +254,11 @@ impl Coordinators {
         by_partition.insert(id, Arc::clone(&coordinator));
         tokio::spawn(Arc::clone(&coordinator).run(Arc::clone(front)));
         if is_empty { Ok(coordinator) } else { Err(ErrorCode::CoordinatorLoadInProgress) }
+    }
+
+    /// The coordinator of a partition, if anybody has asked for it yet.
+    pub(super) fn known(&self, id: PartitionId) -> Option<Arc<Coordinator>> {
+        lock(&self.by_partition).get(&id).cloned()
     }
 
     fn all(&self) -> Vec<(PartitionId, Arc<Coordinator>)> {

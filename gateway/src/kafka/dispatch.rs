@@ -16,7 +16,7 @@ use meridian_protocol::{ApiKey, ErrorCode, Request, Response, Str};
 use super::{
     Front, cluster, configs, coordinator, delete_records, describe_producers, fetch, groups,
     list_offsets, meridian, metadata, offsets, produce, producer_id, topics, transactions,
-    write_markers,
+    txn_offsets, write_markers,
 };
 
 /// The APIs we serve; a client is told of these and no others.
@@ -44,6 +44,7 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::AddOffsetsToTxn,
     ApiKey::EndTxn,
     ApiKey::WriteTxnMarkers,
+    ApiKey::TxnOffsetCommit,
     ApiKey::DescribeConfigs,
     ApiKey::AlterConfigs,
     ApiKey::DescribeLogDirs,
@@ -158,10 +159,11 @@ pub(super) fn start(call: Call, request: Request) -> Reply {
         Request::EndTxn(request) => later(transactions::end(call, request)),
         Request::DescribeTransactions(request) => later(transactions::describe(call, request)),
         Request::ListTransactions(request) => later(transactions::list(call, request)),
+        Request::TxnOffsetCommit(request) => later(txn_offsets::commit(call, request)),
         // Not in SERVED, so no such request is started.
-        Request::TxnOffsetCommit(_)
-        | Request::ConsumerGroupHeartbeat(_)
-        | Request::ConsumerGroupDescribe(_) => Reply::Close(ErrorCode::UnsupportedVersion),
+        Request::ConsumerGroupHeartbeat(_) | Request::ConsumerGroupDescribe(_) => {
+            Reply::Close(ErrorCode::UnsupportedVersion)
+        }
     }
 }
 

@@ -153,6 +153,30 @@ pub(super) fn of_coordinator(error: &CoordinatorError, knows_fenced: bool) -> Er
     }
 }
 
+/// The last version of TxnOffsetCommit whose clients do not know `TRANSACTION_ABORTABLE`.
+const TXN_COMMIT_BEFORE_ABORTABLE: i16 = 3;
+
+/// Why positions were not taken into a transaction, for a client that sent this version of
+/// TxnOffsetCommit.
+pub(super) fn of_txn_commit(error: &ProduceError, version: i16) -> ErrorCode {
+    match error {
+        ProduceError::Transaction(TransactionError::Unverified(error)) => match error {
+            VerifyError::NotInTransaction if version > TXN_COMMIT_BEFORE_ABORTABLE => {
+                ErrorCode::TransactionAbortable
+            }
+            VerifyError::NotInTransaction => ErrorCode::InvalidTxnState,
+            VerifyError::UnknownProducer => ErrorCode::InvalidProducerIdMapping,
+            VerifyError::Fenced => ErrorCode::InvalidProducerEpoch,
+            // A code on which every client asks again.
+            VerifyError::Concurrent | VerifyError::Unavailable => {
+                ErrorCode::CoordinatorLoadInProgress
+            }
+        },
+        ProduceError::Sequence(_) => of_produce(error),
+        error => of_commit(error),
+    }
+}
+
 /// Why nothing was read.
 pub(super) fn of_fetch(error: &FetchError) -> ErrorCode {
     match error {

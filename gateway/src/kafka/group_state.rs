@@ -12,6 +12,7 @@ use bytes::Bytes;
 use meridian_base::id::TopicId;
 use meridian_base::position::Offset;
 use meridian_protocol::ErrorCode;
+use meridian_protocol::records::{BatchHeader, EndTxnMarker};
 use tokio::sync::{Notify, oneshot};
 
 use super::Front;
@@ -19,6 +20,7 @@ use super::group_record::{self, ClassicRecord, RecordKey};
 use super::journal::{Entry, Journal, Write, WriteNumber};
 use super::offset_compaction::Compaction;
 use super::offset_record::{self, Committed, OffsetKey};
+use super::pending_offsets::{PendingOffsets, PendingWrite};
 use crate::group::{Group, GroupError, GroupLimits, GroupState, Joined, Output};
 
 /// A larger record of a group is not written: its members then join again when the coordinator
@@ -179,6 +181,8 @@ pub(super) struct Groups {
     /// Whether the log is worth shortening: see [`offset_compaction`](super::offset_compaction).
     pub(super) compaction: Compaction,
     pub(super) journal: Journal<Effect>,
+    /// What transactions that are still open have committed.
+    pub(super) pending: PendingOffsets,
     /// Rings when there is something to write, or nothing ever more.
     pub(super) bell: Arc<Notify>,
     /// Why this coordinator was given up.
@@ -271,13 +275,15 @@ impl Groups {
         self.bell.notify_one();
     }
 
-    /// Whether memory holds exactly what the log says: no batch is on its way, and none of the
-    /// queued writes changes a group.
+    /// Whether memory holds exactly what the log says: no batch is on its way, none of the queued
+    /// writes changes a group, and no transaction is about to change positions.
     pub(super) fn is_as_written(&self) -> bool {
         let is_offsets = |write: &Write<Effect>| {
             write.records.is_empty() || matches!(write.effect, Effect::Offsets { .. })
         };
-        !self.journal.is_in_flight() && self.journal.queued().all(is_offsets)
+        !self.journal.is_in_flight()
+            && self.journal.queued().all(is_offsets)
+            && self.pending.is_empty()
     }
 
     /// Why this coordinator was given up, if it was.
@@ -292,6 +298,7 @@ impl Groups {
             write.effect.fail(code);
         }
         self.by_id.clear();
+        self.pending = PendingOffsets::default();
         self.active.clear();
         self.bell.notify_one();
     }
@@ -325,6 +332,17 @@ impl Groups {
         let entry = self.by_id.entry(group).or_insert_with(|| GroupEntry::new(limits(front)));
         for (delta, (key, committed)) in (0u32..).zip(changes) {
             entry.apply(base_offset.advance(delta), key, committed);
+        }
+    }
+
+    /// Applies positions whose transaction has committed.
+    pub(super) fn apply_pending(
+        &mut self,
+        front: &Front,
+        holds: impl IntoIterator<Item = PendingWrite>,
+    ) {
+        for PendingWrite { base_offset, group, changes } in holds {
+            self.apply(front, base_offset, group, changes);
         }
     }
 
@@ -365,17 +383,32 @@ pub(super) struct Loading {
 }
 
 impl Loading {
-    /// Applies a record.
+    /// Applies a record of a batch.
     pub(super) fn apply(
         &mut self,
         front: &Front,
         groups: &mut Groups,
+        batch: &BatchHeader,
         record: meridian_protocol::records::Record,
     ) -> Result<(), meridian_storage::codec::DecodeError> {
+        let at = Offset::new(record.offset);
+        if batch.attributes.is_control() {
+            if let Some(marker) = EndTxnMarker::from_record(&record) {
+                let holds = groups.pending.on_marker(batch.producer_id, at, marker.committed);
+                groups.apply_pending(front, holds);
+            }
+            return Ok(());
+        }
         match group_record::decode_key(record.key.unwrap_or_default())? {
             RecordKey::Offset(group, key) => {
                 let committed = record.value.map(offset_record::decode_value).transpose()?;
-                groups.apply(front, Offset::new(record.offset), group, vec![(key, committed)]);
+                let changes = vec![(key, committed)];
+                if batch.attributes.is_transactional() {
+                    let write = PendingWrite { base_offset: at, group, changes };
+                    groups.pending.on_found(batch.producer_id, write);
+                } else {
+                    groups.apply(front, at, group, changes);
+                }
             }
             RecordKey::Classic(group) => match record.value {
                 Some(value) => drop(self.classic.insert(group, value)),

@@ -27,7 +27,7 @@ const IDS_FROM_VERSION: i16 = 10;
 /// From this version on the offsets of several groups can be asked for at once.
 const GROUPS_FROM_VERSION: i16 = 8;
 /// Bytes of what clients say in one commit.
-const CHANGES_SIZE_BYTES_MAX: usize = 8 << 20;
+pub(super) const CHANGES_SIZE_BYTES_MAX: usize = 8 << 20;
 
 /// Stores positions.
 pub(super) async fn commit(call: Call, request: OffsetCommitRequest) -> OffsetCommitResponse {
@@ -92,7 +92,11 @@ fn resolve_commit(
     (topics, changes)
 }
 
-fn resolve(metadata: &Metadata, key: &TopicKey, index: i32) -> Result<OffsetKey, ErrorCode> {
+pub(super) fn resolve(
+    metadata: &Metadata,
+    key: &TopicKey,
+    index: i32,
+) -> Result<OffsetKey, ErrorCode> {
     let topic = key.find(metadata)?;
     let (_, partition) = lookup::partition(metadata, topic, index)?;
     Ok(OffsetKey { topic: topic.id, index: partition.index })
@@ -126,7 +130,8 @@ async fn write(
 /// Returns positions.
 pub(super) async fn fetch(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse {
     if call.version >= GROUPS_FROM_VERSION {
-        let groups = request.groups.iter().map(|group| fetch_group(&call, group)).collect();
+        let stable = request.require_stable;
+        let groups = request.groups.iter().map(|group| fetch_group(&call, group, stable)).collect();
         return OffsetFetchResponse { groups, ..Default::default() };
     }
     let group = OffsetFetchGroup {
@@ -134,7 +139,7 @@ pub(super) async fn fetch(call: Call, request: OffsetFetchRequest) -> OffsetFetc
         topics: request.topics,
         ..Default::default()
     };
-    let fetched = fetch_group(&call, &group);
+    let fetched = fetch_group(&call, &group, request.require_stable);
     let mut topics = fetched.topics;
     // Version 1 has no error for the whole, so that each partition says it.
     if !fetched.error_code.is_none() {
@@ -168,7 +173,11 @@ fn position(partition_index: i32, error_code: ErrorCode) -> OffsetFetchPartition
     }
 }
 
-fn fetch_group(call: &Call, wanted: &OffsetFetchGroup) -> OffsetFetchGroupResponse {
+fn fetch_group(
+    call: &Call,
+    wanted: &OffsetFetchGroup,
+    require_stable: bool,
+) -> OffsetFetchGroupResponse {
     let mut response =
         OffsetFetchGroupResponse { group_id: wanted.group_id.clone(), ..Default::default() };
     let coordinator = match call.front.coordinator_of(&wanted.group_id) {
@@ -183,18 +192,43 @@ fn fetch_group(call: &Call, wanted: &OffsetFetchGroup) -> OffsetFetchGroupRespon
     let groups = coordinator.groups();
     let entry = groups.by_id.get(&*wanted.group_id);
     let by_id = call.version >= IDS_FROM_VERSION;
+    let unstable =
+        if require_stable { groups.pending.keys_of(&wanted.group_id) } else { BTreeSet::new() };
+    let entry = Positions { entry, unstable };
     response.topics = match &wanted.topics {
         Some(topics) => {
-            topics.iter().map(|topic| fetch_topic(&metadata, entry, topic, by_id)).collect()
+            topics.iter().map(|topic| fetch_topic(&metadata, &entry, topic, by_id)).collect()
         }
-        None => fetch_all(&metadata, entry, by_id),
+        None => fetch_all(&metadata, &entry, by_id),
     };
     response
 }
 
+/// The positions of a group, and which of them a transaction is about to change (KIP-447).
+struct Positions<'g> {
+    entry: Option<&'g GroupEntry>,
+    unstable: BTreeSet<OffsetKey>,
+}
+
+impl Positions<'_> {
+    fn get(&self, key: OffsetKey, index: i32) -> OffsetFetchPartitionResponse {
+        if self.unstable.contains(&key) {
+            return position(index, ErrorCode::UnstableOffsetCommit);
+        }
+        let committed = self.entry.and_then(|entry| entry.offset(key));
+        committed.map_or_else(|| position(index, ErrorCode::None), |it| found(index, it))
+    }
+
+    /// All of them, those that are about to be there too.
+    fn keys(&self) -> BTreeSet<OffsetKey> {
+        let held = self.entry.into_iter().flat_map(GroupEntry::offsets).map(|(key, _)| key);
+        held.chain(self.unstable.iter().copied()).collect()
+    }
+}
+
 fn fetch_topic(
     metadata: &Metadata,
-    entry: Option<&GroupEntry>,
+    positions: &Positions<'_>,
     wanted: &OffsetFetchTopic,
     by_id: bool,
 ) -> OffsetFetchTopicResponse {
@@ -207,9 +241,10 @@ fn fetch_topic(
             Err(code) if by_id => return position(*index, code),
             Err(_) => return position(*index, ErrorCode::None),
         };
-        let key = u32::try_from(*index).map(|index| OffsetKey { topic: topic.id, index });
-        let committed = key.ok().and_then(|key| entry?.offset(key));
-        committed.map_or_else(|| position(*index, ErrorCode::None), |it| found(*index, it))
+        match u32::try_from(*index) {
+            Ok(number) => positions.get(OffsetKey { topic: topic.id, index: number }, *index),
+            Err(_) => position(*index, ErrorCode::None),
+        }
     };
     OffsetFetchTopicResponse {
         name: wanted.name.clone(),
@@ -230,11 +265,11 @@ fn found(partition_index: i32, committed: &Committed) -> OffsetFetchPartitionRes
 
 fn fetch_all(
     metadata: &Metadata,
-    entry: Option<&GroupEntry>,
+    positions: &Positions<'_>,
     by_id: bool,
 ) -> Vec<OffsetFetchTopicResponse> {
     let mut topics: Vec<OffsetFetchTopicResponse> = Vec::new();
-    for (key, committed) in entry.into_iter().flat_map(GroupEntry::offsets) {
+    for key in positions.keys() {
         // Positions in topics that were deleted are of no use to anyone.
         let Some(topic) = metadata.topic(key.topic) else { continue };
         let told = if by_id {
@@ -245,7 +280,7 @@ fn fetch_all(
         let (name, topic_id) = told.into_parts();
         let is_same =
             |last: &OffsetFetchTopicResponse| last.name == name && last.topic_id == topic_id;
-        let position = found(key.index.cast_signed(), committed);
+        let position = positions.get(key, key.index.cast_signed());
         match topics.last_mut().filter(|last| is_same(last)) {
             Some(last) => last.partitions.push(position),
             None => {

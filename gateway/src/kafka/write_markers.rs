@@ -18,7 +18,8 @@ use crate::partition::{Appended, Marker, ProduceError, TransactionVersion};
 const V2: i8 = 2;
 
 /// A marker on its way to one partition.
-type Writing = Result<oneshot::Receiver<Result<Appended, ProduceError>>, ErrorCode>;
+type Writing =
+    Result<(PartitionId, Marker, oneshot::Receiver<Result<Appended, ProduceError>>), ErrorCode>;
 
 /// Writes markers: all are appended before the first is waited for.
 pub(super) async fn write(call: Call, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse {
@@ -74,13 +75,17 @@ fn start(call: &Call, key: &TopicKey, index: i32, marker: Marker) -> Writing {
         lookup::partition(&metadata, key.find(&metadata)?, index)?.0
     };
     let log = call.front.broker.led(partition).ok_or(ErrorCode::NotLeaderOrFollower)?;
-    Ok(log.write_marker(marker))
+    Ok((partition, marker, log.write_marker(marker)))
 }
 
 async fn finish(call: &Call, writing: Writing) -> ErrorCode {
     let code = match writing {
-        Ok(answer) => match answer.await.unwrap_or(Err(ProduceError::InDoubt)) {
-            Ok(_) => return ErrorCode::None,
+        Ok((partition, marker, answer)) => match answer.await.unwrap_or(Err(ProduceError::InDoubt))
+        {
+            Ok(appended) => {
+                call.front.on_marker_written(partition, appended.base_offset, &marker);
+                return ErrorCode::None;
+            }
             Err(cause) => error::of_produce(&cause),
         },
         Err(code) => code,

@@ -97,6 +97,37 @@ pub(super) fn decode_value(bytes: Bytes) -> Result<Transaction, DecodeError> {
     Ok(Transaction { current, previous, timeout_ms, updated_at_ms, phase })
 }
 
+/// What a coordinator reads back.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(data: &[u8]) {
+    let bytes = Bytes::copy_from_slice(data);
+    if let Ok(id) = decode_key(bytes.clone()) {
+        assert_eq!(decode_key(encode_key(&id)), Ok(id));
+    }
+    if let Ok(transaction) = decode_value(bytes) {
+        assert_eq!(decode_value(encode_value(&transaction)), Ok(transaction));
+    }
+}
+
+/// Keys and values to begin with.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz_seeds() -> Vec<Vec<u8>> {
+    let current = Producer { id: 7, epoch: 3 };
+    let open = Open {
+        started_at_ms: 9,
+        version: TransactionVersion::V2,
+        partitions: [PartitionId::new(1), PartitionId::new(2)].into(),
+    };
+    let ending = Phase::Ending { commit: true, marker: current, open: open.clone() };
+    let phases = [Phase::Empty, Phase::Ongoing(open), ending, Phase::Ended { commit: false }];
+    let value = |phase| {
+        let (timeout_ms, updated_at_ms) = (60_000, 5);
+        let transaction = Transaction { current, previous: None, timeout_ms, updated_at_ms, phase };
+        encode_value(&transaction).to_vec()
+    };
+    [encode_key("tx").to_vec()].into_iter().chain(phases.map(value)).collect()
+}
+
 fn partition_count(phase: &Phase) -> usize {
     match phase {
         Phase::Ongoing(open) | Phase::Ending { open, .. } => open.partitions.len(),

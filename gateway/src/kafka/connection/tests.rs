@@ -208,6 +208,7 @@ async fn an_empty_request_of_any_api_and_version_is_answered() {
             AddOffsetsToTxnRequest,
             EndTxnRequest,
             WriteTxnMarkersRequest,
+            TxnOffsetCommitRequest,
             DescribeConfigsRequest,
             AlterConfigsRequest,
             DescribeLogDirsRequest,

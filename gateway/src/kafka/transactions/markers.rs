@@ -113,7 +113,13 @@ impl Front {
         for (id, append) in partitions.iter().zip(appends) {
             outcomes.push(match append {
                 None => MarkerOutcome::Retry,
-                Some(answer) => outcome(*id, answer.await.unwrap_or(Err(ProduceError::InDoubt))),
+                Some(answer) => {
+                    let written = answer.await.unwrap_or(Err(ProduceError::InDoubt));
+                    if let Ok(appended) = &written {
+                        self.on_marker_written(*id, appended.base_offset, &marker);
+                    }
+                    outcome(*id, written)
+                }
             });
         }
         outcomes

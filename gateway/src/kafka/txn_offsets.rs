@@ -1,0 +1,202 @@
+//! TxnOffsetCommit: positions of a group that hold when a transaction commits (KIP-98, KIP-447).
+//!
+//! They are written to the group's partition as a batch of the transaction, which is what fences
+//! and verifies them like any other batch of it (KIP-890); [`PendingOffsets`] keeps them until the
+//! marker comes.
+//!
+//! [`PendingOffsets`]: super::pending_offsets::PendingOffsets
+
+use std::sync::Arc;
+
+use meridian_base::id::PartitionId;
+use meridian_base::position::Offset;
+use meridian_protocol::ErrorCode;
+use meridian_protocol::messages::{
+    TxnOffsetCommitPartitionResponse, TxnOffsetCommitRequest, TxnOffsetCommitResponse,
+    TxnOffsetCommitTopicResponse,
+};
+use meridian_protocol::records::{BatchBuilder, NO_SEQUENCE};
+
+use super::coordinator::{self, Coordinator, OFFSETS_TOPIC};
+use super::dispatch::Call;
+use super::group_state::{Changes, GroupEntry};
+use super::lookup::TopicKey;
+use super::offset_record::{self, Committed};
+use super::pending_offsets::PendingWrite;
+use super::{Front, error, groups, offsets};
+use crate::group::{Caller, GroupError};
+use crate::partition::{InTransaction, Marker, ProduceError, RecordBatch, TransactionVersion};
+
+/// From this version on the coordinator adds the group to the transaction by itself.
+const V2_FROM_VERSION: i16 = 5;
+
+/// Takes positions into a transaction.
+pub(super) async fn commit(call: Call, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse {
+    let (mut topics, changes) = resolve(&call, &request);
+    if let Err(code) = write(&call, &request, changes).await {
+        for partition in topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
+            partition.error_code = code;
+        }
+    }
+    for partition in topics.iter().flat_map(|topic| &topic.partitions) {
+        if !partition.error_code.is_none() {
+            call.front.metrics.on_error(partition.error_code);
+        }
+    }
+    TxnOffsetCommitResponse { topics, ..Default::default() }
+}
+
+/// The answer so far, and what there is to write.
+fn resolve(
+    call: &Call,
+    request: &TxnOffsetCommitRequest,
+) -> (Vec<TxnOffsetCommitTopicResponse>, Changes) {
+    let committed_at_ms = call.front.broker.wall_time_ms();
+    let metadata_size_max = call.front.config.group.offset_metadata_size_bytes_max;
+    let metadata = call.front.broker.metadata();
+    let mut changes = Vec::new();
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in &request.topics {
+        let key = TopicKey::Name(topic.name.clone());
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for wanted in &topic.partitions {
+            let text = wanted.committed_metadata.as_deref().unwrap_or_default();
+            let resolved = match offsets::resolve(&metadata, &key, wanted.partition_index) {
+                Ok(_) if text.len() > metadata_size_max => Err(ErrorCode::OffsetMetadataTooLarge),
+                resolved => resolved,
+            };
+            if let Ok(offset_key) = resolved {
+                let committed = Committed {
+                    offset: wanted.committed_offset,
+                    leader_epoch: wanted.committed_leader_epoch,
+                    metadata: text.to_owned(),
+                    committed_at_ms,
+                };
+                changes.push((offset_key, Some(committed)));
+            }
+            partitions.push(TxnOffsetCommitPartitionResponse {
+                partition_index: wanted.partition_index,
+                error_code: resolved.err().unwrap_or_default(),
+            });
+        }
+        topics.push(TxnOffsetCommitTopicResponse { name: topic.name.clone(), partitions });
+    }
+    (topics, changes)
+}
+
+async fn write(
+    call: &Call,
+    request: &TxnOffsetCommitRequest,
+    changes: Changes,
+) -> Result<(), ErrorCode> {
+    if request.transactional_id.is_empty() {
+        return Err(ErrorCode::InvalidRequest);
+    }
+    let group = request.group_id.to_string();
+    let coordinator = call.front.coordinator_of(&group)?;
+    let caller =
+        groups::caller(&request.member_id, &request.group_instance_id, request.generation_id);
+    let producer_id = request.producer_id;
+    let answer = {
+        let mut groups = coordinator.groups();
+        check(call, groups.entry(&call.front, &group)?, &caller)?;
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let batch = batch(call, request, &changes)?;
+        groups.pending.on_sent(producer_id);
+        coordinator.log.produce(vec![batch])
+    };
+    let front = Arc::clone(&call.front);
+    // Goes on if the client goes: what is in the log must be known here.
+    let written = tokio::spawn(async move {
+        let written = answer.await.unwrap_or(Err(ProduceError::InDoubt));
+        let write = written.as_ref().ok().map(|appended| PendingWrite {
+            base_offset: appended.base_offset,
+            group,
+            changes,
+        });
+        let mut groups = coordinator.groups();
+        let holds = groups.pending.on_written(producer_id, write);
+        groups.apply_pending(&front, holds);
+        written
+    });
+    let written = written.await.unwrap_or(Err(ProduceError::InDoubt));
+    written.map(drop).map_err(|cause| error::of_txn_commit(&cause, call.version))
+}
+
+/// Who is no member may commit in a transaction: it is fenced by its epoch. Members may also while
+/// their group rebalances.
+fn check(call: &Call, entry: &mut GroupEntry, caller: &Caller) -> Result<(), ErrorCode> {
+    let is_member =
+        caller.generation >= 0 || !caller.member_id.is_empty() || caller.instance_id.is_some();
+    if !is_member {
+        return Ok(());
+    }
+    match entry.group.check_commit(call.front.now(), caller) {
+        Ok(()) | Err(GroupError::RebalanceInProgress) => Ok(()),
+        Err(error) => Err(error::of_group(&error)),
+    }
+}
+
+/// The records of these positions, as a batch of the transaction.
+fn batch(
+    call: &Call,
+    request: &TxnOffsetCommitRequest,
+    changes: &Changes,
+) -> Result<RecordBatch, ErrorCode> {
+    let now_ms = call.front.broker.wall_time_ms();
+    let mut builder = BatchBuilder::new()
+        .producer(request.producer_id, request.producer_epoch, NO_SEQUENCE)
+        .transactional();
+    for (key, committed) in changes {
+        let key = offset_record::encode_key(&request.group_id, *key);
+        let value = committed.as_ref().map(offset_record::encode_value);
+        builder.append(now_ms, Some(&key), value.as_deref(), &[]);
+    }
+    if builder.size_bytes() > offsets::CHANGES_SIZE_BYTES_MAX {
+        return Err(ErrorCode::InvalidCommitOffsetSize);
+    }
+    let is_v2 = call.version >= V2_FROM_VERSION;
+    Ok(RecordBatch {
+        transaction: Some(InTransaction {
+            // A copy that does not keep the request's memory.
+            transactional_id: request.transactional_id.to_string().into(),
+            producer_id: request.producer_id,
+            producer_epoch: request.producer_epoch,
+            version: if is_v2 { TransactionVersion::V2 } else { TransactionVersion::V1 },
+        }),
+        ..coordinator::own_batch(builder)
+    })
+}
+
+impl Front {
+    /// A marker is committed in a partition that this node leads.
+    pub(super) fn on_marker_written(
+        self: &Arc<Self>,
+        partition: PartitionId,
+        at: Offset,
+        marker: &Marker,
+    ) {
+        let is_offsets = {
+            let metadata = self.broker.metadata();
+            let topic = metadata.partition(partition).and_then(|it| metadata.topic(it.topic));
+            topic.is_some_and(|topic| topic.internal && topic.name == OFFSETS_TOPIC)
+        };
+        if is_offsets && let Some(coordinator) = self.coordinators.known(partition) {
+            on_marker(self, &coordinator, at, marker);
+        }
+    }
+}
+
+fn on_marker(front: &Front, coordinator: &Coordinator, at: Offset, marker: &Marker) {
+    let mut groups = coordinator.groups();
+    // Until the log has been read, its markers are found there.
+    if groups.is_loaded {
+        let holds = groups.pending.on_marker(marker.producer_id, at, marker.commit);
+        groups.apply_pending(front, holds);
+    }
+}
+
+#[cfg(test)]
+mod tests;
