@@ -1,2 +1,27 @@
-//! Federation: mirrors that keep offsets. Nothing of it is built yet; the crate holds its place in
-//! the order of dependencies (it may use `storage`, never `gateway`).
+//! Federation: mirrors of remote topics that keep every offset and every byte.
+//!
+//! **Owns** what a link and a mirror topic are ([`rows`]), the state machine of one mirrored
+//! partition ([`partition`]), and the names of its states ([`state`]). **Never does** I/O, reads no
+//! clock, speaks no protocol: the embedder fetches, appends and tells what came of it.
+//!
+//! ```text
+//! source cluster -> Input::Fetched -> +-----------------+ -> Output::Append(expected) -> own log
+//!                <- Output::Fetch   <- | MirrorPartition | <- Input::Committed
+//!                                      +-----------------+
+//!                                      identity, lineage, overlap, gaps: rules F2, F4
+//! ```
+//!
+//! The position is the end of the own log and nothing else (rule F2): there is no checkpoint that
+//! could be ahead of it or behind.
+//!
+//! **Source**: DESIGN.md section 9; OffsetForLeaderEpoch as in KIP-101, KIP-279 and KIP-320.
+
+mod lag;
+pub mod mutation;
+pub mod partition;
+pub mod rows;
+pub mod state;
+mod throttle;
+
+pub use lag::Lag;
+pub use throttle::Throttle;

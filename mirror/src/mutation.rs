@@ -1,0 +1,43 @@
+//! Broken variants of the rules, one at a time, so that tests prove the model catches each.
+//!
+//! Without the `mutations` feature, [`Mutation::active`] is always false and costs nothing.
+
+/// A rule to break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// A gap that the source does not explain is skipped.
+    SkipGap,
+    /// What is in the log already is appended again after a reconnect.
+    AppendAgain,
+    /// Batches get the next free offset instead of their own.
+    Renumber,
+    /// The lineage is not compared before the first fetch.
+    IgnoreLineage,
+    /// The last own batch is not compared with the source's.
+    IgnoreOverlap,
+    /// A topic that was recreated under the same name is taken for the old one.
+    IgnoreIdentity,
+    /// An answer to an earlier question is taken for the answer to the last.
+    IgnoreToken,
+    /// What the source has not committed is mirrored too.
+    BeyondHighWatermark,
+}
+
+impl Mutation {
+    /// Every mutation, in a fixed order.
+    pub const ALL: [Self; 8] = [
+        Self::SkipGap,
+        Self::AppendAgain,
+        Self::Renumber,
+        Self::IgnoreLineage,
+        Self::IgnoreOverlap,
+        Self::IgnoreIdentity,
+        Self::IgnoreToken,
+        Self::BeyondHighWatermark,
+    ];
+
+    /// Whether this rule is broken.
+    pub(crate) fn active(self, mutation: Option<Self>) -> bool {
+        cfg!(feature = "mutations") && mutation == Some(self)
+    }
+}

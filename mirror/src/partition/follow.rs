@@ -1,0 +1,122 @@
+//! Fetching and appending: which batches go into the own log, and which gaps are explained
+//! (rule F2).
+
+use meridian_base::env::Instant;
+use meridian_base::position::Offset;
+
+use super::{BatchId, MirrorPartition, Output, Phase, Question, SourceBatch};
+use crate::mutation::Mutation;
+use crate::state::State;
+
+impl MirrorPartition {
+    /// Goes on at the own end.
+    pub(super) fn follow(&mut self, out: &mut Vec<Output>) {
+        self.phase = Phase::Following { is_asked: false };
+        self.ask_for_more(out);
+    }
+
+    /// Asks for the next batches, unless that was done or too much is in flight.
+    pub(super) fn ask_for_more(&mut self, out: &mut Vec<Output>) {
+        let has_room = self.in_flight_size_bytes < self.settings.in_flight_size_bytes_max;
+        if self.phase == (Phase::Following { is_asked: false }) && has_room {
+            self.phase = Phase::Following { is_asked: true };
+            let from = if self.is_unbegun() { self.seek } else { self.own.end };
+            self.ask(Question::Fetch { from }, out);
+        }
+    }
+
+    pub(super) fn on_fetched(
+        &mut self,
+        now: Instant,
+        batches: Vec<SourceBatch>,
+        start: Offset,
+        high_watermark: Offset,
+        out: &mut Vec<Output>,
+    ) {
+        self.phase = Phase::Following { is_asked: false };
+        self.failure = None;
+        self.retry_after = self.settings.retry_after_min;
+        self.lag.on_source(now, self.reached(), high_watermark);
+        self.begin(&batches, out);
+        let stopped = self.append(batches, high_watermark, out);
+        // What the source let go of goes here too, once our log reaches so far.
+        if start > self.own.start && start <= self.committed && self.own.last.is_some() {
+            self.own.start = start;
+            out.push(Output::Trim(start));
+        }
+        match stopped {
+            Some(state) => self.stop(state),
+            None => self.ask_for_more(out),
+        }
+    }
+
+    /// An empty log begins where the first batch does.
+    fn begin(&mut self, batches: &[SourceBatch], out: &mut Vec<Output>) {
+        let Some(first) = batches.first() else { return };
+        let base_offset = first.id.base_offset;
+        if self.is_unbegun() && base_offset > self.own.end && !self.breaks(Mutation::Renumber) {
+            self.own.end = base_offset;
+            out.push(Output::Begin(base_offset));
+        }
+    }
+
+    /// Appends what is new. Returns why nothing more can be appended, if so.
+    fn append(
+        &mut self,
+        batches: Vec<SourceBatch>,
+        high_watermark: Offset,
+        out: &mut Vec<Output>,
+    ) -> Option<State> {
+        let expected = self.own.end;
+        let mut accepted = Vec::with_capacity(batches.len());
+        let mut size_bytes = 0;
+        let mut stopped = None;
+        for mut batch in batches {
+            if self.breaks(Mutation::Renumber) {
+                let records = batch.id.last_offset.get() - batch.id.base_offset.get();
+                batch.id.base_offset = self.own.end;
+                batch.id.last_offset = Offset::new(self.own.end.get() + records);
+            }
+            let is_uncommitted = batch.id.last_offset >= high_watermark;
+            if is_uncommitted && !self.breaks(Mutation::BeyondHighWatermark) {
+                break;
+            }
+            if batch.id.last_offset < self.own.end && !self.breaks(Mutation::AppendAgain) {
+                continue;
+            }
+            if let Err(state) = self.check(&batch.id) {
+                stopped = Some(state);
+                break;
+            }
+            size_bytes += batch.bytes.len() as u64;
+            self.own.end = batch.id.last_offset.advance(1).max(self.own.end);
+            self.own.last = Some(batch.id);
+            accepted.push(batch);
+        }
+        if !accepted.is_empty() {
+            let offsets = u64::try_from(self.own.end.get() - expected.get()).unwrap_or(0);
+            self.lag.on_mirrored(offsets, size_bytes);
+            self.in_flight_size_bytes += size_bytes;
+            out.push(Output::Append { expected, batches: accepted });
+        }
+        stopped
+    }
+
+    /// Whether a batch may follow the own log.
+    fn check(&self, batch: &BatchId) -> Result<(), State> {
+        let BatchId { base_offset, leader_epoch, .. } = *batch;
+        if self.breaks(Mutation::AppendAgain) && base_offset < self.own.end {
+            return Ok(());
+        }
+        let is_older = self.own.last.is_some_and(|last| leader_epoch < last.leader_epoch);
+        if base_offset < self.own.end || is_older {
+            return Err(State::Diverged { at: base_offset, epoch: leader_epoch });
+        }
+        let is_explained =
+            self.view.is_some_and(|view| view.is_compacted) || self.breaks(Mutation::SkipGap);
+        if base_offset > self.own.end && !is_explained {
+            return Err(State::Gap { from: self.own.end, to: base_offset });
+        }
+        Ok(())
+    }
+}
