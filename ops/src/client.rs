@@ -1,7 +1,7 @@
-//! A small Kafka client: what the operator commands and the load generator need, and no more.
+//! What the operator commands and the load generator do with a Kafka cluster, and no more.
 //!
-//! Owns: connections, where partitions are led, retries, the idempotent producer, the consumer by
-//! assignment. Never prints, and never decides what a command's outcome means.
+//! Owns: retries, the idempotent producer, the consumer by assignment, managing topics. Connections
+//! and routing are the gateway's. Never prints, and never decides what a command's outcome means.
 //!
 //! | to | use |
 //! | --- | --- |
@@ -11,16 +11,11 @@
 //! | read partitions of a topic | [`consumer::Consumer`] |
 
 pub(crate) mod admin;
-pub(crate) mod clock;
-mod connection;
 pub(crate) mod consumer;
-mod error;
-pub(crate) mod metadata;
 pub(crate) mod partitioner;
 pub(crate) mod producer;
-mod router;
 pub(crate) mod sources;
 
-pub(crate) use connection::{Connection, InFlight, Timed};
-pub(crate) use error::ClientError;
-pub(crate) use router::{Client, Lane, REQUEST_TIMEOUT};
+pub(crate) use meridian_gateway::client::{
+    Client, ClientError, Connection, InFlight, Lane, REQUEST_TIMEOUT, Timed, clock, metadata,
+};

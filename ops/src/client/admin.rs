@@ -13,8 +13,7 @@ use meridian_protocol::messages::{
 use meridian_protocol::{ApiKey, ErrorCode, Str};
 
 use super::clock::Backoff;
-use super::router::REQUEST_TIMEOUT;
-use super::{Client, ClientError, Lane};
+use super::{Client, ClientError, Lane, REQUEST_TIMEOUT};
 
 /// The kind of resource that a topic is, for its configuration.
 const RESOURCE_TOPIC: i8 = 2;

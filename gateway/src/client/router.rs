@@ -14,7 +14,7 @@ use super::metadata::{ClusterView, Topic};
 use super::{ClientError, Connection};
 
 /// Time one request may take.
-pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time to find a broker, or a leader, before giving up.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// A new topic takes a moment to be known everywhere; one that is unknown for longer is no topic.
@@ -23,16 +23,19 @@ const UNKNOWN_TOPIC_PATIENCE: Duration = Duration::from_secs(2);
 /// Keeps apart what must not wait for each other: answers of a connection come in order, so a long
 /// poll would hold up a produce behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Lane(pub(crate) u32);
+pub struct Lane(
+    /// The number of the lane.
+    pub u32,
+);
 
 impl Lane {
     /// Metadata and management.
-    pub(crate) const CONTROL: Self = Self(0);
+    pub const CONTROL: Self = Self(0);
 }
 
 /// A cluster, as seen by a client. Clones share everything.
 #[derive(Debug, Clone)]
-pub(crate) struct Client {
+pub struct Client {
     shared: Arc<Shared>,
 }
 
@@ -59,14 +62,14 @@ struct Place {
 
 impl Client {
     /// Connects to the first of `bootstrap` (`host:port`, separated by commas) that answers.
-    pub(crate) async fn connect(bootstrap: &str) -> Result<Self, ClientError> {
+    pub async fn connect(bootstrap: &str) -> Result<Self, ClientError> {
         let client = Self::unconnected(bootstrap);
         client.any().await?;
         Ok(client)
     }
 
     /// A client that connects when it is first used.
-    pub(crate) fn unconnected(bootstrap: &str) -> Self {
+    pub fn unconnected(bootstrap: &str) -> Self {
         let split = bootstrap.split(',').map(|address| with_port(address.trim()));
         Self {
             shared: Arc::new(Shared {
@@ -80,15 +83,12 @@ impl Client {
     }
 
     /// What was last heard of the cluster.
-    pub(crate) fn view(&self) -> Arc<ClusterView> {
+    pub fn view(&self) -> Arc<ClusterView> {
         Arc::clone(&lock(&self.shared.view))
     }
 
     /// Asks for the cluster and these topics, or all topics.
-    pub(crate) async fn refresh(
-        &self,
-        topics: Option<&[&str]>,
-    ) -> Result<Arc<ClusterView>, ClientError> {
+    pub async fn refresh(&self, topics: Option<&[&str]>) -> Result<Arc<ClusterView>, ClientError> {
         let named = |name: &&str| MetadataRequestTopic {
             name: Some(Str::from(*name)),
             ..Default::default()
@@ -110,7 +110,7 @@ impl Client {
     }
 
     /// What is known of a topic; waits a while for one that was just created.
-    pub(crate) async fn topic(&self, topic: &str) -> Result<Topic, ClientError> {
+    pub async fn topic(&self, topic: &str) -> Result<Topic, ClientError> {
         let mut backoff = Backoff::until(UNKNOWN_TOPIC_PATIENCE);
         loop {
             match self.refresh(Some(&[topic])).await?.topic(topic) {
@@ -121,10 +121,7 @@ impl Client {
     }
 
     /// Calls any broker; if it fails to answer, another one. For requests that change nothing.
-    pub(crate) async fn query<R: RequestMessage>(
-        &self,
-        request: &R,
-    ) -> Result<R::Response, ClientError> {
+    pub async fn query<R: RequestMessage>(&self, request: &R) -> Result<R::Response, ClientError> {
         let mut backoff = Backoff::until(PATIENCE);
         loop {
             let connection = self.any().await?;
@@ -138,7 +135,7 @@ impl Client {
     }
 
     /// Calls any broker, once: if the answer does not come, what happened is unknown.
-    pub(crate) async fn command<R: RequestMessage>(
+    pub async fn command<R: RequestMessage>(
         &self,
         request: &R,
     ) -> Result<R::Response, ClientError> {
@@ -146,13 +143,13 @@ impl Client {
     }
 
     /// The connection to a broker.
-    pub(crate) async fn node(&self, node: i32, lane: Lane) -> Result<Arc<Connection>, ClientError> {
+    pub async fn node(&self, node: i32, lane: Lane) -> Result<Arc<Connection>, ClientError> {
         let view = self.view();
         self.connection(view.address(node)?, lane).await
     }
 
     /// The leader of a partition; waits a while if there is none.
-    pub(crate) async fn leader(&self, topic: &str, partition: i32) -> Result<i32, ClientError> {
+    pub async fn leader(&self, topic: &str, partition: i32) -> Result<i32, ClientError> {
         let mut leaderless = Backoff::until(PATIENCE);
         let mut unknown = Backoff::until(UNKNOWN_TOPIC_PATIENCE);
         loop {
@@ -174,7 +171,7 @@ impl Client {
     }
 
     /// Hears again who leads the partitions of a topic. Those who ask at once ask together.
-    pub(crate) async fn leader_moved(&self, topic: &str) {
+    pub async fn leader_moved(&self, topic: &str) {
         let asked_at = clock::now();
         let mut heard_at = self.shared.heard_at.lock().await;
         let heard = heard_at.get(topic).copied();

@@ -9,40 +9,53 @@ use super::ClientError;
 
 /// A cluster as its last metadata answer described it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ClusterView {
-    pub(crate) cluster_id: Option<String>,
-    pub(crate) controller: i32,
-    pub(crate) brokers: BTreeMap<i32, Broker>,
-    pub(crate) topics: BTreeMap<String, Topic>,
+pub struct ClusterView {
+    /// Its id, if it has one.
+    pub cluster_id: Option<String>,
+    /// The broker that takes commands.
+    pub controller: i32,
+    /// Its brokers, by id.
+    pub brokers: BTreeMap<i32, Broker>,
+    /// The topics that were asked for, by name.
+    pub topics: BTreeMap<String, Topic>,
 }
 
 /// A broker clients may turn to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Broker {
-    pub(crate) address: String,
-    pub(crate) rack: Option<String>,
+pub struct Broker {
+    /// Host and port.
+    pub address: String,
+    /// Its rack, if it says.
+    pub rack: Option<String>,
 }
 
 /// A topic and its partitions, by index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Topic {
-    pub(crate) id: Uuid,
-    pub(crate) is_internal: bool,
-    pub(crate) partitions: Vec<Partition>,
+pub struct Topic {
+    /// Its id; zero from a broker that has none.
+    pub id: Uuid,
+    /// Whether it is the cluster's own.
+    pub is_internal: bool,
+    /// Its partitions, by index.
+    pub partitions: Vec<Partition>,
 }
 
 /// Who leads a partition and who holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Partition {
-    pub(crate) leader: Option<i32>,
-    pub(crate) leader_epoch: i32,
-    pub(crate) replicas: Vec<i32>,
-    pub(crate) in_sync: Vec<i32>,
+pub struct Partition {
+    /// The broker that leads it, if one does.
+    pub leader: Option<i32>,
+    /// The leader's epoch; -1 from a broker that does not say.
+    pub leader_epoch: i32,
+    /// Brokers that hold it.
+    pub replicas: Vec<i32>,
+    /// Those of them that are up to date.
+    pub in_sync: Vec<i32>,
 }
 
 impl ClusterView {
     /// Takes in an answer. Topics it does not speak of stay as they were known.
-    pub(crate) fn merge(&mut self, response: MetadataResponse) {
+    pub fn merge(&mut self, response: MetadataResponse) {
         self.cluster_id = response.cluster_id.map(|id| id.to_string());
         self.controller = response.controller_id;
         self.brokers = response.brokers.iter().map(|b| (b.node_id, Broker::from(b))).collect();
@@ -57,12 +70,12 @@ impl ClusterView {
     }
 
     /// The topic of this name.
-    pub(crate) fn topic(&self, topic: &str) -> Result<&Topic, ClientError> {
+    pub fn topic(&self, topic: &str) -> Result<&Topic, ClientError> {
         self.topics.get(topic).ok_or_else(|| ClientError::UnknownTopic { topic: topic.to_owned() })
     }
 
     /// The broker that leads a partition.
-    pub(crate) fn leader(&self, topic: &str, partition: i32) -> Result<i32, ClientError> {
+    pub fn leader(&self, topic: &str, partition: i32) -> Result<i32, ClientError> {
         let known = self.topic(topic)?;
         let index = usize::try_from(partition).unwrap_or(usize::MAX);
         let found = known.partitions.get(index).ok_or_else(|| ClientError::UnknownPartition {
@@ -74,13 +87,13 @@ impl ClusterView {
     }
 
     /// Where a broker is.
-    pub(crate) fn address(&self, node: i32) -> Result<&str, ClientError> {
+    pub fn address(&self, node: i32) -> Result<&str, ClientError> {
         let broker = self.brokers.get(&node).ok_or(ClientError::UnknownBroker { node })?;
         Ok(&broker.address)
     }
 
     /// How many partitions each broker leads, and how many have no leader.
-    pub(crate) fn leader_counts(&self) -> (BTreeMap<i32, usize>, usize) {
+    pub fn leader_counts(&self) -> (BTreeMap<i32, usize>, usize) {
         let mut counts = BTreeMap::new();
         let mut leaderless_count = 0;
         for partition in self.topics.values().flat_map(|topic| &topic.partitions) {

@@ -8,7 +8,8 @@ use meridian_protocol::{ApiKey, DecodeError, EncodeError, ErrorCode};
 
 /// Why a request did not get the answer it was sent for.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ClientError {
+#[allow(missing_docs, reason = "the text of each variant says what it is")]
+pub enum ClientError {
     #[error(
         "cannot reach a broker at {addresses}: {last}; start one with `meridian serve`, or name \
          another with --bootstrap HOST:PORT"
@@ -59,7 +60,7 @@ pub(crate) enum ClientError {
 
 impl ClientError {
     /// The error of a response, unless it has none.
-    pub(crate) fn check(
+    pub fn check(
         what: impl FnOnce() -> String,
         code: ErrorCode,
         message: Option<&str>,
@@ -71,7 +72,7 @@ impl ClientError {
     }
 
     /// Whether the same request may work later, perhaps elsewhere.
-    pub(crate) fn is_retriable(&self) -> bool {
+    pub fn is_retriable(&self) -> bool {
         match self {
             Self::Unreachable { .. }
             | Self::Connect { .. }

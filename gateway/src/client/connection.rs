@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use super::{ClientError, clock};
 
 /// What we call ourselves.
-const CLIENT_ID: &str = "meridian-cli";
+const CLIENT_ID: &str = "meridian";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Requests queued for writing, and requests that wait for an answer.
 const QUEUE_COUNT_MAX: usize = 256;
@@ -32,7 +32,7 @@ const LAST_VERSION_WITH_NAMES: i16 = 12;
 
 /// A connection to one broker, shared by any number of callers.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub struct Connection {
     address: String,
     outgoing: mpsc::Sender<Outgoing>,
     versions: HashMap<i16, RangeInclusive<i16>>,
@@ -55,14 +55,16 @@ struct Pending {
 
 /// A value and the moment it arrived.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Timed<T> {
-    pub(crate) value: T,
-    pub(crate) at: Instant,
+pub struct Timed<T> {
+    /// The value.
+    pub value: T,
+    /// When it arrived.
+    pub at: Instant,
 }
 
 /// A request that was sent, and whose answer is to come.
 #[derive(Debug)]
-pub(crate) struct InFlight<R> {
+pub struct InFlight<R> {
     reply: oneshot::Receiver<Timed<Bytes>>,
     version: i16,
     address: String,
@@ -73,7 +75,7 @@ pub(crate) struct InFlight<R> {
 
 impl Connection {
     /// Connects, and asks what the broker speaks.
-    pub(crate) async fn open(address: &str) -> Result<Self, ClientError> {
+    pub async fn open(address: &str) -> Result<Self, ClientError> {
         let timeout =
             |_| ClientError::ConnectTimeout { address: address.to_owned(), after: CONNECT_TIMEOUT };
         tokio::time::timeout(CONNECT_TIMEOUT, Self::open_patiently(address))
@@ -123,22 +125,22 @@ impl Connection {
     }
 
     /// Where the broker is.
-    pub(crate) fn address(&self) -> &str {
+    pub fn address(&self) -> &str {
         &self.address
     }
 
     /// Whether it can no longer be used.
-    pub(crate) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.outgoing.is_closed()
     }
 
     /// Gives it up: what is in flight fails.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 
     /// Sends a request and waits for the answer.
-    pub(crate) async fn call<R: RequestMessage>(
+    pub async fn call<R: RequestMessage>(
         &self,
         request: &R,
         timeout: Duration,
@@ -151,13 +153,43 @@ impl Connection {
         Ok(result?.value)
     }
 
+    /// Like [`Connection::call`], in a version from `version_min` on. A request that names topics by
+    /// id needs one that has ids.
+    pub async fn call_from<R: RequestMessage>(
+        &self,
+        version_min: i16,
+        request: &R,
+        timeout: Duration,
+    ) -> Result<R::Response, ClientError> {
+        let unsupported =
+            || ClientError::Unsupported { address: self.address.clone(), api: R::API };
+        let theirs = self.versions.get(&R::API.key()).ok_or_else(unsupported)?;
+        let version = *R::API.versions().end().min(theirs.end());
+        if version < version_min {
+            return Err(unsupported());
+        }
+        let result = self.send_as(version, request, timeout).await?.response().await;
+        if let Err(ClientError::Timeout { .. }) = &result {
+            self.close();
+        }
+        Ok(result?.value)
+    }
+
     /// Sends a request. The answer may be waited for later.
-    pub(crate) async fn send<R: RequestMessage>(
+    pub async fn send<R: RequestMessage>(
         &self,
         request: &R,
         timeout: Duration,
     ) -> Result<InFlight<R>, ClientError> {
-        let version = self.version(R::API)?;
+        self.send_as(self.version(R::API)?, request, timeout).await
+    }
+
+    async fn send_as<R: RequestMessage>(
+        &self,
+        version: i16,
+        request: &R,
+        timeout: Duration,
+    ) -> Result<InFlight<R>, ClientError> {
         let (frame, correlation_id) = self.encode(version, request)?;
         let (reply, receiver) = oneshot::channel();
         let pending = Some(Pending { correlation_id, reply });
@@ -176,10 +208,7 @@ impl Connection {
     }
 
     /// Sends a request that the broker does not answer: a produce with `acks=0`.
-    pub(crate) async fn send_unanswered<R: RequestMessage>(
-        &self,
-        request: &R,
-    ) -> Result<(), ClientError> {
+    pub async fn send_unanswered<R: RequestMessage>(&self, request: &R) -> Result<(), ClientError> {
         let (frame, _) = self.encode(self.version(R::API)?, request)?;
         self.outgoing
             .send(Outgoing { frame, pending: None })
@@ -227,7 +256,7 @@ fn newest_common(api: ApiKey, theirs: &RangeInclusive<i16>) -> Option<i16> {
 
 impl<R: RequestMessage> InFlight<R> {
     /// Waits for the answer. After an error the connection should be given up.
-    pub(crate) async fn response(&mut self) -> Result<Timed<R::Response>, ClientError> {
+    pub async fn response(&mut self) -> Result<Timed<R::Response>, ClientError> {
         let timeout = |_| ClientError::Timeout {
             address: self.address.clone(),
             api: R::API,
@@ -245,7 +274,7 @@ impl<R: RequestMessage> InFlight<R> {
     }
 
     /// Whether waiting for the answer would take no time.
-    pub(crate) fn is_ready(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         !self.reply.is_empty() || self.reply.is_terminated()
     }
 }
