@@ -41,7 +41,7 @@ mod produce;
 mod producer_id;
 mod server;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod topic_config;
 mod topics;
 mod transactions;
@@ -58,6 +58,7 @@ pub use self::config::{FrontConfig, GroupConfig, TransactionConfig};
 pub use self::meridian::{AdminError, AdminHandler};
 pub use self::metrics::{Metrics, Sample};
 pub use self::server::{Server, ServerError};
+pub(crate) use self::topic_config::check as check_topic_config;
 pub(crate) use self::topic_config::{
     DEDUP, DEDUP_RETENTION_MS, DEDUP_RETENTION_MS_DEFAULT, DEDUP_SOURCE,
 };

@@ -15,6 +15,7 @@ pub mod group;
 pub mod kafka;
 pub mod log;
 mod meta;
+mod mirror;
 mod node;
 pub mod partition;
 pub mod peers;

@@ -36,6 +36,7 @@ use crate::log::{
     StoreSettings, Wire,
 };
 use crate::meta::{EventSender, Meta, MetaEvent, MetaSettings, ownership_of};
+use crate::mirror::Mirrors;
 use crate::partition::PartitionLimits;
 use crate::peers::Peers;
 use crate::runtime::clock::{self, Clock};
@@ -91,6 +92,7 @@ pub(crate) struct Node {
     pub(crate) meta: Meta,
     pub(crate) switch: Arc<Switch>,
     pub(crate) peers: Arc<Peers>,
+    pub(crate) mirrors: Mirrors,
     /// Why the node must stop, once it must.
     fatal: watch::Sender<Option<String>>,
     sync_reported: AtomicBool,
@@ -136,7 +138,7 @@ impl RunningNode {
 /// Starts a node and waits until it serves clients.
 pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     let clock = Clock::start();
-    let mut rng = SplitMix::new(entropy()?);
+    let mut rng = SplitMix::new(entropy().map_err(StartError::Entropy)? as u64);
     let cluster = cluster_id(&config, &mut rng)?;
     let store = open_store(&config, clock, &mut rng).await?;
     let switch = Arc::new(Switch::default());
@@ -165,7 +167,8 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     let meta = Meta::start(meta_settings, wire, meta_rng, listener).map_err(StartError::Thread)?;
     let (fatal, _) = watch::channel(None);
     let sync_reported = AtomicBool::new(false);
-    let node = Arc::new(Node { config, logs, meta, switch, peers, fatal, sync_reported });
+    let mirrors = Mirrors::default();
+    let node = Arc::new(Node { config, logs, meta, switch, peers, fatal, sync_reported, mirrors });
     node.switch.connect(&node);
     start_transport(&node, cluster.clone()).await?;
     if let Some(store) = node.logs.store() {
@@ -187,6 +190,7 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     shown.on_joined();
     tokio::spawn(chores::run_retention(Arc::clone(&node)));
     tokio::spawn(expiry::run_expiry(Arc::clone(&node)));
+    tokio::spawn(crate::mirror::run(Arc::clone(&node)));
     let server = tokio::spawn(server.run(stop));
     Ok(RunningNode { node, kafka, admin, shutdown, server })
 }
@@ -204,14 +208,12 @@ async fn serve_operators(
     Ok(Some(address))
 }
 
-/// 64 bits from the operating system.
-fn entropy() -> Result<u64, StartError> {
+/// 128 bits from the operating system.
+pub(crate) fn entropy() -> std::io::Result<u128> {
     use std::io::Read;
-    let mut bytes = [0; 8];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(StartError::Entropy)?;
-    Ok(u64::from_ne_bytes(bytes))
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u128::from_ne_bytes(bytes))
 }
 
 /// The configured id of the cluster; in a cluster of one, the id drawn at its first start.

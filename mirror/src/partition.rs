@@ -186,6 +186,8 @@ pub enum Input {
         /// Size of what became durable.
         size_bytes: u64,
     },
+    /// The own log can never take what was to be appended.
+    Refused(String),
     /// Time has passed. Needed when [`MirrorPartition::wake_at`] has come.
     Tick,
 }
@@ -321,6 +323,7 @@ impl MirrorPartition {
                 self.lag.on_end(self.reached());
                 self.ask_for_more(out);
             }
+            Input::Refused(detail) => self.stop(State::Unsupported { detail }),
             Input::Tick => {
                 if self.wake_at().is_some_and(|at| at <= now) {
                     self.phase = Phase::Lost;
@@ -336,6 +339,21 @@ impl MirrorPartition {
             Phase::Retry { at } => Some(at),
             _ => None,
         }
+    }
+
+    /// Whether it waits for the source's metadata, or would start over with it: a view under
+    /// another epoch, or of another topic, than the one it works with.
+    pub fn is_looking_for(&self, view: &SourceView) -> bool {
+        let is_lost = matches!(self.phase, Phase::Lost | Phase::Retry { .. });
+        let is_other = self.view.is_none_or(|known| {
+            (known.topic, known.leader_epoch) != (view.topic, view.leader_epoch)
+        });
+        is_lost || is_other
+    }
+
+    /// Whether it waits for the source's metadata.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.phase, Phase::Lost | Phase::Retry { .. })
     }
 
     /// What operators see.

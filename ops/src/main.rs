@@ -6,6 +6,8 @@ mod client;
 mod cluster;
 mod dev;
 mod failure;
+mod link;
+mod mirror;
 mod node;
 mod output;
 mod producer;
@@ -32,6 +34,8 @@ enum Cli {
     Producer(producer::Producer),
     Cluster(cluster::Cluster),
     Node(node::Node),
+    Link(link::Link),
+    Mirror(mirror::Mirror),
     Cert(cert::Cert),
     Bench(bench::Bench),
 }
@@ -47,6 +51,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Cli::Dev(dev) => block_on(dev::run(dev)),
         Cli::Cluster(cluster) => block_on(cluster::run(cluster)),
         Cli::Node(node) => block_on(node::run(node)),
+        Cli::Link(link) => block_on(link::run(link)),
+        Cli::Mirror(mirror) => block_on(mirror::run(mirror)),
         Cli::Bench(bench) => block_on(bench::run(bench)),
         Cli::Producer(producer) => block_on(producer::run(producer)),
         Cli::Topic(topic) => block_on(topic::run(topic)),

@@ -66,6 +66,7 @@ async fn delete_before(
         if !policy.split(',').any(|policy| policy.trim() == "delete") {
             return Err(ErrorCode::PolicyViolation);
         }
+        error::mirror(&metadata, topic.id).map_err(|refused| refused.code)?;
         lookup::partition(&metadata, topic, wanted.partition_index)?.0
     };
     let log = call.front.broker.led(partition).ok_or(ErrorCode::NotLeaderOrFollower)?;

@@ -1,6 +1,8 @@
 //! The one place where our errors become Kafka's codes.
 
+use meridian_base::id::TopicId;
 use meridian_consensus::error::Refusal;
+use meridian_consensus::state::Metadata;
 use meridian_protocol::records::BatchError;
 use meridian_protocol::{ErrorCode, Str};
 use meridian_storage::leader::PutError;
@@ -40,6 +42,15 @@ impl From<ErrorCode> for ApiError {
 impl From<ProposeError> for ApiError {
     fn from(error: ProposeError) -> Self {
         Self::new(of_propose(&error), error.to_string())
+    }
+}
+
+/// What whoever would change a mirror is told. Of the codes that no client retries, the one that says
+/// that the topic and not the request is at fault.
+pub(super) fn mirror(metadata: &Metadata, topic: TopicId) -> Result<(), ApiError> {
+    match crate::mirror::refuses_clients(metadata, topic) {
+        Some(message) => Err(ApiError::new(ErrorCode::PolicyViolation, message)),
+        None => Ok(()),
     }
 }
 

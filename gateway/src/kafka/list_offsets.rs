@@ -15,6 +15,7 @@ use super::dispatch::Call;
 use super::error;
 use super::lookup::{self, TopicKey};
 use crate::log::{FetchError, Isolation, PartitionLog};
+use crate::mirror;
 use crate::partition::BatchSlice;
 
 /// A timestamp and the offset that has it; -1 for none.
@@ -179,7 +180,13 @@ fn epoch_end(call: &Call, key: &TopicKey, wanted: &OffsetForLeaderPartition) -> 
     match led(call, key, partition, wanted.current_leader_epoch) {
         Ok(log) => {
             let unknown = (LeaderEpoch::UNKNOWN, Offset::UNKNOWN);
-            let end = log.end_of_epoch(LeaderEpoch::new(wanted.leader_epoch));
+            let epoch = LeaderEpoch::new(wanted.leader_epoch);
+            let mirrored = {
+                let metadata = call.front.broker.metadata();
+                let topic = key.find(&metadata).ok();
+                topic.and_then(|topic| mirror::epoch_end(&metadata, topic.id, &log, epoch))
+            };
+            let end = mirrored.unwrap_or_else(|| log.end_of_epoch(epoch));
             let (leader_epoch, end_offset) = end.unwrap_or(unknown);
             EpochEndOffset {
                 partition,

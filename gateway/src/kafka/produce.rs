@@ -56,6 +56,7 @@ impl Rules {
             let message = "only the cluster itself writes to its internal topics";
             return Err(ApiError::new(ErrorCode::InvalidTopicException, message));
         }
+        error::mirror(metadata, topic.id)?;
         let size = lookup::topic_config(metadata, topic.id, topic_config::MAX_MESSAGE_BYTES);
         let time: Option<String> =
             lookup::topic_config(metadata, topic.id, topic_config::MESSAGE_TIMESTAMP_TYPE);

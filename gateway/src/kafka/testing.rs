@@ -39,10 +39,10 @@ use crate::runtime::clock::Clock;
 use crate::runtime::quic::Channel;
 
 /// Nothing takes longer than this, or the test has failed.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A node as the front sees it.
-pub(super) struct FakeBroker {
+pub(crate) struct FakeBroker {
     metadata: RwLock<Metadata>,
     applied: AtomicU64,
     logs: Option<Arc<Logs>>,
@@ -50,7 +50,7 @@ pub(super) struct FakeBroker {
     peers: Arc<Peers>,
     wall_time_ms: AtomicI64,
     /// What the next proposals come to.
-    pub(super) refusal: Mutex<Option<ProposeError>>,
+    pub(crate) refusal: Mutex<Option<ProposeError>>,
 }
 
 /// No other nodes.
@@ -82,7 +82,7 @@ impl FakeBroker {
     }
 
     /// Node 1 of three datacenters with a node each. No partition is served.
-    pub(super) fn three_datacenters() -> Arc<Self> {
+    pub(crate) fn three_datacenters() -> Arc<Self> {
         let broker = Self::bootstrapped(Geometry::OnePerDc, 3);
         for node in 1..=3 {
             broker.mount(node, Incarnation::new(u64::from(node)));
@@ -91,7 +91,7 @@ impl FakeBroker {
     }
 
     /// A cluster of one that serves all partitions.
-    pub(super) fn single() -> Arc<Self> {
+    pub(crate) fn single() -> Arc<Self> {
         static FOLDERS: AtomicU64 = AtomicU64::new(0);
         let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
         let name = format!("meridian-kafka-front-{}-{number}", std::process::id());
@@ -137,7 +137,7 @@ impl FakeBroker {
     }
 
     /// Has this node take a partition over from itself: it is owned at once, and served later.
-    pub(super) fn take_over(&self, topic: &str, index: i32) {
+    pub(crate) fn take_over(&self, topic: &str, index: i32) {
         let id = {
             let metadata = self.state();
             let topic = metadata.topic_named(topic).expect("exists");
@@ -174,12 +174,12 @@ impl FakeBroker {
     }
 
     /// The metadata.
-    pub(super) fn state(&self) -> RwLockReadGuard<'_, Metadata> {
+    pub(crate) fn state(&self) -> RwLockReadGuard<'_, Metadata> {
         self.metadata.read().expect("no test panics while it writes")
     }
 
     /// Judges a node's life.
-    pub(super) fn mark(&self, node: u32, liveness: Liveness) {
+    pub(crate) fn mark(&self, node: u32, liveness: Liveness) {
         let node = NodeId::new(node);
         let epoch = self.state().node(node).expect("registered").epoch;
         assert_eq!(self.decide(Command::MarkNode { node, epoch, liveness }), Decision::Done);
@@ -234,7 +234,7 @@ impl FakeBroker {
     }
 
     /// The id of a topic.
-    pub(super) fn topic_uuid(&self, name: &str) -> Uuid {
+    pub(crate) fn topic_uuid(&self, name: &str) -> Uuid {
         lookup::uuid(self.state().topic_named(name).expect("exists").id)
     }
 }
@@ -305,7 +305,7 @@ impl Broker for FakeBroker {
 }
 
 /// Bounds that make tests quick.
-pub(super) fn quick_config() -> FrontConfig {
+pub(crate) fn quick_config() -> FrontConfig {
     FrontConfig {
         request_size_bytes_max: 2 << 20,
         first_request_timeout: Duration::from_secs(5),
@@ -325,23 +325,23 @@ pub(super) fn quick_config() -> FrontConfig {
 }
 
 /// A front before `broker`.
-pub(super) fn front_of(broker: &Arc<FakeBroker>, config: FrontConfig) -> Arc<Front> {
+pub(crate) fn front_of(broker: &Arc<FakeBroker>, config: FrontConfig) -> Arc<Front> {
     let broker = Arc::clone(broker) as Arc<dyn Broker>;
     Front::new(broker, config, Box::new(SplitMix::new(1)), None)
 }
 
 /// The client's end of a connection.
-pub(super) struct TestClient {
-    pub(super) stream: DuplexStream,
+pub(crate) struct TestClient {
+    pub(crate) stream: DuplexStream,
     pub(super) closed: JoinHandle<Close>,
     /// Stops the server's end.
-    pub(super) stop: watch::Sender<bool>,
+    pub(crate) stop: watch::Sender<bool>,
     correlation_id: i32,
 }
 
 impl TestClient {
     /// Connects, without a network between.
-    pub(super) fn connect(front: &Arc<Front>) -> Self {
+    pub(crate) fn connect(front: &Arc<Front>) -> Self {
         let (stream, theirs) = tokio::io::duplex(16 << 10);
         let (stop, stopped) = watch::channel(false);
         let budgets = Budgets {
@@ -357,12 +357,12 @@ impl TestClient {
     }
 
     /// Sends raw bytes.
-    pub(super) async fn write(&mut self, bytes: &[u8]) {
+    pub(crate) async fn write(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.expect("the server reads");
     }
 
     /// Sends a request; returns its correlation id.
-    pub(super) async fn send<R: RequestMessage>(&mut self, version: i16, request: &R) -> i32 {
+    pub(crate) async fn send<R: RequestMessage>(&mut self, version: i16, request: &R) -> i32 {
         self.correlation_id += 1;
         let id = self.correlation_id;
         let frame = frame::encode_request(version, id, Some("test"), request);
@@ -371,7 +371,7 @@ impl TestClient {
     }
 
     /// Receives the answer to the request with this correlation id.
-    pub(super) async fn receive<R: RequestMessage>(
+    pub(crate) async fn receive<R: RequestMessage>(
         &mut self,
         version: i16,
         id: i32,
@@ -388,7 +388,7 @@ impl TestClient {
     }
 
     /// Sends a request and receives its answer.
-    pub(super) async fn call<R: RequestMessage>(
+    pub(crate) async fn call<R: RequestMessage>(
         &mut self,
         version: i16,
         request: R,
@@ -406,7 +406,7 @@ impl TestClient {
     }
 
     /// Creates a topic of this many partitions.
-    pub(super) async fn create_topic(&mut self, name: &str, partition_count: i32) {
+    pub(crate) async fn create_topic(&mut self, name: &str, partition_count: i32) {
         let topic = CreatableTopic {
             name: name.into(),
             num_partitions: partition_count,
@@ -420,7 +420,7 @@ impl TestClient {
 }
 
 /// A batch of one record per value.
-pub(super) fn batch_of(values: &[&str]) -> Bytes {
+pub(crate) fn batch_of(values: &[&str]) -> Bytes {
     let mut builder = BatchBuilder::new();
     for (index, value) in values.iter().enumerate() {
         builder.append(1000 + index as i64, None, Some(value.as_bytes()), &[]);
@@ -429,7 +429,7 @@ pub(super) fn batch_of(values: &[&str]) -> Bytes {
 }
 
 /// The values of all records, with their offsets.
-pub(super) fn values_of(mut records: Bytes) -> Vec<(i64, String)> {
+pub(crate) fn values_of(mut records: Bytes) -> Vec<(i64, String)> {
     let mut values = Vec::new();
     for batch in meridian_protocol::records::batches(records.copy_to_bytes(records.remaining())) {
         for record in batch.expect("whole batches").records(1 << 20).expect("uncompressed") {

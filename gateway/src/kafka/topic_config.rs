@@ -189,7 +189,7 @@ pub(super) fn find(name: &str) -> Option<&'static TopicConfig> {
 }
 
 /// Whether a topic may have this value; if not, why.
-pub(super) fn check(name: &str, value: &str) -> Result<(), String> {
+pub(crate) fn check(name: &str, value: &str) -> Result<(), String> {
     let config = find(name).ok_or_else(|| format!("unknown topic config {name}"))?;
     let invalid = |what: &str| Err(format!("invalid value {value:?} for {name}: {what}"));
     match config.kind {

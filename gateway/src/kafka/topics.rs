@@ -15,7 +15,7 @@ use meridian_protocol::messages::{
 use meridian_protocol::{ErrorCode, Str};
 
 use super::dispatch::Call;
-use super::error::ApiError;
+use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
 use super::{Front, configs, topic_config};
 
@@ -307,7 +307,7 @@ async fn delete_one(
         Some(name) => TopicKey::Name(name.clone()),
         None => TopicKey::Id(wanted.topic_id),
     };
-    let topic = {
+    let (topic, mirror) = {
         let metadata = call.front.broker.metadata();
         let topic = key.find(&metadata)?;
         if topic.internal {
@@ -316,9 +316,12 @@ async fn delete_one(
         }
         result.name = Some(topic.name.as_str().into());
         result.topic_id = lookup::uuid(topic.id);
-        topic.id
+        (topic.id, crate::mirror::forget(&metadata, topic.id))
     };
     call.front.broker.propose(Command::DeleteTopic { topic }).await?;
+    if let Some(forget) = mirror {
+        call.front.broker.propose(forget).await?;
+    }
     Ok(())
 }
 
@@ -359,6 +362,7 @@ fn plan_growth(metadata: &Metadata, wanted: &CreatePartitionsTopic) -> Result<Co
         let message = "the cluster's own topics keep their partitions";
         return Err(ApiError::new(ErrorCode::InvalidTopicException, message));
     }
+    error::mirror(metadata, topic.id)?;
     let expected_count = topic.partitions.len() as u32;
     let added =
         u32::try_from(wanted.count).ok().and_then(|count| count.checked_sub(expected_count));

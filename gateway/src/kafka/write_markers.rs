@@ -72,7 +72,9 @@ fn marker(requested: &WritableTxnMarker) -> Marker {
 fn start(call: &Call, key: &TopicKey, index: i32, marker: Marker) -> Writing {
     let partition: PartitionId = {
         let metadata = call.front.broker.metadata();
-        lookup::partition(&metadata, key.find(&metadata)?, index)?.0
+        let topic = key.find(&metadata)?;
+        error::mirror(&metadata, topic.id).map_err(|refused| refused.code)?;
+        lookup::partition(&metadata, topic, index)?.0
     };
     let log = call.front.broker.led(partition).ok_or(ErrorCode::NotLeaderOrFollower)?;
     Ok((partition, marker, log.write_marker(marker)))

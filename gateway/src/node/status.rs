@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::Node;
 use crate::broker::BoxFuture;
 use crate::kafka::{AdminError, AdminHandler};
+use crate::mirror::AdminCall;
 
 /// Answer of `cluster.status`.
 #[derive(Debug, Serialize)]
@@ -193,8 +194,11 @@ impl Node {
 
 impl AdminHandler for Node {
     fn call(&self, method: String, body: Bytes) -> BoxFuture<'_, Result<Bytes, AdminError>> {
-        match method.as_str() {
-            "source.list" => Box::pin(self.list_sources(body)),
+        match self.switch.node() {
+            Some(node) if AdminCall::is_mine(&method) => {
+                Box::pin(async move { AdminCall::new(node, body).run(&method).await })
+            }
+            _ if method == "source.list" => Box::pin(self.list_sources(body)),
             _ => Box::pin(std::future::ready(self.answer(&method))),
         }
     }

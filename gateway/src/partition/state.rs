@@ -143,7 +143,9 @@ impl PartitionState {
         Ok(())
     }
 
-    fn replay(&mut self, slice: &BatchSlice) -> Result<(), ReplayError> {
+    /// Applies one batch of the log, judged when it was written; gives the transaction that it
+    /// ended, if any.
+    pub(super) fn replay(&mut self, slice: &BatchSlice) -> Result<Option<Ended>, ReplayError> {
         let offset = slice.base_offset;
         let header = BatchHeader::parse(&slice.head).map_err(|_| ReplayError::NotABatch(offset))?;
         self.note(offset, slice.size_bytes() as u64, slice.max_timestamp_ms);
@@ -158,9 +160,9 @@ impl PartitionState {
                     // What tells the versions apart was judged when the marker was written.
                     version: TransactionVersion::V1,
                 };
-                self.apply_marker(offset, &marker, header.max_timestamp_ms);
+                return Ok(self.apply_marker(offset, &marker, header.max_timestamp_ms));
             }
-            return Ok(());
+            return Ok(None);
         }
         let is_numbered = producer_id >= 0 && header.base_sequence >= 0;
         let sequenced = is_numbered.then(|| Sequenced {
@@ -175,7 +177,7 @@ impl PartitionState {
         }
         let transaction = header.attributes.is_transactional().then_some((producer_id, epoch));
         self.apply_batch(offset, header.max_timestamp_ms, sequenced.as_ref(), transaction);
-        Ok(())
+        Ok(None)
     }
 
     /// Remembers sources from here on, or forgets them. What is replayed counts as seen at `now_ms`.
@@ -317,8 +319,9 @@ impl PartitionState {
     }
 }
 
-/// Cuts a blob's payload into its batches. The leader checked each before it put the blob, and the
-/// store checked the payload's CRC: only the lengths are verified again.
+/// Cuts a blob's payload into its batches, which say themselves where they begin: offsets may be
+/// missing between those of a mirror. The leader checked each before it put the blob, and the store
+/// checked the payload's CRC: only the lengths and the order are verified again.
 pub fn batches_in(base_offset: Offset, payload: Bytes) -> Result<Vec<BatchSlice>, ReplayError> {
     let mut batches = Vec::new();
     let mut rest = payload;
@@ -330,7 +333,10 @@ pub fn batches_in(base_offset: Offset, payload: Bytes) -> Result<Vec<BatchSlice>
             return Err(error);
         }
         let last_delta = u32::try_from(header.last_offset_delta).map_err(|_| error)?;
-        let base_offset = next_offset;
+        let base_offset = Offset::new(header.base_offset);
+        if base_offset < next_offset {
+            return Err(error);
+        }
         next_offset = base_offset.advance(last_delta).advance(1);
         batches.push(BatchSlice {
             base_offset,

@@ -86,10 +86,10 @@ impl Source {
     /// Removes one committed batch that is not the last.
     pub(crate) fn compact(&mut self, chance: u8) {
         let candidates = self.batches.len().saturating_sub(1);
-        if let Some(index) = usize::from(chance).checked_rem(candidates) {
-            if self.batches[index].last_offset.get() < self.high_watermark {
-                self.batches.remove(index);
-            }
+        if let Some(index) = usize::from(chance).checked_rem(candidates)
+            && self.batches[index].last_offset.get() < self.high_watermark
+        {
+            self.batches.remove(index);
         }
     }
 

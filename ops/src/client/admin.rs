@@ -14,6 +14,7 @@ use meridian_protocol::{ApiKey, ErrorCode, Str};
 
 use super::clock::Backoff;
 use super::{Client, ClientError, Lane, REQUEST_TIMEOUT};
+use crate::failure::Failure;
 
 /// The kind of resource that a topic is, for its configuration.
 const RESOURCE_TOPIC: i8 = 2;
@@ -247,6 +248,36 @@ pub(crate) async fn admin_query(
         response.error_message.as_deref(),
     )?;
     Ok(response.body)
+}
+
+/// Calls an operator method that changes nothing.
+pub(crate) async fn call(
+    client: &Client,
+    method: &str,
+    arguments: &serde_json::Value,
+) -> Result<serde_json::Value, Failure> {
+    let answer = admin_query(client, method, arguments).await?;
+    parse(method, &answer)
+}
+
+/// Calls an operator method that changes something, once.
+pub(crate) async fn command(
+    client: &Client,
+    method: &str,
+    arguments: &serde_json::Value,
+) -> Result<serde_json::Value, Failure> {
+    let body = Bytes::from(arguments.to_string());
+    let request = MeridianAdminRequest { method: method.into(), body };
+    let response = client.command(&request).await?;
+    let what = || method.to_owned();
+    ClientError::check(what, response.error_code, response.error_message.as_deref())?;
+    parse(method, &response.body)
+}
+
+fn parse(method: &str, answer: &[u8]) -> Result<serde_json::Value, Failure> {
+    serde_json::from_slice(answer).map_err(|error| {
+        Failure::Invalid(format!("the answer to {method} is not of this version: {error}"))
+    })
 }
 
 fn timeout_ms() -> i32 {

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use serde_json::Value;
 
@@ -99,6 +100,21 @@ pub(crate) fn ok(arguments: &[&str]) -> String {
 
 pub(crate) fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&ok(arguments)).unwrap()
+}
+
+/// A port below those that the system hands out, so that a node that is started again finds it free.
+#[allow(dead_code, reason = "not every test has nodes that keep their port")]
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    const FIRST: u16 = 28_500;
+    const COUNT: u16 = 1_500;
+    loop {
+        let turn = NEXT.fetch_add(1, Ordering::Relaxed);
+        let offset = (std::process::id() as u16).wrapping_mul(10).wrapping_add(turn) % COUNT;
+        if TcpListener::bind(("127.0.0.1", FIRST + offset)).is_ok() {
+            return FIRST + offset;
+        }
+    }
 }
 
 /// The first port of a development cluster. Lower than those that the system hands out: a node

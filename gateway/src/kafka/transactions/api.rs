@@ -148,6 +148,10 @@ fn resolve(metadata: &Metadata, topics: &[AddPartitionsToTxnTopic]) -> Vec<Resol
             None => Err(ErrorCode::UnknownTopicOrPartition),
             // Clients write to none of them; groups are added by AddOffsetsToTxn.
             Some(found) if found.internal => Err(ErrorCode::InvalidTopicException),
+            // Its markers come from the source, as its records do.
+            Some(found) if error::mirror(metadata, found.id).is_err() => {
+                Err(ErrorCode::PolicyViolation)
+            }
             Some(found) => Ok(found),
         };
         let partition = |index: &i32| {

@@ -1,0 +1,92 @@
+//! A partition's log as the end of a mirror: what its link may do with it (rule F5).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use meridian_base::position::Offset;
+use meridian_mirror::partition::{BatchId, OwnLog, SourceBatch};
+use meridian_protocol::records::{self, Batch};
+use meridian_storage::leader::PutError;
+use tokio::sync::{Notify, oneshot};
+
+use super::partition_log::{FetchError, PartitionLog};
+use crate::partition::{Appended, BatchSlice, MirrorError, ProduceError};
+
+impl PartitionLog {
+    /// The log as a mirror finds it, as soon as all of it is committed.
+    pub async fn own_log(self: &Arc<Self>) -> Result<OwnLog, FetchError> {
+        let bell = Arc::new(Notify::new());
+        loop {
+            self.notify_on_progress(&bell);
+            let ends = self.act(|partition, _, _, _| {
+                partition.is_serving().then(|| (partition.end_offset(), partition.high_watermark()))
+            });
+            match ends.flatten() {
+                None => return Err(FetchError::NotLeader),
+                Some((end, high_watermark)) if end == high_watermark => break,
+                Some(_) => bell.notified().await,
+            }
+        }
+        let (start, end) = (self.log_start_offset(), self.high_watermark());
+        let last = if end > start { self.last_batch(end).await? } else { None };
+        Ok(OwnLog { start, end, last })
+    }
+
+    /// The batch that ends the log, unless it ends with a gap.
+    async fn last_batch(&self, end: Offset) -> Result<Option<BatchId>, FetchError> {
+        let last_offset = Offset::new(end.get() - 1);
+        let fetched = self.fetch(last_offset, 1).await?;
+        let batches = records::batches(Bytes::from(fetched.records.concat()));
+        let ids = batches.filter_map(Result::ok).map(|batch| batch_id(&batch));
+        Ok(ids.filter(|id| id.last_offset == last_offset).last())
+    }
+
+    /// Appends batches of the source if the log ends at `expected`. The receiver is answered when
+    /// they are committed.
+    pub fn append_mirrored(
+        self: &Arc<Self>,
+        expected: Offset,
+        batches: Vec<SourceBatch>,
+    ) -> Result<oneshot::Receiver<Result<Appended, ProduceError>>, MirrorError> {
+        let (waiter, answer) = oneshot::channel();
+        let slices = batches.into_iter().map(slice).collect();
+        let appended = self.act(|partition, now, health, out| {
+            partition.append_mirrored(now, health, expected, slices, waiter, out)
+        });
+        appended.unwrap_or(Err(lost()))?;
+        Ok(answer)
+    }
+
+    /// Makes the log, in which there are no records, end at `at`.
+    pub fn begin_at(self: &Arc<Self>, at: Offset) -> Result<(), MirrorError> {
+        self.act(|partition, now, health, out| partition.begin_at(now, health, at, out))
+            .unwrap_or(Err(lost()))
+    }
+}
+
+fn lost() -> MirrorError {
+    ProduceError::from(PutError::Lost).into()
+}
+
+/// What identifies a batch.
+pub(crate) fn batch_id(batch: &Batch) -> BatchId {
+    let header = batch.header();
+    BatchId {
+        base_offset: Offset::new(header.base_offset),
+        last_offset: Offset::new(header.last_offset()),
+        leader_epoch: meridian_base::position::LeaderEpoch::new(header.partition_leader_epoch),
+        crc: header.crc,
+    }
+}
+
+fn slice(batch: SourceBatch) -> BatchSlice {
+    let max_timestamp_ms =
+        records::BatchHeader::parse(&batch.bytes).map_or(-1, |header| header.max_timestamp_ms);
+    BatchSlice {
+        base_offset: batch.id.base_offset,
+        last_offset: batch.id.last_offset,
+        max_timestamp_ms,
+        head: batch.bytes,
+        body: Bytes::new(),
+    }
+}

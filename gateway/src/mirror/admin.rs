@@ -1,0 +1,89 @@
+//! The operators' methods about links and mirrors: `link.*` and `mirror.*` of the private admin API.
+//!
+//! Any node answers them. Links and mirror topics are rows of the metadata log, written only if they
+//! are still what was read; how the partitions are, each node knows for those it leads.
+
+mod links;
+mod topics;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::broker::ProposeError;
+use crate::client::ClientError;
+use crate::kafka::AdminError;
+use crate::node::Node;
+
+/// A call of one of these methods.
+pub(crate) struct AdminCall {
+    node: Arc<Node>,
+    body: Bytes,
+}
+
+impl AdminCall {
+    /// Whether the method is one of these.
+    pub(crate) fn is_mine(method: &str) -> bool {
+        method.starts_with("link.") || method.starts_with("mirror.")
+    }
+
+    /// A call with these arguments in JSON.
+    pub(crate) fn new(node: Arc<Node>, body: Bytes) -> Self {
+        Self { node, body }
+    }
+
+    /// Runs it; gives its result in JSON.
+    pub(crate) async fn run(self, method: &str) -> Result<Bytes, AdminError> {
+        match method {
+            "link.create" => self.create_link().await,
+            "link.list" => self.list_links(),
+            "link.test" => self.test_link().await,
+            "link.alter" => self.alter_link().await,
+            "link.delete" => self.delete_link().await,
+            "mirror.create" => self.create_mirror().await,
+            "mirror.list" => self.list_mirrors(),
+            "mirror.partitions" => json(&self.node.mirrors.reports().await),
+            "mirror.pause" => self.pause_mirror(true).await,
+            "mirror.resume" => self.pause_mirror(false).await,
+            "mirror.promote" => self.promote_mirror().await,
+            _ => Err(AdminError::UnknownMethod(method.to_owned())),
+        }
+    }
+
+    fn arguments<T: DeserializeOwned>(&self) -> Result<T, AdminError> {
+        serde_json::from_slice(&self.body)
+            .map_err(|error| AdminError::InvalidArguments(error.to_string()))
+    }
+
+    async fn put(
+        &self,
+        kind: RowKind,
+        key: &[u8],
+        value: Option<Vec<u8>>,
+        expected: ExpectedVersion,
+    ) -> Result<(), AdminError> {
+        let change = RowChange { kind, key: key.to_vec(), value, expected };
+        self.propose(Command::PutRows(vec![change])).await
+    }
+
+    async fn propose(&self, command: Command) -> Result<(), AdminError> {
+        match self.node.meta.propose(command).await {
+            Ok(_) => Ok(()),
+            Err(error @ ProposeError::Refused(_)) => Err(AdminError::Failed(error.to_string())),
+            Err(error) => Err(AdminError::Unavailable(error.to_string())),
+        }
+    }
+}
+
+fn of_source(error: &ClientError) -> AdminError {
+    AdminError::Failed(format!("the source: {error}"))
+}
+
+fn json(answer: &impl Serialize) -> Result<Bytes, AdminError> {
+    serde_json::to_vec(answer)
+        .map(Bytes::from)
+        .map_err(|error| AdminError::Failed(error.to_string()))
+}

@@ -1,0 +1,245 @@
+//! Methods about mirror topics.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use meridian_base::id::TopicId;
+use meridian_base::position::LeaderEpoch;
+use meridian_consensus::command::{
+    Command, ConfigChange, ExpectedVersion, LeaderAssignment, RowKind,
+};
+use meridian_consensus::placement::{Placement, Preference};
+use meridian_mirror::rows::{Link, MirrorTopic, Stage};
+use serde::{Deserialize, Serialize};
+
+use super::{AdminCall, json, of_source};
+use crate::client::{Client, ClientError};
+use crate::kafka::{AdminError, check_topic_config};
+use crate::mirror::{plan, survey};
+
+#[derive(Deserialize)]
+struct Create {
+    topic: String,
+    link: String,
+    source_topic: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    topic: String,
+}
+
+#[derive(Serialize)]
+struct MirrorReport {
+    topic: String,
+    link: String,
+    source_topic: String,
+    source_topic_id: String,
+    /// What operators want of it: see [`Stage::name`].
+    stage: &'static str,
+    is_link_paused: bool,
+    partitions: usize,
+    /// Configs of the source that this cluster does not know.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ignored_configs: Vec<String>,
+}
+
+/// A topic of the source that is to be mirrored.
+struct Found {
+    id: TopicId,
+    partition_count: u32,
+    configs: Vec<ConfigChange>,
+    ignored: Vec<String>,
+}
+
+/// Looks a topic up at the source.
+async fn find(link: &Link, name: &str) -> Result<Found, AdminError> {
+    let client = Client::unconnected(&link.bootstrap);
+    let topic = client.topic(name).await.map_err(|error| match error {
+        ClientError::UnknownTopic { topic } => {
+            AdminError::Failed(format!("the source has no topic {topic}"))
+        }
+        error => of_source(&error),
+    })?;
+    let cluster = client.view().cluster_id.clone().unwrap_or_default();
+    if cluster != link.source.as_str() {
+        let expected = &link.source;
+        return Err(AdminError::Failed(format!(
+            "the link is to cluster {expected}, now {cluster} answers at {}",
+            link.bootstrap
+        )));
+    }
+    if topic.id.is_zero() {
+        let message = "the source gives its topics no ids: it must be Kafka 3.1 or newer";
+        return Err(AdminError::Failed(message.to_owned()));
+    }
+    let set = survey::set_configs(&client, name).await.map_err(|error| of_source(&error))?;
+    let (known, ignored): (Vec<_>, Vec<_>) =
+        set.into_iter().partition(|(name, value)| check_topic_config(name, value).is_ok());
+    let change = |(name, value)| ConfigChange { name, value: Some(value) };
+    Ok(Found {
+        id: TopicId::new(u128::from_be_bytes(topic.id.0)),
+        partition_count: u32::try_from(topic.partitions.len()).unwrap_or(u32::MAX),
+        configs: known.into_iter().map(change).collect(),
+        ignored: ignored.into_iter().map(|(name, _)| name).collect(),
+    })
+}
+
+impl AdminCall {
+    pub(super) async fn create_mirror(&self) -> Result<Bytes, AdminError> {
+        let Create { topic: name, link: link_name, source_topic } = self.arguments()?;
+        let source_name = source_topic.unwrap_or_else(|| name.clone());
+        let (link, _) = self.found_link(&link_name)?;
+        if self.node.meta.metadata().topic_named(&name).is_some() {
+            return Err(AdminError::Failed(format!(
+                "topic {name} exists here already: a mirror begins as a new topic"
+            )));
+        }
+        let found = find(&link, &source_name).await?;
+        let leaders = {
+            let metadata = self.node.meta.metadata();
+            Placement::new(&metadata, &BTreeSet::new())
+                .initial_leaders(found.partition_count, &Preference::default())
+        };
+        let none = || AdminError::Unavailable("no node that could lead is alive".to_owned());
+        let leaders = leaders.ok_or_else(none)?;
+        let topic = TopicId::new(crate::node::entropy().map_err(failed)?);
+        let mut mirror = MirrorTopic {
+            link: link_name,
+            name: name.clone(),
+            source_name,
+            source_topic: found.id,
+            stage: Stage::Creating,
+        };
+        // The row comes first: no client ever writes to the topic, whatever fails in between.
+        self.put_mirror(topic, &mirror, ExpectedVersion::Absent).await?;
+        let create =
+            Command::CreateTopic { topic, name, leaders, configs: found.configs, internal: false };
+        if let Err(error) = self.propose(create).await {
+            let key = MirrorTopic::key(topic);
+            self.put(RowKind::MirrorTopic, &key, None, ExpectedVersion::Any).await?;
+            return Err(error);
+        }
+        mirror.stage = Stage::Mirroring;
+        self.put_mirror(topic, &mirror, ExpectedVersion::Any).await?;
+        let mut report = self.mirror_report(topic, mirror);
+        report.ignored_configs = found.ignored;
+        json(&report)
+    }
+
+    pub(super) fn list_mirrors(&self) -> Result<Bytes, AdminError> {
+        let rows = plan::mirrors(&self.node.meta.metadata());
+        let mut reports: Vec<MirrorReport> = rows
+            .into_iter()
+            .filter(|(topic, ..)| self.node.meta.metadata().topic(*topic).is_some())
+            .map(|(topic, mirror, _)| self.mirror_report(topic, mirror))
+            .collect();
+        reports.sort_by(|a, b| a.topic.cmp(&b.topic));
+        json(&reports)
+    }
+
+    /// Stops or goes on mirroring. Resuming a mirror that a crash left half created or half
+    /// promoted brings it back.
+    pub(super) async fn pause_mirror(&self, is_paused: bool) -> Result<Bytes, AdminError> {
+        let (topic, mut mirror, version) = self.found_mirror()?;
+        mirror.stage = match mirror.stage {
+            Stage::Promoted { .. } => return Err(no_mirror_any_more(&mirror.name)),
+            _ if is_paused => Stage::Paused,
+            _ => Stage::Mirroring,
+        };
+        self.put_mirror(topic, &mirror, ExpectedVersion::Exactly(version)).await?;
+        json(&self.mirror_report(topic, mirror))
+    }
+
+    /// Makes a mirror a topic like any other (rule F6): the link stops, then every partition gets a
+    /// new generation under an epoch above all of its source's, then clients may write.
+    pub(super) async fn promote_mirror(&self) -> Result<Bytes, AdminError> {
+        let (topic, mut mirror, version) = self.found_mirror()?;
+        if let Stage::Promoted { .. } = mirror.stage {
+            return Err(no_mirror_any_more(&mirror.name));
+        }
+        mirror.stage = Stage::Promoting;
+        self.put_mirror(topic, &mirror, ExpectedVersion::Exactly(version)).await?;
+        let (assignments, epoch_floor) = self.promotion_of(topic)?;
+        self.propose(Command::AssignLeaders(assignments)).await?;
+        if !self.are_above(topic, epoch_floor) {
+            let message = "leaders moved meanwhile; promote it again".to_owned();
+            return Err(AdminError::Unavailable(message));
+        }
+        mirror.stage = Stage::Promoted { epoch_floor };
+        self.put_mirror(topic, &mirror, ExpectedVersion::Any).await?;
+        json(&self.mirror_report(topic, mirror))
+    }
+
+    /// New generations for all partitions of a topic, and the epoch that all of them will exceed.
+    /// No batch has a later epoch than its partition, so that is above the source's as well.
+    fn promotion_of(
+        &self,
+        topic: TopicId,
+    ) -> Result<(Vec<LeaderAssignment>, LeaderEpoch), AdminError> {
+        let metadata = self.node.meta.metadata();
+        let gone = || AdminError::Failed("the topic was deleted meanwhile".to_owned());
+        let ids = &metadata.topic(topic).ok_or_else(gone)?.partitions;
+        let partitions: Vec<_> =
+            ids.iter().filter_map(|id| Some((*id, *metadata.partition(*id)?))).collect();
+        let epochs = partitions.iter().map(|(_, partition)| partition.leader_epoch);
+        let epoch_floor = epochs.max().unwrap_or_default();
+        let assign =
+            |(partition, found): &(_, meridian_consensus::state::Partition)| LeaderAssignment {
+                partition: *partition,
+                expected: found.generation,
+                leader: found.leader,
+                epoch_floor,
+            };
+        Ok((partitions.iter().map(assign).collect(), epoch_floor))
+    }
+
+    /// Whether all partitions of a topic have later leader epochs than this one.
+    fn are_above(&self, topic: TopicId, epoch: LeaderEpoch) -> bool {
+        let metadata = self.node.meta.metadata();
+        let is_above = |id| metadata.partition(id).is_some_and(|it| it.leader_epoch > epoch);
+        metadata.topic(topic).is_some_and(|it| it.partitions.iter().all(|id| is_above(*id)))
+    }
+
+    async fn put_mirror(
+        &self,
+        topic: TopicId,
+        mirror: &MirrorTopic,
+        expected: ExpectedVersion,
+    ) -> Result<(), AdminError> {
+        let key = MirrorTopic::key(topic);
+        self.put(RowKind::MirrorTopic, &key, Some(mirror.encode()), expected).await
+    }
+
+    fn found_mirror(&self) -> Result<plan::MirrorRow, AdminError> {
+        let Named { topic } = self.arguments()?;
+        plan::mirror_named(&self.node.meta.metadata(), &topic).ok_or_else(|| {
+            AdminError::Failed(format!(
+                "topic {topic} is no mirror; `meridian mirror list` shows which are"
+            ))
+        })
+    }
+
+    fn mirror_report(&self, topic: TopicId, mirror: MirrorTopic) -> MirrorReport {
+        let metadata = self.node.meta.metadata();
+        let link = plan::link(&metadata, &mirror.link);
+        MirrorReport {
+            topic: mirror.name,
+            link: mirror.link,
+            source_topic: mirror.source_name,
+            source_topic_id: mirror.source_topic.to_string(),
+            stage: mirror.stage.name(),
+            is_link_paused: link.is_none_or(|(link, _)| link.is_paused),
+            partitions: metadata.topic(topic).map_or(0, |topic| topic.partitions.len()),
+            ignored_configs: Vec::new(),
+        }
+    }
+}
+
+fn no_mirror_any_more(name: &str) -> AdminError {
+    AdminError::Failed(format!("{name} is promoted: it is no mirror any more"))
+}
+
+fn failed(error: std::io::Error) -> AdminError {
+    AdminError::Failed(format!("no entropy: {error}"))
+}

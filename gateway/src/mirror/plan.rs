@@ -1,0 +1,124 @@
+//! What the metadata asks of this node: for each link, the partitions that it leads and mirrors.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use meridian_base::id::{PartitionId, TopicId};
+use meridian_consensus::command::RowKind;
+use meridian_consensus::state::Metadata;
+use meridian_mirror::rows::{Link, MirrorTopic, Stage};
+
+use crate::log::{Ownership, PartitionLog};
+use crate::node::Node;
+
+/// The work of one link on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) link: Link,
+    pub(super) targets: BTreeMap<PartitionId, Target>,
+}
+
+/// One partition to mirror.
+#[derive(Clone)]
+pub(super) struct Target {
+    /// The topic here.
+    pub(super) topic: TopicId,
+    pub(super) mirror: Arc<MirrorTopic>,
+    /// Index of the partition, here and at the source.
+    pub(super) index: u32,
+    /// Number of partitions here.
+    pub(super) partition_count: u32,
+    pub(super) log: Arc<PartitionLog>,
+}
+
+impl Target {
+    pub(super) fn ownership(&self) -> Ownership {
+        self.log.ownership()
+    }
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{} {:?}", self.mirror.name, self.index, self.ownership().generation)
+    }
+}
+
+/// Equal targets are the same work: the same log of the same generation.
+impl PartialEq for Target {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.log, &other.log)
+            && (&self.mirror, self.partition_count) == (&other.mirror, other.partition_count)
+    }
+}
+
+impl Eq for Target {}
+
+/// A link by name. A row that a newer binary wrote is no link to this one.
+pub(super) fn link(metadata: &Metadata, name: &str) -> Option<(Link, u64)> {
+    let row = metadata.extra_row(RowKind::Link, name.as_bytes())?;
+    Some((Link::decode(&row.value).ok()?, row.version))
+}
+
+/// All links, by name.
+pub(super) fn links(metadata: &Metadata) -> Vec<(String, Link)> {
+    let rows = metadata.extra_rows(RowKind::Link);
+    rows.filter_map(|(key, row)| {
+        Some((String::from_utf8(key.to_vec()).ok()?, Link::decode(&row.value).ok()?))
+    })
+    .collect()
+}
+
+/// A mirror topic, and the version of its row.
+pub(super) type MirrorRow = (TopicId, MirrorTopic, u64);
+
+/// All mirror topics, by id.
+pub(super) fn mirrors(metadata: &Metadata) -> Vec<MirrorRow> {
+    let rows = metadata.extra_rows(RowKind::MirrorTopic);
+    rows.filter_map(|(key, row)| {
+        let mirror = MirrorTopic::decode(&row.value).ok()?;
+        Some((MirrorTopic::topic_of(key)?, mirror, row.version))
+    })
+    .collect()
+}
+
+/// The mirror that a topic of this name is.
+pub(super) fn mirror_named(metadata: &Metadata, name: &str) -> Option<MirrorRow> {
+    let topic = metadata.topic_named(name)?.id;
+    let row = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic))?;
+    Some((topic, MirrorTopic::decode(&row.value).ok()?, row.version))
+}
+
+/// The work of each link on this node.
+pub(super) fn plans(node: &Node) -> BTreeMap<String, Plan> {
+    let mut wanted: Vec<(PartitionId, TopicId, Arc<MirrorTopic>, u32, u32)> = Vec::new();
+    let mut plans: BTreeMap<String, Plan> = BTreeMap::new();
+    {
+        let metadata = node.meta.metadata();
+        for (id, mirror, _) in mirrors(&metadata) {
+            let Some(topic) = metadata.topic(id) else { continue };
+            let Some((link, _)) = link(&metadata, &mirror.link) else { continue };
+            if mirror.stage != Stage::Mirroring || link.is_paused {
+                continue;
+            }
+            let mirror = Arc::new(mirror);
+            let partition_count = topic.partitions.len() as u32;
+            for (index, partition) in (0..).zip(&topic.partitions) {
+                let leader = metadata.partition(*partition).map(|found| found.leader);
+                if leader == Some(node.config.node) {
+                    let link = link.clone();
+                    plans
+                        .entry(mirror.link.clone())
+                        .or_insert_with(|| Plan { link, targets: BTreeMap::new() });
+                    wanted.push((*partition, id, Arc::clone(&mirror), index, partition_count));
+                }
+            }
+        }
+    }
+    for (partition, topic, mirror, index, partition_count) in wanted {
+        if let (Some(log), Some(plan)) = (node.logs.led(partition), plans.get_mut(&mirror.link)) {
+            let target = Target { topic, mirror, index, partition_count, log };
+            plan.targets.insert(partition, target);
+        }
+    }
+    plans
+}

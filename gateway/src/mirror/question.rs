@@ -1,0 +1,237 @@
+//! A machine's questions as requests of the Kafka protocol, and the answers as it wants them.
+//!
+//! Topics are fetched by id, never by name: a topic recreated between two fetches does not answer
+//! (rule F4). That takes Fetch 13, so a source is Kafka 3.1 or newer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use meridian_base::id::{PartitionId, TopicId};
+use meridian_base::position::{LeaderEpoch, Offset};
+use meridian_mirror::partition::{Answer, Failure, SourceBatch, Token};
+use meridian_protocol::messages::{
+    FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic, ListOffsetsPartition,
+    ListOffsetsRequest, ListOffsetsTopic, OffsetForLeaderEpochRequest, OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+};
+use meridian_protocol::records::{self, BatchError};
+use meridian_protocol::{ErrorCode, Str, Uuid};
+
+use crate::client::{ClientError, Connection};
+use crate::log::batch_id;
+
+/// Fetch requests name topics by id from this version on.
+const FETCH_VERSION_WITH_IDS: i16 = 13;
+/// How long the source may hold a fetch for which there is nothing.
+const WAIT_MAX: Duration = Duration::from_millis(250);
+/// Time for an answer, once the source need not wait any more.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// Bytes of one answer, and of one partition in it.
+const FETCH_SIZE_BYTES_MAX: i32 = 16 << 20;
+const PARTITION_SIZE_BYTES_MAX: i32 = 2 << 20;
+/// Largest batch that a blob can hold.
+const BATCH_SIZE_BYTES_MAX: usize = 8 << 20;
+/// What a consumer calls itself where a replica would say its id.
+const CONSUMER: i32 = -1;
+
+/// Names a machine and its question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asker {
+    pub(super) partition: PartitionId,
+    /// Tells machines of one partition apart.
+    pub(super) life: u64,
+    pub(super) token: Token,
+}
+
+/// The partition at the source, and under which epoch it is asked.
+#[derive(Clone, Debug)]
+pub(super) struct At {
+    pub(super) topic: Str,
+    pub(super) topic_id: TopicId,
+    pub(super) index: i32,
+    pub(super) leader_epoch: LeaderEpoch,
+}
+
+/// Part of a fetch.
+#[derive(Clone, Debug)]
+pub(super) struct Want {
+    pub(super) asker: Asker,
+    pub(super) at: At,
+    pub(super) from: Offset,
+}
+
+type Answered = Result<Answer, Failure>;
+
+fn unreachable(error: &ClientError) -> Failure {
+    match error {
+        ClientError::Unsupported { .. } => Failure::Unsupported(format!(
+            "{error}; a source must be Kafka 3.1 or newer, where topics have ids"
+        )),
+        _ => Failure::Unreachable(error.to_string()),
+    }
+}
+
+fn refused(what: &str, at: &At, code: ErrorCode) -> Failure {
+    Failure::Unreachable(format!("{what} of {}-{}: {code}", at.topic, at.index))
+}
+
+/// OffsetForLeaderEpoch.
+pub(super) async fn epoch_end(source: &Connection, at: &At, epoch: LeaderEpoch) -> Answered {
+    let partition = OffsetForLeaderPartition {
+        partition: at.index,
+        current_leader_epoch: at.leader_epoch.get(),
+        leader_epoch: epoch.get(),
+    };
+    let topic = OffsetForLeaderTopic { topic: at.topic.clone(), partitions: vec![partition] };
+    let request = OffsetForLeaderEpochRequest { replica_id: CONSUMER, topics: vec![topic] };
+    let response = source.call(&request, ANSWER_WITHIN).await.map_err(|e| unreachable(&e))?;
+    let found = response.topics.iter().flat_map(|topic| &topic.partitions).next();
+    match found {
+        Some(end) if !end.error_code.is_none() => Err(refused("epochs", at, end.error_code)),
+        Some(end) if end.end_offset >= 0 => Ok(Answer::EpochEnd(Some((
+            LeaderEpoch::new(end.leader_epoch),
+            Offset::new(end.end_offset),
+        )))),
+        _ => Ok(Answer::EpochEnd(None)),
+    }
+}
+
+/// ListOffsets, twice.
+pub(super) async fn bounds(source: &Connection, at: &At) -> Answered {
+    let start = bound(source, at, ListOffsetsPartition::TIMESTAMP_EARLIEST).await?;
+    let high_watermark = bound(source, at, ListOffsetsPartition::TIMESTAMP_LATEST).await?;
+    Ok(Answer::Bounds { start, high_watermark })
+}
+
+async fn bound(source: &Connection, at: &At, timestamp: i64) -> Result<Offset, Failure> {
+    let partition = ListOffsetsPartition {
+        partition_index: at.index,
+        current_leader_epoch: at.leader_epoch.get(),
+        timestamp,
+        ..Default::default()
+    };
+    let topic = ListOffsetsTopic { name: at.topic.clone(), partitions: vec![partition] };
+    let request =
+        ListOffsetsRequest { replica_id: CONSUMER, topics: vec![topic], ..Default::default() };
+    let response = source.call(&request, ANSWER_WITHIN).await.map_err(|e| unreachable(&e))?;
+    let found = response.topics.iter().flat_map(|topic| &topic.partitions).next();
+    match found {
+        Some(found) if found.error_code.is_none() => Ok(Offset::new(found.offset)),
+        Some(found) => Err(refused("offsets", at, found.error_code)),
+        None => Err(Failure::Unreachable("an answer without the partition asked for".to_owned())),
+    }
+}
+
+/// One long poll for many partitions of one broker. Every want is answered.
+pub(super) async fn fetch(source: Arc<Connection>, wants: Vec<Want>) -> Vec<(Asker, Answered)> {
+    let request = FetchRequest {
+        replica_id: CONSUMER,
+        max_wait_ms: i32::try_from(WAIT_MAX.as_millis()).unwrap_or(i32::MAX),
+        min_bytes: 1,
+        max_bytes: FETCH_SIZE_BYTES_MAX,
+        topics: topics_of(&wants),
+        ..Default::default()
+    };
+    let called = source.call_from(FETCH_VERSION_WITH_IDS, &request, WAIT_MAX + ANSWER_WITHIN);
+    let response = match called.await {
+        Ok(response) if response.error_code.is_none() => response,
+        Ok(response) => {
+            let code = response.error_code;
+            return answer_all(&wants, |want| refused("records", &want.at, code));
+        }
+        Err(error) => return answer_all(&wants, |_| unreachable(&error)),
+    };
+    let mut answers = Vec::with_capacity(wants.len());
+    let mut found: std::collections::HashMap<(Uuid, i32), FetchPartitionResponse> = response
+        .responses
+        .into_iter()
+        .flat_map(|topic| {
+            let id = topic.topic_id;
+            topic.partitions.into_iter().map(move |it| ((id, it.partition_index), it))
+        })
+        .collect();
+    for want in wants {
+        let answer = match found.remove(&(uuid(want.at.topic_id), want.at.index)) {
+            Some(response) => fetched(&want.at, response),
+            None => Err(Failure::Unreachable("an answer without the partition".to_owned())),
+        };
+        answers.push((want.asker, answer));
+    }
+    answers
+}
+
+fn answer_all(wants: &[Want], failure: impl Fn(&Want) -> Failure) -> Vec<(Asker, Answered)> {
+    wants.iter().map(|want| (want.asker, Err(failure(want)))).collect()
+}
+
+fn topics_of(wants: &[Want]) -> Vec<FetchTopic> {
+    let mut topics: Vec<FetchTopic> = Vec::new();
+    for Want { at, from, .. } in wants {
+        let partition = FetchPartition {
+            partition: at.index,
+            current_leader_epoch: at.leader_epoch.get(),
+            fetch_offset: from.get(),
+            partition_max_bytes: PARTITION_SIZE_BYTES_MAX,
+            ..Default::default()
+        };
+        let topic_id = uuid(at.topic_id);
+        match topics.iter_mut().find(|topic| topic.topic_id == topic_id) {
+            Some(topic) => topic.partitions.push(partition),
+            None => topics.push(FetchTopic {
+                topic_id,
+                partitions: vec![partition],
+                ..Default::default()
+            }),
+        }
+    }
+    topics
+}
+
+fn fetched(at: &At, response: FetchPartitionResponse) -> Answered {
+    match response.error_code {
+        ErrorCode::None => {}
+        ErrorCode::OffsetOutOfRange => return Err(Failure::OutOfRange),
+        code => return Err(refused("records", at, code)),
+    }
+    let records = response.records.map(|records| records.into_bytes()).unwrap_or_default();
+    Ok(Answer::Fetched {
+        batches: batches(at, records)?,
+        start: Offset::new(response.log_start_offset.max(0)),
+        high_watermark: Offset::new(response.high_watermark),
+    })
+}
+
+/// The whole batches of an answer, whose last one may be cut off.
+fn batches(at: &At, bytes: bytes::Bytes) -> Result<Vec<SourceBatch>, Failure> {
+    let place = format!("{}-{} at the source", at.topic, at.index);
+    let mut batches = Vec::new();
+    for batch in records::batches(bytes) {
+        let batch = match batch {
+            Ok(batch) => batch,
+            Err(BatchError::Truncated { .. }) if !batches.is_empty() => break,
+            Err(error @ (BatchError::OldFormat { .. } | BatchError::UnknownFormat { .. })) => {
+                return Err(Failure::Unsupported(format!("{place}: {error}")));
+            }
+            Err(error) => return Err(Failure::Unreachable(format!("{place}: {error}"))),
+        };
+        let offset = batch.header().base_offset;
+        // The checksum goes on with the batch to whoever reads the mirror.
+        batch
+            .check_crc()
+            .map_err(|error| Failure::Unreachable(format!("{place}, offset {offset}: {error}")))?;
+        let size_bytes = batch.bytes().len();
+        if size_bytes > BATCH_SIZE_BYTES_MAX {
+            let detail = format!(
+                "{place}, offset {offset}: a batch of {size_bytes} bytes; at most \
+                 {BATCH_SIZE_BYTES_MAX} can be mirrored"
+            );
+            return Err(Failure::Unsupported(detail));
+        }
+        batches.push(SourceBatch { id: batch_id(&batch), bytes: batch.bytes().clone() });
+    }
+    Ok(batches)
+}
+
+pub(super) fn uuid(topic: TopicId) -> Uuid {
+    Uuid(topic.get().to_be_bytes())
+}

@@ -1,0 +1,86 @@
+//! What clients of a mirror may do, asked of the real front.
+
+use meridian_base::id::TopicId;
+use meridian_base::position::LeaderEpoch;
+use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
+use meridian_mirror::rows::{MirrorTopic, Stage};
+use meridian_protocol::ErrorCode;
+use meridian_protocol::messages::{
+    DeleteTopicState, DeleteTopicsRequest, OffsetForLeaderEpochRequest, OffsetForLeaderPartition,
+    OffsetForLeaderTopic, ProducePartition, ProduceRequest, ProduceTopic,
+};
+
+use crate::broker::Broker;
+use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config};
+
+/// Says that topic `t` is a mirror in this stage.
+async fn put(broker: &FakeBroker, stage: Stage) -> TopicId {
+    let topic = broker.state().topic_named("t").expect("exists").id;
+    let mirror = MirrorTopic {
+        link: "west".to_owned(),
+        name: "t".to_owned(),
+        source_name: "t".to_owned(),
+        source_topic: TopicId::new(5),
+        stage,
+    };
+    let change = RowChange {
+        kind: RowKind::MirrorTopic,
+        key: MirrorTopic::key(topic).to_vec(),
+        value: Some(mirror.encode()),
+        expected: ExpectedVersion::Any,
+    };
+    broker.propose(Command::PutRows(vec![change])).await.expect("no condition");
+    topic
+}
+
+async fn produce(client: &mut TestClient) -> ErrorCode {
+    let partition = ProducePartition { index: 0, records: Some(batch_of(&["a", "b"])) };
+    let topic =
+        ProduceTopic { name: "t".into(), partition_data: vec![partition], ..Default::default() };
+    let request = ProduceRequest {
+        acks: -1,
+        timeout_ms: 10_000,
+        topic_data: vec![topic],
+        ..Default::default()
+    };
+    let told = client.call(9, request).await.responses.remove(0).partition_responses.remove(0);
+    told.error_code
+}
+
+async fn epoch_end(client: &mut TestClient, leader_epoch: i32) -> (i32, i64) {
+    let partition = OffsetForLeaderPartition { leader_epoch, ..Default::default() };
+    let topic = OffsetForLeaderTopic { topic: "t".into(), partitions: vec![partition] };
+    let request = OffsetForLeaderEpochRequest { topics: vec![topic], ..Default::default() };
+    let end = client.call(4, request).await.topics.remove(0).partitions.remove(0);
+    (end.leader_epoch, end.end_offset)
+}
+
+#[tokio::test]
+async fn only_the_link_writes_until_the_mirror_is_promoted() {
+    let broker = FakeBroker::single();
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    client.create_topic("t", 1).await;
+    assert_eq!(produce(&mut client).await, ErrorCode::None);
+    for stage in [Stage::Creating, Stage::Mirroring, Stage::Paused, Stage::Promoting] {
+        let topic = put(&broker, stage).await;
+        assert_eq!(produce(&mut client).await, ErrorCode::PolicyViolation, "{stage:?}");
+        let message = super::refuses_clients(&broker.state(), topic);
+        assert!(message.is_some_and(|message| message.contains("meridian mirror promote t")));
+        // All that is there is valid under whatever epoch the source's leaders had.
+        assert_eq!(epoch_end(&mut client, 40).await, (40, 2));
+    }
+    put(&broker, Stage::Promoted { epoch_floor: LeaderEpoch::new(6) }).await;
+    assert_eq!(produce(&mut client).await, ErrorCode::None);
+}
+
+#[tokio::test]
+async fn a_deleted_mirror_leaves_nothing_behind() {
+    let broker = FakeBroker::single();
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    client.create_topic("t", 1).await;
+    put(&broker, Stage::Mirroring).await;
+    let state = DeleteTopicState { name: Some("t".into()), ..Default::default() };
+    let request = DeleteTopicsRequest { topics: vec![state], ..Default::default() };
+    assert_eq!(client.call(6, request).await.responses[0].error_code, ErrorCode::None);
+    assert_eq!(broker.state().extra_rows(RowKind::MirrorTopic).count(), 0);
+}

@@ -1,0 +1,444 @@
+//! One link on one node: runs the machines of its partitions and carries out what they decide.
+//!
+//! A single task owns everything, so nothing is locked; what takes time runs in tasks of its own that
+//! send an [`Event`] when it is done. What a machine asks goes over the connection that brought the
+//! metadata it works with, or fails: a new connection begins with a comparison.
+
+mod carry;
+mod grow;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meridian_base::env::Instant;
+use meridian_base::id::PartitionId;
+use meridian_base::position::Offset;
+use meridian_mirror::Throttle;
+use meridian_mirror::partition::{
+    Answer, Failure, Input, MirrorPartition, NoView, OwnLog, Settings, SourceView,
+};
+use meridian_mirror::state::State;
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::plan::{Plan, Target};
+use super::question::{Asker, Want};
+use super::survey::{self, Survey};
+use crate::client::{Client, Connection};
+use crate::log::FetchError;
+use crate::node::Node;
+use crate::runtime::clock::Clock;
+
+/// How often the source's topics are looked at though all is well.
+const SURVEY_EVERY: Duration = Duration::from_secs(1);
+/// Shortest time between two looks.
+const SURVEY_PAUSE: Duration = Duration::from_millis(50);
+/// How long a partition rests whose own log did not take or give something.
+const RESTART_AFTER: Duration = Duration::from_millis(200);
+/// Longest sleep of the loop.
+const IDLE_MAX: Duration = Duration::from_millis(500);
+/// Events that wait for the loop.
+const EVENT_COUNT_MAX: usize = 1024;
+
+/// What a task of the worker has to tell.
+enum Event {
+    /// The own log of a partition was read.
+    Started { partition: PartitionId, life: u64, own: Result<OwnLog, FetchError> },
+    /// The source was looked at.
+    Surveyed(Result<Survey, String>),
+    /// Questions were answered; a fetch over `lane` if there is one.
+    Answered { lane: Option<Arc<Connection>>, answers: Vec<(Asker, Result<Answer, Failure>)> },
+    /// Batches are durable.
+    Committed { partition: PartitionId, life: u64, end: Offset, size_bytes: u64 },
+    /// Batches were refused, or their fate is unknown: the log itself knows.
+    Lost { partition: PartitionId, life: u64 },
+}
+
+/// A partition and its machine.
+struct Mirrored {
+    target: Target,
+    /// Tells events of this machine from those of an earlier one.
+    life: u64,
+    /// `None` until the own log has been read.
+    machine: Option<MirrorPartition>,
+    /// Where its questions go.
+    connection: Option<Arc<Connection>>,
+}
+
+/// A connection over which partitions are fetched, one request at a time.
+struct FetchLane {
+    connection: Arc<Connection>,
+    wants: Vec<Want>,
+    is_busy: bool,
+}
+
+/// How a partition is, for operators.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PartitionReport {
+    pub(super) topic: String,
+    pub(super) partition: u32,
+    pub(super) node: u32,
+    pub(super) state: &'static str,
+    pub(super) reason: String,
+    pub(super) advice: Option<&'static str>,
+    /// Offset after the last mirrored record.
+    pub(super) end_offset: i64,
+    /// Where the source was last seen to end.
+    pub(super) source_end_offset: Option<i64>,
+    pub(super) lag_records: u64,
+    pub(super) lag_bytes: u64,
+    pub(super) lag_ms: u64,
+    pub(super) mirrored_bytes: u64,
+}
+
+/// One link on one node.
+pub(super) struct LinkWorker {
+    node: Arc<Node>,
+    name: String,
+    changes: watch::Receiver<Arc<Plan>>,
+    plan: Arc<Plan>,
+    client: Client,
+    clock: Clock,
+    partitions: BTreeMap<PartitionId, Mirrored>,
+    lanes: Vec<FetchLane>,
+    throttle: Throttle,
+    life_count: u64,
+    events: mpsc::Sender<Event>,
+    received: mpsc::Receiver<Event>,
+    /// Somebody waits for a survey.
+    is_survey_wanted: bool,
+    is_surveying: bool,
+    surveyed_at: Instant,
+}
+
+impl LinkWorker {
+    pub(super) fn new(node: Arc<Node>, name: String, changes: watch::Receiver<Arc<Plan>>) -> Self {
+        let plan = Arc::clone(&changes.borrow());
+        let (events, received) = mpsc::channel(EVENT_COUNT_MAX);
+        Self {
+            client: Client::unconnected(&plan.link.bootstrap),
+            throttle: Throttle::new(plan.link.bytes_per_second_max),
+            node,
+            name,
+            changes,
+            plan,
+            clock: Clock::start(),
+            partitions: BTreeMap::new(),
+            lanes: Vec::new(),
+            life_count: 0,
+            events,
+            received,
+            is_survey_wanted: false,
+            is_surveying: false,
+            surveyed_at: Instant::ZERO,
+        }
+    }
+
+    /// Works until the link is paused or gone, or this node leads none of its partitions.
+    pub(super) async fn run(
+        mut self,
+        mut asked: mpsc::Receiver<oneshot::Sender<Vec<PartitionReport>>>,
+    ) {
+        self.adopt();
+        loop {
+            let idle = self.idle();
+            tokio::select! {
+                changed = self.changes.changed() => match changed {
+                    Ok(()) => self.adopt(),
+                    Err(_) => return,
+                },
+                event = self.received.recv() => {
+                    if let Some(event) = event {
+                        self.on_event(event);
+                    }
+                }
+                reply = asked.recv() => match reply {
+                    Some(reply) => {
+                        let _asker_is_gone = reply.send(self.reports());
+                    }
+                    None => return,
+                },
+                () = tokio::time::sleep(idle) => {}
+            }
+            self.tick();
+            self.send_fetches();
+            self.survey();
+        }
+    }
+
+    /// How long nothing needs to be done unless something happens.
+    fn idle(&self) -> Duration {
+        let now = self.clock.now();
+        let machines = self.partitions.values().filter_map(|it| it.machine.as_ref()?.wake_at());
+        let has_wants = self.lanes.iter().any(|lane| !lane.is_busy && !lane.wants.is_empty());
+        let throttled = has_wants.then(|| now + self.throttle.wait(now));
+        let wants_survey = self.is_survey_wanted && !self.is_surveying;
+        let survey = wants_survey.then(|| self.surveyed_at + SURVEY_PAUSE);
+        let wake_at = machines.chain(throttled).chain(survey).min();
+        wake_at.map_or(IDLE_MAX, |at| at.since(now).clamp(Duration::from_millis(1), IDLE_MAX))
+    }
+
+    /// Takes a new plan: new partitions begin, others end.
+    fn adopt(&mut self) {
+        let plan = Arc::clone(&self.changes.borrow_and_update());
+        if plan.link != self.plan.link {
+            self.client = Client::unconnected(&plan.link.bootstrap);
+            self.throttle = Throttle::new(plan.link.bytes_per_second_max);
+            self.partitions.clear();
+        }
+        self.partitions.retain(|partition, mirrored| {
+            plan.targets.get(partition).is_some_and(|target| *target == mirrored.target)
+        });
+        for (partition, target) in &plan.targets {
+            if !self.partitions.contains_key(partition) {
+                self.begin(*partition, target.clone(), Duration::ZERO);
+            }
+        }
+        self.plan = plan;
+    }
+
+    /// Starts a partition from its own log.
+    fn begin(&mut self, partition: PartitionId, target: Target, after: Duration) {
+        self.life_count += 1;
+        let (life, events, log) = (self.life_count, self.events.clone(), Arc::clone(&target.log));
+        let mirrored = Mirrored { target, life, machine: None, connection: None };
+        self.partitions.insert(partition, mirrored);
+        tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            let own = log.own_log().await;
+            let _worker_is_gone = events.send(Event::Started { partition, life, own }).await;
+        });
+    }
+
+    /// Starts a partition over: its machine and its log are not of one mind.
+    fn restart(&mut self, partition: PartitionId) {
+        if let Some(Mirrored { target, .. }) = self.partitions.remove(&partition) {
+            self.begin(partition, target, RESTART_AFTER);
+        }
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Started { partition, life, own: Ok(own) } => self.start(partition, life, own),
+            Event::Started { partition, life, own: Err(error) } => {
+                tracing::debug!(?partition, %error, "own log not read; trying again");
+                self.if_current(partition, life, Self::restart);
+            }
+            Event::Lost { partition, life } => self.if_current(partition, life, Self::restart),
+            Event::Surveyed(result) => self.on_survey(result),
+            Event::Answered { lane, answers } => self.on_answers(lane.as_ref(), answers),
+            Event::Committed { partition, life, end, size_bytes } => {
+                self.step(partition, life, Input::Committed { end, size_bytes });
+            }
+        }
+    }
+
+    fn if_current(&mut self, partition: PartitionId, life: u64, act: fn(&mut Self, PartitionId)) {
+        if self.partitions.get(&partition).is_some_and(|mirrored| mirrored.life == life) {
+            act(self, partition);
+        }
+    }
+
+    fn start(&mut self, partition: PartitionId, life: u64, own: OwnLog) {
+        let Some(mirrored) = self.partitions.get_mut(&partition) else { return };
+        if mirrored.life != life {
+            return;
+        }
+        let source_topic = mirrored.target.mirror.source_topic;
+        let settings = Settings::new(source_topic, mirrored.target.ownership().leader_epoch);
+        let mut out = Vec::new();
+        mirrored.machine = Some(MirrorPartition::start(settings, own, &mut out));
+        tracing::info!(target = ?mirrored.target, end = %own.end, "mirrors from its own end on");
+        self.carry_out(partition, out);
+    }
+
+    fn on_answers(
+        &mut self,
+        lane: Option<&Arc<Connection>>,
+        answers: Vec<(Asker, Result<Answer, Failure>)>,
+    ) {
+        if let Some(connection) = lane {
+            let same = |lane: &&mut FetchLane| Arc::ptr_eq(&lane.connection, connection);
+            if let Some(lane) = self.lanes.iter_mut().find(same) {
+                lane.is_busy = false;
+            }
+            let size_bytes = answers.iter().map(|(_, answer)| size_of(answer)).sum();
+            self.throttle.take(self.clock.now(), size_bytes);
+        }
+        for (Asker { partition, life, token }, answer) in answers {
+            self.step(partition, life, Input::Answered(token, answer));
+        }
+    }
+
+    /// Gives a machine an input, if it is still the one that the input is for.
+    fn step(&mut self, partition: PartitionId, life: u64, input: Input) {
+        let now = self.clock.now();
+        let Some(mirrored) = self.partitions.get_mut(&partition) else { return };
+        let Some(machine) = mirrored.machine.as_mut().filter(|_| mirrored.life == life) else {
+            return;
+        };
+        let mut out = Vec::new();
+        let before = machine.status(now).state;
+        machine.step(now, input, &mut out);
+        let after = machine.status(now).state;
+        if before.name() != after.name() {
+            let (target, state) = (&mirrored.target, after.name());
+            if after.is_stopped() {
+                tracing::error!(?target, state, reason = %after, "the mirror has stopped");
+            } else {
+                tracing::info!(?target, state, reason = %after, "the mirror's state changed");
+            }
+        }
+        self.carry_out(partition, out);
+    }
+
+    fn tick(&mut self) {
+        let now = self.clock.now();
+        let due: Vec<(PartitionId, u64)> = self
+            .partitions
+            .iter()
+            .filter(|(_, it)| {
+                it.machine.as_ref().and_then(MirrorPartition::wake_at).is_some_and(|at| at <= now)
+            })
+            .map(|(partition, it)| (*partition, it.life))
+            .collect();
+        for (partition, life) in due {
+            self.step(partition, life, Input::Tick);
+        }
+    }
+
+    /// Looks at the source, if that is due and not under way.
+    fn survey(&mut self) {
+        let since = self.clock.now().since(self.surveyed_at);
+        let is_due = since >= SURVEY_EVERY || self.is_survey_wanted && since >= SURVEY_PAUSE;
+        if self.is_surveying || !is_due || self.partitions.is_empty() {
+            return;
+        }
+        self.is_surveying = true;
+        self.is_survey_wanted = false;
+        let names = self.partitions.values().map(|it| it.target.mirror.source_name.clone());
+        let names: std::collections::BTreeSet<String> = names.collect();
+        let names: Vec<String> = names.into_iter().collect();
+        let (client, events) = (self.client.clone(), self.events.clone());
+        tokio::spawn(async move {
+            let result = survey::survey(&client, &names).await.map_err(|error| error.to_string());
+            let _worker_is_gone = events.send(Event::Surveyed(result)).await;
+        });
+    }
+
+    fn on_survey(&mut self, result: Result<Survey, String>) {
+        self.is_surveying = false;
+        self.surveyed_at = self.clock.now();
+        let partitions: Vec<PartitionId> = self.partitions.keys().copied().collect();
+        for partition in partitions {
+            self.look(partition, &result);
+        }
+        if let Ok(survey) = &result {
+            self.follow_partitions(survey);
+        }
+    }
+
+    /// Tells one machine what the survey says of its partition, if that is news.
+    fn look(&mut self, partition: PartitionId, result: &Result<Survey, String>) {
+        let source = self.plan.link.source.clone();
+        let Some(mirrored) = self.partitions.get_mut(&partition) else { return };
+        let Some(machine) = &mirrored.machine else { return };
+        let found = match result {
+            Err(detail) => Err(NoView::Unreachable(detail.clone())),
+            Ok(survey) => view_of(survey, &source, &mirrored.target),
+        };
+        let input = match found {
+            Ok((view, connection)) => {
+                if !machine.is_looking_for(&view) {
+                    return;
+                }
+                mirrored.connection = Some(connection);
+                Input::Source(Ok(view))
+            }
+            // What works is left to work: its own questions will fail soon enough.
+            Err(NoView::Unreachable(_)) if !machine.is_lost() => return,
+            Err(no_view) => Input::Source(Err(no_view)),
+        };
+        let life = mirrored.life;
+        self.step(partition, life, input);
+    }
+
+    fn reports(&self) -> Vec<PartitionReport> {
+        let now = self.clock.now();
+        let node = self.node.config.node.get();
+        let report = |mirrored: &Mirrored| {
+            let status = mirrored.machine.as_ref().map(|machine| machine.status(now));
+            let end = mirrored.target.log.high_watermark();
+            let state = status.as_ref().map_or(State::Verifying, |status| status.state.clone());
+            let lag = status.as_ref().map(|status| status.lag).unwrap_or_default();
+            let source_end = status.as_ref().and_then(|status| status.source_end);
+            PartitionReport {
+                topic: mirrored.target.mirror.name.clone(),
+                partition: mirrored.target.index,
+                node,
+                state: state.name(),
+                reason: state.to_string(),
+                advice: state.advice(),
+                end_offset: status.as_ref().map_or(end, |status| status.end).get(),
+                source_end_offset: source_end.map(Offset::get),
+                lag_records: lag.records,
+                lag_bytes: lag.bytes,
+                lag_ms: u64::try_from(lag.time.as_millis()).unwrap_or(u64::MAX),
+                mirrored_bytes: status.as_ref().map_or(0, |status| status.mirrored_bytes),
+            }
+        };
+        self.partitions.values().map(report).collect()
+    }
+}
+
+fn size_of(answer: &Result<Answer, Failure>) -> u64 {
+    match answer {
+        Ok(Answer::Fetched { batches, .. }) => {
+            batches.iter().map(|batch| batch.bytes.len() as u64).sum()
+        }
+        _ => 0,
+    }
+}
+
+/// What a survey says of a partition, and the connection to its leader.
+fn view_of(
+    survey: &Survey,
+    source: &meridian_base::id::ClusterId,
+    target: &Target,
+) -> Result<(SourceView, Arc<Connection>), NoView> {
+    if survey.cluster.as_ref() != Some(source) {
+        let found = survey.cluster.as_ref().map_or("a nameless one", |cluster| cluster.as_str());
+        let detail = format!("the link is to cluster {source}, now {found} answers");
+        return Err(NoView::OtherCluster(detail));
+    }
+    let topic = survey.topics.get(&target.mirror.source_name).ok_or(NoView::Deleted)?;
+    let index = target.index as usize;
+    let partition = match topic.partitions.get(index) {
+        Some(partition) => *partition,
+        // A topic recreated with fewer partitions: its id says so.
+        None if topic.id != target.mirror.source_topic => {
+            let detail = format!(
+                "the mirror is of topic {}, the source now has {}",
+                target.mirror.source_topic, topic.id
+            );
+            return Err(NoView::OtherCluster(detail));
+        }
+        None => return Err(NoView::Deleted),
+    };
+    let leader = partition.leader.and_then(|leader| survey.leaders.get(&leader));
+    let connection = match leader {
+        Some(Ok(connection)) => Arc::clone(connection),
+        Some(Err(detail)) => return Err(NoView::Unreachable(detail.clone())),
+        None => {
+            let detail = format!("{}-{index} has no leader", target.mirror.source_name);
+            return Err(NoView::Unreachable(detail));
+        }
+    };
+    let view = SourceView {
+        topic: topic.id,
+        leader_epoch: partition.leader_epoch,
+        is_compacted: topic.is_compacted,
+    };
+    Ok((view, connection))
+}

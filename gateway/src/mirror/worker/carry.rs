@@ -1,0 +1,183 @@
+//! Carries out what a machine decided: questions to the source, appends to the own log.
+
+use std::sync::Arc;
+
+use meridian_base::id::PartitionId;
+use meridian_base::position::{LeaderEpoch, Offset};
+use meridian_consensus::command::{Command, LeaderAssignment};
+use meridian_mirror::partition::{Failure, Input, Output, Question, SourceBatch, Token};
+
+use super::{Event, FetchLane, LinkWorker};
+use crate::mirror::question::{self, Asker, At, Want};
+use crate::partition::MirrorError;
+
+/// Partitions of one fetch.
+const FETCH_COUNT_MAX: usize = 1000;
+
+impl LinkWorker {
+    pub(super) fn carry_out(&mut self, partition: PartitionId, outputs: Vec<Output>) {
+        for output in outputs {
+            match output {
+                Output::Refresh => self.is_survey_wanted = true,
+                Output::Ask { token, leader_epoch, question } => {
+                    self.ask(partition, token, leader_epoch, question);
+                }
+                Output::Begin(at) => {
+                    let Some(mirrored) = self.partitions.get(&partition) else { return };
+                    if let Err(error) = mirrored.target.log.begin_at(at) {
+                        return self.on_refused(partition, &error);
+                    }
+                }
+                Output::Append { expected, batches } => {
+                    if let Err(error) = self.append(partition, expected, batches) {
+                        return self.on_refused(partition, &error);
+                    }
+                }
+                Output::Trim(before) => self.trim(partition, before),
+                Output::RaiseEpoch(epoch) => self.raise_epoch(partition, epoch),
+            }
+        }
+    }
+
+    fn ask(
+        &mut self,
+        partition: PartitionId,
+        token: Token,
+        leader_epoch: LeaderEpoch,
+        question: Question,
+    ) {
+        let Some(mirrored) = self.partitions.get(&partition) else { return };
+        let asker = Asker { partition, life: mirrored.life, token };
+        let open = mirrored.connection.as_ref().filter(|connection| !connection.is_closed());
+        let Some(connection) = open.cloned() else {
+            let failure = Failure::Unreachable("the connection to the source was lost".to_owned());
+            return self.answer_later(asker, failure);
+        };
+        let mirror = &mirrored.target.mirror;
+        let at = At {
+            topic: mirror.source_name.as_str().into(),
+            topic_id: mirror.source_topic,
+            index: i32::try_from(mirrored.target.index).unwrap_or(i32::MAX),
+            leader_epoch,
+        };
+        let events = self.events.clone();
+        match question {
+            Question::Fetch { from } => {
+                let want = Want { asker, at, from };
+                let same = |lane: &&mut FetchLane| Arc::ptr_eq(&lane.connection, &connection);
+                match self.lanes.iter_mut().find(same) {
+                    Some(lane) => lane.wants.push(want),
+                    None => {
+                        self.lanes.push(FetchLane { connection, wants: vec![want], is_busy: false })
+                    }
+                }
+            }
+            Question::EpochEnd { epoch } => {
+                tokio::spawn(async move {
+                    let answer = question::epoch_end(&connection, &at, epoch).await;
+                    let answers = vec![(asker, answer)];
+                    let _gone = events.send(Event::Answered { lane: None, answers }).await;
+                });
+            }
+            Question::Bounds => {
+                tokio::spawn(async move {
+                    let answer = question::bounds(&connection, &at).await;
+                    let answers = vec![(asker, answer)];
+                    let _gone = events.send(Event::Answered { lane: None, answers }).await;
+                });
+            }
+        }
+    }
+
+    fn answer_later(&self, asker: Asker, failure: Failure) {
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            let answers = vec![(asker, Err(failure))];
+            let _worker_is_gone = events.send(Event::Answered { lane: None, answers }).await;
+        });
+    }
+
+    /// Sends what is wanted over each connection that has nothing under way.
+    pub(super) fn send_fetches(&mut self) {
+        self.lanes.retain(|lane| lane.is_busy || !lane.wants.is_empty());
+        if !self.throttle.wait(self.clock.now()).is_zero() {
+            return;
+        }
+        for lane in self.lanes.iter_mut().filter(|lane| !lane.is_busy) {
+            lane.is_busy = true;
+            let count = lane.wants.len().min(FETCH_COUNT_MAX);
+            let wants: Vec<Want> = lane.wants.drain(..count).collect();
+            let (connection, events) = (Arc::clone(&lane.connection), self.events.clone());
+            tokio::spawn(async move {
+                let answers = question::fetch(Arc::clone(&connection), wants).await;
+                let event = Event::Answered { lane: Some(connection), answers };
+                let _worker_is_gone = events.send(event).await;
+            });
+        }
+    }
+
+    fn append(
+        &mut self,
+        partition: PartitionId,
+        expected: Offset,
+        batches: Vec<SourceBatch>,
+    ) -> Result<(), MirrorError> {
+        let Some(mirrored) = self.partitions.get(&partition) else { return Ok(()) };
+        let Some(last) = batches.last() else { return Ok(()) };
+        let end = last.id.last_offset.advance(1);
+        let size_bytes = batches.iter().map(|batch| batch.bytes.len() as u64).sum();
+        let committed = mirrored.target.log.append_mirrored(expected, batches)?;
+        let (life, events) = (mirrored.life, self.events.clone());
+        tokio::spawn(async move {
+            let event = match committed.await {
+                Ok(Ok(_)) => Event::Committed { partition, life, end, size_bytes },
+                Ok(Err(_)) | Err(_) => Event::Lost { partition, life },
+            };
+            let _worker_is_gone = events.send(event).await;
+        });
+        Ok(())
+    }
+
+    /// The own log did not take what the machine decided.
+    fn on_refused(&mut self, partition: PartitionId, error: &MirrorError) {
+        match error {
+            MirrorError::Refused(_) | MirrorError::NotAtEnd { .. } => {
+                tracing::info!(?partition, %error, "nothing appended; the partition starts over");
+                self.restart(partition);
+            }
+            MirrorError::GapTooLarge { .. } | MirrorError::Replay(_) => {
+                let Some(life) = self.partitions.get(&partition).map(|it| it.life) else { return };
+                self.step(partition, life, Input::Refused(error.to_string()));
+            }
+        }
+    }
+
+    fn trim(&self, partition: PartitionId, before: Offset) {
+        let Some(mirrored) = self.partitions.get(&partition) else { return };
+        let log = Arc::clone(&mirrored.target.log);
+        tokio::spawn(async move {
+            if let Err(error) = log.delete_records(before).await {
+                tracing::debug!(?partition, %error, "records the source let go of stay for now");
+            }
+        });
+    }
+
+    /// Has the metadata log give the partition the source's leader epoch.
+    fn raise_epoch(&self, partition: PartitionId, epoch: LeaderEpoch) {
+        let Some(mirrored) = self.partitions.get(&partition) else { return };
+        let assignment = LeaderAssignment {
+            partition,
+            expected: mirrored.target.ownership().generation,
+            leader: self.node.config.node,
+            // The new epoch is the one above the floor.
+            epoch_floor: LeaderEpoch::new(epoch.get() - 1),
+        };
+        let node = Arc::clone(&self.node);
+        tokio::spawn(async move {
+            let command = Command::AssignLeaders(vec![assignment]);
+            if let Err(error) = node.meta.propose(command).await {
+                tracing::warn!(?partition, %error, "the source's leader epoch not taken on yet");
+            }
+        });
+    }
+}

@@ -1,0 +1,145 @@
+//! Appending what a mirror's source has: at the source's own offsets and byte for byte, or not at
+//! all (rules F2, F3).
+//!
+//! ```text
+//! own log  ... 41 |  blob: offsets 42..58, batches at 45..49 and 52..57  | 58
+//!                    ^ a gap that the source explained belongs to the blob after it
+//! ```
+//!
+//! To the quorum log a gap is nothing special: a blob's `record_count` is the number of offsets it
+//! spans, and each batch says itself where it begins.
+
+use meridian_base::env::Instant;
+use meridian_base::position::Offset;
+use meridian_storage::blob::{BlobKind, Payload};
+use meridian_storage::leader::Draft;
+use meridian_storage::placement::SlotHealth;
+
+use super::{BatchSlice, OpenBlob, Partition, PartitionOutput, ProduceError, ReplayError};
+
+/// Why batches of a source were not appended; nothing was then, from the one that was refused on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MirrorError {
+    /// The log does not take anything now.
+    #[error(transparent)]
+    Refused(#[from] ProduceError),
+    /// Somebody else has written, or the batches are not the next ones.
+    #[error("the log ends at {end}, not at {expected}")]
+    NotAtEnd {
+        /// Where it should have ended, or where the next batch begins.
+        expected: Offset,
+        /// Where it ends.
+        end: Offset,
+    },
+    /// More offsets are missing than one blob can span.
+    #[error("{offsets} offsets in one gap: at most {} are possible", u32::MAX)]
+    GapTooLarge {
+        /// From the end of the log to the end of the batch.
+        offsets: i64,
+    },
+    /// A control batch can't be read.
+    #[error("the source sent a batch that can't be replayed: {0}")]
+    Replay(#[from] ReplayError),
+}
+
+impl<T> Partition<T> {
+    /// Offset after the last record put, committed or not: where the next batch must begin.
+    pub fn end_offset(&self) -> Offset {
+        self.open.next_offset()
+    }
+
+    /// Appends whole batches of a source at the offsets they have there; `waiter` is answered when
+    /// they are committed. Producers and their transactions are updated, not checked.
+    pub fn append_mirrored(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        expected: Offset,
+        batches: Vec<BatchSlice>,
+        waiter: T,
+        out: &mut Vec<PartitionOutput<T>>,
+    ) -> Result<(), MirrorError> {
+        self.admit(health)?;
+        let end = self.end_offset();
+        if end != expected {
+            return Err(MirrorError::NotAtEnd { expected, end });
+        }
+        for batch in batches {
+            self.push_mirrored(now, health, batch, out)?;
+        }
+        self.wait_for(waiter, expected, self.end_offset());
+        self.flush(now, health, true, out);
+        self.answer_committed(out);
+        Ok(())
+    }
+
+    fn push_mirrored(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        batch: BatchSlice,
+        out: &mut Vec<PartitionOutput<T>>,
+    ) -> Result<(), MirrorError> {
+        let (expected, end) = (batch.base_offset, self.end_offset());
+        if expected < end {
+            return Err(MirrorError::NotAtEnd { expected, end });
+        }
+        let mut record_count = span(self.open.base_offset, &batch);
+        if record_count.is_none() || self.open.size_bytes >= self.limits.blob_size_bytes {
+            self.flush(now, health, true, out);
+            record_count = span(self.open.base_offset, &batch);
+        }
+        let offsets = batch.last_offset.get() - end.get();
+        let record_count = record_count.ok_or(MirrorError::GapTooLarge { offsets })?;
+        let ended = self.state.replay(&batch)?;
+        ended.into_iter().for_each(|ended| self.stable.on_ended(ended));
+        let size_bytes = batch.size_bytes();
+        self.bytes_since_checkpoint += size_bytes as u64;
+        self.open.record_count = record_count;
+        self.open.size_bytes += size_bytes;
+        self.open.max_timestamp_ms = self.open.max_timestamp_ms.max(batch.max_timestamp_ms);
+        self.open.parts.push(batch.head.clone());
+        if !batch.body.is_empty() {
+            self.open.parts.push(batch.body.clone());
+        }
+        self.open.batches.push(batch);
+        Ok(())
+    }
+
+    /// Makes a log without records end at `at`, so that a mirror begins where its source does.
+    pub fn begin_at(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        at: Offset,
+        out: &mut Vec<PartitionOutput<T>>,
+    ) -> Result<(), MirrorError> {
+        self.admit(health)?;
+        let end = self.end_offset();
+        if self.state.size_bytes() > 0 || at < end {
+            return Err(MirrorError::NotAtEnd { expected: at, end });
+        }
+        while self.leader.next_offset() < at {
+            let base_offset = self.leader.next_offset();
+            let missing = at.get() - base_offset.get();
+            let draft = Draft {
+                kind: BlobKind::Records,
+                base_offset,
+                record_count: u32::try_from(missing).unwrap_or(u32::MAX),
+                max_timestamp_ms: -1,
+                payload: Payload::default(),
+            };
+            self.leader
+                .put(now, health, draft, &mut self.leader_out)
+                .map_err(ProduceError::from)?;
+        }
+        self.open = OpenBlob::at(at);
+        self.drain_leader(now, health, out);
+        Ok(())
+    }
+}
+
+/// The offsets from `base_offset` to the end of a batch, if a blob can span them.
+fn span(base_offset: Offset, batch: &BatchSlice) -> Option<u32> {
+    u32::try_from(batch.last_offset.get() + 1 - base_offset.get()).ok()
+}

@@ -1,0 +1,182 @@
+//! `meridian link`: links to source clusters, over which topics are mirrored.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use crate::client::{Client, admin};
+use crate::failure::{Exit, Failure};
+use crate::output::{self, Table};
+use crate::target::Target;
+
+/// Manage links to other clusters, from which topics are mirrored
+#[derive(Debug, Args)]
+pub(crate) struct Link {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Create a link to a source cluster: meridian, or Apache Kafka 3.1 and newer
+    ///
+    /// The source's cluster id is kept: if another cluster answers later, mirrors stop.
+    ///
+    /// Example: meridian link create west --source west-1:9092,west-2:9092
+    Create {
+        /// Its name
+        name: String,
+        /// Brokers to find the source cluster by
+        #[arg(long, value_name = "HOST:PORT,...")]
+        source: String,
+        /// Most bytes a second that each node pulls over it
+        #[arg(long, value_name = "BYTES")]
+        bytes_per_second: Option<u64>,
+    },
+    /// List the links
+    ///
+    /// Example: meridian link list -o json
+    List,
+    /// Show one link
+    ///
+    /// Example: meridian link describe west
+    #[command(alias = "status")]
+    Describe {
+        /// Its name
+        name: String,
+    },
+    /// Connect to every broker of the source, from a node of this cluster
+    ///
+    /// Exit code 2 if one does not answer or another cluster does.
+    ///
+    /// Example: meridian link test west
+    Test {
+        /// Its name
+        name: String,
+    },
+    /// Change where the source is found, or the cap
+    ///
+    /// Example: meridian link alter west --bytes-per-second 50000000
+    Alter {
+        /// Its name
+        name: String,
+        /// Other brokers of the same cluster
+        #[arg(long, value_name = "HOST:PORT,...")]
+        source: Option<String>,
+        /// Most bytes a second that each node pulls over it; 0 for no cap
+        #[arg(long, value_name = "BYTES")]
+        bytes_per_second: Option<u64>,
+    },
+    /// Stop pulling over a link, until it is resumed
+    ///
+    /// Example: meridian link pause west
+    Pause {
+        /// Its name
+        name: String,
+    },
+    /// Go on pulling over a link
+    ///
+    /// Example: meridian link resume west
+    Resume {
+        /// Its name
+        name: String,
+    },
+    /// Delete a link that no mirror uses
+    ///
+    /// Example: meridian link delete west
+    Delete {
+        /// Its name
+        name: String,
+    },
+}
+
+/// Runs the command.
+pub(crate) async fn run(link: Link) -> Result<Exit, Failure> {
+    let Link { target, command } = link;
+    let client = target.connect().await?;
+    let (method, arguments) = match &command {
+        Command::Create { name, source, bytes_per_second } => (
+            "link.create",
+            json!({"link": name, "bootstrap": source, "bytes_per_second_max": bytes_per_second}),
+        ),
+        Command::List => ("link.list", json!({})),
+        Command::Describe { name } => {
+            let link = find(&client, name).await?;
+            output::print(target.output, &json!([link]), render)?;
+            return Ok(Exit::Ok);
+        }
+        Command::Test { name } => return test(&client, &target, name).await,
+        Command::Alter { name, source, bytes_per_second } => (
+            "link.alter",
+            json!({"link": name, "bootstrap": source, "bytes_per_second_max": bytes_per_second}),
+        ),
+        Command::Pause { name } => ("link.alter", json!({"link": name, "is_paused": true})),
+        Command::Resume { name } => ("link.alter", json!({"link": name, "is_paused": false})),
+        Command::Delete { name } => ("link.delete", json!({"link": name})),
+    };
+    let answer = match command {
+        Command::List => admin::call(&client, method, &arguments).await?,
+        _ => json!([admin::command(&client, method, &arguments).await?]),
+    };
+    output::print(target.output, &answer, render)?;
+    Ok(Exit::Ok)
+}
+
+async fn find(client: &Client, name: &str) -> Result<Value, Failure> {
+    let links = admin::call(client, "link.list", &json!({})).await?;
+    let found = links.as_array().and_then(|links| links.iter().find(|it| it["link"] == name));
+    let unknown = || {
+        Failure::Invalid(format!("link {name} does not exist; `meridian link list` shows which do"))
+    };
+    found.cloned().ok_or_else(unknown)
+}
+
+async fn test(client: &Client, target: &Target, name: &str) -> Result<Exit, Failure> {
+    let report = admin::command(client, "link.test", &json!({"link": name})).await?;
+    output::print(target.output, &report, |report| {
+        let mut table = Table::new(&["BROKER", "ADDRESS", "RESULT"]);
+        for broker in report["brokers"].as_array().into_iter().flatten() {
+            table.row([cell(&broker["id"]), cell(&broker["address"]), cell(&broker["result"])]);
+        }
+        let expected = match report["is_expected_cluster"] == true {
+            true => "as expected",
+            false => "NOT the cluster that the link is to",
+        };
+        format!(
+            "source cluster {}: {expected}\n{}",
+            cell(&report["source_cluster"]),
+            table.render()
+        )
+    })?;
+    let brokers = report["brokers"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_well = report["is_expected_cluster"] == true
+        && brokers.iter().all(|broker| broker["result"] == "ok");
+    Ok(if is_well { Exit::Ok } else { Exit::Degraded })
+}
+
+fn render(links: &Value) -> String {
+    let header = ["LINK", "SOURCE", "SOURCE CLUSTER", "STATE", "CAP B/S", "MIRRORS"];
+    let mut table = Table::new(&header);
+    for link in links.as_array().into_iter().flatten() {
+        let state = if link["is_paused"] == true { "paused" } else { "active" };
+        table.row([
+            cell(&link["link"]),
+            cell(&link["bootstrap"]),
+            cell(&link["source_cluster"]),
+            state.to_owned(),
+            cell(&link["bytes_per_second_max"]),
+            cell(&link["mirrors"]),
+        ]);
+    }
+    table.render()
+}
+
+/// A value as a cell of a table.
+pub(crate) fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    }
+}

@@ -1,0 +1,164 @@
+//! `meridian mirror`: topics that follow one of another cluster, offset for offset.
+
+mod report;
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use self::report::{Forecast, Status};
+use crate::client::{Client, admin, clock};
+use crate::failure::{Exit, Failure};
+use crate::link::cell;
+use crate::output::{self, Format, Table};
+use crate::target::Target;
+
+/// How often `--watch` looks.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+/// Mirror topics of other clusters, watch them, promote them
+#[derive(Debug, Args)]
+pub(crate) struct Mirror {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Create a topic that mirrors one of a link's source cluster
+    ///
+    /// It has the source's partitions, offsets, bytes and configs. Clients may read it, not write.
+    ///
+    /// Example: meridian mirror create orders --link west
+    Create {
+        /// Its name here
+        topic: String,
+        /// The link to the source cluster
+        #[arg(long)]
+        link: String,
+        /// Its name at the source, if that is another
+        #[arg(long, value_name = "TOPIC")]
+        source_topic: Option<String>,
+    },
+    /// List the mirrors
+    ///
+    /// Example: meridian mirror list
+    List,
+    /// Show what each partition does, how far it is behind, and what to do about it
+    ///
+    /// Exit code 2 if a partition has stopped or its source cannot be reached.
+    ///
+    /// Example: meridian mirror status orders --watch
+    #[command(alias = "describe", alias = "lag")]
+    Status {
+        /// Only this mirror
+        topic: Option<String>,
+        /// Look again every second, until interrupted
+        #[arg(long)]
+        watch: bool,
+    },
+    /// Stop following the source, until resumed
+    ///
+    /// Example: meridian mirror pause orders
+    Pause {
+        /// Its name
+        topic: String,
+    },
+    /// Go on following the source
+    ///
+    /// Example: meridian mirror resume orders
+    Resume {
+        /// Its name
+        topic: String,
+    },
+    /// Make a mirror writable; it follows its source no more
+    ///
+    /// Says first what would be lost if the source is gone. Refuses (exit code 3) if records are
+    /// missing, or if that cannot be known, unless --accept-loss is given. Does not stop producers
+    /// at the source: what they write from now on stays there.
+    ///
+    /// Example: meridian mirror promote orders --dry-run
+    #[command(alias = "failover")]
+    Promote {
+        /// Its name
+        topic: String,
+        /// Only say what would be lost
+        #[arg(long)]
+        dry_run: bool,
+        /// Promote even if records of the source are missing here
+        #[arg(long)]
+        accept_loss: bool,
+    },
+}
+
+/// Runs the command.
+pub(crate) async fn run(mirror: Mirror) -> Result<Exit, Failure> {
+    let Mirror { target, command } = mirror;
+    let client = target.connect().await?;
+    let (method, arguments) = match command {
+        Command::Create { topic, link, source_topic } => {
+            ("mirror.create", json!({"topic": topic, "link": link, "source_topic": source_topic}))
+        }
+        Command::List => {
+            let mirrors = admin::call(&client, "mirror.list", &json!({})).await?;
+            output::print(target.output, &mirrors, render)?;
+            return Ok(Exit::Ok);
+        }
+        Command::Status { topic, watch } => {
+            return status(&client, target.output, topic.as_deref(), watch).await;
+        }
+        Command::Pause { topic } => ("mirror.pause", json!({"topic": topic})),
+        Command::Resume { topic } => ("mirror.resume", json!({"topic": topic})),
+        Command::Promote { topic, dry_run, accept_loss } => {
+            let forecast = Forecast::of(&Status::ask(&client, Some(&topic)).await?);
+            if dry_run || forecast.is_risky() && !accept_loss {
+                output::print(target.output, &forecast, Forecast::render)?;
+                return match dry_run {
+                    true => Ok(Exit::Ok),
+                    false => Err(forecast.refusal(&topic)),
+                };
+            }
+            ("mirror.promote", json!({"topic": topic}))
+        }
+    };
+    let answer = json!([admin::command(&client, method, &arguments).await?]);
+    output::print(target.output, &answer, render)?;
+    Ok(Exit::Ok)
+}
+
+async fn status(
+    client: &Client,
+    format: Format,
+    topic: Option<&str>,
+    watch: bool,
+) -> Result<Exit, Failure> {
+    loop {
+        let status = Status::ask(client, topic).await?;
+        output::print(format, &status, Status::render)?;
+        if !watch {
+            return Ok(if status.is_well() { Exit::Ok } else { Exit::Degraded });
+        }
+        clock::sleep(WATCH_EVERY).await;
+    }
+}
+
+fn render(mirrors: &Value) -> String {
+    let mut table =
+        Table::new(&["TOPIC", "LINK", "SOURCE TOPIC", "STAGE", "PARTITIONS", "IGNORED CONFIGS"]);
+    for mirror in mirrors.as_array().into_iter().flatten() {
+        let ignored: Vec<String> =
+            mirror["ignored_configs"].as_array().into_iter().flatten().map(cell).collect();
+        table.row([
+            cell(&mirror["topic"]),
+            cell(&mirror["link"]),
+            cell(&mirror["source_topic"]),
+            cell(&mirror["stage"]),
+            cell(&mirror["partitions"]),
+            if ignored.is_empty() { "-".to_owned() } else { ignored.join(",") },
+        ]);
+    }
+    table.render()
+}
