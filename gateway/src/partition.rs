@@ -237,6 +237,12 @@ impl<T> Partition<T> {
         for (header, payload) in std::mem::take(&mut self.tail_to_apply) {
             state.apply_blob(&header, payload.to_contiguous())?;
         }
+        if Mutation::TransactionsForgotten.active(self.mutations) {
+            state.transactions = Transactions::default();
+        }
+        if Mutation::AbortedForgotten.active(self.mutations) {
+            state.transactions.forget_aborted();
+        }
         // A slot may not have heard of the last `Trim`; the log itself has.
         self.leader.set_log_start(state.log_start_offset);
         if Mutation::SourcesForgotten.active(self.mutations) {
@@ -324,7 +330,9 @@ impl<T> Partition<T> {
         let offset = self.push(bytes, 1, timestamp_ms);
         let ended = self.state.apply_marker(offset, marker, timestamp_ms);
         self.verifications.on_marker(producer_id);
-        ended.into_iter().for_each(|ended| self.stable.on_ended(ended));
+        if !Mutation::EndBeforeCommitted.active(self.mutations) {
+            ended.into_iter().for_each(|ended| self.stable.on_ended(ended));
+        }
         self.wait_for(waiter, offset, offset.advance(1));
         self.flush(now, health, false, out);
         self.answer_committed(out);

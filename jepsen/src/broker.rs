@@ -5,16 +5,19 @@
 //! from slot to slot, and answers clients.
 
 mod reads;
+mod transactions;
 
 use std::collections::BTreeMap;
 
+use self::transactions::Verifying;
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_gateway::partition::{
-    Partition, PartitionLimits, PartitionOutput, PartitionState, ProduceError, RecordBatch,
+    Partition, PartitionLimits, PartitionOutput, PartitionState, ProduceError, RecordBatch, Ticket,
+    TransactionError, VerifyError,
 };
 use meridian_gateway::producer::SequenceError;
 use meridian_storage::leader::{LeaderConfig, LossCause};
@@ -26,7 +29,7 @@ use meridian_storage::takeover::{Takeover, TakeoverConfig, TakeoverOutput, Takeo
 
 use crate::net::Endpoint;
 use crate::read::{Purpose, ReadTask};
-use crate::value::{Batch, PlacedBatch};
+use crate::value::{Batch, Kind, PlacedBatch};
 
 /// Small bounds, so that all of them are met: a few batches per blob, a checkpoint every dozen or
 /// so, and only the newest blobs in memory.
@@ -83,6 +86,15 @@ pub enum ClientReply {
     },
 }
 
+/// What a reader of committed records gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommittedRead {
+    /// The batches.
+    pub batches: Vec<PlacedBatch>,
+    /// The aborted transactions among them: producer and first offset.
+    pub aborted: Vec<(u32, Offset)>,
+}
+
 /// What a broker shows to anyone, for the checker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
@@ -90,6 +102,15 @@ pub enum Shown {
     Serving(Offset),
     /// Its high watermark.
     HighWatermark(Offset),
+    /// Its last stable offset.
+    Stable {
+        /// First offset that can be read.
+        log_start_offset: Offset,
+        /// Up to here every transaction is decided.
+        last_stable_offset: Offset,
+    },
+    /// Committed records.
+    Committed(CommittedRead),
     /// Everything below has been deleted.
     LogStart(Offset),
     /// A committed batch.
@@ -114,6 +135,15 @@ pub enum BrokerOutput {
     Read(Slot, u64, Read),
     /// Tell every slot.
     Beacon(Beacon),
+    /// Ask a producer's coordinator whether this partition is in its transaction.
+    Verify {
+        /// Goes with the answer.
+        ticket: Ticket,
+        /// The producer.
+        producer: u32,
+        /// Its epoch.
+        epoch: u16,
+    },
     /// Answer a client.
     Answer(Asker, ClientReply),
     /// Tell the checker.
@@ -145,6 +175,7 @@ pub struct Broker {
     shown: Option<Offset>,
     reads: BTreeMap<u64, ReadTask>,
     next_read: u64,
+    verifying: Verifying,
 }
 
 impl Broker {
@@ -172,6 +203,7 @@ impl Broker {
             shown: None,
             reads: BTreeMap::new(),
             next_read: 0,
+            verifying: Verifying::default(),
         };
         out.extend(outputs.into_iter().map(|output| match output {
             TakeoverOutput::FenceRead { slot } => BrokerOutput::FenceRead(slot),
@@ -275,6 +307,7 @@ impl Broker {
             }
             Phase::Leading(_) | Phase::Over => {}
         }
+        self.tick_verifications(now, health, out);
         let late: Vec<u64> =
             self.reads.iter().filter(|(_, task)| task.is_late(now)).map(|(id, _)| *id).collect();
         for read in late {
@@ -282,7 +315,7 @@ impl Broker {
         }
     }
 
-    /// A producer sends a batch.
+    /// A producer sends a batch, or a coordinator a marker.
     pub fn on_produce(
         &mut self,
         now: Instant,
@@ -292,6 +325,9 @@ impl Broker {
         records: RecordBatch,
         out: &mut Vec<BrokerOutput>,
     ) {
+        if let Kind::Marker { commit } = batch.kind {
+            return self.on_marker(now, health, asker, (batch, commit), out);
+        }
         let Phase::Leading(partition) = &mut self.phase else {
             out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
             return;
@@ -403,15 +439,14 @@ impl Broker {
                             self.broken(format!("{batch:?}: {error}"), out);
                             ClientReply::Retry
                         }
-                        Err(ProduceError::Sequence(SequenceError::OldEpoch { .. })) => {
-                            ClientReply::Fenced
-                        }
+                        Err(error) if is_final(&error) => ClientReply::Fenced,
                         Err(_) => ClientReply::Retry,
                     };
                     out.push(BrokerOutput::Answer(asker, reply));
                 }
-                // No client here writes transactions.
-                PartitionOutput::Verify { .. } => {}
+                PartitionOutput::Verify { ticket, verification } => {
+                    self.verify(ticket, &verification, out);
+                }
                 PartitionOutput::Lost(cause) => {
                     if let LossCause::Conflict { point } = cause {
                         self.broken(format!("{point}: the key holds other bytes"), out);
@@ -427,7 +462,7 @@ impl Broker {
         let high_watermark = mark.high_watermark;
         let Some(mut from) = self.shown.replace(high_watermark) else {
             out.push(BrokerOutput::Shown(Shown::Serving(high_watermark)));
-            return;
+            return self.show_stable(out);
         };
         let Phase::Leading(partition) = &self.phase else { return };
         while from < high_watermark {
@@ -438,6 +473,15 @@ impl Broker {
             from = placed.next_offset();
         }
         out.push(BrokerOutput::Shown(Shown::HighWatermark(high_watermark)));
+        self.show_stable(out);
+    }
+
+    fn show_stable(&self, out: &mut Vec<BrokerOutput>) {
+        let Phase::Leading(partition) = &self.phase else { return };
+        out.push(BrokerOutput::Shown(Shown::Stable {
+            log_start_offset: partition.leader().log_start_offset(),
+            last_stable_offset: partition.last_stable_offset(),
+        }));
     }
 
     fn broken(&self, what: String, out: &mut Vec<BrokerOutput>) {
@@ -454,9 +498,22 @@ impl Broker {
             self.carry_out_partition(outputs, out);
         }
         self.recovery = None;
+        self.verifying = Verifying::default();
         let reads = std::mem::take(&mut self.reads);
         let askers = reads.values().filter_map(ReadTask::asker);
         out.extend(askers.map(|asker| BrokerOutput::Answer(asker, ClientReply::Retry)));
+    }
+}
+
+/// Whether a write can never succeed: its epoch, or its transaction, is over.
+fn is_final(error: &ProduceError) -> bool {
+    match error {
+        ProduceError::Sequence(SequenceError::OldEpoch { .. }) => true,
+        ProduceError::Transaction(TransactionError::Unverified(cause)) => {
+            !matches!(cause, VerifyError::Unavailable | VerifyError::Concurrent)
+        }
+        ProduceError::Transaction(_) => true,
+        _ => false,
     }
 }
 

@@ -8,7 +8,11 @@
 //! * each value (producer, epoch, sequence) at most once, a producer's values in order;
 //! * what was visible stays visible: the high watermark never goes back within a generation, and a
 //!   generation starts at or above all that older ones ever showed;
+//! * a transaction is visible to readers of committed records as it was decided, whole, and no last
+//!   stable offset passes one that is not, or goes back;
 //! * fences only grow during one life of a disk, and a leader that was refused puts nothing more.
+
+mod transactions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,7 +21,8 @@ use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::position::{Generation, Offset};
 use meridian_base::topology::Slot;
 
-use crate::value::{Batch, PlacedBatch, Value};
+use self::transactions::Transactions;
+use crate::value::{Batch, Kind, PlacedBatch, Value};
 
 /// A promise that was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +39,8 @@ pub enum Promise {
     AcknowledgedForEver,
     /// What was deleted does not come back.
     DeletedForEver,
+    /// A transaction is visible whole or not at all, as it was decided.
+    AtomicTransactions,
     /// Fences only grow.
     FencesGrow,
     /// A leader that was refused once puts nothing more.
@@ -88,6 +95,7 @@ struct PartitionHistory {
 #[derive(Debug, Default)]
 pub struct Checker {
     partitions: BTreeMap<PartitionId, PartitionHistory>,
+    transactions: Transactions,
     fences: BTreeMap<(Slot, Incarnation, PartitionId), Generation>,
     /// Leaders that were told of a newer one.
     refused: BTreeSet<(NodeId, PartitionId, Generation)>,
@@ -106,9 +114,11 @@ impl Checker {
         generation: Generation,
         placed: PlacedBatch,
     ) -> Verdict {
-        placed
-            .values()
-            .try_for_each(|(offset, value)| self.place(partition, generation, offset, value))
+        self.transactions.shown(partition, placed);
+        let is_marker = matches!(placed.batch.kind, Kind::Marker { .. });
+        placed.values().try_for_each(|(offset, value)| {
+            self.place(partition, generation, offset, value, is_marker)
+        })
     }
 
     /// A producer is told that its batch is safe at its offsets.
@@ -149,6 +159,7 @@ impl Checker {
         generation: Generation,
         offset: Offset,
         value: Value,
+        is_marker: bool,
     ) -> Verdict {
         let history = self.partitions.entry(partition).or_default();
         if let Some((before, by)) = history.values.get(&offset)
@@ -161,8 +172,10 @@ impl Checker {
                 ),
             );
         }
+        // A marker that is repeated ends nothing, and is not numbered.
         if let Some(before) = history.offsets.get(&value)
             && *before != offset
+            && !is_marker
         {
             return violation(
                 Promise::ExactlyOnce,
@@ -303,6 +316,10 @@ impl Checker {
                 );
             }
             expected = placed.next_offset();
+            if matches!(placed.batch.kind, Kind::Marker { .. }) {
+                self.shown(partition, Generation::new(u32::MAX), *placed)?;
+                continue;
+            }
             for (offset, value) in placed.values() {
                 let begun = self.begins_behind(partition, offset, value);
                 let sequence = next.entry((value.producer, value.epoch)).or_insert(if begun {
@@ -340,7 +357,7 @@ impl Checker {
                 format!("{partition:?}: log ends at {expected}, {by} showed {value} at {offset}"),
             );
         }
-        Ok(())
+        self.transactions.final_log(partition, log)
     }
 
     /// Whether the value before `value` was seen where it belongs: at a lower offset.

@@ -17,6 +17,7 @@ impl fmt::Display for Words<'_> {
                 write!(f, "#{} {partition:?} {request:?}", asker.request)
             }
             Packet::Reply { request, reply } => write!(f, "#{request} {reply:?}"),
+            Packet::Verify { .. } | Packet::Verified { .. } => write!(f, "{:?}", self.0),
         }
     }
 }

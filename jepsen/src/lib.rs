@@ -27,6 +27,7 @@ pub mod seat;
 pub mod sim;
 pub mod sourced;
 pub mod trace;
+mod transactor;
 pub mod value;
 pub mod workload;
 pub mod world;

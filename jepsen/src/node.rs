@@ -9,6 +9,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_base::position::Generation;
 use meridian_base::topology::{GroupConfig, Slot};
+use meridian_gateway::partition::{Ticket, VerifyError};
 use meridian_storage::journal::{DiskDone, DiskOp, OpenError};
 use meridian_storage::message::{FenceRead, FenceReadReply, ReadReply, StorageMessage};
 use meridian_storage::mutation::Mutations;
@@ -23,6 +24,7 @@ use crate::net::Endpoint;
 use crate::seat::{Seat, SeatOutput, fresh_incarnation};
 use crate::sourced;
 use crate::workload::ClientRequest;
+use crate::world::GEOMETRY;
 
 /// What travels over the network.
 #[derive(Clone, Debug)]
@@ -44,6 +46,28 @@ pub enum Packet {
         request: u64,
         /// The answer.
         reply: ClientReply,
+    },
+    /// From a leader to a coordinator: is the partition in the producer's transaction?
+    Verify {
+        /// The partition.
+        partition: PartitionId,
+        /// The leader's generation.
+        generation: Generation,
+        /// Goes with the answer.
+        ticket: Ticket,
+        /// The producer's epoch.
+        epoch: u16,
+    },
+    /// The coordinator's answer.
+    Verified {
+        /// The partition.
+        partition: PartitionId,
+        /// The leader's generation.
+        generation: Generation,
+        /// Came with the question.
+        ticket: Ticket,
+        /// Whether it is.
+        result: Result<(), VerifyError>,
     },
 }
 
@@ -223,7 +247,12 @@ impl Node {
             Packet::Request { partition, asker, request } => {
                 self.on_request(now, partition, asker, request, out);
             }
-            Packet::Reply { .. } => {}
+            Packet::Verified { partition, generation, ticket, result } => {
+                self.with_broker(now, (partition, generation), out, |broker, health, out| {
+                    broker.on_verified(now, health, ticket, result, out);
+                });
+            }
+            Packet::Reply { .. } | Packet::Verify { .. } => {}
         }
     }
 
@@ -339,6 +368,9 @@ impl Node {
                 broker.on_produce(now, health, asker, batch, records, out);
             }
             ClientRequest::Fetch(from) => broker.on_fetch(now, asker, from, out),
+            ClientRequest::FetchCommitted(from) => {
+                broker.on_fetch_committed(now, asker, from, out);
+            }
             ClientRequest::Trim(before) => broker.on_trim(now, health, before, out),
         });
     }
@@ -420,6 +452,11 @@ impl Node {
                     for slot in self.view.group.geometry.slots().iter() {
                         self.send(slot, StorageMessage::Beacons(vec![beacon]), out);
                     }
+                }
+                BrokerOutput::Verify { ticket, producer, epoch } => {
+                    let coordinator = Endpoint(GEOMETRY.slot_count() + producer as usize);
+                    let packet = Packet::Verify { partition, generation, ticket, epoch };
+                    out.push(NodeOutput::Send(coordinator, packet));
                 }
                 BrokerOutput::Answer(asker, reply) => {
                     let packet = Packet::Reply { request: asker.request, reply };

@@ -30,6 +30,13 @@ pub(crate) enum Purpose {
         /// What it asked for.
         from: Offset,
     },
+    /// A reader's fetch of committed records.
+    FetchCommitted {
+        /// The reader.
+        asker: Asker,
+        /// What it asked for.
+        from: Offset,
+    },
 }
 
 /// A read under way.
@@ -80,7 +87,7 @@ impl ReadTask {
     /// The reader that waits for the answer, if it is one.
     pub(crate) fn asker(&self) -> Option<Asker> {
         match self.purpose {
-            Purpose::Fetch { asker, .. } => Some(asker),
+            Purpose::Fetch { asker, .. } | Purpose::FetchCommitted { asker, .. } => Some(asker),
             Purpose::Tail | Purpose::Checkpoint | Purpose::Replay => None,
         }
     }

@@ -12,6 +12,8 @@ pub struct Counters {
     pub operation_count: u64,
     /// Records whose producer was told that they are safe.
     pub acknowledged_count: u64,
+    /// Transactions committed.
+    pub transaction_count: u64,
     /// Leaders that the metadata appointed.
     pub appointment_count: u64,
     /// Leaders that came to serve.
@@ -31,6 +33,7 @@ impl Counters {
     pub fn add(&mut self, other: &Self) {
         self.operation_count += other.operation_count;
         self.acknowledged_count += other.acknowledged_count;
+        self.transaction_count += other.transaction_count;
         self.appointment_count += other.appointment_count;
         self.takeover_count += other.takeover_count;
         self.fault_count += other.fault_count;
@@ -44,11 +47,12 @@ impl fmt::Display for Counters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:.2} simulated hours, {} operations, {} records acknowledged, {} takeovers of {} \
-             appointments, {} faults, {} disks lost, {} events",
+            "{:.2} simulated hours, {} operations, {} records acknowledged, {} transactions \
+             committed, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
             self.simulated.as_secs_f64() / 3600.0,
             self.operation_count,
             self.acknowledged_count,
+            self.transaction_count,
             self.takeover_count,
             self.appointment_count,
             self.fault_count,

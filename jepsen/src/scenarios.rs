@@ -27,6 +27,7 @@ fn world(mutations: Mutations) -> Result<World, Violation> {
         partition_count: 1,
         producer_count: 1,
         source_count: 0,
+        transactor_count: 0,
         print: false,
     })?;
     go_on(&mut world, Duration::from_secs(1))?;

@@ -46,6 +46,7 @@ pub fn run(config: SimConfig) -> Report {
         partition_count: 3,
         producer_count: 2,
         source_count: 1,
+        transactor_count: 2,
         print: config.print,
     };
     let mut sim = match World::new(world_config) {
@@ -198,6 +199,7 @@ impl Sim {
         let world = self.world;
         let counters = Counters {
             acknowledged_count: world.checker.acknowledged_count(),
+            transaction_count: world.checker.transaction_count(),
             simulated: world.now.since(self.begun_at),
             event_count: world.trace.event_count(),
             ..world.counters

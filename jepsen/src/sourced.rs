@@ -9,7 +9,7 @@ use meridian_gateway::partition::source::{PRODUCER_ID_HEADER, SEQNO_HEADER, Sour
 use meridian_gateway::producer::Sequenced;
 use meridian_protocol::records::{self, BatchBuilder, BatchHeader};
 
-use crate::value::{Batch, PlacedBatch, Value};
+use crate::value::{Batch, Kind, PlacedBatch, Value};
 
 /// An idempotent producer in one life of a source's client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,8 @@ pub fn to_record_batch(batch: Batch, session: Option<Session>) -> RecordBatch {
 pub fn split_off(bytes: &mut Bytes) -> Option<PlacedBatch> {
     let header = BatchHeader::parse(bytes).ok()?;
     let dense = header.records_count == header.last_offset_delta + 1;
-    if header.size_bytes == BatchHeader::SIZE_BYTES && dense {
+    let is_bare = header.size_bytes == BatchHeader::SIZE_BYTES && dense;
+    if is_bare || header.attributes.is_control() {
         return None;
     }
     let count = u32::try_from(header.last_offset_delta + 1).ok().filter(|count| *count < 64)?;
@@ -78,7 +79,7 @@ pub fn split_off(bytes: &mut Bytes) -> Option<PlacedBatch> {
     }
     let _served = bytes.split_to(header.size_bytes);
     let base_offset = Offset::new(header.base_offset);
-    Some(PlacedBatch { base_offset, batch: Batch { first, count }, holes })
+    Some(PlacedBatch { base_offset, batch: Batch { first, count, kind: Kind::Plain }, holes })
 }
 
 #[cfg(test)]
@@ -89,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_read_back_with_its_holes() {
-        let batch = Batch { first: FIRST, count: 3 };
+        let batch = Batch { first: FIRST, count: 3, kind: Kind::Plain };
         let session = Session { producer_id: 9, base_sequence: 2 };
         let sent = to_record_batch(batch, Some(session)).bytes;
         let whole = PlacedBatch::whole(Offset::ZERO, batch);

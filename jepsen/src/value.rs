@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use meridian_base::position::Offset;
-use meridian_gateway::partition::RecordBatch;
+use meridian_gateway::partition::{InTransaction, RecordBatch, TransactionVersion};
 use meridian_gateway::producer::Sequenced;
+use meridian_protocol::records::{self, Attributes, BatchHeader, EndTxnMarker};
 
 use crate::sourced;
 
@@ -38,6 +39,20 @@ impl fmt::Display for Value {
     }
 }
 
+/// What a batch is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Values.
+    Plain,
+    /// Values of the transaction that has this epoch.
+    Transactional,
+    /// The end of the transaction with the epoch before.
+    Marker {
+        /// Whether its values count.
+        commit: bool,
+    },
+}
+
 /// A record batch: consecutive values of one producer, appended whole or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
@@ -45,11 +60,16 @@ pub struct Batch {
     pub first: Value,
     /// How many values.
     pub count: u32,
+    /// What it is for.
+    pub kind: Kind,
 }
 
-/// Size of a Kafka record batch without records: all that is needed to number values.
-const BATCH_SIZE_BYTES: usize = 61;
-const MAGIC: u8 = 2;
+/// The flag of transactional batches in their attributes (Kafka protocol guide).
+const TRANSACTIONAL: i16 = 1 << 4;
+/// Stands in for the sequence of a marker that commits; one that aborts has the number below.
+const COMMIT_SEQUENCE: u32 = u32::MAX;
+/// More than a marker takes.
+const MARKER_SIZE_BYTES_MAX: usize = 1_000;
 
 impl Batch {
     /// The values, in order.
@@ -65,34 +85,44 @@ impl Batch {
 
     /// The batch as a producer sends it: the header of a Kafka record batch, without its records.
     pub fn to_record_batch(self) -> RecordBatch {
-        let mut out = BytesMut::with_capacity(BATCH_SIZE_BYTES);
-        out.put_i64(0); // base offset, given by the leader
-        out.put_i32(BATCH_SIZE_BYTES as i32 - 12);
-        out.put_i32(-1); // leader epoch, given by the leader
-        out.put_u8(MAGIC);
-        out.put_u32(0); // checksum: the front checks it, the log does not
-        out.put_i16(0);
-        out.put_i32(self.count as i32 - 1);
-        out.put_i64(0);
-        out.put_i64(0);
-        out.put_i64(i64::from(self.first.producer));
-        out.put_i16(self.first.epoch as i16);
-        out.put_i32(self.first.sequence as i32);
-        out.put_i32(self.count as i32);
+        let transactional = self.kind == Kind::Transactional;
+        let header = BatchHeader {
+            attributes: Attributes(if transactional { TRANSACTIONAL } else { 0 }),
+            last_offset_delta: self.count as i32 - 1,
+            producer_id: i64::from(self.first.producer),
+            producer_epoch: self.first.epoch as i16,
+            base_sequence: self.first.sequence as i32,
+            records_count: self.count as i32,
+            ..BatchHeader::default()
+        };
+        let (producer_id, producer_epoch) = (header.producer_id, header.producer_epoch);
         RecordBatch {
-            bytes: out.freeze(),
+            // The front checks the checksum, the log does not.
+            bytes: Bytes::copy_from_slice(&header.to_bytes()),
             record_count: self.count,
             max_timestamp_ms: 0,
             sequenced: Some(Sequenced {
-                producer_id: i64::from(self.first.producer),
-                epoch: self.first.epoch as i16,
-                base_sequence: self.first.sequence as i32,
+                producer_id,
+                epoch: producer_epoch,
+                base_sequence: header.base_sequence,
                 record_count: self.count,
                 max_timestamp_ms: 0,
             }),
-            transaction: None,
+            transaction: transactional.then(|| InTransaction {
+                transactional_id: "".into(),
+                producer_id,
+                producer_epoch,
+                version: TransactionVersion::V2,
+            }),
             sourced: None,
         }
+    }
+
+    /// The marker that ends the transaction of the epoch before.
+    pub fn marker(producer: u32, epoch: u16, commit: bool) -> Self {
+        let sequence = if commit { COMMIT_SEQUENCE } else { COMMIT_SEQUENCE - 1 };
+        let first = Value { producer, epoch, sequence };
+        Self { first, count: 1, kind: Kind::Marker { commit } }
     }
 }
 
@@ -129,32 +159,35 @@ impl PlacedBatch {
     pub fn read_all(mut bytes: Bytes) -> Option<Vec<Self>> {
         let mut batches = Vec::new();
         while !bytes.is_empty() {
-            if bytes.remaining() < BATCH_SIZE_BYTES {
-                return None;
-            }
-            if let Some(placed) = sourced::split_off(&mut bytes) {
-                batches.push(placed);
-                continue;
-            }
-            let base_offset = Offset::new(bytes.get_i64());
-            let size_bytes = bytes.get_i32();
-            bytes.advance(4);
-            let magic = bytes.get_u8();
-            bytes.advance(6);
-            let count = bytes.get_i32() + 1;
-            bytes.advance(16);
-            let producer = bytes.get_i64() as u32;
-            let epoch = bytes.get_i16() as u16;
-            let sequence = bytes.get_i32() as u32;
-            let record_count = bytes.get_i32();
-            if size_bytes != BATCH_SIZE_BYTES as i32 - 12 || magic != MAGIC || count != record_count
-            {
-                return None;
-            }
-            let first = Value { producer, epoch, sequence };
-            batches.push(Self::whole(base_offset, Batch { first, count: count as u32 }));
+            batches.push(match sourced::split_off(&mut bytes) {
+                Some(placed) => placed,
+                None => Self::split_off(&mut bytes)?,
+            });
         }
         Some(batches)
+    }
+
+    fn split_off(bytes: &mut Bytes) -> Option<Self> {
+        let batch = records::batches(bytes.clone()).next()?.ok()?;
+        let header = batch.header();
+        let (producer, epoch) = (header.producer_id as u32, header.producer_epoch as u16);
+        let base_offset = Offset::new(header.base_offset);
+        let _served = bytes.split_to(header.size_bytes);
+        if header.attributes.is_control() {
+            let record = batch.records(MARKER_SIZE_BYTES_MAX).ok()?.next()?.ok()?;
+            let marker = EndTxnMarker::from_record(&record)?;
+            let batch = Batch::marker(producer, epoch, marker.committed);
+            return Some(Self::whole(base_offset, batch));
+        }
+        let is_dense = header.last_offset_delta + 1 == header.records_count;
+        if header.size_bytes != BatchHeader::SIZE_BYTES || !is_dense {
+            return None;
+        }
+        let first = Value { producer, epoch, sequence: header.base_sequence as u32 };
+        let transactional = header.attributes.is_transactional();
+        let kind = if transactional { Kind::Transactional } else { Kind::Plain };
+        let count = header.records_count as u32;
+        Some(Self::whole(base_offset, Batch { first, count, kind }))
     }
 }
 
@@ -166,17 +199,18 @@ mod tests {
 
     #[test]
     fn a_batch_is_read_back_with_the_offset_the_leader_gave() {
-        let batch = Batch { first: FIRST, count: 3 };
-        let mut bytes = BytesMut::from(&batch.to_record_batch().bytes[..]);
+        let batch = Batch { first: FIRST, count: 3, kind: Kind::Transactional };
+        let mut bytes = batch.to_record_batch().bytes.to_vec();
         bytes[..8].copy_from_slice(&40i64.to_be_bytes());
         let placed = PlacedBatch::whole(Offset::new(40), batch);
-        assert_eq!(PlacedBatch::read_all(bytes.clone().freeze()), Some(vec![placed]));
-        assert_eq!(PlacedBatch::read_all(bytes.freeze().slice(1..)), None);
+        assert_eq!(PlacedBatch::read_all(bytes.clone().into()), Some(vec![placed]));
+        assert_eq!(PlacedBatch::read_all(bytes.split_off(1).into()), None);
     }
 
     #[test]
     fn a_placed_batch_numbers_its_values() {
-        let placed = PlacedBatch::whole(Offset::new(40), Batch { first: FIRST, count: 2 });
+        let batch = Batch { first: FIRST, count: 2, kind: Kind::Plain };
+        let placed = PlacedBatch::whole(Offset::new(40), batch);
         let seen: Vec<(i64, u32)> =
             placed.values().map(|(offset, value)| (offset.get(), value.sequence)).collect();
         assert_eq!(seen, [(40, 5), (41, 6)]);

@@ -7,12 +7,14 @@ use std::time::Duration;
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
+use meridian_gateway::partition::VerifyError;
 
 use crate::broker::ClientReply;
 use crate::check::{Promise, Verdict, Violation};
 use crate::net::Endpoint;
 use crate::sourced::Session;
-use crate::value::{Batch, PlacedBatch, Value};
+use crate::transactor::Transactor;
+use crate::value::{Batch, Kind, PlacedBatch, Value};
 use meridian_jepsen_runner::chance::Chance;
 
 /// Most batches of a producer from the oldest that is under way; the leader remembers one more.
@@ -31,28 +33,43 @@ const RESENT_COUNT_MAX: usize = 30;
 const SESSION_ID_MIN: i64 = 1 << 32;
 const SESSION_COUNT_MAX: i64 = 1 << 20;
 /// How long an answer is waited for.
-const TIMEOUT: Duration = Duration::from_millis(400);
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(400);
 /// How long a client waits after it was sent elsewhere.
-const BACKOFF: Duration = Duration::from_millis(40);
+pub(crate) const BACKOFF: Duration = Duration::from_millis(40);
 
 /// What a client asks a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientRequest {
-    /// Append a batch.
+    /// Append a batch, or write a marker.
     Produce(Batch),
     /// Append a batch of a persistent source.
     ProduceSourced(Batch, Option<Session>),
     /// Read from an offset on.
     Fetch(Offset),
+    /// Read committed records from an offset on. Not answered: the checker sees them.
+    FetchCommitted(Offset),
     /// Delete what lies below an offset. Not answered.
     Trim(Offset),
+}
+
+/// A transaction has been decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Whose.
+    pub producer: u32,
+    /// Its epoch.
+    pub epoch: u16,
+    /// Whether its records count.
+    pub commit: bool,
 }
 
 /// What a client does when it wakes.
 #[derive(Debug)]
 pub struct Action {
-    /// Requests to send to the partition's leader, in order, with their numbers.
-    pub requests: Vec<(u64, ClientRequest)>,
+    /// Requests to send to partitions' leaders, in order, with their numbers.
+    pub requests: Vec<(PartitionId, u64, ClientRequest)>,
+    /// What it has decided.
+    pub decision: Option<Decision>,
     /// When to wake it again.
     pub wake_after: Duration,
 }
@@ -77,6 +94,7 @@ struct Life {
 /// persistent source goes back to some value that may be in the log, and batches differently.
 pub struct Producer {
     id: u32,
+    partition: PartitionId,
     epoch: u16,
     life: Option<Life>,
     next_sequence: u32,
@@ -90,9 +108,10 @@ pub struct Producer {
 }
 
 impl Producer {
-    fn new(id: u32) -> Self {
+    fn new(id: u32, partition: PartitionId) -> Self {
         Self {
             id,
+            partition,
             epoch: 0,
             life: None,
             next_sequence: 0,
@@ -104,9 +123,9 @@ impl Producer {
         }
     }
 
-    fn sourced(id: u32) -> Self {
+    fn sourced(id: u32, partition: PartitionId) -> Self {
         let life = Life { producer_id: None, next_sequence: 0, restart_count: 0 };
-        Self { epoch: Value::SOURCED, life: Some(life), ..Self::new(id) }
+        Self { epoch: Value::SOURCED, life: Some(life), ..Self::new(id, partition) }
     }
 
     fn restart(&mut self, chance: &mut Chance) {
@@ -145,19 +164,24 @@ impl Producer {
         let mut requests = Vec::new();
         if !self.in_flight.is_empty() && now >= self.send_again_at {
             self.send_again_at = now + TIMEOUT;
-            requests.extend(self.in_flight.iter().map(|entry| (entry.request, entry.what)));
+            let again = self.in_flight.iter();
+            requests.extend(again.map(|entry| (self.partition, entry.request, entry.what)));
         } else if !stopping
             && now >= self.rest_until
             && self.in_flight.len() < self.in_flight_count_max()
         {
             requests.push(self.next_batch(now, chance));
         }
-        Action { requests, wake_after: self.think(now, chance, stopping) }
+        Action { requests, decision: None, wake_after: self.think(now, chance, stopping) }
     }
 
-    fn next_batch(&mut self, now: Instant, chance: &mut Chance) -> (u64, ClientRequest) {
+    fn next_batch(
+        &mut self,
+        now: Instant,
+        chance: &mut Chance,
+    ) -> (PartitionId, u64, ClientRequest) {
         let first = Value { producer: self.id, epoch: self.epoch, sequence: self.next_sequence };
-        let batch = Batch { first, count: 1 + chance.below(3) as u32 };
+        let batch = Batch { first, count: 1 + chance.below(3) as u32, kind: Kind::Plain };
         let request = self.next_request;
         self.next_request += 1;
         self.next_sequence = batch.next_sequence();
@@ -176,7 +200,7 @@ impl Producer {
             }
         };
         self.in_flight.push_back(InFlight { request, batch, what, acknowledged: false });
-        (request, what)
+        (self.partition, request, what)
     }
 
     /// Bursts and rests, so that a fault often meets several batches under way.
@@ -228,6 +252,7 @@ impl Producer {
 
 /// Follows a partition; now and then begins again at its start.
 pub struct Reader {
+    partition: PartitionId,
     next: Offset,
     next_request: u64,
     asked: Option<(u64, Instant)>,
@@ -242,8 +267,9 @@ pub struct Reader {
 }
 
 impl Reader {
-    fn new() -> Self {
+    fn new(partition: PartitionId) -> Self {
         Self {
+            partition,
             next: Offset::ZERO,
             next_request: 0,
             asked: None,
@@ -257,23 +283,26 @@ impl Reader {
 
     fn wake(&mut self, now: Instant) -> Action {
         if self.complete {
-            return Action { requests: Vec::new(), wake_after: Duration::from_secs(1) };
+            let wake_after = Duration::from_secs(1);
+            return Action { requests: Vec::new(), decision: None, wake_after };
         }
         if let Some((_, asked_at)) = self.asked
             && now.since(asked_at) < TIMEOUT
         {
             let wake_after = (asked_at + TIMEOUT).since(now);
-            return Action { requests: Vec::new(), wake_after };
+            return Action { requests: Vec::new(), decision: None, wake_after };
         }
         let request = self.next_request;
         self.next_request += 1;
         self.asked = Some((request, now));
-        let mut requests = vec![(request, ClientRequest::Fetch(self.next))];
-        if let Some(before) = self.trim.take() {
-            requests.push((self.next_request, ClientRequest::Trim(before)));
+        let mut requests = vec![(self.partition, request, ClientRequest::Fetch(self.next))];
+        let committed = ClientRequest::FetchCommitted(self.next);
+        let trim = self.trim.take().map(ClientRequest::Trim);
+        for other in [Some(committed), trim].into_iter().flatten() {
+            requests.push((self.partition, self.next_request, other));
             self.next_request += 1;
         }
-        Action { requests, wake_after: TIMEOUT }
+        Action { requests, decision: None, wake_after: TIMEOUT }
     }
 
     /// Takes an answer; returns when to wake next if that is earlier than planned.
@@ -323,14 +352,15 @@ impl Reader {
 
 enum Role {
     Producer(Producer),
+    Transactor(Transactor),
     Reader(Reader),
 }
 
-/// One client of one partition.
+/// One client: of one partition, or a transactor of several.
 pub struct Client {
     /// Where it is.
     pub endpoint: Endpoint,
-    /// The partition.
+    /// The partition, or one of them.
     pub partition: PartitionId,
     chance: Chance,
     role: Role,
@@ -340,19 +370,31 @@ pub struct Client {
 impl Client {
     /// A producer with a number of its own.
     pub fn producer(endpoint: Endpoint, partition: PartitionId, id: u32, chance: Chance) -> Self {
-        let role = Role::Producer(Producer::new(id));
+        let role = Role::Producer(Producer::new(id, partition));
+        Self { endpoint, partition, chance, role, stopping: false }
+    }
+
+    /// A transactional producer with a number of its own, which writes to all `partitions`.
+    pub fn transactor(
+        endpoint: Endpoint,
+        partitions: &[PartitionId],
+        id: u32,
+        chance: Chance,
+    ) -> Self {
+        let partition = partitions[0];
+        let role = Role::Transactor(Transactor::new(id, partitions.to_vec()));
         Self { endpoint, partition, chance, role, stopping: false }
     }
 
     /// The client of a persistent source with a number of its own.
     pub fn source(endpoint: Endpoint, partition: PartitionId, id: u32, chance: Chance) -> Self {
-        let role = Role::Producer(Producer::sourced(id));
+        let role = Role::Producer(Producer::sourced(id, partition));
         Self { endpoint, partition, chance, role, stopping: false }
     }
 
     /// A reader.
     pub fn reader(endpoint: Endpoint, partition: PartitionId, chance: Chance) -> Self {
-        let role = Role::Reader(Reader::new());
+        let role = Role::Reader(Reader::new(partition));
         Self { endpoint, partition, chance, role, stopping: false }
     }
 
@@ -360,7 +402,16 @@ impl Client {
     pub fn wake(&mut self, now: Instant) -> Action {
         match &mut self.role {
             Role::Producer(producer) => producer.wake(now, &mut self.chance, self.stopping),
+            Role::Transactor(it) => it.wake(now, &mut self.chance, self.stopping),
             Role::Reader(reader) => reader.wake(now),
+        }
+    }
+
+    /// A leader asks whether a partition is in this client's transaction.
+    pub fn on_verify(&mut self, partition: PartitionId, epoch: u16) -> Result<(), VerifyError> {
+        match &mut self.role {
+            Role::Transactor(it) => it.on_verify(partition, epoch),
+            Role::Producer(_) | Role::Reader(_) => Err(VerifyError::UnknownProducer),
         }
     }
 
@@ -373,6 +424,7 @@ impl Client {
     ) -> Result<Option<Duration>, Violation> {
         match &mut self.role {
             Role::Producer(producer) => producer.on_reply(now, request, reply).map(|()| None),
+            Role::Transactor(it) => it.on_reply(now, request, reply).map(|()| None),
             Role::Reader(reader) => reader.on_reply(request, reply, &mut self.chance),
         }
     }
@@ -389,10 +441,12 @@ impl Client {
         self.stopping = true;
     }
 
-    /// Batches that the producer has not been told about.
+    /// Batches that the producer has not been told about; for a transactor, whether it has a
+    /// transaction that has not ended everywhere.
     pub fn in_flight_count(&self) -> usize {
         match &self.role {
             Role::Producer(producer) => producer.in_flight.len(),
+            Role::Transactor(it) => usize::from(!it.is_idle()),
             Role::Reader(_) => 0,
         }
     }
@@ -405,7 +459,7 @@ impl Client {
                 log: Some(Vec::new()),
                 final_until: until,
                 next_request: reader.next_request,
-                ..Reader::new()
+                ..Reader::new(reader.partition)
             };
         }
     }
@@ -429,7 +483,12 @@ mod tests {
     const PARTITION: PartitionId = PartitionId::new(1);
 
     fn sent(action: &Action) -> Vec<u64> {
-        action.requests.iter().map(|(request, _)| *request).collect()
+        action
+            .requests
+            .iter()
+            .filter(|(_, _, what)| !matches!(what, ClientRequest::FetchCommitted(_)))
+            .map(|(_, request, _)| *request)
+            .collect()
     }
 
     #[test]
@@ -457,7 +516,7 @@ mod tests {
 
     fn fetched(base_offset: i64, high_watermark: i64) -> ClientReply {
         let first = Value { producer: 1, epoch: 0, sequence: 0 };
-        let batch = Batch { first, count: 2 };
+        let batch = Batch { first, count: 2, kind: Kind::Plain };
         ClientReply::Fetched {
             batches: vec![PlacedBatch::whole(Offset::new(base_offset), batch)],
             high_watermark: Offset::new(high_watermark),
@@ -471,8 +530,8 @@ mod tests {
         assert_eq!(sent(&client.wake(Instant::ZERO)), [0]);
         client.on_reply(Instant::ZERO, 0, &fetched(0, 4)).unwrap();
         assert_eq!(client.final_log(), None);
-        assert_eq!(sent(&client.wake(Instant::ZERO)), [1]);
-        client.on_reply(Instant::ZERO, 1, &fetched(2, 4)).unwrap();
+        assert_eq!(sent(&client.wake(Instant::ZERO)), [2]);
+        client.on_reply(Instant::ZERO, 2, &fetched(2, 4)).unwrap();
         assert_eq!(client.final_log().map(|(_, log)| log.len()), Some(2));
     }
 

@@ -22,7 +22,7 @@ use crate::queue::Queue;
 use crate::report::Counters;
 use crate::seat::fresh_incarnation;
 use crate::trace::Trace;
-use crate::workload::Client;
+use crate::workload::{Client, Decision};
 use meridian_jepsen_runner::chance::Chance;
 
 /// Shape of the cluster under test.
@@ -49,6 +49,8 @@ pub struct WorldConfig {
     pub producer_count: usize,
     /// How many persistent sources each has.
     pub source_count: usize,
+    /// How many transactional producers there are, each of which writes to all partitions.
+    pub transactor_count: usize,
     /// Print every event.
     pub print: bool,
 }
@@ -99,8 +101,9 @@ impl World {
     pub fn new(config: WorldConfig) -> Result<Self, Violation> {
         let mut root = Chance::new(config.seed);
         let node_count = GEOMETRY.slot_count();
-        let client_count =
-            config.partition_count * (config.producer_count + config.source_count + 1);
+        let client_count = config.partition_count
+            * (config.producer_count + config.source_count + 1)
+            + config.transactor_count;
         let datacenter_of = (0..node_count)
             .map(|node| GEOMETRY.datacenter_of(Slot::new(node as u8)))
             .chain((0..client_count).map(|client| client % GEOMETRY.datacenter_count()))
@@ -134,39 +137,44 @@ impl World {
             wakes: vec![0; client_count],
             mutations: config.mutations,
         };
-        world.add_clients(config.producer_count, &mut root);
-        world.add_sources(config.source_count, &mut root);
+        world.add_clients(&config, &mut root);
         for node in 0..node_count {
             world.start_node(node)?;
         }
         Ok(world)
     }
 
-    fn add_clients(&mut self, producer_count: usize, root: &mut Chance) {
+    fn add_clients(&mut self, config: &WorldConfig, root: &mut Chance) {
         for partition in self.partitions.clone() {
-            for index in 0..=producer_count {
+            for index in 0..=config.producer_count {
                 let endpoint = Endpoint(GEOMETRY.slot_count() + self.clients.len());
-                let client = if index < producer_count {
+                let client = if index < config.producer_count {
                     let id = self.clients.len() as u32;
                     Client::producer(endpoint, partition, id, root.branch())
                 } else {
                     Client::reader(endpoint, partition, root.branch())
                 };
-                self.clients.push(client);
-                self.wake_client(self.clients.len() - 1, Duration::from_millis(100));
+                self.add_client(client);
             }
+        }
+        for partition in self.partitions.clone() {
+            for _ in 0..config.source_count {
+                let endpoint = Endpoint(GEOMETRY.slot_count() + self.clients.len());
+                let id = self.clients.len() as u32;
+                self.add_client(Client::source(endpoint, partition, id, root.branch()));
+            }
+        }
+        for _ in 0..config.transactor_count {
+            let endpoint = Endpoint(GEOMETRY.slot_count() + self.clients.len());
+            let id = self.clients.len() as u32;
+            let client = Client::transactor(endpoint, &self.partitions, id, root.branch());
+            self.add_client(client);
         }
     }
 
-    fn add_sources(&mut self, source_count: usize, root: &mut Chance) {
-        for partition in self.partitions.clone() {
-            for _ in 0..source_count {
-                let endpoint = Endpoint(GEOMETRY.slot_count() + self.clients.len());
-                let id = self.clients.len() as u32;
-                self.clients.push(Client::source(endpoint, partition, id, root.branch()));
-                self.wake_client(self.clients.len() - 1, Duration::from_millis(100));
-            }
-        }
+    fn add_client(&mut self, client: Client) {
+        self.clients.push(client);
+        self.wake_client(self.clients.len() - 1, Duration::from_millis(100));
     }
 
     /// Schedules `event` after `delay`.
@@ -262,8 +270,14 @@ impl World {
             self.note_refusals(to.0, &packet);
             return self.with_node(to.0, |node, now, out| node.on_packet(now, from, packet, out));
         }
-        let Packet::Reply { request, reply } = packet else { return Ok(()) };
         let client = to.0 - self.nodes.len();
+        if let Packet::Verify { partition, generation, ticket, epoch } = packet {
+            let result = self.clients[client].on_verify(partition, epoch);
+            self.trace.event(self.now, format_args!("{}->{} verify {result:?}", from.0, to.0));
+            self.send(to, from, Packet::Verified { partition, generation, ticket, result });
+            return Ok(());
+        }
+        let Packet::Reply { request, reply } = packet else { return Ok(()) };
         self.trace.event(self.now, format_args!("{}->{} #{request} {reply:?}", from.0, to.0));
         let sooner = self.clients[client].on_reply(self.now, request, &reply)?;
         if let Some(delay) = sooner {
@@ -326,12 +340,14 @@ impl World {
 
     fn client_acts(&mut self, client: usize) {
         let action = self.clients[client].wake(self.now);
-        let partition = self.clients[client].partition;
+        if let Some(Decision { producer, epoch, commit }) = action.decision {
+            self.checker.decided(producer, epoch, commit);
+        }
         let from = self.clients[client].endpoint;
         let guide = self.chance.below(self.nodes.len());
-        let believed = self.nodes[guide].view.owners.get(&partition).map(|owner| owner.node);
-        if let Some(leader) = believed {
-            for (request, what) in action.requests {
+        for (partition, request, what) in action.requests {
+            let owner = self.nodes[guide].view.owners.get(&partition);
+            if let Some(leader) = owner.map(|owner| owner.node) {
                 self.counters.operation_count += 1;
                 let asker = crate::broker::Asker { client: from, request };
                 let packet = Packet::Request { partition, asker, request: what };

@@ -10,6 +10,7 @@ fn no_seed_breaks_a_promise() {
         let report = run(SimConfig::new(seed, Duration::from_secs(60)));
         assert_eq!(report.violation, None, "sim replay {seed} --time 60s --verbose");
         assert!(report.counters.acknowledged_count > 500, "{report:?}");
+        assert!(report.counters.transaction_count > 20, "{report:?}");
         assert!(report.counters.takeover_count > 5, "{report:?}");
     }
 }

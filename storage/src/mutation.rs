@@ -29,11 +29,16 @@ pub enum Mutation {
     DuplicateAckedInFlight,
     ActBeforeApplied,
     SourcesForgotten,
+    TransactionUnverified,
+    LateMarkerAccepted,
+    EndBeforeCommitted,
+    TransactionsForgotten,
+    AbortedForgotten,
 }
 
 impl Mutation {
     /// Every mutation, in a fixed order.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 28] = [
         Self::NoFence,
         Self::FenceNotPersisted,
         Self::SplitFenceRead,
@@ -57,6 +62,11 @@ impl Mutation {
         Self::DuplicateAckedInFlight,
         Self::ActBeforeApplied,
         Self::SourcesForgotten,
+        Self::TransactionUnverified,
+        Self::LateMarkerAccepted,
+        Self::EndBeforeCommitted,
+        Self::TransactionsForgotten,
+        Self::AbortedForgotten,
     ];
 
     /// The rule that is broken, and how.
@@ -85,6 +95,11 @@ impl Mutation {
             Self::DuplicateAckedInFlight => "L1: a duplicate is acknowledged before its original",
             Self::ActBeforeApplied => "T1: a leader acts on an entry that is not yet committed",
             Self::SourcesForgotten => "T9: a new leader has forgotten what sources have written",
+            Self::TransactionUnverified => "X1: a batch opens a transaction unverified",
+            Self::LateMarkerAccepted => "X2: a late marker ends the next transaction",
+            Self::EndBeforeCommitted => "X3: a marker counts before it is committed",
+            Self::TransactionsForgotten => "X4: a new leader forgets open transactions",
+            Self::AbortedForgotten => "X4: a new leader forgets what was aborted",
         }
     }
 

@@ -236,7 +236,7 @@ impl FollowerLog {
         if generation != Some(view.mark.point.generation) {
             return Err(FetchError::Unavailable);
         }
-        Ok(state.aborted.between(from, until))
+        state.aborted.between(from, until).ok_or(FetchError::Unavailable)
     }
 
     /// Offset after the last record known to be committed; `None` before the leader has answered.
@@ -274,7 +274,6 @@ impl FollowerLog {
             state.aborted = AbortedTransactions::default();
         }
         let heard = aborted.add_to(&mut state.aborted, is_answer);
-        state.aborted.forget_below(log_start_offset);
         let last_stable_offset = heard.unwrap_or(log_start_offset);
         let (mark, last_stable_offset) = match known {
             Some(known) => (known.mark.max(mark), known.last_stable_offset.max(last_stable_offset)),

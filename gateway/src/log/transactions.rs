@@ -90,18 +90,20 @@ impl PartitionLog {
     }
 
     /// The aborted transactions with records in `from..until`, which lies below the last stable
-    /// offset.
+    /// offset. Not available while a log start above `from` is on its way.
     pub(super) fn aborted_between(
         &self,
         from: Offset,
         until: Offset,
     ) -> Result<Vec<AbortedTransaction>, FetchError> {
-        let aborted = self.with(None, |partition| {
+        self.with(Err(FetchError::NotLeader), |partition| {
             // A partition that has stopped has forgotten them, and an empty list would be a lie.
+            if !partition.is_serving() {
+                return Err(FetchError::NotLeader);
+            }
             let aborted = partition.state().transactions.aborted();
-            partition.is_serving().then(|| aborted.between(from, until))
-        });
-        aborted.ok_or(FetchError::NotLeader)
+            aborted.between(from, until).ok_or(FetchError::Unavailable)
+        })
     }
 
     /// Asks the coordinator, and gives its answer to the partition.

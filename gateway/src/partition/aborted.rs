@@ -49,15 +49,18 @@ impl AbortedTransaction {
 /// The aborted transactions that the log still holds records of, in the order of their markers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AbortedTransactions {
+    /// Those that lie wholly below this are forgotten: nothing can be said of what is there.
+    forgotten_below: Offset,
     /// How many there were before the first that is kept.
     forgotten_count: u64,
     kept: VecDeque<AbortedTransaction>,
 }
 
 impl AbortedTransactions {
-    /// An index that has been told nothing of the first `forgotten_count`.
-    pub fn starting_after(forgotten_count: u64) -> Self {
-        Self { forgotten_count, kept: VecDeque::new() }
+    /// An index that has been told nothing of the first `forgotten_count`, which lie wholly below
+    /// `forgotten_below`.
+    pub fn starting_after(forgotten_count: u64, forgotten_below: Offset) -> Self {
+        Self { forgotten_below, forgotten_count, kept: VecDeque::new() }
     }
 
     /// Adds the one whose marker is the newest.
@@ -67,14 +70,19 @@ impl AbortedTransactions {
 
     /// Forgets those that lie wholly below the log start.
     pub fn forget_below(&mut self, log_start_offset: Offset) {
+        self.forgotten_below = self.forgotten_below.max(log_start_offset);
         while self.kept.front().is_some_and(|oldest| oldest.last_offset < log_start_offset) {
             self.kept.pop_front();
             self.forgotten_count += 1;
         }
     }
 
-    /// Those with a record in `from..until`.
-    pub fn between(&self, from: Offset, until: Offset) -> Vec<AbortedTransaction> {
+    /// Those with a record in `from..until`; `None` if some of them are forgotten. The log start
+    /// that they went with may not be committed yet, and records below it still be read.
+    pub fn between(&self, from: Offset, until: Offset) -> Option<Vec<AbortedTransaction>> {
+        if from < self.forgotten_below {
+            return None;
+        }
         let first = self.kept.partition_point(|aborted| aborted.last_offset < from);
         let mut found = Vec::new();
         for aborted in self.kept.range(first..) {
@@ -85,7 +93,12 @@ impl AbortedTransactions {
                 break;
             }
         }
-        found
+        Some(found)
+    }
+
+    /// Nothing is known of aborted transactions that lie wholly below this.
+    pub fn forgotten_below(&self) -> Offset {
+        self.forgotten_below
     }
 
     /// How many have ended in this log ever, those forgotten included.
@@ -115,11 +128,12 @@ impl AbortedTransactions {
 
     /// Size of the encoding.
     pub fn encoded_size_bytes(&self) -> usize {
-        8 + 4 + self.kept.len() * AbortedTransaction::SIZE_BYTES
+        8 + 8 + 4 + self.kept.len() * AbortedTransaction::SIZE_BYTES
     }
 
     /// Appends the encoding.
     pub fn encode(&self, out: &mut BytesMut) {
+        out.put_i64(self.forgotten_below.get());
         out.put_u64(self.forgotten_count);
         out.put_u32(self.kept.len() as u32);
         for aborted in &self.kept {
@@ -129,8 +143,9 @@ impl AbortedTransactions {
 
     /// Reads an index.
     pub fn decode(source: &mut Source) -> Result<Self, DecodeError> {
+        let forgotten_below = Offset::new(source.i64()?);
         let forgotten_count = source.u64()?;
         let kept = source.list(AbortedTransaction::SIZE_BYTES, AbortedTransaction::decode)?;
-        Ok(Self { forgotten_count, kept: kept.into() })
+        Ok(Self { forgotten_below, forgotten_count, kept: kept.into() })
     }
 }

@@ -2,6 +2,7 @@
 
 use meridian_base::position::Offset;
 use meridian_storage::leader::PutError;
+use meridian_storage::mutation::Mutation;
 use meridian_storage::placement::SlotHealth;
 
 use super::{
@@ -76,6 +77,9 @@ impl<T> Partition<T> {
         };
         let InTransaction { producer_id, producer_epoch, .. } = *transaction;
         self.state.producers.check_epoch(producer_id, producer_epoch)?;
+        if Mutation::TransactionUnverified.active(self.mutations) {
+            return Ok(None);
+        }
         let is_open = ongoing(producer_id).is_some_and(|of| of.producer_epoch == producer_epoch);
         let is_known = is_open || verified == Some(producer_epoch);
         Ok((!is_known).then_some(transaction))
@@ -100,7 +104,9 @@ impl<T> Partition<T> {
         let ongoing = self.state.transactions.ongoing(producer_id);
         match ongoing.map(|ongoing| ongoing.producer_epoch) {
             Some(current)
-                if marker.version == TransactionVersion::V2 && producer_epoch <= current =>
+                if marker.version == TransactionVersion::V2
+                    && producer_epoch <= current
+                    && !Mutation::LateMarkerAccepted.active(self.mutations) =>
             {
                 Err(TransactionError::LateMarker { found: producer_epoch, current }.into())
             }

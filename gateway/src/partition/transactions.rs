@@ -148,6 +148,11 @@ impl Transactions {
         self.aborted.forget_below(log_start_offset);
     }
 
+    /// Forgets what was aborted, for tests of those who would be shown it.
+    pub(super) fn forget_aborted(&mut self) {
+        self.aborted = AbortedTransactions::default();
+    }
+
     /// The section of a checkpoint.
     pub fn encode(&self) -> Bytes {
         let size_bytes =

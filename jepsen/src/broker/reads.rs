@@ -132,7 +132,13 @@ impl Broker {
         Ok(())
     }
 
-    fn ask(&mut self, now: Instant, purpose: Purpose, request: Read, out: &mut Vec<BrokerOutput>) {
+    pub(super) fn ask(
+        &mut self,
+        now: Instant,
+        purpose: Purpose,
+        request: Read,
+        out: &mut Vec<BrokerOutput>,
+    ) {
         let task = ReadTask::new(now, purpose, self.own_slot, request);
         self.send_read(self.own_slot, task, out);
     }
@@ -209,6 +215,10 @@ impl Broker {
                     batches.retain(|placed| placed.next_offset() > from);
                     self.answer_fetch(asker, batches, out);
                 }
+                Err(what) => self.broken(what, out),
+            },
+            Purpose::FetchCommitted { from, .. } => match batches_of(&blobs) {
+                Ok(batches) => self.show_committed(from, batches, out),
                 Err(what) => self.broken(what, out),
             },
         }

@@ -11,11 +11,15 @@ fn generation(raw: u32) -> Generation {
 
 fn placed(offset: i64, producer: u32, sequence: u32, count: u32) -> PlacedBatch {
     let first = Value { producer, epoch: 0, sequence };
-    PlacedBatch::whole(Offset::new(offset), Batch { first, count })
+    PlacedBatch::whole(Offset::new(offset), Batch { first, count, kind: Kind::Plain })
 }
 
 fn sourced(sequence: u32, count: u32) -> Batch {
-    Batch { first: Value { producer: 3, epoch: Value::SOURCED, sequence }, count }
+    Batch {
+        first: Value { producer: 3, epoch: Value::SOURCED, sequence },
+        count,
+        kind: Kind::Plain,
+    }
 }
 
 #[test]

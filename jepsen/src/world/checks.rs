@@ -27,6 +27,11 @@ impl World {
             Shown::HighWatermark(high_watermark) => {
                 self.checker.high_watermark(partition, generation, high_watermark)
             }
+            Shown::Stable { log_start_offset, last_stable_offset } => {
+                let (start, stable) = (log_start_offset, last_stable_offset);
+                self.checker.stable(partition, generation, start, stable)
+            }
+            Shown::Committed(read) => self.checker.read_committed(partition, generation, &read),
             Shown::LogStart(log_start_offset) => {
                 self.checker.deleted(partition, log_start_offset);
                 Ok(())

@@ -19,6 +19,8 @@ pub(in crate::log) struct AbortedPage {
     first: u64,
     /// How many there are in all.
     total_count: u64,
+    /// Nothing is known of those that lie wholly below this.
+    forgotten_below: Offset,
     aborted: Vec<AbortedTransaction>,
     /// Whoever knows all up to the end of this page may show records up to here.
     last_stable_offset: Offset,
@@ -38,7 +40,8 @@ impl AbortedPage {
             Some(last) if end < total_count => last.last_stable_offset,
             _ => partition.last_stable_offset(),
         };
-        Self { first, total_count, aborted, last_stable_offset }
+        let forgotten_below = all.forgotten_below();
+        Self { first, total_count, forgotten_below, aborted, last_stable_offset }
     }
 
     /// How many there are up to the end of this page.
@@ -61,16 +64,18 @@ impl AbortedPage {
             if !is_answer {
                 return None;
             }
-            *known = AbortedTransactions::starting_after(self.first);
+            *known = AbortedTransactions::starting_after(self.first, self.forgotten_below);
         }
         let known_count = usize::try_from(known.count() - self.first).unwrap_or(usize::MAX);
         self.aborted.iter().skip(known_count).for_each(|aborted| known.push(*aborted));
+        known.forget_below(self.forgotten_below);
         Some(self.last_stable_offset)
     }
 
     pub(super) fn encode(&self, out: &mut BytesMut) {
         out.put_u64(self.first);
         out.put_u64(self.total_count);
+        out.put_i64(self.forgotten_below.get());
         out.put_i64(self.last_stable_offset.get());
         out.put_u32(self.aborted.len() as u32);
         self.aborted.iter().for_each(|aborted| aborted.encode(out));
@@ -79,12 +84,13 @@ impl AbortedPage {
     pub(super) fn decode(source: &mut Source) -> Result<Self, DecodeError> {
         let first = source.u64()?;
         let total_count = source.u64()?;
+        let forgotten_below = Offset::new(source.i64()?);
         let last_stable_offset = Offset::new(source.i64()?);
         let aborted = source.list(AbortedTransaction::SIZE_BYTES, AbortedTransaction::decode)?;
         if first.checked_add(aborted.len() as u64).is_none_or(|end| end > total_count) {
             return Err(source.invalid("number of aborted transactions", first));
         }
-        Ok(Self { first, total_count, aborted, last_stable_offset })
+        Ok(Self { first, total_count, forgotten_below, aborted, last_stable_offset })
     }
 }
 
@@ -99,6 +105,7 @@ pub(super) fn page(first: u64, total_count: u64, ends: &[(i64, i64)], stable: i6
     AbortedPage {
         first,
         total_count,
+        forgotten_below: Offset::ZERO,
         aborted: ends.iter().map(aborted).collect(),
         last_stable_offset: Offset::new(stable),
     }
@@ -122,7 +129,8 @@ mod tests {
             Some(Offset::new(4))
         );
         let between = known.between(Offset::ZERO, Offset::new(6));
-        let ends: Vec<i64> = between.iter().map(|aborted| aborted.last_offset.get()).collect();
+        let ends: Vec<i64> =
+            between.iter().flatten().map(|aborted| aborted.last_offset.get()).collect();
         assert_eq!(ends, [1, 3, 5]);
     }
 
@@ -131,5 +139,15 @@ mod tests {
         let mut known = AbortedTransactions::default();
         assert_eq!(page(5, 6, &[(40, 41)], 42).add_to(&mut known, true), Some(Offset::new(42)));
         assert_eq!((known.count(), known.forgotten_count()), (6, 5));
+    }
+
+    #[test]
+    fn what_the_leader_has_forgotten_the_follower_does_not_deny() {
+        let mut known = AbortedTransactions::default();
+        let page = AbortedPage { forgotten_below: Offset::new(9), ..page(0, 1, &[(0, 12)], 20) };
+        assert_eq!(page.add_to(&mut known, false), Some(Offset::new(20)));
+        assert_eq!(known.between(Offset::new(5), Offset::new(20)), None);
+        let found = known.between(Offset::new(9), Offset::new(20));
+        assert_eq!(found.map(|found| found.len()), Some(1));
     }
 }

@@ -143,8 +143,8 @@ fn an_open_transaction_holds_the_last_stable_offset_until_its_marker_is_committe
         last_offset: Offset::new(3),
         last_stable_offset: Offset::new(4),
     };
-    assert_eq!(aborted.between(Offset::ZERO, Offset::new(4)), [expected]);
-    assert_eq!(aborted.between(Offset::ZERO, Offset::new(1)), []);
+    assert_eq!(aborted.between(Offset::ZERO, Offset::new(4)), Some(vec![expected]));
+    assert_eq!(aborted.between(Offset::ZERO, Offset::new(1)), Some(vec![]));
 }
 
 #[test]

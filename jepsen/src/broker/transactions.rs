@@ -1,0 +1,151 @@
+//! Transactions at a broker: markers, questions to coordinators, reads of committed records.
+
+use bytes::Bytes;
+use meridian_base::env::Instant;
+use meridian_base::position::Offset;
+use meridian_gateway::partition::{
+    Marker, PartitionOutput, Ticket, TransactionVersion, Verification, VerifyError,
+};
+use meridian_storage::message::{Read, ReadFrom};
+use meridian_storage::placement::SlotHealth;
+
+use super::{
+    Asker, Broker, BrokerOutput, ClientReply, CommittedRead, FETCH_SIZE_BYTES_MAX, Phase, Shown,
+    Waiter,
+};
+use crate::read::Purpose;
+use crate::value::{Batch, PlacedBatch};
+
+/// Ticks after which a coordinator that has not answered can't be reached.
+const PATIENCE_TICKS: u32 = 50;
+
+/// Questions that have not been answered, with the ticks that are left.
+#[derive(Default)]
+pub(super) struct Verifying(Vec<(Ticket, u32)>);
+
+impl Broker {
+    /// A coordinator ends a transaction.
+    pub(super) fn on_marker(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        asker: Asker,
+        (batch, commit): (Batch, bool),
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Phase::Leading(partition) = &mut self.phase else {
+            out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
+            return;
+        };
+        let marker = Marker {
+            producer_id: i64::from(batch.first.producer),
+            producer_epoch: batch.first.epoch as i16,
+            coordinator_epoch: 0,
+            commit,
+            version: TransactionVersion::V2,
+        };
+        let mut outputs = Vec::new();
+        let waiter = Waiter { asker, batch };
+        partition.write_marker(now, health, &marker, 0, waiter, &mut outputs);
+        self.carry_out_partition(outputs, out);
+    }
+
+    pub(super) fn verify(
+        &mut self,
+        ticket: Ticket,
+        verification: &Verification,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        self.verifying.0.push((ticket, PATIENCE_TICKS));
+        let producer = verification.transaction.producer_id as u32;
+        let epoch = verification.transaction.producer_epoch as u16;
+        out.push(BrokerOutput::Verify { ticket, producer, epoch });
+    }
+
+    /// Takes a coordinator's answer.
+    pub fn on_verified(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        ticket: Ticket,
+        result: Result<(), VerifyError>,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        self.verifying.0.retain(|(asked, _)| *asked != ticket);
+        let Phase::Leading(partition) = &mut self.phase else { return };
+        let mut outputs: Vec<PartitionOutput<Waiter>> = Vec::new();
+        partition.on_verified(now, health, ticket, result, &mut outputs);
+        self.carry_out_partition(outputs, out);
+    }
+
+    /// Gives up on coordinators that do not answer.
+    pub(super) fn tick_verifications(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        self.verifying.0.iter_mut().for_each(|(_, left)| *left -= 1);
+        let late: Vec<Ticket> =
+            self.verifying.0.iter().filter(|(_, left)| *left == 0).map(|(it, _)| *it).collect();
+        for ticket in late {
+            self.on_verified(now, health, ticket, Err(VerifyError::Unavailable), out);
+        }
+    }
+
+    /// A reader asks for committed records. It is not answered: the checker sees what it would
+    /// get.
+    pub fn on_fetch_committed(
+        &mut self,
+        now: Instant,
+        asker: Asker,
+        from: Offset,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Phase::Leading(partition) = &self.phase else { return };
+        let Some(mark) = partition.leader().mark().filter(|_| partition.is_serving()) else {
+            return;
+        };
+        let stable = partition.last_stable_offset();
+        if from < partition.leader().log_start_offset() || from >= stable {
+            return;
+        }
+        if let Some(taken) =
+            partition.tail().read_range(from..stable, FETCH_SIZE_BYTES_MAX as usize)
+        {
+            match PlacedBatch::read_all(Bytes::from(taken.pieces.concat())) {
+                Some(batches) => self.show_committed(from, batches, out),
+                None => self.broken(format!("the tail at {from} holds no batch"), out),
+            }
+            return;
+        }
+        let Some(holder) = partition.leader().lineage().holder_of(from) else { return };
+        let request = Read {
+            partition: self.partition,
+            generation: holder.generation,
+            from: ReadFrom::Offset(from),
+            last_step: holder.last_step.unwrap_or(mark.point.step),
+            size_bytes_max: FETCH_SIZE_BYTES_MAX,
+        };
+        self.ask(now, Purpose::FetchCommitted { asker, from }, request, out);
+    }
+
+    pub(super) fn show_committed(
+        &self,
+        from: Offset,
+        mut batches: Vec<PlacedBatch>,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Phase::Leading(partition) = &self.phase else { return };
+        if !partition.is_serving() {
+            return;
+        }
+        let stable = partition.last_stable_offset();
+        batches.retain(|placed| placed.next_offset() > from && placed.base_offset < stable);
+        let Some(end) = batches.last().map(|last| last.next_offset()) else { return };
+        let aborted = partition.state().transactions.aborted();
+        let Some(aborted) = aborted.between(from, end) else { return };
+        let aborted = aborted.iter().map(|it| (it.producer_id as u32, it.first_offset)).collect();
+        out.push(BrokerOutput::Shown(Shown::Committed(CommittedRead { batches, aborted })));
+    }
+}
