@@ -29,6 +29,9 @@ const BATCH_COUNT_MAX: usize = 6;
 const REST: Duration = Duration::from_millis(300);
 /// How often a transaction is aborted in the middle, per thousand steps.
 const GIVE_UP_PER_MILLE: u32 = 25;
+/// How often a marker of the transaction before is sent once more, by a coordinator that does not
+/// know that it was written (KIP-1228), per thousand steps.
+const LATE_MARKER_PER_MILLE: u32 = 40;
 /// How often a transaction that has all its answers commits, per thousand.
 const COMMIT_PER_MILLE: u32 = 700;
 
@@ -63,6 +66,8 @@ pub(crate) struct Transactor {
     added: BTreeSet<PartitionId>,
     next_sequence: BTreeMap<PartitionId, u32>,
     writes: Vec<Write>,
+    /// The markers of the transaction before.
+    ended: Vec<Write>,
     next_request: u64,
     send_again_at: Instant,
 }
@@ -77,6 +82,7 @@ impl Transactor {
             added: BTreeSet::new(),
             next_sequence: BTreeMap::new(),
             writes: Vec::new(),
+            ended: Vec::new(),
             next_request: 0,
             send_again_at: Instant::ZERO,
         }
@@ -112,7 +118,7 @@ impl Transactor {
                 self.epoch += 1;
                 self.added.clear();
                 self.next_sequence.clear();
-                self.writes.clear();
+                self.ended = std::mem::take(&mut self.writes);
                 self.phase = Phase::Resting { until: now + chance.around(REST) };
             }
             Phase::Ending => {}
@@ -121,6 +127,13 @@ impl Transactor {
             self.send_again_at = now + TIMEOUT;
             let open = self.writes.iter().filter(|write| !write.done);
             action.requests = open.map(Write::request).collect();
+        }
+        if !self.ended.is_empty()
+            && matches!(self.phase, Phase::Writing { .. })
+            && chance.per_mille(LATE_MARKER_PER_MILLE)
+        {
+            let late = &self.ended[chance.below(self.ended.len())];
+            action.requests.push(late.request());
         }
         action.wake_after = chance.around(Duration::from_millis(8));
         action
