@@ -329,7 +329,7 @@ impl<T> Partition<T> {
         let bytes = control.to_batch(producer_id, producer_epoch, timestamp_ms);
         let offset = self.push(bytes, 1, timestamp_ms);
         let ended = self.state.apply_marker(offset, marker, timestamp_ms);
-        self.verifications.on_marker(producer_id);
+        self.verifications.on_marker(marker);
         if !Mutation::EndBeforeCommitted.active(self.mutations) {
             ended.into_iter().for_each(|ended| self.stable.on_ended(ended));
         }

@@ -21,7 +21,7 @@ use meridian_base::id::PartitionId;
 use meridian_protocol::Str;
 
 use super::RecordBatch;
-use super::transactions::TransactionVersion;
+use super::transactions::{Marker, TransactionVersion};
 
 /// Most requests of one producer that wait: clients have five in flight.
 const REQUEST_COUNT_MAX: usize = 16;
@@ -161,11 +161,14 @@ impl<T> Verifications<T> {
         }
     }
 
-    /// Notes that a marker of this producer was appended.
-    pub(super) fn on_marker(&mut self, producer_id: i64) {
-        if let Some(verifying) = self.by_producer.get_mut(&producer_id) {
-            verifying.is_void = true;
-        }
+    /// Notes that a marker was appended. With V2 one that has the epoch of the verification is of
+    /// the transaction before, written once more.
+    pub(super) fn on_marker(&mut self, marker: &Marker) {
+        let Some(verifying) = self.by_producer.get_mut(&marker.producer_id) else { return };
+        verifying.is_void |= match marker.version {
+            TransactionVersion::V1 => marker.producer_epoch >= verifying.producer_epoch,
+            TransactionVersion::V2 => marker.producer_epoch > verifying.producer_epoch,
+        };
     }
 
     /// Ends a verification, if it is under way still.

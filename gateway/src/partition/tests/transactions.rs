@@ -111,6 +111,20 @@ fn a_marker_voids_the_verification_under_way() {
 }
 
 #[test]
+fn a_marker_that_is_repeated_does_not_void_the_next_verification() {
+    let mut bench = Bench::new();
+    bench.produce(1, transactional(0, 0));
+    bench.verify_all(Ok(()));
+    bench.write(2, marker(1, 0, true));
+    bench.produce(3, transactional(1, 0));
+    bench.write(4, marker(1, 0, true));
+    assert_eq!(bench.verify_all(Ok(())), 1);
+    bench.store_all();
+    assert_eq!(bench.answers(), [(1, Ok(0)), (2, Ok(1)), (4, Ok(2)), (3, Ok(3))]);
+    assert_eq!(bench.stable(), 3);
+}
+
+#[test]
 fn too_many_that_wait_are_refused_until_the_answer_comes() {
     let mut bench = Bench::new();
     for n in 0..20 {
