@@ -330,9 +330,7 @@ impl<T> Partition<T> {
         let offset = self.push(bytes, 1, timestamp_ms);
         let ended = self.state.apply_marker(offset, marker, timestamp_ms);
         self.verifications.on_marker(marker);
-        if !Mutation::EndBeforeCommitted.active(self.mutations) {
-            ended.into_iter().for_each(|ended| self.stable.on_ended(ended));
-        }
+        ended.into_iter().for_each(|ended| self.stable.on_ended(ended));
         self.wait_for(waiter, offset, offset.advance(1));
         self.flush(now, health, false, out);
         self.answer_committed(out);

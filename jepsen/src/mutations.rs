@@ -39,10 +39,9 @@ pub fn method(mutation: Mutation) -> Method {
         | Mutation::LateMarkerAccepted
         | Mutation::TransactionsForgotten
         | Mutation::AbortedForgotten => Method::Seeds(10),
-        Mutation::FenceNotPersisted
-        | Mutation::LinkInDoubt
-        | Mutation::WipedCounts
-        | Mutation::EndBeforeCommitted => Method::Seeds(60),
+        Mutation::FenceNotPersisted | Mutation::LinkInDoubt | Mutation::WipedCounts => {
+            Method::Seeds(60)
+        }
         Mutation::AckOutOfOrder | Mutation::CheckpointInDoubt => Method::Seeds(100),
         Mutation::AckBeforeSync | Mutation::UnsureIsEmpty => Method::Seeds(400),
         Mutation::HalfStartEstablished => Method::Scenario(scenarios::half_start),

@@ -31,14 +31,13 @@ pub enum Mutation {
     SourcesForgotten,
     TransactionUnverified,
     LateMarkerAccepted,
-    EndBeforeCommitted,
     TransactionsForgotten,
     AbortedForgotten,
 }
 
 impl Mutation {
     /// Every mutation, in a fixed order.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 27] = [
         Self::NoFence,
         Self::FenceNotPersisted,
         Self::SplitFenceRead,
@@ -64,7 +63,6 @@ impl Mutation {
         Self::SourcesForgotten,
         Self::TransactionUnverified,
         Self::LateMarkerAccepted,
-        Self::EndBeforeCommitted,
         Self::TransactionsForgotten,
         Self::AbortedForgotten,
     ];
@@ -97,7 +95,6 @@ impl Mutation {
             Self::SourcesForgotten => "T9: a new leader has forgotten what sources have written",
             Self::TransactionUnverified => "X1: a batch opens a transaction unverified",
             Self::LateMarkerAccepted => "X2: a late marker ends the next transaction",
-            Self::EndBeforeCommitted => "X3: a marker counts before it is committed",
             Self::TransactionsForgotten => "X4: a new leader forgets open transactions",
             Self::AbortedForgotten => "X4: a new leader forgets what was aborted",
         }
