@@ -184,7 +184,7 @@ fn consumer_protocol_seeds() -> Vec<Vec<u8>> {
 /// The payload of a records blob, as replay and readers cut it.
 fn records_blob(data: &[u8]) {
     let payload = Bytes::copy_from_slice(data);
-    let base_offset = Offset::new(5);
+    let base_offset = Offset::ZERO;
     if let Ok(slices) = batches_in(base_offset, payload.clone()) {
         let size_bytes: usize = slices.iter().map(BatchSlice::size_bytes).sum();
         assert_eq!(size_bytes, data.len());

@@ -76,7 +76,7 @@ impl LagMeter {
     /// The lag of a mirror that ends at `end`.
     pub(crate) fn lag(&self, now: Instant, end: Offset) -> Lag {
         let source_end = self.source_end.unwrap_or(end);
-        let records = u64::try_from(source_end.get() - end.get()).unwrap_or(0);
+        let records = u64::try_from(source_end.get().saturating_sub(end.get())).unwrap_or(0);
         let bytes = match self.records_count {
             0 => 0,
             count => {

@@ -215,6 +215,13 @@ fn batches(at: &At, bytes: bytes::Bytes) -> Result<Vec<SourceBatch>, Failure> {
             Err(error) => return Err(Failure::Unreachable(format!("{place}: {error}"))),
         };
         let offset = batch.header().base_offset;
+        if offset < 0
+            || batch.header().last_offset_delta < 0
+            || batch.header().last_offset() == i64::MAX
+        {
+            let detail = format!("{place}: a batch at offset {offset} that cannot be");
+            return Err(Failure::Unsupported(detail));
+        }
         // The checksum goes on with the batch to whoever reads the mirror.
         batch
             .check_crc()

@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::plan::{Plan, Target};
 use super::question::{Asker, Want};
 use super::survey::{self, Survey};
-use crate::client::{Client, Connection};
+use crate::client::{Client, ClientError, Connection};
 use crate::log::FetchError;
 use crate::node::Node;
 use crate::runtime::clock::Clock;
@@ -322,7 +322,11 @@ impl LinkWorker {
         let names: Vec<String> = names.into_iter().collect();
         let (client, events) = (self.client.clone(), self.events.clone());
         tokio::spawn(async move {
-            let result = survey::survey(&client, &names).await.map_err(|error| error.to_string());
+            let result = survey::survey(&client, &names).await.map_err(|error| match error {
+                // Its advice is for whoever typed an address.
+                ClientError::Unreachable { last, .. } => last.to_string(),
+                error => error.to_string(),
+            });
             let _worker_is_gone = events.send(Event::Surveyed(result)).await;
         });
     }

@@ -334,10 +334,11 @@ pub fn batches_in(base_offset: Offset, payload: Bytes) -> Result<Vec<BatchSlice>
         }
         let last_delta = u32::try_from(header.last_offset_delta).map_err(|_| error)?;
         let base_offset = Offset::new(header.base_offset);
+        let end = header.base_offset.checked_add(i64::from(last_delta) + 1).ok_or(error)?;
         if base_offset < next_offset {
             return Err(error);
         }
-        next_offset = base_offset.advance(last_delta).advance(1);
+        next_offset = Offset::new(end);
         batches.push(BatchSlice {
             base_offset,
             last_offset: base_offset.advance(last_delta),
