@@ -279,6 +279,12 @@ impl Metadata {
         self.topic_names.values().filter_map(|id| self.topics.get(id))
     }
 
+    /// Changes whenever topics or partitions come or go: how many partitions were ever created, and
+    /// how many topics there are.
+    pub fn topics_version(&self) -> (u64, usize) {
+        (self.header.partition_count, self.topics.len())
+    }
+
     /// A partition by id.
     pub fn partition(&self, partition: PartitionId) -> Option<&Partition> {
         self.partitions.get(&partition)

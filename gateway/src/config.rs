@@ -12,7 +12,7 @@ use meridian_consensus::command::{Endpoint, Roles};
 use meridian_consensus::state::limits;
 use serde::Deserialize;
 
-use crate::kafka::{FrontConfig, GroupConfig};
+use crate::kafka::{FrontConfig, GroupConfig, TelemetryConfig};
 
 const MIB: u64 = 1 << 20;
 /// A journal file of a small deployment; a server with a disk of its own sets more.
@@ -23,6 +23,8 @@ const FILE_SIZE_BYTES_MAX: u32 = 1 << 30;
 const SYNC_REST_MAX_DEFAULT: Duration = Duration::from_millis(5);
 /// Longer, and consumers would take the cluster for hung.
 const INITIAL_REBALANCE_DELAY_MAX: Duration = Duration::from_secs(300);
+/// More often, and clients would be busy with describing themselves.
+const PUSH_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Why a configuration was refused. Names the key and says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -236,7 +238,19 @@ impl NodeConfig {
             let problem = format!("must be at most {max}");
             return value("kafka.group_initial_rebalance_delay_ms", problem);
         }
+        let group = &front.group;
+        if group.consumer_heartbeat_interval.is_zero()
+            || group.consumer_session_timeout <= group.consumer_heartbeat_interval
+        {
+            let problem = "must be at least 1, and less than group_consumer_session_timeout_ms";
+            return value("kafka.group_consumer_heartbeat_interval_ms", problem.to_owned());
+        }
+        if front.telemetry.push_interval < PUSH_INTERVAL_MIN {
+            let problem = format!("must be at least {}", PUSH_INTERVAL_MIN.as_millis());
+            return value("kafka.client_metrics_interval_ms", problem);
+        }
         for (key, count) in [
+            ("kafka.group_size_max", group.member_count_max),
             ("limits.connection_count_max", front.connection_count_max),
             ("limits.connection_count_per_ip_max", front.connection_count_per_ip_max),
             ("limits.request_size_bytes_max", front.request_size_bytes_max),
@@ -336,6 +350,13 @@ struct KafkaTable {
     auto_create_topics: Option<bool>,
     partition_count_default: Option<u32>,
     group_initial_rebalance_delay_ms: Option<u64>,
+    group_size_max: Option<usize>,
+    group_consumer_session_timeout_ms: Option<u64>,
+    group_consumer_heartbeat_interval_ms: Option<u64>,
+    offsets_retention_minutes: Option<u64>,
+    #[serde(default)]
+    client_metrics: Vec<String>,
+    client_metrics_interval_ms: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -356,10 +377,34 @@ struct DevTable {
 
 fn front(kafka: &KafkaTable, limits: &LimitsTable) -> FrontConfig {
     let defaults = FrontConfig::default();
-    let initial_rebalance_delay = kafka
-        .group_initial_rebalance_delay_ms
-        .map_or(defaults.group.initial_rebalance_delay, Duration::from_millis);
     let or = |value: Option<usize>, default| value.unwrap_or(default);
+    let millis = |ms: Option<u64>, default| ms.map_or(default, Duration::from_millis);
+    let group = GroupConfig {
+        initial_rebalance_delay: millis(
+            kafka.group_initial_rebalance_delay_ms,
+            defaults.group.initial_rebalance_delay,
+        ),
+        member_count_max: or(kafka.group_size_max, defaults.group.member_count_max),
+        consumer_session_timeout: millis(
+            kafka.group_consumer_session_timeout_ms,
+            defaults.group.consumer_session_timeout,
+        ),
+        consumer_heartbeat_interval: millis(
+            kafka.group_consumer_heartbeat_interval_ms,
+            defaults.group.consumer_heartbeat_interval,
+        ),
+        offsets_retention: kafka
+            .offsets_retention_minutes
+            .map_or(defaults.group.offsets_retention, |minutes| {
+                Duration::from_secs(minutes.saturating_mul(60))
+            }),
+        ..defaults.group
+    };
+    let telemetry = TelemetryConfig {
+        metrics: kafka.client_metrics.clone(),
+        push_interval: millis(kafka.client_metrics_interval_ms, defaults.telemetry.push_interval),
+        ..defaults.telemetry
+    };
     FrontConfig {
         auto_create_topics: kafka.auto_create_topics.unwrap_or(defaults.auto_create_topics),
         partition_count_default: kafka
@@ -371,7 +416,8 @@ fn front(kafka: &KafkaTable, limits: &LimitsTable) -> FrontConfig {
             defaults.connection_count_per_ip_max,
         ),
         request_size_bytes_max: or(limits.request_size_bytes_max, defaults.request_size_bytes_max),
-        group: GroupConfig { initial_rebalance_delay, ..defaults.group.clone() },
+        group,
+        telemetry,
         ..defaults
     }
 }

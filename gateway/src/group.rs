@@ -12,6 +12,7 @@
 //! Each passage through Preparing makes a new generation. Members that did not join again in time
 //! are dropped, unless they are static (KIP-345): those have until their session expires.
 
+pub mod consumer;
 mod image;
 mod member;
 #[cfg(test)]

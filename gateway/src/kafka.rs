@@ -13,10 +13,12 @@
 //! the exception that keeps pipelines full: it is started as soon as it is read, and only its
 //! answer waits for its turn.
 
+mod any_group;
 mod cluster;
 mod config;
 mod configs;
 mod connection;
+mod consumer_groups;
 mod coordinator;
 mod delete_records;
 mod describe_producers;
@@ -34,12 +36,14 @@ mod meridian;
 mod metadata;
 mod metrics;
 mod offset_compaction;
+mod offset_expiry;
 pub(crate) mod offset_record;
 mod offsets;
 mod pending_offsets;
 mod produce;
 mod producer_id;
 mod server;
+mod telemetry;
 #[cfg(test)]
 pub(crate) mod testing;
 mod topic_config;
@@ -54,7 +58,7 @@ use meridian_base::env::{Instant, Rng};
 use meridian_base::id::TopicId;
 use tokio::sync::Semaphore;
 
-pub use self::config::{FrontConfig, GroupConfig, TransactionConfig};
+pub use self::config::{FrontConfig, GroupConfig, TelemetryConfig, TransactionConfig};
 pub use self::meridian::{AdminError, AdminHandler};
 pub use self::metrics::{Metrics, Sample};
 pub use self::server::{Server, ServerError};

@@ -13,6 +13,7 @@ mod thread;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLockReadGuard};
 use std::time::Duration;
@@ -148,6 +149,7 @@ type Waiting = HashMap<RequestId, Vec<oneshot::Sender<AppliedEntry>>>;
 struct Shared {
     waiting: Mutex<Waiting>,
     leadership: Mutex<Option<Leadership>>,
+    applied_index: AtomicU64,
     rng: Mutex<Box<dyn Rng + Send>>,
     wire: Arc<dyn Wire>,
 }
@@ -190,6 +192,7 @@ impl Meta {
         let shared = Arc::new(Shared {
             waiting: Mutex::default(),
             leadership: Mutex::default(),
+            applied_index: AtomicU64::new(0),
             rng: Mutex::new(rng),
             wire,
         });
@@ -221,6 +224,11 @@ impl Meta {
     /// Who leads the metadata log, as far as this node knows.
     pub(crate) fn leadership(&self) -> Option<Leadership> {
         *lock(&self.shared.leadership)
+    }
+
+    /// The last entry that this node has applied since it started.
+    pub(crate) fn applied_index(&self) -> u64 {
+        self.shared.applied_index.load(Ordering::Relaxed)
     }
 
     /// Has `command` decided, and waits until this node has applied the decision.

@@ -2,6 +2,7 @@
 
 mod batch;
 mod consume;
+mod groups;
 mod meter;
 mod produce;
 mod report;
@@ -53,6 +54,10 @@ enum Command {
     ///
     /// Example: meridian bench full --topic load --rate 1000 --size 100 --duration 30
     Full(Load),
+    /// Run many consumer groups (KIP-848), whose members commit at a rate
+    ///
+    /// Example: meridian bench groups --groups 1000 --members 10 --rate 20000 --duration 30
+    Groups(groups::Groups),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -117,6 +122,7 @@ pub(crate) async fn run(bench: Bench) -> Result<Exit, Failure> {
     let Bench { target, command } = bench;
     let client = target.connect().await?;
     let (report, failed) = match command {
+        Command::Groups(config) => return run_groups(&target, &client, config).await,
         Command::Produce(load) => produce_only(&client, &load).await?,
         Command::Consume(consume) => consume_only(&client, &consume).await?,
         Command::Full(load) => full(&client, &load).await?,
@@ -126,6 +132,16 @@ pub(crate) async fn run(bench: Bench) -> Result<Exit, Failure> {
         Some(error) => Err(error.into()),
         None => Ok(Exit::Ok),
     }
+}
+
+async fn run_groups(
+    target: &Target,
+    client: &Client,
+    config: groups::Groups,
+) -> Result<Exit, Failure> {
+    let (report, failed) = groups::run(client, config).await?;
+    output::print(target.output, &report, groups::GroupsReport::render)?;
+    failed.map_or(Ok(Exit::Ok), |error| Err(error.into()))
 }
 
 type Outcome = Result<(Report, Option<ClientError>), Failure>;

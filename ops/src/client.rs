@@ -7,11 +7,13 @@
 //! | --- | --- |
 //! | find brokers and leaders, send a request | [`Client`] |
 //! | manage topics, ask for offsets | [`admin`] |
+//! | find coordinators, manage groups | [`groups`] |
 //! | write batches to a partition, in order | [`producer::PartitionWriter`] |
 //! | read partitions of a topic | [`consumer::Consumer`] |
 
 pub(crate) mod admin;
 pub(crate) mod consumer;
+pub(crate) mod groups;
 pub(crate) mod partitioner;
 pub(crate) mod producer;
 pub(crate) mod sources;

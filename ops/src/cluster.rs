@@ -84,6 +84,12 @@ pub(crate) async fn run(cluster: Cluster) -> Result<Exit, Failure> {
     Ok(if status.is_degraded() { Exit::Degraded } else { Exit::Ok })
 }
 
+/// The last entry of the metadata log that a node has applied, if it can be asked.
+pub(crate) async fn applied_index(client: &Client) -> Option<u64> {
+    let status = ask(client).await.ok()?;
+    status.raft.more.get("applied_index")?.as_u64()
+}
+
 /// Asks the cluster for its state.
 pub(crate) async fn ask(client: &Client) -> Result<ClusterStatus, Failure> {
     let arguments = serde_json::Value::Object(serde_json::Map::new());

@@ -6,6 +6,7 @@ mod client;
 mod cluster;
 mod dev;
 mod failure;
+mod group;
 mod link;
 mod mirror;
 mod node;
@@ -32,6 +33,7 @@ enum Cli {
     Dev(dev::Dev),
     Topic(topic::Topic),
     Producer(producer::Producer),
+    Group(group::Group),
     Cluster(cluster::Cluster),
     Node(node::Node),
     Link(link::Link),
@@ -56,6 +58,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Cli::Bench(bench) => block_on(bench::run(bench)),
         Cli::Producer(producer) => block_on(producer::run(producer)),
         Cli::Topic(topic) => block_on(topic::run(topic)),
+        Cli::Group(group) => block_on(group::run(group)),
     }
 }
 

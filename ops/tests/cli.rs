@@ -153,3 +153,45 @@ fn what_is_unsafe_or_wrong_is_refused_with_its_own_exit_code() {
     assert_eq!(unreachable.status.code(), Some(1));
     assert!(text(&unreachable.stderr).contains("meridian serve"));
 }
+
+#[test]
+fn groups_are_shown_moved_and_deleted() {
+    let folder = Scratch::new("groups");
+    let mut node = Running::start(&["serve", "--listen", "127.0.0.1:0"], folder.path());
+    let at = &node.wait_for("ready: serving Kafka clients on ");
+    ok(&["topic", "create", "t", "-p", "2", "-b", at]);
+    let lines: String = (0..100).map(|number| format!("{number}\n")).collect();
+    produce(at, &["t", "--partition", "0"], &lines);
+
+    let reset = |arguments: &[&str]| {
+        json(&[&["group", "reset-offsets", "g", "-b", at, "-o", "json"], arguments].concat())
+    };
+    let plan = reset(&["--topic", "t:0", "--to-offset", "40"]);
+    assert_eq!((&plan["executed"], &plan["positions"][0]["to"]), (&false.into(), &40.into()));
+    assert_eq!(ok(&["group", "list", "-b", at]).lines().count(), 1, "nothing was done");
+    let done = reset(&["--topic", "t:0", "--to-offset", "40", "--execute"]);
+    assert_eq!(done["executed"], true);
+
+    let described = || json(&["group", "describe", "g", "-b", at, "-o", "json"]);
+    let group = described();
+    assert_eq!((&group["state"], &group["lag"]), (&"Empty".into(), &60.into()));
+    assert_eq!(group["partitions"][0]["end"], 100);
+    let listed = json(&["group", "list", "-b", at, "-o", "json", "--state", "Empty"]);
+    assert_eq!((&listed[0]["group"], &listed[0]["type"]), (&"g".into(), &"classic".into()));
+
+    // Never beyond the ends; relative to where it is.
+    assert_eq!(reset(&["--all-topics", "--shift-by", "-50", "--execute"])["positions"][0]["to"], 0);
+    assert_eq!(reset(&["--topic", "t", "--to-latest", "--execute"])["positions"][1]["to"], 0);
+    assert_eq!(described()["lag"], 0);
+    let ago = reset(&["--topic", "t:0", "--by-duration", "1h"]);
+    assert_eq!(ago["positions"][0]["to"], 0);
+    let place = run(&["group", "reset-offsets", "g", "-b", at, "--topic", "t"]);
+    assert_eq!(place.status.code(), Some(2), "it must say where to");
+
+    ok(&["group", "delete-offsets", "g", "--topic", "t:1", "-b", at]);
+    assert_eq!(described()["partitions"].as_array().map(Vec::len), Some(1));
+    assert!(ok(&["group", "delete", "g", "-b", at]).contains("deleted g"));
+    let gone = run(&["group", "delete", "g", "-b", at]);
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(text(&gone.stderr).contains("GROUP_ID_NOT_FOUND"), "{}", text(&gone.stderr));
+}

@@ -225,6 +225,10 @@ apis! {
         versions 0..=1, flexible 0;
     ConsumerGroupDescribe = 69, ConsumerGroupDescribeRequest => ConsumerGroupDescribeResponse,
         versions 0..=1, flexible 0;
+    GetTelemetrySubscriptions = 71,
+        GetTelemetrySubscriptionsRequest => GetTelemetrySubscriptionsResponse,
+        versions 0..=0, flexible 0;
+    PushTelemetry = 72, PushTelemetryRequest => PushTelemetryResponse, versions 0..=0, flexible 0;
     DescribeTopicPartitions = 75, DescribeTopicPartitionsRequest => DescribeTopicPartitionsResponse,
         versions 0..=0, flexible 0;
     MeridianAdmin = 20000, MeridianAdminRequest => MeridianAdminResponse,

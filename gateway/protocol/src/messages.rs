@@ -18,6 +18,7 @@ mod metadata;
 mod offsets;
 mod produce;
 mod producer_id;
+mod telemetry;
 mod topics;
 mod transactions;
 
@@ -36,6 +37,7 @@ pub use metadata::*;
 pub use offsets::*;
 pub use produce::*;
 pub use producer_id::*;
+pub use telemetry::*;
 pub use topics::*;
 pub use transactions::*;
 

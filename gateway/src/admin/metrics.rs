@@ -239,6 +239,12 @@ const FAMILIES: &[Family] = &[
     kafka("meridian_kafka_sent_bytes_total", Kind::Counter, "Bytes of responses."),
     kafka("meridian_kafka_produced_bytes_total", Kind::Counter, "Record bytes produced."),
     kafka("meridian_kafka_fetched_bytes_total", Kind::Counter, "Record bytes fetched."),
+    kafka(
+        "meridian_kafka_telemetry_pushes_total",
+        Kind::Counter,
+        "Pushes of metrics by clients (KIP-714).",
+    ),
+    kafka("meridian_kafka_telemetry_bytes_total", Kind::Counter, "Bytes of those."),
 ];
 
 const STANDINGS: [&str; 5] = ["good", "lost_data", "not_member", "other_life", "unknown"];

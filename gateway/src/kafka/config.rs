@@ -41,6 +41,8 @@ pub struct FrontConfig {
     pub group: GroupConfig,
     /// Bounds of transactions.
     pub transaction: TransactionConfig,
+    /// What clients push about themselves.
+    pub telemetry: TelemetryConfig,
 }
 
 /// Bounds of transactions.
@@ -67,6 +69,27 @@ impl Default for TransactionConfig {
     }
 }
 
+/// Which metrics clients are asked to push (KIP-714).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TelemetryConfig {
+    /// Prefixes of the names of the metrics; an empty one stands for all.
+    pub metrics: Vec<String>,
+    /// How often.
+    pub push_interval: Duration,
+    /// `telemetry.max.bytes`: bytes of one push.
+    pub push_size_bytes_max: usize,
+}
+
+impl Default for TelemetryConfig {
+    fn default() -> Self {
+        Self {
+            metrics: Vec::new(),
+            push_interval: Duration::from_secs(300),
+            push_size_bytes_max: 1 << 20,
+        }
+    }
+}
+
 /// Bounds of consumer groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupConfig {
@@ -76,8 +99,15 @@ pub struct GroupConfig {
     pub session_timeout_max: Duration,
     /// `group.initial.rebalance.delay.ms`: how long an empty group waits for more members.
     pub initial_rebalance_delay: Duration,
-    /// `group.max.size`.
+    /// `group.max.size` and `group.consumer.max.size`.
     pub member_count_max: usize,
+    /// `group.consumer.session.timeout.ms`: without a heartbeat for this long a member of a group
+    /// of KIP-848 is removed.
+    pub consumer_session_timeout: Duration,
+    /// `group.consumer.heartbeat.interval.ms`: how often its members are to send heartbeats.
+    pub consumer_heartbeat_interval: Duration,
+    /// `offsets.retention.minutes`: how long positions of a group without members are kept.
+    pub offsets_retention: Duration,
     /// Groups of one coordinator partition.
     pub group_count_max: usize,
     /// Bytes of one member's subscription or assignment.
@@ -107,6 +137,7 @@ impl Default for FrontConfig {
             offsets_partition_count: 50,
             group: GroupConfig::default(),
             transaction: TransactionConfig::default(),
+            telemetry: TelemetryConfig::default(),
         }
     }
 }
@@ -118,6 +149,9 @@ impl Default for GroupConfig {
             session_timeout_max: Duration::from_secs(1800),
             initial_rebalance_delay: Duration::from_millis(500),
             member_count_max: 10_000,
+            consumer_session_timeout: Duration::from_secs(45),
+            consumer_heartbeat_interval: Duration::from_secs(5),
+            offsets_retention: Duration::from_secs(7 * 24 * 3600),
             group_count_max: 100_000,
             member_size_bytes_max: 1 << 20,
             offset_metadata_size_bytes_max: 4096,

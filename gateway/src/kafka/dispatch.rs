@@ -14,9 +14,9 @@ use meridian_protocol::messages::{
 use meridian_protocol::{ApiKey, ErrorCode, Request, Response, Str};
 
 use super::{
-    Front, cluster, configs, coordinator, delete_records, describe_producers, fetch, groups,
-    list_offsets, meridian, metadata, offsets, produce, producer_id, topics, transactions,
-    txn_offsets, write_markers,
+    Front, cluster, configs, consumer_groups, coordinator, delete_records, describe_producers,
+    fetch, groups, list_offsets, meridian, metadata, offsets, produce, producer_id, telemetry,
+    topics, transactions, txn_offsets, write_markers,
 };
 
 /// The APIs we serve; a client is told of these and no others.
@@ -56,14 +56,19 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::DescribeProducers,
     ApiKey::DescribeTransactions,
     ApiKey::ListTransactions,
+    ApiKey::ConsumerGroupHeartbeat,
+    ApiKey::ConsumerGroupDescribe,
+    ApiKey::GetTelemetrySubscriptions,
+    ApiKey::PushTelemetry,
     ApiKey::DescribeTopicPartitions,
     ApiKey::MeridianAdmin,
 ];
 
-/// The features that clients look for, and our levels of them: all nodes have the same.
-const FEATURES: &[(&str, i16)] = &[("transaction.version", 2)];
+/// The features that clients look for, and our levels of them: all nodes have the same. `group.version` 1
+/// is KIP-848.
+const FEATURES: &[(&str, i16)] = &[("group.version", 1), ("transaction.version", 2)];
 /// Counts changes of [`FEATURES`]; clients believe the highest they have seen.
-const FEATURES_EPOCH: i64 = 1;
+const FEATURES_EPOCH: i64 = 2;
 
 /// Whoever is at the other end of a connection.
 #[derive(Debug)]
@@ -150,6 +155,14 @@ pub(super) fn start(call: Call, request: Request) -> Reply {
         Request::WriteTxnMarkers(request) => later(write_markers::write(call, request)),
         Request::DescribeProducers(request) => later(describe_producers::describe(call, request)),
         Request::DescribeCluster(request) => later(cluster::describe(call, request)),
+        Request::ConsumerGroupHeartbeat(request) => {
+            later(consumer_groups::heartbeat(call, request))
+        }
+        Request::ConsumerGroupDescribe(request) => later(consumer_groups::describe(call, request)),
+        Request::GetTelemetrySubscriptions(request) => {
+            Reply::Now(telemetry::subscriptions(&call, &request).into())
+        }
+        Request::PushTelemetry(request) => Reply::Now(telemetry::push(&call, &request).into()),
         Request::DescribeTopicPartitions(request) => {
             later(metadata::describe_partitions(call, request))
         }
@@ -161,9 +174,6 @@ pub(super) fn start(call: Call, request: Request) -> Reply {
         Request::ListTransactions(request) => later(transactions::list(call, request)),
         Request::TxnOffsetCommit(request) => later(txn_offsets::commit(call, request)),
         // Not in SERVED, so no such request is started.
-        Request::ConsumerGroupHeartbeat(_) | Request::ConsumerGroupDescribe(_) => {
-            Reply::Close(ErrorCode::UnsupportedVersion)
-        }
     }
 }
 

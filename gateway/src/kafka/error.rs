@@ -9,6 +9,7 @@ use meridian_storage::leader::PutError;
 
 use crate::broker::ProposeError;
 use crate::group::GroupError;
+use crate::group::consumer::ConsumerGroupError;
 use crate::log::FetchError;
 use crate::partition::source::{HeaderError, SourceError};
 use crate::partition::{ProduceError, TransactionError, VerifyError};
@@ -239,6 +240,19 @@ pub(super) fn of_group(error: &GroupError) -> ErrorCode {
         GroupError::RebalanceInProgress => ErrorCode::RebalanceInProgress,
         GroupError::InconsistentProtocol => ErrorCode::InconsistentGroupProtocol,
         GroupError::TooManyMembers => ErrorCode::GroupMaxSizeReached,
+    }
+}
+
+/// Why a group of KIP-848 turned a caller away.
+pub(super) fn of_consumer_group(error: &ConsumerGroupError) -> ErrorCode {
+    match error {
+        ConsumerGroupError::UnknownMember { .. } => ErrorCode::UnknownMemberId,
+        ConsumerGroupError::FencedEpoch { .. } => ErrorCode::FencedMemberEpoch,
+        ConsumerGroupError::StaleEpoch { .. } => ErrorCode::StaleMemberEpoch,
+        ConsumerGroupError::FencedInstance { .. } => ErrorCode::FencedInstanceId,
+        ConsumerGroupError::UnreleasedInstance { .. } => ErrorCode::UnreleasedInstanceId,
+        ConsumerGroupError::TooManyMembers { .. } => ErrorCode::GroupMaxSizeReached,
+        ConsumerGroupError::InvalidPattern { .. } => ErrorCode::InvalidRegularExpression,
     }
 }
 

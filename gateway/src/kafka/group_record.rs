@@ -13,11 +13,14 @@ use serde::{Deserialize, Serialize};
 
 use super::offset_record::{self, OffsetKey};
 use crate::group::ClassicImage;
+use crate::group::consumer::ConsumerGroupImage;
 
 /// First byte of keys and values.
 const VERSION: u8 = 1;
 const KIND_OFFSET: u8 = offset_record::KIND_OFFSET;
 const KIND_CLASSIC: u8 = 2;
+const KIND_CONSUMER: u8 = 3;
+const KIND_MEMBER: u8 = 4;
 
 /// What a record is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +29,10 @@ pub(crate) enum RecordKey {
     Offset(String, OffsetKey),
     /// A group of the classic protocol.
     Classic(String),
+    /// A group of KIP-848, without its members.
+    Consumer(String),
+    /// A member of such a group: the group and the member.
+    Member(String, String),
 }
 
 /// A group of the classic protocol, and when that was so.
@@ -35,12 +42,40 @@ pub(crate) struct ClassicRecord {
     pub(super) at_ms: i64,
 }
 
+/// A group of KIP-848, and when that was so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ConsumerRecord {
+    pub(super) image: ConsumerGroupImage,
+    pub(super) at_ms: i64,
+}
+
 /// The key of a group of the classic protocol.
 pub(crate) fn classic_key(group: &str) -> Bytes {
+    group_key(KIND_CLASSIC, group)
+}
+
+/// The key of a group of KIP-848.
+pub(super) fn consumer_key(group: &str) -> Bytes {
+    group_key(KIND_CONSUMER, group)
+}
+
+fn group_key(kind: u8, group: &str) -> Bytes {
     let mut out = BytesMut::with_capacity(2 + group.len());
     out.put_u8(VERSION);
-    out.put_u8(KIND_CLASSIC);
+    out.put_u8(kind);
     out.put_slice(group.as_bytes());
+    out.freeze()
+}
+
+/// The key of a member of a group of KIP-848.
+pub(super) fn member_key(group: &str, member: &str) -> Bytes {
+    let mut out = BytesMut::with_capacity(2 + 4 + group.len() + member.len());
+    out.put_u8(VERSION);
+    out.put_u8(KIND_MEMBER);
+    // Names came in requests, whose lengths are smaller.
+    out.put_u32(u32::try_from(group.len()).unwrap_or(u32::MAX));
+    out.put_slice(group.as_bytes());
+    out.put_slice(member.as_bytes());
     out.freeze()
 }
 
@@ -54,6 +89,13 @@ pub(crate) fn decode_key(bytes: Bytes) -> Result<RecordKey, DecodeError> {
     offset_record::check_byte(&mut source, "version", VERSION)?;
     match source.u8()? {
         KIND_CLASSIC => Ok(RecordKey::Classic(offset_record::text(&mut source, "group")?)),
+        KIND_CONSUMER => Ok(RecordKey::Consumer(offset_record::text(&mut source, "group")?)),
+        KIND_MEMBER => {
+            let group = source.sized()?;
+            let group = String::from_utf8(group.to_vec())
+                .map_err(|_| source.invalid("group", group.len() as u64))?;
+            Ok(RecordKey::Member(group, offset_record::text(&mut source, "member")?))
+        }
         other => Err(source.invalid("kind", other.into())),
     }
 }
@@ -78,6 +120,7 @@ mod tests {
 
     use super::*;
     use crate::group::ClassicMemberImage;
+    use crate::group::consumer::{ConsumerMemberImage, TopicPartition};
 
     fn record() -> ClassicRecord {
         let member = ClassicMemberImage {
@@ -113,6 +156,35 @@ mod tests {
     }
 
     #[test]
+    fn the_layout_of_consumer_groups_is_as_persisted() {
+        assert_eq!(consumer_key("g")[..], [1, 3, b'g']);
+        assert_eq!(member_key("g", "m")[..], [1, 4, 0, 0, 0, 1, b'g', b'm']);
+        let topic = meridian_base::id::TopicId::new(5);
+        let image = ConsumerGroupImage { epoch: 3, target_epoch: 2, topics: vec![(topic, 4)] };
+        let record = ConsumerRecord { image, at_ms: -1 };
+        let bytes = encode_value(&record);
+        assert_eq!(bytes[..], [1, 6, 4, 1, 5, 4, 1]);
+        assert_eq!(decode_value(bytes), Ok(record));
+        let member = ConsumerMemberImage {
+            instance_id: Some("i".to_owned()),
+            client_id: "c".to_owned(),
+            names: ["t".to_owned()].into(),
+            rebalance_timeout_ms: 300,
+            epoch: 2,
+            previous_epoch: 1,
+            assigned: [TopicPartition { topic, index: 7 }].into(),
+            ..Default::default()
+        };
+        let bytes = encode_value(&member);
+        let expected = [
+            &[1, 1, 1, b'i', 0, 1, b'c', 0, 1, 1, b't', 0, 0][..],
+            &[0xac, 2, 4, 2, 0, 1, 5, 7, 0, 0],
+        ];
+        assert_eq!(bytes[..], expected.concat());
+        assert_eq!(decode_value(bytes), Ok(member));
+    }
+
+    #[test]
     fn other_versions_and_kinds_are_refused() {
         assert!(decode_key(Bytes::from_static(&[1, 99, b'g'])).is_err());
         assert!(decode_key(Bytes::from_static(&[2, KIND_CLASSIC, b'g'])).is_err());
@@ -123,14 +195,24 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_are_read_as_written(group in ".{0,20}") {
-            prop_assert_eq!(decode_key(classic_key(&group)), Ok(RecordKey::Classic(group)));
+        fn keys_are_read_as_written(group in ".{0,20}", member in ".{0,20}") {
+            let classic = decode_key(classic_key(&group));
+            prop_assert_eq!(classic, Ok(RecordKey::Classic(group.clone())));
+            let consumer = decode_key(consumer_key(&group));
+            prop_assert_eq!(consumer, Ok(RecordKey::Consumer(group.clone())));
+            let key = decode_key(member_key(&group, &member));
+            prop_assert_eq!(key, Ok(RecordKey::Member(group, member)));
         }
 
         #[test]
         fn decoding_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let bytes = Bytes::from(bytes);
-            let _outcome = (decode_key(bytes.clone()), decode_value::<ClassicRecord>(bytes));
+            let _outcome = (
+                decode_key(bytes.clone()),
+                decode_value::<ClassicRecord>(bytes.clone()),
+                decode_value::<ConsumerRecord>(bytes.clone()),
+                decode_value::<ConsumerMemberImage>(bytes),
+            );
         }
     }
 }

@@ -12,20 +12,20 @@ use bytes::Bytes;
 use meridian_base::id::TopicId;
 use meridian_base::position::Offset;
 use meridian_protocol::ErrorCode;
-use meridian_protocol::records::{BatchHeader, EndTxnMarker};
+use meridian_protocol::records::{BatchHeader, EndTxnMarker, Record};
+use meridian_storage::codec::DecodeError;
 use tokio::sync::{Notify, oneshot};
 
 use super::Front;
-use super::group_record::{self, ClassicRecord, RecordKey};
+pub(super) use super::any_group::AnyGroup;
+use super::error::ApiError;
+use super::group_record::{self, ClassicRecord, ConsumerRecord, RecordKey};
 use super::journal::{Entry, Journal, Write, WriteNumber};
 use super::offset_compaction::Compaction;
 use super::offset_record::{self, Committed, OffsetKey};
 use super::pending_offsets::{PendingOffsets, PendingWrite};
-use crate::group::{Group, GroupError, GroupLimits, GroupState, Joined, Output};
-
-/// A larger record of a group is not written: its members then join again when the coordinator
-/// moves.
-const RECORD_SIZE_BYTES_MAX: usize = 4 << 20;
+use crate::group::consumer::{ConsumerGroup, ConsumerGroupLimits};
+use crate::group::{ClassicImage, Group, GroupError, GroupLimits, Joined, Output};
 
 /// What a member that waits is told in the end.
 #[derive(Debug)]
@@ -97,19 +97,25 @@ struct Written {
 /// A group and its offsets.
 #[derive(Debug)]
 pub(super) struct GroupEntry {
-    pub(super) group: Group<Waiter>,
+    pub(super) group: AnyGroup,
     offsets: BTreeMap<OffsetKey, Written>,
-    /// The value of the group's record, if there is one.
-    record: Option<Bytes>,
+    /// The group's own record, if there is one.
+    record: Option<Entry>,
+    /// When that was written.
+    pub(super) recorded_at_ms: i64,
+    /// Keys of what the group was before, to be deleted with the next change.
+    obsolete: Vec<Bytes>,
     last_write: WriteNumber,
 }
 
 impl GroupEntry {
     fn new(limits: GroupLimits) -> Self {
         Self {
-            group: Group::new(limits),
+            group: AnyGroup::Classic(Group::new(limits)),
             offsets: BTreeMap::new(),
             record: None,
+            recorded_at_ms: 0,
+            obsolete: Vec::new(),
             last_write: WriteNumber::default(),
         }
     }
@@ -139,35 +145,79 @@ impl GroupEntry {
 
     /// Whether nothing would be lost with it.
     pub(super) fn is_forgettable(&self) -> bool {
-        self.group.is_vacant()
-            && self.group.state() == GroupState::Empty
-            && self.offsets().next().is_none()
+        self.group.is_empty() && !self.group.has_deadlines() && self.offsets().next().is_none()
+    }
+
+    /// The group for who speaks the classic protocol. One of KIP-848 becomes one if it is empty.
+    pub(super) fn classic(&mut self, front: &Front) -> Result<&mut Group<Waiter>, ErrorCode> {
+        if let AnyGroup::Consumer(group) = &self.group {
+            if !group.is_empty() {
+                return Err(ErrorCode::InconsistentGroupProtocol);
+            }
+            let image = ClassicImage { generation: group.epoch(), ..Default::default() };
+            self.become_another(AnyGroup::Classic(Group::restore(
+                limits(front),
+                image,
+                front.now(),
+            )));
+        }
+        match &mut self.group {
+            AnyGroup::Classic(group) => Ok(group),
+            AnyGroup::Consumer(_) => Err(ErrorCode::InconsistentGroupProtocol),
+        }
+    }
+
+    /// The group for who speaks the protocol of KIP-848. A classic one becomes one if it is empty.
+    pub(super) fn consumer(&mut self, front: &Front) -> Result<&mut ConsumerGroup, ApiError> {
+        if let AnyGroup::Classic(group) = &self.group {
+            if !(self.group.is_empty() && group.is_vacant()) {
+                let text = "the group's members speak the classic protocol; stop them first";
+                return Err(ApiError::new(ErrorCode::GroupIdNotFound, text));
+            }
+            // Epochs go on from generations, so that none is used twice.
+            let epoch = group.generation();
+            self.become_another(AnyGroup::Consumer(ConsumerGroup::new(
+                consumer_limits(front),
+                epoch,
+            )));
+        }
+        match &mut self.group {
+            AnyGroup::Consumer(group) => Ok(group),
+            AnyGroup::Classic(_) => Err(ErrorCode::GroupIdNotFound.into()),
+        }
+    }
+
+    /// Makes the group another one; the records of what it was are to be deleted.
+    fn become_another(&mut self, group: AnyGroup) {
+        self.group = group;
+        self.obsolete.extend(self.record.take().map(|(key, _)| key));
     }
 
     /// All records that hold for this group.
     pub(super) fn records(&self, id: &str) -> impl Iterator<Item = Entry> {
-        let group = self.record.iter().map(|it| (group_record::classic_key(id), Some(it.clone())));
         let offset = |(key, committed)| {
             (offset_record::encode_key(id, key), Some(offset_record::encode_value(committed)))
         };
-        group.chain(self.offsets().map(offset))
+        let members = self.group.member_records(id).into_iter();
+        members.chain(self.record.clone()).chain(self.offsets().map(offset))
     }
 
-    /// The records of what changed in the group.
+    /// The records of what changed in the group, its own the last.
     fn take_changes(&mut self, id: &str, now_ms: i64) -> Vec<Entry> {
-        let Some(mut image) = self.group.take_changed() else { return Vec::new() };
-        let encode = |image| group_record::encode_value(&ClassicRecord { image, at_ms: now_ms });
-        let mut value = encode(image.clone());
-        if value.len() > RECORD_SIZE_BYTES_MAX {
-            tracing::warn!(
-                size_bytes = value.len(),
-                "a group is too large to be recorded; its members will join again when its coordinator moves"
-            );
-            image.members.clear();
-            value = encode(image);
+        let (mut entries, own) = self.group.take_changes(id, now_ms);
+        if let Some(own) = own {
+            self.record = Some(own.clone());
+            self.recorded_at_ms = now_ms;
+            entries.push(own);
         }
-        self.record = Some(value.clone());
-        vec![(group_record::classic_key(id), Some(value))]
+        if !entries.is_empty() {
+            entries.extend(self.take_obsolete());
+        }
+        entries
+    }
+
+    fn take_obsolete(&mut self) -> impl Iterator<Item = Entry> + use<> {
+        std::mem::take(&mut self.obsolete).into_iter().map(|key| (key, None))
     }
 }
 
@@ -247,9 +297,9 @@ impl Groups {
     pub(super) fn delete(&mut self, front: &Front, id: &str) -> Option<Answer> {
         let entry = self.by_id.get_mut(id)?;
         let changes = entry.offsets().map(|(key, _)| (key, None)).collect();
-        entry.group = Group::new(limits(front));
-        if entry.record.take().is_some() {
-            let records = vec![(group_record::classic_key(id), None)];
+        entry.become_another(AnyGroup::Classic(Group::new(limits(front))));
+        let records: Vec<Entry> = entry.take_obsolete().collect();
+        if !records.is_empty() {
             self.push(id, Write { records, effect: Effect::Nothing });
         }
         Some(self.write_offsets(id, changes))
@@ -260,7 +310,12 @@ impl Groups {
         self.by_id.get_mut(id).map(|entry| entry.take_changes(id, now_ms)).unwrap_or_default()
     }
 
-    fn is_settled(&self, id: &str) -> bool {
+    /// Looks at a group at the next tick.
+    pub(super) fn watch(&mut self, id: String) {
+        self.active.insert(id);
+    }
+
+    pub(super) fn is_settled(&self, id: &str) -> bool {
         self.by_id.get(id).is_none_or(|entry| self.journal.is_committed(entry.last_write))
     }
 
@@ -356,14 +411,17 @@ impl Groups {
             self.tell(front, &id, outputs);
             let Some(entry) = self.by_id.get(&id) else { continue };
             if !entry.is_forgettable() {
-                if !entry.group.is_vacant() {
+                if entry.group.has_deadlines() {
                     self.active.insert(id);
                 }
             } else if !self.journal.is_committed(entry.last_write) {
                 self.active.insert(id);
-            } else if let Some(GroupEntry { record: Some(_), .. }) = self.by_id.remove(&id) {
-                let records = vec![(group_record::classic_key(&id), None)];
-                self.push(&id, Write { records, effect: Effect::Nothing });
+            } else if let Some(mut entry) = self.by_id.remove(&id) {
+                entry.obsolete.extend(entry.record.take().map(|(key, _)| key));
+                let records: Vec<Entry> = entry.take_obsolete().collect();
+                if !records.is_empty() {
+                    self.push(&id, Write { records, effect: Effect::Nothing });
+                }
             }
         }
     }
@@ -376,10 +434,19 @@ fn limits(front: &Front) -> GroupLimits {
     }
 }
 
+fn consumer_limits(front: &Front) -> ConsumerGroupLimits {
+    ConsumerGroupLimits {
+        session_timeout: front.config.group.consumer_session_timeout,
+        member_count_max: front.config.group.member_count_max,
+    }
+}
+
 /// What a log says of its groups, as it is read.
 #[derive(Debug, Default)]
 pub(super) struct Loading {
     classic: HashMap<String, Bytes>,
+    consumer: HashMap<String, Bytes>,
+    members: HashMap<String, HashMap<String, Bytes>>,
 }
 
 impl Loading {
@@ -389,8 +456,8 @@ impl Loading {
         front: &Front,
         groups: &mut Groups,
         batch: &BatchHeader,
-        record: meridian_protocol::records::Record,
-    ) -> Result<(), meridian_storage::codec::DecodeError> {
+        record: Record,
+    ) -> Result<(), DecodeError> {
         let at = Offset::new(record.offset);
         if batch.attributes.is_control() {
             if let Some(marker) = EndTxnMarker::from_record(&record) {
@@ -410,32 +477,77 @@ impl Loading {
                     groups.apply(front, at, group, changes);
                 }
             }
-            RecordKey::Classic(group) => match record.value {
-                Some(value) => drop(self.classic.insert(group, value)),
-                None => drop(self.classic.remove(&group)),
-            },
+            RecordKey::Classic(group) => put(&mut self.classic, group, record.value),
+            RecordKey::Consumer(group) => put(&mut self.consumer, group, record.value),
+            RecordKey::Member(group, member) => {
+                put(self.members.entry(group).or_default(), member, record.value);
+            }
         }
         Ok(())
     }
 
     /// The log ends here: groups go on from what it says.
-    pub(super) fn finish(self, front: &Front, groups: &mut Groups) {
-        let now = front.now();
-        for (id, value) in self.classic {
-            match group_record::decode_value::<ClassicRecord>(value.clone()) {
-                Ok(record) => {
-                    let limits = limits(front);
-                    let entry =
-                        groups.by_id.entry(id.clone()).or_insert_with(|| GroupEntry::new(limits));
-                    entry.group = Group::restore(limits, record.image, now);
-                    // Bytes of its own, not a view of all that was read.
-                    entry.record = Some(Bytes::copy_from_slice(&value));
-                    groups.active.insert(id);
-                }
-                Err(error) => tracing::error!(group = id, %error, "a group's record is unreadable"),
-            }
+    pub(super) fn finish(mut self, front: &Front, groups: &mut Groups) {
+        for (id, value) in std::mem::take(&mut self.classic) {
+            let restored = restore_classic(front, &id, value);
+            add_restored(front, groups, id, restored);
+        }
+        for (id, value) in std::mem::take(&mut self.consumer) {
+            let members = self.members.remove(&id).unwrap_or_default();
+            let restored = restore_consumer(front, &id, value, members);
+            add_restored(front, groups, id, restored);
         }
         groups.by_id.retain(|_, entry| !entry.is_forgettable() || entry.record.is_some());
         groups.is_loaded = true;
+    }
+}
+
+/// A group as its record has it, that record, and when it was written.
+type Restored = (AnyGroup, Entry, i64);
+
+fn put(map: &mut HashMap<String, Bytes>, key: String, value: Option<Bytes>) {
+    match value {
+        // Bytes of its own, not a view of all that was read.
+        Some(value) => drop(map.insert(key, Bytes::copy_from_slice(&value))),
+        None => drop(map.remove(&key)),
+    }
+}
+
+fn restore_classic(front: &Front, id: &str, value: Bytes) -> Result<Restored, DecodeError> {
+    let record: ClassicRecord = group_record::decode_value(value.clone())?;
+    let group = Group::restore(limits(front), record.image, front.now());
+    Ok((AnyGroup::Classic(group), (group_record::classic_key(id), Some(value)), record.at_ms))
+}
+
+fn restore_consumer(
+    front: &Front,
+    id: &str,
+    value: Bytes,
+    members: HashMap<String, Bytes>,
+) -> Result<Restored, DecodeError> {
+    let record: ConsumerRecord = group_record::decode_value(value.clone())?;
+    let member = |(id, value)| Ok((id, group_record::decode_value(value)?));
+    let members: Result<Vec<_>, DecodeError> = members.into_iter().map(member).collect();
+    let limits = consumer_limits(front);
+    let group = ConsumerGroup::restore(limits, record.image, members?, front.now());
+    Ok((AnyGroup::Consumer(group), (group_record::consumer_key(id), Some(value)), record.at_ms))
+}
+
+fn add_restored(
+    front: &Front,
+    groups: &mut Groups,
+    id: String,
+    restored: Result<Restored, DecodeError>,
+) {
+    match restored {
+        Ok((group, record, at_ms)) => {
+            let new = || GroupEntry::new(limits(front));
+            let entry = groups.by_id.entry(id.clone()).or_insert_with(new);
+            entry.group = group;
+            entry.record = Some(record);
+            entry.recorded_at_ms = at_ms;
+            groups.active.insert(id);
+        }
+        Err(error) => tracing::error!(group = id, %error, "a group's record cannot be read"),
     }
 }

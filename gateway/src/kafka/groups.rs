@@ -16,8 +16,8 @@ use tokio::sync::oneshot;
 use super::coordinator::Coordinator;
 use super::dispatch::Call;
 use super::error;
-use super::group_state::{self, GroupEntry, Groups, Told};
-use crate::group::{Caller, GroupError, Join, Joined, Sync};
+use super::group_state::{self, AnyGroup, GroupEntry, Groups, Told, Waiter};
+use crate::group::{Caller, Group, GroupError, Join, Joined, Sync};
 
 /// From this version on a member without id is given one first (KIP-394).
 const MEMBER_ID_FROM_VERSION: i16 = 4;
@@ -28,10 +28,9 @@ const LEAVE_BATCH_FROM_VERSION: i16 = 3;
 /// From this version on group states are told apart.
 const GROUP_ID_NOT_FOUND_FROM_VERSION: i16 = 6;
 /// Bits of every operation on a group.
-const GROUP_OPERATIONS: i32 = 0b1_0100_1000;
+pub(super) const GROUP_OPERATIONS: i32 = 0b1_0100_1000;
 /// Bytes of a client's name kept for operators.
 const CLIENT_ID_BYTES_MAX: usize = 256;
-const GROUP_TYPE: &str = "classic";
 const DEAD: &str = "Dead";
 
 /// What came of a join or sync that has to be told with a member id.
@@ -83,7 +82,8 @@ async fn try_join(call: &Call, request: &JoinGroupRequest) -> Result<Joined, Joi
     {
         let mut groups = coordinator.groups();
         let entry = groups.entry(&call.front, &request.group_id).map_err(JoinError::Code)?;
-        entry.group.join(call.front.now(), join, waiter, &mut out);
+        let group = entry.classic(&call.front).map_err(JoinError::Code)?;
+        group.join(call.front.now(), join, waiter, &mut out);
         groups.tell(&call.front, &request.group_id, out);
     }
     drop(coordinator);
@@ -110,8 +110,7 @@ fn join_of(call: &Call, request: &JoinGroupRequest) -> Result<Join, ErrorCode> {
     if size_bytes > config.member_size_bytes_max {
         return Err(ErrorCode::InvalidRequest);
     }
-    let client_id = call.client_id.as_deref().unwrap_or_default();
-    let client_id: String = client_id.chars().take(CLIENT_ID_BYTES_MAX / 4).collect();
+    let client_id = client_id(call);
     let instance_id = request.group_instance_id.as_ref().map(Str::to_string);
     let name = instance_id.as_deref().unwrap_or(&client_id);
     let new_member_id = format!("{name}-{:032x}", call.front.random_u128());
@@ -121,7 +120,7 @@ fn join_of(call: &Call, request: &JoinGroupRequest) -> Result<Join, ErrorCode> {
         requires_member_id: call.version >= MEMBER_ID_FROM_VERSION,
         instance_id,
         client_id,
-        client_host: format!("/{}", call.client.peer.ip()),
+        client_host: client_host(call),
         session_timeout,
         rebalance_timeout,
         protocol_type: request.protocol_type.to_string(),
@@ -132,6 +131,17 @@ fn join_of(call: &Call, request: &JoinGroupRequest) -> Result<Join, ErrorCode> {
             .collect(),
         can_skip_assignment: call.version >= SKIP_ASSIGNMENT_FROM_VERSION,
     })
+}
+
+/// What a client calls itself, for operators.
+pub(super) fn client_id(call: &Call) -> String {
+    let client_id = call.client_id.as_deref().unwrap_or_default();
+    client_id.chars().take(CLIENT_ID_BYTES_MAX / 4).collect()
+}
+
+/// Where a client is, as Kafka writes it.
+pub(super) fn client_host(call: &Call) -> String {
+    format!("/{}", call.client.peer.ip())
 }
 
 fn millis(ms: i32) -> Duration {
@@ -173,8 +183,8 @@ async fn try_sync(call: &Call, request: SyncGroupRequest) -> Result<Bytes, Error
     let mut out = Vec::new();
     {
         let mut groups = coordinator.groups();
-        let entry = existing(&mut groups, &request.group_id)?;
-        entry.group.sync(call.front.now(), sync, waiter, &mut out);
+        let group = existing_classic(&mut groups, &request.group_id)?;
+        group.sync(call.front.now(), sync, waiter, &mut out);
         groups.tell(&call.front, &request.group_id, out);
     }
     drop(coordinator);
@@ -196,14 +206,25 @@ fn existing<'g>(groups: &'g mut Groups, id: &str) -> Result<&'g mut GroupEntry, 
     groups.by_id.get_mut(id).ok_or(ErrorCode::UnknownMemberId)
 }
 
+fn existing_classic<'g>(
+    groups: &'g mut Groups,
+    id: &str,
+) -> Result<&'g mut Group<Waiter>, ErrorCode> {
+    match &mut existing(groups, id)?.group {
+        AnyGroup::Classic(group) => Ok(group),
+        // Who speaks the classic protocol is no member of it.
+        AnyGroup::Consumer(_) => Err(ErrorCode::UnknownMemberId),
+    }
+}
+
 /// Hears that a member is alive.
 pub(super) async fn heartbeat(call: Call, request: HeartbeatRequest) -> HeartbeatResponse {
     let caller = caller(&request.member_id, &request.group_instance_id, request.generation_id);
     let now = call.front.now();
     let result = call.front.coordinator_of(&request.group_id).and_then(|coordinator| {
         let mut groups = coordinator.groups();
-        let entry = existing(&mut groups, &request.group_id)?;
-        entry.group.heartbeat(now, &caller).map_err(|error| error::of_group(&error))
+        let group = existing_classic(&mut groups, &request.group_id)?;
+        group.heartbeat(now, &caller).map_err(|error| error::of_group(&error))
     });
     let error_code = told(&call, result);
     HeartbeatResponse { error_code, ..Default::default() }
@@ -260,12 +281,20 @@ fn leave_one(
     let mut out = Vec::new();
     let result = existing(groups, group_id).and_then(|entry| {
         let instance_id = member.group_instance_id.as_deref();
-        let left = entry.group.leave(call.front.now(), &member.member_id, instance_id, &mut out);
-        left.map_err(|error| error::of_group(&error))
+        match &mut entry.group {
+            AnyGroup::Classic(group) => {
+                let left = group.leave(call.front.now(), &member.member_id, instance_id, &mut out);
+                left.map(drop).map_err(|error| error::of_group(&error))
+            }
+            AnyGroup::Consumer(group) => {
+                let removed = group.remove_member(&member.member_id, instance_id);
+                removed.map_err(|error| error::of_consumer_group(&error))
+            }
+        }
     });
     groups.tell(&call.front, group_id, out);
     LeavingMemberResponse {
-        error_code: told(call, result.map(drop)),
+        error_code: told(call, result),
         member_id: member.member_id,
         group_instance_id: member.group_instance_id,
     }
@@ -284,18 +313,19 @@ pub(super) async fn list(call: Call, request: ListGroupsRequest) -> ListGroupsRe
         filter.is_empty() || filter.iter().any(|wanted| wanted.eq_ignore_ascii_case(value))
     };
     let mut groups = Vec::new();
-    if wanted(&request.types_filter, GROUP_TYPE) {
-        for coordinator in coordinators {
-            for (id, entry) in &coordinator.groups().by_id {
-                let state = entry.group.state().name();
-                if !entry.is_forgettable() && wanted(&request.states_filter, state) {
-                    groups.push(ListedGroup {
-                        group_id: id.as_str().into(),
-                        protocol_type: entry.group.protocol_type().into(),
-                        group_state: state.into(),
-                        group_type: GROUP_TYPE.into(),
-                    });
-                }
+    for coordinator in coordinators {
+        for (id, entry) in &coordinator.groups().by_id {
+            let group = &entry.group;
+            if !entry.is_forgettable()
+                && wanted(&request.types_filter, group.type_name())
+                && wanted(&request.states_filter, group.state_name())
+            {
+                groups.push(ListedGroup {
+                    group_id: id.as_str().into(),
+                    protocol_type: group.protocol_type().into(),
+                    group_state: group.state_name().into(),
+                    group_type: group.type_name().into(),
+                });
             }
         }
     }
@@ -327,8 +357,10 @@ pub(super) async fn describe(call: Call, request: DescribeGroupsRequest) -> Desc
 
 fn describe_one(call: &Call, coordinator: &Arc<Coordinator>, group_id: Str) -> DescribedGroup {
     let groups = coordinator.groups();
-    let Some(entry) = groups.by_id.get(&*group_id).filter(|entry| !entry.is_forgettable()) else {
-        // Before version 6 a group that is not there was called dead.
+    let entry = groups.by_id.get(&*group_id).filter(|entry| !entry.is_forgettable());
+    let Some(AnyGroup::Classic(group)) = entry.map(|entry| &entry.group) else {
+        // Before version 6 a group that is not there was called dead. Nor is one of another
+        // protocol there, for who asks this way.
         let not_found = call.version >= GROUP_ID_NOT_FOUND_FROM_VERSION;
         return DescribedGroup {
             error_code: if not_found { ErrorCode::GroupIdNotFound } else { ErrorCode::None },
@@ -337,7 +369,6 @@ fn describe_one(call: &Call, coordinator: &Arc<Coordinator>, group_id: Str) -> D
             ..Default::default()
         };
     };
-    let group = &entry.group;
     let member = |(id, member): (&str, &crate::group::Member<_>)| DescribedGroupMember {
         member_id: id.into(),
         group_instance_id: member.instance_id.as_deref().map(Str::from),

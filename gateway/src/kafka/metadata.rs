@@ -41,8 +41,10 @@ pub(super) async fn metadata(call: Call, request: MetadataRequest) -> MetadataRe
     let topics = match &wanted {
         None => metadata.topics().map(|topic| describe(&metadata, topic, operations)).collect(),
         Some(wanted) => {
+            // Who names an id may leave the name empty instead of null, as Java's consumers do.
             let by_id = |topic: &MetadataRequestTopic| {
-                call.version >= IDS_FROM_VERSION && topic.name.is_none()
+                call.version >= IDS_FROM_VERSION
+                    && (topic.name.is_none() || topic.topic_id != Uuid::ZERO)
             };
             wanted.iter().map(|t| find(&metadata, t, by_id(t), operations)).collect()
         }

@@ -27,6 +27,8 @@ pub struct Metrics {
     sent_bytes: AtomicU64,
     produced_bytes: AtomicU64,
     fetched_bytes: AtomicU64,
+    telemetry_pushes: AtomicU64,
+    telemetry_bytes: AtomicU64,
     connections: AtomicI64,
     refused_connections: AtomicU64,
 }
@@ -45,6 +47,8 @@ impl Default for Metrics {
             sent_bytes: AtomicU64::new(0),
             produced_bytes: AtomicU64::new(0),
             fetched_bytes: AtomicU64::new(0),
+            telemetry_pushes: AtomicU64::new(0),
+            telemetry_bytes: AtomicU64::new(0),
             connections: AtomicI64::new(0),
             refused_connections: AtomicU64::new(0),
         }
@@ -82,6 +86,12 @@ impl Metrics {
         add(Some(&self.fetched_bytes), size_bytes as u64);
     }
 
+    /// Counts what a client pushed about itself.
+    pub(super) fn on_telemetry(&self, size_bytes: usize) {
+        add(Some(&self.telemetry_pushes), 1);
+        add(Some(&self.telemetry_bytes), size_bytes as u64);
+    }
+
     pub(super) fn on_connected(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
     }
@@ -109,6 +119,8 @@ impl Metrics {
             total("meridian_kafka_sent_bytes_total", &self.sent_bytes),
             total("meridian_kafka_produced_bytes_total", &self.produced_bytes),
             total("meridian_kafka_fetched_bytes_total", &self.fetched_bytes),
+            total("meridian_kafka_telemetry_pushes_total", &self.telemetry_pushes),
+            total("meridian_kafka_telemetry_bytes_total", &self.telemetry_bytes),
         ];
         let apis = ApiKey::ALL.iter().map(|api| api.name()).zip(&self.requests);
         let codes = ErrorCode::ALL.iter().map(|code| code.name()).zip(&self.errors);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use meridian_consensus::state::Metadata;
 use meridian_protocol::messages::{
-    ConsumerProtocolSubscription, DeleteGroupsRequest, DeleteGroupsResponse, DeletedGroup,
-    OffsetCommitPartitionResponse, OffsetCommitRequest, OffsetCommitResponse,
-    OffsetCommitTopicResponse, OffsetDeletePartitionResponse, OffsetDeleteRequest,
-    OffsetDeleteResponse, OffsetDeleteTopicResponse, OffsetFetchGroup, OffsetFetchGroupResponse,
+    DeleteGroupsRequest, DeleteGroupsResponse, DeletedGroup, OffsetCommitPartitionResponse,
+    OffsetCommitRequest, OffsetCommitResponse, OffsetCommitTopicResponse,
+    OffsetDeletePartitionResponse, OffsetDeleteRequest, OffsetDeleteResponse,
+    OffsetDeleteTopicResponse, OffsetFetchGroup, OffsetFetchGroupResponse,
     OffsetFetchPartitionResponse, OffsetFetchRequest, OffsetFetchResponse, OffsetFetchTopic,
     OffsetFetchTopicResponse,
 };
@@ -19,9 +19,10 @@ use super::dispatch::Call;
 use super::group_state::{self, Changes, GroupEntry, Groups};
 use super::lookup::{self, TopicKey};
 use super::offset_record::{Committed, OffsetKey};
-use super::{Front, error, groups};
-use crate::group::GroupState;
+use super::{Front, groups};
 
+/// From this version on members of KIP-848 may store positions.
+const MEMBER_EPOCH_FROM_VERSION: i16 = 9;
 /// From this version on topics are named by id.
 const IDS_FROM_VERSION: i16 = 10;
 /// From this version on the offsets of several groups can be asked for at once.
@@ -37,9 +38,9 @@ pub(super) async fn commit(call: Call, request: OffsetCommitRequest) -> OffsetCo
         request.generation_id_or_member_epoch,
     );
     let (mut topics, changes) = resolve_commit(&call, &request);
+    let has_member_epochs = call.version >= MEMBER_EPOCH_FROM_VERSION;
     let check = |entry: &mut GroupEntry| {
-        let checked = entry.group.check_commit(call.front.now(), &caller);
-        checked.map_err(|error| error::of_group(&error))
+        entry.group.check_commit(call.front.now(), &caller, has_member_epochs)
     };
     let result = write(&call.front, &request.group_id, changes, check).await;
     for partition in topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
@@ -191,6 +192,13 @@ fn fetch_group(
     let metadata = call.front.broker.metadata();
     let groups = coordinator.groups();
     let entry = groups.by_id.get(&*wanted.group_id);
+    let member_id = wanted.member_id.as_deref().unwrap_or_default();
+    let checked = entry.map_or(Ok(()), |it| it.group.check_fetch(member_id, wanted.member_epoch));
+    if let Err(code) = checked {
+        call.front.metrics.on_error(code);
+        response.error_code = code;
+        return response;
+    }
     let by_id = call.version >= IDS_FROM_VERSION;
     let unstable =
         if require_stable { groups.pending.keys_of(&wanted.group_id) } else { BTreeSet::new() };
@@ -312,7 +320,7 @@ async fn delete_group(call: &Call, id: &str) -> Result<(), ErrorCode> {
     let coordinator = call.front.coordinator_of(id)?;
     let answer = {
         let mut groups = coordinator.groups();
-        if existing(&groups, id)?.group.state() != GroupState::Empty {
+        if !existing(&groups, id)?.group.is_empty() {
             return Err(ErrorCode::NonEmptyGroup);
         }
         groups.delete(&call.front, id)
@@ -330,7 +338,7 @@ pub(super) async fn delete(call: Call, request: OffsetDeleteRequest) -> OffsetDe
     let subscribed = call
         .front
         .coordinator_of(&request.group_id)
-        .and_then(|coordinator| subscribed_topics(&coordinator, &request.group_id));
+        .and_then(|coordinator| subscribed_topics(&coordinator, &request));
     let subscribed = match subscribed {
         Ok(subscribed) => subscribed,
         Err(error_code) => {
@@ -376,13 +384,13 @@ fn resolve_delete(
     (topics.collect(), tombstones)
 }
 
-/// The topics that members of a group read, as far as they say so in the way of consumers.
-fn subscribed_topics(coordinator: &Coordinator, id: &str) -> Result<BTreeSet<String>, ErrorCode> {
+/// The topics of a request that members of the group read.
+fn subscribed_topics(
+    coordinator: &Coordinator,
+    request: &OffsetDeleteRequest,
+) -> Result<BTreeSet<String>, ErrorCode> {
     let groups = coordinator.groups();
-    let group = &existing(&groups, id)?.group;
-    let subscriptions = group.members().filter_map(|(_, member)| {
-        ConsumerProtocolSubscription::from_bytes(member.subscription(group.protocol())).ok()
-    });
-    let names = subscriptions.flat_map(|subscription| subscription.topics);
-    Ok(names.map(|name| name.to_string()).collect())
+    let entry = existing(&groups, &request.group_id)?;
+    let names = request.topics.iter().map(|topic| topic.name.to_string());
+    Ok(entry.group.subscribed(names))
 }

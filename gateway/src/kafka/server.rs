@@ -60,6 +60,7 @@ impl Server {
         let mut connections = JoinSet::new();
         let ticker = tokio::spawn(Arc::clone(&front).tick_groups());
         let transactions = tokio::spawn(Arc::clone(&front).tick_transactions());
+        let expiry = tokio::spawn(Arc::clone(&front).expire_offsets());
         let mut stopped = shutdown.clone();
         loop {
             let accepted = tokio::select! {
@@ -99,6 +100,7 @@ impl Server {
         connections.shutdown().await;
         ticker.abort();
         transactions.abort();
+        expiry.abort();
     }
 }
 

@@ -178,6 +178,11 @@ impl FakeBroker {
         self.metadata.read().expect("no test panics while it writes")
     }
 
+    /// How many commands were applied.
+    pub(super) fn applied_count(&self) -> u64 {
+        self.applied.load(Ordering::Relaxed)
+    }
+
     /// Judges a node's life.
     pub(crate) fn mark(&self, node: u32, liveness: Liveness) {
         let node = NodeId::new(node);

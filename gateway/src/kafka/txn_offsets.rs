@@ -24,7 +24,7 @@ use super::lookup::TopicKey;
 use super::offset_record::{self, Committed};
 use super::pending_offsets::PendingWrite;
 use super::{Front, error, groups, offsets};
-use crate::group::{Caller, GroupError};
+use crate::group::Caller;
 use crate::partition::{InTransaction, Marker, ProduceError, RecordBatch, TransactionVersion};
 
 /// From this version on the coordinator adds the group to the transaction by itself.
@@ -133,9 +133,11 @@ fn check(call: &Call, entry: &mut GroupEntry, caller: &Caller) -> Result<(), Err
     if !is_member {
         return Ok(());
     }
-    match entry.group.check_commit(call.front.now(), caller) {
-        Ok(()) | Err(GroupError::RebalanceInProgress) => Ok(()),
-        Err(error) => Err(error::of_group(&error)),
+    match entry.group.check_commit(call.front.now(), caller, true) {
+        Ok(()) | Err(ErrorCode::RebalanceInProgress) => Ok(()),
+        // A code that producers know.
+        Err(ErrorCode::StaleMemberEpoch) => Err(ErrorCode::IllegalGeneration),
+        Err(code) => Err(code),
     }
 }
 

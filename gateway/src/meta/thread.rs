@@ -1,5 +1,6 @@
 //! The thread that owns the Raft member.
 
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -253,6 +254,7 @@ impl MetaThread {
         if let Some(leadership) = progress.leadership {
             *lock(&self.shared.leadership) = Some(leadership);
         }
+        self.shared.applied_index.store(member.applied_index(), Ordering::Relaxed);
         let metadata = member.metadata();
         if progress.state_replaced {
             self.listener.on_replaced(&metadata.read());

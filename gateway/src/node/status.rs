@@ -40,6 +40,8 @@ struct NodeStatus {
 struct RaftStatus {
     leader: Option<u32>,
     term: u64,
+    /// Entries of the metadata log that this node has applied.
+    applied_index: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -145,6 +147,7 @@ impl Node {
             raft: RaftStatus {
                 leader: leadership.and_then(|it| it.leader).map(|leader| leader.node.get()),
                 term: leadership.map_or(0, |it| it.term),
+                applied_index: self.meta.applied_index(),
             },
             partitions: PartitionStatus { total: metadata.partitions().count(), leaderless },
         })

@@ -317,3 +317,14 @@ async fn the_wrong_coordinator_says_so() {
         assert_eq!(told, ErrorCode::CoordinatorLoadInProgress);
     }
 }
+
+#[tokio::test]
+async fn the_metadata_log_sees_nothing_of_groups() {
+    let (broker, _front, mut client) = served().await;
+    let before = broker.applied_count();
+    let joined = join_alone(&mut client).await;
+    for offset in 0..200 {
+        assert_eq!(commit(&mut client, offset, Some(&joined)).await, ErrorCode::None);
+    }
+    assert_eq!(broker.applied_count(), before);
+}

@@ -146,14 +146,17 @@ async fn asking_for_a_topic_creates_it_if_it_may() {
         let response = client.call(12, ask(name, allow)).await;
         assert_eq!(response.topics[0].error_code, code, "{name}");
     }
-    let by_id = |topic_id| MetadataRequest {
-        topics: Some(vec![MetadataRequestTopic { topic_id, name: None }]),
-        ..Default::default()
-    };
-    let response = client.call(12, by_id(broker.topic_uuid("new"))).await;
-    assert_eq!(response.topics[0].name.as_deref(), Some("new"));
-    let response = client.call(12, by_id(meridian_protocol::Uuid([7; 16]))).await;
-    assert_eq!(response.topics[0].error_code, ErrorCode::UnknownTopicId);
+    // Java's consumers leave the name empty, not null.
+    for name in [None, Some("".into())] {
+        let by_id = |topic_id| MetadataRequest {
+            topics: Some(vec![MetadataRequestTopic { topic_id, name: name.clone() }]),
+            ..Default::default()
+        };
+        let response = client.call(12, by_id(broker.topic_uuid("new"))).await;
+        assert_eq!(response.topics[0].name.as_deref(), Some("new"));
+        let response = client.call(12, by_id(meridian_protocol::Uuid([7; 16]))).await;
+        assert_eq!(response.topics[0].error_code, ErrorCode::UnknownTopicId);
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,187 @@
+//! A group of either protocol, as far as both are treated alike.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use meridian_base::env::Instant;
+use meridian_protocol::ErrorCode;
+use meridian_protocol::messages::ConsumerProtocolSubscription;
+
+use super::error;
+use super::group_record::{self, ClassicRecord, ConsumerRecord};
+use super::group_state::Waiter;
+use super::journal::Entry;
+use crate::group::consumer::{ConsumerChange, ConsumerGroup};
+use crate::group::{Caller, ClassicImage, Group, GroupState, Output};
+
+/// What consumers of the classic protocol call their kind of group.
+const CONSUMER_PROTOCOL_TYPE: &str = "consumer";
+/// A larger record of a classic group is not written: its members then join again when the
+/// coordinator moves.
+const RECORD_SIZE_BYTES_MAX: usize = 4 << 20;
+
+/// A group.
+#[derive(Debug)]
+pub(super) enum AnyGroup {
+    /// Its members share work out among themselves.
+    Classic(Group<Waiter>),
+    /// The coordinator shares work out (KIP-848).
+    Consumer(ConsumerGroup),
+}
+
+impl AnyGroup {
+    /// Whether it has no members.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Classic(group) => group.state() == GroupState::Empty,
+            Self::Consumer(group) => group.is_empty(),
+        }
+    }
+
+    /// Whether time may change it.
+    pub(super) fn has_deadlines(&self) -> bool {
+        match self {
+            Self::Classic(group) => !group.is_vacant() || group.state() != GroupState::Empty,
+            Self::Consumer(group) => !group.is_empty(),
+        }
+    }
+
+    /// Kafka's name for the protocol.
+    pub(super) fn type_name(&self) -> &'static str {
+        match self {
+            Self::Classic(_) => "classic",
+            Self::Consumer(_) => "consumer",
+        }
+    }
+
+    /// Kafka's name for what it is doing.
+    pub(super) fn state_name(&self) -> &'static str {
+        match self {
+            Self::Classic(group) => group.state().name(),
+            Self::Consumer(group) => group.state().name(),
+        }
+    }
+
+    /// Kind of the group; empty before its first member.
+    pub(super) fn protocol_type(&self) -> &str {
+        match self {
+            Self::Classic(group) => group.protocol_type(),
+            Self::Consumer(_) => CONSUMER_PROTOCOL_TYPE,
+        }
+    }
+
+    /// Drops those who have not been heard from.
+    pub(super) fn tick(&mut self, now: Instant, outputs: &mut Vec<Output<Waiter>>) {
+        match self {
+            Self::Classic(group) => group.tick(now, outputs),
+            Self::Consumer(group) => group.tick(now),
+        }
+    }
+
+    /// Whether the caller may store positions. Members of KIP-848 must ask in a way that has member
+    /// epochs.
+    pub(super) fn check_commit(
+        &mut self,
+        now: Instant,
+        caller: &Caller,
+        has_member_epochs: bool,
+    ) -> Result<(), ErrorCode> {
+        match self {
+            Self::Classic(group) => {
+                group.check_commit(now, caller).map_err(|error| error::of_group(&error))
+            }
+            Self::Consumer(group) => {
+                let checked = group.check_commit(&caller.member_id, caller.generation);
+                checked.map_err(|error| error::of_consumer_group(&error))?;
+                if !has_member_epochs && !group.is_empty() {
+                    return Err(ErrorCode::UnsupportedVersion);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the caller may read positions.
+    pub(super) fn check_fetch(&self, member_id: &str, epoch: i32) -> Result<(), ErrorCode> {
+        match self {
+            Self::Classic(_) => Ok(()),
+            Self::Consumer(group) => {
+                let checked = group.check_fetch(member_id, epoch);
+                checked.map_err(|error| error::of_consumer_group(&error))
+            }
+        }
+    }
+
+    /// Which of these topics its members read; of classic members, as far as they say so in the way
+    /// of consumers.
+    pub(super) fn subscribed(&self, names: impl Iterator<Item = String>) -> BTreeSet<String> {
+        match self {
+            Self::Classic(group) => {
+                let subscriptions = group.members().filter_map(|(_, member)| {
+                    let bytes = member.subscription(group.protocol());
+                    ConsumerProtocolSubscription::from_bytes(bytes).ok()
+                });
+                let topics = subscriptions.flat_map(|subscription| subscription.topics);
+                let read: BTreeSet<String> = topics.map(|name| name.to_string()).collect();
+                names.filter(|name| read.contains(name)).collect()
+            }
+            Self::Consumer(group) => names.filter(|name| group.is_subscribed(name)).collect(),
+        }
+    }
+
+    /// The records of what changed since this was last asked for: those of members, and that of the
+    /// group itself.
+    pub(super) fn take_changes(&mut self, id: &str, now_ms: i64) -> (Vec<Entry>, Option<Entry>) {
+        match self {
+            Self::Classic(group) => {
+                let image = group.take_changed();
+                (Vec::new(), image.map(|image| classic_entry(id, image, now_ms)))
+            }
+            Self::Consumer(group) => consumer_entries(id, group.take_changes(), now_ms),
+        }
+    }
+
+    /// The records of its members.
+    pub(super) fn member_records(&self, id: &str) -> Vec<Entry> {
+        match self {
+            Self::Classic(_) => Vec::new(),
+            Self::Consumer(group) => consumer_entries(id, group.all(), 0).0,
+        }
+    }
+}
+
+fn classic_entry(id: &str, mut image: ClassicImage, at_ms: i64) -> Entry {
+    let encode = |image| group_record::encode_value(&ClassicRecord { image, at_ms });
+    let mut value = encode(image.clone());
+    if value.len() > RECORD_SIZE_BYTES_MAX {
+        tracing::warn!(
+            size_bytes = value.len(),
+            "a group is too large to be recorded: its members join again when its coordinator moves"
+        );
+        image.members.clear();
+        value = encode(image);
+    }
+    (group_record::classic_key(id), Some(value))
+}
+
+fn consumer_entries(
+    id: &str,
+    changes: impl IntoIterator<Item = ConsumerChange>,
+    at_ms: i64,
+) -> (Vec<Entry>, Option<Entry>) {
+    let mut members = Vec::new();
+    let mut group = None;
+    for change in changes {
+        match change {
+            ConsumerChange::Member(member, image) => {
+                let value: Option<Bytes> = image.map(|image| group_record::encode_value(&*image));
+                members.push((group_record::member_key(id, &member), value));
+            }
+            ConsumerChange::Group(image) => {
+                let value = group_record::encode_value(&ConsumerRecord { image, at_ms });
+                group = Some((group_record::consumer_key(id), Some(value)));
+            }
+        }
+    }
+    (members, group)
+}
