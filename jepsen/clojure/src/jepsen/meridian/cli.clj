@@ -1,0 +1,243 @@
+(ns jepsen.meridian.cli
+  "Command line: `lein run test`, `test-all`, `check FILE.edn`, `analyze`,
+  `serve`."
+  (:gen-class)
+  (:require [clojure.string :as str]
+            [jepsen [checker :as checker]
+                    [cli :as cli]
+                    [generator :as gen]
+                    [os :as os]
+                    [tests :as tests]]
+            [jepsen.os.debian :as debian]
+            [jepsen.tests.kafka :as jtk]
+            [jepsen.meridian [check :as check]
+                             [db :as db]
+                             [local :as local]
+                             [nemesis :as nemesis]
+                             [topology :as topology]]
+            [jepsen.meridian.workload [list-append :as list-append]
+                                      [queue :as queue]
+                                      [register :as register]]))
+
+(def workloads
+  "Names of workloads, and what makes them."
+  {:queue       queue/workload
+   :list-append list-append/workload
+   :configs     register/configs
+   :offsets     register/offsets})
+
+(defn- keywords
+  "\"kill,pause\" -> #{:kill :pause}"
+  [s]
+  (set (map keyword (str/split s #",\s*"))))
+
+(defn- parse-faults
+  "Names of faults and of mixes of them, to a set of faults."
+  [s]
+  (set (mapcat #(get nemesis/named % [%]) (keywords s))))
+
+(defn- subset-of [allowed]
+  [#(every? allowed %)
+   (str "Must be some of " (str/join ", " (sort (map name allowed))))])
+
+(def positive [#(and (number? %) (pos? %)) "Must be a number above 0"])
+
+(def common-options
+  "Options of test and of test-all."
+  [[nil "--binary PATH" "The meridian binary, on this machine"
+    :default "../target/release/meridian"]
+   [nil "--dcs COUNT" "Datacenters that the nodes are spread over, in their order"
+    :default 3, :parse-fn parse-long, :validate positive]
+   [nil "--dir PATH" "Folder on the nodes for all that they keep"
+    :default "/opt/meridian"]
+   [nil "--faketime-lib PATH" "libfaketime, for --nemesis clock"
+    :default "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"]
+   [nil "--final-time-limit SECONDS" "How long to read everything in the end"
+    :default 60, :parse-fn parse-long, :validate positive]
+   [nil "--group-protocol NAME" "classic, or consumer (KIP-848)"
+    :default "classic", :validate [#{"classic" "consumer"} "classic or consumer"]]
+   [nil "--kafka-port PORT" "Port for clients; +100 is for nodes, +200 for operators"
+    :default 9092, :parse-fn parse-long, :validate positive]
+   [nil "--local MODE" (str "Run the nodes on this machine: netns (a network"
+                            " namespace each; needs root), or loopback (no"
+                            " partitions)")
+    :parse-fn keyword
+    :validate [local/modes "Must be netns or loopback"]]
+   [nil "--log-level LEVEL" "MERIDIAN_LOG of the nodes" :default "info"]
+   [nil "--nemesis FAULTS" (str "Comma-separated faults: "
+                                (str/join ", " (sort (map name nemesis/faults)))
+                                "; or none, standard, nasty")
+    :default #{}, :parse-fn parse-faults
+    :validate (subset-of nemesis/faults)]
+   [nil "--nemesis-interval SECONDS" "How long faults last, and rests between them"
+    :default 10, :parse-fn parse-long, :validate positive]
+   [nil "--racks COUNT" "Racks in each datacenter, for --local"
+    :default 3, :parse-fn parse-long, :validate positive]
+   [nil "--rate HZ" "Operations per second" :default 200
+    :parse-fn parse-double, :validate positive]
+   [nil "--targets SETS" (str "What kills and pauses hit: "
+                              (str/join ", " (sort (map name nemesis/node-targets))))
+    :default nemesis/node-targets, :parse-fn keywords
+    :validate (subset-of nemesis/node-targets)]
+   [nil "--worker-threads COUNT" "Threads of a node"
+    :default 1, :parse-fn parse-long, :validate positive]])
+
+(def queue-options
+  "Options of the queue workload, as jepsen.tests.kafka has them."
+  [[nil "--crash-clients" "Crash clients from time to time" :id :crash-clients?]
+   [nil "--crash-client-interval SECONDS" "How often"
+    :default 30, :parse-fn parse-long, :validate positive]
+   [nil "--key-count COUNT" "Partitions in use at a time"
+    :default 8, :parse-fn parse-long, :validate positive]
+   [nil "--max-writes-per-key COUNT" "Sends to a partition before another is used"
+    :default 1024, :parse-fn parse-long, :validate positive]
+   [nil "--isolation-level LEVEL" "read_committed or read_uncommitted"
+    :default "read_committed"
+    :validate [#{"read_committed" "read_uncommitted"}
+               "read_committed or read_uncommitted"]]
+   [nil "--sub-via WAY" "How consumers get their partitions: assign, subscribe"
+    :default #{:assign}, :parse-fn keywords
+    :validate (subset-of #{:assign :subscribe})]
+   [nil "--sub-p PROBABILITY" "How likely an operation changes the partitions"
+    :default 1/64, :parse-fn parse-double]
+   [nil "--txn" "Use transactions" :id :txn?]
+   [nil "--ww-deps" "Infer write-write dependencies from offsets" :id :ww-deps]])
+
+(def workload-option
+  ["-w" "--workload NAME" "queue, list-append, configs or offsets"
+   :default :queue, :parse-fn keyword
+   :validate [workloads (cli/one-of workloads)]])
+
+(defn- check-options
+  "What cannot work is refused before it begins."
+  [{:keys [options] :as parsed}]
+  (cond-> parsed
+    (and (= :loopback (:local options)) (some #{:partition :packet} (:nemesis options)))
+    (update :errors conj "--local loopback has no partitions; use --local netns")))
+
+(defn- local-nodes
+  "With --local, nodes are not those of --nodes."
+  [{:keys [options] :as parsed}]
+  (if-let [mode (:local options)]
+    (assoc-in parsed [:options :nodes]
+              (local/nodes mode (:dcs options) (:racks options)))
+    parsed))
+
+(defn- parse
+  "Completes what the command line says. Nodes go before concurrency, which may
+  count in them."
+  [parsed]
+  (-> parsed
+      cli/rename-ssh-options
+      (cli/rename-options {:leave-db-running :leave-db-running?
+                           :logging-json     :logging-json?})
+      cli/parse-nodes
+      local-nodes
+      cli/parse-concurrency
+      check-options))
+
+(defn test-name
+  "What tells a test from others, in its folder's name."
+  [{:keys [workload txn? sub-via nemesis group-protocol]}]
+  (->> [(name workload)
+        (when txn? "txn")
+        (when (= :queue workload) (str/join "+" (sort (map name sub-via))))
+        (when (= "consumer" group-protocol) "kip-848")
+        (when (seq nemesis) (str/join "," (sort (map name nemesis))))]
+       (remove nil?)
+       (str/join " ")))
+
+(defn- generator
+  "Operations and faults for the time limit, then the end of all faults, a rest,
+  and a last read of everything."
+  [opts workload nemesis]
+  (gen/phases
+    (->> (:generator workload)
+         (gen/stagger (/ (:rate opts)))
+         (gen/nemesis (gen/phases (gen/sleep 5) (:generator nemesis)))
+         (gen/time-limit (:time-limit opts)))
+    (gen/log "Ending all faults")
+    (gen/nemesis (:final-generator nemesis))
+    (when-let [final (:final-generator workload)]
+      (gen/phases
+        (gen/log "Waiting for recovery")
+        (gen/sleep 10)
+        (gen/time-limit (:final-time-limit opts) (gen/clients final))))))
+
+(defn meridian-test
+  "A test map, of options from the command line."
+  [opts]
+  (topology/geometry opts)
+  (let [opts     (assoc opts :fake-clock? (contains? (:nemesis opts) :clock))
+        workload ((workloads (:workload opts)) opts)
+        db       (db/db opts)
+        nemesis  (nemesis/package {:db       db
+                                   :faults   (:nemesis opts)
+                                   :targets  (:targets opts)
+                                   :interval (:nemesis-interval opts)})]
+    (merge tests/noop-test
+           {:os debian/os}
+           opts
+           (select-keys workload [:concurrency])
+           (when-let [mode (:local opts)] (local/options mode))
+           {:name      (str "meridian " (test-name opts))
+            :db        db
+            :client    (:client workload)
+            :nemesis   (:nemesis nemesis)
+            :generator (generator opts workload nemesis)
+            :checker   (checker/compose
+                         {:stats      (jtk/stats-checker)
+                          :perf       (checker/perf {:nemeses (:perf nemesis)})
+                          :exceptions (checker/unhandled-exceptions)
+                          :panics     (checker/log-file-pattern
+                                        #"panicked at" "meridian.log")
+                          :workload   (:checker workload)})
+            :logging   {:overrides {"org.apache.kafka" :off}}})))
+
+(def suite
+  "What test-all runs, each with the faults of --nemesis."
+  [{:workload :queue}
+   {:workload :queue, :sub-via #{:subscribe}}
+   {:workload :queue, :txn? true}
+   {:workload :queue, :txn? true, :sub-via #{:subscribe}, :crash-clients? true}
+   {:workload :list-append}
+   {:workload :list-append, :txn? true}
+   {:workload :configs}
+   {:workload :offsets}])
+
+(def check-command
+  {"check"
+   {:opt-spec [cli/help-opt
+               ["-w" "--workload NAME" "queue, list-append or register"
+                :default :queue, :parse-fn keyword
+                :validate [check/judges (cli/one-of check/judges)]]
+               [nil "--sub-via WAY" "assign, subscribe"
+                :default #{:assign}, :parse-fn keywords
+                :validate (subset-of #{:assign :subscribe})]
+               [nil "--txn" "The history has transactions" :id :txn?]
+               [nil "--ww-deps" "Infer write-write dependencies from offsets"
+                :id :ww-deps]]
+    :usage    (str "Usage: lein run check [OPTIONS] FILE.edn\n\n"
+                   "Judges a history, such as the Rust runner writes.\n"
+                   "Exit code: 0 valid, 1 not, 2 unknown.\n\n"
+                   "Example: lein run check --sub-via subscribe history.edn\n")
+    :opt-fn   (fn [{:keys [arguments] :as parsed}]
+                (cond-> parsed
+                  (not= 1 (count arguments))
+                  (update :errors conj "Give one file to judge")))
+    :run      (fn [{:keys [options arguments]}]
+                (System/exit (check/check-file! (first arguments) options)))}})
+
+(defn -main [& args]
+  (cli/run!
+    (merge (cli/single-test-cmd
+             {:test-fn  meridian-test
+              :opt-spec (concat [workload-option] common-options queue-options)
+              :opt-fn*  parse})
+           (cli/test-all-cmd
+             {:tests-fn (fn [opts] (map #(meridian-test (merge opts %)) suite))
+              :opt-spec (concat common-options queue-options)
+              :opt-fn*  parse})
+           check-command
+           (cli/serve-cmd))
+    args))

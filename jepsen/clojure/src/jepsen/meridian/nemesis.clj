@@ -1,0 +1,235 @@
+(ns jepsen.meridian.nemesis
+  "Faults, and when to make them. Each fault lasts for about :nemesis-interval
+  seconds, and so does the rest after it.
+
+      kill       kill -9 of one node, a datacenter, a datacenter and a rack,
+                 the metadata leader, all
+      pause      SIGSTOP of the same sets
+      partition  one node, random halves, a ring, one way, a datacenter, a
+                 datacenter and a rack, the metadata leader apart
+      clock      wall clocks jump, of single processes
+      wipe       a node loses its disk
+      packet     delay and loss (needs tc's netem)"
+  (:require [clojure.set :as set]
+            [jepsen [control :as c]
+                    [db :as db]
+                    [generator :as gen]
+                    [nemesis :as n]
+                    [random :as rand]]
+            [jepsen.nemesis.combined :as combined]
+            [jepsen.meridian [db :as mdb]
+                             [topology :as topology]]))
+
+(def faults
+  "All faults."
+  #{:kill :pause :partition :clock :wipe :packet})
+
+(def named
+  "Names of mixes of faults."
+  {:none     []
+   :standard [:kill :pause :partition]
+   :nasty    [:kill :pause :partition :clock :wipe]})
+
+;; Which nodes
+
+(defn- node-sets
+  "What may be hit together. A map of names to functions of a test to nodes."
+  [db]
+  {:one      (fn [test] [(rand/nth (:nodes test))])
+   :leader   (fn [test] (db/primaries db test))
+   :failure  (fn [test]
+               (let [failures (topology/failures test)]
+                 (if (empty? failures)
+                   (:nodes test)
+                   (val (rand/nth (vec (sort-by key failures)))))))
+   :all      (fn [test] (:nodes test))})
+
+(defn- pick-nodes [db targets test]
+  (vec ((get (node-sets db) (rand/nth (vec (sort targets)))) test)))
+
+(def node-targets
+  "What kills and pauses may hit, by default: a failure is the loss of a
+  datacenter, or of a datacenter and a rack of another."
+  #{:one :leader :failure :all})
+
+(defn- db-package
+  "Kills and pauses."
+  [{:keys [db faults targets interval]}]
+  (let [flip-flop (fn [f stop]
+                    (gen/flip-flop
+                      (fn [test _] {:type  :info, :f f
+                                    :value (pick-nodes db targets test)})
+                      (gen/repeat {:type :info, :f stop, :value :all})))
+        start  {:type :info, :f :start,  :value :all}
+        resume {:type :info, :f :resume, :value :all}
+        kill?  (faults :kill)
+        pause? (faults :pause)]
+    (when (or kill? pause?)
+      {:nemesis (combined/db-nemesis db)
+       :generator
+       (->> (cond-> []
+              kill?  (conj (flip-flop :kill :start))
+              pause? (conj (flip-flop :pause :resume)))
+            gen/mix
+            (gen/stagger interval))
+       :final-generator (cond-> []
+                          pause? (conj resume)
+                          kill?  (conj start))
+       :perf #{{:name "kill",  :start #{:kill},  :stop #{:start},  :color "#E9A4A0"}
+               {:name "pause", :start #{:pause}, :stop #{:resume}, :color "#A0B1E9"}}})))
+
+;; Partitions
+
+(defn one-way
+  "A grudge by which some nodes do not hear the others, but are heard."
+  [nodes deaf]
+  (let [others (set/difference (set nodes) (set deaf))]
+    (into {} (for [node deaf] [node others]))))
+
+(defn- apart
+  "A grudge that cuts some nodes off from the others, both ways."
+  [nodes component]
+  (n/complete-grudge [component (remove (set component) nodes)]))
+
+(def cuts
+  "Kinds of partitions."
+  [:one :halves :ring :one-way :failure :leader])
+
+(defn grudge
+  "Who drops whose packets, for a kind of partition."
+  [db {:keys [nodes] :as test} cut]
+  (let [some-nodes (node-sets db)]
+    (case cut
+      :halves  (n/complete-grudge (n/bisect (rand/shuffle nodes)))
+      :ring    (n/majorities-ring nodes)
+      :one-way (one-way nodes ((:failure some-nodes) test))
+      (apart nodes ((get some-nodes cut) test)))))
+
+(defn- partition-nemesis
+  "Resolves kinds of partitions to grudges. The history keeps the kind, and
+  whom it hit."
+  [db partitioner]
+  (reify
+    n/Reflection
+    (fs [_] #{:start-partition :stop-partition})
+
+    n/Nemesis
+    (setup! [_ test]
+      (partition-nemesis db (n/setup! partitioner test)))
+
+    (invoke! [_ test {:keys [f value] :as op}]
+      (case f
+        :start-partition
+        (let [g (grudge db test value)]
+          (n/invoke! partitioner test (assoc op :f :start, :value g))
+          (assoc op :value [value (into (sorted-map) (update-vals g (comp vec sort)))]))
+
+        :stop-partition
+        (do (n/invoke! partitioner test (assoc op :f :stop, :value nil))
+            (assoc op :value :healed))))
+
+    (teardown! [_ test]
+      (n/teardown! partitioner test))))
+
+(defn- partition-package [{:keys [db faults interval]}]
+  (when (faults :partition)
+    (let [stop {:type :info, :f :stop-partition}]
+      {:nemesis   (partition-nemesis db (n/partitioner))
+       :generator (->> (gen/flip-flop
+                         (fn [_ _] {:type :info, :f :start-partition
+                                    :value (rand/nth cuts)})
+                         (gen/repeat stop))
+                       (gen/stagger interval))
+       :final-generator stop
+       :perf #{{:name "partition", :start #{:start-partition}
+                :stop #{:stop-partition}, :color "#E9DCA0"}}})))
+
+;; Clocks
+
+(def offsets-s
+  "By how much clocks jump, in seconds."
+  [-86400 -3600 -60 -1 1 60 3600 86400])
+
+(defn- clock-nemesis []
+  (reify
+    n/Reflection
+    (fs [_] #{:jump-clock :reset-clock})
+
+    n/Nemesis
+    (setup! [this _test] this)
+
+    (invoke! [_ test {:keys [f value] :as op}]
+      (let [offsets (case f
+                      :jump-clock  value
+                      :reset-clock (zipmap (:nodes test) (repeat 0)))]
+        (c/on-nodes test (keys offsets)
+                    (fn [test node]
+                      (mdb/set-clock! test node (format "%+d" (get offsets node)))))
+        op))
+
+    (teardown! [_ _test])))
+
+(defn- clock-package [{:keys [faults interval]}]
+  (when (faults :clock)
+    {:nemesis   (clock-nemesis)
+     :generator (->> (fn [test _]
+                       {:type :info, :f :jump-clock
+                        :value (into (sorted-map)
+                                     (for [node (rand/nonempty-subset (:nodes test))]
+                                       [node (rand/nth offsets-s)]))})
+                     (gen/stagger interval))
+     :final-generator {:type :info, :f :reset-clock}
+     :perf #{{:name "clock", :start #{:jump-clock}, :stop #{:reset-clock}
+              :color "#A0E9E3"}}}))
+
+;; Lost disks
+
+(defn- wipe-nemesis
+  "Empties disks, one at a time: not before all others count again, because a
+  cluster is promised to survive the loss of what it may lose, not of more."
+  [db]
+  (reify
+    n/Reflection
+    (fs [_] #{:wipe})
+
+    n/Nemesis
+    (setup! [this _test] this)
+
+    (invoke! [_ test {:keys [value] :as op}]
+      (if (every? (partial mdb/disk-good? test) (:nodes test))
+        (assoc op :value
+               (c/on-nodes test value (partial mdb/wipe-disk! db)))
+        (assoc op :value :some-disk-is-not-good)))
+
+    (teardown! [_ _test])))
+
+(defn- wipe-package [{:keys [db faults interval]}]
+  (when (faults :wipe)
+    {:nemesis   (wipe-nemesis db)
+     :generator (->> (fn [test _] {:type :info, :f :wipe
+                                   :value [(rand/nth (:nodes test))]})
+                     (gen/stagger (* 2 interval)))
+     :final-generator nil
+     :perf #{{:name "wipe", :fs #{:wipe}, :start #{}, :stop #{}, :color "#C0A0E9"}}}))
+
+;; All
+
+(defn- packet-package [{:keys [db faults interval]}]
+  (when (faults :packet)
+    (combined/packet-package
+      {:db       db
+       :faults   #{:packet}
+       :interval interval
+       :packet   {:targets   [:one :minority :all]
+                  :behaviors [{:delay {}}
+                              {:delay {:time :200ms, :jitter :50ms}}
+                              {:loss {:percent :1%, :correlation :0%}}
+                              {:delay {}, :reorder {}, :duplicate {}}]}})))
+
+(defn package
+  "A nemesis and its generators, for options :db, :faults (a set), :targets (of
+  kills and pauses) and :interval (seconds)."
+  [opts]
+  (combined/compose-packages
+    (into [] (keep #(% opts))
+          [db-package partition-package clock-package wipe-package packet-package])))
