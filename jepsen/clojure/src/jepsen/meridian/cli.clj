@@ -168,7 +168,9 @@
   "A test map, of options from the command line."
   [opts]
   (topology/geometry opts)
-  (let [opts     (assoc opts :fake-clock? (contains? (:nemesis opts) :clock))
+  (let [opts     (assoc opts
+                        :fake-clock? (contains? (:nemesis opts) :clock)
+                        :disk-image? (contains? (:nemesis opts) :power))
         workload ((workloads (:workload opts)) opts)
         db       (db/db opts)
         nemesis  (nemesis/package {:db       db

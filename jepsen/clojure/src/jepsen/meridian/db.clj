@@ -19,7 +19,8 @@
             [jepsen.control [net :as cn]
                             [util :as cu]]
             [jepsen.db.watchdog :as watchdog]
-            [jepsen.meridian.topology :as topology]
+            [jepsen.meridian [disk :as disk]
+                             [topology :as topology]]
             [clj-commons.slingshot :refer [try+ throw+]])
   (:import (java.net HttpURLConnection URL)
            (java.nio.file Files)
@@ -233,6 +234,21 @@
   (db/start! db test node)
   :wiped)
 
+(defn cut-power!
+  "Cuts the power of nodes, all at once, and starts them again."
+  [db test nodes]
+  (c/on-nodes test nodes (partial db/kill! db))
+  (c/on-nodes test nodes (fn [test node] (disk/cut-power! (dir test node))))
+  (c/on-nodes test nodes (partial db/start! db))
+  :power-cut)
+
+(defn- remove-all!
+  "Removes all that a node keeps."
+  [test node]
+  (when (:disk-image? test)
+    (disk/unmount! (dir test node)))
+  (c/exec :rm :-rf (dir test node)))
+
 (defrecord DB [prepared]
   db/DB
   (setup! [this test node]
@@ -240,8 +256,10 @@
     (let [{:keys [folder cluster-id]} @prepared
           {:keys [id]} (topology/place test node)
           tls (in-dir test node "tls")]
-      (c/exec :rm :-rf (dir test node))
+      (remove-all! test node)
       (c/exec :mkdir :-p tls)
+      (when (:disk-image? test)
+        (disk/make! (dir test node)))
       (doseq [file ["ca.pem" "node.pem" "node-key.pem"]]
         (c/upload (str folder "/" id "/" file) (str tls "/" file)))
       (when-not (:local test)
@@ -258,7 +276,7 @@
   (teardown! [this test node]
     (when-not (:leave-db-running? test)
       (kill! test node)
-      (c/exec :rm :-rf (dir test node))))
+      (remove-all! test node)))
 
   db/Kill
   (start! [_ test node] (start! test node))

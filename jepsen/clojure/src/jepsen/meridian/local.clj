@@ -73,7 +73,8 @@
 
   (execute! [_ _ctx {:keys [cmd in] :as action}]
     (let [prefix (case mode
-                   :netns    ["ip" "netns" "exec" (netns node)]
+                   ; Not `ip netns exec`: what that mounts nobody else sees.
+                   :netns    ["nsenter" (str "--net=/run/netns/" (netns node))]
                    :loopback [])]
       (merge action
              (apply sh (concat prefix

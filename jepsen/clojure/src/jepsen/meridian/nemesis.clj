@@ -9,6 +9,8 @@
                  datacenter and a rack, the metadata leader apart
       clock      wall clocks jump, of single processes
       wipe       a node loses its disk
+      power      one node, a datacenter and a rack, or all lose what they have
+                 not synced (needs root)
       packet     delay and loss (needs tc's netem)"
   (:require [clojure.set :as set]
             [jepsen [control :as c]
@@ -22,13 +24,13 @@
 
 (def faults
   "All faults."
-  #{:kill :pause :partition :clock :wipe :packet})
+  #{:kill :pause :partition :clock :wipe :power :packet})
 
 (def named
   "Names of mixes of faults."
   {:none     []
    :standard [:kill :pause :partition]
-   :nasty    [:kill :pause :partition :clock :wipe]})
+   :nasty    [:kill :pause :partition :clock :wipe :power]})
 
 ;; Which nodes
 
@@ -212,6 +214,32 @@
      :final-generator nil
      :perf #{{:name "wipe", :fs #{:wipe}, :start #{}, :stop #{}, :color "#C0A0E9"}}}))
 
+;; Power
+
+(defn- power-nemesis [db]
+  (reify
+    n/Reflection
+    (fs [_] #{:cut-power})
+
+    n/Nemesis
+    (setup! [this _test] this)
+
+    (invoke! [_ test {:keys [value] :as op}]
+      (mdb/cut-power! db test value)
+      op)
+
+    (teardown! [_ _test])))
+
+(defn- power-package [{:keys [db faults interval]}]
+  (when (faults :power)
+    {:nemesis   (power-nemesis db)
+     :generator (->> (fn [test _] {:type :info, :f :cut-power
+                                   :value (pick-nodes db #{:one :failure :all} test)})
+                     (gen/stagger (* 2 interval)))
+     :final-generator nil
+     :perf #{{:name "power", :fs #{:cut-power}, :start #{}, :stop #{}
+              :color "#505050"}}}))
+
 ;; All
 
 (defn- packet-package [{:keys [db faults interval]}]
@@ -232,4 +260,5 @@
   [opts]
   (combined/compose-packages
     (into [] (keep #(% opts))
-          [db-package partition-package clock-package wipe-package packet-package])))
+          [db-package partition-package clock-package wipe-package
+           power-package packet-package])))

@@ -8,7 +8,8 @@
   t(quot k p)."
   (:require [clojure.tools.logging :refer [info]]
             [jepsen [client :as client]
-                    [random :as rand]]
+                    [random :as rand]
+                    [util :as util]]
             [jepsen.tests.kafka :as jtk]
             [jepsen.meridian.kafka :as kafka]
             [clj-commons.slingshot :refer [try+ throw+]])
@@ -182,7 +183,11 @@
              :rebalances  (atom [])
              :subscribed? (atom false))))
 
-  (setup! [_ _test])
+  ; Later topics are created under faults, the first ones are there before.
+  (setup! [this test]
+    (locking topics
+      (util/await-fn #(ensure-topics! this (range (:key-count test)))
+                     {:log-message "Waiting for topics"})))
 
   (invoke! [this test {:keys [f value] :as op}]
     (case f
