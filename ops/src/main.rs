@@ -11,6 +11,7 @@ mod link;
 mod mirror;
 mod node;
 mod output;
+mod plan;
 mod producer;
 mod serve;
 mod sys;
@@ -39,6 +40,7 @@ enum Cli {
     Link(link::Link),
     Mirror(mirror::Mirror),
     Cert(cert::Cert),
+    Plan(plan::Plan),
     Bench(bench::Bench),
 }
 
@@ -50,6 +52,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli {
         Cli::Serve(serve) => serve::run(&serve),
         Cli::Cert(cert) => cert::run(&cert),
+        Cli::Plan(plan) => plan::run(&plan),
         Cli::Dev(dev) => block_on(dev::run(dev)),
         Cli::Cluster(cluster) => block_on(cluster::run(cluster)),
         Cli::Node(node) => block_on(node::run(node)),

@@ -84,7 +84,9 @@
 (defn- r [_ _] {:type :invoke, :f :read})
 (defn- w [_ _] {:type :invoke, :f :write, :value (rand/long 1000)})
 
-(def ops-per-key 200)
+(def ops-per-key
+  "Few: each write whose outcome is not known doubles what Knossos must try."
+  60)
 (def threads-per-key 6)
 
 (defn checker
@@ -107,7 +109,7 @@
                   (fn [_k]
                     (->> (gen/mix [r w])
                          (gen/limit ops-per-key)
-                         (gen/process-limit 20))))}))
+                         (gen/process-limit 16))))}))
 
 (defn configs "Registers in topics' settings." [opts]
   (workload (->TopicConfig) opts))

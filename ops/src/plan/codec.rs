@@ -1,0 +1,143 @@
+//! How each layout spreads a payload byte over nodes and datacenters.
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// Nodes of one storage group of three datacenters: one in each of nine racks.
+pub(super) const GROUP_NODES: f64 = 9.0;
+/// Nodes of one storage group in one datacenter: six parts, two to hand off to.
+const BLOCK_GROUP_NODES: f64 = 8.0;
+/// A disk is full for planning when this share of it is used: compaction and rebuilding need room.
+pub(super) const FILL_MAX: f64 = 0.85;
+
+/// How records are laid out on disks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Layout {
+    /// Three whole copies, one in each datacenter.
+    #[value(name = "mirror-3-dc")]
+    #[serde(rename = "mirror-3-dc")]
+    Mirror3Dc,
+    /// Three whole copies when written; then nine parts over three datacenters, any five do.
+    #[value(name = "rs-5-4")]
+    #[serde(rename = "rs-5-4")]
+    Rs54,
+    /// Six parts over the racks of one datacenter, any four do.
+    #[value(name = "block-4-2")]
+    #[serde(rename = "block-4-2")]
+    Block42,
+    /// Apache Kafka with three replicas, one in each datacenter.
+    #[value(skip)]
+    #[serde(rename = "kafka-rf-3")]
+    KafkaRf3,
+}
+
+impl Layout {
+    /// All, Kafka last.
+    pub(super) const ALL: [Self; 4] = [Self::Mirror3Dc, Self::Rs54, Self::Block42, Self::KafkaRf3];
+
+    /// Its name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Mirror3Dc => "mirror-3-dc",
+            Self::Rs54 => "rs-5-4",
+            Self::Block42 => "block-4-2",
+            Self::KafkaRf3 => "kafka RF 3",
+        }
+    }
+
+    /// Bytes kept for each payload byte.
+    pub(super) fn overhead(self) -> f64 {
+        match self {
+            Self::Mirror3Dc | Self::KafkaRf3 => 3.0,
+            Self::Rs54 => 9.0 / 5.0,
+            Self::Block42 => 6.0 / 4.0,
+        }
+    }
+
+    /// Bytes that all disks write for each payload byte: `rs-5-4` writes three copies first, and
+    /// its parts when it is converted.
+    pub(super) fn written(self) -> f64 {
+        match self {
+            Self::Rs54 => 3.0 + self.overhead(),
+            _ => self.overhead(),
+        }
+    }
+
+    /// Bytes that the disks write for each payload byte while a datacenter and a rack of another
+    /// are lost (`block-4-2`: two racks): two racks in each of the two datacenters left.
+    pub(super) fn written_degraded(self) -> f64 {
+        match self {
+            Self::Mirror3Dc | Self::Rs54 => 4.0,
+            Self::Block42 => self.overhead(),
+            // Two of three replicas are left where they did not share the lost rack.
+            Self::KafkaRf3 => 2.0,
+        }
+    }
+
+    /// The busiest survivor's share of what the disks write for a payload byte then, in a group
+    /// that gets all of it: both racks left in the broken datacenter take everything.
+    pub(super) fn busiest_degraded(self) -> f64 {
+        match self {
+            Self::Mirror3Dc | Self::Rs54 => 1.0,
+            Self::Block42 => self.overhead() / 6.0,
+            // Two replicas over five brokers, were they spread evenly.
+            Self::KafkaRf3 => 2.0 / 5.0,
+        }
+    }
+
+    /// Nodes that are left of a group then.
+    pub(super) fn survivors(self) -> f64 {
+        match self {
+            Self::Block42 => 6.0,
+            _ => 5.0,
+        }
+    }
+
+    /// Bytes that go to other datacenters for each payload byte. Leaders are where the producers
+    /// are, and consumers read in their own datacenter, as Kafka's can, too.
+    pub(super) fn wan(self) -> f64 {
+        match self {
+            Self::Mirror3Dc | Self::KafkaRf3 => 2.0,
+            // Two copies, then six of nine parts, each a fifth.
+            Self::Rs54 => 2.0 + 6.0 / 5.0,
+            Self::Block42 => 0.0,
+        }
+    }
+
+    /// Nodes of a group.
+    pub(super) fn group_nodes(self) -> f64 {
+        match self {
+            Self::Block42 => BLOCK_GROUP_NODES,
+            _ => GROUP_NODES,
+        }
+    }
+
+    /// What may be lost while it keeps taking writes and loses none.
+    pub(super) fn survives(self) -> &'static str {
+        match self {
+            Self::Mirror3Dc | Self::Rs54 => "DC + rack",
+            Self::Block42 => "2 racks, not the DC",
+            Self::KafkaRf3 => "DC; power loss only with fsync",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_kept_are_those_of_the_design() {
+        let kept: Vec<f64> = Layout::ALL.iter().map(|layout| layout.overhead()).collect();
+        assert_eq!(kept, [3.0, 1.8, 1.5, 3.0]);
+    }
+
+    #[test]
+    fn the_busiest_survivor_takes_no_less_than_the_average_one() {
+        for layout in Layout::ALL {
+            let average = layout.written_degraded() / layout.survivors();
+            assert!(layout.busiest_degraded() >= average - 1e-9, "{}", layout.name());
+        }
+    }
+}
