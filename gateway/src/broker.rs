@@ -42,6 +42,10 @@ pub trait Broker: Send + Sync + 'static {
     /// applied on this node, or time is up.
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Decision, ProposeError>>;
 
+    /// Waits until this node has applied everything that was decided before the call (ReadIndex): what
+    /// it then knows is no older than the question, though it may have been cut off or asleep.
+    fn catch_up(&self) -> BoxFuture<'_, Result<(), ProposeError>>;
+
     /// The log of a partition that this node owns: it serves, or is being taken over.
     fn owned(&self, partition: PartitionId) -> Option<Arc<PartitionLog>>;
 

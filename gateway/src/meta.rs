@@ -40,11 +40,17 @@ use crate::runtime::quic::Channel;
 const PROPOSE_AGAIN_AFTER: Duration = Duration::from_millis(300);
 /// Time a proposal has to be decided.
 const PROPOSE_WITHIN: Duration = Duration::from_secs(20);
+/// A question that the leader did not answer by then is asked again, under a new id.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(300);
+/// Time to hear how far decisions have come.
+const CATCH_UP_WITHIN: Duration = Duration::from_secs(2);
 
 /// What the metadata thread is told.
 enum Input {
     Frame(NodeId, MetaFrame),
     Propose(Proposal),
+    /// Ask how far decisions have come.
+    Ask(RequestId),
     Stop,
 }
 
@@ -148,6 +154,8 @@ type Waiting = HashMap<RequestId, Vec<oneshot::Sender<AppliedEntry>>>;
 /// Shared by the thread and everyone else.
 struct Shared {
     waiting: Mutex<Waiting>,
+    /// Who waits for this node to have applied what was decided before they asked.
+    catching_up: Mutex<HashMap<RequestId, oneshot::Sender<()>>>,
     leadership: Mutex<Option<Leadership>>,
     applied_index: AtomicU64,
     rng: Mutex<Box<dyn Rng + Send>>,
@@ -191,6 +199,7 @@ impl Meta {
         let (inputs, receiver) = mpsc::channel();
         let shared = Arc::new(Shared {
             waiting: Mutex::default(),
+            catching_up: Mutex::default(),
             leadership: Mutex::default(),
             applied_index: AtomicU64::new(0),
             rng: Mutex::new(rng),
@@ -261,6 +270,29 @@ impl Meta {
         let decided = decided.await;
         lock(&self.shared.waiting).remove(&proposal.request_id);
         decided.unwrap_or(Err(ProposeError::TimedOut))
+    }
+
+    /// Waits until this node has applied everything that was decided before the call.
+    pub(crate) async fn catch_up(&self) -> Result<(), ProposeError> {
+        let mut asked = Vec::new();
+        let caught_up = tokio::time::timeout(CATCH_UP_WITHIN, async {
+            loop {
+                let (sender, answer) = oneshot::channel();
+                let id = self.shared.new_request();
+                asked.push(id);
+                lock(&self.shared.catching_up).insert(id, sender);
+                self.inputs.send(Input::Ask(id)).map_err(|_| ProposeError::ShuttingDown)?;
+                if let Ok(answer) = tokio::time::timeout(ASK_AGAIN_AFTER, answer).await {
+                    return answer.map_err(|_| ProposeError::ShuttingDown);
+                }
+            }
+        });
+        let caught_up = caught_up.await;
+        let mut catching_up = lock(&self.shared.catching_up);
+        for id in asked {
+            catching_up.remove(&id);
+        }
+        caught_up.unwrap_or(Err(ProposeError::TimedOut))
     }
 
     /// Ends the thread.

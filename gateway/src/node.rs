@@ -22,7 +22,6 @@ use meridian_consensus::error::Refusal;
 use meridian_consensus::placement::plan_reclaim;
 use meridian_consensus::state::{Decision, Metadata};
 use meridian_storage::config::StoreConfig;
-use meridian_storage::mutation::Mutations;
 use tokio::sync::{mpsc, watch};
 
 pub(crate) use self::status::TOLERATED;
@@ -40,6 +39,7 @@ use crate::mirror::Mirrors;
 use crate::partition::PartitionLimits;
 use crate::peers::Peers;
 use crate::runtime::clock::{self, Clock};
+use crate::runtime::mutation;
 use crate::runtime::quic::{PathClass, Transport, TransportConfig, TransportError};
 use crate::runtime::tls::{NodeIdentity, TlsError};
 
@@ -147,7 +147,7 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
         node: config.node,
         limits: PartitionLimits::default(),
         pending_size_bytes_max: PENDING_SIZE_BYTES_MAX,
-        mutations: Mutations::NONE,
+        mutations: mutation::active(),
     };
     let logs = Logs::start(settings, clock, Arc::clone(&wire), store);
     let (events, received) = mpsc::unbounded_channel();
@@ -253,6 +253,7 @@ async fn open_store(
     let store = StoreConfig {
         file_size_bytes: config.file_size_bytes,
         rest_max: config.sync_rest_max,
+        mutations: mutation::active(),
         ..StoreConfig::new(config.node, fresh, capacity_bytes)
     };
     let settings = StoreSettings { folder, config: store };
@@ -450,6 +451,10 @@ impl Broker for Node {
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Decision, ProposeError>> {
         Box::pin(self.meta.propose(command))
+    }
+
+    fn catch_up(&self) -> BoxFuture<'_, Result<(), ProposeError>> {
+        Box::pin(self.meta.catch_up())
     }
 
     fn owned(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {

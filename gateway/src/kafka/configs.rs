@@ -40,10 +40,16 @@ pub(super) async fn describe(
     call: Call,
     request: DescribeConfigsRequest,
 ) -> DescribeConfigsResponse {
+    // A topic's configuration is never older than the question.
+    let has_topics = request.resources.iter().any(|it| it.resource_type == RESOURCE_TOPIC);
+    let current = if has_topics { call.front.broker.catch_up().await } else { Ok(()) };
     let metadata = call.front.broker.metadata();
     let describe = |resource: DescribeConfigsResource| {
         let described = match resource.resource_type {
-            RESOURCE_TOPIC => describe_topic(&metadata, &resource.resource_name),
+            RESOURCE_TOPIC => current
+                .clone()
+                .map_err(ApiError::from)
+                .and_then(|()| describe_topic(&metadata, &resource.resource_name)),
             RESOURCE_BROKER => describe_node(&call.front, &resource.resource_name),
             _ => Err(unknown_resource()),
         };

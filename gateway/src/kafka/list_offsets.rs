@@ -32,16 +32,28 @@ const NOTHING: Found = (-1, Offset::UNKNOWN);
 /// Finds offsets by time.
 pub(super) async fn list_offsets(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse {
     let isolation = isolation(request.isolation_level);
+    let asks_for_end = request.topics.iter().flat_map(|topic| &topic.partitions).any(is_of_end);
+    // A leader that was replaced and does not know it yet must not tell the end of long ago.
+    let current = if asks_for_end { call.front.broker.catch_up().await } else { Ok(()) };
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let key = TopicKey::Name(topic.name.clone());
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for wanted in topic.partitions {
-            partitions.push(find(&call, &key, &wanted, isolation).await);
+            let found = match current {
+                Err(_) if is_of_end(&wanted) => Err(ErrorCode::NotLeaderOrFollower),
+                _ => find(&call, &key, &wanted, isolation).await,
+            };
+            partitions.push(answer(&call, wanted.partition_index, found));
         }
         topics.push(ListOffsetsTopicResponse { name: topic.name, partitions });
     }
     ListOffsetsResponse { topics, ..Default::default() }
+}
+
+/// Whether the question is for the end of a log, which only its leader of now can tell.
+fn is_of_end(wanted: &ListOffsetsPartition) -> bool {
+    wanted.timestamp == ListOffsetsPartition::TIMESTAMP_LATEST
 }
 
 async fn find(
@@ -49,19 +61,24 @@ async fn find(
     key: &TopicKey,
     wanted: &ListOffsetsPartition,
     isolation: Isolation,
+) -> Result<(Found, LeaderEpoch), ErrorCode> {
+    let log = led(call, key, wanted.partition_index, wanted.current_leader_epoch)?;
+    let found = find_by_time(&log, wanted.timestamp, isolation).await?;
+    Ok((found, log.leader_epoch()))
+}
+
+fn answer(
+    call: &Call,
+    partition_index: i32,
+    found: Result<(Found, LeaderEpoch), ErrorCode>,
 ) -> ListOffsetsPartitionResponse {
-    let partition_index = wanted.partition_index;
-    let found = match led(call, key, partition_index, wanted.current_leader_epoch) {
-        Ok(log) => find_by_time(&log, wanted.timestamp, isolation).await.map(|found| (found, log)),
-        Err(code) => Err(code),
-    };
     match found {
-        Ok(((timestamp, offset), log)) => ListOffsetsPartitionResponse {
+        Ok(((timestamp, offset), leader_epoch)) => ListOffsetsPartitionResponse {
             partition_index,
             old_style_offsets: vec![offset.get()],
             timestamp,
             offset: offset.get(),
-            leader_epoch: log.leader_epoch().get(),
+            leader_epoch: leader_epoch.get(),
             ..Default::default()
         },
         Err(error_code) => {

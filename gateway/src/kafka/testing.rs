@@ -288,6 +288,10 @@ impl Broker for FakeBroker {
         })
     }
 
+    fn catch_up(&self) -> BoxFuture<'_, Result<(), ProposeError>> {
+        Box::pin(std::future::ready(lock(&self.refusal).clone().map_or(Ok(()), Err)))
+    }
+
     fn owned(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {
         self.logs.as_ref()?.owned(partition)
     }

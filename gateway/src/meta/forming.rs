@@ -64,7 +64,8 @@ impl MetaThread {
                     return RaftLog::join(disk, size_bytes, raft_id).map(Some);
                 }
                 Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(None),
-                Ok(Input::Frame(..) | Input::Propose(_)) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Input::Frame(..) | Input::Propose(_) | Input::Ask(_))
+                | Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }

@@ -123,6 +123,7 @@ impl MetaThread {
         let now = self.settings.clock.now();
         match input {
             Input::Propose(proposal) => self.propose(member, &proposal),
+            Input::Ask(id) => member.read_index(id),
             Input::Frame(from, MetaFrame::Raft(bytes)) => {
                 // A Raft leader's heartbeats would do; any message proves the sender alive.
                 if let Some(supervisor) = &mut chores.supervisor {
@@ -259,10 +260,14 @@ impl MetaThread {
         if progress.state_replaced {
             self.listener.on_replaced(&metadata.read());
         }
-        if progress.applied.is_empty() {
-            return;
+        if !progress.applied.is_empty() {
+            self.listener.on_applied(&metadata.read(), &progress.applied);
         }
-        self.listener.on_applied(&metadata.read(), &progress.applied);
+        for id in &progress.reads {
+            if let Some(waiter) = lock(&self.shared.catching_up).remove(id) {
+                let _gave_up = waiter.send(());
+            }
+        }
         for entry in progress.applied {
             let asked = chores.lives_asked.iter().position(|(id, _)| *id == entry.request_id);
             if let Some(asked) = asked {

@@ -5,5 +5,6 @@
 
 pub mod clock;
 pub mod disk;
+pub(crate) mod mutation;
 pub mod quic;
 pub mod tls;

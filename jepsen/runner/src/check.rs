@@ -8,6 +8,7 @@ mod reads;
 mod register;
 #[cfg(test)]
 mod testing;
+mod torn;
 mod watermark;
 mod zombie;
 
@@ -129,6 +130,7 @@ impl<'a> Facts<'a> {
         for span in self.spans.clone() {
             let line = span.end.unwrap_or(span.begin);
             let is_final = final_from.is_some_and(|from| span.begin > from);
+            let is_txn = matches!(span.invoked.body, Body::Txn(_));
             for (micro, known) in span.invoked.body.micros().iter().zip(span.body().micros()) {
                 if let (Micro::Send { key, value, .. }, Micro::Send { offset, .. }) = (micro, known)
                 {
@@ -141,8 +143,10 @@ impl<'a> Facts<'a> {
                         offset: *offset,
                     };
                     self.sends.insert(*value, sent);
-                    if let Some(offset) = offset {
-                        self.saw(*key, *offset, *value, line);
+                    // The place of a record whose transaction is not committed may hold nothing.
+                    let is_visible = span.kind() == Kind::Ok || !is_txn;
+                    if let Some(offset) = offset.filter(|_| is_visible) {
+                        self.saw(*key, offset, *value, line);
                     }
                 }
             }
@@ -207,6 +211,7 @@ pub(crate) fn anomalies(history: &[Op]) -> Vec<Anomaly> {
     all.extend(zombie::check(&facts));
     all.extend(group::check(&facts));
     all.extend(register::check(&facts));
+    all.extend(torn::check(&facts));
     all
 }
 

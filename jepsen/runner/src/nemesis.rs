@@ -4,7 +4,7 @@
 //! what the cluster tolerates (a datacenter and a rack of another), so service must go on. A fault
 //! *beyond* it has the stage to itself: nothing may be lost, but service may stop.
 
-mod clock;
+mod clocks;
 mod coordinator;
 mod damage;
 mod disk;
@@ -20,14 +20,19 @@ mod schedule;
 mod upgrade;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 pub(crate) use schedule::{Plan, drive};
 
 use crate::chance::Chance;
+use crate::clock;
 use crate::cluster::Cluster;
 use crate::cluster::place::{self, NodeIndex};
 use crate::failure::Failure;
 use crate::history::Key;
+
+/// For a node that has lost its disk to fill it again.
+const REFILLED_WITHIN: Duration = Duration::from_secs(30);
 
 /// A fault that begins and ends.
 pub(crate) trait Nemesis: Send {
@@ -110,7 +115,7 @@ pub(crate) fn catalogue() -> Vec<Entry> {
         rolling::entries(),
         partition::entries(),
         link::entries(),
-        clock::entries(),
+        clocks::entries(),
         power::entries(),
         disk::entries(),
         damage::entries(),
@@ -177,6 +182,21 @@ impl<'a> Scene<'a> {
     pub(crate) fn some_leader(&mut self) -> Option<NodeIndex> {
         let key = self.chance.pick(&self.keys)?;
         self.cluster.leaders(&[key]).remove(&key)
+    }
+
+    /// Starts nodes again that have lost what they kept. They are given back when they have it again;
+    /// if that takes too long, never: until then the cluster can spare no more.
+    pub(crate) fn bring_back_refilled(&mut self, nodes: &[NodeIndex]) -> Result<(), Failure> {
+        self.cluster.start(nodes)?;
+        let mut client = self.cluster.client(0);
+        let refilled = clock::until(REFILLED_WITHIN, || {
+            let status = self.cluster.status(&mut client)?;
+            nodes.iter().all(|node| status.is_good(*node)).then_some(())
+        });
+        if refilled.is_some() {
+            self.release(nodes);
+        }
+        Ok(())
     }
 
     /// Starts nodes again that were taken, and gives them back.

@@ -220,5 +220,6 @@ fn judge(
         (traffic.passed.load(Ordering::Relaxed), traffic.dropped.load(Ordering::Relaxed))
     });
     let packets = packets.unwrap_or_default();
+    cluster.clean(anomalies.is_empty())?;
     Ok(Outcome { config, history, anomalies, service, healed_after, lacking, injected, packets })
 }

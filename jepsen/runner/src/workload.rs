@@ -8,6 +8,7 @@ mod dedupe;
 mod groups;
 mod log;
 mod registers;
+mod txn;
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -60,7 +61,13 @@ pub(crate) struct Workload {
 
 /// All workloads.
 pub(crate) fn catalogue() -> Vec<Workload> {
-    vec![log::workload(), dedupe::workload(), groups::workload(), registers::workload()]
+    vec![
+        log::workload(),
+        dedupe::workload(),
+        groups::workload(),
+        registers::workload(),
+        txn::workload(),
+    ]
 }
 
 /// Records the operations of one worker.

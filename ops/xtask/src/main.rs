@@ -1,10 +1,12 @@
 //! The project's own checks.
 //!
 //! `cargo xtask ci` is the whole CI; `cargo xtask tidy` checks the house rules that no other tool
-//! knows; `cargo xtask fuzz` fuzzes every decoder. No dependencies, so that it starts at once.
+//! knows; `cargo xtask fuzz` fuzzes every decoder, and `cargo xtask jepsen` breaks real processes. No
+//! dependencies, so that it starts at once.
 
 mod ci;
 mod fuzz;
+mod jepsen;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -18,7 +20,8 @@ fn main() -> ExitCode {
         "ci" => ci::run(&root()),
         "fuzz" => fuzz::run(&root(), rest),
         "tidy" => tidy::run(&root()),
-        _ => Err("usage: cargo xtask ci | fuzz | tidy".to_owned()),
+        "jepsen" => jepsen::run(&root(), rest.first().map_or("", String::as_str)),
+        _ => Err("usage: cargo xtask ci | fuzz | jepsen | tidy".to_owned()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

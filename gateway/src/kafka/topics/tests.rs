@@ -327,6 +327,27 @@ async fn without_a_majority_of_voters_clients_are_told_to_try_again() {
 }
 
 #[tokio::test]
+async fn what_must_not_be_old_is_not_told_by_a_node_that_cannot_ask() {
+    let (broker, mut client) = three();
+    client.create_topic("t", 1).await;
+    *lock(&broker.refusal) = Some(ProposeError::TimedOut);
+    let resource = DescribeConfigsResource {
+        resource_type: 2,
+        resource_name: "t".into(),
+        ..Default::default()
+    };
+    let request = DescribeConfigsRequest { resources: vec![resource], ..Default::default() };
+    let told = client.call(4, request).await.results[0].error_code;
+    assert_eq!(told, ErrorCode::RequestTimedOut);
+    let timestamp = ListOffsetsPartition::TIMESTAMP_LATEST;
+    let partition = ListOffsetsPartition { timestamp, ..Default::default() };
+    let topic = ListOffsetsTopic { name: "t".into(), partitions: vec![partition] };
+    let request = ListOffsetsRequest { topics: vec![topic], ..Default::default() };
+    let told = client.call(9, request).await.topics[0].partitions[0].error_code;
+    assert_eq!(told, ErrorCode::NotLeaderOrFollower);
+}
+
+#[tokio::test]
 async fn producer_ids_are_never_given_twice() {
     let (_broker, mut client) = three();
     let mut ids = BTreeSet::new();

@@ -13,6 +13,8 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Anomaly> {
         let mut add = |key: Key, end| known.entry(key).or_default().push((line, end));
         for micro in span.body().micros() {
             match micro {
+                // What is in a transaction is visible only when all before it is decided.
+                Micro::Send { .. } if matches!(span.body(), Body::Txn(_)) => {}
                 Micro::Send { key, offset: Some(offset), .. } => add(*key, offset + 1),
                 Micro::Send { .. } | Micro::Poll(None) => {}
                 Micro::Poll(Some(polled)) => polled.iter().for_each(|(key, records)| {

@@ -173,6 +173,8 @@ impl Client {
         };
         let topic = ListOffsetsTopic { name: self.topic.into(), partitions: vec![partition] };
         let request = ListOffsetsRequest {
+            // The end of what is decided; without transactions that is the end.
+            isolation_level: 1,
             topics: vec![topic],
             timeout_ms: 3000,
             ..ListOffsetsRequest::default()

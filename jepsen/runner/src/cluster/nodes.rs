@@ -328,6 +328,21 @@ impl Cluster {
         keys.iter().filter_map(|key| Some((*key, leader(&mut client, *key)?))).collect()
     }
 
+    /// Ends all nodes, and removes what nobody will look at: of a run that shows nothing, everything
+    /// but the logs.
+    pub(crate) fn clean(&self, shows_nothing: bool) -> Result<(), Failure> {
+        self.kill(&NodeIndex::all().collect::<Vec<_>>())?;
+        for node in NodeIndex::all() {
+            let folder = node_folder(&self.setup.folder, node);
+            let undo = folder.join("undo");
+            std::fs::remove_file(&undo).map_err(Failure::file(&undo))?;
+            if shows_nothing {
+                disk::damage::wipe(&folder.join("data"))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Ends of processes that nobody had caused, and broken invariants in their logs.
     pub(crate) fn surprises(&self) -> Vec<String> {
         for node in NodeIndex::all() {

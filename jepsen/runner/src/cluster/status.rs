@@ -18,6 +18,16 @@ impl Status {
             && self.0["partitions"]["leaderless"] == 0
     }
 
+    /// Whether a node is there, with a good disk.
+    pub(crate) fn is_good(&self, node: NodeIndex) -> bool {
+        let nodes = self.0["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_it = |it: &&Value| it["id"].as_u64() == u64::try_from(node.id()).ok();
+        nodes
+            .iter()
+            .find(is_it)
+            .is_some_and(|it| it["liveness"] == "alive" && it["slot_state"] == "good")
+    }
+
     /// The node that leads the metadata.
     pub(crate) fn metadata_leader(&self) -> Option<NodeIndex> {
         self.0["raft"]["leader"].as_i64().and_then(NodeIndex::of_id)

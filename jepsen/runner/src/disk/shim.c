@@ -204,6 +204,8 @@ static int opened(int fd, const char *path, int is_new) {
         folder_of(path, &folder);
         if (fstat(fd, &about) == 0) {
             pthread_mutex_lock(&lock);
+            // What is noted of a removed file that had the same inode.
+            settle(about.st_ino, 0, next_number, STATE_DURABLE);
             note(KIND_CREATE, about.st_ino, folder.st_ino, NULL, 0);
             pthread_mutex_unlock(&lock);
         }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -85,7 +86,11 @@ pub(crate) fn cut(log: &Path, data: &Path, cut: Cut, chance: &mut Chance) -> Res
             true => chance.below(record.old.len() / SECTOR_SIZE_BYTES) * SECTOR_SIZE_BYTES,
             false => 0,
         };
-        take_back(record, path, keep_bytes).map_err(Failure::file(path))?;
+        match take_back(record, path, keep_bytes) {
+            // Its creation was taken back already.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            result => result.map_err(Failure::file(path))?,
+        }
         lost.was_torn |= is_torn;
         lost.write_count += 1;
         lost.byte_count += record.old.len() - keep_bytes;
@@ -103,10 +108,7 @@ fn take_back(record: &Record, path: &Path, keep_bytes: usize) -> std::io::Result
             open()?.write_all_at(old, record.offset + keep_bytes as u64)
         }
         GROW => open()?.set_len(record.offset),
-        CREATE => match std::fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        },
+        CREATE => std::fs::remove_file(path),
         kind => Err(std::io::Error::other(format!("the undo log has a record of kind {kind}"))),
     }
 }

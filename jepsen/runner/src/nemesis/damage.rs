@@ -50,6 +50,6 @@ impl Nemesis for Damage {
         let Some(node) = self.hit.take() else { return Ok(()) };
         // A node that finds itself damaged may refuse to start: the operator wipes it.
         scene.cluster.expect_end(node);
-        scene.bring_back(&[node])
+        scene.bring_back_refilled(&[node])
     }
 }
