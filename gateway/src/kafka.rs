@@ -23,6 +23,7 @@ mod coordinator;
 mod delete_records;
 mod describe_producers;
 mod dispatch;
+mod durations;
 mod error;
 mod fetch;
 pub(crate) mod group_record;
@@ -59,6 +60,7 @@ use meridian_base::id::TopicId;
 use tokio::sync::Semaphore;
 
 pub use self::config::{FrontConfig, GroupConfig, TelemetryConfig, TransactionConfig};
+pub use self::durations::{BOUNDS_S, DurationSample};
 pub use self::meridian::{AdminError, AdminHandler};
 pub use self::metrics::{Metrics, Sample};
 pub use self::server::{Server, ServerError};

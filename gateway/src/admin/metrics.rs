@@ -27,6 +27,9 @@ enum Kind {
     Gauge,
 }
 
+/// How long requests took. A histogram is several names in one, so it is not in [`FAMILIES`].
+const REQUEST_DURATION: &str = "meridian_kafka_request_duration_seconds";
+
 /// One value of a family.
 #[derive(Clone, Debug, PartialEq)]
 struct Sample {
@@ -274,6 +277,7 @@ pub(super) struct Snapshot {
     disk: Option<Disk>,
     transport: Option<TransportStats>,
     kafka: Vec<kafka::Sample>,
+    durations: Vec<kafka::DurationSample>,
     process: Process,
 }
 
@@ -322,6 +326,7 @@ impl Snapshot {
             disk,
             transport: node.switch.stats(),
             kafka: front.metrics().samples(),
+            durations: front.metrics().durations(),
             process: Process::read(),
         }
     }
@@ -425,7 +430,24 @@ pub(super) fn render(snapshot: &Snapshot) -> Bytes {
             let _infallible = writeln!(text, "{close} {}", sample.value);
         }
     }
+    render_durations(&snapshot.durations, &mut text);
     text.into()
+}
+
+fn render_durations(durations: &[kafka::DurationSample], text: &mut String) {
+    let name = REQUEST_DURATION;
+    let help = "Time from a request's last byte read to its answer made; long polls wait.";
+    let _infallible = writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram");
+    for kafka::DurationSample { api, cumulative, sum_s } in durations {
+        let total = cumulative[kafka::BOUNDS_S.len()];
+        for (bound_s, count) in kafka::BOUNDS_S.iter().zip(cumulative) {
+            let labels = format!("api=\"{api}\",le=\"{bound_s}\"");
+            let _infallible = writeln!(text, "{name}_bucket{{{labels}}} {count}");
+        }
+        let _infallible = writeln!(text, "{name}_bucket{{api=\"{api}\",le=\"+Inf\"}} {total}");
+        let _infallible = writeln!(text, "{name}_sum{{api=\"{api}\"}} {sum_s}");
+        let _infallible = writeln!(text, "{name}_count{{api=\"{api}\"}} {total}");
+    }
 }
 
 fn escaped(value: &str) -> String {
@@ -459,6 +481,11 @@ mod tests {
             }),
             transport: None,
             kafka: kafka::Metrics::default().samples(),
+            durations: vec![kafka::DurationSample {
+                api: "Produce",
+                cumulative: [1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3],
+                sum_s: 9.5,
+            }],
             process: Process { resident_bytes: Some(4096), cpu_seconds: Some(1.25) },
         }
     }
@@ -483,6 +510,11 @@ mod tests {
             "meridian_disk_standing{standing=\"good\"} 1",
             "meridian_kafka_connections_count 0",
             "process_cpu_seconds_total 1.25",
+            "# TYPE meridian_kafka_request_duration_seconds histogram",
+            "meridian_kafka_request_duration_seconds_bucket{api=\"Produce\",le=\"0.002\"} 2",
+            "meridian_kafka_request_duration_seconds_bucket{api=\"Produce\",le=\"+Inf\"} 3",
+            "meridian_kafka_request_duration_seconds_sum{api=\"Produce\"} 9.5",
+            "meridian_kafka_request_duration_seconds_count{api=\"Produce\"} 3",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }

@@ -16,7 +16,7 @@ use meridian_protocol::messages::ApiVersionsResponse;
 use meridian_protocol::{ApiKey, EncodeError, EncodedFrame, ErrorCode, Response};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::Front;
 use super::dispatch::{self, Call, Client, Reply};
@@ -154,6 +154,7 @@ struct InFlight {
     correlation_id: i32,
     reply: Reply,
     held: Held,
+    read_at: Instant,
 }
 
 /// Serves one connection to its end.
@@ -300,6 +301,7 @@ impl<R: AsyncRead + Unpin> Reader<'_, R> {
             return Err(Close::Unsupported(RequestError::UnknownApi { key: api.key() }));
         }
         self.front.metrics.on_request(api, size_bytes);
+        let read_at = Instant::now();
         let call = Call {
             front: Arc::clone(self.front),
             client: Arc::clone(&self.client),
@@ -307,7 +309,7 @@ impl<R: AsyncRead + Unpin> Reader<'_, R> {
             version,
         };
         let reply = dispatch::start(call, request);
-        Ok(InFlight { api, version, correlation_id, reply, held })
+        Ok(InFlight { api, version, correlation_id, reply, held, read_at })
     }
 
     /// A client that asks for our versions in a version of its own future is told those we have;
@@ -328,6 +330,7 @@ impl<R: AsyncRead + Unpin> Reader<'_, R> {
                     correlation_id,
                     reply: Reply::Now(response.into()),
                     held,
+                    read_at: Instant::now(),
                 })
             }
             RequestError::UnknownApi { .. } | RequestError::UnsupportedVersion { .. } => {
@@ -366,7 +369,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
     }
 
     async fn answer(&mut self, in_flight: InFlight) -> Result<(), Close> {
-        let InFlight { api, version, correlation_id, reply, held } = in_flight;
+        let InFlight { api, version, correlation_id, reply, held, read_at } = in_flight;
         let response = match reply {
             Reply::Now(response) => response,
             Reply::Later(mut future) => {
@@ -383,6 +386,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
             Reply::Close(code) => return Err(Close::Unacknowledged(code)),
         };
         debug_assert_eq!(response.api(), api);
+        self.front.metrics.on_answered(api, read_at.elapsed());
         drop(held);
         self.write(version, correlation_id, &response).await
     }

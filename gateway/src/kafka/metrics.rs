@@ -1,10 +1,12 @@
 //! What the front counts. No label is ever chosen by a client.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 use meridian_protocol::{ApiKey, ErrorCode};
 
 use super::connection::Close;
+use super::durations::{DurationSample, Durations};
 
 /// One value to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,7 @@ pub struct Metrics {
     telemetry_bytes: AtomicU64,
     connections: AtomicI64,
     refused_connections: AtomicU64,
+    durations: Durations,
 }
 
 fn zeros(count: usize) -> Box<[AtomicU64]> {
@@ -51,6 +54,7 @@ impl Default for Metrics {
             telemetry_bytes: AtomicU64::new(0),
             connections: AtomicI64::new(0),
             refused_connections: AtomicU64::new(0),
+            durations: Durations::default(),
         }
     }
 }
@@ -104,6 +108,15 @@ impl Metrics {
         self.connections.fetch_sub(1, Ordering::Relaxed);
         let index = Close::REASONS.iter().position(|reason| *reason == close.reason());
         add(index.and_then(|index| self.closes.get(index)), 1);
+    }
+
+    pub(super) fn on_answered(&self, api: ApiKey, took: Duration) {
+        self.durations.on_answered(api, took);
+    }
+
+    /// How long requests took, by API.
+    pub fn durations(&self) -> Vec<DurationSample> {
+        self.durations.samples()
     }
 
     /// All values, in a fixed order; requests, errors and closes only if there were any.

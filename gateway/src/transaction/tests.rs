@@ -425,6 +425,80 @@ struct Model {
     last_end: Option<(Producer, bool, Answer)>,
 }
 
+/// An end of the client's, or of a zombie; whether it was a zombie that must change nothing.
+fn end_step(
+    harness: &mut Harness,
+    model: &mut Model,
+    before: Option<&Transaction>,
+    version: TransactionVersion,
+    (commit, is_stale): (bool, bool),
+) -> Result<bool, TestCaseError> {
+    let stale = model.fenced.last().copied();
+    let caller = if is_stale { stale } else { model.client };
+    let Some(caller) = caller else { return Ok(false) };
+    // A version 2 client repeats an end of its own; here it is an older instance.
+    let stale_caller = is_stale && before.is_some_and(|it| it.previous != Some(caller));
+    let answer = harness.end(caller, version, commit);
+    if is_stale {
+        return Ok(stale_caller);
+    }
+    if let Ok(next) = answer {
+        let is_wanted = !model.added.is_empty();
+        if let Some(ending) = harness.endings.last() {
+            prop_assert_eq!(ending.commit, commit);
+            let partitions: BTreeSet<_> = ending.partitions.iter().copied().collect();
+            prop_assert!(model.added.is_subset(&partitions), "a partition is not told");
+        } else if is_wanted && commit {
+            // Decided before: then the log says the same.
+            let phase = before.map(|it| it.phase.clone());
+            prop_assert_eq!(phase, Some(Phase::Ended { commit: true }));
+        }
+        model.last_end = Some((caller, commit, Ok(next)));
+        if next != caller {
+            model.fenced.push(caller);
+        }
+        model.client = Some(next);
+        model.added.clear();
+    }
+    Ok(stale_caller)
+}
+
+/// What must hold after every action.
+fn check_step(
+    harness: &Harness,
+    before: Option<Transaction>,
+    stale_caller: bool,
+    is_v2: bool,
+    told: &mut Vec<Ending>,
+) -> Result<(), TestCaseError> {
+    let after = harness.transactions.get(ID).cloned();
+    if stale_caller {
+        prop_assert_eq!(&after, &before, "a zombie changed something");
+    }
+    if let (Some(before), Some(after)) = (&before, &after)
+        && before.current.id == after.current.id
+    {
+        prop_assert!(before.current.epoch <= after.current.epoch);
+    }
+    // Every ending that partitions may hear of agrees with all others of that producer.
+    for ending in &harness.endings {
+        let same = told.iter().filter(|it| {
+            it.producer == ending.producer && (is_v2 || it.partitions == ending.partitions)
+        });
+        for other in same {
+            prop_assert!(!is_v2 || other.commit == ending.commit, "torn");
+        }
+        told.push(ending.clone());
+    }
+    // Nothing is open in memory that the log does not know.
+    let mut replayed = Transactions::<u32>::new(TransactionLimits::default());
+    for (key, value) in harness.log.clone() {
+        replayed.replay(key, value).unwrap();
+    }
+    prop_assert_eq!(replayed.get(ID), harness.transactions.get(ID));
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
@@ -471,35 +545,8 @@ proptest! {
                     }
                 }
                 Action::End { commit, is_stale } => {
-                    let stale = model.fenced.last().copied();
-                    let caller = if is_stale { stale } else { model.client };
-                    let Some(caller) = caller else { continue };
-                    // A version 2 client repeats an end of its own; here it is an older instance.
-                    stale_caller = is_stale
-                        && before.as_ref().is_some_and(|it| it.previous != Some(caller));
-                    let answer = harness.end(caller, version, commit);
-                    if is_stale {
-                        continue;
-                    }
-                    if let Ok(next) = answer {
-                        let is_wanted = !model.added.is_empty();
-                        if let Some(ending) = harness.endings.last() {
-                            prop_assert_eq!(ending.commit, commit);
-                            let partitions: BTreeSet<_> =
-                                ending.partitions.iter().copied().collect();
-                            prop_assert!(model.added.is_subset(&partitions), "a partition is not told");
-                        } else if is_wanted && commit {
-                            // Decided before: then the log says the same.
-                            let phase = before.as_ref().map(|it| it.phase.clone());
-                            prop_assert_eq!(phase, Some(Phase::Ended { commit: true }));
-                        }
-                        model.last_end = Some((caller, commit, Ok(next)));
-                        if next != caller {
-                            model.fenced.push(caller);
-                        }
-                        model.client = Some(next);
-                        model.added.clear();
-                    }
+                    let (model, ending) = (&mut model, (commit, is_stale));
+                    stale_caller = end_step(&mut harness, model, before.as_ref(), version, ending)?;
                 }
                 Action::EndAgain => {
                     let Some((caller, commit, answer)) = model.last_end else { continue };
@@ -525,31 +572,7 @@ proptest! {
                     prop_assert_eq!(harness.transactions.get(ID), before.as_ref());
                 }
             }
-            let after = harness.transactions.get(ID).cloned();
-            if stale_caller {
-                prop_assert_eq!(&after, &before, "a zombie changed something");
-            }
-            if let (Some(before), Some(after)) = (&before, &after)
-                && before.current.id == after.current.id
-            {
-                prop_assert!(before.current.epoch <= after.current.epoch);
-            }
-            // Every ending that partitions may hear of agrees with all others of that producer.
-            for ending in &harness.endings {
-                let same = told.iter().filter(|it| {
-                    it.producer == ending.producer && (is_v2 || it.partitions == ending.partitions)
-                });
-                for other in same {
-                    prop_assert!(!is_v2 || other.commit == ending.commit, "torn");
-                }
-                told.push(ending.clone());
-            }
-            // Nothing is open in memory that the log does not know.
-            let mut replayed = Transactions::<u32>::new(TransactionLimits::default());
-            for (key, value) in harness.log.clone() {
-                replayed.replay(key, value).unwrap();
-            }
-            prop_assert_eq!(replayed.get(ID), harness.transactions.get(ID));
+            check_step(&harness, before, stale_caller, is_v2, &mut told)?;
         }
     }
 }
