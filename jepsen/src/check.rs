@@ -337,6 +337,12 @@ impl Checker {
             }
             self.shown(partition, Generation::new(u32::MAX), *placed)?;
         }
+        self.nothing_is_missing(partition, expected)?;
+        self.transactions.final_log(partition, log)
+    }
+
+    /// All that was shown or acknowledged lies below `end`, and is there.
+    fn nothing_is_missing(&mut self, partition: PartitionId, end: Offset) -> Verdict {
         let history = self.partitions.entry(partition).or_default();
         // Whatever was deleted had been read before, and so seen here.
         if let Some(lost) = history.told.iter().find(|value| !history.offsets.contains_key(value)) {
@@ -345,7 +351,7 @@ impl Checker {
                 format!("{partition:?}: {lost} was said to be safe, and is nowhere"),
             );
         }
-        let missing = history.values.range(expected..).next();
+        let missing = history.values.range(end..).next();
         if let Some((offset, (value, by))) = missing {
             let promise = if history.acknowledged.contains_key(value) {
                 Promise::AcknowledgedForEver
@@ -354,10 +360,10 @@ impl Checker {
             };
             return violation(
                 promise,
-                format!("{partition:?}: log ends at {expected}, {by} showed {value} at {offset}"),
+                format!("{partition:?}: log ends at {end}, {by} showed {value} at {offset}"),
             );
         }
-        self.transactions.final_log(partition, log)
+        Ok(())
     }
 
     /// Whether the value before `value` was seen where it belongs: at a lower offset.
