@@ -1,10 +1,11 @@
 //! The project's own checks.
 //!
 //! `cargo xtask ci` is the whole CI; `cargo xtask tidy` checks the house rules that no other tool
-//! knows; `cargo xtask fuzz` fuzzes every decoder, and `cargo xtask jepsen` breaks real processes. No
-//! dependencies, so that it starts at once.
+//! knows; `cargo xtask fuzz` fuzzes every decoder, `cargo xtask clients` runs real Kafka clients, and
+//! `cargo xtask jepsen` breaks real processes. No dependencies, so that it starts at once.
 
 mod ci;
+mod clients;
 mod fuzz;
 mod jepsen;
 mod tidy;
@@ -18,10 +19,11 @@ fn main() -> ExitCode {
         arguments.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
     let result = match command {
         "ci" => ci::run(&root()),
+        "clients" => clients::run(&root(), rest),
         "fuzz" => fuzz::run(&root(), rest),
         "tidy" => tidy::run(&root()),
         "jepsen" => jepsen::run(&root(), rest.first().map_or("", String::as_str)),
-        _ => Err("usage: cargo xtask ci | fuzz | jepsen | tidy".to_owned()),
+        _ => Err("usage: cargo xtask ci | clients | fuzz | jepsen | tidy".to_owned()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

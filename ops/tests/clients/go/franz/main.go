@@ -1,0 +1,245 @@
+// franz-go.
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"meridian/clients/common"
+)
+
+var admin *kadm.Client
+
+func client(options ...kgo.Opt) *kgo.Client {
+	options = append(options, kgo.SeedBrokers(strings.Split(common.Bootstrap, ",")...))
+	made, err := kgo.NewClient(options...)
+	common.Must(err)
+	return made
+}
+
+func within(seconds int) context.Context {
+	ctx, _ := context.WithTimeout(context.Background(), time.Duration(seconds)*time.Second)
+	return ctx
+}
+
+func create(name string, partitions int) string {
+	topic := common.Prefix + name
+	_, err := admin.CreateTopic(within(30), int32(partitions), 3, nil, topic)
+	common.Must(err)
+	common.Until("leaders", func() bool { return partitionCount(topic) == partitions })
+	return topic
+}
+
+func partitionCount(topic string) int {
+	time.Sleep(50 * time.Millisecond) // between two questions
+	topics, err := admin.ListTopics(within(10), topic)
+	common.Must(err)
+	count := 0
+	for _, partition := range topics[topic].Partitions {
+		if partition.Err == nil && partition.Leader >= 0 {
+			count++
+		}
+	}
+	return count
+}
+
+func record(topic string, number int) *kgo.Record {
+	return &kgo.Record{Topic: topic, Key: []byte(fmt.Sprint(number)), Value: []byte(common.Value(number))}
+}
+
+func records(topic string, from, to int) (all []*kgo.Record) {
+	for number := from; number < to; number++ {
+		all = append(all, record(topic, number))
+	}
+	return all
+}
+
+func consumer(group, topic string, options ...kgo.Opt) *kgo.Client {
+	options = append(options, kgo.ConsumerGroup(common.Prefix+group), kgo.ConsumeTopics(topic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit())
+	return client(options...)
+}
+
+func poll(reader *kgo.Client, read func(*kgo.Record)) {
+	ctx, done := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer done()
+	reader.PollFetches(ctx).EachRecord(read)
+}
+
+func readAll(topic string, count int, options ...kgo.Opt) (got []string) {
+	reader := consumer("read-"+topic, topic, options...)
+	defer reader.Close()
+	keep := func(record *kgo.Record) { got = append(got, string(record.Value)) }
+	common.Until(fmt.Sprint(count, " records of ", topic), func() bool { poll(reader, keep); return len(got) >= count })
+	poll(reader, keep)
+	return got
+}
+
+func compression(codec string, compression kgo.CompressionCodec) string {
+	topic := create(codec, 2)
+	writer := client(kgo.ProducerBatchCompression(compression), kgo.ProducerLinger(20*time.Millisecond))
+	defer writer.Close()
+	common.Must(writer.ProduceSync(within(30), records(topic, 0, common.Records)...).FirstErr())
+	common.ExpectAll(readAll(topic, common.Records), common.Records)
+	return fmt.Sprint(common.Records, " records")
+}
+
+// member is one of a group, and what it is assigned.
+type member struct {
+	*kgo.Client
+	mutex    sync.Mutex
+	assigned int
+}
+
+func join(group, topic string) *member {
+	m := &member{}
+	change := func(sign int) func(context.Context, *kgo.Client, map[string][]int32) {
+		return func(_ context.Context, _ *kgo.Client, partitions map[string][]int32) {
+			m.mutex.Lock()
+			defer m.mutex.Unlock()
+			m.assigned += sign * len(partitions[topic])
+		}
+	}
+	m.Client = consumer(group, topic, kgo.OnPartitionsAssigned(change(1)), kgo.OnPartitionsRevoked(change(-1)),
+		kgo.OnPartitionsLost(change(-1)))
+	return m
+}
+
+func group() string {
+	topic, got := create("group", 4), []string{}
+	keep := func(record *kgo.Record) { got = append(got, string(record.Value)) }
+	shared := func(want int, members ...*member) bool {
+		all := true
+		for _, m := range members {
+			poll(m.Client, keep)
+			m.mutex.Lock()
+			all = all && m.assigned == want
+			m.mutex.Unlock()
+		}
+		return all
+	}
+	one := join("group", topic)
+	common.Until("the first member has all", func() bool { return shared(4, one) })
+	two := join("group", topic)
+	common.Until("two members share", func() bool { return shared(2, one, two) })
+	writer := client()
+	common.Must(writer.ProduceSync(within(30), records(topic, 0, common.GroupRecords)...).FirstErr())
+	writer.Close()
+	common.Until("both read", func() bool { return shared(2, one, two) && len(got) >= common.GroupRecords })
+	common.Must(one.CommitUncommittedOffsets(within(30)))
+	common.Must(two.CommitUncommittedOffsets(within(30)))
+	two.Close()
+	common.Until("the first member has all again", func() bool { return shared(4, one) })
+	one.Close()
+	common.ExpectAll(got, common.GroupRecords)
+	got = nil
+	after := join("group", topic)
+	common.Until("the group goes on", func() bool { return shared(4, after) })
+	poll(after.Client, keep)
+	after.Close()
+	common.Expect(len(got) == 0, fmt.Sprint(len(got), " committed records were read again"))
+	return "2 members, 4 partitions"
+}
+
+func transactions() string {
+	topic := create("transactions", 1)
+	writer := client(kgo.TransactionalID(common.Prefix + "t"))
+	defer writer.Close()
+	for _, one := range []struct {
+		from, to int
+		end      kgo.TransactionEndTry
+	}{{0, 10, kgo.TryCommit}, {10, 20, kgo.TryAbort}, {10, 15, kgo.TryCommit}} {
+		common.Must(writer.BeginTransaction())
+		common.Must(writer.ProduceSync(within(30), records(topic, one.from, one.to)...).FirstErr())
+		common.Must(writer.EndTransaction(within(30), one.end))
+	}
+	common.ExpectAll(readAll(topic, 15, kgo.FetchIsolationLevel(kgo.ReadCommitted())), 15)
+	return "2 committed, 1 aborted"
+}
+
+func administer() string {
+	topic, value := create("admin", 1), "123456"
+	altered, err := admin.AlterTopicConfigs(within(30), []kadm.AlterConfig{{Name: "retention.ms", Value: &value}}, topic)
+	common.Must(err)
+	common.Must(altered[0].Err)
+	common.Until("the config is kept", func() bool {
+		described, err := admin.DescribeTopicConfigs(within(30), topic)
+		common.Must(err)
+		return slices.ContainsFunc(described[0].Configs, func(config kadm.Config) bool {
+			return config.Key == "retention.ms" && config.MaybeValue() == value
+		})
+	})
+	_, err = admin.UpdatePartitions(within(30), 3, topic)
+	common.Must(err)
+	common.Until("there are 3 partitions", func() bool { return partitionCount(topic) == 3 })
+	ends, err := admin.ListEndOffsets(within(30), topic)
+	common.Must(err)
+	end, _ := ends.Lookup(topic, 0)
+	common.Expect(end.Err == nil && end.Offset == 0, "an empty partition ends at 0")
+	brokers, err := admin.ListBrokers(within(30))
+	common.Must(err)
+	common.Expect(len(brokers) > 0, "the cluster has nodes")
+	_, err = admin.ListGroups(within(30))
+	common.Must(err)
+	_, err = admin.DeleteTopics(within(30), topic)
+	common.Must(err)
+	common.Until("the topic is gone", func() bool {
+		topics, err := admin.ListTopics(within(10))
+		common.Must(err)
+		return !topics.Has(topic)
+	})
+	return "topics, partitions, configs, offsets, cluster, groups"
+}
+
+func kill() string {
+	topic, kept := common.Prefix+"kill", common.NewKept()
+	writer, reader := client(kgo.ProducerLinger(5*time.Millisecond)), consumer("kill", topic)
+	defer writer.Close()
+	defer reader.Close()
+	read := func() {
+		poll(reader, func(record *kgo.Record) { kept.OnRead(record.Partition, record.Offset, record.Value) })
+	}
+	number := 0
+	for deadline := time.Now().Add(common.Seconds); time.Now().Before(deadline); {
+		for range 20 {
+			one := number
+			writer.Produce(context.Background(), &kgo.Record{Topic: topic, Value: []byte(common.Value(one))},
+				func(_ *kgo.Record, err error) {
+					if err == nil {
+						kept.OnAck(one)
+					}
+				})
+			number++
+		}
+		read()
+	}
+	common.Must(writer.Flush(within(60)))
+	common.Until("all is read", func() bool { read(); return kept.IsComplete() })
+	return kept.Verdict()
+}
+
+func main() {
+	common.Version("github.com/twmb/franz-go")
+	plain := client()
+	admin = kadm.NewClient(plain)
+	if common.IsSteady {
+		common.Check("none", func() string { return compression("none", kgo.NoCompression()) })
+		common.Check("gzip", func() string { return compression("gzip", kgo.GzipCompression()) })
+		common.Check("snappy", func() string { return compression("snappy", kgo.SnappyCompression()) })
+		common.Check("lz4", func() string { return compression("lz4", kgo.Lz4Compression()) })
+		common.Check("zstd", func() string { return compression("zstd", kgo.ZstdCompression()) })
+		common.Check("group", group)
+		common.Check("admin", administer)
+		common.Check("transactions", transactions)
+	} else {
+		common.Check("kill", kill)
+	}
+	plain.Close()
+}

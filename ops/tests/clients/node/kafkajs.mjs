@@ -1,0 +1,228 @@
+// KafkaJS. It has gzip itself; the other codecs come from packages of plain JavaScript and WebAssembly.
+
+import { readFileSync } from "node:fs";
+
+import kafkajs from "kafkajs";
+import SnappyCodec from "kafkajs-snappy";
+import lz4 from "lz4js";
+import { ZstdCodec } from "zstd-codec";
+
+const { Kafka, CompressionTypes, CompressionCodecs, logLevel } = kafkajs;
+const { BOOTSTRAP, PREFIX, PHASE, DURATION } = process.env;
+const RECORDS = 2000;
+const GROUP_RECORDS = 400;
+const WITHIN_MS = 40_000;
+
+const zstd = await new Promise((done) => ZstdCodec.run((codec) => done(new codec.Simple())));
+CompressionCodecs[CompressionTypes.Snappy] = SnappyCodec;
+CompressionCodecs[CompressionTypes.LZ4] = () => ({
+  compress: async (encoder) => Buffer.from(lz4.compress(encoder.buffer)),
+  decompress: async (buffer) => Buffer.from(lz4.decompress(buffer)),
+});
+CompressionCodecs[CompressionTypes.ZSTD] = () => ({
+  compress: async (encoder) => Buffer.from(zstd.compress(encoder.buffer)),
+  decompress: async (buffer) => Buffer.from(zstd.decompress(buffer)),
+});
+
+const kafka = new Kafka({
+  clientId: "kafkajs",
+  brokers: BOOTSTRAP.split(","),
+  logLevel: logLevel.WARN,
+  retry: { retries: 20, maxRetryTime: 5000 },
+});
+const admin = kafka.admin();
+const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+
+const value = (number) => `${String(number).padStart(8, "0")} ${"abcdefghij".repeat(number % 30)}`;
+const numbers = (from, to) => Array.from({ length: to - from }, (_, index) => from + index);
+
+async function check(name, body) {
+  let told;
+  try {
+    told = `ok ${await body()}`;
+  } catch (error) {
+    console.error(error);
+    told = `fail ${error}`;
+  }
+  console.log(`RESULT ${name} ${told.replace(/\s+/g, " ")}`);
+}
+
+function expect(condition, words) {
+  if (!condition) throw new Error(words);
+}
+
+async function until(what, condition) {
+  const deadline = Date.now() + WITHIN_MS;
+  while (!(await condition())) {
+    expect(Date.now() < deadline, `not within ${WITHIN_MS / 1000} s: ${what}`);
+    await sleep(50);
+  }
+}
+
+function expectAll(got, count) {
+  const same = JSON.stringify([...got].sort()) === JSON.stringify(numbers(0, count).map(value).sort());
+  expect(same, `${got.length} of ${count} came back as sent`);
+}
+
+async function create(name, numPartitions) {
+  const topic = PREFIX + name;
+  await admin.createTopics({ topics: [{ topic, numPartitions, replicationFactor: 3 }], waitForLeaders: true });
+  return topic;
+}
+
+async function producer(more = {}) {
+  const client = kafka.producer({ idempotent: true, maxInFlightRequests: 1, ...more });
+  await client.connect();
+  return client;
+}
+
+const messages = (from, to) => numbers(from, to).map((number) => ({ key: `${number}`, value: value(number) }));
+
+/// A member of a group: `partitions()` are its own, `got` is what it has read.
+async function member(group, topic, got, more = {}) {
+  const client = kafka.consumer({ groupId: PREFIX + group, sessionTimeout: 10_000, rebalanceTimeout: 15_000, ...more });
+  let assigned = 0;
+  client.on(client.events.GROUP_JOIN, ({ payload }) => {
+    assigned = (payload.memberAssignment[topic] ?? []).length;
+  });
+  await client.connect();
+  await client.subscribe({ topics: [topic], fromBeginning: true });
+  await client.run({
+    autoCommitInterval: 500,
+    eachMessage: async ({ partition, message }) => got.push({ partition, message }),
+  });
+  return { partitions: () => assigned, close: () => client.disconnect() };
+}
+
+const values = (got) => got.map(({ message }) => message.value.toString());
+
+async function readAll(topic, count, more = {}) {
+  const got = [];
+  const client = await member(`read-${topic}`, topic, got, more);
+  await until(`${count} records of ${topic}`, () => got.length >= count);
+  await sleep(300); // more than there should be would come now
+  await client.close();
+  return values(got);
+}
+
+async function compression(codec) {
+  const topic = await create(codec, 2);
+  const types = { none: "None", gzip: "GZIP", snappy: "Snappy", lz4: "LZ4", zstd: "ZSTD" };
+  const client = await producer();
+  for (let from = 0; from < RECORDS; from += 200) {
+    const options = { topic, acks: -1, compression: CompressionTypes[types[codec]] };
+    await client.send({ ...options, messages: messages(from, from + 200) });
+  }
+  await client.disconnect();
+  expectAll(await readAll(topic, RECORDS), RECORDS);
+  return `${RECORDS} records`;
+}
+
+async function group() {
+  const topic = await create("group", 4);
+  const got = [];
+  const one = await member("group", topic, got);
+  await until("the first member has all", () => one.partitions() === 4);
+  const two = await member("group", topic, got);
+  await until("two members share", () => one.partitions() === 2 && two.partitions() === 2);
+  const client = await producer();
+  await client.send({ topic, acks: -1, messages: messages(0, GROUP_RECORDS) });
+  await client.disconnect();
+  await until("both read", () => got.length >= GROUP_RECORDS);
+  await sleep(1000); // both commit
+  await two.close();
+  await until("the first member has all again", () => one.partitions() === 4);
+  await one.close();
+  expectAll(values(got), GROUP_RECORDS);
+  const more = [];
+  const after = await member("group", topic, more);
+  await until("the group goes on", () => after.partitions() === 4);
+  await sleep(500);
+  await after.close();
+  expect(more.length === 0, `${more.length} committed records were read again`);
+  return "2 members, 4 partitions";
+}
+
+async function transactions() {
+  const topic = await create("transactions", 1);
+  const client = await producer({ transactionalId: `${PREFIX}t`, retry: { retries: 5 } });
+  for (const [from, to, end] of [[0, 10, "commit"], [10, 20, "abort"], [10, 15, "commit"]]) {
+    const transaction = await client.transaction();
+    await transaction.send({ topic, messages: messages(from, to) });
+    await transaction[end]();
+  }
+  await client.disconnect();
+  expectAll(await readAll(topic, 15, { readUncommitted: false }), 15);
+  return "2 committed, 1 aborted";
+}
+
+async function administer() {
+  const topic = await create("admin", 1);
+  const resource = { type: 2, name: topic };
+  const configEntries = [{ name: "retention.ms", value: "123456" }];
+  await admin.alterConfigs({ validateOnly: false, resources: [{ ...resource, configEntries }] });
+  await until("the config is kept", async () => {
+    const { resources } = await admin.describeConfigs({ resources: [resource], includeSynonyms: false });
+    const kept = resources[0].configEntries.find(({ configName }) => configName === "retention.ms");
+    return kept.configValue === "123456";
+  });
+  const end = async () => (await admin.fetchTopicOffsets(topic).catch(() => []))[0]?.offset;
+  await until("an empty partition ends at 0", async () => (await end()) === "0");
+  await admin.createPartitions({ topicPartitions: [{ topic, count: 3 }] });
+  await until("there are 3 partitions", async () => {
+    const { topics } = await admin.fetchTopicMetadata({ topics: [topic] });
+    return topics[0].partitions.length === 3;
+  });
+  expect((await admin.describeCluster()).brokers.length > 0, "the cluster has nodes");
+  await admin.listGroups();
+  await admin.deleteTopics({ topics: [topic] });
+  await until("the topic is gone", async () => !(await admin.listTopics()).includes(topic));
+  return "topics, partitions, configs, offsets, cluster, groups";
+}
+
+async function kill() {
+  const topic = `${PREFIX}kill`;
+  const acked = new Set();
+  const got = [];
+  const reader = await member("kill", topic, got);
+  const client = await producer();
+  const deadline = Date.now() + Number(DURATION) * 1000;
+  for (let from = 0; Date.now() < deadline; from += 5) {
+    const batch = numbers(from, from + 5);
+    // One partition, and so one leader, for each send: when a part of a send fails, KafkaJS sends more than that part again, and
+    // chooses anew where messages without a key go (producer/sendMessages.js). No server could tell those from new ones.
+    const partition = (from / 5) % 9;
+    const messages = batch.map((number) => ({ partition, value: value(number) }));
+    const sent = client.send({ topic, acks: -1, messages });
+    await sent.then(() => batch.forEach((number) => acked.add(number)), (error) => console.error(String(error)));
+    await sleep(10);
+  }
+  await client.disconnect();
+  expect(acked.size > 0, "nothing was acknowledged");
+  const places = new Map();
+  await until("all is read", () => {
+    for (const { partition, message } of got.splice(0)) {
+      const number = Number(message.value.toString().slice(0, 8));
+      const known = places.get(number) ?? new Set();
+      places.set(number, known.add(`${partition}/${message.offset}`));
+    }
+    return [...acked].every((number) => places.has(number));
+  });
+  await reader.close();
+  const doubled = [...places.values()].filter((known) => known.size > 1).length;
+  expect(doubled === 0, `${doubled} records are in the log twice`);
+  return `${acked.size} records`;
+}
+
+console.log(`VERSION ${JSON.parse(readFileSync(new URL("package.json", import.meta.url))).dependencies.kafkajs}`);
+await admin.connect();
+if (PHASE === "steady") {
+  for (const codec of ["none", "gzip", "snappy", "lz4", "zstd"]) await check(codec, () => compression(codec));
+  await check("group", group);
+  await check("admin", administer);
+  await check("transactions", transactions);
+} else {
+  await check("kill", kill);
+}
+await admin.disconnect();
+process.exit(0);

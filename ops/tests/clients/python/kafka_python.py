@@ -1,0 +1,168 @@
+"""kafka-python."""
+
+import time
+
+import kafka
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic
+
+from common import BOOTSTRAP, CODECS, GROUP_RECORDS, PHASE, PREFIX, RECORDS, DURATION, Kept
+from common import check, expect, expect_all, until, value
+
+admin = KafkaAdminClient(bootstrap_servers=BOOTSTRAP)
+
+
+def create(name, partitions):
+    admin.create_topics([NewTopic(name, partitions, 3)])
+    until(f"{name} has leaders", lambda: partition_count(name) == partitions)
+    return name
+
+
+def partition_count(name):
+    time.sleep(0.1)
+    described = [it for it in admin.describe_topics([name]) if not it.get("error_code")]
+    return sum(len(topic["partitions"]) for topic in described)
+
+
+def producer(**more):
+    return KafkaProducer(bootstrap_servers=BOOTSTRAP, acks="all", enable_idempotence=True, **more)
+
+
+def consumer(group, *topics, **more):
+    return KafkaConsumer(
+        *topics,
+        bootstrap_servers=BOOTSTRAP,
+        group_id=PREFIX + group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        **more,
+    )
+
+
+def send(client, topic, numbers):
+    sent = [client.send(topic, value(number), str(number).encode()) for number in numbers]
+    client.flush(30)
+    for future in sent:
+        future.get(30)
+
+
+def poll(client, got):
+    for records in client.poll(200).values():
+        got.extend(record.value for record in records)
+
+
+def read_all(topic, count, **more):
+    client, got = consumer("read-" + topic, topic, **more), []
+    until(f"{count} records of {topic}", lambda: poll(client, got) or len(got) >= count)
+    poll(client, got)
+    client.close()
+    return got
+
+
+def compression(codec):
+    topic = create(f"{PREFIX}{codec}", 2)
+    client = producer(compression_type=None if codec == "none" else codec, linger_ms=20)
+    send(client, topic, range(RECORDS))
+    client.close()
+    expect_all(read_all(topic, RECORDS), RECORDS)
+    return f"{RECORDS} records"
+
+
+def group():
+    topic = create(PREFIX + "group", 4)
+    one, got = consumer("group", topic), []
+    members = [one]
+
+    def shared(*counts):
+        for member in members:
+            poll(member, got)
+        return tuple(len(member.assignment()) for member in members) == counts
+
+    until("the first member has all", lambda: shared(4))
+    members.append(consumer("group", topic))
+    until("two members share", lambda: shared(2, 2))
+    client = producer()
+    send(client, topic, range(GROUP_RECORDS))
+    client.close()
+    until("both read", lambda: shared(2, 2) and len(got) >= GROUP_RECORDS)
+    two = members.pop()
+    one.commit()
+    two.commit()
+    two.close()
+    until("the first member has all again", lambda: shared(4))
+    one.close()
+    expect_all(got, GROUP_RECORDS)
+    after, more = consumer("group", topic), []
+    until("the group goes on", lambda: poll(after, more) or len(after.assignment()) == 4)
+    poll(after, more)
+    after.close()
+    expect(not more, f"{len(more)} committed records were read again")
+    return "2 members, 4 partitions"
+
+
+def transactions():
+    topic = create(PREFIX + "transactions", 1)
+    client = producer(transactional_id=PREFIX + "t")
+    client.init_transactions()
+    for numbers, end in [
+        (range(0, 10), client.commit_transaction),
+        (range(10, 20), client.abort_transaction),
+        (range(10, 15), client.commit_transaction),
+    ]:
+        client.begin_transaction()
+        send(client, topic, numbers)
+        end()
+    client.close()
+    expect_all(read_all(topic, 15, isolation_level="read_committed"), 15)
+    return "2 committed, 1 aborted"
+
+
+def configs(topic):
+    return str(admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)]))
+
+
+def administer():
+    topic = create(PREFIX + "admin", 1)
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "123456"})])
+    until("the config is kept", lambda: "123456" in configs(topic))
+    admin.create_partitions({topic: NewPartitions(3)})
+    until("there are 3 partitions", lambda: partition_count(topic) == 3)
+    expect(len(admin.describe_cluster()["brokers"]) > 0, "the cluster has nodes")
+    admin.list_groups()
+    admin.delete_topics([topic])
+    until("the topic is gone", lambda: topic not in admin.list_topics())
+    return "topics, partitions, configs, cluster, groups"
+
+
+def kill():
+    topic = PREFIX + "kill"
+    kept, reader, client = Kept(), consumer("kill", topic), producer(linger_ms=5)
+
+    def read():
+        for partition, records in reader.poll(20).items():
+            for record in records:
+                kept.on_read(partition.partition, record.offset, record.value)
+
+    deadline, number = time.monotonic() + DURATION, 0
+    while time.monotonic() < deadline:
+        for _ in range(5):
+            sent = client.send(topic, value(number))
+            sent.add_callback(lambda _, number=number: kept.on_ack(number))
+            number += 1
+        read()
+    client.flush(60)
+    client.close()
+    until("all is read", lambda: read() or kept.is_complete())
+    reader.close()
+    return kept.verdict(idempotent=True)
+
+
+print("VERSION", kafka.__version__)
+if PHASE == "steady":
+    for codec in CODECS:
+        check(codec, lambda: compression(codec))
+    check("group", group)
+    check("admin", administer)
+    check("transactions", transactions)
+else:
+    check("kill", kill)

@@ -1,0 +1,284 @@
+//! `cargo xtask clients`: real Kafka clients, from their registries, against nine nodes.
+//!
+//! ```text
+//! install   each client, under target/clients/<kind>; once
+//! steady    every program, a few at a time: compressions, group, admin, transactions
+//! kill      all programs at once, while nodes die one after another and come back
+//! table     docs/compatibility.md, between its markers
+//! ```
+//! What the programs check and how they say it: `ops/tests/clients/README.md`.
+
+mod cluster;
+mod install;
+mod table;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use self::cluster::Cluster;
+use self::install::Kind;
+use self::table::{Outcome, Report};
+
+/// A client, and how its program is started.
+struct Client {
+    /// Its name in the table and on the command line; it may be told a version by its program.
+    name: &'static str,
+    kind: Kind,
+    /// The program, within its kind.
+    program: &'static str,
+}
+
+const CLIENTS: &[Client] = &[
+    Client { name: "java-4", kind: Kind::Java("4.3.1"), program: "Client.java" },
+    Client { name: "java-2", kind: Kind::Java("2.8.2"), program: "Client.java" },
+    Client { name: "librdkafka-python", kind: Kind::Python, program: "confluent.py" },
+    Client { name: "librdkafka-rust", kind: Kind::Rust, program: "rdkafka_client" },
+    Client { name: "kcat", kind: Kind::Kcat, program: "kcat.sh" },
+    Client { name: "kafka-python", kind: Kind::Python, program: "kafka_python.py" },
+    Client { name: "aiokafka", kind: Kind::Python, program: "aio.py" },
+    Client { name: "kafkajs", kind: Kind::Node, program: "kafkajs.mjs" },
+    Client { name: "franz-go", kind: Kind::Go, program: "franz" },
+    Client { name: "sarama", kind: Kind::Go, program: "sarama" },
+];
+
+/// Checks that no client can pass yet, because the server does not serve what they need. One that
+/// fails is told as such; it does not fail the run.
+const NOT_SERVED: &[&str] = &["transactions"];
+
+/// Programs at a time while nothing is killed: more would only wait for processors.
+const STEADY_COUNT_MAX: usize = 3;
+const PROGRAM_TIME_MAX: Duration = Duration::from_secs(180);
+/// How long the programs write while nodes are killed.
+const WRITING: Duration = Duration::from_secs(24);
+/// When a node is killed, after the start and after the one before came back.
+const CALM: Duration = Duration::from_secs(4);
+const DOWN: Duration = Duration::from_secs(3);
+/// Partitions of the topics written to meanwhile: about as many as there are nodes to lead them.
+const KILL_PARTITION_COUNT: u32 = 9;
+/// Their nodes: one of each is killed, the one that leads for most clients not yet hit.
+const DATACENTERS: [[u32; 3]; 3] = [[1, 2, 3], [4, 5, 6], [7, 8, 9]];
+
+/// Runs the chosen clients, all of them if none is named.
+pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
+    let options = Options::parse(arguments)?;
+    let chosen: Vec<&Client> = CLIENTS.iter().filter(|client| options.takes(client.name)).collect();
+    let lab = Lab::new(root, options.base_port)?;
+    let installed = Instant::now();
+    for client in &chosen {
+        lab.install(client)?;
+    }
+    let program = lab.build_server(&options.profile)?;
+    println!("== installed and built in {} s", installed.elapsed().as_secs());
+    let began = Instant::now();
+    let cluster = Cluster::start(&program, &lab.folder, options.base_port)?;
+    let mut reports = lab.steady(&chosen)?;
+    for (report, killed) in reports.iter_mut().zip(lab.kill(&chosen, &cluster)?) {
+        report.join(killed);
+    }
+    drop(cluster);
+    println!("== ran for {} s", began.elapsed().as_secs());
+    print!("{}", table::render(&reports));
+    if options.targets.is_empty() {
+        table::publish(&root.join("docs/compatibility.md"), &reports)?;
+    }
+    let failures: Vec<String> = reports.iter().flat_map(Report::failures).collect();
+    if failures.is_empty() {
+        return Ok(());
+    }
+    Err(format!("clients: {}; see {}/log", failures.join("; "), lab.folder.display()))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Options {
+    targets: Vec<String>,
+    base_port: u16,
+    profile: String,
+}
+
+impl Options {
+    fn parse(arguments: &[String]) -> Result<Self, String> {
+        const USAGE: &str =
+            "usage: cargo xtask clients [CLIENT ...] [--base-port PORT] [--profile NAME]";
+        let mut options = Self { targets: Vec::new(), base_port: 29300, profile: "dev".to_owned() };
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--base-port" => {
+                    let port = arguments.next().and_then(|text| text.parse().ok());
+                    options.base_port = port.ok_or(USAGE)?;
+                }
+                "--profile" => options.profile = arguments.next().ok_or(USAGE)?.clone(),
+                name if CLIENTS.iter().any(|client| client.name == name) => {
+                    options.targets.push(name.to_owned());
+                }
+                other => {
+                    let known: Vec<&str> = CLIENTS.iter().map(|client| client.name).collect();
+                    return Err(format!(
+                        "{other}: no client; there are {}\n{USAGE}",
+                        known.join(", ")
+                    ));
+                }
+            }
+        }
+        Ok(options)
+    }
+
+    fn takes(&self, name: &str) -> bool {
+        self.targets.is_empty() || self.targets.iter().any(|target| target == name)
+    }
+}
+
+/// Where the clients are and what they talk to.
+struct Lab {
+    root: PathBuf,
+    /// `target/clients`.
+    folder: PathBuf,
+    bootstrap: String,
+    /// Tells the topics of this run from those of another against the same cluster.
+    run: u32,
+}
+
+impl Lab {
+    fn new(root: &Path, base_port: u16) -> Result<Self, String> {
+        let folder = root.join("target/clients");
+        let log = folder.join("log");
+        std::fs::create_dir_all(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+        let ports = [base_port, base_port + 4, base_port + 8];
+        let bootstrap = ports.map(|port| format!("127.0.0.1:{port}")).join(",");
+        Ok(Self { root: root.to_owned(), folder, bootstrap, run: std::process::id() })
+    }
+
+    fn prefix(&self, client: &Client) -> String {
+        format!("{}-{}-", client.name, self.run)
+    }
+
+    /// Starts a client's program in a phase.
+    fn start(&self, client: &Client, phase: &str) -> Result<(Child, PathBuf), String> {
+        let log = self.folder.join("log").join(format!("{}-{phase}.txt", client.name));
+        let problem = |error| format!("{}: {error}", log.display());
+        let file = File::create(&log).map_err(problem)?;
+        let child = self
+            .command(client)
+            .env("BOOTSTRAP", &self.bootstrap)
+            .env("PREFIX", self.prefix(client))
+            .env("PHASE", phase)
+            .env("DURATION", WRITING.as_secs().to_string())
+            .stdin(Stdio::null())
+            .stderr(file.try_clone().map_err(problem)?)
+            .stdout(file)
+            .spawn()
+            .map_err(|error| format!("{} could not be started: {error}", client.name))?;
+        Ok((child, log))
+    }
+
+    fn command(&self, client: &Client) -> Command {
+        client.kind.command(&self.root, &self.folder, client.program)
+    }
+
+    /// Waits for a program and reads what it says.
+    fn finish(&self, client: &Client, child: &mut Child, log: &Path) -> Report {
+        let deadline = Instant::now() + PROGRAM_TIME_MAX;
+        let ended = loop {
+            match child.try_wait() {
+                Ok(Some(status)) => break status.to_string(),
+                Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(50)),
+                _ => {
+                    let _already_gone = child.kill();
+                    let _already_gone = child.wait();
+                    break format!("it did not end within {} s", PROGRAM_TIME_MAX.as_secs());
+                }
+            }
+        };
+        Report::read(client.name, &std::fs::read_to_string(log).unwrap_or_default(), &ended)
+    }
+
+    fn steady(&self, clients: &[&Client]) -> Result<Vec<Report>, String> {
+        let next = Mutex::new(0..clients.len());
+        let reports = Mutex::new(Vec::new());
+        let work = || -> Result<(), String> {
+            loop {
+                let taken = next.lock().map_err(|_| "a client's thread failed")?.next();
+                let Some(index) = taken else { return Ok(()) };
+                let client = clients[index];
+                let (mut child, log) = self.start(client, "steady")?;
+                let report = self.finish(client, &mut child, &log);
+                println!("== {}", report.summary());
+                reports.lock().map_err(|_| "a client's thread failed")?.push((index, report));
+            }
+        };
+        thread::scope(|scope| -> Result<(), String> {
+            let threads: Vec<_> = (0..STEADY_COUNT_MAX).map(|_| scope.spawn(work)).collect();
+            for thread in threads {
+                thread.join().map_err(|_| "a client's thread failed")??;
+            }
+            Ok(())
+        })?;
+        let mut reports = reports.into_inner().map_err(|_| "a client's thread failed")?;
+        reports.sort_by_key(|(index, _)| *index);
+        Ok(reports.into_iter().map(|(_, report)| report).collect())
+    }
+
+    /// All clients write while one node after another dies; each client must lose a leader.
+    fn kill(&self, clients: &[&Client], cluster: &Cluster) -> Result<Vec<Report>, String> {
+        let topics: Vec<String> =
+            clients.iter().map(|client| format!("{}kill", self.prefix(client))).collect();
+        for topic in &topics {
+            cluster.create(topic, KILL_PARTITION_COUNT)?;
+        }
+        let mut running = Vec::new();
+        for client in clients {
+            running.push(self.start(client, "kill")?);
+        }
+        let mut leaders_lost = vec![false; clients.len()];
+        for datacenter in DATACENTERS {
+            thread::sleep(CALM);
+            let leaders: Vec<Vec<u32>> =
+                topics.iter().map(|topic| cluster.leaders(topic)).collect();
+            let hit = |node: &u32| {
+                let spared = leaders.iter().zip(&leaders_lost).filter(|(_, lost)| !**lost);
+                spared.filter(|(leaders, _)| leaders.contains(node)).count()
+            };
+            let victim = datacenter.into_iter().max_by_key(hit).unwrap_or_default();
+            println!("== kill node {victim}");
+            cluster.kill(victim)?;
+            for (lost, leaders) in leaders_lost.iter_mut().zip(&leaders) {
+                *lost |= leaders.contains(&victim);
+            }
+            thread::sleep(DOWN);
+            cluster.restart(victim)?;
+        }
+        let mut reports = Vec::new();
+        for ((client, (child, log)), lost) in clients.iter().zip(&mut running).zip(leaders_lost) {
+            let mut report = self.finish(client, child, log);
+            if !lost {
+                let words = "none of the nodes killed led a partition of its topic";
+                report.note("kill", Outcome::Failed, words);
+            }
+            println!("== {}", report.summary());
+            reports.push(report);
+        }
+        Ok(reports)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_and_options_are_understood() {
+        let parse = |text: &str| {
+            Options::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        };
+        let options = parse("kcat sarama --base-port 31000").unwrap();
+        assert!(options.takes("kcat") && !options.takes("java-4"));
+        assert_eq!(options.base_port, 31000);
+        assert!(parse("").unwrap().takes("java-4"));
+        assert!(parse("jav").unwrap_err().contains("java-4"));
+        assert!(parse("--base-port x").is_err());
+    }
+}

@@ -1,0 +1,175 @@
+//! Brings each kind of client to this machine, from its registry, as pinned in its own manifest.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Client, Lab};
+
+/// Clients that are installed and started the same way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// With the version of `kafka-clients`.
+    Java(&'static str),
+    Python,
+    Node,
+    Go,
+    Rust,
+    Kcat,
+}
+
+impl Kind {
+    fn folder(self) -> String {
+        match self {
+            Self::Java(version) => format!("java-{version}"),
+            Self::Python => "python".to_owned(),
+            Self::Node => "node".to_owned(),
+            Self::Go => "go".to_owned(),
+            Self::Rust => "rust".to_owned(),
+            Self::Kcat => "kcat".to_owned(),
+        }
+    }
+
+    /// Where its programs are, and the files that say what to install.
+    fn sources(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Self::Java(_) => ("java", &["pom.xml"]),
+            Self::Python => ("python", &["requirements.txt"]),
+            Self::Node => ("node", &["package.json", "kafkajs.mjs"]),
+            Self::Go => {
+                ("go", &["go.mod", "go.sum", "common/common.go", "franz/main.go", "sarama/main.go"])
+            }
+            Self::Rust => ("rust", &["main.rs"]),
+            Self::Kcat => ("kcat", &["kcat.sh"]),
+        }
+    }
+
+    /// Starts a program of this kind.
+    pub(super) fn command(self, root: &Path, installed: &Path, program: &str) -> Command {
+        let here = installed.join(self.folder());
+        let source = root.join("ops/tests/clients").join(self.sources().0).join(program);
+        match self {
+            Self::Java(_) => {
+                let mut java = Command::new("java");
+                java.args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp"]);
+                java.arg(format!("{}/*", here.display())).arg(source);
+                java
+            }
+            Self::Python => {
+                let mut python = Command::new(here.join("bin/python"));
+                python.arg(source);
+                python
+            }
+            Self::Node => {
+                let mut node = Command::new("node");
+                node.arg(here.join(program));
+                node
+            }
+            Self::Go => Command::new(here.join(program)),
+            Self::Rust => Command::new(root.join("target/debug/examples").join(program)),
+            Self::Kcat => {
+                let mut bash = Command::new("bash");
+                bash.arg(source);
+                bash
+            }
+        }
+    }
+}
+
+impl Lab {
+    /// Installs a client's kind, unless that was done with the same manifests.
+    pub(super) fn install(&self, client: &Client) -> Result<(), String> {
+        let kind = client.kind;
+        let (folder, files) = kind.sources();
+        let sources = self.root.join("ops/tests/clients").join(folder);
+        let here = self.folder.join(kind.folder());
+        let manifests = files
+            .iter()
+            .map(|file| read(&sources.join(file)))
+            .collect::<Result<Vec<String>, String>>()?
+            .concat();
+        let stamp = self.folder.join(format!("{}.installed", kind.folder()));
+        // Cargo knows by itself what is to be built anew.
+        let is_done = kind != Kind::Rust
+            && std::fs::read_to_string(&stamp).is_ok_and(|text| text == manifests);
+        if is_done {
+            return Ok(());
+        }
+        println!("== install {}", kind.folder());
+        std::fs::create_dir_all(&here).map_err(|error| format!("{}: {error}", here.display()))?;
+        self.bring(kind, &sources, &here)?;
+        std::fs::write(&stamp, manifests).map_err(|error| format!("{}: {error}", stamp.display()))
+    }
+
+    fn bring(&self, kind: Kind, sources: &Path, here: &Path) -> Result<(), String> {
+        match kind {
+            Kind::Java(version) => {
+                let mut maven = Command::new("mvn");
+                maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]);
+                maven.arg(sources.join("pom.xml")).arg(format!("-Dkafka.version={version}"));
+                ok(maven.arg(format!("-DoutputDirectory={}", here.display())))
+            }
+            Kind::Python => {
+                ok(Command::new("python3").args(["-m", "venv"]).arg(here))?;
+                let mut pip = Command::new(here.join("bin/pip"));
+                ok(pip.args(["-q", "install", "-r"]).arg(sources.join("requirements.txt")))
+            }
+            Kind::Node => {
+                for file in kind.sources().1 {
+                    let to = here.join(file);
+                    std::fs::copy(sources.join(file), &to)
+                        .map_err(|error| format!("{}: {error}", to.display()))?;
+                }
+                let mut npm = Command::new("npm");
+                npm.args(["install", "--silent", "--ignore-scripts", "--no-audit", "--no-fund"]);
+                ok(npm.current_dir(here))
+            }
+            Kind::Go => {
+                let mut go = Command::new("go");
+                go.args(["build", "-o"]).arg(here).args(["./franz", "./sarama"]);
+                ok(go.current_dir(sources))
+            }
+            Kind::Rust => {
+                let mut cargo = Command::new(env!("CARGO"));
+                cargo.args(["build", "--quiet", "-p", "meridian", "--example", "rdkafka_client"]);
+                ok(cargo.current_dir(&self.root))
+            }
+            Kind::Kcat => {
+                if Command::new("kcat").arg("-V").output().is_ok() {
+                    return Ok(());
+                }
+                ok(Command::new("apt-get").args(["install", "-y", "-q", "kcat"])).map_err(|error| {
+                    format!("{error}; kcat comes from the system's packages, install it by hand")
+                })
+            }
+        }
+    }
+
+    /// Builds the server; gives its binary.
+    pub(super) fn build_server(&self, profile: &str) -> Result<PathBuf, String> {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args([
+            "build",
+            "--quiet",
+            "-p",
+            "meridian",
+            "--bin",
+            "meridian",
+            "--profile",
+            profile,
+        ]);
+        ok(cargo.current_dir(&self.root))?;
+        let folder = if profile == "dev" { "debug" } else { profile };
+        Ok(self.root.join("target").join(folder).join("meridian"))
+    }
+}
+
+fn read(file: &Path) -> Result<String, String> {
+    std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+fn ok(command: &mut Command) -> Result<(), String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status =
+        command.status().map_err(|error| format!("{program} could not be started: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?} failed ({status})")) }
+}

@@ -1,0 +1,181 @@
+//! What the clients said, and the table it makes.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::NOT_SERVED;
+
+const BEGIN: &str = "<!-- clients: made by `cargo xtask clients` -->\n";
+const END: &str = "<!-- clients: end -->\n";
+const CODECS: [&str; 5] = ["none", "gzip", "snappy", "lz4", "zstd"];
+const OTHERS: [&str; 4] = ["group", "admin", "transactions", "kill"];
+
+/// What became of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Passed,
+    Failed,
+    /// The client has no such thing.
+    Lacking,
+}
+
+/// What one client said.
+#[derive(Debug)]
+pub(super) struct Report {
+    name: &'static str,
+    version: String,
+    checks: BTreeMap<String, (Outcome, String)>,
+    ended: String,
+}
+
+impl Report {
+    /// Reads a program's output: lines `VERSION words` and `RESULT check outcome words`.
+    pub(super) fn read(name: &'static str, output: &str, ended: &str) -> Self {
+        let mut report =
+            Self { name, version: String::new(), checks: BTreeMap::new(), ended: ended.to_owned() };
+        for line in output.lines() {
+            if let Some(version) = line.strip_prefix("VERSION ") {
+                version.clone_into(&mut report.version);
+            } else if let Some(result) = line.strip_prefix("RESULT ") {
+                let mut words = result.splitn(3, ' ');
+                let (check, outcome) = (words.next(), words.next());
+                let outcome = match outcome {
+                    Some("ok") => Outcome::Passed,
+                    Some("none") => Outcome::Lacking,
+                    _ => Outcome::Failed,
+                };
+                report.note(check.unwrap_or_default(), outcome, words.next().unwrap_or_default());
+            }
+        }
+        report
+    }
+
+    /// Adds a check; a failure is never overwritten.
+    pub(super) fn note(&mut self, check: &str, outcome: Outcome, words: &str) {
+        let known = self.checks.get(check).is_some_and(|(known, _)| *known == Outcome::Failed);
+        if !known {
+            self.checks.insert(check.to_owned(), (outcome, words.to_owned()));
+        }
+    }
+
+    /// Adds the checks of another phase.
+    pub(super) fn join(&mut self, other: Self) {
+        self.checks.extend(other.checks);
+        if self.ended.ends_with(": 0") {
+            self.ended = other.ended;
+        }
+    }
+
+    /// One line.
+    pub(super) fn summary(&self) -> String {
+        let told = self.checks.iter().map(|(check, (outcome, words))| match outcome {
+            Outcome::Passed => format!("{check} ok"),
+            Outcome::Lacking => format!("{check} -"),
+            Outcome::Failed => format!("{check} FAILED ({words})"),
+        });
+        format!("{}: {}", self.name, told.collect::<Vec<_>>().join(", "))
+    }
+
+    /// What keeps the run from passing: checks that failed or were never told.
+    pub(super) fn failures(&self) -> Vec<String> {
+        let mut failures = Vec::new();
+        for check in CODECS.iter().chain(&OTHERS) {
+            match self.checks.get(*check) {
+                Some((Outcome::Failed, words)) if !NOT_SERVED.contains(check) => {
+                    failures.push(format!("{} {check}: {words}", self.name));
+                }
+                None => {
+                    failures.push(format!("{} {check}: nothing said ({})", self.name, self.ended))
+                }
+                Some(_) => {}
+            }
+        }
+        failures
+    }
+
+    fn cell(&self, check: &str) -> &'static str {
+        match self.checks.get(check) {
+            Some((Outcome::Passed, _)) => "ok",
+            Some((Outcome::Lacking, _)) => "-",
+            Some((Outcome::Failed, _)) if NOT_SERVED.contains(&check) => "not served yet",
+            Some((Outcome::Failed, _)) | None => "**failed**",
+        }
+    }
+
+    fn compressions(&self) -> String {
+        let all_passed = CODECS.iter().all(|codec| self.cell(codec) == "ok");
+        if all_passed {
+            return "all five".to_owned();
+        }
+        let told = |codec: &&str| match self.cell(codec) {
+            "ok" => (*codec).to_owned(),
+            cell => format!("{codec}: {cell}"),
+        };
+        CODECS.iter().map(told).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The table, in Markdown.
+pub(super) fn render(reports: &[Report]) -> String {
+    let mut table = "| client | version | produce and consume | group | admin | transactions | leaders killed |\n\
+        | --- | --- | --- | --- | --- | --- | --- |\n"
+        .to_owned();
+    for report in reports {
+        let cells = OTHERS.map(|check| report.cell(check)).join(" | ");
+        let (name, version) = (report.name, &report.version);
+        let _infallible =
+            writeln!(table, "| {name} | {version} | {} | {cells} |", report.compressions());
+    }
+    table
+}
+
+/// Puts the table between its markers.
+pub(super) fn publish(page: &Path, reports: &[Report]) -> Result<(), String> {
+    let problem = |error| format!("{}: {error}", page.display());
+    let text = std::fs::read_to_string(page).map_err(problem)?;
+    let parts = text.split_once(BEGIN).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(END)?;
+        Some((before, after))
+    });
+    let Some((before, after)) = parts else {
+        return Err(format!("{}: the markers of the table are gone", page.display()));
+    };
+    let made = format!("{before}{BEGIN}{}{END}{after}", render(reports));
+    std::fs::write(page, made).map_err(problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "VERSION 1.2\nRESULT none ok 5 records\nRESULT gzip ok\nnoise\n\
+        RESULT snappy ok\nRESULT lz4 ok\nRESULT zstd none not built in\nRESULT group ok\n\
+        RESULT admin ok\nRESULT transactions fail no coordinator\nRESULT kill ok 7 records\n";
+
+    #[test]
+    fn a_report_is_read_and_shown() {
+        let report = Report::read("x", GOOD, "exit status: 0");
+        assert_eq!(report.failures(), Vec::<String>::new());
+        let table = render(&[report]);
+        let row = "| x | 1.2 | none, gzip, snappy, lz4, zstd: - | ok | ok | not served yet | ok |";
+        assert_eq!(table.lines().last(), Some(row));
+    }
+
+    #[test]
+    fn a_failure_and_a_silence_fail_the_run() {
+        let report = Report::read("x", &GOOD.replace("group ok", "group fail lost"), "");
+        assert_eq!(report.failures(), ["x group: lost"]);
+        let report =
+            Report::read("x", &GOOD.replace("RESULT kill ok 7 records\n", ""), "signal: 9");
+        assert_eq!(report.failures(), ["x kill: nothing said (signal: 9)"]);
+    }
+
+    #[test]
+    fn a_failure_outlives_a_later_success() {
+        let mut report = Report::read("x", GOOD, "");
+        report.note("kill", Outcome::Failed, "no leader was killed");
+        report.note("kill", Outcome::Passed, "7 records");
+        assert_eq!(report.failures(), ["x kill: no leader was killed"]);
+    }
+}
