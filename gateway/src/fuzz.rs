@@ -1,6 +1,7 @@
 //! Fuzz targets of this crate and of the Kafka protocol: what clients, peers and operators send,
 //! and what the log gives back. See [`meridian_base::fuzz`].
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -22,6 +23,7 @@ use meridian_storage::lineage::Start;
 use rustls::pki_types::CertificateDer;
 
 use crate::admin::http;
+use crate::cleaner::{Cleaned, KeyOffsets, Round};
 use crate::config::NodeConfig;
 use crate::kafka::group_record::{self, ClassicRecord};
 use crate::kafka::offset_record::{self, Committed, OffsetKey};
@@ -38,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "kafka_request", run: kafka_request, seeds: kafka_request_seeds },
     Target { name: "kafka_response", run: kafka_response, seeds: kafka_response_seeds },
     Target { name: "record_batch", run: record_batch, seeds: record_batch_seeds },
+    Target { name: "cleaner", run: cleaner, seeds: record_batch_seeds },
     Target { name: "consumer_protocol", run: consumer_protocol, seeds: consumer_protocol_seeds },
     Target { name: "records_blob", run: records_blob, seeds: record_batch_seeds },
     Target { name: "partition_checkpoint", run: checkpoint, seeds: checkpoint_seeds },
@@ -139,6 +142,34 @@ fn record_batch(data: &[u8]) {
         assert_eq!(stamp(&mut stamped, &values), Ok(()));
         assert_eq!(BatchHeader::parse(&stamped).map(|header| header.base_offset), Ok(7));
         assert_eq!(batch.stamped(&values).into_bytes(), stamped);
+    }
+}
+
+/// What the cleaner makes of batches that a leader took: their records may still be nonsense.
+fn cleaner(data: &[u8]) {
+    let mut keys = KeyOffsets::new(Offset::ZERO, 1 << 16);
+    let values = Stamp { base_offset: 7, partition_leader_epoch: 1, log_append_time_ms: Some(5) };
+    let taken = batches(Bytes::copy_from_slice(data)).flatten().filter_map(|batch| {
+        let stamped = batches(batch.stamped(&values).into_bytes()).next()?.ok()?;
+        stamped.check_produced().is_ok().then_some(stamped)
+    });
+    let taken: Vec<Batch> = taken.collect();
+    for batch in &taken {
+        let _full = keys.note(batch, DECOMPRESSED_SIZE_BYTES_MAX);
+    }
+    let last_batches = BTreeMap::from([(9, Offset::new(7))]);
+    let round = Round {
+        keys: &keys,
+        last_batches: &last_batches,
+        now_ms: 10,
+        delete_retention_ms: 0,
+        batch_size_bytes_max: DECOMPRESSED_SIZE_BYTES_MAX,
+    };
+    for batch in &taken {
+        if let Ok(Cleaned::Smaller(bytes)) = round.clean(batch) {
+            let header = BatchHeader::parse(&bytes);
+            assert_eq!(header.map(|header| header.last_offset()), Ok(batch.header().last_offset()));
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod admin;
 pub mod broker;
+pub mod cleaner;
 pub mod client;
 mod compact;
 pub mod config;

@@ -22,6 +22,20 @@ impl BatchBuilder {
         Self::default()
     }
 
+    /// A builder of what compaction leaves of a batch, at the same place, by the same producer.
+    /// Timestamps become relative to `delete_horizon_ms`, the time from which tombstones may be
+    /// removed, if there is one (KIP-534).
+    pub fn cleaned(batch: &BatchHeader, delete_horizon_ms: Option<i64>) -> Self {
+        let header = BatchHeader {
+            attributes: batch.attributes.cleaned(delete_horizon_ms.is_some()),
+            base_timestamp_ms: delete_horizon_ms.unwrap_or(batch.base_timestamp_ms),
+            last_offset_delta: -1,
+            records_count: 0,
+            ..*batch
+        };
+        Self { header, records: Writer::default() }
+    }
+
     /// Sets the offset of the first record. A leader sets it anew when it appends the batch.
     pub fn base_offset(mut self, base_offset: i64) -> Self {
         self.header.base_offset = base_offset;
@@ -96,7 +110,9 @@ impl BatchBuilder {
     ) {
         assert!(offset_delta > self.header.last_offset_delta, "offsets in a batch must ascend");
         if self.header.records_count == 0 {
-            self.header.base_timestamp_ms = timestamp_ms;
+            if !self.header.attributes.has_delete_horizon() {
+                self.header.base_timestamp_ms = timestamp_ms;
+            }
             self.header.max_timestamp_ms = timestamp_ms;
         }
         self.header.records_count += 1;

@@ -79,6 +79,13 @@ impl Attributes {
         Self(self.0 | Self::LOG_APPEND_TIME)
     }
 
+    /// Those of a batch that compaction writes anew: compressed by its builder, with a delete
+    /// horizon or without.
+    pub(super) fn cleaned(self, has_delete_horizon: bool) -> Self {
+        let rest = self.0 & !Self::COMPRESSION & !Self::DELETE_HORIZON;
+        Self(if has_delete_horizon { rest | Self::DELETE_HORIZON } else { rest })
+    }
+
     pub(super) fn with_transactional(self) -> Self {
         Self(self.0 | Self::TRANSACTIONAL)
     }
