@@ -216,6 +216,8 @@ async fn members_go_on_in_their_generation_at_the_next_coordinator() {
     };
     assert_eq!(client.call(5, leave).await.error_code, ErrorCode::None);
     let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    let early = client.call(4, heartbeat.clone()).await.error_code;
+    assert_eq!(early, ErrorCode::None, "while it loads nobody is unknown");
     loaded(&mut client).await;
     assert_eq!(client.call(4, heartbeat).await.error_code, ErrorCode::UnknownMemberId);
     assert_eq!(position(&mut client).await.map(|it| it.committed_offset), Ok(7));

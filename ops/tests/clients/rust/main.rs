@@ -1,5 +1,7 @@
 //! librdkafka, through the Rust package `rdkafka`. Built as an example of `ops`, whose tests have it.
 
+#![expect(clippy::disallowed_methods, reason = "a client of real nodes waits in real time")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::time::{Duration, Instant};
