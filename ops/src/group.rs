@@ -4,9 +4,10 @@ mod describe;
 mod reset;
 
 use clap::{Args, Subcommand};
+use meridian_protocol::ErrorCode;
 use serde::Serialize;
 
-use crate::client::{Client, groups};
+use crate::client::{Client, ClientError, groups};
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format, Table};
 use crate::target::Target;
@@ -160,9 +161,13 @@ impl Delete {
     }
 }
 
-/// What is to be done would take the work away under members that are at it.
+/// What is to be done would take the work away under members that are at it. A group that is not
+/// there has none: positions may be set for one before its first member comes.
 async fn refuse_if_active(client: &Client, group: &str) -> Result<(), Failure> {
-    let described = groups::describe(client, group).await?;
+    let described = match groups::describe(client, group).await {
+        Err(ClientError::Server { code: ErrorCode::GroupIdNotFound, .. }) => return Ok(()),
+        described => described?,
+    };
     if described.members.is_empty() {
         return Ok(());
     }
