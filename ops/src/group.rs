@@ -91,9 +91,7 @@ impl TopicChoice {
         let wanted = if self.partitions.is_empty() { &all } else { &self.partitions };
         if let Some(&partition) = wanted.iter().find(|index| !all.contains(index)) {
             let topic = self.name.clone();
-            return Err(
-                crate::client::ClientError::UnknownPartition { topic, partition, count }.into()
-            );
+            return Err(ClientError::UnknownPartition { topic, partition, count }.into());
         }
         Ok(wanted.iter().map(|index| (self.name.clone(), *index)).collect())
     }
