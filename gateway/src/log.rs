@@ -289,6 +289,8 @@ impl Logs {
             return true;
         }
         let channel = match &message {
+            // A part is large, and nobody waits for it.
+            StorageMessage::Put(put) if put.blob.key.partition.is_cold() => Channel::Bulk,
             StorageMessage::Put(_) | StorageMessage::PutReplies(_) | StorageMessage::Beacons(_) => {
                 Channel::Put
             }
@@ -296,7 +298,11 @@ impl Logs {
                 Channel::Control
             }
             StorageMessage::Read { .. } | StorageMessage::ReadReply { .. } => Channel::Read,
-            StorageMessage::SyncPull { .. } | StorageMessage::SyncPage { .. } => Channel::Bulk,
+            StorageMessage::SyncPull { .. }
+            | StorageMessage::SyncPage { .. }
+            | StorageMessage::ListParts { .. }
+            | StorageMessage::PartList { .. }
+            | StorageMessage::FreeParts(_) => Channel::Bulk,
         };
         self.wire.send(to, channel, tagged(FRAME_STORAGE, message.encode()))
     }

@@ -57,5 +57,8 @@ fn storage(message: &StorageMessage, f: &mut fmt::Formatter<'_>) -> fmt::Result 
         StorageMessage::SyncPull { tag, request } => write!(f, "sync tag {tag:x} {request:?}"),
         StorageMessage::SyncPage { tag, page } => write!(f, "sync tag {tag:x} {page:?}"),
         StorageMessage::Beacons(beacons) => write!(f, "beacons {beacons:?}"),
+        StorageMessage::ListParts { request, .. } => write!(f, "{request:?}"),
+        StorageMessage::PartList { list, .. } => write!(f, "{list:?}"),
+        StorageMessage::FreeParts(freed) => write!(f, "{freed:?}"),
     }
 }

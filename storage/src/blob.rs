@@ -25,6 +25,8 @@ pub enum BlobKind {
     Checkpoint = 2,
     /// Moves the log start to `base_offset`; no payload.
     Trim = 3,
+    /// This slot's part of a stripe ([`crate::erasure`]), in a partition's cold companion.
+    Part = 6,
 }
 
 impl BlobKind {
@@ -35,6 +37,7 @@ impl BlobKind {
             1 => Some(Self::Records),
             2 => Some(Self::Checkpoint),
             3 => Some(Self::Trim),
+            6 => Some(Self::Part),
             _ => None,
         }
     }

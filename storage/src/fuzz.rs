@@ -17,9 +17,9 @@ use crate::config::StoreConfig;
 use crate::journal;
 use crate::lineage::{EpochStart, Lineage, Past, Start};
 use crate::message::{
-    Beacon, CommitMark, FenceAnswer, FenceRead, FenceReadReply, FenceResult, PartitionView, Put,
-    PutReply, PutResult, Read, ReadFrom, ReadReply, Refusal, StorageMessage, SyncPage,
-    SyncPartition, SyncPull,
+    Beacon, CommitMark, FenceAnswer, FenceRead, FenceReadReply, FenceResult, FreeParts, ListParts,
+    PartitionView, Put, PutReply, PutResult, Read, ReadFrom, ReadReply, Refusal, StorageMessage,
+    SyncPage, SyncPartition, SyncPull,
 };
 use crate::store::{Origin, Store, StoreInput, StoreOutput};
 
@@ -180,6 +180,7 @@ fn some_messages() -> Vec<StorageMessage> {
         last_step: Step::new(9),
         size_bytes_max: 1000,
     };
+    let point = LogPoint::new(Generation::new(2), Step::new(1));
     vec![
         put(a_blob(BlobKind::Start, 0, a_start().encode())),
         put(a_blob(BlobKind::Records, 1, Bytes::from_static(b"batches"))),
@@ -197,6 +198,11 @@ fn some_messages() -> Vec<StorageMessage> {
             tag: 3,
             request: SyncPull { group: GroupId::new(1), config: a_group(), after: None },
         },
+        StorageMessage::ListParts {
+            tag: 5,
+            request: ListParts { partition: PARTITION, after: Some(point) },
+        },
+        StorageMessage::FreeParts(FreeParts { partition: PARTITION, points: vec![point] }),
         StorageMessage::FenceRead {
             tag: 4,
             request: FenceRead {

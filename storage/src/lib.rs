@@ -13,6 +13,7 @@
 pub mod blob;
 pub mod codec;
 pub mod config;
+pub mod erasure;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod index;

@@ -241,6 +241,53 @@ pub struct Beacon {
     pub generation_min: Generation,
 }
 
+/// Asks a slot which parts of a partition's stripes it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListParts {
+    /// The partition, not its companion.
+    pub partition: PartitionId,
+    /// Parts above this one, in order; `None` begins.
+    pub after: Option<LogPoint>,
+}
+
+/// A part that a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldPart {
+    /// Of which stripe.
+    pub point: LogPoint,
+    /// Its bytes, head included.
+    pub size_bytes: u32,
+    /// Its bytes are not known to be damaged.
+    pub is_readable: bool,
+}
+
+/// A slot's answer to [`ListParts`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartList {
+    /// The life of the disk that answers.
+    pub incarnation: Incarnation,
+    /// Bytes of the partition's own blobs here: its copies.
+    pub copies_size_bytes: u64,
+    /// The next parts, in order.
+    pub parts: Vec<HeldPart>,
+    /// Whether these were the last.
+    pub complete: bool,
+}
+
+/// Tells a slot which parts nobody will read again. Not answered: what gets lost is listed, and told,
+/// again.
+///
+/// Only a leader says so, of stripes that its own or an earlier generation made, that no manifest
+/// names or ever can name: a later leader's manifest names stripes of its own, or of manifests that
+/// this leader knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FreeParts {
+    /// The partition, not its companion.
+    pub partition: PartitionId,
+    /// The stripes.
+    pub points: Vec<LogPoint>,
+}
+
 /// Everything one node sends another about storage. `tag` matches answers to requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StorageMessage {
@@ -292,4 +339,20 @@ pub enum StorageMessage {
     },
     /// Progress of partitions.
     Beacons(Vec<Beacon>),
+    /// Ask for the parts held.
+    ListParts {
+        /// Matches the reply.
+        tag: u64,
+        /// The request.
+        request: ListParts,
+    },
+    /// Answer to a list.
+    PartList {
+        /// The request's tag.
+        tag: u64,
+        /// The answer.
+        list: PartList,
+    },
+    /// Free parts.
+    FreeParts(FreeParts),
 }

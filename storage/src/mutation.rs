@@ -33,10 +33,11 @@ pub enum Mutation {
     LateMarkerAccepted,
     TransactionsForgotten,
     AbortedForgotten,
+    TooFewParts,
 }
 
 impl Mutation {
-    /// Every mutation, in a fixed order.
+    /// Every mutation of the log's rules, in a fixed order.
     pub const ALL: [Self; 27] = [
         Self::NoFence,
         Self::FenceNotPersisted,
@@ -66,6 +67,9 @@ impl Mutation {
         Self::TransactionsForgotten,
         Self::AbortedForgotten,
     ];
+
+    /// Those of stripes, which are found by `storage/tests/store/stripes.rs`.
+    pub const STRIPES: [Self; 1] = [Self::TooFewParts];
 
     /// The rule that is broken, and how.
     pub const fn describe(self) -> &'static str {
@@ -97,6 +101,7 @@ impl Mutation {
             Self::LateMarkerAccepted => "X2: a late marker ends the next transaction",
             Self::TransactionsForgotten => "X4: a new leader forgets open transactions",
             Self::AbortedForgotten => "X4: a new leader forgets what was aborted",
+            Self::TooFewParts => "E1: a stripe counts before all its parts are durable",
         }
     }
 

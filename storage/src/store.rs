@@ -13,6 +13,7 @@
 mod counters;
 mod fence;
 mod pace;
+mod parts;
 mod put;
 mod read;
 mod relocate;
@@ -250,7 +251,13 @@ impl Store {
             StorageMessage::SyncPage { tag, page } => self.sync_page(now, tag, page),
             StorageMessage::ReadReply { tag, reply } => self.sync_read_reply(tag, reply),
             StorageMessage::Beacons(beacons) => self.beacons(&beacons),
-            StorageMessage::PutReplies(_) | StorageMessage::FenceReadReply { .. } => {}
+            StorageMessage::ListParts { tag, request } => {
+                self.list_parts(origin, tag, request, outputs);
+            }
+            StorageMessage::FreeParts(freed) => self.free_parts(&freed),
+            StorageMessage::PutReplies(_)
+            | StorageMessage::FenceReadReply { .. }
+            | StorageMessage::PartList { .. } => {}
         }
     }
 
@@ -321,7 +328,14 @@ impl Store {
         }
     }
 
+    /// Gives up a deleted partition and its cold companion.
     fn forget(&mut self, id: PartitionId) {
+        for id in [id, id.cold()] {
+            self.forget_one(id);
+        }
+    }
+
+    fn forget_one(&mut self, id: PartitionId) {
         if self.index.get(id).is_some_and(|partition| !partition.forgotten) {
             let freed = self.index.forget(id);
             self.count_freed(&freed);

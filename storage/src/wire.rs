@@ -18,9 +18,9 @@ use crate::blob::{Blob, BlobHeader, BlobKey, Payload};
 use crate::codec::{DecodeError, Source};
 use crate::lineage::Start;
 use crate::message::{
-    Beacon, FenceAnswer, FenceRead, FenceReadReply, FenceResult, PartitionView, Put, PutReply,
-    PutResult, Read, ReadFrom, ReadReply, Refusal, StorageMessage, SyncPage, SyncPartition,
-    SyncPull,
+    Beacon, FenceAnswer, FenceRead, FenceReadReply, FenceResult, FreeParts, PartitionView, Put,
+    PutReply, PutResult, Read, ReadFrom, ReadReply, Refusal, StorageMessage, SyncPage,
+    SyncPartition, SyncPull,
 };
 
 impl StorageMessage {
@@ -41,12 +41,7 @@ impl StorageMessage {
             }
             Self::FenceRead { tag, request } => {
                 put_kind(&mut out, 2, *tag);
-                out.put_u32(request.group.get());
-                out.put_u64(request.config_version.get());
-                put_list(&mut out, &request.entries, |out, (partition, generation)| {
-                    out.put_u64(partition.get());
-                    out.put_u32(generation.get());
-                });
+                put_fence_read(&mut out, request);
             }
             Self::FenceReadReply { tag, reply } => {
                 put_kind(&mut out, 3, *tag);
@@ -83,6 +78,15 @@ impl StorageMessage {
                 out.put_u8(8);
                 put_list(&mut out, beacons, put_beacon);
             }
+            Self::ListParts { tag, request } => {
+                put_kind(&mut out, 10, *tag);
+                parts::put_list_parts(&mut out, request);
+            }
+            Self::PartList { tag, list } => {
+                put_kind(&mut out, 11, *tag);
+                parts::put_part_list(&mut out, list);
+            }
+            Self::FreeParts(freed) => put_free_parts(&mut out, freed),
         }
         let mut encoded = Vec::with_capacity(1 + payloads.len());
         encoded.push(out.freeze());
@@ -139,6 +143,12 @@ fn message(source: &mut Source) -> Result<StorageMessage, DecodeError> {
         },
         7 => StorageMessage::SyncPage { tag: source.u64()?, page: page(source)? },
         8 => StorageMessage::Beacons(source.list(BEACON_SIZE_BYTES, beacon)?),
+        10 => StorageMessage::ListParts { tag: source.u64()?, request: parts::list_parts(source)? },
+        11 => StorageMessage::PartList { tag: source.u64()?, list: parts::part_list(source)? },
+        12 => StorageMessage::FreeParts(FreeParts {
+            partition: PartitionId::new(source.u64()?),
+            points: source.list(parts::POINT_SIZE_BYTES, Source::point)?,
+        }),
         other => return Err(source.invalid("kind", u64::from(other))),
     })
 }
@@ -184,6 +194,21 @@ fn take_payload(
         return Err(source.invalid("payload checksum", u64::from(payload.crc())));
     }
     Ok(Blob { key, header, payload })
+}
+
+fn put_fence_read(out: &mut BytesMut, request: &FenceRead) {
+    out.put_u32(request.group.get());
+    out.put_u64(request.config_version.get());
+    put_list(out, &request.entries, |out, (partition, generation)| {
+        out.put_u64(partition.get());
+        out.put_u32(generation.get());
+    });
+}
+
+fn put_free_parts(out: &mut BytesMut, freed: &FreeParts) {
+    out.put_u8(12);
+    out.put_u64(freed.partition.get());
+    put_list(out, &freed.points, |out, point| parts::put_point(out, *point));
 }
 
 fn put_put_reply(out: &mut BytesMut, reply: &PutReply) {

@@ -138,7 +138,7 @@ impl PartitionState {
                 }
             }
             BlobKind::Trim => self.trim(header.base_offset),
-            BlobKind::Start | BlobKind::Checkpoint => {}
+            BlobKind::Start | BlobKind::Checkpoint | BlobKind::Part => {}
         }
         Ok(())
     }
@@ -251,6 +251,12 @@ impl PartitionState {
     /// Bytes of all records in the log.
     pub fn size_bytes(&self) -> u64 {
         self.chunks.iter().map(|chunk| chunk.size_bytes).sum()
+    }
+
+    /// Bytes of the runs that begin in a range of offsets.
+    pub fn size_bytes_between(&self, from: Offset, until: Offset) -> u64 {
+        let runs = self.chunks.iter().filter(|chunk| (from..until).contains(&chunk.base_offset));
+        runs.map(|chunk| chunk.size_bytes).sum()
     }
 
     /// The payload of a checkpoint blob.

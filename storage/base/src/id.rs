@@ -60,6 +60,29 @@ id!(
     ConfigVersion(u64), "cv"
 );
 
+impl PartitionId {
+    /// Marks the cold companion of a partition. The metadata log counts up from 1.
+    const COLD_BIT: u64 = 1 << 63;
+
+    /// The companion under whose keys slots keep their parts of this partition's stripes. It has no
+    /// leader and no fence of its own: its keys name the generation that made them.
+    #[must_use]
+    pub const fn cold(self) -> Self {
+        Self(self.0 | Self::COLD_BIT)
+    }
+
+    /// Whether this is a companion.
+    pub const fn is_cold(self) -> bool {
+        self.0 & Self::COLD_BIT != 0
+    }
+
+    /// The partition that this is the companion of, or the partition itself.
+    #[must_use]
+    pub const fn hot(self) -> Self {
+        Self(self.0 & !Self::COLD_BIT)
+    }
+}
+
 /// A topic's id: never reused, so a topic recreated under the same name is another topic (KIP-516).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TopicId(u128);

@@ -138,7 +138,7 @@ impl Partition {
             BlobKind::Checkpoint => {
                 self.checkpoints.insert(point);
             }
-            BlobKind::Records | BlobKind::Trim => {}
+            BlobKind::Records | BlobKind::Trim | BlobKind::Part => {}
         }
         let entries = self.generations.entry(generation).or_default();
         if entries.back().is_none_or(|last| last.step < entry.step) {
@@ -193,6 +193,29 @@ impl Partition {
         self.generations.iter().flat_map(|(generation, entries)| {
             entries.iter().map(|entry| (LogPoint::new(*generation, entry.step), entry))
         })
+    }
+
+    /// Every blob above `after`, in order.
+    pub(crate) fn blobs_after(
+        &self,
+        after: Option<LogPoint>,
+    ) -> impl Iterator<Item = (LogPoint, &Entry)> {
+        let from = after.map_or(Generation::NONE, |point| point.generation);
+        let entries = self.generations.range(from..).flat_map(|(generation, entries)| {
+            entries.iter().map(|entry| (LogPoint::new(*generation, entry.step), entry))
+        });
+        entries.filter(move |(point, _)| Some(*point) > after)
+    }
+
+    /// Takes out one blob that is neither a `Start` nor a checkpoint.
+    pub(crate) fn remove(&mut self, point: LogPoint) -> Option<Entry> {
+        let entries = self.generations.get_mut(&point.generation)?;
+        let index = entries.binary_search_by_key(&point.step, |entry| entry.step).ok()?;
+        let removed = entries.remove(index);
+        if entries.is_empty() {
+            self.generations.remove(&point.generation);
+        }
+        removed
     }
 
     /// The lines of every blob above `after`, in order.

@@ -150,7 +150,8 @@ impl Store {
         let mut blob_count = 0;
         let mut partitions = Vec::new();
         let mut complete = true;
-        for (id, partition) in self.index.after(after) {
+        // Each slot has parts of its own: a leader puts them here again.
+        for (id, partition) in self.index.after(after).filter(|(id, _)| !id.is_cold()) {
             if blob_count >= self.config.sync_page_blobs_max {
                 complete = false;
                 break;

@@ -7,10 +7,11 @@ use meridian_base::topology::{Geometry, GroupConfig, SLOT_COUNT_MAX, SlotConfig,
 
 use crate::blob::{BlobHeader, BlobInfo, BlobKey, BlobKind};
 use crate::codec::{DecodeError, Source};
-use crate::message::CommitMark;
+use crate::message::{CommitMark, HeldPart, ListParts, PartList};
 
 pub(crate) const POINT_SIZE_BYTES: usize = 12;
 pub(crate) const INFO_SIZE_BYTES: usize = POINT_SIZE_BYTES + 29;
+const HELD_PART_SIZE_BYTES: usize = POINT_SIZE_BYTES + 4 + 1;
 
 pub(crate) fn put_point(out: &mut BytesMut, point: LogPoint) {
     out.put_u32(point.generation.get());
@@ -167,4 +168,41 @@ pub(crate) fn config(source: &mut Source) -> Result<GroupConfig, DecodeError> {
         slots.push(SlotConfig { node, incarnation, state });
     }
     Ok(GroupConfig { group, version, geometry, slots })
+}
+
+pub(crate) fn put_list_parts(out: &mut BytesMut, request: &ListParts) {
+    out.put_u64(request.partition.get());
+    put_option(out, request.after, put_point);
+}
+
+pub(crate) fn list_parts(source: &mut Source) -> Result<ListParts, DecodeError> {
+    let partition = PartitionId::new(source.u64()?);
+    Ok(ListParts { partition, after: option(source, Source::point)? })
+}
+
+pub(crate) fn put_part_list(out: &mut BytesMut, list: &PartList) {
+    out.put_u64(list.incarnation.get());
+    out.put_u64(list.copies_size_bytes);
+    out.put_u8(u8::from(list.complete));
+    out.put_u32(list.parts.len() as u32);
+    for part in &list.parts {
+        put_point(out, part.point);
+        out.put_u32(part.size_bytes);
+        out.put_u8(u8::from(part.is_readable));
+    }
+}
+
+pub(crate) fn part_list(source: &mut Source) -> Result<PartList, DecodeError> {
+    Ok(PartList {
+        incarnation: Incarnation::new(source.u64()?),
+        copies_size_bytes: source.u64()?,
+        complete: flag(source)?,
+        parts: source.list(HELD_PART_SIZE_BYTES, |source| {
+            Ok(HeldPart {
+                point: source.point()?,
+                size_bytes: source.u32()?,
+                is_readable: flag(source)?,
+            })
+        })?,
+    })
 }

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::blob::{BlobInfo, BlobKind};
 use crate::lineage::{EpochStart, Past};
-use crate::message::CommitMark;
+use crate::message::{CommitMark, HeldPart, ListParts, PartList};
 
 fn point() -> impl Strategy<Value = LogPoint> {
     (1u32.., 0..u64::MAX)
@@ -38,7 +38,7 @@ fn mark() -> impl Strategy<Value = CommitMark> {
 }
 
 fn kind() -> impl Strategy<Value = BlobKind> {
-    (0u8..4).prop_filter_map("a kind", BlobKind::from_u8)
+    (0u8..7).prop_filter_map("a kind", BlobKind::from_u8)
 }
 
 fn blob() -> impl Strategy<Value = Blob> {
@@ -200,6 +200,23 @@ fn sync_message() -> impl Strategy<Value = StorageMessage> {
     prop_oneof![page, pull]
 }
 
+fn parts_message() -> impl Strategy<Value = StorageMessage> {
+    let list =
+        (any::<u64>(), partition(), option::of(point())).prop_map(|(tag, partition, after)| {
+            StorageMessage::ListParts { tag, request: ListParts { partition, after } }
+        });
+    let held = (point(), any::<u32>(), any::<bool>())
+        .prop_map(|(point, size_bytes, is_readable)| HeldPart { point, size_bytes, is_readable });
+    let listed = (any::<u64>(), incarnation(), any::<u64>(), vec(held, 0..4), any::<bool>())
+        .prop_map(|(tag, incarnation, copies_size_bytes, parts, complete)| {
+            let list = PartList { incarnation, copies_size_bytes, parts, complete };
+            StorageMessage::PartList { tag, list }
+        });
+    let free = (partition(), vec(point(), 0..4))
+        .prop_map(|(partition, points)| StorageMessage::FreeParts(FreeParts { partition, points }));
+    prop_oneof![list, listed, free]
+}
+
 fn message() -> impl Strategy<Value = StorageMessage> {
     let reply = ((partition(), point()), incarnation(), put_result()).prop_map(
         |((partition, point), incarnation, result)| PutReply {
@@ -231,6 +248,7 @@ fn message() -> impl Strategy<Value = StorageMessage> {
             .prop_map(|(tag, reply)| StorageMessage::ReadReply { tag, reply }),
         sync_message(),
         vec(beacon, 0..4).prop_map(StorageMessage::Beacons),
+        parts_message(),
     ]
 }
 

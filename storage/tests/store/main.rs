@@ -8,3 +8,4 @@ mod model;
 mod mutations;
 mod rules;
 mod space;
+mod stripes;
