@@ -12,10 +12,14 @@
 //!
 //! How a round's result gets into the log: `docs/decisions/0010-key-compaction.md`.
 
+mod decided;
 mod offsets;
+mod pass;
 mod survivors;
 #[cfg(test)]
 mod tests;
 
+pub use self::decided::Aborted;
 pub use self::offsets::{KeyOffsets, MapFull};
+pub use self::pass::{Pass, PassLimits, Plan};
 pub use self::survivors::{CleanError, Cleaned, Round};

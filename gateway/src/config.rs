@@ -13,6 +13,7 @@ use meridian_consensus::state::limits;
 use serde::Deserialize;
 
 use crate::kafka::{FrontConfig, GroupConfig, TelemetryConfig};
+use crate::node::CompactionConfig;
 
 const MIB: u64 = 1 << 20;
 /// A journal file of a small deployment; a server with a disk of its own sets more.
@@ -102,6 +103,8 @@ pub struct NodeConfig {
     /// Longest rest of the disk between two syncs under load: more gives larger writes and less
     /// processor time for each byte, for up to that much latency.
     pub sync_rest_max: Duration,
+    /// Bounds of key compaction.
+    pub compaction: CompactionConfig,
     /// Bounds and defaults for Kafka clients.
     pub front: FrontConfig,
     /// Threads that serve clients and peers; 1 is best where many nodes share few cores.
@@ -130,6 +133,7 @@ impl NodeConfig {
             file_size_bytes: FILE_SIZE_BYTES_DEFAULT,
             capacity_bytes: None,
             sync_rest_max: SYNC_REST_MAX_DEFAULT,
+            compaction: CompactionConfig::default(),
             front: FrontConfig::default(),
             worker_threads: default_worker_threads(),
             emulated_one_way_delay: Duration::ZERO,
@@ -174,6 +178,7 @@ impl NodeConfig {
                 .storage
                 .sync_rest_ms_max
                 .map_or(SYNC_REST_MAX_DEFAULT, Duration::from_millis),
+            compaction: compaction(&file.storage),
             front: front(&file.kafka, &file.limits),
             worker_threads: file.limits.worker_threads.unwrap_or_else(default_worker_threads),
             emulated_one_way_delay: Duration::from_secs_f64(file.dev.wan_rtt_ms.max(0.0) / 2e3),
@@ -218,6 +223,12 @@ impl NodeConfig {
         }
         if self.capacity_bytes.is_some_and(|bytes| bytes < 256 * MIB) {
             return value("storage.capacity_bytes", "must be at least 256 MiB");
+        }
+        if self.compaction.bytes_per_second == 0 {
+            return value("storage.compaction_bytes_per_second", "must be at least 1");
+        }
+        if self.compaction.memory_bytes < 1 << 20 {
+            return value("storage.compaction_memory_bytes", "must be at least 1 MiB");
         }
         if self.worker_threads == 0 {
             return value("limits.worker_threads", "must be at least 1");
@@ -342,6 +353,8 @@ struct StorageTable {
     file_size_bytes: Option<u32>,
     capacity_bytes: Option<u64>,
     sync_rest_ms_max: Option<u64>,
+    compaction_bytes_per_second: Option<u64>,
+    compaction_memory_bytes: Option<usize>,
 }
 
 #[derive(Default, Deserialize)]
@@ -373,6 +386,14 @@ struct LimitsTable {
 struct DevTable {
     #[serde(default)]
     wan_rtt_ms: f64,
+}
+
+fn compaction(storage: &StorageTable) -> CompactionConfig {
+    let defaults = CompactionConfig::default();
+    CompactionConfig {
+        bytes_per_second: storage.compaction_bytes_per_second.unwrap_or(defaults.bytes_per_second),
+        memory_bytes: storage.compaction_memory_bytes.unwrap_or(defaults.memory_bytes),
+    }
 }
 
 fn front(kafka: &KafkaTable, limits: &LimitsTable) -> FrontConfig {

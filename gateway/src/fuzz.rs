@@ -20,10 +20,11 @@ use meridian_protocol::records::{
 use meridian_protocol::{ApiKey, Request, RequestMessage};
 use meridian_storage::blob::{BlobHeader, BlobKind, Payload};
 use meridian_storage::lineage::Start;
+use meridian_storage::mutation::Mutations;
 use rustls::pki_types::CertificateDer;
 
 use crate::admin::http;
-use crate::cleaner::{Cleaned, KeyOffsets, Round};
+use crate::cleaner::{Aborted, Cleaned, KeyOffsets, Round};
 use crate::config::NodeConfig;
 use crate::kafka::group_record::{self, ClassicRecord};
 use crate::kafka::offset_record::{self, Committed, OffsetKey};
@@ -155,7 +156,7 @@ fn cleaner(data: &[u8]) {
     });
     let taken: Vec<Batch> = taken.collect();
     for batch in &taken {
-        let _full = keys.note(batch, DECOMPRESSED_SIZE_BYTES_MAX);
+        let _full = keys.note(batch, true, DECOMPRESSED_SIZE_BYTES_MAX);
     }
     let last_batches = BTreeMap::from([(9, Offset::new(7))]);
     let round = Round {
@@ -163,7 +164,9 @@ fn cleaner(data: &[u8]) {
         last_batches: &last_batches,
         now_ms: 10,
         delete_retention_ms: 0,
+        aborted: &Aborted::default(),
         batch_size_bytes_max: DECOMPRESSED_SIZE_BYTES_MAX,
+        mutations: Mutations::NONE,
     };
     for batch in &taken {
         if let Ok(Cleaned::Smaller(bytes)) = round.clean(batch) {

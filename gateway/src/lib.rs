@@ -25,4 +25,4 @@ pub mod runtime;
 pub mod transaction;
 
 pub use admin::AdminBindError;
-pub use node::{RunningNode, StartError, start};
+pub use node::{CompactionConfig, RunningNode, StartError, start};

@@ -11,6 +11,7 @@
 //! carried out after the mutex is released. No lock is held across an await.
 
 mod bells;
+mod compaction;
 pub(crate) mod follower;
 mod group;
 mod health;
@@ -35,6 +36,7 @@ use meridian_storage::mutation::Mutations;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+pub(crate) use self::compaction::CompactionRules;
 pub use self::follower::FollowerLog;
 use self::follower::{FollowMessage, Followers};
 use self::group::Group;

@@ -29,7 +29,7 @@ use meridian_consensus::state::{Decision, Metadata};
 use tokio::sync::oneshot;
 
 pub(crate) use self::listener::{
-    EventSender, MetaEvent, datacenter_count_min, dedups_sources, ownership_of,
+    EventSender, MetaEvent, datacenter_count_min, dedups_sources, is_compacted, ownership_of,
 };
 use crate::broker::ProposeError;
 use crate::log::Wire;

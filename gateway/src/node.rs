@@ -4,6 +4,7 @@
 //! group, register, announce the mount, have this node's partitions decided anew, serve clients.
 
 mod chores;
+mod compaction;
 mod expiry;
 mod sources;
 mod status;
@@ -24,6 +25,7 @@ use meridian_consensus::state::{Decision, Metadata};
 use meridian_storage::config::StoreConfig;
 use tokio::sync::{mpsc, watch};
 
+pub use self::compaction::CompactionConfig;
 pub(crate) use self::status::TOLERATED;
 use self::switch::Switch;
 use crate::admin::{Admin, AdminBindError, AdminServer};
@@ -190,6 +192,7 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     shown.on_joined();
     tokio::spawn(chores::run_retention(Arc::clone(&node)));
     tokio::spawn(expiry::run_expiry(Arc::clone(&node)));
+    tokio::spawn(compaction::run_compaction(Arc::clone(&node)));
     tokio::spawn(crate::mirror::run(Arc::clone(&node)));
     let server = tokio::spawn(server.run(stop));
     Ok(RunningNode { node, kafka, admin, shutdown, server })

@@ -11,6 +11,7 @@
 //! a commit makes room or the blob is full, so that one fsync serves many.
 
 mod aborted;
+mod clean;
 mod dedupe;
 mod error;
 mod judge;
@@ -22,6 +23,7 @@ mod transactions;
 mod verification;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -31,12 +33,14 @@ use meridian_base::topology::{GroupConfig, Slot};
 use meridian_protocol::records::EndTxnMarker;
 use meridian_storage::blob::{BlobHeader, BlobKind, Payload};
 use meridian_storage::leader::{Draft, Leader, LeaderConfig, LeaderOutput, LossCause, PutError};
+use meridian_storage::manifest::Manifest;
 use meridian_storage::message::{Beacon, CommitMark, Put, PutReply};
 use meridian_storage::mutation::{Mutation, Mutations};
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::TakeoverPlan;
 
 pub use self::aborted::{AbortedTransaction, AbortedTransactions};
+pub use self::clean::{CleanRange, ManifestError};
 pub use self::error::{ProduceError, TransactionError};
 use self::judge::Judgement;
 pub use self::mirrored::MirrorError;
@@ -159,6 +163,17 @@ struct OpenBlob {
 enum InFlight {
     Records { step: Step, blob: RecordBlob },
     Trim { step: Step, log_start_offset: Offset },
+    Manifest { step: Step, manifest: Arc<Manifest> },
+}
+
+impl InFlight {
+    fn step(&self) -> Step {
+        match self {
+            Self::Records { step, .. } | Self::Trim { step, .. } | Self::Manifest { step, .. } => {
+                *step
+            }
+        }
+    }
 }
 
 /// Offset that the high watermark must reach, and a number that keeps equal ones apart.
@@ -172,6 +187,8 @@ pub struct Partition<T> {
     limits: PartitionLimits,
     mutations: Mutations,
     state: PartitionState,
+    /// The newest manifest that is committed.
+    manifest: Option<Arc<Manifest>>,
     /// Whether `state` is complete: checkpoint, replay and tail have been applied.
     recovered: bool,
     tail_to_apply: Vec<(BlobHeader, Payload)>,
@@ -210,6 +227,7 @@ impl<T> Partition<T> {
             limits,
             mutations,
             state: PartitionState::default(),
+            manifest: None,
             recovered: false,
             tail_to_apply,
             open: OpenBlob::at(next_offset),
@@ -247,6 +265,11 @@ impl<T> Partition<T> {
         self.leader.set_log_start(state.log_start_offset);
         if Mutation::SourcesForgotten.active(self.mutations) {
             state.sources = state.sources.map(|_| source::Sources::default());
+        }
+        // The tail is committed before anything is served.
+        self.manifest.clone_from(&state.manifest);
+        if let Some(manifest) = &self.manifest {
+            self.leader.adopt_manifest(manifest);
         }
         self.state = state;
         self.recovered = true;
@@ -353,18 +376,28 @@ impl<T> Partition<T> {
             return Ok(());
         }
         self.flush(now, health, true, out);
-        self.checkpoint(now, health);
+        self.checkpoint(now, health)?;
         self.state.trim(before);
+        self.put_trim(now, health, before)?;
+        self.drain_leader(now, health, out);
+        Ok(())
+    }
+
+    fn put_trim(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        log_start_offset: Offset,
+    ) -> Result<(), ProduceError> {
         let draft = Draft {
             kind: BlobKind::Trim,
-            base_offset: before,
+            base_offset: log_start_offset,
             record_count: 0,
             max_timestamp_ms: -1,
             payload: Payload::default(),
         };
         let step = self.leader.put(now, health, draft, &mut self.leader_out)?;
-        self.in_flight.push_back(InFlight::Trim { step, log_start_offset: before });
-        self.drain_leader(now, health, out);
+        self.in_flight.push_back(InFlight::Trim { step, log_start_offset });
         Ok(())
     }
 
@@ -602,13 +635,13 @@ impl<T> Partition<T> {
             self.in_flight.push_back(InFlight::Records { step, blob });
         }
         if self.bytes_since_checkpoint >= self.limits.checkpoint_every_bytes {
-            self.checkpoint(now, health);
+            let _lost_meanwhile = self.checkpoint(now, health);
         }
         self.drain_leader(now, health, out);
     }
 
     /// Puts the state as of the last step put: exactly a function of the steps before it.
-    fn checkpoint(&mut self, now: Instant, health: &SlotHealth) {
+    fn checkpoint(&mut self, now: Instant, health: &SlotHealth) -> Result<Step, PutError> {
         self.bytes_since_checkpoint = 0;
         let draft = Draft {
             kind: BlobKind::Checkpoint,
@@ -617,7 +650,7 @@ impl<T> Partition<T> {
             max_timestamp_ms: -1,
             payload: self.state.encode().into(),
         };
-        let _lost_meanwhile = self.leader.put(now, health, draft, &mut self.leader_out);
+        self.leader.put(now, health, draft, &mut self.leader_out)
     }
 
     fn drain_leader(
@@ -652,8 +685,7 @@ impl<T> Partition<T> {
 
     fn on_committed(&mut self, mark: CommitMark) {
         while let Some(front) = self.in_flight.front() {
-            let (InFlight::Records { step, .. } | InFlight::Trim { step, .. }) = front;
-            if *step > mark.point.step {
+            if front.step() > mark.point.step {
                 break;
             }
             match self.in_flight.pop_front() {
@@ -664,6 +696,7 @@ impl<T> Partition<T> {
                 Some(InFlight::Trim { log_start_offset, .. }) => {
                     self.leader.set_log_start(log_start_offset);
                 }
+                Some(InFlight::Manifest { manifest, .. }) => self.manifest = Some(manifest),
                 None => break,
             }
         }

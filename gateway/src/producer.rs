@@ -229,6 +229,12 @@ impl Producers {
         })
     }
 
+    /// Base offset of each producer's last batch.
+    pub fn last_batches(&self) -> impl Iterator<Item = (i64, Offset)> {
+        let last = |producer: &Producer| producer.batches().last().map(|last| last.base_offset);
+        self.by_id.iter().filter_map(move |(id, producer)| Some((*id, last(producer)?)))
+    }
+
     /// Records an epoch that came without a numbered batch: in a marker, or in a batch of a group
     /// coordinator. A new one begins at sequence 0.
     pub fn note_epoch(&mut self, producer_id: i64, epoch: i16, timestamp_ms: i64) {

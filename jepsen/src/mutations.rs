@@ -43,7 +43,12 @@ pub fn method(mutation: Mutation) -> Method {
             Method::Seeds(60)
         }
         Mutation::AckOutOfOrder | Mutation::CheckpointInDoubt => Method::Seeds(100),
-        Mutation::AckBeforeSync | Mutation::UnsureIsEmpty => Method::Seeds(400),
+        Mutation::AckBeforeSync
+        | Mutation::UnsureIsEmpty
+        | Mutation::FreeBeforeManifest
+        | Mutation::ManifestBeforeRun
+        | Mutation::DropNewest
+        | Mutation::RunInForceFreed => Method::Seeds(400),
         Mutation::HalfStartEstablished => Method::Scenario(scenarios::half_start),
         Mutation::StaleConfigAccepted | Mutation::IncarnationIgnored => {
             Method::Scenario(scenarios::replaced_disk)

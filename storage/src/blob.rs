@@ -25,6 +25,11 @@ pub enum BlobKind {
     Checkpoint = 2,
     /// Moves the log start to `base_offset`; no payload.
     Trim = 3,
+    /// What key compaction left of the records at its offsets: batches, one after another. Counts
+    /// once a committed [`crate::manifest::Manifest`] names it.
+    Clean = 4,
+    /// A [`crate::manifest::Manifest`]; `base_offset` is its end.
+    Manifest = 5,
     /// This slot's part of a stripe ([`crate::erasure`]), in a partition's cold companion.
     Part = 6,
 }
@@ -37,6 +42,8 @@ impl BlobKind {
             1 => Some(Self::Records),
             2 => Some(Self::Checkpoint),
             3 => Some(Self::Trim),
+            4 => Some(Self::Clean),
+            5 => Some(Self::Manifest),
             6 => Some(Self::Part),
             _ => None,
         }
@@ -50,7 +57,7 @@ pub struct BlobHeader {
     pub kind: BlobKind,
     /// Offset of the first record; for other kinds, see [`BlobKind`].
     pub base_offset: Offset,
-    /// Number of offsets the blob takes: 0 for all kinds but records.
+    /// Number of offsets the blob takes, gaps included: 0 for all kinds but records and clean ones.
     pub record_count: u32,
     /// Largest record timestamp in milliseconds since 1970, -1 if there is none.
     pub max_timestamp_ms: i64,

@@ -1,6 +1,7 @@
 //! Fuzz targets of this crate: what peers send and what the disk holds. See
 //! [`meridian_base::fuzz`].
 
+use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -16,6 +17,7 @@ use crate::codec::Source;
 use crate::config::StoreConfig;
 use crate::journal;
 use crate::lineage::{EpochStart, Lineage, Past, Start};
+use crate::manifest::{Manifest, Piece, Place};
 use crate::message::{
     Beacon, CommitMark, FenceAnswer, FenceRead, FenceReadReply, FenceResult, FreeParts, ListParts,
     PartitionView, Put, PutReply, PutResult, Read, ReadFrom, ReadReply, Refusal, StorageMessage,
@@ -27,6 +29,7 @@ use crate::store::{Origin, Store, StoreInput, StoreOutput};
 pub const TARGETS: &[Target] = &[
     Target { name: "storage_message", run: message, seeds: message_seeds },
     Target { name: "start", run: start, seeds: || vec![a_start().encode().to_vec()] },
+    Target { name: "manifest", run: manifest, seeds: || vec![a_manifest().encode().to_vec()] },
     Target { name: "store", run: store, seeds: store_seeds },
     Target { name: "journal_batch", run: journal::fuzz::batch, seeds: journal::fuzz::batch_seeds },
     Target {
@@ -51,7 +54,13 @@ fn start(data: &[u8]) {
     let _ = lineage.holder_of(start.base_offset);
     let _ = lineage.segments_after(start.previous);
     let _ = lineage.end_of_epoch(LeaderEpoch::new(1), start.base_offset);
-    lineage.trim(start.log_start_offset, None);
+    lineage.trim(start.log_start_offset, start.log_start_offset, None);
+}
+
+fn manifest(data: &[u8]) {
+    let Ok(manifest) = Manifest::decode(Bytes::copy_from_slice(data)) else { return };
+    assert_eq!(manifest.encode(), data);
+    let _ = (manifest.piece_at(Offset::ZERO), manifest.size_bytes());
 }
 
 /// Messages from peers, each behind its length, meet a store that works.
@@ -125,13 +134,14 @@ fn mounted(disk: &mut MemoryDisk) -> Option<Store> {
 
 fn feed(store: &mut Store, disk: &mut MemoryDisk, input: StoreInput) {
     let now = Instant::from_micros(1_000_000);
-    let mut inputs = vec![input];
-    while let Some(input) = inputs.pop() {
+    // In order, as a disk thread ends them.
+    let mut inputs = VecDeque::from([input]);
+    while let Some(input) = inputs.pop_front() {
         let mut outputs = Vec::new();
         store.step(now, input, &mut outputs);
         for output in outputs {
             if let StoreOutput::Disk(op) = output {
-                inputs.push(StoreInput::DiskDone(journal::execute(disk, op)));
+                inputs.push_back(StoreInput::DiskDone(journal::execute(disk, op)));
             }
         }
     }
@@ -150,6 +160,20 @@ fn a_blob(kind: BlobKind, step: u64, bytes: Bytes) -> Blob {
     let record_count = if kind == BlobKind::Records { 7 } else { 0 };
     let header = BlobHeader::describe(kind, Offset::new(0), record_count, 5, &payload);
     Blob { key: BlobKey { partition: PARTITION, point: point(2, step) }, header, payload }
+}
+
+fn a_manifest() -> Manifest {
+    let piece = |base, step| Piece {
+        base_offset: Offset::new(base),
+        max_timestamp_ms: 5,
+        size_bytes: 13,
+        place: Place::Clean(LogPoint::new(Generation::FIRST, Step::new(step))),
+    };
+    Manifest {
+        end: Offset::new(7),
+        replaced_size_bytes: 40,
+        pieces: vec![piece(0, 4), piece(3, 6)],
+    }
 }
 
 fn a_start() -> Start {
@@ -186,10 +210,14 @@ fn some_messages() -> Vec<StorageMessage> {
         put(a_blob(BlobKind::Records, 1, Bytes::from_static(b"batches"))),
         put(a_blob(BlobKind::Checkpoint, 2, Bytes::from_static(b"state"))),
         put(a_blob(BlobKind::Trim, 3, Bytes::new())),
+        put(a_blob(BlobKind::Clean, 4, Bytes::from_static(b"fewer batches"))),
+        put(a_blob(BlobKind::Manifest, 5, a_manifest().encode())),
         StorageMessage::Beacons(vec![Beacon {
             partition: PARTITION,
             mark: a_mark(),
             log_start_offset: Offset::new(1),
+            free_below: Offset::new(2),
+            clean_from: LogPoint::default(),
             generation_min: Generation::new(1),
         }]),
         StorageMessage::Read { tag: 1, request: read(ReadFrom::Offset(Offset::ZERO)) },

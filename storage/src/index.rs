@@ -74,6 +74,8 @@ impl Index {
             partition: id,
             fence: partition.fence_effective(),
             log_start_offset: partition.log_start_offset,
+            free_below: partition.free_below,
+            clean_from: partition.clean_from,
             generation_min: partition.generation_min,
             mark: partition.mark,
             forgotten: partition.forgotten,

@@ -6,6 +6,8 @@
 //! stays silent too, two racks in each of the other datacenters. What counts is always the *set* of
 //! acks, never which attempt they belong to.
 
+mod manifests;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -124,6 +126,17 @@ enum State {
     Lost,
 }
 
+/// A manifest, as far as what may be freed depends on it.
+#[derive(Clone, Copy, Debug)]
+struct Replaced {
+    /// Where it is; what it names lies below.
+    manifest: LogPoint,
+    /// Its end: no reader needs records below.
+    end: Offset,
+    /// The first of the blobs that it names.
+    clean_from: LogPoint,
+}
+
 #[derive(Debug)]
 struct Pending {
     blob: Blob,
@@ -153,6 +166,10 @@ pub struct Leader {
     newest_checkpoint: Option<BlobInfo>,
     /// Newest checkpoint that a put quorum knows committed, so that every takeover will use it.
     checkpoint: Option<BlobInfo>,
+    /// Manifests that no such checkpoint holds yet, oldest first.
+    manifests: VecDeque<Replaced>,
+    /// The newest that one holds.
+    replaced: Option<Replaced>,
     mark: Option<CommitMark>,
     advertised: Option<CommitMark>,
 }
@@ -178,6 +195,8 @@ impl Leader {
             tail_length: plan.tail.len() as u64,
             newest_checkpoint: None,
             checkpoint: plan.checkpoint,
+            manifests: VecDeque::new(),
+            replaced: None,
             mark: None,
             advertised: None,
             config,
@@ -365,15 +384,19 @@ impl Leader {
         self.state != State::Lost && (!self.pending.is_empty() || self.mark != self.advertised)
     }
 
-    /// What slots are told of this partition, once it is served. They free what lies below the log
-    /// start told here, so it never passes the newest checkpoint that every takeover will know
-    /// committed: state must stay a checkpoint plus replay (rule T9).
+    /// What slots are told of this partition, once it is served. What they may free never passes
+    /// the newest checkpoint that every takeover will know committed: state must stay a checkpoint
+    /// plus replay (rule T9), and a manifest that the checkpoint does not hold may yet be cut.
     pub fn beacon(&self) -> Option<Beacon> {
         let oldest = self.lineage.past.first().map(|past| past.generation);
+        let checkpoint = self.checkpoint.as_ref();
+        let log_start_offset = free_below(self.log_start_offset, checkpoint);
         Some(Beacon {
             partition: self.config.partition,
             mark: self.mark?,
-            log_start_offset: free_below(self.log_start_offset, self.checkpoint.as_ref()),
+            log_start_offset,
+            free_below: free_below(self.kept_from(), checkpoint),
+            clean_from: self.clean_from(log_start_offset),
             generation_min: oldest.unwrap_or(self.config.generation),
         })
     }
@@ -381,7 +404,12 @@ impl Leader {
     /// Moves the log start after a committed `Trim`, and forgets generations wholly below it.
     pub fn set_log_start(&mut self, log_start_offset: Offset) {
         self.log_start_offset = self.log_start_offset.max(log_start_offset);
-        self.lineage.trim(self.log_start_offset, self.checkpoint.as_ref());
+        self.trim_lineage();
+    }
+
+    fn trim_lineage(&mut self) {
+        let (kept_from, log_start_offset) = (self.kept_from(), self.log_start_offset);
+        self.lineage.trim(kept_from, log_start_offset, self.checkpoint.as_ref());
         self.advertised = None;
     }
 
@@ -555,7 +583,7 @@ impl Leader {
             self.first_pending = self.first_pending.next();
         }
         if checkpointed {
-            self.set_log_start(self.log_start_offset);
+            self.on_checkpoint_safe();
         }
         let Some(high_watermark) = high_watermark else { return };
         let committed = Step::new(self.first_pending.get() - 1);

@@ -20,6 +20,7 @@ mod index;
 pub mod journal;
 pub mod leader;
 pub mod lineage;
+pub mod manifest;
 pub mod message;
 pub mod mutation;
 pub mod placement;

@@ -209,16 +209,23 @@ impl Lineage {
         Some((self.epochs[index].epoch, end))
     }
 
-    /// Forgets generations and epochs that nobody needs any more: those wholly below the log start
-    /// and below `checkpoint`. State is a checkpoint plus replay (rule T9), so the newest checkpoint
-    /// and all records after it outlive a log start that has passed them.
-    pub fn trim(&mut self, log_start_offset: Offset, checkpoint: Option<&BlobInfo>) {
+    /// Forgets what nobody needs any more: generations whose records all lie below `kept_from` (the
+    /// log start, or the end of a manifest) and below `checkpoint`, and epochs wholly below the log
+    /// start. State is a checkpoint plus replay (rule T9), so the newest checkpoint and all records
+    /// after it outlive a log start that has passed them.
+    pub fn trim(
+        &mut self,
+        kept_from: Offset,
+        log_start_offset: Offset,
+        checkpoint: Option<&BlobInfo>,
+    ) {
+        let kept_from = free_below(kept_from, checkpoint);
         let log_start_offset = free_below(log_start_offset, checkpoint);
         let next_base = |past: &[Past], index: usize, own: Offset| {
             past.get(index + 1).map_or(own, |next| next.base_offset)
         };
         let dead = (0..self.past.len())
-            .take_while(|&index| next_base(&self.past, index, self.base_offset) <= log_start_offset)
+            .take_while(|&index| next_base(&self.past, index, self.base_offset) <= kept_from)
             .take_while(|&index| {
                 checkpoint.is_none_or(|c| self.past[index].generation < c.point.generation)
             })
@@ -231,10 +238,11 @@ impl Lineage {
     }
 }
 
-/// First offset whose record is still needed, by readers or to rebuild state.
-pub fn free_below(log_start_offset: Offset, checkpoint: Option<&BlobInfo>) -> Offset {
+/// First offset whose record, as its leader first put it, is still needed: by readers from
+/// `kept_from` on, or to rebuild state.
+pub fn free_below(kept_from: Offset, checkpoint: Option<&BlobInfo>) -> Offset {
     let covered = checkpoint.map_or(Offset::ZERO, |info| info.header.base_offset);
-    log_start_offset.min(covered)
+    kept_from.min(covered)
 }
 
 #[cfg(test)]
@@ -304,7 +312,7 @@ mod tests {
     #[test]
     fn trim_keeps_what_can_still_be_read() {
         let mut lineage = lineage();
-        lineage.trim(Offset::new(120), Some(&checkpoint_at(4, 0, 130)));
+        lineage.trim(Offset::new(120), Offset::new(120), Some(&checkpoint_at(4, 0, 130)));
         assert_eq!(lineage.past.len(), 1);
         assert_eq!(lineage.epochs[0].epoch, LeaderEpoch::new(3));
         assert!(lineage.holder_of(Offset::new(120)).is_some());
@@ -312,10 +320,18 @@ mod tests {
     }
 
     #[test]
+    fn what_a_manifest_replaces_is_forgotten_but_its_epochs() {
+        let mut lineage = lineage();
+        lineage.trim(Offset::new(150), Offset::ZERO, Some(&checkpoint_at(4, 3, 160)));
+        assert_eq!(lineage.past, []);
+        assert_eq!(lineage.epochs.len(), 3, "clients may still ask where an epoch ended");
+    }
+
+    #[test]
     fn trim_keeps_the_generation_of_the_newest_checkpoint() {
         let mut lineage = lineage();
         let checkpoint = checkpoint_at(3, 2, 150);
-        lineage.trim(Offset::new(170), Some(&checkpoint));
+        lineage.trim(Offset::new(170), Offset::new(170), Some(&checkpoint));
         assert_eq!(lineage.past.len(), 1);
         assert!(lineage.contains(checkpoint.point, Step::START));
     }
@@ -323,9 +339,9 @@ mod tests {
     #[test]
     fn trim_keeps_what_no_checkpoint_covers() {
         let mut lineage = lineage();
-        lineage.trim(Offset::new(170), None);
+        lineage.trim(Offset::new(170), Offset::new(170), None);
         assert_eq!(lineage.past.len(), 2);
-        lineage.trim(Offset::new(170), Some(&checkpoint_at(1, 3, 30)));
+        lineage.trim(Offset::new(170), Offset::new(170), Some(&checkpoint_at(1, 3, 30)));
         assert_eq!(lineage.past.len(), 2);
     }
 

@@ -234,9 +234,14 @@ pub struct Beacon {
     pub partition: PartitionId,
     /// What is committed.
     pub mark: CommitMark,
-    /// Records wholly below may be freed. Never above the newest checkpoint, so it may lag behind
-    /// the log start that clients are told.
+    /// First offset that can be read. Never above the newest checkpoint, so it may lag behind the log
+    /// start that clients are told.
     pub log_start_offset: Offset,
+    /// Records wholly below may be freed: they lie below the log start, or a manifest that every
+    /// takeover will know names what replaces them.
+    pub free_below: Offset,
+    /// Clean blobs and manifests below may be freed: no manifest in force names them.
+    pub clean_from: LogPoint,
     /// First generation that can still be read: blobs of older generations may be freed (rule T8).
     pub generation_min: Generation,
 }

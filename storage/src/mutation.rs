@@ -34,6 +34,10 @@ pub enum Mutation {
     TransactionsForgotten,
     AbortedForgotten,
     TooFewParts,
+    FreeBeforeManifest,
+    ManifestBeforeRun,
+    DropNewest,
+    RunInForceFreed,
 }
 
 impl Mutation {
@@ -102,6 +106,12 @@ impl Mutation {
             Self::TransactionsForgotten => "X4: a new leader forgets open transactions",
             Self::AbortedForgotten => "X4: a new leader forgets what was aborted",
             Self::TooFewParts => "E1: a stripe counts before all its parts are durable",
+            Self::FreeBeforeManifest => {
+                "C2: records go when the manifest is put, not when it is safe"
+            }
+            Self::ManifestBeforeRun => "C1: a manifest names blobs that are still in doubt",
+            Self::DropNewest => "C3: a pass drops the last record of a key",
+            Self::RunInForceFreed => "C2: the blobs that the manifest names are freed",
         }
     }
 

@@ -198,6 +198,8 @@ impl Store {
             let Some(partition) = self.index.get_mut(id) else { continue };
             partition.collect(CollectRule {
                 log_start_offset: partition.log_start_offset,
+                free_below: partition.free_below,
+                clean_from: partition.clean_from,
                 generation_min: partition.generation_min,
             });
             for (_, entry) in partition.blobs() {
@@ -313,10 +315,14 @@ impl Store {
             }
             partition.mark = partition.mark.max(Some(beacon.mark));
             let risen = beacon.log_start_offset > partition.log_start_offset
+                || beacon.free_below > partition.free_below
+                || beacon.clean_from > partition.clean_from
                 || beacon.generation_min > partition.generation_min;
             if risen && !partition.forgotten {
                 let freed = partition.collect(CollectRule {
                     log_start_offset: beacon.log_start_offset,
+                    free_below: beacon.free_below,
+                    clean_from: beacon.clean_from,
                     generation_min: beacon.generation_min,
                 });
                 self.count_freed(&freed);

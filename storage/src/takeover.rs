@@ -538,7 +538,7 @@ impl Evidence {
         lineage.epochs.push(EpochStart { epoch: config.leader_epoch, start_offset: end });
         let log_start_offset = self.log_start(start, &tail, &lineage);
         let checkpoint = self.checkpoint(&lineage, config.mutations);
-        lineage.trim(log_start_offset, checkpoint.as_ref());
+        lineage.trim(log_start_offset, log_start_offset, checkpoint.as_ref());
         let plan = TakeoverPlan {
             start: Start {
                 previous: cut.previous,
@@ -604,7 +604,8 @@ impl Evidence {
     }
 
     /// What follows the cut, up to the first gap (rule T5). Checkpoints are left out: the new
-    /// leader writes its own.
+    /// leader writes its own. So are clean blobs: their pass ended with its leader. A manifest is
+    /// kept, as what it names lies below the cut: a slot that holds it knows a mark that says so.
     fn tail(&self, cut: &Cut) -> Result<Vec<TailBlob>, Contradiction> {
         let mut tail = Vec::new();
         let mut next_offset = cut.base_offset;
@@ -616,7 +617,7 @@ impl Evidence {
                 }
                 next_offset = info.header.next_offset();
             }
-            if info.header.kind != BlobKind::Checkpoint {
+            if !matches!(info.header.kind, BlobKind::Checkpoint | BlobKind::Clean) {
                 tail.push(TailBlob::new(*info, *holders));
             }
             step = step.next();

@@ -75,7 +75,7 @@ impl StorageMessage {
                 put_page(&mut out, page);
             }
             Self::Beacons(beacons) => {
-                out.put_u8(8);
+                out.put_u8(9);
                 put_list(&mut out, beacons, put_beacon);
             }
             Self::ListParts { tag, request } => {
@@ -142,7 +142,8 @@ fn message(source: &mut Source) -> Result<StorageMessage, DecodeError> {
             },
         },
         7 => StorageMessage::SyncPage { tag: source.u64()?, page: page(source)? },
-        8 => StorageMessage::Beacons(source.list(BEACON_SIZE_BYTES, beacon)?),
+        // 8 was a beacon before there were clean blobs. It is said again by the next leader.
+        9 => StorageMessage::Beacons(source.list(BEACON_SIZE_BYTES, beacon)?),
         10 => StorageMessage::ListParts { tag: source.u64()?, request: parts::list_parts(source)? },
         11 => StorageMessage::PartList { tag: source.u64()?, list: parts::part_list(source)? },
         12 => StorageMessage::FreeParts(FreeParts {
@@ -157,7 +158,7 @@ const PUT_REPLY_SIZE_BYTES_MIN: usize = 8 + parts::POINT_SIZE_BYTES + 8 + 1;
 const FENCE_ANSWER_SIZE_BYTES_MIN: usize = 13;
 const BLOB_SIZE_BYTES_MIN: usize = 8 + parts::INFO_SIZE_BYTES;
 const SYNC_PARTITION_SIZE_BYTES_MIN: usize = 25;
-const BEACON_SIZE_BYTES: usize = 40;
+const BEACON_SIZE_BYTES: usize = 60;
 const START_SIZE_BYTES_MIN: usize = 8;
 
 fn put_kind(out: &mut BytesMut, kind: u8, tag: u64) {
@@ -377,6 +378,8 @@ fn put_beacon(out: &mut BytesMut, beacon: &Beacon) {
     out.put_u64(beacon.partition.get());
     parts::put_mark(out, beacon.mark);
     out.put_i64(beacon.log_start_offset.get());
+    out.put_i64(beacon.free_below.get());
+    parts::put_point(out, beacon.clean_from);
     out.put_u32(beacon.generation_min.get());
 }
 
@@ -385,6 +388,8 @@ fn beacon(source: &mut Source) -> Result<Beacon, DecodeError> {
         partition: PartitionId::new(source.u64()?),
         mark: parts::mark(source)?,
         log_start_offset: parts::offset(source)?,
+        free_below: parts::offset(source)?,
+        clean_from: source.point()?,
         generation_min: Generation::new(source.u32()?),
     })
 }

@@ -35,12 +35,16 @@ impl KeyOffsets {
 
     /// Notes the keys of the next batch; all of them or none.
     ///
-    /// Those of transactional batches are left out: a record that was aborted supersedes nothing.
-    /// So are those of a batch that can't be read.
-    pub fn note(&mut self, batch: &Batch, batch_size_bytes_max: usize) -> Result<(), MapFull> {
+    /// Those of a batch that does not count are left out: a record that was aborted supersedes
+    /// nothing. So are those of markers, and of a batch that can't be read.
+    pub fn note(
+        &mut self,
+        batch: &Batch,
+        counts: bool,
+        batch_size_bytes_max: usize,
+    ) -> Result<(), MapFull> {
         let header = batch.header();
-        let flags = header.attributes;
-        let counts = !flags.is_transactional() && !flags.is_control();
+        let counts = counts && !header.attributes.is_control();
         let records = counts.then(|| batch.records(batch_size_bytes_max)).and_then(Result::ok);
         let records: Option<Vec<Record>> = records.and_then(|it| it.collect::<Result<_, _>>().ok());
         let keyed = records
@@ -77,9 +81,14 @@ impl KeyOffsets {
         self.last.len()
     }
 
+    /// The last offset noted of this key.
+    pub fn last(&self, key: &[u8]) -> Option<Offset> {
+        self.last.get(&digest_of(key)).copied()
+    }
+
     /// Whether a later record of this key was noted.
     pub fn is_superseded(&self, key: &[u8], offset: Offset) -> bool {
-        self.last.get(&digest_of(key)).is_some_and(|last| offset < *last)
+        self.last(key).is_some_and(|last| offset < last)
     }
 }
 

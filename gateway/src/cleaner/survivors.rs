@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use meridian_base::position::Offset;
-use meridian_protocol::records::{Batch, BatchBuilder, BatchError, BatchHeader, Record};
+use meridian_protocol::records::{
+    Batch, BatchBuilder, BatchError, BatchHeader, Compression, Record,
+};
+use meridian_storage::mutation::{Mutation, Mutations};
 
-use super::KeyOffsets;
+use super::{Aborted, KeyOffsets};
 
 /// Why a batch could not be cleaned. It stays as it is, and the round leaves its offset out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,26 +48,31 @@ pub struct Round<'a> {
     pub keys: &'a KeyOffsets,
     /// Base offset of each living producer's last batch.
     pub last_batches: &'a BTreeMap<i64, Offset>,
+    /// The transactions whose records do not count.
+    pub aborted: &'a Aborted,
     /// Wall-clock time.
     pub now_ms: i64,
     /// How long tombstones stay after the round that first saw them (`delete.retention.ms`).
     pub delete_retention_ms: i64,
     /// Most bytes that a batch may decompress to.
     pub batch_size_bytes_max: usize,
+    /// Broken rules, for tests.
+    pub mutations: Mutations,
 }
 
 impl Round<'_> {
-    /// Judges a batch below the round's end, each record by itself.
-    ///
-    /// Transactional and control batches stay as they are: which of their records count is known
-    /// to the transaction's coordinator, not to the records.
+    /// Judges a batch below the round's end, each record by itself. Nothing is needed of a batch that
+    /// was aborted. Control batches stay as they are; see [`Round::clean_marker`].
     pub fn clean(&self, batch: &Batch) -> Result<Cleaned, CleanError> {
         let header = batch.header();
         let unreadable = |error| CleanError::Unreadable { offset: header.base_offset, error };
         let flags = header.attributes;
         let judged = Offset::new(header.last_offset()) < self.keys.end();
-        if !judged || flags.is_transactional() || flags.is_control() {
+        if !judged || flags.is_control() {
             return Ok(Cleaned::Same);
+        }
+        if self.aborted.holds(header) {
+            return self.emptied(header);
         }
         let records = batch.records(self.batch_size_bytes_max).map_err(unreadable)?;
         let mut kept = Vec::with_capacity(usize::try_from(header.records_count).unwrap_or(0));
@@ -81,8 +89,8 @@ impl Round<'_> {
                 kept.push(record);
             }
         }
-        if kept.is_empty() && !self.is_last_of_producer(header) {
-            return Ok(Cleaned::Gone);
+        if kept.is_empty() {
+            return self.emptied(header);
         }
         // From now on the tombstones' time runs (KIP-534).
         let horizon_is_new = has_tombstone && !flags.has_delete_horizon();
@@ -97,9 +105,43 @@ impl Round<'_> {
         rewrite(header, &kept, horizon_ms).map(Cleaned::Smaller).map_err(unreadable)
     }
 
+    /// Judges the marker of a committed transaction of which no record is left: it goes as a tombstone
+    /// goes, in its own time, so that whoever has read the records before finds it.
+    pub fn clean_marker(&self, batch: &Batch) -> Result<Cleaned, CleanError> {
+        let header = batch.header();
+        let unreadable = |error| CleanError::Unreadable { offset: header.base_offset, error };
+        if Offset::new(header.last_offset()) >= self.keys.end() {
+            return Ok(Cleaned::Same);
+        }
+        if header.attributes.has_delete_horizon() {
+            let is_over = header.base_timestamp_ms <= self.now_ms;
+            return Ok(if is_over { Cleaned::Gone } else { Cleaned::Same });
+        }
+        let records = batch.records(self.batch_size_bytes_max).map_err(unreadable)?;
+        let records: Vec<Record> = records.collect::<Result<_, _>>().map_err(unreadable)?;
+        let horizon_ms = self.now_ms.saturating_add(self.delete_retention_ms);
+        rewrite(header, &records, Some(horizon_ms)).map(Cleaned::Smaller).map_err(unreadable)
+    }
+
+    /// What stays of a batch without records: its header, while its producer needs it.
+    fn emptied(&self, header: &BatchHeader) -> Result<Cleaned, CleanError> {
+        if !self.is_last_of_producer(header) {
+            return Ok(Cleaned::Gone);
+        }
+        if header.records_count == 0 {
+            return Ok(Cleaned::Same);
+        }
+        let unreadable = |error| CleanError::Unreadable { offset: header.base_offset, error };
+        rewrite(header, &[], None).map(Cleaned::Smaller).map_err(unreadable)
+    }
+
     fn keeps(&self, header: &BatchHeader, record: &Record) -> bool {
         let Some(key) = &record.key else { return true };
-        if self.keys.is_superseded(key, Offset::new(record.offset)) {
+        let offset = Offset::new(record.offset);
+        let drops_newest = Mutation::DropNewest.active(self.mutations);
+        if self.keys.is_superseded(key, offset)
+            || drops_newest && self.keys.last(key) == Some(offset)
+        {
             return false;
         }
         let expired =
@@ -129,5 +171,8 @@ fn rewrite(
         builder.append_at(delta, record.timestamp_ms, key, value, &headers);
     }
     builder.keep_offsets_to(header.last_offset_delta);
-    builder.build_compressed(header.attributes.compression()?)
+    // As Kafka's own cleaner does: some clients would decompress nothing.
+    let compression =
+        if records.is_empty() { Compression::None } else { header.attributes.compression()? };
+    builder.build_compressed(compression)
 }

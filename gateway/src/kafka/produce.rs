@@ -25,7 +25,7 @@ use super::dispatch::{Call, Reply};
 use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
 use super::topic_config;
-use crate::partition::source::SourcedBatch;
+use crate::partition::source::{BATCH_SIZE_BYTES_MAX, SourcedBatch};
 use crate::partition::{
     Appended, InTransaction, ProduceError, RecordBatch, TransactionError, TransactionVersion,
 };
@@ -47,6 +47,7 @@ struct Rules {
     batch_size_bytes_max: usize,
     log_append_time: bool,
     dedups_sources: bool,
+    is_compacted: bool,
     timestamps: TimestampBounds,
 }
 
@@ -64,6 +65,7 @@ impl Rules {
             batch_size_bytes_max: size.unwrap_or(topic_config::MAX_MESSAGE_BYTES_DEFAULT),
             log_append_time: time.as_deref() == Some(topic_config::LOG_APPEND_TIME),
             dedups_sources: crate::meta::dedups_sources(metadata, topic.id),
+            is_compacted: crate::meta::is_compacted(metadata, topic.id),
             timestamps: TimestampBounds::of(metadata, topic),
         })
     }
@@ -202,6 +204,9 @@ fn check(
     if !rules.log_append_time {
         rules.timestamps.check(&batch, now_ms)?;
     }
+    if rules.is_compacted {
+        check_keys(&batch)?;
+    }
     let sourced = rules.dedups_sources.then(|| sources_of(&batch, now_ms)).transpose()?;
     let transaction = if header.attributes.is_transactional() {
         Some(transactional.of(header.producer_id, header.producer_epoch)?)
@@ -223,6 +228,19 @@ fn check(
         Some(_) => stamped(&batch, log_append_time_ms)?,
     };
     Ok(RecordBatch { bytes, record_count, max_timestamp_ms, sequenced, transaction, sourced })
+}
+
+/// Refuses a record without a key where only the last record of each key is kept.
+fn check_keys(batch: &Batch) -> Result<(), ApiError> {
+    let of_batch = |error| ApiError::new(error::of_batch(&error), error.to_string());
+    let records = batch.raw_records(BATCH_SIZE_BYTES_MAX).map_err(of_batch)?;
+    for (index, record) in records.iter().enumerate() {
+        if !record.map_err(of_batch)?.has_key {
+            let message = format!("record {index} has no key, and the topic is compacted by key");
+            return Err(ApiError::new(ErrorCode::InvalidRecord, message));
+        }
+    }
+    Ok(())
 }
 
 /// The sources of a batch's records. A record without one is refused rather than let through: in a

@@ -233,6 +233,11 @@ impl FakeBroker {
         tokio::time::timeout(PATIENCE, served).await.expect("new partitions are served");
     }
 
+    /// The disk.
+    pub(crate) fn store(&self) -> &Arc<StoreHandle> {
+        self.logs.as_ref().and_then(|logs| logs.store()).expect("a cluster of one has a disk")
+    }
+
     /// Names who vouches for transactions.
     pub(super) fn set_verifier(&self, verifier: Arc<dyn TransactionVerifier>) {
         self.logs.iter().for_each(|logs| logs.set_verifier(Arc::clone(&verifier)));

@@ -132,7 +132,7 @@ pub(super) const ALL: &[TopicConfig] = &[
         "min.cleanable.dirty.ratio",
         Kind::Ratio,
         "0.5",
-        "Part of a compacted log that may be uncompacted.",
+        "Part of a compacted log that may be uncompacted before a pass is made.",
     ),
     config(
         "min.compaction.lag.ms",

@@ -17,6 +17,7 @@ use meridian_base::id::{NodeId, PartitionId};
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_storage::codec::{DecodeError, Source};
 use meridian_storage::lineage::{Lineage, Start};
+use meridian_storage::manifest::Manifest;
 use meridian_storage::message::CommitMark;
 use tokio::sync::Notify;
 
@@ -52,6 +53,8 @@ pub(crate) struct Progress {
     log_start_offset: Offset,
     leader_epoch: LeaderEpoch,
     aborted: AbortedPage,
+    /// If there is one, and it is new or comes with the lineage.
+    manifest: Option<Arc<Manifest>>,
     lineage: Option<Lineage>,
 }
 
@@ -60,6 +63,7 @@ impl FollowMessage {
         partition: PartitionId,
         view: &ReadView,
         aborted: AbortedPage,
+        with_manifest: bool,
         with_lineage: bool,
     ) -> Self {
         Self::Progress(Box::new(Progress {
@@ -68,6 +72,7 @@ impl FollowMessage {
             log_start_offset: view.log_start_offset,
             leader_epoch: view.leader_epoch,
             aborted,
+            manifest: view.manifest.clone().filter(|_| with_manifest || with_lineage),
             lineage: with_lineage.then(|| view.lineage.clone()),
         }))
     }
@@ -81,9 +86,9 @@ impl FollowMessage {
                 out.put_u64(*aborted_count);
             }
             Self::Progress(progress) => {
-                let Progress { partition, mark, log_start_offset, leader_epoch, aborted, lineage } =
-                    &**progress;
-                out.put_u8(1);
+                let Progress { partition, mark, log_start_offset, leader_epoch, .. } = &**progress;
+                let Progress { aborted, manifest, lineage, .. } = &**progress;
+                out.put_u8(if manifest.is_some() { 2 } else { 1 });
                 out.put_u64(partition.get());
                 out.put_u32(mark.point.generation.get());
                 out.put_u64(mark.point.step.get());
@@ -91,6 +96,11 @@ impl FollowMessage {
                 out.put_i64(log_start_offset.get());
                 out.put_i32(leader_epoch.get());
                 aborted.encode(&mut out);
+                if let Some(manifest) = manifest {
+                    let manifest = manifest.encode();
+                    out.put_u32(manifest.len() as u32);
+                    out.put_slice(&manifest);
+                }
                 if let Some(lineage) = lineage {
                     // A lineage is what a `Start` of the same generation would say.
                     let start = Start {
@@ -118,12 +128,18 @@ impl FollowMessage {
                 source.finish()?;
                 Ok(Self::Follow { partition, aborted_count })
             }
-            1 => {
+            // 1: without a manifest.
+            1 | 2 => {
                 let point = source.point()?;
                 let high_watermark = Offset::new(source.i64()?);
                 let log_start_offset = Offset::new(source.i64()?);
                 let leader_epoch = LeaderEpoch::new(source.i32()?);
                 let aborted = AbortedPage::decode(&mut source)?;
+                let manifest = if kind == 2 {
+                    Some(Arc::new(Manifest::decode(source.sized()?)?))
+                } else {
+                    None
+                };
                 let rest = source.rest();
                 let lineage = if rest.is_empty() {
                     None
@@ -137,6 +153,7 @@ impl FollowMessage {
                     log_start_offset,
                     leader_epoch,
                     aborted,
+                    manifest,
                     lineage,
                 })))
             }
@@ -151,6 +168,8 @@ pub(super) struct FollowerSet {
     asked_at: BTreeMap<NodeId, Instant>,
     /// How many aborted transactions all of them were told of, if nothing was lost on its way.
     told_count: u64,
+    /// The end of the manifest that they were told of, likewise.
+    told_end: Offset,
 }
 
 impl FollowerSet {
@@ -169,6 +188,11 @@ impl FollowerSet {
     /// They are about to be told of the first `count` aborted transactions.
     pub(super) fn tell(&mut self, count: u64) {
         self.told_count = count;
+    }
+
+    /// They are about to be told of a manifest that ends here; whether it is news.
+    pub(super) fn tell_manifest(&mut self, end: Offset) -> bool {
+        std::mem::replace(&mut self.told_end, end) != end
     }
 
     /// Those that asked lately.
@@ -259,7 +283,8 @@ impl FollowerLog {
     }
 
     fn on_progress(&self, logs: &Logs, from: NodeId, progress: Progress) {
-        let Progress { mark, log_start_offset, leader_epoch, aborted, lineage, .. } = progress;
+        let Progress { mark, log_start_offset, leader_epoch, aborted, .. } = progress;
+        let Progress { manifest, lineage, .. } = progress;
         let mut state = lock(&self.state);
         if from != state.leader || mark.point.generation != state.ownership.generation {
             return;
@@ -270,6 +295,8 @@ impl FollowerLog {
         else {
             return;
         };
+        let known_manifest = known.as_ref().and_then(|view| view.manifest.clone());
+        let manifest = manifest.or(known_manifest);
         if known.is_none() {
             state.aborted = AbortedTransactions::default();
         }
@@ -279,8 +306,14 @@ impl FollowerLog {
             Some(known) => (known.mark.max(mark), known.last_stable_offset.max(last_stable_offset)),
             None => (mark, last_stable_offset),
         };
-        state.view =
-            Some(ReadView { lineage, mark, last_stable_offset, log_start_offset, leader_epoch });
+        state.view = Some(ReadView {
+            lineage,
+            manifest,
+            mark,
+            last_stable_offset,
+            log_start_offset,
+            leader_epoch,
+        });
         state.readers.ring();
         if state.aborted.count() < aborted.total_count() {
             self.ask(logs, logs.now(), &mut state);

@@ -243,7 +243,10 @@ impl PartitionLog {
             let Role::Leading(partition) = &inner.role else { return Err(FetchError::NotLeader) };
             let view = view_of(partition).ok_or(FetchError::NotLeader)?;
             let range = view.range(from, isolation);
-            (view, partition.tail().read_range(range, size_bytes_max))
+            let cached = partition.tail().read_range(range, size_bytes_max);
+            // Memory may still hold what a manifest has replaced.
+            let is_replaced = view.piece_at(from).is_some();
+            (view, cached.filter(|_| !is_replaced))
         };
         view.check(from)?;
         let range = view.range(from, isolation);
@@ -483,7 +486,7 @@ impl PartitionLog {
         let Role::Leading(partition) = &inner.role else { return None };
         let view = view_of(partition)?;
         let page = AbortedPage::of(partition, aborted_count);
-        let message = FollowMessage::progress(self.ownership.partition, &view, page, true);
+        let message = FollowMessage::progress(self.ownership.partition, &view, page, true, true);
         inner.followers.add(now, follower);
         Some(message)
     }
@@ -553,7 +556,10 @@ impl PartitionLog {
             let Some(view) = view_of(partition) else { return };
             let page = AbortedPage::of(partition, inner.followers.told_count());
             let told_count = page.end();
-            let message = FollowMessage::progress(self.ownership.partition, &view, page, false);
+            let clean_end = view.manifest.as_ref().map_or(Offset::ZERO, |manifest| manifest.end);
+            let is_news = inner.followers.tell_manifest(clean_end);
+            let message =
+                FollowMessage::progress(self.ownership.partition, &view, page, is_news, false);
             inner.followers.tell(told_count);
             (inner.followers.current(logs.now()), message)
         };
@@ -578,6 +584,7 @@ fn view_of(partition: &Partition<Waiter>) -> Option<ReadView> {
     let leader = partition.leader();
     Some(ReadView {
         lineage: Lineage::clone(leader.lineage()),
+        manifest: partition.manifest().cloned(),
         mark: leader.mark()?,
         last_stable_offset: partition.last_stable_offset(),
         log_start_offset: leader.log_start_offset(),

@@ -12,13 +12,14 @@ use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_base::topology::Slot;
 use meridian_storage::blob::{Blob, BlobKind};
 use meridian_storage::lineage::Lineage;
+use meridian_storage::manifest::{Manifest, Piece, Place};
 use meridian_storage::message::{CommitMark, Read, ReadFrom, ReadReply, StorageMessage};
 use tokio::sync::oneshot;
 
 use super::group::Group;
 use super::partition_log::{FetchError, Fetched};
 use super::{Logs, lock};
-use crate::partition::{AbortedTransaction, Taken, batches_in, take_batches};
+use crate::partition::{AbortedTransaction, BatchSlice, Taken, batches_in, take_batches};
 
 /// A slot that has not answered a read by then is passed over.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
@@ -41,6 +42,8 @@ pub enum Isolation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReadView {
     pub(super) lineage: Lineage,
+    /// Where what lies below its end is to be read instead.
+    pub(super) manifest: Option<Arc<Manifest>>,
     pub(super) mark: CommitMark,
     pub(super) last_stable_offset: Offset,
     pub(super) log_start_offset: Offset,
@@ -75,6 +78,11 @@ impl ReadView {
         }
     }
 
+    /// The piece of the manifest in which to look for `offset`, and where it ends.
+    pub(super) fn piece_at(&self, offset: Offset) -> Option<(&Piece, Offset)> {
+        self.manifest.as_ref()?.piece_at(offset)
+    }
+
     /// The read that brings the blob which holds `offset`.
     fn request(
         &self,
@@ -90,6 +98,19 @@ impl ReadView {
             last_step: holder.last_step.unwrap_or(self.mark.point.step),
             size_bytes_max: u32::try_from(size_bytes_max).unwrap_or(u32::MAX),
         })
+    }
+}
+
+/// The read that brings a piece of a manifest.
+fn piece_request(partition: PartitionId, piece: &Piece) -> Read {
+    match piece.place {
+        Place::Clean(point) => Read {
+            partition,
+            generation: point.generation,
+            from: ReadFrom::Step(point.step),
+            last_step: point.step,
+            size_bytes_max: piece.size_bytes,
+        },
     }
 }
 
@@ -118,7 +139,8 @@ impl Logs {
         self.pending.next_tag.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Reads the batches in `range` that one answer of a slot holds.
+    /// Reads batches in `range`: those that one answer of a slot holds. Below a manifest's end there
+    /// may be none in a piece, and then the next one is read: only where the range ends is nothing.
     pub(super) async fn read_records(
         self: &Arc<Self>,
         group: &Group,
@@ -128,22 +150,50 @@ impl Logs {
         size_bytes_max: usize,
         last_slot: &AtomicU8,
     ) -> Result<Taken, ReadFailed> {
-        if range.is_empty() {
-            return Ok(Taken::default());
+        let mut from = range.start;
+        while from < range.end {
+            let piece = view.piece_at(from);
+            if let Some((&Piece { size_bytes: 0, .. }, end)) = piece {
+                from = end;
+                continue;
+            }
+            let (request, kind) = match piece {
+                Some((piece, _)) => (piece_request(partition, piece), BlobKind::Clean),
+                None => {
+                    let request = view.request(partition, from, size_bytes_max);
+                    (request.ok_or(ReadFailed)?, BlobKind::Records)
+                }
+            };
+            let batches = self.read_batches(group, request, kind, last_slot).await?;
+            let taken = take_batches(batches.iter(), from..range.end, size_bytes_max);
+            match piece {
+                Some((_, end)) if taken.end_offset.is_none() => from = end,
+                _ => return Ok(taken),
+            }
         }
-        let request = view.request(partition, range.start, size_bytes_max).ok_or(ReadFailed)?;
+        Ok(Taken::default())
+    }
+
+    /// Asks for blobs and cuts those of this kind into their batches.
+    async fn read_batches(
+        self: &Arc<Self>,
+        group: &Group,
+        request: Read,
+        kind: BlobKind,
+        last_slot: &AtomicU8,
+    ) -> Result<Vec<BatchSlice>, ReadFailed> {
         let first = Slot::checked(last_slot.load(Ordering::Relaxed));
         let (slot, blobs) = self.read_blobs(group, request, first).await?;
         last_slot.store(slot.index() as u8, Ordering::Relaxed);
         let mut batches = Vec::new();
-        for blob in blobs.into_iter().filter(|blob| blob.header.kind == BlobKind::Records) {
+        for blob in blobs.into_iter().filter(|blob| blob.header.kind == kind) {
             let payload = blob.payload.to_contiguous();
             batches.extend(batches_in(blob.header.base_offset, payload).map_err(|error| {
                 tracing::error!(key = ?blob.key, %error, "a stored blob does not hold batches");
                 ReadFailed
             })?);
         }
-        Ok(take_batches(batches.iter(), range, size_bytes_max))
+        Ok(batches)
     }
 
     /// Asks slot after slot, nearest first, until one has the blob. Returns it with those that

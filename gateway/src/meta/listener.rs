@@ -166,6 +166,12 @@ pub(crate) fn dedups_sources(metadata: &Metadata, topic: TopicId) -> bool {
     metadata.config(&ConfigResource::Topic(topic), DEDUP) == Some(DEDUP_SOURCE)
 }
 
+/// Whether the topic's `cleanup.policy` has `compact` in it.
+pub(crate) fn is_compacted(metadata: &Metadata, topic: TopicId) -> bool {
+    let policy = metadata.config(&ConfigResource::Topic(topic), "cleanup.policy");
+    policy.is_some_and(|policy| policy.split(',').any(|policy| policy.trim() == "compact"))
+}
+
 /// The topic's `min.insync.datacenters`; 1 asks for no more than the quorum.
 pub(crate) fn datacenter_count_min(metadata: &Metadata, topic: TopicId) -> usize {
     metadata

@@ -96,6 +96,11 @@ impl AbortedTransactions {
         Some(found)
     }
 
+    /// All that are kept, in the order of their markers.
+    pub fn kept(&self) -> impl Iterator<Item = &AbortedTransaction> {
+        self.kept.iter()
+    }
+
     /// Nothing is known of aborted transactions that lie wholly below this.
     pub fn forgotten_below(&self) -> Offset {
         self.forgotten_below

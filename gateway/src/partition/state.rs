@@ -5,12 +5,14 @@
 //! leader brings it up to date by applying the blobs after it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::position::Offset;
 use meridian_protocol::records::{self, BatchHeader, EndTxnMarker};
 use meridian_storage::blob::{BlobHeader, BlobKind};
 use meridian_storage::codec::{DecodeError, Source};
+use meridian_storage::manifest::Manifest;
 
 use super::BatchSlice;
 use super::source::Sources;
@@ -18,7 +20,7 @@ use super::transactions::{Ended, Marker, TransactionVersion, Transactions};
 use crate::producer::{Producers, Sequenced};
 
 /// A run of the log this large gets a line in the chunk list.
-const CHUNK_SIZE_BYTES: u64 = 8 << 20;
+pub(super) const CHUNK_SIZE_BYTES: u64 = 8 << 20;
 /// So does a run that spans this much time, so that low traffic can expire too.
 const CHUNK_SPAN_MS: i64 = 10 * 60 * 1000;
 const CHUNK_ENCODED_SIZE_BYTES: usize = 32;
@@ -29,6 +31,7 @@ const CHECKPOINT_FORMAT_WITHOUT_TRANSACTIONS: u8 = 1;
 const CONTROL_RECORD_SIZE_BYTES_MAX: usize = 1 << 10;
 /// What a checkpoint holds besides, if there is any: sections of a tag (stable), a length and bytes.
 const SECTION_SOURCES: u8 = 1;
+const SECTION_MANIFEST: u8 = 2;
 const SECTION_HEAD_SIZE_BYTES: usize = 1 + 4;
 
 /// Why the state could not be rebuilt: stored bytes that the leader itself had checked.
@@ -44,11 +47,11 @@ pub enum ReplayError {
 
 /// A run of the log: where it begins, how large it is and how late its last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Chunk {
-    base_offset: Offset,
-    size_bytes: u64,
-    first_timestamp_ms: i64,
-    max_timestamp_ms: i64,
+pub(super) struct Chunk {
+    pub(super) base_offset: Offset,
+    pub(super) size_bytes: u64,
+    pub(super) first_timestamp_ms: i64,
+    pub(super) max_timestamp_ms: i64,
 }
 
 /// How much of a log to keep.
@@ -71,7 +74,9 @@ pub struct PartitionState {
     pub sources: Option<Sources>,
     /// First offset that can be read, as the last `Trim` says.
     pub log_start_offset: Offset,
-    chunks: VecDeque<Chunk>,
+    /// Where the log below its end lies, if that is no longer in the blobs that were put first.
+    pub manifest: Option<Arc<Manifest>>,
+    pub(super) chunks: VecDeque<Chunk>,
 }
 
 impl PartitionState {
@@ -138,7 +143,9 @@ impl PartitionState {
                 }
             }
             BlobKind::Trim => self.trim(header.base_offset),
-            BlobKind::Start | BlobKind::Checkpoint | BlobKind::Part => {}
+            BlobKind::Manifest => self.apply_manifest(Arc::new(Manifest::decode(payload)?)),
+            // What a clean blob holds was in the log before, and was noted then.
+            BlobKind::Start | BlobKind::Checkpoint | BlobKind::Clean | BlobKind::Part => {}
         }
         Ok(())
     }
@@ -207,11 +214,14 @@ impl PartitionState {
     pub fn trim(&mut self, log_start_offset: Offset) {
         self.log_start_offset = self.log_start_offset.max(log_start_offset);
         self.forget_chunks();
+        if self.clean_end() <= self.log_start_offset {
+            self.manifest = None;
+        }
         self.transactions.trim(self.log_start_offset);
     }
 
     /// Forgets chunks wholly below the log start.
-    fn forget_chunks(&mut self) {
+    pub(super) fn forget_chunks(&mut self) {
         while self.chunks.get(1).is_some_and(|next| next.base_offset <= self.log_start_offset) {
             self.chunks.pop_front();
         }
@@ -263,13 +273,15 @@ impl PartitionState {
     pub fn encode(&self) -> Bytes {
         let sections = [self.producers.encode(), self.transactions.encode()];
         let sections_size_bytes: usize = sections.iter().map(|section| 4 + section.len()).sum();
-        let sources = self.sources.as_ref().map(Sources::encode);
-        let sources_size_bytes =
-            sources.as_ref().map_or(0, |section| SECTION_HEAD_SIZE_BYTES + section.len());
+        let sources = self.sources.as_ref().map(|it| (SECTION_SOURCES, it.encode()));
+        let manifest = self.manifest.as_ref().map(|it| (SECTION_MANIFEST, it.encode()));
+        let extras = [sources, manifest].into_iter().flatten().collect::<Vec<_>>();
+        let extras_size_bytes: usize =
+            extras.iter().map(|(_, section)| SECTION_HEAD_SIZE_BYTES + section.len()).sum();
         let size_bytes = 13
             + self.chunks.len() * CHUNK_ENCODED_SIZE_BYTES
             + sections_size_bytes
-            + sources_size_bytes;
+            + extras_size_bytes;
         let mut out = BytesMut::with_capacity(size_bytes);
         out.put_u8(CHECKPOINT_FORMAT);
         out.put_i64(self.log_start_offset.get());
@@ -284,8 +296,8 @@ impl PartitionState {
             out.put_u32(section.len() as u32);
             out.put_slice(&section);
         }
-        if let Some(section) = &sources {
-            out.put_u8(SECTION_SOURCES);
+        for (tag, section) in &extras {
+            out.put_u8(*tag);
             out.put_u32(section.len() as u32);
             out.put_slice(section);
         }
@@ -314,14 +326,18 @@ impl PartitionState {
         } else {
             Transactions::decode(source.sized()?)?
         };
-        let mut sources = None;
+        let (mut sources, mut manifest) = (None, None);
         while source.left() > 0 {
             match (source.u8()?, source.sized()?) {
                 (SECTION_SOURCES, section) => sources = Some(Sources::decode(section)?),
+                (SECTION_MANIFEST, section) => {
+                    manifest = Some(Arc::new(Manifest::decode(section)?));
+                }
                 (unknown, _) => return Err(source.invalid("section", u64::from(unknown))),
             }
         }
-        Ok(Self { producers, transactions, sources, log_start_offset, chunks: chunks.into() })
+        let chunks = chunks.into();
+        Ok(Self { producers, transactions, sources, log_start_offset, manifest, chunks })
     }
 }
 

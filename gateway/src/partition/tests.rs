@@ -8,6 +8,7 @@ use meridian_storage::message::PutResult;
 use super::*;
 use crate::producer::SequenceError;
 
+mod clean;
 mod mirrored;
 mod sources;
 mod transactions;

@@ -83,6 +83,10 @@ pub(crate) struct Partition {
     pub(crate) fence_in_flight: Generation,
     pub(crate) mark: Option<CommitMark>,
     pub(crate) log_start_offset: Offset,
+    /// Records wholly below it are freed.
+    pub(crate) free_below: Offset,
+    /// Clean blobs and manifests below it are freed.
+    pub(crate) clean_from: LogPoint,
     pub(crate) generation_min: Generation,
     pub(crate) forgotten: bool,
     /// File with the newest record of the fields above; `None` if there is no record.
@@ -92,12 +96,16 @@ pub(crate) struct Partition {
     pub(super) generations: BTreeMap<Generation, VecDeque<Entry>>,
     pub(super) starts: BTreeMap<Generation, Bytes>,
     pub(super) checkpoints: BTreeSet<LogPoint>,
+    /// Clean blobs and manifests.
+    pub(super) clean: BTreeSet<LogPoint>,
 }
 
 impl Partition {
     pub(crate) fn merge(&mut self, record: &PartitionRecord, file: FileSequence) {
         self.fence = self.fence.max(record.fence);
         self.log_start_offset = self.log_start_offset.max(record.log_start_offset);
+        self.free_below = self.free_below.max(record.free_below);
+        self.clean_from = self.clean_from.max(record.clean_from);
         self.generation_min = self.generation_min.max(record.generation_min);
         if record.mark.is_some() && record.mark >= self.mark {
             self.mark = record.mark;
@@ -138,6 +146,9 @@ impl Partition {
             BlobKind::Checkpoint => {
                 self.checkpoints.insert(point);
             }
+            BlobKind::Clean | BlobKind::Manifest => {
+                self.clean.insert(point);
+            }
             BlobKind::Records | BlobKind::Trim | BlobKind::Part => {}
         }
         let entries = self.generations.entry(generation).or_default();
@@ -160,6 +171,7 @@ impl Partition {
         self.fence_in_flight = Generation::new(u32::MAX);
         self.starts.clear();
         self.checkpoints.clear();
+        self.clean.clear();
         std::mem::take(&mut self.generations).into_values().flatten().collect()
     }
 

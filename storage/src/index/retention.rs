@@ -17,35 +17,66 @@ const CHECKPOINT_COUNT: usize = 2;
 pub(crate) struct CollectRule {
     /// First offset that can still be read.
     pub(crate) log_start_offset: Offset,
+    /// Records wholly below it go.
+    pub(crate) free_below: Offset,
+    /// Clean blobs and manifests below it go.
+    pub(crate) clean_from: LogPoint,
     /// First generation that can still be read.
     pub(crate) generation_min: Generation,
 }
 
 impl Partition {
-    /// Raises the log start; gives the blobs that are freed by it. Nothing above the mark is ever
+    /// Takes what a leader says may go; gives the blobs that are freed by it. Nothing above the mark is ever
     /// freed, nor what the next takeover starts from: the newest `Start`, the blob at the mark and
     /// the newest checkpoints.
     pub(crate) fn collect(&mut self, rule: CollectRule) -> Vec<Entry> {
         self.log_start_offset = self.log_start_offset.max(rule.log_start_offset);
+        self.free_below = self.free_below.max(rule.free_below);
+        self.clean_from = self.clean_from.max(rule.clean_from);
         self.generation_min = self.generation_min.max(rule.generation_min);
         let Some(mark) = self.mark else { return Vec::new() };
         let kept = self.kept_points(mark);
-        let (log_start_offset, generation_min) = (self.log_start_offset, self.generation_min);
-        let mut freed = Vec::new();
+        let (free_below, generation_min) = (self.free_below, self.generation_min);
+        let mut freed = self.collect_clean(mark);
         for (generation, entries) in self.generations.range_mut(..=mark.point.generation) {
             let passed = if *generation < generation_min {
                 entries.len()
             } else {
-                wholly_below(entries, log_start_offset)
+                wholly_below(entries, free_below)
             };
             let old = *generation < generation_min;
             drain(entries, passed, &mut freed, |entry| {
                 let point = LogPoint::new(*generation, entry.step);
-                let useless = old || entry.next_offset() <= log_start_offset;
-                useless && point <= mark.point && !kept.contains(&point)
+                let useless = old || entry.next_offset() <= free_below;
+                !is_clean(entry) && useless && point <= mark.point && !kept.contains(&point)
             });
         }
         self.forget_freed();
+        freed
+    }
+
+    /// Frees clean blobs and manifests of runs that are no longer in force, whatever their
+    /// generation: the run in force may well be older than the log's other blobs.
+    fn collect_clean(&mut self, mark: CommitMark) -> Vec<Entry> {
+        let mut freed = Vec::new();
+        let mut kept = self.clean.split_off(&self.clean_from);
+        let below = std::mem::take(&mut self.clean);
+        let generations: BTreeSet<Generation> =
+            below.iter().map(|point| point.generation).collect();
+        for generation in generations {
+            let Some(entries) = self.generations.get_mut(&generation) else { continue };
+            entries.retain(|entry| {
+                let point = LogPoint::new(generation, entry.step);
+                // Nothing above the mark is known committed, and the blob at it is a takeover's.
+                let goes = is_clean(entry) && point < self.clean_from && point < mark.point;
+                if goes {
+                    freed.push(*entry);
+                }
+                !goes
+            });
+        }
+        kept.extend(below.into_iter().filter(|point| *point >= mark.point));
+        self.clean = kept;
         freed
     }
 
@@ -53,6 +84,7 @@ impl Partition {
     pub(crate) fn collect_before_commit(&mut self, generation: Generation) -> Vec<Entry> {
         let newer = self.generations.split_off(&generation);
         let freed = std::mem::replace(&mut self.generations, newer);
+        self.clean = self.clean.split_off(&LogPoint::new(generation, Default::default()));
         self.forget_freed();
         freed.into_values().flatten().collect()
     }
@@ -90,6 +122,10 @@ impl Partition {
     }
 }
 
+fn is_clean(entry: &Entry) -> bool {
+    matches!(entry.kind, BlobKind::Clean | BlobKind::Manifest)
+}
+
 /// How many entries go with the last records that lie wholly below `offset`. What comes after them
 /// stays, whatever its offset: a `Trim` behind the newest checkpoint is still to be replayed.
 fn wholly_below(entries: &VecDeque<Entry>, offset: Offset) -> usize {
@@ -116,5 +152,73 @@ fn drain(
     }
     for entry in kept.into_iter().rev() {
         entries.push_front(entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use meridian_base::position::Step;
+
+    use super::*;
+    use crate::blob::BlobHeader;
+    use crate::journal::{FileSequence, Location};
+
+    fn put(partition: &mut Partition, kind: BlobKind, point: (u32, u64), base: i64, count: u32) {
+        let header = BlobHeader {
+            kind,
+            base_offset: Offset::new(base),
+            record_count: count,
+            max_timestamp_ms: -1,
+            payload_size_bytes: 1,
+            payload_crc: 0,
+        };
+        let location = Location { file: FileSequence::FIRST, offset_bytes: 0 };
+        let entry = Entry::new(Step::new(point.1), &header, location);
+        partition.insert(Generation::new(point.0), entry, &Bytes::new());
+    }
+
+    fn left(partition: &Partition) -> Vec<(BlobKind, u32, u64)> {
+        let line = |(point, entry): (LogPoint, &Entry)| {
+            (entry.kind, point.generation.get(), point.step.get())
+        };
+        partition.blobs().map(line).collect()
+    }
+
+    fn point(generation: u32, step: u64) -> LogPoint {
+        LogPoint::new(Generation::new(generation), Step::new(step))
+    }
+
+    #[test]
+    fn clean_blobs_go_by_their_own_rule_whatever_their_generation() {
+        use BlobKind::{Clean, Manifest, Records};
+        let mut partition = Partition::default();
+        for (kind, at, base, count) in [
+            (Records, (1, 1), 0, 5),
+            (Clean, (1, 2), 0, 5),
+            (Manifest, (1, 3), 5, 0),
+            (Records, (2, 1), 5, 5),
+            (Clean, (2, 2), 0, 10),
+            (Manifest, (2, 3), 10, 0),
+            (Records, (3, 1), 10, 5),
+        ] {
+            put(&mut partition, kind, at, base, count);
+        }
+        let mark = CommitMark { point: point(3, 1), high_watermark: Offset::new(15) };
+        partition.mark = Some(mark);
+        let rule = |free_below, clean_from, generation_min| CollectRule {
+            log_start_offset: Offset::ZERO,
+            free_below: Offset::new(free_below),
+            clean_from,
+            generation_min: Generation::new(generation_min),
+        };
+        let freed = partition.collect(rule(10, LogPoint::default(), 3));
+        assert_eq!(freed.len(), 2, "the records of old generations");
+        assert_eq!(left(&partition).len(), 5);
+        let freed = partition.collect(rule(10, point(2, 2), 3));
+        assert_eq!(freed.len(), 2, "the run of old, and its manifest");
+        let expected = [(Clean, 2, 2), (Manifest, 2, 3), (Records, 3, 1)];
+        assert_eq!(left(&partition), expected);
+        assert_eq!(partition.log_start_offset, Offset::ZERO);
     }
 }

@@ -61,6 +61,8 @@ pub(crate) fn batch_seeds() -> Vec<Vec<u8>> {
         partition: PartitionId::new(3),
         fence: Generation::new(2),
         log_start_offset: Offset::new(1),
+        free_below: Offset::new(1),
+        clean_from: Default::default(),
         generation_min: Generation::new(1),
         mark: Some(mark),
         forgotten: false,

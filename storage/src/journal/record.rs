@@ -10,7 +10,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::id::PartitionId;
-use meridian_base::position::{Generation, Offset};
+use meridian_base::position::{Generation, LogPoint, Offset};
 use meridian_base::topology::GroupConfig;
 
 use super::FileSequence;
@@ -29,6 +29,10 @@ pub(crate) struct PartitionRecord {
     pub(crate) partition: PartitionId,
     pub(crate) fence: Generation,
     pub(crate) log_start_offset: Offset,
+    /// Records wholly below it were freed; at or above the log start.
+    pub(crate) free_below: Offset,
+    /// Clean blobs and manifests below it were freed.
+    pub(crate) clean_from: LogPoint,
     pub(crate) generation_min: Generation,
     pub(crate) mark: Option<CommitMark>,
     /// The topic was deleted: no blob of the partition counts, wherever it stands.
@@ -75,10 +79,12 @@ impl Record {
                 out.put_slice(inline);
             }
             Self::Partition(record) => {
-                out.put_u8(2);
+                out.put_u8(6);
                 out.put_u64(record.partition.get());
                 out.put_u32(record.fence.get());
                 out.put_i64(record.log_start_offset.get());
+                out.put_i64(record.free_below.get());
+                parts::put_point(out, record.clean_from);
                 out.put_u32(record.generation_min.get());
                 parts::put_option(out, record.mark, parts::put_mark);
                 out.put_u8(u8::from(record.forgotten));
@@ -105,20 +111,35 @@ impl Record {
                 };
                 Self::Blob { key, header, mark, inline }
             }
-            2 => Self::Partition(PartitionRecord {
-                partition: PartitionId::new(source.u64()?),
-                fence: Generation::new(source.u32()?),
-                log_start_offset: parts::offset(source)?,
-                generation_min: Generation::new(source.u32()?),
-                mark: parts::option(source, parts::mark)?,
-                forgotten: parts::flag(source)?,
-            }),
+            kind @ (2 | 6) => Self::Partition(partition_record(source, kind == 6)?),
             3 => Self::Config(parts::config(source)?),
             4 => Self::Synced,
             5 => Self::End,
             other => return Err(source.invalid("record kind", u64::from(other))),
         })
     }
+}
+
+/// Reads a partition's record; the form before there were clean blobs had one log start for all.
+fn partition_record(source: &mut Source, has_clean: bool) -> Result<PartitionRecord, DecodeError> {
+    let partition = PartitionId::new(source.u64()?);
+    let fence = Generation::new(source.u32()?);
+    let log_start_offset = parts::offset(source)?;
+    let (free_below, clean_from) = if has_clean {
+        (parts::offset(source)?, source.point()?)
+    } else {
+        (log_start_offset, LogPoint::default())
+    };
+    Ok(PartitionRecord {
+        partition,
+        fence,
+        log_start_offset,
+        free_below,
+        clean_from,
+        generation_min: Generation::new(source.u32()?),
+        mark: parts::option(source, parts::mark)?,
+        forgotten: parts::flag(source)?,
+    })
 }
 
 /// Where a batch stands: what its head must say to be believed.
@@ -299,7 +320,7 @@ pub(super) fn parse_heads(side_file: &Bytes, disk: u64, file: FileSequence) -> O
 #[cfg(test)]
 mod tests {
     use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId};
-    use meridian_base::position::{LogPoint, Step};
+    use meridian_base::position::Step;
     use meridian_base::topology::{Geometry, SlotConfig, SlotState};
     use proptest::prelude::*;
 
@@ -333,6 +354,8 @@ mod tests {
                 partition: PartitionId::new(6),
                 fence: Generation::new(7),
                 log_start_offset: Offset::new(8),
+                free_below: Offset::new(9),
+                clean_from: LogPoint::new(Generation::new(1), Step::new(3)),
                 generation_min: Generation::new(1),
                 mark: None,
                 forgotten: true,
@@ -363,6 +386,30 @@ mod tests {
         assert_eq!(built.head.get(inline..inline + 6), Some(b"inline".as_slice()));
         let bound: usize = records().iter().map(record_size_bytes).sum();
         assert!(built.head.len() <= HEAD_SIZE_BYTES_MIN + bound);
+    }
+
+    #[test]
+    fn a_partition_of_the_form_before_clean_blobs_is_read() {
+        let mut out = BytesMut::new();
+        out.put_u8(2);
+        out.put_u64(6);
+        out.put_u32(7);
+        out.put_i64(8);
+        out.put_u32(1);
+        out.put_u8(0);
+        out.put_u8(1);
+        let record = Record::decode(&mut Source::new(out.freeze(), "test")).unwrap();
+        let expected = PartitionRecord {
+            partition: PartitionId::new(6),
+            fence: Generation::new(7),
+            log_start_offset: Offset::new(8),
+            free_below: Offset::new(8),
+            clean_from: LogPoint::default(),
+            generation_min: Generation::new(1),
+            mark: None,
+            forgotten: true,
+        };
+        assert_eq!(record, Record::Partition(expected));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use meridian_base::topology::{Geometry, SlotConfig};
 
 use super::*;
 use crate::lineage::Past;
+use crate::manifest::{Manifest, Piece, Place};
 use crate::message::Refusal;
 
 const PARTITION: PartitionId = PartitionId::new(3);
@@ -431,6 +432,69 @@ fn t9_slots_free_nothing_that_no_checkpoint_covers() {
     bench.put(records(1, b"b")).expect("admitted");
     bench.stored(3, [0, 3, 6]);
     assert_eq!(told(&bench), 1);
+}
+
+/// A partition with two records, both replaced by a clean blob at step 3; the manifest is step 4.
+fn compacted(mutation: Option<Mutation>) -> Bench {
+    let mut bench = Bench::serving_with(mutation);
+    for offset in 0..2 {
+        bench.put(records(offset, b"a")).expect("admitted");
+    }
+    let clean = Draft { kind: BlobKind::Clean, record_count: 2, ..records(0, b"b") };
+    bench.put(clean).expect("admitted");
+    (1..4).for_each(|step| bench.stored(step, [0, 3, 6]));
+    let piece = Piece {
+        base_offset: Offset::ZERO,
+        max_timestamp_ms: -1,
+        size_bytes: 1,
+        place: Place::Clean(LogPoint::new(GENERATION, Step::new(3))),
+    };
+    let manifest = Manifest { end: Offset::new(2), replaced_size_bytes: 2, pieces: vec![piece] };
+    let Bench { leader, health, now, out } = &mut bench;
+    let put = leader.put_manifest(*now, health, &manifest, out);
+    assert_eq!(put, Ok(LogPoint::new(GENERATION, Step::new(4))));
+    bench
+}
+
+/// What slots may free: records below, and clean blobs below.
+fn freed(bench: &Bench) -> (i64, u64) {
+    let beacon = bench.leader.beacon().expect("serving");
+    assert_eq!(beacon.log_start_offset, Offset::ZERO, "clients see no other log start");
+    (beacon.free_below.get(), beacon.clean_from.step.get())
+}
+
+#[test]
+fn c2_what_a_manifest_replaces_goes_when_no_takeover_can_cut_it() {
+    let mut bench = compacted(None);
+    assert_eq!(freed(&bench), (0, 0));
+    bench.stored(4, [0, 3, 6]);
+    assert_eq!(freed(&bench), (0, 0), "a takeover may know only an older checkpoint");
+    let draft = Draft { kind: BlobKind::Checkpoint, record_count: 0, ..records(2, b"state") };
+    bench.put(draft).expect("admitted");
+    bench.stored(5, [0, 3, 6]);
+    assert_eq!(freed(&bench), (0, 0), "a takeover may not know the checkpoint committed");
+    bench.put(records(2, b"c")).expect("admitted");
+    bench.stored(6, [0, 3, 6]);
+    assert_eq!(freed(&bench), (2, 3), "the run in force stays");
+    assert!(bench.leader.lineage().holder_of(Offset::new(2)).is_some());
+    bench.leader.set_log_start(Offset::new(2));
+    let beacon = bench.leader.beacon().expect("serving");
+    assert_eq!(beacon.clean_from.step.get(), 4, "all that the run held was deleted");
+}
+
+#[test]
+#[should_panic(expected = "in doubt")]
+fn c1_a_manifest_of_blobs_in_doubt_is_not_put() {
+    let mut bench = compacted(None);
+    let piece = Piece {
+        base_offset: Offset::ZERO,
+        max_timestamp_ms: -1,
+        size_bytes: 1,
+        place: Place::Clean(LogPoint::new(GENERATION, Step::new(5))),
+    };
+    let manifest = Manifest { end: Offset::new(2), replaced_size_bytes: 2, pieces: vec![piece] };
+    let Bench { leader, health, now, out } = &mut bench;
+    let _refused = leader.put_manifest(*now, health, &manifest, out);
 }
 
 #[test]

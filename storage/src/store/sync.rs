@@ -311,6 +311,8 @@ impl Store {
                 partition: *id,
                 fence,
                 log_start_offset: partition.log_start_offset.max(found.log_start_offset),
+                free_below: partition.free_below,
+                clean_from: partition.clean_from,
                 generation_min: partition.generation_min,
                 mark: partition.mark.max(found.mark),
                 forgotten: partition.forgotten,

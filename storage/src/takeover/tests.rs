@@ -592,3 +592,23 @@ fn s4_mutation_wiped_counts_is_caught() {
     }
     assert!(bench.plan().is_some(), "the broken rule must show");
 }
+
+#[test]
+fn t5_a_manifest_in_doubt_is_kept_and_clean_blobs_are_not() {
+    let mut bench = Bench::begin(2);
+    let first = records(point(1, 1), 0);
+    let clean = blob(point(1, 2), BlobKind::Clean, 0, 1);
+    let manifest = blob(point(1, 3), BlobKind::Manifest, 1, 0);
+    let after = records(point(1, 4), 1);
+    let of_next_pass = blob(point(1, 5), BlobKind::Clean, 0, 1);
+    let starts = [(1, first_start())];
+    // The put of the manifest carried a mark that covers what it names.
+    let tail = [clean, manifest.clone(), after.clone(), of_next_pass];
+    let holder = view(mark(1, 2, 1), &starts, &tail);
+    bench.answers(holder, view(None, &starts, &[first]));
+    bench.read_gives(0, ReadReply::Blobs(vec![manifest.clone(), after.clone()]));
+    let plan = bench.plan().expect("decided");
+    let kept: Vec<BlobHeader> = plan.tail.iter().map(|(header, _)| *header).collect();
+    assert_eq!(kept, [manifest.header, after.header]);
+    assert_eq!(plan.start.previous, Some(point(1, 2)));
+}

@@ -230,11 +230,13 @@ fn message() -> impl Strategy<Value = StorageMessage> {
         Just(ReadReply::NotHere),
         Just(ReadReply::Unreadable),
     ];
-    let beacon = (partition(), mark(), offset(), generation()).prop_map(
-        |(partition, mark, log_start_offset, generation_min)| Beacon {
+    let beacon = (partition(), mark(), offset(), offset(), point(), generation()).prop_map(
+        |(partition, mark, log_start_offset, free_below, clean_from, generation_min)| Beacon {
             partition,
             mark,
             log_start_offset,
+            free_below,
+            clean_from,
             generation_min,
         },
     );

@@ -137,7 +137,11 @@ impl ModelSlot {
         self.log_start_offset = self.log_start_offset.max(beacon.log_start_offset);
         self.blobs.retain(|point, blob| {
             let readable = blob.header.kind != BlobKind::Records
-                || blob.header.next_offset() > beacon.log_start_offset;
+                || blob.header.next_offset() > beacon.free_below;
+            let is_clean = matches!(blob.header.kind, BlobKind::Clean | BlobKind::Manifest);
+            if is_clean {
+                return *point >= beacon.clean_from;
+            }
             (readable || *point > beacon.mark.point) && point.generation >= beacon.generation_min
         });
     }

@@ -243,6 +243,8 @@ fn play(ops: Vec<Op>) -> (Node, Promises) {
                     partition,
                     mark,
                     log_start_offset,
+                    free_below: log_start_offset,
+                    clean_from: Default::default(),
                     generation_min,
                 }]));
             }

@@ -17,6 +17,8 @@ fn beacon(mark: meridian_storage::message::CommitMark, log_start: i64, low: u32)
         partition: partition(1),
         mark,
         log_start_offset: Offset::new(log_start),
+        free_below: Offset::new(log_start),
+        clean_from: Default::default(),
         generation_min: Generation::new(low),
     }])
 }

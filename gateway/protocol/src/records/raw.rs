@@ -33,6 +33,8 @@ pub struct RawRecord<'a> {
     pub offset_delta: i32,
     /// Its distance from the batch's base timestamp, in milliseconds.
     pub timestamp_delta_ms: i64,
+    /// Whether it has a key, if only an empty one.
+    pub has_key: bool,
     bytes: &'a [u8],
     headers: &'a [u8],
 }
@@ -130,7 +132,7 @@ fn read<'a>(cursor: &mut Cursor<'a>) -> Result<RawRecord<'a>, BatchError> {
     body.field = "Record.offset_delta";
     let offset_delta = body.varint()?;
     body.field = "Record.key";
-    body.nullable()?;
+    let has_key = body.nullable()?.is_some();
     body.field = "Record.value";
     body.nullable()?;
     body.field = "Record.headers";
@@ -144,7 +146,7 @@ fn read<'a>(cursor: &mut Cursor<'a>) -> Result<RawRecord<'a>, BatchError> {
     if !body.rest.is_empty() {
         return Err(BatchError::LeftOver(body.rest.len()));
     }
-    Ok(RawRecord { offset_delta, timestamp_delta_ms, bytes, headers })
+    Ok(RawRecord { offset_delta, timestamp_delta_ms, has_key, bytes, headers })
 }
 
 /// Reads from a slice, by position alone.

@@ -2,6 +2,7 @@ use meridian_base::id::{ConfigVersion, GroupId, Incarnation};
 use meridian_base::position::{Generation, LogPoint, Step};
 use meridian_base::topology::{Geometry, GroupConfig, SlotConfig, SlotState};
 use meridian_storage::lineage::EpochStart;
+use meridian_storage::manifest::{Piece, Place};
 use meridian_storage::mutation::Mutations;
 
 use super::aborted_page::page;
@@ -95,6 +96,7 @@ fn progress_with(
         log_start_offset: Offset::new(0),
         leader_epoch: LeaderEpoch::new(0),
         aborted,
+        manifest: None,
         lineage: with_lineage.then_some(lineage),
     }))
 }
@@ -142,13 +144,26 @@ fn messages_round_trip() {
         point: LogPoint::new(Generation::new(4), Step::new(9)),
         high_watermark: Offset::new(20),
     };
-    for lineage in [None, Some(lineage)] {
+    let piece = Piece {
+        base_offset: Offset::ZERO,
+        max_timestamp_ms: 5,
+        size_bytes: 9,
+        place: Place::Clean(LogPoint::new(Generation::new(3), Step::new(2))),
+    };
+    let end = Offset::new(7);
+    let manifest = Manifest { end, replaced_size_bytes: 1, pieces: vec![piece] };
+    let lineages = [None, Some(lineage)].into_iter();
+    let both = |lineage: Option<Lineage>| {
+        [None, Some(Arc::new(manifest.clone()))].map(|manifest| (lineage.clone(), manifest))
+    };
+    for (lineage, manifest) in lineages.flat_map(both) {
         let message = FollowMessage::Progress(Box::new(Progress {
             partition: PartitionId::new(1),
             mark,
             log_start_offset: Offset::new(5),
             leader_epoch: epoch,
             aborted: page(3, 9, &[(5, 7), (6, 8)], 8),
+            manifest,
             lineage,
         }));
         assert_eq!(FollowMessage::decode(message.encode()), Ok(message));

@@ -1,0 +1,179 @@
+//! Passes over partitions of a real log on a real disk, read as consumers read.
+
+use meridian_protocol::records::BatchBuilder;
+
+use super::*;
+use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
+use crate::partition::RecordBatch;
+
+fn rules() -> CompactionRules {
+    CompactionRules {
+        dirty_ratio_min: 0.5,
+        lag_ms_min: 0,
+        lag_ms_max: i64::MAX,
+        delete_retention_ms: 1000,
+        limits: PassLimits { blob_size_bytes: 4 << 10, ..PassLimits::default() },
+        bytes_per_second: u64::MAX,
+    }
+}
+
+struct Bench {
+    broker: Arc<FakeBroker>,
+    log: Arc<PartitionLog>,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let broker = FakeBroker::single();
+        let front = front_of(&broker, quick_config());
+        TestClient::connect(&front).create_topic("t", 1).await;
+        let log = Self::led(&broker).await;
+        Self { broker, log }
+    }
+
+    async fn led(broker: &Arc<FakeBroker>) -> Arc<PartitionLog> {
+        use crate::broker::Broker;
+        let id = {
+            let metadata = broker.state();
+            let topic = metadata.topic_named("t").expect("created").id;
+            metadata.partition_at(topic, 0).expect("created").0
+        };
+        let served = async {
+            loop {
+                match broker.led(id) {
+                    Some(log) => return log,
+                    None => tokio::task::yield_now().await,
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, served).await.expect("served in time")
+    }
+
+    /// Another generation takes the partition over.
+    async fn take_over(&mut self) {
+        self.broker.take_over("t", 0);
+        self.log = Self::led(&self.broker).await;
+    }
+
+    /// Writes one record of each key, with the round as its value.
+    async fn write(&self, keys: std::ops::Range<u32>, round: u32) {
+        let mut builder = BatchBuilder::new();
+        for key in keys.clone() {
+            let value = [&round.to_be_bytes()[..], &[7; 200]].concat();
+            builder.append(i64::from(round), Some(&key.to_be_bytes()), Some(&value), &[]);
+        }
+        let batch = RecordBatch {
+            bytes: builder.build(),
+            record_count: keys.len() as u32,
+            max_timestamp_ms: i64::from(round),
+            sequenced: None,
+            transaction: None,
+            sourced: None,
+        };
+        self.log.produce(vec![batch]).await.unwrap().unwrap();
+    }
+
+    /// Offset, key and round of all records, as a consumer reads them from the start.
+    async fn read_all(&self) -> Vec<(i64, u32, u32)> {
+        let mut from = self.log.log_start_offset();
+        let mut all = Vec::new();
+        while from < self.log.high_watermark() {
+            let fetched = self.log.fetch(from, 1 << 20).await.unwrap();
+            let bytes = Bytes::from(fetched.records.concat());
+            assert!(!bytes.is_empty(), "a reader at {from} gets stuck");
+            for batch in records::batches(bytes).map(Result::unwrap) {
+                for record in batch.records(1 << 20).unwrap().map(Result::unwrap) {
+                    let number = |bytes: &[u8]| u32::from_be_bytes(bytes[..4].try_into().unwrap());
+                    let (key, value) = (record.key.unwrap(), record.value.unwrap());
+                    if record.offset >= from.get() {
+                        all.push((record.offset, number(&key), number(&value)));
+                    }
+                }
+                from = Offset::new(batch.header().last_offset() + 1);
+            }
+        }
+        all
+    }
+}
+
+#[tokio::test]
+async fn readers_see_the_last_record_of_every_key_here_and_at_the_next_leader() {
+    let mut bench = Bench::new().await;
+    for round in 0..20 {
+        bench.write(0..50, round).await;
+    }
+    bench.write(50..51, 20).await;
+    assert!(bench.log.is_dirty(&rules(), 0));
+    let size_bytes = bench.log.size_bytes();
+    let compacted = bench.log.compact(&rules(), 0).await.unwrap().expect("there was much to do");
+    assert_eq!(compacted.end, Offset::new(1000));
+    let expected: Vec<(i64, u32, u32)> =
+        (0..50).map(|key| (950 + i64::from(key), key, 19)).chain([(1000, 50, 20)]).collect();
+    assert_eq!(bench.read_all().await, expected);
+    assert!(bench.log.size_bytes() < size_bytes / 10);
+    assert!(!bench.log.is_dirty(&rules(), 0));
+
+    bench.take_over().await;
+    assert_eq!(bench.read_all().await, expected);
+    assert_eq!(bench.log.high_watermark(), Offset::new(1001));
+    bench.write(0..25, 21).await;
+    bench.write(0..25, 22).await;
+    bench.write(51..52, 23).await;
+    bench.log.compact(&rules(), 0).await.unwrap().expect("another generation's run is replaced");
+    let after = bench.read_all().await;
+    assert_eq!(after.len(), 52);
+    assert_eq!(after[0], (975, 25, 19));
+    assert_eq!(after[25], (1000, 50, 20));
+    assert_eq!(after[26], (1026, 0, 22));
+}
+
+#[tokio::test]
+async fn records_are_found_by_time_where_others_are_gone() {
+    let bench = Bench::new().await;
+    for round in 0..10 {
+        bench.write(0..10, round).await;
+    }
+    bench.write(10..11, 10).await;
+    bench.log.compact(&rules(), 0).await.unwrap().expect("there was much to do");
+    let found = |timestamp_ms| {
+        let log = Arc::clone(&bench.log);
+        async move {
+            let batch = log.batch_for_timestamp(timestamp_ms, Offset::ZERO).await.unwrap();
+            batch.map(|batch| (batch.base_offset.get(), batch.max_timestamp_ms))
+        }
+    };
+    assert_eq!(found(0).await, Some((90, 9)), "what is left is later");
+    assert_eq!(found(9).await, Some((90, 9)));
+    assert_eq!(found(10).await, Some((100, 10)));
+    assert_eq!(found(11).await, None);
+}
+
+#[tokio::test]
+async fn what_was_replaced_leaves_the_disk() {
+    let bench = Bench::new().await;
+    for round in 0..200 {
+        bench.write(0..200, round).await;
+    }
+    bench.write(200..201, 200).await;
+    let live_bytes = || bench.broker.store().usage().live_bytes;
+    let before = live_bytes();
+    assert!(before > 8_000_000, "{before}");
+    bench.log.compact(&rules(), 0).await.unwrap().expect("there was much to do");
+    let freed = async {
+        while live_bytes() > before / 50 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, freed).await.expect("freed in time");
+    assert_eq!(bench.read_all().await.len(), 201);
+}
+
+#[tokio::test]
+async fn a_log_in_which_nothing_is_to_be_judged_is_left_alone() {
+    let bench = Bench::new().await;
+    assert!(!bench.log.is_dirty(&rules(), 0));
+    bench.write(0..5, 0).await;
+    assert!(bench.log.is_dirty(&rules(), 0));
+    assert_eq!(bench.log.compact(&rules(), 0).await.unwrap(), None, "one batch is the last");
+    assert_eq!(bench.read_all().await.len(), 5);
+}
