@@ -48,7 +48,8 @@ pub fn method(mutation: Mutation) -> Method {
         | Mutation::FreeBeforeManifest
         | Mutation::ManifestBeforeRun
         | Mutation::DropNewest
-        | Mutation::RunInForceFreed => Method::Seeds(400),
+        | Mutation::RunInForceFreed
+        | Mutation::TooFewParts => Method::Seeds(400),
         Mutation::HalfStartEstablished => Method::Scenario(scenarios::half_start),
         Mutation::StaleConfigAccepted | Mutation::IncarnationIgnored => {
             Method::Scenario(scenarios::replaced_disk)
