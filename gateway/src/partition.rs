@@ -13,6 +13,7 @@
 mod aborted;
 mod clean;
 mod dedupe;
+mod endings;
 mod error;
 mod judge;
 mod mirrored;
@@ -41,6 +42,7 @@ use meridian_storage::takeover::TakeoverPlan;
 
 pub use self::aborted::{AbortedTransaction, AbortedTransactions};
 pub use self::clean::{CleanRange, ManifestError};
+use self::endings::Endings;
 pub use self::error::{ProduceError, TransactionError};
 use self::judge::Judgement;
 pub use self::mirrored::MirrorError;
@@ -198,6 +200,7 @@ pub struct Partition<T> {
     waiting: BTreeMap<WaitKey, (T, Offset)>,
     waiting_count: u64,
     verifications: Verifications<T>,
+    endings: Endings,
     stable: StableOffset,
     tail: TailCache,
     bytes_since_checkpoint: u64,
@@ -236,6 +239,7 @@ impl<T> Partition<T> {
             waiting: BTreeMap::new(),
             waiting_count: 0,
             verifications: Verifications::default(),
+            endings: Endings::default(),
             stable: StableOffset::default(),
             tail: TailCache::new(limits.tail_size_bytes_max),
             bytes_since_checkpoint: 0,
@@ -352,6 +356,7 @@ impl<T> Partition<T> {
         let bytes = control.to_batch(producer_id, producer_epoch, timestamp_ms);
         let offset = self.push(bytes, 1, timestamp_ms);
         let ended = self.state.apply_marker(offset, marker, timestamp_ms);
+        self.endings.on_appended(marker, offset);
         self.verifications.on_marker(marker);
         ended.into_iter().for_each(|ended| self.stable.on_ended(ended));
         self.wait_for(waiter, offset, offset.advance(1));

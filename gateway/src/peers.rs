@@ -213,6 +213,7 @@ mod tests {
             coordinator_epoch: 0,
             commit: true,
             version: crate::partition::TransactionVersion::V2,
+            number: 1,
         };
         PeerRequest::WriteMarkers {
             marker,

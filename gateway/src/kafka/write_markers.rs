@@ -66,6 +66,7 @@ fn marker(requested: &WritableTxnMarker) -> Marker {
         } else {
             TransactionVersion::V1
         },
+        number: 0,
     }
 }
 

@@ -1,6 +1,6 @@
 //! A partition that this node owns: being taken over, led, or stopped.
 
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
@@ -173,6 +173,8 @@ pub struct PartitionLog {
     pub(super) inner: Mutex<Inner>,
     /// The slot that served the last read from disk.
     last_slot: AtomicU8,
+    /// Endings of transactions that were numbered in this epoch.
+    pub(super) ending_count: AtomicU64,
 }
 
 impl PartitionLog {
@@ -188,6 +190,7 @@ impl PartitionLog {
                 held: Held::default(),
             }),
             last_slot: AtomicU8::new(NO_SLOT),
+            ending_count: AtomicU64::new(0),
         })
     }
 

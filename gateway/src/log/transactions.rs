@@ -2,6 +2,7 @@
 //! written.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use meridian_base::position::Offset;
@@ -44,6 +45,12 @@ impl Logs {
 }
 
 impl PartitionLog {
+    /// The next number of an ending that is decided by the leader of this partition, for
+    /// [`Marker::number`]: ascends as long as the epoch lasts.
+    pub fn next_ending(&self) -> u64 {
+        self.ending_count.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     /// Ends a producer's transaction in this partition. The receiver is answered when the marker
     /// is committed, or at once if it is refused; if it is dropped unanswered, or answered with
     /// [`ProduceError::InDoubt`], the same marker may be written again, here or at the next leader.

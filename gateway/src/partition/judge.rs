@@ -99,6 +99,10 @@ impl<T> Partition<T> {
             let found = coordinator_epoch;
             return Err(TransactionError::CoordinatorFenced { found, current }.into());
         }
+        if self.endings.is_committed(marker, self.high_watermark()) {
+            let (found, current) = (producer_epoch, producer_epoch);
+            return Err(TransactionError::LateMarker { found, current }.into());
+        }
         // With V2 a marker has a newer epoch than its transaction. One that has the same is of the
         // transaction before, whose marker brought this epoch (KIP-1228).
         let ongoing = self.state.transactions.ongoing(producer_id);

@@ -166,6 +166,7 @@ impl PartitionState {
                     commit: committed,
                     // What tells the versions apart was judged when the marker was written.
                     version: TransactionVersion::V1,
+                    number: 0,
                 };
                 return Ok(self.apply_marker(offset, &marker, header.max_timestamp_ms));
             }

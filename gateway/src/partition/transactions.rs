@@ -47,6 +47,9 @@ pub struct Marker {
     pub commit: bool,
     /// How the producer's transactions are told apart.
     pub version: TransactionVersion,
+    /// Counts the endings of one coordinator epoch from 1. Whoever repeats a marker repeats its number;
+    /// 0 is not told.
+    pub number: u64,
 }
 
 /// A transaction that is open in a partition.

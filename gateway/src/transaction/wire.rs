@@ -145,6 +145,7 @@ fn put_marker(out: &mut BytesMut, marker: &Marker) {
     out.put_i32(marker.coordinator_epoch);
     out.put_u8(u8::from(marker.commit));
     put_version(out, marker.version);
+    out.put_u64(marker.number);
 }
 
 fn marker(source: &mut Source) -> Result<Marker, DecodeError> {
@@ -158,6 +159,7 @@ fn marker(source: &mut Source) -> Result<Marker, DecodeError> {
             unknown => return Err(source.invalid("commit", u64::from(unknown))),
         },
         version: version(source)?,
+        number: source.u64()?,
     })
 }
 
@@ -218,11 +220,18 @@ mod tests {
     }
 
     fn requests() -> impl Strategy<Value = PeerRequest> {
-        let marker = (any::<i64>(), any::<i16>(), any::<i32>(), any::<bool>(), versions());
         let marker =
-            marker.prop_map(|(producer_id, producer_epoch, coordinator_epoch, commit, version)| {
-                Marker { producer_id, producer_epoch, coordinator_epoch, commit, version }
-            });
+            (any::<i64>(), any::<i16>(), any::<i32>(), any::<bool>(), versions(), any::<u64>());
+        let marker = marker.prop_map(
+            |(producer_id, producer_epoch, coordinator_epoch, commit, version, number)| Marker {
+                producer_id,
+                producer_epoch,
+                coordinator_epoch,
+                commit,
+                version,
+                number,
+            },
+        );
         let partitions = prop::collection::vec(any::<u64>().prop_map(PartitionId::new), 0..5);
         let write = (marker, partitions)
             .prop_map(|(marker, partitions)| PeerRequest::WriteMarkers { marker, partitions });

@@ -43,6 +43,7 @@ impl Broker {
             coordinator_epoch: 0,
             commit,
             version: TransactionVersion::V2,
+            number: 0,
         };
         let mut outputs = Vec::new();
         let waiter = Waiter { asker, batch };

@@ -36,6 +36,7 @@ async fn run(front: Arc<Front>, coordinator: Arc<Coordinator>, ending: Ending) {
         coordinator_epoch: coordinator.log.leader_epoch().get(),
         commit: ending.commit,
         version: ending.version,
+        number: coordinator.log.next_ending(),
     };
     let mut left: BTreeSet<PartitionId> = ending.partitions.into_iter().collect();
     let mut retry_after = RETRY_AFTER_MIN;

@@ -31,7 +31,7 @@ fn transactional(producer_epoch: i16, base_sequence: i32) -> RecordBatch {
 
 fn marker(producer_epoch: i16, coordinator_epoch: i32, commit: bool) -> Marker {
     let version = TransactionVersion::V2;
-    Marker { producer_id: 9, producer_epoch, coordinator_epoch, commit, version }
+    Marker { producer_id: 9, producer_epoch, coordinator_epoch, commit, version, number: 0 }
 }
 
 impl Bench {
@@ -210,6 +210,30 @@ fn version_1_markers_have_the_epoch_of_their_transaction() {
     bench.store_all();
     assert_eq!(bench.answers(), [(1, Ok(0)), (2, Ok(1)), (3, Ok(2))]);
     assert_eq!(bench.stable(), 2);
+}
+
+#[test]
+fn an_ending_that_is_committed_does_not_end_the_next_transaction() {
+    let mut bench = Bench::new();
+    let ending = |number| Marker { version: TransactionVersion::V1, number, ..marker(0, 0, true) };
+    bench.produce(1, transactional(0, 0));
+    bench.verify_all(Ok(()));
+    bench.write(2, ending(7));
+    bench.write(3, ending(7));
+    bench.store_all();
+    assert_eq!(bench.answers(), [(1, Ok(0)), (2, Ok(1)), (3, Ok(2))], "asked twice, both durable");
+    // The producer's next transaction has the same epoch: nothing but the number tells.
+    bench.produce(4, transactional(0, 1));
+    bench.write(5, ending(7));
+    assert_eq!(bench.verify_all(Ok(())), 1);
+    bench.write(6, ending(6));
+    bench.store_all();
+    let late = refused(TransactionError::LateMarker { found: 0, current: 0 });
+    assert_eq!(bench.answers(), [(5, late), (6, late), (4, Ok(3))]);
+    assert_eq!(bench.stable(), 3, "it is open");
+    bench.write(7, ending(8));
+    bench.store_all();
+    assert_eq!((bench.answers(), bench.stable()), (vec![(7, Ok(4))], 5));
 }
 
 #[test]
