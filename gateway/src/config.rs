@@ -2,6 +2,8 @@
 //!
 //! What the whole cluster must agree on lives in the metadata log, not here.
 
+mod kafka_names;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -38,6 +40,14 @@ pub enum ConfigError {
     Value {
         /// The key.
         key: &'static str,
+        /// What is wrong and what to write instead.
+        problem: String,
+    },
+    /// A setting under Kafka's name cannot be used.
+    #[error("configuration: kafka.{name}: {problem}")]
+    Kafka {
+        /// Kafka's name.
+        name: String,
         /// What is wrong and what to write instead.
         problem: String,
     },
@@ -142,7 +152,10 @@ impl NodeConfig {
 
     /// Parses a configuration file; relative paths are relative to `folder`, where it lies.
     pub fn from_toml(text: &str, folder: &Path) -> Result<Self, ConfigError> {
-        let file: File = toml::from_str(text)?;
+        let mut file: File = toml::from_str(text)?;
+        let named = kafka_names::take_out(&mut file.kafka);
+        let mut front = front(&file.kafka.try_into()?, &file.limits);
+        kafka_names::apply(named, &mut front)?;
         let kafka = address("listen.kafka", &file.listen.kafka)?;
         let admin = file.listen.admin.map(|text| address("listen.admin", &text)).transpose()?;
         for (key, address) in [("listen.kafka", Some(kafka)), ("listen.admin", admin)] {
@@ -179,7 +192,7 @@ impl NodeConfig {
                 .sync_rest_ms_max
                 .map_or(SYNC_REST_MAX_DEFAULT, Duration::from_millis),
             compaction: compaction(&file.storage),
-            front: front(&file.kafka, &file.limits),
+            front,
             worker_threads: file.limits.worker_threads.unwrap_or_else(default_worker_threads),
             emulated_one_way_delay: Duration::from_secs_f64(file.dev.wan_rtt_ms.max(0.0) / 2e3),
         };
@@ -288,7 +301,7 @@ struct File {
     #[serde(default)]
     storage: StorageTable,
     #[serde(default)]
-    kafka: KafkaTable,
+    kafka: toml::Table,
     #[serde(default)]
     limits: LimitsTable,
     #[serde(default)]

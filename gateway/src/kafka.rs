@@ -13,6 +13,7 @@
 //! the exception that keeps pipelines full: it is started as soon as it is read, and only its
 //! answer waits for its turn.
 
+mod acls;
 mod any_group;
 mod cluster;
 mod config;
@@ -24,6 +25,7 @@ mod delete_records;
 mod describe_producers;
 mod dispatch;
 mod durations;
+mod elections;
 mod error;
 mod fetch;
 pub(crate) mod group_record;
@@ -44,6 +46,7 @@ mod pending_offsets;
 mod produce;
 mod producer_id;
 mod server;
+pub(crate) mod settings;
 mod telemetry;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -202,6 +202,9 @@ apis! {
         versions 1..=2, flexible 1;
     TxnOffsetCommit = 28, TxnOffsetCommitRequest => TxnOffsetCommitResponse,
         versions 0..=5, flexible 3;
+    DescribeAcls = 29, DescribeAclsRequest => DescribeAclsResponse, versions 1..=3, flexible 2;
+    CreateAcls = 30, CreateAclsRequest => CreateAclsResponse, versions 1..=3, flexible 2;
+    DeleteAcls = 31, DeleteAclsRequest => DeleteAclsResponse, versions 1..=3, flexible 2;
     DescribeConfigs = 32, DescribeConfigsRequest => DescribeConfigsResponse,
         versions 0..=4, flexible 4;
     AlterConfigs = 33, AlterConfigsRequest => AlterConfigsResponse, versions 0..=2, flexible 2;
@@ -210,8 +213,15 @@ apis! {
     CreatePartitions = 37, CreatePartitionsRequest => CreatePartitionsResponse,
         versions 0..=3, flexible 2;
     DeleteGroups = 42, DeleteGroupsRequest => DeleteGroupsResponse, versions 0..=2, flexible 2;
+    ElectLeaders = 43, ElectLeadersRequest => ElectLeadersResponse, versions 0..=2, flexible 2;
     IncrementalAlterConfigs = 44, IncrementalAlterConfigsRequest => IncrementalAlterConfigsResponse,
         versions 0..=1, flexible 1;
+    AlterPartitionReassignments = 45,
+        AlterPartitionReassignmentsRequest => AlterPartitionReassignmentsResponse,
+        versions 0..=0, flexible 0;
+    ListPartitionReassignments = 46,
+        ListPartitionReassignmentsRequest => ListPartitionReassignmentsResponse,
+        versions 0..=0, flexible 0;
     OffsetDelete = 47, OffsetDeleteRequest => OffsetDeleteResponse, versions 0..=0, flexible NEVER;
     DescribeCluster = 60, DescribeClusterRequest => DescribeClusterResponse,
         versions 0..=2, flexible 0;
@@ -229,6 +239,8 @@ apis! {
         GetTelemetrySubscriptionsRequest => GetTelemetrySubscriptionsResponse,
         versions 0..=0, flexible 0;
     PushTelemetry = 72, PushTelemetryRequest => PushTelemetryResponse, versions 0..=0, flexible 0;
+    ListConfigResources = 74, ListConfigResourcesRequest => ListConfigResourcesResponse,
+        versions 0..=1, flexible 0;
     DescribeTopicPartitions = 75, DescribeTopicPartitionsRequest => DescribeTopicPartitionsResponse,
         versions 0..=0, flexible 0;
     MeridianAdmin = 20000, MeridianAdminRequest => MeridianAdminResponse,

@@ -3,6 +3,7 @@
 //! Fields have the names and meaning of the Kafka protocol guide. A message holds the fields of all
 //! its versions: encoding leaves out what a version lacks, decoding leaves it at its default.
 
+mod acls;
 mod api_versions;
 mod configs;
 mod consumer_groups;
@@ -16,12 +17,14 @@ mod membership;
 mod meridian;
 mod metadata;
 mod offsets;
+mod placement;
 mod produce;
 mod producer_id;
 mod telemetry;
 mod topics;
 mod transactions;
 
+pub use acls::*;
 pub use api_versions::*;
 pub use configs::*;
 pub use consumer_groups::*;
@@ -35,6 +38,7 @@ pub use membership::*;
 pub use meridian::*;
 pub use metadata::*;
 pub use offsets::*;
+pub use placement::*;
 pub use produce::*;
 pub use producer_id::*;
 pub use telemetry::*;

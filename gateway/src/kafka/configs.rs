@@ -12,7 +12,8 @@ use meridian_protocol::messages::{
     AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse,
     DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse,
     DescribeConfigsResult, DescribedConfig, DescribedConfigSynonym, IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse, IncrementalAlterableConfig,
+    IncrementalAlterConfigsResponse, IncrementalAlterableConfig, ListConfigResourcesRequest,
+    ListConfigResourcesResponse, ListedConfigResource,
 };
 use meridian_protocol::{ErrorCode, Str};
 
@@ -20,10 +21,13 @@ use super::dispatch::Call;
 use super::error::ApiError;
 use super::lookup::TopicKey;
 use super::topic_config::{self, Kind, TopicConfig};
-use super::{Front, lookup};
+use super::{Front, lookup, settings, topics};
 
 const RESOURCE_TOPIC: i8 = 2;
 const RESOURCE_BROKER: i8 = 4;
+const RESOURCE_BROKER_LOGGER: i8 = 8;
+const RESOURCE_CLIENT_METRICS: i8 = 16;
+const RESOURCE_GROUP: i8 = 32;
 /// Set for the topic.
 pub(super) const SOURCE_TOPIC: i8 = 1;
 /// Set in the node's configuration file.
@@ -34,6 +38,64 @@ const OPERATION_SET: i8 = 0;
 const OPERATION_DELETE: i8 = 1;
 const OPERATION_APPEND: i8 = 2;
 const OPERATION_SUBTRACT: i8 = 3;
+
+/// Names that Kafka gives to what topics have by default.
+const TOPIC_DEFAULTS: &[(&str, &str)] = &[
+    ("compression.type", "compression.type"),
+    ("log.cleaner.delete.retention.ms", "delete.retention.ms"),
+    ("log.cleaner.max.compaction.lag.ms", "max.compaction.lag.ms"),
+    ("log.cleaner.min.cleanable.ratio", "min.cleanable.dirty.ratio"),
+    ("log.cleaner.min.compaction.lag.ms", "min.compaction.lag.ms"),
+    ("log.cleanup.policy", "cleanup.policy"),
+    ("log.message.timestamp.after.max.ms", topic_config::MESSAGE_TIMESTAMP_AFTER_MAX_MS),
+    ("log.message.timestamp.before.max.ms", topic_config::MESSAGE_TIMESTAMP_BEFORE_MAX_MS),
+    ("log.message.timestamp.type", topic_config::MESSAGE_TIMESTAMP_TYPE),
+    ("log.retention.bytes", "retention.bytes"),
+    ("log.retention.ms", "retention.ms"),
+    ("message.max.bytes", topic_config::MAX_MESSAGE_BYTES),
+    ("min.insync.replicas", "min.insync.replicas"),
+    ("unclean.leader.election.enable", "unclean.leader.election.enable"),
+];
+
+/// Lists what has configs: topics and nodes. Version 0 asks for client metrics, which are configured in
+/// files here.
+pub(super) fn list(
+    call: &Call,
+    request: &ListConfigResourcesRequest,
+) -> ListConfigResourcesResponse {
+    let known = [
+        RESOURCE_TOPIC,
+        RESOURCE_BROKER,
+        RESOURCE_BROKER_LOGGER,
+        RESOURCE_CLIENT_METRICS,
+        RESOURCE_GROUP,
+    ];
+    if request.resource_types.iter().any(|kind| !known.contains(kind)) {
+        call.front.metrics.on_error(ErrorCode::UnsupportedVersion);
+        let error_code = ErrorCode::UnsupportedVersion;
+        return ListConfigResourcesResponse { error_code, ..Default::default() };
+    }
+    let is_wanted = |kind: i8| {
+        call.version > 0
+            && (request.resource_types.is_empty() || request.resource_types.contains(&kind))
+    };
+    let metadata = call.front.broker.metadata();
+    let mut config_resources = Vec::new();
+    if is_wanted(RESOURCE_TOPIC) {
+        let listed = |name: &str| ListedConfigResource {
+            resource_name: name.into(),
+            resource_type: RESOURCE_TOPIC,
+        };
+        config_resources.extend(metadata.topics().map(|topic| listed(&topic.name)));
+    }
+    if is_wanted(RESOURCE_BROKER) {
+        config_resources.extend(lookup::brokers(&metadata).map(|(id, _)| ListedConfigResource {
+            resource_name: lookup::broker_id(id).to_string().into(),
+            resource_type: RESOURCE_BROKER,
+        }));
+    }
+    ListConfigResourcesResponse { config_resources, ..Default::default() }
+}
 
 /// Describes configs.
 pub(super) async fn describe(
@@ -142,28 +204,40 @@ fn describe_node(front: &Front, name: &Str) -> Result<Vec<DescribedConfig>, ApiE
         let message = format!("ask broker {name} itself; this is broker {own}");
         return Err(ApiError::new(ErrorCode::InvalidRequest, message));
     }
-    let config = &front.config;
-    let values = [
-        ("auto.create.topics.enable", 1, config.auto_create_topics.to_string()),
-        ("broker.id", 3, own),
-        ("connections.max.idle.ms", 5, config.idle_timeout.as_millis().to_string()),
-        ("default.replication.factor", 3, "-1".to_owned()),
-        ("fetch.max.bytes", 3, config.fetch_size_bytes_max.to_string()),
-        ("max.connections", 3, config.connection_count_max.to_string()),
-        ("message.max.bytes", 3, topic_config::MAX_MESSAGE_BYTES_DEFAULT.to_string()),
-        ("num.partitions", 3, config.partition_count_default.to_string()),
-        ("offsets.topic.num.partitions", 3, config.offsets_partition_count.to_string()),
-        ("socket.request.max.bytes", 3, config.request_size_bytes_max.to_string()),
-    ];
-    let describe = |(name, config_type, value): (&str, i8, String)| DescribedConfig {
+    let read_only = |name: &str, config_type, value: String, doc: &str| DescribedConfig {
         name: name.into(),
         value: Some(value.into()),
         read_only: true,
         config_source: SOURCE_NODE_FILE,
         config_type,
+        documentation: Some(doc.into()),
         ..Default::default()
     };
-    Ok(values.into_iter().map(describe).collect())
+    let set = settings::ALL.iter().map(|setting| {
+        read_only(setting.name, setting.config_type(), setting.value(&front.config), setting.doc)
+    });
+    let number = config_type(Kind::Int { min: 0, max: 0 });
+    let replication_factor = topics::replication_factor(&front.broker.metadata()).to_string();
+    let mut configs: Vec<DescribedConfig> = set.collect();
+    configs.extend([
+        read_only("broker.id", number, own.clone(), "The node."),
+        read_only("node.id", number, own, "The node."),
+        read_only(
+            "default.replication.factor",
+            number,
+            replication_factor,
+            "Datacenters that each record is in; the same for all topics.",
+        ),
+    ]);
+    // What topics have that say nothing, under the names that Kafka gives these for a broker.
+    let defaults = TOPIC_DEFAULTS.iter().filter_map(|(name, of)| {
+        let config = topic_config::find(of)?;
+        let default = config.default.to_owned();
+        Some(read_only(name, config_type(config.kind), default, config.doc))
+    });
+    configs.extend(defaults);
+    configs.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(configs)
 }
 
 /// Replaces all configs of topics: what is not in the request goes back to its default.
@@ -246,6 +320,11 @@ fn plan(
         changes.extend(metadata.configs(&resource).map(|(name, _)| (name.to_owned(), None)));
     }
     for operation in operations {
+        // What cannot be set is not set: as in Kafka, whose mirrors clear configs that only it has.
+        let is_known = topic_config::find(&operation.name).is_some();
+        if operation.config_operation == OPERATION_DELETE && !is_known {
+            continue;
+        }
         let value = resolve(metadata, topic, operation)?;
         if let Some(value) = &value {
             topic_config::check(&operation.name, value)
@@ -292,3 +371,6 @@ fn resolve(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

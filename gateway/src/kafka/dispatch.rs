@@ -14,9 +14,9 @@ use meridian_protocol::messages::{
 use meridian_protocol::{ApiKey, ErrorCode, Request, Response, Str};
 
 use super::{
-    Front, cluster, configs, consumer_groups, coordinator, delete_records, describe_producers,
-    fetch, groups, list_offsets, meridian, metadata, offsets, produce, producer_id, telemetry,
-    topics, transactions, txn_offsets, write_markers,
+    Front, acls, cluster, configs, consumer_groups, coordinator, delete_records,
+    describe_producers, elections, fetch, groups, list_offsets, meridian, metadata, offsets,
+    produce, producer_id, telemetry, topics, transactions, txn_offsets, write_markers,
 };
 
 /// The APIs we serve; a client is told of these and no others.
@@ -45,12 +45,18 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::EndTxn,
     ApiKey::WriteTxnMarkers,
     ApiKey::TxnOffsetCommit,
+    ApiKey::DescribeAcls,
+    ApiKey::CreateAcls,
+    ApiKey::DeleteAcls,
     ApiKey::DescribeConfigs,
     ApiKey::AlterConfigs,
     ApiKey::DescribeLogDirs,
     ApiKey::CreatePartitions,
     ApiKey::DeleteGroups,
+    ApiKey::ElectLeaders,
     ApiKey::IncrementalAlterConfigs,
+    ApiKey::AlterPartitionReassignments,
+    ApiKey::ListPartitionReassignments,
     ApiKey::OffsetDelete,
     ApiKey::DescribeCluster,
     ApiKey::DescribeProducers,
@@ -60,6 +66,7 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::ConsumerGroupDescribe,
     ApiKey::GetTelemetrySubscriptions,
     ApiKey::PushTelemetry,
+    ApiKey::ListConfigResources,
     ApiKey::DescribeTopicPartitions,
     ApiKey::MeridianAdmin,
 ];
@@ -145,6 +152,17 @@ pub(super) fn start(call: Call, request: Request) -> Reply {
         Request::DeleteRecords(request) => later(delete_records::delete_records(call, request)),
         Request::InitProducerId(request) => later(producer_id::init(call, request)),
         Request::OffsetForLeaderEpoch(request) => later(list_offsets::epoch_ends(call, request)),
+        Request::DescribeAcls(request) => Reply::Now(acls::describe(&request).into()),
+        Request::CreateAcls(request) => Reply::Now(acls::create(&request).into()),
+        Request::DeleteAcls(request) => Reply::Now(acls::delete(&request).into()),
+        Request::ElectLeaders(request) => Reply::Now(elections::elect(&call, request).into()),
+        Request::AlterPartitionReassignments(request) => {
+            Reply::Now(elections::reassign(&call, request).into())
+        }
+        Request::ListPartitionReassignments(request) => {
+            Reply::Now(elections::reassignments(&request).into())
+        }
+        Request::ListConfigResources(request) => Reply::Now(configs::list(&call, &request).into()),
         Request::DescribeConfigs(request) => later(configs::describe(call, request)),
         Request::AlterConfigs(request) => later(configs::alter(call, request)),
         Request::DescribeLogDirs(request) => later(cluster::log_dirs(call, request)),

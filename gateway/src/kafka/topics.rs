@@ -96,7 +96,7 @@ async fn create_with(
 }
 
 /// In how many datacenters each record is: what Kafka calls the replication factor.
-fn replication_factor(metadata: &Metadata) -> i16 {
+pub(super) fn replication_factor(metadata: &Metadata) -> i16 {
     metadata.geometry().map_or(1, |geometry| geometry.datacenter_count() as i16)
 }
 

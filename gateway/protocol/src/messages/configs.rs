@@ -112,4 +112,22 @@ message! {
         throttle_time_ms: i32 [0..],
         responses: Vec<AlterConfigsResourceResponse> [0..],
     }
+
+    /// Asks what has configs, of these kinds or of all.
+    pub struct ListConfigResourcesRequest {
+        resource_types: Vec<i8> [1..],
+    }
+
+    /// What has configs. Version 0 knows only client metrics.
+    pub struct ListConfigResourcesResponse {
+        throttle_time_ms: i32 [0..],
+        error_code: ErrorCode [0..],
+        config_resources: Vec<ListedConfigResource> [0..],
+    }
+
+    /// A thing that has configs.
+    pub struct ListedConfigResource {
+        resource_name: Str [0..],
+        resource_type: i8 [1..] = 16,
+    }
 }

@@ -1,0 +1,155 @@
+//! ElectLeaders and the reassignment of partitions.
+//!
+//! A partition's leader is its first replica, by definition: whoever leads is preferred. Where copies lie
+//! follows from the geometry and the health of racks, so there is nothing for clients to move.
+
+use meridian_consensus::state::Metadata;
+use meridian_protocol::messages::{
+    AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
+    ElectLeadersPartitionResult, ElectLeadersRequest, ElectLeadersResponse, ElectLeadersTopic,
+    ElectLeadersTopicResult, ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse,
+    ReassignablePartition, ReassignablePartitionResponse, ReassignableTopicResponse,
+};
+use meridian_protocol::{ErrorCode, Str};
+
+use super::dispatch::Call;
+use super::lookup::{self, TopicKey};
+
+const PREFERRED: i8 = 0;
+const UNCLEAN: i8 = 1;
+
+/// Answers ElectLeaders. Partitions that were not named are left out if they need no election, as in
+/// Kafka.
+pub(super) fn elect(call: &Call, request: ElectLeadersRequest) -> ElectLeadersResponse {
+    if !(PREFERRED..=UNCLEAN).contains(&request.election_type) {
+        call.front.metrics.on_error(ErrorCode::InvalidRequest);
+        return ElectLeadersResponse {
+            error_code: ErrorCode::InvalidRequest,
+            ..Default::default()
+        };
+    }
+    let metadata = call.front.broker.metadata();
+    let elect = |topic: ElectLeadersTopic| ElectLeadersTopicResult {
+        partition_result: topic
+            .partitions
+            .iter()
+            .map(|index| elect_one(&metadata, &topic.topic, *index))
+            .collect(),
+        topic: topic.topic,
+    };
+    let replica_election_results =
+        request.topic_partitions.into_iter().flatten().map(elect).collect();
+    ElectLeadersResponse { replica_election_results, ..Default::default() }
+}
+
+fn elect_one(metadata: &Metadata, topic: &Str, index: i32) -> ElectLeadersPartitionResult {
+    let found = TopicKey::Name(topic.clone())
+        .find(metadata)
+        .and_then(|topic| lookup::partition(metadata, topic, index));
+    let (error_code, message) = match found {
+        Err(code) => (code, "no such partition"),
+        Ok((_, partition)) if lookup::is_serving(metadata, partition.leader) => {
+            (ErrorCode::ElectionNotNeeded, "the leader is the preferred one")
+        }
+        // It is replaced without being asked for.
+        Ok(_) => (ErrorCode::EligibleLeadersNotAvailable, "the next leader is being chosen"),
+    };
+    ElectLeadersPartitionResult {
+        partition_id: index,
+        error_code,
+        error_message: Some(message.into()),
+    }
+}
+
+/// Answers AlterPartitionReassignments: nothing can be moved, so there is nothing to cancel either.
+pub(super) fn reassign(
+    call: &Call,
+    request: AlterPartitionReassignmentsRequest,
+) -> AlterPartitionReassignmentsResponse {
+    let metadata = call.front.broker.metadata();
+    let refuse = |topic: &Str, partition: &ReassignablePartition| {
+        let found = TopicKey::Name(topic.clone())
+            .find(&metadata)
+            .and_then(|topic| lookup::partition(&metadata, topic, partition.partition_index));
+        let (error_code, message) = match (found, &partition.replicas) {
+            (Err(code), _) => (code, "no such partition"),
+            (Ok(_), None) => (ErrorCode::NoReassignmentInProgress, "nothing is being moved"),
+            (Ok(_), Some(_)) => (
+                ErrorCode::InvalidReplicaAssignment,
+                "the cluster places copies itself; leaders follow meridian.preferred.leader.dc",
+            ),
+        };
+        ReassignablePartitionResponse {
+            partition_index: partition.partition_index,
+            error_code,
+            error_message: Some(message.into()),
+        }
+    };
+    let responses = request.topics.into_iter().map(|topic| ReassignableTopicResponse {
+        partitions: topic.partitions.iter().map(|it| refuse(&topic.name, it)).collect(),
+        name: topic.name,
+    });
+    AlterPartitionReassignmentsResponse { responses: responses.collect(), ..Default::default() }
+}
+
+/// Answers ListPartitionReassignments: none is ever under way.
+pub(super) fn reassignments(
+    _: &ListPartitionReassignmentsRequest,
+) -> ListPartitionReassignmentsResponse {
+    ListPartitionReassignmentsResponse::default()
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_protocol::messages::ReassignableTopic;
+
+    use super::*;
+    use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
+
+    async fn client() -> TestClient {
+        let mut client = TestClient::connect(&front_of(&FakeBroker::single(), quick_config()));
+        client.create_topic("t", 2).await;
+        client
+    }
+
+    #[tokio::test]
+    async fn who_leads_is_preferred() {
+        let mut client = client().await;
+        for (election_type, topic, partition, code) in [
+            (PREFERRED, "t", 1, ErrorCode::ElectionNotNeeded),
+            (UNCLEAN, "t", 0, ErrorCode::ElectionNotNeeded),
+            (PREFERRED, "t", 2, ErrorCode::UnknownTopicOrPartition),
+            (PREFERRED, "u", 0, ErrorCode::UnknownTopicOrPartition),
+        ] {
+            let wanted = ElectLeadersTopic { topic: topic.into(), partitions: vec![partition] };
+            let topic_partitions = Some(vec![wanted]);
+            let request =
+                ElectLeadersRequest { election_type, topic_partitions, ..Default::default() };
+            let told = client.call(2, request).await;
+            assert_eq!(told.error_code, ErrorCode::None);
+            assert_eq!(told.replica_election_results[0].partition_result[0].error_code, code);
+        }
+        let all = ElectLeadersRequest { topic_partitions: None, ..Default::default() };
+        assert_eq!(client.call(2, all).await.replica_election_results, []);
+        let unknown = ElectLeadersRequest { election_type: 2, ..Default::default() };
+        assert_eq!(client.call(2, unknown).await.error_code, ErrorCode::InvalidRequest);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_moved() {
+        let mut client = client().await;
+        for (name, replicas, code) in [
+            ("t", Some(vec![1]), ErrorCode::InvalidReplicaAssignment),
+            ("t", None, ErrorCode::NoReassignmentInProgress),
+            ("u", None, ErrorCode::UnknownTopicOrPartition),
+        ] {
+            let partitions = vec![ReassignablePartition { partition_index: 0, replicas }];
+            let topics = vec![ReassignableTopic { name: name.into(), partitions }];
+            let request = AlterPartitionReassignmentsRequest { topics, ..Default::default() };
+            let told = client.call(0, request).await;
+            assert_eq!(told.responses[0].partitions[0].error_code, code);
+        }
+        let told = client.call(0, ListPartitionReassignmentsRequest::default()).await;
+        assert_eq!(told, ListPartitionReassignmentsResponse::default());
+    }
+}
