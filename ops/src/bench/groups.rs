@@ -23,6 +23,8 @@ use crate::failure::Failure;
 
 /// Time for all members to join.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(120);
+/// Entries that come anyway: nodes that are slow and back, blocks of producer ids.
+const METADATA_ENTRIES_MAX: u64 = 20;
 const REBALANCE_TIMEOUT_MS: i32 = 60_000;
 
 /// What a run of groups is like.
@@ -63,6 +65,11 @@ pub(super) struct GroupsReport {
 }
 
 impl GroupsReport {
+    /// Whether the metadata log saw none of the commits.
+    pub(super) fn is_metadata_quiet(&self) -> bool {
+        self.metadata_entries.is_some_and(|count| count <= METADATA_ENTRIES_MAX)
+    }
+
     pub(super) fn render(&self) -> String {
         let entries = self
             .metadata_entries

@@ -6,12 +6,15 @@
 //! kill      all programs at once, while nodes die one after another and come back
 //! table     docs/compatibility.md, between its markers
 //! ```
+//! `cargo xtask clients --apps` does the same with applications, one after another: [`apps`].
 //! What the programs check and how they say it: `ops/tests/clients/README.md`.
 
 #![expect(clippy::disallowed_methods, reason = "real processes are watched in real time")]
 
+mod apps;
 mod cluster;
 mod install;
+mod options;
 mod table;
 
 use std::fs::File;
@@ -23,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use self::cluster::Cluster;
 use self::install::Kind;
+use self::options::Options;
 use self::table::{Outcome, Report};
 
 /// A client, and how its program is started.
@@ -63,11 +67,14 @@ const DATACENTERS: [[u32; 3]; 3] = [[1, 2, 3], [4, 5, 6], [7, 8, 9]];
 /// Runs the chosen clients, all of them if none is named.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     let options = Options::parse(arguments)?;
+    if options.apps {
+        return apps::run(root, &options);
+    }
     let chosen: Vec<&Client> = CLIENTS.iter().filter(|client| options.takes(client.name)).collect();
     let lab = Lab::new(root, options.base_port)?;
     let installed = Instant::now();
     for client in &chosen {
-        lab.install(client)?;
+        lab.install(client.kind)?;
     }
     let program = lab.build_server(&options.profile)?;
     println!("== installed and built in {} s", installed.elapsed().as_secs());
@@ -90,44 +97,24 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     Err(format!("clients: {}; see {}/log", failures.join("; "), lab.folder.display()))
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Options {
-    targets: Vec<String>,
-    base_port: u16,
-    profile: String,
-}
-
-impl Options {
-    fn parse(arguments: &[String]) -> Result<Self, String> {
-        const USAGE: &str =
-            "usage: cargo xtask clients [CLIENT ...] [--base-port PORT] [--profile NAME]";
-        let mut options = Self { targets: Vec::new(), base_port: 29300, profile: "dev".to_owned() };
-        let mut arguments = arguments.iter();
-        while let Some(argument) = arguments.next() {
-            match argument.as_str() {
-                "--base-port" => {
-                    let port = arguments.next().and_then(|text| text.parse().ok());
-                    options.base_port = port.ok_or(USAGE)?;
-                }
-                "--profile" => options.profile = arguments.next().ok_or(USAGE)?.clone(),
-                name if CLIENTS.iter().any(|client| client.name == name) => {
-                    options.targets.push(name.to_owned());
-                }
-                other => {
-                    let known: Vec<&str> = CLIENTS.iter().map(|client| client.name).collect();
-                    return Err(format!(
-                        "{other}: no client; there are {}\n{USAGE}",
-                        known.join(", ")
-                    ));
-                }
+/// Waits until a program ends, or ends it; says how it ended.
+fn wait(child: &mut Child, at_most: Duration) -> String {
+    let deadline = Instant::now() + at_most;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return status.to_string(),
+            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(50)),
+            _ => {
+                let _already_gone = child.kill();
+                let _already_gone = child.wait();
+                return format!("it did not end within {} s", at_most.as_secs());
             }
         }
-        Ok(options)
     }
+}
 
-    fn takes(&self, name: &str) -> bool {
-        self.targets.is_empty() || self.targets.iter().any(|target| target == name)
-    }
+fn read(log: &Path) -> String {
+    std::fs::read_to_string(log).unwrap_or_default()
 }
 
 /// Where the clients are and what they talk to.
@@ -179,19 +166,8 @@ impl Lab {
 
     /// Waits for a program and reads what it says.
     fn finish(&self, client: &Client, child: &mut Child, log: &Path) -> Report {
-        let deadline = Instant::now() + PROGRAM_TIME_MAX;
-        let ended = loop {
-            match child.try_wait() {
-                Ok(Some(status)) => break status.to_string(),
-                Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(50)),
-                _ => {
-                    let _already_gone = child.kill();
-                    let _already_gone = child.wait();
-                    break format!("it did not end within {} s", PROGRAM_TIME_MAX.as_secs());
-                }
-            }
-        };
-        Report::read(client.name, &std::fs::read_to_string(log).unwrap_or_default(), &ended)
+        let ended = wait(child, PROGRAM_TIME_MAX);
+        Report::read(client.name, &read(log), &ended)
     }
 
     fn steady(&self, clients: &[&Client]) -> Result<Vec<Report>, String> {
@@ -260,23 +236,5 @@ impl Lab {
             reports.push(report);
         }
         Ok(reports)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clients_and_options_are_understood() {
-        let parse = |text: &str| {
-            Options::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-        };
-        let options = parse("kcat sarama --base-port 31000").unwrap();
-        assert!(options.takes("kcat") && !options.takes("java-4"));
-        assert_eq!(options.base_port, 31000);
-        assert!(parse("").unwrap().takes("java-4"));
-        assert!(parse("jav").unwrap_err().contains("java-4"));
-        assert!(parse("--base-port x").is_err());
     }
 }

@@ -23,6 +23,17 @@ public final class Client {
         String run() throws Exception;
     }
 
+    /** The client has no such thing. */
+    static final class Lacking extends RuntimeException {
+        Lacking(String words) {
+            super(words);
+        }
+    }
+
+    interface Subscription {
+        void of(KafkaConsumer<String, String> consumer, Collection<String> topics) throws Exception;
+    }
+
     interface Condition {
         boolean holds() throws Exception;
     }
@@ -34,7 +45,8 @@ public final class Client {
             for (String codec : List.of("none", "gzip", "snappy", "lz4", "zstd")) {
                 check(codec, () -> compression(codec));
             }
-            check("group", Client::group);
+            check("group", () -> group("group", Map.of(), (client, topics) -> client.subscribe(topics)));
+            check("consumer", Client::nextGeneration);
             check("admin", Client::administer);
             check("transactions", Client::transactions);
         } else {
@@ -48,6 +60,8 @@ public final class Client {
         String told;
         try {
             told = "ok " + body.run();
+        } catch (Lacking lacking) {
+            told = "none " + lacking.getMessage();
         } catch (Throwable error) {
             error.printStackTrace();
             Throwable cause = error instanceof ExecutionException ? error.getCause() : error;
@@ -147,15 +161,34 @@ public final class Client {
         return members.stream().map(member -> member.assignment().size()).collect(toList()).equals(List.of(counts));
     }
 
-    static String group() throws Exception {
-        String topic = create("group", 4);
+    static boolean hasNextGeneration() {
+        return ConsumerConfig.configNames().contains("group.protocol");
+    }
+
+    /** KIP-848, by a regular expression that the server understands. */
+    static String nextGeneration() throws Exception {
+        if (!hasNextGeneration()) {
+            throw new Lacking("no group.protocol");
+        }
+        return group("consumer", Map.of("group.protocol", "consumer"), Client::subscribeByPattern) + ", by regular expression";
+    }
+
+    /** By reflection: older clients do not have it. */
+    static void subscribeByPattern(KafkaConsumer<String, String> consumer, Collection<String> topics) throws Exception {
+        Class<?> type = Class.forName("org.apache.kafka.clients.consumer.SubscriptionPattern");
+        String text = "^" + topics.iterator().next() + "$";
+        KafkaConsumer.class.getMethod("subscribe", type).invoke(consumer, type.getConstructor(String.class).newInstance(text));
+    }
+
+    static String group(String name, Map<String, Object> options, Subscription subscription) throws Exception {
+        String topic = create(name, 4);
         List<String> got = new ArrayList<>();
         List<KafkaConsumer<String, String>> members = new ArrayList<>();
-        members.add(consumer("group", Map.of()));
-        members.get(0).subscribe(List.of(topic));
+        members.add(consumer(name, options));
+        subscription.of(members.get(0), List.of(topic));
         until("the first member has all", () -> shared(members, got, 4));
-        members.add(consumer("group", Map.of()));
-        members.get(1).subscribe(List.of(topic));
+        members.add(consumer(name, options));
+        subscription.of(members.get(1), List.of(topic));
         until("two members share", () -> shared(members, got, 2, 2));
         try (KafkaProducer<String, String> client = producer(Map.of())) {
             send(client, topic, 0, GROUP_RECORDS);
@@ -167,8 +200,8 @@ public final class Client {
         members.get(0).close();
         expectAll(got, GROUP_RECORDS);
         List<String> more = new ArrayList<>();
-        List<KafkaConsumer<String, String>> after = List.of(consumer("group", Map.of()));
-        after.get(0).subscribe(List.of(topic));
+        List<KafkaConsumer<String, String>> after = List.of(consumer(name, options));
+        subscription.of(after.get(0), List.of(topic));
         until("the group goes on", () -> shared(after, more, 4));
         poll(after.get(0), more);
         after.get(0).close();
@@ -220,9 +253,14 @@ public final class Client {
         String topic = PREFIX + "kill";
         Set<Integer> acked = ConcurrentHashMap.newKeySet();
         Map<Integer, Set<String>> places = new HashMap<>();
-        try (KafkaConsumer<String, String> reader = consumer("kill", Map.of());
+        Map<String, Object> options = hasNextGeneration() ? Map.of("group.protocol", "consumer") : Map.of();
+        try (KafkaConsumer<String, String> reader = consumer("kill", options);
                 KafkaProducer<String, String> client = producer(Map.of("linger.ms", 5))) {
-            reader.subscribe(List.of(topic));
+            if (hasNextGeneration()) {
+                subscribeByPattern(reader, List.of(topic));
+            } else {
+                reader.subscribe(List.of(topic));
+            }
             Condition read = () -> {
                 for (ConsumerRecord<String, String> record : reader.poll(Duration.ofMillis(20))) {
                     int number = Integer.parseInt(record.value().substring(0, 8));

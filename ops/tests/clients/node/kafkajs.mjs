@@ -219,6 +219,7 @@ await admin.connect();
 if (PHASE === "steady") {
   for (const codec of ["none", "gzip", "snappy", "lz4", "zstd"]) await check(codec, () => compression(codec));
   await check("group", group);
+  console.log("RESULT consumer none");
   await check("admin", administer);
   await check("transactions", transactions);
 } else {

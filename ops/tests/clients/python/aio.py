@@ -208,6 +208,7 @@ if PHASE == "steady":
     for codec in CODECS:
         check(codec, lambda: asyncio.run(compression(codec)))
     check("group", lambda: asyncio.run(group()))
+    print("RESULT consumer none")
     check("admin", lambda: asyncio.run(administer()))
     check("transactions", lambda: asyncio.run(transactions()))
 else:

@@ -71,9 +71,9 @@ def compression(codec):
     return f"{RECORDS} records"
 
 
-def group():
-    topic = create(PREFIX + "group", 4)
-    one, two, got = consumer("group"), consumer("group"), []
+def group(name, **more):
+    topic = create(PREFIX + name, 4)
+    one, two, got = consumer(name, **more), consumer(name, **more), []
 
     def shared(first, second):
         poll(one, got)
@@ -93,12 +93,12 @@ def group():
     until("the first member has all again", lambda: shared(4, 0))
     one.close()
     expect_all(got, GROUP_RECORDS)
-    after, more = consumer("group"), []
+    after, again = consumer(name, **more), []
     after.subscribe([topic])
-    until("the group goes on", lambda: poll(after, more) or len(after.assignment()) == 4)
-    poll(after, more)
+    until("the group goes on", lambda: poll(after, again) or len(after.assignment()) == 4)
+    poll(after, again)
     after.close()
-    expect(not more, f"{len(more)} committed records were read again")
+    expect(not again, f"{len(again)} committed records were read again")
     return "2 members, 4 partitions"
 
 
@@ -170,7 +170,8 @@ print("VERSION", f"confluent-kafka {confluent_kafka.__version__}, librdkafka {co
 if PHASE == "steady":
     for codec in CODECS:
         check(codec, lambda: compression(codec))
-    check("group", group)
+    check("group", lambda: group("group"))
+    check("consumer", lambda: group("consumer", **{"group.protocol": "consumer"}))
     check("admin", administer)
     check("transactions", transactions)
 else:

@@ -162,6 +162,7 @@ if PHASE == "steady":
     for codec in CODECS:
         check(codec, lambda: compression(codec))
     check("group", group)
+    print("RESULT consumer none")
     check("admin", administer)
     check("transactions", transactions)
 else:

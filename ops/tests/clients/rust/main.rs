@@ -145,12 +145,12 @@ impl Cluster {
         Ok(format!("{RECORD_COUNT} records"))
     }
 
-    fn group(&self) -> Outcome {
-        let topic = self.create("group", 4)?;
+    fn group(&self, name: &str, options: &[(&str, &str)]) -> Outcome {
+        let topic = self.create(name, 4)?;
         let mut got = Vec::new();
-        let mut members: Group = vec![self.consumer("group", &topic, &[])?];
+        let mut members: Group = vec![self.consumer(name, &topic, options)?];
         until("the first member has all", || shared(&members, &[4], &mut got))?;
-        members.push(self.consumer("group", &topic, &[])?);
+        members.push(self.consumer(name, &topic, options)?);
         until("two members share", || shared(&members, &[2, 2], &mut got))?;
         send(&self.producer(&[])?, &topic, 0..GROUP_RECORD_COUNT)?;
         until("both read", || {
@@ -163,7 +163,7 @@ impl Cluster {
         until("the first member has all again", || shared(&members, &[4], &mut got))?;
         drop(members);
         expect_all(got, GROUP_RECORD_COUNT)?;
-        let (after, mut more) = (vec![self.consumer("group", &topic, &[])?], Vec::new());
+        let (after, mut more) = (vec![self.consumer(name, &topic, options)?], Vec::new());
         until("the group goes on", || shared(&after, &[4], &mut more))?;
         poll(&after[0], &mut more);
         expect(more.is_empty(), format!("{} committed records were read again", more.len()))?;
@@ -318,7 +318,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         // A build of librdkafka's own choice, which the tests share.
         println!("RESULT zstd none not built in");
-        check("group", cluster.group());
+        check("group", cluster.group("group", &[]));
+        check("consumer", cluster.group("consumer", &[("group.protocol", "consumer")]));
         check("admin", cluster.administer());
         check("transactions", cluster.transactions());
     } else {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Client, Lab};
+use super::Lab;
 
 /// Clients that are installed and started the same way.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub(super) enum Kind {
     Go,
     Rust,
     Kcat,
+    /// What is built of clients, in Java.
+    Apps,
 }
 
 impl Kind {
@@ -26,6 +28,7 @@ impl Kind {
             Self::Go => "go".to_owned(),
             Self::Rust => "rust".to_owned(),
             Self::Kcat => "kcat".to_owned(),
+            Self::Apps => "apps".to_owned(),
         }
     }
 
@@ -40,6 +43,7 @@ impl Kind {
             }
             Self::Rust => ("rust", &["main.rs"]),
             Self::Kcat => ("kcat", &["kcat.sh"]),
+            Self::Apps => ("apps", APP_FILES),
         }
     }
 
@@ -71,14 +75,37 @@ impl Kind {
                 bash.arg(source);
                 bash
             }
+            Self::Apps => {
+                let mut java = Command::new("java");
+                java.args(["-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]);
+                let logging = source.with_file_name("log4j2.xml");
+                java.arg(format!("-Dlog4j2.configurationFile={}", logging.display()));
+                java.arg("-cp").arg(class_path(&here)).arg(program);
+                java
+            }
         }
     }
 }
 
+/// The programs of the applications, and what they are made of.
+const APP_FILES: &[&str] = &[
+    "pom.xml",
+    "Connect.java",
+    "Count.java",
+    "Killer.java",
+    "Lab.java",
+    "Mirror.java",
+    "Tools.java",
+    "WordCount.java",
+];
+
+fn class_path(here: &Path) -> String {
+    format!("{0}/classes:{0}/jars/*", here.display())
+}
+
 impl Lab {
-    /// Installs a client's kind, unless that was done with the same manifests.
-    pub(super) fn install(&self, client: &Client) -> Result<(), String> {
-        let kind = client.kind;
+    /// Installs a kind of client, unless that was done with the same manifests.
+    pub(super) fn install(&self, kind: Kind) -> Result<(), String> {
         let (folder, files) = kind.sources();
         let sources = self.root.join("ops/tests/clients").join(folder);
         let here = self.folder.join(kind.folder());
@@ -140,6 +167,17 @@ impl Lab {
                 ok(Command::new("apt-get").args(["install", "-y", "-q", "kcat"])).map_err(|error| {
                     format!("{error}; kcat comes from the system's packages, install it by hand")
                 })
+            }
+            Kind::Apps => {
+                let mut maven = Command::new("mvn");
+                maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]);
+                maven.arg(sources.join("pom.xml"));
+                ok(maven.arg(format!("-DoutputDirectory={}", here.join("jars").display())))?;
+                let mut javac = Command::new("javac");
+                javac.args(["-proc:none", "-nowarn", "-d"]).arg(here.join("classes"));
+                javac.arg("-cp").arg(class_path(here));
+                let programs = APP_FILES.iter().filter(|file| file.ends_with(".java"));
+                ok(javac.args(programs.map(|file| sources.join(file))))
             }
         }
     }

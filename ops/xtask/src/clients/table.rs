@@ -7,7 +7,9 @@ use std::path::Path;
 const BEGIN: &str = "<!-- clients: made by `cargo xtask clients` -->\n";
 const END: &str = "<!-- clients: end -->\n";
 const CODECS: [&str; 5] = ["none", "gzip", "snappy", "lz4", "zstd"];
-const OTHERS: [&str; 4] = ["group", "admin", "transactions", "kill"];
+const OTHERS: [&str; 5] = ["group", "consumer", "admin", "transactions", "kill"];
+const APPS_BEGIN: &str = "<!-- applications: made by `cargo xtask clients --apps` -->\n";
+const APPS_END: &str = "<!-- applications: end -->\n";
 
 /// What became of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +38,8 @@ impl Report {
             if let Some(version) = line.strip_prefix("VERSION ") {
                 version.clone_into(&mut report.version);
             } else if let Some(result) = line.strip_prefix("RESULT ") {
-                let mut words = result.splitn(3, ' ');
-                let (check, outcome) = (words.next(), words.next());
-                let outcome = match outcome {
-                    Some("ok") => Outcome::Passed,
-                    Some("none") => Outcome::Lacking,
-                    _ => Outcome::Failed,
-                };
-                report.note(check.unwrap_or_default(), outcome, words.next().unwrap_or_default());
+                let (check, outcome, words) = parse(result);
+                report.note(check, outcome, words);
             }
         }
         report
@@ -92,6 +88,15 @@ impl Report {
         failures
     }
 
+    /// What keeps a run of applications from passing: any check that failed, or none that was told.
+    pub(super) fn failures_of_any(&self) -> Vec<String> {
+        if self.checks.is_empty() {
+            return vec![format!("{}: nothing said ({})", self.name, self.ended)];
+        }
+        let failed = self.checks.iter().filter(|(_, (outcome, _))| *outcome == Outcome::Failed);
+        failed.map(|(check, (_, words))| format!("{} {check}: {words}", self.name)).collect()
+    }
+
     fn cell(&self, check: &str) -> &'static str {
         match self.checks.get(check) {
             Some((Outcome::Passed, _)) => "ok",
@@ -113,11 +118,23 @@ impl Report {
     }
 }
 
+/// A check, which may be of several words, what became of it, and words.
+fn parse(result: &str) -> (&str, Outcome, &str) {
+    let outcomes = [("ok", Outcome::Passed), ("none", Outcome::Lacking), ("fail", Outcome::Failed)];
+    let split = result.match_indices(' ').find_map(|(at, _)| {
+        let (word, words) = result[at + 1..].split_once(' ').unwrap_or((&result[at + 1..], ""));
+        let (_, outcome) = outcomes.iter().find(|(name, _)| *name == word)?;
+        Some((&result[..at], *outcome, words))
+    });
+    split.unwrap_or((result, Outcome::Failed, "the outcome is not told"))
+}
+
 /// The table, in Markdown.
 pub(super) fn render(reports: &[Report]) -> String {
-    let mut table = "| client | version | produce and consume | group | admin | transactions | leaders killed |\n\
-        | --- | --- | --- | --- | --- | --- | --- |\n"
-        .to_owned();
+    let mut table =
+        "| client | version | produce and consume | group | group, KIP-848 | admin | transactions \
+        | leaders killed |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n"
+            .to_owned();
     for report in reports {
         let cells = OTHERS.map(|check| report.cell(check)).join(" | ");
         let (name, version) = (report.name, &report.version);
@@ -127,18 +144,43 @@ pub(super) fn render(reports: &[Report]) -> String {
     table
 }
 
-/// Puts the table between its markers.
+/// The table of applications, in Markdown: a row for each check.
+pub(super) fn render_apps(reports: &[(&str, Report)]) -> String {
+    let mut table =
+        "| application | what | result | seen |\n| --- | --- | --- | --- |\n".to_owned();
+    for (title, report) in reports {
+        let version = &report.version;
+        for (check, (outcome, words)) in &report.checks {
+            let result = report.cell(check);
+            let seen = if *outcome == Outcome::Failed { "" } else { words };
+            let _infallible =
+                writeln!(table, "| {title} {version} | {check} | {result} | {seen} |");
+        }
+    }
+    table
+}
+
+/// Puts the clients' table between its markers.
 pub(super) fn publish(page: &Path, reports: &[Report]) -> Result<(), String> {
+    put(page, BEGIN, END, &render(reports))
+}
+
+/// Puts the applications' table between its markers.
+pub(super) fn publish_apps(page: &Path, reports: &[(&str, Report)]) -> Result<(), String> {
+    put(page, APPS_BEGIN, APPS_END, &render_apps(reports))
+}
+
+fn put(page: &Path, begin: &str, end: &str, table: &str) -> Result<(), String> {
     let problem = |error| format!("{}: {error}", page.display());
     let text = std::fs::read_to_string(page).map_err(problem)?;
-    let parts = text.split_once(BEGIN).and_then(|(before, rest)| {
-        let (_, after) = rest.split_once(END)?;
+    let parts = text.split_once(begin).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(end)?;
         Some((before, after))
     });
     let Some((before, after)) = parts else {
         return Err(format!("{}: the markers of the table are gone", page.display()));
     };
-    let made = format!("{before}{BEGIN}{}{END}{after}", render(reports));
+    let made = format!("{before}{begin}{table}{end}{after}");
     std::fs::write(page, made).map_err(problem)
 }
 
@@ -148,14 +190,14 @@ mod tests {
 
     const GOOD: &str = "VERSION 1.2\nRESULT none ok 5 records\nRESULT gzip ok\nnoise\n\
         RESULT snappy ok\nRESULT lz4 ok\nRESULT zstd none not built in\nRESULT group ok\n\
-        RESULT admin ok\nRESULT transactions ok\nRESULT kill ok 7 records\n";
+        RESULT consumer none\nRESULT admin ok\nRESULT transactions ok\nRESULT kill ok 7 records\n";
 
     #[test]
     fn a_report_is_read_and_shown() {
         let report = Report::read("x", GOOD, "exit status: 0");
         assert_eq!(report.failures(), Vec::<String>::new());
         let table = render(&[report]);
-        let row = "| x | 1.2 | none, gzip, snappy, lz4, zstd: - | ok | ok | ok | ok |";
+        let row = "| x | 1.2 | none, gzip, snappy, lz4, zstd: - | ok | - | ok | ok | ok |";
         assert_eq!(table.lines().last(), Some(row));
     }
 
@@ -166,6 +208,17 @@ mod tests {
         let report =
             Report::read("x", &GOOD.replace("RESULT kill ok 7 records\n", ""), "signal: 9");
         assert_eq!(report.failures(), ["x kill: nothing said (signal: 9)"]);
+    }
+
+    #[test]
+    fn checks_of_applications_have_names_of_several_words() {
+        let report =
+            Report::read("x", "VERSION 4\nRESULT a b, c ok 7 and all ok\nRESULT d fail why\n", "");
+        assert_eq!(report.failures_of_any(), ["x d: why"]);
+        let table = render_apps(&[("X", report)]);
+        assert!(table.contains("| X 4 | a b, c | ok | 7 and all ok |"), "{table}");
+        assert!(table.contains("| X 4 | d | **failed** |  |"), "{table}");
+        assert_eq!(Report::read("x", "", "signal: 9").failures_of_any().len(), 1);
     }
 
     #[test]

@@ -98,7 +98,7 @@ type member struct {
 	assigned int
 }
 
-func join(group, topic string) *member {
+func join(group, topic string, options ...kgo.Opt) *member {
 	m := &member{}
 	change := func(sign int) func(context.Context, *kgo.Client, map[string][]int32) {
 		return func(_ context.Context, _ *kgo.Client, partitions map[string][]int32) {
@@ -107,13 +107,14 @@ func join(group, topic string) *member {
 			m.assigned += sign * len(partitions[topic])
 		}
 	}
-	m.Client = consumer(group, topic, kgo.OnPartitionsAssigned(change(1)), kgo.OnPartitionsRevoked(change(-1)),
+	options = append(options, kgo.OnPartitionsAssigned(change(1)), kgo.OnPartitionsRevoked(change(-1)),
 		kgo.OnPartitionsLost(change(-1)))
+	m.Client = consumer(group, topic, options...)
 	return m
 }
 
-func group() string {
-	topic, got := create("group", 4), []string{}
+func group(name string, options ...kgo.Opt) string {
+	topic, got := create(name, 4), []string{}
 	keep := func(record *kgo.Record) { got = append(got, string(record.Value)) }
 	shared := func(want int, members ...*member) bool {
 		all := true
@@ -125,9 +126,9 @@ func group() string {
 		}
 		return all
 	}
-	one := join("group", topic)
+	one := join(name, topic, options...)
 	common.Until("the first member has all", func() bool { return shared(4, one) })
-	two := join("group", topic)
+	two := join(name, topic, options...)
 	common.Until("two members share", func() bool { return shared(2, one, two) })
 	writer := client()
 	common.Must(writer.ProduceSync(within(30), records(topic, 0, common.GroupRecords)...).FirstErr())
@@ -140,7 +141,7 @@ func group() string {
 	one.Close()
 	common.ExpectAll(got, common.GroupRecords)
 	got = nil
-	after := join("group", topic)
+	after := join(name, topic, options...)
 	common.Until("the group goes on", func() bool { return shared(4, after) })
 	poll(after.Client, keep)
 	after.Close()
@@ -235,7 +236,9 @@ func main() {
 		common.Check("snappy", func() string { return compression("snappy", kgo.SnappyCompression()) })
 		common.Check("lz4", func() string { return compression("lz4", kgo.Lz4Compression()) })
 		common.Check("zstd", func() string { return compression("zstd", kgo.ZstdCompression()) })
-		common.Check("group", group)
+		common.Check("group", func() string { return group("group") })
+		nextGeneration := []kgo.Opt{kgo.ServerSideBalancer(), kgo.Balancers(kgo.RangeBalancer())}
+		common.Check("consumer", func() string { return group("consumer", nextGeneration...) })
 		common.Check("admin", administer)
 		common.Check("transactions", transactions)
 	} else {

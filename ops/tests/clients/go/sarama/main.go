@@ -259,6 +259,7 @@ func main() {
 		common.Check("lz4", func() string { return compression("lz4", sarama.CompressionLZ4) })
 		common.Check("zstd", func() string { return compression("zstd", sarama.CompressionZSTD) })
 		common.Check("group", group)
+		fmt.Println("RESULT consumer none")
 		common.Check("admin", administer)
 		common.Check("transactions", transactions)
 	} else {

@@ -1,0 +1,262 @@
+import java.io.*;
+import java.util.*;
+import java.util.regex.Pattern;
+import org.apache.kafka.clients.admin.*;
+import org.apache.kafka.clients.consumer.*;
+import org.apache.kafka.clients.producer.*;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.serialization.*;
+import org.apache.kafka.common.utils.Exit;
+
+/** The classes behind kafka-*.sh, as they are, against a topic and a group of this run. */
+public final class Tools {
+    static final String TOPIC = Lab.PREFIX + "tools";
+    static final String GROUP = Lab.PREFIX + "tools-group";
+    static final int RECORDS = 100;
+    static final PrintStream OUT = System.out;
+
+    interface Main {
+        void run(String[] arguments) throws Exception;
+    }
+
+    /** The code that a tool ended with first: some take what ends them for another failure. */
+    static Integer ended;
+
+    /** What a tool ended with instead of the process. */
+    static final class Ended extends RuntimeException {
+        Ended(int code) {
+            super("exit " + code, null, false, false);
+        }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        Exit.Procedure end = (code, message) -> {
+            ended = ended == null ? code : ended;
+            throw new Ended(code);
+        };
+        Exit.setExitProcedure(end);
+        Exit.setHaltProcedure(end);
+        Lab.version();
+        Lab.check("kafka-topics", Tools::topics);
+        Lab.check("kafka-configs", Tools::configs);
+        Lab.check("kafka-consumer-groups, kafka-groups", Tools::groups);
+        Lab.check("kafka-get-offsets, kafka-delete-records", Tools::offsets);
+        Lab.check("kafka-transactions", Tools::transactions);
+        Lab.check("kafka-log-dirs, kafka-cluster, kafka-broker-api-versions, kafka-features", Tools::cluster);
+        Lab.check("kafka-leader-election, kafka-reassign-partitions", Tools::placement);
+        Lab.check("kafka-acls", Tools::acls);
+        Lab.check("kafka-client-metrics", Tools::metrics);
+        Lab.check("kafka-producer-perf-test, kafka-consumer-perf-test, kafka-e2e-latency", Tools::performance);
+        Lab.check("kafka-streams-application-reset", Tools::reset);
+        Lab.exit();
+    }
+
+    /** What a tool prints; it must end well. The argument %B is where the cluster is. */
+    static String run(String name, Main main, String... arguments) throws Exception {
+        ByteArrayOutputStream told = new ByteArrayOutputStream();
+        PrintStream stream = new PrintStream(told, true);
+        PrintStream errors = System.err;
+        List<String> all = new ArrayList<>();
+        for (String argument : arguments) {
+            all.add(argument.replace("%B", Lab.BOOTSTRAP));
+        }
+        OUT.println("== " + name + " " + String.join(" ", all));
+        System.setOut(stream);
+        System.setErr(stream);
+        ended = null;
+        try {
+            scala.Console.withOut(stream, () -> {
+                try {
+                    main.run(all.toArray(new String[0]));
+                } catch (RuntimeException error) {
+                    throw error;
+                } catch (Exception error) {
+                    throw new IllegalStateException(error);
+                }
+                return null;
+            });
+        } catch (Ended end) {
+            // Its code is kept.
+        } finally {
+            System.setOut(OUT);
+            System.setErr(errors);
+        }
+        OUT.println(told);
+        Lab.expect(ended == null || ended == 0, name + " " + String.join(" ", arguments) + " ended with " + ended + ": " + told);
+        return told.toString();
+    }
+
+    static void expect(String told, String pattern) {
+        Lab.expect(Pattern.compile(pattern).matcher(told).find(), "no " + pattern + " in: " + told);
+    }
+
+    static String topic(String... arguments) throws Exception {
+        return run("kafka-topics", org.apache.kafka.tools.TopicCommand::main, with(arguments));
+    }
+
+    static String group(String... arguments) throws Exception {
+        return run("kafka-consumer-groups", org.apache.kafka.tools.consumer.group.ConsumerGroupCommand::main, with(arguments));
+    }
+
+    static String config(String... arguments) throws Exception {
+        return run("kafka-configs", kafka.admin.ConfigCommand::main, with(arguments));
+    }
+
+    static String[] with(String... arguments) {
+        List<String> all = new ArrayList<>(List.of("--bootstrap-server", "%B"));
+        all.addAll(List.of(arguments));
+        return all.toArray(new String[0]);
+    }
+
+    static String topics() throws Exception {
+        topic("--create", "--topic", TOPIC, "--partitions", "2", "--replication-factor", "3", "--config", "retention.ms=1000000");
+        expect(topic("--list"), TOPIC);
+        expect(topic("--describe", "--topic", TOPIC), "PartitionCount: 2.*ReplicationFactor: 3.*retention.ms=1000000");
+        topic("--alter", "--topic", TOPIC, "--partitions", "4");
+        Lab.until("four partitions", () -> topic("--describe", "--topic", TOPIC).contains("PartitionCount: 4"));
+        for (String what : List.of("under-replicated", "unavailable", "under-min-isr", "at-min-isr")) {
+            Lab.until("none " + what, () -> !topic("--describe", "--topic", TOPIC, "--" + what + "-partitions").contains("Partition: "));
+        }
+        topic("--create", "--topic", TOPIC + "-gone");
+        topic("--delete", "--topic", TOPIC + "-gone");
+        Lab.until("the topic is gone", () -> !topic("--list").contains(TOPIC + "-gone"));
+        fill();
+        return "create, list, describe (also by trouble), alter, delete";
+    }
+
+    static void fill() throws Exception {
+        try (var producer = Lab.producer(Lab.BOOTSTRAP)) {
+            for (int number = 0; number < RECORDS; number++) {
+                producer.send(new ProducerRecord<>(TOPIC, number % 4, "k", "record " + number));
+            }
+            producer.flush();
+        }
+        Map<String, Object> options = Map.of("bootstrap.servers", Lab.BOOTSTRAP, "group.id", GROUP, "enable.auto.commit", false);
+        try (var consumer = new KafkaConsumer<>(options, new StringDeserializer(), new StringDeserializer())) {
+            consumer.assign(List.of(new TopicPartition(TOPIC, 0), new TopicPartition(TOPIC, 1)));
+            consumer.commitSync(Map.of(new TopicPartition(TOPIC, 0), new OffsetAndMetadata(10),
+                    new TopicPartition(TOPIC, 1), new OffsetAndMetadata(5)));
+        }
+    }
+
+    static String configs() throws Exception {
+        config("--entity-type", "topics", "--entity-name", TOPIC, "--alter", "--add-config", "retention.ms=123456,cleanup.policy=[compact,delete]");
+        Lab.until("the config is kept", () -> {
+            String told = config("--entity-type", "topics", "--entity-name", TOPIC, "--describe");
+            return told.contains("retention.ms=123456") && told.contains("cleanup.policy=compact,delete");
+        });
+        config("--entity-type", "topics", "--entity-name", TOPIC, "--alter", "--delete-config", "cleanup.policy,retention.ms");
+        String told = config("--entity-type", "brokers", "--entity-name", "1", "--describe", "--all");
+        for (String name : List.of("transaction.max.timeout.ms", "offsets.retention.minutes", "group.max.session.timeout.ms",
+                "group.consumer.session.timeout.ms", "auto.create.topics.enable", "message.max.bytes", "log.retention.ms", "num.partitions")) {
+            expect(told, name + "=");
+        }
+        return "topics: describe, add, delete; brokers: describe --all";
+    }
+
+    static String groups() throws Exception {
+        expect(group("--list"), GROUP);
+        expect(group("--list", "--state"), GROUP + " .*(Empty|Dead)");
+        expect(group("--describe", "--group", GROUP), TOPIC + " +0 +10 +25 +15");
+        expect(group("--describe", "--group", GROUP, "--state"), "Empty");
+        group("--describe", "--group", GROUP, "--members", "--verbose");
+        expect(group("--describe", "--all-groups"), GROUP);
+        for (String how : List.of("--to-earliest", "--to-latest", "--shift-by -3", "--to-datetime 2000-01-01T00:00:00.000", "--by-duration PT1H", "--to-offset 7")) {
+            List<String> arguments = new ArrayList<>(List.of("--reset-offsets", "--group", GROUP, "--topic", TOPIC + ":0,1", "--execute"));
+            arguments.addAll(List.of(how.split(" ")));
+            expect(group(arguments.toArray(new String[0])), TOPIC);
+        }
+        expect(group("--describe", "--group", GROUP, "--offsets"), TOPIC + " +0 +7 +25 +18");
+        group("--delete-offsets", "--group", GROUP, "--topic", TOPIC + ":1");
+        expect(run("kafka-groups", org.apache.kafka.tools.GroupsCommand::main, with("--list")), GROUP);
+        group("--delete", "--group", GROUP);
+        Lab.until("the group is gone", () -> !group("--list").contains(GROUP));
+        return "list, describe (offsets, state, members, all), reset six ways, delete offsets, delete";
+    }
+
+    static String offsets() throws Exception {
+        Main tool = org.apache.kafka.tools.GetOffsetShell::main;
+        for (String time : List.of("-1", "-2", "-3", "-4", "0")) {
+            expect(run("kafka-get-offsets", tool, with("--topic", TOPIC, "--time", time)), TOPIC + ":0:" + (time.equals("-1") ? "25" : "\\d+"));
+        }
+        run("kafka-get-offsets", tool, with("--topic", TOPIC, "--time", "-5"));
+        String json = "{\"version\":1,\"partitions\":[{\"topic\":\"" + TOPIC + "\",\"partition\":0,\"offset\":9}]}";
+        String file = Lab.settings("delete.json", Map.of());
+        java.nio.file.Files.writeString(java.nio.file.Path.of(file), json);
+        expect(run("kafka-delete-records", org.apache.kafka.tools.DeleteRecordsCommand::main, with("--offset-json-file", file)), "low_watermark: 9");
+        expect(run("kafka-get-offsets", tool, with("--topic", TOPIC, "--time", "-2")), TOPIC + ":0:9");
+        return "by -1 to -5 and by time; records before 9 deleted";
+    }
+
+    static String transaction(String... arguments) throws Exception {
+        return run("kafka-transactions", org.apache.kafka.tools.TransactionsCommand::main, with(arguments));
+    }
+
+    static String transactions() throws Exception {
+        String id = Lab.PREFIX + "tools-transaction";
+        Map<String, Object> options = Map.of("bootstrap.servers", Lab.BOOTSTRAP, "transactional.id", id, "transaction.timeout.ms", 600_000);
+        try (var producer = new KafkaProducer<>(options, new StringSerializer(), new StringSerializer())) {
+            producer.initTransactions();
+            producer.beginTransaction();
+            producer.send(new ProducerRecord<>(TOPIC, 0, "k", "open")).get();
+            expect(transaction("list"), id + ".*Ongoing");
+            expect(transaction("describe", "--transactional-id", id), "Ongoing.*" + TOPIC + "-0");
+            expect(transaction("describe-producers", "--topic", TOPIC, "--partition", "0"), "\\d+\\s+\\d+");
+            transaction("find-hanging", "--topic", TOPIC, "--partition", "0");
+            transaction("forceTerminateTransaction", "--transactionalId", id);
+            Lab.until("it is aborted", () -> transaction("describe", "--transactional-id", id).contains("CompleteAbort"));
+        } catch (org.apache.kafka.common.KafkaException fencedWhenClosing) {
+            OUT.println(fencedWhenClosing);
+        }
+        return "list, describe, describe-producers, find-hanging, force-terminate of an open one";
+    }
+
+    static String cluster() throws Exception {
+        expect(run("kafka-log-dirs", org.apache.kafka.tools.LogDirsCommand::main, with("--describe", "--topic-list", TOPIC)), TOPIC);
+        expect(run("kafka-cluster", org.apache.kafka.tools.ClusterTool::main, "cluster-id", "--bootstrap-server", "%B"), "Cluster ID: ");
+        expect(run("kafka-cluster", org.apache.kafka.tools.ClusterTool::main, "list-endpoints", "--bootstrap-server", "%B"), "9 ");
+        expect(run("kafka-broker-api-versions", org.apache.kafka.tools.BrokerApiVersionsCommand::main, with()), "Produce\\(0\\)");
+        expect(run("kafka-features", org.apache.kafka.tools.FeatureCommand::main, with("describe")), "transaction.version");
+        return "describe";
+    }
+
+    static String placement() throws Exception {
+        Main election = org.apache.kafka.tools.LeaderElectionCommand::main;
+        run("kafka-leader-election", election, with("--election-type", "preferred", "--all-topic-partitions"));
+        run("kafka-leader-election", election, with("--election-type", "preferred", "--topic", TOPIC, "--partition", "0"));
+        Main reassign = org.apache.kafka.tools.reassign.ReassignPartitionsCommand::main;
+        expect(run("kafka-reassign-partitions", reassign, with("--list")), "No partition reassignments found");
+        return "preferred leaders; list";
+    }
+
+    static String acls() throws Exception {
+        String told;
+        try {
+            told = run("kafka-acls", org.apache.kafka.tools.AclCommand::main, with("--list"));
+        } catch (IllegalStateException refused) {
+            told = refused.toString();
+        }
+        expect(told, "SecurityDisabled|No Authorizer");
+        return "told that there are none, as Kafka without an authorizer does";
+    }
+
+    static String metrics() throws Exception {
+        run("kafka-client-metrics", org.apache.kafka.tools.ClientMetricsCommand::main, with("--list"));
+        return "list: none, they are set in the nodes' files";
+    }
+
+    static String performance() throws Exception {
+        run("kafka-producer-perf-test", org.apache.kafka.tools.ProducerPerformance::main, "--topic", TOPIC + "-perf", "--num-records", "20000",
+                "--record-size", "100", "--throughput", "-1", "--command-property", "bootstrap.servers=" + Lab.BOOTSTRAP);
+        run("kafka-consumer-perf-test", org.apache.kafka.tools.ConsumerPerformance::main,
+                with("--topic", TOPIC + "-perf", "--num-records", "20000"));
+        run("kafka-e2e-latency", org.apache.kafka.tools.EndToEndLatency::main, "%B", TOPIC + "-e2e", "500", "all", "100");
+        return "20 000 records each, 500 round trips";
+    }
+
+    static String reset() throws Exception {
+        run("kafka-streams-application-reset", org.apache.kafka.tools.StreamsResetter::main,
+                with("--application-id", Lab.PREFIX + "no-app", "--input-topics", TOPIC, "--force"));
+        return "offsets of an application's input";
+    }
+}

@@ -1,0 +1,99 @@
+//! The command line of `cargo xtask clients`.
+
+use super::{CLIENTS, apps};
+
+const USAGE: &str = "usage: cargo xtask clients [CLIENT ...] | --smoke | --apps [APPLICATION ...] \
+    [--records COUNT] [--kills COUNT] [--base-port PORT] [--profile NAME]";
+/// Those of the smallest run: each group of implementations once, and what installs within seconds.
+const SMOKE: &[&str] = &["java-4", "librdkafka-python", "kafka-python", "kcat", "franz-go"];
+
+/// What is to be run.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Options {
+    /// Clients or applications; all of them if none is named.
+    pub(super) targets: Vec<String>,
+    /// Applications are run, not clients.
+    pub(super) apps: bool,
+    /// Records of the application that counts them.
+    pub(super) record_count: u64,
+    /// Kills meanwhile.
+    pub(super) kill_count: u32,
+    pub(super) base_port: u16,
+    pub(super) profile: String,
+}
+
+impl Options {
+    pub(super) fn parse(arguments: &[String]) -> Result<Self, String> {
+        let mut options = Self {
+            targets: Vec::new(),
+            apps: false,
+            record_count: 300_000,
+            kill_count: 10,
+            base_port: 29300,
+            profile: "dev".to_owned(),
+        };
+        let mut arguments = arguments.iter();
+        let number = |text: Option<&String>| text.and_then(|text| text.parse().ok()).ok_or(USAGE);
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--apps" => options.apps = true,
+                "--smoke" => options.targets.extend(SMOKE.iter().map(|name| (*name).to_owned())),
+                "--base-port" => options.base_port = narrow(number(arguments.next())?)?,
+                "--records" => options.record_count = number(arguments.next())?,
+                "--kills" => options.kill_count = narrow(number(arguments.next())?)?,
+                "--profile" => options.profile = arguments.next().ok_or(USAGE)?.clone(),
+                name => options.targets.push(name.to_owned()),
+            }
+        }
+        options.check()
+    }
+
+    fn check(self) -> Result<Self, String> {
+        let known: Vec<&str> = if self.apps {
+            apps::APPS.iter().map(|app| app.name).collect()
+        } else {
+            CLIENTS.iter().map(|client| client.name).collect()
+        };
+        match self.targets.iter().find(|name| !known.contains(&name.as_str())) {
+            None => Ok(self),
+            Some(name) => Err(format!("{name}: unknown; there are {}\n{USAGE}", known.join(", "))),
+        }
+    }
+
+    pub(super) fn takes(&self, name: &str) -> bool {
+        self.targets.is_empty() || self.targets.iter().any(|target| target == name)
+    }
+}
+
+fn narrow<T: TryFrom<u64>>(number: u64) -> Result<T, String> {
+    T::try_from(number).map_err(|_| USAGE.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Options, String> {
+        Options::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn clients_and_options_are_understood() {
+        let options = parse("kcat sarama --base-port 31000").unwrap();
+        assert!(options.takes("kcat") && !options.takes("java-4"));
+        assert_eq!(options.base_port, 31000);
+        assert!(parse("").unwrap().takes("java-4"));
+        assert!(parse("jav").unwrap_err().contains("java-4"));
+        assert!(parse("--base-port x").is_err());
+        assert!(parse("--base-port 70000").is_err());
+        assert!(parse("--smoke").unwrap().takes("java-4"));
+    }
+
+    #[test]
+    fn applications_are_named_after_their_option() {
+        let options = parse("--apps streams count --records 10000000 --kills 100").unwrap();
+        assert!(options.takes("streams") && !options.takes("connect"));
+        assert_eq!((options.record_count, options.kill_count), (10_000_000, 100));
+        assert!(parse("--apps kcat").unwrap_err().contains("mirrormaker"));
+    }
+}
