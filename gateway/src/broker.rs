@@ -59,8 +59,13 @@ pub trait Broker: Send + Sync + 'static {
     /// The other nodes.
     fn peers(&self) -> &Arc<Peers>;
 
-    /// Wall-clock time in milliseconds since 1970.
+    /// Wall-clock time in milliseconds since 1970: the cluster's, or the host's while that is not
+    /// known.
     fn wall_time_ms(&self) -> i64;
+
+    /// The time that the cluster's clocks agree on, in milliseconds since 1970. What deletes by age
+    /// goes by this one, and waits while it is not known.
+    fn agreed_time_ms(&self) -> Option<i64>;
 }
 
 /// Asks the coordinator of a transaction, wherever it is, on behalf of a partition's leader

@@ -4,6 +4,7 @@
 //! group, register, announce the mount, have this node's partitions decided anew, serve clients.
 
 mod chores;
+mod cluster_time;
 mod compaction;
 mod expiry;
 mod sources;
@@ -25,6 +26,7 @@ use meridian_consensus::state::{Decision, Metadata};
 use meridian_storage::config::StoreConfig;
 use tokio::sync::{mpsc, watch};
 
+use self::cluster_time::ClusterTime;
 pub use self::compaction::CompactionConfig;
 pub(crate) use self::status::TOLERATED;
 use self::switch::Switch;
@@ -95,6 +97,7 @@ pub(crate) struct Node {
     pub(crate) switch: Arc<Switch>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) mirrors: Mirrors,
+    pub(crate) time: ClusterTime,
     /// Why the node must stop, once it must.
     fatal: watch::Sender<Option<String>>,
     sync_reported: AtomicBool,
@@ -170,7 +173,9 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     let (fatal, _) = watch::channel(None);
     let sync_reported = AtomicBool::new(false);
     let mirrors = Mirrors::default();
-    let node = Arc::new(Node { config, logs, meta, switch, peers, fatal, sync_reported, mirrors });
+    let time = ClusterTime::new(clock, config.members.len().max(1));
+    let node =
+        Arc::new(Node { config, logs, meta, switch, peers, mirrors, time, fatal, sync_reported });
     node.switch.connect(&node);
     start_transport(&node, cluster.clone()).await?;
     if let Some(store) = node.logs.store() {
@@ -190,6 +195,7 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     let admin = serve_operators(&shown, node.config.admin, stop.clone()).await?;
     node.join(cluster, registration, kafka, admin).await?;
     shown.on_joined();
+    tokio::spawn(cluster_time::run_clock(Arc::clone(&node)));
     tokio::spawn(chores::run_retention(Arc::clone(&node)));
     tokio::spawn(expiry::run_expiry(Arc::clone(&node)));
     tokio::spawn(compaction::run_compaction(Arc::clone(&node)));
@@ -414,7 +420,7 @@ impl Node {
         for partition in partitions {
             if let Some(log) = self.logs.led(partition) {
                 log.set_datacenter_count_min(count_min);
-                log.track_sources(dedups_sources, clock::wall_time_ms());
+                log.track_sources(dedups_sources, self.wall_time_ms());
             }
         }
     }
@@ -478,7 +484,11 @@ impl Broker for Node {
     }
 
     fn wall_time_ms(&self) -> i64 {
-        clock::wall_time_ms()
+        self.agreed_time_ms().unwrap_or_else(clock::wall_time_ms)
+    }
+
+    fn agreed_time_ms(&self) -> Option<i64> {
+        self.time.agreed_ms()
     }
 }
 

@@ -93,16 +93,18 @@ async fn serve_until_stopped(config: NodeConfig) -> Result<Exit, Failure> {
         _ = terminate.recv() => return Ok(Exit::Ok),
     };
     output::text(&format!("{READY}{}\n", node.kafka_address()))?;
-    let failed = tokio::select! {
-        reason = node.failed() => Some(reason),
-        _ = interrupt.recv() => None,
-        _ = terminate.recv() => None,
-    };
-    node.shutdown().await;
-    match failed {
-        Some(reason) => Err(Failure::Node(format!("the node stopped by itself: {reason}"))),
-        None => Ok(Exit::Ok),
+    tokio::select! {
+        reason = node.failed() => {
+            // It may be the disk that failed. What closes in order would write and sync once more;
+            // the process is to end as it is, and what is durable is read at the next start.
+            std::mem::forget(node);
+            return Err(Failure::Node(format!("the node stopped by itself: {reason}")));
+        }
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
     }
+    node.shutdown().await;
+    Ok(Exit::Ok)
 }
 
 /// What happens inside the node goes to standard error; `MERIDIAN_LOG` says how much of it.

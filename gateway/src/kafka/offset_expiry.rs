@@ -25,16 +25,13 @@ impl Front {
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             interval.tick().await;
+            let Some(now_ms) = self.broker.agreed_time_ms() else { continue };
             // Those that are not loaded yet load by being asked for, and have their turn next time.
             for coordinator in self.coordinators_here().unwrap_or_default() {
                 // In this order everywhere: the metadata, then groups.
                 let metadata = self.broker.metadata();
                 let name = |topic| metadata.topic(topic).map(|topic| topic.name.clone());
-                let count = coordinator.groups().expire(
-                    self.broker.wall_time_ms(),
-                    self.retention_ms(),
-                    name,
-                );
+                let count = coordinator.groups().expire(now_ms, self.retention_ms(), name);
                 if count > 0 {
                     tracing::info!(count, "positions of groups expired");
                 }

@@ -316,6 +316,10 @@ impl Broker for FakeBroker {
     fn wall_time_ms(&self) -> i64 {
         self.wall_time_ms.load(Ordering::Relaxed)
     }
+
+    fn agreed_time_ms(&self) -> Option<i64> {
+        Some(self.wall_time_ms())
+    }
 }
 
 /// Bounds that make tests quick.

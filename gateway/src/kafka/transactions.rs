@@ -144,7 +144,7 @@ impl Front {
             if look > 0 {
                 continue;
             }
-            let now_ms = self.broker.wall_time_ms();
+            let Some(now_ms) = self.broker.agreed_time_ms() else { continue };
             for coordinator in self.transactions.serving(&self) {
                 coordinator.step(|it| written(it.tick(now_ms)));
                 coordinator.compact();

@@ -11,7 +11,6 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::Node;
 use crate::meta::MetaEvent;
 use crate::partition::Retention;
-use crate::runtime::clock;
 
 /// How often logs are looked at for records to let go.
 const RETENTION_EVERY: Duration = Duration::from_secs(5);
@@ -30,7 +29,7 @@ pub(super) async fn run_retention(node: Arc<Node>) {
     let mut interval = tokio::time::interval(RETENTION_EVERY);
     loop {
         interval.tick().await;
-        let now_ms = clock::wall_time_ms();
+        let now_ms = node.time.agreed_ms();
         for log in node.logs.owned_logs() {
             let retention = {
                 let metadata = node.meta.metadata();
@@ -44,8 +43,9 @@ pub(super) async fn run_retention(node: Arc<Node>) {
     }
 }
 
-/// What a topic keeps; `None` if it deletes nothing by age or size.
-fn retention_of(metadata: &Metadata, topic: TopicId, now_ms: i64) -> Option<Retention> {
+/// What a topic keeps; `None` if it deletes nothing by age or size. While nobody knows the time,
+/// nothing is too old.
+fn retention_of(metadata: &Metadata, topic: TopicId, now_ms: Option<i64>) -> Option<Retention> {
     let resource = ConfigResource::Topic(topic);
     let policy = metadata.config(&resource, "cleanup.policy").unwrap_or("delete");
     if !policy.split(',').any(|policy| policy.trim() == "delete")
@@ -58,6 +58,8 @@ fn retention_of(metadata: &Metadata, topic: TopicId, now_ms: i64) -> Option<Rete
     let retention_bytes: i64 = number("retention.bytes").unwrap_or(-1);
     Some(Retention {
         size_bytes_max: u64::try_from(retention_bytes).ok(),
-        timestamp_ms_min: (retention_ms >= 0).then(|| now_ms.saturating_sub(retention_ms)),
+        timestamp_ms_min: now_ms
+            .filter(|_| retention_ms >= 0)
+            .map(|now_ms| now_ms.saturating_sub(retention_ms)),
     })
 }

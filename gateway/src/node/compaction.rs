@@ -12,7 +12,6 @@ use meridian_consensus::state::Metadata;
 use super::Node;
 use crate::cleaner::PassLimits;
 use crate::log::{CompactionRules, PartitionLog};
-use crate::runtime::clock;
 
 /// How often partitions are looked at.
 const COMPACT_EVERY: Duration = Duration::from_secs(3);
@@ -44,7 +43,7 @@ pub(super) async fn run_compaction(node: Arc<Node>) {
     let mut resting: HashMap<PartitionId, i64> = HashMap::new();
     loop {
         interval.tick().await;
-        let now_ms = clock::wall_time_ms();
+        let Some(now_ms) = node.time.agreed_ms() else { continue };
         resting.retain(|_, until_ms| *until_ms > now_ms);
         for log in node.logs.owned_logs() {
             let partition = log.ownership().partition;
@@ -57,17 +56,17 @@ pub(super) async fn run_compaction(node: Arc<Node>) {
             if resting.contains_key(&partition) || !log.is_dirty(&rules, now_ms) {
                 continue;
             }
-            if !compact(&log, &rules).await {
-                resting.insert(partition, clock::wall_time_ms().saturating_add(REST_MS));
+            if !compact(&log, &rules, now_ms).await {
+                resting.insert(partition, now_ms.saturating_add(REST_MS));
             }
         }
     }
 }
 
 /// One pass; whether it came to something.
-async fn compact(log: &Arc<PartitionLog>, rules: &CompactionRules) -> bool {
+async fn compact(log: &Arc<PartitionLog>, rules: &CompactionRules, now_ms: i64) -> bool {
     let partition = log.ownership().partition;
-    match log.compact(rules, clock::wall_time_ms()).await {
+    match log.compact(rules, now_ms).await {
         Ok(None) => false,
         Ok(Some(compacted)) => {
             let (end, keys) = (compacted.end, compacted.key_count);

@@ -9,7 +9,6 @@ use meridian_consensus::state::Metadata;
 
 use super::Node;
 use crate::kafka::{DEDUP_RETENTION_MS, DEDUP_RETENTION_MS_DEFAULT};
-use crate::runtime::clock;
 
 /// How often partitions are told the time, and look for what has been silent for too long.
 const EXPIRY_EVERY: Duration = Duration::from_secs(60);
@@ -21,7 +20,7 @@ pub(super) async fn run_expiry(node: Arc<Node>) {
     let mut interval = tokio::time::interval(EXPIRY_EVERY);
     loop {
         interval.tick().await;
-        let now_ms = clock::wall_time_ms();
+        let Some(now_ms) = node.time.agreed_ms() else { continue };
         for log in node.logs.owned_logs() {
             let source_retention_ms = {
                 let metadata = node.meta.metadata();

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use meridian_base::id::NodeId;
 
 use super::Node;
+use super::cluster_time::ClusterTime;
 use crate::log::Wire;
 use crate::meta::MetaFrame;
 use crate::peers::Peers;
@@ -71,6 +72,9 @@ impl Handler for Switch {
         let Some(node) = self.node() else { return };
         if frame.first() == Some(&Peers::FRAME_KIND) {
             return node.peers.on_frame(from, frame.slice(1..));
+        }
+        if frame.first() == Some(&ClusterTime::FRAME_KIND) {
+            return node.time.on_frame(from, &frame[1..]);
         }
         let is_meta = frame
             .first()
