@@ -351,6 +351,8 @@ pub enum RowKind {
     Link,
     /// State of one mirrored topic.
     MirrorTopic,
+    /// Leases of nodes that rest or leave.
+    Lifecycle,
 }
 
 /// Writes or deletes one row.

@@ -40,6 +40,8 @@ pub struct Config {
     pub takeovers_per_minute_max: u32,
     /// Leaders moved back to their preferred place at once.
     pub moves_per_plan_max: usize,
+    /// How long a node is dead before its slot moves to a spare disk; `None` leaves it to operators.
+    pub heal_after: Option<Duration>,
 }
 
 impl Default for Config {
@@ -62,6 +64,7 @@ impl Default for Config {
             node_heartbeat: Duration::from_millis(100),
             takeovers_per_minute_max: 3,
             moves_per_plan_max: 100,
+            heal_after: Some(Duration::from_secs(600)),
         }
     }
 }

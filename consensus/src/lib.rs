@@ -48,7 +48,7 @@
 //!   progress.leadership: start or drop the Supervisor
 //! 5 as leader, about every Config::node_heartbeat:
 //!       supervisor.heard(now, node)         for each heartbeat that came
-//!       supervisor.poll(now, &metadata)     propose its commands under new request ids
+//!       supervisor.poll(now, own, &metadata) propose its commands under new request ids
 //!       membership::plan_change(..)         change_membership with what it returns, if anything
 //! ```
 //!
@@ -82,6 +82,7 @@ pub mod detector;
 pub mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
+pub mod lifecycle;
 pub mod log;
 pub mod membership;
 pub mod metrics;

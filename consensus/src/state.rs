@@ -24,6 +24,7 @@ use crate::error::Refusal;
 use crate::membership::RaftLife;
 
 pub use apply::producer_id_prefix;
+pub use group::MountedAs;
 pub use rows::{RowError, RowKey};
 
 /// Limits that every node must agree on: to change one is to raise the feature level.

@@ -10,11 +10,14 @@ use meridian_base::id::NodeId;
 use crate::command::{Command, Liveness};
 use crate::config::Config;
 use crate::detector::{Detector, TakeoverBudget};
+use crate::lifecycle::{plan_drains, plan_farewell, plan_heal};
 use crate::placement::Placement;
 use crate::state::Metadata;
 
 /// How long a plan is given to be applied before it is made again.
 const PLAN_PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two looks at nodes that rest, leave or are lost.
+const CARE_INTERVAL: Duration = Duration::from_secs(2);
 /// Time between two looks at the balance of leaders.
 const REBALANCE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -27,6 +30,10 @@ pub struct Supervisor {
     /// When a takeover was last planned for a dead node.
     planned_at: BTreeMap<NodeId, Instant>,
     rebalance_at: Instant,
+    care_at: Instant,
+    heal_after: Option<Duration>,
+    /// Since when nodes have been dead, as far as this supervisor has seen.
+    dead_since: BTreeMap<NodeId, Instant>,
 }
 
 impl Supervisor {
@@ -41,6 +48,9 @@ impl Supervisor {
             moves_per_plan_max: config.moves_per_plan_max,
             planned_at: BTreeMap::new(),
             rebalance_at: now + REBALANCE_INTERVAL,
+            care_at: now + CARE_INTERVAL,
+            heal_after: config.heal_after,
+            dead_since: BTreeMap::new(),
         }
     }
 
@@ -54,8 +64,9 @@ impl Supervisor {
         &self.detector
     }
 
-    /// What is to be proposed now. Call it about as often as nodes send heartbeats.
-    pub fn poll(&mut self, now: Instant, metadata: &Metadata) -> Vec<Command> {
+    /// What is to be proposed now by `own`, the node that leads. Call it about as often as nodes send
+    /// heartbeats.
+    pub fn poll(&mut self, now: Instant, own: NodeId, metadata: &Metadata) -> Vec<Command> {
         for (node, _) in metadata.nodes() {
             self.detector.watch(now, node);
         }
@@ -63,12 +74,40 @@ impl Supervisor {
         self.budget.prune(now);
         let mut commands = self.mark_nodes(now, metadata);
         commands.extend(self.take_over(now, metadata));
+        self.note_dead(now, metadata);
+        if now >= self.care_at && commands.is_empty() {
+            self.care_at = now + CARE_INTERVAL;
+            commands = self.care(now, own, metadata);
+        }
         if now >= self.rebalance_at && commands.is_empty() {
             self.rebalance_at = now + REBALANCE_INTERVAL;
             let mut placement = Placement::new(metadata, &BTreeSet::new());
             commands = placement.plan_rebalance(self.moves_per_plan_max);
         }
         commands
+    }
+
+    fn note_dead(&mut self, now: Instant, metadata: &Metadata) {
+        let is_dead =
+            |node| metadata.node(node).is_some_and(|node| node.liveness == Liveness::Dead);
+        self.dead_since.retain(|node, _| is_dead(*node));
+        for (node, _) in metadata.nodes().filter(|(node, _)| is_dead(*node)) {
+            self.dead_since.entry(node).or_insert(now);
+        }
+    }
+
+    /// One step for nodes that rest, leave or are lost.
+    fn care(&self, now: Instant, own: NodeId, metadata: &Metadata) -> Vec<Command> {
+        let drains = plan_drains(metadata);
+        if !drains.is_empty() {
+            return drains;
+        }
+        let is_lost = |(_, since): &(&NodeId, &Instant)| {
+            self.heal_after.is_some_and(|heal_after| now.since(**since) >= heal_after)
+        };
+        let lost = self.dead_since.iter().filter(is_lost).map(|(node, _)| *node).collect();
+        let step = plan_heal(metadata, &lost).or_else(|| plan_farewell(metadata, own));
+        step.into_iter().collect()
     }
 
     fn mark_nodes(&self, now: Instant, metadata: &Metadata) -> Vec<Command> {

@@ -24,6 +24,8 @@ use meridian_consensus::state::Metadata;
 use meridian_consensus::supervisor::Supervisor;
 
 const TOPIC: TopicId = TopicId::new(1);
+/// The node that leads the metadata log.
+const OWN: NodeId = NodeId::new(9);
 
 struct World {
     metadata: Metadata,
@@ -237,7 +239,7 @@ fn watch(
         for node in (1..=9).map(NodeId::new).filter(|node| !silent.contains(node)) {
             supervisor.heard(now, node);
         }
-        let commands = supervisor.poll(now, &world.metadata);
+        let commands = supervisor.poll(now, OWN, &world.metadata);
         world.apply_all(commands.clone());
         proposed.extend(commands);
     }
@@ -291,7 +293,7 @@ fn a_new_supervisor_finishes_what_another_began() {
     let mut world = World::new(90);
     world.mark(3, Liveness::Dead);
     let mut supervisor = Supervisor::new(&Config::default(), at(0), &world.metadata);
-    let commands = supervisor.poll(at(0), &world.metadata);
+    let commands = supervisor.poll(at(0), OWN, &world.metadata);
     assert_eq!(moves(&commands), 10);
 }
 

@@ -15,6 +15,7 @@ use meridian_consensus::state::limits;
 use serde::Deserialize;
 
 use crate::kafka::{FrontConfig, GroupConfig, TelemetryConfig};
+use crate::log::ScrubConfig;
 use crate::node::CompactionConfig;
 
 const MIB: u64 = 1 << 20;
@@ -24,6 +25,7 @@ const FILE_SIZE_BYTES_DEFAULT: u32 = 16 << 20;
 const FILE_SIZE_BYTES_MIN: u32 = 16 << 20;
 const FILE_SIZE_BYTES_MAX: u32 = 1 << 30;
 const SYNC_REST_MAX_DEFAULT: Duration = Duration::from_millis(5);
+const HEAL_AFTER_DEFAULT: Duration = Duration::from_secs(600);
 /// Longer, and consumers would take the cluster for hung.
 const INITIAL_REBALANCE_DELAY_MAX: Duration = Duration::from_secs(300);
 /// More often, and clients would be busy with describing themselves.
@@ -115,6 +117,10 @@ pub struct NodeConfig {
     pub sync_rest_max: Duration,
     /// Bounds of key compaction.
     pub compaction: CompactionConfig,
+    /// How often, and how fast, every byte of the disk is checked.
+    pub scrub: ScrubConfig,
+    /// How long a node is dead before its slot moves to a spare disk; `None` leaves it to operators.
+    pub heal_after: Option<Duration>,
     /// Bounds and defaults for Kafka clients.
     pub front: FrontConfig,
     /// Threads that serve clients and peers; 1 is best where many nodes share few cores.
@@ -144,6 +150,8 @@ impl NodeConfig {
             capacity_bytes: None,
             sync_rest_max: SYNC_REST_MAX_DEFAULT,
             compaction: CompactionConfig::default(),
+            scrub: ScrubConfig::default(),
+            heal_after: Some(HEAL_AFTER_DEFAULT),
             front: FrontConfig::default(),
             worker_threads: default_worker_threads(),
             emulated_one_way_delay: Duration::ZERO,
@@ -192,6 +200,8 @@ impl NodeConfig {
                 .sync_rest_ms_max
                 .map_or(SYNC_REST_MAX_DEFAULT, Duration::from_millis),
             compaction: compaction(&file.storage),
+            scrub: scrub(&file.scrub),
+            heal_after: heal_after(&file.heal),
             front,
             worker_threads: file.limits.worker_threads.unwrap_or_else(default_worker_threads),
             emulated_one_way_delay: Duration::from_secs_f64(file.dev.wan_rtt_ms.max(0.0) / 2e3),
@@ -242,6 +252,9 @@ impl NodeConfig {
         }
         if self.compaction.memory_bytes < 1 << 20 {
             return value("storage.compaction_memory_bytes", "must be at least 1 MiB");
+        }
+        if self.scrub.bytes_per_second_max < MIB {
+            return value("scrub.bytes_per_second_max", "must be at least 1 MiB");
         }
         if self.worker_threads == 0 {
             return value("limits.worker_threads", "must be at least 1");
@@ -300,6 +313,10 @@ struct File {
     tls: Option<TlsTable>,
     #[serde(default)]
     storage: StorageTable,
+    #[serde(default)]
+    scrub: ScrubTable,
+    #[serde(default)]
+    heal: HealTable,
     #[serde(default)]
     kafka: toml::Table,
     #[serde(default)]
@@ -368,6 +385,35 @@ struct StorageTable {
     sync_rest_ms_max: Option<u64>,
     compaction_bytes_per_second: Option<u64>,
     compaction_memory_bytes: Option<usize>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ScrubTable {
+    cycle_s: Option<u64>,
+    bytes_per_second_max: Option<u64>,
+}
+
+/// A cycle of 0 leaves scrubs to operators.
+fn scrub(table: &ScrubTable) -> ScrubConfig {
+    let default = ScrubConfig::default();
+    let cycle = |cycle_s| (cycle_s > 0).then_some(Duration::from_secs(cycle_s));
+    ScrubConfig {
+        cycle: table.cycle_s.map_or(default.cycle, cycle),
+        bytes_per_second_max: table.bytes_per_second_max.unwrap_or(default.bytes_per_second_max),
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HealTable {
+    after_s: Option<u64>,
+}
+
+/// 0 leaves it to operators.
+fn heal_after(table: &HealTable) -> Option<Duration> {
+    let given = |after_s| (after_s > 0).then_some(Duration::from_secs(after_s));
+    table.after_s.map_or(Some(HEAL_AFTER_DEFAULT), given)
 }
 
 #[derive(Default, Deserialize)]

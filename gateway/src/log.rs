@@ -19,6 +19,7 @@ mod held;
 mod mirrored;
 mod partition_log;
 mod reader;
+mod scrub;
 mod store;
 mod takeovers;
 mod transactions;
@@ -44,6 +45,8 @@ pub(crate) use self::mirrored::batch_id;
 pub use self::partition_log::{FetchError, Fetched, Ownership, PartitionLog, Waiter};
 pub use self::reader::Isolation;
 use self::reader::Pending;
+pub use self::scrub::ScrubConfig;
+pub(crate) use self::scrub::ScrubReport;
 pub use self::store::{StoreFailure, StoreHandle, StoreListener, StoreSettings};
 pub use self::transactions::OngoingCounts;
 use crate::broker::TransactionVerifier;
@@ -305,6 +308,9 @@ impl Logs {
             | StorageMessage::ListParts { .. }
             | StorageMessage::PartList { .. }
             | StorageMessage::FreeParts(_) => Channel::Bulk,
+            StorageMessage::ScrubAsk { .. } | StorageMessage::ScrubAnswer { .. } => {
+                Channel::Control
+            }
         };
         self.wire.send(to, channel, tagged(FRAME_STORAGE, message.encode()))
     }

@@ -6,7 +6,9 @@
 mod chores;
 mod cluster_time;
 mod compaction;
+mod disks;
 mod expiry;
+mod lifecycle;
 mod sources;
 mod status;
 mod switch;
@@ -14,7 +16,7 @@ mod switch;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLockReadGuard};
+use std::sync::{Arc, OnceLock, RwLockReadGuard};
 
 use meridian_base::env::{Rng, SplitMix};
 use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId};
@@ -22,7 +24,7 @@ use meridian_consensus::command::{Command, Endpoint, FeatureLevel, MountEpoch, N
 use meridian_consensus::config::Config as MetaConfig;
 use meridian_consensus::error::Refusal;
 use meridian_consensus::placement::plan_reclaim;
-use meridian_consensus::state::{Decision, Metadata};
+use meridian_consensus::state::{Decision, Metadata, MountedAs};
 use meridian_storage::config::StoreConfig;
 use tokio::sync::{mpsc, watch};
 
@@ -101,6 +103,8 @@ pub(crate) struct Node {
     /// Why the node must stop, once it must.
     fatal: watch::Sender<Option<String>>,
     sync_reported: AtomicBool,
+    /// What the disk was found to be when it was mounted.
+    mounted_as: OnceLock<MountedAs>,
 }
 
 /// A node that serves.
@@ -159,13 +163,7 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     let registration = meridian_consensus::command::RequestId::new(
         u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64()),
     );
-    let meta_settings = MetaSettings {
-        node: config.node,
-        voters: config.voters(),
-        folder: config.data.join("meta"),
-        config: MetaConfig::default(),
-        clock,
-    };
+    let meta_settings = meta_settings(&config, clock);
     let listener = Arc::new(EventSender::new(config.node, registration, events));
     let meta_rng = Box::new(SplitMix::new(rng.next_u64()));
     let peers = Peers::new(config.node, Arc::clone(&wire), rng.next_u64());
@@ -174,8 +172,19 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     let sync_reported = AtomicBool::new(false);
     let mirrors = Mirrors::default();
     let time = ClusterTime::new(clock, config.members.len().max(1));
-    let node =
-        Arc::new(Node { config, logs, meta, switch, peers, mirrors, time, fatal, sync_reported });
+    let mounted_as = OnceLock::new();
+    let node = Arc::new(Node {
+        config,
+        logs,
+        meta,
+        switch,
+        peers,
+        mirrors,
+        time,
+        fatal,
+        sync_reported,
+        mounted_as,
+    });
     node.switch.connect(&node);
     start_transport(&node, cluster.clone()).await?;
     if let Some(store) = node.logs.store() {
@@ -202,6 +211,16 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     tokio::spawn(crate::mirror::run(Arc::clone(&node)));
     let server = tokio::spawn(server.run(stop));
     Ok(RunningNode { node, kafka, admin, shutdown, server })
+}
+
+fn meta_settings(config: &NodeConfig, clock: Clock) -> MetaSettings {
+    MetaSettings {
+        node: config.node,
+        voters: config.voters(),
+        folder: config.data.join("meta"),
+        config: MetaConfig { heal_after: config.heal_after, ..MetaConfig::default() },
+        clock,
+    }
 }
 
 /// Listens for operators, if `address` says where; they see the node join.
@@ -265,7 +284,7 @@ async fn open_store(
         mutations: mutation::active(),
         ..StoreConfig::new(config.node, fresh, capacity_bytes)
     };
-    let settings = StoreSettings { folder, config: store };
+    let settings = StoreSettings { folder, config: store, scrub: config.scrub };
     let opened = tokio::task::spawn_blocking(move || StoreHandle::open(settings, clock)).await;
     match opened {
         Ok(store) => Ok(Some(store?)),
@@ -350,14 +369,18 @@ impl Node {
     async fn mount(&self) -> Result<(), ProposeError> {
         let Some(store) = self.logs.store() else { return Ok(()) };
         let identity = store.identity();
+        let mount_epoch = MountEpoch::new(identity.mount_epoch);
+        let found =
+            self.meta.metadata().judge_mount(self.config.node, identity.incarnation, mount_epoch);
+        let _set_once_at_start = self.mounted_as.set(found);
         let command = Command::MountDisk {
             node: self.config.node,
             incarnation: identity.incarnation,
-            mount_epoch: MountEpoch::new(identity.mount_epoch),
+            mount_epoch,
             found_data: true,
         };
         if let Decision::Mounted { incarnation, state, .. } = self.meta.propose(command).await? {
-            tracing::info!(?incarnation, ?state, "disk mounted");
+            tracing::info!(?found, ?incarnation, ?state, "disk mounted");
             store.confirm_mount(incarnation);
         }
         Ok(())

@@ -136,6 +136,32 @@ impl SimDisk {
         self.memory.flip_bit(&file, offset_bytes).then_some((file, offset_bytes))
     }
 
+    /// Flips several bits in every 4 KiB that were written of the files whose names begin with
+    /// `prefix`. Returns how many.
+    pub fn rot(&mut self, prefix: &str) -> usize {
+        const BLOCK_SIZE_BYTES: usize = 4096;
+        const FLIPS_PER_BLOCK: usize = 8;
+        let names = self.memory.list().unwrap_or_default();
+        let mut flipped_count = 0;
+        for file in names.iter().filter(|name| name.starts_with(prefix)) {
+            let size_bytes = self.memory.size_bytes(file).unwrap_or_default();
+            let mut contents = vec![0; size_bytes as usize];
+            if self.memory.read_at(file, 0, &mut contents).is_err() {
+                continue;
+            }
+            for (block, bytes) in contents.chunks(BLOCK_SIZE_BYTES).enumerate() {
+                let written: Vec<usize> =
+                    (0..bytes.len()).filter(|&index| bytes[index] != 0).collect();
+                for _ in 0..FLIPS_PER_BLOCK {
+                    let Some(index) = self.chance.pick(&written) else { break };
+                    let is_flipped = self.memory.flip_bit(file, block * BLOCK_SIZE_BYTES + index);
+                    flipped_count += usize::from(is_flipped);
+                }
+            }
+        }
+        flipped_count
+    }
+
     /// The contents, for the store to open.
     pub fn contents(&mut self) -> &mut MemoryDisk {
         &mut self.memory

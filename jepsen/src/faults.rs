@@ -20,7 +20,7 @@ use meridian_jepsen_runner::chance::Chance;
 const INTERVAL: Duration = Duration::from_millis(1_400);
 
 /// The kinds of faults and how often each comes, of all together.
-const WEIGHTS: [(Fault, usize); 15] = [
+const WEIGHTS: [(Fault, usize); 16] = [
     (Fault::CrashNode, 12),
     (Fault::CrashDatacenterAndRack, 6),
     (Fault::CrashAll, 4),
@@ -36,6 +36,7 @@ const WEIGHTS: [(Fault, usize); 15] = [
     (Fault::SlowDisk, 6),
     (Fault::FailingDisk, 4),
     (Fault::LoseDisk, 6),
+    (Fault::RotDisk, 8),
 ];
 
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +56,7 @@ enum Fault {
     SlowDisk,
     FailingDisk,
     LoseDisk,
+    RotDisk,
 }
 
 /// Injects faults into one run.
@@ -65,12 +67,23 @@ pub struct Nemesis {
     /// The mount epoch in which a copy of each disk was taken. Only an epoch that has passed tells
     /// an old copy: a copy from within the present one looks like the disk after a restart.
     copied_in: BTreeMap<Slot, u64>,
+    /// Disks that have rotted in use, and are not mended yet.
+    rotten: BTreeMap<Slot, Rot>,
+}
+
+/// When a disk has rotted.
+struct Rot {
+    /// The life of its contents.
+    life: Incarnation,
+    /// The process that has it mounted, and the scrubs that had ended there.
+    boot: u64,
+    passes: u64,
 }
 
 impl Nemesis {
     /// A nemesis that has done nothing yet.
     pub fn new(chance: Chance) -> Self {
-        Self { chance, lost: BTreeMap::new(), copied_in: BTreeMap::new() }
+        Self { chance, lost: BTreeMap::new(), copied_in: BTreeMap::new(), rotten: BTreeMap::new() }
     }
 
     /// Injects one fault. Returns when the next one is due.
@@ -142,6 +155,7 @@ impl Nemesis {
                 }
             }
             Fault::LoseDisk => self.lose_disk(world),
+            Fault::RotDisk => self.rot_disk(world),
         }
         Ok(())
     }
@@ -247,15 +261,10 @@ impl Nemesis {
             world.nodes[node].disk.keep_image();
             return;
         }
-        let group = &world.metadata.latest().group;
-        self.lost.retain(|slot, ended| {
-            let config = group.slots[slot.index()];
-            config.incarnation == *ended || config.state != SlotState::Good
-        });
-        let lost: SlotSet = self.lost.keys().copied().collect();
-        if !GEOMETRY.tolerated(lost.with(slot)) {
+        if !GEOMETRY.tolerated(self.lost_slots(world).with(slot)) {
             return;
         }
+        let group = &world.metadata.latest().group;
         let copied_in = self.copied_in.get(&slot).copied();
         let copy_is_old = copied_in.is_some_and(|epoch| epoch < world.metadata.mount_epoch(slot));
         let life = group.slots[slot.index()].incarnation;
@@ -277,6 +286,45 @@ impl Nemesis {
         }
         let delay = self.chance.around(Duration::from_millis(800));
         world.schedule(delay, Event::Restart { node });
+    }
+
+    /// Slots that have lost data, or may have.
+    fn lost_slots(&mut self, world: &World) -> SlotSet {
+        let group = &world.metadata.latest().group;
+        self.rotten.retain(|slot, rot| {
+            let node = &world.nodes[slot.index()];
+            let status = node.seat.as_ref().map(crate::seat::Seat::scrub_status);
+            let Some(status) = status.filter(|_| node.boot == rot.boot) else {
+                // A mount can't tell what has rotted at its tail from a torn write.
+                self.lost.insert(*slot, rot.life);
+                return false;
+            };
+            let is_whole = status.unreadable == 0 && !status.emptying;
+            // The pass that was under way may have been past it.
+            status.passes < rot.passes + 2 || !is_whole
+        });
+        self.lost.retain(|slot, ended| {
+            let config = group.slots[slot.index()];
+            config.incarnation == *ended || config.state != SlotState::Good
+        });
+        self.lost.keys().chain(self.rotten.keys()).copied().collect()
+    }
+
+    /// Bits flip on a disk in use: its scrub must find them before other disks may rot.
+    fn rot_disk(&mut self, world: &mut World) {
+        let node = self.chance.below(world.nodes.len());
+        let slot = world.nodes[node].slot();
+        if !world.is_running(node) || !GEOMETRY.tolerated(self.lost_slots(world).with(slot)) {
+            return;
+        }
+        let life = world.metadata.latest().group.slots[slot.index()].incarnation;
+        let (boot, disk) = (world.nodes[node].boot, &mut world.nodes[node].disk);
+        let places: Vec<_> =
+            (0..=self.chance.below(3)).filter_map(|_| disk.flip_bit("journal")).collect();
+        let Some(seat) = &world.nodes[node].seat else { return };
+        self.rotten.insert(slot, Rot { life, boot, passes: seat.scrub_status().passes });
+        world.counters.disk_loss_count += 1;
+        world.trace.event(world.now, format_args!("N{node} disk: bits flipped at {places:?}"));
     }
 
     /// Ends every fault.

@@ -54,6 +54,9 @@ pub fn method(mutation: Mutation) -> Method {
         Mutation::StaleConfigAccepted | Mutation::IncarnationIgnored => {
             Method::Scenario(scenarios::replaced_disk)
         }
+        Mutation::RepairUnchecked | Mutation::AbsenceIsProof | Mutation::ScrubForgetsFiles => {
+            Method::Scenario(scenarios::bit_rot)
+        }
         Mutation::OverwriteKey => Method::Scenario(scenarios::shared_generation),
     }
 }

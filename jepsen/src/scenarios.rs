@@ -1,9 +1,11 @@
 //! Directed schedules, for rules whose breaking chance alone would hardly ever show.
 
+mod bit_rot;
 mod half_start;
 mod replaced_disk;
 mod shared_generation;
 
+pub use bit_rot::bit_rot;
 pub use half_start::half_start;
 pub use replaced_disk::replaced_disk;
 pub use shared_generation::shared_generation;

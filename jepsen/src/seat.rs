@@ -3,6 +3,8 @@
 //! Between mounting and admission it says nothing: its disk may be an old copy of itself, and only
 //! the metadata log knows (rule 12).
 
+use std::time::Duration;
+
 use meridian_base::env::{Instant, Rng, SplitMix};
 use meridian_base::id::{Incarnation, NodeId};
 use meridian_base::topology::GroupConfig;
@@ -10,7 +12,9 @@ use meridian_storage::config::StoreConfig;
 use meridian_storage::journal::{DiskDone, DiskOp, Identity, OpenError};
 use meridian_storage::message::StorageMessage;
 use meridian_storage::mutation::Mutations;
-use meridian_storage::store::{Origin, Store, StoreInput, StoreOutput};
+use meridian_storage::store::{
+    Origin, ScrubOrder, ScrubPosition, ScrubState, ScrubStatus, Store, StoreInput, StoreOutput,
+};
 
 use crate::disk::SimDisk;
 use crate::net::Endpoint;
@@ -28,10 +32,17 @@ pub enum SeatOutput {
     Failed(String),
 }
 
+/// How long a disk rests between two scrubs: all others of its group have their turn meanwhile.
+const SCRUB_EVERY: Duration = Duration::from_secs(10);
+/// How long it waits before it asks again whether it is its turn.
+const ASK_EVERY: Duration = Duration::from_millis(700);
+
 /// A mounted store.
 pub struct Seat {
     store: Store,
     admitted: bool,
+    scrub_at: Instant,
+    passes: u64,
 }
 
 impl Seat {
@@ -45,12 +56,17 @@ impl Seat {
         let config =
             StoreConfig { mutations, ..StoreConfig::small(node, fresh, SimDisk::CAPACITY_BYTES) };
         let store = Store::open(disk.contents(), config)?;
-        Ok(Self { store, admitted: false })
+        Ok(Self { store, admitted: false, scrub_at: Instant::ZERO, passes: 0 })
     }
 
     /// Who the disk says it is.
     pub fn identity(&self) -> Identity {
         self.store.identity()
+    }
+
+    /// How far the disk's scrub is.
+    pub fn scrub_status(&self) -> ScrubStatus {
+        self.store.scrub_status()
     }
 
     /// The metadata plane knows of this mount. If it found the disk to be an old copy of itself,
@@ -93,8 +109,19 @@ impl Seat {
 
     /// Does what is due.
     pub fn tick(&mut self, now: Instant, out: &mut Vec<SeatOutput>) {
-        if self.admitted {
-            self.step(now, StoreInput::Tick, out);
+        if !self.admitted {
+            return;
+        }
+        self.step(now, StoreInput::Tick, out);
+        let status = self.store.scrub_status();
+        if status.passes > self.passes {
+            self.passes = status.passes;
+            self.scrub_at = now + SCRUB_EVERY;
+        }
+        if status.state == ScrubState::Idle && now >= self.scrub_at {
+            self.scrub_at = now + ASK_EVERY;
+            let from = ScrubPosition::default();
+            self.step(now, StoreInput::Scrub(ScrubOrder::InTurn { from }), out);
         }
     }
 

@@ -53,6 +53,12 @@ struct Run {
     /// Racks in each datacenter: 3 or 1
     #[arg(long, default_value_t = 3)]
     racks: usize,
+    /// Nodes with a disk that fills no slot yet, in racks of their own, one datacenter after another
+    #[arg(long, default_value_t = 0)]
+    spares: usize,
+    /// How long a node is down before a spare takes its slot, in seconds; 0 for never
+    #[arg(long, value_name = "SECONDS")]
+    heal_after_s: Option<u64>,
     /// Round-trip time between datacenters, emulated
     #[arg(long, default_value_t = 0.0)]
     wan_rtt_ms: f64,
@@ -97,15 +103,18 @@ pub(crate) async fn run(dev: Dev) -> Result<Exit, Failure> {
 }
 
 async fn start(data: PathBuf, run: Run) -> Result<Exit, Failure> {
-    let shape = Shape::new(run.dcs, run.racks).map_err(Failure::Invalid)?;
+    let shape = Shape::new(run.dcs, run.racks).map_err(Failure::Invalid)?.with_spares(run.spares);
     std::fs::create_dir_all(&data).map_err(Failure::file(&data))?;
     // Children run with the same paths whatever folder they are started in.
     let data = data.canonicalize().map_err(Failure::file(&data))?;
     let control = control::Listener::bind(&data).await?;
     let layout = layout::prepare(&data, shape, run.base_port)?;
     layout::check_ports(&layout)?;
-    let settings =
-        files::Settings { wan_rtt_ms: run.wan_rtt_ms, worker_threads: run.worker_threads };
+    let settings = files::Settings {
+        wan_rtt_ms: run.wan_rtt_ms,
+        worker_threads: run.worker_threads,
+        heal_after_s: run.heal_after_s,
+    };
     files::write(&data, &layout, settings)?;
     supervisor::run(data, layout, control).await
 }

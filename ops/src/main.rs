@@ -5,6 +5,7 @@ mod cert;
 mod client;
 mod cluster;
 mod dev;
+mod disk;
 mod failure;
 mod group;
 mod link;
@@ -37,6 +38,7 @@ enum Cli {
     Group(group::Group),
     Cluster(cluster::Cluster),
     Node(node::Node),
+    Disk(disk::Disk),
     Link(link::Link),
     Mirror(mirror::Mirror),
     Cert(cert::Cert),
@@ -56,6 +58,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Cli::Dev(dev) => block_on(dev::run(dev)),
         Cli::Cluster(cluster) => block_on(cluster::run(cluster)),
         Cli::Node(node) => block_on(node::run(node)),
+        Cli::Disk(disk) => block_on(disk::run(disk)),
         Cli::Link(link) => block_on(link::run(link)),
         Cli::Mirror(mirror) => block_on(mirror::run(mirror)),
         Cli::Bench(bench) => block_on(bench::run(bench)),

@@ -1,16 +1,18 @@
-//! `meridian node`: the nodes, and what each knows of itself.
+//! `meridian node`: the nodes, what each knows of itself, and how they rest, leave and are replaced.
+
+mod lifecycle;
 
 use clap::{Args, Subcommand};
-use meridian_protocol::messages::MeridianAdminRequest;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::client::{Client, ClientError, Lane};
+use self::lifecycle::Lifecycle;
+use crate::client::{Client, admin};
+use crate::cluster;
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Table};
 use crate::target::Target;
-use crate::{client, cluster};
 
-/// Inspect nodes
+/// Inspect nodes, and let them rest, leave or be replaced
 #[derive(Debug, Args)]
 pub(crate) struct Node {
     #[command(flatten)]
@@ -32,6 +34,8 @@ enum Command {
         /// Its id
         id: i32,
     },
+    #[command(flatten)]
+    Lifecycle(Lifecycle),
 }
 
 /// Runs the command.
@@ -47,25 +51,21 @@ pub(crate) async fn run(node: Node) -> Result<Exit, Failure> {
             let status = own_status(&client, id).await?;
             output::print(target.output, &status, render)?;
         }
+        Command::Lifecycle(command) => {
+            let stand = lifecycle::run(&client, command).await?;
+            output::print(target.output, &stand, render)?;
+        }
     }
     Ok(Exit::Ok)
 }
 
 async fn own_status(client: &Client, id: i32) -> Result<Value, Failure> {
     client.refresh(Some(&[])).await?;
-    let connection = client.node(id, Lane::CONTROL).await?;
-    let request =
-        MeridianAdminRequest { method: "node.status".into(), body: bytes::Bytes::from("{}") };
-    let response = connection.call(&request, client::REQUEST_TIMEOUT).await?;
-    let what = || format!("status of node {id}");
-    ClientError::check(what, response.error_code, response.error_message.as_deref())?;
-    serde_json::from_slice(&response.body).map_err(|error| {
-        Failure::Invalid(format!("the answer to node.status is not of this version: {error}"))
-    })
+    admin::call_node(client, id, "node.status", &json!({})).await
 }
 
 /// Any JSON as lines and tables: objects of plain values, and lists of such objects.
-fn render(status: &Value) -> String {
+pub(crate) fn render(status: &Value) -> String {
     let Value::Object(fields) = status else { return format!("{status}\n") };
     let mut plain = Table::new(&["", ""]);
     let mut text = String::new();

@@ -46,6 +46,10 @@ pub struct StoreConfig {
     pub fill_percent_max: u8,
     /// Bytes moved out of old files in one go.
     pub relocation_bytes_max: usize,
+    /// How long to wait before peers are asked again for a damaged blob that none could give.
+    pub repair_retry_after: Duration,
+    /// Bytes that a scrub reads in a second.
+    pub scrub_bytes_per_second_max: u64,
     /// How long the disk idles before it is noted that all is durable.
     pub synced_mark_after: Duration,
     /// The rule under test, if any is broken on purpose.
@@ -90,6 +94,8 @@ impl StoreConfig {
             live_percent_min: 25,
             fill_percent_max: 85,
             relocation_bytes_max: MIB,
+            repair_retry_after: Duration::from_secs(30),
+            scrub_bytes_per_second_max: 64 * MIB as u64,
             synced_mark_after: Duration::from_millis(500),
             mutations: Mutations::NONE,
         }
@@ -107,6 +113,8 @@ impl StoreConfig {
             read_size_bytes_max: MIB as u32,
             sync_page_blobs_max: 64,
             relocation_bytes_max: MIB / 8,
+            repair_retry_after: Duration::from_secs(2),
+            scrub_bytes_per_second_max: MIB as u64,
             ..Self::new(node, fresh_incarnation, capacity_bytes)
         }
     }

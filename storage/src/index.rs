@@ -89,14 +89,12 @@ impl Index {
         }
     }
 
-    /// Marks a blob whose bytes do not match their checksum, if it still stands at `location`.
-    pub(crate) fn mark_unreadable(&mut self, key: BlobKey, location: Location) {
-        if let Some(entry) = self
-            .get_mut(key.partition)
+    /// Marks a blob whose bytes do not match their checksum, if it still stands at `location`. Says
+    /// whether that is news.
+    pub(crate) fn mark_unreadable(&mut self, key: BlobKey, location: Location) -> bool {
+        self.get_mut(key.partition)
             .and_then(|partition| partition.at_mut(key.point))
             .filter(|entry| entry.location() == location)
-        {
-            entry.unreadable = true;
-        }
+            .is_some_and(|entry| !std::mem::replace(&mut entry.unreadable, true))
     }
 }

@@ -26,13 +26,16 @@ mod disk_op;
 pub(crate) mod fuzz;
 mod record;
 mod recover;
+mod scrub;
 mod superblock;
 
 pub(crate) use append::{FileUsage, Finished, Journal, Placed, staged_size_bytes};
 pub use disk_op::{DiskDone, DiskOp, execute};
-pub(crate) use record::{PartitionRecord, Record, decode_heads, is_inline};
+pub(crate) use record::{Batch, PartitionRecord, Record, decode_heads, is_inline};
 pub use recover::OpenError;
 pub(crate) use recover::open;
+pub(crate) use scrub::Heads;
+pub(crate) use superblock::COPIES as IDENTITY_COPIES;
 pub use superblock::Identity;
 
 use std::fmt;
@@ -54,7 +57,7 @@ impl FileSequence {
         Self(raw)
     }
 
-    const fn get(self) -> u32 {
+    pub(crate) const fn get(self) -> u32 {
         self.0
     }
 

@@ -5,7 +5,7 @@
 
 use meridian_base::id::{ConfigVersion, GroupId, Incarnation, PartitionId};
 use meridian_base::position::{Generation, LogPoint, Offset, Step};
-use meridian_base::topology::GroupConfig;
+use meridian_base::topology::{GroupConfig, Slot};
 
 use crate::blob::{Blob, BlobInfo, BlobKey};
 use crate::lineage::Start;
@@ -360,4 +360,18 @@ pub enum StorageMessage {
     },
     /// Free parts.
     FreeParts(FreeParts),
+    /// Asks whether this slot's disk is being scrubbed: one disk of a group at a time.
+    ScrubAsk {
+        /// Matches the answer.
+        tag: u64,
+        /// The slot that would like to begin.
+        slot: Slot,
+    },
+    /// Answer to that.
+    ScrubAnswer {
+        /// The request's tag.
+        tag: u64,
+        /// It is, or it is about to be.
+        busy: bool,
+    },
 }

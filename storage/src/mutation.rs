@@ -38,11 +38,14 @@ pub enum Mutation {
     ManifestBeforeRun,
     DropNewest,
     RunInForceFreed,
+    RepairUnchecked,
+    AbsenceIsProof,
+    ScrubForgetsFiles,
 }
 
 impl Mutation {
     /// Every mutation of the log's rules, in a fixed order.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 30] = [
         Self::NoFence,
         Self::FenceNotPersisted,
         Self::SplitFenceRead,
@@ -70,6 +73,9 @@ impl Mutation {
         Self::LateMarkerAccepted,
         Self::TransactionsForgotten,
         Self::AbortedForgotten,
+        Self::RepairUnchecked,
+        Self::AbsenceIsProof,
+        Self::ScrubForgetsFiles,
     ];
 
     /// Those of stripes, which are found by `storage/tests/store/stripes.rs`.
@@ -112,6 +118,11 @@ impl Mutation {
             Self::ManifestBeforeRun => "C1: a manifest names blobs that are still in doubt",
             Self::DropNewest => "C3: a pass drops the last record of a key",
             Self::RunInForceFreed => "C2: the blobs that the manifest names are freed",
+            Self::RepairUnchecked => {
+                "S5: a damaged blob is mended with the bytes found in its place"
+            }
+            Self::AbsenceIsProof => "S5: a damaged blob is dropped because a peer does not have it",
+            Self::ScrubForgetsFiles => "S6: a scrub passes over every other file",
         }
     }
 

@@ -17,6 +17,8 @@ mod parts;
 mod put;
 mod read;
 mod relocate;
+mod repair;
+mod scrub;
 mod stage;
 mod sync;
 
@@ -31,6 +33,9 @@ use self::pace::Pace;
 use self::put::PendingPut;
 use self::read::{Cache, Reads};
 use self::relocate::Relocation;
+use self::repair::Repairs;
+use self::scrub::Scrub;
+pub use self::scrub::{ScrubOrder, ScrubPosition, ScrubState, ScrubStatus};
 use self::stage::{InFlight, Staged};
 use self::sync::Sync;
 use crate::blob::BlobKey;
@@ -71,6 +76,8 @@ pub enum StoreInput {
     Reincarnate(Incarnation),
     /// The topic was deleted.
     Forget(PartitionId),
+    /// Check every byte of the disk's records.
+    Scrub(ScrubOrder),
     /// Time passed. Wanted about every 100 ms.
     Tick,
 }
@@ -143,6 +150,8 @@ pub struct Store {
     reads: Reads,
     sync: Option<Sync>,
     relocation: Relocation,
+    repairs: Repairs,
+    scrub: Scrub,
     counters: Counters,
     written_at: Instant,
     stopped: bool,
@@ -182,6 +191,8 @@ impl Store {
             reads: Reads::default(),
             sync: None,
             relocation: Relocation::default(),
+            repairs: Repairs::default(),
+            scrub: Scrub::default(),
             counters: Counters { corrupt: u64::from(recovered.damaged), ..Counters::default() },
             written_at: Instant::ZERO,
             stopped: false,
@@ -216,7 +227,7 @@ impl Store {
         match input {
             StoreInput::Message { origin, message } => self.receive(now, origin, message, outputs),
             StoreInput::DiskDone(DiskDone::Read { token, result }) => {
-                self.disk_read(token, result, outputs);
+                self.disk_read(now, token, result, outputs);
             }
             StoreInput::DiskDone(done) => self.disk_done(now, done, outputs),
             StoreInput::Config(config) => {
@@ -228,9 +239,12 @@ impl Store {
                 self.sync = None;
             }
             StoreInput::Forget(partition) => self.forget(partition),
+            StoreInput::Scrub(order) => self.scrub_ordered(now, order, outputs),
             StoreInput::Tick => self.tick(now, outputs),
         }
         self.sync_advance(now, outputs);
+        self.repair(now, outputs);
+        self.scrub_advance(now);
         self.pump(now, outputs);
     }
 
@@ -251,7 +265,17 @@ impl Store {
                 self.sync_pull(origin, tag, request, outputs);
             }
             StorageMessage::SyncPage { tag, page } => self.sync_page(now, tag, page),
-            StorageMessage::ReadReply { tag, reply } => self.sync_read_reply(tag, reply),
+            StorageMessage::ReadReply { tag, reply } => {
+                if let Some(reply) = self.repair_reply(tag, reply) {
+                    self.sync_read_reply(tag, reply);
+                }
+            }
+            StorageMessage::ScrubAsk { tag, slot } => {
+                let busy = self.scrub_asked(slot);
+                let message = StorageMessage::ScrubAnswer { tag, busy };
+                outputs.push(StoreOutput::Send { to: origin, message });
+            }
+            StorageMessage::ScrubAnswer { tag, busy } => self.scrub_answered(now, tag, busy),
             StorageMessage::Beacons(beacons) => self.beacons(&beacons),
             StorageMessage::ListParts { tag, request } => {
                 self.list_parts(origin, tag, request, outputs);
@@ -286,6 +310,8 @@ impl Store {
         self.journal.retry_full();
         self.choose_relocation();
         self.sync_tick(now, outputs);
+        self.repair_tick(now);
+        self.scrub_tick(now);
         let idle = self.in_flight.is_none() && self.staged.is_empty();
         let rested = now.since(self.written_at) >= self.config.synced_mark_after;
         if idle && rested && self.journal.wants_synced_mark() && !self.is_below(1) {
@@ -366,6 +392,9 @@ impl Store {
     fn count_freed(&mut self, freed: &[Entry]) {
         for entry in freed {
             self.journal.count_live(entry.file, -entry.live_bytes());
+            if entry.unreadable {
+                self.journal.count_unreadable(entry.file, -1);
+            }
         }
     }
 

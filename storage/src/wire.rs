@@ -13,6 +13,7 @@ mod tests;
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::id::{ConfigVersion, GroupId, Incarnation, PartitionId};
 use meridian_base::position::{Generation, Step};
+use meridian_base::topology::Slot;
 
 use crate::blob::{Blob, BlobHeader, BlobKey, Payload};
 use crate::codec::{DecodeError, Source};
@@ -55,14 +56,7 @@ impl StorageMessage {
             }
             Self::ReadReply { tag, reply } => {
                 put_kind(&mut out, 5, *tag);
-                match reply {
-                    ReadReply::Blobs(blobs) => {
-                        out.put_u8(0);
-                        put_list(&mut out, blobs, |out, blob| put_blob(out, &mut payloads, blob));
-                    }
-                    ReadReply::NotHere => out.put_u8(1),
-                    ReadReply::Unreadable => out.put_u8(2),
-                }
+                put_read_reply(&mut out, &mut payloads, reply);
             }
             Self::SyncPull { tag, request } => {
                 put_kind(&mut out, 6, *tag);
@@ -87,6 +81,14 @@ impl StorageMessage {
                 parts::put_part_list(&mut out, list);
             }
             Self::FreeParts(freed) => put_free_parts(&mut out, freed),
+            Self::ScrubAsk { tag, slot } => {
+                put_kind(&mut out, 13, *tag);
+                out.put_u8(slot.index() as u8);
+            }
+            Self::ScrubAnswer { tag, busy } => {
+                put_kind(&mut out, 14, *tag);
+                out.put_u8(u8::from(*busy));
+            }
         }
         let mut encoded = Vec::with_capacity(1 + payloads.len());
         encoded.push(out.freeze());
@@ -150,6 +152,12 @@ fn message(source: &mut Source) -> Result<StorageMessage, DecodeError> {
             partition: PartitionId::new(source.u64()?),
             points: source.list(parts::POINT_SIZE_BYTES, Source::point)?,
         }),
+        13 => {
+            let (tag, raw) = (source.u64()?, source.u8()?);
+            let slot = Slot::checked(raw).ok_or_else(|| source.invalid("slot", u64::from(raw)))?;
+            StorageMessage::ScrubAsk { tag, slot }
+        }
+        14 => StorageMessage::ScrubAnswer { tag: source.u64()?, busy: parts::flag(source)? },
         other => return Err(source.invalid("kind", u64::from(other))),
     })
 }
@@ -210,6 +218,17 @@ fn put_free_parts(out: &mut BytesMut, freed: &FreeParts) {
     out.put_u8(12);
     out.put_u64(freed.partition.get());
     put_list(out, &freed.points, |out, point| parts::put_point(out, *point));
+}
+
+fn put_read_reply(out: &mut BytesMut, payloads: &mut Vec<Bytes>, reply: &ReadReply) {
+    match reply {
+        ReadReply::Blobs(blobs) => {
+            out.put_u8(0);
+            put_list(out, blobs, |out, blob| put_blob(out, payloads, blob));
+        }
+        ReadReply::NotHere => out.put_u8(1),
+        ReadReply::Unreadable => out.put_u8(2),
+    }
 }
 
 fn put_put_reply(out: &mut BytesMut, reply: &PutReply) {

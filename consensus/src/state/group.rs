@@ -7,12 +7,59 @@ use meridian_base::topology::{
     Datacenter, Geometry, GroupConfig, Rack, Slot, SlotConfig, SlotState,
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::apply::Effects;
 use super::{Change, Decision, Metadata, MountedDisk, RowKey};
 use crate::command::MountEpoch;
 use crate::error::{Refusal, RoleName};
 
+/// What a disk is that a node says it has mounted. For operators: what follows is the same for all
+/// but [`MountedAs::Same`], a new life that counts for nothing until it has synced (rule S4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MountedAs {
+    /// The node's disk, as it was left.
+    Same,
+    /// The node's first disk.
+    First,
+    /// An empty disk in place of the one that was known: wiped, or replaced by a new one.
+    Blank,
+    /// An older copy of the disk (rule 12).
+    Stale,
+    /// The node's disk, which has found durable records of its own missing or unreadable.
+    Damaged,
+    /// The disk of another node.
+    OfNode(NodeId),
+}
+
 impl Metadata {
+    /// Tells what a disk is by what it says of itself, before its mount is decided.
+    pub fn judge_mount(
+        &self,
+        node: NodeId,
+        incarnation: Incarnation,
+        mount_epoch: MountEpoch,
+    ) -> MountedAs {
+        let of_other = self
+            .disks
+            .iter()
+            .find(|(id, disk)| **id != node && disk.incarnation == incarnation)
+            .map(|(id, _)| MountedAs::OfNode(*id));
+        match self.disks.get(&node) {
+            Some(known) if known.incarnation == incarnation => {
+                let is_newer = mount_epoch > known.mount_epoch;
+                if is_newer { MountedAs::Same } else { MountedAs::Stale }
+            }
+            None => of_other.unwrap_or(MountedAs::First),
+            Some(_) if of_other.is_some() => of_other.unwrap_or(MountedAs::Stale),
+            Some(_) if mount_epoch <= MountEpoch::new(1) => MountedAs::Blank,
+            // The cluster counts the lives it gives; a disk that finds damage draws one by chance.
+            Some(_) if incarnation.get() <= self.header.incarnation_count => MountedAs::Stale,
+            Some(_) => MountedAs::Damaged,
+        }
+    }
+
     pub(super) fn mount_disk(
         &mut self,
         node: NodeId,

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use meridian_consensus::command::Liveness;
 use meridian_consensus::node::Leadership;
-use meridian_storage::store::{Counters, DiskUsage, Standing};
+use meridian_storage::store::{Counters, DiskUsage, ScrubState, Standing};
 
 use crate::kafka;
-use crate::log::{OngoingCounts, PartitionLog};
+use crate::log::{OngoingCounts, PartitionLog, ScrubReport};
 use crate::node::{Node, TOLERATED};
 use crate::runtime::clock;
 use crate::runtime::quic::{PeerState, PeerStats, TransportStats};
@@ -182,6 +182,26 @@ const FAMILIES: &[Family] = &[
     total("meridian_disk_corrupt_total", "Checksum failures and failed reads.", |s| {
         counter(s, |c| c.corrupt)
     }),
+    total("meridian_disk_repaired_total", "Damaged blobs written anew.", |s| {
+        counter(s, |c| c.repaired)
+    }),
+    gauge("meridian_disk_unreadable_count", "Damaged blobs that are not mended yet.", |s| {
+        scrub(s, |scrub| f64::from(scrub.status.unreadable))
+    }),
+    total("meridian_disk_scrubbed_bytes_total", "Bytes checked by scrubs.", |s| {
+        counter(s, |c| c.scrubbed_bytes)
+    }),
+    total("meridian_disk_scrubs_total", "Scrubs that came to their end.", |s| {
+        counter(s, |c| c.scrubs)
+    }),
+    gauge("meridian_disk_scrub_running", "1 while the disk is being scrubbed.", |s| {
+        scrub(s, |scrub| f64::from(u8::from(scrub.status.state == ScrubState::Running)))
+    }),
+    gauge(
+        "meridian_disk_scrub_ended_timestamp_seconds",
+        "When the last scrub ended, or the disk was first seen.",
+        |s| scrub(s, |scrub| scrub.ended_at_ms as f64 / 1e3),
+    ),
     total("meridian_disk_reads_total", "Reads answered.", |s| counter(s, |c| c.reads)),
     total("meridian_disk_read_bytes_total", "Payload bytes read.", |s| {
         counter(s, |c| c.read_bytes)
@@ -285,6 +305,7 @@ struct Disk {
     standing: Standing,
     usage: DiskUsage,
     counters: Counters,
+    scrub: ScrubReport,
 }
 
 #[derive(Default)]
@@ -309,6 +330,7 @@ impl Snapshot {
             standing: store.standing(),
             usage: store.usage(),
             counters: store.counters(),
+            scrub: store.scrub_report(),
         });
         Self {
             identity,
@@ -393,6 +415,11 @@ fn counter(snapshot: &Snapshot, of: fn(&Counters) -> u64) -> Vec<Sample> {
     snapshot.disk.as_ref().map(|disk| one_u64(of(&disk.counters))).unwrap_or_default()
 }
 
+fn scrub(snapshot: &Snapshot, of: fn(&ScrubReport) -> f64) -> Vec<Sample> {
+    let disk = snapshot.disk.iter();
+    disk.map(|disk| Sample { labels: Vec::new(), value: of(&disk.scrub) }).collect()
+}
+
 fn peers(snapshot: &Snapshot, of: fn(&PeerStats) -> f64) -> Vec<Sample> {
     let peers = snapshot.transport.iter().flat_map(|transport| &transport.peers);
     peers.map(|(id, stats)| labelled("peer", &id.get().to_string(), of(stats))).collect()
@@ -456,6 +483,8 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use meridian_storage::store::ScrubStatus;
+
     use super::*;
 
     fn snapshot() -> Snapshot {
@@ -478,6 +507,12 @@ mod tests {
                 standing: Standing::Good,
                 usage: DiskUsage { used_bytes: 1 << 40, ..DiskUsage::default() },
                 counters: Counters { refused_full: 5, ..Counters::default() },
+                scrub: ScrubReport {
+                    status: ScrubStatus { unreadable: 3, ..ScrubStatus::default() },
+                    began_at_ms: None,
+                    ended_at_ms: 1_500,
+                    due_at_ms: None,
+                },
             }),
             transport: None,
             kafka: kafka::Metrics::default().samples(),
@@ -508,6 +543,8 @@ mod tests {
             "meridian_disk_used_bytes 1099511627776",
             "meridian_disk_refusals_total{reason=\"full\"} 5",
             "meridian_disk_standing{standing=\"good\"} 1",
+            "meridian_disk_unreadable_count 3",
+            "meridian_disk_scrub_ended_timestamp_seconds 1.5",
             "meridian_kafka_connections_count 0",
             "process_cpu_seconds_total 1.25",
             "# TYPE meridian_kafka_request_duration_seconds histogram",

@@ -21,6 +21,9 @@ pub enum AdminError {
     /// It does not work now.
     #[error("{0}; retry later")]
     Unavailable(String),
+    /// It would put records or service at risk, so it was not done.
+    #[error("{0}")]
+    Unsafe(String),
     /// It cannot work.
     #[error("{0}")]
     Failed(String),
@@ -48,6 +51,7 @@ pub(super) async fn call(call: Call, request: MeridianAdminRequest) -> MeridianA
                     ErrorCode::InvalidRequest
                 }
                 AdminError::Unavailable(_) => ErrorCode::CoordinatorNotAvailable,
+                AdminError::Unsafe(_) => ErrorCode::PolicyViolation,
                 AdminError::Failed(_) => ErrorCode::UnknownServerError,
             };
             call.front.metrics.on_error(error_code);

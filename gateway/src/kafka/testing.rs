@@ -31,7 +31,8 @@ use super::dispatch::Client;
 use super::{Front, FrontConfig, GroupConfig, TransactionConfig, Verifier, lock, lookup};
 use crate::broker::{BoxFuture, Broker, ProposeError, TransactionVerifier};
 use crate::log::{
-    FollowerLog, LogSettings, Logs, Ownership, PartitionLog, StoreHandle, StoreSettings, Wire,
+    FollowerLog, LogSettings, Logs, Ownership, PartitionLog, ScrubConfig, StoreHandle,
+    StoreSettings, Wire,
 };
 use crate::partition::PartitionLimits;
 use crate::peers::Peers;
@@ -105,7 +106,8 @@ impl FakeBroker {
             file_size_bytes: 8 << 20,
             ..StoreConfig::small(node, fresh, 256 << 20)
         };
-        let settings = StoreSettings { folder: folder.clone(), config };
+        let scrub = ScrubConfig::default();
+        let settings = StoreSettings { folder: folder.clone(), config, scrub };
         let store = StoreHandle::open(settings, clock).expect("a disk in a temporary folder");
         let settings = LogSettings {
             node,

@@ -9,16 +9,17 @@ use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::topology::GroupConfig;
 use meridian_storage::config::StoreConfig;
-use meridian_storage::journal::{DiskOp, Identity, OpenError, execute};
+use meridian_storage::journal::{DiskDone, DiskOp, Identity, OpenError, execute};
 use meridian_storage::message::StorageMessage;
 use meridian_storage::store::{
-    Counters, DiskUsage, Origin, STORE_TAG, Standing, Store, StoreInput, StoreOutput,
+    Counters, DiskUsage, Origin, STORE_TAG, ScrubStatus, Standing, Store, StoreInput, StoreOutput,
 };
 
 use tokio::sync::Notify;
 
+use super::scrub::{Calendar, ScrubConfig};
 use super::{Logs, lock};
-use crate::runtime::clock::Clock;
+use crate::runtime::clock::{self, Clock};
 use crate::runtime::disk::FolderDisk;
 
 const TICK_EVERY: Duration = Duration::from_millis(100);
@@ -30,6 +31,8 @@ pub struct StoreSettings {
     pub folder: std::path::PathBuf,
     /// Bounds.
     pub config: StoreConfig,
+    /// How often its bytes are checked.
+    pub scrub: ScrubConfig,
 }
 
 /// Why a store could not be opened.
@@ -60,7 +63,7 @@ pub struct StoreHandle {
     store: Mutex<Store>,
     clock: Clock,
     writes: Sender<DiskOp>,
-    reads: Sender<DiskOp>,
+    reads: Sender<ReadJob>,
     logs: OnceLock<Weak<Logs>>,
     listener: OnceLock<Arc<dyn StoreListener>>,
     stopped: AtomicBool,
@@ -68,6 +71,14 @@ pub struct StoreHandle {
     /// When the store wants to be woken, and the bell that tells the pacer.
     wake_at: Mutex<Option<Instant>>,
     wake_changed: Notify,
+    pub(super) calendar: Mutex<Calendar>,
+}
+
+/// What the reading thread is given.
+enum ReadJob {
+    Read(DiskOp),
+    /// The file of this name goes, or is replaced: held open, it would keep its space.
+    Close(String),
 }
 
 /// The store takes no configuration before the cluster has noted the mount (rule 12).
@@ -82,7 +93,14 @@ impl StoreHandle {
     pub fn open(settings: StoreSettings, clock: Clock) -> Result<Arc<Self>, StoreFailure> {
         let mut disk = FolderDisk::open(&settings.folder)?;
         let reader = FolderDisk::open(&settings.folder)?;
-        let store = Store::open(&mut disk, settings.config)?;
+        let config = StoreConfig {
+            scrub_bytes_per_second_max: settings.scrub.bytes_per_second_max,
+            ..settings.config
+        };
+        let store = Store::open(&mut disk, config)?;
+        let disk_number = store.identity().disk;
+        let now_ms = clock::wall_time_ms();
+        let calendar = Calendar::load(&settings.folder, settings.scrub, disk_number, now_ms);
         let (writes, write_ops) = mpsc::channel();
         let (reads, read_ops) = mpsc::channel();
         let handle = Arc::new(Self {
@@ -96,9 +114,16 @@ impl StoreHandle {
             mount: Mutex::default(),
             wake_at: Mutex::default(),
             wake_changed: Notify::new(),
+            calendar: Mutex::new(calendar),
         });
-        Self::spawn(&handle, "disk-write", disk, write_ops)?;
-        Self::spawn(&handle, "disk-read", reader, read_ops)?;
+        Self::spawn(&handle, "disk-write", disk, write_ops, |disk, op| Some(execute(disk, op)))?;
+        Self::spawn(&handle, "disk-read", reader, read_ops, |disk, job| match job {
+            ReadJob::Read(op) => Some(execute(disk, op)),
+            ReadJob::Close(file) => {
+                disk.close(&file);
+                None
+            }
+        })?;
         Ok(handle)
     }
 
@@ -125,6 +150,11 @@ impl StoreHandle {
     /// What is on the disk.
     pub fn usage(&self) -> DiskUsage {
         lock(&self.store).usage()
+    }
+
+    /// How far the scrub is.
+    pub(super) fn scrub_status(&self) -> ScrubStatus {
+        lock(&self.store).scrub_status()
     }
 
     /// The cluster has noted the mount: the disk is in life `incarnation`, which is a new one if
@@ -154,6 +184,7 @@ impl StoreHandle {
                 store.step(StoreInput::Tick);
             }
         });
+        logs.runtime.spawn(Self::run_scrubs(Arc::downgrade(self)));
         let store = Arc::downgrade(self);
         logs.runtime.spawn(async move {
             while let Some(store) = store.upgrade() {
@@ -204,7 +235,7 @@ impl StoreHandle {
         tag & STORE_TAG != 0
     }
 
-    fn step(&self, input: StoreInput) {
+    pub(super) fn step(&self, input: StoreInput) {
         if self.stopped.load(Ordering::Relaxed) {
             return;
         }
@@ -221,10 +252,8 @@ impl StoreHandle {
             // Under the lock, so that operations reach the disk in the order they were decided.
             outputs.retain_mut(|output| match output {
                 StoreOutput::Disk(op) => {
-                    let queue =
-                        if matches!(op, DiskOp::Read { .. }) { &self.reads } else { &self.writes };
                     let placeholder = DiskOp::Remove { file: String::new() };
-                    let _thread_is_gone = queue.send(std::mem::replace(op, placeholder));
+                    self.queue(std::mem::replace(op, placeholder));
                     false
                 }
                 _ => true,
@@ -233,6 +262,18 @@ impl StoreHandle {
         for output in outputs {
             self.carry_out(output);
         }
+    }
+
+    /// Hands an operation to its thread. Reads of a file that goes were queued before.
+    fn queue(&self, op: DiskOp) {
+        let _thread_is_gone = match op {
+            DiskOp::Read { .. } => self.reads.send(ReadJob::Read(op)).is_ok(),
+            DiskOp::Remove { ref file } | DiskOp::Replace { ref file, .. } => {
+                let closed = self.reads.send(ReadJob::Close(file.clone())).is_ok();
+                self.writes.send(op).is_ok() && closed
+            }
+            DiskOp::Write { .. } | DiskOp::Create { .. } => self.writes.send(op).is_ok(),
+        };
     }
 
     fn carry_out(&self, output: StoreOutput) {
@@ -267,18 +308,21 @@ impl StoreHandle {
     }
 
     /// Runs a disk thread: it ends when the handle is dropped.
-    fn spawn(
+    fn spawn<T: Send + 'static>(
         handle: &Arc<Self>,
         name: &str,
         mut disk: FolderDisk,
-        ops: Receiver<DiskOp>,
+        jobs: Receiver<T>,
+        run: fn(&mut FolderDisk, T) -> Option<DiskDone>,
     ) -> Result<(), StoreFailure> {
         let store = Arc::downgrade(handle);
         let run = move || {
-            while let Ok(op) = ops.recv() {
-                let done = execute(&mut disk, op);
+            while let Ok(job) = jobs.recv() {
+                let done = run(&mut disk, job);
                 let Some(store) = store.upgrade() else { return };
-                store.step(StoreInput::DiskDone(done));
+                if let Some(done) = done {
+                    store.step(StoreInput::DiskDone(done));
+                }
             }
         };
         std::thread::Builder::new()

@@ -202,7 +202,7 @@ impl MetaThread {
             .supervisor
             .get_or_insert_with(|| Supervisor::new(&self.settings.config, now, &metadata.read()));
         supervisor.heard(now, self.settings.node);
-        let commands = supervisor.poll(now, &metadata.read());
+        let commands = supervisor.poll(now, self.settings.node, &metadata.read());
         for command in commands {
             tracing::info!(command = ?Brief(&command), "the supervisor decides");
             let request_id = self.shared.new_request();

@@ -201,6 +201,12 @@ impl AdminHandler for Node {
             Some(node) if AdminCall::is_mine(&method) => {
                 Box::pin(async move { AdminCall::new(node, body).run(&method).await })
             }
+            Some(node) if method.starts_with("lifecycle.") => {
+                Box::pin(async move { node.answer_lifecycle(&method, &body).await })
+            }
+            _ if method.starts_with("disk.") => {
+                Box::pin(std::future::ready(self.answer_disk(&method, &body)))
+            }
             _ if method == "source.list" => Box::pin(self.list_sources(body)),
             _ => Box::pin(std::future::ready(self.answer(&method))),
         }

@@ -260,6 +260,22 @@ pub(crate) async fn call(
     parse(method, &answer)
 }
 
+/// Calls an operator method of one node, once: it is about this node and no other.
+pub(crate) async fn call_node(
+    client: &Client,
+    node: i32,
+    method: &str,
+    arguments: &serde_json::Value,
+) -> Result<serde_json::Value, Failure> {
+    let connection = client.node(node, Lane::CONTROL).await?;
+    let body = Bytes::from(arguments.to_string());
+    let request = MeridianAdminRequest { method: method.into(), body };
+    let response = connection.call(&request, REQUEST_TIMEOUT).await?;
+    let what = || format!("{method} of node {node}");
+    ClientError::check(what, response.error_code, response.error_message.as_deref())?;
+    parse(method, &response.body)
+}
+
 /// Calls an operator method that changes something, once.
 pub(crate) async fn command(
     client: &Client,

@@ -20,6 +20,8 @@ const CERTIFICATE_DAYS: u32 = 3650;
 pub(super) struct Settings {
     pub(super) wan_rtt_ms: f64,
     pub(super) worker_threads: usize,
+    /// How long a node is dead before its slot moves to a spare; the server's default if absent.
+    pub(super) heal_after_s: Option<u64>,
 }
 
 /// A node's folder.
@@ -77,7 +79,14 @@ struct Configuration<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<Tls>,
     limits: Limits,
+    heal: Heal,
     dev: DevTable,
+}
+
+#[derive(Debug, Serialize)]
+struct Heal {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    after_s: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -135,7 +144,7 @@ impl<'a> Configuration<'a> {
             datacenter: &node.dc,
             rack: &node.rack,
             peer: node.peer.to_string(),
-            voter: true,
+            voter: node.is_voter,
         };
         Self {
             node: Node { id: node.id, datacenter: &node.dc, rack: &node.rack, data: "data" },
@@ -151,6 +160,7 @@ impl<'a> Configuration<'a> {
             },
             tls: has_peers.then_some(Tls { folder: "tls" }),
             limits: Limits { worker_threads: settings.worker_threads },
+            heal: Heal { after_s: settings.heal_after_s },
             dev: DevTable { wan_rtt_ms: settings.wan_rtt_ms },
         }
     }
@@ -171,7 +181,7 @@ mod tests {
         fs::create_dir_all(&data).unwrap();
         let shape = Shape::new(3, 3).unwrap();
         let layout = layout::prepare(&data, shape, Some(20_000)).unwrap();
-        let settings = Settings { wan_rtt_ms: 30.0, worker_threads: 1 };
+        let settings = Settings { wan_rtt_ms: 30.0, worker_threads: 1, heal_after_s: None };
         write(&data, &layout, settings).unwrap();
         let certificate = fs::read(node_folder(&data, 4).join("tls/node.pem")).unwrap();
 

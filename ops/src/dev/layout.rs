@@ -21,6 +21,9 @@ const ADMIN_PORT_OFFSET: u16 = 200;
 pub(super) struct Shape {
     pub(super) dcs: usize,
     pub(super) racks: usize,
+    /// Nodes beyond the racks that fill slots, one in a rack of its own in each datacenter.
+    #[serde(default)]
+    pub(super) spares: usize,
 }
 
 /// A development cluster. Written to `dev.json` at each change.
@@ -40,12 +43,19 @@ pub(super) struct NodePlace {
     pub(super) dc: String,
     /// With the datacenter's name in front: unique in the cluster.
     pub(super) rack: String,
+    /// Spares do not vote on metadata.
+    #[serde(default = "yes")]
+    pub(super) is_voter: bool,
     /// Null while the node is down.
     pub(super) pid: Option<u32>,
     pub(super) state: NodeState,
     pub(super) kafka: SocketAddr,
     pub(super) peer: SocketAddr,
     pub(super) admin: SocketAddr,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// What has become of a node's process.
@@ -80,12 +90,17 @@ impl Shape {
     /// A shape that a storage group can have.
     pub(super) fn new(dcs: usize, racks: usize) -> Result<Self, String> {
         match Geometry::for_counts(dcs, racks) {
-            Some(_) => Ok(Self { dcs, racks }),
+            Some(_) => Ok(Self { dcs, racks, spares: 0 }),
             None => Err(format!(
                 "there is no cluster of {dcs} datacenters with {racks} racks each; use --dcs 3 \
                  --racks 3, --dcs 3 --racks 1, or --dcs 1 --racks 1"
             )),
         }
+    }
+
+    /// The same with `spares` more nodes, in one datacenter after another.
+    pub(super) fn with_spares(self, spares: usize) -> Self {
+        Self { spares, ..self }
     }
 
     pub(super) fn geometry(self) -> Geometry {
@@ -95,7 +110,7 @@ impl Shape {
 
 impl Layout {
     fn new(cluster_id: ClusterId, shape: Shape, base_port: u16) -> Result<Self, Failure> {
-        let count = u16::try_from(shape.dcs * shape.racks).unwrap_or(u16::MAX);
+        let count = u16::try_from(shape.dcs * shape.racks + shape.spares).unwrap_or(u16::MAX);
         let port_max = base_port.checked_add(ADMIN_PORT_OFFSET).and_then(|p| p.checked_add(count));
         if base_port == 0 || port_max.is_none() {
             return Err(Failure::Invalid(format!(
@@ -108,10 +123,16 @@ impl Layout {
         let racks = ('A'..='Z')
             .take(shape.dcs)
             .flat_map(|dc| (1..=shape.racks).map(move |rack| (dc, rack)));
+        let spares = (0..shape.spares).map(|index| {
+            let dc = ('A'..='Z').nth(index % shape.dcs).unwrap_or('A');
+            (dc, shape.racks + 1 + index / shape.dcs)
+        });
+        let racks = racks.chain(spares);
         let nodes = racks.zip(0u16..).map(|((dc, rack), index)| NodePlace {
             id: u32::from(index) + 1,
             dc: dc.to_string(),
             rack: format!("{dc}{rack}"),
+            is_voter: rack <= shape.racks,
             pid: None,
             state: NodeState::Starting,
             kafka: address(base_port + index),
@@ -162,9 +183,10 @@ pub(super) fn prepare(
     };
     let same_port = base_port.is_none_or(|port| port == saved.base_port);
     if saved.shape != shape || !same_port {
-        let Shape { dcs, racks } = saved.shape;
+        let Shape { dcs, racks, spares } = saved.shape;
         return Err(Failure::Invalid(format!(
-            "{} holds a cluster with --dcs {dcs} --racks {racks} --base-port {}; start it with \
+            "{} holds a cluster with --dcs {dcs} --racks {racks} --spares {spares} --base-port {}; \
+             start it with \
              these, use another --data, or delete the folder",
             data.display(),
             saved.base_port

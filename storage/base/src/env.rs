@@ -6,6 +6,8 @@ use std::ops::{Add, Sub};
 use std::time::Duration;
 
 #[cfg(feature = "test-support")]
+pub mod conformance;
+#[cfg(feature = "test-support")]
 pub mod memory;
 
 /// A point on a node's monotonic clock, in microseconds since an arbitrary start.
@@ -107,7 +109,8 @@ pub enum DiskError {
     },
 }
 
-/// A flat folder of files on one disk. Calls block; the real one runs on a thread of its own.
+/// A storage engine: a flat folder of files on one disk, below all that the store decides. Calls
+/// block; the real one runs on a thread of its own. An engine is what passes the suite in `conformance`.
 ///
 /// Nothing is durable before `sync` of the same file has returned `Ok`; `create`, `remove` and
 /// `rename` are durable when they return (the implementation syncs the folder).
@@ -133,6 +136,10 @@ pub trait Disk: Send {
         offset_bytes: u64,
         buffer: &mut [u8],
     ) -> Result<usize, DiskError>;
+
+    /// Forgets what is in memory of a part of `file` that is durable, so that the next read comes
+    /// from the device. A hint; by default there is nothing to forget.
+    fn drop_cached(&mut self, _file: &str, _offset_bytes: u64, _size_bytes: u64) {}
 
     /// Size of `file` in bytes.
     fn size_bytes(&mut self, file: &str) -> Result<u64, DiskError>;

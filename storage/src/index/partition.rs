@@ -22,7 +22,7 @@ pub(crate) struct Entry {
     pub(crate) file: FileSequence,
     offset_bytes: u32,
     pub(crate) kind: BlobKind,
-    /// Its bytes were found not to match; never forgotten while the process runs.
+    /// Its bytes were found not to match; not forgotten while the process runs, until it is mended.
     pub(crate) unreadable: bool,
 }
 

@@ -28,8 +28,11 @@ pub(super) struct FileState {
     pub(super) index_size_bytes: u32,
     /// Heads of the batches, kept until the side file is durable.
     pub(super) heads: Vec<Bytes>,
-    /// Holds a blob that can be read no more: stays, so that it is never taken for absent.
-    pub(super) pinned: bool,
+    /// Blobs in it that can be read no more: while there are any it stays, so that they are never
+    /// taken for absent.
+    pub(super) unreadable_count: u32,
+    /// Its heads are not what they were: it is emptied as soon as it can be.
+    pub(super) damaged: bool,
 }
 
 /// The next file, created ahead of need.
@@ -44,7 +47,7 @@ pub(super) enum Spare {
 
 /// Non-read operations under way, in order.
 #[derive(Debug, PartialEq, Eq)]
-enum Pending {
+pub(super) enum Pending {
     Batch,
     End,
     SideFile(FileSequence, u32),
@@ -85,13 +88,13 @@ pub(crate) struct Journal {
     disk_full: bool,
     /// What failed for want of space may be tried again.
     retry: bool,
-    dirty: bool,
+    pub(super) dirty: bool,
     saving: bool,
     /// The first copy was written; whether the second also is decides.
     first_copy_saved: bool,
     removals: Vec<FileSequence>,
     removals_saving: Vec<FileSequence>,
-    pending: VecDeque<Pending>,
+    pub(super) pending: VecDeque<Pending>,
 }
 
 /// Where recovery left off.
@@ -207,7 +210,7 @@ impl Journal {
     pub(crate) fn maintain(&mut self, ops: &mut Vec<DiskOp>) {
         let half_full = self.offset_bytes > self.file_size_bytes / 2;
         if self.spare == Spare::None
-            && half_full
+            && (half_full || self.is_active_damaged())
             && (self.retry || !self.disk_full)
             && self.files.len() < self.file_count_max
         {
@@ -383,10 +386,21 @@ impl Journal {
 
     /// Files that may be emptied: sealed, with nothing unreadable in them.
     pub(crate) fn collectable(&self) -> impl Iterator<Item = (FileSequence, FileUsage)> {
+        self.collectable_states().map(|(file, state)| (file, state.usage))
+    }
+
+    /// Those among them that must be.
+    pub(crate) fn damaged(&self) -> impl Iterator<Item = (FileSequence, FileUsage)> {
+        self.collectable_states()
+            .filter(|(_, state)| state.damaged)
+            .map(|(file, state)| (file, state.usage))
+    }
+
+    fn collectable_states(&self) -> impl Iterator<Item = (FileSequence, &FileState)> {
         self.files
             .iter()
-            .filter(|(file, state)| **file != self.active && !state.pinned)
-            .map(|(file, state)| (*file, state.usage))
+            .filter(|(file, state)| **file != self.active && state.unreadable_count == 0)
+            .map(|(file, state)| (*file, state))
     }
 
     /// The oldest file.
@@ -401,10 +415,39 @@ impl Journal {
         }
     }
 
-    /// Keeps `file` for ever.
-    pub(crate) fn pin(&mut self, file: FileSequence) {
+    /// Counts a blob in (or out) of those of `file` that can't be read.
+    pub(crate) fn count_unreadable(&mut self, file: FileSequence, change: i32) {
         if let Some(state) = self.files.get_mut(&file) {
-            state.pinned = true;
+            state.unreadable_count = state.unreadable_count.saturating_add_signed(change);
+        }
+    }
+
+    /// Blobs that can't be read now.
+    pub(crate) fn unreadable_count(&self) -> u32 {
+        self.files.values().map(|state| state.unreadable_count).sum()
+    }
+
+    /// Wants `file` emptied; says whether that is news. Should it be the active one, the next file
+    /// is begun first.
+    pub(crate) fn mark_damaged(&mut self, file: FileSequence) -> bool {
+        self.files.get_mut(&file).is_some_and(|state| !std::mem::replace(&mut state.damaged, true))
+    }
+
+    /// Whether some file still waits to be emptied because of damage.
+    pub(crate) fn has_damage(&self) -> bool {
+        self.files.values().any(|state| state.damaged)
+    }
+
+    fn is_active_damaged(&self) -> bool {
+        self.files.get(&self.active).is_some_and(|state| state.damaged)
+    }
+
+    /// Goes on in the next file if the active one is damaged. No batch may be in flight.
+    pub(crate) fn leave_damaged(&mut self, ops: &mut Vec<DiskOp>) {
+        if let Spare::Ready(next) = self.spare
+            && self.is_active_damaged()
+        {
+            self.seal(next, ops);
         }
     }
 

@@ -28,6 +28,9 @@ pub enum DiskOp {
         offset_bytes: u64,
         /// How much.
         size_bytes: u32,
+        /// Read what is on the device, not what the system remembers of it; and leave no trace in
+        /// its memory.
+        past_cache: bool,
     },
     /// Creates a file of zeros, durably.
     Create {
@@ -89,8 +92,16 @@ pub fn execute(disk: &mut dyn Disk, op: DiskOp) -> DiskDone {
             let result = write(disk, &file, offset_bytes, &parts).and_then(|()| disk.sync(&file));
             DiskDone::Write { result }
         }
-        DiskOp::Read { token, file, offset_bytes, size_bytes } => {
-            DiskDone::Read { token, result: read(disk, &file, offset_bytes, size_bytes) }
+        DiskOp::Read { token, file, offset_bytes, size_bytes, past_cache } => {
+            let size = u64::from(size_bytes);
+            if past_cache {
+                disk.drop_cached(&file, offset_bytes, size);
+            }
+            let result = read(disk, &file, offset_bytes, size_bytes);
+            if past_cache {
+                disk.drop_cached(&file, offset_bytes, size);
+            }
+            DiskDone::Read { token, result }
         }
         DiskOp::Create { file, size_bytes } => {
             DiskDone::Create { result: disk.create(&file, size_bytes) }

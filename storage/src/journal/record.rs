@@ -152,18 +152,18 @@ pub(super) struct Address {
 
 /// A batch as its head describes it.
 #[derive(Clone, Debug)]
-pub(super) struct Batch {
-    pub(super) offset_bytes: u32,
-    pub(super) head: Bytes,
+pub(crate) struct Batch {
+    pub(crate) offset_bytes: u32,
+    pub(crate) head: Bytes,
     pub(super) crc: u32,
     pub(super) previous_crc: u32,
     pub(super) payload_size_bytes: u32,
     /// Each record with the file offset of its payload.
-    pub(super) records: Vec<(Record, u32)>,
+    pub(crate) records: Vec<(Record, u32)>,
 }
 
 impl Batch {
-    pub(super) fn size_bytes(&self) -> u32 {
+    pub(crate) fn size_bytes(&self) -> u32 {
         self.head.len() as u32 + self.payload_size_bytes
     }
 

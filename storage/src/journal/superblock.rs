@@ -8,7 +8,7 @@ use super::FileSequence;
 use super::disk_op::{DiskOp, read, replace};
 use crate::codec::{DecodeError, Source};
 
-const COPIES: [&str; 2] = ["identity-a", "identity-b"];
+pub(crate) const COPIES: [&str; 2] = ["identity-a", "identity-b"];
 const SIZE_BYTES_MAX: u64 = 1 << 20;
 const FORMAT: u8 = 1;
 

@@ -39,6 +39,12 @@ pub struct Counters {
     pub cache_hits: u64,
     /// Checksum failures and failed reads.
     pub corrupt: u64,
+    /// Damaged blobs that were written anew.
+    pub repaired: u64,
+    /// Bytes that scrubs have checked.
+    pub scrubbed_bytes: u64,
+    /// Scrubs that came to their end.
+    pub scrubs: u64,
     /// Bytes moved out of old files.
     pub relocated_bytes: u64,
     /// Files emptied and removed.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use meridian_base::env::DiskError;
+use meridian_base::env::{DiskError, Instant};
 
 use super::relocate::Moving;
 use super::{Origin, Store, StoreOutput};
@@ -50,6 +50,8 @@ pub(super) enum Purpose {
     Contents(FileSequence),
     /// A blob on its way out of such a file.
     Move(Moving),
+    /// What the scrub looks at.
+    Scrub,
 }
 
 /// Requests that wait for the disk.
@@ -157,18 +159,35 @@ impl Store {
             file: location.file.log_name(),
             offset_bytes: u64::from(location.offset_bytes),
             size_bytes,
+            past_cache: false,
         });
+    }
+
+    /// Reads a part of a file for the scrub: from the device, whatever the system has in memory.
+    pub(super) fn read_for_scrub(
+        &mut self,
+        file: String,
+        offset_bytes: u32,
+        size_bytes: u32,
+    ) -> u64 {
+        let token = self.reads.number();
+        self.reads.purposes.insert(token, Purpose::Scrub);
+        let offset_bytes = u64::from(offset_bytes);
+        self.ops.push(DiskOp::Read { token, file, offset_bytes, size_bytes, past_cache: true });
+        token
     }
 
     pub(super) fn read_contents(&mut self, file: FileSequence, size_bytes: u32) {
         let token = self.reads.number();
         self.reads.purposes.insert(token, Purpose::Contents(file));
         let file = file.index_name();
-        self.ops.push(DiskOp::Read { token, file, offset_bytes: 0, size_bytes });
+        let past_cache = false;
+        self.ops.push(DiskOp::Read { token, file, offset_bytes: 0, size_bytes, past_cache });
     }
 
     pub(super) fn disk_read(
         &mut self,
+        now: Instant,
         token: u64,
         result: Result<Bytes, DiskError>,
         outputs: &mut Vec<StoreOutput>,
@@ -177,6 +196,7 @@ impl Store {
             Some(Purpose::Serve { read, index }) => self.blob_read(read, index, result, outputs),
             Some(Purpose::Contents(file)) => self.contents_read(file, result.ok()),
             Some(Purpose::Move(moving)) => self.move_read(moving, result),
+            Some(Purpose::Scrub) => self.scrub_read(now, token, result),
             None => {}
         }
     }
@@ -190,10 +210,11 @@ impl Store {
     ) {
         let Some(waiting) = self.reads.waiting.get_mut(&read) else { return };
         let part = &mut waiting.blobs[index];
-        let payload = result.ok().map(Payload::from).filter(|bytes| part.header.matches(bytes));
+        let (key, header, location) = (part.key, part.header, part.location);
+        let found = result.ok();
+        let payload = found.clone().map(Payload::from).filter(|bytes| header.matches(bytes));
         if payload.is_none() {
-            let (key, location, size_bytes) =
-                (part.key, part.location, part.header.payload_size_bytes);
+            let size_bytes = header.payload_size_bytes;
             match self.index.blob(key).map(|entry| entry.location()) {
                 None => part.failure = Some(ReadReply::NotHere),
                 Some(moved) if moved != location => {
@@ -202,7 +223,7 @@ impl Store {
                 }
                 Some(_) => {
                     part.failure = Some(ReadReply::Unreadable);
-                    self.blob_unreadable(key, location);
+                    self.blob_unreadable(key, header, location, found);
                 }
             }
         }
@@ -214,13 +235,6 @@ impl Store {
         {
             self.answer_read(waiting, outputs);
         }
-    }
-
-    /// A blob's bytes are not what they were: it is held, but can't be read (rule 9).
-    pub(super) fn blob_unreadable(&mut self, key: BlobKey, location: Location) {
-        self.counters.corrupt += 1;
-        self.index.mark_unreadable(key, location);
-        self.journal.pin(location.file);
     }
 
     /// Answers with the blobs up to the first that could not be read.

@@ -29,6 +29,8 @@ pub(super) enum Relocation {
         partitions: VecDeque<PartitionId>,
         reading_count: usize,
         reading_bytes: usize,
+        /// A blob could not be read: it ends once the reads under way have.
+        given_up: bool,
     },
     /// All of them are staged.
     Settling(FileSequence),
@@ -53,6 +55,12 @@ impl Store {
         if !matches!(self.relocation, Relocation::Idle) {
             return;
         }
+        let fits = |usage: &FileUsage, room_bytes| 2 * usage.live_bytes + ROOM_BYTES <= room_bytes;
+        let room_bytes = self.journal.room_bytes();
+        let damaged = self.journal.damaged().find(|(_, usage)| fits(usage, room_bytes));
+        if let Some((file, _)) = damaged {
+            return self.plan_by_index(file);
+        }
         let percent = |usage: &FileUsage| usage.live_bytes * 100 / usage.used_bytes.max(1);
         let Some((file, usage)) =
             self.journal.collectable().min_by_key(|(file, usage)| (percent(usage), *file))
@@ -65,8 +73,7 @@ impl Store {
         const WORTHWHILE_PERCENT: u64 = 50;
         let limit =
             if filled { WORTHWHILE_PERCENT } else { u64::from(self.config.live_percent_min) };
-        let fits = 2 * usage.live_bytes + ROOM_BYTES <= self.journal.room_bytes();
-        if percent(&usage) >= limit || !fits {
+        if percent(&usage) >= limit || !fits(&usage, room_bytes) {
             return;
         }
         match self.journal.contents(file) {
@@ -85,12 +92,29 @@ impl Store {
         match records {
             Some(records) => self.plan(file, records),
             None => {
-                // The next mount makes a new side file.
-                self.counters.corrupt += 1;
-                self.journal.pin(file);
+                self.file_damaged(file);
                 self.relocation = Relocation::Idle;
             }
         }
+    }
+
+    /// A file's heads are not what they were: all that is live in it moves, then it goes.
+    pub(super) fn file_damaged(&mut self, file: FileSequence) {
+        if self.journal.mark_damaged(file) {
+            self.counters.corrupt += 1;
+        }
+    }
+
+    /// Lists what is live in a file whose own word can't be taken for it. Looks at every blob of the
+    /// disk, so it is kept for damage.
+    fn plan_by_index(&mut self, file: FileSequence) {
+        let (mut blobs, mut partitions) = (VecDeque::new(), BTreeSet::new());
+        for (id, partition) in self.index.after(None) {
+            partitions.insert(id);
+            let here = partition.blobs().filter(|(_, entry)| entry.file == file);
+            blobs.extend(here.map(|(point, _)| BlobKey { partition: id, point }));
+        }
+        self.move_all(file, blobs, partitions);
     }
 
     /// Lists what is live of a file's records.
@@ -111,6 +135,15 @@ impl Store {
                 Record::Config(_) | Record::Synced | Record::End => {}
             }
         }
+        self.move_all(file, blobs, partitions);
+    }
+
+    fn move_all(
+        &mut self,
+        file: FileSequence,
+        blobs: VecDeque<BlobKey>,
+        partitions: BTreeSet<PartitionId>,
+    ) {
         if self.group_file == Some(file)
             && let Some(group) = &self.group
         {
@@ -122,14 +155,21 @@ impl Store {
             partitions: partitions.into_iter().collect(),
             reading_count: 0,
             reading_bytes: 0,
+            given_up: false,
         };
     }
 
     /// Moves some more, as far as the bound on bytes under way allows.
     pub(super) fn relocate(&mut self) {
         let budget_bytes = self.config.relocation_bytes_max;
-        while let Relocation::Moving { file, blobs, partitions, reading_count, reading_bytes } =
-            &mut self.relocation
+        while let Relocation::Moving {
+            file,
+            blobs,
+            partitions,
+            reading_count,
+            reading_bytes,
+            given_up,
+        } = &mut self.relocation
         {
             let file = *file;
             if *reading_bytes + self.staged.size_bytes() > budget_bytes {
@@ -146,7 +186,9 @@ impl Store {
             } else if let Some(id) = partitions.pop_front() {
                 self.move_partition(id, file);
             } else {
-                if *reading_count == 0 {
+                if *reading_count == 0 && *given_up {
+                    self.relocation = Relocation::Idle;
+                } else if *reading_count == 0 {
                     self.relocation = Relocation::Settling(file);
                     self.staged.push_waiter(Waiter::Relocated);
                 }
@@ -179,15 +221,20 @@ impl Store {
         if !stands {
             return;
         }
-        let payload = result.ok().map(Payload::from).filter(|bytes| header.matches(bytes));
+        let found = result.ok();
+        let payload = found.clone().map(Payload::from).filter(|bytes| header.matches(bytes));
         match payload {
             Some(payload) => {
                 self.counters.relocated_bytes += u64::from(header.payload_size_bytes);
                 self.stage_blob(key, header, None, payload);
             }
             None => {
-                self.blob_unreadable(key, location);
-                self.relocation = Relocation::Idle;
+                self.blob_unreadable(key, header, location, found);
+                if let Relocation::Moving { blobs, partitions, given_up, .. } = &mut self.relocation
+                {
+                    (*blobs, *partitions) = Default::default();
+                    *given_up = true;
+                }
             }
         }
     }

@@ -134,6 +134,9 @@ impl Store {
             self.wake_at = Some(due_at);
             return;
         }
+        if self.in_flight.is_none() {
+            self.journal.leave_damaged(&mut self.ops);
+        }
         while self.in_flight.is_none() && !self.staged.is_empty() {
             let (count, size_bytes) = self.staged.next_batch(self.config.batch_size_bytes_max);
             if size_bytes == 0 {
@@ -168,6 +171,10 @@ impl Store {
             self.count_freed(&freed);
             match record {
                 Record::Blob { key, header, .. } => {
+                    if freed.iter().any(|entry| entry.unreadable) {
+                        self.counters.repaired += 1;
+                    }
+                    self.repairs.written(key);
                     if let Some(entry) = self.index.blob(key) {
                         self.journal.count_live(location.file, entry.live_bytes());
                     }

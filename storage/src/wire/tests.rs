@@ -251,6 +251,10 @@ fn message() -> impl Strategy<Value = StorageMessage> {
         sync_message(),
         vec(beacon, 0..4).prop_map(StorageMessage::Beacons),
         parts_message(),
+        (any::<u64>(), 0u8..9)
+            .prop_map(|(tag, slot)| StorageMessage::ScrubAsk { tag, slot: Slot::new(slot) }),
+        (any::<u64>(), any::<bool>())
+            .prop_map(|(tag, busy)| StorageMessage::ScrubAnswer { tag, busy }),
     ]
 }
 

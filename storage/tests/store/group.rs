@@ -14,15 +14,15 @@ use meridian_storage::store::{Origin, Standing, StoreInput, StoreOutput};
 
 use crate::harness::{CLIENT, GROUP, Node, blob, group_config, key, partition, put, store_config};
 
-struct Group {
-    config: GroupConfig,
-    nodes: Vec<Node>,
+pub(crate) struct Group {
+    pub(crate) config: GroupConfig,
+    pub(crate) nodes: Vec<Node>,
     up: Vec<bool>,
     synced: Vec<Incarnation>,
 }
 
 impl Group {
-    fn new(geometry: Geometry) -> Self {
+    pub(crate) fn new(geometry: Geometry) -> Self {
         let config = group_config(geometry, 1);
         let nodes = (1..=geometry.slot_count() as u32)
             .map(|node| {
@@ -36,7 +36,7 @@ impl Group {
         group
     }
 
-    fn tell_config(&mut self) {
+    pub(crate) fn tell_config(&mut self) {
         for slot in 0..self.nodes.len() {
             self.nodes[slot].input(StoreInput::Config(self.config.clone()));
         }
@@ -44,7 +44,7 @@ impl Group {
     }
 
     /// Delivers messages and carries out disk operations until nothing moves.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         let mut network: VecDeque<(usize, StoreInput)> = VecDeque::new();
         loop {
             for from in 0..self.nodes.len() {
@@ -72,7 +72,7 @@ impl Group {
         }
     }
 
-    fn rest(&mut self, tick_count: u32) {
+    pub(crate) fn rest(&mut self, tick_count: u32) {
         for _ in 0..tick_count {
             for slot in (0..self.nodes.len()).filter(|slot| self.up[*slot]) {
                 let node = &mut self.nodes[slot];
@@ -83,7 +83,7 @@ impl Group {
         }
     }
 
-    fn put_on(&mut self, slots: &[usize], blob: &Blob) {
+    pub(crate) fn put_on(&mut self, slots: &[usize], blob: &Blob) {
         for &slot in slots {
             let put = Put { config_version: self.config.version, ..put(blob.clone()) };
             assert_eq!(self.nodes[slot].put(put), PutResult::Stored);

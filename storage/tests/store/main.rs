@@ -7,5 +7,6 @@ mod model;
 #[cfg(feature = "mutations")]
 mod mutations;
 mod rules;
+mod scrub;
 mod space;
 mod stripes;

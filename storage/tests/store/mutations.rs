@@ -5,14 +5,16 @@ use meridian_base::env::memory::{Crash, MemoryDisk};
 use meridian_base::id::{ConfigVersion, Incarnation};
 use meridian_base::position::{Generation, Offset, Step};
 use meridian_base::topology::{Geometry, SlotState};
-use meridian_storage::blob::BlobKind;
+use meridian_storage::blob::{Blob, BlobKind};
 use meridian_storage::config::StoreConfig;
 use meridian_storage::lineage::Start;
 use meridian_storage::message::{FenceResult, PutResult, ReadFrom, ReadReply, StorageMessage};
 use meridian_storage::mutation::{Mutation, Mutations};
 use meridian_storage::store::{Standing, StoreInput, StoreOutput};
 
+use crate::group::Group;
 use crate::harness::{Node, blob, blob_of, group_config, key, put, store_config};
+use crate::scrub::{rot, scrub_now};
 
 fn broken(mutation: Mutation) -> Node {
     let config = StoreConfig { mutations: Mutations(Some(mutation)), ..store_config(1, 1) };
@@ -134,4 +136,41 @@ fn collect_before_commit_drops_generations_too_early() {
     assert_eq!(start.key.point.generation, Generation::new(2));
     node.put(put(start));
     assert!(!node.holds(&kept));
+}
+
+/// A disk with a broken rule that held two blobs, of which the second has rotted and been scrubbed.
+fn rotten_and_scrubbed(mutation: Mutation) -> (Group, Vec<Blob>) {
+    let mut group = Group::new(Geometry::OnePerDc);
+    let config = StoreConfig { mutations: Mutations(Some(mutation)), ..store_config(1, 1) };
+    group.nodes[0] = Node::mount(config, MemoryDisk::new(1));
+    group.tell_config();
+    let blobs: Vec<Blob> =
+        (1..=2).map(|step| blob(key(1, 1, step), &format!("payload {step}"))).collect();
+    group.put_on(&[0, 1], &blobs[0]);
+    group.put_on(&[0, 2], &blobs[1]);
+    group.rest(3);
+    rot(&group, 0, &blobs[1]);
+    scrub_now(&mut group, 0);
+    (group, blobs)
+}
+
+#[test]
+fn repair_unchecked_serves_other_bytes() {
+    let (mut group, blobs) = rotten_and_scrubbed(Mutation::RepairUnchecked);
+    let read = group.nodes[0].read(1, 1, ReadFrom::Step(Step::new(2)), 2);
+    assert!(matches!(read, ReadReply::Blobs(found) if found[0].payload != blobs[1].payload));
+}
+
+#[test]
+fn absence_is_proof_forgets_what_was_acknowledged() {
+    let (mut group, _) = rotten_and_scrubbed(Mutation::AbsenceIsProof);
+    let read = group.nodes[0].read(1, 1, ReadFrom::Step(Step::new(2)), 2);
+    assert_eq!(read, ReadReply::NotHere);
+}
+
+#[test]
+fn scrub_forgets_files_finds_nothing_in_them() {
+    let (group, _) = rotten_and_scrubbed(Mutation::ScrubForgetsFiles);
+    let counters = group.nodes[0].store.counters();
+    assert_eq!((counters.scrubs, counters.corrupt), (1, 0));
 }

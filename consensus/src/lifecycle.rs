@@ -1,0 +1,292 @@
+//! Nodes that rest, leave or are lost: maintenance leases, and slots that move to spare disks
+//! (rules 13 to 15). Pure: what is decided here is proposed like anybody's command, and refused if
+//! it was decided on stale knowledge.
+//!
+//! ```text
+//! drain          a lease to rest:  leaders move away, the slot stays; the node may be stopped
+//! decommission   a lease to leave: leaders and slot move away; then the node is forgotten
+//! lost           dead for long:    the slot moves to a spare
+//! ```
+//! A *spare* is a living node with a mounted disk that fills no slot, in the same datacenter, and
+//! not in the rack of another slot of the group: a rack that held two would take both with it.
+//!
+//! All leases are one row, written only if it is still what was read: two operators can't both be
+//! told that their node may stop.
+
+use std::collections::BTreeSet;
+
+use meridian_base::id::NodeId;
+use meridian_base::topology::{GroupConfig, Slot, SlotSet};
+use serde::{Deserialize, Serialize};
+
+use crate::command::{Command, ExpectedVersion, Liveness, RowChange, RowKind};
+use crate::error::DecodeError;
+use crate::state::Metadata;
+
+/// Version of the encoding of [`Leases`].
+const LEASES_VERSION: u8 = 1;
+const LEASES_KEY: &[u8] = b"leases";
+
+/// What a node's lease is for. Persisted: **append only**.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Purpose {
+    /// It will be back: it leads nothing meanwhile, and keeps its slot.
+    Rest,
+    /// It leaves for good: its slot moves too, and then it is forgotten.
+    Leave,
+}
+
+/// A node's permission to be away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// The node.
+    pub node: NodeId,
+    /// What for.
+    pub purpose: Purpose,
+}
+
+/// All leases, and the version of their row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leases {
+    held: Vec<Lease>,
+    version: Option<u64>,
+}
+
+/// Why a node may not be away, or its slot not move.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denial {
+    /// No such node.
+    #[error("node {0} is not registered; `meridian node list` shows those that are")]
+    UnknownNode(NodeId),
+    /// Its slot, with those that are away already, is more than may be lost.
+    #[error(
+        "without node {node} the group would not survive: slots {away:?} would be away; wait until \
+         the others are back and synced, or end their leases"
+    )]
+    AtRisk {
+        /// The node.
+        node: NodeId,
+        /// Slots that would be away.
+        away: Vec<usize>,
+    },
+    /// Nowhere to move the slot.
+    #[error(
+        "there is no spare disk for the slot of node {0}: start a storage node in its datacenter, \
+         in its rack or in one that has no slot"
+    )]
+    NoSpare(NodeId),
+    /// The node chosen can't fill the slot.
+    #[error(
+        "node {to} can't take the slot of node {from}: it must be alive, in the same datacenter, \
+         with a mounted disk that fills no slot, and not in the rack of another slot"
+    )]
+    UnsuitableSpare {
+        /// The node that fills the slot.
+        from: NodeId,
+        /// The node that was to.
+        to: NodeId,
+    },
+    /// The node has no slot to give.
+    #[error("node {0} fills no slot")]
+    NoSlot(NodeId),
+    /// The row of leases is unreadable.
+    #[error("the leases: {0}")]
+    Leases(#[from] DecodeError),
+}
+
+impl Leases {
+    /// The leases that are held.
+    pub fn read(metadata: &Metadata) -> Result<Self, DecodeError> {
+        let Some(row) = metadata.extra_row(RowKind::Lifecycle, LEASES_KEY) else {
+            return Ok(Self::default());
+        };
+        let (version, body) = row.value.split_first().ok_or(DecodeError::Empty)?;
+        if *version != LEASES_VERSION {
+            return Err(DecodeError::Version { found: *version, known: LEASES_VERSION });
+        }
+        let held = postcard::from_bytes(body).map_err(DecodeError::malformed)?;
+        Ok(Self { held, version: Some(row.version) })
+    }
+
+    /// What the node's lease is for, if it has one.
+    pub fn purpose(&self, node: NodeId) -> Option<Purpose> {
+        self.held.iter().find(|lease| lease.node == node).map(|lease| lease.purpose)
+    }
+
+    /// All leases.
+    pub fn iter(&self) -> impl Iterator<Item = Lease> {
+        self.held.iter().copied()
+    }
+
+    /// Writes the leases with this one added, or changed.
+    pub fn with(mut self, lease: Lease) -> Command {
+        self.held.retain(|held| held.node != lease.node);
+        self.held.push(lease);
+        self.write()
+    }
+
+    /// Writes the leases without that of `node`.
+    pub fn without(mut self, node: NodeId) -> Command {
+        self.held.retain(|held| held.node != node);
+        self.write()
+    }
+
+    fn write(self) -> Command {
+        let version = vec![LEASES_VERSION];
+        let value = postcard::to_extend(&self.held, version).expect("leases encode into memory");
+        Command::PutRows(vec![RowChange {
+            kind: RowKind::Lifecycle,
+            key: LEASES_KEY.to_vec(),
+            value: Some(value),
+            expected: self.version.map_or(ExpectedVersion::Absent, ExpectedVersion::Exactly),
+        }])
+    }
+}
+
+/// Slots that do not serve, or may stop at any moment: their disk is not good, their node is dead,
+/// or it has a lease.
+fn away(metadata: &Metadata, group: &GroupConfig, leases: &Leases) -> SlotSet {
+    let serves = |slot: &Slot| {
+        let node = group.slot(*slot).map(|slot| slot.node);
+        node.is_some_and(|node| {
+            leases.purpose(node).is_none()
+                && metadata.node(node).is_some_and(|it| it.liveness != Liveness::Dead)
+        })
+    };
+    let serving = group.good_slots().iter().filter(serves).collect();
+    group.geometry.slots().difference(serving)
+}
+
+/// The group and slot that `node` fills.
+fn slot_of(metadata: &Metadata, node: NodeId) -> Option<(&GroupConfig, Slot)> {
+    metadata.groups().find_map(|group| Some((group, group.slot_of(node)?)))
+}
+
+/// Lets a node be away, if what is stopped and what has failed then stays tolerated.
+pub fn grant(metadata: &Metadata, lease: Lease) -> Result<Command, Denial> {
+    let Lease { node, purpose } = lease;
+    metadata.node(node).ok_or(Denial::UnknownNode(node))?;
+    let leases = Leases::read(metadata)?;
+    if let Some((group, slot)) = slot_of(metadata, node) {
+        let away = away(metadata, group, &leases).with(slot);
+        if !group.geometry.tolerated(away) {
+            let away = away.iter().map(Slot::index).collect();
+            return Err(Denial::AtRisk { node, away });
+        }
+        if purpose == Purpose::Leave && spares(metadata, group, slot, &leases).next().is_none() {
+            return Err(Denial::NoSpare(node));
+        }
+    }
+    Ok(leases.with(lease))
+}
+
+/// Nodes whose disk may fill the slot, those in its own rack first.
+fn spares<'a>(
+    metadata: &'a Metadata,
+    group: &'a GroupConfig,
+    slot: Slot,
+    leases: &'a Leases,
+) -> impl Iterator<Item = NodeId> + 'a {
+    let registration = |node| metadata.node(node).map(|node| &node.registration);
+    let place = group.slot(slot).and_then(|slot| registration(slot.node));
+    let taken: BTreeSet<_> = group
+        .geometry
+        .slots()
+        .iter()
+        .filter(|other| *other != slot)
+        .filter_map(|other| registration(group.slot(other)?.node))
+        .map(|registration| (&registration.datacenter, &registration.rack))
+        .collect();
+    let suits = move |id: NodeId| {
+        let node = metadata.node(id).filter(|node| node.liveness == Liveness::Alive)?;
+        let (here, place) = (&node.registration, place?);
+        let suits = here.roles.storage
+            && here.datacenter == place.datacenter
+            && !taken.contains(&(&here.datacenter, &here.rack))
+            && metadata.disk(id).is_some()
+            && metadata.slot_filled_by(id).is_none()
+            && leases.purpose(id).is_none();
+        suits.then_some((here.rack != place.rack, id))
+    };
+    let mut found: Vec<(bool, NodeId)> = metadata.nodes().filter_map(|(id, _)| suits(id)).collect();
+    found.sort_unstable();
+    found.into_iter().map(|(_, node)| node)
+}
+
+/// Moves the slot of `from` to `to`, or to the best spare, if the group survives the loss of what is
+/// away meanwhile.
+pub fn plan_replacement(
+    metadata: &Metadata,
+    from: NodeId,
+    to: Option<NodeId>,
+) -> Result<Command, Denial> {
+    metadata.node(from).ok_or(Denial::UnknownNode(from))?;
+    let leases = Leases::read(metadata)?;
+    let (group, slot) = slot_of(metadata, from).ok_or(Denial::NoSlot(from))?;
+    let away = away(metadata, group, &leases).with(slot);
+    if !group.geometry.tolerated(away) {
+        let away = away.iter().map(Slot::index).collect();
+        return Err(Denial::AtRisk { node: from, away });
+    }
+    let mut suited = spares(metadata, group, slot, &leases);
+    let to = match to {
+        None => suited.next().ok_or(Denial::NoSpare(from))?,
+        Some(to) => suited.find(|node| *node == to).ok_or(Denial::UnsuitableSpare { from, to })?,
+    };
+    Ok(Command::ReplaceSlot { group: group.group, slot, from, to })
+}
+
+/// The next slot to be moved by itself: of a node that leaves, or of one of `lost`. One at a time:
+/// none while a disk of its group has yet to sync, unless that one is lost as well.
+pub fn plan_heal(metadata: &Metadata, lost: &BTreeSet<NodeId>) -> Option<Command> {
+    let leases = Leases::read(metadata).ok()?;
+    let is_due =
+        |node: NodeId| lost.contains(&node) || leases.purpose(node) == Some(Purpose::Leave);
+    let groups = metadata.groups().filter(|group| {
+        let syncing = group.geometry.slots().difference(group.good_slots());
+        let is_lost = |slot: Slot| group.slot(slot).is_some_and(|slot| lost.contains(&slot.node));
+        syncing.iter().all(is_lost)
+    });
+    let due = groups.flat_map(|group| group.slots.iter().map(|slot| slot.node));
+    // Those that are lost first: what leaves still serves.
+    let mut due: Vec<NodeId> = due.filter(|node| is_due(*node)).collect();
+    due.sort_by_key(|node| (!lost.contains(node), *node));
+    due.into_iter().find_map(|node| plan_replacement(metadata, node, None).ok())
+}
+
+/// What ends the stay of nodes that leave and are empty: first they are forgotten, then their
+/// leases. `own` does not forget itself: the next leader of the metadata log does.
+pub fn plan_farewell(metadata: &Metadata, own: NodeId) -> Option<Command> {
+    let leases = Leases::read(metadata).ok()?;
+    let gone = leases.iter().find(|lease| metadata.node(lease.node).is_none());
+    if let Some(gone) = gone {
+        return Some(leases.without(gone.node));
+    }
+    let whole = metadata.groups().all(|group| group.good_slots() == group.geometry.slots());
+    let is_empty = |node: NodeId| {
+        node != own
+            && metadata.slot_filled_by(node).is_none()
+            && metadata.partitions_led_by(node).next().is_none()
+    };
+    leases
+        .iter()
+        .find(|lease| lease.purpose == Purpose::Leave && whole && is_empty(lease.node))
+        .map(|lease| Command::RemoveNode { node: lease.node })
+}
+
+/// Nodes with a lease that are still given partitions are to be drained.
+pub fn plan_drains(metadata: &Metadata) -> Vec<Command> {
+    let Ok(leases) = Leases::read(metadata) else { return Vec::new() };
+    leases
+        .iter()
+        .filter_map(|lease| {
+            let node = metadata.node(lease.node)?;
+            (node.liveness == Liveness::Alive).then_some(Command::MarkNode {
+                node: lease.node,
+                epoch: node.epoch,
+                liveness: Liveness::Draining,
+            })
+        })
+        .collect()
+}

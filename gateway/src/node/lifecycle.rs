@@ -1,0 +1,148 @@
+//! The operators' methods about nodes that rest, leave or are replaced: `lifecycle.*` of the private
+//! admin API. Any node answers them; what is decided is a row, or a slot, of the metadata log.
+
+use bytes::Bytes;
+use meridian_base::id::NodeId;
+use meridian_consensus::command::{Command, Liveness};
+use meridian_consensus::lifecycle::{Denial, Lease, Leases, Purpose, grant, plan_replacement};
+use serde::{Deserialize, Serialize};
+
+use super::Node;
+use super::status::json;
+use crate::broker::ProposeError;
+use crate::kafka::AdminError;
+
+/// Arguments of methods about one node.
+#[derive(Debug, Deserialize)]
+struct OfNode {
+    node: u32,
+}
+
+/// Arguments of `lifecycle.replace`.
+#[derive(Debug, Deserialize)]
+struct Replace {
+    node: u32,
+    /// The node that takes the slot; the best spare if absent.
+    with: Option<u32>,
+}
+
+/// Answer of every method: where the node stands.
+#[derive(Debug, Serialize)]
+struct Stand {
+    node: u32,
+    /// Whether the cluster knows it still.
+    registered: bool,
+    liveness: Option<Liveness>,
+    lease: Option<Purpose>,
+    slot: Option<usize>,
+    leaders: usize,
+    /// The node that took the slot, by `lifecycle.replace`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replaced_by: Option<u32>,
+}
+
+impl Node {
+    /// Answers a method about the life of nodes.
+    pub(super) async fn answer_lifecycle(
+        &self,
+        method: &str,
+        body: &Bytes,
+    ) -> Result<Bytes, AdminError> {
+        self.meta.catch_up().await.map_err(unavailable)?;
+        let mut replaced_by = None;
+        let node = match method {
+            "lifecycle.status" => arguments::<OfNode>(body)?.node,
+            "lifecycle.drain" => self.lease(arguments(body)?, Purpose::Rest).await?,
+            "lifecycle.decommission" => self.lease(arguments(body)?, Purpose::Leave).await?,
+            "lifecycle.end" => self.end_lease(arguments(body)?).await?,
+            "lifecycle.replace" => {
+                let Replace { node, with } = arguments(body)?;
+                let (from, to) = (NodeId::new(node), with.map(NodeId::new));
+                let command = plan_replacement(&self.meta.metadata(), from, to).map_err(denied)?;
+                if let Command::ReplaceSlot { to, .. } = &command {
+                    replaced_by = Some(to.get());
+                }
+                self.decide(command).await?;
+                node
+            }
+            _ => return Err(AdminError::UnknownMethod(method.to_owned())),
+        };
+        json(&Stand { replaced_by, ..self.stand(NodeId::new(node))? })
+    }
+
+    async fn lease(&self, OfNode { node }: OfNode, purpose: Purpose) -> Result<u32, AdminError> {
+        let lease = Lease { node: NodeId::new(node), purpose };
+        let command = grant(&self.meta.metadata(), lease).map_err(denied)?;
+        self.decide(command).await?;
+        self.mark(lease.node, Liveness::Alive, Liveness::Draining).await?;
+        Ok(node)
+    }
+
+    async fn end_lease(&self, OfNode { node }: OfNode) -> Result<u32, AdminError> {
+        let id = NodeId::new(node);
+        let leases = self.leases()?;
+        if leases.purpose(id).is_some() {
+            self.decide(leases.without(id)).await?;
+        }
+        self.mark(id, Liveness::Draining, Liveness::Alive).await?;
+        Ok(node)
+    }
+
+    /// Marks a node that is marked as `from`; the Raft leader would see to it too, a little later.
+    async fn mark(&self, id: NodeId, from: Liveness, to: Liveness) -> Result<(), AdminError> {
+        let marked = self.meta.metadata().node(id).map(|node| (node.epoch, node.liveness));
+        match marked {
+            Some((epoch, liveness)) if liveness == from => {
+                self.decide(Command::MarkNode { node: id, epoch, liveness: to }).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn leases(&self) -> Result<Leases, AdminError> {
+        Leases::read(&self.meta.metadata()).map_err(|error| denied(error.into()))
+    }
+
+    fn stand(&self, id: NodeId) -> Result<Stand, AdminError> {
+        let lease = self.leases()?.purpose(id);
+        let metadata = self.meta.metadata();
+        let node = metadata.node(id);
+        Ok(Stand {
+            node: id.get(),
+            registered: node.is_some(),
+            liveness: node.map(|node| node.liveness),
+            lease,
+            slot: metadata.slot_filled_by(id).map(|(_, slot)| slot.index()),
+            leaders: metadata.partitions_led_by(id).count(),
+            replaced_by: None,
+        })
+    }
+
+    async fn decide(&self, command: Command) -> Result<(), AdminError> {
+        match self.meta.propose(command).await {
+            Ok(_) => Ok(()),
+            // What was read has changed meanwhile: another operator, or the cluster itself.
+            Err(error @ ProposeError::Refused(_)) => Err(AdminError::Failed(error.to_string())),
+            Err(error) => Err(unavailable(error)),
+        }
+    }
+}
+
+fn arguments<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, AdminError> {
+    serde_json::from_slice(body).map_err(|error| AdminError::InvalidArguments(error.to_string()))
+}
+
+fn unavailable(error: impl ToString) -> AdminError {
+    AdminError::Unavailable(error.to_string())
+}
+
+/// A request that would be unsafe is told apart from one that makes no sense.
+fn denied(denial: Denial) -> AdminError {
+    match denial {
+        Denial::AtRisk { .. } | Denial::NoSpare(_) => AdminError::Unsafe(denial.to_string()),
+        Denial::UnknownNode(_) | Denial::NoSlot(_) | Denial::UnsuitableSpare { .. } => {
+            AdminError::InvalidArguments(denial.to_string())
+        }
+        Denial::Leases(_) => AdminError::Failed(denial.to_string()),
+    }
+}

@@ -1,0 +1,210 @@
+//! Mending: a blob whose bytes no longer match their checksum is fetched from a peer and written
+//! again under its own key (rule S5).
+//!
+//! ```text
+//! unreadable --> waiting --> asked of one peer after another, the own datacenter's first
+//!                   ^            |  the very bytes that were put        --> staged, durable: mended
+//!                   +-- parked <-+  no peer has them now; all are asked again after a while
+//! ```
+//! A peer without the blob proves nothing: blobs lie on some slots only. So what no peer can give
+//! stays as it is, held but unreadable, and its file with it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+use meridian_base::env::Instant;
+use meridian_base::topology::{Slot, SlotSet};
+
+use super::put::PendingPut;
+use super::{STORE_TAG, Standing, Store, StoreOutput};
+use crate::blob::{Blob, BlobHeader, BlobKey, BlobKind, Payload};
+use crate::journal::Location;
+use crate::message::{Read, ReadFrom, ReadReply, StorageMessage};
+use crate::mutation::Mutation;
+
+/// Most blobs asked of peers at once.
+const ASKED_COUNT_MAX: usize = 16;
+/// Most blobs remembered as damaged; the next pass of the scrub finds those that did not fit.
+const KNOWN_COUNT_MAX: usize = 64 << 10;
+
+/// The damaged blobs of a disk.
+#[derive(Debug, Default)]
+pub(super) struct Repairs {
+    known: BTreeSet<BlobKey>,
+    waiting: VecDeque<Repair>,
+    /// By the request's tag: what, and when it was asked for.
+    asked: BTreeMap<u64, (Repair, Instant)>,
+    parked: Vec<Repair>,
+    /// When those parked are asked for again.
+    retry_at: Instant,
+}
+
+#[derive(Debug)]
+struct Repair {
+    key: BlobKey,
+    header: BlobHeader,
+    /// Peers not asked yet in this round; `None` before the first.
+    untried: Option<SlotSet>,
+}
+
+impl Repairs {
+    /// Whether something is being mended right now, rather than waiting for better days.
+    pub(super) fn is_busy(&self) -> bool {
+        self.known.len() > self.parked.len()
+    }
+
+    /// A blob was written: if it was damaged, it no longer is.
+    pub(super) fn written(&mut self, key: BlobKey) {
+        if !self.known.is_empty() {
+            self.known.remove(&key);
+        }
+    }
+
+    fn add(&mut self, key: BlobKey, header: BlobHeader) {
+        if self.known.len() < KNOWN_COUNT_MAX && self.known.insert(key) {
+            self.waiting.push_back(Repair { key, header, untried: None });
+        }
+    }
+}
+
+impl Store {
+    /// A blob's bytes are not what they were: it is held, but can't be read (rule 9). `found` is
+    /// what the disk gave in their place.
+    pub(super) fn blob_unreadable(
+        &mut self,
+        key: BlobKey,
+        header: BlobHeader,
+        location: Location,
+        found: Option<Bytes>,
+    ) {
+        if self.index.mark_unreadable(key, location) {
+            self.counters.corrupt += 1;
+            self.journal.count_unreadable(location.file, 1);
+        }
+        match found {
+            Some(found) if Mutation::RepairUnchecked.active(self.config.mutations) => {
+                let payload = Payload::from(found);
+                let payload_crc = payload.crc();
+                self.stage_blob(key, BlobHeader { payload_crc, ..header }, None, payload);
+            }
+            // No other slot has a part's bytes: its leader lists it as unreadable, and makes it again.
+            _ if header.kind == BlobKind::Part => {}
+            _ => self.repairs.add(key, header),
+        }
+    }
+
+    /// Asks peers for what is damaged, as far as the bounds allow; called at every step.
+    pub(super) fn repair(&mut self, now: Instant, outputs: &mut Vec<StoreOutput>) {
+        if self.repairs.waiting.is_empty() || self.standing() != Standing::Good {
+            return;
+        }
+        let busy = self.staged.size_bytes() > self.config.staged_bytes_max / 2;
+        if busy || self.is_below(2) {
+            return;
+        }
+        while self.repairs.asked.len() < ASKED_COUNT_MAX {
+            let Some(mut repair) = self.repairs.waiting.pop_front() else { return };
+            if !self.index.blob(repair.key).is_some_and(|entry| entry.unreadable) {
+                // Mended by a put, or freed.
+                self.repairs.known.remove(&repair.key);
+                continue;
+            }
+            match self.next_peer(repair.untried) {
+                Some((slot, untried)) => {
+                    repair.untried = Some(untried);
+                    self.ask_for(now, repair, slot, outputs);
+                }
+                None => {
+                    if self.repairs.parked.is_empty() {
+                        self.repairs.retry_at = now + self.config.repair_retry_after;
+                    }
+                    self.repairs.parked.push(Repair { untried: None, ..repair });
+                }
+            }
+        }
+    }
+
+    /// The nearest peer among `untried` (all, if none was tried yet) and those that are left.
+    fn next_peer(&self, untried: Option<SlotSet>) -> Option<(Slot, SlotSet)> {
+        let group = self.group.as_ref()?;
+        let own = group.slot_of(self.config.node)?;
+        let mut peers = group.geometry.slots();
+        peers.remove(own);
+        let mut untried = untried.unwrap_or(peers).intersection(peers);
+        let near = group.geometry.slots_of(group.geometry.datacenter_of(own));
+        let slot = untried.intersection(near).iter().chain(untried.iter()).next()?;
+        untried.remove(slot);
+        Some((slot, untried))
+    }
+
+    fn ask_for(
+        &mut self,
+        now: Instant,
+        repair: Repair,
+        slot: Slot,
+        outputs: &mut Vec<StoreOutput>,
+    ) {
+        let tag = STORE_TAG | self.reads.number();
+        let point = repair.key.point;
+        let request = Read {
+            partition: repair.key.partition,
+            generation: point.generation,
+            from: ReadFrom::Step(point.step),
+            last_step: point.step,
+            size_bytes_max: repair.header.payload_size_bytes,
+        };
+        self.repairs.asked.insert(tag, (repair, now));
+        outputs
+            .push(StoreOutput::SendToSlot { slot, message: StorageMessage::Read { tag, request } });
+    }
+
+    /// Passes over peers that do not answer, and asks again for what was parked long enough.
+    pub(super) fn repair_tick(&mut self, now: Instant) {
+        let repairs = &mut self.repairs;
+        let late: Vec<u64> = repairs
+            .asked
+            .iter()
+            .filter(|(_, (_, sent_at))| now.since(*sent_at) >= self.config.sync_retry_after)
+            .map(|(tag, _)| *tag)
+            .collect();
+        let late = late.into_iter().filter_map(|tag| repairs.asked.remove(&tag));
+        repairs.waiting.extend(late.map(|(repair, _)| repair));
+        if now >= repairs.retry_at {
+            repairs.waiting.extend(repairs.parked.drain(..));
+        }
+    }
+
+    /// Takes the answer to a request for a damaged blob; gives it back if it is no such answer.
+    pub(super) fn repair_reply(&mut self, tag: u64, reply: ReadReply) -> Option<ReadReply> {
+        let Some((repair, _)) = self.repairs.asked.remove(&tag) else { return Some(reply) };
+        let (key, header) = (repair.key, repair.header);
+        let is_it =
+            |blob: &Blob| blob.key == key && blob.header == header && header.matches(&blob.payload);
+        match reply {
+            ReadReply::Blobs(blobs) if blobs.first().is_some_and(is_it) => {
+                self.mend(blobs.into_iter().next());
+            }
+            ReadReply::NotHere if Mutation::AbsenceIsProof.active(self.config.mutations) => {
+                let partition = self.index.get_mut(key.partition);
+                let freed = partition.and_then(|partition| partition.remove(key.point));
+                self.count_freed(freed.as_slice());
+                self.repairs.known.remove(&key);
+            }
+            _ => self.repairs.waiting.push_back(repair),
+        }
+        None
+    }
+
+    fn mend(&mut self, blob: Option<Blob>) {
+        let Some(Blob { key, header, payload }) = blob else { return };
+        if self.puts.contains_key(&key) {
+            return;
+        }
+        if self.index.blob(key).is_some_and(|entry| entry.unreadable) {
+            self.puts.insert(key, PendingPut::copied(header));
+            self.stage_blob(key, header, None, payload);
+        } else {
+            self.repairs.known.remove(&key);
+        }
+    }
+}
