@@ -22,6 +22,7 @@ pub mod partition;
 pub mod peers;
 pub mod producer;
 pub mod runtime;
+mod storage_class;
 pub mod transaction;
 
 pub use admin::AdminBindError;

@@ -11,6 +11,7 @@
 //! carried out after the mutex is released. No lock is held across an await.
 
 mod bells;
+mod cold;
 mod compaction;
 pub(crate) mod follower;
 mod group;
@@ -37,6 +38,9 @@ use meridian_storage::mutation::Mutations;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use self::cold::Cold;
+pub use self::cold::ColdCounts;
+pub(crate) use self::cold::{ColdPolicy, Holding};
 pub(crate) use self::compaction::CompactionRules;
 pub use self::follower::FollowerLog;
 use self::follower::{FollowMessage, Followers};
@@ -91,6 +95,7 @@ pub struct Logs {
     owned: RwLock<HashMap<PartitionId, Arc<PartitionLog>>>,
     followers: Followers,
     pending: Pending,
+    cold: Cold,
     verifier: OnceLock<Arc<dyn TransactionVerifier>>,
     /// Partitions with something in flight, and the bell that wakes the ticker for the first.
     active: Mutex<BTreeSet<PartitionId>>,
@@ -120,6 +125,7 @@ impl Logs {
             owned: RwLock::default(),
             followers: Followers::default(),
             pending: Pending::default(),
+            cold: Cold::default(),
             verifier: OnceLock::new(),
             active: Mutex::default(),
             activated: Notify::new(),
@@ -270,7 +276,9 @@ impl Logs {
         match message {
             StorageMessage::PutReplies(replies) => {
                 for reply in replies {
-                    if let Some(log) = self.owned(reply.key.partition) {
+                    if reply.key.partition.is_cold() {
+                        self.cold.on_reply(from, reply);
+                    } else if let Some(log) = self.owned(reply.key.partition) {
                         log.on_put_reply(from, reply);
                     }
                 }
@@ -279,6 +287,7 @@ impl Logs {
             StorageMessage::ReadReply { tag, reply } if !StoreHandle::owns_tag(tag) => {
                 self.on_read_reply(from, tag, reply);
             }
+            StorageMessage::PartList { tag, list } => self.cold.on_list(tag, list),
             request => {
                 if let Some(store) = &self.store {
                     store.on_message(from, request);
@@ -376,7 +385,7 @@ impl Logs {
         Arc::clone(groups.entry(config.group).or_insert_with(|| Arc::new(Group::new(node, config))))
     }
 
-    fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         self.clock.now()
     }
 }

@@ -5,6 +5,7 @@
 
 mod chores;
 mod cluster_time;
+mod cold;
 mod compaction;
 mod disks;
 mod expiry;
@@ -206,6 +207,7 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     shown.on_joined();
     tokio::spawn(cluster_time::run_clock(Arc::clone(&node)));
     tokio::spawn(chores::run_retention(Arc::clone(&node)));
+    tokio::spawn(cold::run_cold(Arc::clone(&node)));
     tokio::spawn(expiry::run_expiry(Arc::clone(&node)));
     tokio::spawn(compaction::run_compaction(Arc::clone(&node)));
     tokio::spawn(crate::mirror::run(Arc::clone(&node)));

@@ -3,6 +3,7 @@
 mod consume;
 mod manage;
 mod produce;
+mod storage;
 
 pub(crate) use produce::AcksArg;
 
@@ -27,6 +28,7 @@ enum Command {
     Describe(manage::Describe),
     Alter(manage::Alter),
     Delete(manage::Delete),
+    Storage(storage::Storage),
     Produce(produce::Produce),
     Consume(consume::Consume),
 }
@@ -41,6 +43,7 @@ pub(crate) async fn run(topic: Topic) -> Result<Exit, Failure> {
         Command::Describe(describe) => describe.run(&client, target.output).await?,
         Command::Alter(alter) => alter.run(&client, target.output).await?,
         Command::Delete(delete) => delete.run(&client, target.output).await?,
+        Command::Storage(storage) => return storage.run(&client, target.output).await,
         Command::Produce(produce) => produce.run(&client, target.output).await?,
         Command::Consume(consume) => consume.run(&client, target.output).await?,
     }

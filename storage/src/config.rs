@@ -42,6 +42,11 @@ pub struct StoreConfig {
     pub sync_retry_after: Duration,
     /// Sealed files with a smaller live share than this are emptied and removed.
     pub live_percent_min: u8,
+    /// The same while nothing was put for [`StoreConfig::quiet_after`]: moving disturbs nobody then, and
+    /// what is packed into stripes gives its room back.
+    pub quiet_live_percent_min: u8,
+    /// How long nothing must be put for the disk to count as quiet.
+    pub quiet_after: Duration,
     /// Above this share of the capacity files are emptied whatever their live share.
     pub fill_percent_max: u8,
     /// Bytes moved out of old files in one go.
@@ -92,6 +97,8 @@ impl StoreConfig {
             sync_page_blobs_max: 4096,
             sync_retry_after: Duration::from_secs(1),
             live_percent_min: 25,
+            quiet_live_percent_min: 95,
+            quiet_after: Duration::from_secs(5),
             fill_percent_max: 85,
             relocation_bytes_max: MIB,
             repair_retry_after: Duration::from_secs(30),
@@ -115,6 +122,7 @@ impl StoreConfig {
             relocation_bytes_max: MIB / 8,
             repair_retry_after: Duration::from_secs(2),
             scrub_bytes_per_second_max: MIB as u64,
+            quiet_live_percent_min: 25,
             ..Self::new(node, fresh_incarnation, capacity_bytes)
         }
     }

@@ -11,7 +11,8 @@
 //!
 //! # Another kind of place
 //!
-//! Key compaction has pieces of one kind, [`Place::Clean`]. A tier that keeps offsets elsewhere adds its own:
+//! Key compaction has [`Place::Clean`], cold storage [`Place::Stripe`]. A tier that keeps offsets elsewhere
+//! adds its own:
 //!
 //! 1. A variant of [`Place`], with a tag of its own in [`Place::encode`] and [`Place::decode`]. Tags
 //!    are stored: stable for ever. A node that does not know a tag refuses the whole manifest, as a
@@ -31,9 +32,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::position::{LogPoint, Offset};
 
 use crate::codec::{DecodeError, Source};
+use crate::erasure::{Code, Stripe};
 
 const FORMAT: u8 = 1;
 const TAG_CLEAN: u8 = 1;
+const TAG_STRIPE: u8 = 2;
 const PIECE_SIZE_BYTES_MIN: usize = 8 + 8 + 4 + 1;
 
 /// Where a piece's batches are.
@@ -42,6 +45,16 @@ pub enum Place {
     /// In the partition's own blob of kind `Clean` at this point. It counts whatever became of its
     /// generation since: it was committed before the manifest was put.
     Clean(LogPoint),
+    /// In a stripe, whose parts lie under this point of the partition's cold companion. All of them
+    /// were durable before the manifest was put.
+    Stripe {
+        /// The stripe's key.
+        point: LogPoint,
+        /// How it is coded.
+        code: Code,
+        /// CRC-32C of its batches and the padding.
+        crc: u32,
+    },
 }
 
 impl Place {
@@ -52,12 +65,26 @@ impl Place {
                 out.put_u32(point.generation.get());
                 out.put_u64(point.step.get());
             }
+            Self::Stripe { point, code, crc } => {
+                out.put_u8(TAG_STRIPE);
+                out.put_u32(point.generation.get());
+                out.put_u64(point.step.get());
+                out.put_u8(code as u8);
+                out.put_u32(crc);
+            }
         }
     }
 
     fn decode(source: &mut Source) -> Result<Self, DecodeError> {
         match source.u8()? {
             TAG_CLEAN => Ok(Self::Clean(source.point()?)),
+            TAG_STRIPE => {
+                let point = source.point()?;
+                let code = source.u8()?;
+                let known = Code::from_u8(code);
+                let code = known.ok_or_else(|| source.invalid("code", u64::from(code)))?;
+                Ok(Self::Stripe { point, code, crc: source.u32()? })
+            }
             other => Err(source.invalid("place", u64::from(other))),
         }
     }
@@ -74,6 +101,18 @@ pub struct Piece {
     pub size_bytes: u32,
     /// Where they are.
     pub place: Place,
+}
+
+impl Piece {
+    /// The stripe that holds it, if one does.
+    pub fn stripe(&self) -> Option<Stripe> {
+        match self.place {
+            Place::Clean(_) => None,
+            Place::Stripe { point, code, crc } => {
+                Some(Stripe { point, code, size_bytes: self.size_bytes, crc })
+            }
+        }
+    }
 }
 
 /// Where the log below an offset lies.
@@ -108,9 +147,22 @@ impl Manifest {
 
     /// The blobs of the partition that it names, in the order of their offsets.
     pub fn clean_points(&self) -> impl Iterator<Item = LogPoint> {
-        self.pieces.iter().map(|piece| match piece.place {
-            Place::Clean(point) => point,
+        self.pieces.iter().filter_map(|piece| match piece.place {
+            Place::Clean(point) => Some(point),
+            Place::Stripe { .. } => None,
         })
+    }
+
+    /// The stripes that it names, in the order of their offsets.
+    pub fn stripes(&self) -> impl Iterator<Item = Stripe> {
+        self.pieces.iter().filter_map(Piece::stripe)
+    }
+
+    /// Its pieces but those wholly below `log_start_offset`, for the manifest after it.
+    pub fn pieces_from(&self, log_start_offset: Offset) -> Vec<Piece> {
+        let first = self.piece_at(log_start_offset).map(|(piece, _)| piece.base_offset);
+        let kept = self.pieces.iter().filter(|piece| Some(piece.base_offset) >= first);
+        if first.is_none() { Vec::new() } else { kept.copied().collect() }
     }
 
     /// Encodes the payload of a `Manifest` blob.
@@ -197,6 +249,25 @@ mod tests {
             let decoded = Manifest::decode(manifest(bases, end).encode());
             assert!(matches!(decoded, Err(DecodeError::Invalid { .. })), "{bases:?}");
         }
+    }
+
+    #[test]
+    fn stripes_and_clean_blobs_stand_in_one_manifest() {
+        let mut mixed = manifest(&[10, 20, 50], 60);
+        let point = LogPoint::new(Generation::new(3), Step::new(9));
+        mixed.pieces[1].place = Place::Stripe { point, code: Code::Rs54, crc: 77 };
+        assert_eq!(Manifest::decode(mixed.encode()), Ok(mixed.clone()));
+        let stripe = Stripe { point, code: Code::Rs54, size_bytes: 7, crc: 77 };
+        assert_eq!(mixed.stripes().collect::<Vec<_>>(), [stripe]);
+        assert_eq!(mixed.clean_points().count(), 2);
+        let bases = |log_start| -> Vec<i64> {
+            let kept = mixed.pieces_from(Offset::new(log_start));
+            kept.iter().map(|piece| piece.base_offset.get()).collect()
+        };
+        assert_eq!(bases(0), [10, 20, 50]);
+        assert_eq!(bases(49), [20, 50], "a piece stays while any of it may be read");
+        assert_eq!(bases(50), [50]);
+        assert_eq!(bases(60), Vec::<i64>::new());
     }
 
     #[test]

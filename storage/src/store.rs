@@ -32,7 +32,7 @@ pub use self::counters::{Counters, DiskUsage};
 use self::pace::Pace;
 use self::put::PendingPut;
 use self::read::{Cache, Reads};
-use self::relocate::Relocation;
+use self::relocate::{Quiet, Relocation};
 use self::repair::Repairs;
 use self::scrub::Scrub;
 pub use self::scrub::{ScrubOrder, ScrubPosition, ScrubState, ScrubStatus};
@@ -152,6 +152,7 @@ pub struct Store {
     relocation: Relocation,
     repairs: Repairs,
     scrub: Scrub,
+    quiet: Quiet,
     counters: Counters,
     written_at: Instant,
     stopped: bool,
@@ -193,6 +194,7 @@ impl Store {
             relocation: Relocation::default(),
             repairs: Repairs::default(),
             scrub: Scrub::default(),
+            quiet: Quiet::default(),
             counters: Counters { corrupt: u64::from(recovered.damaged), ..Counters::default() },
             written_at: Instant::ZERO,
             stopped: false,
@@ -308,7 +310,8 @@ impl Store {
 
     fn tick(&mut self, now: Instant, outputs: &mut Vec<StoreOutput>) {
         self.journal.retry_full();
-        self.choose_relocation();
+        self.quiet.note(now, self.counters.puts);
+        self.choose_relocation(now);
         self.sync_tick(now, outputs);
         self.repair_tick(now);
         self.scrub_tick(now);

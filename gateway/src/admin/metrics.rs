@@ -11,7 +11,7 @@ use meridian_consensus::node::Leadership;
 use meridian_storage::store::{Counters, DiskUsage, ScrubState, Standing};
 
 use crate::kafka;
-use crate::log::{OngoingCounts, PartitionLog, ScrubReport};
+use crate::log::{ColdCounts, OngoingCounts, PartitionLog, ScrubReport};
 use crate::node::{Node, TOLERATED};
 use crate::runtime::clock;
 use crate::runtime::quic::{PeerState, PeerStats, TransportStats};
@@ -218,6 +218,30 @@ const FAMILIES: &[Family] = &[
     total("meridian_disk_synced_blobs_total", "Blobs copied from peers by a resync.", |s| {
         counter(s, |c| c.synced_blobs)
     }),
+    // Cold storage.
+    total("meridian_cold_packed_stripes_total", "Stripes packed by leaders here.", |s| {
+        one_u64(s.cold.packed_stripes)
+    }),
+    total("meridian_cold_packed_bytes_total", "Bytes of the record batches in them.", |s| {
+        one_u64(s.cold.packed_bytes)
+    }),
+    total("meridian_cold_read_stripes_total", "Stripes read for clients and repairs.", |s| {
+        one_u64(s.cold.read_stripes)
+    }),
+    total("meridian_cold_read_bytes_total", "Bytes of the record batches in them.", |s| {
+        one_u64(s.cold.read_bytes)
+    }),
+    total(
+        "meridian_cold_decoded_stripes_total",
+        "Stripes read without some of their data parts, which were decoded from parity.",
+        |s| one_u64(s.cold.decoded_stripes),
+    ),
+    total("meridian_cold_repaired_parts_total", "Parts missing or damaged, made again.", |s| {
+        one_u64(s.cold.repaired_parts)
+    }),
+    total("meridian_cold_freed_parts_total", "Parts freed because no manifest names them.", |s| {
+        one_u64(s.cold.freed_parts)
+    }),
     // Its connections to other nodes.
     gauge("meridian_peer_up", "1 if the other node is connected.", |s| {
         peers(s, |peer| f64::from(u8::from(peer.state == PeerState::Up)))
@@ -295,6 +319,7 @@ pub(super) struct Snapshot {
     taking_over: usize,
     transactions: OngoingCounts,
     disk: Option<Disk>,
+    cold: ColdCounts,
     transport: Option<TransportStats>,
     kafka: Vec<kafka::Sample>,
     durations: Vec<kafka::DurationSample>,
@@ -346,6 +371,7 @@ impl Snapshot {
             taking_over: owned.len() - led,
             transactions: ongoing_counts(&owned),
             disk,
+            cold: node.logs.cold_counts(),
             transport: node.switch.stats(),
             kafka: front.metrics().samples(),
             durations: front.metrics().durations(),
@@ -514,6 +540,7 @@ mod tests {
                     due_at_ms: None,
                 },
             }),
+            cold: ColdCounts { repaired_parts: 6, ..ColdCounts::default() },
             transport: None,
             kafka: kafka::Metrics::default().samples(),
             durations: vec![kafka::DurationSample {
@@ -545,6 +572,7 @@ mod tests {
             "meridian_disk_standing{standing=\"good\"} 1",
             "meridian_disk_unreadable_count 3",
             "meridian_disk_scrub_ended_timestamp_seconds 1.5",
+            "meridian_cold_repaired_parts_total 6",
             "meridian_kafka_connections_count 0",
             "process_cpu_seconds_total 1.25",
             "# TYPE meridian_kafka_request_duration_seconds histogram",

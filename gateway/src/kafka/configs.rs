@@ -22,6 +22,7 @@ use super::error::ApiError;
 use super::lookup::TopicKey;
 use super::topic_config::{self, Kind, TopicConfig};
 use super::{Front, lookup, settings, topics};
+use crate::storage_class;
 
 const RESOURCE_TOPIC: i8 = 2;
 const RESOURCE_BROKER: i8 = 4;
@@ -332,8 +333,15 @@ fn plan(
         }
         changes.insert(operation.name.to_string(), value);
     }
+    let resource = ConfigResource::Topic(topic);
+    let together = |name: &str| match changes.get(name) {
+        Some(value) => value.as_deref(),
+        None => metadata.config(&resource, name),
+    };
+    storage_class::check(together, metadata.geometry())
+        .map_err(|message| ApiError::new(ErrorCode::InvalidConfig, message))?;
     let changes = changes.into_iter().map(|(name, value)| ConfigChange { name, value }).collect();
-    Ok(Command::SetConfigs { resource: ConfigResource::Topic(topic), changes })
+    Ok(Command::SetConfigs { resource, changes })
 }
 
 /// The value that an operation leads to; `None` for the default.

@@ -2,6 +2,10 @@
 
 use meridian_consensus::placement::PREFERRED_LEADER_DC;
 
+use crate::storage_class::{
+    COLD_AFTER_BYTES, COLD_AFTER_MS, STORAGE_CLASS, STORAGE_CLASS_DEFAULT, STORAGE_CLASSES,
+};
+
 /// Largest record batch a client may produce.
 pub(super) const MAX_MESSAGE_BYTES: &str = "max.message.bytes";
 pub(super) const MAX_MESSAGE_BYTES_DEFAULT: usize = 1_048_588;
@@ -99,6 +103,19 @@ pub(super) const ALL: &[TopicConfig] = &[
         "Largest record batch that may be produced, as compressed by the producer.",
     ),
     config(
+        COLD_AFTER_BYTES,
+        Kind::Long { min: -1 },
+        "-1",
+        "Newest bytes of a partition that stay in copies, if its storage class has cold stripes; \
+         -1 goes by age alone.",
+    ),
+    config(
+        COLD_AFTER_MS,
+        Kind::Long { min: -1 },
+        "86400000",
+        "Age at which records are packed, if the storage class has cold stripes; -1 never by age.",
+    ),
+    config(
         DEDUP,
         Kind::OneOf(&["none", DEDUP_SOURCE]),
         "none",
@@ -109,6 +126,12 @@ pub(super) const ALL: &[TopicConfig] = &[
         Kind::Long { min: -1 },
         "1209600000",
         "How long a source is remembered after its last record; -1 for ever.",
+    ),
+    config(
+        STORAGE_CLASS,
+        Kind::OneOf(STORAGE_CLASSES),
+        STORAGE_CLASS_DEFAULT,
+        "How records are stored: in copies, and what is cold in erasure-coded stripes.",
     ),
     config(
         MESSAGE_TIMESTAMP_AFTER_MAX_MS,

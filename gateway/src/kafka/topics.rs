@@ -18,6 +18,7 @@ use super::dispatch::Call;
 use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
 use super::{Front, configs, topic_config};
+use crate::storage_class;
 
 /// Topics the cluster keeps its own state in begin like this; clients may not create them.
 const INTERNAL_PREFIX: &str = "__";
@@ -188,7 +189,7 @@ fn plan(front: &Front, metadata: &Metadata, topic: CreatableTopic) -> Result<Pla
         return Err(ApiError::new(ErrorCode::InvalidReplicationFactor, message));
     }
     let partition_count = partition_count(front, &topic)?;
-    let configs = config_changes(&topic.configs)?;
+    let configs = config_changes(metadata, &topic.configs)?;
     let preferred = configs.iter().find(|change| change.name == PREFERRED_LEADER_DC);
     let preferred = preferred.and_then(|change| change.value.as_deref());
     let mut leaders = choose_leaders(metadata, partition_count, preferred)?;
@@ -235,7 +236,10 @@ fn assign(
     Ok(())
 }
 
-fn config_changes(configs: &[CreatableTopicConfig]) -> Result<Vec<ConfigChange>, ApiError> {
+fn config_changes(
+    metadata: &Metadata,
+    configs: &[CreatableTopicConfig],
+) -> Result<Vec<ConfigChange>, ApiError> {
     let invalid = |message: String| ApiError::new(ErrorCode::InvalidConfig, message);
     let mut changes = Vec::with_capacity(configs.len());
     for config in configs {
@@ -246,6 +250,11 @@ fn config_changes(configs: &[CreatableTopicConfig]) -> Result<Vec<ConfigChange>,
         topic_config::check(&name, value).map_err(invalid)?;
         changes.push(ConfigChange { name, value: Some(value.to_string()) });
     }
+    let value = |name: &str| {
+        let set = changes.iter().find(|change| change.name == name)?;
+        set.value.as_deref()
+    };
+    storage_class::check(value, metadata.geometry()).map_err(invalid)?;
     Ok(changes)
 }
 

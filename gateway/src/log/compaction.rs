@@ -144,7 +144,7 @@ impl PartitionLog {
     }
 
     /// Makes what the newest manifest replaces free to go.
-    async fn settle(self: &Arc<Self>) -> Result<(), CompactError> {
+    pub(super) async fn settle(self: &Arc<Self>) -> Result<(), ProduceError> {
         let put =
             self.act(|partition, now, health, out| partition.put_checkpoint(now, health, out));
         self.committed(put.unwrap_or_else(|| Err(lost()))?).await?;
@@ -194,7 +194,7 @@ impl PartitionLog {
     }
 
     /// Waits until the log is committed up to `point`.
-    async fn committed(self: &Arc<Self>, point: LogPoint) -> Result<(), ProduceError> {
+    pub(super) async fn committed(self: &Arc<Self>, point: LogPoint) -> Result<(), ProduceError> {
         let bell = Arc::new(Notify::new());
         loop {
             self.notify_on_progress(&bell);

@@ -175,6 +175,8 @@ pub struct PartitionLog {
     last_slot: AtomicU8,
     /// Endings of transactions that were numbered in this epoch.
     pub(super) ending_count: AtomicU64,
+    /// How many stripes were begun: their keys are numbered.
+    pub(super) stripe_count: AtomicU64,
 }
 
 impl PartitionLog {
@@ -191,12 +193,17 @@ impl PartitionLog {
             }),
             last_slot: AtomicU8::new(NO_SLOT),
             ending_count: AtomicU64::new(0),
+            stripe_count: AtomicU64::new(0),
         })
     }
 
     /// What the metadata log says of it.
     pub fn ownership(&self) -> Ownership {
         self.ownership
+    }
+
+    pub(super) fn logs(&self) -> Option<Arc<Logs>> {
+        self.logs.upgrade()
     }
 
     /// Whether clients may be served.

@@ -101,19 +101,6 @@ impl ReadView {
     }
 }
 
-/// The read that brings a piece of a manifest.
-fn piece_request(partition: PartitionId, piece: &Piece) -> Read {
-    match piece.place {
-        Place::Clean(point) => Read {
-            partition,
-            generation: point.generation,
-            from: ReadFrom::Step(point.step),
-            last_step: point.step,
-            size_bytes_max: piece.size_bytes,
-        },
-    }
-}
-
 enum Asker {
     Future(oneshot::Sender<ReadReply>),
     Takeover(PartitionId, Slot),
@@ -157,14 +144,14 @@ impl Logs {
                 from = end;
                 continue;
             }
-            let (request, kind) = match piece {
-                Some((piece, _)) => (piece_request(partition, piece), BlobKind::Clean),
+            let batches = match piece {
+                Some((piece, _)) => self.read_piece(group, partition, piece, last_slot).await?,
                 None => {
                     let request = view.request(partition, from, size_bytes_max);
-                    (request.ok_or(ReadFailed)?, BlobKind::Records)
+                    let (request, kind) = (request.ok_or(ReadFailed)?, BlobKind::Records);
+                    Arc::new(self.read_batches(group, request, kind, last_slot).await?)
                 }
             };
-            let batches = self.read_batches(group, request, kind, last_slot).await?;
             let taken = take_batches(batches.iter(), from..range.end, size_bytes_max);
             match piece {
                 Some((_, end)) if taken.end_offset.is_none() => from = end,
@@ -172,6 +159,31 @@ impl Logs {
             }
         }
         Ok(Taken::default())
+    }
+
+    /// Reads a piece of a manifest.
+    async fn read_piece(
+        self: &Arc<Self>,
+        group: &Group,
+        partition: PartitionId,
+        piece: &Piece,
+        last_slot: &AtomicU8,
+    ) -> Result<Arc<Vec<BatchSlice>>, ReadFailed> {
+        let point = match piece.place {
+            Place::Clean(point) => point,
+            Place::Stripe { .. } => {
+                let stripe = piece.stripe().ok_or(ReadFailed)?;
+                return self.read_stripe(group, partition, stripe, piece.base_offset).await;
+            }
+        };
+        let request = Read {
+            partition,
+            generation: point.generation,
+            from: ReadFrom::Step(point.step),
+            last_step: point.step,
+            size_bytes_max: piece.size_bytes,
+        };
+        Ok(Arc::new(self.read_batches(group, request, BlobKind::Clean, last_slot).await?))
     }
 
     /// Asks for blobs and cuts those of this kind into their batches.
@@ -205,15 +217,7 @@ impl Logs {
         first: Option<Slot>,
     ) -> Result<(Slot, Vec<Blob>), ReadFailed> {
         for (slot, node) in group.reading_order(self.now(), first) {
-            let (sender, answer) = oneshot::channel();
-            let tag = self.pending.register(Asker::Future(sender));
-            let sent = self.deliver(node, StorageMessage::Read { tag, request });
-            let reply = if sent {
-                tokio::time::timeout(ANSWER_WITHIN, answer).await.ok().and_then(Result::ok)
-            } else {
-                None
-            };
-            lock(&self.pending.asked).remove(&tag);
+            let reply = self.ask(node, request).await;
             match reply {
                 Some(ReadReply::Blobs(blobs)) if !blobs.is_empty() => return Ok((slot, blobs)),
                 Some(ReadReply::Unreadable) => {
@@ -223,6 +227,20 @@ impl Logs {
             }
         }
         Err(ReadFailed)
+    }
+
+    /// Asks one node's slot; `None` if it does not answer in time.
+    pub(super) async fn ask(self: &Arc<Self>, node: NodeId, request: Read) -> Option<ReadReply> {
+        let (sender, answer) = oneshot::channel();
+        let tag = self.pending.register(Asker::Future(sender));
+        let sent = self.deliver(node, StorageMessage::Read { tag, request });
+        let reply = if sent {
+            tokio::time::timeout(ANSWER_WITHIN, answer).await.ok().and_then(Result::ok)
+        } else {
+            None
+        };
+        lock(&self.pending.asked).remove(&tag);
+        reply
     }
 
     /// Reads a part of an in-doubt tail for a takeover.

@@ -207,6 +207,7 @@ impl AdminHandler for Node {
             _ if method.starts_with("disk.") => {
                 Box::pin(std::future::ready(self.answer_disk(&method, &body)))
             }
+            _ if method == "topic.storage" => Box::pin(self.describe_storage(body)),
             _ if method == "source.list" => Box::pin(self.list_sources(body)),
             _ => Box::pin(std::future::ready(self.answer(&method))),
         }

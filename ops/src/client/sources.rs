@@ -58,7 +58,7 @@ async fn list_partition(
         let arguments = json!({
             "topic": topic, "partition": partition, "producer_id": producer_id, "after": after,
         });
-        let answer = ask_leader(client, topic, partition, &arguments).await?;
+        let answer = ask_leader(client, "source.list", topic, partition, &arguments).await?;
         let page: Page = serde_json::from_slice(&answer).map_err(|error| {
             Failure::Invalid(format!("the answer to source.list is not of this version: {error}"))
         })?;
@@ -69,22 +69,23 @@ async fn list_partition(
     }
 }
 
-/// Asks whoever leads the partition, until that one answers.
-async fn ask_leader(
+/// Calls a method of the admin API at whoever leads the partition, until that one answers.
+pub(crate) async fn ask_leader(
     client: &Client,
+    method: &'static str,
     topic: &str,
     partition: i32,
     arguments: &serde_json::Value,
 ) -> Result<Bytes, ClientError> {
     let body = Bytes::from(arguments.to_string());
-    let request = MeridianAdminRequest { method: "source.list".into(), body };
+    let request = MeridianAdminRequest { method: method.into(), body };
     let mut backoff = Backoff::until(PATIENCE);
     loop {
         let asked = async {
             let leader = client.leader(topic, partition).await?;
             let connection = client.node(leader, Lane::CONTROL).await?;
             let response = connection.call(&request, REQUEST_TIMEOUT).await?;
-            let what = || format!("sources of {topic}-{partition}");
+            let what = || format!("{method} of {topic}-{partition}");
             ClientError::check(what, response.error_code, response.error_message.as_deref())?;
             Ok(response.body)
         };

@@ -77,6 +77,12 @@ impl Leader {
         self.trim_lineage();
     }
 
+    /// Whether every takeover will find the newest manifest: none before it can come into force again,
+    /// so what only they name is garbage.
+    pub fn is_manifest_safe(&self) -> bool {
+        self.manifests.is_empty()
+    }
+
     /// First offset that readers find by the lineage.
     pub(super) fn kept_from(&self) -> Offset {
         let end = self.replaced.map_or(Offset::ZERO, |replaced| replaced.end);

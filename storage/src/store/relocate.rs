@@ -2,9 +2,10 @@
 //! file goes. Little by little, behind the puts.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 use bytes::Bytes;
-use meridian_base::env::DiskError;
+use meridian_base::env::{DiskError, Instant};
 use meridian_base::id::PartitionId;
 
 use super::Store;
@@ -38,6 +39,26 @@ pub(super) enum Relocation {
     Proving(FileSequence),
 }
 
+/// Since when nothing was put.
+#[derive(Debug, Default)]
+pub(super) struct Quiet {
+    put_count: u64,
+    since: Instant,
+}
+
+impl Quiet {
+    /// Takes note of how many puts there were until now.
+    pub(super) fn note(&mut self, now: Instant, put_count: u64) {
+        if self.put_count != put_count {
+            *self = Self { put_count, since: now };
+        }
+    }
+
+    fn lasts(&self, now: Instant, at_least: Duration) -> bool {
+        now.since(self.since) >= at_least
+    }
+}
+
 /// A blob that is being read in order to be written again.
 #[derive(Debug)]
 pub(super) struct Moving {
@@ -51,7 +72,7 @@ const ROOM_BYTES: u64 = 4 * BATCH_ALIGNMENT_BYTES as u64;
 
 impl Store {
     /// Picks the file with the smallest live share, if it is worth it.
-    pub(super) fn choose_relocation(&mut self) {
+    pub(super) fn choose_relocation(&mut self, now: Instant) {
         if !matches!(self.relocation, Relocation::Idle) {
             return;
         }
@@ -71,8 +92,12 @@ impl Store {
         let filled = taken_bytes * 100
             > self.config.capacity_bytes * u64::from(self.config.fill_percent_max);
         const WORTHWHILE_PERCENT: u64 = 50;
-        let limit =
-            if filled { WORTHWHILE_PERCENT } else { u64::from(self.config.live_percent_min) };
+        let usual = if self.quiet.lasts(now, self.config.quiet_after) {
+            self.config.quiet_live_percent_min
+        } else {
+            self.config.live_percent_min
+        };
+        let limit = if filled { WORTHWHILE_PERCENT.max(usual.into()) } else { usual.into() };
         if percent(&usage) >= limit || !fits(&usage, room_bytes) {
             return;
         }

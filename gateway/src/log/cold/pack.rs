@@ -1,0 +1,229 @@
+//! Packing: what is old enough is coded into stripes, and once all parts of a few of them are durable
+//! a manifest names them. Only then are the copies of no use.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use meridian_base::position::{LogPoint, Offset, Step};
+use meridian_storage::erasure::{
+    Code, EncodedStripe, STRIPE_SIZE_BYTES_MIN, Stripe, StripeEncoder,
+};
+use meridian_storage::leader::PutError;
+use meridian_storage::manifest::{Manifest, Piece, Place};
+
+use super::ColdCounters;
+use super::spread::SpreadError;
+use crate::log::Logs;
+use crate::log::partition_log::{FetchError, PartitionLog};
+use crate::partition::{ManifestError, ProduceError, ReplayError, Retention, batches_in};
+
+/// Bytes of batches in a stripe, about: packing stops at the first batch that reaches it.
+const STRIPE_SIZE_BYTES: usize = 4 << 20;
+/// Most stripes that one manifest adds: what a takeover in mid-pass may have to pack again.
+const STRIPES_PER_MANIFEST: usize = 8;
+/// Bytes packed in a second, so that those who produce and fetch hardly notice.
+const RATE_BYTES_PER_SECOND: u64 = 48 << 20;
+
+/// What of a partition is cold, and how it is coded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ColdPolicy {
+    /// The code.
+    pub(crate) code: Code,
+    /// What stays hot, as retention would keep it.
+    pub(crate) hot: Retention,
+}
+
+/// Why packing stopped. What was packed before stays packed; the next pass goes on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PackError {
+    /// Another node leads, or the records can't be read now.
+    #[error("reading: {0}")]
+    Fetch(#[from] FetchError),
+    /// What was read are not batches.
+    #[error("reading: {0}")]
+    NotBatches(#[from] ReplayError),
+    /// The group has another shape than the code needs.
+    #[error("{0} needs nine slots in three datacenters")]
+    Geometry(&'static str),
+    /// A slot is away: a stripe without its part would survive less than the copies do.
+    #[error("a slot is away; nothing is packed until all nine are back")]
+    SlotAway,
+    /// A slot did not store its part.
+    #[error("storing parts: {0}")]
+    Spread(#[from] SpreadError),
+    /// The log takes no manifest now.
+    #[error("manifest: {0}")]
+    Manifest(#[from] ManifestError),
+    /// The node is going down.
+    #[error("the node is stopping")]
+    Stopping,
+}
+
+impl From<ProduceError> for PackError {
+    fn from(error: ProduceError) -> Self {
+        Self::Manifest(error.into())
+    }
+}
+
+/// A stripe's worth of the log.
+struct Run {
+    base_offset: Offset,
+    end_offset: Offset,
+    max_timestamp_ms: i64,
+    size_bytes: usize,
+    pieces: Vec<Bytes>,
+}
+
+impl PartitionLog {
+    /// Packs a few stripes of what `policy` calls cold; gives the bytes of their batches. Never
+    /// twice at once, and never while the partition is tended.
+    pub(crate) async fn pack(self: &Arc<Self>, policy: &ColdPolicy) -> Result<u64, PackError> {
+        let logs = self.logs().ok_or(PackError::Stopping)?;
+        let Some((from, until)) = self.to_pack(policy) else { return Ok(0) };
+        self.check_slots(&logs, policy.code)?;
+        let pieces = self.pack_some(&logs, policy.code, from, until).await?;
+        let Some(end) = pieces.last().map(|(_, end)| *end) else { return Ok(0) };
+        let pieces: Vec<Piece> = pieces.into_iter().map(|(piece, _)| piece).collect();
+        let size_bytes = pieces.iter().map(|piece| u64::from(piece.size_bytes)).sum();
+        self.name_stripes(pieces, end, size_bytes).await?;
+        Ok(size_bytes)
+    }
+
+    /// About how many bytes `policy` calls cold that are not packed yet: less than a stripe is none.
+    pub(crate) fn to_pack_bytes(&self, policy: &ColdPolicy) -> u64 {
+        let Some((from, until)) = self.to_pack(policy) else { return 0 };
+        self.with(0, |partition| partition.state().size_bytes_between(from, until))
+    }
+
+    /// The offsets to pack.
+    fn to_pack(&self, policy: &ColdPolicy) -> Option<(Offset, Offset)> {
+        self.with(None, |partition| {
+            let from = partition.state().clean_end().max(partition.leader().log_start_offset());
+            let high_watermark = partition.high_watermark();
+            let is_idle = !partition.has_work();
+            let end_offset = is_idle.then_some(high_watermark);
+            let until = partition.state().expired_before(&policy.hot, end_offset)?;
+            let until = until.min(high_watermark);
+            // A manifest in doubt: the next pass will see.
+            let is_settled = partition.manifest().map_or(Offset::ZERO, |it| it.end)
+                == partition.state().clean_end();
+            let size_bytes = partition.state().size_bytes_between(from, until);
+            let is_enough = size_bytes >= STRIPE_SIZE_BYTES_MIN as u64;
+            (from < until && is_settled && is_enough).then_some((from, until))
+        })
+    }
+
+    fn check_slots(&self, logs: &Logs, code: Code) -> Result<(), PackError> {
+        let config = self.group.config();
+        if !code.fits(config.geometry) {
+            return Err(PackError::Geometry(code.name()));
+        }
+        let well = config.good_slots().difference(self.group.health(logs.now()).suspect);
+        if well == config.geometry.slots() { Ok(()) } else { Err(PackError::SlotAway) }
+    }
+
+    /// Packs a few stripes from `from` on; each with the offset after its last record.
+    async fn pack_some(
+        self: &Arc<Self>,
+        logs: &Arc<Logs>,
+        code: Code,
+        from: Offset,
+        until: Offset,
+    ) -> Result<Vec<(Piece, Offset)>, PackError> {
+        let mut encoder = StripeEncoder::new(code);
+        let mut pieces = Vec::new();
+        let mut next = from;
+        while pieces.len() < STRIPES_PER_MANIFEST && next < until {
+            let run = self.read_run(next, until).await?;
+            if run.size_bytes < STRIPE_SIZE_BYTES_MIN {
+                break;
+            }
+            let point = self.next_stripe();
+            let (encoded, back) = encode(encoder, point, run.pieces).await?;
+            encoder = back;
+            let EncodedStripe { stripe, parts } = encoded;
+            logs.spread(&self.group, self.ownership().partition, stripe, parts).await?;
+            ColdCounters::add(&logs.cold.counters.packed_stripes, 1);
+            ColdCounters::add(&logs.cold.counters.packed_bytes, u64::from(stripe.size_bytes));
+            next = run.end_offset;
+            pieces.push((piece_of(&stripe, run.base_offset, run.max_timestamp_ms), next));
+            let pause_ms = u64::from(stripe.size_bytes) * 1000 / RATE_BYTES_PER_SECOND;
+            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+        }
+        Ok(pieces)
+    }
+
+    /// Reads a stripe's worth of batches, all of which begin below `until`.
+    async fn read_run(&self, from: Offset, until: Offset) -> Result<Run, PackError> {
+        let mut run = Run {
+            base_offset: from,
+            end_offset: from,
+            max_timestamp_ms: -1,
+            size_bytes: 0,
+            pieces: Vec::new(),
+        };
+        while run.end_offset < until && run.size_bytes < STRIPE_SIZE_BYTES {
+            let fetched = self.fetch(run.end_offset, STRIPE_SIZE_BYTES - run.size_bytes).await?;
+            let bytes = Bytes::from(fetched.records.concat());
+            let batches = batches_in(run.end_offset, bytes)?;
+            let wanted = batches.into_iter().take_while(|batch| batch.base_offset < until);
+            let before = run.size_bytes;
+            for batch in wanted {
+                run.size_bytes += batch.size_bytes();
+                run.end_offset = batch.last_offset.advance(1);
+                run.max_timestamp_ms = run.max_timestamp_ms.max(batch.max_timestamp_ms);
+                run.pieces.push(batch.head);
+            }
+            if run.size_bytes == before {
+                break;
+            }
+        }
+        Ok(run)
+    }
+
+    /// The key of the next stripe: never used before, as a generation is one process's.
+    fn next_stripe(&self) -> LogPoint {
+        let number = self.stripe_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        LogPoint::new(self.ownership().generation, Step::new(number + 1))
+    }
+
+    /// Puts the manifest that names further stripes, and waits until the copies may go.
+    async fn name_stripes(
+        self: &Arc<Self>,
+        pieces: Vec<Piece>,
+        end: Offset,
+        size_bytes: u64,
+    ) -> Result<(), PackError> {
+        let put = self.act(|partition, now, health, out| {
+            let based_on = partition.state().clean_end();
+            let log_start_offset = partition.leader().log_start_offset();
+            let known = partition.manifest().map(|it| it.pieces_from(log_start_offset));
+            let pieces = known.unwrap_or_default().into_iter().chain(pieces).collect();
+            let manifest = Manifest { end, replaced_size_bytes: size_bytes, pieces };
+            partition.put_manifest(now, health, manifest, based_on, out)
+        });
+        let lost = || ProduceError::from(PutError::Lost);
+        let point = put.unwrap_or_else(|| Err(lost().into()))?;
+        self.committed(point).await?;
+        Ok(self.settle().await?)
+    }
+}
+
+/// Encodes on a thread that may take its time; gives the encoder back.
+async fn encode(
+    mut encoder: StripeEncoder,
+    point: LogPoint,
+    pieces: Vec<Bytes>,
+) -> Result<(EncodedStripe, StripeEncoder), PackError> {
+    let encoding = tokio::task::spawn_blocking(move || {
+        let encoded = encoder.encode(point, &pieces);
+        (encoded, encoder)
+    });
+    encoding.await.map_err(|_| PackError::Stopping)
+}
+
+fn piece_of(stripe: &Stripe, base_offset: Offset, max_timestamp_ms: i64) -> Piece {
+    let place = Place::Stripe { point: stripe.point, code: stripe.code, crc: stripe.crc };
+    Piece { base_offset, max_timestamp_ms, size_bytes: stripe.size_bytes, place }
+}

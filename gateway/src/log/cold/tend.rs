@@ -1,0 +1,254 @@
+//! Tending: compares what the slots hold with what the manifest names. Parts that are missing (a disk
+//! was replaced) or damaged are made again from the others and put back; parts that nobody can ever
+//! read are freed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meridian_base::id::{ConfigVersion, NodeId, PartitionId};
+use meridian_base::position::LogPoint;
+use meridian_base::topology::{Slot, SlotState};
+use meridian_storage::erasure::{Part, Stripe, StripeEncoder};
+use meridian_storage::message::{FreeParts, HeldPart, ListParts, PartList, StorageMessage};
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use super::ColdCounters;
+use super::spread::SpreadError;
+use crate::log::partition_log::PartitionLog;
+use crate::log::{Logs, lock};
+use crate::partition::ProduceError;
+
+/// A slot that has not listed its parts by then is left out of this round.
+const LIST_WITHIN: Duration = Duration::from_secs(2);
+
+/// What the slots hold of a partition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Holding {
+    /// Slots that said what they hold.
+    pub(crate) slots_heard: usize,
+    /// Bytes of the batches that lie in copies.
+    pub(crate) hot_bytes: u64,
+    /// Bytes of the batches that lie in stripes.
+    pub(crate) cold_bytes: u64,
+    /// Stripes that the manifest names.
+    pub(crate) stripes: usize,
+    /// Bytes of all copies and what goes with them, on the slots that were heard.
+    pub(crate) copies_stored_bytes: u64,
+    /// Bytes of all parts there.
+    pub(crate) parts_stored_bytes: u64,
+    /// Parts that a slot should hold and does not, or not readably.
+    pub(crate) missing_parts: usize,
+    /// Parts that no manifest names.
+    pub(crate) surplus_parts: usize,
+}
+
+/// Why a partition could not be tended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TendError {
+    /// This node does not serve the partition.
+    #[error("this node does not lead the partition")]
+    NotLeader,
+    /// The log takes nothing now.
+    #[error("the log takes no checkpoint now: {0}")]
+    Log(#[from] ProduceError),
+    /// Too few parts of a stripe can be read.
+    #[error("a part is missing, and too few others can be read to make it again")]
+    Unreadable,
+    /// The stripe that was read is not the one that was written.
+    #[error("a stripe is not made again as it was")]
+    Changed,
+    /// The part could not be put back.
+    #[error("a part that was made again could not be stored: {0}")]
+    Spread(#[from] SpreadError),
+}
+
+/// A comparison of slots and manifest.
+#[derive(Debug, Default)]
+struct Survey {
+    holding: Holding,
+    /// By stripe, the parts to be made again.
+    missing: BTreeMap<LogPoint, (Stripe, Vec<u8>)>,
+    /// By node, the stripes whose parts may go.
+    surplus: Vec<(NodeId, Vec<LogPoint>)>,
+}
+
+/// What the leader goes by.
+struct Named {
+    stripes: BTreeMap<LogPoint, Stripe>,
+    /// No earlier manifest can come into force again.
+    is_safe: bool,
+    size_bytes: u64,
+}
+
+impl PartitionLog {
+    /// What the slots hold of this partition now.
+    pub(crate) async fn holding(self: &Arc<Self>) -> Result<Holding, TendError> {
+        Ok(self.survey().await?.holding)
+    }
+
+    /// Makes missing parts again, and frees what nobody needs.
+    pub(crate) async fn tend(self: &Arc<Self>) -> Result<Holding, TendError> {
+        let logs = self.logs().ok_or(TendError::NotLeader)?;
+        let partition = self.ownership().partition;
+        if !self.with(true, |it| it.leader().is_manifest_safe()) {
+            self.settle().await?;
+        }
+        let survey = self.survey().await?;
+        for (node, points) in survey.surplus {
+            ColdCounters::add(&logs.cold.counters.freed_parts, points.len() as u64);
+            let freed = FreeParts { partition, points };
+            let _told_again = logs.deliver(node, StorageMessage::FreeParts(freed));
+        }
+        for (stripe, numbers) in survey.missing.into_values() {
+            let parts = self.make_again(&logs, stripe, &numbers).await?;
+            logs.spread(&self.group, partition, stripe, parts).await?;
+            ColdCounters::add(&logs.cold.counters.repaired_parts, numbers.len() as u64);
+        }
+        Ok(survey.holding)
+    }
+
+    /// Whether the manifest names any stripe.
+    pub(crate) fn has_stripes(&self) -> bool {
+        self.with(false, |partition| {
+            partition.manifest().is_some_and(|it| it.stripes().next().is_some())
+        })
+    }
+
+    /// The configuration of the slots that the stripes lie on.
+    pub(crate) fn config_version(&self) -> ConfigVersion {
+        self.group.config().version
+    }
+
+    fn named(&self) -> Option<Named> {
+        self.with(None, |partition| {
+            let stripes = partition.manifest().into_iter().flat_map(|it| it.stripes());
+            Some(Named {
+                stripes: stripes.map(|stripe| (stripe.point, stripe)).collect(),
+                is_safe: partition.leader().is_manifest_safe(),
+                size_bytes: partition.state().size_bytes(),
+            })
+        })
+    }
+
+    async fn survey(self: &Arc<Self>) -> Result<Survey, TendError> {
+        let logs = self.logs().ok_or(TendError::NotLeader)?;
+        let config = self.group.config();
+        let partition = self.ownership().partition;
+        let mut lists = Vec::new();
+        for slot in config.geometry.slots().iter() {
+            let Some(own) = config.slot(slot).copied() else { continue };
+            let listed = logs.list_parts(own.node, partition).await;
+            let counts = |list: &PartList| {
+                own.state == SlotState::Good && own.incarnation == list.incarnation
+            };
+            lists.extend(listed.filter(counts).map(|list| (slot, own.node, list)));
+        }
+        // What is named is looked up after the slots were asked: a stripe that was named meanwhile
+        // may look as if its parts were missing, which costs time, never as if they were surplus.
+        let named = self.named().ok_or(TendError::NotLeader)?;
+        Ok(self.compare(&named, &lists))
+    }
+
+    fn compare(&self, named: &Named, lists: &[(Slot, NodeId, PartList)]) -> Survey {
+        let mut survey = Survey::default();
+        let cold_bytes = named.stripes.values().map(|stripe| u64::from(stripe.size_bytes)).sum();
+        survey.holding = Holding {
+            slots_heard: lists.len(),
+            hot_bytes: named.size_bytes.saturating_sub(cold_bytes),
+            cold_bytes,
+            stripes: named.stripes.len(),
+            ..Holding::default()
+        };
+        for (slot, node, list) in lists {
+            let held: BTreeMap<LogPoint, HeldPart> =
+                list.parts.iter().map(|part| (part.point, *part)).collect();
+            survey.holding.copies_stored_bytes += list.copies_size_bytes;
+            let parts_bytes: u64 = held.values().map(|part| u64::from(part.size_bytes)).sum();
+            survey.holding.parts_stored_bytes += parts_bytes;
+            for stripe in named.stripes.values() {
+                let is_there = held.get(&stripe.point).is_some_and(|part| part.is_readable);
+                if let Some(number) = stripe.code.part_on(stripe.point.step, *slot)
+                    && !is_there
+                {
+                    survey.holding.missing_parts += 1;
+                    survey
+                        .missing
+                        .entry(stripe.point)
+                        .or_insert((*stripe, Vec::new()))
+                        .1
+                        .push(number);
+                }
+            }
+            let unnamed: Vec<LogPoint> =
+                held.into_keys().filter(|point| !named.stripes.contains_key(point)).collect();
+            survey.holding.surplus_parts += unnamed.len();
+            // Those of a newer leader are not ours to judge.
+            let generation = self.ownership().generation;
+            let points: Vec<LogPoint> =
+                unnamed.into_iter().filter(|point| point.generation <= generation).collect();
+            if named.is_safe && !points.is_empty() {
+                survey.surplus.push((*node, points));
+            }
+        }
+        survey
+    }
+
+    /// Parts of a stripe, from the others.
+    async fn make_again(
+        self: &Arc<Self>,
+        logs: &Arc<Logs>,
+        stripe: Stripe,
+        numbers: &[u8],
+    ) -> Result<Vec<Part>, TendError> {
+        let partition = self.ownership().partition;
+        let decoded = logs.decode_stripe(&self.group, partition, stripe).await;
+        let bytes = decoded.map_err(|_| TendError::Unreadable)?;
+        let encoding = tokio::task::spawn_blocking(move || {
+            StripeEncoder::new(stripe.code).encode(stripe.point, &[bytes])
+        });
+        let encoded = encoding.await.map_err(|_| TendError::NotLeader)?;
+        if encoded.stripe != stripe {
+            return Err(TendError::Changed);
+        }
+        Ok(encoded.parts.into_iter().filter(|part| numbers.contains(&part.number)).collect())
+    }
+}
+
+impl Logs {
+    /// Everything a node holds of a partition's stripes; `None` if it does not say so in time.
+    async fn list_parts(
+        self: &Arc<Self>,
+        node: NodeId,
+        partition: PartitionId,
+    ) -> Option<PartList> {
+        let mut all: Option<PartList> = None;
+        loop {
+            let after = all.as_ref().and_then(|list| list.parts.last()).map(|part| part.point);
+            let tag = self.next_tag();
+            let (sender, answer) = oneshot::channel();
+            lock(&self.cold.lists).insert(tag, sender);
+            let request = ListParts { partition, after };
+            let sent = self.deliver(node, StorageMessage::ListParts { tag, request });
+            let list = if sent {
+                tokio::time::timeout(LIST_WITHIN, answer).await.ok().and_then(Result::ok)
+            } else {
+                None
+            };
+            lock(&self.cold.lists).remove(&tag);
+            let mut page = list?;
+            let is_last = page.complete || page.parts.is_empty();
+            if let Some(known) = all.take() {
+                if known.incarnation != page.incarnation {
+                    return None;
+                }
+                page.parts.splice(0..0, known.parts);
+            }
+            all = Some(page);
+            if is_last {
+                return all;
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Cold storage as a chore: packs what has become cold in the partitions that this node leads, and
+//! tends what is packed. One partition after another, a little of each, so that all get their turn.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use meridian_base::env::Instant;
+use meridian_base::id::{ConfigVersion, PartitionId, TopicId};
+use meridian_base::position::Generation;
+use meridian_consensus::command::ConfigResource;
+use meridian_consensus::state::Metadata;
+use serde::{Deserialize, Serialize};
+
+use super::Node;
+use super::status::json;
+use crate::kafka::AdminError;
+use crate::log::{ColdPolicy, Holding, PartitionLog};
+use crate::partition::Retention;
+use crate::storage_class::{
+    COLD_AFTER_BYTES, COLD_AFTER_MS, COLD_AFTER_MS_DEFAULT, STORAGE_CLASS, STORAGE_CLASS_DEFAULT,
+    cold_code,
+};
+
+/// How often partitions are looked at for records that have become cold.
+const PACK_EVERY: Duration = Duration::from_secs(1);
+/// How often slots are asked which parts they hold.
+const TEND_EVERY: Duration = Duration::from_secs(30);
+
+/// When a partition was tended: by this leader, with these disks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Tended {
+    generation: Generation,
+    config_version: ConfigVersion,
+    at: Instant,
+}
+
+/// Packs and tends, until the node goes down.
+pub(super) async fn run_cold(node: Arc<Node>) {
+    let mut interval = tokio::time::interval(PACK_EVERY);
+    let mut tended = HashMap::new();
+    loop {
+        interval.tick().await;
+        let logs = node.logs.owned_logs();
+        for log in logs.iter().filter(|log| log.is_serving()) {
+            pack(&node, log).await;
+            tend(&node, log, &mut tended).await;
+        }
+        tended.retain(|partition, _| node.logs.owned(*partition).is_some());
+    }
+}
+
+async fn pack(node: &Node, log: &Arc<PartitionLog>) {
+    let partition = log.ownership().partition;
+    let policy = {
+        let metadata = node.meta.metadata();
+        let found = metadata.partition(partition);
+        found.and_then(|it| policy_of(&metadata, it.topic, node.time.agreed_ms()))
+    };
+    let Some(policy) = policy else { return };
+    match log.pack(&policy).await {
+        Ok(0) => {}
+        Ok(packed_bytes) => tracing::debug!(?partition, packed_bytes, "packed into stripes"),
+        Err(error) => tracing::info!(?partition, %error, "packing waits; the copies stay"),
+    }
+}
+
+async fn tend(node: &Node, log: &Arc<PartitionLog>, tended: &mut HashMap<PartitionId, Tended>) {
+    let ownership = log.ownership();
+    let is_wanted = node.logs.take_tending(ownership.partition);
+    let generation = ownership.generation;
+    let config_version = log.config_version();
+    let at = node.logs.now();
+    let is_recent = tended.get(&ownership.partition).is_some_and(|last| {
+        last.generation == generation
+            && last.config_version == config_version
+            && at.since(last.at) < TEND_EVERY
+    });
+    // A partition that has no stripe any more may still have parts.
+    let had_stripes = tended.contains_key(&ownership.partition) || log.has_stripes();
+    if !had_stripes || (is_recent && !is_wanted) {
+        return;
+    }
+    tended.insert(ownership.partition, Tended { generation, config_version, at });
+    match log.tend().await {
+        Ok(Holding { missing_parts: 0, surplus_parts: 0, .. }) => {}
+        Ok(Holding { missing_parts, surplus_parts, .. }) => {
+            let partition = ownership.partition;
+            tracing::info!(?partition, missing_parts, surplus_parts, "stripes tended");
+        }
+        Err(error) => {
+            tracing::warn!(partition = ?ownership.partition, %error, "stripes are not whole yet");
+        }
+    }
+}
+
+/// What of a topic is cold; `None` if nothing ever is.
+fn policy_of(metadata: &Metadata, topic: TopicId, now_ms: Option<i64>) -> Option<ColdPolicy> {
+    let resource = ConfigResource::Topic(topic);
+    let code = cold_code(metadata.config(&resource, STORAGE_CLASS)?)?;
+    let policy = metadata.config(&resource, "cleanup.policy").unwrap_or("delete");
+    if policy.contains("compact") || metadata.topic(topic).is_some_and(|topic| topic.internal) {
+        return None;
+    }
+    let number = |name| metadata.config(&resource, name).and_then(|value| value.parse().ok());
+    let after_ms = number(COLD_AFTER_MS).unwrap_or(COLD_AFTER_MS_DEFAULT);
+    let after_bytes: i64 = number(COLD_AFTER_BYTES).unwrap_or(-1);
+    let hot = Retention {
+        size_bytes_max: u64::try_from(after_bytes).ok(),
+        timestamp_ms_min: now_ms
+            .filter(|_| after_ms >= 0)
+            .map(|now_ms| now_ms.saturating_sub(after_ms)),
+    };
+    Some(ColdPolicy { code, hot })
+}
+
+/// Arguments of `topic.storage`.
+#[derive(Debug, Deserialize)]
+struct Arguments {
+    topic: String,
+    partition: u32,
+}
+
+/// Answer of `topic.storage`.
+#[derive(Debug, Serialize)]
+struct StorageStatus {
+    class: String,
+    #[serde(flatten)]
+    holding: Holding,
+    /// Bytes that the class still has to pack.
+    to_pack_bytes: u64,
+}
+
+impl Node {
+    /// How a partition that this node leads is stored: what the slots themselves say.
+    pub(super) async fn describe_storage(&self, body: Bytes) -> Result<Bytes, AdminError> {
+        let arguments: Arguments = serde_json::from_slice(&body)
+            .map_err(|error| AdminError::InvalidArguments(format!("topic.storage: {error}")))?;
+        let Arguments { topic, partition: index } = arguments;
+        let invalid = |message: String| AdminError::InvalidArguments(message);
+        let (partition, class, policy) = {
+            let metadata = self.meta.metadata();
+            let found = metadata
+                .topic_named(&topic)
+                .ok_or_else(|| invalid(format!("there is no topic {topic}")))?;
+            let partition = metadata.partition_at(found.id, index);
+            let (partition, _) =
+                partition.ok_or_else(|| invalid(format!("{topic} has no partition {index}")))?;
+            let resource = ConfigResource::Topic(found.id);
+            let class = metadata.config(&resource, STORAGE_CLASS).unwrap_or(STORAGE_CLASS_DEFAULT);
+            let policy = policy_of(&metadata, found.id, self.time.agreed_ms());
+            (partition, class.to_owned(), policy)
+        };
+        let not_led = || AdminError::Unavailable("another node leads the partition".to_owned());
+        let log = self.logs.led(partition).ok_or_else(not_led)?;
+        let holding = log.holding().await.map_err(|_| not_led())?;
+        let to_pack_bytes = policy.map_or(0, |policy| log.to_pack_bytes(&policy));
+        json(&StorageStatus { class, holding, to_pack_bytes })
+    }
+}

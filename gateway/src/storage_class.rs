@@ -1,0 +1,75 @@
+//! How a topic's records are stored: three copies at first, and stripes once they are cold.
+
+use meridian_base::topology::Geometry;
+use meridian_storage::erasure::Code;
+
+/// The config that names a topic's storage class.
+pub(crate) const STORAGE_CLASS: &str = "meridian.storage.class";
+/// Its default: copies, for ever.
+pub(crate) const STORAGE_CLASS_DEFAULT: &str = "mirror-3-dc";
+/// Every class there is.
+pub(crate) const STORAGE_CLASSES: &[&str] =
+    &[STORAGE_CLASS_DEFAULT, "mirror-3-dc,cold=rs-5-4", "mirror-3-dc,cold=block-4-2"];
+/// How old records are when they become cold.
+pub(crate) const COLD_AFTER_MS: &str = "meridian.cold.after.ms";
+pub(crate) const COLD_AFTER_MS_DEFAULT: i64 = 24 * 3600 * 1000;
+/// How many of a partition's newest bytes stay hot whatever their age.
+pub(crate) const COLD_AFTER_BYTES: &str = "meridian.cold.after.bytes";
+
+/// The code of a class's cold records; `None` if it has no such.
+pub(crate) fn cold_code(class: &str) -> Option<Code> {
+    Code::from_name(class.strip_prefix(STORAGE_CLASS_DEFAULT)?.strip_prefix(",cold=")?)
+}
+
+/// Whether a topic may have this storage class beside its other configs, in a group of this shape; if
+/// not, why.
+pub(crate) fn check<'a>(
+    config: impl Fn(&str) -> Option<&'a str>,
+    geometry: Option<Geometry>,
+) -> Result<(), String> {
+    let Some(class) = config(STORAGE_CLASS) else { return Ok(()) };
+    let Some(code) = cold_code(class) else { return Ok(()) };
+    if geometry.is_some_and(|geometry| !code.fits(geometry)) {
+        return Err(format!(
+            "{STORAGE_CLASS}={class} needs a storage group of three datacenters with three racks \
+             each; this cluster has another shape, so leave it at {STORAGE_CLASS_DEFAULT}"
+        ));
+    }
+    let policy = config("cleanup.policy").unwrap_or("delete");
+    if policy.split(',').any(|policy| policy.trim() == "compact") {
+        return Err(format!(
+            "{STORAGE_CLASS}={class} is for topics with cleanup.policy=delete; records of compacted \
+             topics stay in copies"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_name_their_code() {
+        let codes: Vec<_> = STORAGE_CLASSES.iter().map(|class| cold_code(class)).collect();
+        assert_eq!(codes, [None, Some(Code::Rs54), Some(Code::Block42)]);
+    }
+
+    #[test]
+    fn a_class_must_fit_the_group_and_the_policy() {
+        let with = |class: &'static str, policy: &'static str, geometry| {
+            let config = move |name: &str| match name {
+                STORAGE_CLASS => Some(class),
+                "cleanup.policy" => Some(policy),
+                _ => None,
+            };
+            check(config, Some(geometry))
+        };
+        let cold = "mirror-3-dc,cold=rs-5-4";
+        assert_eq!(with(cold, "delete", Geometry::Mirror3Dc), Ok(()));
+        assert_eq!(with("mirror-3-dc", "compact", Geometry::None), Ok(()));
+        assert!(with(cold, "delete", Geometry::OnePerDc).is_err());
+        assert!(with(cold, "compact,delete", Geometry::Mirror3Dc).is_err());
+        assert_eq!(check(|_| None, None), Ok(()));
+    }
+}

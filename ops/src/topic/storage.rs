@@ -1,0 +1,253 @@
+//! How a topic's records are stored: what lies in copies, what in stripes, and changing it.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::client::{Client, admin, sources};
+use crate::failure::{Exit, Failure};
+use crate::output::{self, Format, Table};
+
+/// The configs that say how a topic is stored.
+const CLASS: &str = "meridian.storage.class";
+const AFTER_MS: &str = "meridian.cold.after.ms";
+const AFTER_BYTES: &str = "meridian.cold.after.bytes";
+/// How often a conversion is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Show how a topic's records are stored, or change it
+#[derive(Debug, Args)]
+pub(super) struct Storage {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Describe(Describe),
+    Convert(Convert),
+}
+
+/// Show what the disks hold of a topic: copies, stripes, and bytes stored for each byte written
+///
+/// The figures are what the disks themselves say. Exit code 2 if parts of stripes are missing.
+///
+/// Example: meridian topic storage describe orders
+#[derive(Debug, Args)]
+struct Describe {
+    /// The topic
+    topic: String,
+}
+
+/// Change how a topic's records are stored, while it is being written and read
+///
+/// From then on records that are old enough are packed into stripes of the class's code. What is in
+/// stripes already stays as it is until retention deletes it: going back to copies, or on to another
+/// code, is for records that are not cold yet.
+///
+/// Example: meridian topic storage convert orders --class rs-5-4 --after-ms 3600000 --wait 600
+#[derive(Debug, Args)]
+struct Convert {
+    /// The topic
+    topic: String,
+    /// Its new class: mirror-3-dc keeps copies; the others pack cold records, at 1.8 and 1.5 bytes
+    /// stored for each byte
+    #[arg(long)]
+    class: Class,
+    /// Age at which records are cold, in milliseconds; -1 never by age
+    #[arg(long, allow_negative_numbers = true)]
+    after_ms: Option<i64>,
+    /// Newest bytes of each partition that stay in copies; -1 goes by age alone
+    #[arg(long, allow_negative_numbers = true)]
+    after_bytes: Option<i64>,
+    /// Wait until all that is cold is packed, at most so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    wait: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Class {
+    #[value(name = "mirror-3-dc")]
+    Mirror3Dc,
+    #[value(name = "rs-5-4")]
+    Rs54,
+    #[value(name = "block-4-2")]
+    Block42,
+}
+
+impl Class {
+    fn config(self) -> &'static str {
+        match self {
+            Self::Mirror3Dc => "mirror-3-dc",
+            Self::Rs54 => "mirror-3-dc,cold=rs-5-4",
+            Self::Block42 => "mirror-3-dc,cold=block-4-2",
+        }
+    }
+}
+
+/// What a partition's leader says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PartitionStorage {
+    class: String,
+    slots_heard: usize,
+    hot_bytes: u64,
+    cold_bytes: u64,
+    stripes: usize,
+    copies_stored_bytes: u64,
+    parts_stored_bytes: u64,
+    missing_parts: usize,
+    surplus_parts: usize,
+    to_pack_bytes: u64,
+}
+
+/// A topic's partitions, and all of them together.
+#[derive(Debug, Serialize)]
+struct Described {
+    topic: String,
+    class: String,
+    payload_bytes: u64,
+    stored_bytes: u64,
+    partitions: Vec<PartitionStorage>,
+}
+
+impl Storage {
+    pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
+        let described = match self.command {
+            Command::Describe(describe) => ask(client, &describe.topic).await?,
+            Command::Convert(convert) => convert.run(client).await?,
+        };
+        output::print(format, &described, render)?;
+        let is_whole = described.partitions.iter().all(|it| it.missing_parts == 0);
+        Ok(if is_whole { Exit::Ok } else { Exit::Degraded })
+    }
+}
+
+impl Convert {
+    async fn run(self, client: &Client) -> Result<Described, Failure> {
+        let number = |name: &str, value: Option<i64>| {
+            value.map(|value| (name.to_owned(), Some(value.to_string())))
+        };
+        let mut changes = vec![(CLASS.to_owned(), Some(self.class.config().to_owned()))];
+        changes.extend(number(AFTER_MS, self.after_ms));
+        changes.extend(number(AFTER_BYTES, self.after_bytes));
+        admin::alter_configs(client, &self.topic, &changes).await?;
+        for _ in 0..self.wait.unwrap_or(0) {
+            let described = ask(client, &self.topic).await?;
+            if described.partitions.iter().all(PartitionStorage::is_settled) {
+                return Ok(described);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        ask(client, &self.topic).await
+    }
+}
+
+impl PartitionStorage {
+    /// Whether all that is cold is packed, and its copies are gone.
+    fn is_settled(&self) -> bool {
+        self.to_pack_bytes == 0 && self.missing_parts == 0 && self.surplus_parts == 0
+    }
+}
+
+/// Asks each partition's leader.
+async fn ask(client: &Client, topic: &str) -> Result<Described, Failure> {
+    let count = client.topic(topic).await?.partitions.len();
+    let mut partitions = Vec::with_capacity(count);
+    for partition in (0..).take(count) {
+        let arguments = json!({ "topic": topic, "partition": partition });
+        let answer =
+            sources::ask_leader(client, "topic.storage", topic, partition, &arguments).await?;
+        let storage: PartitionStorage = serde_json::from_slice(&answer).map_err(|error| {
+            let text = format!("the answer to topic.storage is not of this version: {error}");
+            Failure::Invalid(text)
+        })?;
+        partitions.push(storage);
+    }
+    let sum = |of: fn(&PartitionStorage) -> u64| partitions.iter().map(of).sum();
+    Ok(Described {
+        topic: topic.to_owned(),
+        class: partitions.first().map_or_else(String::new, |it| it.class.clone()),
+        payload_bytes: sum(|it| it.hot_bytes + it.cold_bytes),
+        stored_bytes: sum(|it| it.copies_stored_bytes + it.parts_stored_bytes),
+        partitions,
+    })
+}
+
+fn ratio(stored_bytes: u64, payload_bytes: u64) -> String {
+    if payload_bytes == 0 {
+        return "-".to_owned();
+    }
+    format!("{:.2}", stored_bytes as f64 / payload_bytes as f64)
+}
+
+fn render(described: &Described) -> String {
+    let Described { topic, class, payload_bytes, stored_bytes, partitions } = described;
+    let mut text = format!(
+        "{topic}: {class}; {payload_bytes} bytes, {stored_bytes} stored, {} for each\n\n",
+        ratio(*stored_bytes, *payload_bytes)
+    );
+    let mut table = Table::new(&[
+        "PARTITION",
+        "HOT",
+        "STORED",
+        "EACH",
+        "COLD",
+        "STORED",
+        "EACH",
+        "STRIPES",
+        "TO PACK",
+        "MISSING PARTS",
+        "SLOTS HEARD",
+    ]);
+    for (index, it) in partitions.iter().enumerate() {
+        table.row([
+            index.to_string(),
+            it.hot_bytes.to_string(),
+            it.copies_stored_bytes.to_string(),
+            ratio(it.copies_stored_bytes, it.hot_bytes),
+            it.cold_bytes.to_string(),
+            it.parts_stored_bytes.to_string(),
+            ratio(it.parts_stored_bytes, it.cold_bytes),
+            it.stripes.to_string(),
+            it.to_pack_bytes.to_string(),
+            it.missing_parts.to_string(),
+            it.slots_heard.to_string(),
+        ]);
+    }
+    text.push_str(&table.render());
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_description_says_what_a_byte_costs() {
+        let partition = PartitionStorage {
+            class: Class::Rs54.config().to_owned(),
+            slots_heard: 9,
+            hot_bytes: 0,
+            cold_bytes: 1000,
+            stripes: 1,
+            copies_stored_bytes: 60,
+            parts_stored_bytes: 1810,
+            ..PartitionStorage::default()
+        };
+        assert!(partition.is_settled());
+        let described = Described {
+            topic: "t".to_owned(),
+            class: partition.class.clone(),
+            payload_bytes: 1000,
+            stored_bytes: 1870,
+            partitions: vec![partition],
+        };
+        let text = render(&described);
+        assert!(
+            text.starts_with("t: mirror-3-dc,cold=rs-5-4; 1000 bytes, 1870 stored, 1.87 for each")
+        );
+        assert!(text.lines().last().is_some_and(|line| line.contains("1.81")), "{text}");
+    }
+}
