@@ -12,6 +12,7 @@ mod listener;
 mod thread;
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
@@ -213,7 +214,13 @@ impl Meta {
             listener,
             metadata: Arc::clone(&metadata),
         };
-        std::thread::Builder::new().name("meta".to_owned()).spawn(move || thread.run())?;
+        std::thread::Builder::new().name("meta".to_owned()).spawn(move || {
+            let listener = Arc::clone(&thread.listener);
+            // Without this thread a node hears of nothing any more, and would not know it.
+            if catch_unwind(AssertUnwindSafe(|| thread.run())).is_err() {
+                listener.on_fatal("the metadata thread panicked".to_owned());
+            }
+        })?;
         Ok(Self { inputs, shared, metadata, unformed: std::sync::RwLock::default() })
     }
 

@@ -1,5 +1,6 @@
 //! The store of this node on its real disk: one thread writes and syncs, another reads.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -320,8 +321,12 @@ impl StoreHandle {
             while let Ok(job) = jobs.recv() {
                 let done = run(&mut disk, job);
                 let Some(store) = store.upgrade() else { return };
-                if let Some(done) = done {
-                    store.step(StoreInput::DiskDone(done));
+                let Some(done) = done else { continue };
+                let step = AssertUnwindSafe(|| store.step(StoreInput::DiskDone(done)));
+                if catch_unwind(step).is_err() {
+                    // Without this thread nothing is written any more, and nobody would know it.
+                    let reason = "a disk thread panicked".to_owned();
+                    return store.carry_out(StoreOutput::Fatal { reason });
                 }
             }
         };

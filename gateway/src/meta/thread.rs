@@ -49,13 +49,19 @@ struct Chores {
 
 impl MetaThread {
     pub(super) fn run(self) {
-        if let Err(reason) = self.run_member() {
+        let mut member = match self.start_member() {
+            Ok(Some(member)) => member,
+            Ok(None) => return,
+            Err(reason) => return self.listener.on_fatal(reason),
+        };
+        if let Err(reason) = self.run_member(&mut member) {
             self.listener.on_fatal(reason);
+            // Its store syncs when it closes, and panics if it cannot: the disk may be what failed.
+            std::mem::forget(member);
         }
     }
 
-    fn run_member(&self) -> Result<(), String> {
-        let Some(mut member) = self.start_member()? else { return Ok(()) };
+    fn run_member(&self, member: &mut Member) -> Result<(), String> {
         let _set_once = self.metadata.set(member.metadata());
         self.listener.on_replaced(&member.metadata().read());
         if self.settings.voters == [self.settings.node] {
@@ -73,8 +79,8 @@ impl MetaThread {
             if now >= member.next_tick() {
                 member.tick(now);
             }
-            self.do_chores(&mut member, &mut chores, now);
-            self.process(&mut member, &mut chores).map_err(|error| error.to_string())?;
+            self.do_chores(member, &mut chores, now);
+            self.process(member, &mut chores).map_err(|error| error.to_string())?;
             let due = member.next_tick().min(chores.heartbeat_at);
             let wait = due.since(self.settings.clock.now());
             let mut next = match self.inputs.recv_timeout(wait) {
@@ -85,7 +91,7 @@ impl MetaThread {
             for _ in 0..INPUTS_PER_TURN_MAX {
                 match next {
                     Some(Input::Stop) => return Ok(()),
-                    Some(input) => self.take(&mut member, &mut chores, input)?,
+                    Some(input) => self.take(member, &mut chores, input)?,
                     None => break,
                 }
                 next = self.inputs.try_recv().ok();
