@@ -124,7 +124,8 @@ fn finish(result: Result<bool, Failure>) -> ExitCode {
         Ok(false) => ExitCode::from(1),
         Err(failure) => {
             eprintln!("{failure}");
-            ExitCode::from(2)
+            // A machine that forbids namespaces or TUN devices is no fault of the cluster's.
+            ExitCode::from(if matches!(failure, Failure::System { .. }) { 3 } else { 2 })
         }
     }
 }

@@ -69,6 +69,8 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
             return Err(format!("ci: step \"{}\" failed ({status})", step.name));
         }
     }
+    println!("== faults on real processes: cargo xtask jepsen --smoke");
+    super::jepsen::run(root, "--smoke")?;
     check_dependencies(root)?;
     println!("== ci passed");
     Ok(())
