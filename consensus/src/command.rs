@@ -353,6 +353,8 @@ pub enum RowKind {
     MirrorTopic,
     /// Leases of nodes that rest or leave.
     Lifecycle,
+    /// Which of its copies at several clusters writes to a topic next.
+    Succession,
 }
 
 /// Writes or deletes one row.

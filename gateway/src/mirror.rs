@@ -12,11 +12,16 @@
 
 mod admin;
 mod guard;
+mod peer;
 mod plan;
+mod promotion;
 mod question;
+mod succession;
 mod survey;
+mod switchover;
 #[cfg(test)]
 mod tests;
+mod wire;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -27,8 +32,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 pub(crate) use self::admin::AdminCall;
-pub(crate) use self::guard::{epoch_end, forget, refuses_clients};
+pub(crate) use self::guard::{Closed, epoch_end, forget, refuses_clients};
 use self::plan::Plan;
+use self::switchover::Coordinators;
 use self::worker::{LinkWorker, PartitionReport};
 use crate::node::Node;
 
@@ -41,6 +47,7 @@ const REPORT_WITHIN: Duration = Duration::from_secs(2);
 #[derive(Default)]
 pub(crate) struct Mirrors {
     workers: Mutex<BTreeMap<String, WorkerHandle>>,
+    coordinators: Coordinators,
 }
 
 struct WorkerHandle {
@@ -60,6 +67,7 @@ pub(crate) async fn run(node: Arc<Node>) {
     let mut interval = tokio::time::interval(LOOK_EVERY);
     loop {
         interval.tick().await;
+        node.mirrors.coordinators.tend(&node);
         let plans = plan::plans(&node);
         let mut workers = node.mirrors.workers.lock().unwrap_or_else(PoisonError::into_inner);
         workers.retain(|link, worker| plans.contains_key(link) && !worker.task.is_finished());

@@ -351,6 +351,14 @@ impl<T> Partition<T> {
             out.push(PartitionOutput::Answer { waiter, result: Err(error) });
             return;
         }
+        let offset = self.append_marker(marker, timestamp_ms);
+        self.wait_for(waiter, offset, offset.advance(1));
+        self.flush(now, health, false, out);
+        self.answer_committed(out);
+    }
+
+    /// Adds a marker to the open blob; returns its offset.
+    fn append_marker(&mut self, marker: &Marker, timestamp_ms: i64) -> Offset {
         let Marker { producer_id, producer_epoch, coordinator_epoch, commit, .. } = *marker;
         let control = EndTxnMarker { committed: commit, coordinator_epoch };
         let bytes = control.to_batch(producer_id, producer_epoch, timestamp_ms);
@@ -359,9 +367,7 @@ impl<T> Partition<T> {
         self.endings.on_appended(marker, offset);
         self.verifications.on_marker(marker);
         ended.into_iter().for_each(|ended| self.stable.on_ended(ended));
-        self.wait_for(waiter, offset, offset.advance(1));
-        self.flush(now, health, false, out);
-        self.answer_committed(out);
+        offset
     }
 
     /// Moves the log start to `before` (Kafka's DeleteRecords, and retention): a checkpoint first,

@@ -24,6 +24,8 @@ pub struct Lag {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LagMeter {
     source_end: Option<Offset>,
+    /// When the source said so.
+    seen_at: Option<Instant>,
     /// Ends of the source that are not mirrored yet, and when each was first seen.
     sightings: VecDeque<(Offset, Instant)>,
     records_count: u64,
@@ -34,6 +36,7 @@ impl LagMeter {
     /// The source was seen to end at `source_end`.
     pub(crate) fn on_source(&mut self, now: Instant, end: Offset, source_end: Offset) {
         self.source_end = Some(source_end);
+        self.seen_at = Some(now);
         // What the source has lost since is not missing any more.
         self.sightings.iter_mut().for_each(|(offset, _)| *offset = (*offset).min(source_end));
         let last = self.sightings.back().map_or(end, |(offset, _)| *offset);
@@ -66,6 +69,11 @@ impl LagMeter {
     /// Where the source was last seen to end.
     pub(crate) fn source_end(&self) -> Option<Offset> {
         self.source_end
+    }
+
+    /// How long ago that was.
+    pub(crate) fn source_seen_ago(&self, now: Instant) -> Option<Duration> {
+        self.seen_at.map(|seen_at| now.since(seen_at))
     }
 
     /// Bytes mirrored since the meter was made.

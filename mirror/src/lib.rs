@@ -1,7 +1,8 @@
 //! Federation: mirrors of remote topics that keep every offset and every byte.
 //!
 //! **Owns** what a link and a mirror topic are ([`rows`]), the state machine of one mirrored
-//! partition ([`partition`]), and the names of its states ([`state`]). **Never does** I/O, reads no
+//! partition ([`partition`]), the names of its states ([`state`]), and who writes to a topic next
+//! ([`succession`], [`switchover`]). **Never does** I/O, reads no
 //! clock, speaks no protocol: the embedder fetches, appends and tells what came of it.
 //!
 //! ```text
@@ -21,6 +22,8 @@ pub mod mutation;
 pub mod partition;
 pub mod rows;
 pub mod state;
+pub mod succession;
+pub mod switchover;
 mod throttle;
 
 pub use lag::Lag;

@@ -21,10 +21,18 @@ pub enum Mutation {
     IgnoreToken,
     /// What the source has not committed is mirrored too.
     BeyondHighWatermark,
+    /// A switchover does not fence the source.
+    SkipFence,
+    /// A switchover does not wait until the mirror has all.
+    SkipDrain,
+    /// A switchover is rolled back after it was decided.
+    RollBackDecided,
+    /// A source takes a fence whose attempt is over.
+    IgnoreAttempt,
 }
 
 impl Mutation {
-    /// Every mutation, in a fixed order.
+    /// Those of one mirrored partition, in a fixed order.
     pub const ALL: [Self; 8] = [
         Self::SkipGap,
         Self::AppendAgain,
@@ -35,6 +43,10 @@ impl Mutation {
         Self::IgnoreToken,
         Self::BeyondHighWatermark,
     ];
+
+    /// Those of a switchover.
+    pub const SWITCHOVER: [Self; 4] =
+        [Self::SkipFence, Self::SkipDrain, Self::RollBackDecided, Self::IgnoreAttempt];
 
     /// Whether this rule is broken.
     pub(crate) fn active(self, mutation: Option<Self>) -> bool {

@@ -231,6 +231,8 @@ pub struct Status {
     pub end: Offset,
     /// Where the source was last seen to end.
     pub source_end: Option<Offset>,
+    /// How long ago that was: what the source took since is not in the lag.
+    pub source_seen_ago: Option<Duration>,
     /// How far behind it is.
     pub lag: Lag,
     /// Bytes mirrored since this node leads the partition.
@@ -369,6 +371,7 @@ impl MirrorPartition {
             state,
             end: self.committed,
             source_end: self.lag.source_end(),
+            source_seen_ago: self.lag.source_seen_ago(now),
             lag,
             mirrored_bytes: self.lag.mirrored_bytes(),
         }

@@ -93,6 +93,12 @@ pub enum Stage {
         /// The first leader epoch of its partitions after the promotion is above this.
         epoch_floor: LeaderEpoch,
     },
+    /// It is being promoted, and its partitions have their new epochs: what its source left open is
+    /// aborted under those, and it never follows the source again.
+    Detached {
+        /// As in [`Stage::Promoted`].
+        epoch_floor: LeaderEpoch,
+    },
 }
 
 impl Stage {
@@ -109,6 +115,7 @@ impl Stage {
             Self::Paused => "paused",
             Self::Promoting => "promoting",
             Self::Promoted { .. } => "promoted",
+            Self::Detached { .. } => "detached",
         }
     }
 }
@@ -135,11 +142,11 @@ impl MirrorTopic {
     }
 }
 
-fn encode<T: Serialize>(row: &T) -> Vec<u8> {
+pub(crate) fn encode<T: Serialize>(row: &T) -> Vec<u8> {
     postcard::to_extend(row, vec![ROW_VERSION]).expect("a row always encodes into memory")
 }
 
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RowError> {
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RowError> {
     let empty = || RowError::Malformed { detail: "no bytes".to_owned() };
     let (&version, body) = bytes.split_first().ok_or_else(empty)?;
     if version != ROW_VERSION {
@@ -177,12 +184,16 @@ mod tests {
         assert_eq!(link().encode(), b"\x01\x03a:1\x01c\x01\x05\x01");
         let promoted = mirror(Stage::Promoted { epoch_floor: LeaderEpoch::new(3) });
         assert_eq!(promoted.encode(), b"\x01\x01l\x01n\x01s\x07\x04\x06");
+        let detached = mirror(Stage::Detached { epoch_floor: LeaderEpoch::new(3) });
+        assert_eq!(detached.encode(), b"\x01\x01l\x01n\x01s\x07\x05\x06");
     }
 
     #[test]
     fn rows_round_trip_and_others_are_refused() {
         assert_eq!(Link::decode(&link().encode()), Ok(link()));
-        for stage in [Stage::Creating, Stage::Mirroring, Stage::Paused, Stage::Promoting] {
+        let detached = Stage::Detached { epoch_floor: LeaderEpoch::new(4) };
+        for stage in [Stage::Creating, Stage::Mirroring, Stage::Paused, Stage::Promoting, detached]
+        {
             let row = mirror(stage);
             assert_eq!(MirrorTopic::decode(&row.encode()), Ok(row));
             assert!(stage.refuses_clients());

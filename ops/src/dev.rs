@@ -16,18 +16,21 @@ mod process;
 mod supervisor;
 mod view;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
 use self::control::{Action, Command, Selection};
 use self::layout::Shape;
+use self::supervisor::Prepared;
 use crate::failure::{Exit, Failure};
 
 /// Run a whole cluster on this machine: by default nine nodes, in three racks of three datacenters
 ///
 /// Stays in the foreground; Ctrl-C ends all nodes. Data is kept, and used again at the next start.
-/// The data folder's dev.json names each node's process and addresses.
+/// The data folder's dev.json names each node's process and addresses. With --clusters 2 a second
+/// cluster of three nodes runs beside it, to federate with: its folder is cluster-2 in the data
+/// folder, with a dev.json of its own, and its ports are 300 above those of the first.
 ///
 /// Example: meridian dev --wan-rtt-ms 20
 #[derive(Debug, Args)]
@@ -47,6 +50,9 @@ struct Run {
     /// operators 200 above [default: 9092]
     #[arg(long)]
     base_port: Option<u16>,
+    /// Clusters: 1, or 2 with a second one of three nodes, to federate with
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    clusters: u8,
     /// Datacenters: 3, or 1 with one rack
     #[arg(long, default_value_t = 3)]
     dcs: usize,
@@ -72,43 +78,75 @@ enum DevCommand {
     /// End nodes without warning (kill -9); they stay down until `dev restart`
     ///
     /// Example: meridian dev kill --dc A
-    Kill(Selection),
+    Kill(Chosen),
     /// Freeze nodes (SIGSTOP): alive to the system, silent to everybody else
     ///
     /// Example: meridian dev pause --rack B2
-    Pause(Selection),
+    Pause(Chosen),
     /// Let frozen nodes go on
     ///
     /// Example: meridian dev resume --rack B2
-    Resume(Selection),
+    Resume(Chosen),
     /// Start nodes that are down again; those that run are killed first
     ///
     /// Example: meridian dev restart --node 4
-    Restart(Selection),
+    Restart(Chosen),
+}
+
+/// Nodes of one of the clusters.
+#[derive(Debug, Args)]
+struct Chosen {
+    /// Which cluster, if `dev` runs two
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    cluster: u8,
+    #[command(flatten)]
+    selection: Selection,
 }
 
 /// Runs a cluster, or sends a command to the one that runs.
 pub(crate) async fn run(dev: Dev) -> Result<Exit, Failure> {
     let Dev { data, run, command } = dev;
-    let (action, selection) = match command {
+    let (action, chosen) = match command {
         None => return start(data, run).await,
-        Some(DevCommand::Kill(selection)) => (Action::Kill, selection),
-        Some(DevCommand::Pause(selection)) => (Action::Pause, selection),
-        Some(DevCommand::Resume(selection)) => (Action::Resume, selection),
-        Some(DevCommand::Restart(selection)) => (Action::Restart, selection),
+        Some(DevCommand::Kill(chosen)) => (Action::Kill, chosen),
+        Some(DevCommand::Pause(chosen)) => (Action::Pause, chosen),
+        Some(DevCommand::Resume(chosen)) => (Action::Resume, chosen),
+        Some(DevCommand::Restart(chosen)) => (Action::Restart, chosen),
     };
-    let done = control::request(&data, &Command { action, selection }).await?;
+    let Chosen { cluster, selection } = chosen;
+    let folder = layout::cluster_folder(&data, cluster);
+    let done = control::request(&folder, &Command { action, selection }).await?;
     crate::output::text(&format!("{done}\n"))?;
     Ok(Exit::Ok)
 }
 
 async fn start(data: PathBuf, run: Run) -> Result<Exit, Failure> {
     let shape = Shape::new(run.dcs, run.racks).map_err(Failure::Invalid)?.with_spares(run.spares);
-    std::fs::create_dir_all(&data).map_err(Failure::file(&data))?;
+    if run.clusters == 1 {
+        let cluster = prepare(&data, shape, run.base_port, &run).await?;
+        return supervisor::run(cluster, None).await;
+    }
+    let base_port = run.base_port.unwrap_or(layout::BASE_PORT_DEFAULT);
+    let second_port = layout::second_base_port(base_port)?;
+    let first = prepare(&data, shape, run.base_port, &run).await?;
+    let folder = layout::cluster_folder(&data, 2);
+    let second = prepare(&folder, Shape::SECOND, Some(second_port), &run).await?;
+    tokio::try_join!(supervisor::run(first, Some(1)), supervisor::run(second, Some(2)))?;
+    Ok(Exit::Ok)
+}
+
+/// Makes a cluster's folder ready to be started in.
+async fn prepare(
+    data: &Path,
+    shape: Shape,
+    base_port: Option<u16>,
+    run: &Run,
+) -> Result<Prepared, Failure> {
+    std::fs::create_dir_all(data).map_err(Failure::file(data))?;
     // Children run with the same paths whatever folder they are started in.
-    let data = data.canonicalize().map_err(Failure::file(&data))?;
+    let data = data.canonicalize().map_err(Failure::file(data))?;
     let control = control::Listener::bind(&data).await?;
-    let layout = layout::prepare(&data, shape, run.base_port)?;
+    let layout = layout::prepare(&data, shape, base_port)?;
     layout::check_ports(&layout)?;
     let settings = files::Settings {
         wan_rtt_ms: run.wan_rtt_ms,
@@ -116,5 +154,5 @@ async fn start(data: PathBuf, run: Run) -> Result<Exit, Failure> {
         heal_after_s: run.heal_after_s,
     };
     files::write(&data, &layout, settings)?;
-    supervisor::run(data, layout, control).await
+    Ok(Prepared { data, layout, control })
 }

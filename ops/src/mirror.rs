@@ -1,13 +1,17 @@
 //! `meridian mirror`: topics that follow one of another cluster, offset for offset.
 
+mod failover;
 mod report;
+mod switchover;
 
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use self::failover::Failover;
 use self::report::{Forecast, Status};
+use self::switchover::Switchover;
 use crate::client::{Client, admin, clock};
 use crate::failure::{Exit, Failure};
 use crate::link::cell;
@@ -81,7 +85,6 @@ enum Command {
     /// at the source: what they write from now on stays there.
     ///
     /// Example: meridian mirror promote orders --dry-run
-    #[command(alias = "failover")]
     Promote {
         /// Its name
         topic: String,
@@ -92,6 +95,20 @@ enum Command {
         #[arg(long)]
         accept_loss: bool,
     },
+    /// Make the mirror the writer and its source the mirror, without losing or doubling a record
+    ///
+    /// The source refuses producers until all of its records are here, for a second or so. If any step
+    /// fails before that, everything is as it was (exit code 3). Both sides are meridian.
+    ///
+    /// Example: meridian mirror switchover orders --dry-run
+    Switchover(Switchover),
+    /// Make a mirror writable because its source is gone
+    ///
+    /// Says what is lost: what the source had taken and the mirror had not. Refuses (exit code 3) if
+    /// the source answers, unless --force is given.
+    ///
+    /// Example: meridian mirror failover orders --dry-run
+    Failover(Failover),
 }
 
 /// Runs the command.
@@ -112,6 +129,12 @@ pub(crate) async fn run(mirror: Mirror) -> Result<Exit, Failure> {
         }
         Command::Pause { topic } => ("mirror.pause", json!({"topic": topic})),
         Command::Resume { topic } => ("mirror.resume", json!({"topic": topic})),
+        Command::Switchover(command) => {
+            return switchover::run(&client, target.output, command).await;
+        }
+        Command::Failover(command) => {
+            return failover::run(&client, target.output, command).await;
+        }
         Command::Promote { topic, dry_run, accept_loss } => {
             let forecast = Forecast::of(&Status::ask(&client, Some(&topic)).await?);
             if dry_run || forecast.is_risky() && !accept_loss {

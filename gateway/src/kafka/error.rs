@@ -11,6 +11,7 @@ use crate::broker::ProposeError;
 use crate::group::GroupError;
 use crate::group::consumer::ConsumerGroupError;
 use crate::log::FetchError;
+use crate::mirror::Closed;
 use crate::partition::source::{HeaderError, SourceError};
 use crate::partition::{ProduceError, TransactionError, VerifyError};
 use crate::producer::SequenceError;
@@ -47,10 +48,12 @@ impl From<ProposeError> for ApiError {
 }
 
 /// What whoever would change a mirror is told. Of the codes that no client retries, the one that says
-/// that the topic and not the request is at fault.
+/// that the topic and not the request is at fault; while the topic moves to another cluster, one that
+/// has clients ask again where it is.
 pub(super) fn mirror(metadata: &Metadata, topic: TopicId) -> Result<(), ApiError> {
     match crate::mirror::refuses_clients(metadata, topic) {
-        Some(message) => Err(ApiError::new(ErrorCode::PolicyViolation, message)),
+        Some(Closed::Moves(message)) => Err(ApiError::new(ErrorCode::NotLeaderOrFollower, message)),
+        Some(Closed::Mirror(message)) => Err(ApiError::new(ErrorCode::PolicyViolation, message)),
         None => Ok(()),
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::id::PartitionId;
+use meridian_base::position::Generation;
 use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::messages::{
     ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse,
@@ -69,6 +70,14 @@ impl Rules {
             timestamps: TimestampBounds::of(metadata, topic),
         })
     }
+}
+
+/// A partition, and its generation when the topic was found to take records. Whoever closes a topic
+/// gives its partitions new generations after that: what was judged before never gets into those.
+#[derive(Clone, Copy)]
+struct Target {
+    id: PartitionId,
+    generation: Generation,
 }
 
 /// What a request says of the transaction that its batches may be part of.
@@ -141,18 +150,19 @@ fn start_topic(
     data: Vec<ProducePartition>,
 ) -> Vec<Append> {
     // What the metadata says is copied out, so that its lock is not held while appending.
-    let targets: Vec<Result<(PartitionId, Rules), ApiError>> = {
+    let targets: Vec<Result<(Target, Rules), ApiError>> = {
         let metadata = call.front.broker.metadata();
         let found = key.find(&metadata).map_err(ApiError::from);
         let found = found.and_then(|topic| Ok((topic, Rules::of(&metadata, topic)?)));
         let target = |index| {
             let (topic, rules) = found.clone()?;
-            Ok((lookup::partition(&metadata, topic, index)?.0, rules))
+            let (id, partition) = lookup::partition(&metadata, topic, index)?;
+            Ok((Target { id, generation: partition.generation }, rules))
         };
         data.iter().map(|data| target(data.index)).collect()
     };
     let append = |(data, target): (ProducePartition, Result<_, ApiError>)| match target {
-        Ok((partition, rules)) => start_partition(call, partition, rules, transactional, data),
+        Ok((target, rules)) => start_partition(call, target, rules, transactional, data),
         Err(error) => refused(data.index, None, error),
     };
     data.into_iter().zip(targets).map(append).collect()
@@ -160,13 +170,14 @@ fn start_topic(
 
 fn start_partition(
     call: &Call,
-    partition: PartitionId,
+    target: Target,
     rules: Rules,
     transactional: &Transactional,
     data: ProducePartition,
 ) -> Append {
-    let index = data.index;
-    let Some(log) = call.front.broker.owned(partition) else {
+    let (index, partition) = (data.index, target.id);
+    let owned = call.front.broker.owned(partition);
+    let Some(log) = owned.filter(|log| log.ownership().generation <= target.generation) else {
         return refused(index, Some(partition), ErrorCode::NotLeaderOrFollower.into());
     };
     let now_ms = call.front.broker.wall_time_ms();

@@ -12,8 +12,8 @@ use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId};
 use meridian_base::position::LeaderEpoch;
 use meridian_base::topology::{Datacenter, Geometry, Rack};
 use meridian_consensus::command::{
-    Command, Endpoint, FeatureLevel, Liveness, MountEpoch, NodeRegistration, Proposal, RequestId,
-    Roles,
+    Command, Endpoint, FeatureLevel, LeaderAssignment, Liveness, MountEpoch, NodeRegistration,
+    Proposal, RequestId, Roles,
 };
 use meridian_consensus::error::Refusal;
 use meridian_consensus::state::{Change, Decision, Metadata};
@@ -147,6 +147,13 @@ impl FakeBroker {
         };
         let logs = self.logs.as_ref().expect("a cluster of one has logs");
         let held = logs.owned(id).expect("led here").ownership();
+        // As in a cluster: the metadata says so first.
+        self.decide(Command::AssignLeaders(vec![LeaderAssignment {
+            partition: id,
+            expected: held.generation,
+            leader: self.node(),
+            epoch_floor: LeaderEpoch::UNKNOWN,
+        }]));
         let next = Ownership {
             generation: held.generation.next(),
             leader_epoch: LeaderEpoch::new(held.leader_epoch.get() + 1),

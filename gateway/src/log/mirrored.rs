@@ -11,6 +11,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::partition_log::{FetchError, PartitionLog};
 use crate::partition::{Appended, BatchSlice, MirrorError, ProduceError};
+use crate::runtime::clock;
 
 impl PartitionLog {
     /// The log as a mirror finds it, as soon as all of it is committed.
@@ -55,6 +56,24 @@ impl PartitionLog {
         });
         appended.unwrap_or(Err(lost()))?;
         Ok(answer)
+    }
+
+    /// Aborts every open transaction. The receiver is answered when that is committed, or at once if
+    /// it is refused; repeating it does no harm.
+    pub fn abort_open_transactions(
+        self: &Arc<Self>,
+    ) -> oneshot::Receiver<Result<Appended, ProduceError>> {
+        let (waiter, answer) = oneshot::channel();
+        let timestamp_ms = clock::wall_time_ms();
+        self.act(|partition, now, health, out| {
+            partition.abort_open_transactions(now, health, timestamp_ms, waiter, out);
+        });
+        answer
+    }
+
+    /// Whether a producer has a transaction open here.
+    pub fn has_open_transaction(&self, producer_id: i64) -> bool {
+        self.with(false, |partition| partition.state().transactions.ongoing(producer_id).is_some())
     }
 
     /// Makes the log, in which there are no records, end at `at`.

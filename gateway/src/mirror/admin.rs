@@ -4,7 +4,9 @@
 //! are still what was read; how the partitions are, each node knows for those it leads.
 
 mod links;
+mod succession;
 mod topics;
+mod yielding;
 
 use std::sync::Arc;
 
@@ -49,6 +51,13 @@ impl AdminCall {
             "mirror.pause" => self.pause_mirror(true).await,
             "mirror.resume" => self.pause_mirror(false).await,
             "mirror.promote" => self.promote_mirror().await,
+            "mirror.standing" => self.tell_standing(),
+            "mirror.source" => self.tell_source().await,
+            "mirror.switchover" => self.start_switchover().await,
+            "mirror.rollback" => self.roll_back_switchover().await,
+            "mirror.fence" => self.fence_topic().await,
+            "mirror.release" => self.release_topic().await,
+            "mirror.reverse" => self.reverse_topic().await,
             _ => Err(AdminError::UnknownMethod(method.to_owned())),
         }
     }

@@ -4,29 +4,70 @@ use meridian_base::id::TopicId;
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
 use meridian_consensus::state::Metadata;
-use meridian_mirror::rows::{MirrorTopic, Stage};
+use meridian_mirror::rows::{MirrorTopic, RowError, Stage};
+use meridian_mirror::succession::{Act, Succession};
 
 use crate::log::PartitionLog;
 
+/// Why clients may not write to a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// It is a mirror.
+    Mirror(String),
+    /// It is being switched over to another cluster, or has been: clients that ask again find it
+    /// there, as soon as their addresses lead there.
+    Moves(String),
+}
+
 /// Why clients may not change this topic's records or partitions, if they may not.
-pub(crate) fn refuses_clients(metadata: &Metadata, topic: TopicId) -> Option<String> {
+pub(crate) fn refuses_clients(metadata: &Metadata, topic: TopicId) -> Option<Closed> {
+    if let Some(row) = metadata.extra_row(RowKind::Succession, &Succession::key(topic)) {
+        match Succession::decode(&row.value) {
+            Ok(Succession { act: Act::Yielding { to, .. } | Act::Yielded { to }, .. }) => {
+                let message = format!("the topic moves to cluster {to}; retry, there");
+                return Some(Closed::Moves(message));
+            }
+            Ok(Succession { act: Act::TakingOver { .. }, .. }) if is_mirror(metadata, topic) => {
+                let message = "the topic moves to this cluster just now; retry".to_owned();
+                return Some(Closed::Moves(message));
+            }
+            Ok(_) => {}
+            Err(error) => return Some(unreadable(&error)),
+        }
+    }
     let row = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic))?;
     match MirrorTopic::decode(&row.value) {
         Ok(mirror) if !mirror.stage.refuses_clients() => None,
-        Ok(MirrorTopic { link, name, .. }) => Some(format!(
+        Ok(MirrorTopic { link, name, .. }) => Some(Closed::Mirror(format!(
             "{name} is a mirror over link {link}: only the link writes to it; \
              `meridian mirror promote {name}` makes it writable"
-        )),
-        Err(error) => Some(format!("the state of this mirror can't be read: {error}")),
+        ))),
+        Err(error) => Some(unreadable(&error)),
     }
 }
 
-/// The command that forgets that a topic, which is gone, was a mirror; `None` if it never was.
+fn is_mirror(metadata: &Metadata, topic: TopicId) -> bool {
+    let row = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic));
+    let mirror = row.and_then(|row| MirrorTopic::decode(&row.value).ok());
+    mirror.is_some_and(|mirror| mirror.stage.refuses_clients())
+}
+
+fn unreadable(error: &RowError) -> Closed {
+    Closed::Mirror(format!("the state of this mirror can't be read: {error}"))
+}
+
+/// The command that forgets that a topic, which is gone, was a mirror or had any; `None` if it never
+/// did.
 pub(crate) fn forget(metadata: &Metadata, topic: TopicId) -> Option<Command> {
-    let (kind, key) = (RowKind::MirrorTopic, MirrorTopic::key(topic).to_vec());
-    metadata.extra_row(kind, &key)?;
+    let rows = [
+        (RowKind::MirrorTopic, MirrorTopic::key(topic).to_vec()),
+        (RowKind::Succession, Succession::key(topic).to_vec()),
+    ];
+    let known = rows.into_iter().filter(|(kind, key)| metadata.extra_row(*kind, key).is_some());
     let expected = ExpectedVersion::Any;
-    Some(Command::PutRows(vec![RowChange { kind, key, value: None, expected }]))
+    let forget = |(kind, key)| RowChange { kind, key, value: None, expected };
+    let changes: Vec<RowChange> = known.map(forget).collect();
+    (!changes.is_empty()).then_some(Command::PutRows(changes))
 }
 
 /// Where a leader epoch ends in a log that was mirrored; `None` if the topic never was a mirror.
@@ -42,7 +83,7 @@ pub(crate) fn epoch_end(
 ) -> Option<Option<(LeaderEpoch, Offset)>> {
     let row = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic))?;
     let epoch_floor = match MirrorTopic::decode(&row.value).ok()?.stage {
-        Stage::Promoted { epoch_floor } => epoch_floor,
+        Stage::Promoted { epoch_floor } | Stage::Detached { epoch_floor } => epoch_floor,
         _ => return Some(Some((epoch, log.high_watermark()))),
     };
     if epoch > epoch_floor {

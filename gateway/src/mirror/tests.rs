@@ -1,9 +1,10 @@
 //! What clients of a mirror may do, asked of the real front.
 
-use meridian_base::id::TopicId;
+use meridian_base::id::{ClusterId, TopicId};
 use meridian_base::position::LeaderEpoch;
 use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
 use meridian_mirror::rows::{MirrorTopic, Stage};
+use meridian_mirror::succession::{LinkEpoch, Succession};
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{
     DeleteTopicState, DeleteTopicsRequest, OffsetForLeaderEpochRequest, OffsetForLeaderPartition,
@@ -65,7 +66,8 @@ async fn only_the_link_writes_until_the_mirror_is_promoted() {
         let topic = put(&broker, stage).await;
         assert_eq!(produce(&mut client).await, ErrorCode::PolicyViolation, "{stage:?}");
         let message = super::refuses_clients(&broker.state(), topic);
-        assert!(message.is_some_and(|message| message.contains("meridian mirror promote t")));
+        assert!(matches!(message, Some(super::Closed::Mirror(message))
+            if message.contains("meridian mirror promote t")));
         // All that is there is valid under whatever epoch the source's leaders had.
         assert_eq!(epoch_end(&mut client, 40).await, (40, 2));
     }
@@ -83,4 +85,27 @@ async fn a_deleted_mirror_leaves_nothing_behind() {
     let request = DeleteTopicsRequest { topics: vec![state], ..Default::default() };
     assert_eq!(client.call(6, request).await.responses[0].error_code, ErrorCode::None);
     assert_eq!(broker.state().extra_rows(RowKind::MirrorTopic).count(), 0);
+}
+
+#[tokio::test]
+async fn a_topic_that_moves_sends_its_clients_elsewhere_until_it_is_released() {
+    let broker = FakeBroker::single();
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    client.create_topic("t", 1).await;
+    let topic = broker.state().topic_named("t").expect("exists").id;
+    let (to, attempt) = (ClusterId::from_text("east"), LinkEpoch::new(1));
+    let fenced = Succession::default().fence(&to, attempt, LeaderEpoch::new(0), None);
+    let fenced = fenced.expect("nothing is under way");
+    for row in [fenced.clone(), fenced.reverse(&to, attempt).expect("it was fenced")] {
+        put_succession(&broker, topic, &row).await;
+        assert_eq!(produce(&mut client).await, ErrorCode::NotLeaderOrFollower);
+    }
+    put_succession(&broker, topic, &fenced.release(attempt)).await;
+    assert_eq!(produce(&mut client).await, ErrorCode::None);
+}
+
+async fn put_succession(broker: &FakeBroker, topic: TopicId, row: &Succession) {
+    let expected = ExpectedVersion::Any;
+    let change = super::succession::change(topic, row, expected);
+    broker.propose(Command::PutRows(vec![change])).await.expect("no condition");
 }

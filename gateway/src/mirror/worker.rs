@@ -86,6 +86,8 @@ pub(super) struct PartitionReport {
     pub(super) end_offset: i64,
     /// Where the source was last seen to end.
     pub(super) source_end_offset: Option<i64>,
+    /// How long ago that was: what the source took since is in no figure.
+    pub(super) source_seen_ms_ago: Option<u64>,
     pub(super) lag_records: u64,
     pub(super) lag_bytes: u64,
     pub(super) lag_ms: u64,
@@ -377,6 +379,7 @@ impl LinkWorker {
             let state = status.as_ref().map_or(State::Verifying, |status| status.state.clone());
             let lag = status.as_ref().map(|status| status.lag).unwrap_or_default();
             let source_end = status.as_ref().and_then(|status| status.source_end);
+            let seen_ago = status.as_ref().and_then(|status| status.source_seen_ago);
             PartitionReport {
                 topic: mirrored.target.mirror.name.clone(),
                 partition: mirrored.target.index,
@@ -386,9 +389,10 @@ impl LinkWorker {
                 advice: state.advice(),
                 end_offset: status.as_ref().map_or(end, |status| status.end).get(),
                 source_end_offset: source_end.map(Offset::get),
+                source_seen_ms_ago: seen_ago.map(super::switchover::millis),
                 lag_records: lag.records,
                 lag_bytes: lag.bytes,
-                lag_ms: u64::try_from(lag.time.as_millis()).unwrap_or(u64::MAX),
+                lag_ms: super::switchover::millis(lag.time),
                 mirrored_bytes: status.as_ref().map_or(0, |status| status.mirrored_bytes),
             }
         };

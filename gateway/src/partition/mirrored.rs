@@ -15,7 +15,10 @@ use meridian_storage::blob::{BlobKind, Payload};
 use meridian_storage::leader::Draft;
 use meridian_storage::placement::SlotHealth;
 
-use super::{BatchSlice, OpenBlob, Partition, PartitionOutput, ProduceError, ReplayError};
+use super::{
+    BatchSlice, Marker, OpenBlob, Partition, PartitionOutput, ProduceError, ReplayError,
+    TransactionVersion,
+};
 
 /// Why batches of a source were not appended; nothing was then, from the one that was refused on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,6 +107,40 @@ impl<T> Partition<T> {
         }
         self.open.batches.push(batch);
         Ok(())
+    }
+
+    /// Aborts every open transaction: their coordinators are at the source, and nobody else would
+    /// ever end them here (rules F6, 63). `waiter` is answered when all markers are committed.
+    pub fn abort_open_transactions(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        timestamp_ms: i64,
+        waiter: T,
+        out: &mut Vec<PartitionOutput<T>>,
+    ) {
+        if let Err(error) = self.admit(health) {
+            out.push(PartitionOutput::Answer { waiter, result: Err(error) });
+            return;
+        }
+        let open = self.state.transactions.all_ongoing();
+        let open: Vec<(i64, i16)> = open.map(|(id, it)| (id, it.producer_epoch)).collect();
+        let base_offset = self.end_offset();
+        for (producer_id, producer_epoch) in open {
+            let coordinator_epoch = self.state.producers.coordinator_epoch(producer_id).max(0);
+            let marker = Marker {
+                producer_id,
+                producer_epoch,
+                coordinator_epoch,
+                commit: false,
+                version: TransactionVersion::V1,
+                number: 0,
+            };
+            self.append_marker(&marker, timestamp_ms);
+        }
+        self.wait_for(waiter, base_offset, self.end_offset());
+        self.flush(now, health, true, out);
+        self.answer_committed(out);
     }
 
     /// Makes a log without records end at `at`, so that a mirror begins where its source does.

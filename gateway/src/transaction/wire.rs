@@ -5,6 +5,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::id::PartitionId;
+use meridian_base::position::LeaderEpoch;
 use meridian_storage::codec::{DecodeError, Source};
 
 use crate::partition::{InTransaction, Marker, TransactionVersion, Verification, VerifyError};
@@ -13,6 +14,7 @@ const WRITE_MARKERS: u8 = 1;
 const MARKERS_WRITTEN: u8 = 2;
 const VERIFY: u8 = 3;
 const VERIFIED: u8 = 4;
+const ABORT_OPEN: u8 = 5;
 
 /// The number of a request, for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +32,14 @@ pub enum PeerRequest {
     },
     /// Does this partition belong to the transaction?
     Verify(Verification),
+    /// Abort whatever is open in these partitions of a mirror that is being promoted; answered as
+    /// [`PeerRequest::WriteMarkers`] is.
+    AbortOpen {
+        /// Their leader epochs must be above this one: a later one than any of the source's.
+        above: LeaderEpoch,
+        /// Where.
+        partitions: Vec<PartitionId>,
+    },
 }
 
 /// An answer.
@@ -77,6 +87,14 @@ impl PeerMessage {
                 begin(&mut out, VERIFY, *call);
                 put_verification(&mut out, verification);
             }
+            Self::Request(call, PeerRequest::AbortOpen { above, partitions }) => {
+                begin(&mut out, ABORT_OPEN, *call);
+                out.put_i32(above.get());
+                out.put_u32(partitions.len() as u32);
+                for partition in partitions {
+                    out.put_u64(partition.get());
+                }
+            }
             Self::Reply(call, PeerReply::MarkersWritten(outcomes)) => {
                 begin(&mut out, MARKERS_WRITTEN, *call);
                 out.put_u32(outcomes.len() as u32);
@@ -111,6 +129,11 @@ impl PeerMessage {
                 Self::Request(call, PeerRequest::WriteMarkers { marker, partitions })
             }
             VERIFY => Self::Request(call, PeerRequest::Verify(verification(&mut source)?)),
+            ABORT_OPEN => {
+                let above = LeaderEpoch::new(source.i32()?);
+                let partitions = source.list(8, |source| Ok(PartitionId::new(source.u64()?)))?;
+                Self::Request(call, PeerRequest::AbortOpen { above, partitions })
+            }
             MARKERS_WRITTEN => {
                 let outcomes = source.list(1, outcome)?;
                 Self::Reply(call, PeerReply::MarkersWritten(outcomes))
@@ -232,7 +255,11 @@ mod tests {
                 number,
             },
         );
-        let partitions = prop::collection::vec(any::<u64>().prop_map(PartitionId::new), 0..5);
+        let partitions =
+            prop::collection::vec(any::<u64>().prop_map(PartitionId::new), 0..5).boxed();
+        let abort = (any::<i32>(), partitions.clone()).prop_map(|(above, partitions)| {
+            PeerRequest::AbortOpen { above: LeaderEpoch::new(above), partitions }
+        });
         let write = (marker, partitions)
             .prop_map(|(marker, partitions)| PeerRequest::WriteMarkers { marker, partitions });
         let verify = (".{0,9}", any::<i64>(), any::<i16>(), versions(), any::<u64>()).prop_map(
@@ -246,7 +273,7 @@ mod tests {
                 })
             },
         );
-        prop_oneof![write, verify]
+        prop_oneof![write, verify, abort]
     }
 
     fn replies() -> impl Strategy<Value = PeerReply> {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use meridian_base::id::ClusterId;
 use meridian_base::topology::Geometry;
@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 
-const BASE_PORT_DEFAULT: u16 = 9092;
+pub(super) const BASE_PORT_DEFAULT: u16 = 9092;
+/// From a cluster's first port to that of the second.
+const SECOND_PORT_OFFSET: u16 = 300;
 /// From a node's Kafka port to those for its peers and for operators.
 const PEER_PORT_OFFSET: u16 = 100;
 const ADMIN_PORT_OFFSET: u16 = 200;
@@ -86,7 +88,22 @@ impl NodeState {
     }
 }
 
+/// Where a cluster's files are.
+pub(super) fn cluster_folder(data: &Path, cluster: u8) -> PathBuf {
+    if cluster == 1 { data.to_owned() } else { data.join(format!("cluster-{cluster}")) }
+}
+
+/// The first port of the second cluster.
+pub(super) fn second_base_port(first: u16) -> Result<u16, Failure> {
+    first.checked_add(SECOND_PORT_OFFSET).ok_or_else(|| {
+        Failure::Invalid(format!("--base-port {first} leaves no room for a second cluster"))
+    })
+}
+
 impl Shape {
+    /// Of the second cluster.
+    pub(super) const SECOND: Self = Self { dcs: 3, racks: 1, spares: 0 };
+
     /// A shape that a storage group can have.
     pub(super) fn new(dcs: usize, racks: usize) -> Result<Self, String> {
         match Geometry::for_counts(dcs, racks) {

@@ -63,17 +63,22 @@ struct Supervisor {
     announced: bool,
 }
 
-/// Runs the cluster until it is told to stop.
-pub(super) async fn run(
-    data: PathBuf,
-    layout: Layout,
-    mut control: Listener,
-) -> Result<Exit, Failure> {
+/// A cluster that is ready to be started.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) data: PathBuf,
+    pub(super) layout: Layout,
+    pub(super) control: Listener,
+}
+
+/// Runs the cluster until it is told to stop. `number` tells it from another one beside it.
+pub(super) async fn run(cluster: Prepared, number: Option<u8>) -> Result<Exit, Failure> {
+    let Prepared { data, layout, mut control } = cluster;
     let watch = |kind| signal(kind).map_err(Failure::system("a watch for signals"));
     let (mut interrupt, mut terminate) =
         (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?);
     let (events, mut happened) = mpsc::channel(EVENTS_COUNT_MAX);
-    let view = View::new(&layout);
+    let view = View::new(&layout, number);
     let mut cluster =
         Supervisor { data, layout, events, waiting: Vec::new(), view, announced: false };
     for node in cluster.ids() {

@@ -24,6 +24,8 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 
 /// What is shown.
 pub(super) struct View {
+    /// Goes before each line, to tell two clusters apart.
+    prefix: String,
     is_terminal: bool,
     notes: Vec<String>,
     leaders: watch::Receiver<Option<Arc<ClusterView>>>,
@@ -31,8 +33,9 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Shows this cluster; who leads what is asked for in the background.
-    pub(super) fn new(layout: &Layout) -> Self {
+    /// Shows this cluster; who leads what is asked for in the background. Two clusters, told apart by
+    /// their numbers, share a terminal line by line.
+    pub(super) fn new(layout: &Layout, number: Option<u8>) -> Self {
         let (sender, leaders) = watch::channel(None);
         let client = Client::unconnected(&layout.bootstrap());
         tokio::spawn(async move {
@@ -43,7 +46,8 @@ impl View {
             }
         });
         Self {
-            is_terminal: std::io::stdout().is_terminal(),
+            prefix: number.map(|number| format!("cluster {number}: ")).unwrap_or_default(),
+            is_terminal: number.is_none() && std::io::stdout().is_terminal(),
             notes: Vec::new(),
             leaders,
             next_line: clock::now() + LINE_EVERY,
@@ -53,7 +57,7 @@ impl View {
     /// Tells news.
     pub(super) fn note(&mut self, news: &str) -> Result<(), Failure> {
         if !self.is_terminal {
-            return output::text(&format!("{news}\n"));
+            return output::text(&format!("{}{news}\n", self.prefix));
         }
         if self.notes.len() == NOTES_COUNT_MAX {
             self.notes.remove(0);
@@ -74,7 +78,8 @@ impl View {
         }
         if clock::now() >= self.next_line {
             self.next_line = clock::now() + LINE_EVERY;
-            return output::text(&format!("{}\n", summary(layout, known.as_deref())));
+            let summary = summary(layout, known.as_deref());
+            return output::text(&format!("{}{summary}\n", self.prefix));
         }
         Ok(())
     }

@@ -7,12 +7,17 @@ use meridian_protocol::messages::MeridianAdminRequest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::switchover::Standing;
 use crate::client::{Client, ClientError, Lane, REQUEST_TIMEOUT, admin};
 use crate::failure::Failure;
 use crate::output::{self, Table};
 
 /// A partition's state while the node that leads it has not said anything of it.
 const STARTING: &str = "starting";
+/// The state of a promoted mirror whose source takes records as well.
+const BOTH_PROMOTED: &str = "both-promoted";
+const BOTH_PROMOTED_ADVICE: &str = "nothing is merged: stop the producers of the side with the lower \
+                                    link epoch, see docs/operators.md, Change sides";
 /// States in which nothing is wrong.
 const WELL: [&str; 6] = [STARTING, "verifying", "catching-up", "mirroring", "paused", "promoted"];
 
@@ -41,6 +46,8 @@ struct PartitionStatus {
     advice: Option<String>,
     end_offset: Option<i64>,
     source_end_offset: Option<i64>,
+    #[serde(default)]
+    source_seen_ms_ago: Option<u64>,
     lag_records: u64,
     lag_bytes: u64,
     lag_ms: u64,
@@ -62,7 +69,38 @@ impl Status {
             )));
         }
         let reports = reports(client).await?;
-        Ok(Self { mirrors: wanted.into_iter().map(|mirror| joined(mirror, &reports)).collect() })
+        let mut mirrors: Vec<_> = wanted.into_iter().map(|it| joined(it, &reports)).collect();
+        for mirror in mirrors.iter_mut().filter(|mirror| mirror.stage == "promoted") {
+            mirror.compare(client).await;
+        }
+        Ok(Self { mirrors })
+    }
+
+    /// What keeps these mirrors from being switched over.
+    pub(super) fn obstacles(&self) -> Vec<String> {
+        let follows = |it: &&PartitionStatus| {
+            matches!(it.state.as_str(), "mirroring" | "catching-up" | "verifying")
+        };
+        let others = self.partitions().filter(|it| !follows(it));
+        others
+            .map(|it| format!("{}-{} is {}: {}", it.topic, it.partition, it.state, it.reason))
+            .collect()
+    }
+
+    /// Records that are missing, and for how long in milliseconds.
+    pub(super) fn lag(&self) -> (u64, u64) {
+        let records = self.partitions().map(|it| it.lag_records).sum();
+        (records, self.partitions().map(|it| it.lag_ms).max().unwrap_or(0))
+    }
+
+    /// The link of the first of these mirrors.
+    pub(super) fn link(&self) -> &str {
+        self.mirrors.first().map_or("", |mirror| &mirror.link)
+    }
+
+    /// Where the partitions end here, as far as that is known.
+    pub(super) fn ends(&self) -> BTreeMap<u32, i64> {
+        self.partitions().filter_map(|it| Some((it.partition, it.end_offset?))).collect()
     }
 
     /// Whether nothing has stopped and every source answers.
@@ -118,6 +156,29 @@ impl Status {
     }
 }
 
+impl MirrorStatus {
+    /// Looks whether the source of a promoted mirror takes records too: then both sides diverge, and
+    /// nothing ever merges them by itself.
+    async fn compare(&mut self, client: &Client) {
+        // A source that is gone, or is no meridian, says nothing of itself.
+        let Ok(there) = Standing::at_source(client, &self.topic).await else { return };
+        let Ok(here) = Standing::here(client, &self.topic).await else { return };
+        let is_same = here.mirrors.is_some_and(|it| it.topic_id == there.topic_id);
+        if !(is_same && there.takes_records && here.takes_records) {
+            return;
+        }
+        let reason = format!(
+            "cluster {} takes records too; its link epoch is {}, that of this side {}",
+            there.cluster, there.link_epoch, here.link_epoch
+        );
+        for partition in &mut self.partitions {
+            partition.state = BOTH_PROMOTED.to_owned();
+            partition.reason.clone_from(&reason);
+            partition.advice = Some(BOTH_PROMOTED_ADVICE.to_owned());
+        }
+    }
+}
+
 /// What every node says of the partitions that it mirrors. One that is down says nothing.
 async fn reports(client: &Client) -> Result<Vec<PartitionStatus>, Failure> {
     let view = client.refresh(Some(&[])).await?;
@@ -156,6 +217,7 @@ fn joined(mirror: &Value, reports: &[PartitionStatus]) -> MirrorStatus {
         advice: None,
         end_offset: None,
         source_end_offset: None,
+        source_seen_ms_ago: None,
         lag_records: 0,
         lag_bytes: 0,
         lag_ms: 0,
@@ -177,6 +239,9 @@ pub(super) struct Forecast {
     bytes: u64,
     /// Age of the oldest record that would be lost, as far as it is known.
     milliseconds: u64,
+    /// How long ago the source of the partition that was longest without was last heard of: what it
+    /// took since is in no figure.
+    unheard_ms: Option<u64>,
     /// Partitions of which nobody knows how far they are behind now.
     unknown_partitions: Vec<u32>,
 }
@@ -193,6 +258,7 @@ impl Forecast {
             records: status.partitions().map(|it| it.lag_records).sum(),
             bytes: status.partitions().map(|it| it.lag_bytes).sum(),
             milliseconds: status.partitions().map(|it| it.lag_ms).max().unwrap_or(0),
+            unheard_ms: status.partitions().filter_map(|it| it.source_seen_ms_ago).max(),
             unknown_partitions: unknown.collect(),
         }
     }
@@ -204,7 +270,7 @@ impl Forecast {
 
     /// In words.
     pub(super) fn render(&self) -> String {
-        let Self { records, bytes, milliseconds, unknown_partitions } = self;
+        let Self { records, bytes, milliseconds, unheard_ms, unknown_partitions } = self;
         let mut text = format!(
             "would be lost: {records} records, about {}, seen at the source up to {milliseconds} ms \
              ago\n",
@@ -216,6 +282,11 @@ impl Forecast {
                 "of {count} partitions this is what was last seen: their source does not answer or \
                  they do not follow it\n"
             ));
+            let heard = unheard_ms.map_or_else(
+                || "the source was not heard of since this node began to follow it".to_owned(),
+                |ms| format!("the source was last heard of {ms} ms ago; what it took since is not counted"),
+            );
+            text.push_str(&format!("{heard}\n"));
         }
         text
     }

@@ -149,10 +149,14 @@ fn resolve(metadata: &Metadata, topics: &[AddPartitionsToTxnTopic]) -> Vec<Resol
             // Clients write to none of them; groups are added by AddOffsetsToTxn.
             Some(found) if found.internal => Err(ErrorCode::InvalidTopicException),
             // Its markers come from the source, as its records do.
-            Some(found) if error::mirror(metadata, found.id).is_err() => {
-                Err(ErrorCode::PolicyViolation)
+            Some(found) => {
+                match error::mirror(metadata, found.id).map_err(|refused| refused.code) {
+                    // Until the topic is elsewhere; producers ask again.
+                    Err(ErrorCode::NotLeaderOrFollower) => Err(ErrorCode::ConcurrentTransactions),
+                    Err(code) => Err(code),
+                    Ok(()) => Ok(found),
+                }
             }
-            Some(found) => Ok(found),
         };
         let partition = |index: &i32| {
             let id = found.and_then(|found| Ok(lookup::partition(metadata, found, *index)?.0));

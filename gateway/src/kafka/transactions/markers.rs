@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::{NodeId, PartitionId};
+use meridian_base::position::LeaderEpoch;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::{Coordinator, written};
-use crate::kafka::Front;
-use crate::partition::{Marker, ProduceError, TransactionError};
+use crate::kafka::{Front, error};
+use crate::partition::{Appended, Marker, ProduceError, TransactionError};
 use crate::transaction::Ending;
 use crate::transaction::wire::{MarkerOutcome, PeerReply, PeerRequest};
 
@@ -108,13 +110,13 @@ impl Front {
         marker: Marker,
         partitions: &[PartitionId],
     ) -> Vec<MarkerOutcome> {
-        let append = |id: &PartitionId| self.broker.led(*id).map(|log| log.write_marker(marker));
-        let appends: Vec<_> = partitions.iter().map(append).collect();
+        let appends: Vec<_> = partitions.iter().map(|id| self.append_marker(*id, marker)).collect();
         let mut outcomes = Vec::with_capacity(partitions.len());
         for (id, append) in partitions.iter().zip(appends) {
             outcomes.push(match append {
-                None => MarkerOutcome::Retry,
-                Some(answer) => {
+                Append::Elsewhere => MarkerOutcome::Retry,
+                Append::NotNeeded => MarkerOutcome::Written,
+                Append::Waiting(answer) => {
                     let written = answer.await.unwrap_or(Err(ProduceError::InDoubt));
                     if let Ok(appended) = &written {
                         self.on_marker_written(*id, appended.base_offset, &marker);
@@ -125,6 +127,54 @@ impl Front {
         }
         outcomes
     }
+
+    /// Appends a marker. To a topic that clients may not write to, only if it ends something: one
+    /// that is being switched over has the same records on both sides, and a marker that is written
+    /// once more would be on this side only.
+    fn append_marker(&self, id: PartitionId, marker: Marker) -> Append {
+        let is_closed = {
+            let metadata = self.broker.metadata();
+            let partition = metadata.partition(id);
+            partition.is_some_and(|it| error::mirror(&metadata, it.topic).is_err())
+        };
+        match self.broker.led(id) {
+            None => Append::Elsewhere,
+            Some(log) if is_closed && !log.has_open_transaction(marker.producer_id) => {
+                Append::NotNeeded
+            }
+            Some(log) => Append::Waiting(log.write_marker(marker)),
+        }
+    }
+
+    /// Aborts what is open in partitions of promoted mirrors; says for each whether nothing is.
+    pub(super) async fn abort_open(
+        self: &Arc<Self>,
+        above: LeaderEpoch,
+        partitions: &[PartitionId],
+    ) -> Vec<MarkerOutcome> {
+        let abort = |id: &PartitionId| {
+            let log = self.broker.led(*id).filter(|log| log.leader_epoch() > above);
+            log.map(|log| log.abort_open_transactions())
+        };
+        let aborts: Vec<_> = partitions.iter().map(abort).collect();
+        let mut outcomes = Vec::with_capacity(partitions.len());
+        for (id, abort) in partitions.iter().zip(aborts) {
+            outcomes.push(match abort {
+                None => MarkerOutcome::Retry,
+                Some(answer) => outcome(*id, answer.await.unwrap_or(Err(ProduceError::InDoubt))),
+            });
+        }
+        outcomes
+    }
+}
+
+/// A marker on its way to one partition.
+enum Append {
+    /// Another node leads it.
+    Elsewhere,
+    /// There is nothing to end.
+    NotNeeded,
+    Waiting(oneshot::Receiver<Result<Appended, ProduceError>>),
 }
 
 fn outcome<T>(partition: PartitionId, written: Result<T, ProduceError>) -> MarkerOutcome {

@@ -57,6 +57,9 @@ impl PeerService for Front {
             PeerRequest::WriteMarkers { marker, partitions } => Box::pin(async move {
                 PeerReply::MarkersWritten(self.write_markers(marker, &partitions).await)
             }),
+            PeerRequest::AbortOpen { above, partitions } => Box::pin(async move {
+                PeerReply::MarkersWritten(self.abort_open(above, &partitions).await)
+            }),
             PeerRequest::Verify(verification) => {
                 Box::pin(async move { PeerReply::Verified(self.vouch(verification).await) })
             }

@@ -4,10 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use meridian_base::id::TopicId;
-use meridian_base::position::LeaderEpoch;
-use meridian_consensus::command::{
-    Command, ConfigChange, ExpectedVersion, LeaderAssignment, RowKind,
-};
+use meridian_consensus::command::{Command, ConfigChange, ExpectedVersion, RowKind};
 use meridian_consensus::placement::{Placement, Preference};
 use meridian_mirror::rows::{Link, MirrorTopic, Stage};
 use serde::{Deserialize, Serialize};
@@ -15,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{AdminCall, json, of_source};
 use crate::client::{Client, ClientError};
 use crate::kafka::{AdminError, check_topic_config};
+use crate::mirror::promotion::{self, Cause};
 use crate::mirror::{plan, survey};
 
 #[derive(Deserialize)]
@@ -143,7 +141,9 @@ impl AdminCall {
     pub(super) async fn pause_mirror(&self, is_paused: bool) -> Result<Bytes, AdminError> {
         let (topic, mut mirror, version) = self.found_mirror()?;
         mirror.stage = match mirror.stage {
-            Stage::Promoted { .. } => return Err(no_mirror_any_more(&mirror.name)),
+            Stage::Promoted { .. } | Stage::Detached { .. } => {
+                return Err(no_mirror_any_more(&mirror.name));
+            }
             _ if is_paused => Stage::Paused,
             _ => Stage::Mirroring,
         };
@@ -151,54 +151,15 @@ impl AdminCall {
         json(&self.mirror_report(topic, mirror))
     }
 
-    /// Makes a mirror a topic like any other (rule F6): the link stops, then every partition gets a
-    /// new generation under an epoch above all of its source's, then clients may write.
+    /// Makes a mirror a topic like any other (rule F6).
     pub(super) async fn promote_mirror(&self) -> Result<Bytes, AdminError> {
-        let (topic, mut mirror, version) = self.found_mirror()?;
+        let (topic, mirror, _) = self.found_mirror()?;
         if let Stage::Promoted { .. } = mirror.stage {
             return Err(no_mirror_any_more(&mirror.name));
         }
-        mirror.stage = Stage::Promoting;
-        self.put_mirror(topic, &mirror, ExpectedVersion::Exactly(version)).await?;
-        let (assignments, epoch_floor) = self.promotion_of(topic)?;
-        self.propose(Command::AssignLeaders(assignments)).await?;
-        if !self.are_above(topic, epoch_floor) {
-            let message = "leaders moved meanwhile; promote it again".to_owned();
-            return Err(AdminError::Unavailable(message));
-        }
-        mirror.stage = Stage::Promoted { epoch_floor };
-        self.put_mirror(topic, &mirror, ExpectedVersion::Any).await?;
+        promotion::promote(&self.node, topic, Cause::Operator).await?;
+        let (topic, mirror, _) = self.found_mirror()?;
         json(&self.mirror_report(topic, mirror))
-    }
-
-    /// New generations for all partitions of a topic, and the epoch that all of them will exceed.
-    /// No batch has a later epoch than its partition, so that is above the source's as well.
-    fn promotion_of(
-        &self,
-        topic: TopicId,
-    ) -> Result<(Vec<LeaderAssignment>, LeaderEpoch), AdminError> {
-        let metadata = self.node.meta.metadata();
-        let gone = || AdminError::Failed("the topic was deleted meanwhile".to_owned());
-        let ids = &metadata.topic(topic).ok_or_else(gone)?.partitions;
-        let partitions: Vec<_> =
-            ids.iter().filter_map(|id| Some((*id, *metadata.partition(*id)?))).collect();
-        let epochs = partitions.iter().map(|(_, partition)| partition.leader_epoch);
-        let epoch_floor = epochs.max().unwrap_or_default();
-        let assign =
-            |(partition, found): &(_, meridian_consensus::state::Partition)| LeaderAssignment {
-                partition: *partition,
-                expected: found.generation,
-                leader: found.leader,
-                epoch_floor,
-            };
-        Ok((partitions.iter().map(assign).collect(), epoch_floor))
-    }
-
-    /// Whether all partitions of a topic have later leader epochs than this one.
-    fn are_above(&self, topic: TopicId, epoch: LeaderEpoch) -> bool {
-        let metadata = self.node.meta.metadata();
-        let is_above = |id| metadata.partition(id).is_some_and(|it| it.leader_epoch > epoch);
-        metadata.topic(topic).is_some_and(|it| it.partitions.iter().all(|id| is_above(*id)))
     }
 
     async fn put_mirror(

@@ -126,3 +126,40 @@ fn a_promoted_log_knows_the_producers_of_its_source() {
     bench.store_all();
     assert_eq!(bench.answers(), [(3, Ok(3))]);
 }
+
+#[test]
+fn what_the_source_left_open_is_aborted_and_readers_go_on() {
+    let mut bench = Bench::new();
+    let mut builder = BatchBuilder::new().producer(9, 3, 0).transactional();
+    builder.append(1000, None, Some(&[7; 10]), &[]);
+    let open = BatchSlice {
+        base_offset: Offset::ZERO,
+        last_offset: Offset::ZERO,
+        max_timestamp_ms: 1000,
+        head: builder.build(),
+        body: Bytes::new(),
+    };
+    assert_eq!(bench.mirror(0, vec![open, source_batch(1, 2)]), Ok(()));
+    bench.store_all();
+    bench.answers();
+    assert_eq!(bench.partition.last_stable_offset(), Offset::ZERO);
+
+    let abort = |bench: &mut Bench, waiter| {
+        let (mut out, health) = (Vec::new(), bench.health.clone());
+        bench.partition.abort_open_transactions(Instant::ZERO, &health, 2000, waiter, &mut out);
+        bench.take(out);
+    };
+    abort(&mut bench, 2);
+    assert_eq!(bench.answers(), [], "not before the marker is durable");
+    bench.store_all();
+    assert_eq!(bench.answers(), [(2, Ok(3))]);
+    assert_eq!(bench.partition.last_stable_offset(), Offset::new(4));
+    let aborted = bench.partition.state().transactions.aborted();
+    let aborted = aborted.between(Offset::ZERO, Offset::new(4)).unwrap_or_default();
+    assert_eq!(aborted.iter().map(|it| it.producer_id).collect::<Vec<_>>(), [9]);
+
+    // Repeated, it writes nothing: there is nothing open.
+    abort(&mut bench, 3);
+    assert_eq!(bench.answers(), [(3, Ok(4))]);
+    assert_eq!(bench.partition.end_offset(), Offset::new(4));
+}

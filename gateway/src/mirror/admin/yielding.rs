@@ -1,0 +1,128 @@
+//! What the coordinator of a switchover asks of the source. All of it can be repeated, and an
+//! attempt that is over changes nothing any more.
+
+use bytes::Bytes;
+use meridian_base::id::{ClusterId, TopicId};
+use meridian_consensus::command::{ExpectedVersion, RowChange, RowKind};
+use meridian_consensus::state::Metadata;
+use meridian_mirror::rows::{Link, MirrorTopic, Stage};
+use meridian_mirror::succession::{Act, LinkEpoch};
+
+use super::succession::{found, refused};
+use super::{AdminCall, json};
+use crate::kafka::AdminError;
+use crate::mirror::succession::{self, change, change_mirror, put, standing};
+use crate::mirror::wire::{Fence, Fenced, Nothing, Release, Reverse, TopicKey};
+use crate::mirror::{plan, refuses_clients};
+
+/// The topic of this name, if it is the one that is meant.
+fn expected(metadata: &Metadata, name: &str, id: TopicKey) -> Result<TopicId, AdminError> {
+    let topic = found(metadata, name)?;
+    if topic != id.0 {
+        return Err(AdminError::Failed(format!(
+            "topic {name} is another one: {topic}, not {}",
+            id.0
+        )));
+    }
+    Ok(topic)
+}
+
+impl AdminCall {
+    /// Refuses clients from now on.
+    pub(super) async fn fence_topic(&self) -> Result<Bytes, AdminError> {
+        let Fence { topic: name, topic_id, to, attempt } = self.arguments()?;
+        let (to, attempt) = (ClusterId::from_text(to), LinkEpoch::new(attempt));
+        let (topic, row, news) = {
+            let metadata = self.node.meta.metadata();
+            let topic = expected(&metadata, &name, topic_id)?;
+            let standing = standing(&metadata, topic)?;
+            let epoch_floor = succession::latest_epoch(&metadata, topic)?;
+            let row = standing.row.fence(&to, attempt, epoch_floor, None);
+            let row = row.map_err(|refusal| refused(&refusal))?;
+            let is_news = row != standing.row;
+            if is_news && refuses_clients(&metadata, topic).is_some() {
+                let message = format!("{name} is a mirror there: switch its own source over");
+                return Err(AdminError::Failed(message));
+            }
+            let news = is_news.then(|| change(topic, &row, standing.expected()));
+            (topic, row, news)
+        };
+        if let Some(news) = news {
+            put(&self.node, vec![news]).await?;
+        }
+        let Act::Yielding { epoch_floor, .. } = row.act else {
+            return Err(AdminError::Unavailable("the fence changed meanwhile".to_owned()));
+        };
+        // Only now: whoever appends under these generations has seen the row.
+        succession::raise(&self.node, topic, epoch_floor).await?;
+        json(&Fenced { epoch_floor: epoch_floor.get() })
+    }
+
+    /// Serves clients again.
+    pub(super) async fn release_topic(&self) -> Result<Bytes, AdminError> {
+        let Release { topic: name, topic_id, attempt } = self.arguments()?;
+        let (topic, standing) = {
+            let metadata = self.node.meta.metadata();
+            let topic = expected(&metadata, &name, topic_id)?;
+            (topic, standing(&metadata, topic)?)
+        };
+        let row = standing.row.release(LinkEpoch::new(attempt));
+        if row != standing.row {
+            put(&self.node, vec![change(topic, &row, standing.expected())]).await?;
+        }
+        json(&Nothing {})
+    }
+
+    /// Follows what was the mirror until now.
+    pub(super) async fn reverse_topic(&self) -> Result<Bytes, AdminError> {
+        let reverse: Reverse = self.arguments()?;
+        let by = ClusterId::from_text(reverse.by.as_str());
+        let (topic, standing) = {
+            let metadata = self.node.meta.metadata();
+            let topic = expected(&metadata, &reverse.topic, reverse.topic_id)?;
+            (topic, standing(&metadata, topic)?)
+        };
+        let row = standing.row.reverse(&by, LinkEpoch::new(reverse.attempt));
+        let row = row.map_err(|refusal| refused(&refusal))?;
+        if row == standing.row {
+            return json(&Nothing {});
+        }
+        let (link, new_link) = self.link_to(&by, &reverse.bootstrap);
+        let mirror = MirrorTopic {
+            link,
+            name: reverse.topic,
+            source_name: reverse.source_topic,
+            source_topic: reverse.source_topic_id.0,
+            stage: Stage::Mirroring,
+        };
+        let mut changes = vec![
+            change(topic, &row, standing.expected()),
+            change_mirror(topic, &mirror, ExpectedVersion::Any),
+        ];
+        changes.extend(new_link);
+        put(&self.node, changes).await?;
+        json(&Nothing {})
+    }
+
+    /// The link to a cluster, and how to create it if there is none.
+    fn link_to(&self, cluster: &ClusterId, bootstrap: &str) -> (String, Option<RowChange>) {
+        let links = plan::links(&self.node.meta.metadata());
+        if let Some((name, _)) = links.into_iter().find(|(_, link)| link.source == *cluster) {
+            return (name, None);
+        }
+        let name = cluster.to_string();
+        let link = Link {
+            bootstrap: bootstrap.to_owned(),
+            source: cluster.clone(),
+            bytes_per_second_max: None,
+            is_paused: false,
+        };
+        let change = RowChange {
+            kind: RowKind::Link,
+            key: name.as_bytes().to_vec(),
+            value: Some(link.encode()),
+            expected: ExpectedVersion::Absent,
+        };
+        (name, Some(change))
+    }
+}

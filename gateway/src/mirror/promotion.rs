@@ -1,0 +1,165 @@
+//! Promotion: a mirror becomes a topic like any other (rule F6).
+//!
+//! ```text
+//! Mirroring -> Promoting: links stop -> new generations, epochs above the source's
+//!                                    -> Detached: what the source left open is aborted
+//!                                    -> Promoted: clients may write
+//! ```
+//!
+//! Each stage is a row first, so that whoever repeats it after a crash goes on where it was. The
+//! floor of the epochs is decided before the first abort marker: what lies under it is the source's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meridian_base::id::{NodeId, PartitionId, TopicId};
+use meridian_base::position::LeaderEpoch;
+use meridian_consensus::command::{ExpectedVersion, RowKind};
+use meridian_mirror::rows::{MirrorTopic, Stage};
+use meridian_mirror::succession::Act;
+
+use super::plan::MirrorRow;
+use super::succession::{self, change, change_mirror, put, standing};
+use crate::client::clock::Backoff;
+use crate::kafka::AdminError;
+use crate::node::Node;
+use crate::transaction::wire::{MarkerOutcome, PeerReply, PeerRequest};
+
+/// Time for the new leaders to take over and to abort what is open.
+const ABORT_WITHIN: Duration = Duration::from_secs(20);
+/// A leader that has not answered by then is asked again.
+const ASK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Who promotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// An operator, without the source.
+    Operator,
+    /// The coordinator of a switchover.
+    Switchover,
+}
+
+/// Promotes a mirror; nothing is left to do if it is promoted already.
+pub(super) async fn promote(
+    node: &Arc<Node>,
+    topic: TopicId,
+    cause: Cause,
+) -> Result<(), AdminError> {
+    let (_, mut mirror, version) = row_of(node, topic)?;
+    if let Stage::Promoted { .. } = mirror.stage {
+        return Ok(());
+    }
+    check(node, topic, cause)?;
+    if !matches!(mirror.stage, Stage::Promoting | Stage::Detached { .. }) {
+        mirror.stage = Stage::Promoting;
+        let expected = ExpectedVersion::Exactly(version);
+        put(node, vec![change_mirror(topic, &mirror, expected)]).await?;
+    }
+    let epoch_floor = match mirror.stage {
+        Stage::Detached { epoch_floor } => epoch_floor,
+        _ => detach(node, topic, &mut mirror).await?,
+    };
+    abort_open(node, topic, epoch_floor).await?;
+    mirror.stage = Stage::Promoted { epoch_floor };
+    let mut changes = vec![change_mirror(topic, &mirror, ExpectedVersion::Any)];
+    if cause == Cause::Operator {
+        let mut standing = standing(&node.meta.metadata(), topic)?;
+        standing.row.link_epoch = standing.row.link_epoch.next();
+        // It followed another after a switchover, and does no more.
+        standing.row.act = Act::Settled;
+        changes.push(change(topic, &standing.row, standing.expected()));
+    }
+    put(node, changes).await
+}
+
+fn row_of(node: &Node, topic: TopicId) -> Result<MirrorRow, AdminError> {
+    let metadata = node.meta.metadata();
+    let gone = || AdminError::Failed("the topic is no mirror (any more)".to_owned());
+    let row =
+        metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic)).ok_or_else(gone)?;
+    let mirror = MirrorTopic::decode(&row.value);
+    Ok((topic, mirror.map_err(|error| AdminError::Failed(error.to_string()))?, row.version))
+}
+
+/// A switchover under way is ended first: its coordinator would promote as well.
+fn check(node: &Node, topic: TopicId, cause: Cause) -> Result<(), AdminError> {
+    let standing = standing(&node.meta.metadata(), topic)?;
+    match standing.row.act {
+        Act::TakingOver { step, .. } if cause == Cause::Operator => {
+            Err(AdminError::Failed(format!(
+                "a switchover is under way ({}): wait for its end, or roll it back with \
+                 `meridian mirror switchover --rollback`",
+                step.name()
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Gives all partitions epochs above all that their records may have, and writes down which.
+async fn detach(
+    node: &Node,
+    topic: TopicId,
+    mirror: &mut MirrorTopic,
+) -> Result<LeaderEpoch, AdminError> {
+    // No batch has a later epoch than its partition, so that is above the source's as well.
+    let epoch_floor = succession::latest_epoch(&node.meta.metadata(), topic)?;
+    succession::raise(node, topic, epoch_floor).await?;
+    mirror.stage = Stage::Detached { epoch_floor };
+    let (_, found, version) = row_of(node, topic)?;
+    if found.stage != Stage::Promoting {
+        let message = "somebody else promotes it or resumed it; look, and ask again".to_owned();
+        return Err(AdminError::Unavailable(message));
+    }
+    put(node, vec![change_mirror(topic, mirror, ExpectedVersion::Exactly(version))]).await?;
+    Ok(epoch_floor)
+}
+
+/// Has every leader abort what is open in its partitions.
+async fn abort_open(
+    node: &Arc<Node>,
+    topic: TopicId,
+    above: LeaderEpoch,
+) -> Result<(), AdminError> {
+    let mut left: BTreeSet<PartitionId> = {
+        let metadata = node.meta.metadata();
+        metadata.topic(topic).into_iter().flat_map(|it| it.partitions.iter().copied()).collect()
+    };
+    let mut backoff = Backoff::until(ABORT_WITHIN);
+    loop {
+        for (leader, partitions) in by_leader(node, &left) {
+            let request = PeerRequest::AbortOpen { above, partitions: partitions.clone() };
+            let Ok(PeerReply::MarkersWritten(outcomes)) =
+                node.peers.ask(leader, request, ASK_TIMEOUT).await
+            else {
+                continue;
+            };
+            for (partition, outcome) in partitions.into_iter().zip(outcomes) {
+                if outcome == MarkerOutcome::Written {
+                    left.remove(&partition);
+                }
+            }
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        if !backoff.pause().await {
+            let count = left.len();
+            return Err(AdminError::Unavailable(format!(
+                "{count} partitions have no leader yet that could abort what the source left open"
+            )));
+        }
+    }
+}
+
+fn by_leader(node: &Node, left: &BTreeSet<PartitionId>) -> BTreeMap<NodeId, Vec<PartitionId>> {
+    let metadata = node.meta.metadata();
+    let mut by_leader: BTreeMap<NodeId, Vec<PartitionId>> = BTreeMap::new();
+    for id in left {
+        if let Some(partition) = metadata.partition(*id) {
+            by_leader.entry(partition.leader).or_default().push(*id);
+        }
+    }
+    by_leader
+}

@@ -1,0 +1,121 @@
+//! The rows that say who writes to a topic next, and changing them.
+
+use meridian_base::id::TopicId;
+use meridian_base::position::LeaderEpoch;
+use meridian_consensus::command::{Command, ExpectedVersion, LeaderAssignment, RowChange, RowKind};
+use meridian_consensus::state::{Metadata, Partition};
+use meridian_mirror::rows::MirrorTopic;
+use meridian_mirror::succession::{Act, Succession};
+
+use crate::broker::ProposeError;
+use crate::kafka::AdminError;
+use crate::node::Node;
+
+/// A row that says how a topic stands, and its version.
+#[derive(Clone, Debug)]
+pub(super) struct Standing {
+    pub(super) row: Succession,
+    /// `None` if there is no row yet.
+    version: Option<u64>,
+}
+
+impl Standing {
+    /// What another write must find.
+    pub(super) fn expected(&self) -> ExpectedVersion {
+        self.version.map_or(ExpectedVersion::Absent, ExpectedVersion::Exactly)
+    }
+}
+
+/// How a topic stands.
+pub(super) fn standing(metadata: &Metadata, topic: TopicId) -> Result<Standing, AdminError> {
+    let Some(row) = metadata.extra_row(RowKind::Succession, &Succession::key(topic)) else {
+        return Ok(Standing { row: Succession::default(), version: None });
+    };
+    let decoded = Succession::decode(&row.value);
+    let row_of = |decoded| Standing { row: decoded, version: Some(row.version) };
+    decoded.map(row_of).map_err(|error| AdminError::Failed(error.to_string()))
+}
+
+/// The topics that this cluster is taking over.
+pub(super) fn taken_over(metadata: &Metadata) -> Vec<TopicId> {
+    let rows = metadata.extra_rows(RowKind::Succession);
+    let is_taken = |row: &Succession| matches!(row.act, Act::TakingOver { .. });
+    rows.filter(|(_, row)| Succession::decode(&row.value).is_ok_and(|row| is_taken(&row)))
+        .filter_map(|(key, _)| MirrorTopic::topic_of(key))
+        .collect()
+}
+
+/// The change that makes a topic stand so, if it still stands as it was read.
+pub(super) fn change(topic: TopicId, row: &Succession, expected: ExpectedVersion) -> RowChange {
+    let (kind, key) = (RowKind::Succession, Succession::key(topic).to_vec());
+    RowChange { kind, key, value: Some(row.encode()), expected }
+}
+
+/// The change of a mirror's row.
+pub(super) fn change_mirror(
+    topic: TopicId,
+    mirror: &MirrorTopic,
+    expected: ExpectedVersion,
+) -> RowChange {
+    let (kind, key) = (RowKind::MirrorTopic, MirrorTopic::key(topic).to_vec());
+    RowChange { kind, key, value: Some(mirror.encode()), expected }
+}
+
+/// Writes rows, all or none.
+pub(super) async fn put(node: &Node, changes: Vec<RowChange>) -> Result<(), AdminError> {
+    propose(node, Command::PutRows(changes)).await
+}
+
+/// Has a command decided.
+pub(super) async fn propose(node: &Node, command: Command) -> Result<(), AdminError> {
+    match node.meta.propose(command).await {
+        Ok(_) => Ok(()),
+        Err(error @ ProposeError::Refused(_)) => Err(AdminError::Failed(error.to_string())),
+        Err(error) => Err(AdminError::Unavailable(error.to_string())),
+    }
+}
+
+/// The partitions of a topic.
+fn partitions(
+    metadata: &Metadata,
+    topic: TopicId,
+) -> Result<Vec<(meridian_base::id::PartitionId, Partition)>, AdminError> {
+    let gone = || AdminError::Failed("the topic was deleted meanwhile".to_owned());
+    let ids = &metadata.topic(topic).ok_or_else(gone)?.partitions;
+    Ok(ids.iter().filter_map(|id| Some((*id, *metadata.partition(*id)?))).collect())
+}
+
+/// The latest leader epoch of a topic's partitions.
+pub(super) fn latest_epoch(metadata: &Metadata, topic: TopicId) -> Result<LeaderEpoch, AdminError> {
+    let partitions = partitions(metadata, topic)?;
+    Ok(partitions.iter().map(|(_, it)| it.leader_epoch).max().unwrap_or_default())
+}
+
+/// Gives those partitions of a topic a new generation whose leader epochs are not above
+/// `epoch_floor`: what their leaders had in flight is fenced off then.
+pub(super) async fn raise(
+    node: &Node,
+    topic: TopicId,
+    epoch_floor: LeaderEpoch,
+) -> Result<(), AdminError> {
+    let below = |metadata: &Metadata| -> Result<Vec<LeaderAssignment>, AdminError> {
+        let partitions = partitions(metadata, topic)?;
+        let below = partitions.into_iter().filter(|(_, it)| it.leader_epoch <= epoch_floor);
+        let assign = |(partition, found): (_, Partition)| LeaderAssignment {
+            partition,
+            expected: found.generation,
+            leader: found.leader,
+            epoch_floor,
+        };
+        Ok(below.map(assign).collect())
+    };
+    let assignments = below(&node.meta.metadata())?;
+    if !assignments.is_empty() {
+        propose(node, Command::AssignLeaders(assignments)).await?;
+    }
+    if !below(&node.meta.metadata())?.is_empty() {
+        let message = "leaders moved meanwhile; ask again".to_owned();
+        return Err(AdminError::Unavailable(message));
+    }
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! `meridian mirror failover`: the source is gone, the mirror becomes the writer with what it has.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::json;
+
+use super::report::{Forecast, Status};
+use crate::client::{Client, admin, groups};
+use crate::failure::{Exit, Failure};
+use crate::output::{self, Format, Table};
+
+/// What to fail over, and how.
+#[derive(Debug, Args)]
+pub(super) struct Failover {
+    /// The mirror's name here
+    topic: String,
+    /// Only say what would be lost, and what groups would see again
+    #[arg(long)]
+    dry_run: bool,
+    /// Even if the source answers: its producers go on writing to it, and both sides diverge
+    #[arg(long)]
+    force: bool,
+}
+
+/// What a failover means for those who use the topic.
+#[derive(Debug, Serialize)]
+struct Consequences {
+    topic: String,
+    /// Whether a broker of the source cluster answers.
+    is_source_reachable: bool,
+    lost: Forecast,
+    groups: Vec<GroupForecast>,
+    is_promoted: bool,
+}
+
+/// What a group would see again.
+#[derive(Debug, Serialize)]
+struct GroupForecast {
+    group: String,
+    /// Records between its positions here and the end of the mirror: those that its members had
+    /// consumed at the source are seen once more, and nobody here knows how many that is.
+    duplicates_max: u64,
+}
+
+/// Runs the command.
+pub(super) async fn run(
+    client: &Client,
+    format: Format,
+    command: Failover,
+) -> Result<Exit, Failure> {
+    let Failover { topic, dry_run, force } = command;
+    let status = Status::ask(client, Some(&topic)).await?;
+    let is_source_reachable = is_reachable(client, status.link()).await?;
+    let mut consequences = Consequences {
+        lost: Forecast::of(&status),
+        groups: duplicates(client, &topic, &status.ends()).await?,
+        topic,
+        is_source_reachable,
+        is_promoted: false,
+    };
+    if !dry_run && (!is_source_reachable || force) {
+        let arguments = json!({"topic": consequences.topic});
+        admin::command(client, "mirror.promote", &arguments).await?;
+        consequences.is_promoted = true;
+    }
+    output::print(format, &consequences, Consequences::render)?;
+    match dry_run || consequences.is_promoted {
+        true => Ok(Exit::Ok),
+        false => Err(Failure::Refused(format!(
+            "{0} is not promoted: its source answers. `meridian mirror switchover {0}` loses \
+             nothing; --force promotes all the same",
+            consequences.topic
+        ))),
+    }
+}
+
+/// Whether any broker of a link's source answers, as the cluster that the link is to.
+async fn is_reachable(client: &Client, link: &str) -> Result<bool, Failure> {
+    let Ok(report) = admin::call(client, "link.test", &json!({"link": link})).await else {
+        return Ok(false);
+    };
+    let brokers = report["brokers"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let answers = brokers.iter().any(|broker| broker["result"] == "ok");
+    Ok(answers && report["is_expected_cluster"] == true)
+}
+
+/// What each group that has positions in the topic here may see again.
+async fn duplicates(
+    client: &Client,
+    topic: &str,
+    ends: &BTreeMap<u32, i64>,
+) -> Result<Vec<GroupForecast>, Failure> {
+    let mut forecasts = Vec::new();
+    for group in groups::list(client, &[], &[]).await? {
+        let group = group.group_id.to_string();
+        let positions = groups::positions(client, &group).await?;
+        let of_topic = positions.iter().filter(|((name, _), _)| name == topic);
+        let between = of_topic.clone().map(|((_, partition), position)| {
+            let end = u32::try_from(*partition).ok().and_then(|index| ends.get(&index));
+            let count = end.map_or(0, |end| end.saturating_sub(position.offset));
+            u64::try_from(count).unwrap_or(0)
+        });
+        let duplicates_max = between.sum();
+        if of_topic.count() > 0 {
+            forecasts.push(GroupForecast { group, duplicates_max });
+        }
+    }
+    Ok(forecasts)
+}
+
+impl Consequences {
+    fn render(&self) -> String {
+        let mut text = self.lost.render();
+        if self.is_source_reachable {
+            text.push_str("the source answers: a switchover would lose nothing\n");
+        }
+        if !self.groups.is_empty() {
+            let mut table = Table::new(&["GROUP", "SEEN AGAIN AT MOST"]);
+            for GroupForecast { group, duplicates_max } in &self.groups {
+                table.row([group.clone(), duplicates_max.to_string()]);
+            }
+            text.push_str(&table.render());
+        }
+        if self.is_promoted {
+            text.push_str(&format!("{} is promoted: it takes records now\n", self.topic));
+        }
+        text
+    }
+}

@@ -1,0 +1,381 @@
+//! Two clusters of real processes, and who of them writes: promotion, failover, switchover there and
+//! back with the coordinator killed on the way. Clients are librdkafka and the protocol itself.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, and so may what it calls")]
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use meridian_gateway::client::{Client, Lane, REQUEST_TIMEOUT, clock};
+use meridian_protocol::ErrorCode;
+use meridian_protocol::messages::{
+    InitProducerIdRequest, ProducePartition, ProduceRequest, ProduceTopic,
+};
+use meridian_protocol::records::BatchBuilder;
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::message::Message;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use serde_json::Value;
+
+use self::common::{Running, Scratch, json, meridian, ok, run, text};
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod common;
+
+/// Whatever is awaited has come by then, or the test has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A cluster of one node that keeps its data when it is killed.
+struct Cluster {
+    address: String,
+    folder: std::path::PathBuf,
+    process: Option<Running>,
+}
+
+impl Cluster {
+    fn start(folder: &Path, name: &str) -> Self {
+        let folder = folder.join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let address = format!("127.0.0.1:{}", common::free_port());
+        let mut cluster = Self { address, folder, process: None };
+        cluster.restart();
+        cluster
+    }
+
+    fn restart(&mut self) {
+        let mut process = Running::start(&["serve", "--listen", &self.address], &self.folder);
+        process.wait_for("ready: serving Kafka clients on ");
+        self.process = Some(process);
+    }
+
+    /// SIGKILL.
+    fn kill(&mut self) {
+        self.process = None;
+    }
+}
+
+/// Two clusters and topic `t` of one partition, mirrored from the first to the second.
+fn mirrored(folder: &Scratch) -> [Cluster; 2] {
+    let [from, to] = ["west", "east"].map(|name| Cluster::start(folder.path(), name));
+    ok(&["topic", "create", "t", "-p", "1", "-b", &from.address]);
+    ok(&["link", "create", "west", "--source", &from.address, "-b", &to.address]);
+    ok(&["mirror", "create", "t", "--link", "west", "-b", &to.address]);
+    [from, to]
+}
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = clock::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+    }
+}
+
+fn end(bootstrap: &str) -> Option<Value> {
+    let output = run(&["topic", "describe", "t", "-b", bootstrap, "-o", "json"]);
+    let described: Value = serde_json::from_slice(&output.stdout).ok()?;
+    Some(described["partition"][0]["end_offset"].clone())
+}
+
+/// Waits until the mirror has all of the source.
+fn wait_for_end(source: &str, mirror: &str) {
+    let all = until("the source's end", || end(source));
+    until("the mirror has all", || (end(mirror).as_ref() == Some(&all)).then_some(()));
+}
+
+fn wait_for_state(bootstrap: &str, state: &str) {
+    until(state, || {
+        let output = run(&["mirror", "status", "t", "-b", bootstrap, "-o", "json"]);
+        let status: Value = serde_json::from_slice(&output.stdout).ok()?;
+        (status["mirrors"][0]["partitions"][0]["state"] == state).then_some(())
+    });
+}
+
+fn spawn_produce(bootstrap: &str, lines: &[String]) -> Child {
+    let mut child = meridian(&["topic", "produce", "t", "-b", bootstrap, "-o", "json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all((lines.join("\n") + "\n").as_bytes()).unwrap();
+    child
+}
+
+fn produce(bootstrap: &str, lines: &[String]) {
+    let output = spawn_produce(bootstrap, lines).wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+fn consume(bootstrap: &str) -> Vec<String> {
+    ok(&["topic", "consume", "t", "-b", bootstrap]).lines().map(str::to_owned).collect()
+}
+
+fn lines(range: std::ops::Range<u32>) -> Vec<String> {
+    range.map(|number| format!("record {number}")).collect()
+}
+
+fn config(bootstrap: &str, more: &[(&str, &str)]) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", bootstrap);
+    for (name, value) in more {
+        config.set(*name, *value);
+    }
+    config
+}
+
+fn send(producer: &BaseProducer, values: &[String]) {
+    for value in values {
+        producer.send(BaseRecord::<str, str>::to("t").payload(value)).map_err(|(e, _)| e).unwrap();
+    }
+    producer.flush(PATIENCE).unwrap();
+}
+
+/// What a stock consumer that reads what is committed gets, until it has `count` records.
+fn read_committed(bootstrap: &str, group: &str, count: usize) -> Vec<String> {
+    let more = [
+        ("group.id", group),
+        ("auto.offset.reset", "earliest"),
+        ("isolation.level", "read_committed"),
+    ];
+    let consumer: BaseConsumer = config(bootstrap, &more).create().unwrap();
+    consumer.subscribe(&["t"]).unwrap();
+    let mut got = Vec::new();
+    until("records that are committed", || {
+        if let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) {
+            got.push(String::from_utf8_lossy(message.payload().unwrap()).into_owned());
+        }
+        (got.len() >= count).then_some(())
+    });
+    consumer.commit_consumer_state(CommitMode::Sync).unwrap();
+    got
+}
+
+#[test]
+fn what_the_source_left_open_is_aborted_when_its_mirror_is_failed_over() {
+    let folder = Scratch::new("open");
+    let [mut west, east] = mirrored(&folder);
+    let (from, to) = (west.address.clone(), east.address.as_str());
+    produce(&from, &lines(0..3));
+    let open: BaseProducer = config(&from, &[("transactional.id", "left")]).create().unwrap();
+    open.init_transactions(PATIENCE).unwrap();
+    open.begin_transaction().unwrap();
+    send(&open, &["open 1".to_owned(), "open 2".to_owned()]);
+    produce(&from, &lines(3..6));
+    wait_for_end(&from, to);
+    // Nobody knows yet what becomes of the transaction.
+    assert_eq!(read_committed(to, "before", 3), lines(0..3));
+
+    let refused = run(&["mirror", "failover", "t", "-b", to]);
+    assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("its source answers"), "{}", text(&refused.stderr));
+    west.kill();
+    wait_for_state(to, "source-unreachable");
+    let forecast = json(&["mirror", "failover", "t", "--dry-run", "-b", to, "-o", "json"]);
+    assert_eq!(forecast["lost"]["records"], 0, "{forecast}");
+    assert_eq!(forecast["is_source_reachable"], false);
+    // All after the position of the group is what it would see again at most.
+    let before = &forecast["groups"][0];
+    assert_eq!((&before["group"], &before["duplicates_max"]), (&"before".into(), &5.into()));
+    let done = json(&["mirror", "failover", "t", "-b", to, "-o", "json"]);
+    assert_eq!(done["is_promoted"], true);
+
+    assert_eq!(read_committed(to, "after", 6), lines(0..6));
+    produce(to, &lines(6..9));
+    assert_eq!(read_committed(to, "last", 9), lines(0..9));
+    // The producer of the aborted transaction is nobody here.
+    let again: BaseProducer = config(to, &[("transactional.id", "left")]).create().unwrap();
+    again.init_transactions(PATIENCE).unwrap();
+    again.begin_transaction().unwrap();
+    send(&again, &["again".to_owned()]);
+    again.commit_transaction(PATIENCE).unwrap();
+    assert_eq!(read_committed(to, "again", 10).last().unwrap(), "again");
+
+    // The old source comes back and takes records, as before: that is seen, and nothing is merged.
+    west.restart();
+    wait_for_state(to, "both-promoted");
+    let status = run(&["mirror", "status", "t", "-b", to]);
+    assert_eq!(status.status.code(), Some(2));
+    assert!(text(&status.stdout).contains("link epoch is 0, that of this side 1"));
+    assert_eq!(read_committed(to, "unmerged", 10).len(), 10);
+}
+
+/// A producer that is numbered, as the protocol has it.
+struct Numbered {
+    runtime: tokio::runtime::Runtime,
+    producer_id: i64,
+}
+
+impl Numbered {
+    fn start(bootstrap: &str) -> Self {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().build().unwrap();
+        let request = InitProducerIdRequest { transaction_timeout_ms: 1000, ..Default::default() };
+        let answered = runtime.block_on(async {
+            Client::connect(bootstrap).await.unwrap().command(&request).await.unwrap()
+        });
+        assert_eq!(answered.error_code, ErrorCode::None);
+        Self { runtime, producer_id: answered.producer_id }
+    }
+
+    /// Sends one record; gives what it is told, and where the record is.
+    fn send(&self, bootstrap: &str, sequence: i32) -> (ErrorCode, i64) {
+        let mut batch = BatchBuilder::new().producer(self.producer_id, 0, sequence);
+        batch.append(clock::wall_time_ms(), None, Some(b"numbered"), &[]);
+        let partition = ProducePartition { index: 0, records: Some(batch.build()) };
+        self.runtime.block_on(async {
+            let client = Client::connect(bootstrap).await.unwrap();
+            let (name, topic_id) = ("t".into(), client.topic("t").await.unwrap().id);
+            let partition_data = vec![partition];
+            let request = ProduceRequest {
+                acks: -1,
+                timeout_ms: 10_000,
+                topic_data: vec![ProduceTopic { name, topic_id, partition_data }],
+                ..Default::default()
+            };
+            let leader = client.leader("t", 0).await.unwrap();
+            let connection = client.node(leader, Lane::CONTROL).await.unwrap();
+            let told = connection.call(&request, REQUEST_TIMEOUT).await.unwrap();
+            let told = &told.responses[0].partition_responses[0];
+            (told.error_code, told.base_offset)
+        })
+    }
+}
+
+#[test]
+fn producers_that_resend_to_the_promoted_side_are_known_there() {
+    let folder = Scratch::new("resend");
+    let [mut west, east] = mirrored(&folder);
+    let (from, to) = (west.address.clone(), east.address.as_str());
+    let producer = Numbered::start(&from);
+    for sequence in 0..4 {
+        assert_eq!(producer.send(&from, sequence), (ErrorCode::None, i64::from(sequence)));
+    }
+    wait_for_end(&from, to);
+    assert_eq!(producer.send(to, 4).0, ErrorCode::PolicyViolation, "only the link writes");
+    west.kill();
+    ok(&["mirror", "failover", "t", "-b", to]);
+    // What was acknowledged there is acknowledged here, at the same offset, and not written again.
+    for sequence in 0..4 {
+        assert_eq!(producer.send(to, sequence), (ErrorCode::None, i64::from(sequence)));
+    }
+    assert_eq!(producer.send(to, 5).0, ErrorCode::OutOfOrderSequenceNumber);
+    assert_eq!(producer.send(to, 4), (ErrorCode::None, 4));
+    assert_eq!(consume(to).len(), 5);
+}
+
+/// Where group `g` goes on.
+fn position(bootstrap: &str) -> i64 {
+    let group = json(&["group", "describe", "g", "-b", bootstrap, "-o", "json"]);
+    group["partitions"][0]["committed"].as_i64().unwrap()
+}
+
+/// Waits for a switchover's end; gives the cluster that is the writer then.
+fn writer_after(bootstrap: &str) -> (String, String) {
+    until("the switchover has ended", || {
+        let output = run(&["mirror", "switchover", "t", "--resume", "-b", bootstrap, "-o", "json"]);
+        let outcome: Value = serde_json::from_slice(&output.stdout).ok()?;
+        let field = |name: &str| outcome[name].as_str().map(str::to_owned);
+        Some((field("outcome")?, field("writer_cluster")?))
+    })
+}
+
+#[test]
+fn a_switchover_there_and_back_loses_and_doubles_nothing() {
+    let folder = Scratch::new("switchover");
+    let [west, east] = mirrored(&folder);
+    let (a, b) = (west.address.as_str(), east.address.as_str());
+    produce(a, &lines(0..100));
+    assert_eq!(read_committed(a, "g", 40).len(), 40);
+    let plan = json(&["mirror", "switchover", "t", "--dry-run", "-b", b, "-o", "json"]);
+    assert_eq!(plan["obstacles"], Value::Array(Vec::new()), "{plan}");
+    // A transaction that stays open does not keep the topic from moving.
+    let open: BaseProducer = config(a, &[("transactional.id", "open")]).create().unwrap();
+    open.init_transactions(PATIENCE).unwrap();
+    open.begin_transaction().unwrap();
+    send(&open, &["open".to_owned()]);
+
+    let done = json(&["mirror", "switchover", "t", "-b", b, "-o", "json"]);
+    assert_eq!(done["outcome"], "switched", "{done}");
+    produce(b, &lines(100..200));
+    wait_for_end(b, a);
+    let (here, there) = (consume(b), consume(a));
+    assert_eq!(here, there);
+    assert_eq!(read_committed(b, "all", 200), lines(0..200));
+    // A group goes on where it was.
+    assert!(position(a) >= 40, "{}", position(a));
+    assert_eq!(position(b), position(a));
+    // The former source is a mirror: clients are told to look elsewhere, and may read.
+    assert_eq!(Numbered::start(a).send(a, 0).0, ErrorCode::NotLeaderOrFollower);
+    wait_for_state(a, "mirroring");
+
+    let back = json(&["mirror", "switchover", "t", "-b", a, "-o", "json"]);
+    assert_eq!(back["outcome"], "switched", "{back}");
+    produce(a, &lines(200..300));
+    wait_for_end(a, b);
+    assert_eq!(consume(b), consume(a));
+    assert_eq!(read_committed(b, "both", 300), lines(0..300));
+    wait_for_state(b, "mirroring");
+}
+
+#[test]
+fn a_switchover_whose_coordinator_is_killed_ends_in_one_of_two_states() {
+    let folder = Scratch::new("coordinator");
+    let mut sides = mirrored(&folder);
+    let mut outcomes: BTreeMap<String, u32> = BTreeMap::new();
+    let (mut written, mut writer) = (0, 0);
+    for round in 0..12 {
+        let mirror = 1 - writer;
+        let [a, b] = [sides[writer].address.clone(), sides[mirror].address.clone()];
+        produce(&a, &lines(written..written + 20));
+        written += 20;
+        wait_for_state(&b, "mirroring");
+        let is_source_lost = round % 4 == 3;
+        let within = if is_source_lost { "1" } else { "20" };
+        let mut asking = meridian(&["mirror", "switchover", "t", "--within-s", within, "-b", &b])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Whoever dies does so a few steps later in each round.
+        for _ in 0..=round / 2 {
+            ok(&["link", "list", "-b", &b]);
+        }
+        if is_source_lost {
+            sides[writer].kill();
+            // Nothing answers for longer than it may take: it is rolled back, unless it is decided.
+            run(&["mirror", "switchover", "t", "--dry-run", "-b", &b]);
+            sides[writer].restart();
+        } else {
+            sides[mirror].kill();
+            sides[mirror].restart();
+        }
+        let _it_may_have_failed = asking.wait().unwrap();
+        let standing = run(&["mirror", "switchover", "t", "--resume", "-b", &b, "-o", "json"]);
+        if text(&standing.stderr).contains("never switched over") {
+            continue;
+        }
+        let (outcome, _) = writer_after(&b);
+        if outcome == "switched" {
+            writer = mirror;
+        }
+        *outcomes.entry(outcome).or_default() += 1;
+        // One side takes records, and the other does not.
+        let [a, b] = [&sides[writer].address, &sides[1 - writer].address];
+        let producer = Numbered::start(a);
+        assert_eq!(producer.send(a, 0).0, ErrorCode::None);
+        assert_ne!(producer.send(b, 1).0, ErrorCode::None);
+        wait_for_end(a, b);
+        assert_eq!(consume(a), consume(b));
+    }
+    eprintln!("outcomes: {outcomes:?}");
+    let got = consume(&sides[writer].address);
+    let got: Vec<_> = got.into_iter().filter(|value| value != "numbered").collect();
+    assert_eq!(got, lines(0..written));
+}
