@@ -4,11 +4,13 @@
 //! Embeds the real takeover and the real partition; adds what the node does around them: it reads
 //! from slot to slot, and answers clients.
 
+mod compaction;
 mod reads;
 mod transactions;
 
 use std::collections::BTreeMap;
 
+use self::compaction::Compaction;
 use self::transactions::Verifying;
 use bytes::Bytes;
 use meridian_base::env::Instant;
@@ -113,6 +115,8 @@ pub enum Shown {
     Committed(CommittedRead),
     /// Everything below has been deleted.
     LogStart(Offset),
+    /// A pass of compaction has come to an end.
+    Compacted,
     /// A committed batch.
     Batch(PlacedBatch),
     /// A batch whose producer is told that it is safe.
@@ -176,6 +180,7 @@ pub struct Broker {
     reads: BTreeMap<u64, ReadTask>,
     next_read: u64,
     verifying: Verifying,
+    compaction: Compaction,
 }
 
 impl Broker {
@@ -204,6 +209,7 @@ impl Broker {
             reads: BTreeMap::new(),
             next_read: 0,
             verifying: Verifying::default(),
+            compaction: Compaction::default(),
         };
         out.extend(outputs.into_iter().map(|output| match output {
             TakeoverOutput::FenceRead { slot } => BrokerOutput::FenceRead(slot),
@@ -308,6 +314,7 @@ impl Broker {
             Phase::Leading(_) | Phase::Over => {}
         }
         self.tick_verifications(now, health, out);
+        self.tick_compaction(now, health, out);
         let late: Vec<u64> =
             self.reads.iter().filter(|(_, task)| task.is_late(now)).map(|(id, _)| *id).collect();
         for read in late {
@@ -461,6 +468,7 @@ impl Broker {
         let high_watermark = mark.high_watermark;
         let Some(mut from) = self.shown.replace(high_watermark) else {
             out.push(BrokerOutput::Shown(Shown::Serving(high_watermark)));
+            self.check_manifest(out);
             return self.show_stable(out);
         };
         let Phase::Leading(partition) = &self.phase else { return };
@@ -498,6 +506,7 @@ impl Broker {
         }
         self.recovery = None;
         self.verifying = Verifying::default();
+        self.compaction = Compaction::default();
         let reads = std::mem::take(&mut self.reads);
         let askers = reads.values().filter_map(ReadTask::asker);
         out.extend(askers.map(|asker| BrokerOutput::Answer(asker, ClientReply::Retry)));

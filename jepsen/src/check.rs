@@ -4,7 +4,7 @@
 //! keeps the only log that all of it agrees with, and reports the first event that does not fit:
 //!
 //! * one value per offset for ever, over all leaders and readers;
-//! * acknowledged at its offset for ever;
+//! * acknowledged at its offset for ever; in a compacted partition, or a later record of its key is;
 //! * each value (producer, epoch, sequence) at most once, a producer's values in order;
 //! * what was visible stays visible: the high watermark never goes back within a generation, and a
 //!   generation starts at or above all that older ones ever showed;
@@ -12,6 +12,7 @@
 //!   stable offset passes one that is not, or goes back;
 //! * fences only grow during one life of a disk, and a leader that was refused puts nothing more.
 
+mod keyed;
 mod transactions;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -298,6 +299,9 @@ impl Checker {
                 Promise::DeletedForEver,
                 format!("{partition:?}: starts at {log_start_offset}, was deleted up to {known}"),
             );
+        }
+        if crate::keyed::is_keyed(partition) {
+            return self.final_keyed_log(partition, log_start_offset, log);
         }
         // A log start may lie amid a batch.
         let mut expected = log.first().map_or(log_start_offset, |placed| {

@@ -14,6 +14,7 @@ mod describe;
 pub mod disk;
 pub mod faults;
 pub mod health;
+pub mod keyed;
 pub mod metadata;
 #[cfg(feature = "mutations")]
 pub mod mutations;

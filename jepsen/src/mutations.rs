@@ -38,18 +38,18 @@ pub fn method(mutation: Mutation) -> Method {
         | Mutation::TransactionUnverified
         | Mutation::LateMarkerAccepted
         | Mutation::TransactionsForgotten
-        | Mutation::AbortedForgotten => Method::Seeds(10),
+        | Mutation::AbortedForgotten
+        | Mutation::FreeBeforeManifest
+        | Mutation::ManifestBeforeRun
+        | Mutation::DropNewest
+        | Mutation::RunInForceFreed => Method::Seeds(10),
         Mutation::FenceNotPersisted | Mutation::LinkInDoubt | Mutation::WipedCounts => {
             Method::Seeds(60)
         }
         Mutation::AckOutOfOrder | Mutation::CheckpointInDoubt => Method::Seeds(100),
-        Mutation::AckBeforeSync
-        | Mutation::UnsureIsEmpty
-        | Mutation::FreeBeforeManifest
-        | Mutation::ManifestBeforeRun
-        | Mutation::DropNewest
-        | Mutation::RunInForceFreed
-        | Mutation::TooFewParts => Method::Seeds(400),
+        Mutation::AckBeforeSync | Mutation::UnsureIsEmpty | Mutation::TooFewParts => {
+            Method::Seeds(400)
+        }
         Mutation::HalfStartEstablished => Method::Scenario(scenarios::half_start),
         Mutation::StaleConfigAccepted | Mutation::IncarnationIgnored => {
             Method::Scenario(scenarios::replaced_disk)

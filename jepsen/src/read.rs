@@ -6,7 +6,7 @@ use meridian_base::env::Instant;
 use meridian_base::position::Offset;
 use meridian_base::topology::{SLOT_COUNT_MAX, Slot, SlotSet};
 use meridian_storage::blob::{Blob, BlobKind};
-use meridian_storage::message::Read;
+use meridian_storage::message::{Read, ReadFrom};
 
 use crate::broker::Asker;
 use crate::value::PlacedBatch;
@@ -29,6 +29,15 @@ pub(crate) enum Purpose {
         asker: Asker,
         /// What it asked for.
         from: Offset,
+        /// Where the manifest's piece that is read ends, if it is one.
+        piece_end: Option<Offset>,
+    },
+    /// A pass of compaction.
+    Compact {
+        /// What it asked for.
+        from: Offset,
+        /// Where the manifest's piece that is read ends, if it is one.
+        piece_end: Option<Offset>,
     },
     /// A reader's fetch of committed records.
     FetchCommitted {
@@ -88,18 +97,30 @@ impl ReadTask {
     pub(crate) fn asker(&self) -> Option<Asker> {
         match self.purpose {
             Purpose::Fetch { asker, .. } | Purpose::FetchCommitted { asker, .. } => Some(asker),
-            Purpose::Tail | Purpose::Checkpoint | Purpose::Replay => None,
+            Purpose::Tail | Purpose::Checkpoint | Purpose::Replay | Purpose::Compact { .. } => None,
         }
     }
 }
 
+/// The blobs that answer a read of records: those of a run are asked for by their step.
+pub(crate) fn answers<'a>(request: &Read, blobs: &'a [Blob]) -> impl Iterator<Item = &'a Blob> {
+    let kind = match request.from {
+        ReadFrom::Offset(_) => BlobKind::Records,
+        ReadFrom::Step(_) => BlobKind::Clean,
+    };
+    blobs.iter().filter(move |blob| blob.header.kind == kind)
+}
+
 /// The record batches in `blobs`, or what is wrong with them.
-pub(crate) fn batches_of(blobs: &[Blob]) -> Result<Vec<PlacedBatch>, String> {
+pub(crate) fn batches_of(request: &Read, blobs: &[Blob]) -> Result<Vec<PlacedBatch>, String> {
     let mut batches = Vec::new();
-    for blob in blobs.iter().filter(|blob| blob.header.kind == BlobKind::Records) {
+    for blob in answers(request, blobs) {
         let decoded = PlacedBatch::read_all(blob.payload.to_contiguous())
             .ok_or_else(|| format!("{} holds no batches", blob.key.point))?;
-        if decoded.first().is_none_or(|first| first.base_offset != blob.header.base_offset) {
+        let has_gaps = blob.header.kind == BlobKind::Clean;
+        if !has_gaps
+            && decoded.first().is_none_or(|first| first.base_offset != blob.header.base_offset)
+        {
             return Err(format!("{} does not begin where its header says", blob.key.point));
         }
         batches.extend(decoded);
@@ -129,7 +150,7 @@ mod tests {
     #[test]
     fn a_reader_asks_every_slot_once() {
         let asker = Asker { client: crate::net::Endpoint(9), request: 1 };
-        let mut task = task(Purpose::Fetch { asker, from: Offset::ZERO });
+        let mut task = task(Purpose::Fetch { asker, from: Offset::ZERO, piece_end: None });
         let asked: Vec<usize> =
             std::iter::from_fn(|| task.next_slot(Instant::ZERO)).map(Slot::index).collect();
         assert_eq!(asked, [8, 0, 1, 2, 3, 4, 5, 6]);

@@ -30,6 +30,7 @@ fn world(mutations: Mutations) -> Result<World, Violation> {
         producer_count: 1,
         source_count: 0,
         transactor_count: 0,
+        keyed_count: 0,
         print: false,
     })?;
     go_on(&mut world, Duration::from_secs(1))?;

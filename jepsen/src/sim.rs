@@ -47,6 +47,7 @@ pub fn run(config: SimConfig) -> Report {
         producer_count: 2,
         source_count: 1,
         transactor_count: 2,
+        keyed_count: 1,
         print: config.print,
     };
     let mut sim = match World::new(world_config) {

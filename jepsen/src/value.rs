@@ -8,7 +8,7 @@ use meridian_gateway::partition::{InTransaction, RecordBatch, TransactionVersion
 use meridian_gateway::producer::Sequenced;
 use meridian_protocol::records::{self, Attributes, BatchHeader, EndTxnMarker};
 
-use crate::sourced;
+use crate::{keyed, sourced};
 
 /// One record's value: the producer, its epoch, and the record's sequence number. No two records
 /// may ever carry the same one.
@@ -44,6 +44,8 @@ impl fmt::Display for Value {
 pub enum Kind {
     /// Values.
     Plain,
+    /// Values with keys.
+    Keyed,
     /// Values of the transaction that has this epoch.
     Transactional,
     /// The end of the transaction with the epoch before.
@@ -83,8 +85,12 @@ impl Batch {
         self.first.sequence + self.count
     }
 
-    /// The batch as a producer sends it: the header of a Kafka record batch, without its records.
+    /// The batch as a producer sends it: the header of a Kafka record batch, without its records unless
+    /// they have keys.
     pub fn to_record_batch(self) -> RecordBatch {
+        if self.kind == Kind::Keyed {
+            return keyed::to_record_batch(self);
+        }
         let transactional = self.kind == Kind::Transactional;
         let header = BatchHeader {
             attributes: Attributes(if transactional { TRANSACTIONAL } else { 0 }),
@@ -159,7 +165,8 @@ impl PlacedBatch {
     pub fn read_all(mut bytes: Bytes) -> Option<Vec<Self>> {
         let mut batches = Vec::new();
         while !bytes.is_empty() {
-            batches.push(match sourced::split_off(&mut bytes) {
+            let special = sourced::split_off(&mut bytes);
+            batches.push(match special.or_else(|| keyed::split_off(&mut bytes)) {
                 Some(placed) => placed,
                 None => Self::split_off(&mut bytes)?,
             });

@@ -11,6 +11,7 @@ use meridian_gateway::partition::VerifyError;
 
 use crate::broker::ClientReply;
 use crate::check::{Promise, Verdict, Violation};
+use crate::keyed;
 use crate::net::Endpoint;
 use crate::sourced::Session;
 use crate::transactor::Transactor;
@@ -95,6 +96,7 @@ struct Life {
 pub struct Producer {
     id: u32,
     partition: PartitionId,
+    kind: Kind,
     epoch: u16,
     life: Option<Life>,
     next_sequence: u32,
@@ -112,6 +114,7 @@ impl Producer {
         Self {
             id,
             partition,
+            kind: if keyed::is_keyed(partition) { Kind::Keyed } else { Kind::Plain },
             epoch: 0,
             life: None,
             next_sequence: 0,
@@ -181,7 +184,7 @@ impl Producer {
         chance: &mut Chance,
     ) -> (PartitionId, u64, ClientRequest) {
         let first = Value { producer: self.id, epoch: self.epoch, sequence: self.next_sequence };
-        let batch = Batch { first, count: 1 + chance.below(3) as u32, kind: Kind::Plain };
+        let batch = Batch { first, count: 1 + chance.below(3) as u32, kind: self.kind };
         let request = self.next_request;
         self.next_request += 1;
         self.next_sequence = batch.next_sequence();
@@ -326,7 +329,9 @@ impl Reader {
             _ => return Ok(Some(BACKOFF)),
         };
         for placed in batches {
-            let continues = placed.base_offset <= self.next && placed.next_offset() > self.next;
+            let has_gaps = keyed::is_keyed(self.partition);
+            let joins = placed.base_offset <= self.next || has_gaps;
+            let continues = joins && placed.next_offset() > self.next;
             if !continues {
                 let detail = format!("asked from {}, got {placed:?}", self.next);
                 return Err(Violation { promise: Promise::OneValuePerOffset, detail });

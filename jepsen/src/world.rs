@@ -15,6 +15,7 @@ use meridian_storage::mutation::Mutations;
 use crate::check::{Checker, Verdict, Violation};
 use crate::describe::Words;
 use crate::disk::SimDisk;
+use crate::keyed;
 use crate::metadata::{Metadata, Owner, View};
 use crate::net::{Endpoint, Network};
 use crate::node::{Node, NodeOutput, Packet, endpoint_of};
@@ -49,7 +50,9 @@ pub struct WorldConfig {
     pub producer_count: usize,
     /// How many persistent sources each has.
     pub source_count: usize,
-    /// How many transactional producers there are, each of which writes to all partitions.
+    /// How many partitions there are besides whose values have keys, and which are compacted.
+    pub keyed_count: usize,
+    /// How many transactional producers there are, each of which writes to all other partitions.
     pub transactor_count: usize,
     /// Print every event.
     pub print: bool,
@@ -103,7 +106,8 @@ impl World {
         let node_count = GEOMETRY.slot_count();
         let client_count = config.partition_count
             * (config.producer_count + config.source_count + 1)
-            + config.transactor_count;
+            + config.transactor_count
+            + config.keyed_count * (config.producer_count + 1);
         let datacenter_of = (0..node_count)
             .map(|node| GEOMETRY.datacenter_of(Slot::new(node as u8)))
             .chain((0..client_count).map(|client| client % GEOMETRY.datacenter_count()))
@@ -146,16 +150,7 @@ impl World {
 
     fn add_clients(&mut self, config: &WorldConfig, root: &mut Chance) {
         for partition in self.partitions.clone() {
-            for index in 0..=config.producer_count {
-                let endpoint = Endpoint(GEOMETRY.slot_count() + self.clients.len());
-                let client = if index < config.producer_count {
-                    let id = self.clients.len() as u32;
-                    Client::producer(endpoint, partition, id, root.branch())
-                } else {
-                    Client::reader(endpoint, partition, root.branch())
-                };
-                self.add_client(client);
-            }
+            self.add_producers_and_reader(partition, config.producer_count, root);
         }
         for partition in self.partitions.clone() {
             for _ in 0..config.source_count {
@@ -168,6 +163,28 @@ impl World {
             let endpoint = Endpoint(GEOMETRY.slot_count() + self.clients.len());
             let id = self.clients.len() as u32;
             let client = Client::transactor(endpoint, &self.partitions, id, root.branch());
+            self.add_client(client);
+        }
+        for partition in (0..config.keyed_count as u64).map(keyed::partition) {
+            self.partitions.push(partition);
+            self.add_producers_and_reader(partition, config.producer_count, root);
+        }
+    }
+
+    fn add_producers_and_reader(
+        &mut self,
+        partition: PartitionId,
+        producer_count: usize,
+        root: &mut Chance,
+    ) {
+        for index in 0..=producer_count {
+            let endpoint = Endpoint(GEOMETRY.slot_count() + self.clients.len());
+            let client = if index < producer_count {
+                let id = self.clients.len() as u32;
+                Client::producer(endpoint, partition, id, root.branch())
+            } else {
+                Client::reader(endpoint, partition, root.branch())
+            };
             self.add_client(client);
         }
     }

@@ -45,7 +45,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation of the log's rules, in a fixed order.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 34] = [
         Self::NoFence,
         Self::FenceNotPersisted,
         Self::SplitFenceRead,
@@ -76,6 +76,10 @@ impl Mutation {
         Self::RepairUnchecked,
         Self::AbsenceIsProof,
         Self::ScrubForgetsFiles,
+        Self::FreeBeforeManifest,
+        Self::ManifestBeforeRun,
+        Self::DropNewest,
+        Self::RunInForceFreed,
     ];
 
     /// Those of stripes, which are found by `storage/tests/store/stripes.rs`.

@@ -247,6 +247,19 @@ impl FakeBroker {
         self.logs.as_ref().and_then(|logs| logs.store()).expect("a cluster of one has a disk")
     }
 
+    /// Frees a deleted topic's partition, as a node does when the metadata says so.
+    pub(crate) fn forget(&self, partition: PartitionId) {
+        self.logs.as_ref().expect("a cluster of one has logs").forget(partition);
+    }
+
+    /// What the disk's files take in the file system.
+    pub(crate) fn disk_size_bytes(&self) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        let folder = self.folder.as_ref().expect("a cluster of one has a disk");
+        let files = std::fs::read_dir(folder).expect("the disk's folder").flatten();
+        files.filter_map(|file| file.metadata().ok()).map(|file| file.blocks() * 512).sum()
+    }
+
     /// Names who vouches for transactions.
     pub(super) fn set_verifier(&self, verifier: Arc<dyn TransactionVerifier>) {
         self.logs.iter().for_each(|logs| logs.set_verifier(Arc::clone(&verifier)));

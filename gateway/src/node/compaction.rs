@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::{PartitionId, TopicId};
+use meridian_base::position::Offset;
 use meridian_consensus::command::ConfigResource;
 use meridian_consensus::state::Metadata;
 
@@ -40,12 +41,13 @@ impl Default for CompactionConfig {
 /// Compacts, one partition after another.
 pub(super) async fn run_compaction(node: Arc<Node>) {
     let mut interval = tokio::time::interval(COMPACT_EVERY);
-    let mut resting: HashMap<PartitionId, i64> = HashMap::new();
+    let mut resting: HashMap<PartitionId, Rest> = HashMap::new();
     loop {
         interval.tick().await;
-        let Some(now_ms) = node.time.agreed_ms() else { continue };
-        resting.retain(|_, until_ms| *until_ms > now_ms);
+        resting.retain(|partition, _| node.logs.owned(*partition).is_some());
         for log in node.logs.owned_logs() {
+            // Asked anew for each: a pass may take long.
+            let Some(now_ms) = node.time.agreed_ms() else { break };
             let partition = log.ownership().partition;
             let rules = {
                 let metadata = node.meta.metadata();
@@ -53,30 +55,50 @@ pub(super) async fn run_compaction(node: Arc<Node>) {
                 found.and_then(|found| rules_of(&metadata, found.topic, &node.config.compaction))
             };
             let Some(rules) = rules else { continue };
-            if resting.contains_key(&partition) || !log.is_dirty(&rules, now_ms) {
+            let rests =
+                resting.get(&partition).is_some_and(|rest| rest.lasts(&log, &rules, now_ms));
+            if rests || !log.is_dirty(&rules, now_ms) {
                 continue;
             }
-            if !compact(&log, &rules, now_ms).await {
-                resting.insert(partition, now_ms.saturating_add(REST_MS));
-            }
+            match compact(&log, &rules, now_ms).await {
+                Some(rest) => resting.insert(partition, rest),
+                None => resting.remove(&partition),
+            };
         }
     }
 }
 
-/// One pass; whether it came to something.
-async fn compact(log: &Arc<PartitionLog>, rules: &CompactionRules, now_ms: i64) -> bool {
+/// Why a partition is left alone for now.
+struct Rest {
+    until_ms: i64,
+    /// Where the log ended when nothing was to be judged.
+    end: Option<Offset>,
+}
+
+impl Rest {
+    /// Where nothing was to be judged nothing is before more is written, unless records must age.
+    fn lasts(&self, log: &PartitionLog, rules: &CompactionRules, now_ms: i64) -> bool {
+        let is_same = rules.lag_ms_min == 0 && self.end == Some(log.high_watermark());
+        now_ms < self.until_ms || is_same
+    }
+}
+
+/// One pass; a rest if it came to nothing.
+async fn compact(log: &Arc<PartitionLog>, rules: &CompactionRules, now_ms: i64) -> Option<Rest> {
+    let end = log.high_watermark();
+    let rest = |end| Some(Rest { until_ms: now_ms.saturating_add(REST_MS), end });
     let partition = log.ownership().partition;
     match log.compact(rules, now_ms).await {
-        Ok(None) => false,
+        Ok(None) => rest(Some(end)),
         Ok(Some(compacted)) => {
             let (end, keys) = (compacted.end, compacted.key_count);
             let (size_bytes, read_size_bytes) = (compacted.size_bytes, compacted.read_size_bytes);
             tracing::info!(?partition, %end, keys, size_bytes, read_size_bytes, "compacted");
-            true
+            None
         }
         Err(error) => {
             tracing::info!(?partition, %error, "not compacted; tried again later");
-            false
+            rest(None)
         }
     }
 }

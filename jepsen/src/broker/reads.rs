@@ -6,7 +6,7 @@ use meridian_base::position::Offset;
 use meridian_base::topology::Slot;
 use meridian_gateway::partition::PartitionState;
 use meridian_storage::blob::{Blob, BlobInfo};
-use meridian_storage::message::{Read, ReadFrom, ReadReply};
+use meridian_storage::message::{CommitMark, Read, ReadFrom, ReadReply};
 use meridian_storage::placement::SlotHealth;
 
 use super::{Asker, Broker, BrokerOutput, ClientReply, FETCH_SIZE_BYTES_MAX, Phase, Shown};
@@ -40,6 +40,14 @@ impl Broker {
         if from >= mark.high_watermark {
             return self.answer_fetch(asker, Vec::new(), out);
         }
+        if let Some((request, end)) = self.piece_request(from) {
+            return self.ask(
+                now,
+                Purpose::Fetch { asker, from, piece_end: Some(end) },
+                request,
+                out,
+            );
+        }
         if let Some(pieces) = partition.tail().read(from, FETCH_SIZE_BYTES_MAX as usize) {
             match PlacedBatch::read_all(Bytes::from(pieces.concat())) {
                 Some(batches) => self.answer_fetch(asker, batches, out),
@@ -47,17 +55,23 @@ impl Broker {
             }
             return;
         }
-        let Some(holder) = partition.leader().lineage().holder_of(from) else {
+        let Some(request) = self.records_request(from, mark) else {
             return self.broken(format!("no generation holds offset {from}"), out);
         };
-        let request = Read {
+        self.ask(now, Purpose::Fetch { asker, from, piece_end: None }, request, out);
+    }
+
+    /// The read that brings what the log's leaders put at `from`.
+    pub(super) fn records_request(&self, from: Offset, mark: CommitMark) -> Option<Read> {
+        let Phase::Leading(partition) = &self.phase else { return None };
+        let holder = partition.leader().lineage().holder_of(from)?;
+        Some(Read {
             partition: self.partition,
             generation: holder.generation,
             from: ReadFrom::Offset(from),
             last_step: holder.last_step.unwrap_or(mark.point.step),
             size_bytes_max: FETCH_SIZE_BYTES_MAX,
-        };
-        self.ask(now, Purpose::Fetch { asker, from }, request, out);
+        })
     }
 
     fn answer_fetch(
@@ -172,7 +186,7 @@ impl Broker {
         out: &mut Vec<BrokerOutput>,
     ) {
         let Some(task) = self.reads.get(&read) else { return };
-        let purpose = task.purpose;
+        let (purpose, request) = (task.purpose, task.request);
         if purpose == Purpose::Tail {
             self.reads.remove(&read);
             let Phase::TakingOver(takeover) = &mut self.phase else { return };
@@ -210,14 +224,20 @@ impl Broker {
                 Ok(()) => self.replay(now, out),
                 Err(what) => self.broken(what, out),
             },
-            Purpose::Fetch { asker, from } => match batches_of(&blobs) {
+            Purpose::Fetch { asker, from, piece_end } => match batches_of(&request, &blobs) {
                 Ok(mut batches) => {
                     batches.retain(|placed| placed.next_offset() > from);
-                    self.answer_fetch(asker, batches, out);
+                    match piece_end {
+                        Some(end) if batches.is_empty() => self.on_fetch(now, asker, end, out),
+                        _ => self.answer_fetch(asker, batches, out),
+                    }
                 }
                 Err(what) => self.broken(what, out),
             },
-            Purpose::FetchCommitted { from, .. } => match batches_of(&blobs) {
+            Purpose::Compact { from, piece_end } => {
+                self.on_compact_read(now, health, (from, piece_end), &request, &blobs, out);
+            }
+            Purpose::FetchCommitted { from, .. } => match batches_of(&request, &blobs) {
                 Ok(batches) => self.show_committed(from, batches, out),
                 Err(what) => self.broken(what, out),
             },

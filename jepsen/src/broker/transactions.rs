@@ -108,7 +108,9 @@ impl Broker {
             return;
         };
         let stable = partition.last_stable_offset();
-        if from < partition.leader().log_start_offset() || from >= stable {
+        // There are no transactions in partitions that are compacted.
+        let is_clean = self.piece_request(from).is_some();
+        if from < partition.leader().log_start_offset() || from >= stable || is_clean {
             return;
         }
         if let Some(taken) =

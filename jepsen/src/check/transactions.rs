@@ -57,7 +57,7 @@ impl Transactions {
         for placed in log {
             let first = placed.batch.first;
             match placed.batch.kind {
-                Kind::Plain => {}
+                Kind::Plain | Kind::Keyed => {}
                 Kind::Transactional => {
                     let epoch = *open.entry(first.producer).or_insert(first.epoch);
                     let is_late = ended.get(&first.producer).is_some_and(|of| first.epoch < *of);
@@ -161,7 +161,7 @@ impl Checker {
             let decided = self.transactions.decided.get(&(first.producer, first.epoch)).copied();
             let is_skipped = skipped.contains(&first.producer);
             let is_right = match placed.batch.kind {
-                Kind::Plain => true,
+                Kind::Plain | Kind::Keyed => true,
                 Kind::Transactional => decided == Some(!is_skipped),
                 Kind::Marker { commit } => {
                     if !commit {

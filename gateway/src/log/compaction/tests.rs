@@ -177,3 +177,23 @@ async fn a_log_in_which_nothing_is_to_be_judged_is_left_alone() {
     assert_eq!(bench.log.compact(&rules(), 0).await.unwrap(), None, "one batch is the last");
     assert_eq!(bench.read_all().await.len(), 5);
 }
+
+#[tokio::test]
+async fn a_deleted_topic_gives_its_space_back_to_the_file_system() {
+    let bench = Bench::new().await;
+    for round in 0..1000 {
+        bench.write(0..200, round).await;
+    }
+    let store = bench.broker.store();
+    let before = bench.broker.disk_size_bytes();
+    assert!(before > 40_000_000, "{before}");
+    let partition = bench.log.ownership().partition;
+    bench.log.stop();
+    bench.broker.forget(partition);
+    let freed = async {
+        while bench.broker.disk_size_bytes() > before / 2 || store.usage().live_bytes > 1_000_000 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, freed).await.expect("freed in time");
+}
