@@ -47,7 +47,8 @@ impl Broker {
     pub(super) fn piece_request(&self, from: Offset) -> Option<(Read, Offset)> {
         let Phase::Leading(partition) = &self.phase else { return None };
         let (piece, end) = partition.manifest()?.piece_at(from)?;
-        let Place::Clean(point) = piece.place;
+        // Nothing is cold in the simulator.
+        let Place::Clean(point) = piece.place else { return None };
         let request = Read {
             partition: self.partition,
             generation: point.generation,
