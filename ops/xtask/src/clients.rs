@@ -76,7 +76,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     for client in &chosen {
         lab.install(client.kind)?;
     }
-    let program = lab.build_server(&options.profile)?;
+    let program = lab.build_server(&options)?;
     println!("== installed and built in {} s", installed.elapsed().as_secs());
     let began = Instant::now();
     let cluster = Cluster::start(&program, &lab.folder, options.base_port)?;

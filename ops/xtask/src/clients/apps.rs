@@ -44,7 +44,7 @@ const PORT_DISTANCE: u16 = 300;
 pub(super) fn run(root: &Path, options: &Options) -> Result<(), String> {
     let lab = Lab::new(root, options.base_port)?;
     lab.install(Kind::Apps)?;
-    let program = lab.build_server(&options.profile)?;
+    let program = lab.build_server(options)?;
     let began = Instant::now();
     let mut reports = Vec::new();
     for app in APPS.iter().filter(|app| options.takes(app.name)) {

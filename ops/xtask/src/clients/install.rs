@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::Lab;
+use super::{Lab, Options};
 
 /// Clients that are installed and started the same way.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -182,8 +182,12 @@ impl Lab {
         }
     }
 
-    /// Builds the server; gives its binary.
-    pub(super) fn build_server(&self, profile: &str) -> Result<PathBuf, String> {
+    /// Builds the server, unless one is named; gives its binary.
+    pub(super) fn build_server(&self, options: &Options) -> Result<PathBuf, String> {
+        if let Some(binary) = &options.binary {
+            return Ok(binary.clone());
+        }
+        let profile = options.profile.as_str();
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args([
             "build",

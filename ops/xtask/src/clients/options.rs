@@ -1,9 +1,11 @@
 //! The command line of `cargo xtask clients`.
 
+use std::path::PathBuf;
+
 use super::{CLIENTS, apps};
 
 const USAGE: &str = "usage: cargo xtask clients [CLIENT ...] | --smoke | --apps [APPLICATION ...] \
-    [--records COUNT] [--kills COUNT] [--base-port PORT] [--profile NAME]";
+    [--records COUNT] [--kills COUNT] [--base-port PORT] [--profile NAME | --binary PATH]";
 /// Those of the smallest run: each group of implementations once, and what installs within seconds.
 const SMOKE: &[&str] = &["java-4", "librdkafka-python", "kafka-python", "kcat", "franz-go"];
 
@@ -20,6 +22,8 @@ pub(super) struct Options {
     pub(super) kill_count: u32,
     pub(super) base_port: u16,
     pub(super) profile: String,
+    /// A server that is built already.
+    pub(super) binary: Option<PathBuf>,
 }
 
 impl Options {
@@ -31,6 +35,7 @@ impl Options {
             kill_count: 10,
             base_port: 29300,
             profile: "dev".to_owned(),
+            binary: None,
         };
         let mut arguments = arguments.iter();
         let number = |text: Option<&String>| text.and_then(|text| text.parse().ok()).ok_or(USAGE);
@@ -41,6 +46,7 @@ impl Options {
                 "--base-port" => options.base_port = narrow(number(arguments.next())?)?,
                 "--records" => options.record_count = number(arguments.next())?,
                 "--kills" => options.kill_count = narrow(number(arguments.next())?)?,
+                "--binary" => options.binary = Some(arguments.next().ok_or(USAGE)?.into()),
                 "--profile" => options.profile = arguments.next().ok_or(USAGE)?.clone(),
                 name => options.targets.push(name.to_owned()),
             }
@@ -79,7 +85,8 @@ mod tests {
 
     #[test]
     fn clients_and_options_are_understood() {
-        let options = parse("kcat sarama --base-port 31000").unwrap();
+        let options = parse("kcat sarama --base-port 31000 --binary /m").unwrap();
+        assert_eq!(options.binary.as_deref(), Some(std::path::Path::new("/m")));
         assert!(options.takes("kcat") && !options.takes("java-4"));
         assert_eq!(options.base_port, 31000);
         assert!(parse("").unwrap().takes("java-4"));
