@@ -204,7 +204,7 @@ public final class Tools {
             expect(transaction("describe-producers", "--topic", TOPIC, "--partition", "0"), "\\d+\\s+\\d+");
             transaction("find-hanging", "--topic", TOPIC, "--partition", "0");
             transaction("forceTerminateTransaction", "--transactionalId", id);
-            Lab.until("it is ended", () -> !transaction("describe", "--transactional-id", id).contains(TOPIC));
+            Lab.until("it is ended", () -> !transaction("describe", "--transactional-id", id).contains("Ongoing"));
         } catch (org.apache.kafka.common.KafkaException fencedWhenClosing) {
             OUT.println(fencedWhenClosing);
         }
