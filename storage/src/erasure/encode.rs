@@ -1,8 +1,7 @@
 //! Encoding a stripe into its parts.
 //!
-//! The stripe is coded in columns that fit the processor's cache, which is twice as fast as coding it
-//! whole, and each column is summed while it is there. Blocks of 64 bytes are coded independently, so
-//! the bytes are the same.
+//! The stripe is coded in columns that fit the processor's cache, and each column is summed while it is
+//! there. Blocks of 64 bytes are coded independently, so the bytes are those of coding it whole.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::position::LogPoint;
