@@ -180,7 +180,15 @@ impl MetaThread {
             return;
         }
         match member.propose(proposal) {
-            Ok(()) | Err(ProposeError::NotLeader { leader: None }) => {}
+            Ok(()) => {}
+            // A node that is new hears of no leader before it is registered: one of the voters leads.
+            Err(ProposeError::NotLeader { leader: None }) => {
+                let own = self.settings.node;
+                let frame = MetaFrame::Propose(proposal.encode().into());
+                for voter in self.settings.voters.iter().filter(|voter| **voter != own) {
+                    let _sent_again = self.shared.send(*voter, &frame);
+                }
+            }
             Err(ProposeError::NotLeader { leader: Some(leader) }) => {
                 let frame = MetaFrame::Propose(proposal.encode().into());
                 let _sent_again = self.shared.send(leader, &frame);
