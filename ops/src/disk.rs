@@ -1,11 +1,11 @@
 //! `meridian disk`: the disks, what they hold, and whether every byte of them is what it was.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::client::{Client, admin};
+use crate::client::{Client, admin, clock};
 use crate::cluster;
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Table};
@@ -65,7 +65,7 @@ pub(crate) async fn run(disk: Disk) -> Result<Exit, Failure> {
     match command {
         Command::List => {
             let disks = list(&client).await?;
-            output::print(target.output, &disks, |disks| render(disks, now_ms()))?;
+            output::print(target.output, &disks, |disks| render(disks, clock::wall_time_ms()))?;
             Ok(if disks.iter().all(is_well) { Exit::Ok } else { Exit::Degraded })
         }
         Command::Status { node } => {
@@ -178,11 +178,6 @@ fn ago(past_ms: i64) -> String {
         seconds @ 7200..172_800 => format!("{} h ago", seconds / 3600),
         seconds => format!("{} d ago", seconds / 86_400),
     }
-}
-
-fn now_ms() -> i64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

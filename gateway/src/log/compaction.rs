@@ -149,7 +149,7 @@ impl PartitionLog {
             self.act(|partition, now, health, out| partition.put_checkpoint(now, health, out));
         self.committed(put.unwrap_or_else(|| Err(lost()))?).await?;
         let put = self.act(|partition, now, health, out| partition.put_mark(now, health, out));
-        Ok(put.unwrap_or_else(|| Err(lost()))?)
+        put.unwrap_or_else(|| Err(lost()))
     }
 
     fn plan(&self, rules: &CompactionRules, now_ms: i64) -> Option<Plan> {
