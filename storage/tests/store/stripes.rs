@@ -263,10 +263,13 @@ const PROBE: std::ops::Range<usize> = 44..76;
 fn find(node: &mut Node, file: &str, probe: &[u8]) -> usize {
     use meridian_base::env::Disk;
 
-    let size_bytes = node.disk.size_bytes(file).unwrap();
+    let size_bytes = node.disk.size_bytes(file).expect("the file is there");
     let mut bytes = vec![0; size_bytes as usize];
-    node.disk.read_at(file, 0, &mut bytes).unwrap();
-    bytes.windows(probe.len()).position(|window| window == probe).unwrap()
+    node.disk.read_at(file, 0, &mut bytes).expect("the file is there");
+    bytes
+        .windows(probe.len())
+        .position(|window| window == probe)
+        .expect("the payload is in the file")
 }
 
 #[test]
