@@ -351,6 +351,13 @@ impl<T> Partition<T> {
             out.push(PartitionOutput::Answer { waiter, result: Err(error) });
             return;
         }
+        if let Some(base_offset) = self.endings.committed_at(marker, self.high_watermark()) {
+            // Whoever asked before may be gone without having done what follows from it.
+            let log_start_offset = self.leader.log_start_offset();
+            let result = Ok(Appended { base_offset, log_start_offset });
+            out.push(PartitionOutput::Answer { waiter, result });
+            return;
+        }
         let offset = self.append_marker(marker, timestamp_ms);
         self.wait_for(waiter, offset, offset.advance(1));
         self.flush(now, health, false, out);

@@ -38,17 +38,22 @@ pub(super) struct Endings {
 }
 
 impl Endings {
-    /// Whether this ending was committed before. One that is not committed yet is written once more: its
-    /// answer says that it is durable.
-    pub(super) fn is_committed(&self, marker: &Marker, high_watermark: Offset) -> bool {
-        let written = self.by_producer.get(&marker.producer_id);
-        let Some(written) = written.filter(|_| marker.number != 0) else { return false };
-        match (marker.coordinator_epoch, marker.number).cmp(&written.name) {
-            // The coordinator began to write the later one when this one was committed.
-            Ordering::Less => true,
-            Ordering::Equal => written.offset < high_watermark,
-            Ordering::Greater => false,
-        }
+    /// Where this ending was written, if it is committed. One that is not committed yet is written once
+    /// more: its answer says that it is durable.
+    pub(super) fn committed_at(&self, marker: &Marker, high_watermark: Offset) -> Option<Offset> {
+        let (written, order) = self.last(marker)?;
+        (order == Ordering::Equal && written.offset < high_watermark).then_some(written.offset)
+    }
+
+    /// Whether a later ending was written: the coordinator began with it when this one was committed.
+    pub(super) fn is_superseded(&self, marker: &Marker) -> bool {
+        self.last(marker).is_some_and(|(_, order)| order == Ordering::Less)
+    }
+
+    /// The producer's last ending that has a number, and how this one compares with it.
+    fn last(&self, marker: &Marker) -> Option<(Written, Ordering)> {
+        let written = self.by_producer.get(&marker.producer_id).filter(|_| marker.number != 0)?;
+        Some((*written, (marker.coordinator_epoch, marker.number).cmp(&written.name)))
     }
 
     /// Notes that a marker was appended.

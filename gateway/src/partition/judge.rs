@@ -99,7 +99,7 @@ impl<T> Partition<T> {
             let found = coordinator_epoch;
             return Err(TransactionError::CoordinatorFenced { found, current }.into());
         }
-        if self.endings.is_committed(marker, self.high_watermark()) {
+        if self.endings.is_superseded(marker) {
             let (found, current) = (producer_epoch, producer_epoch);
             return Err(TransactionError::LateMarker { found, current }.into());
         }
