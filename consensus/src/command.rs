@@ -355,6 +355,10 @@ pub enum RowKind {
     Lifecycle,
     /// Which of its copies at several clusters writes to a topic next.
     Succession,
+    /// How a federation link is secured.
+    LinkOptions,
+    /// Which topics or groups follow a link by themselves.
+    MirrorRule,
 }
 
 /// Writes or deletes one row.

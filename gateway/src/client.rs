@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | find brokers and leaders, send a request | [`Client`] |
 //! | speak to one broker | [`Connection`] |
+//! | secure connections | [`security::Security`] |
 //! | wait between tries | [`clock::Backoff`] |
 
 pub mod clock;
@@ -14,6 +15,7 @@ mod connection;
 mod error;
 pub mod metadata;
 mod router;
+pub mod security;
 
 pub use connection::{Connection, InFlight, Timed};
 pub use error::ClientError;

@@ -69,7 +69,8 @@ pub use self::metrics::{Metrics, Sample};
 pub use self::server::{Server, ServerError};
 pub(crate) use self::topic_config::check as check_topic_config;
 pub(crate) use self::topic_config::{
-    DEDUP, DEDUP_RETENTION_MS, DEDUP_RETENTION_MS_DEFAULT, DEDUP_SOURCE,
+    DEDUP, DEDUP_RETENTION_MS, DEDUP_RETENTION_MS_DEFAULT, DEDUP_SOURCE, MIRROR_CONFIGS,
+    MIRROR_ON_DELETE, MIRROR_ON_RECREATE, MIRROR_PREFIX, MIRROR_SOURCE,
 };
 pub use self::transactions::Verifier;
 use crate::broker::Broker;

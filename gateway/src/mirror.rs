@@ -11,11 +11,15 @@
 //! leadership the work moves. Everything a worker knows can be lost: the own log is its position.
 
 mod admin;
+mod audit;
 mod guard;
 mod peer;
 mod plan;
 mod promotion;
 mod question;
+mod replace;
+mod rules;
+mod steward;
 mod succession;
 mod survey;
 mod switchover;
@@ -28,13 +32,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 pub(crate) use self::admin::AdminCall;
-pub(crate) use self::guard::{Closed, epoch_end, forget, refuses_clients};
+use self::audit::{AuditHandle, AuditReport};
+pub(crate) use self::guard::{Closed, epoch_end, forget, refuses_clients, source_of};
 use self::plan::Plan;
+use self::steward::{StewardHandle, StewardReport};
 use self::switchover::Coordinators;
+pub(crate) use self::worker::LinkMetrics;
 use self::worker::{LinkWorker, PartitionReport};
 use crate::node::Node;
 
@@ -48,11 +55,16 @@ const REPORT_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) struct Mirrors {
     workers: Mutex<BTreeMap<String, WorkerHandle>>,
     coordinators: Coordinators,
+    stewards: Mutex<BTreeMap<String, StewardHandle>>,
+    /// Rung when there is reason to look at once.
+    bell: Notify,
 }
 
 struct WorkerHandle {
     plan: watch::Sender<Arc<Plan>>,
     reports: mpsc::Sender<oneshot::Sender<Vec<PartitionReport>>>,
+    audit: AuditHandle,
+    metrics: Arc<Mutex<LinkMetrics>>,
     task: JoinHandle<()>,
 }
 
@@ -66,8 +78,12 @@ impl Drop for WorkerHandle {
 pub(crate) async fn run(node: Arc<Node>) {
     let mut interval = tokio::time::interval(LOOK_EVERY);
     loop {
-        interval.tick().await;
+        tokio::select! {
+            _ = interval.tick() => {}
+            () = node.mirrors.bell.notified() => {}
+        }
         node.mirrors.coordinators.tend(&node);
+        appoint(&node);
         let plans = plan::plans(&node);
         let mut workers = node.mirrors.workers.lock().unwrap_or_else(PoisonError::into_inner);
         workers.retain(|link, worker| plans.contains_key(link) && !worker.task.is_finished());
@@ -76,7 +92,7 @@ pub(crate) async fn run(node: Arc<Node>) {
                 Some(worker) if **worker.plan.borrow() == plan => {}
                 Some(worker) => drop(worker.plan.send_replace(Arc::new(plan))),
                 None => {
-                    tracing::info!(%link, source = %plan.link.bootstrap, "link starts here");
+                    tracing::info!(%link, source = %plan.source.link.bootstrap, "link starts here");
                     let worker = start(Arc::clone(&node), &link, plan);
                     workers.insert(link, worker);
                 }
@@ -85,14 +101,57 @@ pub(crate) async fn run(node: Arc<Node>) {
     }
 }
 
+/// Keeps a steward for each link that this node is to look after.
+fn appoint(node: &Arc<Node>) {
+    let duties = steward::duties(node);
+    let mut stewards = node.mirrors.stewards.lock().unwrap_or_else(PoisonError::into_inner);
+    stewards.retain(|link, it| duties.get(link) == Some(&it.source) && !it.has_ended());
+    for (link, source) in duties {
+        stewards.entry(link).or_insert_with_key(|link| {
+            StewardHandle::start(Arc::clone(node), link.clone(), source)
+        });
+    }
+}
+
 fn start(node: Arc<Node>, link: &str, plan: Plan) -> WorkerHandle {
     let (plan, changes) = watch::channel(Arc::new(plan));
     let (reports, asked) = mpsc::channel(1);
-    let worker = LinkWorker::new(node, link.to_owned(), changes);
-    WorkerHandle { plan, reports, task: tokio::spawn(worker.run(asked)) }
+    let audit = AuditHandle::start(changes.clone());
+    let metrics = Arc::default();
+    let worker = LinkWorker::new(node, link.to_owned(), changes, Arc::clone(&metrics));
+    WorkerHandle { plan, reports, audit, metrics, task: tokio::spawn(worker.run(asked)) }
 }
 
 impl Mirrors {
+    /// Looks at once for what has changed.
+    fn look(&self) {
+        self.bell.notify_one();
+    }
+
+    /// What comparing with the sources has found on this node.
+    fn audits(&self) -> Vec<AuditReport> {
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.values().flat_map(|worker| worker.audit.reports()).collect()
+    }
+
+    /// What is measured of each link that this node pulls over, and how many differences comparing
+    /// with its source has found.
+    pub(crate) fn metrics(&self) -> Vec<(String, LinkMetrics, usize)> {
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |(link, worker): (&String, &WorkerHandle)| {
+            let metrics = worker.metrics.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let differences = worker.audit.reports().iter().map(|it| it.differences.len()).sum();
+            (link.clone(), metrics, differences)
+        };
+        workers.iter().map(of).collect()
+    }
+
+    /// What the stewards on this node have to tell.
+    fn stewards(&self) -> Vec<StewardReport> {
+        let stewards = self.stewards.lock().unwrap_or_else(PoisonError::into_inner);
+        stewards.values().map(StewardHandle::report).collect()
+    }
+
     /// How the partitions are that this node mirrors.
     async fn reports(&self) -> Vec<PartitionReport> {
         let asked: Vec<_> = {
@@ -106,6 +165,16 @@ impl Mirrors {
             // One that does not answer is about to end.
             let answer = tokio::time::timeout(REPORT_WITHIN, ask).await;
             reports.extend(answer.ok().flatten().unwrap_or_default());
+        }
+        for audit in self.audits() {
+            let is_it = |it: &&mut PartitionReport| {
+                (&it.topic, it.partition) == (&audit.topic, audit.partition)
+            };
+            if let (Some(difference), Some(report)) =
+                (audit.differences.first(), reports.iter_mut().find(is_it))
+            {
+                report.on_difference(difference);
+            }
         }
         reports
     }

@@ -1,8 +1,9 @@
 //! Federation: mirrors of remote topics that keep every offset and every byte.
 //!
-//! **Owns** what a link and a mirror topic are ([`rows`]), the state machine of one mirrored
-//! partition ([`partition`]), the names of its states ([`state`]), and who writes to a topic next
-//! ([`succession`], [`switchover`]). **Never does** I/O, reads no
+//! **Owns** what a link and a mirror topic are ([`rows`], [`options`]), the state machine of one
+//! mirrored partition ([`partition`]), the names of its states ([`state`]), what follows a source by
+//! itself: topics by pattern ([`rules`]), deletions ([`vigil`]), positions of groups ([`groups`]); and
+//! who writes to a topic next ([`succession`], [`switchover`]). **Never does** I/O, reads no
 //! clock, speaks no protocol: the embedder fetches, appends and tells what came of it.
 //!
 //! ```text
@@ -17,14 +18,19 @@
 //!
 //! **Source**: DESIGN.md section 9; OffsetForLeaderEpoch as in KIP-101, KIP-279 and KIP-320.
 
+pub mod digest;
+pub mod groups;
 mod lag;
 pub mod mutation;
+pub mod options;
 pub mod partition;
 pub mod rows;
+pub mod rules;
 pub mod state;
 pub mod succession;
 pub mod switchover;
 mod throttle;
+pub mod vigil;
 
 pub use lag::Lag;
 pub use throttle::Throttle;

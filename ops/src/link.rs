@@ -1,8 +1,11 @@
 //! `meridian link`: links to source clusters, over which topics are mirrored.
 
+mod options;
+
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use self::options::Options;
 use crate::client::{Client, admin};
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Table};
@@ -24,6 +27,7 @@ enum Command {
     /// The source's cluster id is kept: if another cluster answers later, mirrors stop.
     ///
     /// Example: meridian link create west --source west-1:9092,west-2:9092
+    /// Example: meridian link create west --source west-1:9093 --command-config client.properties
     Create {
         /// Its name
         name: String,
@@ -33,6 +37,8 @@ enum Command {
         /// Most bytes a second that each node pulls over it
         #[arg(long, value_name = "BYTES")]
         bytes_per_second: Option<u64>,
+        #[command(flatten)]
+        options: Options,
     },
     /// List the links
     ///
@@ -55,7 +61,7 @@ enum Command {
         /// Its name
         name: String,
     },
-    /// Change where the source is found, or the cap
+    /// Change where the source is found, how it is reached securely, or the cap
     ///
     /// Example: meridian link alter west --bytes-per-second 50000000
     Alter {
@@ -67,6 +73,8 @@ enum Command {
         /// Most bytes a second that each node pulls over it; 0 for no cap
         #[arg(long, value_name = "BYTES")]
         bytes_per_second: Option<u64>,
+        #[command(flatten)]
+        options: Options,
     },
     /// Stop pulling over a link, until it is resumed
     ///
@@ -96,20 +104,32 @@ pub(crate) async fn run(link: Link) -> Result<Exit, Failure> {
     let Link { target, command } = link;
     let client = target.connect().await?;
     let (method, arguments) = match &command {
-        Command::Create { name, source, bytes_per_second } => (
+        Command::Create { name, source, bytes_per_second, options } => (
             "link.create",
-            json!({"link": name, "bootstrap": source, "bytes_per_second_max": bytes_per_second}),
+            json!({
+                "link": name,
+                "bootstrap": source,
+                "bytes_per_second_max": bytes_per_second,
+                "options": options.read()?,
+            }),
         ),
         Command::List => ("link.list", json!({})),
         Command::Describe { name } => {
             let link = find(&client, name).await?;
-            output::print(target.output, &json!([link]), render)?;
+            output::print(target.output, &json!([link]), |links| {
+                format!("{}{}", render(links), render_options(links))
+            })?;
             return Ok(Exit::Ok);
         }
         Command::Test { name } => return test(&client, &target, name).await,
-        Command::Alter { name, source, bytes_per_second } => (
+        Command::Alter { name, source, bytes_per_second, options } => (
             "link.alter",
-            json!({"link": name, "bootstrap": source, "bytes_per_second_max": bytes_per_second}),
+            json!({
+                "link": name,
+                "bootstrap": source,
+                "bytes_per_second_max": bytes_per_second,
+                "options": options.read()?,
+            }),
         ),
         Command::Pause { name } => ("link.alter", json!({"link": name, "is_paused": true})),
         Command::Resume { name } => ("link.alter", json!({"link": name, "is_paused": false})),
@@ -156,7 +176,7 @@ async fn test(client: &Client, target: &Target, name: &str) -> Result<Exit, Fail
 }
 
 fn render(links: &Value) -> String {
-    let header = ["LINK", "SOURCE", "SOURCE CLUSTER", "STATE", "CAP B/S", "MIRRORS"];
+    let header = ["LINK", "SOURCE", "SOURCE CLUSTER", "SECURITY", "STATE", "CAP B/S", "MIRRORS"];
     let mut table = Table::new(&header);
     for link in links.as_array().into_iter().flatten() {
         let state = if link["is_paused"] == true { "paused" } else { "active" };
@@ -164,12 +184,21 @@ fn render(links: &Value) -> String {
             cell(&link["link"]),
             cell(&link["bootstrap"]),
             cell(&link["source_cluster"]),
+            link["options"]["security.protocol"].as_str().unwrap_or("PLAINTEXT").to_owned(),
             state.to_owned(),
             cell(&link["bytes_per_second_max"]),
             cell(&link["mirrors"]),
         ]);
     }
     table.render()
+}
+
+/// The options below the table, secrets hidden.
+fn render_options(links: &Value) -> String {
+    let options = links[0]["options"].as_object().into_iter().flatten();
+    let lines: Vec<String> =
+        options.map(|(name, value)| format!("{name}={}\n", cell(value))).collect();
+    if lines.is_empty() { String::new() } else { format!("\n{}", lines.concat()) }
 }
 
 /// A value as a cell of a table.

@@ -1,18 +1,27 @@
 //! `meridian mirror`: topics that follow one of another cluster, offset for offset.
 
+mod create;
 mod failover;
+mod groups;
 mod report;
 mod switchover;
+mod verify;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use clap::{Args, Subcommand};
+use meridian_protocol::messages::MeridianAdminRequest;
 use serde_json::{Value, json};
 
+use self::create::{Create, Forget, Rules};
 use self::failover::Failover;
+use self::groups::Groups;
+pub(crate) use self::groups::stewards;
 use self::report::{Forecast, Status};
 use self::switchover::Switchover;
-use crate::client::{Client, admin, clock};
+use self::verify::{Divergence, Repair, Verify};
+use crate::client::{Client, ClientError, Lane, REQUEST_TIMEOUT, admin, clock};
 use crate::failure::{Exit, Failure};
 use crate::link::cell;
 use crate::output::{self, Format, Table};
@@ -32,21 +41,13 @@ pub(crate) struct Mirror {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Create a topic that mirrors one of a link's source cluster
-    ///
-    /// It has the source's partitions, offsets, bytes and configs. Clients may read it, not write.
-    ///
-    /// Example: meridian mirror create orders --link west
-    Create {
-        /// Its name here
-        topic: String,
-        /// The link to the source cluster
-        #[arg(long)]
-        link: String,
-        /// Its name at the source, if that is another
-        #[arg(long, value_name = "TOPIC")]
-        source_topic: Option<String>,
-    },
+    Create(Create),
+    Rules(Rules),
+    Forget(Forget),
+    Groups(Groups),
+    Verify(Verify),
+    Divergence(Divergence),
+    Repair(Repair),
     /// List the mirrors
     ///
     /// Example: meridian mirror list
@@ -116,9 +117,13 @@ pub(crate) async fn run(mirror: Mirror) -> Result<Exit, Failure> {
     let Mirror { target, command } = mirror;
     let client = target.connect().await?;
     let (method, arguments) = match command {
-        Command::Create { topic, link, source_topic } => {
-            ("mirror.create", json!({"topic": topic, "link": link, "source_topic": source_topic}))
-        }
+        Command::Create(create) => return create.run(&client, target.output, render).await,
+        Command::Rules(rules) => return rules.run(&client, target.output).await,
+        Command::Forget(forget) => return forget.run(&client, target.output).await,
+        Command::Groups(groups) => return groups.run(&client, target.output).await,
+        Command::Verify(verify) => return verify.run(&client, target.output).await,
+        Command::Divergence(it) => return it.run(&client, target.output).await,
+        Command::Repair(repair) => return repair.run(&client, target.output, render).await,
         Command::List => {
             let mirrors = admin::call(&client, "mirror.list", &json!({})).await?;
             output::print(target.output, &mirrors, render)?;
@@ -166,6 +171,25 @@ async fn status(
         }
         clock::sleep(WATCH_EVERY).await;
     }
+}
+
+/// What every node answers to a method that gives a list. One that is down says nothing.
+async fn from_all_nodes(client: &Client, method: &str) -> Result<Vec<Value>, Failure> {
+    let view = client.refresh(Some(&[])).await?;
+    let mut all = Vec::new();
+    for node in view.brokers.keys() {
+        let Ok(connection) = client.node(*node, Lane::CONTROL).await else { continue };
+        let body = Bytes::from_static(b"{}");
+        let request = MeridianAdminRequest { method: method.into(), body };
+        let Ok(response) = connection.call(&request, REQUEST_TIMEOUT).await else { continue };
+        let what = || format!("{method} of node {node}");
+        ClientError::check(what, response.error_code, response.error_message.as_deref())?;
+        let said: Vec<Value> = serde_json::from_slice(&response.body).map_err(|error| {
+            Failure::Invalid(format!("the answer of node {node} is not of this version: {error}"))
+        })?;
+        all.extend(said);
+    }
+    Ok(all)
 }
 
 fn render(mirrors: &Value) -> String {

@@ -185,6 +185,8 @@ apis! {
     DescribeGroups = 15, DescribeGroupsRequest => DescribeGroupsResponse,
         versions 0..=6, flexible 5;
     ListGroups = 16, ListGroupsRequest => ListGroupsResponse, versions 0..=5, flexible 3;
+    SaslHandshake = 17, SaslHandshakeRequest => SaslHandshakeResponse,
+        versions 0..=1, flexible NEVER;
     ApiVersions = 18, ApiVersionsRequest => ApiVersionsResponse, versions 0..=4, flexible 3;
     CreateTopics = 19, CreateTopicsRequest => CreateTopicsResponse, versions 0..=7, flexible 5;
     DeleteTopics = 20, DeleteTopicsRequest => DeleteTopicsResponse, versions 0..=6, flexible 4;
@@ -210,6 +212,8 @@ apis! {
     AlterConfigs = 33, AlterConfigsRequest => AlterConfigsResponse, versions 0..=2, flexible 2;
     DescribeLogDirs = 35, DescribeLogDirsRequest => DescribeLogDirsResponse,
         versions 1..=4, flexible 2;
+    SaslAuthenticate = 36, SaslAuthenticateRequest => SaslAuthenticateResponse,
+        versions 0..=2, flexible 2;
     CreatePartitions = 37, CreatePartitionsRequest => CreatePartitionsResponse,
         versions 0..=3, flexible 2;
     DeleteGroups = 42, DeleteGroupsRequest => DeleteGroupsResponse, versions 0..=2, flexible 2;

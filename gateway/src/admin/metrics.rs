@@ -1,6 +1,7 @@
 //! Everything a node measures, as Prometheus text: one list, [`FAMILIES`].
 //!
-//! Labels are bounded: nodes of the cluster and names from this program, never what a client chose.
+//! Labels are bounded: nodes of the cluster, links, and names from this program, never what a client
+//! chose.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use meridian_storage::store::{Counters, DiskUsage, ScrubState, Standing};
 
 use crate::kafka;
 use crate::log::{ColdCounts, OngoingCounts, PartitionLog, ScrubReport};
+use crate::mirror::LinkMetrics;
 use crate::node::{Node, TOLERATED};
 use crate::runtime::clock;
 use crate::runtime::quic::{PeerState, PeerStats, TransportStats};
@@ -272,6 +274,39 @@ const FAMILIES: &[Family] = &[
         "Connections of who did not prove to be a node of this cluster.",
         |s| s.transport.as_ref().map(|it| one_u64(it.refused_connections)).unwrap_or_default(),
     ),
+    // The links it pulls over.
+    gauge("meridian_mirror_partitions_count", "Partitions mirrored here, by state.", |s| {
+        let of = |link: &Link| {
+            let states = link.metrics.partitions.iter();
+            let sample = |(state, count): (&&'static str, &u64)| {
+                link.sample(Some(("state", (*state).to_owned())), *count as f64)
+            };
+            states.map(sample).collect::<Vec<_>>()
+        };
+        s.links.iter().flat_map(of).collect()
+    }),
+    gauge("meridian_mirror_lag_records", "Offsets the source has and the mirrors have not.", |s| {
+        links(s, |link| link.metrics.lag_records as f64)
+    }),
+    gauge("meridian_mirror_lag_bytes", "Their size, as far as it can be guessed.", |s| {
+        links(s, |link| link.metrics.lag_bytes as f64)
+    }),
+    gauge(
+        "meridian_mirror_lag_seconds",
+        "How long the oldest of them has been known to be missing.",
+        |s| links(s, |link| link.metrics.lag.as_secs_f64()),
+    ),
+    gauge(
+        "meridian_mirror_differences_count",
+        "Batches found to differ from the source's: never, unless a log was damaged.",
+        |s| links(s, |link| link.differences as f64),
+    ),
+    total("meridian_mirror_offsets_total", "Offsets mirrored since the link started here.", |s| {
+        links(s, |link| link.metrics.mirrored_offsets as f64)
+    }),
+    total("meridian_mirror_bytes_total", "Bytes of the batches mirrored.", |s| {
+        links(s, |link| link.metrics.mirrored_bytes as f64)
+    }),
     // Its Kafka clients.
     kafka("meridian_kafka_connections_count", Kind::Gauge, "Open connections of clients."),
     kafka(
@@ -321,6 +356,7 @@ pub(super) struct Snapshot {
     disk: Option<Disk>,
     cold: ColdCounts,
     transport: Option<TransportStats>,
+    links: Vec<Link>,
     kafka: Vec<kafka::Sample>,
     durations: Vec<kafka::DurationSample>,
     process: Process,
@@ -331,6 +367,24 @@ struct Disk {
     usage: DiskUsage,
     counters: Counters,
     scrub: ScrubReport,
+}
+
+/// A link that this node pulls over. There are few, and operators name them.
+struct Link {
+    name: String,
+    metrics: LinkMetrics,
+    differences: usize,
+}
+
+impl Link {
+    fn sample(&self, more: Option<(&'static str, String)>, value: f64) -> Sample {
+        let labels = std::iter::once(("link", self.name.clone())).chain(more);
+        Sample { labels: labels.collect(), value }
+    }
+}
+
+fn links(snapshot: &Snapshot, of: impl Fn(&Link) -> f64) -> Vec<Sample> {
+    snapshot.links.iter().map(|link| link.sample(None, of(link))).collect()
 }
 
 #[derive(Default)]
@@ -373,6 +427,12 @@ impl Snapshot {
             disk,
             cold: node.logs.cold_counts(),
             transport: node.switch.stats(),
+            links: node
+                .mirrors
+                .metrics()
+                .into_iter()
+                .map(|(name, metrics, differences)| Link { name, metrics, differences })
+                .collect(),
             kafka: front.metrics().samples(),
             durations: front.metrics().durations(),
             process: Process::read(),
@@ -542,6 +602,16 @@ mod tests {
             }),
             cold: ColdCounts { repaired_parts: 6, ..ColdCounts::default() },
             transport: None,
+            links: vec![Link {
+                name: "west".to_owned(),
+                metrics: LinkMetrics {
+                    partitions: [("mirroring", 3), ("gap", 1)].into(),
+                    lag: std::time::Duration::from_millis(1500),
+                    mirrored_bytes: 77,
+                    ..LinkMetrics::default()
+                },
+                differences: 2,
+            }],
             kafka: kafka::Metrics::default().samples(),
             durations: vec![kafka::DurationSample {
                 api: "Produce",
@@ -560,6 +630,10 @@ mod tests {
     fn values_are_under_their_names() {
         let text = text();
         for line in [
+            "meridian_mirror_partitions_count{link=\"west\",state=\"gap\"} 1",
+            "meridian_mirror_lag_seconds{link=\"west\"} 1.5",
+            "meridian_mirror_bytes_total{link=\"west\"} 77",
+            "meridian_mirror_differences_count{link=\"west\"} 2",
             "# TYPE meridian_tolerates gauge",
             "meridian_tolerates{failure=\"DC\"} 1",
             "meridian_tolerates{failure=\"DC + rack\"} 0",

@@ -13,10 +13,10 @@ use meridian_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse, Merid
 use meridian_protocol::{ApiKey, EncodedFrame, RequestMessage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::security::{Reader, Security, Writer};
 use super::{ClientError, clock};
 
 /// What we call ourselves.
@@ -76,18 +76,23 @@ pub struct InFlight<R> {
 impl Connection {
     /// Connects, and asks what the broker speaks.
     pub async fn open(address: &str) -> Result<Self, ClientError> {
+        Self::open_secured(address, &Security::default()).await
+    }
+
+    /// Connects in a secured way, says who we are, and asks what the broker speaks.
+    pub async fn open_secured(address: &str, security: &Security) -> Result<Self, ClientError> {
         let timeout =
             |_| ClientError::ConnectTimeout { address: address.to_owned(), after: CONNECT_TIMEOUT };
-        tokio::time::timeout(CONNECT_TIMEOUT, Self::open_patiently(address))
+        tokio::time::timeout(CONNECT_TIMEOUT, Self::open_patiently(address, security))
             .await
             .map_err(timeout)?
     }
 
-    async fn open_patiently(address: &str) -> Result<Self, ClientError> {
+    async fn open_patiently(address: &str, security: &Security) -> Result<Self, ClientError> {
         let connect = |source| ClientError::Connect { address: address.to_owned(), source };
         let stream = TcpStream::connect(address).await.map_err(connect)?;
         stream.set_nodelay(true).map_err(connect)?;
-        let (reader, writer) = stream.into_split();
+        let (reader, writer) = security.wrap(address, stream).await?;
         let (outgoing, requests) = mpsc::channel(QUEUE_COUNT_MAX);
         let (pending_in, pending_out) = mpsc::channel(QUEUE_COUNT_MAX);
         let tasks = [
@@ -106,6 +111,7 @@ impl Connection {
             tasks,
         };
         connection.versions = connection.offered_versions().await?;
+        security.authenticate(&connection).await?;
         Ok(connection)
     }
 
@@ -280,7 +286,7 @@ impl<R: RequestMessage> InFlight<R> {
 }
 
 async fn write_requests(
-    mut writer: OwnedWriteHalf,
+    mut writer: Writer,
     mut requests: mpsc::Receiver<Outgoing>,
     pending: mpsc::Sender<Pending>,
 ) -> io::Result<()> {
@@ -295,7 +301,7 @@ async fn write_requests(
 }
 
 /// In one system call, if the socket takes it all.
-async fn write_frame(writer: &mut OwnedWriteHalf, frame: &EncodedFrame) -> io::Result<()> {
+async fn write_frame(writer: &mut Writer, frame: &EncodedFrame) -> io::Result<()> {
     let mut segments: VecDeque<&[u8]> = frame.segments().map(|segment| &segment[..]).collect();
     while !segments.is_empty() {
         let slices: Vec<IoSlice<'_>> = segments.iter().map(|part| IoSlice::new(part)).collect();
@@ -313,11 +319,12 @@ async fn write_frame(writer: &mut OwnedWriteHalf, frame: &EncodedFrame) -> io::R
             }
         }
     }
-    Ok(())
+    // What TLS still holds goes out; TCP holds nothing.
+    writer.flush().await
 }
 
 async fn read_responses(
-    mut reader: OwnedReadHalf,
+    mut reader: Reader,
     mut pending: mpsc::Receiver<Pending>,
 ) -> io::Result<()> {
     let mut buffer = BytesMut::with_capacity(64 << 10);
@@ -333,7 +340,7 @@ async fn read_responses(
     }
 }
 
-async fn read_frame(reader: &mut OwnedReadHalf, buffer: &mut BytesMut) -> io::Result<Bytes> {
+async fn read_frame(reader: &mut Reader, buffer: &mut BytesMut) -> io::Result<Bytes> {
     read_until(reader, buffer, SIZE_PREFIX_BYTES).await?;
     let prefix = buffer.first_chunk().copied().unwrap_or_default();
     let size_bytes = frame::frame_size(prefix, RESPONSE_SIZE_BYTES_MAX)
@@ -344,7 +351,7 @@ async fn read_frame(reader: &mut OwnedReadHalf, buffer: &mut BytesMut) -> io::Re
 }
 
 async fn read_until(
-    reader: &mut OwnedReadHalf,
+    reader: &mut Reader,
     buffer: &mut BytesMut,
     size_bytes: usize,
 ) -> io::Result<()> {

@@ -19,6 +19,10 @@ pub enum ClientError {
     Connect { address: String, source: io::Error },
     #[error("cannot connect to {address}: no answer within {after:?}")]
     ConnectTimeout { address: String, after: Duration },
+    #[error("no secure connection to {address}: {detail}")]
+    Tls { address: String, detail: String },
+    #[error("{address} does not take us for {username}: {detail}")]
+    Authentication { address: String, username: String, detail: String },
     #[error(
         "{address} closed the connection before it answered; whether the request took effect is \
          unknown"
@@ -83,7 +87,9 @@ impl ClientError {
             | Self::UnknownTopic { .. }
             | Self::UnknownBroker { .. } => true,
             Self::Server { code, .. } => code.is_retriable(),
-            Self::Unsupported { .. }
+            Self::Tls { .. }
+            | Self::Authentication { .. }
+            | Self::Unsupported { .. }
             | Self::Decode { .. }
             | Self::Encode { .. }
             | Self::Incomplete { .. }

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 
 use super::clock::{self, Backoff};
 use super::metadata::{ClusterView, Topic};
+use super::security::Security;
 use super::{ClientError, Connection};
 
 /// Time one request may take.
@@ -42,6 +43,7 @@ pub struct Client {
 #[derive(Debug)]
 struct Shared {
     bootstrap: Vec<String>,
+    security: Arc<Security>,
     view: Mutex<Arc<ClusterView>>,
     connections: Mutex<HashMap<(String, Lane), SharedPlace>>,
     /// When each topic's leaders were last asked for because one had moved.
@@ -70,10 +72,16 @@ impl Client {
 
     /// A client that connects when it is first used.
     pub fn unconnected(bootstrap: &str) -> Self {
+        Self::secured(bootstrap, Security::plain())
+    }
+
+    /// A client that connects when it is first used, in a secured way.
+    pub fn secured(bootstrap: &str, security: Arc<Security>) -> Self {
         let split = bootstrap.split(',').map(|address| with_port(address.trim()));
         Self {
             shared: Arc::new(Shared {
                 bootstrap: split.collect(),
+                security,
                 view: Mutex::default(),
                 connections: Mutex::default(),
                 heard_at: tokio::sync::Mutex::default(),
@@ -260,7 +268,7 @@ impl Client {
             // Another's attempt failed while we waited for it: ours would too.
             return Err(ClientError::Connect { address: address.to_owned(), source: kind.into() });
         }
-        match Connection::open(address).await {
+        match Connection::open_secured(address, &self.shared.security).await {
             Ok(connection) => {
                 lock(&self.shared.suspects).remove(address);
                 let connection = Arc::new(connection);
@@ -271,6 +279,9 @@ impl Client {
                 lock(&self.shared.suspects).insert(address.to_owned());
                 let kind = match &error {
                     ClientError::Connect { source, .. } => source.kind(),
+                    ClientError::Tls { .. } | ClientError::Authentication { .. } => {
+                        ErrorKind::PermissionDenied
+                    }
                     _ => ErrorKind::TimedOut,
                 };
                 place.failed = Some((clock::now(), kind));

@@ -158,7 +158,24 @@ fn describe_topic(metadata: &Metadata, name: &Str) -> Result<Vec<DescribedConfig
         let set = metadata.config(&resource, config.name);
         described(config.name, config_type(config.kind), set, config.default, config.doc)
     };
-    Ok(topic_config::ALL.iter().map(describe).collect())
+    let mut configs: Vec<DescribedConfig> = topic_config::ALL.iter().map(describe).collect();
+    configs.extend(mirror_source(metadata, topic.id));
+    Ok(configs)
+}
+
+/// Where a mirror comes from; who mirrors by pattern leaves mirrors out by this.
+fn mirror_source(metadata: &Metadata, topic: TopicId) -> Option<DescribedConfig> {
+    let source = crate::mirror::source_of(metadata, topic)?;
+    let doc = "The link and the topic at the source that this is a mirror of.";
+    Some(DescribedConfig {
+        name: topic_config::MIRROR_SOURCE.into(),
+        value: Some(source.into()),
+        read_only: true,
+        config_source: SOURCE_NODE_FILE,
+        config_type: config_type(Kind::Text),
+        documentation: Some(doc.into()),
+        ..Default::default()
+    })
 }
 
 fn described(

@@ -191,7 +191,10 @@ pub(super) fn start(call: Call, request: Request) -> Reply {
         Request::DescribeTransactions(request) => later(transactions::describe(call, request)),
         Request::ListTransactions(request) => later(transactions::list(call, request)),
         Request::TxnOffsetCommit(request) => later(txn_offsets::commit(call, request)),
-        // Not in SERVED, so no such request is started.
+        // Only our links say who they are; not in SERVED, so no such request is started.
+        Request::SaslHandshake(_) | Request::SaslAuthenticate(_) => {
+            Reply::Close(ErrorCode::IllegalSaslState)
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The configs a topic can have: what each may be set to, its default and what it does here.
 
 use meridian_consensus::placement::PREFERRED_LEADER_DC;
+use meridian_mirror::vigil::Policy;
 
 use crate::storage_class::{
     COLD_AFTER_BYTES, COLD_AFTER_MS, STORAGE_CLASS, STORAGE_CLASS_DEFAULT, STORAGE_CLASSES,
@@ -26,6 +27,16 @@ pub(crate) const DEDUP_SOURCE: &str = "source";
 /// How long sources are remembered.
 pub(crate) const DEDUP_RETENTION_MS: &str = "meridian.dedup.retention.ms";
 pub(crate) const DEDUP_RETENTION_MS_DEFAULT: i64 = 14 * 24 * 3600 * 1000;
+
+/// Configs of mirrors begin like this. They belong to this cluster, whatever the source has set.
+pub(crate) const MIRROR_PREFIX: &str = "meridian.mirror.";
+/// Whether a mirror's configs are those of its source.
+pub(crate) const MIRROR_CONFIGS: &str = "meridian.mirror.configs";
+/// What becomes of a mirror whose source is deleted, or recreated.
+pub(crate) const MIRROR_ON_DELETE: &str = "meridian.mirror.on.delete";
+pub(crate) const MIRROR_ON_RECREATE: &str = "meridian.mirror.on.recreate";
+/// The link and the topic that a mirror comes from. Shown, never set.
+pub(crate) const MIRROR_SOURCE: &str = "meridian.mirror.source";
 
 /// What a config's value must look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +137,26 @@ pub(super) const ALL: &[TopicConfig] = &[
         Kind::Long { min: -1 },
         "1209600000",
         "How long a source is remembered after its last record; -1 for ever.",
+    ),
+    config(
+        MIRROR_CONFIGS,
+        Kind::OneOf(&["follow", "own"]),
+        "follow",
+        "Whether a mirror's configs follow those of its source, or are its own.",
+    ),
+    config(
+        MIRROR_ON_DELETE,
+        Kind::OneOf(Policy::NAMES),
+        "stop",
+        "When the source of a mirror is deleted: stop and wait for an operator, delete the mirror \
+         too (follow), or make it a topic of its own (promote).",
+    ),
+    config(
+        MIRROR_ON_RECREATE,
+        Kind::OneOf(Policy::NAMES),
+        "stop",
+        "When the source of a mirror is recreated: stop and wait for an operator, begin anew with \
+         the new topic (follow), or become a topic of its own (promote).",
     ),
     config(
         STORAGE_CLASS,

@@ -4,8 +4,10 @@
 //! are still what was read; how the partitions are, each node knows for those it leads.
 
 mod links;
+mod rules;
 mod succession;
 mod topics;
+mod verify;
 mod yielding;
 
 use std::sync::Arc;
@@ -48,6 +50,14 @@ impl AdminCall {
             "mirror.create" => self.create_mirror().await,
             "mirror.list" => self.list_mirrors(),
             "mirror.partitions" => json(&self.node.mirrors.reports().await),
+            "mirror.stewards" => json(&self.node.mirrors.stewards()),
+            "mirror.rule.put" => self.put_rule().await,
+            "mirror.rule.list" => self.list_rules(),
+            "mirror.rule.delete" => self.delete_rule().await,
+            "mirror.audits" => self.audits(),
+            "mirror.verify" => self.verify().await,
+            crate::mirror::audit::DIGEST_METHOD => self.digest().await,
+            "mirror.recreate" => self.recreate().await,
             "mirror.pause" => self.pause_mirror(true).await,
             "mirror.resume" => self.pause_mirror(false).await,
             "mirror.promote" => self.promote_mirror().await,

@@ -46,6 +46,13 @@ pub(crate) fn refuses_clients(metadata: &Metadata, topic: TopicId) -> Option<Clo
     }
 }
 
+/// The link and the topic at the source that a mirror comes from; `None` for a topic that is none.
+pub(crate) fn source_of(metadata: &Metadata, topic: TopicId) -> Option<String> {
+    let row = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic))?;
+    let mirror = MirrorTopic::decode(&row.value).ok()?;
+    mirror.stage.refuses_clients().then(|| format!("{}/{}", mirror.link, mirror.source_name))
+}
+
 fn is_mirror(metadata: &Metadata, topic: TopicId) -> bool {
     let row = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic));
     let mirror = row.and_then(|row| MirrorTopic::decode(&row.value).ok());

@@ -6,15 +6,39 @@ use std::sync::Arc;
 use meridian_base::id::{PartitionId, TopicId};
 use meridian_consensus::command::RowKind;
 use meridian_consensus::state::Metadata;
+use meridian_mirror::options::LinkOptions;
 use meridian_mirror::rows::{Link, MirrorTopic, Stage};
 
+use crate::client::Client;
+use crate::client::security::Security;
 use crate::log::{Ownership, PartitionLog};
 use crate::node::Node;
+
+/// A link and how it is secured.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Source {
+    pub(super) link: Link,
+    pub(super) options: LinkOptions,
+}
+
+/// Without the secrets.
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}, {:?}", self.link, self.options.shown())
+    }
+}
+
+impl Source {
+    /// A client of the source cluster.
+    pub(super) fn client(&self) -> Client {
+        Client::secured(&self.link.bootstrap, Security::of(&self.options.values))
+    }
+}
 
 /// The work of one link on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    pub(super) link: Link,
+    pub(super) source: Source,
     pub(super) targets: BTreeMap<PartitionId, Target>,
 }
 
@@ -57,6 +81,20 @@ impl Eq for Target {}
 pub(super) fn link(metadata: &Metadata, name: &str) -> Option<(Link, u64)> {
     let row = metadata.extra_row(RowKind::Link, name.as_bytes())?;
     Some((Link::decode(&row.value).ok()?, row.version))
+}
+
+/// How a link is secured.
+pub(super) fn options(metadata: &Metadata, name: &str) -> LinkOptions {
+    let row = metadata.extra_row(RowKind::LinkOptions, name.as_bytes());
+    match row.map(|row| LinkOptions::decode(&row.value)) {
+        None => LinkOptions::default(),
+        Some(Ok(options)) => options,
+        // Nothing is sent less securely than a newer binary was asked for.
+        Some(Err(error)) => {
+            let values = [("unreadable".to_owned(), error.to_string())].into();
+            LinkOptions { values }
+        }
+    }
 }
 
 /// All links, by name.
@@ -105,10 +143,11 @@ pub(super) fn plans(node: &Node) -> BTreeMap<String, Plan> {
             for (index, partition) in (0..).zip(&topic.partitions) {
                 let leader = metadata.partition(*partition).map(|found| found.leader);
                 if leader == Some(node.config.node) {
-                    let link = link.clone();
-                    plans
-                        .entry(mirror.link.clone())
-                        .or_insert_with(|| Plan { link, targets: BTreeMap::new() });
+                    plans.entry(mirror.link.clone()).or_insert_with(|| {
+                        let options = options(&metadata, &mirror.link);
+                        let source = Source { link: link.clone(), options };
+                        Plan { source, targets: BTreeMap::new() }
+                    });
                     wanted.push((*partition, id, Arc::clone(&mirror), index, partition_count));
                 }
             }

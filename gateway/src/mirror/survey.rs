@@ -11,6 +11,7 @@ use meridian_protocol::messages::{
 };
 
 use crate::client::{Client, ClientError, Connection, Lane};
+use crate::kafka::{DEDUP, MIRROR_SOURCE};
 
 /// Connections of links carry nothing else.
 const LANE: Lane = Lane(1);
@@ -19,6 +20,8 @@ const RESOURCE_TOPIC: i8 = 2;
 /// Kafka's code for "set on this topic".
 const SOURCE_TOPIC: i8 = 1;
 const CLEANUP_POLICY: &str = "cleanup.policy";
+/// Topics whose configs are asked for at once.
+const TOPICS_PER_REQUEST: usize = 200;
 
 /// A source cluster at one moment.
 #[derive(Debug)]
@@ -107,12 +110,80 @@ async fn configs(
     Ok(described.map(|result| (result.resource_name.to_string(), result.configs)).collect())
 }
 
+/// The configs that were set on topics of the source, by topic.
+pub(super) async fn all_set_configs(
+    client: &Client,
+    topics: &[String],
+) -> Result<BTreeMap<String, Vec<(String, String)>>, ClientError> {
+    let mut set = BTreeMap::new();
+    for topics in topics.chunks(TOPICS_PER_REQUEST) {
+        for (topic, described) in configs(client, topics, None).await? {
+            let own = described.into_iter().filter(|it| it.config_source == SOURCE_TOPIC);
+            let pairs = own.filter_map(|it| Some((it.name.to_string(), it.value?.to_string())));
+            set.insert(topic, pairs.collect());
+        }
+    }
+    Ok(set)
+}
+
 /// The configs that were set on a topic of the source.
 pub(super) async fn set_configs(
     client: &Client,
     topic: &str,
 ) -> Result<Vec<(String, String)>, ClientError> {
+    let mut set = all_set_configs(client, &[topic.to_owned()]).await?;
+    Ok(set.remove(topic).unwrap_or_default())
+}
+
+/// Those of these topics that are mirrors themselves: of a meridian cluster, which says so.
+pub(super) async fn mirrors(
+    client: &Client,
+    topics: &[String],
+) -> Result<BTreeSet<String>, ClientError> {
+    let mut mirrors = BTreeSet::new();
+    for topics in topics.chunks(TOPICS_PER_REQUEST) {
+        let described = configs(client, topics, Some(MIRROR_SOURCE)).await?;
+        let is_set = |described: &[DescribedConfig]| {
+            let value = described.iter().find(|it| it.name == MIRROR_SOURCE);
+            value.and_then(|it| it.value.as_ref()).is_some_and(|value| !value.is_empty())
+        };
+        mirrors.extend(described.into_iter().filter(|(_, it)| is_set(it)).map(|(name, _)| name));
+    }
+    Ok(mirrors)
+}
+
+/// One partition of a source.
+pub(super) struct FoundPartition {
+    pub(super) topic: TopicId,
+    pub(super) is_compacted: bool,
+    /// Whether the source is a meridian cluster.
+    pub(super) is_meridian: bool,
+    /// To its leader.
+    pub(super) connection: Arc<Connection>,
+}
+
+/// Looks one partition up; `None` if there is no such topic or partition.
+pub(super) async fn find(
+    client: &Client,
+    topic: &str,
+    lane: Lane,
+    index: u32,
+) -> Result<Option<FoundPartition>, ClientError> {
+    let view = client.refresh(Some(&[topic])).await?;
+    let Ok(found) = view.topic(topic) else { return Ok(None) };
+    let Some(partition) = found.partitions.get(index as usize) else { return Ok(None) };
+    let partition_index = i32::try_from(index).unwrap_or(i32::MAX);
+    let leaderless =
+        || ClientError::NoLeader { topic: topic.to_owned(), partition: partition_index };
+    let leader = partition.leader.ok_or_else(leaderless)?;
     let described = configs(client, &[topic.to_owned()], None).await?;
-    let set = described.into_values().flatten().filter(|it| it.config_source == SOURCE_TOPIC);
-    Ok(set.filter_map(|it| Some((it.name.to_string(), it.value?.to_string()))).collect())
+    let configs = described.into_values().next().unwrap_or_default();
+    let policy = configs.iter().find(|config| config.name == CLEANUP_POLICY);
+    let policy = policy.and_then(|config| config.value.as_deref()).unwrap_or_default();
+    Ok(Some(FoundPartition {
+        topic: TopicId::new(u128::from_be_bytes(found.id.0)),
+        is_compacted: policy.contains("compact"),
+        is_meridian: configs.iter().any(|config| config.name == DEDUP),
+        connection: client.node(leader, lane).await?,
+    }))
 }

@@ -6,15 +6,17 @@
 
 mod carry;
 mod grow;
+mod meter;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
-use meridian_base::position::Offset;
+use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_mirror::Throttle;
+use meridian_mirror::digest::Difference;
 use meridian_mirror::partition::{
     Answer, Failure, Input, MirrorPartition, NoView, OwnLog, Settings, SourceView,
 };
@@ -22,6 +24,8 @@ use meridian_mirror::state::State;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub(crate) use self::meter::LinkMetrics;
+use self::meter::Meter;
 use super::plan::{Plan, Target};
 use super::question::{Asker, Want};
 use super::survey::{self, Survey};
@@ -31,7 +35,7 @@ use crate::node::Node;
 use crate::runtime::clock::Clock;
 
 /// How often the source's topics are looked at though all is well.
-const SURVEY_EVERY: Duration = Duration::from_secs(1);
+const SURVEY_EVERY: Duration = Duration::from_millis(700);
 /// Shortest time between two looks.
 const SURVEY_PAUSE: Duration = Duration::from_millis(50);
 /// How long a partition rests whose own log did not take or give something.
@@ -94,6 +98,17 @@ pub(super) struct PartitionReport {
     pub(super) mirrored_bytes: u64,
 }
 
+impl PartitionReport {
+    /// Comparing it with its source has found this: nothing else matters more.
+    pub(super) fn on_difference(&mut self, difference: &Difference) {
+        let (at, epoch) = (difference.from, LeaderEpoch::UNKNOWN);
+        let state = State::Diverged { at, epoch };
+        self.state = state.name();
+        self.reason = difference.to_string();
+        self.advice = Some("`meridian mirror repair` says how it is mended");
+    }
+}
+
 /// One link on one node.
 pub(super) struct LinkWorker {
     node: Arc<Node>,
@@ -105,6 +120,7 @@ pub(super) struct LinkWorker {
     partitions: BTreeMap<PartitionId, Mirrored>,
     lanes: Vec<FetchLane>,
     throttle: Throttle,
+    meter: Meter,
     life_count: u64,
     events: mpsc::Sender<Event>,
     received: mpsc::Receiver<Event>,
@@ -115,12 +131,18 @@ pub(super) struct LinkWorker {
 }
 
 impl LinkWorker {
-    pub(super) fn new(node: Arc<Node>, name: String, changes: watch::Receiver<Arc<Plan>>) -> Self {
+    pub(super) fn new(
+        node: Arc<Node>,
+        name: String,
+        changes: watch::Receiver<Arc<Plan>>,
+        metrics: Arc<Mutex<LinkMetrics>>,
+    ) -> Self {
         let plan = Arc::clone(&changes.borrow());
         let (events, received) = mpsc::channel(EVENT_COUNT_MAX);
         Self {
-            client: Client::unconnected(&plan.link.bootstrap),
-            throttle: Throttle::new(plan.link.bytes_per_second_max),
+            client: plan.source.client(),
+            throttle: Throttle::new(plan.source.link.bytes_per_second_max),
+            meter: Meter::new(metrics),
             node,
             name,
             changes,
@@ -166,6 +188,7 @@ impl LinkWorker {
             self.tick();
             self.send_fetches();
             self.survey();
+            self.publish();
         }
     }
 
@@ -184,9 +207,9 @@ impl LinkWorker {
     /// Takes a new plan: new partitions begin, others end.
     fn adopt(&mut self) {
         let plan = Arc::clone(&self.changes.borrow_and_update());
-        if plan.link != self.plan.link {
-            self.client = Client::unconnected(&plan.link.bootstrap);
-            self.throttle = Throttle::new(plan.link.bytes_per_second_max);
+        if plan.source != self.plan.source {
+            self.client = plan.source.client();
+            self.throttle = Throttle::new(plan.source.link.bytes_per_second_max);
             self.partitions.clear();
         }
         self.partitions.retain(|partition, mirrored| {
@@ -281,9 +304,15 @@ impl LinkWorker {
             return;
         };
         let mut out = Vec::new();
-        let before = machine.status(now).state;
+        let committed_bytes = match &input {
+            Input::Committed { size_bytes, .. } => *size_bytes,
+            _ => 0,
+        };
+        let before = machine.status(now);
         machine.step(now, input, &mut out);
-        let after = machine.status(now).state;
+        let after = machine.status(now);
+        self.meter.on_committed(after.end.get() - before.end.get(), committed_bytes);
+        let (before, after) = (before.state, after.state);
         if before.name() != after.name() {
             let (target, state) = (&mirrored.target, after.name());
             if after.is_stopped() {
@@ -347,7 +376,7 @@ impl LinkWorker {
 
     /// Tells one machine what the survey says of its partition, if that is news.
     fn look(&mut self, partition: PartitionId, result: &Result<Survey, String>) {
-        let source = self.plan.link.source.clone();
+        let source = self.plan.source.link.source.clone();
         let Some(mirrored) = self.partitions.get_mut(&partition) else { return };
         let Some(machine) = &mirrored.machine else { return };
         let found = match result {

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::client::groups::{self, TopicPartition};
 use crate::client::{Client, ClientError, admin};
 use crate::failure::Failure;
+use crate::link::cell;
 use crate::output::{self, Format, Table};
 
 /// Show a group's positions, how far they are behind, and who reads what
@@ -47,6 +48,8 @@ struct PartitionDescription {
     lag: Option<i64>,
     member: Option<String>,
     host: Option<String>,
+    /// The link that the position is carried over, and what was done about it.
+    mirrored: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -77,6 +80,24 @@ pub(super) async fn ends(
     Ok(ends)
 }
 
+/// Which positions of a group are carried over a link: `west: carried`.
+async fn mirrored(
+    client: &Client,
+    group: &str,
+) -> Result<BTreeMap<TopicPartition, String>, Failure> {
+    let mut mirrored = BTreeMap::new();
+    for steward in crate::mirror::stewards(client).await? {
+        for it in steward["groups"].as_array().into_iter().flatten() {
+            let index = it["partition"].as_i64().and_then(|index| i32::try_from(index).ok());
+            if let (Some(index), true) = (index, it["group"] == group) {
+                let state = format!("{}: {}", cell(&steward["link"]), cell(&it["state"]));
+                mirrored.insert((cell(&it["topic"]), index), state);
+            }
+        }
+    }
+    Ok(mirrored)
+}
+
 impl Describe {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<(), Failure> {
         let description = self.describe(client).await?;
@@ -96,6 +117,7 @@ impl Describe {
             positions.keys().chain(readers.keys().copied()).collect();
         let latest = ListOffsetsPartition::TIMESTAMP_LATEST;
         let ends = ends(client, known.iter().copied(), latest).await?;
+        let mirrored = mirrored(client, &self.group).await?;
         let describe = |key: &TopicPartition| {
             let committed = positions.get(key).map(|position| position.offset);
             let end = ends.get(key).copied();
@@ -108,6 +130,7 @@ impl Describe {
                 lag: committed.zip(end).map(|(committed, end)| (end - committed).max(0)),
                 member: reader.map(|member| member.id.clone()),
                 host: reader.map(|member| member.host.clone()),
+                mirrored: mirrored.get(key).cloned(),
             }
         };
         let partitions: Vec<PartitionDescription> = known.into_iter().map(describe).collect();
@@ -155,8 +178,16 @@ fn render(it: &Description, members: bool) -> String {
 }
 
 fn render_partitions(it: &Description) -> String {
-    let mut table =
-        Table::new(&["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER", "HOST"]);
+    let mut table = Table::new(&[
+        "TOPIC",
+        "PARTITION",
+        "COMMITTED",
+        "END",
+        "LAG",
+        "MEMBER",
+        "HOST",
+        "MIRRORED",
+    ]);
     let number = |number: Option<i64>| number.map_or_else(|| "-".to_owned(), |it| it.to_string());
     let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
     for partition in &it.partitions {
@@ -168,6 +199,7 @@ fn render_partitions(it: &Description) -> String {
             number(partition.lag),
             text(&partition.member),
             text(&partition.host),
+            text(&partition.mirrored),
         ]);
     }
     table.render()

@@ -25,6 +25,8 @@ const WELL: [&str; 6] = [STARTING, "verifying", "catching-up", "mirroring", "pau
 #[derive(Debug, Serialize)]
 pub(super) struct Status {
     mirrors: Vec<MirrorStatus>,
+    /// By link: how many positions of groups are in which state.
+    groups: BTreeMap<String, String>,
 }
 
 /// One mirror and its partitions.
@@ -73,7 +75,10 @@ impl Status {
         for mirror in mirrors.iter_mut().filter(|mirror| mirror.stage == "promoted") {
             mirror.compare(client).await;
         }
-        Ok(Self { mirrors })
+        let mut groups: BTreeMap<_, _> =
+            super::groups::summary(&super::groups::stewards(client).await?).into_iter().collect();
+        groups.retain(|link, _| mirrors.iter().any(|mirror| mirror.link == *link));
+        Ok(Self { mirrors, groups })
     }
 
     /// What keeps these mirrors from being switched over.
@@ -148,6 +153,11 @@ impl Status {
                     notes.push(format!("{place}: {}; {advice}\n", partition.reason));
                 }
             }
+        }
+        for (link, counts) in &self.groups {
+            notes.push(format!(
+                "positions of groups over {link}: {counts} (`meridian mirror groups` shows each)\n"
+            ));
         }
         match notes.is_empty() {
             true => table.render(),
@@ -311,7 +321,7 @@ mod tests {
             "reason": "because", "advice": "do it", "end_offset": 5, "source_end_offset": 7,
             "lag_records": lag_records, "lag_bytes": 20, "lag_ms": 30, "mirrored_bytes": 1});
         let report = serde_json::from_value(report).unwrap();
-        Status { mirrors: vec![joined(&mirror, &[report])] }
+        Status { mirrors: vec![joined(&mirror, &[report])], groups: BTreeMap::new() }
     }
 
     #[test]

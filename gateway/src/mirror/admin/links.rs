@@ -1,16 +1,21 @@
 //! Methods about links.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use meridian_base::id::ClusterId;
-use meridian_consensus::command::{ExpectedVersion, RowKind};
+use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
+use meridian_mirror::options::{LinkOptions, SIZE_BYTES_MAX};
 use meridian_mirror::rows::{LINK_NAME_SIZE_BYTES_MAX, Link};
 use serde::{Deserialize, Serialize};
 
 use super::{AdminCall, json, of_source};
 use crate::client::Client;
 use crate::client::metadata::ClusterView;
+use crate::client::security::{Security, canonical};
 use crate::kafka::AdminError;
-use crate::mirror::plan;
+use crate::mirror::plan::{self, Source};
+use crate::mirror::rules;
 
 #[derive(Deserialize)]
 struct Named {
@@ -22,6 +27,8 @@ struct Create {
     link: String,
     bootstrap: String,
     bytes_per_second_max: Option<u64>,
+    #[serde(default)]
+    options: BTreeMap<String, Option<String>>,
 }
 
 /// What is not given stays as it is.
@@ -32,6 +39,9 @@ struct Alter {
     /// 0 lifts the cap.
     bytes_per_second_max: Option<u64>,
     is_paused: Option<bool>,
+    /// `null` takes an option away.
+    #[serde(default)]
+    options: BTreeMap<String, Option<String>>,
 }
 
 #[derive(Serialize)]
@@ -42,6 +52,8 @@ struct LinkReport {
     bytes_per_second_max: Option<u64>,
     is_paused: bool,
     mirrors: usize,
+    /// Without secrets.
+    options: BTreeMap<String, String>,
 }
 
 #[derive(Serialize)]
@@ -61,8 +73,8 @@ struct BrokerReport {
 }
 
 /// What answers at a link's addresses.
-async fn look(bootstrap: &str) -> Result<(Client, std::sync::Arc<ClusterView>), AdminError> {
-    let client = Client::unconnected(bootstrap);
+async fn look(source: &Source) -> Result<(Client, std::sync::Arc<ClusterView>), AdminError> {
+    let client = source.client();
     let view = client.refresh(Some(&[])).await.map_err(|error| of_source(&error))?;
     Ok((client, view))
 }
@@ -72,9 +84,31 @@ fn cluster_of(view: &ClusterView) -> Result<ClusterId, AdminError> {
     view.cluster_id.as_deref().map(ClusterId::from_text).ok_or_else(nameless)
 }
 
+/// Options after a change, if they can be used.
+fn changed(
+    mut options: LinkOptions,
+    changes: BTreeMap<String, Option<String>>,
+) -> Result<LinkOptions, AdminError> {
+    for (name, value) in changes {
+        let name = canonical(&name).to_owned();
+        match value {
+            Some(value) => drop(options.values.insert(name, value)),
+            None => drop(options.values.remove(&name)),
+        }
+    }
+    Security::parse(&options.values)
+        .map_err(|error| AdminError::InvalidArguments(error.to_string()))?;
+    match options.size_bytes() {
+        0..=SIZE_BYTES_MAX => Ok(options),
+        size_bytes => Err(AdminError::InvalidArguments(format!(
+            "the options have {size_bytes} bytes; at most {SIZE_BYTES_MAX} are possible"
+        ))),
+    }
+}
+
 impl AdminCall {
     pub(super) async fn create_link(&self) -> Result<Bytes, AdminError> {
-        let Create { link: name, bootstrap, bytes_per_second_max } = self.arguments()?;
+        let Create { link: name, bootstrap, bytes_per_second_max, options } = self.arguments()?;
         if !Link::is_legal_name(&name) {
             return Err(AdminError::InvalidArguments(format!(
                 "link names are 1 to {LINK_NAME_SIZE_BYTES_MAX} of [a-zA-Z0-9._-]"
@@ -83,29 +117,62 @@ impl AdminCall {
         if plan::link(&self.node.meta.metadata(), &name).is_some() {
             return Err(AdminError::Failed(format!("link {name} exists already")));
         }
-        let (_, view) = look(&bootstrap).await?;
-        let source = cluster_of(&view)?;
-        if self.node.meta.metadata().cluster_id() == Some(&source) {
+        let options = changed(LinkOptions::default(), options)?;
+        // Which cluster it is, is known when it has answered.
+        let link = Link {
+            bootstrap,
+            source: ClusterId::from_text(""),
+            bytes_per_second_max,
+            is_paused: false,
+        };
+        let mut source = Source { link, options };
+        let (_, view) = look(&source).await?;
+        source.link.source = cluster_of(&view)?;
+        let (bootstrap, found) = (&source.link.bootstrap, &source.link.source);
+        if self.node.meta.metadata().cluster_id() == Some(found) {
             return Err(AdminError::Failed(format!(
-                "{bootstrap} is this very cluster, {source}: a link leads to another one"
+                "{bootstrap} is this very cluster, {found}: a link leads to another one"
             )));
         }
-        let link = Link { bootstrap, source, bytes_per_second_max, is_paused: false };
-        let (key, value) = (name.as_bytes(), Some(link.encode()));
-        self.put(RowKind::Link, key, value, ExpectedVersion::Absent).await?;
-        json(&self.link_report(name, link))
+        self.put_link(&name, &source, ExpectedVersion::Absent).await?;
+        json(&self.link_report(name, source))
+    }
+
+    /// Writes a link and how it is secured.
+    async fn put_link(
+        &self,
+        name: &str,
+        source: &Source,
+        expected: ExpectedVersion,
+    ) -> Result<(), AdminError> {
+        let Source { link, options } = source;
+        let row = |kind, value, expected| RowChange {
+            kind,
+            key: name.as_bytes().to_vec(),
+            value,
+            expected,
+        };
+        let options = (!options.values.is_empty()).then(|| options.encode());
+        let changes = vec![
+            row(RowKind::Link, Some(link.encode()), expected),
+            row(RowKind::LinkOptions, options, ExpectedVersion::Any),
+        ];
+        self.propose(Command::PutRows(changes)).await
     }
 
     pub(super) fn list_links(&self) -> Result<Bytes, AdminError> {
         let links = plan::links(&self.node.meta.metadata());
-        let reports = links.into_iter().map(|(name, link)| self.link_report(name, link));
+        let reports = links.into_iter().map(|(name, link)| {
+            let options = plan::options(&self.node.meta.metadata(), &name);
+            self.link_report(name, Source { link, options })
+        });
         json(&reports.collect::<Vec<_>>())
     }
 
     pub(super) async fn test_link(&self) -> Result<Bytes, AdminError> {
         let Named { link: name } = self.arguments()?;
-        let (link, _) = self.found_link(&name)?;
-        let (client, view) = look(&link.bootstrap).await?;
+        let source = self.found_source(&name)?;
+        let (client, view) = look(&source).await?;
         let found = cluster_of(&view)?;
         let mut brokers = Vec::new();
         for (id, broker) in &view.brokers {
@@ -116,47 +183,69 @@ impl AdminCall {
                 result: connected.map_or_else(|error| error.to_string(), |_| "ok".to_owned()),
             });
         }
-        let is_expected_cluster = found == link.source;
+        let is_expected_cluster = found == source.link.source;
         let source_cluster = found.to_string();
         json(&TestReport { link: name, source_cluster, is_expected_cluster, brokers })
     }
 
     pub(super) async fn alter_link(&self) -> Result<Bytes, AdminError> {
-        let Alter { link: name, bootstrap, bytes_per_second_max, is_paused } = self.arguments()?;
+        let Alter { link: name, bootstrap, bytes_per_second_max, is_paused, options } =
+            self.arguments()?;
         let (mut link, version) = self.found_link(&name)?;
-        if let Some(bootstrap) = bootstrap {
-            let (_, view) = look(&bootstrap).await?;
-            let found = cluster_of(&view)?;
-            if found != link.source {
-                let expected = &link.source;
-                return Err(AdminError::Failed(format!(
-                    "{bootstrap} is cluster {found}, the link is to {expected}; create another"
-                )));
-            }
-            link.bootstrap = bootstrap;
-        }
+        let is_elsewhere = bootstrap.is_some() || !options.is_empty();
+        let current = plan::options(&self.node.meta.metadata(), &name);
+        // What can't be read is left as it is, unless it is about to be replaced.
+        let options = if options.is_empty() { current } else { changed(current, options)? };
+        link.bootstrap = bootstrap.unwrap_or(link.bootstrap);
         if let Some(rate) = bytes_per_second_max {
             link.bytes_per_second_max = (rate > 0).then_some(rate);
         }
         link.is_paused = is_paused.unwrap_or(link.is_paused);
-        let (key, value) = (name.as_bytes(), Some(link.encode()));
-        self.put(RowKind::Link, key, value, ExpectedVersion::Exactly(version)).await?;
-        json(&self.link_report(name, link))
+        let source = Source { link, options };
+        if is_elsewhere {
+            let (_, view) = look(&source).await?;
+            let found = cluster_of(&view)?;
+            let Link { bootstrap, source: expected, .. } = &source.link;
+            if found != *expected {
+                return Err(AdminError::Failed(format!(
+                    "{bootstrap} is cluster {found}, the link is to {expected}; create another"
+                )));
+            }
+        }
+        self.put_link(&name, &source, ExpectedVersion::Exactly(version)).await?;
+        json(&self.link_report(name, source))
     }
 
     pub(super) async fn delete_link(&self) -> Result<Bytes, AdminError> {
         let Named { link: name } = self.arguments()?;
-        let (link, version) = self.found_link(&name)?;
-        let report = self.link_report(name.clone(), link);
+        let (_, version) = self.found_link(&name)?;
+        let report = self.link_report(name.clone(), self.found_source(&name)?);
         if report.mirrors > 0 {
             let count = report.mirrors;
             return Err(AdminError::Failed(format!(
                 "{count} topics still mirror over link {name}: promote or delete them first"
             )));
         }
-        let expected = ExpectedVersion::Exactly(version);
-        self.put(RowKind::Link, name.as_bytes(), None, expected).await?;
+        let row = |kind, key: Vec<u8>, expected| RowChange { kind, key, value: None, expected };
+        let key = name.as_bytes().to_vec();
+        let mut changes = vec![
+            row(RowKind::Link, key.clone(), ExpectedVersion::Exactly(version)),
+            row(RowKind::LinkOptions, key, ExpectedVersion::Any),
+        ];
+        let rules = rules::rules(&self.node.meta.metadata(), Some(&name));
+        let of_rule = |rule: &meridian_mirror::rules::Rule| {
+            row(RowKind::MirrorRule, rule.key(), ExpectedVersion::Any)
+        };
+        changes.extend(rules.iter().map(of_rule));
+        self.propose(Command::PutRows(changes)).await?;
         json(&report)
+    }
+
+    /// A link and how it is secured.
+    pub(super) fn found_source(&self, name: &str) -> Result<Source, AdminError> {
+        let (link, _) = self.found_link(name)?;
+        let options = plan::options(&self.node.meta.metadata(), name);
+        Ok(Source { link, options })
     }
 
     /// A link and the version of its row.
@@ -168,7 +257,8 @@ impl AdminCall {
         })
     }
 
-    fn link_report(&self, link: String, row: Link) -> LinkReport {
+    fn link_report(&self, link: String, source: Source) -> LinkReport {
+        let Source { link: row, options } = source;
         let metadata = self.node.meta.metadata();
         let is_over = |(topic, mirror, _): &plan::MirrorRow| {
             mirror.link == link
@@ -184,6 +274,7 @@ impl AdminCall {
             bytes_per_second_max: row.bytes_per_second_max,
             is_paused: row.is_paused,
             mirrors,
+            options: options.shown(),
         }
     }
 }

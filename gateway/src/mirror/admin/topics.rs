@@ -6,20 +6,25 @@ use bytes::Bytes;
 use meridian_base::id::TopicId;
 use meridian_consensus::command::{Command, ConfigChange, ExpectedVersion, RowKind};
 use meridian_consensus::placement::{Placement, Preference};
-use meridian_mirror::rows::{Link, MirrorTopic, Stage};
+use meridian_mirror::rows::{MirrorTopic, Stage};
+use meridian_mirror::vigil::Policy;
 use serde::{Deserialize, Serialize};
 
 use super::{AdminCall, json, of_source};
-use crate::client::{Client, ClientError};
-use crate::kafka::{AdminError, check_topic_config};
+use crate::client::ClientError;
+use crate::kafka::{AdminError, MIRROR_ON_DELETE, MIRROR_ON_RECREATE, check_topic_config};
+use crate::mirror::plan::Source;
 use crate::mirror::promotion::{self, Cause};
-use crate::mirror::{plan, survey};
+use crate::mirror::{plan, replace, steward, survey};
 
 #[derive(Deserialize)]
 struct Create {
     topic: String,
     link: String,
     source_topic: Option<String>,
+    /// What becomes of it when its source is deleted or recreated: `stop` if not said.
+    on_delete: Option<String>,
+    on_recreate: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -51,8 +56,8 @@ struct Found {
 }
 
 /// Looks a topic up at the source.
-async fn find(link: &Link, name: &str) -> Result<Found, AdminError> {
-    let client = Client::unconnected(&link.bootstrap);
+async fn find(source: &Source, name: &str) -> Result<Found, AdminError> {
+    let (link, client) = (&source.link, source.client());
     let topic = client.topic(name).await.map_err(|error| match error {
         ClientError::UnknownTopic { topic } => {
             AdminError::Failed(format!("the source has no topic {topic}"))
@@ -71,7 +76,8 @@ async fn find(link: &Link, name: &str) -> Result<Found, AdminError> {
         let message = "the source gives its topics no ids: it must be Kafka 3.1 or newer";
         return Err(AdminError::Failed(message.to_owned()));
     }
-    let set = survey::set_configs(&client, name).await.map_err(|error| of_source(&error))?;
+    let mut set = survey::set_configs(&client, name).await.map_err(|error| of_source(&error))?;
+    set.retain(|(name, _)| !steward::is_own_config(name));
     let (known, ignored): (Vec<_>, Vec<_>) =
         set.into_iter().partition(|(name, value)| check_topic_config(name, value).is_ok());
     let change = |(name, value)| ConfigChange { name, value: Some(value) };
@@ -83,17 +89,36 @@ async fn find(link: &Link, name: &str) -> Result<Found, AdminError> {
     })
 }
 
+/// The configs of a mirror that say what becomes of it with its source.
+fn policies(
+    on_delete: Option<String>,
+    on_recreate: Option<String>,
+) -> Result<Vec<ConfigChange>, AdminError> {
+    let given = [(MIRROR_ON_DELETE, on_delete), (MIRROR_ON_RECREATE, on_recreate)];
+    // What is not set is `stop`.
+    let set = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    set.filter(|(_, value)| Policy::parse(value) != Some(Policy::Stop))
+        .map(|(name, value)| {
+            check_topic_config(name, &value).map_err(AdminError::InvalidArguments)?;
+            Ok(ConfigChange { name: name.to_owned(), value: Some(value) })
+        })
+        .collect()
+}
+
 impl AdminCall {
     pub(super) async fn create_mirror(&self) -> Result<Bytes, AdminError> {
-        let Create { topic: name, link: link_name, source_topic } = self.arguments()?;
+        let Create { topic: name, link: link_name, source_topic, on_delete, on_recreate } =
+            self.arguments()?;
+        let policies = policies(on_delete, on_recreate)?;
         let source_name = source_topic.unwrap_or_else(|| name.clone());
-        let (link, _) = self.found_link(&link_name)?;
+        let source = self.found_source(&link_name)?;
         if self.node.meta.metadata().topic_named(&name).is_some() {
             return Err(AdminError::Failed(format!(
                 "topic {name} exists here already: a mirror begins as a new topic"
             )));
         }
-        let found = find(&link, &source_name).await?;
+        let mut found = find(&source, &source_name).await?;
+        found.configs.extend(policies);
         let leaders = {
             let metadata = self.node.meta.metadata();
             Placement::new(&metadata, &BTreeSet::new())
@@ -120,6 +145,7 @@ impl AdminCall {
         }
         mirror.stage = Stage::Mirroring;
         self.put_mirror(topic, &mirror, ExpectedVersion::Any).await?;
+        self.node.mirrors.look();
         let mut report = self.mirror_report(topic, mirror);
         report.ignored_configs = found.ignored;
         json(&report)
@@ -149,6 +175,18 @@ impl AdminCall {
         };
         self.put_mirror(topic, &mirror, ExpectedVersion::Exactly(version)).await?;
         json(&self.mirror_report(topic, mirror))
+    }
+
+    /// Deletes a mirror and mirrors its source anew, under the same name.
+    pub(super) async fn recreate(&self) -> Result<Bytes, AdminError> {
+        let (topic, mirror, _) = self.found_mirror()?;
+        if let Stage::Promoted { .. } = mirror.stage {
+            return Err(no_mirror_any_more(&mirror.name));
+        }
+        let report = self.mirror_report(topic, mirror.clone());
+        let replaced = replace::replace(&self.node, topic, &mirror).await;
+        replaced.map_err(|error| AdminError::Unavailable(error.to_string()))?;
+        json(&report)
     }
 
     /// Makes a mirror a topic like any other (rule F6).

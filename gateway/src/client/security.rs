@@ -1,0 +1,102 @@
+//! How a connection is secured: the options of Kafka's clients, TLS and SASL.
+//!
+//! ```text
+//! TCP -> [TLS: the broker's certificate, perhaps ours] -> ApiVersions -> [SASL: who we are] -> requests
+//! ```
+//!
+//! **Source**: KIP-12, KIP-43, KIP-152; the names of the options are those of librdkafka and, where they
+//! differ, of the Java client (KIP-651 for PEM).
+
+mod options;
+mod sasl;
+mod scram;
+mod tls;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+pub use self::options::canonical;
+use self::sasl::Sasl;
+use self::tls::Tls;
+use super::{ClientError, Connection};
+
+/// Reads from a connection, whatever it is made of.
+pub(super) type Reader = Box<dyn AsyncRead + Send + Unpin>;
+/// Writes to a connection.
+pub(super) type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// Why options cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the text of each variant says what it is")]
+pub enum SecurityError {
+    #[error("unknown option {name}; known are {}", options::NAMES.join(", "))]
+    Unknown { name: String },
+    #[error("{name}={value} is not possible; {possible}")]
+    Invalid { name: &'static str, value: String, possible: &'static str },
+    #[error("{name} is needed: {why}")]
+    Missing { name: &'static str, why: &'static str },
+    #[error("{name} is of no use: {why}")]
+    Useless { name: String, why: &'static str },
+    #[error("{name}: {detail}")]
+    Unusable { name: &'static str, detail: String },
+}
+
+/// What each connection to a cluster does before it is used.
+#[derive(Clone, Debug, Default)]
+pub struct Security {
+    tls: Option<Tls>,
+    sasl: Option<Sasl>,
+    /// Every connection fails with this: nothing is ever sent less securely than was asked for.
+    unusable: Option<String>,
+}
+
+impl Security {
+    /// No TLS and no SASL.
+    pub fn plain() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// What these options ask for; see [`canonical`] for their names.
+    pub fn parse(options: &BTreeMap<String, String>) -> Result<Self, SecurityError> {
+        options::parse(options)
+    }
+
+    /// What these options ask for. If they cannot be used, no connection is ever made.
+    pub fn of(options: &BTreeMap<String, String>) -> Arc<Self> {
+        let unusable =
+            |error: SecurityError| Self { unusable: Some(error.to_string()), ..Self::default() };
+        Arc::new(Self::parse(options).unwrap_or_else(unusable))
+    }
+
+    /// Brings a new connection to where requests can be sent.
+    pub(super) async fn wrap(
+        &self,
+        address: &str,
+        stream: TcpStream,
+    ) -> Result<(Reader, Writer), ClientError> {
+        if let Some(detail) = &self.unusable {
+            return Err(ClientError::Tls { address: address.to_owned(), detail: detail.clone() });
+        }
+        match &self.tls {
+            None => {
+                let (reader, writer) = stream.into_split();
+                Ok((Box::new(reader), Box::new(writer)))
+            }
+            Some(tls) => {
+                let (reader, writer) = tokio::io::split(tls.connect(address, stream).await?);
+                Ok((Box::new(reader), Box::new(writer)))
+            }
+        }
+    }
+
+    /// Says who we are, if that is to be said.
+    pub(super) async fn authenticate(&self, connection: &Connection) -> Result<(), ClientError> {
+        match &self.sasl {
+            None => Ok(()),
+            Some(sasl) => sasl.authenticate(connection).await,
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Saying who we are: SaslHandshake, then the messages of a mechanism in SaslAuthenticate.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use meridian_protocol::ErrorCode;
+use meridian_protocol::messages::{SaslAuthenticateRequest, SaslHandshakeRequest};
+
+use super::scram::{Hash, Scram};
+use crate::client::{ClientError, Connection};
+
+/// Time for one message of a mechanism; the time for the whole of a connection ends before.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// From this version on the messages of a mechanism are in SaslAuthenticate.
+const HANDSHAKE_VERSION_MIN: i16 = 1;
+
+/// How to prove who we are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mechanism {
+    /// The password itself (RFC 4616).
+    Plain,
+    /// Proof of knowing it (RFC 5802).
+    Scram(Hash),
+}
+
+impl Mechanism {
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        [Self::Plain, Self::Scram(Hash::Sha256), Self::Scram(Hash::Sha512)]
+            .into_iter()
+            .find(|mechanism| mechanism.name() == name)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "PLAIN",
+            Self::Scram(Hash::Sha256) => "SCRAM-SHA-256",
+            Self::Scram(Hash::Sha512) => "SCRAM-SHA-512",
+        }
+    }
+}
+
+/// Who we are.
+#[derive(Clone)]
+pub(super) struct Sasl {
+    pub(super) mechanism: Mechanism,
+    pub(super) username: String,
+    pub(super) password: String,
+}
+
+/// Without the password.
+impl fmt::Debug for Sasl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} as {}", self.mechanism.name(), self.username)
+    }
+}
+
+impl Sasl {
+    /// Proves it to a broker.
+    pub(super) async fn authenticate(&self, connection: &Connection) -> Result<(), ClientError> {
+        let refused = |detail: String| ClientError::Authentication {
+            address: connection.address().to_owned(),
+            username: self.username.clone(),
+            detail,
+        };
+        let request = SaslHandshakeRequest { mechanism: self.mechanism.name().into() };
+        let response = connection.call_from(HANDSHAKE_VERSION_MIN, &request, ANSWER_WITHIN).await?;
+        if !response.error_code.is_none() {
+            let names: Vec<&str> = response.mechanisms.iter().map(|name| &**name).collect();
+            let (code, names) = (response.error_code, names.join(", "));
+            return Err(refused(format!("{code}; the broker offers {names}")));
+        }
+        match self.mechanism {
+            Mechanism::Plain => {
+                let message = ["", &self.username, &self.password].join("\0");
+                self.exchange(connection, message.into(), &refused).await.map(drop)
+            }
+            Mechanism::Scram(hash) => {
+                let nonce = crate::node::entropy()
+                    .map_err(|error| refused(format!("no entropy: {error}")))?;
+                let scram = Scram::new(hash, &self.username, &format!("{nonce:032x}"));
+                let first = self.exchange(connection, scram.first().into(), &refused).await?;
+                let (last, server_proof) =
+                    scram.answer(&self.password, &first).map_err(|it| refused(it.to_string()))?;
+                let end = self.exchange(connection, last.into(), &refused).await?;
+                server_proof.check(&end).map_err(|it| refused(it.to_string()))
+            }
+        }
+    }
+
+    async fn exchange(
+        &self,
+        connection: &Connection,
+        auth_bytes: Bytes,
+        refused: &impl Fn(String) -> ClientError,
+    ) -> Result<Bytes, ClientError> {
+        let request = SaslAuthenticateRequest { auth_bytes };
+        let response = connection.call(&request, ANSWER_WITHIN).await?;
+        if response.error_code == ErrorCode::None {
+            return Ok(response.auth_bytes);
+        }
+        let said = response.error_message.map(|it| it.to_string()).unwrap_or_default();
+        Err(refused(format!("{}: {said}", response.error_code)))
+    }
+}

@@ -1,0 +1,175 @@
+//! Topics: those that a rule takes become mirrors; those that the source lost go as their policy says.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use meridian_base::id::TopicId;
+use meridian_consensus::command::RowKind;
+use meridian_mirror::rows::{MirrorTopic, Stage};
+use meridian_mirror::rules::Subject;
+use meridian_mirror::vigil::{Sight, Verdict};
+use serde_json::json;
+
+use super::{LookError, Steward};
+use crate::client::metadata::ClusterView;
+use crate::kafka::{MIRROR_ON_DELETE, MIRROR_ON_RECREATE};
+use crate::mirror::admin::AdminCall;
+use crate::mirror::plan::MirrorRow;
+use crate::mirror::rules::Matcher;
+use crate::mirror::{replace, survey};
+
+/// Topics of the source's own begin like this.
+const INTERNAL_PREFIX: &str = "__";
+
+impl Steward {
+    /// Watches whether the sources of all mirrors are what they were.
+    pub(super) async fn watch(&mut self, view: &ClusterView, mirrors: &[MirrorRow]) {
+        let now = self.clock.now();
+        self.vigils.retain(|topic, _| mirrors.iter().any(|(known, ..)| known == topic));
+        let mut verdicts = Vec::new();
+        for (topic, mirror, _) in mirrors.iter().filter(|(_, it, _)| it.stage == Stage::Mirroring) {
+            let sight = match view.topic(&mirror.source_name) {
+                Err(_) => Sight::Gone,
+                Ok(found) => match TopicId::new(u128::from_be_bytes(found.id.0)) {
+                    id if id == mirror.source_topic => Sight::Same,
+                    id => Sight::Other(id),
+                },
+            };
+            let policy = |name| replace::policy(&self.node, *topic, name);
+            let (on_delete, on_recreate) = (policy(MIRROR_ON_DELETE), policy(MIRROR_ON_RECREATE));
+            let vigil = self.vigils.entry(*topic).or_default();
+            let verdict = vigil.look(now, sight, on_delete, on_recreate);
+            if verdict != Verdict::Keep {
+                self.vigils.remove(topic);
+                verdicts.push((*topic, mirror.clone(), verdict));
+            }
+        }
+        for (topic, mirror, verdict) in verdicts {
+            self.carry_out(topic, &mirror, verdict).await;
+        }
+    }
+
+    async fn carry_out(&self, topic: TopicId, mirror: &MirrorTopic, verdict: Verdict) {
+        let name = &mirror.name;
+        let (done, result) = match verdict {
+            Verdict::Keep => return,
+            Verdict::Promote => {
+                let body = Bytes::from(json!({"topic": name}).to_string());
+                let call = AdminCall::new(self.node.clone(), body);
+                let result = call.run("mirror.promote").await.map(drop);
+                (
+                    "its source is gone: promoted, as its policy says",
+                    result.map_err(|e| e.to_string()),
+                )
+            }
+            Verdict::Delete => {
+                let result = replace::delete(&self.node, topic).await.map_err(|e| e.to_string());
+                ("its source was deleted: deleted too, as its policy says", result)
+            }
+            Verdict::Replace => {
+                let result = replace::replace(&self.node, topic, mirror).await;
+                let result = result.map_err(|error| error.to_string());
+                ("its source was recreated: it begins anew, as its policy says", result)
+            }
+        };
+        match result {
+            Ok(()) => self.on_event(name, done.to_owned()),
+            Err(error) => self.on_event(name, format!("not done: {done}: {error}")),
+        }
+    }
+
+    /// Mirrors topics that a rule takes and that are not here yet.
+    pub(super) async fn take_new(
+        &mut self,
+        view: &ClusterView,
+        rules: &[Matcher],
+    ) -> Result<(), LookError> {
+        let mut refused = BTreeMap::new();
+        let mut wanted: BTreeMap<&str, &Matcher> = BTreeMap::new();
+        for (name, topic) in &view.topics {
+            if topic.is_internal || name.starts_with(INTERNAL_PREFIX) {
+                continue;
+            }
+            let Some(matcher) = rules.iter().find(|it| it.is_of_topics() && it.takes(name)) else {
+                continue;
+            };
+            match self.holder_of(&matcher.name_of(name), name) {
+                Holder::Nobody => drop(wanted.insert(name, matcher)),
+                Holder::ThisMirror => self.settle(matcher).await,
+                Holder::Other(reason) => drop(refused.insert(name.clone(), reason)),
+            }
+        }
+        // Who is named is meant: only patterns leave out what is a mirror itself.
+        let by_pattern = wanted.iter().filter(|(_, matcher)| !matcher.is_for_one());
+        let names: Vec<String> = by_pattern.map(|(name, _)| (*name).to_owned()).collect();
+        let mirrors = survey::mirrors(&self.client, &names).await?;
+        for (name, matcher) in wanted {
+            if mirrors.contains(name) {
+                let reason = "it is a mirror there: name it to mirror a mirror";
+                refused.insert(name.to_owned(), reason.to_owned());
+            } else if let Err(reason) = self.create(name, matcher).await {
+                refused.insert(name.to_owned(), reason);
+            }
+        }
+        self.tell(|report| report.refused = refused);
+        Ok(())
+    }
+
+    /// Who has a name here.
+    fn holder_of(&self, name: &str, source_name: &str) -> Holder {
+        let metadata = self.node.meta.metadata();
+        let Some(topic) = metadata.topic_named(name) else { return Holder::Nobody };
+        let row = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic.id));
+        let mirror = row.and_then(|row| MirrorTopic::decode(&row.value).ok());
+        match mirror {
+            Some(mirror)
+                if (&mirror.link, mirror.source_name.as_str()) == (&self.link, source_name) =>
+            {
+                Holder::ThisMirror
+            }
+            Some(mirror) => {
+                let MirrorTopic { source_name, link, .. } = mirror;
+                Holder::Other(format!("{name} is a mirror of {source_name} over link {link}"))
+            }
+            None => Holder::Other(format!("{name} is a topic of this cluster")),
+        }
+    }
+
+    async fn create(&self, source_name: &str, matcher: &Matcher) -> Result<(), String> {
+        let Subject::Topics { on_delete, on_recreate, .. } = &matcher.rule.subject else {
+            return Ok(());
+        };
+        let name = matcher.name_of(source_name);
+        let arguments = json!({
+            "topic": name,
+            "link": self.link,
+            "source_topic": source_name,
+            "on_delete": on_delete.name(),
+            "on_recreate": on_recreate.name(),
+        });
+        let body = Bytes::from(arguments.to_string());
+        let created = AdminCall::new(self.node.clone(), body).run("mirror.create").await;
+        created.map_err(|error| error.to_string())?;
+        let pattern = &matcher.rule.include;
+        self.on_event(&name, format!("mirrors {source_name}, which the pattern {pattern} takes"));
+        self.settle(matcher).await;
+        Ok(())
+    }
+
+    /// A rule for a single topic has done its work once the mirror is there.
+    async fn settle(&self, matcher: &Matcher) {
+        if matcher.is_for_one()
+            && let Err(error) = replace::put_rule(&self.node, &matcher.rule, false).await
+        {
+            tracing::debug!(link = %self.link, %error, "the rule stays until the next look");
+        }
+    }
+}
+
+/// Who has a name here.
+enum Holder {
+    Nobody,
+    /// The mirror that the rule is to bring about.
+    ThisMirror,
+    Other(String),
+}

@@ -1,0 +1,71 @@
+//! What a link's worker measures, for Prometheus: sums over the partitions that this node mirrors.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use meridian_base::env::Instant;
+
+use super::LinkWorker;
+
+/// How often the sums are made.
+const PUBLISH_EVERY: Duration = Duration::from_millis(250);
+
+/// One link on one node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LinkMetrics {
+    /// Partitions by state.
+    pub(crate) partitions: BTreeMap<&'static str, u64>,
+    pub(crate) lag_records: u64,
+    pub(crate) lag_bytes: u64,
+    /// Of the partition that is behind for longest.
+    pub(crate) lag: Duration,
+    /// Since the worker began.
+    pub(crate) mirrored_offsets: u64,
+    pub(crate) mirrored_bytes: u64,
+}
+
+/// Counts what is mirrored, and publishes the sums.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    published: Arc<Mutex<LinkMetrics>>,
+    published_at: Instant,
+    mirrored_offsets: u64,
+    mirrored_bytes: u64,
+}
+
+impl Meter {
+    pub(super) fn new(published: Arc<Mutex<LinkMetrics>>) -> Self {
+        Self { published, ..Self::default() }
+    }
+
+    /// Batches became durable.
+    pub(super) fn on_committed(&mut self, offsets: i64, size_bytes: u64) {
+        self.mirrored_offsets += u64::try_from(offsets).unwrap_or(0);
+        self.mirrored_bytes += size_bytes;
+    }
+}
+
+impl LinkWorker {
+    /// Publishes the sums, if it is time.
+    pub(super) fn publish(&mut self) {
+        let now = self.clock.now();
+        if now.since(self.meter.published_at) < PUBLISH_EVERY {
+            return;
+        }
+        self.meter.published_at = now;
+        let mut sums = LinkMetrics {
+            mirrored_offsets: self.meter.mirrored_offsets,
+            mirrored_bytes: self.meter.mirrored_bytes,
+            ..LinkMetrics::default()
+        };
+        for machine in self.partitions.values().filter_map(|it| it.machine.as_ref()) {
+            let status = machine.status(now);
+            *sums.partitions.entry(status.state.name()).or_default() += 1;
+            sums.lag_records += status.lag.records;
+            sums.lag_bytes += status.lag.bytes;
+            sums.lag = sums.lag.max(status.lag.time);
+        }
+        *self.meter.published.lock().unwrap_or_else(PoisonError::into_inner) = sums;
+    }
+}

@@ -1,0 +1,101 @@
+//! Rules: which topics of a source are mirrored as they come, and whose positions are carried.
+
+use serde::{Deserialize, Serialize};
+
+use crate::rows::{self, RowError};
+use crate::vigil::Policy;
+
+/// Which topics or groups of a link's source follow by themselves. Its key is [`Rule::key`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rule {
+    /// The link.
+    pub link: String,
+    /// What it is about.
+    pub subject: Subject,
+    /// A regular expression; whole names match it.
+    pub include: String,
+    /// Names that match this too are left out.
+    pub exclude: Option<String>,
+}
+
+/// What a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Subject {
+    /// Topics are mirrored.
+    Topics {
+        /// Goes before the names they have at the source.
+        prefix: String,
+        /// The name here, if the rule is about a single topic that has another.
+        rename: Option<String>,
+        /// What becomes of a mirror whose source is deleted.
+        on_delete: Policy,
+        /// What becomes of a mirror whose source is recreated.
+        on_recreate: Policy,
+    },
+    /// Positions of consumer groups are carried.
+    Groups,
+}
+
+impl Rule {
+    /// The row's key: a link has one rule for each pattern of topics and of groups.
+    pub fn key(&self) -> Vec<u8> {
+        let subject = match self.subject {
+            Subject::Topics { .. } => "topics",
+            Subject::Groups => "groups",
+        };
+        [self.link.as_str(), subject, &self.include].join("\0").into_bytes()
+    }
+
+    /// The row's value.
+    pub fn encode(&self) -> Vec<u8> {
+        rows::encode(self)
+    }
+
+    /// Reads a row's value.
+    pub fn decode(bytes: &[u8]) -> Result<Self, RowError> {
+        rows::decode(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_round_trip_and_have_one_key_for_each_pattern() {
+        let groups = Rule {
+            link: "west".to_owned(),
+            subject: Subject::Groups,
+            include: "a.*".to_owned(),
+            exclude: Some("ab".to_owned()),
+        };
+        let subject = Subject::Topics {
+            prefix: "w.".to_owned(),
+            rename: None,
+            on_delete: Policy::Follow,
+            on_recreate: Policy::Stop,
+        };
+        let topics = Rule { subject, ..groups.clone() };
+        assert_eq!(Rule::decode(&groups.encode()), Ok(groups.clone()));
+        assert_eq!(Rule::decode(&topics.encode()), Ok(topics.clone()));
+        assert_ne!(groups.key(), topics.key());
+        assert_eq!(topics.key(), Rule { exclude: None, ..topics.clone() }.key());
+    }
+
+    /// These bytes are in metadata logs: they never change.
+    #[test]
+    fn the_encoding_is_what_it_was() {
+        let rule = Rule {
+            link: "l".to_owned(),
+            subject: Subject::Topics {
+                prefix: String::new(),
+                rename: None,
+                on_delete: Policy::Promote,
+                on_recreate: Policy::Follow,
+            },
+            include: "t".to_owned(),
+            exclude: None,
+        };
+        assert_eq!(rule.encode(), b"\x01\x01l\x00\x00\x00\x02\x01\x01t\x00");
+    }
+}

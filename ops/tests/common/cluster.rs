@@ -1,0 +1,149 @@
+//! Clusters of one node that are mirrored, and what is asked of mirrors.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use meridian_gateway::client::clock;
+use serde_json::Value;
+
+use super::{Running, free_port, json, meridian, ok, run, text};
+
+/// Whatever is awaited has come by then, or the test has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A cluster of one node that keeps its address and data when it is killed.
+pub(crate) struct Cluster {
+    pub(crate) address: String,
+    arguments: Vec<String>,
+    folder: PathBuf,
+    process: Option<Running>,
+}
+
+impl Cluster {
+    pub(crate) fn start(folder: &Path, name: &str) -> Self {
+        let folder = folder.join(name);
+        fs::create_dir_all(&folder).unwrap();
+        let address = format!("127.0.0.1:{}", free_port());
+        let arguments = ["serve", "--listen", &address].map(str::to_owned).to_vec();
+        let mut cluster = Self { address, arguments, folder, process: None };
+        cluster.restart();
+        cluster
+    }
+
+    pub(crate) fn restart(&mut self) {
+        let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        let mut process = Running::start(&arguments, &self.folder);
+        process.wait_for("ready: serving Kafka clients on ");
+        self.process = Some(process);
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// What is on its disk now: the node must not run.
+    pub(crate) fn save(&self) -> PathBuf {
+        assert!(self.process.is_none(), "a disk is copied while nobody writes to it");
+        let saved = self.folder.with_extension("saved");
+        copy(&self.folder, &saved);
+        saved
+    }
+
+    /// Puts an older state of its disk back: the node must not run.
+    pub(crate) fn restore(&self, saved: &Path) {
+        assert!(self.process.is_none(), "a disk is put back while nobody writes to it");
+        fs::remove_dir_all(&self.folder).unwrap();
+        copy(saved, &self.folder);
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    let status = std::process::Command::new("cp")
+        .args(["-r", "--sparse=always", "--reflink=auto"])
+        .args([from, to])
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+/// `record <number>` in lines.
+pub(crate) fn lines(range: std::ops::Range<u32>) -> String {
+    range.map(|number| format!("record {number}\n")).collect()
+}
+
+pub(crate) fn produce(bootstrap: &str, topic: &str, lines: &str) {
+    let mut child = meridian(&["topic", "produce", topic, "-b", bootstrap, "-o", "json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+/// What a command says in JSON, whatever its exit code; null if it says nothing.
+pub(crate) fn said(arguments: &[&str]) -> Value {
+    let mut arguments = arguments.to_vec();
+    arguments.extend(["-o", "json"]);
+    serde_json::from_slice(&run(&arguments).stdout).unwrap_or_default()
+}
+
+/// Waits until it is so; says how long it took.
+pub(crate) fn wait(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
+    let start = clock::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "never happened: {what}");
+    }
+    start.elapsed()
+}
+
+/// The partitions of a mirror.
+pub(crate) fn status(bootstrap: &str, topic: &str) -> Vec<Value> {
+    let status = said(&["mirror", "status", topic, "-b", bootstrap]);
+    status["mirrors"][0]["partitions"].as_array().cloned().unwrap_or_default()
+}
+
+/// Waits until every partition of a mirror is in this state.
+pub(crate) fn wait_for_state(bootstrap: &str, topic: &str, state: &str) -> Duration {
+    let mut last = Vec::new();
+    wait(&format!("{topic} {state}, but {last:?}"), || {
+        last = status(bootstrap, topic);
+        !last.is_empty() && last.iter().all(|partition| partition["state"] == state)
+    })
+}
+
+/// The end of each partition.
+pub(crate) fn ends(bootstrap: &str, topic: &str) -> Vec<i64> {
+    let described = said(&["topic", "describe", topic, "-b", bootstrap]);
+    let partitions = described["partition"].as_array().cloned().unwrap_or_default();
+    partitions.iter().filter_map(|partition| partition["end_offset"].as_i64()).collect()
+}
+
+/// Waits until a mirror has as many records as its source.
+pub(crate) fn wait_for_end(from: &str, source: &str, to: &str, mirror: &str) -> Duration {
+    let wanted = ends(from, source);
+    wait(&format!("{mirror} at {wanted:?}"), || ends(to, mirror) == wanted)
+}
+
+/// The records of a topic, as text.
+pub(crate) fn consumed(bootstrap: &str, topic: &str) -> String {
+    ok(&["topic", "consume", topic, "-b", bootstrap])
+}
+
+/// A config that is set on a topic.
+pub(crate) fn config(bootstrap: &str, topic: &str, name: &str) -> Option<String> {
+    let described = json(&["topic", "describe", topic, "-b", bootstrap, "-o", "json"]);
+    let set = described["configs"].as_array()?.iter().find(|config| config["name"] == name)?;
+    set["value"].as_str().map(str::to_owned)
+}
+
+/// The error of a command that must fail with this exit code.
+pub(crate) fn refused(code: i32, arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stderr)
+}

@@ -1,0 +1,254 @@
+//! Two clusters of real processes: what follows a source by itself, and what stops a mirror in a named
+//! state instead.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, and so may what it calls")]
+
+use meridian_gateway::client::{Client, REQUEST_TIMEOUT};
+use meridian_protocol::messages::{
+    DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic,
+};
+use serde_json::Value;
+
+use self::cluster::{
+    Cluster, config, consumed, ends, lines, produce, refused, said, status, wait, wait_for_end,
+    wait_for_state,
+};
+use self::common::{Scratch, json, ok, run};
+
+#[path = "common/cluster.rs"]
+mod cluster;
+#[allow(dead_code, reason = "other tests use the rest")]
+mod common;
+
+/// A source, a mirror, and a link between them.
+fn linked(folder: &Scratch) -> (Cluster, Cluster) {
+    let source = Cluster::start(folder.path(), "source");
+    let mirror = Cluster::start(folder.path(), "mirror");
+    ok(&["link", "create", "west", "--source", &source.address, "-b", &mirror.address]);
+    (source, mirror)
+}
+
+/// Lets go of the records before an offset, as retention does.
+fn trim(bootstrap: &str, topic: &'static str, offset: i64) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = Client::connect(bootstrap).await.unwrap();
+        let leader = client.leader(topic, 0).await.unwrap();
+        let connection =
+            client.node(leader, meridian_gateway::client::Lane::CONTROL).await.unwrap();
+        let partition = DeleteRecordsPartition { partition_index: 0, offset };
+        let topic = DeleteRecordsTopic { name: topic.into(), partitions: vec![partition] };
+        let request = DeleteRecordsRequest { topics: vec![topic], ..Default::default() };
+        let response = connection.call(&request, REQUEST_TIMEOUT).await.unwrap();
+        assert!(response.topics[0].partitions[0].error_code.is_none());
+    });
+}
+
+#[test]
+fn topics_partitions_and_configs_follow_by_pattern() {
+    let folder = Scratch::new("following");
+    let (source, mirror) = linked(&folder);
+    let (from, to) = (source.address.as_str(), mirror.address.as_str());
+    let create = ["mirror", "create", "--link", "west", "-b", to];
+    let by_pattern = ["--topics", "orders\\..*", "--exclude", ".*\\.tmp", "--prefix", "w."];
+    assert!(refused(1, &[&create[..], &["--topics", "("]].concat()).contains("regular expression"));
+    ok(&[&create[..], &by_pattern].concat());
+    for topic in ["orders.a", "orders.tmp", "bills"] {
+        ok(&["topic", "create", topic, "-p", "2", "-b", from]);
+        produce(from, topic, &lines(0..100));
+    }
+    let took = wait_for_end(from, "orders.a", to, "w.orders.a");
+    println!("a new topic was followed after {took:?}");
+    let names = said(&["mirror", "list", "-b", to]);
+    let names: Vec<_> = names.as_array().unwrap().iter().map(|it| it["topic"].clone()).collect();
+    assert_eq!(names, ["w.orders.a"]);
+
+    ok(&["topic", "alter", "orders.a", "-p", "4", "-b", from]);
+    let took = wait("new partitions", || status(to, "w.orders.a").len() == 4);
+    println!("new partitions were followed after {took:?}");
+
+    // Configs of the source come and go; those about mirroring are this cluster's own.
+    let of_mirror = "meridian.mirror.on.delete=promote";
+    ok(&["topic", "alter", "w.orders.a", "-c", of_mirror, "-b", to]);
+    ok(&["topic", "alter", "orders.a", "-c", "retention.ms=86400000", "-b", from]);
+    let is_set = || config(to, "w.orders.a", "retention.ms").as_deref() == Some("86400000");
+    wait("retention.ms set", is_set);
+    ok(&["topic", "alter", "orders.a", "--reset", "retention.ms", "-b", from]);
+    wait("retention.ms unset", || config(to, "w.orders.a", "retention.ms").is_none());
+    let kept = config(to, "w.orders.a", "meridian.mirror.on.delete");
+    assert_eq!(kept.as_deref(), Some("promote"));
+    ok(&["topic", "alter", "w.orders.a", "-c", "meridian.mirror.configs=own", "-b", to]);
+    ok(&["topic", "alter", "w.orders.a", "-c", "retention.ms=1000000000", "-b", to]);
+
+    // Both directions at once: what came from there does not go back.
+    ok(&["link", "create", "east", "--source", to, "-b", from]);
+    let back = ["--topics", ".*", "--prefix", "back."];
+    ok(&[&["mirror", "create", "--link", "east", "-b", from][..], &back].concat());
+    ok(&["topic", "create", "own", "-p", "1", "-b", to]);
+    wait("the other direction", || ends(from, "back.own").len() == 1);
+    let rules = said(&["mirror", "rules", "-b", from]);
+    assert!(rules["links"][0]["refused"]["w.orders.a"].as_str().unwrap().contains("a mirror"));
+    assert_eq!(run(&["mirror", "rules", "-b", from]).status.code(), Some(2));
+
+    let own = config(to, "w.orders.a", "retention.ms");
+    assert_eq!(own.as_deref(), Some("1000000000"));
+    ok(&["mirror", "forget", "--link", "west", "--topics", "orders\\..*", "-b", to]);
+    assert_eq!(said(&["mirror", "rules", "-b", to])["rules"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn positions_of_idle_groups_are_carried() {
+    let folder = Scratch::new("groups-carried");
+    let (source, mirror) = linked(&folder);
+    let (from, to) = (source.address.as_str(), mirror.address.as_str());
+    ok(&["topic", "create", "t", "-p", "1", "-b", from]);
+    produce(from, "t", &lines(0..100));
+    let groups = ["--groups", "g.*", "--exclude-groups", ".*-local"];
+    let create = ["mirror", "create", "t", "--link", "west", "-b", to];
+    ok(&[&create[..], &groups].concat());
+    let reset = |bootstrap: &str, group: &str, offset: &str| {
+        let place = ["-t", "t", "--to-offset", offset, "--execute", "-b", bootstrap];
+        ok(&[&["group", "reset-offsets", group][..], &place].concat());
+    };
+    let carried = |group: &str| {
+        let said = said(&["mirror", "groups", group, "-b", to]);
+        let it = said[0]["groups"][0].clone();
+        (it["offset"].as_i64(), it["state"].as_str().unwrap_or_default().to_owned())
+    };
+    for group in ["g1", "g2-local", "other"] {
+        reset(from, group, "40");
+    }
+    wait("g1 carried", || carried("g1") == (Some(40), "carried".to_owned()));
+    let described = json(&["group", "describe", "g1", "-b", to, "-o", "json"]);
+    let partition = &described["partitions"][0];
+    let told = (&partition["committed"], &partition["mirrored"]);
+    assert_eq!(told, (&40.into(), &"west: carried".into()));
+    let listed = json(&["group", "list", "-b", to, "-o", "json"]).to_string();
+    assert!(!listed.contains("other") && !listed.contains("local"), "{listed}");
+
+    // Back too, as long as nobody was here.
+    reset(from, "g1", "10");
+    wait("g1 reset", || carried("g1") == (Some(10), "carried".to_owned()));
+    // A position that was moved further here stays.
+    reset(to, "g1", "90");
+    reset(from, "g1", "60");
+    wait("g1 ahead", || carried("g1") == (Some(90), "ahead-here".to_owned()));
+    let described = json(&["group", "describe", "g1", "-b", to, "-o", "json"]);
+    assert_eq!(described["partitions"][0]["committed"], 90);
+
+    // Beyond the end of the mirror there is nothing yet.
+    ok(&["mirror", "pause", "t", "-b", to]);
+    produce(from, "t", &lines(100..200));
+    reset(from, "g3", "150");
+    wait("g3 clamped", || carried("g3") == (Some(100), "clamped".to_owned()));
+    ok(&["mirror", "resume", "t", "-b", to]);
+    wait("g3 carried", || carried("g3") == (Some(150), "carried".to_owned()));
+    let status = said(&["mirror", "status", "-b", to]);
+    assert!(status["groups"]["west"].as_str().unwrap().contains("carried 1"), "{status}");
+}
+
+#[test]
+fn a_deleted_or_recreated_source_is_followed_as_the_policy_says() {
+    let folder = Scratch::new("policies");
+    let (source, mirror) = linked(&folder);
+    let (from, to) = (source.address.as_str(), mirror.address.as_str());
+    let topics = ["stops", "follows", "promotes", "renews"];
+    let policies: [&[&str]; 4] = [
+        &[],
+        &["--on-delete", "follow"],
+        &["--on-delete", "promote"],
+        &["--on-recreate", "follow"],
+    ];
+    for (topic, policy) in topics.iter().zip(policies) {
+        ok(&["topic", "create", topic, "-p", "1", "-b", from]);
+        produce(from, topic, &lines(0..50));
+        let create = ["mirror", "create", topic, "--link", "west", "-b", to];
+        ok(&[&create[..], policy].concat());
+        wait_for_end(from, topic, to, topic);
+    }
+    for topic in topics {
+        ok(&["topic", "delete", topic, "--yes", "-b", from]);
+    }
+    ok(&["topic", "create", "renews", "-p", "1", "-b", from]);
+    produce(from, "renews", &lines(900..920));
+    wait_for_state(to, "stops", "source-deleted");
+    let listed = || json(&["topic", "list", "-b", to, "-o", "json"]).to_string();
+    wait("deleted too", || !listed().contains("\"follows\""));
+    let is_promoted = || {
+        let mirrors = said(&["mirror", "list", "-b", to]);
+        let found = mirrors.as_array().unwrap().iter().find(|it| it["topic"] == "promotes");
+        found.is_some_and(|it| it["stage"] == "promoted")
+    };
+    wait("promoted", is_promoted);
+    produce(to, "promotes", "mine\n");
+    assert_eq!(consumed(to, "promotes").lines().count(), 51);
+    wait("renewed", || ends(to, "renews") == [20]);
+    assert_eq!(consumed(to, "renews"), lines(900..920));
+    let kept = config(to, "renews", "meridian.mirror.on.recreate");
+    assert_eq!(kept.as_deref(), Some("follow"));
+    // Each of it is told.
+    let rules = said(&["mirror", "rules", "-b", to]).to_string();
+    for said in ["deleted too", "promoted, as its policy", "it begins anew"] {
+        assert!(rules.contains(said), "{rules}");
+    }
+}
+
+#[test]
+fn nothing_that_the_source_loses_is_skipped_in_silence() {
+    let folder = Scratch::new("never-silent");
+    let (mut source, mirror) = linked(&folder);
+    let (from, to) = (source.address.clone(), mirror.address.clone());
+    let (from, to) = (from.as_str(), to.as_str());
+    for topic in ["trimmed", "truncated", "regrown"] {
+        ok(&["topic", "create", topic, "-p", "1", "-b", from]);
+        produce(from, topic, &lines(0..100));
+        ok(&["mirror", "create", topic, "--link", "west", "-b", to]);
+        wait_for_end(from, topic, to, topic);
+    }
+    source.kill();
+    let saved = source.save();
+    source.restart();
+    for topic in ["truncated", "regrown"] {
+        produce(from, topic, &lines(100..200));
+        wait_for_end(from, topic, to, topic);
+        assert_eq!(run(&["mirror", "verify", topic, "-b", to]).status.code(), Some(0));
+    }
+    ok(&["link", "pause", "west", "-b", to]);
+
+    // Retention was faster than the mirror.
+    produce(from, "trimmed", &lines(100..200));
+    trim(from, "trimmed", 150);
+    ok(&["link", "resume", "west", "-b", to]);
+    wait_for_state(to, "trimmed", "gap");
+    ok(&["link", "pause", "west", "-b", to]);
+
+    // An old disk: without what came after it, and with other records in its place.
+    source.kill();
+    source.restore(&saved);
+    source.restart();
+    produce(from, "regrown", &lines(500..700));
+    let verified = said(&["mirror", "verify", "regrown", "-b", to]);
+    let found = verified["partitions"][0]["differences"].as_array().unwrap().clone();
+    assert!(
+        !found.is_empty() && found.iter().all(|it| it["from"].as_i64() >= Some(100)),
+        "{found:?}"
+    );
+    assert_eq!(verified["partitions"][0]["is_digested"], true);
+    assert!(refused(3, &["mirror", "repair", "regrown", "-b", to]).contains("--recreate"));
+    ok(&["link", "resume", "west", "-b", to]);
+    wait_for_state(to, "truncated", "source-truncated");
+    wait_for_state(to, "regrown", "diverged");
+    let before = consumed(to, "regrown");
+    assert_eq!(before, lines(0..200), "what was mirrored is still there");
+
+    ok(&["mirror", "repair", "regrown", "--recreate", "-b", to]);
+    wait("mirrored anew", || ends(to, "regrown") == [300]);
+    assert_eq!(consumed(to, "regrown"), lines(0..100) + &lines(500..700));
+    assert_eq!(run(&["mirror", "verify", "regrown", "-b", to]).status.code(), Some(0));
+    let audited = || {
+        let audits = said(&["mirror", "divergence", "regrown", "-b", to]);
+        audits[0]["passes_count"].as_u64() >= Some(1)
+            && audits[0]["differences"] == Value::from([0; 0])
+    };
+    wait("compared all the time", audited);
+}
