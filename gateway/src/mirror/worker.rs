@@ -99,8 +99,12 @@ pub(super) struct PartitionReport {
 }
 
 impl PartitionReport {
-    /// Comparing it with its source has found this: nothing else matters more.
+    /// Comparing it with its source has found this, which matters unless it has stopped already.
     pub(super) fn on_difference(&mut self, difference: &Difference) {
+        let works = [State::Verifying, State::CatchingUp, State::Mirroring];
+        if works.iter().all(|state| state.name() != self.state) {
+            return;
+        }
         let (at, epoch) = (difference.from, LeaderEpoch::UNKNOWN);
         let state = State::Diverged { at, epoch };
         self.state = state.name();

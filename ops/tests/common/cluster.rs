@@ -9,7 +9,7 @@ use std::time::Duration;
 use meridian_gateway::client::clock;
 use serde_json::Value;
 
-use super::{Running, free_port, json, meridian, ok, run, text};
+use super::common::{Running, free_port, json, meridian, ok, run, text};
 
 /// Whatever is awaited has come by then, or the test has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
