@@ -9,9 +9,14 @@ use crate::rows::{self, RowError};
 /// In place of a secret, wherever options are shown.
 pub const HIDDEN: &str = "[hidden]";
 /// Most bytes of all options of a link: a few certificates.
-pub const SIZE_BYTES_MAX: usize = 256 << 10;
+pub const SIZE_BYTES_MAX: usize = 32 << 10;
+/// Bytes of one row: the metadata log takes 4096.
+const ROW_SIZE_BYTES: usize = 4000;
+/// Rows that options can take.
+const ROW_COUNT_MAX: u8 = 10;
 
-/// The options of a link. Its key is the link's name; a link without such a row has none.
+/// The options of a link, in several rows because certificates are longer than one may be. Their
+/// keys are the link's name, a zero and a number; a link without such rows has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkOptions {
     /// Values by name. **Holds secrets**: show [`LinkOptions::shown`] instead.
@@ -19,14 +24,25 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// The row's value.
-    pub fn encode(&self) -> Vec<u8> {
-        rows::encode(self)
+    /// The keys of all rows that the options of a link may be in, and their values now.
+    pub fn rows(&self, link: &str) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+        let encoded = if self.values.is_empty() { Vec::new() } else { rows::encode(self) };
+        let mut pieces = encoded.chunks(ROW_SIZE_BYTES).map(<[u8]>::to_vec);
+        (0..ROW_COUNT_MAX).map(|number| (Self::key(link, number), pieces.next())).collect()
     }
 
-    /// Reads a row's value.
-    pub fn decode(bytes: &[u8]) -> Result<Self, RowError> {
-        rows::decode(bytes)
+    /// Reads the options of a link, given how to find the value of a row.
+    pub fn read<'r>(
+        link: &str,
+        find: impl Fn(&[u8]) -> Option<&'r [u8]>,
+    ) -> Result<Self, RowError> {
+        let found = (0..ROW_COUNT_MAX).map_while(|number| find(&Self::key(link, number)));
+        let encoded: Vec<u8> = found.flatten().copied().collect();
+        if encoded.is_empty() { Ok(Self::default()) } else { rows::decode(&encoded) }
+    }
+
+    fn key(link: &str, number: u8) -> Vec<u8> {
+        [link.as_bytes(), &[0, number]].concat()
     }
 
     /// What operators may see: secrets are hidden, certificates only counted.
@@ -59,6 +75,29 @@ fn is_secret(name: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn round_trip(options: &LinkOptions) -> Result<LinkOptions, RowError> {
+        let rows: BTreeMap<Vec<u8>, Vec<u8>> = options
+            .rows("west")
+            .into_iter()
+            .filter_map(|(key, value)| Some((key, value?)))
+            .collect();
+        assert!(rows.values().all(|value| value.len() <= ROW_SIZE_BYTES));
+        LinkOptions::read("west", |key| rows.get(key).map(Vec::as_slice))
+    }
+
+    #[test]
+    fn options_of_any_legal_size_fit_into_their_rows() {
+        for size_bytes in [0, 1, ROW_SIZE_BYTES - 20, ROW_SIZE_BYTES, SIZE_BYTES_MAX - 10] {
+            let values = [("ssl.ca.pem".to_owned(), "x".repeat(size_bytes))].into();
+            let options = LinkOptions { values };
+            assert!(options.size_bytes() <= SIZE_BYTES_MAX);
+            assert_eq!(round_trip(&options), Ok(options));
+        }
+        assert_eq!(round_trip(&LinkOptions::default()), Ok(LinkOptions::default()));
+        // What is no longer needed is deleted.
+        assert!(LinkOptions::default().rows("west").iter().all(|(_, value)| value.is_none()));
+    }
+
     #[test]
     fn secrets_survive_in_the_row_and_are_never_shown() {
         let values = [
@@ -69,7 +108,7 @@ mod tests {
         ];
         let values = values.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let options = LinkOptions { values: values.into() };
-        assert_eq!(LinkOptions::decode(&options.encode()), Ok(options.clone()));
+        assert_eq!(round_trip(&options), Ok(options.clone()));
         let shown = options.shown();
         assert_eq!(shown["sasl.username"], "meridian");
         assert_eq!(

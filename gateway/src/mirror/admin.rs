@@ -98,6 +98,11 @@ impl AdminCall {
 }
 
 fn of_source(error: &ClientError) -> AdminError {
+    // Its advice is for whoever typed an address of this cluster.
+    let error = match error {
+        ClientError::Unreachable { last, .. } => last,
+        error => error,
+    };
     AdminError::Failed(format!("the source: {error}"))
 }
 

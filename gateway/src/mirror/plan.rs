@@ -85,12 +85,12 @@ pub(super) fn link(metadata: &Metadata, name: &str) -> Option<(Link, u64)> {
 
 /// How a link is secured.
 pub(super) fn options(metadata: &Metadata, name: &str) -> LinkOptions {
-    let row = metadata.extra_row(RowKind::LinkOptions, name.as_bytes());
-    match row.map(|row| LinkOptions::decode(&row.value)) {
-        None => LinkOptions::default(),
-        Some(Ok(options)) => options,
+    let find =
+        |key: &[u8]| metadata.extra_row(RowKind::LinkOptions, key).map(|row| row.value.as_slice());
+    match LinkOptions::read(name, find) {
+        Ok(options) => options,
         // Nothing is sent less securely than a newer binary was asked for.
-        Some(Err(error)) => {
+        Err(error) => {
             let values = [("unreadable".to_owned(), error.to_string())].into();
             LinkOptions { values }
         }

@@ -76,8 +76,9 @@ fn take(options: &mut BTreeMap<String, Value>, name: &str, value: &str) -> Resul
         _ if value.is_empty() => Value::Null,
         KEYSTORE => {
             let content = read(value)?;
-            options.insert("ssl.certificate.location".to_owned(), json!(content));
-            options.insert("ssl.key.location".to_owned(), json!(content));
+            let certificates = sections(&content, "CERTIFICATE");
+            options.insert("ssl.certificate.location".to_owned(), json!(certificates));
+            options.insert("ssl.key.location".to_owned(), json!(sections(&content, "PRIVATE KEY")));
             return Ok(());
         }
         _ if name.ends_with(".location") => json!(read(value)?),
@@ -94,6 +95,22 @@ fn read(path: &str) -> Result<String, Failure> {
         let advice = "export the certificates of a JKS or PKCS#12 store with keytool or openssl";
         Failure::Invalid(format!("{}: not in PEM form; {advice}", path.display()))
     })
+}
+
+/// The sections of a PEM text whose label ends so.
+fn sections(pem: &str, label: &str) -> String {
+    let end = format!("{label}-----");
+    let mut is_inside = false;
+    let mut kept = String::new();
+    for line in pem.lines() {
+        is_inside |= line.starts_with("-----BEGIN ") && line.ends_with(&end);
+        if is_inside {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+        is_inside &= !line.starts_with("-----END ");
+    }
+    kept
 }
 
 /// The value of an attribute in `...LoginModule required username="u" password="p";`.
@@ -135,6 +152,15 @@ mod tests {
             ("ssl.ca.location", Value::Null),
         ];
         assert_eq!(options, expected.map(|(name, value)| (name.to_owned(), value)).into());
+    }
+
+    #[test]
+    fn a_store_is_taken_apart() {
+        let key = "-----BEGIN PRIVATE KEY-----\nk\n-----END PRIVATE KEY-----\n";
+        let one = "-----BEGIN CERTIFICATE-----\nc\n-----END CERTIFICATE-----\n";
+        let store = format!("about\n{key}between\n{one}{one}");
+        assert_eq!(sections(&store, "PRIVATE KEY"), key);
+        assert_eq!(sections(&store, "CERTIFICATE"), one.repeat(2));
     }
 
     #[test]

@@ -146,17 +146,14 @@ impl AdminCall {
         expected: ExpectedVersion,
     ) -> Result<(), AdminError> {
         let Source { link, options } = source;
-        let row = |kind, value, expected| RowChange {
-            kind,
-            key: name.as_bytes().to_vec(),
-            value,
-            expected,
-        };
-        let options = (!options.values.is_empty()).then(|| options.encode());
-        let changes = vec![
-            row(RowKind::Link, Some(link.encode()), expected),
-            row(RowKind::LinkOptions, options, ExpectedVersion::Any),
-        ];
+        let changed = |kind, key, value, expected| RowChange { kind, key, value, expected };
+        let key = name.as_bytes().to_vec();
+        let mut changes = vec![changed(RowKind::Link, key, Some(link.encode()), expected)];
+        changes.extend(
+            options.rows(name).into_iter().map(|(key, value)| {
+                changed(RowKind::LinkOptions, key, value, ExpectedVersion::Any)
+            }),
+        );
         self.propose(Command::PutRows(changes)).await
     }
 
@@ -228,10 +225,13 @@ impl AdminCall {
         }
         let row = |kind, key: Vec<u8>, expected| RowChange { kind, key, value: None, expected };
         let key = name.as_bytes().to_vec();
-        let mut changes = vec![
-            row(RowKind::Link, key.clone(), ExpectedVersion::Exactly(version)),
-            row(RowKind::LinkOptions, key, ExpectedVersion::Any),
-        ];
+        let mut changes = vec![row(RowKind::Link, key, ExpectedVersion::Exactly(version))];
+        changes.extend(
+            LinkOptions::default()
+                .rows(&name)
+                .into_iter()
+                .map(|(key, _)| row(RowKind::LinkOptions, key, ExpectedVersion::Any)),
+        );
         let rules = rules::rules(&self.node.meta.metadata(), Some(&name));
         let of_rule = |rule: &meridian_mirror::rules::Rule| {
             row(RowKind::MirrorRule, rule.key(), ExpectedVersion::Any)
