@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use self::options::Options;
+pub(crate) use self::options::read_option;
 use crate::client::{Client, admin};
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Table};

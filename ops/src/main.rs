@@ -7,6 +7,7 @@ mod cluster;
 mod dev;
 mod disk;
 mod failure;
+mod federation;
 mod group;
 mod link;
 mod mirror;
@@ -41,6 +42,9 @@ enum Cli {
     Disk(disk::Disk),
     Link(link::Link),
     Mirror(mirror::Mirror),
+    Apply(federation::Apply),
+    Diff(federation::Diff),
+    Export(federation::Export),
     Cert(cert::Cert),
     Plan(plan::Plan),
     Bench(bench::Bench),
@@ -61,6 +65,9 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Cli::Disk(disk) => block_on(disk::run(disk)),
         Cli::Link(link) => block_on(link::run(link)),
         Cli::Mirror(mirror) => block_on(mirror::run(mirror)),
+        Cli::Apply(apply) => block_on(apply.run()),
+        Cli::Diff(diff) => block_on(diff.run()),
+        Cli::Export(export) => block_on(export.run()),
         Cli::Bench(bench) => block_on(bench::run(bench)),
         Cli::Producer(producer) => block_on(producer::run(producer)),
         Cli::Topic(topic) => block_on(topic::run(topic)),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use meridian_gateway::client::security::canonical;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -13,6 +14,9 @@ use crate::failure::Failure;
 const JAAS: &str = "sasl.jaas.config";
 /// Where Java keeps certificate and key in one file.
 const KEYSTORE: &str = "ssl.keystore.location";
+/// Under which names those two are kept.
+const CERTIFICATE: &str = "ssl.certificate.pem";
+const KEY: &str = "ssl.key.pem";
 /// What properties files of clients also say, and what is no matter of a link.
 const IGNORED: [&str; 4] =
     ["bootstrap.servers", "client.id", "ssl.truststore.type", "ssl.keystore.type"];
@@ -64,6 +68,17 @@ fn pair(text: &str) -> Option<(&str, &str)> {
 }
 
 fn take(options: &mut BTreeMap<String, Value>, name: &str, value: &str) -> Result<(), Failure> {
+    read_option(options, name, value, Path::new(""))
+}
+
+/// Reads one option under the name that the server keeps it by; files are relative to a folder.
+pub(crate) fn read_option(
+    options: &mut BTreeMap<String, Value>,
+    name: &str,
+    value: &str,
+    folder: &Path,
+) -> Result<(), Failure> {
+    let read = |value: &str| read(&folder.join(value));
     if name == JAAS {
         for (attribute, option) in [("username", "sasl.username"), ("password", "sasl.password")] {
             let found = jaas(value, attribute)
@@ -77,19 +92,18 @@ fn take(options: &mut BTreeMap<String, Value>, name: &str, value: &str) -> Resul
         KEYSTORE => {
             let content = read(value)?;
             let certificates = sections(&content, "CERTIFICATE");
-            options.insert("ssl.certificate.location".to_owned(), json!(certificates));
-            options.insert("ssl.key.location".to_owned(), json!(sections(&content, "PRIVATE KEY")));
+            options.insert(CERTIFICATE.to_owned(), json!(certificates));
+            options.insert(KEY.to_owned(), json!(sections(&content, "PRIVATE KEY")));
             return Ok(());
         }
         _ if name.ends_with(".location") => json!(read(value)?),
         _ => json!(value),
     };
-    options.insert(name.to_owned(), told);
+    options.insert(canonical(name).to_owned(), told);
     Ok(())
 }
 
-fn read(path: &str) -> Result<String, Failure> {
-    let path = Path::new(path);
+fn read(path: &Path) -> Result<String, Failure> {
     let content = std::fs::read(path).map_err(Failure::file(path))?;
     String::from_utf8(content).map_err(|_| {
         let advice = "export the certificates of a JKS or PKCS#12 store with keytool or openssl";
@@ -149,7 +163,7 @@ mod tests {
             ("sasl.password", json!("p=\"q")),
             ("sasl.username", json!("u")),
             ("security.protocol", json!("SASL_PLAINTEXT")),
-            ("ssl.ca.location", Value::Null),
+            ("ssl.ca.pem", Value::Null),
         ];
         assert_eq!(options, expected.map(|(name, value)| (name.to_owned(), value)).into());
     }

@@ -1,0 +1,382 @@
+//! What must change for a cluster to be what a file says.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::file::{At, File, Link, Mirror, Rule, Topic};
+use super::state::{ON_DELETE, ON_RECREATE, State, is_compared};
+use crate::client::{Client, admin};
+use crate::failure::Failure;
+use crate::link::{cell, read_option};
+
+/// One thing that is made or changed.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) kind: &'static str,
+    pub(super) name: String,
+    /// Whether it is there already.
+    is_there: bool,
+    /// In words.
+    pub(super) what: Vec<String>,
+    act: Act,
+}
+
+/// How it is done.
+#[derive(Debug)]
+enum Act {
+    /// A method and its arguments.
+    Call(&'static str, Value),
+    CreateTopic {
+        partitions: Option<u32>,
+        configs: Vec<(String, String)>,
+    },
+    AlterTopic {
+        partitions: Option<u32>,
+        configs: Vec<(String, Option<String>)>,
+    },
+}
+
+impl Change {
+    pub(super) fn action(&self) -> &'static str {
+        if self.is_there { "change" } else { "create" }
+    }
+}
+
+/// All changes, in an order that works.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) changes: Vec<Change>,
+}
+
+impl Plan {
+    /// Compares a file with a cluster. With `secrets`, what cannot be compared is set again.
+    pub(super) fn new(file: &File, state: &State, secrets: bool) -> Result<Self, Failure> {
+        let mut plan = Self::default();
+        for (name, link) in &file.links {
+            plan.link(file, state, name, link, secrets)?;
+        }
+        for (name, topic) in &file.topics {
+            plan.topic(file, state, name, topic)?;
+        }
+        for (name, mirror) in &file.mirrors {
+            plan.mirror(file, state, name, mirror)?;
+        }
+        for rule in &file.rules {
+            plan.rule(file, state, rule)?;
+        }
+        Ok(plan)
+    }
+
+    fn add(&mut self, kind: &'static str, name: &str, is_there: bool, what: Vec<String>, act: Act) {
+        self.changes.push(Change { kind, name: name.to_owned(), is_there, what, act });
+    }
+
+    fn link(
+        &mut self,
+        file: &File,
+        state: &State,
+        name: &str,
+        at: &At<Link>,
+        secrets: bool,
+    ) -> Result<(), Failure> {
+        let link = &at.value;
+        let mut options = BTreeMap::new();
+        for (option, value) in &link.options {
+            let text = file.expanded(value, |name| std::env::var(name).ok())?;
+            read_option(&mut options, option, &text, file.folder())
+                .map_err(|error| file.error(&value.referenced, error))?;
+        }
+        let cap = link.bytes_per_second;
+        let Some(current) = state.links.get(name) else {
+            let arguments = json!({
+                "link": name, "bootstrap": link.source, "bytes_per_second_max": cap,
+                "options": options,
+            });
+            let what = vec![format!("source {}", link.source)];
+            self.add("link", name, false, what, Act::Call("link.create", arguments));
+            if link.paused {
+                let arguments = json!({"link": name, "is_paused": true});
+                let what = vec!["paused".to_owned()];
+                self.add("link", name, true, what, Act::Call("link.alter", arguments));
+            }
+            return Ok(());
+        };
+        let mut what = Vec::new();
+        let mut arguments = json!({"link": name});
+        let mut compare = |field: &str, wanted: Value, told: Value| {
+            if current[field] != wanted {
+                what.push(format!("{field} {} -> {}", cell(&current[field]), cell(&wanted)));
+                arguments[field] = told;
+            }
+        };
+        compare("bootstrap", json!(link.source), json!(link.source));
+        compare("bytes_per_second_max", json!(cap), json!(cap.unwrap_or(0)));
+        compare("is_paused", json!(link.paused), json!(link.paused));
+        let set = current["options"].as_object().cloned().unwrap_or_default();
+        let gone = set.keys().filter(|option| !options.contains_key(*option));
+        let mut changed: BTreeMap<String, Value> =
+            gone.map(|option| (option.clone(), Value::Null)).collect();
+        for (option, value) in options {
+            let is_new = !set.contains_key(&option);
+            if is_new || is_compared(&option) && set[&option] != value {
+                changed.insert(option, value);
+            } else if secrets && !is_compared(&option) {
+                changed.insert(option, value);
+            }
+        }
+        if !changed.is_empty() {
+            let names: Vec<&str> = changed.keys().map(String::as_str).collect();
+            what.push(format!("options {}", names.join(" ")));
+            arguments["options"] = json!(changed);
+        }
+        if !what.is_empty() {
+            self.add("link", name, true, what, Act::Call("link.alter", arguments));
+        }
+        Ok(())
+    }
+
+    fn topic(
+        &mut self,
+        file: &File,
+        state: &State,
+        name: &str,
+        at: &At<Topic>,
+    ) -> Result<(), Failure> {
+        let place = &at.referenced;
+        let Topic { partitions, configs } = &at.value;
+        if state.mirrors.contains_key(name) {
+            let what = format!("{name} is a mirror here: it belongs under `mirrors`");
+            return Err(file.error(place, what));
+        }
+        let wanted: Vec<(String, String)> =
+            configs.iter().map(|(config, value)| (config.clone(), value.value.clone())).collect();
+        let Some(current) = state.topics.get(name) else {
+            let mut what: Vec<String> =
+                partitions.iter().map(|count| format!("{count} partitions")).collect();
+            what.extend(wanted.iter().map(|(config, value)| format!("{config}={value}")));
+            let act = Act::CreateTopic { partitions: *partitions, configs: wanted };
+            self.add("topic", name, false, what, act);
+            return Ok(());
+        };
+        let mut what = Vec::new();
+        let count = partitions.map_or(current.partitions, |count| count as usize);
+        if count < current.partitions {
+            let has = current.partitions;
+            let what = format!("{name} has {has} partitions, which never become fewer");
+            return Err(file.error(place, what));
+        }
+        let grown = (count > current.partitions).then_some(count);
+        what.extend(grown.map(|count| format!("partitions {} -> {count}", current.partitions)));
+        let gone = current.configs.keys().filter(|config| !configs.contains_key(*config));
+        let mut changes: Vec<(String, Option<String>)> =
+            gone.map(|config| (config.clone(), None)).collect();
+        let differs =
+            |(config, value): &(String, String)| current.configs.get(config) != Some(value);
+        let set = wanted.into_iter().filter(differs);
+        changes.extend(set.map(|(config, value)| (config, Some(value))));
+        what.extend(changes.iter().map(|(config, value)| match value {
+            Some(value) => format!("{config}={value}"),
+            None => format!("{config} unset"),
+        }));
+        if !what.is_empty() {
+            let partitions = grown.and(*partitions);
+            let act = Act::AlterTopic { partitions, configs: changes };
+            self.add("topic", name, true, what, act);
+        }
+        Ok(())
+    }
+
+    fn mirror(
+        &mut self,
+        file: &File,
+        state: &State,
+        name: &str,
+        at: &At<Mirror>,
+    ) -> Result<(), Failure> {
+        let Mirror { link, source_topic, on_delete, on_recreate } = &at.value;
+        known_link(file, state, link)?;
+        let source_topic = source_topic.as_deref().unwrap_or(name);
+        let Some(current) = state.mirrors.get(name) else {
+            if state.topics.contains_key(name) {
+                let what =
+                    format!("{name} is a topic of this cluster: a mirror begins as a new one");
+                return Err(file.error(&at.referenced, what));
+            }
+            let arguments = json!({
+                "topic": name, "link": link.value, "source_topic": source_topic,
+                "on_delete": on_delete, "on_recreate": on_recreate,
+            });
+            let what = vec![format!("of {source_topic} over {}", link.value)];
+            self.add("mirror", name, false, what, Act::Call("mirror.create", arguments));
+            return Ok(());
+        };
+        let is_same = current["link"] == link.value && current["source_topic"] == source_topic;
+        if !is_same {
+            let (topic, link) = (cell(&current["source_topic"]), cell(&current["link"]));
+            let what = format!("{name} is a mirror of {topic} over {link}: delete it first");
+            return Err(file.error(&at.referenced, what));
+        }
+        let configs = state.topics.get(name).map(|topic| &topic.configs);
+        let mut changes = Vec::new();
+        for (config, policy) in [(ON_DELETE, on_delete.name()), (ON_RECREATE, on_recreate.name())] {
+            let set = configs.and_then(|configs| configs.get(config));
+            if set.map_or("stop", String::as_str) != policy {
+                changes.push((config.to_owned(), Some(policy.to_owned())));
+            }
+        }
+        if !changes.is_empty() {
+            let words = |(config, policy): &(String, Option<String>)| {
+                format!("{config}={}", policy.as_deref().unwrap_or_default())
+            };
+            let what = changes.iter().map(words).collect();
+            let act = Act::AlterTopic { partitions: None, configs: changes };
+            self.add("mirror", name, true, what, act);
+        }
+        Ok(())
+    }
+
+    fn rule(&mut self, file: &File, state: &State, at: &At<Rule>) -> Result<(), Failure> {
+        let rule = &at.value;
+        known_link(file, state, &rule.link)?;
+        let (of, include) = match (&rule.topics, &rule.groups) {
+            (Some(topics), None) => ("topics", topics),
+            (None, Some(groups)) => ("groups", groups),
+            _ => {
+                let what = "a rule has either `topics` or `groups`";
+                return Err(file.error(&at.referenced, what));
+            }
+        };
+        let mut wanted = json!({
+            "link": rule.link.value, "of": of, "include": include, "exclude": rule.exclude,
+        });
+        if of == "topics" {
+            wanted["prefix"] = json!(rule.prefix);
+            wanted["on_delete"] = json!(rule.on_delete);
+            wanted["on_recreate"] = json!(rule.on_recreate);
+        }
+        let is_it = |it: &&Value| {
+            ["link", "of", "include"].iter().all(|field| it[*field] == wanted[*field])
+        };
+        let current = state.rules.iter().find(is_it);
+        if current == Some(&wanted) {
+            return Ok(());
+        }
+        let arguments = json!({
+            "link": rule.link.value, of: include, "exclude": rule.exclude, "prefix": rule.prefix,
+            "on_delete": rule.on_delete, "on_recreate": rule.on_recreate,
+        });
+        let name = format!("{}: {of} {include}", rule.link.value);
+        let act = Act::Call("mirror.rule.put", arguments);
+        self.add("rule", &name, current.is_some(), Vec::new(), act);
+        Ok(())
+    }
+}
+
+fn known_link(file: &File, state: &State, link: &At<String>) -> Result<(), Failure> {
+    let name = &link.value;
+    if file.links.contains_key(name) || state.links.contains_key(name) {
+        return Ok(());
+    }
+    Err(file
+        .error(&link.referenced, format!("there is no link {name}, neither here nor in the file")))
+}
+
+/// Makes all changes, in their order; ends at the first that fails.
+pub(super) async fn carry_out(client: &Client, plan: &Plan) -> Result<(), Failure> {
+    for change in &plan.changes {
+        match &change.act {
+            Act::Call(method, arguments) => {
+                admin::command(client, method, arguments).await?;
+            }
+            Act::CreateTopic { partitions, configs } => {
+                admin::create_topic(client, &change.name, *partitions, configs).await?;
+            }
+            Act::AlterTopic { partitions, configs } => {
+                if let Some(count) = partitions {
+                    admin::add_partitions(client, &change.name, *count).await?;
+                }
+                if !configs.is_empty() {
+                    admin::alter_configs(client, &change.name, configs).await?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::federation::state::TopicState;
+
+    fn state() -> State {
+        let link = json!({"link": "west", "bootstrap": "a:1", "bytes_per_second_max": null,
+            "is_paused": false, "options": {"security.protocol": "SSL", "ssl.ca.pem": "1 certificates"}});
+        let mirror = json!({"topic": "m", "link": "west", "source_topic": "m"});
+        let rule = json!({"link": "west", "of": "groups", "include": "g.*", "exclude": null});
+        let configs = [("retention.ms".to_owned(), "5".to_owned())].into();
+        let topic = TopicState { partitions: 2, configs };
+        State {
+            links: [("west".to_owned(), link)].into(),
+            mirrors: [("m".to_owned(), mirror)].into(),
+            rules: vec![rule],
+            topics: [("t".to_owned(), topic), ("m".to_owned(), TopicState::default())].into(),
+        }
+    }
+
+    fn plan(text: &str) -> Result<Vec<String>, String> {
+        let told = |error: Failure| error.to_string();
+        let file = File::parse(Path::new("f.yaml"), text).map_err(told)?;
+        let plan = Plan::new(&file, &state(), false).map_err(told)?;
+        let words = |it: &Change| format!("{} {} {}", it.action(), it.kind, it.what.join(", "));
+        Ok(plan.changes.iter().map(words).collect())
+    }
+
+    #[test]
+    fn only_what_differs_changes() {
+        let same = "links:\n  west:\n    source: a:1\n    options:\n      security.protocol: SSL\n      \
+                    ssl.ca.pem: whatever\n\
+                    topics:\n  t:\n    partitions: 2\n    configs: {retention.ms: 5}\n\
+                    mirrors:\n  m: {link: west}\n\
+                    rules:\n  - {link: west, groups: 'g.*'}\n";
+        assert_eq!(plan(same).unwrap(), [""; 0]);
+        let other = "links:\n  west:\n    source: a:1\n    bytes_per_second: 7\n    paused: true\n\
+                     topics:\n  t: {partitions: 4, configs: {cleanup.policy: compact}}\n  new: {}\n\
+                     mirrors:\n  m: {link: west, on_delete: follow}\n  n: {link: west}\n\
+                     rules:\n  - {link: west, groups: 'g.*', exclude: x}\n";
+        assert_eq!(
+            plan(other).unwrap(),
+            [
+                "change link bytes_per_second_max - -> 7, is_paused false -> true, \
+                 options security.protocol ssl.ca.pem",
+                "create topic ",
+                "change topic partitions 2 -> 4, retention.ms unset, cleanup.policy=compact",
+                "change mirror meridian.mirror.on.delete=follow",
+                "create mirror of n over west",
+                "change rule ",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_where_it_is_said() {
+        for (text, said) in [
+            ("mirrors:\n  x: {link: east}\n", "f.yaml:2:13: there is no link east"),
+            ("mirrors:\n  t: {link: west}\n", "f.yaml:2:6: t is a topic of this cluster"),
+            ("mirrors:\n  m: {link: west, source_topic: z}\n", "f.yaml:2:6: m is a mirror of m"),
+            ("topics:\n  t: {partitions: 1}\n", "f.yaml:2:6: t has 2 partitions"),
+            ("topics:\n  m: {}\n", "f.yaml:2:6: m is a mirror here"),
+            ("rules:\n  - {link: west}\n", "f.yaml:2:5: a rule has either"),
+            (
+                "links:\n  n:\n    source: b:1\n    options:\n      ssl.ca.location: /no/file\n",
+                "f.yaml:5:24: /no/file: ",
+            ),
+        ] {
+            let error = plan(text).unwrap_err();
+            assert!(error.starts_with(said), "{error}");
+        }
+    }
+}
