@@ -13,13 +13,14 @@ use crate::client::metadata::ClusterView;
 use crate::kafka::{MIRROR_CONFIGS, MIRROR_PREFIX, check_topic_config};
 use crate::mirror::plan::MirrorRow;
 use crate::mirror::survey;
+use crate::storage_class::STORAGE_CLASS;
 
 /// In [`MIRROR_CONFIGS`]: the mirror has configs of its own.
 const OWN: &str = "own";
 
 /// Whether a config belongs to this cluster, whatever the source has set.
 pub(in crate::mirror) fn is_own(name: &str) -> bool {
-    name.starts_with(MIRROR_PREFIX) || name == PREFERRED_LEADER_DC
+    name.starts_with(MIRROR_PREFIX) || [PREFERRED_LEADER_DC, STORAGE_CLASS].contains(&name)
 }
 
 /// What must change for a mirror to have the configs of its source that it can have.
