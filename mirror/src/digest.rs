@@ -191,7 +191,7 @@ mod tests {
     fn the_digest_is_what_it_was() {
         let digest = Digest::of(&log(&[(0, 4, 1), (5, 9, 2)]));
         assert_eq!((digest.batch_count, digest.size_bytes), (2, 40));
-        assert_eq!(digest.hash, 0);
+        assert_eq!(digest.hash, 0x5253_9a04_d822_f7ca);
         assert_eq!(Digest::of(&[]).hash, 0);
     }
 

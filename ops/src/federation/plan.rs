@@ -118,10 +118,11 @@ impl Plan {
         let mut changed: BTreeMap<String, Value> =
             gone.map(|option| (option.clone(), Value::Null)).collect();
         for (option, value) in options {
-            let is_new = !set.contains_key(&option);
-            if is_new || is_compared(&option) && set[&option] != value {
-                changed.insert(option, value);
-            } else if secrets && !is_compared(&option) {
+            let differs = match is_compared(&option) {
+                true => set.get(&option) != Some(&value),
+                false => secrets || !set.contains_key(&option),
+            };
+            if differs {
                 changed.insert(option, value);
             }
         }
