@@ -9,7 +9,6 @@ use meridian_mirror::switchover::Step;
 use serde::Deserialize;
 
 use super::{AdminCall, json};
-use crate::client::Client;
 use crate::kafka::AdminError;
 use crate::mirror::peer::{self, PeerError};
 use crate::mirror::succession::{change, put, standing};
@@ -62,7 +61,8 @@ impl AdminCall {
             let (_, mirror, _) = plan::mirror_named(&metadata, topic).ok_or_else(no_mirror)?;
             let no_link = || AdminError::Failed(format!("link {} is gone", mirror.link));
             let (link, _) = plan::link(&metadata, &mirror.link).ok_or_else(no_link)?;
-            (Client::unconnected(&link.bootstrap), mirror.source_name)
+            let options = plan::options(&metadata, &mirror.link);
+            (plan::Source { link, options }.client(), mirror.source_name)
         };
         let ask = Ask { topic: source_name };
         peer::call(&client, "mirror.standing", &ask).await.map_err(of_peer)

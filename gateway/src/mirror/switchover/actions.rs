@@ -44,17 +44,19 @@ impl Actions {
         topic: TopicId,
         attempt: LinkEpoch,
     ) -> Result<Self, AdminError> {
-        let (mirror, link, cluster) = {
+        let (mirror, source, cluster) = {
             let metadata = node.meta.metadata();
             let gone = || AdminError::Failed("the mirror is gone".to_owned());
             let row = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic));
             let mirror = MirrorTopic::decode(&row.ok_or_else(gone)?.value)
                 .map_err(|error| AdminError::Failed(error.to_string()))?;
             let (link, _) = plan::link(&metadata, &mirror.link).ok_or_else(gone)?;
-            (mirror, link, metadata.cluster_id().cloned().ok_or_else(gone)?)
+            let options = plan::options(&metadata, &mirror.link);
+            let source = plan::Source { link, options };
+            (mirror, source, metadata.cluster_id().cloned().ok_or_else(gone)?)
         };
         let own = Client::unconnected(&peer::own_bootstrap(node));
-        let source = Client::unconnected(&link.bootstrap);
+        let source = source.client();
         let (node, clock) = (Arc::clone(node), Clock::start());
         Ok(Self { node, topic, attempt, cluster, mirror, source, own, clock, open_since: None })
     }
