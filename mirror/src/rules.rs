@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(Rule::decode(&groups.encode()), Ok(groups.clone()));
         assert_eq!(Rule::decode(&topics.encode()), Ok(topics.clone()));
         assert_ne!(groups.key(), topics.key());
-        assert_eq!(topics.key(), Rule { exclude: None, ..topics.clone() }.key());
+        assert_eq!(topics.key(), Rule { exclude: None, ..topics }.key());
     }
 
     /// These bytes are in metadata logs: they never change.

@@ -243,7 +243,7 @@ fn a_deleted_or_recreated_source_is_followed_as_the_policy_says() {
 fn nothing_that_the_source_loses_is_skipped_in_silence() {
     let folder = Scratch::new("never-silent");
     let (mut source, mirror) = linked(&folder);
-    let (from, to) = (source.address.clone(), mirror.address.clone());
+    let (from, to) = (source.address.clone(), mirror.address);
     let (from, to) = (from.as_str(), to.as_str());
     for topic in ["trimmed", "truncated", "regrown"] {
         ok(&["topic", "create", topic, "-p", "1", "-b", from]);

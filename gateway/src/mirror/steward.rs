@@ -171,7 +171,7 @@ impl Steward {
         }
         self.watch(&view, &mirrors).await;
         self.take_new(&view, &rules).await?;
-        if count % LOOKS_PER_CONFIGS == 0 {
+        if count.is_multiple_of(LOOKS_PER_CONFIGS) {
             self.follow_configs(&view, &mirrors).await?;
         }
         Ok(())
