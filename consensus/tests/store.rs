@@ -32,7 +32,16 @@ impl Folder {
     }
 
     fn open(&self) -> SledStore {
-        SledStore::open(&self.0, CACHE_SIZE_BYTES).unwrap()
+        // Threads of the store that was closed just before may hold its lock a little longer.
+        let mut opened = SledStore::open(&self.0, CACHE_SIZE_BYTES);
+        for _ in 0..1_000_000 {
+            match &opened {
+                Err(error) if error.detail.contains("lock") => std::thread::yield_now(),
+                _ => break,
+            }
+            opened = SledStore::open(&self.0, CACHE_SIZE_BYTES);
+        }
+        opened.unwrap()
     }
 }
 
@@ -212,4 +221,20 @@ fn a_node_starts_from_sled_and_replays_only_the_rest() {
     assert_eq!(node.applied_index(), 1);
     assert_eq!(node.process(|_| ()).unwrap().applied.len(), 21);
     assert_eq!(snapshot::encode(&node.metadata().read()), state);
+}
+
+#[test]
+fn a_store_in_use_is_not_taken_for_a_damaged_one() {
+    let folder = Folder::new("in-use");
+    let mut first = folder.open();
+    let batch = Batch { index: 1, conf_state: Default::default(), rows: header_row() };
+    first.commit(&batch).unwrap();
+    first.flush().unwrap();
+    assert!(SledStore::open(&folder.0, CACHE_SIZE_BYTES).is_err(), "somebody has it");
+    drop(first);
+    assert_eq!(folder.open().load().unwrap().map(|state| state.index), Some(1));
+}
+
+fn header_row() -> Vec<(RowKey, Option<Vec<u8>>)> {
+    vec![(RowKey::Header, Metadata::default().row(&RowKey::Header))]
 }

@@ -15,6 +15,8 @@ use super::{AppliedState, Batch, PositionRow, Store, StoreError, assemble, encod
 use crate::state::RowKey;
 
 const POSITION_KEY: &[u8] = b"position";
+/// What sled says when somebody else has the store open.
+const LOCKED: &str = "could not acquire lock";
 
 /// Names of the trees; [`tree_of`] says which rows are in which.
 const TREES: [&str; 11] = [
@@ -44,12 +46,13 @@ struct Open {
 }
 
 impl SledStore {
-    /// Opens the store in `folder`; if it cannot be opened, it begins anew.
+    /// Opens the store in `folder`; if it is damaged, it begins anew. One that is in use is an error.
     pub fn open(folder: &Path, cache_size_bytes: u64) -> Result<Self, StoreError> {
         let mut store = Self { folder: folder.to_owned(), cache_size_bytes, open: None };
         store.remove_unfinished_snapshots()?;
         store.open = match store.try_open() {
             Ok(open) => Some(open),
+            Err(error) if error.detail.contains(LOCKED) => return Err(error),
             Err(_damaged) => Some(store.begin_anew()?),
         };
         Ok(store)
