@@ -39,14 +39,15 @@ pub fn method(mutation: Mutation) -> Method {
         | Mutation::LateMarkerAccepted
         | Mutation::TransactionsForgotten
         | Mutation::AbortedForgotten
-        | Mutation::FreeBeforeManifest
         | Mutation::ManifestBeforeRun
         | Mutation::DropNewest
         | Mutation::RunInForceFreed => Method::Seeds(10),
         Mutation::FenceNotPersisted | Mutation::LinkInDoubt | Mutation::WipedCounts => {
             Method::Seeds(60)
         }
-        Mutation::AckOutOfOrder | Mutation::CheckpointInDoubt => Method::Seeds(100),
+        Mutation::AckOutOfOrder | Mutation::CheckpointInDoubt | Mutation::FreeBeforeManifest => {
+            Method::Seeds(100)
+        }
         Mutation::AckBeforeSync | Mutation::UnsureIsEmpty | Mutation::TooFewParts => {
             Method::Seeds(400)
         }

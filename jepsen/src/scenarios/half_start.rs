@@ -10,7 +10,7 @@ use crate::net::Weather;
 use crate::world::World;
 
 /// How many leaders die that way.
-const ROUND_COUNT: usize = 200;
+const ROUND_COUNT: usize = 2000;
 
 /// Most puts of a new leader are lost, and then the leader itself; its successor must not take a
 /// `Start` without its whole tail for the end of the log.
