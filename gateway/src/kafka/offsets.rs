@@ -1,7 +1,7 @@
 //! OffsetCommit, OffsetFetch, OffsetDelete and DeleteGroups: what groups have committed.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, RwLockReadGuard};
 
 use meridian_consensus::state::Metadata;
 use meridian_protocol::messages::{
@@ -59,10 +59,7 @@ fn resolve_commit(
     call: &Call,
     request: &OffsetCommitRequest,
 ) -> (Vec<OffsetCommitTopicResponse>, Changes) {
-    let committed_at_ms = call.front.broker.wall_time_ms();
-    let metadata_size_max = call.front.config.group.offset_metadata_size_bytes_max;
-    let metadata = call.front.broker.metadata();
-    let mut changes = Vec::new();
+    let mut commit = Commit::new(call);
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in &request.topics {
         let by_id = call.version >= IDS_FROM_VERSION;
@@ -70,30 +67,61 @@ fn resolve_commit(
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for wanted in &topic.partitions {
             let partition_index = wanted.partition_index;
-            let text = wanted.committed_metadata.as_deref().unwrap_or_default();
-            let resolved = match resolve(&metadata, &key, partition_index) {
-                Ok(_) if text.len() > metadata_size_max => Err(ErrorCode::OffsetMetadataTooLarge),
-                resolved => resolved,
-            };
-            if let Ok(offset_key) = resolved {
-                let committed = Committed {
-                    offset: wanted.committed_offset,
-                    leader_epoch: wanted.committed_leader_epoch,
-                    metadata: text.to_owned(),
-                    committed_at_ms,
-                };
-                changes.push((offset_key, Some(committed)));
-            }
-            let error_code = resolved.err().unwrap_or_default();
+            let position = (wanted.committed_offset, wanted.committed_leader_epoch);
+            let text = wanted.committed_metadata.as_deref();
+            let error_code = commit.add(&key, partition_index, position, text);
             partitions.push(OffsetCommitPartitionResponse { partition_index, error_code });
         }
         let (name, topic_id) = key.into_parts();
         topics.push(OffsetCommitTopicResponse { name, topic_id, partitions });
     }
-    (topics, changes)
+    (topics, commit.changes)
 }
 
-pub(super) fn resolve(
+/// The positions of one request to commit, inside of a transaction or not.
+pub(super) struct Commit<'c> {
+    committed_at_ms: i64,
+    metadata_size_bytes_max: usize,
+    metadata: RwLockReadGuard<'c, Metadata>,
+    /// Those that can be written.
+    pub(super) changes: Changes,
+}
+
+impl<'c> Commit<'c> {
+    pub(super) fn new(call: &'c Call) -> Self {
+        Self {
+            committed_at_ms: call.front.broker.wall_time_ms(),
+            metadata_size_bytes_max: call.front.config.group.offset_metadata_size_bytes_max,
+            metadata: call.front.broker.metadata(),
+            changes: Vec::new(),
+        }
+    }
+
+    /// Takes a position, an offset and its leader epoch; says what is wrong with it.
+    pub(super) fn add(
+        &mut self,
+        topic: &TopicKey,
+        partition_index: i32,
+        (offset, leader_epoch): (i64, i32),
+        text: Option<&str>,
+    ) -> ErrorCode {
+        let text = text.unwrap_or_default();
+        let key = match resolve(&self.metadata, topic, partition_index) {
+            Ok(_) if text.len() > self.metadata_size_bytes_max => {
+                return ErrorCode::OffsetMetadataTooLarge;
+            }
+            Ok(key) => key,
+            Err(code) => return code,
+        };
+        let committed_at_ms = self.committed_at_ms;
+        let metadata = text.to_owned();
+        let committed = Committed { offset, leader_epoch, metadata, committed_at_ms };
+        self.changes.push((key, Some(committed)));
+        ErrorCode::None
+    }
+}
+
+fn resolve(
     metadata: &Metadata,
     key: &TopicKey,
     index: i32,

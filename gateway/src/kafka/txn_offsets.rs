@@ -21,7 +21,7 @@ use super::coordinator::{self, Coordinator, OFFSETS_TOPIC};
 use super::dispatch::Call;
 use super::group_state::{Changes, GroupEntry};
 use super::lookup::TopicKey;
-use super::offset_record::{self, Committed};
+use super::offset_record;
 use super::pending_offsets::PendingWrite;
 use super::{Front, error, groups, offsets};
 use crate::group::Caller;
@@ -51,37 +51,21 @@ fn resolve(
     call: &Call,
     request: &TxnOffsetCommitRequest,
 ) -> (Vec<TxnOffsetCommitTopicResponse>, Changes) {
-    let committed_at_ms = call.front.broker.wall_time_ms();
-    let metadata_size_max = call.front.config.group.offset_metadata_size_bytes_max;
-    let metadata = call.front.broker.metadata();
-    let mut changes = Vec::new();
+    let mut commit = offsets::Commit::new(call);
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in &request.topics {
         let key = TopicKey::Name(topic.name.clone());
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for wanted in &topic.partitions {
-            let text = wanted.committed_metadata.as_deref().unwrap_or_default();
-            let resolved = match offsets::resolve(&metadata, &key, wanted.partition_index) {
-                Ok(_) if text.len() > metadata_size_max => Err(ErrorCode::OffsetMetadataTooLarge),
-                resolved => resolved,
-            };
-            if let Ok(offset_key) = resolved {
-                let committed = Committed {
-                    offset: wanted.committed_offset,
-                    leader_epoch: wanted.committed_leader_epoch,
-                    metadata: text.to_owned(),
-                    committed_at_ms,
-                };
-                changes.push((offset_key, Some(committed)));
-            }
-            partitions.push(TxnOffsetCommitPartitionResponse {
-                partition_index: wanted.partition_index,
-                error_code: resolved.err().unwrap_or_default(),
-            });
+            let partition_index = wanted.partition_index;
+            let position = (wanted.committed_offset, wanted.committed_leader_epoch);
+            let text = wanted.committed_metadata.as_deref();
+            let error_code = commit.add(&key, partition_index, position, text);
+            partitions.push(TxnOffsetCommitPartitionResponse { partition_index, error_code });
         }
         topics.push(TxnOffsetCommitTopicResponse { name: topic.name.clone(), partitions });
     }
-    (topics, changes)
+    (topics, commit.changes)
 }
 
 async fn write(
