@@ -121,11 +121,7 @@ impl<'c> Commit<'c> {
     }
 }
 
-fn resolve(
-    metadata: &Metadata,
-    key: &TopicKey,
-    index: i32,
-) -> Result<OffsetKey, ErrorCode> {
+fn resolve(metadata: &Metadata, key: &TopicKey, index: i32) -> Result<OffsetKey, ErrorCode> {
     let topic = key.find(metadata)?;
     let (_, partition) = lookup::partition(metadata, topic, index)?;
     Ok(OffsetKey { topic: topic.id, index: partition.index })
