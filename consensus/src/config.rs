@@ -60,7 +60,7 @@ impl Default for Config {
             log_size_bytes_max: 64 << 20,
             entries_kept: 2_000,
             store_cache_size_bytes: 256 << 20,
-            dead_after: Duration::from_secs(1),
+            dead_after: Duration::from_millis(700),
             node_heartbeat: Duration::from_millis(100),
             takeovers_per_minute_max: 3,
             moves_per_plan_max: 100,

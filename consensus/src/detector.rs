@@ -39,15 +39,8 @@ impl Detector {
         Self { dead_after, nodes: BTreeMap::new() }
     }
 
-    /// A new Raft leader starts: every node gets a grace period, because nobody listened before.
-    pub fn start(&mut self, now: Instant, nodes: impl IntoIterator<Item = NodeId>) {
-        self.nodes.clear();
-        for node in nodes {
-            self.watch(now, node);
-        }
-    }
-
-    /// Begins to watch a node, if it is not watched yet, with a grace period.
+    /// Begins to watch a node as if it had been heard `now`, if it is not watched yet: nobody may have
+    /// listened to it before.
     pub fn watch(&mut self, now: Instant, node: NodeId) {
         let watched = Watched { heard_at: now, was_heard: false, intervals: VecDeque::new() };
         self.nodes.entry(node).or_insert(watched);
@@ -153,7 +146,7 @@ mod tests {
 
     fn detector_with_interval(interval_ms: u64, until_ms: u64) -> Detector {
         let mut detector = Detector::new(DEAD_AFTER);
-        detector.start(at(0), [NODE]);
+        detector.watch(at(0), NODE);
         for beat in 1..=until_ms / interval_ms {
             detector.heard(at(beat * interval_ms), NODE);
         }
@@ -172,9 +165,9 @@ mod tests {
     }
 
     #[test]
-    fn a_new_leader_gives_everyone_grace() {
-        let mut detector = detector_with_interval(100, 1_000);
-        detector.start(at(100_000), [NODE]);
+    fn whoever_is_watched_anew_has_grace() {
+        let mut detector = Detector::new(DEAD_AFTER);
+        detector.watch(at(100_000), NODE);
         assert!(!detector.is_dead(at(101_000), NODE));
         assert!(detector.is_dead(at(101_001), NODE));
     }
@@ -185,7 +178,7 @@ mod tests {
         assert_eq!(detector.dead_after(NODE), Duration::from_millis(2_400));
         assert!(!detector.is_dead(at(22_400), NODE));
         let mut detector = Detector::new(DEAD_AFTER);
-        detector.start(at(0), [NODE]);
+        detector.watch(at(0), NODE);
         let mut now = 0;
         for step in 1..200 {
             now += 900 * step.min(10);

@@ -39,9 +39,22 @@ pub struct Supervisor {
 impl Supervisor {
     /// Starts to watch: this node has just become the Raft leader. The budget begins anew, which
     /// at worst allows one more round of takeovers.
-    pub fn new(config: &Config, now: Instant, metadata: &Metadata) -> Self {
+    ///
+    /// `deposed` is the leader before it and when it was last heard from: its silence has lasted for
+    /// an election already, and its partitions need not wait for as long again.
+    pub fn new(
+        config: &Config,
+        now: Instant,
+        metadata: &Metadata,
+        deposed: Option<(NodeId, Instant)>,
+    ) -> Self {
         let mut detector = Detector::new(config.dead_after);
-        detector.start(now, metadata.nodes().map(|(node, _)| node));
+        if let Some((node, heard_at)) = deposed.filter(|(node, _)| metadata.node(*node).is_some()) {
+            detector.watch(heard_at.min(now), node);
+        }
+        for (node, _) in metadata.nodes() {
+            detector.watch(now, node);
+        }
         Self {
             detector,
             budget: TakeoverBudget::new(config.takeovers_per_minute_max),

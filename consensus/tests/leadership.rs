@@ -253,7 +253,7 @@ fn at(millis: u64) -> Instant {
 #[test]
 fn the_supervisor_takes_over_from_a_silent_node_and_gives_back_later() {
     let mut world = World::new(90);
-    let mut supervisor = Supervisor::new(&Config::default(), at(0), &world.metadata);
+    let mut supervisor = Supervisor::new(&Config::default(), at(0), &world.metadata, None);
     assert_eq!(watch(&mut world, &mut supervisor, 0, 5_000, &BTreeSet::new()), []);
 
     let silent = nodes([3]);
@@ -269,9 +269,29 @@ fn the_supervisor_takes_over_from_a_silent_node_and_gives_back_later() {
 }
 
 #[test]
+fn the_deposed_leader_is_taken_over_from_as_soon_as_it_is_deposed() {
+    let mut world = World::new(90);
+    let (elected_ms, deposed) = (5_800, NodeId::new(3));
+    let supervisor = |world: &World, deposed| {
+        Supervisor::new(&Config::default(), at(elected_ms), &world.metadata, deposed)
+    };
+    let silent = nodes([3]);
+    let mut late = supervisor(&world, None);
+    assert_eq!(watch(&mut world, &mut late, elected_ms, elected_ms + 500, &silent), []);
+    let mut early = supervisor(&world, Some((deposed, at(5_000))));
+    watch(&mut world, &mut early, elected_ms, elected_ms + 100, &silent);
+    assert!(!world.loads().contains_key(&3), "silent for an election already");
+
+    let mut world = World::new(90);
+    let mut heard = supervisor(&world, Some((deposed, at(5_000))));
+    heard.heard(at(elected_ms), deposed);
+    assert_eq!(watch(&mut world, &mut heard, elected_ms, 9_000, &BTreeSet::new()), []);
+}
+
+#[test]
 fn a_flapping_cluster_runs_out_of_takeovers() {
     let mut world = World::new(9);
-    let mut supervisor = Supervisor::new(&Config::default(), at(0), &world.metadata);
+    let mut supervisor = Supervisor::new(&Config::default(), at(0), &world.metadata, None);
     let mut now_ms = 0;
     for _ in 0..10 {
         let leader = world.metadata.partitions().next().unwrap().1.leader;
@@ -292,7 +312,7 @@ fn a_flapping_cluster_runs_out_of_takeovers() {
 fn a_new_supervisor_finishes_what_another_began() {
     let mut world = World::new(90);
     world.mark(3, Liveness::Dead);
-    let mut supervisor = Supervisor::new(&Config::default(), at(0), &world.metadata);
+    let mut supervisor = Supervisor::new(&Config::default(), at(0), &world.metadata, None);
     let commands = supervisor.poll(at(0), OWN, &world.metadata);
     assert_eq!(moves(&commands), 10);
 }

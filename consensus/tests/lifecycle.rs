@@ -201,7 +201,7 @@ fn no_slot_moves_into_the_rack_of_another() {
 fn a_node_that_leaves_is_emptied_and_then_forgotten() {
     let mut world = World::new();
     world.lease(4, Purpose::Leave).unwrap();
-    let mut supervisor = Supervisor::new(&Config::default(), at(0), &world.metadata);
+    let mut supervisor = Supervisor::new(&Config::default(), at(0), &world.metadata, None);
     for now_ms in (0..60_000).step_by(100) {
         for node in (1..=12).map(NodeId::new) {
             supervisor.heard(at(now_ms), node);
@@ -235,7 +235,7 @@ fn without_a_spare_none_may_leave_and_the_leader_waits_for_the_next() {
 fn a_dead_node_is_given_time_before_its_slot_moves() {
     let mut world = World::new();
     let config = Config { heal_after: Some(Duration::from_secs(20)), ..Config::default() };
-    let mut supervisor = Supervisor::new(&config, at(0), &world.metadata);
+    let mut supervisor = Supervisor::new(&config, at(0), &world.metadata, None);
     for now_ms in (0..40_000).step_by(100) {
         for node in (1..=12).filter(|node| *node != 4 || now_ms < 5_000).map(NodeId::new) {
             supervisor.heard(at(now_ms), node);

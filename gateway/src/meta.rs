@@ -41,6 +41,8 @@ use crate::runtime::quic::Channel;
 const PROPOSE_AGAIN_AFTER: Duration = Duration::from_millis(300);
 /// Time a proposal has to be decided.
 const PROPOSE_WITHIN: Duration = Duration::from_secs(20);
+/// How often a node that waits to be taken in says so.
+const SAY_WAITING_EVERY: Duration = Duration::from_secs(10);
 /// A question that the leader did not answer by then is asked again, under a new id.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(300);
 /// Time to hear how far decisions have come.
@@ -249,34 +251,56 @@ impl Meta {
 
     /// Has `command` decided, and waits until this node has applied the decision.
     pub(crate) async fn propose(&self, command: Command) -> Result<Decision, ProposeError> {
-        let entry = self.propose_as(self.shared.new_request(), command).await?;
-        entry.result.map_err(ProposeError::Refused)
+        let request_id = self.shared.new_request();
+        let decided = self.decide(Proposal { request_id, command });
+        let Ok(decided) = tokio::time::timeout(PROPOSE_WITHIN, decided).await else {
+            lock(&self.shared.waiting).remove(&request_id);
+            return Err(ProposeError::TimedOut);
+        };
+        decided
     }
 
-    /// Like [`Meta::propose`], under a request id of the caller's; returns the whole entry.
-    pub(crate) async fn propose_as(
+    /// Like [`Meta::propose`], for as long as it takes: a node may be started long before a majority of the
+    /// voters is.
+    pub(crate) async fn propose_patiently(
+        &self,
+        command: Command,
+    ) -> Result<Decision, ProposeError> {
+        let request_id = self.shared.new_request();
+        self.propose_patiently_as(request_id, command).await
+    }
+
+    /// Like [`Meta::propose_patiently`], under a request id of the caller's.
+    pub(crate) async fn propose_patiently_as(
         &self,
         request_id: RequestId,
         command: Command,
-    ) -> Result<AppliedEntry, ProposeError> {
-        let proposal = Proposal { request_id, command };
+    ) -> Result<Decision, ProposeError> {
+        let mut decided = std::pin::pin!(self.decide(Proposal { request_id, command }));
+        loop {
+            match tokio::time::timeout(SAY_WAITING_EVERY, &mut decided).await {
+                Ok(decided) => return decided,
+                Err(_) => tracing::warn!(
+                    "waiting for a majority of the metadata voters: start more nodes of the cluster, \
+                     or see whether they reach each other"
+                ),
+            }
+        }
+    }
+
+    async fn decide(&self, proposal: Proposal) -> Result<Decision, ProposeError> {
         let (sender, mut answer) = oneshot::channel();
         lock(&self.shared.waiting).entry(proposal.request_id).or_default().push(sender);
-        let decided = tokio::time::timeout(PROPOSE_WITHIN, async {
-            loop {
-                self.inputs
-                    .send(Input::Propose(proposal.clone()))
-                    .map_err(|_| ProposeError::ShuttingDown)?;
-                match tokio::time::timeout(PROPOSE_AGAIN_AFTER, &mut answer).await {
-                    Ok(Ok(entry)) => return Ok(entry),
-                    Ok(Err(_)) => return Err(ProposeError::ShuttingDown),
-                    Err(_) => {}
-                }
+        loop {
+            self.inputs
+                .send(Input::Propose(proposal.clone()))
+                .map_err(|_| ProposeError::ShuttingDown)?;
+            match tokio::time::timeout(PROPOSE_AGAIN_AFTER, &mut answer).await {
+                Ok(Ok(entry)) => return entry.result.map_err(ProposeError::Refused),
+                Ok(Err(_)) => return Err(ProposeError::ShuttingDown),
+                Err(_) => {}
             }
-        });
-        let decided = decided.await;
-        lock(&self.shared.waiting).remove(&proposal.request_id);
-        decided.unwrap_or(Err(ProposeError::TimedOut))
+        }
     }
 
     /// Waits until this node has applied everything that was decided before the call.

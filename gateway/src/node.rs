@@ -337,7 +337,7 @@ impl Node {
     ) -> Result<(), StartError> {
         let config = &self.config;
         let bootstrap = Command::Bootstrap { cluster_id, geometry: config.geometry };
-        match self.meta.propose(bootstrap).await {
+        match self.meta.propose_patiently(bootstrap).await {
             Ok(_) | Err(ProposeError::Refused(Refusal::AlreadyBootstrapped)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -357,12 +357,11 @@ impl Node {
             feature_level_min: FeatureLevel::FIRST,
             feature_level_max: FeatureLevel::FIRST,
         };
-        let entry = self.meta.propose_as(registration, Command::RegisterNode(node)).await?;
-        entry.result.map_err(ProposeError::Refused)?;
+        self.meta.propose_patiently_as(registration, Command::RegisterNode(node)).await?;
         self.mount().await?;
         let reclaims = plan_reclaim(&self.meta.metadata(), config.node);
         for command in reclaims {
-            self.meta.propose(command).await?;
+            self.meta.propose_patiently(command).await?;
         }
         Ok(())
     }
@@ -381,7 +380,9 @@ impl Node {
             mount_epoch,
             found_data: true,
         };
-        if let Decision::Mounted { incarnation, state, .. } = self.meta.propose(command).await? {
+        if let Decision::Mounted { incarnation, state, .. } =
+            self.meta.propose_patiently(command).await?
+        {
             tracing::info!(?found, ?incarnation, ?state, "disk mounted");
             store.confirm_mount(incarnation);
         }

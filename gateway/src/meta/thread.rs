@@ -43,6 +43,8 @@ struct Chores {
     heartbeat_at: Instant,
     membership_at: Instant,
     supervisor: Option<Supervisor>,
+    /// Who led last, other than this node, and when it was last heard from.
+    led: Option<(NodeId, Instant)>,
     /// Nodes that wait to hear of their new Raft life.
     lives_asked: Vec<(RequestId, NodeId)>,
 }
@@ -72,6 +74,7 @@ impl MetaThread {
             heartbeat_at: now,
             membership_at: now,
             supervisor: None,
+            led: None,
             lives_asked: Vec::new(),
         };
         loop {
@@ -134,6 +137,9 @@ impl MetaThread {
                 // A Raft leader's heartbeats would do; any message proves the sender alive.
                 if let Some(supervisor) = &mut chores.supervisor {
                     supervisor.heard(now, from);
+                }
+                if member.leadership().leader.is_some_and(|leader| leader.node == from) {
+                    chores.led = Some((from, now));
                 }
                 match member.step(from, &bytes) {
                     Ok(()) => {}
@@ -212,9 +218,10 @@ impl MetaThread {
             return;
         }
         let metadata = member.metadata();
-        let supervisor = chores
-            .supervisor
-            .get_or_insert_with(|| Supervisor::new(&self.settings.config, now, &metadata.read()));
+        let led = chores.led;
+        let supervisor = chores.supervisor.get_or_insert_with(|| {
+            Supervisor::new(&self.settings.config, now, &metadata.read(), led)
+        });
         supervisor.heard(now, self.settings.node);
         let commands = supervisor.poll(now, self.settings.node, &metadata.read());
         for command in commands {

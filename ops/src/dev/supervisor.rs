@@ -262,6 +262,12 @@ impl Supervisor {
                 Goal::Up if places.iter().all(|node| node.state == NodeState::Up) => {
                     waiting.call.answer(Ok(format!("restarted nodes {names}"))).await;
                 }
+                Goal::Up if !self.has_majority() => {
+                    let started = format!(
+                        "started nodes {names}; they serve once a majority of the nodes runs"
+                    );
+                    waiting.call.answer(Ok(started)).await;
+                }
                 _ if clock::now() >= waiting.deadline => {
                     let problem = format!("nodes {names} take longer than {START_TIMEOUT:?}");
                     waiting.call.answer(Err(problem)).await;
@@ -270,6 +276,13 @@ impl Supervisor {
             }
         }
         Ok(())
+    }
+
+    /// Whether enough voters run to decide anything.
+    fn has_majority(&self) -> bool {
+        let voters = || self.layout.nodes.iter().filter(|node| node.is_voter);
+        let runs = |node: &&NodePlace| matches!(node.state, NodeState::Starting | NodeState::Up);
+        2 * voters().filter(runs).count() > voters().count()
     }
 
     fn places(&self, nodes: &[u32]) -> Vec<NodePlace> {
