@@ -36,7 +36,7 @@ use self::switch::Switch;
 use crate::admin::{Admin, AdminBindError, AdminServer};
 use crate::broker::{BoxFuture, Broker, ProposeError};
 use crate::config::NodeConfig;
-use crate::kafka::{Front, Server, ServerError, Verifier};
+use crate::kafka::{Front, FrontConfig, Server, ServerError, Verifier};
 use crate::log::{
     FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreHandle, StoreListener,
     StoreSettings, Wire,
@@ -195,7 +195,8 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     let admin = Arc::clone(&node) as Arc<dyn crate::kafka::AdminHandler>;
     let broker = Arc::clone(&node) as Arc<dyn Broker>;
     let front_rng = Box::new(SplitMix::new(rng.next_u64()));
-    let front = Front::new(Arc::clone(&broker), node.config.front.clone(), front_rng, Some(admin));
+    let front = FrontConfig { mutations: mutation::active(), ..node.config.front.clone() };
+    let front = Front::new(Arc::clone(&broker), front, front_rng, Some(admin));
     front.serve_peers();
     node.logs.set_verifier(Arc::new(Verifier::new(Arc::downgrade(&broker))));
     let server = Server::bind(Arc::clone(&front), node.config.kafka).await?;

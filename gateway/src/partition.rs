@@ -53,7 +53,7 @@ use self::transactions::StableOffset;
 pub use self::transactions::{Marker, Ongoing, TransactionVersion, Transactions};
 use self::verification::{HeldRequest, Verifications};
 pub use self::verification::{InTransaction, Ticket, Verification, VerifyError};
-use crate::producer::Sequenced;
+use crate::producer::{Producers, Sequenced};
 
 /// Bytes of a record batch before its leader epoch ends: base offset, length, epoch.
 const BATCH_HEAD_SIZE_BYTES: usize = 16;
@@ -258,6 +258,9 @@ impl<T> Partition<T> {
     ) -> Result<(), ReplayError> {
         for (header, payload) in std::mem::take(&mut self.tail_to_apply) {
             state.apply_blob(&header, payload.to_contiguous())?;
+        }
+        if Mutation::ProducersForgotten.active(self.mutations) {
+            state.producers = Producers::default();
         }
         if Mutation::TransactionsForgotten.active(self.mutations) {
             state.transactions = Transactions::default();
@@ -490,6 +493,9 @@ impl<T> Partition<T> {
     /// Offset below which every transaction is decided; 0 before the partition is served.
     pub fn last_stable_offset(&self) -> Offset {
         let (start, end) = (self.leader.log_start_offset(), self.high_watermark());
+        if Mutation::StableOffsetIgnored.active(self.mutations) {
+            return end;
+        }
         self.stable.get(&self.state.transactions, start, end)
     }
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use meridian_jepsen::command::{MetaArgs, ReplayArgs, RunArgs};
 use meridian_jepsen_runner::command as runner;
+use meridian_jepsen_runner::teeth::{TeethArgs, teeth};
 
 /// Simulation and fault injection for Meridian.
 #[derive(Parser)]
@@ -21,6 +22,8 @@ enum Command {
     Sim(Sim),
     /// Break nine real processes under real clients, and judge what those saw.
     Run(runner::RunArgs),
+    /// Break rules on purpose, one after the other, and demand that each is found out.
+    Teeth(TeethArgs),
     /// Judge a history again.
     Check(runner::CheckArgs),
     /// Tell which workloads and faults there are.
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "mutations")]
         Command::Sim(Sim::Mutations(args)) => meridian_jepsen::command::mutations(&args),
         Command::Run(args) => runner::run(&args),
+        Command::Teeth(args) => teeth(&args),
         Command::Check(args) => runner::check(&args),
         Command::List => runner::list(),
     }

@@ -18,6 +18,8 @@ pub enum Method {
     Seeds(u64),
     /// By a directed schedule, which must end well only with every rule in force.
     Scenario(fn(Mutations) -> Verdict),
+    /// Not here: the simulator has no part of what it breaks.
+    Elsewhere,
 }
 
 /// How `mutation` is found. The bounds are several times what is needed as a rule.
@@ -41,6 +43,8 @@ pub fn method(mutation: Mutation) -> Method {
         | Mutation::AbortedForgotten
         | Mutation::ManifestBeforeRun
         | Mutation::DropNewest
+        | Mutation::ProducersForgotten
+        | Mutation::StableOffsetIgnored
         | Mutation::RunInForceFreed => Method::Seeds(10),
         Mutation::FenceNotPersisted | Mutation::LinkInDoubt | Mutation::WipedCounts => {
             Method::Seeds(60)
@@ -48,9 +52,7 @@ pub fn method(mutation: Mutation) -> Method {
         Mutation::AckOutOfOrder | Mutation::CheckpointInDoubt | Mutation::FreeBeforeManifest => {
             Method::Seeds(100)
         }
-        Mutation::AckBeforeSync | Mutation::UnsureIsEmpty | Mutation::TooFewParts => {
-            Method::Seeds(400)
-        }
+        Mutation::AckBeforeSync | Mutation::UnsureIsEmpty => Method::Seeds(400),
         Mutation::HalfStartEstablished => Method::Scenario(scenarios::half_start),
         Mutation::StaleConfigAccepted | Mutation::IncarnationIgnored => {
             Method::Scenario(scenarios::replaced_disk)
@@ -59,6 +61,9 @@ pub fn method(mutation: Mutation) -> Method {
             Method::Scenario(scenarios::bit_rot)
         }
         Mutation::OverwriteKey => Method::Scenario(scenarios::shared_generation),
+        Mutation::TooFewParts | Mutation::GenerationUnchecked | Mutation::PositionsForgotten => {
+            Method::Elsewhere
+        }
     }
 }
 
@@ -86,5 +91,6 @@ pub fn hunt(mutation: Mutation, thread_count: usize) -> Hunt {
             let verdict = scenario(Mutations(Some(mutation)));
             verdict.err().map_or(Hunt::NotFound, Hunt::ByScenario)
         }
+        Method::Elsewhere => Hunt::NotFound,
     }
 }

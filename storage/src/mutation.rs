@@ -41,11 +41,15 @@ pub enum Mutation {
     RepairUnchecked,
     AbsenceIsProof,
     ScrubForgetsFiles,
+    ProducersForgotten,
+    StableOffsetIgnored,
+    GenerationUnchecked,
+    PositionsForgotten,
 }
 
 impl Mutation {
     /// Every mutation of the log's rules, in a fixed order.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 36] = [
         Self::NoFence,
         Self::FenceNotPersisted,
         Self::SplitFenceRead,
@@ -80,10 +84,21 @@ impl Mutation {
         Self::ManifestBeforeRun,
         Self::DropNewest,
         Self::RunInForceFreed,
+        Self::ProducersForgotten,
+        Self::StableOffsetIgnored,
     ];
 
     /// Those of stripes, which are found by `storage/tests/store/stripes.rs`.
     pub const STRIPES: [Self; 1] = [Self::TooFewParts];
+
+    /// Those of consumer groups, which are found by runs of real processes.
+    pub const GROUPS: [Self; 2] = [Self::GenerationUnchecked, Self::PositionsForgotten];
+
+    /// The one of this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        let mut every = Self::ALL.into_iter().chain(Self::STRIPES).chain(Self::GROUPS);
+        every.find(|mutation| format!("{mutation:?}") == name)
+    }
 
     /// The rule that is broken, and how.
     pub const fn describe(self) -> &'static str {
@@ -127,6 +142,12 @@ impl Mutation {
             }
             Self::AbsenceIsProof => "S5: a damaged blob is dropped because a peer does not have it",
             Self::ScrubForgetsFiles => "S6: a scrub passes over every other file",
+            Self::ProducersForgotten => "T9: a new leader forgets the order of producers",
+            Self::StableOffsetIgnored => "X3: readers of committed records see undecided ones",
+            Self::GenerationUnchecked => "G1: a commit of a past generation is taken",
+            Self::PositionsForgotten => {
+                "G2: a new coordinator goes by the first positions it reads"
+            }
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use meridian_storage::mutation::Mutations;
+
 /// Bounds and defaults of the Kafka front. Names of the settings they come from are Kafka's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontConfig {
@@ -43,6 +45,8 @@ pub struct FrontConfig {
     pub transaction: TransactionConfig,
     /// What clients push about themselves.
     pub telemetry: TelemetryConfig,
+    /// Broken rules, for tests.
+    pub mutations: Mutations,
 }
 
 /// Bounds of transactions.
@@ -138,6 +142,7 @@ impl Default for FrontConfig {
             group: GroupConfig::default(),
             transaction: TransactionConfig::default(),
             telemetry: TelemetryConfig::default(),
+            mutations: Mutations::NONE,
         }
     }
 }

@@ -14,6 +14,7 @@ use meridian_base::position::Offset;
 use meridian_protocol::ErrorCode;
 use meridian_protocol::records::{BatchHeader, EndTxnMarker, Record};
 use meridian_storage::codec::DecodeError;
+use meridian_storage::mutation::Mutation;
 use tokio::sync::{Notify, oneshot};
 
 use super::Front;
@@ -473,7 +474,9 @@ impl Loading {
                 if batch.attributes.is_transactional() {
                     let write = PendingWrite { base_offset: at, group, changes };
                     groups.pending.on_found(batch.producer_id, write);
-                } else {
+                } else if !(Mutation::PositionsForgotten.active(front.config.mutations)
+                    && groups.by_id.get(&group).is_some_and(|it| it.offset(key).is_some()))
+                {
                     groups.apply(front, at, group, changes);
                 }
             }

@@ -13,6 +13,7 @@ use meridian_protocol::messages::{
     OffsetFetchTopicResponse,
 };
 use meridian_protocol::{ErrorCode, Str};
+use meridian_storage::mutation::Mutation;
 
 use super::coordinator::Coordinator;
 use super::dispatch::Call;
@@ -40,7 +41,11 @@ pub(super) async fn commit(call: Call, request: OffsetCommitRequest) -> OffsetCo
     let (mut topics, changes) = resolve_commit(&call, &request);
     let has_member_epochs = call.version >= MEMBER_EPOCH_FROM_VERSION;
     let check = |entry: &mut GroupEntry| {
-        entry.group.check_commit(call.front.now(), &caller, has_member_epochs)
+        let checked = entry.group.check_commit(call.front.now(), &caller, has_member_epochs);
+        checked.or_else(|code| {
+            let is_taken = Mutation::GenerationUnchecked.active(call.front.config.mutations);
+            if is_taken { Ok(()) } else { Err(code) }
+        })
     };
     let result = write(&call.front, &request.group_id, changes, check).await;
     for partition in topics.iter_mut().flat_map(|topic| &mut topic.partitions) {

@@ -10,7 +10,7 @@ use meridian_storage::mutation::Mutations;
 pub(crate) fn active() -> Mutations {
     use meridian_storage::mutation::Mutation;
     let Ok(name) = std::env::var("MERIDIAN_MUTATION") else { return Mutations::NONE };
-    let found = Mutation::ALL.into_iter().find(|mutation| format!("{mutation:?}") == name);
+    let found = Mutation::of_name(&name);
     assert!(found.is_some(), "MERIDIAN_MUTATION={name}: there is no such mutation");
     tracing::warn!(name, "this node breaks a rule on purpose");
     Mutations(found)

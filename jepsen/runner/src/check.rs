@@ -1,13 +1,17 @@
 //! What a history must not show: one file per invariant, each with histories that it must reject.
 
 mod availability;
+mod cycle;
 mod group;
 mod log;
 mod order;
+mod position;
 mod reads;
 mod register;
+mod stable;
 #[cfg(test)]
 mod testing;
+mod topics;
 mod torn;
 mod watermark;
 mod zombie;
@@ -17,7 +21,7 @@ use std::time::Duration;
 
 pub(crate) use availability::Service;
 
-use crate::history::{Body, Key, Kind, Micro, Offset, Op, Process, Value};
+use crate::history::{Body, Key, Kind, Micro, Notes, Offset, Op, Process, Value};
 
 /// What began the reading of everything.
 pub(crate) const FINAL: &str = "final-reads";
@@ -85,6 +89,11 @@ impl<'a> Span<'a> {
     /// What it was about, as known at its end.
     fn body(&self) -> &'a Body {
         &self.completed.unwrap_or(self.invoked).body
+    }
+
+    /// What else is known of it.
+    fn notes(&self) -> &'a Notes {
+        &self.completed.unwrap_or(self.invoked).notes
     }
 
     fn begun_at(&self) -> Duration {
@@ -211,7 +220,11 @@ pub(crate) fn anomalies(history: &[Op]) -> Vec<Anomaly> {
     all.extend(zombie::check(&facts));
     all.extend(group::check(&facts));
     all.extend(register::check(&facts));
+    all.extend(topics::check(&facts));
     all.extend(torn::check(&facts));
+    all.extend(stable::check(&facts));
+    all.extend(position::check(&facts));
+    all.extend(cycle::check(&facts));
     all
 }
 

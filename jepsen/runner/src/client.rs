@@ -8,8 +8,12 @@ pub(crate) mod consumer;
 pub(crate) mod group;
 pub(crate) mod producer;
 pub(crate) mod registers;
+pub(crate) mod topics;
+pub(crate) mod transaction;
 
 mod cluster;
+mod tape;
 
 pub(crate) use cluster::{CALL_TIMEOUT, Client, Seeds};
 pub(crate) use connection::CallError;
+pub(crate) use tape::{Frame, Tape};

@@ -92,6 +92,19 @@ pub(crate) enum Body {
         key: Key,
         value: Option<Value>,
     },
+    /// Creates a topic; the id is that of a topic that was created.
+    CreateTopic {
+        key: Key,
+        id: Option<String>,
+    },
+    DeleteTopic {
+        key: Key,
+    },
+    /// The topics that a node knows.
+    Topics {
+        node: i64,
+        keys: Option<Vec<Key>>,
+    },
     /// A producer that must be fenced writes: with an epoch that is over.
     Zombie {
         key: Key,
@@ -112,6 +125,19 @@ pub(crate) enum Body {
     },
 }
 
+/// What else is known of an operation, beside what Jepsen's checkers look at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Notes {
+    /// Why it failed or is in doubt.
+    pub(crate) error: Option<String>,
+    /// Offsets without a record in them that were skipped while reading, from and up to.
+    pub(crate) gaps: Vec<(Key, Offset, Offset)>,
+    /// Last stable offsets that leaders told within a transaction, after its sends.
+    pub(crate) stable: Vec<(Key, Offset)>,
+    /// The position that a transaction commits, as a register and its value.
+    pub(crate) position: Option<(Key, Value)>,
+}
+
 /// A line of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Op {
@@ -119,10 +145,32 @@ pub(crate) struct Op {
     pub(crate) kind: Kind,
     pub(crate) process: Process,
     pub(crate) body: Body,
-    /// Why it failed or is in doubt; what else is known of it.
-    pub(crate) error: Option<String>,
-    /// Offsets without a record in them that were skipped while reading, from and up to.
-    pub(crate) gaps: Vec<(Key, Offset, Offset)>,
+    pub(crate) notes: Notes,
+}
+
+impl Notes {
+    /// Nothing is known but why it failed or is in doubt.
+    pub(crate) fn error(why: String) -> Self {
+        Self { error: Some(why), ..Self::default() }
+    }
+
+    fn to_edn(&self, entries: &mut Vec<(&'static str, Edn)>) {
+        let numbers = |of: &[i64]| Edn::Vector(of.iter().map(|number| (*number).into()).collect());
+        if let Some(error) = &self.error {
+            entries.push(("error", Edn::Text(error.clone())));
+        }
+        if !self.gaps.is_empty() {
+            let gaps = self.gaps.iter().map(|(key, from, to)| numbers(&[*key, *from, *to]));
+            entries.push(("gaps", Edn::Vector(gaps.collect())));
+        }
+        if !self.stable.is_empty() {
+            let stable = self.stable.iter().map(|(key, offset)| numbers(&[*key, *offset]));
+            entries.push(("stable", Edn::Vector(stable.collect())));
+        }
+        if let Some((key, value)) = self.position {
+            entries.push(("position", numbers(&[key, value])));
+        }
+    }
 }
 
 /// Collects a history.
@@ -146,6 +194,9 @@ impl Body {
             Self::Ends(_) => "ends",
             Self::Write { .. } => "write",
             Self::Read { .. } => "read",
+            Self::CreateTopic { .. } => "create-topic",
+            Self::DeleteTopic { .. } => "delete-topic",
+            Self::Topics { .. } => "topics",
             Self::Zombie { .. } => "zombie",
             Self::Replay { .. } => "replay",
             Self::Fault { name, .. } => name,
@@ -181,6 +232,13 @@ impl Body {
             Self::Committed(of) | Self::Ends(of) => of.as_ref().map_or(Edn::Nil, offsets),
             Self::Write { key, value } => Edn::Vector(vec![Edn::Int(*key), Edn::Int(*value)]),
             Self::Read { key, value } => Edn::Vector(vec![Edn::Int(*key), known(*value)]),
+            Self::CreateTopic { key, id } => {
+                Edn::Vector(vec![Edn::Int(*key), id.clone().map_or(Edn::Nil, Edn::Text)])
+            }
+            Self::DeleteTopic { key } => Edn::Int(*key),
+            Self::Topics { node, keys: of } => {
+                Edn::Vector(vec![Edn::Int(*node), of.as_ref().map_or(Edn::Nil, |of| keys(of))])
+            }
             Self::Zombie { key, offset, value } | Self::Replay { key, offset, value } => {
                 Edn::Vector(vec![Edn::Int(*key), known(*offset), Edn::Int(*value)])
             }
@@ -242,15 +300,7 @@ impl Op {
         if let Body::Assign { from_beginning: true, .. } = self.body {
             entries.push(("seek-to-beginning?", Edn::Bool(true)));
         }
-        if let Some(error) = &self.error {
-            entries.push(("error", Edn::Text(error.clone())));
-        }
-        if !self.gaps.is_empty() {
-            let gap = |(key, from, to): &(Key, Offset, Offset)| {
-                Edn::Vector(vec![(*key).into(), (*from).into(), (*to).into()])
-            };
-            entries.push(("gaps", Edn::Vector(self.gaps.iter().map(gap).collect())));
-        }
+        self.notes.to_edn(&mut entries);
         Edn::map(entries)
     }
 }
@@ -266,21 +316,14 @@ impl Recorder {
     }
 
     pub(crate) fn record(&self, kind: Kind, process: Process, body: Body) {
-        self.record_with(kind, process, body, None, Vec::new());
+        self.record_with(kind, process, body, Notes::default());
     }
 
-    pub(crate) fn record_with(
-        &self,
-        kind: Kind,
-        process: Process,
-        body: Body,
-        error: Option<String>,
-        gaps: Vec<(Key, Offset, Offset)>,
-    ) {
+    pub(crate) fn record_with(&self, kind: Kind, process: Process, body: Body, notes: Notes) {
         let mut ops = self.ops.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock: times ascend.
         let time = self.time();
-        ops.push(Op { time, kind, process, body, error, gaps });
+        ops.push(Op { time, kind, process, body, notes });
     }
 
     /// Everything so far.

@@ -11,10 +11,12 @@ mod disk;
 mod kill;
 mod limits;
 mod link;
+mod overload;
 mod partition;
 mod pause;
 mod power;
 mod replaced;
+mod replays;
 mod rolling;
 mod schedule;
 mod upgrade;
@@ -80,6 +82,32 @@ pub(crate) struct Entry {
     pub(crate) make: fn() -> Box<dyn Nemesis>,
 }
 
+impl Entry {
+    /// A fault under which service must go on.
+    const fn within(
+        name: &'static str,
+        about: &'static str,
+        make: fn() -> Box<dyn Nemesis>,
+    ) -> Self {
+        Self { name, about, scope: Scope::Within, needs: Needs::Nothing, make }
+    }
+
+    /// A fault that may stop service, but must lose nothing.
+    const fn beyond(
+        name: &'static str,
+        about: &'static str,
+        make: fn() -> Box<dyn Nemesis>,
+    ) -> Self {
+        Self { name, about, scope: Scope::Beyond, needs: Needs::Nothing, make }
+    }
+
+    /// The same, on machines that have what it needs.
+    const fn needing(mut self, needs: Needs) -> Self {
+        self.needs = needs;
+        self
+    }
+}
+
 /// Sets of faults that are asked for by one name.
 pub(crate) const MIXES: &[(&str, &[&str])] = &[
     ("none", &[]),
@@ -123,6 +151,8 @@ pub(crate) fn catalogue() -> Vec<Entry> {
         limits::entries(),
         coordinator::entries(),
         upgrade::entries(),
+        replays::entries(),
+        overload::entries(),
     ] {
         all.extend(entries);
     }
@@ -182,6 +212,12 @@ impl<'a> Scene<'a> {
     pub(crate) fn some_leader(&mut self) -> Option<NodeIndex> {
         let key = self.chance.pick(&self.keys)?;
         self.cluster.leaders(&[key]).remove(&key)
+    }
+
+    /// The node that leads the metadata.
+    pub(crate) fn metadata_leader(&self) -> Option<NodeIndex> {
+        let mut client = self.cluster.client(0);
+        self.cluster.status(&mut client)?.metadata_leader()
     }
 
     /// Starts nodes again that have lost what they kept. They are given back when they have it again;

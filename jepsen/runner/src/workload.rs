@@ -8,6 +8,7 @@ mod dedupe;
 mod groups;
 mod log;
 mod registers;
+mod topics;
 mod txn;
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -18,10 +19,15 @@ use crate::client::{CallError, Client};
 use crate::cluster::Cluster;
 use crate::cluster::place::{DATACENTER_COUNT, datacenter_name};
 use crate::failure::Failure;
-use crate::history::{Body, Key, Kind, Process, Recorder, Value};
+use crate::history::{Body, Key, Kind, Notes, Process, Recorder, Value};
 
 /// The group that members join.
 pub(crate) const GROUP: &str = "jepsen";
+/// The name under which a worker has its transactions.
+pub(crate) fn transactional_id(worker: usize) -> String {
+    format!("jepsen-{worker}")
+}
+
 /// The topic that is written and read.
 pub(crate) const TOPIC: &str = "jepsen";
 
@@ -66,6 +72,7 @@ pub(crate) fn catalogue() -> Vec<Workload> {
         dedupe::workload(),
         groups::workload(),
         registers::workload(),
+        topics::workload(),
         txn::workload(),
     ]
 }
@@ -129,21 +136,26 @@ impl<'a> Pen<'a> {
     }
 
     pub(crate) fn invoke(&self, body: Body) {
-        self.recorder.record(Kind::Invoke, Process::Client(self.process), body);
+        self.note(Kind::Invoke, body, Notes::default());
     }
 
     pub(crate) fn ok(&self, body: Body) {
-        self.recorder.record(Kind::Ok, Process::Client(self.process), body);
+        self.note(Kind::Ok, body, Notes::default());
     }
 
     /// It did not happen.
     pub(crate) fn fail(&self, body: Body, why: String) {
-        self.end(Kind::Fail, body, Some(why), Vec::new());
+        self.note(Kind::Fail, body, Notes::error(why));
     }
 
     /// Nobody knows whether it happened. The worker goes on as another process.
     pub(crate) fn info(&mut self, body: Body, why: String) {
-        self.end(Kind::Info, body, Some(why), Vec::new());
+        self.in_doubt(body, Notes::error(why));
+    }
+
+    /// As [`info`](Self::info), with what else is known.
+    pub(crate) fn in_doubt(&mut self, body: Body, notes: Notes) {
+        self.note(Kind::Info, body, notes);
         self.process += self.worker_count;
     }
 
@@ -156,13 +168,9 @@ impl<'a> Pen<'a> {
         }
     }
 
-    /// Something was read, though perhaps not everywhere.
-    pub(crate) fn read(&self, body: Body, why: Option<String>, gaps: Vec<(Key, i64, i64)>) {
-        self.end(Kind::Ok, body, why, gaps);
-    }
-
-    fn end(&self, kind: Kind, body: Body, why: Option<String>, gaps: Vec<(Key, i64, i64)>) {
-        self.recorder.record_with(kind, Process::Client(self.process), body, why, gaps);
+    /// A begin, or an end that is no doubt, with what else is known.
+    pub(crate) fn note(&self, kind: Kind, body: Body, notes: Notes) {
+        self.recorder.record_with(kind, Process::Client(self.process), body, notes);
     }
 }
 

@@ -70,7 +70,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         }
     }
     println!("== faults on real processes: cargo xtask jepsen --smoke");
-    super::jepsen::run(root, "--smoke")?;
+    super::jepsen::smoke(root)?;
     check_dependencies(root)?;
     println!("== ci passed");
     Ok(())

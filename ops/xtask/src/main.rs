@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         "clients" => clients::run(&root(), rest),
         "fuzz" => fuzz::run(&root(), rest),
         "tidy" => tidy::run(&root()),
-        "jepsen" => jepsen::run(&root(), rest.first().map_or("", String::as_str)),
+        "jepsen" => jepsen::run(&root(), rest),
         _ => Err("usage: cargo xtask ci | clients | fuzz | jepsen | tidy".to_owned()),
     };
     match result {

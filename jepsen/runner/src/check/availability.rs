@@ -66,6 +66,8 @@ pub(super) fn measure(facts: &Facts<'_>) -> Service {
 fn written(body: Body) -> Vec<Key> {
     match body {
         Body::Write { key, .. } => vec![key],
+        // All go to one place, whatever their names.
+        Body::CreateTopic { .. } | Body::DeleteTopic { .. } => vec![0],
         Body::Send(micros) | Body::Txn(micros) => {
             let key = |micro: &Micro| match micro {
                 Micro::Send { key, .. } => Some(*key),

@@ -112,7 +112,7 @@ fn lost(facts: &Facts<'_>, found: &mut Vec<Anomaly>) {
 /// Offsets that no record has and no reader was told to skip. Of a log without transactions.
 fn gaps(facts: &Facts<'_>, found: &mut Vec<Anomaly>) {
     for (line, op) in facts.history.iter().enumerate() {
-        for (key, from, to) in &op.gaps {
+        for (key, from, to) in &op.notes.gaps {
             let text = format!("partition {key} has nothing from {from} up to {to}");
             found.push(Anomaly::new("gap", text, [line]));
         }
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn a_gap_is_found() {
         let mut script = Script::default().acked(1, 5, 0, 10);
-        script.ops.last_mut().unwrap().gaps.push((5, 1, 3));
+        script.ops.last_mut().unwrap().notes.gaps.push((5, 1, 3));
         script.finds(&["gap"]);
     }
 }

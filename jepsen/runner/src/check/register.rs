@@ -26,9 +26,15 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Anomaly> {
     let mut found = Vec::new();
     let mut registers: BTreeMap<Key, BTreeMap<Option<Value>, Cluster<'_>>> = BTreeMap::new();
     for span in &facts.spans {
-        let (key, value) = match *span.body() {
-            Body::Write { key, value } if span.kind() != Kind::Fail => (key, Some(value)),
-            Body::Read { key, value } if span.kind() == Kind::Ok => (key, value),
+        let (key, value, is_write) = match (span.body(), span.notes().position) {
+            (Body::Write { key, value }, _) if span.kind() != Kind::Fail => {
+                (*key, Some(*value), true)
+            }
+            (Body::Read { key, value }, _) if span.kind() == Kind::Ok => (*key, *value, false),
+            // A position that a transaction commits.
+            (Body::Txn(_), Some((key, value))) if span.kind() != Kind::Fail => {
+                (key, Some(value), true)
+            }
             _ => continue,
         };
         let cluster = registers.entry(key).or_default().entry(value).or_insert(Cluster {
@@ -38,7 +44,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Anomaly> {
             latest_begin: Duration::ZERO,
             lines: Vec::new(),
         });
-        if matches!(span.body(), Body::Write { .. }) {
+        if is_write {
             cluster.write = Some(span);
         }
         cluster.earliest_end = cluster.earliest_end.min(span.ended_at());

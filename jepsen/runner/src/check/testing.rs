@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Anomaly, FINAL};
-use crate::history::{Body, Key, Kind, Micro, Offset, Op, Process, Value};
+use crate::history::{Body, Key, Kind, Micro, Notes, Offset, Op, Process, Value};
 
 /// Writes a history line by line.
 #[derive(Default)]
@@ -20,7 +20,7 @@ impl Script {
     pub(super) fn line(mut self, process: i64, kind: Kind, body: Body) -> Self {
         let time = Duration::from_millis(1 + self.ops.len() as u64);
         let process = Process::Client(process);
-        self.ops.push(Op { time, kind, process, body, error: None, gaps: Vec::new() });
+        self.ops.push(Op { time, kind, process, body, notes: Notes::default() });
         self
     }
 
@@ -77,6 +77,12 @@ impl Script {
 
     pub(super) fn anomalies(&self) -> Vec<Anomaly> {
         super::anomalies(&self.ops)
+    }
+
+    /// What else is known of the last operation, at its begin and at its end.
+    pub(super) fn noting(mut self, notes: &Notes) -> Self {
+        self.ops.iter_mut().rev().take(2).for_each(|op| op.notes.clone_from(notes));
+        self
     }
 
     /// The kinds found must be these.

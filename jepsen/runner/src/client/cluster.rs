@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_protocol::messages::{
@@ -11,6 +12,7 @@ use meridian_protocol::messages::{
 use meridian_protocol::{ErrorCode, RequestMessage, Uuid};
 
 use super::connection::{CallError, Connection};
+use super::tape::Tape;
 use crate::history::{Key, Offset};
 
 /// Longer than a takeover, much shorter than a fault.
@@ -23,6 +25,8 @@ pub(crate) type NodeNumber = i32;
 #[derive(Clone, Debug)]
 pub(crate) struct Seeds {
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Where it is recorded what is sent.
+    pub(crate) tape: Arc<Tape>,
 }
 
 /// A client.
@@ -66,9 +70,14 @@ impl Client {
         match self.connections.entry(address) {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                Ok(entry.insert(Connection::open(address)?))
+                Ok(entry.insert(Connection::open(address, &self.seeds.tape)?))
             }
         }
+    }
+
+    /// A connection that nobody else uses.
+    pub(crate) fn another_connection(&self, address: SocketAddr) -> Result<Connection, CallError> {
+        Connection::open(address, &self.seeds.tape)
     }
 
     pub(crate) fn disconnect(&mut self, address: SocketAddr) {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use meridian_protocol::frame::{self, SIZE_PREFIX_BYTES};
 use meridian_protocol::messages::{ApiVersionsRequest, MeridianAdminRequest};
 use meridian_protocol::{ApiKey, ErrorCode, RequestMessage};
 
+use super::tape::{self, Frame, Tape};
 use crate::clock;
 
 const CLIENT_ID: &str = "meridian-jepsen";
@@ -69,6 +71,7 @@ pub(crate) struct Connection {
     address: SocketAddr,
     versions: HashMap<i16, i16>,
     next_correlation_id: i32,
+    tape: Arc<Tape>,
 }
 
 /// A request that was sent.
@@ -79,12 +82,18 @@ pub(crate) struct Sent {
 }
 
 impl Connection {
-    pub(crate) fn open(address: SocketAddr) -> Result<Self, CallError> {
+    /// Connects; what is sent that may be sent again is recorded on the tape.
+    pub(crate) fn open(address: SocketAddr, tape: &Arc<Tape>) -> Result<Self, CallError> {
         let connect = |source| CallError::Connect { address, source };
         let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map_err(connect)?;
         stream.set_nodelay(true).map_err(connect)?;
-        let mut connection =
-            Self { stream, address, versions: HashMap::new(), next_correlation_id: 0 };
+        let mut connection = Self {
+            stream,
+            address,
+            versions: HashMap::new(),
+            next_correlation_id: 0,
+            tape: Arc::clone(tape),
+        };
         let request = ApiVersionsRequest {
             client_software_name: CLIENT_ID.into(),
             client_software_version: env!("CARGO_PKG_VERSION").into(),
@@ -118,6 +127,10 @@ impl Connection {
         self.next_correlation_id = correlation_id.wrapping_add(1);
         let frame = frame::encode_request(version, correlation_id, Some(CLIENT_ID), request)
             .map_err(|error| self.nonsense(&error.to_string()))?;
+        if tape::is_safe_to_repeat(R::API) {
+            let bytes = frame.segments().flat_map(|segment| segment.iter().copied()).collect();
+            self.tape.record(Frame { to: self.address, bytes });
+        }
         for segment in frame.segments() {
             self.stream.write_all(segment).map_err(|source| self.broken(source))?;
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::files::{self, data_folder, node_folder};
@@ -11,7 +11,7 @@ use super::place::{self, Addresses, DATACENTER_COUNT, NodeIndex, client_address,
 use super::process::{self, Process, Start};
 use super::status::Status;
 use crate::chance::Chance;
-use crate::client::{Client, Seeds};
+use crate::client::{Client, Seeds, Tape};
 use crate::clock;
 use crate::disk::control::Control;
 use crate::disk::{self, undo};
@@ -55,6 +55,8 @@ pub(crate) struct Cluster {
     /// What ended by itself without a reason.
     surprises: Mutex<Vec<String>>,
     pub(crate) topic: &'static str,
+    /// What clients have sent.
+    tape: Arc<Tape>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -97,7 +99,8 @@ impl Cluster {
             Addresses::Loopback(_) => None,
         };
         let surprises = Mutex::default();
-        let cluster = Self { setup, shim, seats, clients, switch, surprises, topic };
+        let tape = Arc::default();
+        let cluster = Self { setup, shim, seats, clients, switch, surprises, topic, tape };
         cluster.stretch();
         Ok(cluster)
     }
@@ -151,12 +154,23 @@ impl Cluster {
         self.clients[datacenter % self.clients.len()].door()
     }
 
-    pub(crate) fn seeds(&self) -> Seeds {
-        Seeds { addresses: NodeIndex::all().map(|it| self.setup.addresses.kafka(it)).collect() }
+    fn seeds(&self, tape: Arc<Tape>) -> Seeds {
+        let addresses = NodeIndex::all().map(|it| self.setup.addresses.kafka(it)).collect();
+        Seeds { addresses, tape }
+    }
+
+    /// What clients have sent.
+    pub(crate) fn tape(&self) -> &Tape {
+        &self.tape
     }
 
     pub(crate) fn client(&self, first: usize) -> Client {
-        Client::new(self.seeds(), first, self.topic)
+        Client::new(self.seeds(Arc::clone(&self.tape)), first, self.topic)
+    }
+
+    /// A client of which nothing is remembered.
+    pub(crate) fn stranger(&self, first: usize, topic: &'static str) -> Client {
+        Client::new(self.seeds(Arc::default()), first, topic)
     }
 
     /// Starts nodes that are down.

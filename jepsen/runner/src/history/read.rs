@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Body, Key, Kind, Micro, Offset, Op, Polled, Process};
+use super::{Body, Key, Kind, Micro, Notes, Offset, Op, Polled, Process};
 use crate::edn::Edn;
 
 /// Reads a line; says what is wrong with it.
@@ -24,22 +24,37 @@ pub(super) fn op(line: &str) -> Result<Op, String> {
         Process::Client(_) => body(f, value, from_beginning),
         Process::Nemesis => fault(f, value),
     };
-    let error = map.get("error").map(|error| match error {
-        Edn::Text(text) => text.clone(),
-        other => other.to_string(),
-    });
-    let gaps = map.get("gaps").and_then(Edn::items).unwrap_or_default();
-    let gaps = gaps.iter().map(|gap| match gap.items()? {
-        [key, from, to] => Some((key.int()?, from.int()?, to.int()?)),
-        _ => None,
-    });
     Ok(Op {
         time: Duration::from_nanos(time_ns),
         kind,
         process,
         body: body.ok_or_else(|| format!("an unknown :value of :{f}"))?,
+        notes: notes(&map).ok_or("unknown :gaps, :stable or :position")?,
+    })
+}
+
+fn notes(map: &Edn) -> Option<Notes> {
+    let error = map.get("error").map(|error| match error {
+        Edn::Text(text) => text.clone(),
+        other => other.to_string(),
+    });
+    let items = |key| map.get(key).and_then(Edn::items).unwrap_or_default().iter();
+    let pair = |value: &Edn| match value.items()? {
+        [key, number] => Some((key.int()?, number.int()?)),
+        _ => None,
+    };
+    let gap = |gap: &Edn| match gap.items()? {
+        [key, from, to] => Some((key.int()?, from.int()?, to.int()?)),
+        _ => None,
+    };
+    Some(Notes {
         error,
-        gaps: gaps.collect::<Option<_>>().ok_or("unknown :gaps")?,
+        gaps: items("gaps").map(gap).collect::<Option<_>>()?,
+        stable: items("stable").map(pair).collect::<Option<_>>()?,
+        position: match map.get("position") {
+            None => None,
+            Some(position) => Some(pair(position)?),
+        },
     })
 }
 
@@ -87,6 +102,20 @@ fn body(f: &str, value: &Edn, from_beginning: bool) -> Option<Body> {
         "read" => {
             let (key, value) = pair()?;
             Body::Read { key: key.int()?, value: maybe(value)? }
+        }
+        "create-topic" => {
+            let (key, id) = pair()?;
+            let id = match id {
+                Edn::Text(id) => Some(id.clone()),
+                _ => None,
+            };
+            Body::CreateTopic { key: key.int()?, id }
+        }
+        "delete-topic" => Body::DeleteTopic { key: value.int()? },
+        "topics" => {
+            let (node, of) = pair()?;
+            let keys = if of == &Edn::Nil { None } else { Some(keys(of)?) };
+            Body::Topics { node: node.int()?, keys }
         }
         "zombie" | "replay" => {
             let [key, offset, value] = value.items()? else { return None };
@@ -157,6 +186,11 @@ mod tests {
             Body::Ends(Some(offsets)),
             Body::Write { key: 1, value: 2 },
             Body::Read { key: 1, value: None },
+            Body::CreateTopic { key: 1, id: None },
+            Body::CreateTopic { key: 1, id: Some("a".to_owned()) },
+            Body::DeleteTopic { key: 1 },
+            Body::Topics { node: 1, keys: None },
+            Body::Topics { node: 1, keys: Some(vec![1, 2]) },
             Body::Zombie { key: 1, offset: Some(3), value: 2 },
             Body::Replay { key: 1, offset: None, value: 2 },
         ];
@@ -165,8 +199,12 @@ mod tests {
             kind: Kind::Info,
             process,
             body,
-            error: Some("why \"so\"".to_owned()),
-            gaps: vec![(1, 2, 3)],
+            notes: Notes {
+                error: Some("why \"so\"".to_owned()),
+                gaps: vec![(1, 2, 3)],
+                stable: vec![(4, 5)],
+                position: Some((6, 7)),
+            },
         };
         let mut all: Vec<Op> = bodies.map(|body| whole(Process::Client(4), body)).into();
         let fault = Body::Fault { name: "kill".to_owned(), begins: true, detail: "n1".to_owned() };

@@ -3,7 +3,7 @@
 //! A node whose steady clock runs at another rate takes others for dead too early or too late;
 //! nothing is claimed: safety and service must not depend on clocks.
 
-use super::{Entry, Needs, Nemesis, Scene, Scope};
+use super::{Entry, Nemesis, Scene};
 use crate::cluster::place::NodeIndex;
 use crate::failure::Failure;
 
@@ -23,17 +23,10 @@ struct Clock {
 }
 
 pub(super) fn entries() -> Vec<Entry> {
-    let entry = |name, about, make| Entry {
-        name,
-        about,
-        scope: Scope::Within,
-        needs: Needs::Nothing,
-        make,
-    };
     vec![
-        entry("clock-jump", "wall clocks jump by hours or ten years", || new(Kind::Jump)),
-        entry("clock-rate", "clocks run at 0.5 to 2 times their rate", || new(Kind::Rate)),
-        entry("clock", "wall clocks jump, and clocks run wrong", || new(Kind::Both)),
+        Entry::within("clock-jump", "wall clocks jump by hours or ten years", || new(Kind::Jump)),
+        Entry::within("clock-rate", "clocks run at 0.5 to 2 times their rate", || new(Kind::Rate)),
+        Entry::within("clock", "wall clocks jump, and clocks run wrong", || new(Kind::Both)),
     ]
 }
 

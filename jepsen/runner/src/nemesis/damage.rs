@@ -1,6 +1,6 @@
 //! What a disk keeps goes bad while its node is down.
 
-use super::{Entry, Needs, Nemesis, Scene, Scope};
+use super::{Entry, Nemesis, Scene};
 use crate::chance::Chance;
 use crate::cluster::place::NodeIndex;
 use crate::disk::damage;
@@ -14,20 +14,17 @@ struct Damage {
 }
 
 pub(super) fn entries() -> Vec<Entry> {
-    let entry = |name, about, make| Entry {
-        name,
-        about,
-        scope: Scope::Within,
-        needs: Needs::Nothing,
-        make,
-    };
     vec![
-        entry("bit-flip", "a bit of what a node keeps is flipped", || new(damage::flip_bit)),
-        entry("zero-page", "a page of what a node keeps is zeroed", || new(damage::zero_page)),
-        entry("misdirect", "a page of what a node keeps is written elsewhere", || {
+        Entry::within("bit-flip", "a bit of what a node keeps is flipped", || {
+            new(damage::flip_bit)
+        }),
+        Entry::within("zero-page", "a page of what a node keeps is zeroed", || {
+            new(damage::zero_page)
+        }),
+        Entry::within("misdirect", "a page of what a node keeps is written elsewhere", || {
             new(damage::misdirect)
         }),
-        entry("truncate", "a file of a node ends too early", || new(damage::truncate)),
+        Entry::within("truncate", "a file of a node ends too early", || new(damage::truncate)),
     ]
 }
 

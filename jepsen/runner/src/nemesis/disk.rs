@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Entry, Needs, Nemesis, Scene, Scope};
+use super::{Entry, Nemesis, Scene};
 use crate::cluster::place::NodeIndex;
 use crate::disk::control::Operation;
 use crate::disk::undo::Cut;
@@ -24,22 +24,45 @@ struct Disk {
 }
 
 pub(super) fn entries() -> Vec<Entry> {
-    let entry = |name, about, make| Entry {
-        name,
-        about,
-        scope: Scope::Within,
-        needs: Needs::Nothing,
-        make,
-    };
     vec![
-        entry("eio-write", "a node's writes fail", || new(Fault::Error(Operation::Write))),
-        entry("eio-fsync", "a node's fsyncs fail, and lose what they should keep", || {
+        Entry::within("eio-write", "a node's writes fail", || new(Fault::Error(Operation::Write))),
+        Entry::within("eio-fsync", "a node's fsyncs fail, and lose what they should keep", || {
             new(Fault::Error(Operation::Sync))
         }),
-        entry("eio-read", "a node's reads fail", || new(Fault::Error(Operation::Read))),
-        entry("disk-full", "a node's disk has no room for anything new", || new(Fault::Full)),
-        entry("slow-disk", "each fsync of a node takes 200 ms more", || new(Fault::Slow)),
+        Entry::within("eio-read", "a node's reads fail", || new(Fault::Error(Operation::Read))),
+        Entry::within("disk-full", "a node's disk has no room for anything new", || {
+            new(Fault::Full)
+        }),
+        Entry::within("slow-disk", "each fsync of a node takes 200 ms more", || new(Fault::Slow)),
+        Entry::within("slow-disks", "each fsync of all nodes takes 100 ms more", || {
+            Box::new(AllSlow)
+        }),
     ]
+}
+
+/// Fences and puts stay on their way for long: what happens in between happens often.
+struct AllSlow;
+
+const ALL_SLOW_BY: Duration = Duration::from_millis(100);
+
+impl AllSlow {
+    fn slow(scene: &Scene<'_>, delay: Duration) {
+        for node in NodeIndex::all() {
+            scene.cluster.control(node).slow(Operation::Sync, delay);
+        }
+    }
+}
+
+impl Nemesis for AllSlow {
+    fn begin(&mut self, scene: &mut Scene<'_>) -> Result<Option<String>, Failure> {
+        Self::slow(scene, ALL_SLOW_BY);
+        Ok(Some("all".to_owned()))
+    }
+
+    fn end(&mut self, scene: &mut Scene<'_>) -> Result<(), Failure> {
+        Self::slow(scene, Duration::ZERO);
+        Ok(())
+    }
 }
 
 fn new(fault: Fault) -> Box<dyn Nemesis> {

@@ -1,6 +1,6 @@
 //! SIGKILL, and a start some time later. What was written stays in the page cache.
 
-use super::{Entry, Needs, Nemesis, Scene, Scope};
+use super::{Entry, Nemesis, Scene};
 use crate::cluster::place::{self, NodeIndex, names, nodes_of};
 use crate::failure::Failure;
 
@@ -19,24 +19,17 @@ struct Kill {
 }
 
 pub(super) fn entries() -> Vec<Entry> {
-    let entry =
-        |name, about, scope, make| Entry { name, about, scope, needs: Needs::Nothing, make };
     vec![
-        entry("kill", "SIGKILL of a node", Scope::Within, || new(Whom::Node)),
-        entry("kill-leader", "SIGKILL of a partition's leader", Scope::Within, || {
-            new(Whom::Leader)
-        }),
-        entry("kill-metadata", "SIGKILL of the metadata leader", Scope::Within, || {
+        Entry::within("kill", "SIGKILL of a node", || new(Whom::Node)),
+        Entry::within("kill-leader", "SIGKILL of a partition's leader", || new(Whom::Leader)),
+        Entry::within("kill-metadata", "SIGKILL of the metadata leader", || {
             new(Whom::MetadataLeader)
         }),
-        entry("kill-dc", "SIGKILL of a datacenter", Scope::Within, || new(Whom::Datacenter)),
-        entry(
-            "kill-dc-rack",
-            "SIGKILL of a datacenter and a rack elsewhere",
-            Scope::Within,
-            || new(Whom::DatacenterAndRack),
-        ),
-        entry("kill-all", "SIGKILL of all nodes at once", Scope::Beyond, || new(Whom::All)),
+        Entry::within("kill-dc", "SIGKILL of a datacenter", || new(Whom::Datacenter)),
+        Entry::within("kill-dc-rack", "SIGKILL of a datacenter and a rack elsewhere", || {
+            new(Whom::DatacenterAndRack)
+        }),
+        Entry::beyond("kill-all", "SIGKILL of all nodes at once", || new(Whom::All)),
     ]
 }
 
@@ -63,11 +56,7 @@ impl Nemesis for Kill {
                 return Ok(self.hit.first().map(|node| node.rack_name()));
             }
             Whom::Leader => scene.some_leader().into_iter().collect(),
-            Whom::MetadataLeader => {
-                let mut client = scene.cluster.client(0);
-                let status = scene.cluster.status(&mut client);
-                status.and_then(|it| it.metadata_leader()).into_iter().collect()
-            }
+            Whom::MetadataLeader => scene.metadata_leader().into_iter().collect(),
             Whom::Datacenter => nodes_of(scene.chance.below(place::DATACENTER_COUNT)),
             Whom::DatacenterAndRack => datacenter_and_rack(scene),
             Whom::All => NodeIndex::all().collect(),

@@ -1,6 +1,6 @@
 //! A node may open no more files, or have no more memory.
 
-use super::{Entry, Needs, Nemesis, Scene, Scope};
+use super::{Entry, Nemesis, Scene};
 use crate::cluster::place::NodeIndex;
 use crate::failure::Failure;
 
@@ -19,18 +19,13 @@ struct Limit {
 const FILE_COUNT: u64 = 12;
 
 pub(super) fn entries() -> Vec<Entry> {
-    let entry = |name, about, make| Entry {
-        name,
-        about,
-        scope: Scope::Within,
-        needs: Needs::Nothing,
-        make,
-    };
     vec![
-        entry("no-files", "a node can open no file and take no connection", || {
+        Entry::within("no-files", "a node can open no file and take no connection", || {
             new(Resource::Files)
         }),
-        entry("no-memory", "a node gets no more memory than it has", || new(Resource::Memory)),
+        Entry::within("no-memory", "a node gets no more memory than it has", || {
+            new(Resource::Memory)
+        }),
     ]
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Entry, Needs, Nemesis, Scene, Scope};
+use super::{Entry, Needs, Nemesis, Scene};
 use crate::cluster::place::{self, NodeIndex, datacenter_name, nodes_of};
 use crate::failure::Failure;
 use crate::net::weather::{Effect, Ports, Rule, RuleId};
@@ -19,22 +19,20 @@ struct Link {
 }
 
 pub(super) fn entries() -> Vec<Entry> {
-    let entry = |name, about, make| Entry {
-        name,
-        about,
-        scope: Scope::Within,
-        needs: Needs::Network,
-        make,
-    };
-    vec![
-        entry("slow-link", "100 ms more, with jitter, to and from a datacenter", || {
+    let all = [
+        Entry::within("slow-link", "100 ms more, with jitter, to and from a datacenter", || {
             new(Kind::Slow)
         }),
-        entry("loss", "2 % loss, 1 % doubles and jitter between all nodes", || new(Kind::Loss)),
-        entry("thin-link", "1 Mbit/s for each pair of nodes with one end in a datacenter", || {
-            new(Kind::Thin)
+        Entry::within("loss", "2 % loss, 1 % doubles and jitter between all nodes", || {
+            new(Kind::Loss)
         }),
-    ]
+        Entry::within(
+            "thin-link",
+            "1 Mbit/s for each pair of nodes with one end in a datacenter",
+            || new(Kind::Thin),
+        ),
+    ];
+    all.map(|entry| entry.needing(Needs::Network)).into()
 }
 
 fn new(kind: Kind) -> Box<dyn Nemesis> {

@@ -1,6 +1,6 @@
 //! Cuts of the network between nodes. Clients reach all of them throughout.
 
-use super::{Entry, Needs, Nemesis, Scene, Scope};
+use super::{Entry, Needs, Nemesis, Scene};
 use crate::cluster::place::{self, NodeIndex, names, nodes_of};
 use crate::failure::Failure;
 use crate::net::weather::{Effect, Ports, Rule, RuleId};
@@ -16,6 +16,9 @@ enum Shape {
     DatacenterAndRack,
     /// A partition's leader is alone, and clients still reach it.
     LeaderApart,
+    /// The metadata leader and a partition's leader lose each other: it is taken for dead while all
+    /// others still hear it, and it them.
+    LeaderUnheard,
     /// All links between datacenters fail one by one, and come back in another order.
     Flapping,
 }
@@ -27,30 +30,27 @@ struct Partition {
 }
 
 pub(super) fn entries() -> Vec<Entry> {
-    let entry =
-        |name, about, scope, make| Entry { name, about, scope, needs: Needs::Network, make };
-    vec![
-        entry("one-way", "a node is heard by nobody, or hears nobody", Scope::Within, || {
+    let all = [
+        Entry::within("one-way", "a node is heard by nobody, or hears nobody", || {
             new(Shape::OneWay)
         }),
-        entry("halves", "random halves", Scope::Beyond, || new(Shape::Halves)),
-        entry(
-            "ring",
-            "each node reaches only two neighbours on either side",
-            Scope::Beyond,
-            || new(Shape::Ring),
-        ),
-        entry("dc", "a datacenter is cut off", Scope::Within, || new(Shape::Datacenter)),
-        entry("dc-rack", "a datacenter and a rack elsewhere are cut off", Scope::Within, || {
+        Entry::beyond("halves", "random halves", || new(Shape::Halves)),
+        Entry::beyond("ring", "each node reaches only two neighbours on either side", || {
+            new(Shape::Ring)
+        }),
+        Entry::within("dc", "a datacenter is cut off", || new(Shape::Datacenter)),
+        Entry::within("dc-rack", "a datacenter and a rack elsewhere are cut off", || {
             new(Shape::DatacenterAndRack)
         }),
-        entry("leader-apart", "a leader is cut off, but not from clients", Scope::Within, || {
+        Entry::within("leader-apart", "a leader is cut off, but not from clients", || {
             new(Shape::LeaderApart)
         }),
-        entry("flapping", "random pairs of nodes lose each other", Scope::Beyond, || {
-            new(Shape::Flapping)
+        Entry::within("leader-unheard", "a leader and the metadata leader lose each other", || {
+            new(Shape::LeaderUnheard)
         }),
-    ]
+        Entry::beyond("flapping", "random pairs of nodes lose each other", || new(Shape::Flapping)),
+    ];
+    all.map(|entry| entry.needing(Needs::Network)).into()
 }
 
 fn new(shape: Shape) -> Box<dyn Nemesis> {
@@ -90,6 +90,18 @@ impl Partition {
             self.cut(scene, &others, &[node]);
         }
         Some(format!("{} is {}", node.rack_name(), if is_mute { "mute" } else { "deaf" }))
+    }
+
+    fn leader_unheard(&mut self, scene: &mut Scene<'_>) -> Option<String> {
+        let judge = scene.metadata_leader()?;
+        let leader = scene.some_leader().filter(|leader| *leader != judge)?;
+        if !scene.claim(&[leader]) {
+            return None;
+        }
+        self.hit = vec![leader];
+        self.cut(scene, &[leader], &[judge]);
+        self.cut(scene, &[judge], &[leader]);
+        Some(format!("{} and {}", leader.rack_name(), judge.rack_name()))
     }
 
     fn ring(&mut self, scene: &mut Scene<'_>) -> String {
@@ -136,6 +148,7 @@ impl Nemesis for Partition {
             Shape::OneWay => return Ok(self.one_way(scene)),
             Shape::Ring => return Ok(Some(self.ring(scene))),
             Shape::Flapping => return Ok(Some(self.flapping(scene))),
+            Shape::LeaderUnheard => return Ok(self.leader_unheard(scene)),
             Shape::Halves => {
                 let mut half = shuffled(scene);
                 half.truncate(half.len() / 2);

@@ -1,6 +1,6 @@
 //! SIGSTOP, and SIGCONT some time later: a node that does not know that it was away.
 
-use super::{Entry, Needs, Nemesis, Scene, Scope};
+use super::{Entry, Nemesis, Scene};
 use crate::cluster::place::{NodeIndex, names};
 use crate::failure::Failure;
 
@@ -16,17 +16,12 @@ struct Pause {
 }
 
 pub(super) fn entries() -> Vec<Entry> {
-    let entry =
-        |name, about, scope, make| Entry { name, about, scope, needs: Needs::Nothing, make };
     vec![
-        entry("pause", "SIGSTOP of a node, then SIGCONT", Scope::Within, || new(Whom::Node)),
-        entry(
-            "pause-leader",
-            "SIGSTOP of a partition's leader, then SIGCONT",
-            Scope::Within,
-            || new(Whom::Leader),
-        ),
-        entry("pause-all", "SIGSTOP of all nodes, SIGCONT in random order", Scope::Beyond, || {
+        Entry::within("pause", "SIGSTOP of a node, then SIGCONT", || new(Whom::Node)),
+        Entry::within("pause-leader", "SIGSTOP of a partition's leader, then SIGCONT", || {
+            new(Whom::Leader)
+        }),
+        Entry::beyond("pause-all", "SIGSTOP of all nodes, SIGCONT in random order", || {
             new(Whom::All)
         }),
     ]

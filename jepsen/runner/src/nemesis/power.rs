@@ -1,7 +1,7 @@
 //! The power fails: nodes are killed, and what they had not fsynced is lost, wholly or from a
 //! moment that chance picks, perhaps with a torn write there.
 
-use super::{Entry, Needs, Nemesis, Scene, Scope};
+use super::{Entry, Nemesis, Scene};
 use crate::cluster::place::NodeIndex;
 use crate::disk::undo::Cut;
 use crate::failure::Failure;
@@ -18,19 +18,12 @@ struct Power {
 }
 
 pub(super) fn entries() -> Vec<Entry> {
-    let entry =
-        |name, about, scope, make| Entry { name, about, scope, needs: Needs::Nothing, make };
     vec![
-        entry("power", "a node loses power and its unsynced writes", Scope::Within, || {
-            new(Whom::Node)
+        Entry::within("power", "a node loses power and its unsynced writes", || new(Whom::Node)),
+        Entry::within("power-dc-rack", "a datacenter and a rack elsewhere lose power", || {
+            new(Whom::DatacenterAndRack)
         }),
-        entry(
-            "power-dc-rack",
-            "a datacenter and a rack elsewhere lose power",
-            Scope::Within,
-            || new(Whom::DatacenterAndRack),
-        ),
-        entry("power-all", "all nodes lose power at once", Scope::Beyond, || new(Whom::All)),
+        Entry::beyond("power-all", "all nodes lose power at once", || new(Whom::All)),
     ]
 }
 

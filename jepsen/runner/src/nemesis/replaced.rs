@@ -1,12 +1,14 @@
 //! A node comes back with another disk than it left with: an empty one, an old copy, or another's.
 
-use super::{Entry, Needs, Nemesis, Scene, Scope};
+use super::{Entry, Nemesis, Scene};
 use crate::cluster::place::{NodeIndex, names};
 use crate::disk::damage;
 use crate::failure::Failure;
 
 enum With {
     Nothing,
+    /// Its metadata log is gone, too: its vote goes to a new member of the Raft group.
+    NoMemory,
     OldCopy,
     Another,
 }
@@ -17,19 +19,17 @@ struct Replaced {
 }
 
 pub(super) fn entries() -> Vec<Entry> {
-    let entry = |name, about, make| Entry {
-        name,
-        about,
-        scope: Scope::Within,
-        needs: Needs::Nothing,
-        make,
-    };
     vec![
-        entry("wipe", "a node comes back with an empty disk", || new(With::Nothing)),
-        entry("stale-disk", "a node comes back with an older copy of its disk", || {
+        Entry::within("wipe", "a node comes back with an empty disk", || new(With::Nothing)),
+        Entry::within("new-member", "a node comes back without disk and metadata log", || {
+            new(With::NoMemory)
+        }),
+        Entry::within("stale-disk", "a node comes back with an older copy of its disk", || {
             new(With::OldCopy)
         }),
-        entry("swap-disks", "two nodes come back with each other's disk", || new(With::Another)),
+        Entry::within("swap-disks", "two nodes come back with each other's disk", || {
+            new(With::Another)
+        }),
     ]
 }
 
@@ -52,6 +52,10 @@ impl Nemesis for Replaced {
         let disk = |node: NodeIndex| scene.cluster.data_folder(node).join("disk");
         match self.with {
             With::Nothing => damage::wipe(&disk(first))?,
+            With::NoMemory => {
+                damage::wipe(&disk(first))?;
+                damage::wipe(&scene.cluster.data_folder(first).join("meta"))?;
+            }
             With::Another => {
                 if let Some(second) = self.hit.get(1) {
                     damage::swap(&disk(first), &disk(*second))?;

@@ -1,6 +1,6 @@
 //! A rolling restart: one node after the other is ended in good order and started again.
 
-use super::{Entry, Needs, Nemesis, Scene, Scope};
+use super::{Entry, Nemesis, Scene};
 use crate::cluster::place::NodeIndex;
 use crate::failure::Failure;
 
@@ -9,13 +9,8 @@ struct Rolling {
 }
 
 pub(super) fn entries() -> Vec<Entry> {
-    vec![Entry {
-        name: "rolling",
-        about: "SIGTERM and start of one node after the other",
-        scope: Scope::Within,
-        needs: Needs::Nothing,
-        make: || Box::new(Rolling { hit: Vec::new() }),
-    }]
+    let about = "SIGTERM and start of one node after the other";
+    vec![Entry::within("rolling", about, || Box::new(Rolling { hit: Vec::new() }))]
 }
 
 impl Nemesis for Rolling {

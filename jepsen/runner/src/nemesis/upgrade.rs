@@ -1,6 +1,6 @@
 //! Nodes of two versions side by side: each begin moves a node to the other binary, each end back.
 
-use super::{Entry, Needs, Nemesis, Scene, Scope};
+use super::{Entry, Needs, Nemesis, Scene};
 use crate::cluster::place::NodeIndex;
 use crate::failure::Failure;
 
@@ -9,13 +9,9 @@ struct Upgrade {
 }
 
 pub(super) fn entries() -> Vec<Entry> {
-    vec![Entry {
-        name: "upgrade",
-        about: "a node is restarted with the other binary, and later back",
-        scope: Scope::Within,
-        needs: Needs::OtherBinary,
-        make: || Box::new(Upgrade { moved: None }),
-    }]
+    let about = "a node is restarted with the other binary, and later back";
+    let entry = Entry::within("upgrade", about, || Box::new(Upgrade { moved: None }));
+    vec![entry.needing(Needs::OtherBinary)]
 }
 
 impl Nemesis for Upgrade {

@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::client::consumer::Reader;
 use crate::client::group::Member;
 use crate::clock;
-use crate::history::{Body, Key, Micro, Offset};
+use crate::history::{Body, Key, Kind, Micro, Notes, Offset};
 
 /// Reads partitions that it picks itself, now and then others; asks for ends in between.
 pub(super) struct Assigned {
@@ -95,9 +95,11 @@ impl Worker for Assigned {
 pub(super) fn poll(reader: &mut Reader, client: &mut Client, pen: &mut Pen<'_>) -> bool {
     pen.invoke(Body::Poll(vec![Micro::Poll(None)]));
     let taken = reader.poll(client);
-    let problem = taken.problem.map(|error| error.to_string());
-    let is_whole = problem.is_none();
-    pen.read(Body::Poll(vec![Micro::Poll(Some(taken.polled))]), problem, taken.gaps);
+    let error = taken.problem.map(|error| error.to_string());
+    let is_whole = error.is_none();
+    // Something was read, though perhaps not everywhere.
+    let notes = Notes { error, gaps: taken.gaps, ..Notes::default() };
+    pen.note(Kind::Ok, Body::Poll(vec![Micro::Poll(Some(taken.polled))]), notes);
     is_whole
 }
 

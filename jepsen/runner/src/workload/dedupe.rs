@@ -13,9 +13,9 @@ use meridian_protocol::messages::{InitProducerIdRequest, ProduceRequest};
 use super::consumers::{Assigned, Last};
 use super::log::{Verdict, body, verdict};
 use super::{Pen, Stage, Worker, Workload, create_topic};
+use crate::client::CallError;
 use crate::client::Client;
 use crate::client::producer::{self, Identity, Outcome};
-use crate::client::{CallError, connection::Connection};
 use crate::clock;
 use crate::history::{Body, Key, Offset, Value};
 
@@ -153,7 +153,7 @@ fn is_fenced(code: ErrorCode) -> bool {
 fn shout(client: &mut Client, key: Key, batches: &[Bytes]) {
     let topic = client.topic;
     let Ok(leader) = client.leader(key) else { return };
-    let Ok(mut connection) = Connection::open(leader) else { return };
+    let Ok(mut connection) = client.another_connection(leader) else { return };
     for batch in batches {
         let request = producer::request(topic, key, batch.clone(), None);
         if connection.send(&request).is_err() {

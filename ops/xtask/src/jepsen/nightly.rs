@@ -1,0 +1,255 @@
+//! `cargo xtask jepsen --nightly`: every workload under every fault, for hours, over several nights if
+//! need be: what was run is noted, and is not run again.
+//!
+//! Of a run that showed nothing only its line is kept; of the others everything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::{Run, Verdict, make};
+
+const WORKLOADS: &[&str] = &["log", "dedupe", "groups", "registers", "txn", "topics"];
+/// Alone, then mixed.
+const FAULTS: &[&str] = &[
+    "kill",
+    "kill-leader",
+    "kill-metadata",
+    "kill-dc",
+    "kill-dc-rack",
+    "kill-all",
+    "pause",
+    "pause-leader",
+    "pause-all",
+    "rolling",
+    "one-way",
+    "halves",
+    "ring",
+    "dc",
+    "dc-rack",
+    "leader-apart",
+    "leader-unheard",
+    "flapping",
+    "slow-link",
+    "loss",
+    "thin-link",
+    "clock",
+    "power",
+    "power-dc-rack",
+    "power-all",
+    "eio-write",
+    "eio-fsync",
+    "eio-read",
+    "slow-disk",
+    "slow-disks",
+    "disk-full",
+    "bit-flip",
+    "zero-page",
+    "misdirect",
+    "truncate",
+    "wipe",
+    "new-member",
+    "stale-disk",
+    "swap-disks",
+    "no-files",
+    "no-memory",
+    "coordinator",
+    "coordinator-pause",
+    "txn-coordinator",
+    "txn-coordinator-pause",
+    "replays",
+    "overload",
+    "nastiest",
+    "nastiest,replays,new-member",
+    "all-down",
+];
+
+/// What is wanted of a night.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Options {
+    /// Of faults, in each run.
+    seconds: u32,
+    /// No run begins after this time.
+    hours: u32,
+    /// The seed of the first line of the matrix; each line has the next one.
+    seed: u64,
+}
+
+impl Options {
+    fn parse(arguments: &[String]) -> Result<Self, String> {
+        let usage = "usage: cargo xtask jepsen --nightly [--seconds N] [--hours N] [--seed N]";
+        let mut options = Self { seconds: 300, hours: 24 * 365, seed: 1 };
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            let number = arguments.next().and_then(|text| text.parse::<u32>().ok()).ok_or(usage)?;
+            match argument.as_str() {
+                "--seconds" => options.seconds = number,
+                "--hours" => options.hours = number,
+                "--seed" => options.seed = number.into(),
+                _ => return Err(usage.to_owned()),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Runs what is left of the matrix, and prints what all nights came to.
+pub(super) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
+    let options = Options::parse(arguments)?;
+    super::build(root, &["-p", "meridian", "-p", "meridian-jepsen"])?;
+    let folder = super::folder(root).join("nightly");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let file = folder.join("results.tsv");
+    let known = fs::read_to_string(&file).unwrap_or_default();
+    let done: BTreeSet<&str> =
+        known.lines().filter_map(|line| line.rsplit_once('\t')).map(|it| it.0).collect();
+    let runs = matrix(options.seed);
+    let left: Vec<&Run> = runs.iter().filter(|run| !done.contains(name(run).as_str())).collect();
+    let start = Instant::now();
+    let mut failed_count = 0;
+    for (number, run) in left.iter().enumerate() {
+        if start.elapsed() > Duration::from_secs(u64::from(options.hours) * 3600) {
+            println!("== {} hours are over; the next call goes on here", options.hours);
+            break;
+        }
+        let (workload, faults, seed) = run;
+        println!(
+            "== {} of {} ({failed_count} failed, {}): {workload} under {faults}, seed {seed}",
+            runs.len() - left.len() + number + 1,
+            runs.len(),
+            time_left(start.elapsed(), number, left.len() - number),
+        );
+        let out = folder.join(format!("{workload}-{}-{seed}", faults.replace(',', "+")));
+        let word = match make(root, run, options.seconds, &folder)? {
+            Verdict::Valid => {
+                fs::remove_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+                "valid"
+            }
+            Verdict::Invalid => "INVALID",
+            Verdict::NotMade => "not made",
+            Verdict::Forbidden => return Err("jepsen: this machine forbids such runs".to_owned()),
+        };
+        failed_count += u32::from(word != "valid");
+        append(&file, &format!("{}\t{word}\n", name(run)))?;
+    }
+    summary(&file)
+}
+
+/// Prints the table, and what failed.
+fn summary(file: &Path) -> Result<(), String> {
+    let all = fs::read_to_string(file).unwrap_or_default();
+    println!("== summary ({})\n{}", file.display(), table(&all));
+    let failed: Vec<String> = all
+        .lines()
+        .filter(|line| !line.ends_with("\tvalid"))
+        .map(|line| line.replace('\t', " "))
+        .collect();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    println!("their histories are in {}", file.parent().unwrap_or(file).display());
+    Err(format!("jepsen: {}", failed.join("; ")))
+}
+
+fn matrix(first_seed: u64) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for (seed, faults) in (first_seed..).zip(FAULTS) {
+        for workload in WORKLOADS {
+            runs.push(((*workload).to_owned(), (*faults).to_owned(), seed));
+        }
+    }
+    runs
+}
+
+fn name((workload, faults, seed): &Run) -> String {
+    format!("{workload}\t{faults}\t{seed}")
+}
+
+/// How long the rest will take, by what the runs so far took.
+fn time_left(elapsed: Duration, done_count: usize, left_count: usize) -> String {
+    if done_count == 0 {
+        return "time left not known yet".to_owned();
+    }
+    let minutes = elapsed.as_secs() * left_count as u64 / done_count as u64 / 60;
+    format!("about {} h {} min left", minutes / 60, minutes % 60)
+}
+
+/// Faults down, workloads across; in each field the runs that were valid, and of how many.
+fn table(results: &str) -> String {
+    let mut fields: BTreeMap<(&str, &str), (u32, u32)> = BTreeMap::new();
+    let mut faults_seen = Vec::new();
+    for line in results.lines() {
+        let [workload, faults, _seed, verdict] = line.split('\t').collect::<Vec<_>>()[..] else {
+            continue;
+        };
+        if !faults_seen.contains(&faults) {
+            faults_seen.push(faults);
+        }
+        let (valid, all) = fields.entry((faults, workload)).or_default();
+        *valid += u32::from(verdict == "valid");
+        *all += 1;
+    }
+    let mut text = format!("{:<28}", "");
+    for workload in WORKLOADS {
+        // Writing to a string cannot fail.
+        let _ = write!(text, " {workload:>10}");
+    }
+    for faults in faults_seen {
+        let _ = write!(text, "\n{faults:<28}");
+        for workload in WORKLOADS {
+            let field = fields.get(&(faults, *workload)).map_or("-".to_owned(), |(valid, all)| {
+                let mark = if valid < all { "!" } else { "" };
+                format!("{mark}{valid}/{all}")
+            });
+            let _ = write!(text, " {field:>10}");
+        }
+    }
+    text.push('\n');
+    text
+}
+
+fn append(file: &PathBuf, line: &str) -> Result<(), String> {
+    let wrote = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(file)
+        .and_then(|mut file| file.write_all(line.as_bytes()));
+    wrote.map_err(|error| format!("{}: {error}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read() {
+        let parse = |text: &str| {
+            Options::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        };
+        let some = parse("--seconds 60 --seed 1000").unwrap();
+        assert_eq!((some.seconds, some.seed), (60, 1000));
+        assert!(parse("--seconds").is_err() && parse("--minutes 3").is_err());
+    }
+
+    #[test]
+    fn the_matrix_has_every_workload_under_every_fault() {
+        let runs = matrix(7);
+        assert_eq!(runs.len(), WORKLOADS.len() * FAULTS.len());
+        let names: BTreeSet<String> = runs.iter().map(name).collect();
+        assert_eq!(names.len(), runs.len());
+        assert_eq!(runs[0], ("log".to_owned(), "kill".to_owned(), 7));
+    }
+
+    #[test]
+    fn failures_stand_out_in_the_table() {
+        let text = table("log\tkill\t1\tvalid\nlog\tkill\t2\tINVALID\ntxn\tpause\t3\tvalid\n");
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0], WORKLOADS);
+        assert_eq!(lines[1], ["kill", "!1/2", "-", "-", "-", "-", "-"]);
+        assert_eq!(lines[2], ["pause", "-", "-", "-", "-", "1/1", "-"]);
+    }
+}
