@@ -97,6 +97,7 @@ impl Options {
 }
 
 /// Runs what is left of the matrix, and prints what all nights came to.
+#[expect(clippy::disallowed_methods, reason = "it tells how long the rest will take")]
 pub(super) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     let options = Options::parse(arguments)?;
     super::build(root, &["-p", "meridian", "-p", "meridian-jepsen"])?;
