@@ -1,22 +1,22 @@
-//! A node's disk: operations take time, one after another, and a power cut falls between or amid
-//! them. What survives is up to [`MemoryDisk`].
+//! A node's disk: operations take time, those of a lane one after another, and a power cut falls between or
+//! amid them. What survives is up to [`MemoryDisk`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
 use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::env::Disk;
 use meridian_base::env::memory::{Crash, MemoryDisk};
-use meridian_storage::journal::{DiskDone, DiskOp, execute};
+use meridian_storage::journal::{DiskDone, DiskOp, Lane, execute};
 
 use meridian_jepsen_runner::chance::Chance;
 
 /// The disk and what is queued for it.
 pub struct SimDisk {
     memory: MemoryDisk,
-    /// Operations not yet carried out; the first is under way.
-    queue: VecDeque<DiskOp>,
+    /// Operations not yet carried out; the first of each lane is under way.
+    lanes: BTreeMap<Lane, VecDeque<DiskOp>>,
     chance: Chance,
     slowdown: u32,
     /// An older copy, kept to be mounted by mistake.
@@ -30,28 +30,33 @@ impl SimDisk {
     /// An empty disk.
     pub fn new(mut chance: Chance) -> Self {
         let memory = MemoryDisk::new(chance.bits());
-        Self { memory, queue: VecDeque::new(), chance, slowdown: 1, image: None }
+        Self { memory, lanes: BTreeMap::new(), chance, slowdown: 1, image: None }
     }
 
-    /// Queues an operation. Returns when the disk is done with it if it was idle.
-    pub fn submit(&mut self, op: DiskOp) -> Option<Duration> {
-        self.queue.push_back(op);
-        (self.queue.len() == 1).then(|| self.latency())
+    /// Queues an operation. Returns its lane, and when the disk is done with it if that was idle.
+    pub fn submit(&mut self, op: DiskOp) -> (Lane, Option<Duration>) {
+        let lane = op.lane();
+        let queue = self.lanes.entry(lane).or_default();
+        queue.push_back(op);
+        let was_idle = queue.len() == 1;
+        (lane, was_idle.then(|| self.latency(lane)))
     }
 
-    /// Carries out the operation under way. Returns its outcome and, if another one follows, when
-    /// that one is done.
-    pub fn complete(&mut self) -> Option<(DiskDone, Option<Duration>)> {
-        let op = self.queue.pop_front()?;
+    /// Carries out the operation under way in `lane`. Returns its outcome and, if another one follows,
+    /// when that one is done.
+    pub fn complete(&mut self, lane: Lane) -> Option<(DiskDone, Option<Duration>)> {
+        let queue = self.lanes.get_mut(&lane)?;
+        let op = queue.pop_front()?;
+        let is_idle = queue.is_empty();
         let done = execute(&mut self.memory, op);
-        let next = (!self.queue.is_empty()).then(|| self.latency());
-        Some((done, next))
+        Some((done, (!is_idle).then(|| self.latency(lane))))
     }
 
-    fn latency(&mut self) -> Duration {
-        let typical = match self.queue.front() {
-            Some(DiskOp::Read { .. }) | None => Duration::from_micros(80),
-            Some(_) => Duration::from_micros(300),
+    fn latency(&mut self, lane: Lane) -> Duration {
+        let typical = match lane {
+            Lane::Reads => Duration::from_micros(80),
+            Lane::Writes => Duration::from_micros(300),
+            Lane::Changes => Duration::from_millis(1),
         };
         typical / 2 + self.chance.around(typical / 2) * self.slowdown
     }
@@ -61,13 +66,14 @@ impl SimDisk {
         self.slowdown = slowdown;
     }
 
-    /// Cuts the power: the operation under way may have reached the disk in part, what is queued
-    /// behind it has not.
+    /// Cuts the power: the operations under way may have reached the disk in part, what is queued
+    /// behind them has not.
     pub fn crash(&mut self) {
-        if let Some(op) = self.queue.pop_front() {
-            self.begin(op);
+        for mut queue in std::mem::take(&mut self.lanes).into_values() {
+            if let Some(op) = queue.pop_front() {
+                self.begin(op);
+            }
         }
-        self.queue.clear();
         let fates = [Crash::LoseUnsynced, Crash::KeepUnsynced, Crash::TearUnsynced];
         self.memory.crash(self.chance.pick(&fates).unwrap_or(Crash::LoseUnsynced));
     }
@@ -91,7 +97,7 @@ impl SimDisk {
 
     /// Replaces the disk by an empty one.
     pub fn wipe(&mut self) {
-        self.queue.clear();
+        self.lanes.clear();
         self.memory = MemoryDisk::new(self.chance.bits());
         self.image = None;
     }
@@ -104,7 +110,7 @@ impl SimDisk {
     /// Mounts the kept copy in place of the disk. Returns whether there was one.
     pub fn mount_image(&mut self) -> bool {
         let Some(image) = self.image.take() else { return false };
-        self.queue.clear();
+        self.lanes.clear();
         image.crash(Crash::KeepUnsynced);
         self.memory = image;
         true
@@ -196,13 +202,24 @@ mod tests {
     #[test]
     fn operations_are_done_in_order() {
         let mut disk = disk();
-        assert!(disk.submit(write(1)).is_some());
-        assert!(disk.submit(write(2)).is_none());
-        let (done, next) = disk.complete().unwrap();
+        assert!(disk.submit(write(1)).1.is_some());
+        assert!(disk.submit(write(2)).1.is_none());
+        let (done, next) = disk.complete(Lane::Writes).unwrap();
         assert_eq!(done, DiskDone::Write { result: Ok(()) });
         assert_eq!((first_byte(&mut disk), next.is_some()), (1, true));
-        let (_, next) = disk.complete().unwrap();
+        let (_, next) = disk.complete(Lane::Writes).unwrap();
         assert_eq!((first_byte(&mut disk), next), (2, None));
+    }
+
+    #[test]
+    fn no_lane_waits_for_another() {
+        let mut disk = disk();
+        let create = DiskOp::Create { file: "g".to_owned(), size_bytes: 4096 };
+        assert!(disk.submit(create).1.is_some());
+        assert!(disk.submit(write(1)).1.is_some(), "not behind what is made");
+        let (done, _) = disk.complete(Lane::Writes).unwrap();
+        assert_eq!((done, first_byte(&mut disk)), (DiskDone::Write { result: Ok(()) }, 1));
+        assert!(disk.complete(Lane::Changes).is_some());
     }
 
     #[test]
@@ -213,10 +230,10 @@ mod tests {
             for byte in [1, 2, 3] {
                 disk.submit(write(byte));
             }
-            disk.complete();
+            disk.complete(Lane::Writes);
             disk.crash();
             assert!([1, 2].contains(&first_byte(&mut disk)));
-            assert!(disk.complete().is_none());
+            assert!(disk.complete(Lane::Writes).is_none());
         }
     }
 
@@ -225,7 +242,7 @@ mod tests {
         let mut disk = disk();
         disk.keep_image();
         disk.submit(write(1));
-        disk.complete();
+        disk.complete(Lane::Writes);
         assert!(disk.mount_image());
         assert_eq!(first_byte(&mut disk), 0);
         assert!(!disk.mount_image());
@@ -236,7 +253,7 @@ mod tests {
         let mut disk = disk();
         assert_eq!(disk.flip_bit("f"), None);
         disk.submit(write(2));
-        disk.complete();
+        disk.complete(Lane::Writes);
         let (file, _) = disk.flip_bit("f").unwrap();
         assert_eq!(file, "f");
         let mut contents = vec![0; 4096];

@@ -10,6 +10,7 @@ use std::time::Duration;
 use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::topology::{Geometry, Slot};
+use meridian_storage::journal::Lane;
 use meridian_storage::mutation::Mutations;
 
 use crate::check::{Checker, Verdict, Violation};
@@ -62,7 +63,7 @@ pub struct WorldConfig {
 #[derive(Debug)]
 pub(crate) enum Event {
     Packet { from: Endpoint, to: Endpoint, packet: Box<Packet> },
-    DiskDone { node: usize, boot: u64 },
+    DiskDone { node: usize, boot: u64, lane: Lane },
     Tick { node: usize, boot: u64 },
     ReportMount { node: usize, boot: u64 },
     ApplyMetadata { node: usize },
@@ -216,7 +217,7 @@ impl World {
         let Some(event) = self.unless_paused(event) else { return Ok(()) };
         match event {
             Event::Packet { from, to, packet } => self.deliver(from, to, *packet),
-            Event::DiskDone { node, boot } => self.disk_done(node, boot),
+            Event::DiskDone { node, boot, lane } => self.disk_done(node, boot, lane),
             Event::Tick { node, boot } => {
                 if !self.nodes[node].is_up() || self.nodes[node].boot != boot {
                     return Ok(());
@@ -303,13 +304,13 @@ impl World {
         Ok(())
     }
 
-    fn disk_done(&mut self, node: usize, boot: u64) -> Verdict {
+    fn disk_done(&mut self, node: usize, boot: u64, lane: Lane) -> Verdict {
         if self.nodes[node].boot != boot || !self.nodes[node].is_up() {
             return Ok(());
         }
-        let Some((done, next)) = self.nodes[node].disk.complete() else { return Ok(()) };
+        let Some((done, next)) = self.nodes[node].disk.complete(lane) else { return Ok(()) };
         if let Some(delay) = next {
-            self.schedule(delay, Event::DiskDone { node, boot });
+            self.schedule(delay, Event::DiskDone { node, boot, lane });
         }
         self.with_node(node, |node, now, out| node.on_disk_done(now, done, out))
     }
@@ -331,8 +332,9 @@ impl World {
                 }
                 NodeOutput::Disk(op) => {
                     let boot = self.nodes[node].boot;
-                    if let Some(delay) = self.nodes[node].disk.submit(op) {
-                        self.schedule(delay, Event::DiskDone { node, boot });
+                    let (lane, delay) = self.nodes[node].disk.submit(op);
+                    if let Some(delay) = delay {
+                        self.schedule(delay, Event::DiskDone { node, boot, lane });
                     }
                 }
                 NodeOutput::Shown(partition, generation, shown) => {

@@ -30,7 +30,7 @@ mod scrub;
 mod superblock;
 
 pub(crate) use append::{FileUsage, Finished, Journal, Placed, staged_size_bytes};
-pub use disk_op::{DiskDone, DiskOp, execute};
+pub use disk_op::{DiskDone, DiskOp, Lane, execute};
 pub(crate) use record::{Batch, PartitionRecord, Record, decode_heads, is_inline};
 pub use recover::OpenError;
 pub(crate) use recover::open;

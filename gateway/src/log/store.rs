@@ -10,7 +10,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::topology::GroupConfig;
 use meridian_storage::config::StoreConfig;
-use meridian_storage::journal::{DiskDone, DiskOp, Identity, OpenError, execute};
+use meridian_storage::journal::{DiskOp, Identity, Lane, OpenError, execute};
 use meridian_storage::message::StorageMessage;
 use meridian_storage::store::{
     Counters, DiskUsage, Origin, STORE_TAG, ScrubStatus, Standing, Store, StoreInput, StoreOutput,
@@ -63,8 +63,9 @@ pub trait StoreListener: Send + Sync + 'static {
 pub struct StoreHandle {
     store: Mutex<Store>,
     clock: Clock,
-    writes: Sender<DiskOp>,
-    reads: Sender<ReadJob>,
+    writes: Sender<DiskJob>,
+    changes: Sender<DiskJob>,
+    reads: Sender<DiskJob>,
     logs: OnceLock<Weak<Logs>>,
     listener: OnceLock<Arc<dyn StoreListener>>,
     stopped: AtomicBool,
@@ -75,9 +76,9 @@ pub struct StoreHandle {
     pub(super) calendar: Mutex<Calendar>,
 }
 
-/// What the reading thread is given.
-enum ReadJob {
-    Read(DiskOp),
+/// What a thread of the disk is given.
+enum DiskJob {
+    Do(DiskOp),
     /// The file of this name goes, or is replaced: held open, it would keep its space.
     Close(String),
 }
@@ -93,6 +94,7 @@ impl StoreHandle {
     /// Mounts the disk (blocking while it reads the journal's heads) and starts its threads.
     pub fn open(settings: StoreSettings, clock: Clock) -> Result<Arc<Self>, StoreFailure> {
         let mut disk = FolderDisk::open(&settings.folder)?;
+        let changer = FolderDisk::open(&settings.folder)?;
         let reader = FolderDisk::open(&settings.folder)?;
         let config = StoreConfig {
             scrub_bytes_per_second_max: settings.scrub.bytes_per_second_max,
@@ -103,11 +105,13 @@ impl StoreHandle {
         let now_ms = clock::wall_time_ms();
         let calendar = Calendar::load(&settings.folder, settings.scrub, disk_number, now_ms);
         let (writes, write_ops) = mpsc::channel();
+        let (changes, change_ops) = mpsc::channel();
         let (reads, read_ops) = mpsc::channel();
         let handle = Arc::new(Self {
             store: Mutex::new(store),
             clock,
             writes,
+            changes,
             reads,
             logs: OnceLock::new(),
             listener: OnceLock::new(),
@@ -117,14 +121,9 @@ impl StoreHandle {
             wake_changed: Notify::new(),
             calendar: Mutex::new(calendar),
         });
-        Self::spawn(&handle, "disk-write", disk, write_ops, |disk, op| Some(execute(disk, op)))?;
-        Self::spawn(&handle, "disk-read", reader, read_ops, |disk, job| match job {
-            ReadJob::Read(op) => Some(execute(disk, op)),
-            ReadJob::Close(file) => {
-                disk.close(&file);
-                None
-            }
-        })?;
+        Self::spawn(&handle, "disk-write", disk, write_ops)?;
+        Self::spawn(&handle, "disk-change", changer, change_ops)?;
+        Self::spawn(&handle, "disk-read", reader, read_ops)?;
         Ok(handle)
     }
 
@@ -265,16 +264,19 @@ impl StoreHandle {
         }
     }
 
-    /// Hands an operation to its thread. Reads of a file that goes were queued before.
+    /// Hands an operation to its thread. What others had to do with a file that goes was queued before.
     fn queue(&self, op: DiskOp) {
-        let _thread_is_gone = match op {
-            DiskOp::Read { .. } => self.reads.send(ReadJob::Read(op)).is_ok(),
-            DiskOp::Remove { ref file } | DiskOp::Replace { ref file, .. } => {
-                let closed = self.reads.send(ReadJob::Close(file.clone())).is_ok();
-                self.writes.send(op).is_ok() && closed
+        if let DiskOp::Remove { file } | DiskOp::Replace { file, .. } = &op {
+            for lane in [&self.writes, &self.reads] {
+                let _thread_is_gone = lane.send(DiskJob::Close(file.clone()));
             }
-            DiskOp::Write { .. } | DiskOp::Create { .. } => self.writes.send(op).is_ok(),
+        }
+        let lane = match op.lane() {
+            Lane::Writes => &self.writes,
+            Lane::Changes => &self.changes,
+            Lane::Reads => &self.reads,
         };
+        let _thread_is_gone = lane.send(DiskJob::Do(op));
     }
 
     fn carry_out(&self, output: StoreOutput) {
@@ -309,24 +311,32 @@ impl StoreHandle {
     }
 
     /// Runs a disk thread: it ends when the handle is dropped.
-    fn spawn<T: Send + 'static>(
+    fn spawn(
         handle: &Arc<Self>,
         name: &str,
         mut disk: FolderDisk,
-        jobs: Receiver<T>,
-        run: fn(&mut FolderDisk, T) -> Option<DiskDone>,
+        jobs: Receiver<DiskJob>,
     ) -> Result<(), StoreFailure> {
         let store = Arc::downgrade(handle);
         let run = move || {
             while let Ok(job) = jobs.recv() {
-                let done = run(&mut disk, job);
+                let done = match job {
+                    DiskJob::Do(op) => execute(&mut disk, op),
+                    DiskJob::Close(file) => {
+                        disk.close(&file);
+                        continue;
+                    }
+                };
                 let Some(store) = store.upgrade() else { return };
-                let Some(done) = done else { continue };
                 let step = AssertUnwindSafe(|| store.step(StoreInput::DiskDone(done)));
                 if catch_unwind(step).is_err() {
                     // Without this thread nothing is written any more, and nobody would know it.
                     let reason = "a disk thread panicked".to_owned();
                     return store.carry_out(StoreOutput::Fatal { reason });
+                }
+                // Nothing may be written behind a write that failed: it would look like damage.
+                if store.stopped.load(Ordering::Relaxed) {
+                    return;
                 }
             }
         };

@@ -14,12 +14,14 @@ use super::clock::Clock;
 
 /// Written at once when a file is filled with zeros.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+/// Synced at once then: a whole file in one go would hold up the syncs of batches meanwhile.
+const ZEROS_SYNCED_BYTES: u64 = 1 << 20;
 /// A larger new file is never filled with zeros.
 const ZERO_FILL_SIZE_BYTES_MAX: u64 = 64 << 20;
 /// Files that follow each other faster than this are only reserved: zeros would double what the
 /// disk has to write just when it is busiest. Without haste they are filled with zeros, because the
 /// first sync into reserved space costs the file system more than one over zeros.
-const HASTE: Duration = Duration::from_secs(20);
+const HASTE: Duration = Duration::from_secs(2);
 
 /// A folder as a disk. Open files are kept open.
 #[derive(Debug)]
@@ -191,6 +193,9 @@ fn fill_with_zeros(file: &File, size_bytes: u64) -> io::Result<()> {
         let length = (size_bytes - written).min(ZEROS.len() as u64);
         file.write_all_at(&ZEROS[..length as usize], written)?;
         written += length;
+        if written.is_multiple_of(ZEROS_SYNCED_BYTES) {
+            file.sync_data()?;
+        }
     }
     Ok(())
 }

@@ -45,11 +45,16 @@ pub(super) enum Spare {
     Ready(FileSequence),
 }
 
-/// Non-read operations under way, in order.
+/// Writes under way, in order.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Pending {
+pub(super) enum PendingWrite {
     Batch,
     End,
+}
+
+/// What changes whole files and is under way, in order.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum PendingChange {
     SideFile(FileSequence, u32),
     Spare,
     IdentityFirst,
@@ -94,7 +99,10 @@ pub(crate) struct Journal {
     first_copy_saved: bool,
     removals: Vec<FileSequence>,
     removals_saving: Vec<FileSequence>,
-    pub(super) pending: VecDeque<Pending>,
+    pub(super) writes: VecDeque<PendingWrite>,
+    pub(super) changes: VecDeque<PendingChange>,
+    /// Files whose end is being written: what they hold is told in a side file once it is durable.
+    pub(super) ending: VecDeque<FileSequence>,
 }
 
 /// Where recovery left off.
@@ -132,7 +140,9 @@ impl Journal {
             first_copy_saved: false,
             removals: Vec::new(),
             removals_saving: Vec::new(),
-            pending: VecDeque::new(),
+            writes: VecDeque::new(),
+            changes: VecDeque::new(),
+            ending: VecDeque::new(),
         }
     }
 
@@ -186,8 +196,8 @@ impl Journal {
         payloads: Vec<Bytes>,
         ops: &mut Vec<DiskOp>,
     ) -> Placed {
-        assert!(!self.pending.contains(&Pending::Batch), "one batch in flight");
-        let batch = self.write(records, payloads, Pending::Batch, ops);
+        assert!(!self.writes.contains(&PendingWrite::Batch), "one batch in flight");
+        let batch = self.write(records, payloads, PendingWrite::Batch, ops);
         let file = self.active;
         batch
             .records
@@ -217,7 +227,7 @@ impl Journal {
             let next = self.superblock.next_file;
             self.superblock.next_file = next.next();
             self.spare = Spare::Creating(next);
-            self.pending.push_back(Pending::Spare);
+            self.changes.push_back(PendingChange::Spare);
             ops.push(DiskOp::Create {
                 file: next.log_name(),
                 size_bytes: u64::from(self.file_size_bytes),
@@ -228,8 +238,8 @@ impl Journal {
             self.saving = true;
             self.removals_saving = std::mem::take(&mut self.removals);
             ops.extend(self.superblock.save_ops());
-            self.pending.push_back(Pending::IdentityFirst);
-            self.pending.push_back(Pending::IdentitySecond);
+            self.changes.push_back(PendingChange::IdentityFirst);
+            self.changes.push_back(PendingChange::IdentitySecond);
         }
         self.retry = false;
     }
@@ -245,13 +255,12 @@ impl Journal {
         done: DiskDone,
         ops: &mut Vec<DiskOp>,
     ) -> Result<Finished, DiskError> {
-        let Some(pending) = self.pending.pop_front() else { return Ok(Finished::Other) };
+        if let DiskDone::Write { result } = done {
+            return self.finish_write(result, ops);
+        }
+        let Some(pending) = self.changes.pop_front() else { return Ok(Finished::Other) };
         match (pending, done) {
-            (Pending::Batch, DiskDone::Write { result }) => {
-                return result.map(|()| Finished::Batch);
-            }
-            (Pending::End, DiskDone::Write { result }) => result?,
-            (Pending::SideFile(file, size_bytes), DiskDone::Replace { result }) => {
+            (PendingChange::SideFile(file, size_bytes), DiskDone::Replace { result }) => {
                 if !full(&result)
                     && let Some(state) = self.files.get_mut(&file)
                 {
@@ -260,20 +269,38 @@ impl Journal {
                     state.heads = Vec::new();
                 }
             }
-            (Pending::Spare, DiskDone::Create { result }) => self.spare_created(result)?,
-            (Pending::IdentityFirst, DiskDone::Replace { result }) => {
+            (PendingChange::Spare, DiskDone::Create { result }) => self.spare_created(result)?,
+            (PendingChange::IdentityFirst, DiskDone::Replace { result }) => {
                 self.first_copy_saved = !full(&result);
                 if self.first_copy_saved {
                     result?;
                 }
             }
-            (Pending::IdentitySecond, DiskDone::Replace { result }) => {
+            (PendingChange::IdentitySecond, DiskDone::Replace { result }) => {
                 self.identity_saved(result, ops)?;
             }
-            (Pending::Removal, DiskDone::Remove { result }) => result?,
+            (PendingChange::Removal, DiskDone::Remove { result }) => result?,
             (pending, done) => panic!("{done:?} finished while {pending:?} was next"),
         }
         Ok(Finished::Other)
+    }
+
+    fn finish_write(
+        &mut self,
+        result: Result<(), DiskError>,
+        ops: &mut Vec<DiskOp>,
+    ) -> Result<Finished, DiskError> {
+        let Some(pending) = self.writes.pop_front() else { return Ok(Finished::Other) };
+        result?;
+        match pending {
+            PendingWrite::Batch => Ok(Finished::Batch),
+            PendingWrite::End => {
+                if let Some(ended) = self.ending.pop_front() {
+                    self.write_side_file(ended, ops);
+                }
+                Ok(Finished::Other)
+            }
+        }
     }
 
     fn spare_created(&mut self, result: Result<(), DiskError>) -> Result<(), DiskError> {
@@ -313,7 +340,7 @@ impl Journal {
         for file in removals {
             for name in [file.log_name(), file.index_name()] {
                 ops.push(DiskOp::Remove { file: name });
-                self.pending.push_back(Pending::Removal);
+                self.changes.push_back(PendingChange::Removal);
             }
             self.disk_full = false;
         }
@@ -330,23 +357,27 @@ impl Journal {
     }
 
     fn seal(&mut self, next: FileSequence, ops: &mut Vec<DiskOp>) {
-        self.write(vec![Record::End], Vec::new(), Pending::End, ops);
-        let sealed = self.files.entry(self.active).or_default();
-        let parts = encode_heads(&sealed.heads);
-        let size_bytes = parts.iter().map(Bytes::len).sum::<usize>() as u32;
-        self.pending.push_back(Pending::SideFile(self.active, size_bytes));
-        ops.push(DiskOp::Replace { file: self.active.index_name(), parts });
+        self.write(vec![Record::End], Vec::new(), PendingWrite::End, ops);
+        self.ending.push_back(self.active);
         self.spare = Spare::None;
         self.active = next;
         self.offset_bytes = 0;
         self.files.entry(next).or_default();
     }
 
+    fn write_side_file(&mut self, file: FileSequence, ops: &mut Vec<DiskOp>) {
+        let Some(ended) = self.files.get(&file) else { return };
+        let parts = encode_heads(&ended.heads);
+        let size_bytes = parts.iter().map(Bytes::len).sum::<usize>() as u32;
+        self.changes.push_back(PendingChange::SideFile(file, size_bytes));
+        ops.push(DiskOp::Replace { file: file.index_name(), parts });
+    }
+
     fn write(
         &mut self,
         records: Vec<Record>,
         payloads: Vec<Bytes>,
-        pending: Pending,
+        pending: PendingWrite,
         ops: &mut Vec<DiskOp>,
     ) -> Batch {
         let address = Address {
@@ -365,7 +396,7 @@ impl Journal {
             offset_bytes: u64::from(self.offset_bytes),
             parts,
         });
-        self.pending.push_back(pending);
+        self.writes.push_back(pending);
         self.previous_crc = batch.crc;
         self.offset_bytes += taken_bytes;
         let state = self.files.entry(self.active).or_default();

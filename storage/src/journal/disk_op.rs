@@ -5,8 +5,9 @@ use std::io::IoSlice;
 use bytes::Bytes;
 use meridian_base::env::{Disk, DiskError};
 
-/// One operation. All but `Read` are executed in the order given, one after another; `Read`s may
-/// overtake and be overtaken.
+/// One operation. It goes by one of three ways ([`DiskOp::lane`]): those of a lane are carried out in the
+/// order given, those of different lanes in any order or at once. So no write waits for a file that is made,
+/// which takes a file system several journal commits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiskOp {
     /// Writes `parts` one after another at `offset_bytes`, then makes the file durable.
@@ -51,6 +52,28 @@ pub enum DiskOp {
         /// The file.
         file: String,
     },
+}
+
+/// What is carried out one after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    /// Batches of the journal.
+    Writes,
+    /// What changes whole files.
+    Changes,
+    /// What changes nothing.
+    Reads,
+}
+
+impl DiskOp {
+    /// Which way it goes.
+    pub fn lane(&self) -> Lane {
+        match self {
+            Self::Write { .. } => Lane::Writes,
+            Self::Create { .. } | Self::Replace { .. } | Self::Remove { .. } => Lane::Changes,
+            Self::Read { .. } => Lane::Reads,
+        }
+    }
 }
 
 /// How an operation ended.

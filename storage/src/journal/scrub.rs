@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::append::{Journal, Pending};
+use super::append::{Journal, PendingChange, PendingWrite};
 use super::record::{Batch, parse_heads};
 use super::superblock::Superblock;
 use super::{FileSequence, aligned};
@@ -45,14 +45,14 @@ impl Journal {
         if state.index_size_bytes > 0 {
             return Some(Heads::SideFile(state.index_size_bytes));
         }
-        let is_pending = |pending: &Pending| match pending {
-            Pending::SideFile(written, _) => *written == file,
+        let is_pending = |pending: &PendingChange| match pending {
+            PendingChange::SideFile(written, _) => *written == file,
             _ => false,
         };
-        if self.pending.iter().any(is_pending) {
+        if self.ending.contains(&file) || self.changes.iter().any(is_pending) {
             return None;
         }
-        let in_flight = file == self.active && self.pending.contains(&Pending::Batch);
+        let in_flight = file == self.active && self.writes.contains(&PendingWrite::Batch);
         let durable = state.heads.len() - usize::from(in_flight);
         let disk = self.superblock.identity.disk;
         let reparse = |head: &Bytes| Batch::reparse(head, disk, file);

@@ -252,6 +252,10 @@ fn play(ops: Vec<Op>) -> (Node, Promises) {
                 for _ in 0..count {
                     node.disk_step();
                     fatal |= promises.note(&mut node.outputs, None);
+                    // A process that stops writes nothing behind what failed.
+                    if fatal {
+                        break;
+                    }
                 }
             }
             Op::Rest => {
