@@ -15,6 +15,7 @@
 //! the stripe alone, so a lost part is made again bit by bit by whoever holds enough of the others.
 
 mod code;
+mod crc;
 mod decode;
 mod encode;
 mod gather;
@@ -31,6 +32,7 @@ pub use self::decode::{DecodeStripeError, decode};
 pub use self::encode::{EncodedStripe, StripeEncoder};
 pub use self::gather::{Gather, GatherOutput};
 pub use self::spread::{Spread, SpreadOutput};
+use self::crc::Shift;
 use crate::blob::{Blob, BlobHeader, BlobKey, BlobKind, Payload};
 use crate::codec::{DecodeError, Source};
 
@@ -104,7 +106,7 @@ pub struct Part {
     /// Which one: data parts first, then parity.
     pub number: u8,
     /// Its shard.
-    shard: Bytes,
+    shard: Payload,
     /// CRC-32C of the shard.
     crc: u32,
 }
@@ -131,7 +133,7 @@ impl Part {
         if crc32c::crc32c(&shard) != crc {
             return Err(PartError::Checksum("shard"));
         }
-        Ok(Self { number, shard, crc })
+        Ok(Self { number, shard: shard.into(), crc })
     }
 
     /// Compares a head whose checksum holds; gives the shard's checksum.
@@ -174,17 +176,19 @@ impl Part {
     /// The part as the slot stores it.
     pub fn to_blob(&self, partition: PartitionId, stripe: &Stripe) -> Blob {
         let head = self.head(partition, stripe);
+        let shard_size_bytes = self.shard.size_bytes() as u32;
         // Its checksum follows from those of head and shard: no byte is summed twice.
-        let head_crc = crc32c::crc32c(&head);
+        let payload_crc = Shift::by(shard_size_bytes).join(crc32c::crc32c(&head), self.crc);
         let header = BlobHeader {
             kind: BlobKind::Part,
             base_offset: Offset::ZERO,
             record_count: 0,
             max_timestamp_ms: -1,
-            payload_size_bytes: (PART_HEAD_SIZE_BYTES + self.shard.len()) as u32,
-            payload_crc: crc32c::crc32c_combine(head_crc, self.crc, self.shard.len()),
+            payload_size_bytes: PART_HEAD_SIZE_BYTES as u32 + shard_size_bytes,
+            payload_crc,
         };
-        let payload = Payload::from_parts(vec![head, self.shard.clone()]);
+        let pieces = std::iter::once(head).chain(self.shard.parts().iter().cloned());
+        let payload = Payload::from_parts(pieces.collect());
         Blob { key: stripe.key(partition), header, payload }
     }
 

@@ -3,6 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use reed_solomon_simd::ReedSolomonDecoder;
 
+use super::crc::Shift;
 use super::{Part, Stripe};
 
 /// Why a stripe could not be read from these parts.
@@ -37,22 +38,21 @@ pub fn decode(stripe: &Stripe, parts: &[Part]) -> Result<Bytes, DecodeStripeErro
     }
     let (data, parity) = shards.split_at(needed);
     let shard_size_bytes = stripe.shard_size_bytes();
-    let mut joined = BytesMut::with_capacity(needed * shard_size_bytes);
-    let mut crc = Crc::default();
+    let mut joined = Joined {
+        bytes: BytesMut::with_capacity(needed * shard_size_bytes),
+        crc: None,
+        shift: Shift::by(shard_size_bytes as u32),
+    };
     if data.iter().all(Option::is_some) {
-        for part in data.iter().flatten() {
-            joined.put_slice(&part.shard);
-            crc.add_known(part.crc, part.shard.len());
-        }
+        data.iter().flatten().for_each(|part| joined.add(part));
     } else {
-        restore(stripe, data, parity, &mut joined, &mut crc)
-            .map_err(|_| DecodeStripeError::NotTheStripe)?;
+        restore(stripe, data, parity, &mut joined).map_err(|_| DecodeStripeError::NotTheStripe)?;
     }
-    if crc.0 != Some(stripe.crc) {
+    if joined.crc != Some(stripe.crc) {
         return Err(DecodeStripeError::NotTheStripe);
     }
-    joined.truncate(stripe.size_bytes as usize);
-    Ok(joined.freeze())
+    joined.bytes.truncate(stripe.size_bytes as usize);
+    Ok(joined.bytes.freeze())
 }
 
 /// Joins the data shards, those that are missing decoded from the rest.
@@ -60,48 +60,53 @@ fn restore(
     stripe: &Stripe,
     data: &[Option<&Part>],
     parity: &[Option<&Part>],
-    joined: &mut BytesMut,
-    crc: &mut Crc,
+    joined: &mut Joined,
 ) -> Result<(), reed_solomon_simd::Error> {
     let code = stripe.code;
     let mut decoder =
         ReedSolomonDecoder::new(code.data_count(), code.parity_count(), stripe.shard_size_bytes())?;
     for (number, part) in data.iter().enumerate() {
         if let Some(part) = part {
-            decoder.add_original_shard(number, &part.shard)?;
+            decoder.add_original_shard(number, part.shard.to_contiguous())?;
         }
     }
     let missing_count = data.iter().filter(|part| part.is_none()).count();
     let spare = parity.iter().enumerate().filter_map(|(number, part)| Some((number, (*part)?)));
     for (number, part) in spare.take(missing_count) {
-        decoder.add_recovery_shard(number, &part.shard)?;
+        decoder.add_recovery_shard(number, part.shard.to_contiguous())?;
     }
     let restored = decoder.decode()?;
     for (number, part) in data.iter().enumerate() {
         match part {
-            Some(part) => {
-                joined.put_slice(&part.shard);
-                crc.add_known(part.crc, part.shard.len());
-            }
+            Some(part) => joined.add(part),
             None => {
                 let shard = restored.restored_original(number).unwrap_or_default();
-                joined.put_slice(shard);
-                crc.add_known(crc32c::crc32c(shard), shard.len());
+                joined.add_bytes(shard, crc32c::crc32c(shard));
             }
         }
     }
     Ok(())
 }
 
-/// The checksum of shards one after another, from their own.
-#[derive(Debug, Default)]
-struct Crc(Option<u32>);
+/// Shards of one size one after another, and the checksum of them all.
+struct Joined {
+    bytes: BytesMut,
+    crc: Option<u32>,
+    shift: Shift,
+}
 
-impl Crc {
-    fn add_known(&mut self, crc: u32, size_bytes: usize) {
-        self.0 = Some(match self.0 {
-            None => crc,
-            Some(before) => crc32c::crc32c_combine(before, crc, size_bytes),
-        });
+impl Joined {
+    fn add(&mut self, part: &Part) {
+        part.shard.parts().iter().for_each(|piece| self.bytes.put_slice(piece));
+        self.add_crc(part.crc);
+    }
+
+    fn add_bytes(&mut self, shard: &[u8], crc: u32) {
+        self.bytes.put_slice(shard);
+        self.add_crc(crc);
+    }
+
+    fn add_crc(&mut self, crc: u32) {
+        self.crc = Some(self.crc.map_or(crc, |before| self.shift.join(before, crc)));
     }
 }

@@ -1,16 +1,23 @@
 //! Encoding a stripe into its parts.
 //!
 //! The stripe is coded in columns that fit the processor's cache, and each column is summed while it is
-//! there. Blocks of 64 bytes are coded independently, so the bytes are those of coding it whole.
+//! there. Blocks of 64 bytes are coded independently, so the bytes are those of coding it whole. Data
+//! shards are slices of what was given: nothing is copied but by the code itself.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use meridian_base::position::LogPoint;
 use reed_solomon_simd::ReedSolomonEncoder;
 
-use super::{Code, Part, STRIPE_SIZE_BYTES_MAX, Stripe, shard_size_bytes};
+use super::crc::Shift;
+use super::{Code, Part, SHARD_ALIGNMENT_BYTES, STRIPE_SIZE_BYTES_MAX, Stripe, shard_size_bytes};
+use crate::blob::Payload;
 
-/// Bytes of each shard that are coded at a time.
-const COLUMN_SIZE_BYTES: usize = 32 << 10;
+/// Bytes of each shard that are coded at a time: what `crc32c` sums in three streams at once.
+const COLUMN_SIZE_BYTES: usize = 24 << 10;
+/// A shard of more pieces is copied into one: each costs wherever the part goes.
+const SHARD_PIECES_MAX: usize = 16;
+/// What shards are padded with.
+static ZEROS: [u8; 16 * SHARD_ALIGNMENT_BYTES] = [0; 16 * SHARD_ALIGNMENT_BYTES];
 
 /// A stripe and all its parts, in order.
 #[derive(Clone, Debug)]
@@ -25,6 +32,8 @@ pub struct EncodedStripe {
 pub struct StripeEncoder {
     code: Code,
     inner: ReedSolomonEncoder,
+    /// A column that lies in several pieces.
+    scratch: Vec<u8>,
 }
 
 impl std::fmt::Debug for StripeEncoder {
@@ -39,10 +48,11 @@ impl StripeEncoder {
         let inner =
             ReedSolomonEncoder::new(code.data_count(), code.parity_count(), COLUMN_SIZE_BYTES)
                 .expect("every code is one that the library supports");
-        Self { code, inner }
+        Self { code, inner, scratch: Vec::new() }
     }
 
-    /// Encodes `pieces`, one after another, as the stripe at `point`.
+    /// Encodes `pieces`, one after another, as the stripe at `point`. The data parts share their
+    /// memory.
     ///
     /// # Panics
     /// If the pieces are empty or larger than [`STRIPE_SIZE_BYTES_MAX`]: the packer's bounds.
@@ -50,59 +60,96 @@ impl StripeEncoder {
         let size_bytes: usize = pieces.iter().map(Bytes::len).sum();
         assert!((1..=STRIPE_SIZE_BYTES_MAX).contains(&size_bytes), "a stripe of {size_bytes} B");
         let shard_size_bytes = shard_size_bytes(self.code, size_bytes);
-        let data = join(pieces, shard_size_bytes * self.code.data_count());
-        let (parity, crcs) = self.code_columns(&data, shard_size_bytes);
-        let (data_crcs, _) = crcs.split_at(self.code.data_count());
-        let crc = data_crcs
-            .iter()
-            .copied()
-            .reduce(|all, crc| crc32c::crc32c_combine(all, crc, shard_size_bytes))
-            .unwrap_or_default();
-        let size_bytes = size_bytes as u32;
-        let code = self.code;
-        let stripe = Stripe { point, code, size_bytes, crc };
-        let cut = |bytes: Bytes, count: usize| {
-            (0..count).map(move |n| bytes.slice(n * shard_size_bytes..(n + 1) * shard_size_bytes))
-        };
-        let shards = cut(data, code.data_count()).chain(cut(parity, code.parity_count()));
+        let mut shards = cut(pieces, self.code.data_count(), shard_size_bytes);
+        let (parity, crcs) = self.code_columns(&shards, shard_size_bytes);
+        let shift = Shift::by(shard_size_bytes as u32);
+        let data_crcs = crcs.iter().take(self.code.data_count()).copied();
+        let crc = data_crcs.reduce(|all, crc| shift.join(all, crc)).unwrap_or_default();
+        let stripe = Stripe { point, code: self.code, size_bytes: size_bytes as u32, crc };
+        shards.extend(parity.into_iter().map(|shard| Payload::from(shard.freeze())));
         let parts = (0..).zip(shards).zip(crcs);
         let parts = parts.map(|((number, shard), crc)| Part { number, shard, crc }).collect();
         EncodedStripe { stripe, parts }
     }
 
-    /// The parity shards, one after another, and the checksum of every shard.
-    fn code_columns(&mut self, data: &Bytes, shard_size_bytes: usize) -> (Bytes, Vec<u32>) {
+    /// The parity shards, and the checksum of every shard.
+    fn code_columns(
+        &mut self,
+        shards: &[Payload],
+        shard_size_bytes: usize,
+    ) -> (Vec<BytesMut>, Vec<u32>) {
         let (data_count, parity_count) = (self.code.data_count(), self.code.parity_count());
         let mut crcs = vec![0; data_count + parity_count];
-        let mut parity = BytesMut::zeroed(parity_count * shard_size_bytes);
+        let mut parity: Vec<BytesMut> =
+            (0..parity_count).map(|_| BytesMut::with_capacity(shard_size_bytes)).collect();
         let mut begin = 0;
         while begin < shard_size_bytes {
             let end = (begin + COLUMN_SIZE_BYTES).min(shard_size_bytes);
             self.inner
                 .reset(data_count, parity_count, end - begin)
                 .expect("shards are multiples of 64 bytes");
-            for (number, shard) in data.chunks_exact(shard_size_bytes).enumerate() {
-                let column = &shard[begin..end];
-                crcs[number] = crc32c::crc32c_append(crcs[number], column);
+            for (shard, crc) in shards.iter().zip(&mut crcs) {
+                let column = column(shard, begin, end, &mut self.scratch);
+                *crc = crc32c::crc32c_append(*crc, column);
                 self.inner.add_original_shard(column).expect("as many as announced, of that size");
             }
             let coded = self.inner.encode().expect("all shards were added");
-            for (number, column) in coded.recovery_iter().enumerate() {
-                let crc = &mut crcs[data_count + number];
+            let coded = coded.recovery_iter().zip(&mut crcs[data_count..]);
+            for ((column, crc), shard) in coded.zip(&mut parity) {
                 *crc = crc32c::crc32c_append(*crc, column);
-                let at = number * shard_size_bytes;
-                parity[at + begin..at + end].copy_from_slice(column);
+                shard.extend_from_slice(column);
             }
             begin = end;
         }
-        (parity.freeze(), crcs)
+        (parity, crcs)
     }
 }
 
-/// The pieces in one, padded with zeros.
-fn join(pieces: &[Bytes], padded_size_bytes: usize) -> Bytes {
-    let mut joined = BytesMut::with_capacity(padded_size_bytes);
-    pieces.iter().for_each(|piece| joined.put_slice(piece));
-    joined.put_bytes(0, padded_size_bytes - joined.len());
-    joined.freeze()
+/// Cuts the pieces into data shards, padded with zeros.
+fn cut(pieces: &[Bytes], data_count: usize, shard_size_bytes: usize) -> Vec<Payload> {
+    let mut pieces = pieces.iter().cloned();
+    let mut rest = Bytes::new();
+    let mut shard = || {
+        let mut slices = Vec::new();
+        let mut missing_bytes = shard_size_bytes;
+        while missing_bytes > 0 {
+            if rest.is_empty() {
+                let padding = Bytes::from_static(&ZEROS[..missing_bytes.min(ZEROS.len())]);
+                rest = pieces.next().unwrap_or(padding);
+            }
+            let slice = rest.split_to(missing_bytes.min(rest.len()));
+            missing_bytes -= slice.len();
+            slices.push(slice);
+        }
+        let shard = Payload::from_parts(slices);
+        if shard.parts().len() > SHARD_PIECES_MAX {
+            return Payload::from(shard.to_contiguous());
+        }
+        shard
+    };
+    (0..data_count).map(|_| shard()).collect()
+}
+
+/// The bytes of a shard from `begin` to `end`, copied if they lie in several pieces.
+fn column<'a>(
+    shard: &'a Payload,
+    begin: usize,
+    end: usize,
+    scratch: &'a mut Vec<u8>,
+) -> &'a [u8] {
+    scratch.clear();
+    let mut piece_begin = 0;
+    for piece in shard.parts() {
+        let piece_end = piece_begin + piece.len();
+        let (from, until) = (begin.max(piece_begin), end.min(piece_end));
+        if from < until {
+            let slice = &piece[from - piece_begin..until - piece_begin];
+            if slice.len() == end - begin {
+                return slice;
+            }
+            scratch.extend_from_slice(slice);
+        }
+        piece_begin = piece_end;
+    }
+    scratch
 }

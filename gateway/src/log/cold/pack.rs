@@ -166,18 +166,18 @@ impl PartitionLog {
         while run.end_offset < until && run.size_bytes < STRIPE_SIZE_BYTES {
             let fetched = self.fetch(run.end_offset, STRIPE_SIZE_BYTES - run.size_bytes).await?;
             let bytes = Bytes::from(fetched.records.concat());
-            let batches = batches_in(run.end_offset, bytes)?;
+            let batches = batches_in(run.end_offset, bytes.clone())?;
             let wanted = batches.into_iter().take_while(|batch| batch.base_offset < until);
             let before = run.size_bytes;
             for batch in wanted {
                 run.size_bytes += batch.size_bytes();
                 run.end_offset = batch.last_offset.advance(1);
                 run.max_timestamp_ms = run.max_timestamp_ms.max(batch.max_timestamp_ms);
-                run.pieces.push(batch.head);
             }
             if run.size_bytes == before {
                 break;
             }
+            run.pieces.push(bytes.slice(..run.size_bytes - before));
         }
         Ok(run)
     }
