@@ -292,6 +292,10 @@ pub struct FeatureLevel(u16);
 impl FeatureLevel {
     /// The level of a new cluster.
     pub const FIRST: Self = Self(1);
+    /// Manifests may name stripes.
+    pub const STRIPES: Self = Self(2);
+    /// The highest that this binary can run at.
+    pub const LATEST: Self = Self::STRIPES;
 
     /// Wraps a raw level.
     pub const fn new(raw: u16) -> Self {

@@ -1,6 +1,9 @@
 //! How a topic's records are stored: three copies at first, and stripes once they are cold.
 
+use meridian_base::id::NodeId;
 use meridian_base::topology::Geometry;
+use meridian_consensus::command::{Command, FeatureLevel};
+use meridian_consensus::state::Metadata;
 use meridian_storage::erasure::Code;
 
 /// The config that names a topic's storage class.
@@ -19,6 +22,36 @@ pub(crate) const COLD_AFTER_BYTES: &str = "meridian.cold.after.bytes";
 /// The code of a class's cold records; `None` if it has no such.
 pub(crate) fn cold_code(class: &str) -> Option<Code> {
     Code::from_name(class.strip_prefix(STORAGE_CLASS_DEFAULT)?.strip_prefix(",cold=")?)
+}
+
+/// Whether manifests may name stripes: a node that does not know them would refuse the manifest, and
+/// could not serve the partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StripesKnown {
+    /// The cluster has agreed on it: no node that does not know them is let in any more.
+    Agreed,
+    /// All nodes know them, and have yet to agree: [`StripesKnown::agree`].
+    ByAll,
+    /// This node does not.
+    NotBy(NodeId),
+}
+
+impl StripesKnown {
+    pub(crate) fn to(metadata: &Metadata) -> Self {
+        if metadata.feature_level() >= FeatureLevel::STRIPES {
+            return Self::Agreed;
+        }
+        let mut nodes = metadata.nodes();
+        match nodes.find(|(_, it)| it.registration.feature_level_max < FeatureLevel::STRIPES) {
+            Some((node, _)) => Self::NotBy(node),
+            None => Self::ByAll,
+        }
+    }
+
+    /// What has it agreed.
+    pub(crate) fn agree() -> Command {
+        Command::SetFeatureLevel(FeatureLevel::STRIPES)
+    }
 }
 
 /// Whether a topic may have this storage class beside its other configs, in a group of this shape; if
@@ -47,12 +80,53 @@ pub(crate) fn check<'a>(
 
 #[cfg(test)]
 mod tests {
+    use meridian_base::id::ClusterId;
+    use meridian_base::topology::{Datacenter, Rack};
+    use meridian_consensus::command::{Endpoint, NodeRegistration, Proposal, RequestId, Roles};
+
     use super::*;
 
     #[test]
     fn classes_name_their_code() {
         let codes: Vec<_> = STORAGE_CLASSES.iter().map(|class| cold_code(class)).collect();
         assert_eq!(codes, [None, Some(Code::Rs54), Some(Code::Block42)]);
+    }
+
+    #[test]
+    fn stripes_wait_until_every_node_knows_them() {
+        let mut metadata = Metadata::default();
+        let mut index = 0;
+        let mut apply = |metadata: &mut Metadata, command| {
+            index += 1;
+            let request_id = RequestId::new(index.into());
+            metadata.apply(index, &Proposal { request_id, command }).result
+        };
+        let cluster_id = ClusterId::from_entropy(5);
+        let bootstrap = Command::Bootstrap { cluster_id, geometry: Geometry::Mirror3Dc };
+        apply(&mut metadata, bootstrap).unwrap();
+        let endpoint = || Endpoint { host: "host".to_owned(), port: 1 };
+        let register = |node, feature_level_max| {
+            Command::RegisterNode(NodeRegistration {
+                node: NodeId::new(node),
+                datacenter: Datacenter("A".to_owned()),
+                rack: Rack("A1".to_owned()),
+                roles: Roles::ALL,
+                kafka: endpoint(),
+                peer: endpoint(),
+                admin: endpoint(),
+                binary_version: "0".to_owned(),
+                feature_level_min: FeatureLevel::FIRST,
+                feature_level_max,
+            })
+        };
+        apply(&mut metadata, register(1, FeatureLevel::LATEST)).unwrap();
+        apply(&mut metadata, register(2, FeatureLevel::FIRST)).unwrap();
+        assert_eq!(StripesKnown::to(&metadata), StripesKnown::NotBy(NodeId::new(2)));
+        apply(&mut metadata, register(2, FeatureLevel::LATEST)).unwrap();
+        assert_eq!(StripesKnown::to(&metadata), StripesKnown::ByAll);
+        apply(&mut metadata, StripesKnown::agree()).unwrap();
+        assert_eq!(StripesKnown::to(&metadata), StripesKnown::Agreed);
+        assert!(apply(&mut metadata, register(3, FeatureLevel::FIRST)).is_err(), "it comes too late");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::log::{ColdPolicy, Holding, PartitionLog};
 use crate::partition::Retention;
 use crate::storage_class::{
     COLD_AFTER_BYTES, COLD_AFTER_MS, COLD_AFTER_MS_DEFAULT, STORAGE_CLASS, STORAGE_CLASS_DEFAULT,
-    cold_code,
+    StripesKnown, cold_code,
 };
 
 /// How often partitions are looked at for records that have become cold.
@@ -59,10 +59,32 @@ async fn pack(node: &Node, log: &Arc<PartitionLog>) {
         found.and_then(|it| policy_of(&metadata, it.topic, node.time.agreed_ms()))
     };
     let Some(policy) = policy else { return };
+    if log.to_pack_bytes(&policy) == 0 || !are_stripes_known(node).await {
+        return;
+    }
     match log.pack(&policy).await {
         Ok(0) => {}
         Ok(packed_bytes) => tracing::debug!(?partition, packed_bytes, "packed into stripes"),
         Err(error) => tracing::info!(?partition, %error, "packing waits; the copies stay"),
+    }
+}
+
+/// Whether all nodes have agreed that there may be stripes; has it agreed if they know them.
+async fn are_stripes_known(node: &Node) -> bool {
+    let known = StripesKnown::to(&node.meta.metadata());
+    match known {
+        StripesKnown::Agreed => true,
+        StripesKnown::ByAll => match node.meta.propose(StripesKnown::agree()).await {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::info!(%error, "packing waits; the copies stay");
+                false
+            }
+        },
+        StripesKnown::NotBy(other) => {
+            tracing::info!(node = %other, "packing waits until this node's binary knows stripes");
+            false
+        }
     }
 }
 
