@@ -115,7 +115,7 @@ struct Tiering {
     /// Fast disks of all nodes together
     #[arg(long, value_name = "BYTES")]
     fast: Bytes,
-    /// Share of the fast disks that is kept free for bursts (migrate.threshold)
+    /// Share of the fast disks that is kept free for bursts
     #[arg(long, default_value_t = 0.5)]
     reserved: f64,
     /// What all capacity disks together take from the fast ones each second

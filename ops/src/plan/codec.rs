@@ -5,8 +5,8 @@ use serde::Serialize;
 
 /// Nodes of one storage group of three datacenters: one in each of nine racks.
 pub(super) const GROUP_NODES: f64 = 9.0;
-/// Nodes of one storage group in one datacenter: six parts, two to hand off to.
-const BLOCK_GROUP_NODES: f64 = 8.0;
+/// Nodes that are left of it with a datacenter and a rack of another lost.
+pub(super) const SURVIVORS: f64 = 5.0;
 /// A disk is full for planning when this share of it is used: compaction and rebuilding need room.
 pub(super) const FILL_MAX: f64 = 0.85;
 
@@ -22,7 +22,7 @@ pub(super) enum Layout {
     #[value(name = "rs-5-4")]
     #[serde(rename = "rs-5-4")]
     Rs54,
-    /// Six parts over the racks of one datacenter, any four do.
+    /// Three whole copies when written; then six parts over three datacenters, any four do.
     #[value(name = "block-4-2")]
     #[serde(rename = "block-4-2")]
     Block42,
@@ -55,21 +55,20 @@ impl Layout {
         }
     }
 
-    /// Bytes that all disks write for each payload byte: `rs-5-4` writes three copies first, and
-    /// its parts when it is converted.
+    /// Bytes that all disks write for each payload byte: what becomes stripes is written as three
+    /// copies first, and as parts when it is cold.
     pub(super) fn written(self) -> f64 {
         match self {
-            Self::Rs54 => 3.0 + self.overhead(),
-            _ => self.overhead(),
+            Self::Rs54 | Self::Block42 => 3.0 + self.overhead(),
+            Self::Mirror3Dc | Self::KafkaRf3 => self.overhead(),
         }
     }
 
     /// Bytes that the disks write for each payload byte while a datacenter and a rack of another
-    /// are lost (`block-4-2`: two racks): two racks in each of the two datacenters left.
+    /// are lost: two racks in each of the two datacenters left.
     pub(super) fn written_degraded(self) -> f64 {
         match self {
-            Self::Mirror3Dc | Self::Rs54 => 4.0,
-            Self::Block42 => self.overhead(),
+            Self::Mirror3Dc | Self::Rs54 | Self::Block42 => 4.0,
             // Two of three replicas are left where they did not share the lost rack.
             Self::KafkaRf3 => 2.0,
         }
@@ -79,18 +78,9 @@ impl Layout {
     /// that gets all of it: both racks left in the broken datacenter take everything.
     pub(super) fn busiest_degraded(self) -> f64 {
         match self {
-            Self::Mirror3Dc | Self::Rs54 => 1.0,
-            Self::Block42 => self.overhead() / 6.0,
+            Self::Mirror3Dc | Self::Rs54 | Self::Block42 => 1.0,
             // Two replicas over five brokers, were they spread evenly.
             Self::KafkaRf3 => 2.0 / 5.0,
-        }
-    }
-
-    /// Nodes that are left of a group then.
-    pub(super) fn survivors(self) -> f64 {
-        match self {
-            Self::Block42 => 6.0,
-            _ => 5.0,
         }
     }
 
@@ -101,23 +91,16 @@ impl Layout {
             Self::Mirror3Dc | Self::KafkaRf3 => 2.0,
             // Two copies, then six of nine parts, each a fifth.
             Self::Rs54 => 2.0 + 6.0 / 5.0,
-            Self::Block42 => 0.0,
+            // Two copies, then four of six parts, each a quarter.
+            Self::Block42 => 2.0 + 4.0 / 4.0,
         }
     }
 
-    /// Nodes of a group.
-    pub(super) fn group_nodes(self) -> f64 {
-        match self {
-            Self::Block42 => BLOCK_GROUP_NODES,
-            _ => GROUP_NODES,
-        }
-    }
-
-    /// What may be lost while it keeps taking writes and loses none.
+    /// What may be lost while it keeps taking writes and loses none, what is cold included.
     pub(super) fn survives(self) -> &'static str {
         match self {
             Self::Mirror3Dc | Self::Rs54 => "DC + rack",
-            Self::Block42 => "2 racks, not the DC",
+            Self::Block42 => "DC or 2 racks",
             Self::KafkaRf3 => "DC; power loss only with fsync",
         }
     }
@@ -136,7 +119,7 @@ mod tests {
     #[test]
     fn the_busiest_survivor_takes_no_less_than_the_average_one() {
         for layout in Layout::ALL {
-            let average = layout.written_degraded() / layout.survivors();
+            let average = layout.written_degraded() / SURVIVORS;
             assert!(layout.busiest_degraded() >= average - 1e-9, "{}", layout.name());
         }
     }

@@ -124,7 +124,8 @@ mod tests {
         assert_eq!((rows[0].nodes, rows[0].nodes_cost, rows[0].disks_cost), (9, 3600.0, 1800.0));
         assert!((rows[0].total_cost - 14_731.2).abs() < 1e-6);
         assert!((rows[0].cost_per_written_terabyte - 63.148).abs() < 1e-3);
-        // In one datacenter nothing crosses.
-        assert_eq!((rows[2].nodes, rows[2].wan_cost), (8, 0.0));
+        // Stripes cross once more, block-4-2 with four parts of a quarter each.
+        assert_eq!(rows[2].nodes, 9);
+        assert!((rows[2].wan_cost - 13_996.8).abs() < 1e-6);
     }
 }

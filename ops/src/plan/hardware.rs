@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::codec::{FILL_MAX, Layout};
+use super::codec::{FILL_MAX, GROUP_NODES, Layout, SURVIVORS};
 use super::units::{Bytes, three_digits};
 use crate::failure::Failure;
 use crate::output::Table;
@@ -63,8 +63,7 @@ pub(super) struct Hardware {
     pub(super) disk_share: f64,
     /// A node at the peak, when nothing is lost.
     pub(super) normal: Use,
-    /// The busiest survivor at the peak, when a datacenter and a rack of another are lost
-    /// (`block-4-2`: two racks).
+    /// The busiest survivor at the peak, when a datacenter and a rack of another are lost.
     pub(super) degraded: Use,
     /// Share of the disk's and network's speed that then is left, the smaller of both.
     pub(super) headroom_degraded: f64,
@@ -82,12 +81,11 @@ pub(super) fn plan(need: &Need, node: &Node, layout: Layout) -> Result<Hardware,
         ));
     }
     let kept = need.write.0 * need.retention.as_secs_f64() * layout.overhead();
-    let group = layout.group_nodes();
     // Everything in one group: what that would ask of a node, in units of what a node has.
     let normal = normal_use(need, layout);
     let degraded = degraded_use(need, layout);
     let wants = [
-        ("capacity", kept / group / (node.disk.0 * FILL_MAX)),
+        ("capacity", kept / GROUP_NODES / (node.disk.0 * FILL_MAX)),
         ("disk", normal.disk_write.0.max(degraded.disk_write.0) / node.disk_write.0),
         ("network", most(&normal).max(most(&degraded)) / node.network.0),
     ];
@@ -96,7 +94,7 @@ pub(super) fn plan(need: &Need, node: &Node, layout: Layout) -> Result<Hardware,
     if groups > 1e6 {
         return Err(Failure::Invalid(format!(
             "{} nodes would be needed; give nodes more, or keep less",
-            three_digits(groups * group)
+            three_digits(groups * GROUP_NODES)
         )));
     }
     let over = |all: Use| Use {
@@ -106,7 +104,7 @@ pub(super) fn plan(need: &Need, node: &Node, layout: Layout) -> Result<Hardware,
     };
     let (normal, degraded) = (over(normal), over(degraded));
     let busy = (degraded.disk_write.0 / node.disk_write.0).max(most(&degraded) / node.network.0);
-    let nodes = groups * group;
+    let nodes = groups * GROUP_NODES;
     Ok(Hardware {
         layout,
         groups: whole(groups),
@@ -126,7 +124,7 @@ pub(super) fn plan(need: &Need, node: &Node, layout: Layout) -> Result<Hardware,
 /// All of the peak in one group, nothing lost, shared evenly. The leader has the record from its
 /// producer; it keeps one copy and sends the others.
 fn normal_use(need: &Need, layout: Layout) -> Use {
-    let share = need.peak.0 / layout.group_nodes();
+    let share = need.peak.0 / GROUP_NODES;
     Use {
         disk_write: Bytes(share * layout.written()),
         network_in: Bytes(share * layout.written()),
@@ -137,7 +135,7 @@ fn normal_use(need: &Need, layout: Layout) -> Use {
 /// The same when the worst is lost: leaders are spread over the survivors, and the racks left in
 /// the broken datacenter keep a copy of everything.
 fn degraded_use(need: &Need, layout: Layout) -> Use {
-    let lead = need.peak.0 / layout.survivors();
+    let lead = need.peak.0 / SURVIVORS;
     let keep = need.peak.0 * layout.busiest_degraded();
     Use {
         disk_write: Bytes(keep),
@@ -240,9 +238,9 @@ mod tests {
     }
 
     #[test]
-    fn block_4_2_keeps_half_in_one_datacenter() {
+    fn block_4_2_keeps_half_and_sends_half_as_much_again() {
         let plan = plan(&need(90e6, 1), &NODE, Layout::Block42).unwrap();
-        assert_eq!((plan.nodes, plan.kept, plan.wan), (8, Bytes(11.664e12), Bytes(0.0)));
+        assert_eq!((plan.nodes, plan.kept, plan.wan), (9, Bytes(11.664e12), Bytes(270e6)));
     }
 
     #[test]
