@@ -28,8 +28,11 @@ use crate::message::{
 };
 use crate::mutation::{Mutation, Mutations};
 
-/// Most blobs being read from peers at once.
-const COPY_COUNT_MAX: usize = 16;
+/// Most blobs being read from peers at once: across an ocean as well, small ones too should come in
+/// numbers.
+const COPY_COUNT_MAX: usize = 256;
+/// No more are asked for once this much is on its way.
+const COPY_SIZE_BYTES: u64 = 8 << 20;
 
 /// A pull that is answered once all puts before it are durable.
 #[derive(Debug)]
@@ -354,9 +357,13 @@ impl Store {
         let busy = self.staged.size_bytes() > self.config.staged_bytes_max / 2;
         let Some(Sync { phase, .. }) = &mut self.sync else { return };
         let Phase::Copying(copying) = phase else { return };
-        while copying.under_way.len() < COPY_COUNT_MAX && !busy {
+        let size_bytes = |copy: &Copy| u64::from(copy.header.payload_size_bytes);
+        let mut asked_bytes: u64 = copying.under_way.values().map(|(copy, ..)| size_bytes(copy)).sum();
+        while copying.under_way.len() < COPY_COUNT_MAX && asked_bytes < COPY_SIZE_BYTES && !busy {
             let Some(mut copy) = copying.queue.pop_front() else { break };
-            let Some(slot) = copy.untried.iter().next() else {
+            // Those who hold it take turns.
+            let turn = copy.key.point.step.get() % copy.untried.count().max(1) as u64;
+            let Some(slot) = copy.untried.iter().nth(turn as usize) else {
                 // Every holder was asked: those that are left hold it, but can't read it now.
                 if !copy.holders.is_empty() {
                     copy.untried = copy.holders;
@@ -374,6 +381,7 @@ impl Store {
                 size_bytes_max: copy.header.payload_size_bytes,
             };
             copy.untried.remove(slot);
+            asked_bytes += size_bytes(&copy);
             copying.under_way.insert(tag, (copy, slot, now));
             let message = StorageMessage::Read { tag, request };
             outputs.push(StoreOutput::SendToSlot { slot, message });
