@@ -58,8 +58,9 @@
 //!
 //! What must be kept:
 //!
-//! * An error of `process` or `StepError::LogLost` is the end of this node: stop the process. After
-//!   `LogLost` and `LogError::Corrupt` it rejoins in a new life; otherwise it just starts again.
+//! * An error of `process`, `StepError::LogLost` or `StepError::LifeOver` is the end of this node: stop
+//!   the process. After these two and `LogError::Corrupt` it rejoins in a new life; otherwise it just
+//!   starts again.
 //! * A proposal has succeeded when its request id is seen in `progress.applied`, whose `result`
 //!   says what came of it. Without that its fate is unknown: propose it again under the same id,
 //!   here or elsewhere. The result stays in `Metadata::result_of` for the next 8192 requests.

@@ -7,6 +7,7 @@ use meridian_base::id::NodeId;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState};
 use serde::{Deserialize, Serialize};
 
+use crate::command::Liveness;
 use crate::state::{Metadata, Node};
 
 /// One life of a node's Raft log. A voter that lost its log comes back in a new life, because it
@@ -155,7 +156,8 @@ pub(crate) fn to_conf_change(changes: &[(RaftId, MemberRole)]) -> ConfChangeV2 {
 ///
 /// Every registered node is a member in its present life; members of past lives and of removed
 /// nodes go. The voters are nodes with the `meta` role, as many as 9, 5, 3 or 1 allow; a voter
-/// stays one, so that nothing moves without need. A learner is promoted when `is_caught_up`.
+/// stays one, so that nothing moves without need, unless it is dead and has lost its slot: then a
+/// learner votes in its place. A learner is promoted when `is_caught_up`.
 pub fn plan_change(
     metadata: &Metadata,
     membership: &Membership,
@@ -189,7 +191,36 @@ pub fn plan_change(
     let reachable = membership.voters.len() + ready.len();
     let target = [9, 5, 3, 1].into_iter().find(|count| *count <= reachable).unwrap_or(1);
     let wanted = target.saturating_sub(membership.voters.len());
+    if wanted == 0 {
+        return plan_succession(metadata, membership, ready);
+    }
     spread(metadata, membership, ready).take(wanted).map(|it| (it, MemberRole::Voter)).collect()
+}
+
+/// Gives the vote of a node that is lost for good to a learner that lives: votes must survive what slots
+/// survive, and a dead voter is one that does not.
+fn plan_succession(
+    metadata: &Metadata,
+    membership: &Membership,
+    mut ready: Vec<RaftId>,
+) -> Vec<(RaftId, MemberRole)> {
+    let has_slots = metadata.groups().next().is_some();
+    let is_lost = |voter: &RaftId| {
+        metadata
+            .node(voter.node)
+            .is_some_and(|node| node.liveness == Liveness::Dead && node.registration.roles.storage)
+            && metadata.slot_filled_by(voter.node).is_none()
+    };
+    let Some(lost) = membership.voters.iter().copied().find(|it| has_slots && is_lost(it)) else {
+        return Vec::new();
+    };
+    ready.retain(|heir| {
+        metadata.node(heir.node).is_some_and(|node| node.liveness != Liveness::Dead)
+    });
+    let mut others = membership.clone();
+    others.voters.remove(&lost);
+    let heir = spread(metadata, &others, ready).next();
+    heir.map_or_else(Vec::new, |heir| vec![(heir, MemberRole::Voter), (lost, MemberRole::Learner)])
 }
 
 /// Orders candidates so that places without a voter come first.

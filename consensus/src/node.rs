@@ -127,7 +127,8 @@ impl Outcome for ProposeError {
     }
 }
 
-/// Why a received message was dropped. Harmless but for [`StepError::LogLost`].
+/// Why a received message was dropped. Harmless but for [`StepError::LogLost`] and
+/// [`StepError::LifeOver`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
     /// Not a Raft message.
@@ -161,6 +162,19 @@ pub enum StepError {
         leader_saw: u64,
         /// Highest entry it holds.
         held: u64,
+    },
+    /// The cluster knows a later life of this node: it was removed, or its disk was put back as it
+    /// once was. What this member holds counts for nothing any more.
+    #[error(
+        "this node is member {own} of the metadata log, and the cluster knows it as {later}: it was \
+         removed, or its data is an old copy; to let it join anew, start it without the folder \
+         `meta` of its data"
+    )]
+    LifeOver {
+        /// Who it takes itself for.
+        own: RaftId,
+        /// Whom the leader writes to.
+        later: RaftId,
     },
     /// The node has failed and must be restarted.
     #[error("this node has failed; restart it")]
@@ -268,7 +282,7 @@ impl<D: Disk, S: Store> Node<D, S> {
         self.metrics.messages_received_total += 1;
         let stepped = self.try_step(from, bytes);
         self.metrics.messages_rejected_total += u64::from(stepped.is_err());
-        if matches!(stepped, Err(StepError::LogLost { .. })) {
+        if matches!(stepped, Err(StepError::LogLost { .. } | StepError::LifeOver { .. })) {
             self.failed = true;
         }
         stepped
@@ -278,7 +292,12 @@ impl<D: Disk, S: Store> Node<D, S> {
         let message = Message::parse_from_bytes(bytes)
             .map_err(|error| StepError::Malformed(DecodeError::malformed(error)))?;
         let sender = RaftId::from_raft(message.from).map(|sender| sender.node);
-        if message.to != self.raft_id.to_raft() || sender != Some(from) {
+        let (own, receiver) = (self.raft_id, RaftId::from_raft(message.to));
+        let later = receiver.filter(|it| it.node == own.node && it.life > own.life);
+        if let Some(later) = later.filter(|_| sender == Some(from)) {
+            return Err(StepError::LifeOver { own, later });
+        }
+        if receiver != Some(own) || sender != Some(from) {
             return Err(StepError::WrongMember { from, to: message.to });
         }
         match message.msg_type {

@@ -19,6 +19,7 @@ use meridian_consensus::error::Refusal;
 use meridian_consensus::lifecycle::{
     Denial, Lease, Leases, Purpose, grant, plan_farewell, plan_heal, plan_replacement,
 };
+use meridian_consensus::membership::{MemberRole, Membership, RaftId, plan_change};
 use meridian_consensus::placement::{Placement, Preference};
 use meridian_consensus::state::{Decision, Metadata, MountedAs};
 use meridian_consensus::supervisor::Supervisor;
@@ -163,6 +164,31 @@ fn a_lost_slot_moves_to_the_spare_of_its_datacenter_one_at_a_time() {
     let heal = world.lost(&[5]).unwrap();
     world.apply(heal).unwrap();
     assert_eq!(world.node_of(4), 4);
+}
+
+#[test]
+fn the_vote_of_a_lost_node_goes_to_a_learner_of_its_datacenter() {
+    let mut world = World::new();
+    let members = |nodes: std::ops::RangeInclusive<u32>| {
+        nodes.map(|node| RaftId::first(NodeId::new(node))).collect::<BTreeSet<_>>()
+    };
+    let membership = Membership {
+        voters: members(1..=9),
+        learners: members(10..=12),
+        voters_outgoing: BTreeSet::new(),
+    };
+    let change = |world: &World| {
+        plan_change(&world.metadata, &membership, RaftId::first(NodeId::new(1)), |_| true)
+    };
+    world.mark(4, Liveness::Dead);
+    assert_eq!(change(&world), [], "it may come back");
+    let heal = world.lost(&[4]).unwrap();
+    world.apply(heal).unwrap();
+    let swap = [(11, MemberRole::Voter), (4, MemberRole::Learner)];
+    let swap = swap.map(|(node, role)| (RaftId::first(NodeId::new(node)), role));
+    assert_eq!(change(&world), swap);
+    world.mark(11, Liveness::Dead);
+    assert_ne!(change(&world), swap, "a dead node is no heir");
 }
 
 #[test]

@@ -12,8 +12,8 @@ use meridian_base::env::memory::Crash;
 use meridian_base::id::NodeId;
 use meridian_consensus::command::{Command, Proposal};
 use meridian_consensus::log::{LogError, Opened};
-use meridian_consensus::membership::MemberRole;
-use meridian_consensus::node::NodeError;
+use meridian_consensus::membership::{MemberRole, RaftId};
+use meridian_consensus::node::{NodeError, StepError};
 use meridian_consensus::state::Decision;
 
 /// Power fails everywhere at once, in the midst of writes, again and again: what was decided stays
@@ -143,6 +143,29 @@ fn a_learner_joins_with_an_empty_log() {
     }
     cluster.run(Duration::from_secs(10));
     assert_eq!(cluster.leader(), None);
+}
+
+/// A node that was removed, or is an old copy of itself, hears that it is known in a later life, and ends.
+#[test]
+fn a_member_whose_life_is_over_ends() {
+    let mut cluster = Cluster::new(4, 3);
+    cluster.bootstrap();
+    let node = NodeId::new(9);
+    let add = |cluster: &mut Cluster, node| {
+        let Ok(Decision::RaftLife(life)) = cluster.decide(Command::AllocateRaftLife { node })
+        else {
+            panic!()
+        };
+        RaftId { node, life }
+    };
+    let first = add(&mut cluster, node);
+    cluster.add_joining(node, first.life);
+    let second = add(&mut cluster, node);
+    let leader = cluster.elect();
+    cluster.node(leader).change_membership(&[(second, MemberRole::Learner)]).unwrap();
+    cluster.drive(leader);
+    cluster.run_until("the later life is heard of", |cluster| cluster.past_lives.contains(&node));
+    assert!(matches!(cluster.node(node).step(leader, &[]), Err(StepError::Failed)));
 }
 
 /// A flipped bit in what was synced is corruption: the voter does not start, hence does not vote.

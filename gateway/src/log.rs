@@ -158,9 +158,8 @@ impl Logs {
         if !group.adopt(&config) {
             return;
         }
-        if let Some(store) = &self.store
-            && config.slot_of(self.settings.node).is_some()
-        {
+        // Also one without a slot of this node: its disk may have had one, or get it later.
+        if let Some(store) = &self.store {
             store.on_config(config.clone());
         }
         for log in self.owned_logs() {

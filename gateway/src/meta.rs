@@ -27,7 +27,7 @@ use meridian_consensus::config::Config;
 use meridian_consensus::membership::PeerStanding;
 use meridian_consensus::node::{AppliedEntry, Leadership, MetadataHandle};
 use meridian_consensus::state::{Decision, Metadata};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 pub(crate) use self::listener::{
     EventSender, MetaEvent, datacenter_count_min, dedups_sources, is_compacted, ownership_of,
@@ -161,6 +161,10 @@ struct Shared {
     catching_up: Mutex<HashMap<RequestId, oneshot::Sender<()>>>,
     leadership: Mutex<Option<Leadership>>,
     applied_index: AtomicU64,
+    /// Who votes, of late.
+    voters: Mutex<Vec<NodeId>>,
+    /// Rung when this member turns out to be of a cluster that is there.
+    is_of_cluster: Notify,
     rng: Mutex<Box<dyn Rng + Send>>,
     wire: Arc<dyn Wire>,
 }
@@ -205,6 +209,8 @@ impl Meta {
             catching_up: Mutex::default(),
             leadership: Mutex::default(),
             applied_index: AtomicU64::new(0),
+            voters: Mutex::default(),
+            is_of_cluster: Notify::new(),
             rng: Mutex::new(rng),
             wire,
         });
@@ -242,6 +248,11 @@ impl Meta {
     /// Who leads the metadata log, as far as this node knows.
     pub(crate) fn leadership(&self) -> Option<Leadership> {
         *lock(&self.shared.leadership)
+    }
+
+    /// The nodes that vote on metadata, as this node has heard; empty before it has.
+    pub(crate) fn voters(&self) -> Vec<NodeId> {
+        lock(&self.shared.voters).clone()
     }
 
     /// The last entry that this node has applied since it started.
@@ -301,6 +312,13 @@ impl Meta {
                 Err(_) => {}
             }
         }
+    }
+
+    /// Waits until it is known that there is a cluster: its own state says so, or this member is in a
+    /// later life than its first. In the second case it hears of no decision before it has registered.
+    /// Never comes in a cluster that is new.
+    pub(crate) async fn is_of_cluster(&self) {
+        self.shared.is_of_cluster.notified().await;
     }
 
     /// Waits until this node has applied everything that was decided before the call.

@@ -81,6 +81,9 @@ pub enum StartError {
     /// The operators' listener did not start.
     #[error(transparent)]
     Admin(#[from] AdminBindError),
+    /// The node must not go on.
+    #[error("{0}")]
+    Failed(String),
     /// The cluster refused the node.
     #[error("the cluster did not take the node in: {0}")]
     Join(#[from] ProposeError),
@@ -204,7 +207,8 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     let (shutdown, stop) = watch::channel(false);
     let shown = Admin::new(Arc::clone(&node), front);
     let admin = serve_operators(&shown, node.config.admin, stop.clone()).await?;
-    node.join(cluster, registration, kafka, admin).await?;
+    let joined = node.join(cluster, registration, kafka, admin).await;
+    joined.map_err(|error| node.failure().map_or(error, StartError::Failed))?;
     shown.on_joined();
     tokio::spawn(cluster_time::run_clock(Arc::clone(&node)));
     tokio::spawn(chores::run_retention(Arc::clone(&node)));
@@ -338,9 +342,13 @@ impl Node {
     ) -> Result<(), StartError> {
         let config = &self.config;
         let bootstrap = Command::Bootstrap { cluster_id, geometry: config.geometry };
-        match self.meta.propose_patiently(bootstrap).await {
-            Ok(_) | Err(ProposeError::Refused(Refusal::AlreadyBootstrapped)) => {}
-            Err(error) => return Err(error.into()),
+        tokio::select! {
+            bootstrapped = self.meta.propose_patiently(bootstrap) => match bootstrapped {
+                Ok(_) | Err(ProposeError::Refused(Refusal::AlreadyBootstrapped)) => {}
+                Err(error) => return Err(error.into()),
+            },
+            // Who joins a cluster that is there hears of nothing before it has registered.
+            () = self.meta.is_of_cluster() => {}
         }
         let endpoint = |address: Option<SocketAddr>| {
             let address = address.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
@@ -356,7 +364,7 @@ impl Node {
             admin: endpoint(admin),
             binary_version: env!("CARGO_PKG_VERSION").to_owned(),
             feature_level_min: FeatureLevel::FIRST,
-            feature_level_max: FeatureLevel::FIRST,
+            feature_level_max: FeatureLevel::LATEST,
         };
         self.meta.propose_patiently_as(registration, Command::RegisterNode(node)).await?;
         self.mount().await?;

@@ -126,7 +126,10 @@ mod tests {
         assert_eq!(StripesKnown::to(&metadata), StripesKnown::ByAll);
         apply(&mut metadata, StripesKnown::agree()).unwrap();
         assert_eq!(StripesKnown::to(&metadata), StripesKnown::Agreed);
-        assert!(apply(&mut metadata, register(3, FeatureLevel::FIRST)).is_err(), "it comes too late");
+        assert!(
+            apply(&mut metadata, register(3, FeatureLevel::FIRST)).is_err(),
+            "it comes too late"
+        );
     }
 
     #[test]

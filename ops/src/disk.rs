@@ -132,6 +132,7 @@ fn render(disks: &[Value], now_ms: i64) -> String {
         "RACK",
         "SLOT",
         "STANDING",
+        "MOUNTED AS",
         "USED",
         "LIVE",
         "FREE",
@@ -158,6 +159,7 @@ fn render(disks: &[Value], now_ms: i64) -> String {
             text(&disk["rack"]),
             text(&disk["slot"]),
             text(standing),
+            mounted_as(&disk["mounted_as"]),
             text(&disk["used_bytes"]),
             text(&disk["live_bytes"]),
             text(&disk["free_bytes"]),
@@ -169,6 +171,15 @@ fn render(disks: &[Value], now_ms: i64) -> String {
         ]);
     }
     table.render()
+}
+
+/// What a disk was found to be when its node started.
+fn mounted_as(found: &Value) -> String {
+    match (found.as_str(), &found["of-node"]) {
+        (Some(found), _) => found.to_owned(),
+        (None, Value::Null) => "-".to_owned(),
+        (None, node) => format!("disk of node {node}"),
+    }
 }
 
 fn ago(past_ms: i64) -> String {
@@ -215,6 +226,9 @@ mod tests {
     fn the_list_says_how_far_a_scrub_is() {
         let text = render(&[disk("Good", 0, "running", 0)], 601_000);
         assert!(text.contains("file 2 of 7") && text.contains("10 min ago"), "{text}");
+        let mut borrowed = disk("LostData", 0, "idle", 0);
+        borrowed["mounted_as"] = json!({ "of-node": 9 });
+        assert!(render(&[borrowed], 0).contains("disk of node 9"));
         let text = render(&[json!({"node": 5, "error": "refused"})], 0);
         assert!(text.contains("refused"), "{text}");
     }

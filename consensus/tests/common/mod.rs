@@ -59,6 +59,7 @@ pub struct Cluster {
     /// Messages that a node sent in a call that then failed.
     pub sent_before_failure: Vec<Outbound>,
     pub lost_logs: BTreeSet<NodeId>,
+    pub past_lives: BTreeSet<NodeId>,
     seed: u64,
     chance: SplitMix,
     next_packet: u64,
@@ -116,6 +117,7 @@ impl Cluster {
             reads_asked: BTreeMap::new(),
             sent_before_failure: Vec::new(),
             lost_logs: BTreeSet::new(),
+            past_lives: BTreeSet::new(),
             seed,
             chance: SplitMix::new(seed),
             next_packet: 0,
@@ -285,6 +287,9 @@ impl Cluster {
             match receiver.step(packet.from, &packet.outbound.bytes) {
                 Err(StepError::LogLost { .. }) => {
                     self.lost_logs.insert(packet.to);
+                }
+                Err(StepError::LifeOver { .. }) => {
+                    self.past_lives.insert(packet.to);
                 }
                 Err(StepError::Malformed(error)) => panic!("{error}"),
                 _ => self.drive(packet.to),

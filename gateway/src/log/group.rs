@@ -33,6 +33,14 @@ impl Group {
         let mut current = self.config.write().unwrap_or_else(PoisonError::into_inner);
         let newer = config.version > current.version;
         if newer {
+            let mut watches = lock(&self.watches);
+            for slot in config.geometry.slots().iter() {
+                let node = |config: &GroupConfig| config.slot(slot).map(|slot| slot.node);
+                // What was learned of the node before is nothing to the one that fills the slot now.
+                if node(&current) != node(config) {
+                    watches[slot.index()] = SlotWatch::new();
+                }
+            }
             *current = config.clone();
         }
         newer
@@ -104,5 +112,39 @@ impl Group {
             )
         });
         order.into_iter().filter_map(|slot| Some((slot, config.slot(slot)?.node))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_base::id::{ConfigVersion, GroupId, Incarnation};
+    use meridian_base::topology::{Geometry, SlotConfig, SlotState};
+
+    use super::*;
+
+    fn config(version: u64, nodes: [u32; 3]) -> GroupConfig {
+        let slot = |node| SlotConfig {
+            node: NodeId::new(node),
+            incarnation: Incarnation::new(u64::from(node)),
+            state: SlotState::Good,
+        };
+        GroupConfig {
+            group: GroupId::new(1),
+            version: ConfigVersion::new(version),
+            geometry: Geometry::OnePerDc,
+            slots: nodes.map(slot).to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_slot_that_moved_is_not_taken_for_the_node_that_was_lost() {
+        let group = Group::new(NodeId::new(1), &config(1, [1, 2, 3]));
+        assert!(group.adopt(&config(1, [1, 2, 3])));
+        let now = Instant::from_micros(1_000_000);
+        group.on_peer(now, NodeId::new(2), false);
+        group.on_peer(now, NodeId::new(3), false);
+        assert!(group.adopt(&config(2, [1, 7, 3])));
+        let suspect = group.health(now).suspect;
+        assert_eq!(suspect, SlotSet::EMPTY.with(Slot::new(2)), "node 7 was never away");
     }
 }

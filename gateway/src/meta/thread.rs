@@ -10,7 +10,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::NodeId;
 use meridian_consensus::command::{Command, Proposal, RequestId};
 use meridian_consensus::log::{Opened, RaftLog};
-use meridian_consensus::membership::{PeerStanding, RaftId, plan_change};
+use meridian_consensus::membership::{PeerStanding, RaftId, RaftLife, plan_change};
 use meridian_consensus::node::{
     AppliedEntry, MetadataHandle, Node, NodeError, Outbound, Progress, ProposeError, StepError,
 };
@@ -65,6 +65,10 @@ impl MetaThread {
 
     fn run_member(&self, member: &mut Member) -> Result<(), String> {
         let _set_once = self.metadata.set(member.metadata());
+        let is_later_life = member.raft_id().life != RaftLife::FIRST;
+        if is_later_life || member.metadata().read().cluster_id().is_some() {
+            self.shared.is_of_cluster.notify_one();
+        }
         self.listener.on_replaced(&member.metadata().read());
         if self.settings.voters == [self.settings.node] {
             member.campaign();
@@ -143,7 +147,9 @@ impl MetaThread {
                 }
                 match member.step(from, &bytes) {
                     Ok(()) => {}
-                    Err(error @ StepError::LogLost { .. }) => return Err(error.to_string()),
+                    Err(error @ (StepError::LogLost { .. } | StepError::LifeOver { .. })) => {
+                        return Err(error.to_string());
+                    }
                     Err(error) => tracing::debug!(%from, %error, "raft message dropped"),
                 }
             }
@@ -208,6 +214,8 @@ impl MetaThread {
             return;
         }
         chores.heartbeat_at = now + self.settings.config.node_heartbeat;
+        let voters = member.membership().voters;
+        *lock(&self.shared.voters) = voters.into_iter().map(|voter| voter.node).collect();
         let leadership = member.leadership();
         if !leadership.is_self {
             chores.supervisor = None;

@@ -1,7 +1,8 @@
 //! What operators are told: the methods of the private admin API.
 
 use bytes::Bytes;
-use meridian_base::topology::{Geometry, GroupConfig, SlotSet, SlotState};
+use meridian_base::id::NodeId;
+use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotSet, SlotState};
 use meridian_consensus::command::Liveness;
 use meridian_consensus::state::Metadata;
 use serde::Serialize;
@@ -40,6 +41,8 @@ struct NodeStatus {
 struct RaftStatus {
     leader: Option<u32>,
     term: u64,
+    /// Nodes that vote.
+    voters: Vec<u32>,
     /// Entries of the metadata log that this node has applied.
     applied_index: u64,
 }
@@ -83,26 +86,64 @@ struct PeerStatus {
 /// What [`ClusterStatus::tolerates`] may say, from best to worst.
 pub(crate) const TOLERATED: [&str; 5] = ["DC + rack", "DC", "rack", "nothing", "not serving"];
 
-/// The largest failure that leaves both quorums, given the slots that are well.
-fn tolerates(geometry: Geometry, well: SlotSet) -> &'static str {
-    let survives = |lost: SlotSet| {
-        let left = well.difference(lost);
-        geometry.put_quorum(left) && geometry.fence_quorum(left)
+/// A vote on metadata, and what takes it away.
+#[derive(Clone, Copy, Debug)]
+struct Vote {
+    is_alive: bool,
+    datacenter: Option<usize>,
+    /// The slot in the voter's rack.
+    rack: Option<Slot>,
+}
+
+/// The largest failure that leaves both quorums of slots, given those that are well, and a majority of
+/// votes.
+fn tolerates(geometry: Geometry, well: SlotSet, votes: &[Vote]) -> &'static str {
+    let serves = |slots| geometry.put_quorum(slots) && geometry.fence_quorum(slots);
+    let survives = |datacenter: Option<usize>, rack: Option<Slot>| {
+        let slots = datacenter.map_or(SlotSet::EMPTY, |it| geometry.slots_of(it));
+        let lost = rack.map_or(slots, |rack| slots.with(rack));
+        let is_left = |vote: &&Vote| {
+            let is_lost = vote.datacenter.is_some() && vote.datacenter == datacenter
+                || vote.rack.is_some_and(|rack| lost.contains(rack));
+            vote.is_alive && !is_lost
+        };
+        let left_count = votes.iter().filter(is_left).count();
+        serves(well.difference(lost)) && (votes.is_empty() || 2 * left_count > votes.len())
     };
-    let datacenters = || (0..geometry.datacenter_count()).map(|dc| geometry.slots_of(dc));
-    let racks = || geometry.slots().iter().map(|slot| SlotSet::EMPTY.with(slot));
-    if !survives(SlotSet::EMPTY) {
+    let datacenters = || (0..geometry.datacenter_count()).map(Some);
+    let racks = || geometry.slots().iter().map(Some);
+    if !serves(well) {
         return "not serving";
     }
     if geometry == Geometry::Mirror3Dc
-        && datacenters().all(|dc| racks().all(|rack| survives(dc.union(rack))))
+        && datacenters().all(|dc| racks().all(|rack| survives(dc, rack)))
     {
         return "DC + rack";
     }
-    if geometry.datacenter_count() > 1 && datacenters().all(survives) {
+    if geometry.datacenter_count() > 1 && datacenters().all(|dc| survives(dc, None)) {
         return "DC";
     }
-    if racks().all(survives) { "rack" } else { "nothing" }
+    if racks().all(|rack| survives(None, rack)) { "rack" } else { "nothing" }
+}
+
+/// Where the votes are, beside the slots of a group.
+fn votes(metadata: &Metadata, group: &GroupConfig, voters: &[NodeId]) -> Vec<Vote> {
+    let vote = |voter: &NodeId| {
+        let node = metadata.node(*voter);
+        let is_alive = node.is_some_and(|node| node.liveness != Liveness::Dead);
+        let beside = |same_rack: bool| {
+            let here = &node?.registration;
+            group.geometry.slots().iter().find(|slot| {
+                let other = group.slot(*slot).and_then(|slot| metadata.node(slot.node));
+                other.map(|other| &other.registration).is_some_and(|other| {
+                    other.datacenter == here.datacenter && (!same_rack || other.rack == here.rack)
+                })
+            })
+        };
+        let datacenter = beside(false).map(|slot| group.geometry.datacenter_of(slot));
+        Vote { is_alive, datacenter, rack: beside(true) }
+    };
+    voters.iter().map(vote).collect()
 }
 
 fn well_slots(metadata: &Metadata, group: &GroupConfig) -> SlotSet {
@@ -117,6 +158,7 @@ fn well_slots(metadata: &Metadata, group: &GroupConfig) -> SlotSet {
 impl Node {
     pub(crate) fn cluster_status(&self) -> Result<ClusterStatus, AdminError> {
         let leadership = self.meta.leadership();
+        let voters = self.meta.voters();
         let metadata = self.meta.metadata();
         let unformed = || AdminError::Unavailable("the cluster has not formed yet".to_owned());
         let cluster_id = metadata.cluster_id().ok_or_else(unformed)?.to_string();
@@ -130,7 +172,7 @@ impl Node {
                 rack: node.registration.rack.to_string(),
                 kafka: node.registration.kafka.to_string(),
                 liveness: node.liveness,
-                slot: slot.map(meridian_base::topology::Slot::index),
+                slot: slot.map(Slot::index),
                 slot_state: slot.and_then(|slot| group?.slot(slot)).map(|slot| slot.state),
                 leaders: metadata.partitions_led_by(id).count(),
                 version: node.registration.binary_version.clone(),
@@ -141,12 +183,15 @@ impl Node {
         Ok(ClusterStatus {
             cluster_id,
             geometry,
-            tolerates: group
-                .map_or("not serving", |group| tolerates(geometry, well_slots(&metadata, group))),
+            tolerates: group.map_or("not serving", |group| {
+                let votes = votes(&metadata, group, &voters);
+                tolerates(geometry, well_slots(&metadata, group), &votes)
+            }),
             nodes: nodes.collect(),
             raft: RaftStatus {
                 leader: leadership.and_then(|it| it.leader).map(|leader| leader.node.get()),
                 term: leadership.map_or(0, |it| it.term),
+                voters: voters.into_iter().map(NodeId::get).collect(),
                 applied_index: self.meta.applied_index(),
             },
             partitions: PartitionStatus { total: metadata.partitions().count(), leaderless },
@@ -228,13 +273,30 @@ mod tests {
     fn what_is_tolerated_shrinks_with_every_loss() {
         let geometry = Geometry::Mirror3Dc;
         let without =
-            |bits| tolerates(geometry, geometry.slots().difference(SlotSet::from_bits(bits)));
+            |bits| tolerates(geometry, geometry.slots().difference(SlotSet::from_bits(bits)), &[]);
         assert_eq!(without(0), "DC + rack");
         assert_eq!(without(0b000_000_001), "DC");
         assert_eq!(without(0b000_000_111), "rack");
         assert_eq!(without(0b000_001_111), "nothing");
         assert_eq!(without(0b001_001_001), "not serving");
-        assert_eq!(tolerates(Geometry::OnePerDc, Geometry::OnePerDc.slots()), "DC");
-        assert_eq!(tolerates(Geometry::None, Geometry::None.slots()), "nothing");
+        assert_eq!(tolerates(Geometry::OnePerDc, Geometry::OnePerDc.slots(), &[]), "DC");
+        assert_eq!(tolerates(Geometry::None, Geometry::None.slots(), &[]), "nothing");
+    }
+
+    #[test]
+    fn votes_must_survive_what_slots_survive() {
+        let geometry = Geometry::Mirror3Dc;
+        let vote = |slot: Slot| Vote {
+            is_alive: true,
+            datacenter: Some(geometry.datacenter_of(slot)),
+            rack: Some(slot),
+        };
+        let mut votes: Vec<Vote> = geometry.slots().iter().map(vote).collect();
+        assert_eq!(tolerates(geometry, geometry.slots(), &votes), "DC + rack");
+        // Its slot is a spare's by now.
+        votes[3] = Vote { is_alive: false, rack: None, ..votes[3] };
+        assert_eq!(tolerates(geometry, geometry.slots(), &votes), "DC");
+        votes.iter_mut().take(3).for_each(|vote| vote.is_alive = false);
+        assert_eq!(tolerates(geometry, geometry.slots(), &votes), "nothing");
     }
 }

@@ -44,10 +44,16 @@ pub(crate) fn until(what: &str, within: Duration, mut condition: impl FnMut() ->
 impl Nodes {
     /// Starts three racks in each of three datacenters.
     pub(crate) fn start() -> Self {
-        let folder = Scratch::new("cluster");
+        Self::start_with("cluster", &[])
+    }
+
+    /// The same in a folder of this name, with further options of `meridian dev`.
+    pub(crate) fn start_with(name: &str, options: &[&str]) -> Self {
+        let folder = Scratch::new(name);
         let data = folder.path().join("d");
         let port = base_port();
         let arguments = ["dev", "--base-port", &port, "--data", data.to_str().unwrap()];
+        let arguments: Vec<&str> = arguments.iter().chain(options).copied().collect();
         let mut supervisor = Running::start(&arguments, folder.path());
         let bootstrap = supervisor.wait_for("bootstrap ");
         let nodes = Self { bootstrap, data, supervisor, _folder: folder };
@@ -144,10 +150,10 @@ impl Nodes {
     /// Waits until the cluster again tolerates all that it was built for.
     pub(crate) fn wait_until_whole(&self) {
         let is_whole = |status: &Value| {
-            let mut nodes = status["nodes"].as_array().unwrap().iter();
-            status["tolerates"] == "DC + rack"
-                && status["nodes"].as_array().map(Vec::len) == Some(9)
-                && nodes.all(|node| node["liveness"] == "alive" && node["slot_state"] == "good")
+            let nodes = status["nodes"].as_array().unwrap().iter();
+            let is_well =
+                |node: &&Value| node["liveness"] == "alive" && node["slot_state"] == "good";
+            status["tolerates"] == "DC + rack" && nodes.filter(is_well).count() == 9
         };
         let mut last = None;
         let deadline = Instant::now() + WHOLE_WITHIN;

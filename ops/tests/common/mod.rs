@@ -127,7 +127,7 @@ pub(crate) fn base_port() -> String {
         TcpListener::bind(at).is_ok() && UdpSocket::bind(at).is_ok()
     };
     let are_free = |base: &u16| {
-        (*base..base + 10).all(|port| [0, 100, 200].iter().all(|offset| is_free(port + offset)))
+        (*base..base + 12).all(|port| [0, 100, 200].iter().all(|offset| is_free(port + offset)))
     };
     let ranges = (0..RANGE_COUNT).map(|range| (std::process::id() + range) % RANGE_COUNT);
     let mut bases = ranges.map(|range| u16::try_from(10_000 + range * RANGE_SIZE).unwrap());

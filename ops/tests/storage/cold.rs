@@ -1,0 +1,85 @@
+//! Records become stripes: what they take on disk, and what may be lost then.
+
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::common::{ok, run};
+use crate::lines::Lines;
+use crate::nodes::{Nodes, until};
+use crate::rot::flip_and_scrub;
+use crate::{WITHIN, say, turn};
+
+const SIZE_BYTES: usize = 24_000_000;
+/// How far what is on the disks may be from what the class promises.
+const MARGIN: f64 = 0.1;
+
+#[test]
+fn classes_take_what_they_promise_and_survive_what_they_promise() {
+    let _turn = turn();
+    let nodes = Nodes::start_with("cold", &[]);
+    let mirrored = store(&nodes, "mirrored", "mirror-3-dc", 3.0);
+    let striped = store(&nodes, "striped", "rs-5-4", 1.8);
+    let both_read = |when: &str| {
+        mirrored.check(&nodes, when);
+        striped.check(&nodes, when);
+    };
+    both_read("at rest");
+
+    let lost = ["--dc", "C", "--rack", "B1"];
+    nodes.kill(&lost);
+    both_read("with a datacenter and a rack lost");
+    nodes.restart(&lost);
+    nodes.wait_until_whole();
+
+    // A datacenter and a rack again.
+    flip_and_scrub(&nodes, &[1, 2, 3, 4]);
+    both_read("after bits have flipped on four nodes");
+    assert_whole(&nodes, "striped");
+
+    let block = store(&nodes, "block", "block-4-2", 1.5);
+    block.check(&nodes, "at rest");
+    let lost = ["--rack", "A1", "--rack", "B2"];
+    nodes.kill(&lost);
+    block.check(&nodes, "with two racks lost");
+    nodes.restart(&lost);
+    nodes.wait_until_whole();
+    flip_and_scrub(&nodes, &[5, 9]);
+    block.check(&nodes, "after bits have flipped on two nodes");
+    assert_whole(&nodes, "block");
+    nodes.stop();
+}
+
+/// Writes a topic, has it stored in a class, and waits until the disks hold as much more as they
+/// should.
+fn store(nodes: &Nodes, topic: &'static str, class: &str, per_byte: f64) -> Lines {
+    let before = used_bytes(nodes);
+    let lines = Lines::write(nodes, topic, 3, SIZE_BYTES);
+    let began = Instant::now();
+    let convert = ["topic", "storage", "convert", topic, "--class", class];
+    let cold = ["--after-ms", "0", "--wait", "120", "-b", &nodes.bootstrap];
+    ok(&convert.into_iter().chain(cold).collect::<Vec<_>>());
+    let mut seen = 0.0;
+    until(&format!("{class} takes {per_byte} bytes for each"), WITHIN, || {
+        seen = (used_bytes(nodes) - before) as f64 / lines.size_bytes() as f64;
+        (seen - per_byte).abs() <= MARGIN
+    });
+    let took = began.elapsed().as_secs_f64();
+    say(&format!("{class}: {seen:.3} bytes on the disks for each byte, after {took:.0} s"));
+    lines
+}
+
+/// What all journals hold, dead bytes too.
+fn used_bytes(nodes: &Nodes) -> i64 {
+    let output = run(&["disk", "list", "-b", &nodes.bootstrap, "-o", "json"]);
+    let disks: Value = serde_json::from_slice(&output.stdout).unwrap();
+    disks.as_array().unwrap().iter().map(|disk| disk["used_bytes"].as_i64().unwrap()).sum()
+}
+
+/// Every part of every stripe is there, and readable.
+fn assert_whole(nodes: &Nodes, topic: &str) {
+    until(&format!("all parts of {topic} are there"), WITHIN, || {
+        let describe = ["topic", "storage", "describe", topic, "-b", &nodes.bootstrap];
+        run(&describe).status.success()
+    });
+}
