@@ -28,11 +28,11 @@ use meridian_base::id::PartitionId;
 use meridian_base::position::{LogPoint, Offset};
 
 pub use self::code::Code;
+use self::crc::Shift;
 pub use self::decode::{DecodeStripeError, decode};
 pub use self::encode::{EncodedStripe, StripeEncoder};
 pub use self::gather::{Gather, GatherOutput};
 pub use self::spread::{Spread, SpreadOutput};
-use self::crc::Shift;
 use crate::blob::{Blob, BlobHeader, BlobKey, BlobKind, Payload};
 use crate::codec::{DecodeError, Source};
 

@@ -144,6 +144,11 @@ fn a_node_leaves(nodes: &Nodes) {
     assert!(holder(nodes, slot).is_some_and(|it| it != leaving));
     let listed = json(&["node", "list", "-b", &nodes.bootstrap, "-o", "json"]);
     assert!(listed.as_array().unwrap().iter().all(|node| node["id"] != leaving));
+    until("it votes no more", WITHIN, || {
+        let status = nodes.status().unwrap_or_default();
+        let voters = status["raft"]["voters"].as_array();
+        voters.is_some_and(|voters| voters.iter().all(|voter| *voter != leaving))
+    });
 
     let arguments = ["dev", "restart", "--node", &id, "--data", nodes.data().to_str().unwrap()];
     assert!(!run(&arguments).status.success(), "node {id} has left, and serves");

@@ -131,12 +131,7 @@ fn cut(pieces: &[Bytes], data_count: usize, shard_size_bytes: usize) -> Vec<Payl
 }
 
 /// The bytes of a shard from `begin` to `end`, copied if they lie in several pieces.
-fn column<'a>(
-    shard: &'a Payload,
-    begin: usize,
-    end: usize,
-    scratch: &'a mut Vec<u8>,
-) -> &'a [u8] {
+fn column<'a>(shard: &'a Payload, begin: usize, end: usize, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     scratch.clear();
     let mut piece_begin = 0;
     for piece in shard.parts() {

@@ -358,7 +358,8 @@ impl Store {
         let Some(Sync { phase, .. }) = &mut self.sync else { return };
         let Phase::Copying(copying) = phase else { return };
         let size_bytes = |copy: &Copy| u64::from(copy.header.payload_size_bytes);
-        let mut asked_bytes: u64 = copying.under_way.values().map(|(copy, ..)| size_bytes(copy)).sum();
+        let mut asked_bytes: u64 =
+            copying.under_way.values().map(|(copy, ..)| size_bytes(copy)).sum();
         while copying.under_way.len() < COPY_COUNT_MAX && asked_bytes < COPY_SIZE_BYTES && !busy {
             let Some(mut copy) = copying.queue.pop_front() else { break };
             // Those who hold it take turns.
