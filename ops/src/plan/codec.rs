@@ -92,7 +92,7 @@ impl Layout {
             // Two copies, then six of nine parts, each a fifth.
             Self::Rs54 => 2.0 + 6.0 / 5.0,
             // Two copies, then four of six parts, each a quarter.
-            Self::Block42 => 2.0 + 4.0 / 4.0,
+            Self::Block42 => 3.0,
         }
     }
 
