@@ -31,8 +31,17 @@ fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
     result
 }
 
+/// Memory of this process; 0 where the system does not tell.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().unwrap_or(0);
+    kib * 1024
+}
+
 fn main() {
     let count = std::env::args().skip(1).find_map(|it| it.parse().ok()).unwrap_or(100_000i64);
+    let before = resident_bytes();
     let mut producers = Producers::default();
     producers.set_time(1_700_000_000_000);
     let mut offset = Offset::ZERO;
@@ -44,8 +53,14 @@ fn main() {
             }
         }
     });
+    let taken = resident_bytes().saturating_sub(before);
+    println!("{:<44} {:>8.1} bytes", "  a producer, in memory", taken as f64 / count as f64);
     let encoded = timed("checkpoint written", || producers.encode());
-    println!("{:<44} {:>8.1} bytes", "  a producer", encoded.len() as f64 / count as f64);
+    println!(
+        "{:<44} {:>8.1} bytes",
+        "  a producer, in the checkpoint",
+        encoded.len() as f64 / count as f64
+    );
     let mut decoded = timed("checkpoint read", || Producers::decode(encoded).unwrap_or_default());
     timed(&format!("{REPLAYED_COUNT} batches replayed"), || {
         for n in 0..REPLAYED_COUNT {

@@ -9,9 +9,9 @@
 //!                       writer <- replies, in the order of the requests
 //! ```
 //!
-//! Requests of a connection take effect one after another, in order, as Kafka has it. Produce is
-//! the exception that keeps pipelines full: it is started as soon as it is read, and only its
-//! answer waits for its turn.
+//! Requests of a connection take effect one after another, in order, as Kafka has it. Two exceptions
+//! keep pipelines full. Produce is started as soon as it is read, and commits and heartbeats of groups
+//! as soon as all before them have been; only the answer waits for its turn.
 
 mod acls;
 mod any_group;

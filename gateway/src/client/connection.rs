@@ -1,6 +1,6 @@
 //! One connection: requests go out as they come, answers return in the same order.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
@@ -24,6 +24,8 @@ const CLIENT_ID: &str = "meridian";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Requests queued for writing, and requests that wait for an answer.
 const QUEUE_COUNT_MAX: usize = 256;
+/// Requests written at once. Fewer than may wait for an answer, because each does before it is written.
+const GATHERED_COUNT_MAX: usize = 64;
 const RESPONSE_SIZE_BYTES_MAX: usize = 256 << 20;
 /// Memory set aside for a response before its bytes have come.
 const RESERVE_BYTES: usize = 1 << 20;
@@ -285,39 +287,37 @@ impl<R: RequestMessage> InFlight<R> {
     }
 }
 
+/// Writes what has gathered while the last write was under way; a lone request goes out at once.
 async fn write_requests(
     mut writer: Writer,
     mut requests: mpsc::Receiver<Outgoing>,
     pending: mpsc::Sender<Pending>,
 ) -> io::Result<()> {
-    while let Some(request) = requests.recv().await {
-        if let Some(waiting) = request.pending {
+    let mut gathered = Vec::new();
+    while requests.recv_many(&mut gathered, GATHERED_COUNT_MAX).await > 0 {
+        for waiting in gathered.iter_mut().filter_map(|request| request.pending.take()) {
             // Fails when the reader has ended.
             pending.send(waiting).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
         }
-        write_frame(&mut writer, &request.frame).await?;
+        write_frames(&mut writer, &gathered).await?;
+        gathered.clear();
     }
     Ok(())
 }
 
 /// In one system call, if the socket takes it all.
-async fn write_frame(writer: &mut Writer, frame: &EncodedFrame) -> io::Result<()> {
-    let mut segments: VecDeque<&[u8]> = frame.segments().map(|segment| &segment[..]).collect();
-    while !segments.is_empty() {
-        let slices: Vec<IoSlice<'_>> = segments.iter().map(|part| IoSlice::new(part)).collect();
-        let mut written = writer.write_vectored(&slices).await?;
+async fn write_frames(writer: &mut Writer, requests: &[Outgoing]) -> io::Result<()> {
+    let segments = requests.iter().flat_map(|request| request.frame.segments());
+    let mut slices: Vec<IoSlice<'_>> = segments.map(|part| IoSlice::new(part)).collect();
+    let mut rest = slices.as_mut_slice();
+    // Empty ones alone would look as if nothing could be written.
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        let written = writer.write_vectored(rest).await?;
         if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        while let Some(first) = segments.pop_front() {
-            match first.get(written..) {
-                Some(rest) if !rest.is_empty() => {
-                    segments.push_front(rest);
-                    break;
-                }
-                _ => written -= first.len(),
-            }
-        }
+        IoSlice::advance_slices(&mut rest, written);
     }
     // What TLS still holds goes out; TCP holds nothing.
     writer.flush().await

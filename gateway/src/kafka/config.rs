@@ -13,7 +13,8 @@ pub struct FrontConfig {
     pub connection_count_max: usize,
     /// `max.connections.per.ip`.
     pub connection_count_per_ip_max: usize,
-    /// Requests of one connection that wait for their answer; more are not read meanwhile.
+    /// Requests of one connection that wait for their turn; more are not read meanwhile. As many
+    /// again may be on their way.
     pub in_flight_request_count_max: usize,
     /// Bytes of those, for one connection.
     pub in_flight_size_bytes_max: usize,

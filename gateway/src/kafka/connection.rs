@@ -1,10 +1,15 @@
 //! One connection: a reader that starts requests and a writer that answers them in order.
 //!
-//! Both halves run in one task. Between them is a bounded queue of replies; when it is full, or the
+//! Both halves run in one task. Requests take effect in order. One that takes time has its turn when
+//! all before it are answered; those that only wait for the log (Produce, commits and heartbeats of
+//! groups) are begun as soon as all before them are, so that they share its batches.
+//!
+//! Between the halves is a bounded queue of replies; when it is full, or the
 //! bytes of the requests in it have used up their budget, the reader stops reading and TCP slows
 //! the client down. What a connection can make the node hold is bounded by that: requests by the
 //! budgets, answers by one at a time.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -147,6 +152,15 @@ impl Budgets {
     }
 }
 
+/// How many requests of a connection are in flight. Both of its halves count, in one task.
+#[derive(Debug, Default)]
+struct Counts {
+    /// Those whose answers are due.
+    in_flight: AtomicUsize,
+    /// Those of them that are not on their way yet, because of their turn or by their nature.
+    waiting: AtomicUsize,
+}
+
 /// A request that was started, and what its answer needs.
 struct InFlight {
     api: ApiKey,
@@ -170,7 +184,7 @@ where
 {
     let (read_half, write_half) = tokio::io::split(stream);
     let (sender, receiver) = mpsc::channel(front.config.in_flight_request_count_max);
-    let in_flight_count = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::new(Counts::default());
     let reader = Reader {
         front,
         stream: read_half,
@@ -179,9 +193,15 @@ where
         client: Arc::new(client),
         budgets,
         shutdown,
-        in_flight_count: Arc::clone(&in_flight_count),
+        counts: Arc::clone(&counts),
     };
-    let writer = Writer { front, stream: write_half, gathered: BytesMut::new(), in_flight_count };
+    let writer = Writer {
+        front,
+        stream: write_half,
+        gathered: BytesMut::new(),
+        begun: VecDeque::new(),
+        counts,
+    };
     let mut write = std::pin::pin!(writer.run(receiver));
     let close = tokio::select! {
         close = reader.run(sender) => close,
@@ -202,7 +222,7 @@ struct Reader<'a, R> {
     client: Arc<Client>,
     budgets: Budgets,
     shutdown: watch::Receiver<bool>,
-    in_flight_count: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
 }
 
 impl<R: AsyncRead + Unpin> Reader<'_, R> {
@@ -214,14 +234,20 @@ impl<R: AsyncRead + Unpin> Reader<'_, R> {
                 Ok(next) => next,
                 Err(close) => return close,
             };
-            let in_flight = match self.start(frame, held) {
+            // Room first: whether a request may be begun is known when it is queued.
+            let Ok(room) = replies.reserve().await else { return Close::Client };
+            let mut in_flight = match self.start(frame, held) {
                 Ok(in_flight) => in_flight,
                 Err(close) => return close,
             };
-            self.in_flight_count.fetch_add(1, Ordering::Relaxed);
-            if replies.send(in_flight).await.is_err() {
-                return Close::Client;
+            if self.counts.waiting.load(Ordering::Relaxed) == 0 {
+                in_flight.reply = in_flight.reply.begin().await;
             }
+            self.counts.in_flight.fetch_add(1, Ordering::Relaxed);
+            if !in_flight.reply.is_begun() {
+                self.counts.waiting.fetch_add(1, Ordering::Relaxed);
+            }
+            room.send(in_flight);
             patience = self.front.config.idle_timeout;
             silence = Close::Idle;
         }
@@ -265,7 +291,7 @@ impl<R: AsyncRead + Unpin> Reader<'_, R> {
             };
             match filled {
                 Ok(result) => return result,
-                Err(_) if self.in_flight_count.load(Ordering::Relaxed) > 0 => {}
+                Err(_) if self.counts.in_flight.load(Ordering::Relaxed) > 0 => {}
                 Err(_) => return Err(silence),
             }
         }
@@ -346,16 +372,20 @@ struct Writer<'a, W> {
     stream: W,
     /// Small answers on their way.
     gathered: BytesMut,
-    in_flight_count: Arc<AtomicUsize>,
+    /// Requests taken out of the queue to begin them before their answer's turn; the last may be
+    /// one that could not be.
+    begun: VecDeque<InFlight>,
+    counts: Arc<Counts>,
 }
 
 impl<W: AsyncWrite + Unpin> Writer<'_, W> {
     /// Answers all requests in order; ends when there will be no more.
     async fn run(mut self, mut replies: mpsc::Receiver<InFlight>) -> Result<(), Close> {
         loop {
-            let in_flight = match replies.try_recv() {
-                Ok(in_flight) => in_flight,
-                Err(_) => {
+            let next = self.begun.pop_front().or_else(|| replies.try_recv().ok());
+            let in_flight = match next {
+                Some(in_flight) => in_flight,
+                None => {
                     self.flush().await?;
                     match replies.recv().await {
                         Some(in_flight) => in_flight,
@@ -363,8 +393,28 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
                     }
                 }
             };
+            let was_waiting = !in_flight.reply.is_begun();
             self.answer(in_flight).await?;
-            self.in_flight_count.fetch_sub(1, Ordering::Relaxed);
+            self.counts.in_flight.fetch_sub(1, Ordering::Relaxed);
+            if was_waiting {
+                self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.begin_those_behind(&mut replies).await;
+            }
+        }
+    }
+
+    /// Begins what waited only for the request that was just answered: otherwise a connection that
+    /// is never without requests would go on answering one after another.
+    async fn begin_those_behind(&mut self, replies: &mut mpsc::Receiver<InFlight>) {
+        while self.begun.back().is_none_or(|last| last.reply.is_begun())
+            && let Ok(mut next) = replies.try_recv()
+        {
+            let was_waiting = !next.reply.is_begun();
+            next.reply = next.reply.begin().await;
+            if was_waiting && next.reply.is_begun() {
+                self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
+            }
+            self.begun.push_back(next);
         }
     }
 
@@ -372,13 +422,15 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         let InFlight { api, version, correlation_id, reply, held, read_at } = in_flight;
         let response = match reply {
             Reply::Now(response) => response,
-            Reply::Later(mut future) => {
+            Reply::Begun(mut answering)
+            | Reply::Prompt(mut answering)
+            | Reply::Later(mut answering) => {
                 // Answers gathered so far need not wait for one that is not ready.
-                match ready_now(&mut future).await {
+                match dispatch::ready_now(&mut answering).await {
                     Some(response) => response,
                     None => {
                         self.flush().await?;
-                        future.await
+                        answering.await
                     }
                 }
             }
@@ -436,17 +488,6 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         timeout(limit, self.stream.flush()).await.map_err(|_| Close::SlowReader)??;
         Ok(())
     }
-}
-
-/// What a future gives if it is ready at once.
-async fn ready_now<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
-    std::future::poll_fn(|context| {
-        std::task::Poll::Ready(match std::pin::Pin::new(&mut *future).poll(context) {
-            std::task::Poll::Ready(output) => Some(output),
-            std::task::Poll::Pending => None,
-        })
-    })
-    .await
 }
 
 #[cfg(test)]

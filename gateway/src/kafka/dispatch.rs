@@ -5,6 +5,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
@@ -111,23 +112,69 @@ pub(super) struct Call {
     pub(super) version: i16,
 }
 
-/// An answer, or the way to it. A future is polled when the answer's turn has come.
+/// The way to an answer.
+pub(super) type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
+
+/// An answer, or the way to it.
 pub(super) enum Reply {
     /// It is there.
     Now(Response),
-    /// It takes time.
-    Later(Pin<Box<dyn Future<Output = Response> + Send>>),
+    /// What was asked for is on its way: only the answer takes time.
+    Begun(Answering),
+    /// The same from the first poll on, which decides without waiting for anything. It may come
+    /// early, but not before everything that was asked for earlier is on its way too.
+    Prompt(Answering),
+    /// It takes time, and is polled when the answer's turn has come.
+    Later(Answering),
     /// The client wants none.
     None,
     /// The client wants none but must learn of an error: close the connection.
     Close(ErrorCode),
 }
 
-fn later<R>(answer: impl Future<Output = R> + Send + 'static) -> Reply
+impl Reply {
+    /// Takes the first step of what is prompt.
+    pub(super) async fn begin(self) -> Self {
+        let Self::Prompt(mut answering) = self else { return self };
+        match ready_now(&mut answering).await {
+            Some(response) => Self::Now(response),
+            None => Self::Begun(answering),
+        }
+    }
+
+    /// Whether what was asked for is on its way, so that what comes after it may be begun.
+    pub(super) fn is_begun(&self) -> bool {
+        match self {
+            Self::Now(_) | Self::Begun(_) | Self::None | Self::Close(_) => true,
+            Self::Prompt(_) | Self::Later(_) => false,
+        }
+    }
+}
+
+/// What a future gives if it is ready at once.
+pub(super) async fn ready_now<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    std::future::poll_fn(|context| {
+        Poll::Ready(match Pin::new(&mut *future).poll(context) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+fn answering<R>(answer: impl Future<Output = R> + Send + 'static) -> Answering
 where
     R: Into<Response>,
 {
-    Reply::Later(Box::pin(async move { answer.await.into() }))
+    Box::pin(async move { answer.await.into() })
+}
+
+fn later<R: Into<Response>>(answer: impl Future<Output = R> + Send + 'static) -> Reply {
+    Reply::Later(answering(answer))
+}
+
+fn prompt<R: Into<Response>>(answer: impl Future<Output = R> + Send + 'static) -> Reply {
+    Reply::Prompt(answering(answer))
 }
 
 /// Starts a request.
@@ -137,11 +184,11 @@ pub(super) fn start(call: Call, request: Request) -> Reply {
         Request::Fetch(request) => later(fetch::fetch(call, request)),
         Request::ListOffsets(request) => later(list_offsets::list_offsets(call, request)),
         Request::Metadata(request) => later(metadata::metadata(call, request)),
-        Request::OffsetCommit(request) => later(offsets::commit(call, request)),
+        Request::OffsetCommit(request) => prompt(offsets::commit(call, request)),
         Request::OffsetFetch(request) => later(offsets::fetch(call, request)),
         Request::FindCoordinator(request) => later(coordinator::find(call, request)),
         Request::JoinGroup(request) => later(groups::join(call, request)),
-        Request::Heartbeat(request) => later(groups::heartbeat(call, request)),
+        Request::Heartbeat(request) => prompt(groups::heartbeat(call, request)),
         Request::LeaveGroup(request) => later(groups::leave(call, request)),
         Request::SyncGroup(request) => later(groups::sync(call, request)),
         Request::DescribeGroups(request) => later(groups::describe(call, request)),
@@ -174,7 +221,7 @@ pub(super) fn start(call: Call, request: Request) -> Reply {
         Request::DescribeProducers(request) => later(describe_producers::describe(call, request)),
         Request::DescribeCluster(request) => later(cluster::describe(call, request)),
         Request::ConsumerGroupHeartbeat(request) => {
-            later(consumer_groups::heartbeat(call, request))
+            prompt(consumer_groups::heartbeat(call, request))
         }
         Request::ConsumerGroupDescribe(request) => later(consumer_groups::describe(call, request)),
         Request::GetTelemetrySubscriptions(request) => {

@@ -423,3 +423,6 @@ fn subscribed_topics(
     let names = request.topics.iter().map(|topic| topic.name.to_string());
     Ok(entry.group.subscribed(names))
 }
+
+#[cfg(test)]
+mod tests;

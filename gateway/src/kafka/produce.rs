@@ -140,7 +140,7 @@ pub(super) fn start(call: &Call, request: ProduceRequest) -> Reply {
     }
     let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
     let call = call.clone();
-    Reply::Later(Box::pin(async move { finish(&call, topics, timeout).await }))
+    Reply::Begun(Box::pin(async move { finish(&call, topics, timeout).await }))
 }
 
 fn start_topic(

@@ -24,12 +24,14 @@ import org.apache.kafka.common.serialization.*;
  *   source          goes on from a file that is behind           topic source    meridian.dedup=source
  * </pre>
  * Each producer numbers its records from 0; a reader of what is committed must see each number once, those of a partition
- * in order, and of each transaction all or nothing.
+ * in order, and of each transaction all or nothing. It takes a bit of memory for each record.
+ *
+ * Records are spread over the kills: a producer waits while it is ahead of them.
  */
 public final class Count {
     static final long RECORDS = Long.parseLong(System.getenv("RECORDS"));
     static final int KILLS = Integer.parseInt(System.getenv("KILLS"));
-    /** Between two kills, on average, with what they take: it paces the producers, so that kills are spread over them. */
+    /** Between two kills, about, with what they take: paces the producers, which write no faster than that in any case. */
     static final double KILL_EVERY_S = Double.parseDouble(System.getenv().getOrDefault("KILL_EVERY", "6"));
     static final int PRODUCERS_OF_A_KIND = 2;
     static final List<String> KINDS = List.of("plain", "txn", "source");
@@ -37,10 +39,37 @@ public final class Count {
     static final int PARTITIONS = 12;
     static final int PER_TRANSACTION = 480;
     static final int PER_CHECKPOINT = 6000;
-    static final int SIZE_BYTES = 100;
+    /** So many in a row go to one partition, and may share a batch. */
+    static final int PER_RUN = 20;
+    static final int SIZE_BYTES = 64;
+    /** How many kills the producers may be ahead of. */
+    static final int KILLS_AHEAD = 1;
+    static final long TOLD_EVERY_MS = 10_000;
+    /** Complaints that are kept. */
+    static final int WRONG_MAX = 1000;
+
+    static int partition(int number) {
+        return number / PER_RUN % PARTITIONS;
+    }
+
+    /** Where producers find how many kills there were. */
+    static Path kills() {
+        return Lab.FOLDER.resolve("kills");
+    }
+
+    static void replace(Path file, String text) throws Exception {
+        Path written = Files.writeString(file.resolveSibling(file.getFileName() + ".new"), text);
+        Files.move(written, file, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
+    }
+
+    static int number(Path file) throws Exception {
+        return Files.exists(file) ? Integer.parseInt(Files.readString(file)) : 0;
+    }
 
     public static void main(String[] arguments) throws Exception {
         if (arguments.length > 0) {
+            // Whoever is to count has ended: nothing is left to be done.
+            ProcessHandle.current().parent().ifPresent(it -> it.onExit().thenRun(() -> Runtime.getRuntime().halt(3)));
             new Writer(arguments[0], Integer.parseInt(arguments[1])).run();
             System.exit(0);
         }
@@ -80,14 +109,19 @@ public final class Count {
                 killer.target("rack", () -> 1 + chance.nextInt(9));
                 killer.target("producer", () -> killWriter(writers, chance));
                 killer.start();
-                while (writers.values().stream().anyMatch(it -> it.isAlive() || it.exitValue() != 0)) {
+                long toldAt = System.nanoTime();
+                while (killer.count() < KILLS || writers.values().stream().anyMatch(it -> it.isAlive() || it.exitValue() != 0)) {
                     restarts += restart(writers);
                     tally.expectAlive();
+                    replace(kills(), "" + killer.count());
+                    if (System.nanoTime() - toldAt > TOLD_EVERY_MS * 1_000_000) {
+                        toldAt = System.nanoTime();
+                        System.out.println("PROGRESS " + tally.told() + " of " + RECORDS + "; " + killer.told());
+                    }
                     Thread.sleep(100);
                 }
                 killer.close();
                 told = killer.told();
-                Lab.expect(killer.count() >= KILLS, told + ", " + KILLS + " are wanted: make KILL_EVERY longer");
             }
             String counted = tally.finish();
             return counted + "; " + told + "; " + restarts + " producers started again";
@@ -139,7 +173,7 @@ public final class Count {
         Writer(String kind, int index) {
             this.kind = kind;
             this.index = index;
-            Map<String, Object> options = new HashMap<>(Map.of("bootstrap.servers", Lab.BOOTSTRAP, "acks", "all", "linger.ms", 10));
+            Map<String, Object> options = new HashMap<>(Map.of("bootstrap.servers", Lab.BOOTSTRAP, "acks", "all", "linger.ms", 20));
             options.put("delivery.timeout.ms", 300_000);
             if (kind.equals("txn")) {
                 options.put("transactional.id", name(kind, index));
@@ -168,7 +202,7 @@ public final class Count {
         void send(int number, boolean isToBeAborted) {
             byte[] value = new byte[SIZE_BYTES];
             ByteBuffer.wrap(value).putInt(index).putInt(number).putInt(isToBeAborted ? 1 : 0);
-            var record = new ProducerRecord<byte[], byte[]>(topic(kind), number % PARTITIONS, null, value);
+            var record = new ProducerRecord<byte[], byte[]>(topic(kind), partition(number), null, value);
             if (kind.equals("source")) {
                 record.headers().add(new RecordHeader("meridian-producer-id", name(kind, index).getBytes(StandardCharsets.UTF_8)));
                 record.headers().add(new RecordHeader("meridian-seqno", ("" + number).getBytes(StandardCharsets.UTF_8)));
@@ -180,29 +214,31 @@ public final class Count {
             });
         }
 
-        /** Waits until a number is due, counted from where this process began. */
-        void pace(int sent) throws Exception {
-            long due = begun + (long) (sent / perSecond * 1e9);
+        /** Waits until a number is due: by time, counted from where this process began, and by the kills. */
+        void pace(int number, int from) throws Exception {
+            long due = begun + (long) ((number - from) / perSecond * 1e9);
             long rest = due - System.nanoTime();
             if (rest > 0) {
                 Thread.sleep(rest / 1_000_000);
+            }
+            while ((long) number * KILLS > (long) PER_PRODUCER * (number(kills()) + KILLS_AHEAD)) {
+                Thread.sleep(50);
             }
         }
 
         void stream() throws Exception {
             Path checkpoint = Lab.FOLDER.resolve(kind + "-" + index);
-            int from = Files.exists(checkpoint) ? Integer.parseInt(Files.readString(checkpoint)) : 0;
+            int from = number(checkpoint);
             for (int number = from; number < PER_PRODUCER; number++) {
                 send(number, false);
-                if (number % 50 == 0) {
-                    pace(number - from);
+                if (number % 100 == 0) {
+                    pace(number, from);
                     expectNoFailure();
                 }
                 if (number % PER_CHECKPOINT == 0 && number > from) {
                     producer.flush();
                     expectNoFailure();
-                    Path written = Files.writeString(Lab.FOLDER.resolve(kind + "-" + index + ".new"), "" + number);
-                    Files.move(written, checkpoint, StandardCopyOption.ATOMIC_MOVE);
+                    replace(checkpoint, "" + number);
                 }
             }
         }
@@ -226,7 +262,7 @@ public final class Count {
                 }
                 transaction(next, end, false, position, group);
                 next = end;
-                pace(next - from);
+                pace(next, from);
             }
         }
 
@@ -274,10 +310,11 @@ public final class Count {
         private final Map<String, BitSet[]> seen = new HashMap<>();
         private final Map<String, int[][]> last = new HashMap<>();
         private final List<String> wrong = Collections.synchronizedList(new ArrayList<>());
+        private volatile int wrongCount;
         private volatile boolean isOver;
         private volatile Throwable failure;
-        private long count;
-        private long doubled;
+        private volatile long count;
+        private volatile long doubled;
 
         Tally() {
             super("tally");
@@ -321,23 +358,33 @@ public final class Count {
             ByteBuffer value = ByteBuffer.wrap(record.value());
             int index = value.getInt();
             int number = value.getInt();
-            String what = record.topic() + "-" + record.partition() + "@" + record.offset() + ": " + number + " of producer " + index;
             if (value.getInt() != 0) {
-                wrong.add(what + " was aborted");
+                complain(record, index, number, "was aborted");
                 return;
             }
             count++;
             BitSet bits = seen.get(record.topic())[index];
             if (bits.get(number)) {
                 doubled++;
-                wrong.add(what + " doubled");
+                complain(record, index, number, "doubled");
             }
             bits.set(number);
             int[] before = last.get(record.topic())[index];
             if (number <= before[record.partition()]) {
-                wrong.add(what + " after " + before[record.partition()]);
+                complain(record, index, number, "after " + before[record.partition()]);
             }
             before[record.partition()] = number;
+        }
+
+        private void complain(ConsumerRecord<byte[], byte[]> record, int index, int number, String what) {
+            wrongCount++;
+            if (wrong.size() < WRONG_MAX) {
+                wrong.add(record.topic() + "-" + record.partition() + "@" + record.offset() + ": " + number + " of producer " + index + " " + what);
+            }
+        }
+
+        String told() {
+            return count + " records read, " + doubled + " doubled, " + wrongCount + " complaints";
         }
 
         void expectAlive() {
@@ -365,7 +412,7 @@ public final class Count {
             }
             String told = count + " records: " + lost + " lost, " + doubled + " doubled, " + torn + " transactions torn";
             wrong.stream().limit(20).forEach(System.out::println);
-            Lab.expect(lost == 0 && torn == 0 && wrong.isEmpty(), told + ", " + wrong.size() + " complaints: "
+            Lab.expect(lost == 0 && torn == 0 && wrong.isEmpty(), told + ", " + wrongCount + " complaints: "
                     + (wrong.isEmpty() ? "" : wrong.get(0)));
             return told;
         }

@@ -6,6 +6,8 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::cluster::Cluster;
@@ -37,6 +39,8 @@ const WORKING: Duration = Duration::from_secs(40);
 const AROUND: Duration = Duration::from_secs(400);
 /// Between two kills of the application that counts records, on average.
 const KILL_EVERY: Duration = Duration::from_secs(6);
+/// How often progress is looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Ports of what applications serve themselves, above those of the nodes.
 const PORT_DISTANCE: u16 = 300;
 
@@ -52,8 +56,11 @@ pub(super) fn run(root: &Path, options: &Options) -> Result<(), String> {
         let cluster = Cluster::start(&program, &lab.folder, options.base_port)?;
         let report = lab.run_app(app, &program, options)?;
         println!("== {}", report.summary());
+        // What failed is looked into on the disks.
+        if report.failures_of_any().is_empty() {
+            cluster.discard()?;
+        }
         reports.push((app.title, report));
-        drop(cluster);
     }
     println!("== ran for {} s", began.elapsed().as_secs());
     print!("{}", table::render_apps(&reports));
@@ -99,7 +106,27 @@ impl Lab {
             .spawn()
             .map_err(|error| format!("{} could not be started: {error}", app.name))?;
         let at_most = AROUND + WORKING.max(KILL_EVERY * options.kill_count * 2);
-        let ended = wait(&mut child, at_most);
+        let ended = thread::scope(|scope| {
+            let (is_over, over) = mpsc::channel();
+            scope.spawn(|| show_progress(&told, over));
+            let ended = wait(&mut child, at_most);
+            drop(is_over);
+            ended
+        });
         Ok(Report::read(app.name, &read(&told), &ended))
+    }
+}
+
+/// Shows the newest line of progress of a program that tells it, until `over` is dropped.
+fn show_progress(told: &Path, over: mpsc::Receiver<()>) {
+    let mut shown = String::new();
+    while over.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+        let text = read(told);
+        if let Some(line) = text.lines().rev().find_map(|line| line.strip_prefix("PROGRESS "))
+            && line != shown
+        {
+            println!("== {line}");
+            line.clone_into(&mut shown);
+        }
     }
 }

@@ -81,6 +81,13 @@ impl Cluster {
         self.dev("restart", node)
     }
 
+    /// Ends it and frees its disks.
+    pub(super) fn discard(self) -> Result<(), String> {
+        let data = self.data.clone();
+        drop(self);
+        std::fs::remove_dir_all(&data).map_err(|error| format!("{}: {error}", data.display()))
+    }
+
     fn dev(&self, action: &str, node: u32) -> Result<(), String> {
         let status = Command::new(&self.program)
             .args(["dev", action, "--node", &node.to_string(), "--data"])

@@ -1,0 +1,116 @@
+use bytes::Bytes;
+use meridian_protocol::messages::{
+    FindCoordinatorRequest, OffsetCommitPartition, OffsetCommitTopic, OffsetDeletePartition,
+    OffsetDeleteTopic,
+};
+use meridian_protocol::records;
+
+use super::*;
+use crate::kafka::coordinator::OFFSETS_TOPIC;
+use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
+
+/// A client of a front whose groups share one partition; topic `t` has one.
+async fn served() -> (Arc<FakeBroker>, TestClient) {
+    let broker = FakeBroker::single();
+    let mut config = quick_config();
+    config.offsets_partition_count = 1;
+    let mut client = TestClient::connect(&front_of(&broker, config));
+    client.create_topic("t", 1).await;
+    let find = FindCoordinatorRequest { coordinator_keys: vec!["g".into()], ..Default::default() };
+    assert_eq!(client.call(4, find).await.coordinators[0].error_code, ErrorCode::None);
+    // The coordinator is there from its first group on.
+    assert_eq!(fetch(&mut client, "g").await, -1);
+    (broker, client)
+}
+
+fn commit_of(group: &str, offset: i64) -> OffsetCommitRequest {
+    let partition = OffsetCommitPartition { committed_offset: offset, ..Default::default() };
+    let topic =
+        OffsetCommitTopic { name: "t".into(), partitions: vec![partition], ..Default::default() };
+    OffsetCommitRequest {
+        group_id: group.into(),
+        generation_id_or_member_epoch: -1,
+        topics: vec![topic],
+        ..Default::default()
+    }
+}
+
+fn fetch_of(group: &str) -> OffsetFetchRequest {
+    let topic =
+        OffsetFetchTopic { name: "t".into(), partition_indexes: vec![0], ..Default::default() };
+    let group = OffsetFetchGroup {
+        group_id: group.into(),
+        topics: Some(vec![topic]),
+        member_epoch: -1,
+        ..Default::default()
+    };
+    OffsetFetchRequest { groups: vec![group], ..Default::default() }
+}
+
+async fn fetch(client: &mut TestClient, group: &str) -> i64 {
+    client.call(9, fetch_of(group)).await.groups[0].topics[0].partitions[0].committed_offset
+}
+
+async fn expect_committed(client: &mut TestClient, id: i32) {
+    let told = client.receive::<OffsetCommitRequest>(9, id).await;
+    assert_eq!(told.topics[0].partitions[0].error_code, ErrorCode::None);
+}
+
+/// How many batches the log of the coordinator has.
+async fn batch_count(broker: &FakeBroker) -> usize {
+    let id = {
+        let metadata = broker.state();
+        let topic = metadata.topic_named(OFFSETS_TOPIC).expect("created by the first question");
+        topic.partitions[0]
+    };
+    let log = crate::broker::Broker::led(broker, id).expect("led here");
+    let fetched = log.fetch(log.log_start_offset(), 1 << 20).await.expect("readable");
+    records::batches(Bytes::from(fetched.records.concat())).count()
+}
+
+#[tokio::test]
+async fn commits_of_one_connection_share_batches() {
+    let (broker, mut client) = served().await;
+    // The first waits for its turn, and those behind it for it.
+    let waiting = client.send(9, &fetch_of("g")).await;
+    let mut ids = Vec::new();
+    for number in 0..50 {
+        ids.push(client.send(9, &commit_of(&format!("group-{number}"), number)).await);
+    }
+    client.receive::<OffsetFetchRequest>(9, waiting).await;
+    for id in ids {
+        expect_committed(&mut client, id).await;
+    }
+    let count = batch_count(&broker).await;
+    assert!(count <= 5, "50 commits took {count} batches");
+    assert_eq!(fetch(&mut client, "group-49").await, 49);
+}
+
+#[tokio::test]
+async fn what_a_connection_asks_for_takes_effect_in_order() {
+    let (_broker, mut client) = served().await;
+    for round in 1..=20 {
+        let first = client.send(9, &commit_of("g", round)).await;
+        let forget = OffsetDeleteRequest {
+            group_id: "g".into(),
+            topics: vec![OffsetDeleteTopic {
+                name: "t".into(),
+                partitions: vec![OffsetDeletePartition { partition_index: 0 }],
+            }],
+        };
+        let forgotten = client.send(0, &forget).await;
+        let none = client.send(9, &fetch_of("g")).await;
+        let second = client.send(9, &commit_of("g", 100 + round)).await;
+        let last = client.send(9, &fetch_of("g")).await;
+        expect_committed(&mut client, first).await;
+        let told = client.receive::<OffsetDeleteRequest>(0, forgotten).await;
+        assert_eq!(told.topics[0].partitions[0].error_code, ErrorCode::None);
+        for (id, expected) in [(none, -1), (last, 100 + round)] {
+            if id == last {
+                expect_committed(&mut client, second).await;
+            }
+            let told = client.receive::<OffsetFetchRequest>(9, id).await;
+            assert_eq!(told.groups[0].topics[0].partitions[0].committed_offset, expected);
+        }
+    }
+}
