@@ -66,11 +66,12 @@ pub use self::config::{FrontConfig, GroupConfig, TelemetryConfig, TransactionCon
 pub use self::durations::{BOUNDS_S, DurationSample};
 pub use self::meridian::{AdminError, AdminHandler};
 pub use self::metrics::{Metrics, Sample};
+pub(crate) use self::produce::lag_limit;
 pub use self::server::{Server, ServerError};
 pub(crate) use self::topic_config::check as check_topic_config;
 pub(crate) use self::topic_config::{
     DEDUP, DEDUP_RETENTION_MS, DEDUP_RETENTION_MS_DEFAULT, DEDUP_SOURCE, MIRROR_CONFIGS,
-    MIRROR_ON_DELETE, MIRROR_ON_RECREATE, MIRROR_PREFIX, MIRROR_SOURCE,
+    MIRROR_MAX_LAG_MS, MIRROR_ON_DELETE, MIRROR_ON_RECREATE, MIRROR_PREFIX, MIRROR_SOURCE,
 };
 pub use self::transactions::Verifier;
 use crate::broker::Broker;

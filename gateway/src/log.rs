@@ -13,6 +13,7 @@
 mod bells;
 mod cold;
 mod compaction;
+mod contract;
 pub(crate) mod follower;
 mod group;
 mod health;

@@ -12,6 +12,7 @@
 
 mod admin;
 mod audit;
+mod contracts;
 mod guard;
 mod peer;
 mod plan;
@@ -37,6 +38,7 @@ use tokio::task::JoinHandle;
 
 pub(crate) use self::admin::AdminCall;
 use self::audit::{AuditHandle, AuditReport};
+pub(crate) use self::contracts::ContractReport;
 pub(crate) use self::guard::{Closed, epoch_end, forget, refuses_clients, source_of};
 use self::plan::Plan;
 use self::steward::{StewardHandle, StewardReport};
@@ -144,6 +146,11 @@ impl Mirrors {
             (link.clone(), metrics, differences)
         };
         workers.iter().map(of).collect()
+    }
+
+    /// How far the mirrors of the partitions are that this node leads and that are bound to be near.
+    pub(crate) fn contracts(node: &Node) -> Vec<ContractReport> {
+        contracts::reports(node)
     }
 
     /// What the stewards on this node have to tell.

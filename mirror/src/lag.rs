@@ -20,6 +20,20 @@ pub struct Lag {
     pub time: Duration,
 }
 
+/// How many offsets a source took lately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// So many.
+    pub records: u64,
+    /// Within this time.
+    pub within: Duration,
+}
+
+/// Time over which the pace is taken.
+const PACE_WINDOW: Duration = Duration::from_secs(10);
+/// Shortest time that says anything of it.
+const PACE_WINDOW_MIN: Duration = Duration::from_secs(1);
+
 /// Measures the lag of one partition.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LagMeter {
@@ -30,6 +44,9 @@ pub(crate) struct LagMeter {
     sightings: VecDeque<(Offset, Instant)>,
     records_count: u64,
     size_bytes: u64,
+    /// Where the source ended when the window of its pace began.
+    window: Option<(Offset, Instant)>,
+    pace: Option<Pace>,
 }
 
 impl LagMeter {
@@ -37,6 +54,7 @@ impl LagMeter {
     pub(crate) fn on_source(&mut self, now: Instant, end: Offset, source_end: Offset) {
         self.source_end = Some(source_end);
         self.seen_at = Some(now);
+        self.on_pace(now, source_end);
         // What the source has lost since is not missing any more.
         self.sightings.iter_mut().for_each(|(offset, _)| *offset = (*offset).min(source_end));
         let last = self.sightings.back().map_or(end, |(offset, _)| *offset);
@@ -51,6 +69,26 @@ impl LagMeter {
             }
         }
         self.on_end(end);
+    }
+
+    fn on_pace(&mut self, now: Instant, source_end: Offset) {
+        let (from, since) = *self.window.get_or_insert((source_end, now));
+        let within = now.since(since);
+        if within < PACE_WINDOW_MIN {
+            return;
+        }
+        let records = u64::try_from(source_end.get().saturating_sub(from.get())).unwrap_or(0);
+        if self.pace.is_none() || within >= PACE_WINDOW {
+            self.pace = Some(Pace { records, within });
+        }
+        if within >= PACE_WINDOW {
+            self.window = Some((source_end, now));
+        }
+    }
+
+    /// How fast the source grew when it was last heard of; `None` if it was not heard for long enough.
+    pub(crate) fn pace(&self) -> Option<Pace> {
+        self.pace
     }
 
     /// The mirror now ends at `end`.
@@ -120,6 +158,20 @@ mod tests {
         assert_eq!(meter.lag(at(5), end(10)).time, Duration::from_secs(3));
         meter.on_end(end(20));
         assert_eq!(meter.lag(at(5), end(20)), Lag::default());
+    }
+
+    #[test]
+    fn the_pace_is_that_of_the_last_whole_window() {
+        let mut meter = LagMeter::default();
+        let mut hear = |second: u64, end: i64| {
+            meter.on_source(at(second), Offset::ZERO, Offset::new(end));
+            meter.pace().map(|pace| (pace.records, pace.within.as_secs()))
+        };
+        assert_eq!(hear(0, 1000), None, "all that was there before is no pace");
+        assert_eq!(hear(2, 1020), Some((20, 2)));
+        assert_eq!(hear(10, 1100), Some((100, 10)));
+        assert_eq!(hear(15, 1100), Some((100, 10)));
+        assert_eq!(hear(20, 1100), Some((0, 10)));
     }
 
     #[test]

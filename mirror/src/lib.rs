@@ -3,8 +3,9 @@
 //! **Owns** what a link and a mirror topic are ([`rows`], [`options`]), the state machine of one
 //! mirrored partition ([`partition`]), the names of its states ([`state`]), what follows a source by
 //! itself: topics by pattern ([`rules`]), deletions ([`vigil`]), positions of groups ([`groups`]); and
-//! who writes to a topic next ([`succession`], [`switchover`]). **Never does** I/O, reads no
-//! clock, speaks no protocol: the embedder fetches, appends and tells what came of it.
+//! who writes to a topic next ([`succession`], [`switchover`], [`rejoin`]); and how far a mirror may be
+//! behind before its source refuses records ([`contract`]). **Never does** I/O, reads no clock, speaks
+//! no protocol: the embedder fetches, appends and tells what came of it.
 //!
 //! ```text
 //! source cluster -> Input::Fetched -> +-----------------+ -> Output::Append(expected) -> own log
@@ -18,12 +19,14 @@
 //!
 //! **Source**: DESIGN.md section 9; OffsetForLeaderEpoch as in KIP-101, KIP-279 and KIP-320.
 
+pub mod contract;
 pub mod digest;
 pub mod groups;
 mod lag;
 pub mod mutation;
 pub mod options;
 pub mod partition;
+pub mod rejoin;
 pub mod rows;
 pub mod rules;
 pub mod state;
@@ -32,5 +35,5 @@ pub mod switchover;
 mod throttle;
 pub mod vigil;
 
-pub use lag::Lag;
+pub use lag::{Lag, Pace};
 pub use throttle::Throttle;

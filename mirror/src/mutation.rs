@@ -29,6 +29,14 @@ pub enum Mutation {
     RollBackDecided,
     /// A source takes a fence whose attempt is over.
     IgnoreAttempt,
+    /// The side that was promoted later gives way as well.
+    IgnoreLinkEpoch,
+    /// What only the old side has is exported while records may still be appended to it.
+    ExportUnfenced,
+    /// The old side is deleted whatever was exported.
+    ReplaceUnexported,
+    /// The first record that only the old side has is not exported.
+    DivergeLate,
 }
 
 impl Mutation {
@@ -47,6 +55,10 @@ impl Mutation {
     /// Those of a switchover.
     pub const SWITCHOVER: [Self; 4] =
         [Self::SkipFence, Self::SkipDrain, Self::RollBackDecided, Self::IgnoreAttempt];
+
+    /// Those of a rejoin.
+    pub const REJOIN: [Self; 4] =
+        [Self::IgnoreLinkEpoch, Self::ExportUnfenced, Self::ReplaceUnexported, Self::DivergeLate];
 
     /// Whether this rule is broken.
     pub(crate) fn active(self, mutation: Option<Self>) -> bool {

@@ -23,7 +23,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::TopicId;
 use meridian_base::position::{LeaderEpoch, Offset};
 
-use crate::lag::{Lag, LagMeter};
+use crate::lag::{Lag, LagMeter, Pace};
 use crate::mutation::Mutation;
 use crate::state::State;
 
@@ -233,6 +233,8 @@ pub struct Status {
     pub source_end: Option<Offset>,
     /// How long ago that was: what the source took since is not in the lag.
     pub source_seen_ago: Option<Duration>,
+    /// How fast it grew then.
+    pub source_pace: Option<Pace>,
     /// How far behind it is.
     pub lag: Lag,
     /// Bytes mirrored since this node leads the partition.
@@ -372,6 +374,7 @@ impl MirrorPartition {
             end: self.committed,
             source_end: self.lag.source_end(),
             source_seen_ago: self.lag.source_seen_ago(now),
+            source_pace: self.lag.pace(),
             lag,
             mirrored_bytes: self.lag.mirrored_bytes(),
         }

@@ -2,10 +2,13 @@
 //! metadata log.
 //!
 //! ```text
-//! source:  Settled --fence--> Yielding --reverse--> Yielded (mirrors the other side)
-//!             ^                  | release
-//!             +------------------+
-//! mirror:  Settled --start--> TakingOver(step) --> Settled
+//! source:   Settled --fence--> Yielding --reverse--> Yielded (mirrors the other side)
+//!              ^                  | release
+//!              +------------------+
+//! mirror:   Settled --start--> TakingOver(step) --> Settled
+//! old side: Settled --give way--> GivingWay --> deleted, and mirrored anew (see `rejoin`)
+//!              ^                      | take back
+//!              +----------------------+
 //! ```
 //!
 //! Every attempt has a link epoch of its own, above all that either side knows. A fence under one
@@ -77,7 +80,9 @@ pub enum Act {
         to: ClusterId,
         /// Its attempt.
         attempt: LinkEpoch,
-        /// Nothing is appended any more once the epochs of all partitions are above this one.
+        /// Nothing is appended any more once the epochs of all partitions are above this one. Looked up
+        /// after the row that refuses clients is in force, so that no leader came in between;
+        /// [`LeaderEpoch::UNKNOWN`] until then.
         epoch_floor: LeaderEpoch,
     },
     /// Another cluster took over in good order, and this one follows it.
@@ -97,6 +102,18 @@ pub enum Act {
         reason: Option<String>,
         /// Whom this side had yielded to before, and follows still if it is rolled back.
         yielded_to: Option<ClusterId>,
+    },
+    /// Another cluster was promoted without this one, which gives way to it: clients are refused while
+    /// what only this side has is exported.
+    GivingWay {
+        /// The other cluster.
+        to: ClusterId,
+        /// Its link epoch.
+        link_epoch: LinkEpoch,
+        /// As in [`Act::Yielding`].
+        epoch_floor: LeaderEpoch,
+        /// All that only this side has was exported: the topic is deleted from here on.
+        is_exported: bool,
     },
 }
 
@@ -131,6 +148,37 @@ pub enum Refusal {
     /// This side takes over itself.
     #[error("this cluster is taking the topic over itself; wait until that has ended")]
     TakingOver,
+    /// This side gives way after a failover.
+    #[error(
+        "the topic gives way to cluster {to} after a failover; wait until its rejoin has ended"
+    )]
+    GivesWay {
+        /// To whom.
+        to: ClusterId,
+    },
+    /// This side gives way to nobody.
+    #[error("the topic gives way to nobody")]
+    GivesNoWay,
+    /// It is decided that the topic is deleted.
+    #[error("all of it is exported, and it is being deleted: run the rejoin to its end")]
+    Exported,
+    /// This side follows another in good order.
+    #[error("the topic follows cluster {to}: there is nothing to give way to")]
+    Follows {
+        /// Whom.
+        to: ClusterId,
+    },
+    /// The other side was not promoted later.
+    #[error(
+        "the link epoch here is {here}, there {there}: of two sides that were promoted, the one with \
+         the lower link epoch rejoins the other"
+    )]
+    NotLater {
+        /// The link epoch here.
+        here: LinkEpoch,
+        /// The link epoch there.
+        there: LinkEpoch,
+    },
     /// It was not fenced for that attempt.
     #[error("the topic is not fenced for attempt {attempt}")]
     NotFenced {
@@ -142,7 +190,7 @@ pub enum Refusal {
 impl Succession {
     /// Whether clients are to look for the topic elsewhere: it moves, or has moved.
     pub fn has_left(&self) -> bool {
-        matches!(self.act, Act::Yielding { .. } | Act::Yielded { .. })
+        matches!(self.act, Act::Yielding { .. } | Act::Yielded { .. } | Act::GivingWay { .. })
     }
 
     /// Takes over from the source, under an attempt that is later than any that either side knows.
@@ -151,6 +199,7 @@ impl Succession {
             Act::Settled => None,
             Act::Yielded { to } => Some(to.clone()),
             Act::TakingOver { .. } => return Err(Refusal::TakingOver),
+            Act::GivingWay { to, .. } => return Err(Refusal::GivesWay { to: to.clone() }),
             Act::Yielding { to, attempt, .. } => {
                 return Err(Refusal::Busy { to: to.clone(), attempt: *attempt });
             }
@@ -166,7 +215,6 @@ impl Succession {
         &self,
         to: &ClusterId,
         attempt: LinkEpoch,
-        epoch_floor: LeaderEpoch,
         mutation: Option<Mutation>,
     ) -> Result<Self, Refusal> {
         match &self.act {
@@ -179,11 +227,13 @@ impl Succession {
                 return Err(Refusal::Busy { to: to.clone(), attempt: *attempt });
             }
             Act::TakingOver { .. } => return Err(Refusal::TakingOver),
+            Act::GivingWay { to, .. } => return Err(Refusal::GivesWay { to: to.clone() }),
             Act::Settled | Act::Yielded { .. } => {}
         }
         if attempt <= self.link_epoch && !Mutation::IgnoreAttempt.active(mutation) {
             return Err(Refusal::Stale { attempt, known: self.link_epoch });
         }
+        let epoch_floor = LeaderEpoch::UNKNOWN;
         let act = Act::Yielding { to: to.clone(), attempt, epoch_floor };
         Ok(Self { act, ..self.clone() })
     }
@@ -205,6 +255,79 @@ impl Succession {
             _ => return Err(Refusal::NotFenced { attempt }),
         }
         Ok(Self { link_epoch: attempt, act: Act::Yielded { to: by.clone() }, last: None })
+    }
+
+    /// Gives way to a cluster that was promoted later than this side: clients are refused. Asking again
+    /// changes nothing.
+    pub fn give_way(
+        &self,
+        to: &ClusterId,
+        there: LinkEpoch,
+        mutation: Option<Mutation>,
+    ) -> Result<Self, Refusal> {
+        match &self.act {
+            Act::GivingWay { to: known, .. } if known == to => return Ok(self.clone()),
+            Act::GivingWay { to, .. } => return Err(Refusal::GivesWay { to: to.clone() }),
+            Act::Yielded { to } => return Err(Refusal::Follows { to: to.clone() }),
+            Act::TakingOver { .. } => return Err(Refusal::TakingOver),
+            Act::Yielding { to, attempt, .. } => {
+                return Err(Refusal::Busy { to: to.clone(), attempt: *attempt });
+            }
+            Act::Settled => {}
+        }
+        self.check_later(there, mutation)?;
+        let (to, epoch_floor) = (to.clone(), LeaderEpoch::UNKNOWN);
+        let act = Act::GivingWay { to, link_epoch: there, epoch_floor, is_exported: false };
+        Ok(Self { act, ..self.clone() })
+    }
+
+    /// Decides once what is fenced, now that clients are refused: every generation up to the latest
+    /// epoch. What is asked for again fences nothing anew: leaders would never get to serve.
+    pub fn fix_floor(&self, latest: LeaderEpoch) -> Self {
+        let mut row = self.clone();
+        if let Act::Yielding { epoch_floor, .. } | Act::GivingWay { epoch_floor, .. } = &mut row.act
+            && *epoch_floor == LeaderEpoch::UNKNOWN
+        {
+            *epoch_floor = latest;
+        }
+        row
+    }
+
+    /// The epoch above which nothing is appended, if clients are refused and it is decided.
+    pub fn epoch_floor(&self) -> Option<LeaderEpoch> {
+        match self.act {
+            Act::Yielding { epoch_floor, .. } | Act::GivingWay { epoch_floor, .. } => {
+                (epoch_floor != LeaderEpoch::UNKNOWN).then_some(epoch_floor)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a side with that link epoch was promoted after this one.
+    pub fn check_later(&self, there: LinkEpoch, mutation: Option<Mutation>) -> Result<(), Refusal> {
+        let here = self.link_epoch;
+        let is_later = there > here || Mutation::IgnoreLinkEpoch.active(mutation);
+        is_later.then_some(()).ok_or(Refusal::NotLater { here, there })
+    }
+
+    /// Decides that the topic is deleted: all that only this side has was exported.
+    pub fn export(&self) -> Self {
+        let mut row = self.clone();
+        if let Act::GivingWay { is_exported, .. } = &mut row.act {
+            *is_exported = true;
+        }
+        row
+    }
+
+    /// Serves clients again after giving way, for instance because the other side is lost meanwhile.
+    pub fn take_back(&self) -> Result<Self, Refusal> {
+        match &self.act {
+            Act::GivingWay { is_exported: false, .. } => {
+                Ok(Self { act: Act::Settled, ..self.clone() })
+            }
+            Act::GivingWay { .. } => Err(Refusal::Exported),
+            _ => Err(Refusal::GivesNoWay),
+        }
     }
 
     /// The row's key.
@@ -234,7 +357,9 @@ mod tests {
     }
 
     fn fenced(attempt: u64) -> Succession {
-        Succession::default().fence(&east(), LinkEpoch::new(attempt), FLOOR, None).unwrap()
+        let fenced = Succession::default().fence(&east(), LinkEpoch::new(attempt), None).unwrap();
+        assert_eq!(fenced.epoch_floor(), None, "a leader may come until the row is in force");
+        fenced.fix_floor(FLOOR)
     }
 
     /// These bytes are in metadata logs: they never change.
@@ -249,13 +374,41 @@ mod tests {
         let row = Succession { link_epoch: LinkEpoch::new(1), act, last };
         assert_eq!(row.encode(), b"\x01\x01\x03\x02\x01\x05\x00\x00\x01\x01\x01\x01r");
         assert_eq!(Succession::decode(&row.encode()), Ok(row));
+        let way = Succession::default().give_way(&east(), LinkEpoch::new(1), None).unwrap();
+        assert_eq!(way.encode(), b"\x01\x00\x04\x04east\x01\x01\x00\x00");
+        let way = way.fix_floor(FLOOR);
+        let way = way.export();
+        assert_eq!(way.encode(), b"\x01\x00\x04\x04east\x01\x0e\x01\x00");
+        assert_eq!(Succession::decode(&way.encode()), Ok(way));
+    }
+
+    #[test]
+    fn who_was_promoted_earlier_gives_way_once() {
+        let (first, later) = (LinkEpoch::new(1), LinkEpoch::new(2));
+        let row = Succession { link_epoch: first, ..Succession::default() };
+        for there in [LinkEpoch::ZERO, first] {
+            let refused = row.give_way(&east(), there, None);
+            assert_eq!(refused, Err(Refusal::NotLater { here: first, there }));
+        }
+        let way = row.give_way(&east(), later, None).unwrap().fix_floor(FLOOR);
+        assert!(way.has_left());
+        // Again, when the epochs have risen meanwhile: nothing is fenced anew.
+        assert_eq!(way.give_way(&east(), later, None), Ok(way.clone()));
+        assert_eq!(way.fix_floor(LeaderEpoch::new(99)), way);
+        let west = ClusterId::from_text("west");
+        assert!(way.give_way(&west, later, None).is_err());
+        assert!(way.fence(&west, LinkEpoch::new(9), None).is_err());
+        assert!(way.take_over(later, 1).is_err());
+        assert_eq!(way.take_back(), Ok(row));
+        assert_eq!(way.export().take_back(), Err(Refusal::Exported));
+        assert_eq!(fenced(3).take_back(), Err(Refusal::GivesNoWay));
     }
 
     #[test]
     fn a_fence_that_comes_after_its_release_is_refused() {
         let attempt = LinkEpoch::new(1);
         let released = Succession::default().release(attempt);
-        let refused = released.fence(&east(), attempt, FLOOR, None);
+        let refused = released.fence(&east(), attempt, None);
         assert_eq!(refused, Err(Refusal::Stale { attempt, known: attempt }));
         assert!(!fenced(1).release(attempt).has_left());
         // Somebody else's release does nothing.
@@ -265,12 +418,9 @@ mod tests {
     #[test]
     fn only_whoever_fenced_it_takes_it_over() {
         let row = fenced(1);
-        assert_eq!(row.fence(&east(), LinkEpoch::new(1), FLOOR, None), Ok(row.clone()));
+        assert_eq!(row.fence(&east(), LinkEpoch::new(1), None), Ok(row.clone()));
         let west = ClusterId::from_text("west");
-        assert!(matches!(
-            row.fence(&west, LinkEpoch::new(9), FLOOR, None),
-            Err(Refusal::Busy { .. })
-        ));
+        assert!(matches!(row.fence(&west, LinkEpoch::new(9), None), Err(Refusal::Busy { .. })));
         assert!(row.reverse(&west, LinkEpoch::new(1)).is_err());
         assert!(row.reverse(&east(), LinkEpoch::new(2)).is_err());
         let reversed = row.reverse(&east(), LinkEpoch::new(1)).unwrap();

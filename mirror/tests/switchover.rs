@@ -255,8 +255,9 @@ impl World {
     /// The source does what it is asked for.
     fn deliver(&mut self, message: Message, is_told: bool) {
         let (east, floor) = (ClusterId::from_text("east"), LeaderEpoch::new(3));
+        let fence = |row: &Succession| row.fence(&east, message.attempt, self.mutation);
         let done = match message.step {
-            Step::Fencing => self.source.fence(&east, message.attempt, floor, self.mutation),
+            Step::Fencing => fence(&self.source).map(|row| row.fix_floor(floor)),
             Step::Reversing => self.source.reverse(&east, message.attempt),
             _ => Ok(self.source.release(message.attempt)),
         };

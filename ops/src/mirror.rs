@@ -1,8 +1,11 @@
 //! `meridian mirror`: topics that follow one of another cluster, offset for offset.
 
+mod contract;
 mod create;
+mod export;
 mod failover;
 mod groups;
+mod rejoin;
 mod report;
 mod switchover;
 mod verify;
@@ -18,6 +21,7 @@ use self::create::{Create, Forget, Rules};
 use self::failover::Failover;
 use self::groups::Groups;
 pub(crate) use self::groups::stewards;
+use self::rejoin::{Failback, Rejoin};
 use self::report::{Forecast, Status};
 use self::switchover::Switchover;
 use self::verify::{Divergence, Repair, Verify};
@@ -110,6 +114,20 @@ enum Command {
     ///
     /// Example: meridian mirror failover orders --dry-run
     Failover(Failover),
+    /// Make the old side of a failover a mirror of the promoted side, and keep what only it has
+    ///
+    /// Run at the old side. It refuses producers from then on; records that the promoted side does not
+    /// have go to TOPIC.diverged, each with its old offset and producer in headers; then the topic is
+    /// deleted and mirrored anew. Interrupted anywhere, it can be run again.
+    ///
+    /// Example: meridian mirror rejoin orders --link east --dry-run
+    Rejoin(Rejoin),
+    /// Rejoin, catch up, and switch over: the old side of a failover becomes the writer again
+    ///
+    /// Run at the old side. Interrupted anywhere, it can be run again.
+    ///
+    /// Example: meridian mirror failback orders --link east --dry-run
+    Failback(Failback),
 }
 
 /// Runs the command.
@@ -140,6 +158,8 @@ pub(crate) async fn run(mirror: Mirror) -> Result<Exit, Failure> {
         Command::Failover(command) => {
             return failover::run(&client, target.output, command).await;
         }
+        Command::Rejoin(command) => return command.run(&client, target.output).await,
+        Command::Failback(command) => return command.run(&client, target.output).await,
         Command::Promote { topic, dry_run, accept_loss } => {
             let forecast = Forecast::of(&Status::ask(&client, Some(&topic)).await?);
             if dry_run || forecast.is_risky() && !accept_loss {

@@ -13,7 +13,7 @@ use meridian_storage::store::{Counters, DiskUsage, ScrubState, Standing};
 
 use crate::kafka;
 use crate::log::{ColdCounts, OngoingCounts, PartitionLog, ScrubReport};
-use crate::mirror::LinkMetrics;
+use crate::mirror::{LinkMetrics, Mirrors};
 use crate::node::{Node, TOLERATED};
 use crate::runtime::clock;
 use crate::runtime::quic::{PeerState, PeerStats, TransportStats};
@@ -301,6 +301,22 @@ const FAMILIES: &[Family] = &[
         "Batches found to differ from the source's: never, unless a log was damaged.",
         |s| links(s, |link| link.differences as f64),
     ),
+    gauge(
+        "meridian_mirror_contract_lag_seconds",
+        "Age of the oldest record without a mirror, of topics that bound it (mirror.max.lag.ms).",
+        |s| {
+            let lag_ms = s.contracts.iter().map(|(lag_ms, _)| *lag_ms).max().unwrap_or(0);
+            vec![Sample { labels: Vec::new(), value: lag_ms as f64 / 1000.0 }]
+        },
+    ),
+    gauge(
+        "meridian_mirror_contract_partitions_count",
+        "Partitions of those topics, by what becomes of their producers.",
+        |s| {
+            let count = |verdict| s.contracts.iter().filter(|(_, it)| *it == verdict).count();
+            VERDICTS.map(|verdict| labelled("verdict", verdict, count(verdict) as f64)).into()
+        },
+    ),
     total("meridian_mirror_offsets_total", "Offsets mirrored since the link started here.", |s| {
         links(s, |link| link.metrics.mirrored_offsets as f64)
     }),
@@ -329,6 +345,8 @@ const FAMILIES: &[Family] = &[
     kafka("meridian_kafka_telemetry_bytes_total", Kind::Counter, "Bytes of those."),
 ];
 
+/// What becomes of producers of a topic whose mirrors are bound to be near.
+const VERDICTS: [&str; 3] = ["free", "throttled", "refused"];
 const STANDINGS: [&str; 5] = ["good", "lost_data", "not_member", "other_life", "unknown"];
 
 fn standing_name(standing: Standing) -> &'static str {
@@ -357,6 +375,9 @@ pub(super) struct Snapshot {
     cold: ColdCounts,
     transport: Option<TransportStats>,
     links: Vec<Link>,
+    /// Of each partition whose mirrors are bound to be near: their lag in milliseconds, and what
+    /// becomes of its producers.
+    contracts: Vec<(u64, &'static str)>,
     kafka: Vec<kafka::Sample>,
     durations: Vec<kafka::DurationSample>,
     process: Process,
@@ -432,6 +453,10 @@ impl Snapshot {
                 .metrics()
                 .into_iter()
                 .map(|(name, metrics, differences)| Link { name, metrics, differences })
+                .collect(),
+            contracts: Mirrors::contracts(node)
+                .into_iter()
+                .map(|contract| (contract.lag_ms, contract.verdict))
                 .collect(),
             kafka: front.metrics().samples(),
             durations: front.metrics().durations(),
@@ -612,6 +637,7 @@ mod tests {
                 },
                 differences: 2,
             }],
+            contracts: vec![(1500, "free"), (200, "refused")],
             kafka: kafka::Metrics::default().samples(),
             durations: vec![kafka::DurationSample {
                 api: "Produce",
@@ -632,6 +658,9 @@ mod tests {
         for line in [
             "meridian_mirror_partitions_count{link=\"west\",state=\"gap\"} 1",
             "meridian_mirror_lag_seconds{link=\"west\"} 1.5",
+            "meridian_mirror_contract_lag_seconds 1.5",
+            "meridian_mirror_contract_partitions_count{verdict=\"refused\"} 1",
+            "meridian_mirror_contract_partitions_count{verdict=\"throttled\"} 0",
             "meridian_mirror_bytes_total{link=\"west\"} 77",
             "meridian_mirror_differences_count{link=\"west\"} 2",
             "# TYPE meridian_tolerates gauge",

@@ -5,6 +5,7 @@
 //! what goes to the log is a slice of the request. `acks=1` is served as `acks=all`, because there
 //! is no leader here whose disk alone would count.
 
+mod contract;
 mod timestamps;
 
 use std::time::Duration;
@@ -21,6 +22,8 @@ use meridian_protocol::records::{self, Batch, Stamp};
 use meridian_protocol::{ErrorCode, Response, Str};
 use tokio::sync::oneshot;
 
+use self::contract::Bound;
+pub(crate) use self::contract::limit as lag_limit;
 use self::timestamps::TimestampBounds;
 use super::dispatch::{Call, Reply};
 use super::error::{self, ApiError};
@@ -49,6 +52,8 @@ struct Rules {
     log_append_time: bool,
     dedups_sources: bool,
     is_compacted: bool,
+    /// How far mirrors may be behind.
+    lag_max: Option<Duration>,
     timestamps: TimestampBounds,
 }
 
@@ -67,6 +72,7 @@ impl Rules {
             log_append_time: time.as_deref() == Some(topic_config::LOG_APPEND_TIME),
             dedups_sources: crate::meta::dedups_sources(metadata, topic.id),
             is_compacted: crate::meta::is_compacted(metadata, topic.id),
+            lag_max: lag_limit(metadata, topic.id),
             timestamps: TimestampBounds::of(metadata, topic),
         })
     }
@@ -102,6 +108,7 @@ struct Append {
     index: i32,
     partition: Option<PartitionId>,
     log_append_time_ms: Option<i64>,
+    bound: Option<Bound>,
     state: State,
 }
 
@@ -182,18 +189,22 @@ fn start_partition(
     };
     let now_ms = call.front.broker.wall_time_ms();
     let log_append_time_ms = rules.log_append_time.then_some(now_ms);
+    let bound = match rules.lag_max.map(|limit| contract::admit(&log, limit)).transpose() {
+        Ok(bound) => bound,
+        Err(error) => return refused(index, Some(partition), error),
+    };
     match check(data.records, rules, transactional, now_ms) {
         Ok(batch) => {
             call.front.metrics.on_produced(batch.bytes.len());
             let state = State::Appending(log.produce(vec![batch]));
-            Append { index, partition: Some(partition), log_append_time_ms, state }
+            Append { index, partition: Some(partition), log_append_time_ms, bound, state }
         }
         Err(error) => refused(index, Some(partition), error),
     }
 }
 
 fn refused(index: i32, partition: Option<PartitionId>, error: ApiError) -> Append {
-    Append { index, partition, log_append_time_ms: None, state: State::Refused(error) }
+    Append { index, partition, log_append_time_ms: None, bound: None, state: State::Refused(error) }
 }
 
 /// Judges what a client sent for one partition by its header and checksum.
@@ -302,7 +313,7 @@ async fn finish(call: &Call, topics: Vec<(TopicKey, Vec<Append>)>, timeout: Dura
         let (name, topic_id) = key.into_parts();
         let mut partition_responses = Vec::with_capacity(appends.len());
         for append in appends {
-            let Append { index, partition, log_append_time_ms, state } = append;
+            let Append { index, partition, log_append_time_ms, bound, state } = append;
             let result = match state {
                 State::Refused(error) => Err(error),
                 State::Appending(mut answer) => tokio::select! {
@@ -314,6 +325,11 @@ async fn finish(call: &Call, topics: Vec<(TopicKey, Vec<Append>)>, timeout: Dura
                 },
             };
             let mut told = partition_response(index, log_append_time_ms, &result);
+            if let Some(bound) = bound.filter(|_| result.is_ok()) {
+                bound.on_appended();
+                let throttle_ms = i32::try_from(bound.throttle.as_millis()).unwrap_or(i32::MAX);
+                response.throttle_time_ms = response.throttle_time_ms.max(throttle_ms);
+            }
             if let Err(error) = &result {
                 call.front.metrics.on_error(error.code);
                 // Without it, Java's producer never recovers from `UNKNOWN_PRODUCER_ID`.

@@ -38,6 +38,9 @@ pub(crate) const MIRROR_ON_RECREATE: &str = "meridian.mirror.on.recreate";
 /// The link and the topic that a mirror comes from. Shown, never set.
 pub(crate) const MIRROR_SOURCE: &str = "meridian.mirror.source";
 
+/// How far the mirrors of a topic may be behind before its producers are refused.
+pub(crate) const MIRROR_MAX_LAG_MS: &str = "mirror.max.lag.ms";
+
 /// What a config's value must look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -205,6 +208,13 @@ pub(super) const ALL: &[TopicConfig] = &[
         Kind::Int { min: 1, max: i32::MAX as i64 },
         "1",
         "No effect: every ack waits for a quorum of disks. See min.insync.datacenters.",
+    ),
+    config(
+        MIRROR_MAX_LAG_MS,
+        Kind::Long { min: -1 },
+        "-1",
+        "How old a record may be that no mirror has: producers are slowed down from half of it on, and \
+         refused then; -1 or 0 for any age.",
     ),
     config("preallocate", Kind::Bool, "false", NO_EFFECT),
     config(

@@ -8,6 +8,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::{GroupId, NodeId, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_base::topology::{GroupConfig, Slot};
+use meridian_mirror::contract::Contract;
 use meridian_storage::leader::{LossCause, PutError};
 use meridian_storage::lineage::Lineage;
 use meridian_storage::message::{Beacon, CommitMark, PutReply, StorageMessage};
@@ -173,6 +174,8 @@ pub struct PartitionLog {
     pub(super) inner: Mutex<Inner>,
     /// The slot that served the last read from disk.
     last_slot: AtomicU8,
+    /// How far its mirrors are, if they are bound to be near.
+    pub(super) contract: Mutex<Contract>,
     /// Endings of transactions that were numbered in this epoch.
     pub(super) ending_count: AtomicU64,
     /// How many stripes were begun: their keys are numbered.
@@ -192,6 +195,7 @@ impl PartitionLog {
                 held: Held::default(),
             }),
             last_slot: AtomicU8::new(NO_SLOT),
+            contract: Mutex::default(),
             ending_count: AtomicU64::new(0),
             stripe_count: AtomicU64::new(0),
         })

@@ -4,6 +4,7 @@
 //! are still what was read; how the partitions are, each node knows for those it leads.
 
 mod links;
+mod rejoin;
 mod rules;
 mod succession;
 mod topics;
@@ -20,6 +21,8 @@ use serde::de::DeserializeOwned;
 use crate::broker::ProposeError;
 use crate::client::ClientError;
 use crate::kafka::AdminError;
+use crate::mirror::contracts;
+use crate::mirror::wire::Nothing;
 use crate::node::Node;
 
 /// A call of one of these methods.
@@ -68,6 +71,15 @@ impl AdminCall {
             "mirror.fence" => self.fence_topic().await,
             "mirror.release" => self.release_topic().await,
             "mirror.reverse" => self.reverse_topic().await,
+            "mirror.positions" => {
+                contracts::take(&self.node, self.arguments()?);
+                json(&Nothing {})
+            }
+            "mirror.contracts" => json(&contracts::reports(&self.node)),
+            "mirror.rejoin" => self.look_at_rejoin().await,
+            "mirror.give-way" => self.give_way().await,
+            "mirror.take-back" => self.take_back().await,
+            "mirror.replace" => self.replace_diverged().await,
             _ => Err(AdminError::UnknownMethod(method.to_owned())),
         }
     }

@@ -23,7 +23,10 @@ pub(crate) enum Closed {
 pub(crate) fn refuses_clients(metadata: &Metadata, topic: TopicId) -> Option<Closed> {
     if let Some(row) = metadata.extra_row(RowKind::Succession, &Succession::key(topic)) {
         match Succession::decode(&row.value) {
-            Ok(Succession { act: Act::Yielding { to, .. } | Act::Yielded { to }, .. }) => {
+            Ok(Succession {
+                act: Act::Yielding { to, .. } | Act::Yielded { to } | Act::GivingWay { to, .. },
+                ..
+            }) => {
                 let message = format!("the topic moves to cluster {to}; retry, there");
                 return Some(Closed::Moves(message));
             }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::position::{LeaderEpoch, Offset};
+pub(super) use meridian_mirror::rejoin::End;
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{
     ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic, MeridianAdminRequest,
@@ -68,15 +69,6 @@ pub(super) fn own_bootstrap(node: &Node) -> String {
     let metadata = node.meta.metadata();
     let addresses = metadata.nodes().map(|(_, it)| it.registration.kafka.to_string());
     addresses.collect::<Vec<_>>().join(",")
-}
-
-/// Where a partition ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct End {
-    /// Under whose epoch that was said.
-    pub(super) leader_epoch: LeaderEpoch,
-    /// Offset after the last record that may be read.
-    pub(super) offset: Offset,
 }
 
 /// Where the partitions of a topic end, in index order: of what is committed, or of what is decided

@@ -91,6 +91,32 @@ pub(super) fn latest_epoch(metadata: &Metadata, topic: TopicId) -> Result<Leader
     Ok(partitions.iter().map(|(_, it)| it.leader_epoch).max().unwrap_or_default())
 }
 
+/// Fences off what was in flight when `row`, which refuses clients, came into force; gives the epoch
+/// above which nothing is appended. It is looked up now and written down once: a leader that came
+/// before the row may have let producers in that know nothing of it, and one that came after has not.
+pub(super) async fn fence(
+    node: &Node,
+    topic: TopicId,
+    row: &Succession,
+) -> Result<LeaderEpoch, AdminError> {
+    let changed = || AdminError::Unavailable("how the topic stands changed meanwhile".to_owned());
+    let (read, latest) = {
+        let metadata = node.meta.metadata();
+        (standing(&metadata, topic)?, latest_epoch(&metadata, topic)?)
+    };
+    let is_fixed = |floor| read.row == row.fix_floor(floor);
+    if read.row != *row && !read.row.epoch_floor().is_some_and(is_fixed) {
+        return Err(changed());
+    }
+    let fixed = read.row.fix_floor(latest);
+    if fixed != read.row {
+        put(node, vec![change(topic, &fixed, read.expected())]).await?;
+    }
+    let epoch_floor = fixed.epoch_floor().ok_or_else(changed)?;
+    raise(node, topic, epoch_floor).await?;
+    Ok(epoch_floor)
+}
+
 /// Gives those partitions of a topic a new generation whose leader epochs are not above
 /// `epoch_floor`: what their leaders had in flight is fenced off then.
 pub(super) async fn raise(

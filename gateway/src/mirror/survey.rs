@@ -11,7 +11,7 @@ use meridian_protocol::messages::{
 };
 
 use crate::client::{Client, ClientError, Connection, Lane};
-use crate::kafka::{DEDUP, MIRROR_SOURCE};
+use crate::kafka::{DEDUP, MIRROR_MAX_LAG_MS, MIRROR_SOURCE};
 
 /// Connections of links carry nothing else.
 const LANE: Lane = Lane(1);
@@ -38,6 +38,8 @@ pub(super) struct Survey {
 pub(super) struct SurveyedTopic {
     pub(super) id: TopicId,
     pub(super) is_compacted: bool,
+    /// How far its mirrors may be behind (`mirror.max.lag.ms`).
+    pub(super) lag_max_ms: Option<u64>,
     pub(super) partitions: Vec<SurveyedPartition>,
 }
 
@@ -76,15 +78,19 @@ async fn topics(client: &Client, names: &[String]) -> Result<Survey, ClientError
         });
         let partitions = partitions.collect();
         let id = TopicId::new(u128::from_be_bytes(found.id.0));
-        topics.insert(name.clone(), SurveyedTopic { id, is_compacted: false, partitions });
+        topics.insert(
+            name.clone(),
+            SurveyedTopic { id, is_compacted: false, lag_max_ms: None, partitions },
+        );
     }
     let found: Vec<String> = topics.keys().cloned().collect();
-    for (name, configs) in configs(client, &found, Some(CLEANUP_POLICY)).await? {
-        let policy = configs.iter().find(|config| config.name == CLEANUP_POLICY);
-        let policy = policy.and_then(|config| config.value.as_ref());
-        if let (Some(topic), Some(policy)) = (topics.get_mut(&name), policy) {
-            topic.is_compacted = policy.contains("compact");
-        }
+    for (name, configs) in configs(client, &found, &[CLEANUP_POLICY, MIRROR_MAX_LAG_MS]).await? {
+        let Some(topic) = topics.get_mut(&name) else { continue };
+        let value =
+            |name: &str| configs.iter().find(|config| config.name == name)?.value.as_deref();
+        topic.is_compacted = value(CLEANUP_POLICY).is_some_and(|policy| policy.contains("compact"));
+        let limit_ms = value(MIRROR_MAX_LAG_MS).and_then(|limit| limit.parse().ok());
+        topic.lag_max_ms = limit_ms.filter(|limit| *limit > 0);
     }
     let cluster = view.cluster_id.as_deref().map(ClusterId::from_text);
     Ok(Survey { cluster, topics, leaders: BTreeMap::new() })
@@ -93,7 +99,7 @@ async fn topics(client: &Client, names: &[String]) -> Result<Survey, ClientError
 async fn configs(
     client: &Client,
     topics: &[String],
-    only: Option<&str>,
+    only: &[&str],
 ) -> Result<BTreeMap<String, Vec<DescribedConfig>>, ClientError> {
     if topics.is_empty() {
         return Ok(BTreeMap::new());
@@ -101,7 +107,8 @@ async fn configs(
     let resource = |name: &String| DescribeConfigsResource {
         resource_type: RESOURCE_TOPIC,
         resource_name: name.as_str().into(),
-        configuration_keys: only.map(|key| vec![key.into()]),
+        configuration_keys: (!only.is_empty())
+            .then(|| only.iter().map(|it| (*it).into()).collect()),
     };
     let resources = topics.iter().map(resource).collect();
     let request = DescribeConfigsRequest { resources, ..Default::default() };
@@ -117,7 +124,7 @@ pub(super) async fn all_set_configs(
 ) -> Result<BTreeMap<String, Vec<(String, String)>>, ClientError> {
     let mut set = BTreeMap::new();
     for topics in topics.chunks(TOPICS_PER_REQUEST) {
-        for (topic, described) in configs(client, topics, None).await? {
+        for (topic, described) in configs(client, topics, &[]).await? {
             let own = described.into_iter().filter(|it| it.config_source == SOURCE_TOPIC);
             let pairs = own.filter_map(|it| Some((it.name.to_string(), it.value?.to_string())));
             set.insert(topic, pairs.collect());
@@ -142,7 +149,7 @@ pub(super) async fn mirrors(
 ) -> Result<BTreeSet<String>, ClientError> {
     let mut mirrors = BTreeSet::new();
     for topics in topics.chunks(TOPICS_PER_REQUEST) {
-        let described = configs(client, topics, Some(MIRROR_SOURCE)).await?;
+        let described = configs(client, topics, &[MIRROR_SOURCE]).await?;
         let is_set = |described: &[DescribedConfig]| {
             let value = described.iter().find(|it| it.name == MIRROR_SOURCE);
             value.and_then(|it| it.value.as_ref()).is_some_and(|value| !value.is_empty())
@@ -176,7 +183,7 @@ pub(super) async fn find(
     let leaderless =
         || ClientError::NoLeader { topic: topic.to_owned(), partition: partition_index };
     let leader = partition.leader.ok_or_else(leaderless)?;
-    let described = configs(client, &[topic.to_owned()], None).await?;
+    let described = configs(client, &[topic.to_owned()], &[]).await?;
     let configs = described.into_values().next().unwrap_or_default();
     let policy = configs.iter().find(|config| config.name == CLEANUP_POLICY);
     let policy = policy.and_then(|config| config.value.as_deref()).unwrap_or_default();

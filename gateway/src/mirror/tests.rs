@@ -94,9 +94,11 @@ async fn a_topic_that_moves_sends_its_clients_elsewhere_until_it_is_released() {
     client.create_topic("t", 1).await;
     let topic = broker.state().topic_named("t").expect("exists").id;
     let (to, attempt) = (ClusterId::from_text("east"), LinkEpoch::new(1));
-    let fenced = Succession::default().fence(&to, attempt, LeaderEpoch::new(0), None);
+    let fenced = Succession::default().fence(&to, attempt, None);
     let fenced = fenced.expect("nothing is under way");
-    for row in [fenced.clone(), fenced.reverse(&to, attempt).expect("it was fenced")] {
+    let reversed = fenced.reverse(&to, attempt).expect("it was fenced");
+    let giving_way = Succession::default().give_way(&to, attempt, None).expect("it was later");
+    for row in [fenced.clone(), reversed, giving_way] {
         put_succession(&broker, topic, &row).await;
         assert_eq!(produce(&mut client).await, ErrorCode::NotLeaderOrFollower);
     }

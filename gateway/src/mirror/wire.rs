@@ -43,7 +43,7 @@ pub(super) struct StandingReport {
     /// Whether clients may write to it.
     pub(super) takes_records: bool,
     pub(super) link_epoch: u64,
-    /// `settled`, `yielding`, `yielded` or `taking-over`.
+    /// `settled`, `yielding`, `yielded`, `taking-over` or `giving-way`.
     pub(super) act: String,
     /// The attempt under way, and its step.
     pub(super) attempt: Option<u64>,
@@ -70,6 +70,9 @@ pub(super) struct MirrorsReport {
     pub(super) cluster: String,
     pub(super) topic_id: TopicKey,
     pub(super) stage: String,
+    /// The latest leader epoch that its source's records may have, if it was promoted.
+    #[serde(default)]
+    pub(super) epoch_floor: Option<i32>,
 }
 
 /// Refuse clients, for an attempt of cluster `to`.

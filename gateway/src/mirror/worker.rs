@@ -7,6 +7,7 @@
 mod carry;
 mod grow;
 mod meter;
+mod tell;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,17 +16,18 @@ use std::time::Duration;
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::{LeaderEpoch, Offset};
-use meridian_mirror::Throttle;
 use meridian_mirror::digest::Difference;
 use meridian_mirror::partition::{
     Answer, Failure, Input, MirrorPartition, NoView, OwnLog, Settings, SourceView,
 };
 use meridian_mirror::state::State;
+use meridian_mirror::{Pace, Throttle};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub(crate) use self::meter::LinkMetrics;
 use self::meter::Meter;
+use self::tell::Teller;
 use super::plan::{Plan, Target};
 use super::question::{Asker, Want};
 use super::survey::{self, Survey};
@@ -96,6 +98,10 @@ pub(super) struct PartitionReport {
     pub(super) lag_bytes: u64,
     pub(super) lag_ms: u64,
     pub(super) mirrored_bytes: u64,
+    /// How far the source lets its mirrors be behind (`mirror.max.lag.ms`).
+    pub(super) source_lag_max_ms: Option<u64>,
+    /// Records a second that the source has taken lately.
+    pub(super) source_records_per_second: Option<f64>,
 }
 
 impl PartitionReport {
@@ -125,6 +131,7 @@ pub(super) struct LinkWorker {
     lanes: Vec<FetchLane>,
     throttle: Throttle,
     meter: Meter,
+    teller: Teller,
     life_count: u64,
     events: mpsc::Sender<Event>,
     received: mpsc::Receiver<Event>,
@@ -147,6 +154,7 @@ impl LinkWorker {
             client: plan.source.client(),
             throttle: Throttle::new(plan.source.link.bytes_per_second_max),
             meter: Meter::new(metrics),
+            teller: Teller::default(),
             node,
             name,
             changes,
@@ -192,6 +200,7 @@ impl LinkWorker {
             self.tick();
             self.send_fetches();
             self.survey();
+            self.tell();
             self.publish();
         }
     }
@@ -204,7 +213,7 @@ impl LinkWorker {
         let throttled = has_wants.then(|| now + self.throttle.wait(now));
         let wants_survey = self.is_survey_wanted && !self.is_surveying;
         let survey = wants_survey.then(|| self.surveyed_at + SURVEY_PAUSE);
-        let wake_at = machines.chain(throttled).chain(survey).min();
+        let wake_at = machines.chain(throttled).chain(survey).chain(self.teller.wake_at()).min();
         wake_at.map_or(IDLE_MAX, |at| at.since(now).clamp(Duration::from_millis(1), IDLE_MAX))
     }
 
@@ -375,6 +384,7 @@ impl LinkWorker {
         }
         if let Ok(survey) = &result {
             self.follow_partitions(survey);
+            self.teller.on_survey(survey);
         }
     }
 
@@ -412,6 +422,7 @@ impl LinkWorker {
             let state = status.as_ref().map_or(State::Verifying, |status| status.state.clone());
             let lag = status.as_ref().map(|status| status.lag).unwrap_or_default();
             let source_end = status.as_ref().and_then(|status| status.source_end);
+            let pace = status.as_ref().and_then(|status| status.source_pace);
             let seen_ago = status.as_ref().and_then(|status| status.source_seen_ago);
             PartitionReport {
                 topic: mirrored.target.mirror.name.clone(),
@@ -427,10 +438,16 @@ impl LinkWorker {
                 lag_bytes: lag.bytes,
                 lag_ms: super::switchover::millis(lag.time),
                 mirrored_bytes: status.as_ref().map_or(0, |status| status.mirrored_bytes),
+                source_lag_max_ms: self.teller.limit_ms(&mirrored.target.mirror.source_name),
+                source_records_per_second: pace.map(per_second),
             }
         };
         self.partitions.values().map(report).collect()
     }
+}
+
+fn per_second(pace: Pace) -> f64 {
+    pace.records as f64 / pace.within.as_secs_f64()
 }
 
 fn size_of(answer: &Result<Answer, Failure>) -> u64 {

@@ -7,6 +7,7 @@ use meridian_protocol::messages::MeridianAdminRequest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::contract::{self, Contract};
 use super::switchover::Standing;
 use crate::client::{Client, ClientError, Lane, REQUEST_TIMEOUT, admin};
 use crate::failure::Failure;
@@ -16,8 +17,8 @@ use crate::output::{self, Table};
 const STARTING: &str = "starting";
 /// The state of a promoted mirror whose source takes records as well.
 const BOTH_PROMOTED: &str = "both-promoted";
-const BOTH_PROMOTED_ADVICE: &str = "nothing is merged: stop the producers of the side with the lower \
-                                    link epoch, see docs/operators.md, Change sides";
+const BOTH_PROMOTED_ADVICE: &str = "nothing is merged: run `meridian mirror rejoin` at the side with \
+                                    the lower link epoch, which keeps what only that side has";
 /// States in which nothing is wrong.
 const WELL: [&str; 6] = [STARTING, "verifying", "catching-up", "mirroring", "paused", "promoted"];
 
@@ -27,6 +28,8 @@ pub(super) struct Status {
     mirrors: Vec<MirrorStatus>,
     /// By link: how many positions of groups are in which state.
     groups: BTreeMap<String, String>,
+    /// Topics here whose own mirrors are bound to be near.
+    contracts: Vec<Contract>,
 }
 
 /// One mirror and its partitions.
@@ -53,6 +56,10 @@ struct PartitionStatus {
     lag_records: u64,
     lag_bytes: u64,
     lag_ms: u64,
+    #[serde(default)]
+    source_lag_max_ms: Option<u64>,
+    #[serde(default)]
+    source_records_per_second: Option<f64>,
     /// What a newer server says besides.
     #[serde(flatten)]
     more: BTreeMap<String, Value>,
@@ -65,7 +72,8 @@ impl Status {
         let mirrors = mirrors.as_array().map(Vec::as_slice).unwrap_or_default();
         let wanted = mirrors.iter().filter(|it| topic.is_none_or(|topic| it["topic"] == topic));
         let wanted: Vec<&Value> = wanted.collect();
-        if let (Some(topic), []) = (topic, wanted.as_slice()) {
+        let contracts = contract::contracts(client, topic).await?;
+        if let (Some(topic), [], []) = (topic, wanted.as_slice(), contracts.as_slice()) {
             return Err(Failure::Invalid(format!(
                 "topic {topic} is no mirror; `meridian mirror list` shows which are"
             )));
@@ -78,7 +86,7 @@ impl Status {
         let mut groups: BTreeMap<_, _> =
             super::groups::summary(&super::groups::stewards(client).await?).into_iter().collect();
         groups.retain(|link, _| mirrors.iter().any(|mirror| mirror.link == *link));
-        Ok(Self { mirrors, groups })
+        Ok(Self { mirrors, groups, contracts })
     }
 
     /// What keeps these mirrors from being switched over.
@@ -98,6 +106,11 @@ impl Status {
         (records, self.partitions().map(|it| it.lag_ms).max().unwrap_or(0))
     }
 
+    /// Whether every partition has all but what came just now.
+    pub(super) fn is_up_to_date(&self) -> bool {
+        self.partitions().all(|it| it.state == "mirroring")
+    }
+
     /// The link of the first of these mirrors.
     pub(super) fn link(&self) -> &str {
         self.mirrors.first().map_or("", |mirror| &mirror.link)
@@ -111,6 +124,7 @@ impl Status {
     /// Whether nothing has stopped and every source answers.
     pub(super) fn is_well(&self) -> bool {
         self.partitions().all(|partition| WELL.contains(&partition.state.as_str()))
+            && self.contracts.iter().all(Contract::is_kept)
     }
 
     fn partitions(&self) -> impl Iterator<Item = &PartitionStatus> {
@@ -159,9 +173,11 @@ impl Status {
                 "positions of groups over {link}: {counts} (`meridian mirror groups` shows each)\n"
             ));
         }
-        match notes.is_empty() {
-            true => table.render(),
-            false => format!("{}\n{}", table.render(), notes.concat()),
+        notes.extend(self.contracts.iter().map(Contract::render));
+        match (self.mirrors.is_empty(), notes.is_empty()) {
+            (true, false) => notes.concat(),
+            (_, true) => table.render(),
+            (false, false) => format!("{}\n{}", table.render(), notes.concat()),
         }
     }
 }
@@ -231,6 +247,8 @@ fn joined(mirror: &Value, reports: &[PartitionStatus]) -> MirrorStatus {
         lag_records: 0,
         lag_bytes: 0,
         lag_ms: 0,
+        source_lag_max_ms: None,
+        source_records_per_second: None,
         more: BTreeMap::new(),
     };
     let count = u32::try_from(mirror["partitions"].as_u64().unwrap_or(0)).unwrap_or(0);
@@ -245,15 +263,30 @@ fn joined(mirror: &Value, reports: &[PartitionStatus]) -> MirrorStatus {
 /// What a promotion would lose, if the source is gone for good.
 #[derive(Debug, Serialize)]
 pub(super) struct Forecast {
-    records: u64,
-    bytes: u64,
-    /// Age of the oldest record that would be lost, as far as it is known.
+    /// Records that would be lost; `null` if nobody here knows.
+    records: Option<u64>,
+    /// Records that were missing when the source was last heard of, and their size.
+    seen_records: u64,
+    seen_bytes: u64,
+    /// How long the oldest of them had been missing.
     milliseconds: u64,
     /// How long ago the source of the partition that was longest without was last heard of: what it
-    /// took since is in no figure.
+    /// took since is not seen.
     unheard_ms: Option<u64>,
+    /// Records that the source may have taken since, at the pace of before.
+    unseen_records_estimate: Option<u64>,
+    /// Producers of the source are refused when records have been missing for so long
+    /// (`mirror.max.lag.ms`): what they write in that time is the most that can be lost.
+    lag_max_ms: Option<u64>,
     /// Partitions of which nobody knows how far they are behind now.
     unknown_partitions: Vec<u32>,
+}
+
+/// What a source may have taken since it was last heard of.
+fn unseen(partition: &PartitionStatus) -> Option<u64> {
+    let rate = partition.source_records_per_second?;
+    let seconds = partition.source_seen_ms_ago? as f64 / 1000.0;
+    Some((rate * seconds).ceil() as u64)
 }
 
 impl Forecast {
@@ -263,41 +296,59 @@ impl Forecast {
             matches!(it.state.as_str(), "mirroring" | "catching-up")
                 && it.source_end_offset.is_some()
         };
-        let unknown = status.partitions().filter(|it| !is_known(it)).map(|it| it.partition);
+        let unknown: Vec<_> = status.partitions().filter(|it| !is_known(it)).collect();
+        let seen_records = status.partitions().map(|it| it.lag_records).sum();
         Self {
-            records: status.partitions().map(|it| it.lag_records).sum(),
-            bytes: status.partitions().map(|it| it.lag_bytes).sum(),
+            records: unknown.is_empty().then_some(seen_records),
+            seen_records,
+            seen_bytes: status.partitions().map(|it| it.lag_bytes).sum(),
             milliseconds: status.partitions().map(|it| it.lag_ms).max().unwrap_or(0),
             unheard_ms: status.partitions().filter_map(|it| it.source_seen_ms_ago).max(),
-            unknown_partitions: unknown.collect(),
+            unseen_records_estimate: unknown.iter().map(|it| unseen(it)).sum(),
+            lag_max_ms: status.partitions().filter_map(|it| it.source_lag_max_ms).max(),
+            unknown_partitions: unknown.iter().map(|it| it.partition).collect(),
         }
     }
 
     /// Whether something may be lost.
     pub(super) fn is_risky(&self) -> bool {
-        self.records > 0 || !self.unknown_partitions.is_empty()
+        self.records != Some(0)
     }
 
     /// In words.
     pub(super) fn render(&self) -> String {
-        let Self { records, bytes, milliseconds, unheard_ms, unknown_partitions } = self;
-        let mut text = format!(
-            "would be lost: {records} records, about {}, seen at the source up to {milliseconds} ms \
-             ago\n",
-            output::bytes(*bytes)
-        );
-        if !unknown_partitions.is_empty() {
-            let count = unknown_partitions.len();
-            text.push_str(&format!(
-                "of {count} partitions this is what was last seen: their source does not answer or \
-                 they do not follow it\n"
-            ));
-            let heard = unheard_ms.map_or_else(
-                || "the source was not heard of since this node began to follow it".to_owned(),
-                |ms| format!("the source was last heard of {ms} ms ago; what it took since is not counted"),
+        let Self { seen_records, milliseconds, unknown_partitions, .. } = self;
+        let size = output::bytes(self.seen_bytes);
+        if let Some(records) = self.records {
+            return format!(
+                "would be lost: {records} records, about {size}, seen at the source up to \
+                 {milliseconds} ms ago\n"
             );
-            text.push_str(&format!("{heard}\n"));
         }
+        let heard = self.unheard_ms.map_or_else(
+            || "the source was not heard of since this node began to follow it".to_owned(),
+            |ms| format!("the source was last heard of {:.1} s ago", ms as f64 / 1000.0),
+        );
+        let count = unknown_partitions.len();
+        let mut text = format!(
+            "would be lost: unknown for {count} partitions: {heard}\n\
+             missing then: {seen_records} records, about {size}\n"
+        );
+        match (self.unseen_records_estimate, self.unheard_ms) {
+            (Some(records), Some(_)) => text.push_str(&format!(
+                "taken since then, at the pace of before: about {records} records, if the source lived \
+                 on\n"
+            )),
+            _ => text.push_str("taken since then: nobody here can tell\n"),
+        }
+        text.push_str(&match self.lag_max_ms {
+            Some(ms) => format!(
+                "at most: what producers wrote within {ms} ms; then the source refused them \
+                 (mirror.max.lag.ms)\n"
+            ),
+            None => "at most: no bound; mirror.max.lag.ms on the source topic would set one\n"
+                .to_owned(),
+        });
         text
     }
 
@@ -321,7 +372,11 @@ mod tests {
             "reason": "because", "advice": "do it", "end_offset": 5, "source_end_offset": 7,
             "lag_records": lag_records, "lag_bytes": 20, "lag_ms": 30, "mirrored_bytes": 1});
         let report = serde_json::from_value(report).unwrap();
-        Status { mirrors: vec![joined(&mirror, &[report])], groups: BTreeMap::new() }
+        Status {
+            mirrors: vec![joined(&mirror, &[report])],
+            groups: BTreeMap::new(),
+            contracts: Vec::new(),
+        }
     }
 
     #[test]
@@ -342,8 +397,28 @@ mod tests {
     #[test]
     fn a_forecast_counts_what_is_missing_and_what_is_unknown() {
         let forecast = Forecast::of(&status("catching-up", 2));
-        assert_eq!((forecast.records, forecast.bytes, forecast.milliseconds), (2, 20, 30));
+        let seen = (forecast.seen_records, forecast.seen_bytes, forecast.milliseconds);
+        assert_eq!(seen, (2, 20, 30));
         assert_eq!(forecast.unknown_partitions, [0]);
+        // What nobody knows is never called nothing.
+        assert_eq!(forecast.records, None);
         assert!(forecast.is_risky());
+    }
+
+    #[test]
+    fn a_forecast_without_the_source_is_unknown_and_says_what_may_be() {
+        let mut status = status("source-unreachable", 0);
+        let partition = |it: &mut PartitionStatus| {
+            it.source_seen_ms_ago = Some(12_300);
+            it.source_records_per_second = Some(10.0);
+        };
+        status.mirrors[0].partitions.iter_mut().for_each(partition);
+        let text = Forecast::of(&status).render();
+        assert!(text.contains("unknown for 2 partitions: the source was last heard of 12.3 s ago"));
+        assert!(text.contains("about 246 records"), "{text}");
+        assert!(text.contains("at most: no bound"), "{text}");
+        status.mirrors[0].partitions[1].source_lag_max_ms = Some(5000);
+        let text = Forecast::of(&status).render();
+        assert!(text.contains("at most: what producers wrote within 5000 ms"), "{text}");
     }
 }

@@ -35,6 +35,13 @@ pub(super) struct Switchover {
     rollback: bool,
 }
 
+impl Switchover {
+    /// One that is started with the usual options, or that is under way.
+    pub(super) fn of(topic: &str, within_s: u64, resume: bool) -> Self {
+        Self { topic: topic.to_owned(), dry_run: false, within_s, resume, rollback: false }
+    }
+}
+
 /// How a topic stands at one of its clusters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Standing {
@@ -102,7 +109,7 @@ impl Standing {
         Self::ask(client, "mirror.source", topic).await
     }
 
-    fn is_under_way(&self) -> bool {
+    pub(super) fn is_under_way(&self) -> bool {
         self.act == "taking-over"
     }
 }

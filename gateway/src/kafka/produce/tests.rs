@@ -5,6 +5,7 @@ use super::*;
 use crate::kafka::connection::Close;
 use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config};
 
+mod contract;
 mod sources;
 
 fn request(topic: &str, partitions: &[(i32, Bytes)]) -> ProduceRequest {

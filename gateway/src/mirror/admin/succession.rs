@@ -28,7 +28,7 @@ pub(super) fn refused(refusal: &Refusal) -> AdminError {
     AdminError::Failed(refusal.to_string())
 }
 
-fn of_peer(error: PeerError) -> AdminError {
+pub(super) fn of_peer(error: PeerError) -> AdminError {
     match error {
         PeerError::Later(reason) => AdminError::Unavailable(format!("the source: {reason}")),
         PeerError::Never(reason) => AdminError::Failed(format!("the source: {reason}")),
@@ -126,11 +126,16 @@ fn report(metadata: &Metadata, name: &str) -> Result<StandingReport, AdminError>
         link: mirror.link,
         topic_id: mirror.source_topic.into(),
         stage: mirror.stage.name().to_owned(),
+        epoch_floor: match mirror.stage {
+            Stage::Promoted { epoch_floor } => Some(epoch_floor.get()),
+            _ => None,
+        },
     });
     let (act, attempt, step, reason) = match row.act {
         Act::Settled => ("settled", None, None, None),
         Act::Yielding { attempt, .. } => ("yielding", Some(attempt), None, None),
         Act::Yielded { .. } => ("yielded", None, None, None),
+        Act::GivingWay { .. } => ("giving-way", None, None, None),
         Act::TakingOver { attempt, step, reason, .. } => {
             ("taking-over", Some(attempt), Some(step.name().to_owned()), reason)
         }

@@ -7,15 +7,20 @@ use meridian_base::id::TopicId;
 use meridian_consensus::command::{Command, ConfigChange, ExpectedVersion, RowKind};
 use meridian_consensus::placement::{Placement, Preference};
 use meridian_mirror::rows::{MirrorTopic, Stage};
+use meridian_mirror::succession::{LinkEpoch, Succession};
 use meridian_mirror::vigil::Policy;
 use serde::{Deserialize, Serialize};
 
+use super::succession::of_peer;
 use super::{AdminCall, json, of_source};
 use crate::client::ClientError;
 use crate::kafka::{AdminError, MIRROR_ON_DELETE, MIRROR_ON_RECREATE, check_topic_config};
+use crate::mirror::peer::{self, PeerError};
 use crate::mirror::plan::Source;
 use crate::mirror::promotion::{self, Cause};
-use crate::mirror::{plan, replace, steward, survey};
+use crate::mirror::succession::{change, change_mirror, put};
+use crate::mirror::wire::{Ask, StandingReport};
+use crate::mirror::{forget, plan, replace, steward, survey};
 
 #[derive(Deserialize)]
 struct Create {
@@ -89,6 +94,17 @@ async fn find(source: &Source, name: &str) -> Result<Found, AdminError> {
     })
 }
 
+/// The link epoch that a topic has at its source: one day its mirror is promoted under a later one.
+async fn link_epoch_of(source: &Source, topic: &str) -> Result<LinkEpoch, AdminError> {
+    let ask = Ask { topic: topic.to_owned() };
+    match peer::call::<StandingReport>(&source.client(), "mirror.standing", &ask).await {
+        Ok(there) => Ok(LinkEpoch::new(there.link_epoch)),
+        // A source that is no meridian cluster has none.
+        Err(PeerError::Never(_)) => Ok(LinkEpoch::ZERO),
+        Err(error @ PeerError::Later(_)) => Err(of_peer(error)),
+    }
+}
+
 /// The configs of a mirror that say what becomes of it with its source.
 fn policies(
     on_delete: Option<String>,
@@ -126,6 +142,7 @@ impl AdminCall {
         };
         let none = || AdminError::Unavailable("no node that could lead is alive".to_owned());
         let leaders = leaders.ok_or_else(none)?;
+        let link_epoch = link_epoch_of(&source, &source_name).await?;
         let topic = TopicId::new(crate::node::entropy().map_err(failed)?);
         let mut mirror = MirrorTopic {
             link: link_name,
@@ -134,13 +151,20 @@ impl AdminCall {
             source_topic: found.id,
             stage: Stage::Creating,
         };
-        // The row comes first: no client ever writes to the topic, whatever fails in between.
-        self.put_mirror(topic, &mirror, ExpectedVersion::Absent).await?;
+        // The rows come first: no client ever writes to the topic, whatever fails in between.
+        let row = Succession { link_epoch, ..Succession::default() };
+        let mut rows = vec![change_mirror(topic, &mirror, ExpectedVersion::Absent)];
+        if link_epoch > LinkEpoch::ZERO {
+            rows.push(change(topic, &row, ExpectedVersion::Absent));
+        }
+        put(&self.node, rows).await?;
         let create =
             Command::CreateTopic { topic, name, leaders, configs: found.configs, internal: false };
         if let Err(error) = self.propose(create).await {
-            let key = MirrorTopic::key(topic);
-            self.put(RowKind::MirrorTopic, &key, None, ExpectedVersion::Any).await?;
+            let forget = forget(&self.node.meta.metadata(), topic);
+            if let Some(forget) = forget {
+                self.propose(forget).await?;
+            }
             return Err(error);
         }
         mirror.stage = Stage::Mirroring;

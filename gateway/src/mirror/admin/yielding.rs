@@ -6,7 +6,7 @@ use meridian_base::id::{ClusterId, TopicId};
 use meridian_consensus::command::{ExpectedVersion, RowChange, RowKind};
 use meridian_consensus::state::Metadata;
 use meridian_mirror::rows::{Link, MirrorTopic, Stage};
-use meridian_mirror::succession::{Act, LinkEpoch};
+use meridian_mirror::succession::LinkEpoch;
 
 use super::succession::{found, refused};
 use super::{AdminCall, json};
@@ -36,8 +36,7 @@ impl AdminCall {
             let metadata = self.node.meta.metadata();
             let topic = expected(&metadata, &name, topic_id)?;
             let standing = standing(&metadata, topic)?;
-            let epoch_floor = succession::latest_epoch(&metadata, topic)?;
-            let row = standing.row.fence(&to, attempt, epoch_floor, None);
+            let row = standing.row.fence(&to, attempt, None);
             let row = row.map_err(|refusal| refused(&refusal))?;
             let is_news = row != standing.row;
             if is_news && refuses_clients(&metadata, topic).is_some() {
@@ -50,11 +49,7 @@ impl AdminCall {
         if let Some(news) = news {
             put(&self.node, vec![news]).await?;
         }
-        let Act::Yielding { epoch_floor, .. } = row.act else {
-            return Err(AdminError::Unavailable("the fence changed meanwhile".to_owned()));
-        };
-        // Only now: whoever appends under these generations has seen the row.
-        succession::raise(&self.node, topic, epoch_floor).await?;
+        let epoch_floor = succession::fence(&self.node, topic, &row).await?;
         json(&Fenced { epoch_floor: epoch_floor.get() })
     }
 

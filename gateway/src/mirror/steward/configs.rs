@@ -10,7 +10,7 @@ use meridian_mirror::rows::Stage;
 
 use super::{LookError, Steward};
 use crate::client::metadata::ClusterView;
-use crate::kafka::{MIRROR_CONFIGS, MIRROR_PREFIX, check_topic_config};
+use crate::kafka::{MIRROR_CONFIGS, MIRROR_MAX_LAG_MS, MIRROR_PREFIX, check_topic_config};
 use crate::mirror::plan::MirrorRow;
 use crate::mirror::survey;
 use crate::storage_class::STORAGE_CLASS;
@@ -20,7 +20,8 @@ const OWN: &str = "own";
 
 /// Whether a config belongs to this cluster, whatever the source has set.
 pub(in crate::mirror) fn is_own(name: &str) -> bool {
-    name.starts_with(MIRROR_PREFIX) || [PREFERRED_LEADER_DC, STORAGE_CLASS].contains(&name)
+    name.starts_with(MIRROR_PREFIX)
+        || [PREFERRED_LEADER_DC, STORAGE_CLASS, MIRROR_MAX_LAG_MS].contains(&name)
 }
 
 /// What must change for a mirror to have the configs of its source that it can have.

@@ -1,0 +1,281 @@
+//! Methods with which the old side becomes a mirror again after a failover. What comes next is decided
+//! in [`meridian_mirror::rejoin`]; the operator's tool asks for it, exports, and asks again.
+
+use bytes::Bytes;
+use meridian_base::id::{ClusterId, TopicId};
+use meridian_base::position::{LeaderEpoch, Offset};
+use meridian_consensus::state::Metadata;
+use meridian_mirror::rejoin::{self, End, Here, Progress, There};
+use meridian_mirror::rows::{MirrorTopic, Stage};
+use meridian_mirror::rules::{Rule, Subject};
+use meridian_mirror::succession::LinkEpoch;
+use meridian_protocol::messages::{
+    OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic,
+};
+use serde::{Deserialize, Serialize};
+
+use super::succession::{found, of_peer, refused};
+use super::{AdminCall, json};
+use crate::client::{Client, ClientError, Lane, REQUEST_TIMEOUT};
+use crate::kafka::AdminError;
+use crate::mirror::peer;
+use crate::mirror::plan::{self, Source};
+use crate::mirror::succession::{self, Standing, change, put, standing};
+use crate::mirror::wire::{Ask, Nothing, StandingReport};
+use crate::mirror::{replace, rules};
+
+/// What a consumer calls itself where a replica would say its id.
+const CONSUMER: i32 = -1;
+
+#[derive(Deserialize)]
+struct Rejoin {
+    topic: String,
+    /// To the cluster that was promoted.
+    link: String,
+    /// Up to where each partition was exported, once it was.
+    exported: Option<Vec<i64>>,
+}
+
+/// How far a rejoin is, and what comes next.
+#[derive(Debug, Serialize)]
+struct Look {
+    topic: String,
+    /// The promoted side.
+    cluster: String,
+    link_epoch: u64,
+    /// See [`Progress::name`]; `replacing` while the topic is deleted and its mirror not there yet.
+    progress: &'static str,
+    /// See [`Action::name`]; `wait` while the mirror comes about.
+    next: &'static str,
+    /// What only this side has; empty once it follows.
+    partitions: Vec<Divergent>,
+}
+
+/// What one partition has that the promoted side does not.
+#[derive(Debug, Serialize)]
+struct Divergent {
+    partition: usize,
+    /// The first offset at which the sides differ.
+    from_offset: i64,
+    /// Offset after the last record here.
+    end_offset: i64,
+    /// What exported records name as their source.
+    source: String,
+}
+
+/// Both sides of a rejoin at one moment.
+struct Sides {
+    topic: TopicId,
+    standing: Standing,
+    mirrors: Option<(ClusterId, Stage)>,
+    there: There,
+    topic_there: TopicId,
+    /// Of the other side.
+    client: Client,
+}
+
+impl Sides {
+    fn progress(&self) -> Result<Progress, AdminError> {
+        let mirrors = self.mirrors.as_ref().map(|(cluster, stage)| (cluster, *stage));
+        let here = Here { topic: self.topic, row: &self.standing.row, mirrors };
+        rejoin::progress(&here, &self.there, None)
+            .map_err(|obstacle| AdminError::Failed(obstacle.to_string()))
+    }
+}
+
+impl AdminCall {
+    /// How far the rejoin of a topic is; changes nothing.
+    pub(super) async fn look_at_rejoin(&self) -> Result<Bytes, AdminError> {
+        let Rejoin { topic: name, link, exported } = self.arguments()?;
+        let source = self.found_source(&link)?;
+        let is_there = self.node.meta.metadata().topic_named(&name).is_some();
+        if !is_there && is_awaited(&self.node.meta.metadata(), &link, &name) {
+            let cluster = source.link.source.to_string();
+            let (progress, next) = ("replacing", "wait");
+            let look = Look {
+                topic: name,
+                cluster,
+                link_epoch: 0,
+                progress,
+                next,
+                partitions: Vec::new(),
+            };
+            return json(&look);
+        }
+        let sides = self.sides(&name, &source).await?;
+        let progress = sides.progress()?;
+        let mut ends = Vec::new();
+        if matches!(progress, Progress::Diverged | Progress::GivingWay) {
+            ends = self.own_ends(&name).await?;
+        }
+        let exported = exported.map(offsets);
+        let row = &sides.standing.row;
+        let action = rejoin::next(progress, row, &ends, exported.as_deref(), None);
+        let partitions = match ends.as_slice() {
+            [] => Vec::new(),
+            ends => divergent(&sides, &name, ends).await.map_err(|error| of_peer(error.into()))?,
+        };
+        json(&Look {
+            topic: name,
+            cluster: sides.there.cluster.to_string(),
+            link_epoch: sides.there.link_epoch.get(),
+            progress: progress.name(),
+            next: action.name(),
+            partitions,
+        })
+    }
+
+    /// Gives way to the promoted side: clients are refused, and what is in flight is fenced off. Whoever
+    /// asks again goes on where the last one was interrupted.
+    pub(super) async fn give_way(&self) -> Result<Bytes, AdminError> {
+        let Rejoin { topic: name, link, .. } = self.arguments()?;
+        let sides = self.sides(&name, &self.found_source(&link)?).await?;
+        if !matches!(sides.progress()?, Progress::Diverged | Progress::GivingWay) {
+            return Err(AdminError::Failed(format!("{name} has nothing to give way to")));
+        }
+        let (topic, there) = (sides.topic, &sides.there);
+        let row = sides.standing.row.give_way(&there.cluster, there.link_epoch, None);
+        let row = row.map_err(|refusal| refused(&refusal))?;
+        if row != sides.standing.row {
+            put(&self.node, vec![change(topic, &row, sides.standing.expected())]).await?;
+        }
+        succession::fence(&self.node, topic, &row).await?;
+        json(&Nothing {})
+    }
+
+    /// Serves clients again instead of rejoining.
+    pub(super) async fn take_back(&self) -> Result<Bytes, AdminError> {
+        let Ask { topic: name } = self.arguments()?;
+        let (topic, standing) = {
+            let metadata = self.node.meta.metadata();
+            let topic = found(&metadata, &name)?;
+            (topic, standing(&metadata, topic)?)
+        };
+        let row = standing.row.take_back().map_err(|refusal| refused(&refusal))?;
+        put(&self.node, vec![change(topic, &row, standing.expected())]).await?;
+        json(&Nothing {})
+    }
+
+    /// Deletes the topic, and has the promoted side's mirrored in its place.
+    pub(super) async fn replace_diverged(&self) -> Result<Bytes, AdminError> {
+        let Rejoin { topic: name, link, exported } = self.arguments()?;
+        let sides = self.sides(&name, &self.found_source(&link)?).await?;
+        if sides.progress()? == Progress::Following {
+            return json(&Nothing {});
+        }
+        let (ends, exported) = (self.own_ends(&name).await?, offsets(exported.unwrap_or_default()));
+        let (row, to) = (&sides.standing.row, &sides.there.cluster);
+        rejoin::check_replace(row, to, &ends, &exported, None)
+            .map_err(|obstacle| AdminError::Failed(format!("{name}: {obstacle}")))?;
+        // Over the row that was read before the ends: nobody has taken the topic back meanwhile, and
+        // nobody can from here on.
+        let decided = row.export();
+        if decided != *row {
+            put(&self.node, vec![change(sides.topic, &decided, sides.standing.expected())]).await?;
+        }
+        let mirror = MirrorTopic {
+            link,
+            name: name.clone(),
+            source_name: name,
+            source_topic: sides.topic_there,
+            stage: Stage::Creating,
+        };
+        let replaced = replace::replace(&self.node, sides.topic, &mirror).await;
+        replaced.map_err(|error| AdminError::Unavailable(error.to_string()))?;
+        json(&Nothing {})
+    }
+
+    /// Asks the other side how the topic stands there.
+    async fn sides(&self, name: &str, source: &Source) -> Result<Sides, AdminError> {
+        let cluster = source.link.source.clone();
+        let client = source.client();
+        let ask = Ask { topic: name.to_owned() };
+        let told: StandingReport =
+            peer::call(&client, "mirror.standing", &ask).await.map_err(of_peer)?;
+        if told.cluster != cluster.as_str() {
+            let found = told.cluster;
+            return Err(AdminError::Failed(format!("the link is to {cluster}, not to {found}")));
+        }
+        let mirrored = told.mirrors.as_ref();
+        let there = There {
+            cluster,
+            takes_records: told.takes_records,
+            link_epoch: LinkEpoch::new(told.link_epoch),
+            source_topic: mirrored.map(|it| it.topic_id.0),
+            epoch_floor: mirrored.and_then(|it| it.epoch_floor).map(LeaderEpoch::new),
+        };
+        // Read last: what is decided with it is written only over this.
+        let metadata = self.node.meta.metadata();
+        let topic = found(&metadata, name)?;
+        let mirrors = plan::mirror_named(&metadata, name).and_then(|(_, mirror, _)| {
+            Some((plan::link(&metadata, &mirror.link)?.0.source, mirror.stage))
+        });
+        let standing = standing(&metadata, topic)?;
+        Ok(Sides { topic, standing, mirrors, there, topic_there: told.topic_id.0, client })
+    }
+
+    /// Where the partitions end here.
+    async fn own_ends(&self, name: &str) -> Result<Vec<End>, AdminError> {
+        let own = Client::unconnected(&peer::own_bootstrap(&self.node));
+        let ends = peer::ends(&own, name, false).await;
+        ends.map_err(|error| AdminError::Unavailable(error.to_string()))
+    }
+}
+
+fn offsets(raw: Vec<i64>) -> Vec<Offset> {
+    raw.into_iter().map(Offset::new).collect()
+}
+
+/// Whether a topic is about to be mirrored over a link in place of one that was deleted.
+fn is_awaited(metadata: &Metadata, link: &str, name: &str) -> bool {
+    let is_of = |rule: &Rule| match &rule.subject {
+        Subject::Topics { rename: Some(known), .. } => known == name,
+        _ => false,
+    };
+    rules::rules(metadata, Some(link)).iter().any(is_of)
+}
+
+/// What each partition has that the promoted side does not.
+async fn divergent(sides: &Sides, name: &str, ends: &[End]) -> Result<Vec<Divergent>, ClientError> {
+    let floor = sides.there.epoch_floor.unwrap_or_default();
+    let common = common_ends(&sides.client, name, floor).await?;
+    let divergent = |(partition, end): (usize, &End)| {
+        // What the promoted side has no such partition of is only here.
+        let common = common.get(partition).copied().unwrap_or(Offset::ZERO);
+        Divergent {
+            partition,
+            from_offset: rejoin::divergence(common, end.offset, None).get(),
+            end_offset: end.offset.get(),
+            source: rejoin::source_of(sides.topic, partition),
+        }
+    };
+    Ok(ends.iter().enumerate().map(divergent).collect())
+}
+
+/// Where the epochs of the old side end at the promoted side, in index order.
+async fn common_ends(
+    client: &Client,
+    topic: &str,
+    epoch_floor: LeaderEpoch,
+) -> Result<Vec<Offset>, ClientError> {
+    let count = client.topic(topic).await?.partitions.len();
+    let mut ends = Vec::with_capacity(count);
+    for partition in (0..).take(count) {
+        let leader = client.leader(topic, partition).await?;
+        let partitions = vec![OffsetForLeaderPartition {
+            partition,
+            leader_epoch: epoch_floor.get(),
+            ..Default::default()
+        }];
+        let topics = vec![OffsetForLeaderTopic { topic: topic.into(), partitions }];
+        let request = OffsetForLeaderEpochRequest { replica_id: CONSUMER, topics };
+        let connection = client.node(leader, Lane::CONTROL).await?;
+        let response = connection.call(&request, REQUEST_TIMEOUT).await?;
+        let found = response.topics.into_iter().flat_map(|topic| topic.partitions).next();
+        let found = found.unwrap_or_default();
+        ClientError::check(|| format!("epochs of {topic}-{partition}"), found.error_code, None)?;
+        // Nothing was mirrored of a partition that knows no epoch of the old side.
+        ends.push(Offset::new(found.end_offset.max(0)));
+    }
+    Ok(ends)
+}

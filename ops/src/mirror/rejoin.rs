@@ -1,0 +1,298 @@
+//! `meridian mirror rejoin` and `failback`: after a failover, the old side becomes a mirror of the
+//! promoted one, and its writer again.
+//!
+//! The old side says what comes next, so that nothing is kept here: whatever was done when a run was
+//! interrupted, the next run finds done.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::export::{self, Divergent};
+use super::report::Status;
+use super::switchover::{self, Standing, Switchover};
+use crate::client::{Client, admin, clock};
+use crate::failure::{Exit, Failure};
+use crate::output::{self, Format, Table};
+
+/// How often it is asked how far it is.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How long nothing may change.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is to rejoin, and whom.
+#[derive(Debug, Args)]
+pub(super) struct Rejoin {
+    /// The topic
+    topic: String,
+    /// The link to the cluster that was promoted
+    #[arg(long)]
+    link: String,
+    /// Only say what would be exported
+    #[arg(long, conflicts_with = "take_back")]
+    dry_run: bool,
+    /// Serve producers here again instead, as long as the topic was not deleted; what was exported
+    /// stays
+    #[arg(long)]
+    take_back: bool,
+}
+
+/// What is to become the writer again.
+#[derive(Debug, Args)]
+pub(super) struct Failback {
+    /// The topic
+    topic: String,
+    /// The link to the cluster that was promoted
+    #[arg(long)]
+    link: String,
+    /// Only say what would be exported
+    #[arg(long)]
+    dry_run: bool,
+    /// Seconds within which the switchover is decided, or rolled back
+    #[arg(long, default_value_t = 30)]
+    within_s: u64,
+}
+
+/// How far a rejoin is, and what comes next.
+#[derive(Debug, Deserialize)]
+struct Look {
+    cluster: String,
+    progress: String,
+    next: String,
+    partitions: Vec<Divergent>,
+}
+
+/// What was done, or would be.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    topic: String,
+    /// The promoted side.
+    cluster: String,
+    /// How far it was when it was last looked at.
+    progress: String,
+    diverged_topic: String,
+    /// Records exported; before that, offsets that may hold some. `null` if this run found it done.
+    records: Option<u64>,
+    is_done: bool,
+    partitions: Vec<Divergent>,
+}
+
+impl Look {
+    async fn ask(
+        client: &Client,
+        topic: &str,
+        link: &str,
+        exported: Option<&[i64]>,
+    ) -> Result<Self, Failure> {
+        let arguments = json!({"topic": topic, "link": link, "exported": exported});
+        let answer = admin::call(client, "mirror.rejoin", &arguments).await?;
+        serde_json::from_value(answer).map_err(|error| {
+            Failure::Invalid(format!("the answer to mirror.rejoin is not of this version: {error}"))
+        })
+    }
+
+    fn into_outcome(self, topic: &str, records: Option<u64>) -> Outcome {
+        Outcome {
+            topic: topic.to_owned(),
+            is_done: self.next == "done",
+            diverged_topic: export::topic_of(topic),
+            cluster: self.cluster,
+            progress: self.progress,
+            partitions: self.partitions,
+            records,
+        }
+    }
+}
+
+impl Rejoin {
+    /// Runs the command.
+    pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
+        let Self { topic, link, dry_run, take_back } = self;
+        if take_back {
+            let arguments = json!({"topic": topic});
+            admin::command(client, "mirror.take-back", &arguments).await?;
+            output::print(format, &json!({"topic": topic, "takes_records": true}), |_| {
+                format!("{topic} takes records here again\n")
+            })?;
+            return Ok(Exit::Ok);
+        }
+        let outcome = match dry_run {
+            true => forecast(client, &topic, &link).await?,
+            false => rejoin(client, &topic, &link).await?,
+        };
+        if outcome.progress == "writing" {
+            let Outcome { topic, cluster, .. } = outcome;
+            return Err(Failure::Invalid(format!(
+                "{topic} takes records here, and cluster {cluster} mirrors it: nothing is to rejoin"
+            )));
+        }
+        output::print(format, &outcome, Outcome::render)?;
+        Ok(Exit::Ok)
+    }
+}
+
+impl Failback {
+    /// Runs the command.
+    pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
+        let Self { topic, link, dry_run, within_s } = self;
+        if dry_run {
+            let outcome = forecast(client, &topic, &link).await?;
+            output::print(format, &outcome, |outcome| {
+                format!(
+                    "{}then it would be switched over: no record is lost by that\n",
+                    outcome.render()
+                )
+            })?;
+            return Ok(Exit::Ok);
+        }
+        let outcome = rejoin(client, &topic, &link).await?;
+        if outcome.progress == "writing" {
+            output::print(format, &outcome, |it| {
+                format!(
+                    "{} takes records here already; cluster {} mirrors it\n",
+                    it.topic, it.cluster
+                )
+            })?;
+            return Ok(Exit::Ok);
+        }
+        if matches!(format, Format::Table) {
+            output::print(format, &outcome, Outcome::render)?;
+        }
+        let is_under_way = Standing::here(client, &topic).await?.is_under_way();
+        if !is_under_way {
+            catch_up(client, &topic).await?;
+        }
+        switchover::run(client, format, Switchover::of(&topic, within_s, is_under_way)).await
+    }
+}
+
+/// What would be done.
+async fn forecast(client: &Client, topic: &str, link: &str) -> Result<Outcome, Failure> {
+    let look = Look::ask(client, topic, link, None).await?;
+    let offsets = look.partitions.iter().map(|it| it.end_offset - it.from_offset);
+    let offsets = offsets.map(|count| u64::try_from(count).unwrap_or(0)).sum();
+    let records = (look.next != "done").then_some(offsets);
+    Ok(look.into_outcome(topic, records))
+}
+
+/// One run of the command.
+struct Run<'r> {
+    client: &'r Client,
+    topic: &'r str,
+    link: &'r str,
+    /// Up to where each partition was exported.
+    exported: Option<Vec<i64>>,
+    /// What was exported.
+    records: Option<u64>,
+    partitions: Vec<Divergent>,
+    /// What came next when it was last looked at, and since when that is so.
+    last: String,
+    since: Instant,
+}
+
+/// Does what comes next until nothing does. What fails for a while is tried again.
+async fn rejoin(client: &Client, topic: &str, link: &str) -> Result<Outcome, Failure> {
+    let (exported, records, partitions) = (None, None, Vec::new());
+    let (last, since) = (String::new(), clock::now());
+    let mut run = Run { client, topic, link, exported, records, partitions, last, since };
+    loop {
+        match run.advance().await {
+            Ok(Some(outcome)) => return Ok(outcome),
+            Ok(None) => {}
+            Err(Failure::Client(error)) if error.is_retriable() && !run.is_stuck() => {
+                clock::sleep(LOOK_EVERY).await;
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+impl Run<'_> {
+    fn is_stuck(&self) -> bool {
+        self.since.elapsed() >= PATIENCE
+    }
+
+    async fn advance(&mut self) -> Result<Option<Outcome>, Failure> {
+        let &mut Self { client, topic, link, .. } = self;
+        let look = Look::ask(client, topic, link, self.exported.as_deref()).await?;
+        if look.next != self.last {
+            (self.last, self.since) = (look.next.clone(), clock::now());
+        } else if self.is_stuck() {
+            return Err(Failure::Invalid(format!(
+                "{topic} is still {}, and nothing has changed for {} s: `meridian link test {link}` \
+                 shows whether the link works; run this again, it goes on",
+                look.progress,
+                PATIENCE.as_secs()
+            )));
+        } else {
+            clock::sleep(LOOK_EVERY).await;
+        }
+        let arguments = json!({"topic": topic, "link": link, "exported": self.exported});
+        match look.next.as_str() {
+            "give-way" => drop(admin::command(client, "mirror.give-way", &arguments).await?),
+            "export" => {
+                self.records = Some(export::export(client, topic, &look.partitions).await?);
+                self.exported = Some(look.partitions.iter().map(|it| it.end_offset).collect());
+                self.partitions = look.partitions;
+            }
+            "replace" => drop(admin::command(client, "mirror.replace", &arguments).await?),
+            "wait" => {}
+            "done" => {
+                let partitions = std::mem::take(&mut self.partitions);
+                return Ok(Some(Look { partitions, ..look }.into_outcome(topic, self.records)));
+            }
+            other => {
+                let message = format!("the node wants {other}: use the tool of its version");
+                return Err(Failure::Invalid(message));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Waits until the mirror has all but what came just now.
+async fn catch_up(client: &Client, topic: &str) -> Result<(), Failure> {
+    let mut well_at = clock::now();
+    loop {
+        let status = Status::ask(client, Some(topic)).await?;
+        if status.is_up_to_date() {
+            return Ok(());
+        }
+        if status.is_well() {
+            well_at = clock::now();
+        } else if well_at.elapsed() >= PATIENCE {
+            return Err(Failure::Invalid(format!(
+                "{topic} does not catch up: {}; see `meridian mirror status {topic}`, and run this \
+                 again",
+                status.obstacles().join("; ")
+            )));
+        }
+        clock::sleep(LOOK_EVERY).await;
+    }
+}
+
+impl Outcome {
+    fn render(&self) -> String {
+        let Self { topic, cluster, diverged_topic, records, .. } = self;
+        let Some(records) = records else {
+            return format!("{topic} is a mirror of cluster {cluster}: nothing is left to do\n");
+        };
+        let mut table = Table::new(&["PARTITION", "FROM", "END"]);
+        for Divergent { partition, from_offset, end_offset, .. } in &self.partitions {
+            table.row([partition.to_string(), from_offset.to_string(), end_offset.to_string()]);
+        }
+        let end = match self.is_done {
+            true => format!(
+                "{records} records that cluster {cluster} does not have are in {diverged_topic}; \
+                 {topic} is its mirror now, and is copied anew\n"
+            ),
+            false => format!(
+                "up to {records} records that cluster {cluster} does not have would go to \
+                 {diverged_topic}; {topic} would be copied anew from there\n"
+            ),
+        };
+        format!("{}\n{end}", table.render())
+    }
+}
