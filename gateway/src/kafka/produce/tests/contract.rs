@@ -38,7 +38,7 @@ async fn a_source_whose_mirror_is_silent_refuses_with_an_error_that_is_retried()
     assert_eq!(produce(&mut client).await.0.error_code, ErrorCode::None);
     let refused = loop {
         let told = produce(&mut client).await.0;
-        if told.error_code.is_some() {
+        if !told.error_code.is_none() {
             break told;
         }
     };
