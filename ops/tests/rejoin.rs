@@ -146,8 +146,8 @@ fn the_old_side_rejoins_and_what_only_it_had_is_kept() {
 fn a_rejoin_that_is_interrupted_anywhere_can_be_run_again() {
     let folder = Scratch::new("rejoin-again");
     let [mut west, east] = failed_over(&folder);
-    let (a, b) = (west.address.clone(), east.address.clone());
-    let (only_west, promoted) = (only_in(&a), records(&b, "t"));
+    let (a, b) = (west.address.clone(), east.address.as_str());
+    let (only_west, promoted) = (only_in(&a), records(b, "t"));
     for round in 0..14 {
         let mut rejoin = meridian(&["mirror", "rejoin", "t", "--link", "east", "-b", &a])
             .stdout(Stdio::null())
@@ -156,7 +156,7 @@ fn a_rejoin_that_is_interrupted_anywhere_can_be_run_again() {
             .unwrap();
         // Whoever dies does so a little later in each round.
         for _ in 0..round / 2 {
-            ok(&["link", "list", "-b", &b]);
+            ok(&["link", "list", "-b", b]);
         }
         if round % 2 == 0 {
             rejoin.kill().unwrap();
@@ -169,8 +169,8 @@ fn a_rejoin_that_is_interrupted_anywhere_can_be_run_again() {
     let done = json(&["mirror", "rejoin", "t", "--link", "east", "-b", &a, "-o", "json"]);
     assert_eq!(done["is_done"], true, "{done}");
     check_diverged(&a, &only_west);
-    check_equal(&b, &a);
-    assert_eq!(records(&b, "t"), promoted);
+    check_equal(b, &a);
+    assert_eq!(records(b, "t"), promoted);
 }
 
 #[test]
