@@ -170,8 +170,14 @@ impl MetaThread {
                 let _asked_again = self.shared.send(from, &MetaFrame::Standing(standing));
             }
             Input::Frame(from, MetaFrame::AskLife(request_id)) => {
-                if member.leadership().is_self {
-                    chores.lives_asked.push((request_id, from));
+                let known = member.metadata().read().result_of(request_id).cloned();
+                if let Some(Ok(Decision::RaftLife(life))) = known {
+                    // The answer was lost: there was no way to the asker yet.
+                    let _asked_again = self.shared.send(from, &MetaFrame::Life(life.get()));
+                } else if member.leadership().is_self {
+                    if !chores.lives_asked.contains(&(request_id, from)) {
+                        chores.lives_asked.push((request_id, from));
+                    }
                     let command = Command::AllocateRaftLife { node: from };
                     self.propose(member, &Proposal { request_id, command });
                 }

@@ -74,7 +74,10 @@ pub(super) async fn run(client: &Client, command: Lifecycle) -> Result<Value, Fa
         Lifecycle::Undrain { id } => call(client, "lifecycle.end", json!({ "node": id })).await,
         Lifecycle::Decommission { id, wait } => {
             let stand = call(client, "lifecycle.decommission", json!({ "node": id })).await?;
-            wait_until(client, stand, wait, |stand| stand["registered"] == false).await
+            // While its lease is held it would be removed again as soon as it came back.
+            let is_forgotten =
+                |stand: &Value| stand["registered"] == false && stand["lease"].is_null();
+            wait_until(client, stand, wait, is_forgotten).await
         }
         Lifecycle::Replace { id, with, wait } => {
             let arguments = json!({ "node": id, "with": with });

@@ -133,7 +133,8 @@ fn a_slot_is_given_to_another(nodes: &Nodes) {
     assert!(spares(nodes).contains(&from.parse().unwrap()), "node {from} is a spare");
 }
 
-/// A node leaves for good.
+/// A node leaves for good. Started once more it says what is the matter; without its old data it joins
+/// as any new node.
 fn a_node_leaves(nodes: &Nodes) {
     // The leader of the metadata log would wait for the next.
     let slot = if holder(nodes, 4) == Some(nodes.metadata_leader()) { 5 } else { 4 };
@@ -143,6 +144,20 @@ fn a_node_leaves(nodes: &Nodes) {
     assert!(holder(nodes, slot).is_some_and(|it| it != leaving));
     let listed = json(&["node", "list", "-b", &nodes.bootstrap, "-o", "json"]);
     assert!(listed.as_array().unwrap().iter().all(|node| node["id"] != leaving));
+    until("it votes no more", WITHIN, || {
+        let status = nodes.status().unwrap_or_default();
+        let voters = status["raft"]["voters"].as_array();
+        voters.is_some_and(|voters| voters.iter().all(|voter| *voter != leaving))
+    });
+
+    let arguments = ["dev", "restart", "--node", &id, "--data", nodes.data().to_str().unwrap()];
+    assert!(!run(&arguments).status.success(), "node {id} has left, and serves");
+    let log = fs::read_to_string(nodes.data().join(format!("node-{id}/node.log"))).unwrap();
+    assert!(log.contains("let it join anew"), "{log}");
+    fs::remove_dir_all(nodes.data().join(format!("node-{id}/data"))).unwrap();
+    nodes.restart(&node(leaving));
+    until("the node that left is a spare", WITHIN, || spares(nodes).contains(&leaving));
+    assert_eq!(disk(nodes, leaving)["mounted_as"], "first");
 }
 
 /// The node that fills a slot, if its disk counts.
