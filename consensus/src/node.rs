@@ -469,6 +469,17 @@ impl<D: Disk, S: Store> Node<D, S> {
             })
     }
 
+    /// Index of the last entry that each member is known to hold, and of the last committed one. Known
+    /// to the leader.
+    pub fn positions(&self) -> Option<(Vec<(RaftId, u64)>, u64)> {
+        let raft = &self.raw.raft;
+        let position = |(id, progress): (&u64, &raft::Progress)| {
+            Some((RaftId::from_raft(*id)?, progress.matched))
+        };
+        (raft.state == StateRole::Leader)
+            .then(|| (raft.prs().iter().filter_map(position).collect(), raft.raft_log.committed))
+    }
+
     /// Index of the last applied entry.
     pub fn applied_index(&self) -> u64 {
         self.applied_index

@@ -315,6 +315,14 @@ impl Metadata {
         self.configs.get(resource)?.get(name).map(String::as_str)
     }
 
+    /// One config of a topic: as it was set for the topic, or else for the whole cluster. The cluster's
+    /// own topics have only what is set for them.
+    pub fn topic_config(&self, topic: TopicId, name: &str) -> Option<&str> {
+        let follows = || self.topics.get(&topic).is_some_and(|topic| !topic.internal);
+        self.config(&ConfigResource::Topic(topic), name)
+            .or_else(|| follows().then(|| self.config(&ConfigResource::Cluster, name)).flatten())
+    }
+
     /// All configs set for a resource, by name.
     pub fn configs(&self, resource: &ConfigResource) -> impl Iterator<Item = (&str, &str)> {
         let set = self.configs.get(resource).into_iter().flatten();

@@ -7,6 +7,7 @@ use std::sync::{Arc, RwLockReadGuard};
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_consensus::command::Command;
 use meridian_consensus::error::Refusal;
+use meridian_consensus::membership::RaftId;
 use meridian_consensus::state::{Decision, Metadata};
 
 use crate::log::{FollowerLog, PartitionLog};
@@ -30,6 +31,28 @@ pub enum ProposeError {
     ShuttingDown,
 }
 
+/// How far the members of the metadata log are, as its leader knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Quorum {
+    /// The leader's term.
+    pub term: u64,
+    /// Index of the last committed entry.
+    pub committed_index: u64,
+    /// Who votes.
+    pub voters: Vec<QuorumMember>,
+    /// Who follows.
+    pub observers: Vec<QuorumMember>,
+}
+
+/// One member of the metadata log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuorumMember {
+    /// The member.
+    pub member: RaftId,
+    /// Index of the last entry that it is known to hold.
+    pub last_index: u64,
+}
+
 /// What the front needs of its node.
 pub trait Broker: Send + Sync + 'static {
     /// This node.
@@ -45,6 +68,12 @@ pub trait Broker: Send + Sync + 'static {
     /// Waits until this node has applied everything that was decided before the call (ReadIndex): what
     /// it then knows is no older than the question, though it may have been cut off or asleep.
     fn catch_up(&self) -> BoxFuture<'_, Result<(), ProposeError>>;
+
+    /// Who leads the metadata log, as far as this node knows.
+    fn metadata_leader(&self) -> Option<NodeId>;
+
+    /// How far the members of the metadata log are; `None` unless this node leads it.
+    fn quorum(&self) -> BoxFuture<'_, Option<Quorum>>;
 
     /// The log of a partition that this node owns: it serves, or is being taken over.
     fn owned(&self, partition: PartitionId) -> Option<Arc<PartitionLog>>;

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use meridian_base::fuzz::Target;
 use meridian_base::id::{ClusterId, NodeId, TopicId};
 use meridian_base::position::Offset;
+use meridian_consensus::membership::RaftId;
 use meridian_protocol::frame::{decode_request, decode_response_to, encode_request};
 use meridian_protocol::messages::{
     ConsumerProtocolAssignment, ConsumerProtocolSubscription, ConsumerProtocolTopic,
@@ -24,6 +25,7 @@ use meridian_storage::mutation::Mutations;
 use rustls::pki_types::CertificateDer;
 
 use crate::admin::http;
+use crate::broker::{Quorum, QuorumMember};
 use crate::cleaner::{Aborted, Cleaned, KeyOffsets, Round};
 use crate::config::NodeConfig;
 use crate::kafka::group_record::{self, ClassicRecord};
@@ -276,7 +278,9 @@ fn peer_message(data: &[u8]) {
 
 fn peer_message_seeds() -> Vec<Vec<u8>> {
     let written = PeerReply::MarkersWritten(vec![MarkerOutcome::Written, MarkerOutcome::Retry]);
-    let replies = [written, PeerReply::Verified(Ok(()))];
+    let member = QuorumMember { member: RaftId::first(NodeId::new(3)), last_index: 9 };
+    let quorum = Quorum { term: 2, voters: vec![member], ..Quorum::default() };
+    let replies = [written, PeerReply::Verified(Ok(())), PeerReply::Quorum(Some(quorum))];
     replies.map(|reply| PeerMessage::Reply(CallId(7), reply).encode().to_vec()).into()
 }
 

@@ -540,9 +540,8 @@ impl<W> Group<W> {
 
     /// Whether the caller may commit offsets. Who is no member may if nobody is.
     pub fn check_commit(&mut self, now: Instant, caller: &Caller) -> Result<(), GroupError> {
-        if caller.generation < 0 && caller.member_id.is_empty() && caller.instance_id.is_none() {
-            let is_empty = self.state == GroupState::Empty;
-            return if is_empty { Ok(()) } else { Err(GroupError::UnknownMember) };
+        if caller.generation < 0 && self.state == GroupState::Empty {
+            return Ok(());
         }
         self.check(caller)?;
         self.touch(now, &caller.member_id);

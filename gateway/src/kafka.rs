@@ -27,6 +27,7 @@ mod dispatch;
 mod durations;
 mod elections;
 mod error;
+mod features;
 mod fetch;
 pub(crate) mod group_record;
 mod group_state;
@@ -45,6 +46,8 @@ mod offsets;
 mod pending_offsets;
 mod produce;
 mod producer_id;
+mod quorum;
+mod quotas;
 mod server;
 pub(crate) mod settings;
 mod telemetry;
@@ -89,6 +92,7 @@ pub struct Front {
     clock: Clock,
     rng: Mutex<Box<dyn Rng + Send>>,
     sessions: fetch::Sessions,
+    throttles: quotas::Throttles,
     producer_ids: producer_id::ProducerIds,
     coordinators: coordinator::Coordinators,
     transactions: internal_state::InternalPartitions<Transactions<transactions::Waiter>>,
@@ -114,6 +118,7 @@ impl Front {
             metrics: Metrics::default(),
             clock: Clock::start(),
             rng: Mutex::new(rng),
+            throttles: quotas::Throttles::default(),
             producer_ids: producer_id::ProducerIds::default(),
             coordinators: coordinator::Coordinators::default(),
             transactions: internal_state::InternalPartitions::default(),

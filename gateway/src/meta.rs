@@ -32,7 +32,7 @@ use tokio::sync::{Notify, oneshot};
 pub(crate) use self::listener::{
     EventSender, MetaEvent, datacenter_count_min, dedups_sources, is_compacted, ownership_of,
 };
-use crate::broker::ProposeError;
+use crate::broker::{ProposeError, Quorum};
 use crate::log::Wire;
 use crate::runtime::clock::Clock;
 use crate::runtime::quic::Channel;
@@ -54,6 +54,8 @@ enum Input {
     Propose(Proposal),
     /// Ask how far decisions have come.
     Ask(RequestId),
+    /// Say how far the members are, if this node leads.
+    Describe(oneshot::Sender<Option<Quorum>>),
     Stop,
 }
 
@@ -253,6 +255,13 @@ impl Meta {
     /// The nodes that vote on metadata, as this node has heard; empty before it has.
     pub(crate) fn voters(&self) -> Vec<NodeId> {
         lock(&self.shared.voters).clone()
+    }
+
+    /// How far the members of the metadata log are; `None` unless this node leads.
+    pub(crate) async fn quorum(&self) -> Option<Quorum> {
+        let (sender, answer) = oneshot::channel();
+        self.inputs.send(Input::Describe(sender)).ok()?;
+        answer.await.ok().flatten()
     }
 
     /// The last entry that this node has applied since it started.

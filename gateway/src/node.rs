@@ -31,10 +31,12 @@ use tokio::sync::{mpsc, watch};
 
 use self::cluster_time::ClusterTime;
 pub use self::compaction::CompactionConfig;
+use self::compaction::CompactionCounters;
+pub(crate) use self::compaction::CompactionCounts;
 pub(crate) use self::status::TOLERATED;
 use self::switch::Switch;
 use crate::admin::{Admin, AdminBindError, AdminServer};
-use crate::broker::{BoxFuture, Broker, ProposeError};
+use crate::broker::{BoxFuture, Broker, ProposeError, Quorum};
 use crate::config::NodeConfig;
 use crate::kafka::{Front, FrontConfig, Server, ServerError, Verifier};
 use crate::log::{
@@ -104,6 +106,7 @@ pub(crate) struct Node {
     pub(crate) peers: Arc<Peers>,
     pub(crate) mirrors: Mirrors,
     pub(crate) time: ClusterTime,
+    pub(crate) compaction: CompactionCounters,
     /// Why the node must stop, once it must.
     fatal: watch::Sender<Option<String>>,
     sync_reported: AtomicBool,
@@ -185,6 +188,7 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
         peers,
         mirrors,
         time,
+        compaction: CompactionCounters::default(),
         fatal,
         sync_reported,
         mounted_as,
@@ -499,6 +503,14 @@ impl Broker for Node {
 
     fn catch_up(&self) -> BoxFuture<'_, Result<(), ProposeError>> {
         Box::pin(self.meta.catch_up())
+    }
+
+    fn metadata_leader(&self) -> Option<NodeId> {
+        Some(self.meta.leadership()?.leader?.node)
+    }
+
+    fn quorum(&self) -> BoxFuture<'_, Option<Quorum>> {
+        Box::pin(self.meta.quorum())
     }
 
     fn owned(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {

@@ -227,9 +227,19 @@ apis! {
         ListPartitionReassignmentsRequest => ListPartitionReassignmentsResponse,
         versions 0..=0, flexible 0;
     OffsetDelete = 47, OffsetDeleteRequest => OffsetDeleteResponse, versions 0..=0, flexible NEVER;
+    DescribeClientQuotas = 48, DescribeClientQuotasRequest => DescribeClientQuotasResponse,
+        versions 0..=1, flexible 1;
+    AlterClientQuotas = 49, AlterClientQuotasRequest => AlterClientQuotasResponse,
+        versions 0..=1, flexible 1;
+    DescribeQuorum = 55, DescribeQuorumRequest => DescribeQuorumResponse,
+        versions 0..=2, flexible 0;
+    UpdateFeatures = 57, UpdateFeaturesRequest => UpdateFeaturesResponse,
+        versions 0..=2, flexible 0;
     DescribeCluster = 60, DescribeClusterRequest => DescribeClusterResponse,
         versions 0..=2, flexible 0;
     DescribeProducers = 61, DescribeProducersRequest => DescribeProducersResponse,
+        versions 0..=0, flexible 0;
+    UnregisterBroker = 64, UnregisterBrokerRequest => UnregisterBrokerResponse,
         versions 0..=0, flexible 0;
     DescribeTransactions = 65, DescribeTransactionsRequest => DescribeTransactionsResponse,
         versions 0..=0, flexible 0;

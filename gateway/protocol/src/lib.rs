@@ -36,6 +36,6 @@ mod wire;
 pub use api::{ApiKey, Request, RequestMessage, Response, ResponseMessage};
 pub use error_code::ErrorCode;
 pub use wire::{
-    DecodeError, EncodeError, EncodedFrame, Encoding, Nullable, Reader, Records, Str, Uuid, Wire,
-    Writer,
+    DecodeError, EncodeError, EncodedFrame, Encoding, Float64, Nullable, Reader, Records, Str,
+    Uuid, Wire, Writer,
 };

@@ -5,6 +5,7 @@
 
 mod acls;
 mod api_versions;
+mod cluster;
 mod configs;
 mod consumer_groups;
 mod consumer_protocol;
@@ -20,6 +21,7 @@ mod offsets;
 mod placement;
 mod produce;
 mod producer_id;
+mod quotas;
 mod sasl;
 mod telemetry;
 mod topics;
@@ -27,6 +29,7 @@ mod transactions;
 
 pub use acls::*;
 pub use api_versions::*;
+pub use cluster::*;
 pub use configs::*;
 pub use consumer_groups::*;
 pub use consumer_protocol::*;
@@ -42,6 +45,7 @@ pub use offsets::*;
 pub use placement::*;
 pub use produce::*;
 pub use producer_id::*;
+pub use quotas::*;
 pub use sasl::*;
 pub use telemetry::*;
 pub use topics::*;

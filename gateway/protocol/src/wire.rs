@@ -9,7 +9,7 @@ mod writer;
 pub use error::{DecodeError, EncodeError};
 pub(crate) use message::{TaggedFields, message};
 pub use reader::Reader;
-pub use types::{Nullable, Records, Str, Uuid, Wire};
+pub use types::{Float64, Nullable, Records, Str, Uuid, Wire};
 pub(crate) use types::{decode_option, encode_option};
 pub use writer::{EncodedFrame, Writer};
 

@@ -14,7 +14,7 @@ use meridian_storage::store::{Counters, DiskUsage, ScrubState, Standing};
 use crate::kafka;
 use crate::log::{ColdCounts, OngoingCounts, PartitionLog, ScrubReport};
 use crate::mirror::{LinkMetrics, Mirrors};
-use crate::node::{Node, TOLERATED};
+use crate::node::{CompactionCounts, Node, TOLERATED};
 use crate::runtime::clock;
 use crate::runtime::quic::{PeerState, PeerStats, TransportStats};
 
@@ -244,6 +244,24 @@ const FAMILIES: &[Family] = &[
     total("meridian_cold_freed_parts_total", "Parts freed because no manifest names them.", |s| {
         one_u64(s.cold.freed_parts)
     }),
+    // Key compaction.
+    total("meridian_compaction_passes_total", "Passes over compacted partitions led here.", |s| {
+        one_u64(s.compaction.passes)
+    }),
+    total("meridian_compaction_failed_passes_total", "Passes given up, to be tried again.", |s| {
+        one_u64(s.compaction.failed_passes)
+    }),
+    total("meridian_compaction_read_bytes_total", "Record bytes that passes read.", |s| {
+        one_u64(s.compaction.read_bytes)
+    }),
+    total("meridian_compaction_kept_bytes_total", "Record bytes that passes left.", |s| {
+        one_u64(s.compaction.kept_bytes)
+    }),
+    gauge(
+        "meridian_compaction_dirty_bytes",
+        "Record bytes that no pass has judged yet, in compacted partitions led here.",
+        |s| one_u64(s.compaction.dirty_bytes),
+    ),
     // Its connections to other nodes.
     gauge("meridian_peer_up", "1 if the other node is connected.", |s| {
         peers(s, |peer| f64::from(u8::from(peer.state == PeerState::Up)))
@@ -343,6 +361,12 @@ const FAMILIES: &[Family] = &[
         "Pushes of metrics by clients (KIP-714).",
     ),
     kafka("meridian_kafka_telemetry_bytes_total", Kind::Counter, "Bytes of those."),
+    kafka(
+        "meridian_kafka_throttled_requests_total",
+        Kind::Counter,
+        "Requests whose clients were told to wait because of a quota.",
+    ),
+    kafka("meridian_kafka_throttled_us_total", Kind::Counter, "How long those were to wait."),
 ];
 
 /// What becomes of producers of a topic whose mirrors are bound to be near.
@@ -373,6 +397,7 @@ pub(super) struct Snapshot {
     transactions: OngoingCounts,
     disk: Option<Disk>,
     cold: ColdCounts,
+    compaction: CompactionCounts,
     transport: Option<TransportStats>,
     links: Vec<Link>,
     /// Of each partition whose mirrors are bound to be near: their lag in milliseconds, and what
@@ -447,6 +472,7 @@ impl Snapshot {
             transactions: ongoing_counts(&owned),
             disk,
             cold: node.logs.cold_counts(),
+            compaction: node.compaction.counts(),
             transport: node.switch.stats(),
             links: node
                 .mirrors
@@ -626,6 +652,7 @@ mod tests {
                 },
             }),
             cold: ColdCounts { repaired_parts: 6, ..ColdCounts::default() },
+            compaction: CompactionCounts { dirty_bytes: 9, ..CompactionCounts::default() },
             transport: None,
             links: vec![Link {
                 name: "west".to_owned(),
@@ -676,6 +703,7 @@ mod tests {
             "meridian_disk_unreadable_count 3",
             "meridian_disk_scrub_ended_timestamp_seconds 1.5",
             "meridian_cold_repaired_parts_total 6",
+            "meridian_compaction_dirty_bytes 9",
             "meridian_kafka_connections_count 0",
             "process_cpu_seconds_total 1.25",
             "# TYPE meridian_kafka_request_duration_seconds histogram",

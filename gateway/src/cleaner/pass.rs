@@ -240,12 +240,13 @@ impl Pass {
             return cleaned;
         }
         let ends_records = self.with_records.remove(&producer_id);
-        match marker_of(batch, self.plan.limits.batch_size_bytes_max) {
-            // Readers look for the markers of aborted transactions: those stay.
-            Some(EndTxnMarker { committed: true, .. }) if !ends_records => {
-                round.clean_marker(batch).unwrap_or(Cleaned::Same)
-            }
-            _ => Cleaned::Same,
+        // Readers are told only of aborted transactions that they are given records of, and those
+        // have their markers. An emptied marker of some other kind is nobody's business here.
+        let is_marker = marker_of(batch, self.plan.limits.batch_size_bytes_max).is_some();
+        if is_marker && !ends_records {
+            round.clean_marker(batch).unwrap_or(Cleaned::Same)
+        } else {
+            Cleaned::Same
         }
     }
 

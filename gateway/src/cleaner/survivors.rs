@@ -105,8 +105,8 @@ impl Round<'_> {
         rewrite(header, &kept, horizon_ms).map(Cleaned::Smaller).map_err(unreadable)
     }
 
-    /// Judges the marker of a committed transaction of which no record is left: it goes as a tombstone
-    /// goes, in its own time, so that whoever has read the records before finds it.
+    /// Judges the marker of a transaction of which no record is left: it goes as a tombstone goes, in
+    /// its own time, so that whoever has read the records before finds it.
     pub fn clean_marker(&self, batch: &Batch) -> Result<Cleaned, CleanError> {
         let header = batch.header();
         let unreadable = |error| CleanError::Unreadable { offset: header.base_offset, error };

@@ -91,12 +91,12 @@ impl AnyGroup {
                 group.check_commit(now, caller).map_err(|error| error::of_group(&error))
             }
             Self::Consumer(group) => {
-                let checked = group.check_commit(&caller.member_id, caller.generation);
-                checked.map_err(|error| error::of_consumer_group(&error))?;
-                if !has_member_epochs && !group.is_empty() {
+                let is_member = group.members().any(|(id, _)| id == caller.member_id);
+                if !has_member_epochs && is_member {
                     return Err(ErrorCode::UnsupportedVersion);
                 }
-                Ok(())
+                let checked = group.check_commit(&caller.member_id, caller.generation);
+                checked.map_err(|error| error::of_consumer_group(&error))
             }
         }
     }
@@ -110,6 +110,13 @@ impl AnyGroup {
                 checked.map_err(|error| error::of_consumer_group(&error))
             }
         }
+    }
+
+    /// Whether positions may be deleted. While a classic group has members it must be one of consumers:
+    /// of other kinds nobody can tell what is read.
+    pub(super) fn check_offset_delete(&self) -> Result<(), ErrorCode> {
+        let tells = self.is_empty() || self.protocol_type() == CONSUMER_PROTOCOL_TYPE;
+        if tells { Ok(()) } else { Err(ErrorCode::NonEmptyGroup) }
     }
 
     /// Which of these topics its members read; of classic members, as far as they say so in the way

@@ -1,14 +1,20 @@
-//! DescribeCluster and DescribeLogDirs.
+//! DescribeCluster, DescribeLogDirs and UnregisterBroker.
 
+use meridian_base::id::NodeId;
+use meridian_consensus::command::Command;
+use meridian_consensus::error::Refusal;
 use meridian_protocol::messages::{
     AUTHORIZED_OPERATIONS_OMITTED, DescribeClusterRequest, DescribeClusterResponse,
     DescribeLogDirsRequest, DescribeLogDirsResponse, DescribedBroker, DescribedLogDir,
-    DescribedLogDirPartition, DescribedLogDirTopic,
+    DescribedLogDirPartition, DescribedLogDirTopic, UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
 };
 use meridian_protocol::{ErrorCode, Str};
 
 use super::dispatch::Call;
+use super::error::ApiError;
 use super::{lookup, metadata};
+use crate::broker::ProposeError;
 use crate::log::PartitionLog;
 
 /// `endpoint_type` of those who serve clients.
@@ -54,6 +60,37 @@ pub(super) async fn describe(
             AUTHORIZED_OPERATIONS_OMITTED
         },
         ..Default::default()
+    }
+}
+
+/// Has a node forgotten that fills no slot and leads no partition.
+pub(super) async fn unregister(
+    call: Call,
+    request: UnregisterBrokerRequest,
+) -> UnregisterBrokerResponse {
+    match try_unregister(&call, request.broker_id).await {
+        Ok(()) => UnregisterBrokerResponse::default(),
+        Err(error) => {
+            call.front.metrics.on_error(error.code);
+            UnregisterBrokerResponse {
+                error_code: error.code,
+                error_message: error.message(),
+                ..Default::default()
+            }
+        }
+    }
+}
+
+async fn try_unregister(call: &Call, broker_id: i32) -> Result<(), ApiError> {
+    let unknown = || {
+        let message = format!("broker {broker_id} is not registered");
+        ApiError::new(ErrorCode::BrokerIdNotRegistered, message)
+    };
+    let node = u32::try_from(broker_id).map(NodeId::new).map_err(|_| unknown())?;
+    match call.front.broker.propose(Command::RemoveNode { node }).await {
+        Ok(_) => Ok(()),
+        Err(ProposeError::Refused(Refusal::UnknownNode(_))) => Err(unknown()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -130,6 +167,21 @@ mod tests {
         };
         client.call(9, request).await;
         assert_eq!(sizes(&mut client).await, [0, size_bytes]);
+    }
+
+    #[tokio::test]
+    async fn a_node_is_forgotten_when_nothing_depends_on_it() {
+        let broker = FakeBroker::three_datacenters();
+        let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+        for (broker_id, code) in [
+            (2, ErrorCode::InvalidRequest),
+            (9, ErrorCode::BrokerIdNotRegistered),
+            (-1, ErrorCode::BrokerIdNotRegistered),
+        ] {
+            let told = client.call(0, UnregisterBrokerRequest { broker_id }).await;
+            assert_eq!(told.error_code, code, "{broker_id}");
+            assert!(told.error_message.is_some(), "{broker_id} is explained");
+        }
     }
 
     #[tokio::test]

@@ -1,28 +1,27 @@
-//! DescribeConfigs, AlterConfigs and IncrementalAlterConfigs.
+//! DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources.
 //!
-//! Topics can be configured at run time; nodes by their configuration file only, so their configs
-//! are described read-only.
+//! Topics can be configured at run time, and what they have by default for all of them ([`defaults`]).
+//! Nodes by themselves are configured in their files only, so their configs are described read-only.
 
-use std::collections::BTreeMap;
+mod alter;
+pub(super) mod defaults;
 
 use meridian_base::id::TopicId;
-use meridian_consensus::command::{Command, ConfigChange, ConfigResource};
-use meridian_consensus::state::Metadata;
+use meridian_consensus::command::ConfigResource;
+use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::messages::{
-    AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse,
     DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse,
-    DescribeConfigsResult, DescribedConfig, DescribedConfigSynonym, IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse, IncrementalAlterableConfig, ListConfigResourcesRequest,
+    DescribeConfigsResult, DescribedConfig, DescribedConfigSynonym, ListConfigResourcesRequest,
     ListConfigResourcesResponse, ListedConfigResource,
 };
 use meridian_protocol::{ErrorCode, Str};
 
+pub(super) use self::alter::{alter, alter_some};
 use super::dispatch::Call;
 use super::error::ApiError;
 use super::lookup::TopicKey;
 use super::topic_config::{self, Kind, TopicConfig};
 use super::{Front, lookup, settings, topics};
-use crate::storage_class;
 
 const RESOURCE_TOPIC: i8 = 2;
 const RESOURCE_BROKER: i8 = 4;
@@ -35,28 +34,6 @@ pub(super) const SOURCE_TOPIC: i8 = 1;
 const SOURCE_NODE_FILE: i8 = 4;
 /// Not set.
 pub(super) const SOURCE_DEFAULT: i8 = 5;
-const OPERATION_SET: i8 = 0;
-const OPERATION_DELETE: i8 = 1;
-const OPERATION_APPEND: i8 = 2;
-const OPERATION_SUBTRACT: i8 = 3;
-
-/// Names that Kafka gives to what topics have by default.
-const TOPIC_DEFAULTS: &[(&str, &str)] = &[
-    ("compression.type", "compression.type"),
-    ("log.cleaner.delete.retention.ms", "delete.retention.ms"),
-    ("log.cleaner.max.compaction.lag.ms", "max.compaction.lag.ms"),
-    ("log.cleaner.min.cleanable.ratio", "min.cleanable.dirty.ratio"),
-    ("log.cleaner.min.compaction.lag.ms", "min.compaction.lag.ms"),
-    ("log.cleanup.policy", "cleanup.policy"),
-    ("log.message.timestamp.after.max.ms", topic_config::MESSAGE_TIMESTAMP_AFTER_MAX_MS),
-    ("log.message.timestamp.before.max.ms", topic_config::MESSAGE_TIMESTAMP_BEFORE_MAX_MS),
-    ("log.message.timestamp.type", topic_config::MESSAGE_TIMESTAMP_TYPE),
-    ("log.retention.bytes", "retention.bytes"),
-    ("log.retention.ms", "retention.ms"),
-    ("message.max.bytes", topic_config::MAX_MESSAGE_BYTES),
-    ("min.insync.replicas", "min.insync.replicas"),
-    ("unclean.leader.election.enable", "unclean.leader.election.enable"),
-];
 
 /// Lists what has configs: topics and nodes. Version 0 asks for client metrics, which are configured in
 /// files here.
@@ -113,7 +90,10 @@ pub(super) async fn describe(
                 .clone()
                 .map_err(ApiError::from)
                 .and_then(|()| describe_topic(&metadata, &resource.resource_name)),
-            RESOURCE_BROKER => describe_node(&call.front, &resource.resource_name),
+            RESOURCE_BROKER if resource.resource_name.is_empty() => {
+                Ok(defaults::describe(&metadata, true))
+            }
+            RESOURCE_BROKER => describe_node(&call.front, &metadata, &resource.resource_name),
             _ => Err(unknown_resource()),
         };
         let wanted = |config: &DescribedConfig| match &resource.configuration_keys {
@@ -153,11 +133,7 @@ fn unknown_resource() -> ApiError {
 
 fn describe_topic(metadata: &Metadata, name: &Str) -> Result<Vec<DescribedConfig>, ApiError> {
     let topic = TopicKey::Name(name.clone()).find(metadata)?;
-    let resource = ConfigResource::Topic(topic.id);
-    let describe = |config: &TopicConfig| {
-        let set = metadata.config(&resource, config.name);
-        described(config.name, config_type(config.kind), set, config.default, config.doc)
-    };
+    let describe = |config: &'static TopicConfig| described(metadata, topic, config);
     let mut configs: Vec<DescribedConfig> = topic_config::ALL.iter().map(describe).collect();
     configs.extend(mirror_source(metadata, topic.id));
     Ok(configs)
@@ -178,28 +154,28 @@ fn mirror_source(metadata: &Metadata, topic: TopicId) -> Option<DescribedConfig>
     })
 }
 
-fn described(
-    name: &str,
-    config_type: i8,
-    set: Option<&str>,
-    default: &str,
-    doc: &str,
-) -> DescribedConfig {
-    let synonym = |value: &str, source| DescribedConfigSynonym {
-        name: name.into(),
+fn described(metadata: &Metadata, topic: &Topic, config: &'static TopicConfig) -> DescribedConfig {
+    let set = metadata.config(&ConfigResource::Topic(topic.id), config.name);
+    let own = |value: &str| DescribedConfigSynonym {
+        name: config.name.into(),
         value: Some(value.into()),
-        source,
+        source: SOURCE_TOPIC,
     };
-    let mut synonyms: Vec<_> = set.map(|value| synonym(value, SOURCE_TOPIC)).into_iter().collect();
-    synonyms.push(synonym(default, SOURCE_DEFAULT));
+    let mut synonyms: Vec<_> = set.map(own).into_iter().collect();
+    let (default, source) = if topic.internal {
+        (config.default, SOURCE_DEFAULT)
+    } else {
+        synonyms.extend(defaults::synonyms(metadata, config));
+        defaults::value(metadata, config)
+    };
     DescribedConfig {
-        name: name.into(),
+        name: config.name.into(),
         value: Some(set.unwrap_or(default).into()),
         is_default: set.is_none(),
-        config_source: if set.is_some() { SOURCE_TOPIC } else { SOURCE_DEFAULT },
+        config_source: if set.is_some() { SOURCE_TOPIC } else { source },
         synonyms,
-        config_type,
-        documentation: Some(doc.into()),
+        config_type: config_type(config.kind),
+        documentation: Some(config.doc.into()),
         ..Default::default()
     }
 }
@@ -216,9 +192,13 @@ fn config_type(kind: Kind) -> i8 {
     }
 }
 
-fn describe_node(front: &Front, name: &Str) -> Result<Vec<DescribedConfig>, ApiError> {
+fn describe_node(
+    front: &Front,
+    metadata: &Metadata,
+    name: &Str,
+) -> Result<Vec<DescribedConfig>, ApiError> {
     let own = lookup::broker_id(front.broker.node()).to_string();
-    if !name.is_empty() && **name != *own {
+    if **name != *own {
         let message = format!("ask broker {name} itself; this is broker {own}");
         return Err(ApiError::new(ErrorCode::InvalidRequest, message));
     }
@@ -235,7 +215,7 @@ fn describe_node(front: &Front, name: &Str) -> Result<Vec<DescribedConfig>, ApiE
         read_only(setting.name, setting.config_type(), setting.value(&front.config), setting.doc)
     });
     let number = config_type(Kind::Int { min: 0, max: 0 });
-    let replication_factor = topics::replication_factor(&front.broker.metadata()).to_string();
+    let replication_factor = topics::replication_factor(metadata).to_string();
     let mut configs: Vec<DescribedConfig> = set.collect();
     configs.extend([
         read_only("broker.id", number, own.clone(), "The node."),
@@ -247,154 +227,9 @@ fn describe_node(front: &Front, name: &Str) -> Result<Vec<DescribedConfig>, ApiE
             "Datacenters that each record is in; the same for all topics.",
         ),
     ]);
-    // What topics have that say nothing, under the names that Kafka gives these for a broker.
-    let defaults = TOPIC_DEFAULTS.iter().filter_map(|(name, of)| {
-        let config = topic_config::find(of)?;
-        let default = config.default.to_owned();
-        Some(read_only(name, config_type(config.kind), default, config.doc))
-    });
-    configs.extend(defaults);
+    configs.extend(defaults::describe(metadata, false));
     configs.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(configs)
-}
-
-/// Replaces all configs of topics: what is not in the request goes back to its default.
-pub(super) async fn alter(call: Call, request: AlterConfigsRequest) -> AlterConfigsResponse {
-    let mut responses = Vec::with_capacity(request.resources.len());
-    for resource in request.resources {
-        let sets: Vec<IncrementalAlterableConfig> = resource
-            .configs
-            .into_iter()
-            .map(|config| IncrementalAlterableConfig {
-                name: config.name,
-                config_operation: OPERATION_SET,
-                value: config.value,
-            })
-            .collect();
-        let (kind, name) = (resource.resource_type, resource.resource_name);
-        let plan = plan(&call.front.broker.metadata(), kind, &name, &sets, true);
-        responses.push(apply(&call, kind, name, plan, request.validate_only).await);
-    }
-    AlterConfigsResponse { responses, ..Default::default() }
-}
-
-/// Changes some configs of topics.
-pub(super) async fn alter_some(
-    call: Call,
-    request: IncrementalAlterConfigsRequest,
-) -> IncrementalAlterConfigsResponse {
-    let mut responses = Vec::with_capacity(request.resources.len());
-    for resource in request.resources {
-        let (kind, name) = (resource.resource_type, resource.resource_name);
-        let plan = plan(&call.front.broker.metadata(), kind, &name, &resource.configs, false);
-        responses.push(apply(&call, kind, name, plan, request.validate_only).await);
-    }
-    IncrementalAlterConfigsResponse { responses, ..Default::default() }
-}
-
-async fn apply(
-    call: &Call,
-    resource_type: i8,
-    resource_name: Str,
-    plan: Result<Command, ApiError>,
-    validate_only: bool,
-) -> AlterConfigsResourceResponse {
-    let result = match plan {
-        Ok(command) if !validate_only => match call.front.broker.propose(command).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(error.into()),
-        },
-        plan => plan.map(drop),
-    };
-    let mut response =
-        AlterConfigsResourceResponse { resource_type, resource_name, ..Default::default() };
-    if let Err(error) = result {
-        call.front.metrics.on_error(error.code);
-        response.error_code = error.code;
-        response.error_message = error.message();
-    }
-    response
-}
-
-fn plan(
-    metadata: &Metadata,
-    resource_type: i8,
-    name: &Str,
-    operations: &[IncrementalAlterableConfig],
-    replace: bool,
-) -> Result<Command, ApiError> {
-    match resource_type {
-        RESOURCE_TOPIC => {}
-        RESOURCE_BROKER => {
-            let message = "configs of nodes are in their configuration file";
-            return Err(ApiError::new(ErrorCode::InvalidRequest, message));
-        }
-        _ => return Err(unknown_resource()),
-    }
-    let topic = TopicKey::Name(name.clone()).find(metadata)?.id;
-    let mut changes = BTreeMap::new();
-    if replace {
-        let resource = ConfigResource::Topic(topic);
-        changes.extend(metadata.configs(&resource).map(|(name, _)| (name.to_owned(), None)));
-    }
-    for operation in operations {
-        // What cannot be set is not set: as in Kafka, whose mirrors clear configs that only it has.
-        let is_known = topic_config::find(&operation.name).is_some();
-        if operation.config_operation == OPERATION_DELETE && !is_known {
-            continue;
-        }
-        let value = resolve(metadata, topic, operation)?;
-        if let Some(value) = &value {
-            topic_config::check(&operation.name, value)
-                .map_err(|message| ApiError::new(ErrorCode::InvalidConfig, message))?;
-        }
-        changes.insert(operation.name.to_string(), value);
-    }
-    let resource = ConfigResource::Topic(topic);
-    let together = |name: &str| match changes.get(name) {
-        Some(value) => value.as_deref(),
-        None => metadata.config(&resource, name),
-    };
-    storage_class::check(together, metadata.geometry())
-        .map_err(|message| ApiError::new(ErrorCode::InvalidConfig, message))?;
-    let changes = changes.into_iter().map(|(name, value)| ConfigChange { name, value }).collect();
-    Ok(Command::SetConfigs { resource, changes })
-}
-
-/// The value that an operation leads to; `None` for the default.
-fn resolve(
-    metadata: &Metadata,
-    topic: TopicId,
-    operation: &IncrementalAlterableConfig,
-) -> Result<Option<String>, ApiError> {
-    let invalid = |message: String| ApiError::new(ErrorCode::InvalidConfig, message);
-    let name: &str = &operation.name;
-    let config =
-        topic_config::find(name).ok_or_else(|| invalid(format!("unknown topic config {name}")))?;
-    let value = operation.value.as_deref();
-    let needed = || value.ok_or_else(|| invalid(format!("null value for {name}")));
-    let is_list = matches!(config.kind, Kind::ListOf(_));
-    match operation.config_operation {
-        OPERATION_SET => Ok(Some(needed()?.to_owned())),
-        OPERATION_DELETE => Ok(None),
-        OPERATION_APPEND | OPERATION_SUBTRACT if is_list => {
-            let value = needed()?;
-            let set = metadata.config(&ConfigResource::Topic(topic), name);
-            let mut items: Vec<&str> = set.unwrap_or(config.default).split(',').collect();
-            items.retain(|item| value.split(',').all(|other| other != *item));
-            if operation.config_operation == OPERATION_APPEND {
-                items.extend(value.split(','));
-            }
-            Ok(Some(items.join(",")))
-        }
-        OPERATION_APPEND | OPERATION_SUBTRACT => {
-            Err(invalid(format!("{name} is not a list; it can only be set or deleted")))
-        }
-        unknown => {
-            let message = format!("unknown config operation {unknown}");
-            Err(ApiError::new(ErrorCode::InvalidRequest, message))
-        }
-    }
 }
 
 #[cfg(test)]

@@ -230,6 +230,9 @@ impl<R: AsyncRead + Unpin> Reader<'_, R> {
         let mut patience = self.front.config.first_request_timeout;
         let mut silence = Close::Silent;
         loop {
+            if let Err(close) = self.pause().await {
+                return close;
+            }
             let (frame, held) = match self.next_frame(patience, silence).await {
                 Ok(next) => next,
                 Err(close) => return close,
@@ -250,6 +253,18 @@ impl<R: AsyncRead + Unpin> Reader<'_, R> {
             room.send(in_flight);
             patience = self.front.config.idle_timeout;
             silence = Close::Idle;
+        }
+    }
+
+    /// Reads nothing while the client is over a quota.
+    async fn pause(&mut self) -> Result<(), Close> {
+        let pause = self.front.pause_of(&self.client);
+        if pause.is_zero() {
+            return Ok(());
+        }
+        tokio::select! {
+            _ = self.shutdown.wait_for(|stop| *stop) => Err(Close::Shutdown),
+            () = tokio::time::sleep(pause) => Ok(()),
         }
     }
 

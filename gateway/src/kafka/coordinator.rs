@@ -275,6 +275,15 @@ impl Front {
         if group.is_empty() {
             return Err(ErrorCode::InvalidGroupId);
         }
+        self.coordinator_of_any(group)
+    }
+
+    /// Like [`Self::coordinator_of`], for what is allowed to the group without a name too: it has no
+    /// members, but old consumers that were given no group store positions under it.
+    pub(super) fn coordinator_of_any(
+        self: &Arc<Self>,
+        group: &str,
+    ) -> Result<Arc<Coordinator>, ErrorCode> {
         let (id, is_here) = {
             let metadata = self.broker.metadata();
             let topic = metadata.topic_named(OFFSETS_TOPIC).ok_or(ErrorCode::NotCoordinator)?;
@@ -382,9 +391,6 @@ async fn create_offsets_topic(front: &Front) -> Result<(), ApiError> {
 }
 
 fn find_one(call: &Call, topic: &str, key: &Str) -> Result<FoundCoordinator, ApiError> {
-    if key.is_empty() {
-        return Err(ErrorCode::InvalidGroupId.into());
-    }
     let metadata = call.front.broker.metadata();
     let unavailable = || ApiError::from(ErrorCode::CoordinatorNotAvailable);
     let (_, partition) = internal_state::locate(&metadata, topic, key).ok_or_else(unavailable)?;

@@ -10,6 +10,7 @@ use meridian_protocol::messages::{
 
 use super::dispatch::Call;
 use super::lookup::{self, TopicKey};
+use super::topics;
 use crate::producer::ProducerDescription;
 
 /// Describes the producers of partitions led here.
@@ -43,6 +44,11 @@ fn active_producers(
     key: &TopicKey,
     index: i32,
 ) -> Result<Vec<ProducerState>, ErrorCode> {
+    if let TopicKey::Name(name) = key
+        && !topics::is_legal_name(name)
+    {
+        return Err(ErrorCode::InvalidTopicException);
+    }
     let partition: PartitionId = {
         let metadata = call.front.broker.metadata();
         lookup::partition(&metadata, key.find(&metadata)?, index)?.0

@@ -7,17 +7,17 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
+use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
-use meridian_protocol::messages::{
-    ApiVersion, ApiVersionsResponse, FinalizedFeature, SupportedFeature,
-};
+use meridian_protocol::messages::{ApiVersion, ApiVersionsResponse};
 use meridian_protocol::{ApiKey, ErrorCode, Request, Response, Str};
 
 use super::{
     Front, acls, cluster, configs, consumer_groups, coordinator, delete_records,
-    describe_producers, elections, fetch, groups, list_offsets, meridian, metadata, offsets,
-    produce, producer_id, telemetry, topics, transactions, txn_offsets, write_markers,
+    describe_producers, elections, features, fetch, groups, list_offsets, lock, meridian, metadata,
+    offsets, produce, producer_id, quorum, quotas, telemetry, topics, transactions, txn_offsets,
+    write_markers,
 };
 
 /// The APIs we serve; a client is told of these and no others.
@@ -59,8 +59,13 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::AlterPartitionReassignments,
     ApiKey::ListPartitionReassignments,
     ApiKey::OffsetDelete,
+    ApiKey::DescribeClientQuotas,
+    ApiKey::AlterClientQuotas,
+    ApiKey::DescribeQuorum,
+    ApiKey::UpdateFeatures,
     ApiKey::DescribeCluster,
     ApiKey::DescribeProducers,
+    ApiKey::UnregisterBroker,
     ApiKey::DescribeTransactions,
     ApiKey::ListTransactions,
     ApiKey::ConsumerGroupHeartbeat,
@@ -72,12 +77,6 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::MeridianAdmin,
 ];
 
-/// The features that clients look for, and our levels of them: all nodes have the same. `group.version` 1
-/// is KIP-848.
-const FEATURES: &[(&str, i16)] = &[("group.version", 1), ("transaction.version", 2)];
-/// Counts changes of [`FEATURES`]; clients believe the highest they have seen.
-const FEATURES_EPOCH: i64 = 2;
-
 /// Whoever is at the other end of a connection.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -85,6 +84,8 @@ pub(super) struct Client {
     pub(super) peer: SocketAddr,
     /// Where this connection was sent to a nearer reader: see [`fetch`].
     pub(super) redirects: Mutex<HashMap<PartitionId, Redirect>>,
+    /// Until then it is not read from: see [`quotas`].
+    paused_until: Mutex<Option<Instant>>,
 }
 
 /// A partition whose consumer was sent to a nearer reader.
@@ -98,7 +99,18 @@ pub(super) struct Redirect {
 
 impl Client {
     pub(super) fn new(peer: SocketAddr) -> Self {
-        Self { peer, redirects: Mutex::default() }
+        Self { peer, redirects: Mutex::default(), paused_until: Mutex::default() }
+    }
+
+    /// Does not read from it before then.
+    pub(super) fn pause_until(&self, until: Instant) {
+        let mut paused_until = lock(&self.paused_until);
+        *paused_until = (*paused_until).max(Some(until));
+    }
+
+    /// When it may be read from again, if it was ever paused.
+    pub(super) fn paused_until(&self) -> Option<Instant> {
+        *lock(&self.paused_until)
     }
 }
 
@@ -203,9 +215,7 @@ pub(super) fn start(call: Call, request: Request) -> Reply {
         Request::CreateAcls(request) => Reply::Now(acls::create(&request).into()),
         Request::DeleteAcls(request) => Reply::Now(acls::delete(&request).into()),
         Request::ElectLeaders(request) => Reply::Now(elections::elect(&call, request).into()),
-        Request::AlterPartitionReassignments(request) => {
-            Reply::Now(elections::reassign(&call, request).into())
-        }
+        Request::AlterPartitionReassignments(request) => later(elections::reassign(call, request)),
         Request::ListPartitionReassignments(request) => {
             Reply::Now(elections::reassignments(&request).into())
         }
@@ -219,6 +229,11 @@ pub(super) fn start(call: Call, request: Request) -> Reply {
         Request::OffsetDelete(request) => later(offsets::delete(call, request)),
         Request::WriteTxnMarkers(request) => later(write_markers::write(call, request)),
         Request::DescribeProducers(request) => later(describe_producers::describe(call, request)),
+        Request::DescribeClientQuotas(request) => later(quotas::describe(call, request)),
+        Request::AlterClientQuotas(request) => later(quotas::alter(call, request)),
+        Request::DescribeQuorum(request) => later(quorum::describe(call, request)),
+        Request::UpdateFeatures(request) => Reply::Now(features::update(&call, &request).into()),
+        Request::UnregisterBroker(request) => later(cluster::unregister(call, request)),
         Request::DescribeCluster(request) => later(cluster::describe(call, request)),
         Request::ConsumerGroupHeartbeat(request) => {
             prompt(consumer_groups::heartbeat(call, request))
@@ -247,21 +262,8 @@ pub(super) fn start(call: Call, request: Request) -> Reply {
 
 /// What we speak.
 pub(super) fn api_versions() -> ApiVersionsResponse {
-    let supported = |(name, max_version): &(&str, i16)| SupportedFeature {
-        name: (*name).into(),
-        min_version: 0,
-        max_version: *max_version,
-    };
-    let finalized = |(name, max_version_level): &(&str, i16)| FinalizedFeature {
-        name: (*name).into(),
-        max_version_level: *max_version_level,
-        min_version_level: *max_version_level,
-    };
-    ApiVersionsResponse {
+    features::announce(ApiVersionsResponse {
         api_keys: ApiVersion::advertise(SERVED),
-        supported_features: FEATURES.iter().map(supported).collect(),
-        finalized_features_epoch: FEATURES_EPOCH,
-        finalized_features: FEATURES.iter().map(finalized).collect(),
         ..Default::default()
-    }
+    })
 }

@@ -62,8 +62,8 @@ fn elect_one(metadata: &Metadata, topic: &Str, index: i32) -> ElectLeadersPartit
 }
 
 /// Answers AlterPartitionReassignments: nothing can be moved, so there is nothing to cancel either.
-pub(super) fn reassign(
-    call: &Call,
+pub(super) async fn reassign(
+    call: Call,
     request: AlterPartitionReassignmentsRequest,
 ) -> AlterPartitionReassignmentsResponse {
     let metadata = call.front.broker.metadata();

@@ -7,6 +7,7 @@
 //! own datacenter (KIP-392). If it comes back from there without having read anything, the leader
 //! serves it for the rest of the connection: two nodes that disagree must not play ping-pong.
 
+mod aborted;
 mod read;
 mod session;
 
@@ -24,6 +25,7 @@ use self::session::{Opened, Target};
 use super::dispatch::Call;
 use super::list_offsets::isolation;
 use super::lookup;
+use super::quotas::{self, Limit, Traffic};
 
 /// From this version on topics are named by id.
 const IDS_FROM_VERSION: i16 = 13;
@@ -41,18 +43,28 @@ pub(super) async fn fetch(call: Call, request: FetchRequest) -> FetchResponse {
             return FetchResponse { error_code, ..Default::default() };
         }
     };
-    let answers = read(&call, &request, &opened.targets).await;
-    respond(&call, opened, answers)
+    let limit = quotas::limit(&call, Traffic::Fetch);
+    let bytes_max = limit.as_ref().map_or(usize::MAX, Limit::burst_bytes);
+    let answers = read(&call, &request, &opened.targets, bytes_max).await;
+    let size_bytes = answers.iter().map(|answer| answer.size_bytes).sum();
+    let throttle_time_ms = quotas::charge(&call, limit.as_ref(), size_bytes);
+    FetchResponse { throttle_time_ms, ..respond(&call, opened, answers) }
 }
 
-async fn read(call: &Call, request: &FetchRequest, targets: &[Target]) -> Vec<Answer> {
+/// Reads no more than `quota_bytes_max`, but one batch at least.
+async fn read(
+    call: &Call,
+    request: &FetchRequest,
+    targets: &[Target],
+    quota_bytes_max: usize,
+) -> Vec<Answer> {
     let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
     let bytes_min = usize::try_from(request.min_bytes).unwrap_or(0);
     let bytes_max = usize::try_from(request.max_bytes).unwrap_or(0);
     let reader = Reader {
         call,
         rack: &request.rack_id,
-        bytes_max: bytes_max.min(call.front.config.fetch_size_bytes_max),
+        bytes_max: bytes_max.min(call.front.config.fetch_size_bytes_max).min(quota_bytes_max),
         isolation: isolation(request.isolation_level),
     };
     let bell = Arc::new(Notify::new());
@@ -119,6 +131,8 @@ fn names_by_id(version: i16) -> bool {
 /// The session id of those who have none.
 const NO_SESSION: i32 = 0;
 
+#[cfg(test)]
+mod bad_input;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -25,6 +25,8 @@ const MEMBER_ID_FROM_VERSION: i16 = 4;
 const SKIP_ASSIGNMENT_FROM_VERSION: i16 = 9;
 /// From this version on several members can leave at once.
 const LEAVE_BATCH_FROM_VERSION: i16 = 3;
+/// From this version on a member says which protocol it takes part in (KIP-559).
+const PROTOCOL_FROM_VERSION: i16 = 5;
 /// From this version on group states are told apart.
 const GROUP_ID_NOT_FOUND_FROM_VERSION: i16 = 6;
 /// Bits of every operation on a group.
@@ -167,6 +169,10 @@ async fn try_sync(call: &Call, request: SyncGroupRequest) -> Result<Bytes, Error
     let size_bytes_max = call.front.config.group.member_size_bytes_max;
     if request.assignments.iter().any(|it| it.assignment.len() > size_bytes_max) {
         return Err(ErrorCode::InvalidRequest);
+    }
+    let says_protocol = request.protocol_type.is_some() && request.protocol_name.is_some();
+    if call.version >= PROTOCOL_FROM_VERSION && !says_protocol {
+        return Err(ErrorCode::InconsistentGroupProtocol);
     }
     let coordinator = call.front.coordinator_of(&request.group_id)?;
     let sync = Sync {
@@ -346,7 +352,7 @@ pub(super) async fn describe(call: Call, request: DescribeGroupsRequest) -> Desc
         AUTHORIZED_OPERATIONS_OMITTED
     };
     let describe = |group_id: Str| {
-        let described = match call.front.coordinator_of(&group_id) {
+        let described = match call.front.coordinator_of_any(&group_id) {
             Ok(coordinator) => describe_one(&call, &coordinator, group_id),
             Err(code) => DescribedGroup {
                 error_code: told(&call, Err(code)),
@@ -392,5 +398,7 @@ fn describe_one(call: &Call, coordinator: &Arc<Coordinator>, group_id: Str) -> D
     }
 }
 
+#[cfg(test)]
+mod bad_input;
 #[cfg(test)]
 mod tests;

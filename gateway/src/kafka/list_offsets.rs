@@ -1,15 +1,16 @@
 //! ListOffsets and OffsetForLeaderEpoch: finding offsets.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_protocol::messages::{
     EpochEndOffset, ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest,
-    ListOffsetsResponse, ListOffsetsTopicResponse, OffsetForLeaderEpochRequest,
+    ListOffsetsResponse, ListOffsetsTopic, ListOffsetsTopicResponse, OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse, OffsetForLeaderPartition, OffsetForLeaderTopicResponse,
 };
-use meridian_protocol::{ErrorCode, records};
+use meridian_protocol::{ErrorCode, Str, records};
 
 use super::dispatch::Call;
 use super::error;
@@ -35,12 +36,16 @@ pub(super) async fn list_offsets(call: Call, request: ListOffsetsRequest) -> Lis
     let asks_for_end = request.topics.iter().flat_map(|topic| &topic.partitions).any(is_of_end);
     // A leader that was replaced and does not know it yet must not tell the end of long ago.
     let current = if asks_for_end { call.front.broker.catch_up().await } else { Ok(()) };
+    let repeated = repeated(&request.topics);
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let key = TopicKey::Name(topic.name.clone());
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for wanted in topic.partitions {
             let found = match current {
+                _ if repeated.contains(&(topic.name.clone(), wanted.partition_index)) => {
+                    Err(ErrorCode::InvalidRequest)
+                }
                 Err(_) if is_of_end(&wanted) => Err(ErrorCode::NotLeaderOrFollower),
                 _ => find(&call, &key, &wanted, isolation).await,
             };
@@ -49,6 +54,15 @@ pub(super) async fn list_offsets(call: Call, request: ListOffsetsRequest) -> Lis
         topics.push(ListOffsetsTopicResponse { name: topic.name, partitions });
     }
     ListOffsetsResponse { topics, ..Default::default() }
+}
+
+/// The partitions that a request names more than once.
+fn repeated(topics: &[ListOffsetsTopic]) -> BTreeSet<(Str, i32)> {
+    let mut seen = BTreeSet::new();
+    let partitions = topics.iter().flat_map(|topic| {
+        topic.partitions.iter().map(|partition| (topic.name.clone(), partition.partition_index))
+    });
+    partitions.filter(|partition| !seen.insert(partition.clone())).collect()
 }
 
 /// Whether the question is for the end of a log, which only its leader of now can tell.
@@ -62,9 +76,25 @@ async fn find(
     wanted: &ListOffsetsPartition,
     isolation: Isolation,
 ) -> Result<(Found, LeaderEpoch), ErrorCode> {
+    check_timestamp(wanted.timestamp, call.version)?;
     let log = led(call, key, wanted.partition_index, wanted.current_leader_epoch)?;
     let found = find_by_time(&log, wanted.timestamp, isolation).await?;
     Ok((found, log.leader_epoch()))
+}
+
+/// Whether this version of the request knows a time that stands for something else.
+fn check_timestamp(timestamp: i64, version: i16) -> Result<(), ErrorCode> {
+    let from_version = match timestamp {
+        0.. | ListOffsetsPartition::TIMESTAMP_EARLIEST | ListOffsetsPartition::TIMESTAMP_LATEST => {
+            0
+        }
+        ListOffsetsPartition::TIMESTAMP_MAX => 7,
+        ListOffsetsPartition::TIMESTAMP_EARLIEST_LOCAL => 8,
+        ListOffsetsPartition::TIMESTAMP_LATEST_TIERED => 9,
+        ListOffsetsPartition::TIMESTAMP_EARLIEST_PENDING_UPLOAD => 11,
+        _ => i16::MAX,
+    };
+    if version >= from_version { Ok(()) } else { Err(ErrorCode::UnsupportedVersion) }
 }
 
 fn answer(
@@ -203,7 +233,10 @@ fn epoch_end(call: &Call, key: &TopicKey, wanted: &OffsetForLeaderPartition) -> 
                 let topic = key.find(&metadata).ok();
                 topic.and_then(|topic| mirror::epoch_end(&metadata, topic.id, &log, epoch))
             };
-            let end = mirrored.unwrap_or_else(|| log.end_of_epoch(epoch));
+            // As in Kafka, nothing is said of an epoch that is still to come.
+            let is_known = epoch <= log.leader_epoch();
+            let own = || is_known.then(|| log.end_of_epoch(epoch)).flatten();
+            let end = mirrored.unwrap_or_else(own);
             let (leader_epoch, end_offset) = end.unwrap_or(unknown);
             EpochEndOffset {
                 partition,
@@ -244,3 +277,6 @@ pub(super) fn check_epoch(client_epoch: i32, current: LeaderEpoch) -> Result<(),
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod bad_input;

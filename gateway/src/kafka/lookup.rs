@@ -2,7 +2,7 @@
 
 use meridian_base::id::{NodeId, PartitionId, TopicId};
 use meridian_base::topology::Slot;
-use meridian_consensus::command::{ConfigResource, Liveness};
+use meridian_consensus::command::Liveness;
 use meridian_consensus::state::{Metadata, Node, Partition, Topic};
 use meridian_protocol::messages::{LeaderIdAndEpoch, NodeEndpoint};
 use meridian_protocol::{ErrorCode, Str, Uuid};
@@ -67,13 +67,13 @@ pub(super) fn partition<'m>(
         .ok_or(ErrorCode::UnknownTopicOrPartition)
 }
 
-/// A config of a topic, if it was set for the topic and parses.
+/// A config of a topic, if it was set for the topic or for all, and parses.
 pub(super) fn topic_config<T: std::str::FromStr>(
     metadata: &Metadata,
     topic: TopicId,
     name: &str,
 ) -> Option<T> {
-    metadata.config(&ConfigResource::Topic(topic), name)?.parse().ok()
+    metadata.topic_config(topic, name)?.parse().ok()
 }
 
 /// The number clients know a node by.

@@ -31,6 +31,8 @@ pub struct Metrics {
     fetched_bytes: AtomicU64,
     telemetry_pushes: AtomicU64,
     telemetry_bytes: AtomicU64,
+    throttled_requests: AtomicU64,
+    throttled_us: AtomicU64,
     connections: AtomicI64,
     refused_connections: AtomicU64,
     durations: Durations,
@@ -52,6 +54,8 @@ impl Default for Metrics {
             fetched_bytes: AtomicU64::new(0),
             telemetry_pushes: AtomicU64::new(0),
             telemetry_bytes: AtomicU64::new(0),
+            throttled_requests: AtomicU64::new(0),
+            throttled_us: AtomicU64::new(0),
             connections: AtomicI64::new(0),
             refused_connections: AtomicU64::new(0),
             durations: Durations::default(),
@@ -96,6 +100,12 @@ impl Metrics {
         add(Some(&self.telemetry_bytes), size_bytes as u64);
     }
 
+    /// Counts a client that is to wait because it is over its quota.
+    pub(super) fn on_throttled(&self, pause: Duration) {
+        add(Some(&self.throttled_requests), 1);
+        add(Some(&self.throttled_us), u64::try_from(pause.as_micros()).unwrap_or(u64::MAX));
+    }
+
     pub(super) fn on_connected(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
     }
@@ -134,6 +144,8 @@ impl Metrics {
             total("meridian_kafka_fetched_bytes_total", &self.fetched_bytes),
             total("meridian_kafka_telemetry_pushes_total", &self.telemetry_pushes),
             total("meridian_kafka_telemetry_bytes_total", &self.telemetry_bytes),
+            total("meridian_kafka_throttled_requests_total", &self.throttled_requests),
+            total("meridian_kafka_throttled_us_total", &self.throttled_us),
         ];
         let apis = ApiKey::ALL.iter().map(|api| api.name()).zip(&self.requests);
         let codes = ErrorCode::ALL.iter().map(|code| code.name()).zip(&self.errors);

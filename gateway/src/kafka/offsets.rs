@@ -40,8 +40,14 @@ pub(super) async fn commit(call: Call, request: OffsetCommitRequest) -> OffsetCo
     );
     let (mut topics, changes) = resolve_commit(&call, &request);
     let has_member_epochs = call.version >= MEMBER_EPOCH_FROM_VERSION;
-    let check = |entry: &mut GroupEntry| {
-        let checked = entry.group.check_commit(call.front.now(), &caller, has_member_epochs);
+    let check = |groups: &mut Groups| {
+        let checked = match groups.by_id.get_mut(&*request.group_id) {
+            Some(entry) => entry.group.check_commit(call.front.now(), &caller, has_member_epochs),
+            // Who is no member may be the first to store anything.
+            None if caller.generation < 0 => Ok(()),
+            None if has_member_epochs => Err(ErrorCode::GroupIdNotFound),
+            None => Err(ErrorCode::IllegalGeneration),
+        };
         checked.or_else(|code| {
             let is_taken = Mutation::GenerationUnchecked.active(call.front.config.mutations);
             if is_taken { Ok(()) } else { Err(code) }
@@ -49,8 +55,8 @@ pub(super) async fn commit(call: Call, request: OffsetCommitRequest) -> OffsetCo
     };
     let result = write(&call.front, &request.group_id, changes, check).await;
     for partition in topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
-        if let Err(code) = &result {
-            partition.error_code = *code;
+        if let Err(code) = result {
+            refuse(&mut partition.error_code, code);
         }
         if !partition.error_code.is_none() {
             call.front.metrics.on_error(partition.error_code);
@@ -81,6 +87,13 @@ fn resolve_commit(
         topics.push(OffsetCommitTopicResponse { name, topic_id, partitions });
     }
     (topics, commit.changes)
+}
+
+/// Tells for a partition that its group refused; not for one that there is not.
+pub(super) fn refuse(told: &mut ErrorCode, code: ErrorCode) {
+    if !matches!(told, ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId) {
+        *told = code;
+    }
 }
 
 /// The positions of one request to commit, inside of a transaction or not.
@@ -137,7 +150,7 @@ async fn write(
     front: &Arc<Front>,
     group: &str,
     changes: Changes,
-    check: impl FnOnce(&mut GroupEntry) -> Result<(), ErrorCode>,
+    check: impl FnOnce(&mut Groups) -> Result<(), ErrorCode>,
 ) -> Result<(), ErrorCode> {
     let size = |(_, committed): &(OffsetKey, Option<Committed>)| {
         group.len() + committed.as_ref().map_or(0, |it| it.metadata.len())
@@ -145,13 +158,14 @@ async fn write(
     if changes.iter().map(size).sum::<usize>() > CHANGES_SIZE_BYTES_MAX {
         return Err(ErrorCode::InvalidCommitOffsetSize);
     }
-    let coordinator = front.coordinator_of(group)?;
+    let coordinator = front.coordinator_of_any(group)?;
     let answer = {
         let mut groups = coordinator.groups();
-        check(groups.entry(front, group)?)?;
+        check(&mut groups)?;
         if changes.is_empty() {
             return Ok(());
         }
+        groups.entry(front, group)?;
         groups.write_offsets(group, changes)
     };
     group_state::committed(Some(answer)).await
@@ -210,7 +224,7 @@ fn fetch_group(
 ) -> OffsetFetchGroupResponse {
     let mut response =
         OffsetFetchGroupResponse { group_id: wanted.group_id.clone(), ..Default::default() };
-    let coordinator = match call.front.coordinator_of(&wanted.group_id) {
+    let coordinator = match call.front.coordinator_of_any(&wanted.group_id) {
         Ok(coordinator) => coordinator,
         Err(code) => {
             call.front.metrics.on_error(code);
@@ -346,7 +360,7 @@ pub(super) async fn delete_groups(
 }
 
 async fn delete_group(call: &Call, id: &str) -> Result<(), ErrorCode> {
-    let coordinator = call.front.coordinator_of(id)?;
+    let coordinator = call.front.coordinator_of_any(id)?;
     let answer = {
         let mut groups = coordinator.groups();
         if !existing(&groups, id)?.group.is_empty() {
@@ -420,6 +434,7 @@ fn subscribed_topics(
 ) -> Result<BTreeSet<String>, ErrorCode> {
     let groups = coordinator.groups();
     let entry = existing(&groups, &request.group_id)?;
+    entry.group.check_offset_delete()?;
     let names = request.topics.iter().map(|topic| topic.name.to_string());
     Ok(entry.group.subscribed(names))
 }

@@ -15,11 +15,11 @@ use meridian_base::id::PartitionId;
 use meridian_base::position::Generation;
 use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::messages::{
-    ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse,
+    ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse, ProduceTopic,
     ProduceTopicResponse,
 };
 use meridian_protocol::records::{self, Batch, Stamp};
-use meridian_protocol::{ErrorCode, Response, Str};
+use meridian_protocol::{ErrorCode, Str};
 use tokio::sync::oneshot;
 
 use self::contract::Bound;
@@ -28,6 +28,7 @@ use self::timestamps::TimestampBounds;
 use super::dispatch::{Call, Reply};
 use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
+use super::quotas::{self, Traffic};
 use super::topic_config;
 use crate::partition::source::{BATCH_SIZE_BYTES_MAX, SourcedBatch};
 use crate::partition::{
@@ -129,6 +130,7 @@ pub(super) fn start(call: &Call, request: ProduceRequest) -> Reply {
             TransactionVersion::V1
         },
     };
+    let throttle_time_ms = charge(call, &request.topic_data);
     let mut topics = Vec::with_capacity(request.topic_data.len());
     for topic in request.topic_data {
         let key = TopicKey::new(by_id, &topic.name, topic.topic_id);
@@ -147,7 +149,19 @@ pub(super) fn start(call: &Call, request: ProduceRequest) -> Reply {
     }
     let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
     let call = call.clone();
-    Reply::Begun(Box::pin(async move { finish(&call, topics, timeout).await }))
+    Reply::Begun(Box::pin(async move {
+        let mut response = finish(&call, topics, timeout).await;
+        response.throttle_time_ms = response.throttle_time_ms.max(throttle_time_ms);
+        response.into()
+    }))
+}
+
+/// Charges the producer's quota, whatever becomes of the records; how long it is to wait.
+fn charge(call: &Call, topics: &[ProduceTopic]) -> i32 {
+    let Some(limit) = quotas::limit(call, Traffic::Produce) else { return 0 };
+    let data = topics.iter().flat_map(|topic| &topic.partition_data);
+    let size_bytes = data.filter_map(|data| data.records.as_ref()).map(Bytes::len).sum();
+    quotas::charge(call, Some(&limit), size_bytes)
 }
 
 fn start_topic(
@@ -306,7 +320,11 @@ fn unacknowledged(call: &Call, topics: &[(TopicKey, Vec<Append>)]) -> Reply {
 }
 
 /// Waits until all appends are committed or refused, or time is up.
-async fn finish(call: &Call, topics: Vec<(TopicKey, Vec<Append>)>, timeout: Duration) -> Response {
+async fn finish(
+    call: &Call,
+    topics: Vec<(TopicKey, Vec<Append>)>,
+    timeout: Duration,
+) -> ProduceResponse {
     let mut time_is_up = std::pin::pin!(tokio::time::sleep(timeout));
     let mut response = ProduceResponse::default();
     for (key, appends) in topics {
@@ -341,7 +359,7 @@ async fn finish(call: &Call, topics: Vec<(TopicKey, Vec<Append>)>, timeout: Dura
         }
         response.responses.push(ProduceTopicResponse { name, topic_id, partition_responses });
     }
-    response.into()
+    response
 }
 
 fn told(result: Result<Appended, ProduceError>, version: i16) -> Result<Appended, ApiError> {
@@ -398,5 +416,7 @@ fn point_to_leader(
     lookup::add_endpoint(&metadata, partition.leader, &mut response.node_endpoints);
 }
 
+#[cfg(test)]
+mod bad_input;
 #[cfg(test)]
 mod tests;

@@ -45,7 +45,10 @@ impl ProducerIds {
 /// epoch: only the partitions it wrote to know its epoch, and a new id needs none of them. Of a
 /// transactional one the coordinator knows it.
 pub(super) async fn init(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse {
+    let has_id = request.producer_id != Producer::NONE.id;
+    let has_epoch = request.producer_epoch != Producer::NONE.epoch;
     let result = match &request.transactional_id {
+        _ if has_id != has_epoch => Err(ErrorCode::InvalidRequest.into()),
         Some(id) => transactions::init(&call, id, &request).await,
         None => call.front.producer_ids.next(&call.front).await.map(Producer::first),
     };

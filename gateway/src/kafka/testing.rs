@@ -16,6 +16,7 @@ use meridian_consensus::command::{
     Proposal, RequestId, Roles,
 };
 use meridian_consensus::error::Refusal;
+use meridian_consensus::membership::RaftId;
 use meridian_consensus::state::{Change, Decision, Metadata};
 use meridian_protocol::messages::{CreatableTopic, CreateTopicsRequest};
 use meridian_protocol::records::BatchBuilder;
@@ -29,7 +30,7 @@ use tokio::task::JoinHandle;
 use super::connection::{self, Budgets, Close};
 use super::dispatch::Client;
 use super::{Front, FrontConfig, GroupConfig, TransactionConfig, Verifier, lock, lookup};
-use crate::broker::{BoxFuture, Broker, ProposeError, TransactionVerifier};
+use crate::broker::{BoxFuture, Broker, ProposeError, Quorum, QuorumMember, TransactionVerifier};
 use crate::log::{
     FollowerLog, LogSettings, Logs, Ownership, PartitionLog, ScrubConfig, StoreHandle,
     StoreSettings, Wire,
@@ -317,6 +318,18 @@ impl Broker for FakeBroker {
 
     fn catch_up(&self) -> BoxFuture<'_, Result<(), ProposeError>> {
         Box::pin(std::future::ready(lock(&self.refusal).clone().map_or(Ok(()), Err)))
+    }
+
+    fn metadata_leader(&self) -> Option<NodeId> {
+        Some(self.node())
+    }
+
+    fn quorum(&self) -> BoxFuture<'_, Option<Quorum>> {
+        let last_index = self.applied_count();
+        let member = |id| QuorumMember { member: RaftId::first(id), last_index };
+        let voters = self.state().nodes().map(|(id, _)| member(id)).collect();
+        let quorum = Quorum { term: 7, committed_index: last_index, voters, observers: Vec::new() };
+        Box::pin(std::future::ready(Some(quorum)))
     }
 
     fn owned(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {

@@ -134,7 +134,7 @@ pub(super) async fn create(call: Call, request: CreateTopicsRequest) -> CreateTo
             create_one(&call, topic, request.validate_only).await
         };
         topics.push(match result {
-            Ok(plan) => created(&name, &plan, request.validate_only),
+            Ok(plan) => created(&call.front.broker.metadata(), &name, &plan, request.validate_only),
             Err(error) => {
                 call.front.metrics.on_error(error.code);
                 CreatableTopicResult {
@@ -228,12 +228,17 @@ fn assign(
         if !assigned.insert(index) {
             return invalid("a partition is assigned twice");
         }
-        match assignment.broker_ids.first().map(|id| u32::try_from(*id).map(NodeId::new)) {
-            Some(Ok(node)) if lookup::is_serving(metadata, node) => *leader = node,
-            _ => return invalid("the first broker of an assignment is not alive"),
-        }
+        *leader = assigned_leader(metadata, &assignment.broker_ids)?;
     }
     Ok(())
+}
+
+fn assigned_leader(metadata: &Metadata, broker_ids: &[i32]) -> Result<NodeId, ApiError> {
+    let first = broker_ids.first().and_then(|id| u32::try_from(*id).ok()).map(NodeId::new);
+    first.filter(|node| lookup::is_serving(metadata, *node)).ok_or_else(|| {
+        let message = "the first broker of an assignment is not alive";
+        ApiError::new(ErrorCode::InvalidReplicaAssignment, message)
+    })
 }
 
 fn config_changes(
@@ -258,18 +263,24 @@ fn config_changes(
     Ok(changes)
 }
 
-fn created(name: &Str, plan: &Plan, validate_only: bool) -> CreatableTopicResult {
+fn created(
+    metadata: &Metadata,
+    name: &Str,
+    plan: &Plan,
+    validate_only: bool,
+) -> CreatableTopicResult {
     let configs = topic_config::ALL.iter().map(|config| {
         let set = plan.configs.iter().find(|change| change.name == config.name);
-        let value = set.and_then(|change| change.value.as_deref());
+        let set = set.and_then(|change| change.value.as_deref());
+        let (value, config_source) = match set {
+            Some(value) => (value, configs::SOURCE_TOPIC),
+            None => configs::defaults::value(metadata, config),
+        };
         CreatedTopicConfig {
             name: config.name.into(),
-            value: Some(value.unwrap_or(config.default).into()),
+            value: Some(value.into()),
             read_only: false,
-            config_source: match value {
-                Some(_) => configs::SOURCE_TOPIC,
-                None => configs::SOURCE_DEFAULT,
-            },
+            config_source,
             is_sensitive: false,
         }
     });
@@ -287,14 +298,21 @@ fn created(name: &Str, plan: &Plan, validate_only: bool) -> CreatableTopicResult
 pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTopicsResponse {
     let by_name = |name| DeleteTopicState { name: Some(name), ..Default::default() };
     let topics = request.topics.into_iter().chain(request.topic_names.into_iter().map(by_name));
+    let topics: Vec<DeleteTopicState> = topics.collect();
     let mut responses = Vec::new();
-    for wanted in topics {
+    for wanted in &topics {
         let mut result = DeletableTopicResult {
             name: wanted.name.clone(),
             topic_id: wanted.topic_id,
             ..Default::default()
         };
-        if let Err(error) = delete_one(&call, &wanted, &mut result).await {
+        let repeated = topics.iter().filter(|other| *other == wanted).count() > 1;
+        let deleted = if repeated {
+            Err(ApiError::new(ErrorCode::InvalidRequest, "the request names this topic twice"))
+        } else {
+            delete_one(&call, wanted, &mut result).await
+        };
+        if let Err(error) = deleted {
             call.front.metrics.on_error(error.code);
             result.error_code = error.code;
             result.error_message = error.message();
@@ -314,6 +332,9 @@ async fn delete_one(
             return Err(ApiError::new(ErrorCode::InvalidRequest, "give a name or an id, not both"));
         }
         Some(name) => TopicKey::Name(name.clone()),
+        None if wanted.topic_id.is_zero() => {
+            return Err(ApiError::new(ErrorCode::InvalidRequest, "give a name or an id"));
+        }
         None => TopicKey::Id(wanted.topic_id),
     };
     let (topic, mirror) = {
@@ -340,10 +361,16 @@ pub(super) async fn create_partitions(
     request: CreatePartitionsRequest,
 ) -> CreatePartitionsResponse {
     let mut results = Vec::with_capacity(request.topics.len());
-    for topic in request.topics {
+    for topic in &request.topics {
         let mut result =
             CreatePartitionsTopicResult { name: topic.name.clone(), ..Default::default() };
-        if let Err(error) = grow(&call, &topic, request.validate_only).await {
+        let repeated = request.topics.iter().filter(|other| other.name == topic.name).count() > 1;
+        let grown = if repeated {
+            Err(ApiError::new(ErrorCode::InvalidRequest, "the request names this topic twice"))
+        } else {
+            grow(&call, topic, request.validate_only).await
+        };
+        if let Err(error) = grown {
             call.front.metrics.on_error(error.code);
             result.error_code = error.code;
             result.error_message = error.message();
@@ -380,7 +407,16 @@ fn plan_growth(metadata: &Metadata, wanted: &CreatePartitionsTopic) -> Result<Co
         return Err(ApiError::new(ErrorCode::InvalidPartitions, message));
     };
     let preferred: Option<String> = lookup::topic_config(metadata, topic.id, PREFERRED_LEADER_DC);
-    let leaders = choose_leaders(metadata, added, preferred.as_deref())?;
+    let mut leaders = choose_leaders(metadata, added, preferred.as_deref())?;
+    if let Some(assignments) = &wanted.assignments {
+        if assignments.len() != leaders.len() {
+            let message = format!("{added} partitions are added, and as many must be assigned");
+            return Err(ApiError::new(ErrorCode::InvalidReplicaAssignment, message));
+        }
+        for (leader, assignment) in leaders.iter_mut().zip(assignments) {
+            *leader = assigned_leader(metadata, &assignment.broker_ids)?;
+        }
+    }
     Ok(Command::CreatePartitions { topic: topic.id, expected_count, leaders })
 }
 

@@ -154,4 +154,6 @@ impl Front {
 }
 
 #[cfg(test)]
+mod bad_input;
+#[cfg(test)]
 mod tests;

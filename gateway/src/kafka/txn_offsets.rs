@@ -35,7 +35,7 @@ pub(super) async fn commit(call: Call, request: TxnOffsetCommitRequest) -> TxnOf
     let (mut topics, changes) = resolve(&call, &request);
     if let Err(code) = write(&call, &request, changes).await {
         for partition in topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
-            partition.error_code = code;
+            offsets::refuse(&mut partition.error_code, code);
         }
     }
     for partition in topics.iter().flat_map(|topic| &topic.partitions) {
@@ -83,10 +83,11 @@ async fn write(
     let producer_id = request.producer_id;
     let answer = {
         let mut groups = coordinator.groups();
-        check(call, groups.entry(&call.front, &group)?, &caller)?;
+        check(call, groups.by_id.get_mut(&group), &caller)?;
         if changes.is_empty() {
             return Ok(());
         }
+        groups.entry(&call.front, &group)?;
         let batch = batch(call, request, &changes)?;
         groups.pending.on_sent(producer_id);
         coordinator.log.produce(vec![batch])
@@ -111,12 +112,14 @@ async fn write(
 
 /// Who is no member may commit in a transaction: it is fenced by its epoch. Members may also while
 /// their group rebalances.
-fn check(call: &Call, entry: &mut GroupEntry, caller: &Caller) -> Result<(), ErrorCode> {
+fn check(call: &Call, entry: Option<&mut GroupEntry>, caller: &Caller) -> Result<(), ErrorCode> {
     let is_member =
         caller.generation >= 0 || !caller.member_id.is_empty() || caller.instance_id.is_some();
-    if !is_member {
-        return Ok(());
-    }
+    let Some(entry) = entry.filter(|_| is_member) else {
+        // In a group that nobody knows there is no generation to be in.
+        let is_in_unknown = caller.generation >= 0;
+        return if is_in_unknown { Err(ErrorCode::IllegalGeneration) } else { Ok(()) };
+    };
     match entry.group.check_commit(call.front.now(), caller, true) {
         Ok(()) | Err(ErrorCode::RebalanceInProgress) => Ok(()),
         // A code that producers know.

@@ -103,6 +103,11 @@ impl PartitionLog {
         })
     }
 
+    /// Bytes that no pass has judged yet.
+    pub(crate) fn dirty_size_bytes(&self) -> u64 {
+        self.with(0, |partition| partition.state().dirty().0)
+    }
+
     /// One pass; `None` if there was nothing to judge.
     pub(crate) async fn compact(
         self: &Arc<Self>,

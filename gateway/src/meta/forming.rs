@@ -64,7 +64,7 @@ impl MetaThread {
                     return RaftLog::join(disk, size_bytes, raft_id).map(Some);
                 }
                 Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(None),
-                Ok(Input::Frame(..) | Input::Propose(_) | Input::Ask(_))
+                Ok(Input::Frame(..) | Input::Propose(_) | Input::Ask(_) | Input::Describe(_))
                 | Err(RecvTimeoutError::Timeout) => {}
             }
         }

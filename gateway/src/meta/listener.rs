@@ -114,9 +114,15 @@ impl MetaListener for EventSender {
                     Change::Node(node) | Change::NodeRemoved(node) => {
                         self.send(MetaEvent::Node(*node));
                     }
+                    Change::Configs(ConfigResource::Cluster) => {
+                        self.flush(&mut owned, &mut lost);
+                        for topic in metadata.topics() {
+                            self.send(MetaEvent::TopicConfigs(topic.id));
+                        }
+                    }
                     Change::Cluster
                     | Change::TopicCreated(_)
-                    | Change::Configs(_)
+                    | Change::Configs(ConfigResource::Node(_))
                     | Change::Row(..) => {}
                 }
             }
@@ -168,7 +174,7 @@ pub(crate) fn dedups_sources(metadata: &Metadata, topic: TopicId) -> bool {
 
 /// Whether the topic's `cleanup.policy` has `compact` in it.
 pub(crate) fn is_compacted(metadata: &Metadata, topic: TopicId) -> bool {
-    let policy = metadata.config(&ConfigResource::Topic(topic), "cleanup.policy");
+    let policy = metadata.topic_config(topic, "cleanup.policy");
     policy.is_some_and(|policy| policy.split(',').any(|policy| policy.trim() == "compact"))
 }
 

@@ -19,6 +19,7 @@ use meridian_consensus::store::SledStore;
 use meridian_consensus::supervisor::Supervisor;
 
 use super::{Input, MetaFrame, MetaListener, MetaSettings, Shared, lock};
+use crate::broker::{Quorum, QuorumMember};
 use crate::runtime::disk::FolderDisk;
 
 /// How often the leader looks whether the members are what they should be.
@@ -137,6 +138,9 @@ impl MetaThread {
         match input {
             Input::Propose(proposal) => self.propose(member, &proposal),
             Input::Ask(id) => member.read_index(id),
+            Input::Describe(asker) => {
+                let _gave_up = asker.send(quorum_of(member));
+            }
             Input::Frame(from, MetaFrame::Raft(bytes)) => {
                 // A Raft leader's heartbeats would do; any message proves the sender alive.
                 if let Some(supervisor) = &mut chores.supervisor {
@@ -321,6 +325,17 @@ impl MetaThread {
             let _gave_up = waiter.send(entry.clone());
         }
     }
+}
+
+/// How far the members are, if this one leads.
+fn quorum_of(member: &Member) -> Option<Quorum> {
+    let (positions, committed_index) = member.positions()?;
+    let members = member.membership();
+    let (voters, observers): (Vec<_>, Vec<_>) = positions
+        .into_iter()
+        .map(|(member, last_index)| QuorumMember { member, last_index })
+        .partition(|it| members.voters.contains(&it.member));
+    Some(Quorum { term: member.leadership().term, committed_index, voters, observers })
 }
 
 /// A command without its lists, for the log.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::TopicId;
-use meridian_consensus::command::ConfigResource;
 use meridian_consensus::state::Metadata;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -46,14 +45,13 @@ pub(super) async fn run_retention(node: Arc<Node>) {
 /// What a topic keeps; `None` if it deletes nothing by age or size. While nobody knows the time,
 /// nothing is too old.
 fn retention_of(metadata: &Metadata, topic: TopicId, now_ms: Option<i64>) -> Option<Retention> {
-    let resource = ConfigResource::Topic(topic);
-    let policy = metadata.config(&resource, "cleanup.policy").unwrap_or("delete");
+    let policy = metadata.topic_config(topic, "cleanup.policy").unwrap_or("delete");
     if !policy.split(',').any(|policy| policy.trim() == "delete")
         || metadata.topic(topic).is_some_and(|topic| topic.internal)
     {
         return None;
     }
-    let number = |name| metadata.config(&resource, name).and_then(|value| value.parse().ok());
+    let number = |name| metadata.topic_config(topic, name).and_then(|value| value.parse().ok());
     let retention_ms = number("retention.ms").unwrap_or(RETENTION_MS_DEFAULT);
     let retention_bytes: i64 = number("retention.bytes").unwrap_or(-1);
     Some(Retention {

@@ -121,7 +121,7 @@ async fn tend(node: &Node, log: &Arc<PartitionLog>, tended: &mut HashMap<Partiti
 fn policy_of(metadata: &Metadata, topic: TopicId, now_ms: Option<i64>) -> Option<ColdPolicy> {
     let resource = ConfigResource::Topic(topic);
     let code = cold_code(metadata.config(&resource, STORAGE_CLASS)?)?;
-    let policy = metadata.config(&resource, "cleanup.policy").unwrap_or("delete");
+    let policy = metadata.topic_config(topic, "cleanup.policy").unwrap_or("delete");
     if policy.contains("compact") || metadata.topic(topic).is_some_and(|topic| topic.internal) {
         return None;
     }

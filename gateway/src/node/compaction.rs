@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use meridian_base::id::{PartitionId, TopicId};
 use meridian_base::position::Offset;
-use meridian_consensus::command::ConfigResource;
 use meridian_consensus::state::Metadata;
 
 use super::Node;
@@ -38,6 +38,49 @@ impl Default for CompactionConfig {
     }
 }
 
+/// What was compacted since the node began.
+#[derive(Debug, Default)]
+pub(crate) struct CompactionCounters {
+    passes: AtomicU64,
+    failed_passes: AtomicU64,
+    read_bytes: AtomicU64,
+    kept_bytes: AtomicU64,
+    dirty_bytes: AtomicU64,
+}
+
+/// The values of [`CompactionCounters`] at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CompactionCounts {
+    /// Passes that were brought to their end.
+    pub(crate) passes: u64,
+    /// Passes that were given up.
+    pub(crate) failed_passes: u64,
+    /// Bytes that passes read.
+    pub(crate) read_bytes: u64,
+    /// Bytes that they left.
+    pub(crate) kept_bytes: u64,
+    /// Bytes that no pass has judged yet, in the compacted partitions led here.
+    pub(crate) dirty_bytes: u64,
+}
+
+impl CompactionCounters {
+    fn add(counter: &AtomicU64, value: u64) {
+        counter.fetch_add(value, Ordering::Relaxed);
+    }
+
+    /// The values now.
+    pub(crate) fn counts(&self) -> CompactionCounts {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CompactionCounts {
+            passes: get(&self.passes),
+            failed_passes: get(&self.failed_passes),
+            read_bytes: get(&self.read_bytes),
+            kept_bytes: get(&self.kept_bytes),
+            dirty_bytes: get(&self.dirty_bytes),
+        }
+    }
+}
+
 /// Compacts, one partition after another.
 pub(super) async fn run_compaction(node: Arc<Node>) {
     let mut interval = tokio::time::interval(COMPACT_EVERY);
@@ -45,6 +88,7 @@ pub(super) async fn run_compaction(node: Arc<Node>) {
     loop {
         interval.tick().await;
         resting.retain(|partition, _| node.logs.owned(*partition).is_some());
+        let mut dirty_bytes = 0;
         for log in node.logs.owned_logs() {
             // Asked anew for each: a pass may take long.
             let Some(now_ms) = node.time.agreed_ms() else { break };
@@ -55,16 +99,18 @@ pub(super) async fn run_compaction(node: Arc<Node>) {
                 found.and_then(|found| rules_of(&metadata, found.topic, &node.config.compaction))
             };
             let Some(rules) = rules else { continue };
+            dirty_bytes += log.dirty_size_bytes();
             let rests =
                 resting.get(&partition).is_some_and(|rest| rest.lasts(&log, &rules, now_ms));
             if rests || !log.is_dirty(&rules, now_ms) {
                 continue;
             }
-            match compact(&log, &rules, now_ms).await {
+            match compact(&log, &rules, now_ms, &node.compaction).await {
                 Some(rest) => resting.insert(partition, rest),
                 None => resting.remove(&partition),
             };
         }
+        node.compaction.dirty_bytes.store(dirty_bytes, Ordering::Relaxed);
     }
 }
 
@@ -84,7 +130,12 @@ impl Rest {
 }
 
 /// One pass; a rest if it came to nothing.
-async fn compact(log: &Arc<PartitionLog>, rules: &CompactionRules, now_ms: i64) -> Option<Rest> {
+async fn compact(
+    log: &Arc<PartitionLog>,
+    rules: &CompactionRules,
+    now_ms: i64,
+    counters: &CompactionCounters,
+) -> Option<Rest> {
     let end = log.high_watermark();
     let rest = |end| Some(Rest { until_ms: now_ms.saturating_add(REST_MS), end });
     let partition = log.ownership().partition;
@@ -94,10 +145,14 @@ async fn compact(log: &Arc<PartitionLog>, rules: &CompactionRules, now_ms: i64) 
             let (end, keys) = (compacted.end, compacted.key_count);
             let (size_bytes, read_size_bytes) = (compacted.size_bytes, compacted.read_size_bytes);
             tracing::info!(?partition, %end, keys, size_bytes, read_size_bytes, "compacted");
+            CompactionCounters::add(&counters.passes, 1);
+            CompactionCounters::add(&counters.read_bytes, read_size_bytes);
+            CompactionCounters::add(&counters.kept_bytes, size_bytes);
             None
         }
         Err(error) => {
             tracing::info!(?partition, %error, "not compacted; tried again later");
+            CompactionCounters::add(&counters.failed_passes, 1);
             rest(None)
         }
     }
@@ -129,5 +184,5 @@ fn rules_of(
 }
 
 fn topic_config<T: FromStr>(metadata: &Metadata, topic: TopicId, name: &str) -> Option<T> {
-    metadata.config(&ConfigResource::Topic(topic), name).and_then(|value| value.parse().ok())
+    metadata.topic_config(topic, name).and_then(|value| value.parse().ok())
 }

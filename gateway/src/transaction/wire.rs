@@ -1,13 +1,15 @@
-//! What nodes ask each other about transactions: the coordinator has markers written by the leaders
-//! of partitions, and those ask it whether a partition belongs to a transaction.
+//! What nodes ask each other for their clients. Mostly about transactions: the coordinator has markers
+//! written by the leaders of partitions, and those ask it whether a partition belongs to a transaction.
 //!
 //! Numbers are big-endian. A node that does not know a message drops it; whoever asked asks again.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::id::PartitionId;
 use meridian_base::position::LeaderEpoch;
+use meridian_consensus::membership::RaftId;
 use meridian_storage::codec::{DecodeError, Source};
 
+use crate::broker::{Quorum, QuorumMember};
 use crate::partition::{InTransaction, Marker, TransactionVersion, Verification, VerifyError};
 
 const WRITE_MARKERS: u8 = 1;
@@ -15,6 +17,8 @@ const MARKERS_WRITTEN: u8 = 2;
 const VERIFY: u8 = 3;
 const VERIFIED: u8 = 4;
 const ABORT_OPEN: u8 = 5;
+const DESCRIBE_QUORUM: u8 = 6;
+const QUORUM: u8 = 7;
 
 /// The number of a request, for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +44,8 @@ pub enum PeerRequest {
         /// Where.
         partitions: Vec<PartitionId>,
     },
+    /// How far are the members of the metadata log?
+    DescribeQuorum,
 }
 
 /// An answer.
@@ -49,6 +55,8 @@ pub enum PeerReply {
     MarkersWritten(Vec<MarkerOutcome>),
     /// Whether the partition belongs to the transaction.
     Verified(Result<(), VerifyError>),
+    /// How far the members of the metadata log are, if the node leads it.
+    Quorum(Option<Quorum>),
 }
 
 /// What became of a marker in one partition. The numbers are part of the format.
@@ -95,6 +103,13 @@ impl PeerMessage {
                     out.put_u64(partition.get());
                 }
             }
+            Self::Request(call, PeerRequest::DescribeQuorum) => {
+                begin(&mut out, DESCRIBE_QUORUM, *call);
+            }
+            Self::Reply(call, PeerReply::Quorum(quorum)) => {
+                begin(&mut out, QUORUM, *call);
+                put_quorum(&mut out, quorum.as_ref());
+            }
             Self::Reply(call, PeerReply::MarkersWritten(outcomes)) => {
                 begin(&mut out, MARKERS_WRITTEN, *call);
                 out.put_u32(outcomes.len() as u32);
@@ -134,6 +149,8 @@ impl PeerMessage {
                 let partitions = source.list(8, |source| Ok(PartitionId::new(source.u64()?)))?;
                 Self::Request(call, PeerRequest::AbortOpen { above, partitions })
             }
+            DESCRIBE_QUORUM => Self::Request(call, PeerRequest::DescribeQuorum),
+            QUORUM => Self::Reply(call, PeerReply::Quorum(quorum(&mut source)?)),
             MARKERS_WRITTEN => {
                 let outcomes = source.list(1, outcome)?;
                 Self::Reply(call, PeerReply::MarkersWritten(outcomes))
@@ -209,6 +226,39 @@ fn verification(source: &mut Source) -> Result<Verification, DecodeError> {
     Ok(Verification { transaction, partition })
 }
 
+fn put_quorum(out: &mut BytesMut, quorum: Option<&Quorum>) {
+    let Some(quorum) = quorum else { return out.put_u8(0) };
+    out.put_u8(1);
+    out.put_u64(quorum.term);
+    out.put_u64(quorum.committed_index);
+    for members in [&quorum.voters, &quorum.observers] {
+        out.put_u32(members.len() as u32);
+        for QuorumMember { member, last_index } in members {
+            out.put_u64(member.to_raft());
+            out.put_u64(*last_index);
+        }
+    }
+}
+
+fn quorum(source: &mut Source) -> Result<Option<Quorum>, DecodeError> {
+    match source.u8()? {
+        0 => return Ok(None),
+        1 => {}
+        unknown => return Err(source.invalid("quorum", u64::from(unknown))),
+    }
+    let member = |source: &mut Source| {
+        let id = source.u64()?;
+        let member = RaftId::from_raft(id).ok_or_else(|| source.invalid("member", id))?;
+        Ok(QuorumMember { member, last_index: source.u64()? })
+    };
+    Ok(Some(Quorum {
+        term: source.u64()?,
+        committed_index: source.u64()?,
+        voters: source.list(16, member)?,
+        observers: source.list(16, member)?,
+    }))
+}
+
 fn put_version(out: &mut BytesMut, version: TransactionVersion) {
     out.put_u8(match version {
         TransactionVersion::V1 => 1,
@@ -234,6 +284,7 @@ fn outcome(source: &mut Source) -> Result<MarkerOutcome, DecodeError> {
 
 #[cfg(test)]
 mod tests {
+    use meridian_base::id::NodeId;
     use proptest::prelude::*;
 
     use super::*;
@@ -273,7 +324,23 @@ mod tests {
                 })
             },
         );
-        prop_oneof![write, verify, abort]
+        prop_oneof![write, verify, abort, Just(PeerRequest::DescribeQuorum)]
+    }
+
+    fn quorums() -> impl Strategy<Value = Quorum> {
+        let member = (any::<u32>(), any::<u64>()).prop_map(|(node, last_index)| QuorumMember {
+            member: RaftId::first(NodeId::new(node)),
+            last_index,
+        });
+        let members = prop::collection::vec(member, 0..4).boxed();
+        (any::<u64>(), any::<u64>(), members.clone(), members).prop_map(
+            |(term, committed_index, voters, observers)| Quorum {
+                term,
+                committed_index,
+                voters,
+                observers,
+            },
+        )
     }
 
     fn replies() -> impl Strategy<Value = PeerReply> {
@@ -289,6 +356,7 @@ mod tests {
         prop_oneof![
             prop::collection::vec(outcome, 0..5).prop_map(PeerReply::MarkersWritten),
             verdict.prop_map(PeerReply::Verified),
+            prop::option::of(quorums()).prop_map(PeerReply::Quorum),
         ]
     }
 

@@ -99,7 +99,40 @@ macro_rules! integers {
     )*};
 }
 
-integers!(i8, i16, i32, i64);
+integers!(i8, u16, i16, i32, i64);
+
+/// A floating-point number of the protocol. Two are the same if their bits are.
+#[derive(Clone, Copy, Default)]
+pub struct Float64(pub f64);
+
+impl PartialEq for Float64 {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_bits() == other.0.to_bits()
+    }
+}
+
+impl Eq for Float64 {}
+
+impl fmt::Debug for Float64 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Wire for Float64 {
+    fn decode(reader: &mut Reader, _: Encoding) -> Result<Self, DecodeError> {
+        reader.array().map(|bytes| Self(f64::from_be_bytes(bytes)))
+    }
+
+    fn encode(&self, writer: &mut Writer, _: Encoding) {
+        writer.slice(&self.0.to_be_bytes());
+    }
+
+    #[cfg(test)]
+    fn sample(sampler: &mut Sampler, _: Encoding) -> Self {
+        Self(f64::from_be_bytes(sampler.array()))
+    }
+}
 
 impl Wire for bool {
     fn decode(reader: &mut Reader, _: Encoding) -> Result<Self, DecodeError> {

@@ -142,6 +142,38 @@ impl Log {
         records.filter_map(|record| Some((record.key.clone()?, record))).collect()
     }
 
+    /// The same as a client finds it that reads everything at once: it is told of the aborted
+    /// transactions that it is given a batch of, and looks for their markers.
+    fn as_clients_see_it(&self, end: i64) -> BTreeMap<Bytes, Record> {
+        let given = |aborted: &&AbortedTransaction| {
+            let one = Aborted::of([**aborted]);
+            self.batches.iter().any(|batch| one.holds(batch.header()))
+        };
+        let mut told: Vec<&AbortedTransaction> = self.aborted.iter().filter(given).collect();
+        told.sort_by_key(|aborted| aborted.first_offset);
+        let (mut told, mut aborting) = (told.into_iter().peekable(), BTreeSet::new());
+        let mut latest = BTreeMap::new();
+        for batch in self.batches.iter().filter(|it| it.header().last_offset() < end) {
+            let header = batch.header();
+            let has_begun =
+                |it: &&AbortedTransaction| it.first_offset.get() <= header.last_offset();
+            while let Some(begun) = told.next_if(has_begun) {
+                aborting.insert(begun.producer_id);
+            }
+            if header.attributes.is_control() {
+                if marker_of(batch, 1000).is_some_and(|marker| !marker.committed) {
+                    aborting.remove(&header.producer_id);
+                }
+            } else if !header.attributes.is_transactional()
+                || !aborting.contains(&header.producer_id)
+            {
+                let records = batch.records(1 << 20).unwrap().map(Result::unwrap);
+                latest.extend(records.filter_map(|record| Some((record.key.clone()?, record))));
+            }
+        }
+        latest
+    }
+
     fn marker_count(&self, commit: bool) -> usize {
         let markers = self.batches.iter().filter_map(|batch| {
             batch.header().attributes.is_control().then(|| marker_of(batch, 1000)).flatten()
@@ -161,7 +193,6 @@ proptest! {
         let mut log = Log::of(&events);
         let stable = log.plan(0, 1, 1).last_stable_offset.get();
         let (expected, last) = (log.latest(stable), log.batches.last().cloned());
-        let aborting = log.marker_count(false);
         for (round, portion) in portions.into_iter().enumerate() {
             let (before, plan) = (log.clean_end, log.plan(round as i64 * 60, blob_size_bytes, map_entries * 48));
             let Some(manifest) = log.compact(plan, portion) else { continue };
@@ -170,7 +201,7 @@ proptest! {
             prop_assert_eq!(Manifest::decode(manifest.encode()), Ok(manifest));
             prop_assert_eq!(log.latest(stable), expected.clone());
             prop_assert_eq!(log.batches.last().cloned(), last.clone(), "readers come to the last batch");
-            prop_assert_eq!(log.marker_count(false), aborting, "readers look for these");
+            prop_assert_eq!(log.as_clients_see_it(stable), expected.clone());
             for (producer, base_offset) in &log.last_batches {
                 let mut headers = log.batches.iter().map(Batch::header);
                 let found = headers.any(|it| it.producer_id == *producer && it.base_offset == base_offset.get());
@@ -204,25 +235,44 @@ fn an_aborted_record_supersedes_nothing_and_goes() {
 }
 
 #[test]
-fn the_marker_of_a_commit_goes_when_its_records_are_gone_and_its_time_is_over() {
+fn a_marker_goes_when_its_records_are_gone_and_its_time_is_over() {
+    for commit in [true, false] {
+        let mut log = Log::of(&[
+            write(0, true, &[1]),
+            Event::End { producer: 0, commit },
+            write(0, false, &[1]),
+            write(0, false, &[2]),
+            write(0, false, &[3]),
+        ]);
+        let plan = log.plan(0, 1 << 20, 1 << 20);
+        log.compact(plan, 9).unwrap();
+        assert_eq!((offsets(&log), log.marker_count(commit)), (vec![2, 3, 4], 1));
+        log.write(0, false, &[4]);
+        let plan = log.plan(99, 1 << 20, 1 << 20);
+        log.compact(plan, 9).unwrap();
+        assert_eq!(log.marker_count(commit), 1, "whoever read the record may still look for it");
+        log.write(0, false, &[5]);
+        let plan = log.plan(100, 1 << 20, 1 << 20);
+        log.compact(plan, 9).unwrap();
+        assert_eq!(log.marker_count(commit), 0);
+    }
+}
+
+#[test]
+fn the_marker_of_an_abort_stays_with_the_last_batch_of_its_producer() {
     let mut log = Log::of(&[
-        write(0, true, &[1]),
-        Event::End { producer: 0, commit: true },
-        write(0, false, &[1]),
+        write(1, true, &[1]),
+        Event::End { producer: 1, commit: false },
         write(0, false, &[2]),
         write(0, false, &[3]),
     ]);
-    let plan = log.plan(0, 1 << 20, 1 << 20);
-    log.compact(plan, 9).unwrap();
-    assert_eq!((offsets(&log), log.marker_count(true)), (vec![2, 3, 4], 1));
-    log.write(0, false, &[4]);
-    let plan = log.plan(99, 1 << 20, 1 << 20);
-    log.compact(plan, 9).unwrap();
-    assert_eq!(log.marker_count(true), 1, "whoever read the record may still look for it");
-    log.write(0, false, &[5]);
-    let plan = log.plan(100, 1 << 20, 1 << 20);
-    log.compact(plan, 9).unwrap();
-    assert_eq!(log.marker_count(true), 0);
+    for now_ms in [0, 1000, 2000] {
+        let plan = log.plan(now_ms, 1 << 20, 1 << 20);
+        log.compact(plan, 9).unwrap();
+        // Nothing is left in the batch, but it is there, and so is its end.
+        assert_eq!((offsets(&log)[0], log.marker_count(false)), (2, 1));
+        log.write(0, false, &[4]);
+    }
 }
 
 #[test]

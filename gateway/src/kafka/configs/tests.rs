@@ -7,6 +7,7 @@ use meridian_protocol::messages::{
     ListConfigResourcesRequest,
 };
 
+use super::alter::{OPERATION_APPEND, OPERATION_DELETE, OPERATION_SET, OPERATION_SUBTRACT};
 use super::*;
 use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
 
@@ -58,25 +59,39 @@ async fn a_node_tells_its_settings_under_kafkas_names() {
     assert!(configs.iter().all(|config| config.read_only && config.documentation.is_some()));
 }
 
+fn change(name: &str, operation: i8, value: Option<&str>) -> IncrementalAlterableConfig {
+    IncrementalAlterableConfig {
+        name: name.into(),
+        config_operation: operation,
+        value: value.map(Str::from),
+    }
+}
+
+fn resource(
+    kind: i8,
+    name: &str,
+    configs: Vec<IncrementalAlterableConfig>,
+) -> IncrementalAlterConfigsResource {
+    IncrementalAlterConfigsResource { resource_type: kind, resource_name: name.into(), configs }
+}
+
+async fn alter_all(
+    client: &mut TestClient,
+    resources: Vec<IncrementalAlterConfigsResource>,
+) -> Vec<ErrorCode> {
+    let request = IncrementalAlterConfigsRequest { resources, ..Default::default() };
+    let told = client.call(1, request).await.responses;
+    told.iter().map(|it| it.error_code).collect()
+}
+
 async fn alter(
     client: &mut TestClient,
     name: &str,
     operation: i8,
     value: Option<&str>,
 ) -> ErrorCode {
-    let change = IncrementalAlterableConfig {
-        name: name.into(),
-        config_operation: operation,
-        value: value.map(Str::from),
-    };
-    let resource = IncrementalAlterConfigsResource {
-        resource_type: RESOURCE_TOPIC,
-        resource_name: "t".into(),
-        configs: vec![change],
-    };
-    let request =
-        IncrementalAlterConfigsRequest { resources: vec![resource], ..Default::default() };
-    client.call(1, request).await.responses[0].error_code
+    let change = change(name, operation, value);
+    alter_all(client, vec![resource(RESOURCE_TOPIC, "t", vec![change])]).await[0]
 }
 
 #[tokio::test]
@@ -88,7 +103,7 @@ async fn changes_that_cannot_be_are_refused_as_kafka_refuses_them() {
         ("remote.storage.enable", OPERATION_SET, Some("true"), ErrorCode::InvalidConfig),
         // MirrorMaker clears what only its source has.
         ("remote.storage.enable", OPERATION_DELETE, None, ErrorCode::None),
-        ("retention.ms", OPERATION_SET, None, ErrorCode::InvalidConfig),
+        ("retention.ms", OPERATION_SET, None, ErrorCode::InvalidRequest),
         ("retention.ms", OPERATION_SET, Some("x"), ErrorCode::InvalidConfig),
         ("retention.ms", OPERATION_APPEND, Some("1"), ErrorCode::InvalidConfig),
         ("cleanup.policy", OPERATION_APPEND, Some("compact"), ErrorCode::None),
@@ -98,6 +113,112 @@ async fn changes_that_cannot_be_are_refused_as_kafka_refuses_them() {
         let told = alter(&mut client, name, operation, value).await;
         assert_eq!(told, code, "{name} {operation} {value:?}");
     }
+}
+
+#[tokio::test]
+async fn requests_that_cannot_be_are_refused_as_kafka_refuses_them() {
+    let mut client = client().await;
+    let set = |name: &str| change(name, OPERATION_SET, Some("1000"));
+    let good = || vec![set("retention.ms")];
+    for (what, kind, name, changes, code) in [
+        ("well", RESOURCE_TOPIC, "t", good(), ErrorCode::None),
+        ("no topic", RESOURCE_TOPIC, "none", good(), ErrorCode::UnknownTopicOrPartition),
+        ("no kind", 99, "t", good(), ErrorCode::InvalidRequest),
+        (
+            "one node",
+            RESOURCE_BROKER,
+            "1",
+            vec![set("log.retention.ms")],
+            ErrorCode::InvalidRequest,
+        ),
+        (
+            "no node",
+            RESOURCE_BROKER,
+            "one",
+            vec![set("log.retention.ms")],
+            ErrorCode::InvalidRequest,
+        ),
+        ("by a topic's name", RESOURCE_BROKER, "", good(), ErrorCode::InvalidRequest),
+        ("fixed", RESOURCE_BROKER, "", vec![set("num.partitions")], ErrorCode::InvalidRequest),
+        (
+            "a bad default",
+            RESOURCE_BROKER,
+            "",
+            vec![change("log.retention.ms", OPERATION_SET, Some("soon"))],
+            ErrorCode::InvalidRequest,
+        ),
+        ("twice", RESOURCE_TOPIC, "t", [good(), good()].concat(), ErrorCode::InvalidRequest),
+    ] {
+        let told = alter_all(&mut client, vec![resource(kind, name, changes)]).await;
+        assert_eq!(told, [code], "{what}");
+    }
+    let twice = vec![resource(RESOURCE_TOPIC, "t", good()), resource(RESOURCE_TOPIC, "t", good())];
+    assert_eq!(alter_all(&mut client, twice).await, [ErrorCode::InvalidRequest; 2]);
+}
+
+#[tokio::test]
+async fn what_topics_have_by_default_is_set_for_all_of_them() {
+    let broker = FakeBroker::single();
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    client.create_topic("t", 1).await;
+    client.create_topic("own", 1).await;
+    let own = vec![change("retention.ms", OPERATION_SET, Some("7"))];
+    let all = vec![
+        change("log.retention.ms", OPERATION_SET, Some("5000")),
+        change("log.cleanup.policy", OPERATION_APPEND, Some("compact")),
+    ];
+    let resources = vec![resource(RESOURCE_TOPIC, "own", own), resource(RESOURCE_BROKER, "", all)];
+    assert_eq!(alter_all(&mut client, resources).await, [ErrorCode::None; 2]);
+
+    let mut found = async |kind, name: &str, config: &str| {
+        let configs = described(&mut client, kind, name).await;
+        let config = configs.into_iter().find(|it| *it.name == *config)?;
+        Some((config.value?.to_string(), config.config_source))
+    };
+    let told = |value: &str, source| Some((value.to_owned(), source));
+    for (kind, name, config, expected) in [
+        (RESOURCE_TOPIC, "t", "retention.ms", told("5000", defaults::SOURCE_CLUSTER)),
+        (RESOURCE_TOPIC, "t", "cleanup.policy", told("delete,compact", defaults::SOURCE_CLUSTER)),
+        (RESOURCE_TOPIC, "own", "retention.ms", told("7", SOURCE_TOPIC)),
+        (RESOURCE_TOPIC, "t", "retention.bytes", told("-1", SOURCE_DEFAULT)),
+        (RESOURCE_BROKER, "1", "log.retention.ms", told("5000", defaults::SOURCE_CLUSTER)),
+        (RESOURCE_BROKER, "", "log.retention.ms", told("5000", defaults::SOURCE_CLUSTER)),
+        // Only what is set is told of the cluster as a whole.
+        (RESOURCE_BROKER, "", "log.retention.bytes", None),
+    ] {
+        assert_eq!(found(kind, name, config).await, expected, "{kind} {name} {config}");
+    }
+    {
+        let metadata = broker.state();
+        let topic = |name| metadata.topic_named(name).unwrap().id;
+        assert_eq!(metadata.topic_config(topic("t"), "retention.ms"), Some("5000"));
+        assert_eq!(metadata.topic_config(topic("own"), "retention.ms"), Some("7"));
+        assert!(crate::meta::is_compacted(&metadata, topic("t")));
+    }
+
+    let unset = vec![change("log.retention.ms", OPERATION_DELETE, None)];
+    let told = alter_all(&mut client, vec![resource(RESOURCE_BROKER, "", unset)]).await;
+    assert_eq!(told, [ErrorCode::None]);
+    let metadata = broker.state();
+    let topic = metadata.topic_named("t").unwrap().id;
+    assert_eq!(metadata.topic_config(topic, "retention.ms"), None);
+}
+
+#[tokio::test]
+async fn the_clusters_own_topics_have_their_own_configs() {
+    use meridian_protocol::messages::FindCoordinatorRequest;
+    let broker = FakeBroker::single();
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    let find = FindCoordinatorRequest { coordinator_keys: vec!["g".into()], ..Default::default() };
+    client.call(4, find).await;
+    let all = vec![change("log.retention.ms", OPERATION_SET, Some("5000"))];
+    alter_all(&mut client, vec![resource(RESOURCE_BROKER, "", all)]).await;
+    let configs = described(&mut client, RESOURCE_TOPIC, "__consumer_offsets").await;
+    let config = configs.iter().find(|it| &*it.name == "retention.ms").unwrap();
+    assert_eq!(
+        (config.value.as_deref(), config.config_source),
+        (Some("604800000"), SOURCE_DEFAULT)
+    );
 }
 
 #[tokio::test]

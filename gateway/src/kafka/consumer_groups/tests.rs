@@ -254,6 +254,24 @@ async fn bad_requests_get_the_errors_that_kafka_gives() {
 }
 
 #[tokio::test]
+async fn only_groups_of_this_protocol_are_described() {
+    let (_broker, _front, mut client) = served().await;
+    let other = JoinGroupRequest { group_id: "classic".into(), ..classic_join("") };
+    assert_eq!(client.call(3, other).await.error_code, ErrorCode::None);
+    joined(&mut client, "a").await;
+    for (group, code) in [
+        ("", ErrorCode::InvalidGroupId),
+        ("new", ErrorCode::GroupIdNotFound),
+        ("classic", ErrorCode::GroupIdNotFound),
+        ("g", ErrorCode::None),
+    ] {
+        let request =
+            ConsumerGroupDescribeRequest { group_ids: vec![group.into()], ..Default::default() };
+        assert_eq!(client.call(1, request).await.groups[0].error_code, code, "{group:?}");
+    }
+}
+
+#[tokio::test]
 async fn each_protocol_turns_the_other_away_until_the_group_is_empty() {
     let (broker, _front, mut client) = served().await;
     joined(&mut client, "a").await;

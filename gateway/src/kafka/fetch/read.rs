@@ -5,16 +5,16 @@ use std::sync::Arc;
 use meridian_base::id::PartitionId;
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_consensus::state::Metadata;
-use meridian_protocol::messages::{AbortedTransaction, DivergingEpoch, FetchPartitionResponse};
+use meridian_protocol::messages::{DivergingEpoch, FetchPartitionResponse};
 use meridian_protocol::{ErrorCode, Records};
 use tokio::sync::Notify;
 
+use super::aborted;
 use super::session::Target;
 use crate::kafka::dispatch::{Call, Redirect};
 use crate::kafka::list_offsets::check_epoch;
 use crate::kafka::{error, lock, lookup};
 use crate::log::{FetchError, Fetched, FollowerLog, Isolation, PartitionLog};
-use crate::partition;
 
 /// Partitions whose redirects a connection remembers.
 const REDIRECT_COUNT_MAX: usize = 10_000;
@@ -180,7 +180,7 @@ impl Reader<'_> {
             log_start_offset: fetched.log_start_offset.get(),
             aborted_transactions: match self.isolation {
                 Isolation::ReadUncommitted => None,
-                Isolation::ReadCommitted => Some(fetched.aborted.iter().map(aborted).collect()),
+                Isolation::ReadCommitted => Some(aborted::among(&records, &fetched.aborted)),
             },
             records: Some(records),
             ..Default::default()
@@ -210,10 +210,6 @@ impl Reader<'_> {
         }
         None
     }
-}
-
-fn aborted(of: &partition::AbortedTransaction) -> AbortedTransaction {
-    AbortedTransaction { producer_id: of.producer_id, first_offset: of.first_offset.get() }
 }
 
 fn find(metadata: &Metadata, target: &Target) -> Result<PartitionId, ErrorCode> {

@@ -6,7 +6,7 @@ use meridian_protocol::messages::{
 use super::*;
 use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config, values_of};
 
-fn partition(index: i32, offset: i64) -> FetchPartition {
+pub(super) fn partition(index: i32, offset: i64) -> FetchPartition {
     FetchPartition {
         partition: index,
         fetch_offset: offset,
@@ -15,7 +15,7 @@ fn partition(index: i32, offset: i64) -> FetchPartition {
     }
 }
 
-fn request(partitions: Vec<FetchPartition>) -> FetchRequest {
+pub(super) fn request(partitions: Vec<FetchPartition>) -> FetchRequest {
     let topic = FetchTopic { topic: "t".into(), partitions, ..Default::default() };
     FetchRequest {
         max_wait_ms: 10_000,
@@ -26,7 +26,7 @@ fn request(partitions: Vec<FetchPartition>) -> FetchRequest {
     }
 }
 
-fn partitions(response: &FetchResponse) -> Vec<&FetchPartitionResponse> {
+pub(super) fn partitions(response: &FetchResponse) -> Vec<&FetchPartitionResponse> {
     response.responses.iter().flat_map(|topic| &topic.partitions).collect()
 }
 
@@ -34,7 +34,7 @@ fn values(response: &FetchPartitionResponse) -> Vec<(i64, String)> {
     values_of(response.records.clone().unwrap_or_default().into_bytes())
 }
 
-async fn produce(client: &mut TestClient, index: i32, values: &[&str]) {
+pub(super) async fn produce(client: &mut TestClient, index: i32, values: &[&str]) {
     let partition = ProducePartition { index, records: Some(batch_of(values)) };
     let topic =
         ProduceTopic { name: "t".into(), partition_data: vec![partition], ..Default::default() };
@@ -48,7 +48,7 @@ async fn produce(client: &mut TestClient, index: i32, values: &[&str]) {
     assert_eq!(response.responses[0].partition_responses[0].error_code, ErrorCode::None);
 }
 
-async fn served() -> (Arc<crate::kafka::Front>, TestClient) {
+pub(super) async fn served() -> (Arc<crate::kafka::Front>, TestClient) {
     let front = front_of(&FakeBroker::single(), quick_config());
     let mut client = TestClient::connect(&front);
     client.create_topic("t", 3).await;

@@ -10,7 +10,7 @@ use crate::kafka::Front;
 use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
 
 /// A front that coordinates all groups and a client of it; topic `t` has two partitions.
-async fn served() -> (Arc<FakeBroker>, Arc<Front>, TestClient) {
+pub(super) async fn served() -> (Arc<FakeBroker>, Arc<Front>, TestClient) {
     let broker = FakeBroker::single();
     let front = front_of(&broker, quick_config());
     tokio::spawn(Arc::clone(&front).tick_groups());
@@ -22,7 +22,7 @@ async fn served() -> (Arc<FakeBroker>, Arc<Front>, TestClient) {
     (broker, front, client)
 }
 
-fn join_request(member_id: &str) -> JoinGroupRequest {
+pub(super) fn join_request(member_id: &str) -> JoinGroupRequest {
     let protocol =
         JoinGroupProtocol { name: "range".into(), metadata: Bytes::from_static(b"topics") };
     JoinGroupRequest {
@@ -37,7 +37,7 @@ fn join_request(member_id: &str) -> JoinGroupRequest {
 }
 
 /// Joins as a modern client does, alone, and takes all the work.
-async fn join_alone(client: &mut TestClient) -> JoinGroupResponse {
+pub(super) async fn join_alone(client: &mut TestClient) -> JoinGroupResponse {
     let told = client.call(9, join_request("")).await;
     assert_eq!(told.error_code, ErrorCode::MemberIdRequired);
     let joined = client.call(9, join_request(&told.member_id)).await;
@@ -58,7 +58,10 @@ async fn join_alone(client: &mut TestClient) -> JoinGroupResponse {
     joined
 }
 
-fn commit_request(offset: i64, member: Option<&JoinGroupResponse>) -> OffsetCommitRequest {
+pub(super) fn commit_request(
+    offset: i64,
+    member: Option<&JoinGroupResponse>,
+) -> OffsetCommitRequest {
     let partition = OffsetCommitPartition {
         partition_index: 1,
         committed_offset: offset,

@@ -8,7 +8,7 @@ use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_co
 mod contract;
 mod sources;
 
-fn request(topic: &str, partitions: &[(i32, Bytes)]) -> ProduceRequest {
+pub(super) fn request(topic: &str, partitions: &[(i32, Bytes)]) -> ProduceRequest {
     let partition = |(index, records): &(i32, Bytes)| ProducePartition {
         index: *index,
         records: Some(records.clone()),
@@ -25,14 +25,14 @@ fn request(topic: &str, partitions: &[(i32, Bytes)]) -> ProduceRequest {
     }
 }
 
-fn only(response: ProduceResponse) -> ProducePartitionResponse {
+pub(super) fn only(response: ProduceResponse) -> ProducePartitionResponse {
     let mut partitions = response.responses.into_iter().flat_map(|it| it.partition_responses);
     let first = partitions.next().expect("one partition");
     assert!(partitions.next().is_none());
     first
 }
 
-async fn served() -> TestClient {
+pub(super) async fn served() -> TestClient {
     let front = front_of(&FakeBroker::single(), quick_config());
     let mut client = TestClient::connect(&front);
     client.create_topic("t", 2).await;

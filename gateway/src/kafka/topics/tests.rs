@@ -1,10 +1,11 @@
 use meridian_protocol::messages::{
     AlterConfigsRequest, AlterConfigsResource, AlterableConfig, CreatableReplicaAssignment,
-    DescribeClusterRequest, DescribeConfigsRequest, DescribeConfigsResource,
-    DescribeTopicPartitionsRequest, DescribedConfig, DescribedTopicPartition,
-    FindCoordinatorRequest, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResource,
-    IncrementalAlterableConfig, InitProducerIdRequest, ListOffsetsPartition, ListOffsetsRequest,
-    ListOffsetsTopic, MetadataRequest, MetadataRequestTopic,
+    CreatePartitionsAssignment, DescribeClusterRequest, DescribeConfigsRequest,
+    DescribeConfigsResource, DescribeTopicPartitionsRequest, DescribedConfig,
+    DescribedTopicPartition, FindCoordinatorRequest, IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource, IncrementalAlterableConfig, InitProducerIdRequest,
+    ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic, MetadataRequest,
+    MetadataRequestTopic,
 };
 use proptest::prelude::*;
 
@@ -175,6 +176,32 @@ async fn topics_grow_and_are_deleted() {
         assert_eq!(client.call(3, grow(count)).await.results[0].error_code, code, "to {count}");
     }
     assert_eq!(broker.state().topic_named("t").unwrap().partitions.len(), 5);
+    let assigned = |ids: Vec<i32>| {
+        let assign = |id| CreatePartitionsAssignment { broker_ids: vec![id] };
+        Some(ids.into_iter().map(assign).collect::<Vec<_>>())
+    };
+    let grow = |name: &str, count, assignments| CreatePartitionsTopic {
+        name: name.into(),
+        count,
+        assignments,
+    };
+    let invalid = ErrorCode::InvalidReplicaAssignment;
+    for (what, topics, code) in [
+        ("no topic", vec![grow("none", 9, None)], ErrorCode::UnknownTopicOrPartition),
+        ("twice", vec![grow("t", 6, None), grow("t", 7, None)], ErrorCode::InvalidRequest),
+        ("too few assigned", vec![grow("t", 7, assigned(vec![1]))], invalid),
+        ("to nobody", vec![grow("t", 6, assigned(vec![9]))], invalid),
+        ("well", vec![grow("t", 6, assigned(vec![3]))], ErrorCode::None),
+    ] {
+        let request = CreatePartitionsRequest { topics, ..Default::default() };
+        assert_eq!(client.call(3, request).await.results[0].error_code, code, "{what}");
+    }
+    {
+        let metadata = broker.state();
+        let topic = metadata.topic_named("t").unwrap();
+        let last = metadata.partition_at(topic.id, 5).unwrap().1;
+        assert_eq!(last.leader, NodeId::new(3));
+    }
 
     let delete = |name: Option<&str>, topic_id| DeleteTopicsRequest {
         topics: vec![DeleteTopicState { name: name.map(Str::from), topic_id }],
@@ -183,6 +210,12 @@ async fn topics_grow_and_are_deleted() {
     let id = broker.topic_uuid("t");
     let both = client.call(6, delete(Some("t"), id)).await;
     assert_eq!(both.responses[0].error_code, ErrorCode::InvalidRequest);
+    let neither = client.call(6, delete(None, Default::default())).await;
+    assert_eq!(neither.responses[0].error_code, ErrorCode::InvalidRequest);
+    let mut twice = delete(None, id);
+    twice.topics.extend(twice.topics.clone());
+    let told = client.call(6, twice).await.responses;
+    assert!(told.iter().all(|topic| topic.error_code == ErrorCode::InvalidRequest));
     let by_id = client.call(6, delete(None, id)).await;
     assert_eq!(by_id.responses[0].error_code, ErrorCode::None);
     assert_eq!(by_id.responses[0].name.as_deref(), Some("t"));
@@ -216,7 +249,7 @@ async fn configs_are_described_and_altered() {
         ("cleanup.policy", 3, Some("delete"), ErrorCode::None),
         ("retention.ms", 2, Some("1"), ErrorCode::InvalidConfig),
         ("retention.ms", 0, Some("soon"), ErrorCode::InvalidConfig),
-        ("retention.ms", 0, None, ErrorCode::InvalidConfig),
+        ("retention.ms", 0, None, ErrorCode::InvalidRequest),
         ("no.such", 0, Some("1"), ErrorCode::InvalidConfig),
         ("retention.ms", 9, Some("1"), ErrorCode::InvalidRequest),
     ] {

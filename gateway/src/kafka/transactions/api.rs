@@ -34,8 +34,7 @@ pub(crate) async fn init(
     request: &InitProducerIdRequest,
 ) -> Result<Producer, ApiError> {
     let expected = Producer { id: request.producer_id, epoch: request.producer_epoch };
-    let is_half = (expected.id == Producer::NONE.id) != (expected.epoch == Producer::NONE.epoch);
-    if id.is_empty() || is_half {
+    if id.is_empty() {
         return Err(ErrorCode::InvalidRequest.into());
     }
     let timeout_max_ms = call.front.config.transaction.timeout_max.as_millis();
@@ -147,7 +146,7 @@ fn resolve(metadata: &Metadata, topics: &[AddPartitionsToTxnTopic]) -> Vec<Resol
         let found = match metadata.topic_named(&topic.name) {
             None => Err(ErrorCode::UnknownTopicOrPartition),
             // Clients write to none of them; groups are added by AddOffsetsToTxn.
-            Some(found) if found.internal => Err(ErrorCode::InvalidTopicException),
+            Some(found) if found.internal => Err(ErrorCode::TopicAuthorizationFailed),
             // Its markers come from the source, as its records do.
             Some(found) => {
                 match error::mirror(metadata, found.id).map_err(|refused| refused.code) {
@@ -185,9 +184,6 @@ pub(crate) async fn add_offsets(
 async fn try_add_offsets(call: &Call, request: &AddOffsetsToTxnRequest) -> Result<(), ErrorCode> {
     if request.transactional_id.is_empty() {
         return Err(ErrorCode::InvalidRequest);
-    }
-    if request.group_id.is_empty() {
-        return Err(ErrorCode::InvalidGroupId);
     }
     let count = call.front.config.offsets_partition_count;
     let created = internal_state::create_topic(&call.front, OFFSETS_TOPIC, count).await;

@@ -60,6 +60,9 @@ impl PeerService for Front {
             PeerRequest::AbortOpen { above, partitions } => Box::pin(async move {
                 PeerReply::MarkersWritten(self.abort_open(above, &partitions).await)
             }),
+            PeerRequest::DescribeQuorum => {
+                Box::pin(async move { PeerReply::Quorum(self.broker.quorum().await) })
+            }
             PeerRequest::Verify(verification) => {
                 Box::pin(async move { PeerReply::Verified(self.vouch(verification).await) })
             }
@@ -99,7 +102,9 @@ async fn ask(broker: &dyn Broker, verification: &Verification) -> Result<(), Ver
     let request = PeerRequest::Verify(verification.clone());
     match broker.peers().ask(leader, request, ASK_TIMEOUT).await {
         Ok(PeerReply::Verified(result)) => result,
-        Ok(PeerReply::MarkersWritten(_)) | Err(_) => Err(VerifyError::Unavailable),
+        Ok(PeerReply::MarkersWritten(_) | PeerReply::Quorum(_)) | Err(_) => {
+            Err(VerifyError::Unavailable)
+        }
     }
 }
 

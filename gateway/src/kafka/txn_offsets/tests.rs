@@ -230,11 +230,11 @@ async fn bad_commits_are_told_so() {
         request
     };
     for (version, request, code) in [
+        (5, with(|it| it.generation_id = 0), ErrorCode::IllegalGeneration),
         (5, with(|it| it.transactional_id = "".into()), ErrorCode::InvalidRequest),
         (5, with(|it| it.group_id = "".into()), ErrorCode::InvalidGroupId),
         (5, with(|it| it.producer_id += 1), ErrorCode::InvalidProducerIdMapping),
         (5, with(|it| it.producer_epoch += 1), ErrorCode::InvalidProducerEpoch),
-        (5, with(|it| it.member_id = "who".into()), ErrorCode::UnknownMemberId),
         (5, with(|it| it.topics[0].name = "none".into()), ErrorCode::UnknownTopicOrPartition),
         (4, good.clone(), ErrorCode::TransactionAbortable),
         (3, good.clone(), ErrorCode::InvalidTxnState),

@@ -1,0 +1,215 @@
+//! AlterConfigs and IncrementalAlterConfigs.
+
+use std::collections::BTreeMap;
+
+use meridian_consensus::command::{Command, ConfigChange, ConfigResource};
+use meridian_consensus::state::Metadata;
+use meridian_protocol::messages::{
+    AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse, AlterableConfig,
+    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse, IncrementalAlterableConfig,
+};
+use meridian_protocol::{ErrorCode, Str};
+
+use super::{RESOURCE_BROKER, RESOURCE_TOPIC, defaults, unknown_resource};
+use crate::kafka::dispatch::Call;
+use crate::kafka::error::ApiError;
+use crate::kafka::lookup::TopicKey;
+use crate::kafka::topic_config::{self, Kind, TopicConfig};
+use crate::storage_class;
+
+pub(super) const OPERATION_SET: i8 = 0;
+pub(super) const OPERATION_DELETE: i8 = 1;
+pub(super) const OPERATION_APPEND: i8 = 2;
+pub(super) const OPERATION_SUBTRACT: i8 = 3;
+
+/// Replaces all configs of resources: what is not in the request goes back to its default.
+pub(in crate::kafka) async fn alter(
+    call: Call,
+    request: AlterConfigsRequest,
+) -> AlterConfigsResponse {
+    let set = |config: AlterableConfig| IncrementalAlterableConfig {
+        name: config.name,
+        config_operation: OPERATION_SET,
+        value: config.value,
+    };
+    let resources = request.resources.into_iter().map(|resource| IncrementalAlterConfigsResource {
+        resource_type: resource.resource_type,
+        resource_name: resource.resource_name,
+        configs: resource.configs.into_iter().map(set).collect(),
+    });
+    let responses = alter_all(&call, resources.collect(), true, request.validate_only).await;
+    AlterConfigsResponse { responses, ..Default::default() }
+}
+
+/// Changes some configs of resources.
+pub(in crate::kafka) async fn alter_some(
+    call: Call,
+    request: IncrementalAlterConfigsRequest,
+) -> IncrementalAlterConfigsResponse {
+    let responses = alter_all(&call, request.resources, false, request.validate_only).await;
+    IncrementalAlterConfigsResponse { responses, ..Default::default() }
+}
+
+async fn alter_all(
+    call: &Call,
+    resources: Vec<IncrementalAlterConfigsResource>,
+    replace: bool,
+    validate_only: bool,
+) -> Vec<AlterConfigsResourceResponse> {
+    let named: Vec<(i8, Str)> =
+        resources.iter().map(|it| (it.resource_type, it.resource_name.clone())).collect();
+    let mut responses = Vec::with_capacity(resources.len());
+    for (resource, name) in resources.into_iter().zip(&named) {
+        let plan = if named.iter().filter(|other| *other == name).count() > 1 {
+            Err(invalid("each resource must appear at most once"))
+        } else {
+            plan(&call.front.broker.metadata(), &resource, replace)
+        };
+        responses.push(apply(call, resource, plan, validate_only).await);
+    }
+    responses
+}
+
+fn invalid(message: impl Into<String>) -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, message)
+}
+
+async fn apply(
+    call: &Call,
+    resource: IncrementalAlterConfigsResource,
+    plan: Result<Command, ApiError>,
+    validate_only: bool,
+) -> AlterConfigsResourceResponse {
+    let result = match plan {
+        Ok(command) if !validate_only => match call.front.broker.propose(command).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.into()),
+        },
+        plan => plan.map(drop),
+    };
+    let mut response = AlterConfigsResourceResponse {
+        resource_type: resource.resource_type,
+        resource_name: resource.resource_name,
+        ..Default::default()
+    };
+    if let Err(error) = result {
+        call.front.metrics.on_error(error.code);
+        response.error_code = error.code;
+        response.error_message = error.message();
+    }
+    response
+}
+
+/// What is altered: its name, the configs it can have, and what is said of a bad one.
+struct Target {
+    resource: ConfigResource,
+    find: fn(&str) -> Option<&'static TopicConfig>,
+    bad_config: ErrorCode,
+}
+
+impl Target {
+    fn of(metadata: &Metadata, resource_type: i8, name: &Str) -> Result<Self, ApiError> {
+        match resource_type {
+            RESOURCE_TOPIC => Ok(Self {
+                resource: ConfigResource::Topic(TopicKey::Name(name.clone()).find(metadata)?.id),
+                find: topic_config::find,
+                bad_config: ErrorCode::InvalidConfig,
+            }),
+            RESOURCE_BROKER if name.is_empty() => Ok(Self {
+                resource: ConfigResource::Cluster,
+                find: defaults::find,
+                bad_config: ErrorCode::InvalidRequest,
+            }),
+            RESOURCE_BROKER => {
+                let message = "configs of single nodes are in their configuration file; only \
+                               defaults of all nodes can be altered";
+                Err(invalid(message))
+            }
+            _ => Err(unknown_resource()),
+        }
+    }
+}
+
+fn plan(
+    metadata: &Metadata,
+    altered: &IncrementalAlterConfigsResource,
+    replace: bool,
+) -> Result<Command, ApiError> {
+    check_operations(&altered.configs)?;
+    let target = Target::of(metadata, altered.resource_type, &altered.resource_name)?;
+    let resource = target.resource.clone();
+    let mut changes = BTreeMap::new();
+    if replace {
+        changes.extend(metadata.configs(&resource).map(|(name, _)| (name.to_owned(), None)));
+    }
+    let bad = |message| ApiError::new(target.bad_config, message);
+    for operation in &altered.configs {
+        let Some(config) = (target.find)(&operation.name) else {
+            // What cannot be set is not set: as in Kafka, whose mirrors clear configs that only it has.
+            if operation.config_operation == OPERATION_DELETE {
+                continue;
+            }
+            return Err(bad(format!("{} is unknown, or fixed while nodes run", operation.name)));
+        };
+        let value = resolve(metadata, &target, config, operation)?;
+        if let Some(value) = &value {
+            topic_config::check(config.name, value).map_err(bad)?;
+        }
+        changes.insert(config.name.to_owned(), value);
+    }
+    let together = |name: &str| match (changes.get(name), &resource) {
+        (Some(Some(value)), _) => Some(value.as_str()),
+        (None, ConfigResource::Topic(topic)) => metadata.topic_config(*topic, name),
+        (None, resource) => metadata.config(resource, name),
+        (Some(None), _) => None,
+    };
+    storage_class::check(together, metadata.geometry()).map_err(bad)?;
+    let changes = changes.into_iter().map(|(name, value)| ConfigChange { name, value }).collect();
+    Ok(Command::SetConfigs { resource, changes })
+}
+
+/// What Kafka refuses before it looks at the resource.
+fn check_operations(operations: &[IncrementalAlterableConfig]) -> Result<(), ApiError> {
+    for operation in operations {
+        let name = &operation.name;
+        if operations.iter().filter(|other| other.name == *name).count() > 1 {
+            return Err(invalid(format!("{name} is altered twice")));
+        }
+        if operation.config_operation != OPERATION_DELETE && operation.value.is_none() {
+            return Err(invalid(format!("null value for {name}")));
+        }
+    }
+    Ok(())
+}
+
+/// The value that an operation leads to; `None` for the default.
+fn resolve(
+    metadata: &Metadata,
+    target: &Target,
+    config: &'static TopicConfig,
+    operation: &IncrementalAlterableConfig,
+) -> Result<Option<String>, ApiError> {
+    let value = operation.value.as_deref().unwrap_or_default();
+    let is_list = matches!(config.kind, Kind::ListOf(_));
+    match operation.config_operation {
+        OPERATION_SET => Ok(Some(value.to_owned())),
+        OPERATION_DELETE => Ok(None),
+        OPERATION_APPEND | OPERATION_SUBTRACT if is_list => {
+            let set = metadata.config(&target.resource, config.name);
+            let set = set.unwrap_or_else(|| defaults::value(metadata, config).0);
+            let mut items: Vec<&str> = set.split(',').collect();
+            items.retain(|item| value.split(',').all(|other| other != *item));
+            if operation.config_operation == OPERATION_APPEND {
+                items.extend(value.split(','));
+            }
+            Ok(Some(items.join(",")))
+        }
+        OPERATION_APPEND | OPERATION_SUBTRACT => {
+            let message =
+                format!("{} is not a list; it can only be set or deleted", operation.name);
+            Err(ApiError::new(ErrorCode::InvalidConfig, message))
+        }
+        unknown => Err(invalid(format!("unknown config operation {unknown}"))),
+    }
+}

@@ -1,0 +1,146 @@
+//! The features of the cluster that clients look for, and UpdateFeatures (KIP-584).
+//!
+//! Levels come with the binary: what a cluster may use while its nodes are being upgraded is decided by
+//! its feature level, which operators raise with `meridian`. So there is nothing to update, but who
+//! asks for what holds already is told that it does.
+
+use meridian_protocol::messages::{
+    ApiVersionsResponse, FeatureUpdate, FinalizedFeature, SupportedFeature, UpdateFeaturesRequest,
+    UpdateFeaturesResponse, UpdatedFeature,
+};
+use meridian_protocol::{ErrorCode, Str};
+
+use super::dispatch::Call;
+use super::error::ApiError;
+
+/// Features and our levels of them: all nodes have the same. `group.version` 1 is KIP-848.
+const FEATURES: &[(&str, i16)] = &[("group.version", 1), ("transaction.version", 2)];
+/// Counts changes of [`FEATURES`]; clients believe the highest they have seen.
+const FEATURES_EPOCH: i64 = 2;
+const UPGRADE: i8 = 1;
+const UNSAFE_DOWNGRADE: i8 = 3;
+/// From this version on one answer is for all features.
+const ONE_RESULT_FROM_VERSION: i16 = 2;
+/// From this version on the kind of an update is told apart.
+const UPGRADE_TYPE_FROM_VERSION: i16 = 1;
+
+/// Adds the features to what we speak.
+pub(super) fn announce(versions: ApiVersionsResponse) -> ApiVersionsResponse {
+    let supported = |(name, max_version): &(&str, i16)| SupportedFeature {
+        name: (*name).into(),
+        min_version: 0,
+        max_version: *max_version,
+    };
+    let finalized = |(name, max_version_level): &(&str, i16)| FinalizedFeature {
+        name: (*name).into(),
+        max_version_level: *max_version_level,
+        min_version_level: *max_version_level,
+    };
+    ApiVersionsResponse {
+        supported_features: FEATURES.iter().map(supported).collect(),
+        finalized_features_epoch: FEATURES_EPOCH,
+        finalized_features: FEATURES.iter().map(finalized).collect(),
+        ..versions
+    }
+}
+
+/// Answers UpdateFeatures.
+pub(super) fn update(call: &Call, request: &UpdateFeaturesRequest) -> UpdateFeaturesResponse {
+    let judged: Vec<(Str, Result<(), ApiError>)> = request
+        .feature_updates
+        .iter()
+        .map(|update| (update.feature.clone(), judge(call.version, update, request)))
+        .collect();
+    let refused = judged.iter().filter_map(|(_, result)| result.as_ref().err());
+    refused.clone().for_each(|error| call.front.metrics.on_error(error.code));
+    if call.version >= ONE_RESULT_FROM_VERSION {
+        let mut response = UpdateFeaturesResponse::default();
+        // All or none.
+        if let Some(error) = refused.clone().next() {
+            response.error_code = error.code;
+            response.error_message = error.message();
+        }
+        return response;
+    }
+    let result = |(feature, result): (Str, Result<(), ApiError>)| match result {
+        Ok(()) => UpdatedFeature { feature, ..Default::default() },
+        Err(error) => {
+            UpdatedFeature { feature, error_code: error.code, error_message: error.message() }
+        }
+    };
+    let results = judged.into_iter().map(result).collect();
+    UpdateFeaturesResponse { results, ..Default::default() }
+}
+
+fn judge(
+    version: i16,
+    update: &FeatureUpdate,
+    request: &UpdateFeaturesRequest,
+) -> Result<(), ApiError> {
+    let FeatureUpdate { feature, max_version_level: level, upgrade_type, .. } = update;
+    let refuse = |code, message: String| Err(ApiError::new(code, message));
+    if request.feature_updates.iter().filter(|other| other.feature == *feature).count() > 1 {
+        return refuse(ErrorCode::InvalidRequest, format!("{feature} is named twice"));
+    }
+    let has_type = version >= UPGRADE_TYPE_FROM_VERSION;
+    if has_type && !(UPGRADE..=UNSAFE_DOWNGRADE).contains(upgrade_type) {
+        return refuse(
+            ErrorCode::InvalidUpdateVersion,
+            format!("the update of {feature} is neither an upgrade nor a downgrade"),
+        );
+    }
+    let Some((_, ours)) = FEATURES.iter().find(|(name, _)| *name == &**feature) else {
+        return refuse(
+            ErrorCode::InvalidUpdateVersion,
+            format!("the cluster does not support the feature {feature}"),
+        );
+    };
+    if level == ours {
+        return Ok(());
+    }
+    refuse(
+        ErrorCode::InvalidUpdateVersion,
+        format!("{feature} has level {ours}, which comes with the binary and cannot be changed"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
+
+    fn update(feature: &str, max_version_level: i16, upgrade_type: i8) -> FeatureUpdate {
+        let feature = feature.into();
+        FeatureUpdate { feature, max_version_level, upgrade_type, ..Default::default() }
+    }
+
+    #[tokio::test]
+    async fn what_holds_may_be_asked_for_and_nothing_else() {
+        let mut client = TestClient::connect(&front_of(&FakeBroker::single(), quick_config()));
+        let good = || update("transaction.version", 2, UPGRADE);
+        for (what, updates, code) in [
+            ("nothing", vec![], ErrorCode::None),
+            ("what holds", vec![good()], ErrorCode::None),
+            ("both", vec![good(), update("group.version", 1, UPGRADE)], ErrorCode::None),
+            (
+                "too much",
+                vec![update("group.version", 2, UPGRADE)],
+                ErrorCode::InvalidUpdateVersion,
+            ),
+            ("less", vec![update("group.version", 0, 2)], ErrorCode::InvalidUpdateVersion),
+            ("unknown", vec![update("share.version", 1, UPGRADE)], ErrorCode::InvalidUpdateVersion),
+            ("odd", vec![update("group.version", 1, 9)], ErrorCode::InvalidUpdateVersion),
+            ("twice", vec![good(), good()], ErrorCode::InvalidRequest),
+        ] {
+            let request =
+                UpdateFeaturesRequest { feature_updates: updates.clone(), ..Default::default() };
+            let told = client.call(2, request.clone()).await;
+            assert_eq!(told.error_code, code, "{what}");
+            assert_eq!(told.error_message.is_some(), code != ErrorCode::None, "{what}");
+            let told = client.call(1, request).await;
+            assert_eq!(told.error_code, ErrorCode::None, "{what}");
+            assert_eq!(told.results.len(), updates.len());
+            assert!(told.results.iter().all(|result| result.error_code == code), "{what}");
+        }
+    }
+}
