@@ -179,7 +179,6 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     let sync_reported = AtomicBool::new(false);
     let mirrors = Mirrors::default();
     let time = ClusterTime::new(clock, config.members.len().max(1));
-    let mounted_as = OnceLock::new();
     let node = Arc::new(Node {
         config,
         logs,
@@ -191,7 +190,7 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
         compaction: CompactionCounters::default(),
         fatal,
         sync_reported,
-        mounted_as,
+        mounted_as: OnceLock::new(),
     });
     node.switch.connect(&node);
     start_transport(&node, cluster.clone()).await?;

@@ -39,10 +39,12 @@ public final class Tools {
         Lab.version();
         Lab.check("kafka-topics", Tools::topics);
         Lab.check("kafka-configs", Tools::configs);
+        Lab.check("kafka-configs, quotas", Tools::quotas);
         Lab.check("kafka-consumer-groups, kafka-groups", Tools::groups);
         Lab.check("kafka-get-offsets, kafka-delete-records", Tools::offsets);
         Lab.check("kafka-transactions", Tools::transactions);
         Lab.check("kafka-log-dirs, kafka-cluster, kafka-broker-api-versions, kafka-features", Tools::cluster);
+        Lab.check("kafka-metadata-quorum", Tools::quorum);
         Lab.check("kafka-leader-election, kafka-reassign-partitions", Tools::placement);
         Lab.check("kafka-acls", Tools::acls);
         Lab.check("kafka-client-metrics", Tools::metrics);
@@ -151,7 +153,50 @@ public final class Tools {
                 "group.consumer.session.timeout.ms", "auto.create.topics.enable", "message.max.bytes", "log.retention.ms", "num.partitions")) {
             expect(told, name + "=");
         }
-        return "topics: describe, add, delete; brokers: describe --all";
+        String[] defaults = {"--entity-type", "brokers", "--entity-default"};
+        config(and(defaults, "--alter", "--add-config", "log.retention.ms=600000000"));
+        Lab.until("the default is kept", () -> config(and(defaults, "--describe")).contains("log.retention.ms=600000000"));
+        expect(config("--entity-type", "topics", "--entity-name", TOPIC, "--describe", "--all"), "[^.]retention.ms=600000000");
+        config(and(defaults, "--alter", "--delete-config", "log.retention.ms"));
+        Lab.until("the default is gone", () -> !config(and(defaults, "--describe")).contains("log.retention.ms=6"));
+        return "topics: describe, add, delete; brokers: describe --all; defaults of all brokers: add, describe, delete";
+    }
+
+    static String[] and(String[] arguments, String... more) {
+        List<String> all = new ArrayList<>(List.of(arguments));
+        all.addAll(List.of(more));
+        return all.toArray(new String[0]);
+    }
+
+    /** A client that may write 20 kB a second, a second's worth of it at once, takes its time for 100 kB. */
+    static String quotas() throws Exception {
+        String id = Lab.PREFIX + "slow";
+        String[] client = {"--entity-type", "clients", "--entity-name", id};
+        config(and(client, "--alter", "--add-config", "producer_byte_rate=20000"));
+        Lab.until("the quota is kept", () -> config(and(client, "--describe")).contains("producer_byte_rate=20000"));
+        Map<String, Object> options = Map.of("bootstrap.servers", Lab.BOOTSTRAP, "client.id", id, "batch.size", 1000);
+        long began = System.nanoTime();
+        try (var producer = new KafkaProducer<>(options, new StringSerializer(), new StringSerializer())) {
+            for (int number = 0; number < 100; number++) {
+                producer.send(new ProducerRecord<>(TOPIC, 3, "k", "x".repeat(1000)));
+            }
+            producer.flush();
+        }
+        double seconds = (System.nanoTime() - began) / 1e9;
+        Lab.expect(seconds >= 3 && seconds <= 20, "100 kB at 20 kB/s took " + seconds + " s");
+        config(and(client, "--alter", "--delete-config", "producer_byte_rate"));
+        Lab.until("the quota is gone", () -> !config(and(client, "--describe")).contains("producer_byte_rate"));
+        return String.format("a client's producer_byte_rate: add, describe, delete; 100 kB at 20 kB/s took %.1f s", seconds);
+    }
+
+    static String quorum() throws Exception {
+        Main tool = org.apache.kafka.tools.MetadataQuorumCommand::main;
+        String told = run("kafka-metadata-quorum", tool, with("describe", "--status"));
+        expect(told, "LeaderId: +[1-9]");
+        expect(told, "MaxFollowerLag: +\\d+");
+        told = run("kafka-metadata-quorum", tool, with("describe", "--replication"));
+        Lab.expect(told.lines().filter(line -> line.contains("Follower")).count() == 8, "not eight followers: " + told);
+        return "describe --status, --replication: nine voters";
     }
 
     static String groups() throws Exception {
@@ -217,7 +262,8 @@ public final class Tools {
         expect(run("kafka-cluster", org.apache.kafka.tools.ClusterTool::main, "list-endpoints", "--bootstrap-server", "%B"), "9 ");
         expect(run("kafka-broker-api-versions", org.apache.kafka.tools.BrokerApiVersionsCommand::main, with()), "Produce\\(0\\)");
         expect(run("kafka-features", org.apache.kafka.tools.FeatureCommand::main, with("describe")), "transaction.version");
-        return "describe";
+        run("kafka-features", org.apache.kafka.tools.FeatureCommand::main, with("upgrade", "--feature", "transaction.version=2"));
+        return "describe; an upgrade to what holds";
     }
 
     static String placement() throws Exception {
