@@ -64,6 +64,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) sends: BTreeMap<Value, Sent>,
     /// What was read after the faults, by partition; `None` if there was no such reading.
     pub(crate) last: Option<BTreeMap<Key, BTreeMap<Offset, Value>>>,
+    /// How far it was read then, as the readers say.
+    pub(crate) last_read_to: BTreeMap<Key, Offset>,
     /// The ends that leaders told then.
     pub(crate) last_ends: BTreeMap<Key, Offset>,
 }
@@ -122,6 +124,7 @@ impl<'a> Facts<'a> {
             seen: BTreeMap::new(),
             sends: BTreeMap::new(),
             last: None,
+            last_read_to: BTreeMap::new(),
             last_ends: BTreeMap::new(),
         };
         facts.collect();
@@ -173,6 +176,9 @@ impl<'a> Facts<'a> {
                         }
                     }
                 }
+            }
+            if is_final {
+                self.last_read_to.extend(span.notes().read_to.iter().copied());
             }
             if let (true, Body::Ends(Some(ends))) = (is_final, span.body()) {
                 self.last_ends.extend(ends);

@@ -132,6 +132,8 @@ pub(crate) struct Notes {
     pub(crate) error: Option<String>,
     /// Offsets without a record in them that were skipped while reading, from and up to.
     pub(crate) gaps: Vec<(Key, Offset, Offset)>,
+    /// How far partitions are read now: beyond the last record there may be ends of transactions.
+    pub(crate) read_to: Vec<(Key, Offset)>,
     /// Last stable offsets that leaders told within a transaction, after its sends.
     pub(crate) stable: Vec<(Key, Offset)>,
     /// The position that a transaction commits, as a register and its value.
@@ -162,6 +164,10 @@ impl Notes {
         if !self.gaps.is_empty() {
             let gaps = self.gaps.iter().map(|(key, from, to)| numbers(&[*key, *from, *to]));
             entries.push(("gaps", Edn::Vector(gaps.collect())));
+        }
+        if !self.read_to.is_empty() {
+            let read_to = self.read_to.iter().map(|(key, offset)| numbers(&[*key, *offset]));
+            entries.push(("read-to", Edn::Vector(read_to.collect())));
         }
         if !self.stable.is_empty() {
             let stable = self.stable.iter().map(|(key, offset)| numbers(&[*key, *offset]));

@@ -86,6 +86,8 @@ fn lost(facts: &Facts<'_>, found: &mut Vec<Anomaly>) {
     let Some(last) = &facts.last else { return };
     for (key, end) in &facts.last_ends {
         let read_to = last.get(key).and_then(|it| it.last_key_value()).map_or(0, |(o, _)| o + 1);
+        // Beyond the last record there may be ends of transactions, and what was aborted.
+        let read_to = facts.last_read_to.get(key).copied().unwrap_or(0).max(read_to);
         if read_to < *end && facts.seen.get(key).is_some_and(|seen| !seen.is_empty()) {
             let text = format!("partition {key} was read only to {read_to} of {end} at the end");
             found.push(Anomaly::new("unseen", text, []));
@@ -123,6 +125,7 @@ fn gaps(facts: &Facts<'_>, found: &mut Vec<Anomaly>) {
 mod tests {
     use super::super::testing::Script;
     use super::*;
+    use crate::history::Notes;
 
     #[test]
     fn a_good_log_is_good() {
@@ -191,6 +194,15 @@ mod tests {
             .assign(9, 5)
             .ends(9, 5, 1)
             .finds(&["lost-write", "unseen"]);
+    }
+
+    #[test]
+    fn ends_of_transactions_are_read_too() {
+        // The record's transaction ends at offset 1.
+        let script = || Script::default().acked(1, 5, 0, 10).last().assign(9, 5).ends(9, 5, 2);
+        let read_to = |to| Notes { read_to: vec![(5, to)], ..Notes::default() };
+        script().poll(9, 5, &[(0, 10)]).noting(&read_to(2)).finds(&[]);
+        script().poll(9, 5, &[(0, 10)]).noting(&read_to(1)).finds(&["unseen"]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) fn op(line: &str) -> Result<Op, String> {
         kind,
         process,
         body: body.ok_or_else(|| format!("an unknown :value of :{f}"))?,
-        notes: notes(&map).ok_or("unknown :gaps, :stable or :position")?,
+        notes: notes(&map).ok_or("unknown :gaps, :read-to, :stable or :position")?,
     })
 }
 
@@ -50,6 +50,7 @@ fn notes(map: &Edn) -> Option<Notes> {
     Some(Notes {
         error,
         gaps: items("gaps").map(gap).collect::<Option<_>>()?,
+        read_to: items("read-to").map(pair).collect::<Option<_>>()?,
         stable: items("stable").map(pair).collect::<Option<_>>()?,
         position: match map.get("position") {
             None => None,
@@ -202,6 +203,7 @@ mod tests {
             notes: Notes {
                 error: Some("why \"so\"".to_owned()),
                 gaps: vec![(1, 2, 3)],
+                read_to: vec![(8, 9)],
                 stable: vec![(4, 5)],
                 position: Some((6, 7)),
             },

@@ -86,21 +86,22 @@ impl Worker for Assigned {
         } else if pen.chance.per_mille(200) {
             self.ends(stage, pen);
         } else {
-            poll(&mut self.reader, &mut self.client, pen);
+            poll(&mut self.reader, &mut self.client, pen, false);
         }
     }
 }
 
-/// Polls once; true if all partitions answered.
-pub(super) fn poll(reader: &mut Reader, client: &mut Client, pen: &mut Pen<'_>) -> bool {
+/// Polls once, and tells how far it is if so.
+fn poll(reader: &mut Reader, client: &mut Client, pen: &Pen<'_>, tells_read_to: bool) {
     pen.invoke(Body::Poll(vec![Micro::Poll(None)]));
     let taken = reader.poll(client);
     let error = taken.problem.map(|error| error.to_string());
-    let is_whole = error.is_none();
     // Something was read, though perhaps not everywhere.
-    let notes = Notes { error, gaps: taken.gaps, ..Notes::default() };
+    let mut notes = Notes { error, gaps: taken.gaps, ..Notes::default() };
+    if tells_read_to {
+        notes.read_to = reader.positions.iter().map(|(key, offset)| (*key, *offset)).collect();
+    }
     pen.note(Kind::Ok, Body::Poll(vec![Micro::Poll(Some(taken.polled))]), notes);
-    is_whole
 }
 
 impl Subscribed {
@@ -213,7 +214,7 @@ impl Worker for Subscribed {
         } else if pen.chance.per_mille(250) {
             self.commit(pen);
         } else {
-            poll(&mut self.reader, &mut self.client, pen);
+            poll(&mut self.reader, &mut self.client, pen, false);
         }
     }
 }
@@ -262,7 +263,7 @@ impl Worker for Last {
             }
             return;
         }
-        poll(&mut self.reader, &mut self.client, pen);
+        poll(&mut self.reader, &mut self.client, pen, true);
     }
 
     fn is_done(&self) -> bool {
