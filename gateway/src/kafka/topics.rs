@@ -1,6 +1,7 @@
 //! CreateTopics, DeleteTopics and CreatePartitions.
 
 use std::collections::BTreeSet;
+use std::sync::RwLockReadGuard;
 
 use meridian_base::id::{NodeId, TopicId};
 use meridian_consensus::command::{Command, ConfigChange, ConfigResource};
@@ -154,11 +155,18 @@ async fn create_one(
     topic: CreatableTopic,
     validate_only: bool,
 ) -> Result<Plan, ApiError> {
-    let plan = plan(&call.front, &call.front.broker.metadata(), topic)?;
+    let plan = plan(&call.front, &*current(call).await?, topic)?;
     if !validate_only {
         call.front.broker.propose(plan.command(false)).await?;
     }
     Ok(plan)
+}
+
+/// The metadata with all that was decided before the call: nobody is told that there is a topic, or none,
+/// because this node has not heard of what another has just done.
+async fn current(call: &Call) -> Result<RwLockReadGuard<'_, Metadata>, ApiError> {
+    call.front.broker.catch_up().await?;
+    Ok(call.front.broker.metadata())
 }
 
 fn plan(front: &Front, metadata: &Metadata, topic: CreatableTopic) -> Result<Plan, ApiError> {
@@ -338,7 +346,7 @@ async fn delete_one(
         None => TopicKey::Id(wanted.topic_id),
     };
     let (topic, mirror) = {
-        let metadata = call.front.broker.metadata();
+        let metadata = current(call).await?;
         let topic = key.find(&metadata)?;
         if topic.internal {
             let message = "the cluster's own topics cannot be deleted";
@@ -385,7 +393,7 @@ async fn grow(
     wanted: &CreatePartitionsTopic,
     validate_only: bool,
 ) -> Result<(), ApiError> {
-    let command = plan_growth(&call.front.broker.metadata(), wanted)?;
+    let command = plan_growth(&*current(call).await?, wanted)?;
     if !validate_only {
         call.front.broker.propose(command).await?;
     }

@@ -381,6 +381,24 @@ async fn what_must_not_be_old_is_not_told_by_a_node_that_cannot_ask() {
 }
 
 #[tokio::test]
+async fn topics_are_neither_there_nor_absent_for_a_node_that_cannot_ask() {
+    let (broker, mut client) = three();
+    client.create_topic("t", 1).await;
+    *lock(&broker.refusal) = Some(ProposeError::TimedOut);
+    let request = CreateTopicsRequest { topics: vec![topic("t")], ..Default::default() };
+    let told = client.call(7, request).await.topics[0].error_code;
+    assert_eq!(told, ErrorCode::RequestTimedOut, "another node may have deleted it");
+    let names = vec!["none".into()];
+    let request = DeleteTopicsRequest { topic_names: names, ..Default::default() };
+    let told = client.call(5, request).await.responses[0].error_code;
+    assert_eq!(told, ErrorCode::RequestTimedOut, "another node may have created it");
+    let missing = CreatePartitionsTopic { name: "none".into(), count: 9, ..Default::default() };
+    let request = CreatePartitionsRequest { topics: vec![missing], ..Default::default() };
+    let told = client.call(3, request).await.results[0].error_code;
+    assert_eq!(told, ErrorCode::RequestTimedOut, "another node may have created it");
+}
+
+#[tokio::test]
 async fn producer_ids_are_never_given_twice() {
     let (_broker, mut client) = three();
     let mut ids = BTreeSet::new();
