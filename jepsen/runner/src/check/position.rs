@@ -18,12 +18,12 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Anomaly> {
     }
     let mut found = Vec::new();
     for (key, (value, read)) in last {
-        let of_key = facts.spans.iter().filter_map(|span| {
+        let mut of_key = facts.spans.iter().filter_map(|span| {
             let position = span.notes().position.filter(|(register, _)| *register == key)?;
             Some((span, position.1, is_there(facts, span)?))
         });
         // Those of one register come one after the other: each settles what was before it.
-        let holding = of_key.filter(|(_, _, is_there)| *is_there).last();
+        let holding = of_key.rfind(|(_, _, is_there)| *is_there);
         let expected = holding.map(|(_, position, _)| position);
         if expected != value {
             let name = |it: Option<Value>| it.map_or("nothing".to_owned(), |it| it.to_string());
