@@ -18,7 +18,7 @@ use meridian_consensus::command::{
 use meridian_consensus::error::Refusal;
 use meridian_consensus::membership::RaftId;
 use meridian_consensus::state::{Change, Decision, Metadata};
-use meridian_protocol::messages::{CreatableTopic, CreateTopicsRequest};
+use meridian_protocol::messages::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use meridian_protocol::records::BatchBuilder;
 use meridian_protocol::{ErrorCode, RequestMessage, Uuid, frame};
 use meridian_storage::config::StoreConfig;
@@ -460,10 +460,24 @@ impl TestClient {
 
     /// Creates a topic of this many partitions.
     pub(crate) async fn create_topic(&mut self, name: &str, partition_count: i32) {
+        self.create_topic_with(name, partition_count, &[]).await;
+    }
+
+    pub(crate) async fn create_topic_with(
+        &mut self,
+        name: &str,
+        partition_count: i32,
+        configs: &[(&str, &str)],
+    ) {
+        let config = |(name, value): &(&str, &str)| CreatableTopicConfig {
+            name: (*name).into(),
+            value: Some((*value).into()),
+        };
         let topic = CreatableTopic {
             name: name.into(),
             num_partitions: partition_count,
             replication_factor: -1,
+            configs: configs.iter().map(config).collect(),
             ..Default::default()
         };
         let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };

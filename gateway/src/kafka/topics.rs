@@ -1,7 +1,6 @@
 //! CreateTopics, DeleteTopics and CreatePartitions.
 
 use std::collections::BTreeSet;
-use std::sync::RwLockReadGuard;
 
 use meridian_base::id::{NodeId, TopicId};
 use meridian_consensus::command::{Command, ConfigChange, ConfigResource};
@@ -19,6 +18,7 @@ use super::dispatch::Call;
 use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
 use super::{Front, configs, topic_config};
+use crate::broker::ProposeError;
 use crate::storage_class;
 
 /// Topics the cluster keeps its own state in begin like this; clients may not create them.
@@ -32,6 +32,10 @@ pub(super) fn is_legal_name(name: &str) -> bool {
         && name != "."
         && name != ".."
 }
+
+/// Whether this node has heard of all that was decided before the request: nobody is told that there is a
+/// topic, or none, because another node has just created or deleted it.
+type Current = Result<(), ProposeError>;
 
 /// A topic that can be created.
 struct Plan {
@@ -124,6 +128,7 @@ fn choose_leaders(
 
 /// Creates topics, each for itself.
 pub(super) async fn create(call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse {
+    let current = call.front.broker.catch_up().await;
     let names: Vec<Str> = request.topics.iter().map(|topic| topic.name.clone()).collect();
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
@@ -132,7 +137,7 @@ pub(super) async fn create(call: Call, request: CreateTopicsRequest) -> CreateTo
         let result = if repeated {
             Err(ApiError::new(ErrorCode::InvalidRequest, "the request names this topic twice"))
         } else {
-            create_one(&call, topic, request.validate_only).await
+            create_one(&call, &current, topic, request.validate_only).await
         };
         topics.push(match result {
             Ok(plan) => created(&call.front.broker.metadata(), &name, &plan, request.validate_only),
@@ -152,21 +157,16 @@ pub(super) async fn create(call: Call, request: CreateTopicsRequest) -> CreateTo
 
 async fn create_one(
     call: &Call,
+    current: &Current,
     topic: CreatableTopic,
     validate_only: bool,
 ) -> Result<Plan, ApiError> {
-    let plan = plan(&call.front, &*current(call).await?, topic)?;
+    current.clone()?;
+    let plan = plan(&call.front, &call.front.broker.metadata(), topic)?;
     if !validate_only {
         call.front.broker.propose(plan.command(false)).await?;
     }
     Ok(plan)
-}
-
-/// The metadata with all that was decided before the call: nobody is told that there is a topic, or none,
-/// because this node has not heard of what another has just done.
-async fn current(call: &Call) -> Result<RwLockReadGuard<'_, Metadata>, ApiError> {
-    call.front.broker.catch_up().await?;
-    Ok(call.front.broker.metadata())
 }
 
 fn plan(front: &Front, metadata: &Metadata, topic: CreatableTopic) -> Result<Plan, ApiError> {
@@ -304,6 +304,7 @@ fn created(
 
 /// Deletes topics, each for itself.
 pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTopicsResponse {
+    let current = call.front.broker.catch_up().await;
     let by_name = |name| DeleteTopicState { name: Some(name), ..Default::default() };
     let topics = request.topics.into_iter().chain(request.topic_names.into_iter().map(by_name));
     let topics: Vec<DeleteTopicState> = topics.collect();
@@ -318,7 +319,7 @@ pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTo
         let deleted = if repeated {
             Err(ApiError::new(ErrorCode::InvalidRequest, "the request names this topic twice"))
         } else {
-            delete_one(&call, wanted, &mut result).await
+            delete_one(&call, &current, wanted, &mut result).await
         };
         if let Err(error) = deleted {
             call.front.metrics.on_error(error.code);
@@ -332,6 +333,7 @@ pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTo
 
 async fn delete_one(
     call: &Call,
+    current: &Current,
     wanted: &DeleteTopicState,
     result: &mut DeletableTopicResult,
 ) -> Result<(), ApiError> {
@@ -346,7 +348,8 @@ async fn delete_one(
         None => TopicKey::Id(wanted.topic_id),
     };
     let (topic, mirror) = {
-        let metadata = current(call).await?;
+        current.clone()?;
+        let metadata = call.front.broker.metadata();
         let topic = key.find(&metadata)?;
         if topic.internal {
             let message = "the cluster's own topics cannot be deleted";
@@ -368,6 +371,7 @@ pub(super) async fn create_partitions(
     call: Call,
     request: CreatePartitionsRequest,
 ) -> CreatePartitionsResponse {
+    let current = call.front.broker.catch_up().await;
     let mut results = Vec::with_capacity(request.topics.len());
     for topic in &request.topics {
         let mut result =
@@ -376,7 +380,7 @@ pub(super) async fn create_partitions(
         let grown = if repeated {
             Err(ApiError::new(ErrorCode::InvalidRequest, "the request names this topic twice"))
         } else {
-            grow(&call, topic, request.validate_only).await
+            grow(&call, &current, topic, request.validate_only).await
         };
         if let Err(error) = grown {
             call.front.metrics.on_error(error.code);
@@ -390,10 +394,12 @@ pub(super) async fn create_partitions(
 
 async fn grow(
     call: &Call,
+    current: &Current,
     wanted: &CreatePartitionsTopic,
     validate_only: bool,
 ) -> Result<(), ApiError> {
-    let command = plan_growth(&*current(call).await?, wanted)?;
+    current.clone()?;
+    let command = plan_growth(&call.front.broker.metadata(), wanted)?;
     if !validate_only {
         call.front.broker.propose(command).await?;
     }

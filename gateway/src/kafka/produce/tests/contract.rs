@@ -2,7 +2,6 @@
 
 use meridian_base::id::ClusterId;
 use meridian_base::position::Offset;
-use meridian_protocol::messages::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 
 use super::*;
 use crate::broker::Broker;
@@ -10,18 +9,7 @@ use crate::broker::Broker;
 async fn bound_to(limit_ms: &str) -> (TestClient, std::sync::Arc<FakeBroker>) {
     let broker = FakeBroker::single();
     let mut client = TestClient::connect(&front_of(&broker, quick_config()));
-    let config =
-        CreatableTopicConfig { name: "mirror.max.lag.ms".into(), value: Some(limit_ms.into()) };
-    let topic = CreatableTopic {
-        name: "t".into(),
-        num_partitions: 1,
-        replication_factor: -1,
-        configs: vec![config],
-        ..Default::default()
-    };
-    let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };
-    let created = client.call(7, request).await;
-    assert_eq!(created.topics[0].error_code, ErrorCode::None);
+    client.create_topic_with("t", 1, &[("mirror.max.lag.ms", limit_ms)]).await;
     (client, broker)
 }
 

@@ -1,6 +1,5 @@
 //! Topics with `meridian.dedup=source`, as a client sees them.
 
-use meridian_protocol::messages::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use meridian_protocol::records::Compression;
 
 use super::*;
@@ -11,18 +10,7 @@ use crate::partition::source::{PRODUCER_ID_HEADER, SEQNO_HEADER};
 async fn deduplicating() -> (TestClient, std::sync::Arc<FakeBroker>) {
     let broker = FakeBroker::single();
     let mut client = TestClient::connect(&front_of(&broker, quick_config()));
-    let config =
-        CreatableTopicConfig { name: "meridian.dedup".into(), value: Some("source".into()) };
-    let topic = CreatableTopic {
-        name: "s".into(),
-        num_partitions: 1,
-        replication_factor: -1,
-        configs: vec![config],
-        ..Default::default()
-    };
-    let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };
-    let created = client.call(7, request).await;
-    assert_eq!(created.topics[0].error_code, ErrorCode::None);
+    client.create_topic_with("s", 1, &[("meridian.dedup", "source")]).await;
     (client, broker)
 }
 
