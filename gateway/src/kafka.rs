@@ -14,7 +14,6 @@
 //! as soon as all before them have been; only the answer waits for its turn.
 
 mod acls;
-mod any_group;
 mod cluster;
 mod config;
 mod configs;
@@ -26,14 +25,11 @@ mod describe_producers;
 mod dispatch;
 mod durations;
 mod elections;
-mod error;
+pub(crate) mod error;
 mod features;
 mod fetch;
-pub(crate) mod group_record;
-mod group_state;
 mod groups;
 mod internal_state;
-mod journal;
 mod list_offsets;
 mod lookup;
 mod meridian;
@@ -41,9 +37,7 @@ mod metadata;
 mod metrics;
 mod offset_compaction;
 mod offset_expiry;
-pub(crate) mod offset_record;
 mod offsets;
-mod pending_offsets;
 mod produce;
 mod producer_id;
 mod quorum;
@@ -78,6 +72,7 @@ pub(crate) use self::topic_config::{
 };
 pub use self::transactions::Verifier;
 use crate::broker::Broker;
+use crate::coordination::{group_state, journal, offset_record};
 use crate::runtime::clock::Clock;
 use crate::transaction::Transactions;
 

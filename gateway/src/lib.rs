@@ -1,8 +1,8 @@
 //! The node: Kafka front, partition leaders and the real runtime.
 //!
 //! Owns: the one server process. `runtime` holds the only real effects (clock, disk, QUIC);
-//! `partition`, `producer`, `group` and `transaction` decide without I/O; `log` and `meta` carry their decisions
-//! out; `kafka` speaks to clients, `admin` to operators; `node` wires them.
+//! `partition`, `producer`, `group`, `transaction` and `coordination` decide without I/O; `log` and `meta`
+//! carry their decisions out; `kafka` speaks to clients, `admin` to operators; `node` wires them.
 
 mod admin;
 pub mod broker;
@@ -10,6 +10,7 @@ pub mod cleaner;
 pub mod client;
 mod compact;
 pub mod config;
+pub mod coordination;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod group;

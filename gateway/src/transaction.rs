@@ -29,11 +29,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use meridian_base::id::PartitionId;
 use meridian_storage::codec::DecodeError;
+use meridian_storage::mutation::{Mutation, Mutations};
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use self::record::{fuzz as fuzz_record, fuzz_seeds as fuzz_record_seeds};
 pub use self::state::{Open, Phase, Transaction};
-use crate::partition::TransactionVersion;
+use crate::partition::{TransactionVersion, VerifyError};
 
 /// A producer id and its epoch: who may write. A higher epoch fences all lower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,6 +80,8 @@ pub struct TransactionLimits {
     pub waiting_count_max: usize,
     /// How long they wait.
     pub waiting_time_max: Duration,
+    /// The broken rule, if any.
+    pub mutations: Mutations,
 }
 
 impl Default for TransactionLimits {
@@ -89,6 +92,7 @@ impl Default for TransactionLimits {
             partition_count_max: 50_000,
             waiting_count_max: 1_000,
             waiting_time_max: Duration::from_secs(1),
+            mutations: Mutations::NONE,
         }
     }
 }
@@ -125,8 +129,24 @@ pub enum CoordinatorError {
     Unavailable,
 }
 
+impl From<CoordinatorError> for VerifyError {
+    fn from(error: CoordinatorError) -> Self {
+        match error {
+            CoordinatorError::UnknownProducer => Self::UnknownProducer,
+            CoordinatorError::Fenced => Self::Fenced,
+            CoordinatorError::Concurrent => Self::Concurrent,
+            CoordinatorError::InvalidState
+            | CoordinatorError::NotInTransaction
+            | CoordinatorError::TooMany => Self::NotInTransaction,
+            CoordinatorError::NotCoordinator
+            | CoordinatorError::Loading
+            | CoordinatorError::Unavailable => Self::Unavailable,
+        }
+    }
+}
+
 /// What a coordinator is asked or told.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Input {
     /// Give the producer of a transactional id its identity, and fence whoever had it before.
     Init {
@@ -308,7 +328,10 @@ impl<W> Transactions<W> {
 
     /// The log has been replayed: what was being ended must be ended (rule 50).
     pub fn on_loaded(&self) -> Vec<Ending> {
-        self.by_id.iter().filter_map(|(id, transaction)| transaction.ending(id)).collect()
+        let endings = self.by_id.iter().filter_map(|(id, transaction)| transaction.ending(id));
+        let mut endings: Vec<Ending> = endings.collect();
+        endings.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+        endings
     }
 
     /// Records of all that holds.
@@ -344,9 +367,8 @@ impl<W> Transactions<W> {
     pub fn tick(&mut self, now_ms: i64) -> Decision<W> {
         let mut decision = Decision::default();
         let late = |transaction: &Transaction| transaction.is_late(now_ms);
-        let late: Vec<String> =
-            self.by_id.iter().filter(|(_, it)| late(it)).map(|(id, _)| id.clone()).collect();
-        for id in late {
+        let late = self.by_id.iter().filter(|(_, it)| late(it)).map(|(id, _)| id.clone());
+        for id in late.collect::<BTreeSet<String>>() {
             tracing::info!(transactional_id = id, "transaction timed out; it is aborted");
             if let Some(transaction) = self.by_id.get_mut(&id) {
                 transaction.time_out(now_ms);
@@ -354,7 +376,7 @@ impl<W> Transactions<W> {
             self.end(&id, &mut decision);
         }
         let unused_since_ms = now_ms.saturating_sub(millis(self.limits.id_expiration));
-        let expired: Vec<String> = self
+        let expired: BTreeSet<String> = self
             .by_id
             .iter()
             .filter(|(_, transaction)| transaction.is_unused_since(unused_since_ms))
@@ -391,9 +413,13 @@ impl<W> Transactions<W> {
                 known.and_then(|known| known.verify(*producer, *partition)).map(|()| *producer)
             }
             Input::End { id, producer, version, commit, fresh_id } => {
+                let takes_late = Mutation::LateEndAccepted.active(self.limits.mutations);
                 let known = self.by_id.get_mut(id).ok_or(CoordinatorError::UnknownProducer);
-                let ended = known
-                    .and_then(|known| known.end(now_ms, *producer, *version, *commit, *fresh_id));
+                let ended = known.and_then(|known| {
+                    let is_late = known.previous == Some(*producer) && known.open().is_some();
+                    let of = if takes_late && is_late { known.current() } else { *producer };
+                    known.end(now_ms, of, *version, *commit, *fresh_id)
+                });
                 ended.map(|is_new| {
                     if is_new {
                         self.end(id, decision);

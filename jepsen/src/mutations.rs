@@ -63,7 +63,18 @@ pub fn method(mutation: Mutation) -> Method {
         | Mutation::ProducersForgotten
         | Mutation::StableOffsetIgnored
         | Mutation::GenerationUnchecked
-        | Mutation::PositionsForgotten => Method::Elsewhere,
+        | Mutation::PositionsForgotten
+        | Mutation::UnknownProducerAccepted
+        | Mutation::SequenceNeverWraps
+        | Mutation::ProducerIdReused
+        | Mutation::OldCoordinatorAccepted
+        | Mutation::MarkerBeforeRecord
+        | Mutation::LateEndAccepted
+        | Mutation::CommitToldEarly
+        | Mutation::AssignmentToldEarly
+        | Mutation::GroupsForgotten
+        | Mutation::PositionsBeforeMarker
+        | Mutation::PendingForgotten => Method::Elsewhere,
     }
 }
 

@@ -45,6 +45,17 @@ pub enum Mutation {
     StableOffsetIgnored,
     GenerationUnchecked,
     PositionsForgotten,
+    UnknownProducerAccepted,
+    SequenceNeverWraps,
+    ProducerIdReused,
+    OldCoordinatorAccepted,
+    MarkerBeforeRecord,
+    LateEndAccepted,
+    CommitToldEarly,
+    AssignmentToldEarly,
+    GroupsForgotten,
+    PositionsBeforeMarker,
+    PendingForgotten,
 }
 
 impl Mutation {
@@ -89,17 +100,29 @@ impl Mutation {
     /// Those of stripes, which are found by `storage/tests/store/stripes.rs`.
     pub const STRIPES: [Self; 1] = [Self::TooFewParts];
 
-    /// Those that only runs of real processes look for (`meridian-jepsen teeth`).
-    pub const PROCESSES: [Self; 4] = [
+    /// Those of producers, groups and transactions, which the simulator does not look for: only runs of
+    /// real processes do (`meridian-jepsen run --mutation`).
+    pub const APPLICATIONS: [Self; 15] = [
         Self::ProducersForgotten,
         Self::StableOffsetIgnored,
         Self::GenerationUnchecked,
         Self::PositionsForgotten,
+        Self::UnknownProducerAccepted,
+        Self::SequenceNeverWraps,
+        Self::ProducerIdReused,
+        Self::OldCoordinatorAccepted,
+        Self::MarkerBeforeRecord,
+        Self::LateEndAccepted,
+        Self::CommitToldEarly,
+        Self::AssignmentToldEarly,
+        Self::GroupsForgotten,
+        Self::PositionsBeforeMarker,
+        Self::PendingForgotten,
     ];
 
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
-        let mut every = Self::ALL.into_iter().chain(Self::STRIPES).chain(Self::PROCESSES);
+        let mut every = Self::ALL.into_iter().chain(Self::STRIPES).chain(Self::APPLICATIONS);
         every.find(|mutation| format!("{mutation:?}") == name)
     }
 
@@ -147,9 +170,22 @@ impl Mutation {
             Self::ScrubForgetsFiles => "S6: a scrub passes over every other file",
             Self::ProducersForgotten => "T9: a new leader forgets the order of producers",
             Self::StableOffsetIgnored => "X3: readers of committed records see undecided ones",
-            Self::GenerationUnchecked => "G1: a commit of a past generation is taken",
+            Self::GenerationUnchecked => "G1: a position is taken from whoever sends it",
             Self::PositionsForgotten => {
-                "G2: a new coordinator goes by the first positions it reads"
+                "G3: a new coordinator goes by the first positions it reads"
+            }
+            Self::UnknownProducerAccepted => "P1: an unknown producer begins with any sequence",
+            Self::SequenceNeverWraps => "P2: sequence 0 does not follow 2^31 - 1",
+            Self::ProducerIdReused => "P3: a producer id is given away twice",
+            Self::OldCoordinatorAccepted => "X2: the marker of a replaced coordinator is written",
+            Self::MarkerBeforeRecord => "X6: markers go out before the decision is in the log",
+            Self::LateEndAccepted => "X7: the end of a transaction, repeated, ends the next one",
+            Self::CommitToldEarly => "G2: a position is acknowledged before it is in the log",
+            Self::AssignmentToldEarly => "G2: members hear of an assignment before the log does",
+            Self::GroupsForgotten => "G3: a new coordinator has forgotten who is in its groups",
+            Self::PositionsBeforeMarker => "G4: a transaction's positions hold before it commits",
+            Self::PendingForgotten => {
+                "G4: a new coordinator forgets positions of open transactions"
             }
         }
     }

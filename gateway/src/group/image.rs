@@ -1,5 +1,5 @@
 //! What of a group outlives its coordinator. Persisted through postcard: **append only**, and a
-//! changed meaning needs a new version in `kafka/group_record.rs`.
+//! changed meaning needs a new version in `coordination/group_record.rs`.
 
 use serde::{Deserialize, Serialize};
 

@@ -11,11 +11,13 @@ use meridian_protocol::messages::{
     DescribedConsumerGroupMember, DescribedConsumerGroupTopic,
 };
 use meridian_protocol::{ErrorCode, Str, Uuid};
+use tokio::sync::oneshot;
 
+use super::coordinator;
 use super::dispatch::Call;
 use super::error::{self, ApiError};
-use super::group_state::{self, AnyGroup};
 use super::{groups, lookup};
+use crate::coordination::AnyGroup;
 use crate::group::consumer::{
     Assignor, ConsumerGroup, ConsumerHeartbeat, ConsumerMember, ConsumerReply, JOIN_EPOCH,
     LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Partitions, TopicCount, TopicPartition, Topics, TopicsVersion,
@@ -102,15 +104,19 @@ async fn try_heartbeat(
                 "the group is empty and forgotten; join again with epoch 0",
             ));
         }
-        let entry = groups.entry(&call.front, &request.group_id)?;
-        let group = entry.consumer(&call.front)?;
+        let group = groups.entry(&request.group_id)?.consumer().ok_or_else(|| {
+            let text = "the group's members speak the classic protocol; stop them first";
+            ApiError::new(ErrorCode::GroupIdNotFound, text)
+        })?;
         let reply = group.heartbeat(call.front.now(), beat, &Directory(&metadata));
         let reply = reply
             .map_err(|cause| ApiError::new(error::of_consumer_group(&cause), cause.to_string()));
-        groups.tell(&call.front, &request.group_id, Vec::new());
-        (reply?, groups.settled(&request.group_id))
+        groups.tell(&request.group_id, Vec::new(), call.front.broker.wall_time_ms());
+        let (waiter, answer) = oneshot::channel();
+        groups.when_settled(&request.group_id, waiter);
+        (reply?, answer)
     };
-    group_state::committed(answer).await?;
+    coordinator::committed(answer).await?;
     Ok((member_id, reply))
 }
 

@@ -6,6 +6,7 @@
 //! it answers, so that members go on in their generation.
 
 use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -17,18 +18,22 @@ use meridian_consensus::state::Partition;
 use meridian_protocol::messages::{
     Coordinator as FoundCoordinator, FindCoordinatorRequest, FindCoordinatorResponse,
 };
-use meridian_protocol::records::{self, BatchBuilder};
 use meridian_protocol::{ErrorCode, Str};
 use meridian_storage::leader::PutError;
+use tokio::sync::{Notify, oneshot};
 
 use super::dispatch::Call;
 use super::error::{self, ApiError};
-use super::group_state::{Effect, Groups, Loading};
-use super::journal::{Entry, Write};
+use super::group_state::{self, Effect, Loading, Outcome};
+use super::journal::Write;
+use super::offset_compaction::RECORD_COUNT_MIN;
 use super::transactions::TRANSACTIONS_TOPIC;
 use super::{Front, internal_state, lock, lookup, topics};
+use crate::coordination::{Limits, batches};
+use crate::group::consumer::ConsumerGroupLimits;
+use crate::group::{GroupError, GroupLimits, Joined, Output};
 use crate::log::{FetchError, PartitionLog};
-use crate::partition::{ProduceError, RecordBatch};
+use crate::partition::ProduceError;
 
 /// Where groups keep their offsets.
 pub(super) const OFFSETS_TOPIC: &str = "__consumer_offsets";
@@ -38,8 +43,6 @@ const KEYS_FROM_VERSION: i16 = 4;
 const TICK_EVERY: Duration = Duration::from_millis(50);
 /// Bytes read at once while loading.
 const LOAD_BYTES: usize = 4 << 20;
-/// Uncompressed size of one batch of our own records.
-const BATCH_SIZE_BYTES_MAX: usize = 64 << 20;
 const LOAD_RETRY_AFTER: Duration = Duration::from_millis(100);
 /// Bytes of our own records written at once.
 const BATCH_SIZE_BYTES: usize = 1 << 20;
@@ -47,15 +50,84 @@ const BATCH_SIZE_BYTES: usize = 1 << 20;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 const BUSY_RETRY_AFTER: Duration = Duration::from_millis(20);
 
+/// What whoever waits is told in the end.
+#[derive(Debug)]
+pub(super) enum Told {
+    Joined(Result<Joined, GroupError>),
+    Synced(Result<Bytes, GroupError>),
+    Written(Result<(), ErrorCode>),
+}
+
+/// Whoever waits.
+pub(super) type Waiter = oneshot::Sender<Told>;
+
+/// The groups of one partition, and who waits for them.
+pub(super) type Groups = group_state::Groups<Waiter>;
+
+/// A group and its offsets.
+pub(super) type GroupEntry = group_state::GroupEntry<Waiter>;
+
+/// Waits until what was asked is in the log, or is known not to get there.
+pub(super) async fn committed(answer: oneshot::Receiver<Told>) -> Result<(), ErrorCode> {
+    match answer.await {
+        Ok(Told::Written(result)) => result,
+        Ok(Told::Joined(_) | Told::Synced(_)) | Err(_) => Err(ErrorCode::NotCoordinator),
+    }
+}
+
 /// The coordinator of one partition's groups, for as long as this node leads the partition.
 pub(super) struct Coordinator {
     pub(super) log: Arc<PartitionLog>,
     groups: Mutex<Groups>,
+    /// Rings when there is something to write, or nothing ever more.
+    bell: Notify,
+}
+
+/// The groups of a coordinator while nobody else has them. What is decided meanwhile takes its
+/// course when this is dropped.
+pub(super) struct GroupsGuard<'c> {
+    groups: MutexGuard<'c, Groups>,
+    bell: &'c Notify,
+}
+
+impl Deref for GroupsGuard<'_> {
+    type Target = Groups;
+
+    fn deref(&self) -> &Groups {
+        &self.groups
+    }
+}
+
+impl DerefMut for GroupsGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Groups {
+        &mut self.groups
+    }
+}
+
+impl Drop for GroupsGuard<'_> {
+    fn drop(&mut self) {
+        for outcome in self.groups.take_outcomes() {
+            // One that is gone is none of our business.
+            let _gone = match outcome {
+                Outcome::Member(Output::Joined(waiter, it)) => waiter.send(Told::Joined(it)),
+                Outcome::Member(Output::Synced(waiter, it)) => waiter.send(Told::Synced(it)),
+                Outcome::Written(waiter, it) => waiter.send(Told::Written(it)),
+            };
+        }
+        if self.groups.has_work() {
+            self.bell.notify_one();
+        }
+    }
 }
 
 impl Coordinator {
-    pub(super) fn groups(&self) -> MutexGuard<'_, Groups> {
-        lock(&self.groups)
+    fn new(front: &Front, log: Arc<PartitionLog>, is_loaded: bool) -> Self {
+        let groups = Mutex::new(Groups::new(limits(front), is_loaded));
+        Self { log, groups, bell: Notify::new() }
+    }
+
+    pub(super) fn groups(&self) -> GroupsGuard<'_> {
+        GroupsGuard { groups: lock(&self.groups), bell: &self.bell }
     }
 
     /// Reads the log, then writes to it until this coordinator is closed.
@@ -91,7 +163,7 @@ impl Coordinator {
                     return Err(FetchError::NotLeader);
                 }
                 if from >= self.log.high_watermark() {
-                    loading.finish(front, &mut groups);
+                    loading.finish(&mut groups, front.now());
                     return Ok(());
                 }
             }
@@ -107,7 +179,7 @@ impl Coordinator {
                 }
                 Err(error) => return Err(error),
             };
-            let next = self.replay(front, &mut loading, fetched.records.concat().into(), from);
+            let next = loading.replay(&mut self.groups(), fetched.records.concat().into(), from);
             if next <= from {
                 return Err(FetchError::Unavailable);
             }
@@ -115,46 +187,26 @@ impl Coordinator {
         }
     }
 
-    /// Applies batches; returns the offset after them.
-    fn replay(&self, front: &Front, loading: &mut Loading, bytes: Bytes, from: Offset) -> Offset {
-        let mut next = from;
-        let mut groups = self.groups();
-        for batch in records::batches(bytes) {
-            let Ok(batch) = batch else { break };
-            next = Offset::new(batch.header().last_offset().saturating_add(1));
-            let Ok(records) = batch.records(BATCH_SIZE_BYTES_MAX) else {
-                tracing::error!(offset = %next, "a batch of group offsets cannot be read");
-                continue;
-            };
-            for record in records.flatten() {
-                if let Err(error) = loading.apply(front, &mut groups, batch.header(), record) {
-                    tracing::error!(%error, "a record of group offsets cannot be read");
-                }
-            }
-        }
-        next
-    }
-
     /// Writes what is pushed, batch by batch, until this coordinator is closed.
     async fn write(self: &Arc<Self>, front: &Arc<Front>) -> Result<(), ProduceError> {
-        let bell = Arc::clone(&self.groups().bell);
         loop {
             let writes = {
                 let mut groups = self.groups();
                 if groups.closed().is_some() {
                     return Ok(());
                 }
-                groups.journal.take(BATCH_SIZE_BYTES)
+                groups.take_writes(BATCH_SIZE_BYTES)
             };
             if writes.is_empty() {
-                bell.notified().await;
+                self.bell.notified().await;
                 continue;
             }
             match append(front, &self.log, &writes).await {
-                Ok(base_offset) => self.groups().on_committed(front, base_offset, writes),
+                Ok(base_offset) => self.groups().on_committed(base_offset, writes),
                 Err(error) => {
                     let code = error::of_commit(&error);
-                    writes.into_iter().for_each(|write| write.effect.fail(code));
+                    let mut groups = self.groups();
+                    writes.into_iter().for_each(|write| groups.refuse(write, code));
                     return Err(error);
                 }
             }
@@ -167,7 +219,7 @@ impl Coordinator {
 async fn append(
     front: &Front,
     log: &Arc<PartitionLog>,
-    writes: &[Write<Effect>],
+    writes: &[Write<Effect<Waiter>>],
 ) -> Result<Offset, ProduceError> {
     let records = writes.iter().flat_map(|write| &write.records);
     let batches = batches(front.broker.wall_time_ms(), records.cloned());
@@ -188,33 +240,20 @@ async fn append(
     }
 }
 
-/// Batches of these records, in order.
-pub(super) fn batches(now_ms: i64, records: impl IntoIterator<Item = Entry>) -> Vec<RecordBatch> {
-    let mut batches = Vec::new();
-    let mut builder = BatchBuilder::new();
-    for (key, value) in records {
-        builder.append(now_ms, Some(&key), value.as_deref(), &[]);
-        if builder.size_bytes() >= BATCH_SIZE_BYTES {
-            batches.push(own_batch(std::mem::take(&mut builder)));
-        }
-    }
-    if builder.records_count() > 0 {
-        batches.push(own_batch(builder));
-    }
-    batches
-}
-
-/// A batch of our own, as the log takes it.
-pub(super) fn own_batch(builder: BatchBuilder) -> RecordBatch {
-    let record_count = builder.records_count().unsigned_abs();
-    let max_timestamp_ms = builder.max_timestamp_ms();
-    RecordBatch {
-        bytes: builder.build(),
-        record_count,
-        max_timestamp_ms,
-        sequenced: None,
-        transaction: None,
-        sourced: None,
+fn limits(front: &Front) -> Limits {
+    let config = &front.config.group;
+    Limits {
+        classic: GroupLimits {
+            initial_rebalance_delay: config.initial_rebalance_delay,
+            member_count_max: config.member_count_max,
+        },
+        consumer: ConsumerGroupLimits {
+            session_timeout: config.consumer_session_timeout,
+            member_count_max: config.member_count_max,
+        },
+        group_count_max: config.group_count_max,
+        compacted_count_min: RECORD_COUNT_MIN,
+        mutations: front.config.mutations,
     }
 }
 
@@ -249,8 +288,7 @@ impl Coordinators {
             return if is_loaded { Ok(Arc::clone(known)) } else { Err(loading) };
         }
         let is_empty = log.log_start_offset() >= log.high_watermark() && log.is_serving();
-        let groups = Mutex::new(Groups::new(is_empty));
-        let coordinator = Arc::new(Coordinator { log, groups });
+        let coordinator = Arc::new(Coordinator::new(front, log, is_empty));
         by_partition.insert(id, Arc::clone(&coordinator));
         tokio::spawn(Arc::clone(&coordinator).run(Arc::clone(front)));
         if is_empty { Ok(coordinator) } else { Err(ErrorCode::CoordinatorLoadInProgress) }
@@ -320,7 +358,7 @@ impl Front {
                     coordinator.groups().close(ErrorCode::NotCoordinator);
                     continue;
                 }
-                coordinator.groups().tick(&self);
+                coordinator.groups().tick(self.now(), self.broker.wall_time_ms());
                 self.compact_offsets(&coordinator);
             }
         }

@@ -234,7 +234,7 @@ pub(super) fn of_headers(error: &HeaderError) -> ErrorCode {
 }
 
 /// Why a group turned a member away.
-pub(super) fn of_group(error: &GroupError) -> ErrorCode {
+pub(crate) fn of_group(error: &GroupError) -> ErrorCode {
     match error {
         GroupError::UnknownMember => ErrorCode::UnknownMemberId,
         GroupError::MemberIdRequired { .. } => ErrorCode::MemberIdRequired,
@@ -247,7 +247,7 @@ pub(super) fn of_group(error: &GroupError) -> ErrorCode {
 }
 
 /// Why a group of KIP-848 turned a caller away.
-pub(super) fn of_consumer_group(error: &ConsumerGroupError) -> ErrorCode {
+pub(crate) fn of_consumer_group(error: &ConsumerGroupError) -> ErrorCode {
     match error {
         ConsumerGroupError::UnknownMember { .. } => ErrorCode::UnknownMemberId,
         ConsumerGroupError::FencedEpoch { .. } => ErrorCode::FencedMemberEpoch,

@@ -13,10 +13,10 @@ use meridian_protocol::messages::{
 use meridian_protocol::{ErrorCode, Str};
 use tokio::sync::oneshot;
 
-use super::coordinator::Coordinator;
+use super::coordinator::{self, Coordinator, GroupEntry, Groups, Told, Waiter};
 use super::dispatch::Call;
 use super::error;
-use super::group_state::{self, AnyGroup, GroupEntry, Groups, Told, Waiter};
+use crate::coordination::AnyGroup;
 use crate::group::{Caller, Group, GroupError, Join, Joined, Sync};
 
 /// From this version on a member without id is given one first (KIP-394).
@@ -83,15 +83,17 @@ async fn try_join(call: &Call, request: &JoinGroupRequest) -> Result<Joined, Joi
     let mut out = Vec::new();
     {
         let mut groups = coordinator.groups();
-        let entry = groups.entry(&call.front, &request.group_id).map_err(JoinError::Code)?;
-        let group = entry.classic(&call.front).map_err(JoinError::Code)?;
+        let entry = groups.entry(&request.group_id).map_err(JoinError::Code)?;
+        let group = entry.classic(call.front.now()).map_err(JoinError::Code)?;
         group.join(call.front.now(), join, waiter, &mut out);
-        groups.tell(&call.front, &request.group_id, out);
+        groups.tell(&request.group_id, out, call.front.broker.wall_time_ms());
     }
     drop(coordinator);
     match answer.await {
         Ok(Told::Joined(result)) => result.map_err(JoinError::Group),
-        Ok(Told::Synced(_)) | Err(_) => Err(JoinError::Code(ErrorCode::NotCoordinator)),
+        Ok(Told::Synced(_) | Told::Written(_)) | Err(_) => {
+            Err(JoinError::Code(ErrorCode::NotCoordinator))
+        }
     }
 }
 
@@ -191,12 +193,12 @@ async fn try_sync(call: &Call, request: SyncGroupRequest) -> Result<Bytes, Error
         let mut groups = coordinator.groups();
         let group = existing_classic(&mut groups, &request.group_id)?;
         group.sync(call.front.now(), sync, waiter, &mut out);
-        groups.tell(&call.front, &request.group_id, out);
+        groups.tell(&request.group_id, out, call.front.broker.wall_time_ms());
     }
     drop(coordinator);
     match answer.await {
         Ok(Told::Synced(result)) => result.map_err(|error| error::of_group(&error)),
-        Ok(Told::Joined(_)) | Err(_) => Err(ErrorCode::NotCoordinator),
+        Ok(Told::Joined(_) | Told::Written(_)) | Err(_) => Err(ErrorCode::NotCoordinator),
     }
 }
 
@@ -270,9 +272,11 @@ pub(super) async fn leave(call: Call, request: LeaveGroupRequest) -> LeaveGroupR
         let mut groups = coordinator.groups();
         let remove = |member| leave_one(&call, &mut groups, &request.group_id, member);
         let members: Vec<LeavingMemberResponse> = leaving.into_iter().map(remove).collect();
-        (members, groups.settled(&request.group_id))
+        let (waiter, answer) = oneshot::channel();
+        groups.when_settled(&request.group_id, waiter);
+        (members, answer)
     };
-    if let Err(code) = group_state::committed(answer).await {
+    if let Err(code) = coordinator::committed(answer).await {
         let error_code = told(&call, Err(code));
         return LeaveGroupResponse { error_code, ..Default::default() };
     }
@@ -303,7 +307,7 @@ fn leave_one(
             }
         }
     });
-    groups.tell(&call.front, group_id, out);
+    groups.tell(group_id, out, call.front.broker.wall_time_ms());
     LeavingMemberResponse {
         error_code: told(call, result),
         member_id: member.member_id,

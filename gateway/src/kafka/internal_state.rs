@@ -22,7 +22,7 @@ use meridian_base::position::Offset;
 use meridian_consensus::command::ConfigChange;
 use meridian_consensus::state::{Metadata, Partition};
 use meridian_protocol::ErrorCode;
-use meridian_protocol::records::{self, BatchBuilder, Record};
+use meridian_protocol::records::{BatchBuilder, Record};
 use meridian_storage::codec::DecodeError;
 use meridian_storage::leader::PutError;
 use tokio::sync::Notify;
@@ -30,13 +30,12 @@ use tokio::sync::Notify;
 use super::error::{self, ApiError};
 use super::journal::{Entry, Journal, Write};
 use super::{Front, coordinator, lock, topics};
+use crate::coordination::{own_batch, records_in};
 use crate::log::{FetchError, PartitionLog};
 use crate::partition::{ProduceError, RecordBatch};
 
 /// Bytes read at once while loading.
 const LOAD_BYTES: usize = 4 << 20;
-/// Uncompressed size of one batch of our own records.
-const BATCH_SIZE_BYTES_MAX: usize = 64 << 20;
 const LOAD_RETRY_AFTER: Duration = Duration::from_millis(100);
 /// Bytes of our own records written at once.
 const BATCH_SIZE_BYTES: usize = 1 << 20;
@@ -224,23 +223,13 @@ impl<S: InternalState> InternalPartition<S> {
 
     /// Applies batches; returns the offset after them.
     fn replay(&self, bytes: Bytes, from: Offset) -> Offset {
-        let mut next = from;
         let mut held = self.held();
-        for batch in records::batches(bytes) {
-            let Ok(batch) = batch else { break };
-            next = Offset::new(batch.header().last_offset().saturating_add(1));
-            let Ok(records) = batch.records(BATCH_SIZE_BYTES_MAX) else {
-                tracing::error!(topic = S::TOPIC, offset = %next, "a batch cannot be read");
-                continue;
-            };
-            for record in records.flatten() {
-                if let Err(error) = held.state.replay(record) {
-                    let topic = S::TOPIC;
-                    tracing::error!(topic, offset = %next, %error, "a record cannot be read");
-                }
+        records_in(bytes, from, |_, record| {
+            let offset = record.offset;
+            if let Err(error) = held.state.replay(record) {
+                tracing::error!(topic = S::TOPIC, offset, %error, "a record cannot be read");
             }
-        }
-        next
+        })
     }
 
     /// Writes what is decided, batch by batch, until this partition is closed.
@@ -355,7 +344,7 @@ fn batch<'r>(now_ms: i64, records: impl Iterator<Item = &'r Entry>) -> Option<Re
     for (key, value) in records {
         builder.append(now_ms, Some(key), value.as_deref(), &[]);
     }
-    (builder.records_count() > 0).then(|| coordinator::own_batch(builder))
+    (builder.records_count() > 0).then(|| own_batch(builder))
 }
 
 /// The partitions of one internal topic that this node leads.

@@ -11,29 +11,14 @@ use meridian_base::position::Offset;
 use tokio::sync::oneshot;
 
 use super::Front;
-use super::coordinator::{self, Coordinator};
+use super::coordinator::Coordinator;
+use crate::coordination;
 use crate::partition::{Appended, ProduceError};
 
 /// Shorter logs are left alone.
-const RECORD_COUNT_MIN: i64 = 100_000;
-/// How many times as long as what holds a log may get.
-const LENGTH_RATIO_MAX: i64 = 4;
+pub(super) const RECORD_COUNT_MIN: i64 = 100_000;
 
 type Answers = Vec<oneshot::Receiver<Result<Appended, ProduceError>>>;
-
-/// When to look at a log again.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Compaction {
-    is_running: bool,
-    /// The number of records from which on it is worth a look.
-    record_count_min: i64,
-}
-
-impl Default for Compaction {
-    fn default() -> Self {
-        Self { is_running: false, record_count_min: RECORD_COUNT_MIN }
-    }
-}
 
 impl Front {
     /// Shortens the log of a coordinator if most of it is out of date.
@@ -49,26 +34,9 @@ impl Front {
             let mut groups = coordinator.groups();
             // Read under the lock: with nothing on its way, all before it is in memory.
             let before = log.high_watermark();
-            let compaction = groups.compaction;
-            let is_due = groups.is_loaded
-                && !compaction.is_running
-                && record_count >= compaction.record_count_min
-                && groups.is_as_written();
-            if !is_due {
-                return;
-            }
-            for entry in groups.by_id.values_mut() {
-                entry.forget_topics(|topic| metadata.topic(topic).is_none());
-            }
-            let held: usize = groups.by_id.iter().map(|(id, it)| it.records(id).count()).sum();
-            let worth = (held as i64).saturating_mul(LENGTH_RATIO_MAX).max(RECORD_COUNT_MIN);
-            groups.compaction.record_count_min = worth;
-            if record_count < worth {
-                return;
-            }
-            groups.compaction.is_running = true;
-            let records = groups.by_id.iter().flat_map(|(id, entry)| entry.records(id));
-            let batches = coordinator::batches(self.broker.wall_time_ms(), records);
+            let is_gone = |topic| metadata.topic(topic).is_none();
+            let Some(records) = groups.begin_compaction(record_count, is_gone) else { return };
+            let batches = coordination::batches(self.broker.wall_time_ms(), records);
             // Under the lock, so that no write comes between what was read and this.
             (before, batches.into_iter().map(|batch| log.produce(vec![batch])).collect())
         };
@@ -78,7 +46,7 @@ impl Front {
                 Ok(start) => tracing::info!(%start, record_count, "group offsets compacted"),
                 Err(error) => tracing::warn!(%error, "group offsets not compacted; tried again"),
             }
-            coordinator.groups().compaction.is_running = false;
+            coordinator.groups().end_compaction();
         });
     }
 }
@@ -132,7 +100,7 @@ mod tests {
             let key = offset_record::encode_key(GROUP, key);
             (key, Some(offset_record::encode_value(&committed)))
         };
-        let batches = coordinator::batches(0, positions.into_iter().map(record));
+        let batches = coordination::batches(0, positions.into_iter().map(record));
         log.produce(batches).await.unwrap().unwrap();
     }
 

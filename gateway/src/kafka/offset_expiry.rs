@@ -12,7 +12,8 @@ use std::time::Duration;
 use meridian_base::id::TopicId;
 
 use super::Front;
-use super::group_state::{Changes, GroupEntry, Groups};
+use super::coordinator::{GroupEntry, Groups};
+use super::group_state::Changes;
 use super::offset_record::OffsetKey;
 
 /// `offsets.retention.check.interval.ms`.
@@ -63,7 +64,7 @@ impl Groups {
         for (id, keys) in expired {
             count += keys.len();
             let changes: Changes = keys.into_iter().map(|key| (key, None)).collect();
-            let _nobody_waits = self.write_offsets(&id, changes);
+            self.write_offsets(&id, changes, None);
             self.watch(id);
         }
         count

@@ -13,11 +13,11 @@ use meridian_protocol::messages::{
     OffsetFetchTopicResponse,
 };
 use meridian_protocol::{ErrorCode, Str};
-use meridian_storage::mutation::Mutation;
+use tokio::sync::oneshot;
 
-use super::coordinator::Coordinator;
+use super::coordinator::{self, Coordinator, GroupEntry, Groups};
 use super::dispatch::Call;
-use super::group_state::{self, Changes, GroupEntry, Groups};
+use super::group_state::Changes;
 use super::lookup::{self, TopicKey};
 use super::offset_record::{Committed, OffsetKey};
 use super::{Front, groups};
@@ -41,17 +41,7 @@ pub(super) async fn commit(call: Call, request: OffsetCommitRequest) -> OffsetCo
     let (mut topics, changes) = resolve_commit(&call, &request);
     let has_member_epochs = call.version >= MEMBER_EPOCH_FROM_VERSION;
     let check = |groups: &mut Groups| {
-        let checked = match groups.by_id.get_mut(&*request.group_id) {
-            Some(entry) => entry.group.check_commit(call.front.now(), &caller, has_member_epochs),
-            // Who is no member may be the first to store anything.
-            None if caller.generation < 0 => Ok(()),
-            None if has_member_epochs => Err(ErrorCode::GroupIdNotFound),
-            None => Err(ErrorCode::IllegalGeneration),
-        };
-        checked.or_else(|code| {
-            let is_taken = Mutation::GenerationUnchecked.active(call.front.config.mutations);
-            if is_taken { Ok(()) } else { Err(code) }
-        })
+        groups.check_commit(&request.group_id, call.front.now(), &caller, has_member_epochs)
     };
     let result = write(&call.front, &request.group_id, changes, check).await;
     for partition in topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
@@ -165,10 +155,12 @@ async fn write(
         if changes.is_empty() {
             return Ok(());
         }
-        groups.entry(front, group)?;
-        groups.write_offsets(group, changes)
+        groups.entry(group)?;
+        let (waiter, answer) = oneshot::channel();
+        groups.write_offsets(group, changes, Some(waiter));
+        answer
     };
-    group_state::committed(Some(answer)).await
+    coordinator::committed(answer).await
 }
 
 /// Returns positions.
@@ -366,9 +358,11 @@ async fn delete_group(call: &Call, id: &str) -> Result<(), ErrorCode> {
         if !existing(&groups, id)?.group.is_empty() {
             return Err(ErrorCode::NonEmptyGroup);
         }
-        groups.delete(&call.front, id)
+        let (waiter, answer) = oneshot::channel();
+        groups.delete(id, waiter);
+        answer
     };
-    group_state::committed(answer).await
+    coordinator::committed(answer).await
 }
 
 fn existing<'g>(groups: &'g Groups, id: &str) -> Result<&'g GroupEntry, ErrorCode> {

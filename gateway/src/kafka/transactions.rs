@@ -51,6 +51,7 @@ impl InternalState for Transactions<Waiter> {
         Self::new(TransactionLimits {
             id_expiration: config.id_expiration,
             id_count_max: config.id_count_max,
+            mutations: front.config.mutations,
             ..TransactionLimits::default()
         })
     }

@@ -4,7 +4,7 @@
 //! and verifies them like any other batch of it (KIP-890); [`PendingOffsets`] keeps them until the
 //! marker comes.
 //!
-//! [`PendingOffsets`]: super::pending_offsets::PendingOffsets
+//! [`PendingOffsets`]: crate::coordination::PendingOffsets
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use meridian_protocol::messages::{
 };
 use meridian_protocol::records::{BatchBuilder, NO_SEQUENCE};
 
-use super::coordinator::{self, Coordinator, OFFSETS_TOPIC};
+use super::coordinator::{Coordinator, GroupEntry, OFFSETS_TOPIC};
 use super::dispatch::Call;
-use super::group_state::{Changes, GroupEntry};
+use super::group_state::Changes;
 use super::lookup::TopicKey;
 use super::offset_record;
-use super::pending_offsets::PendingWrite;
 use super::{Front, error, groups, offsets};
+use crate::coordination::own_batch;
 use crate::group::Caller;
 use crate::partition::{InTransaction, Marker, ProduceError, RecordBatch, TransactionVersion};
 
@@ -81,29 +81,22 @@ async fn write(
     let caller =
         groups::caller(&request.member_id, &request.group_instance_id, request.generation_id);
     let producer_id = request.producer_id;
-    let answer = {
+    let (number, answer) = {
         let mut groups = coordinator.groups();
         check(call, groups.by_id.get_mut(&group), &caller)?;
         if changes.is_empty() {
             return Ok(());
         }
-        groups.entry(&call.front, &group)?;
+        groups.entry(&group)?;
         let batch = batch(call, request, &changes)?;
-        groups.pending.on_sent(producer_id);
-        coordinator.log.produce(vec![batch])
+        let number = groups.on_transactional_sent(producer_id, &group, changes);
+        (number, coordinator.log.produce(vec![batch]))
     };
-    let front = Arc::clone(&call.front);
     // Goes on if the client goes: what is in the log must be known here.
     let written = tokio::spawn(async move {
         let written = answer.await.unwrap_or(Err(ProduceError::InDoubt));
-        let write = written.as_ref().ok().map(|appended| PendingWrite {
-            base_offset: appended.base_offset,
-            group,
-            changes,
-        });
-        let mut groups = coordinator.groups();
-        let holds = groups.pending.on_written(producer_id, write);
-        groups.apply_pending(&front, holds);
+        let base_offset = written.as_ref().ok().map(|appended| appended.base_offset);
+        coordinator.groups().on_transactional_written(producer_id, number, base_offset);
         written
     });
     let written = written.await.unwrap_or(Err(ProduceError::InDoubt));
@@ -120,7 +113,7 @@ fn check(call: &Call, entry: Option<&mut GroupEntry>, caller: &Caller) -> Result
         let is_in_unknown = caller.generation >= 0;
         return if is_in_unknown { Err(ErrorCode::IllegalGeneration) } else { Ok(()) };
     };
-    match entry.group.check_commit(call.front.now(), caller, true) {
+    match entry.check_commit(call.front.now(), caller, true) {
         Ok(()) | Err(ErrorCode::RebalanceInProgress) => Ok(()),
         // A code that producers know.
         Err(ErrorCode::StaleMemberEpoch) => Err(ErrorCode::IllegalGeneration),
@@ -155,7 +148,7 @@ fn batch(
             producer_epoch: request.producer_epoch,
             version: if is_v2 { TransactionVersion::V2 } else { TransactionVersion::V1 },
         }),
-        ..coordinator::own_batch(builder)
+        ..own_batch(builder)
     })
 }
 
@@ -173,17 +166,16 @@ impl Front {
             topic.is_some_and(|topic| topic.internal && topic.name == OFFSETS_TOPIC)
         };
         if is_offsets && let Some(coordinator) = self.coordinators.known(partition) {
-            on_marker(self, &coordinator, at, marker);
+            on_marker(&coordinator, at, marker);
         }
     }
 }
 
-fn on_marker(front: &Front, coordinator: &Coordinator, at: Offset, marker: &Marker) {
+fn on_marker(coordinator: &Coordinator, at: Offset, marker: &Marker) {
     let mut groups = coordinator.groups();
     // Until the log has been read, its markers are found there.
     if groups.is_loaded {
-        let holds = groups.pending.on_marker(marker.producer_id, at, marker.commit);
-        groups.apply_pending(front, holds);
+        groups.on_marker(marker.producer_id, at, marker.commit);
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
     InTransaction, Marker, Partition, ProduceError, RecordBatch, TransactionError,
     TransactionVersion,
 };
-use crate::producer::Verdict;
+use crate::producer::{Producers, SequenceError, Sequenced, Verdict};
 
 /// What is to become of a request.
 pub(super) enum Judgement {
@@ -42,7 +42,8 @@ impl<T> Partition<T> {
         self.admit(health)?;
         if let [batch] = batches
             && let Some(sequenced) = &batch.sequenced
-            && let Verdict::Duplicate { base_offset } = self.state.producers.check(sequenced)?
+            && let Verdict::Duplicate { base_offset } =
+                self.check_sequence(&self.state.producers, sequenced)?
         {
             let end_offset = base_offset.advance(batch.record_count);
             let base_offset = self.original_offset(batch).unwrap_or(base_offset);
@@ -55,10 +56,33 @@ impl<T> Partition<T> {
             let Some(sequenced) = &batch.sequenced else { continue };
             // Several idempotent batches in one request are judged as if each followed the last.
             let producers = judged.get_or_insert_with(|| self.state.producers.only(sequenced));
-            producers.check(sequenced)?;
+            self.check_sequence(producers, sequenced)?;
             producers.apply(sequenced, Offset::UNKNOWN);
         }
         Ok(unverified.map_or(Judgement::Append, |of| Judgement::Verify(InTransaction::clone(of))))
+    }
+
+    fn check_sequence(
+        &self,
+        producers: &Producers,
+        batch: &Sequenced,
+    ) -> Result<Verdict, SequenceError> {
+        match producers.check(batch) {
+            Err(
+                SequenceError::UnknownProducer { .. } | SequenceError::OutOfOrder { last: -1, .. },
+            ) if Mutation::UnknownProducerAccepted.active(self.mutations) => Ok(Verdict::New),
+            Ok(Verdict::New)
+                if Mutation::SequenceNeverWraps.active(self.mutations)
+                    && batch.base_sequence == 0
+                    && producers.describe().any(|known| {
+                        (known.producer_id, known.epoch, known.last_sequence)
+                            == (batch.producer_id, batch.epoch, i32::MAX)
+                    }) =>
+            {
+                Err(SequenceError::OutOfOrder { found: 0, last: i32::MAX })
+            }
+            judged => judged,
+        }
     }
 
     /// The transaction of a batch, if the coordinator must vouch for it first.
@@ -95,7 +119,8 @@ impl<T> Partition<T> {
         let Marker { producer_id, producer_epoch, coordinator_epoch, .. } = *marker;
         self.state.producers.check_epoch(producer_id, producer_epoch)?;
         let current = self.state.producers.coordinator_epoch(producer_id);
-        if coordinator_epoch < current {
+        let takes_old = Mutation::OldCoordinatorAccepted.active(self.mutations);
+        if coordinator_epoch < current && !takes_old {
             let found = coordinator_epoch;
             return Err(TransactionError::CoordinatorFenced { found, current }.into());
         }

@@ -1,5 +1,5 @@
 //! What of a group outlives its coordinator. Persisted through postcard: **append only**, and a
-//! changed meaning needs a new version in `kafka/group_record.rs`.
+//! changed meaning needs a new version in `coordination/group_record.rs`.
 //!
 //! A group is one record, and one more for each member. They are written together; should only the
 //! first of them be there after a fault, [`ConsumerGroup::restore`] sees that and has everything

@@ -11,7 +11,7 @@ use crate::kafka::internal_state::locate;
 use crate::partition::{TransactionVersion, Verification, VerifyError};
 use crate::peers::PeerService;
 use crate::transaction::wire::{PeerReply, PeerRequest};
-use crate::transaction::{CoordinatorError, Input, Producer};
+use crate::transaction::{Input, Producer};
 
 use super::TRANSACTIONS_TOPIC;
 
@@ -88,7 +88,7 @@ impl Front {
                 Input::Add { id, producer, version, partitions: BTreeSet::from([partition]) }
             }
         };
-        self.transact(input).await.map(drop).map_err(verify_error)
+        self.transact(input).await.map(drop).map_err(VerifyError::from)
     }
 }
 
@@ -105,19 +105,5 @@ async fn ask(broker: &dyn Broker, verification: &Verification) -> Result<(), Ver
         Ok(PeerReply::MarkersWritten(_) | PeerReply::Quorum(_)) | Err(_) => {
             Err(VerifyError::Unavailable)
         }
-    }
-}
-
-fn verify_error(error: CoordinatorError) -> VerifyError {
-    match error {
-        CoordinatorError::UnknownProducer => VerifyError::UnknownProducer,
-        CoordinatorError::Fenced => VerifyError::Fenced,
-        CoordinatorError::Concurrent => VerifyError::Concurrent,
-        CoordinatorError::InvalidState
-        | CoordinatorError::NotInTransaction
-        | CoordinatorError::TooMany => VerifyError::NotInTransaction,
-        CoordinatorError::NotCoordinator
-        | CoordinatorError::Loading
-        | CoordinatorError::Unavailable => VerifyError::Unavailable,
     }
 }

@@ -18,11 +18,13 @@ use super::offset_record::OffsetKey;
 
 /// Positions of one group, by one batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PendingWrite {
+pub struct PendingWrite {
     /// Offset of the first record.
-    pub(super) base_offset: Offset,
-    pub(super) group: String,
-    pub(super) changes: Changes,
+    pub base_offset: Offset,
+    /// The group.
+    pub group: String,
+    /// The positions.
+    pub changes: Changes,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,16 +37,18 @@ struct End {
 #[derive(Debug, Default)]
 struct Pending {
     writes: Vec<PendingWrite>,
-    /// Batches of which it is not known yet where they are.
-    in_flight_count: usize,
+    /// Batches of which it is not known yet where they are, by their numbers: the group and its
+    /// positions.
+    in_flight: BTreeMap<u64, (String, Changes)>,
     /// Markers that came while there were such batches.
     ends: Vec<End>,
 }
 
 /// The pending positions of one partition, by producer id.
 #[derive(Debug, Default)]
-pub(super) struct PendingOffsets {
+pub struct PendingOffsets {
     by_producer: BTreeMap<i64, Pending>,
+    sent_count: u64,
 }
 
 impl PendingOffsets {
@@ -53,19 +57,27 @@ impl PendingOffsets {
         self.by_producer.is_empty()
     }
 
-    /// A batch is on its way to the log.
-    pub(super) fn on_sent(&mut self, producer_id: i64) {
-        self.by_producer.entry(producer_id).or_default().in_flight_count += 1;
+    /// A batch is on its way to the log; gives its number.
+    pub(super) fn on_sent(&mut self, producer_id: i64, group: String, changes: Changes) -> u64 {
+        self.sent_count += 1;
+        let pending = self.by_producer.entry(producer_id).or_default();
+        pending.in_flight.insert(self.sent_count, (group, changes));
+        self.sent_count
     }
 
     /// It is committed there, or (`None`) it is not there. Gives back what holds by now.
     pub(super) fn on_written(
         &mut self,
         producer_id: i64,
-        write: Option<PendingWrite>,
+        number: u64,
+        base_offset: Option<Offset>,
     ) -> Option<PendingWrite> {
         let pending = self.by_producer.get_mut(&producer_id)?;
-        pending.in_flight_count = pending.in_flight_count.saturating_sub(1);
+        let sent = pending.in_flight.remove(&number)?;
+        let write = base_offset.map(|base_offset| {
+            let (group, changes) = sent;
+            PendingWrite { base_offset, group, changes }
+        });
         let end = write.as_ref().and_then(|write| {
             pending.ends.iter().filter(|end| write.base_offset < end.at).min_by_key(|end| end.at)
         });
@@ -95,7 +107,7 @@ impl PendingOffsets {
         commit: bool,
     ) -> Vec<PendingWrite> {
         let Some(pending) = self.by_producer.get_mut(&producer_id) else { return Vec::new() };
-        if pending.in_flight_count > 0 {
+        if !pending.in_flight.is_empty() {
             pending.ends.push(End { at, commit });
         }
         let decided: Vec<PendingWrite> =
@@ -104,16 +116,20 @@ impl PendingOffsets {
         if commit { decided } else { Vec::new() }
     }
 
-    /// The positions of a group that are about to change, or not.
-    pub(super) fn keys_of(&self, group: &str) -> BTreeSet<OffsetKey> {
-        let writes = self.by_producer.values().flat_map(|pending| &pending.writes);
-        let changes = writes.filter(|write| write.group == group).flat_map(|write| &write.changes);
+    /// The positions of a group that are about to change, or not. Those on their way too: who stored
+    /// them was in the group then, and whoever comes after it must not begin before they are decided.
+    pub fn keys_of(&self, group: &str) -> BTreeSet<OffsetKey> {
+        let pending = self.by_producer.values().flat_map(|pending| {
+            let written = pending.writes.iter().map(|write| (&write.group, &write.changes));
+            written.chain(pending.in_flight.values().map(|(group, changes)| (group, changes)))
+        });
+        let changes = pending.filter(|(of, _)| *of == group).flat_map(|(_, changes)| changes);
         changes.map(|(key, _)| *key).collect()
     }
 
     fn forget(&mut self, producer_id: i64) {
         if let Some(pending) = self.by_producer.get_mut(&producer_id)
-            && pending.in_flight_count == 0
+            && pending.in_flight.is_empty()
         {
             pending.ends.clear();
             if pending.writes.is_empty() {
@@ -129,7 +145,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kafka::offset_record::Committed;
+    use crate::coordination::offset_record::Committed;
 
     fn write(base_offset: i64) -> PendingWrite {
         let key = OffsetKey { topic: TopicId::new(9), index: 0 };
@@ -146,11 +162,17 @@ mod tests {
         }
     }
 
+    fn send(pending: &mut PendingOffsets, base_offset: i64) -> u64 {
+        let PendingWrite { group, changes, .. } = write(base_offset);
+        pending.on_sent(1, group, changes)
+    }
+
     #[test]
     fn positions_hold_when_their_transaction_commits() {
         let mut pending = PendingOffsets::default();
-        pending.on_sent(1);
-        assert_eq!(pending.on_written(1, Some(write(5))), None);
+        let number = send(&mut pending, 5);
+        assert_eq!(pending.keys_of("g").len(), 1, "whoever asks for stable ones waits for it");
+        assert_eq!(pending.on_written(1, number, Some(Offset::new(5))), None);
         assert_eq!(pending.keys_of("g").len(), 1);
         assert_eq!(pending.keys_of("h").len(), 0);
         assert_eq!(pending.on_marker(2, Offset::new(6), true), []);
@@ -169,9 +191,9 @@ mod tests {
     #[test]
     fn a_batch_that_failed_leaves_nothing() {
         let mut pending = PendingOffsets::default();
-        pending.on_sent(1);
+        let number = send(&mut pending, 5);
         assert!(!pending.is_empty(), "nobody may compact meanwhile");
-        assert_eq!(pending.on_written(1, None), None);
+        assert_eq!(pending.on_written(1, number, None), None);
         assert!(pending.is_empty());
     }
 
@@ -195,8 +217,9 @@ mod tests {
                 }
             }
             let mut pending = PendingOffsets::default();
-            for _ in log.iter().filter(|entry| entry.is_none()) {
-                pending.on_sent(1);
+            let mut numbers = BTreeMap::new();
+            for (offset, _) in (0i64..).zip(&log).filter(|(_, entry)| entry.is_none()) {
+                numbers.insert(offset, send(&mut pending, offset));
             }
             let mut heard: Vec<(u16, i64, Option<bool>)> = (0i64..)
                 .zip(&log)
@@ -207,7 +230,10 @@ mod tests {
             let mut held = BTreeSet::new();
             for (_, offset, entry) in heard {
                 let holds = match entry {
-                    None => pending.on_written(1, Some(write(offset))).into_iter().collect(),
+                    None => {
+                        let at = Some(Offset::new(offset));
+                        pending.on_written(1, numbers[&offset], at).into_iter().collect()
+                    }
                     Some(commit) => pending.on_marker(1, Offset::new(offset), commit),
                 };
                 held.extend(holds.iter().map(|write| write.base_offset.get()));

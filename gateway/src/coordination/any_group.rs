@@ -7,12 +7,11 @@ use meridian_base::env::Instant;
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::ConsumerProtocolSubscription;
 
-use super::error;
 use super::group_record::{self, ClassicRecord, ConsumerRecord};
-use super::group_state::Waiter;
 use super::journal::Entry;
 use crate::group::consumer::{ConsumerChange, ConsumerGroup};
 use crate::group::{Caller, ClassicImage, Group, GroupState, Output};
+use crate::kafka::error;
 
 /// What consumers of the classic protocol call their kind of group.
 const CONSUMER_PROTOCOL_TYPE: &str = "consumer";
@@ -20,18 +19,18 @@ const CONSUMER_PROTOCOL_TYPE: &str = "consumer";
 /// coordinator moves.
 const RECORD_SIZE_BYTES_MAX: usize = 4 << 20;
 
-/// A group.
+/// A group. `W` names whoever waits for an answer.
 #[derive(Debug)]
-pub(super) enum AnyGroup {
+pub enum AnyGroup<W> {
     /// Its members share work out among themselves.
-    Classic(Group<Waiter>),
+    Classic(Group<W>),
     /// The coordinator shares work out (KIP-848).
     Consumer(ConsumerGroup),
 }
 
-impl AnyGroup {
+impl<W> AnyGroup<W> {
     /// Whether it has no members.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         match self {
             Self::Classic(group) => group.state() == GroupState::Empty,
             Self::Consumer(group) => group.is_empty(),
@@ -39,7 +38,7 @@ impl AnyGroup {
     }
 
     /// Whether time may change it.
-    pub(super) fn has_deadlines(&self) -> bool {
+    pub fn has_deadlines(&self) -> bool {
         match self {
             Self::Classic(group) => !group.is_vacant() || group.state() != GroupState::Empty,
             Self::Consumer(group) => !group.is_empty(),
@@ -47,7 +46,7 @@ impl AnyGroup {
     }
 
     /// Kafka's name for the protocol.
-    pub(super) fn type_name(&self) -> &'static str {
+    pub fn type_name(&self) -> &'static str {
         match self {
             Self::Classic(_) => "classic",
             Self::Consumer(_) => "consumer",
@@ -55,7 +54,7 @@ impl AnyGroup {
     }
 
     /// Kafka's name for what it is doing.
-    pub(super) fn state_name(&self) -> &'static str {
+    pub fn state_name(&self) -> &'static str {
         match self {
             Self::Classic(group) => group.state().name(),
             Self::Consumer(group) => group.state().name(),
@@ -63,7 +62,7 @@ impl AnyGroup {
     }
 
     /// Kind of the group; empty before its first member.
-    pub(super) fn protocol_type(&self) -> &str {
+    pub fn protocol_type(&self) -> &str {
         match self {
             Self::Classic(group) => group.protocol_type(),
             Self::Consumer(_) => CONSUMER_PROTOCOL_TYPE,
@@ -71,7 +70,7 @@ impl AnyGroup {
     }
 
     /// Drops those who have not been heard from.
-    pub(super) fn tick(&mut self, now: Instant, outputs: &mut Vec<Output<Waiter>>) {
+    pub fn tick(&mut self, now: Instant, outputs: &mut Vec<Output<W>>) {
         match self {
             Self::Classic(group) => group.tick(now, outputs),
             Self::Consumer(group) => group.tick(now),
@@ -102,7 +101,7 @@ impl AnyGroup {
     }
 
     /// Whether the caller may read positions.
-    pub(super) fn check_fetch(&self, member_id: &str, epoch: i32) -> Result<(), ErrorCode> {
+    pub fn check_fetch(&self, member_id: &str, epoch: i32) -> Result<(), ErrorCode> {
         match self {
             Self::Classic(_) => Ok(()),
             Self::Consumer(group) => {
@@ -114,14 +113,14 @@ impl AnyGroup {
 
     /// Whether positions may be deleted. While a classic group has members it must be one of consumers:
     /// of other kinds nobody can tell what is read.
-    pub(super) fn check_offset_delete(&self) -> Result<(), ErrorCode> {
+    pub fn check_offset_delete(&self) -> Result<(), ErrorCode> {
         let tells = self.is_empty() || self.protocol_type() == CONSUMER_PROTOCOL_TYPE;
         if tells { Ok(()) } else { Err(ErrorCode::NonEmptyGroup) }
     }
 
     /// Which of these topics its members read; of classic members, as far as they say so in the way
     /// of consumers.
-    pub(super) fn subscribed(&self, names: impl Iterator<Item = String>) -> BTreeSet<String> {
+    pub fn subscribed(&self, names: impl Iterator<Item = String>) -> BTreeSet<String> {
         match self {
             Self::Classic(group) => {
                 let subscriptions = group.members().filter_map(|(_, member)| {

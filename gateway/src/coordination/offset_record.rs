@@ -15,22 +15,28 @@ pub(super) const KIND_OFFSET: u8 = 1;
 /// A partition that a group has a position in. By topic id, so that a topic that was deleted and
 /// created again starts anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct OffsetKey {
-    pub(crate) topic: TopicId,
-    pub(crate) index: u32,
+pub struct OffsetKey {
+    /// Its topic.
+    pub topic: TopicId,
+    /// Its index there.
+    pub index: u32,
 }
 
 /// A position.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Committed {
-    pub(crate) offset: i64,
-    pub(crate) leader_epoch: i32,
-    pub(crate) metadata: String,
-    pub(crate) committed_at_ms: i64,
+pub struct Committed {
+    /// The next offset to read.
+    pub offset: i64,
+    /// The leader epoch of what was read last; -1 if it is not told.
+    pub leader_epoch: i32,
+    /// What the group's consumers note with it.
+    pub metadata: String,
+    /// When it was stored.
+    pub committed_at_ms: i64,
 }
 
 /// The key of a record.
-pub(crate) fn encode_key(group: &str, key: OffsetKey) -> Bytes {
+pub fn encode_key(group: &str, key: OffsetKey) -> Bytes {
     let mut out = BytesMut::with_capacity(2 + 16 + 4 + group.len());
     out.put_u8(VERSION);
     out.put_u8(KIND_OFFSET);
@@ -41,7 +47,7 @@ pub(crate) fn encode_key(group: &str, key: OffsetKey) -> Bytes {
 }
 
 /// Reads a key: the group and the partition.
-pub(crate) fn decode_key(bytes: Bytes) -> Result<(String, OffsetKey), DecodeError> {
+pub fn decode_key(bytes: Bytes) -> Result<(String, OffsetKey), DecodeError> {
     let mut source = Source::new(bytes, "group offset key");
     check_byte(&mut source, "version", VERSION)?;
     check_byte(&mut source, "kind", KIND_OFFSET)?;
@@ -53,7 +59,7 @@ pub(crate) fn decode_key(bytes: Bytes) -> Result<(String, OffsetKey), DecodeErro
 }
 
 /// The value of a record.
-pub(crate) fn encode_value(committed: &Committed) -> Bytes {
+pub fn encode_value(committed: &Committed) -> Bytes {
     let mut out = BytesMut::with_capacity(1 + 8 + 4 + 8 + committed.metadata.len());
     out.put_u8(VERSION);
     out.put_i64(committed.offset);
@@ -64,7 +70,7 @@ pub(crate) fn encode_value(committed: &Committed) -> Bytes {
 }
 
 /// Reads a value.
-pub(crate) fn decode_value(bytes: Bytes) -> Result<Committed, DecodeError> {
+pub fn decode_value(bytes: Bytes) -> Result<Committed, DecodeError> {
     let mut source = Source::new(bytes, "group offset value");
     check_byte(&mut source, "version", VERSION)?;
     Ok(Committed {

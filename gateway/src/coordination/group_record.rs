@@ -24,7 +24,7 @@ const KIND_MEMBER: u8 = 4;
 
 /// What a record is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum RecordKey {
+pub enum RecordKey {
     /// The position of a group in a partition.
     Offset(String, OffsetKey),
     /// A group of the classic protocol.
@@ -37,25 +37,29 @@ pub(crate) enum RecordKey {
 
 /// A group of the classic protocol, and when that was so.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ClassicRecord {
-    pub(super) image: ClassicImage,
-    pub(super) at_ms: i64,
+pub struct ClassicRecord {
+    /// The group.
+    pub image: ClassicImage,
+    /// When.
+    pub at_ms: i64,
 }
 
 /// A group of KIP-848, and when that was so.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ConsumerRecord {
-    pub(super) image: ConsumerGroupImage,
-    pub(super) at_ms: i64,
+pub struct ConsumerRecord {
+    /// The group.
+    pub image: ConsumerGroupImage,
+    /// When.
+    pub at_ms: i64,
 }
 
 /// The key of a group of the classic protocol.
-pub(crate) fn classic_key(group: &str) -> Bytes {
+pub fn classic_key(group: &str) -> Bytes {
     group_key(KIND_CLASSIC, group)
 }
 
 /// The key of a group of KIP-848.
-pub(super) fn consumer_key(group: &str) -> Bytes {
+pub fn consumer_key(group: &str) -> Bytes {
     group_key(KIND_CONSUMER, group)
 }
 
@@ -68,7 +72,7 @@ fn group_key(kind: u8, group: &str) -> Bytes {
 }
 
 /// The key of a member of a group of KIP-848.
-pub(super) fn member_key(group: &str, member: &str) -> Bytes {
+pub fn member_key(group: &str, member: &str) -> Bytes {
     let mut out = BytesMut::with_capacity(2 + 4 + group.len() + member.len());
     out.put_u8(VERSION);
     out.put_u8(KIND_MEMBER);
@@ -80,7 +84,7 @@ pub(super) fn member_key(group: &str, member: &str) -> Bytes {
 }
 
 /// Reads a key.
-pub(crate) fn decode_key(bytes: Bytes) -> Result<RecordKey, DecodeError> {
+pub fn decode_key(bytes: Bytes) -> Result<RecordKey, DecodeError> {
     if bytes.get(1) == Some(&KIND_OFFSET) {
         let (group, key) = offset_record::decode_key(bytes)?;
         return Ok(RecordKey::Offset(group, key));
@@ -101,13 +105,13 @@ pub(crate) fn decode_key(bytes: Bytes) -> Result<RecordKey, DecodeError> {
 }
 
 /// The value of a group or member.
-pub(crate) fn encode_value<T: Serialize>(value: &T) -> Bytes {
+pub fn encode_value<T: Serialize>(value: &T) -> Bytes {
     let start = vec![VERSION];
     Bytes::from(postcard::to_extend(value, start).expect("an image always encodes into memory"))
 }
 
 /// Reads a value.
-pub(crate) fn decode_value<T: DeserializeOwned>(bytes: Bytes) -> Result<T, DecodeError> {
+pub fn decode_value<T: DeserializeOwned>(bytes: Bytes) -> Result<T, DecodeError> {
     let mut source = Source::new(bytes, "group record value");
     offset_record::check_byte(&mut source, "version", VERSION)?;
     let rest = source.rest();

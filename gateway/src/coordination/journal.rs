@@ -15,14 +15,16 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 /// A key and its value; `None` deletes it.
-pub(super) type Entry = (Bytes, Option<Bytes>);
+pub type Entry = (Bytes, Option<Bytes>);
 
 /// Records that belong together, and what happens once they are committed. Without records the
 /// effect waits for what was pushed before it.
 #[derive(Debug)]
-pub(super) struct Write<E> {
-    pub(super) records: Vec<Entry>,
-    pub(super) effect: E,
+pub struct Write<E> {
+    /// The records.
+    pub records: Vec<Entry>,
+    /// What happens then.
+    pub effect: E,
 }
 
 impl<E> Write<E> {
@@ -34,11 +36,11 @@ impl<E> Write<E> {
 
 /// The number of a write, in order; zero is before the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct WriteNumber(u64);
+pub struct WriteNumber(u64);
 
 /// The writes of one coordinator that are not committed yet.
 #[derive(Debug)]
-pub(super) struct Journal<E> {
+pub struct Journal<E> {
     queue: VecDeque<Write<E>>,
     pushed: WriteNumber,
     committed: WriteNumber,
@@ -59,30 +61,30 @@ impl<E> Default for Journal<E> {
 
 impl<E> Journal<E> {
     /// Adds a write after all others.
-    pub(super) fn push(&mut self, write: Write<E>) -> WriteNumber {
+    pub fn push(&mut self, write: Write<E>) -> WriteNumber {
         self.queue.push_back(write);
         self.pushed.0 += 1;
         self.pushed
     }
 
     /// Whether this write, and all before it, are committed.
-    pub(super) fn is_committed(&self, number: WriteNumber) -> bool {
+    pub fn is_committed(&self, number: WriteNumber) -> bool {
         number <= self.committed
     }
 
     /// Whether a batch is on its way.
-    pub(super) fn is_in_flight(&self) -> bool {
+    pub fn is_in_flight(&self) -> bool {
         self.in_flight_count > 0
     }
 
     /// The writes that wait for their turn.
-    pub(super) fn queued(&self) -> impl Iterator<Item = &Write<E>> {
+    pub fn queued(&self) -> impl Iterator<Item = &Write<E>> {
         self.queue.iter()
     }
 
     /// Takes the writes of the next batch: as many whole ones as fit, at least one. None while
     /// another batch is on its way.
-    pub(super) fn take(&mut self, size_bytes_max: usize) -> Vec<Write<E>> {
+    pub fn take(&mut self, size_bytes_max: usize) -> Vec<Write<E>> {
         let mut taken: Vec<Write<E>> = Vec::new();
         if self.is_in_flight() {
             return taken;
@@ -100,12 +102,12 @@ impl<E> Journal<E> {
     }
 
     /// The batch on its way is committed.
-    pub(super) fn on_committed(&mut self) {
+    pub fn on_committed(&mut self) {
         self.committed.0 += std::mem::take(&mut self.in_flight_count);
     }
 
     /// Gives up what waits for its turn.
-    pub(super) fn close(&mut self) -> Vec<Write<E>> {
+    pub fn close(&mut self) -> Vec<Write<E>> {
         self.queue.drain(..).collect()
     }
 }

@@ -1,0 +1,120 @@
+//! What coordinators keep in internal partitions, and how it gets there and back, without I/O.
+//!
+//! The state of a coordinator is a function of the log of its partition. Its leader reads the log
+//! once, then decides in memory; nobody is told of a decision before its records, and all before
+//! them, are committed. The Kafka front drives this with real logs, the simulator with simulated
+//! ones.
+//!
+//! ```text
+//! log -- records_in --> Loading -- finish --> Groups -- tell, write_offsets --> Journal
+//!                                               ^                                  | take
+//!                                               |  on_committed                    v
+//!                            Outcome <----------+---------------- batches ------> log
+//! ```
+
+mod any_group;
+pub mod group_record;
+pub mod group_state;
+pub mod journal;
+pub mod offset_record;
+mod pending_offsets;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use meridian_base::position::Offset;
+use meridian_protocol::records::{self, BatchBuilder, BatchHeader, Record};
+use meridian_storage::mutation::Mutations;
+
+pub use self::any_group::AnyGroup;
+use self::journal::Entry;
+pub use self::pending_offsets::{PendingOffsets, PendingWrite};
+use crate::group::GroupLimits;
+use crate::group::consumer::ConsumerGroupLimits;
+use crate::partition::RecordBatch;
+
+/// Uncompressed size of one batch of our own records.
+const BATCH_SIZE_BYTES_MAX: usize = 64 << 20;
+/// Bytes of our own records in one batch.
+const BATCH_SIZE_BYTES: usize = 1 << 20;
+
+/// Bounds of the groups of one partition.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Of each group of the classic protocol.
+    pub classic: GroupLimits,
+    /// Of each group of KIP-848.
+    pub consumer: ConsumerGroupLimits,
+    /// Most groups.
+    pub group_count_max: usize,
+    /// Shorter logs are not shortened.
+    pub compacted_count_min: i64,
+    /// The broken rule, if any.
+    pub mutations: Mutations,
+}
+
+impl Limits {
+    /// Small bounds, for tests and simulations.
+    pub fn small(session_timeout: Duration, mutations: Mutations) -> Self {
+        Self {
+            classic: GroupLimits {
+                initial_rebalance_delay: Duration::from_millis(50),
+                member_count_max: 10,
+            },
+            consumer: ConsumerGroupLimits { session_timeout, member_count_max: 10 },
+            group_count_max: 10,
+            compacted_count_min: 200,
+            mutations,
+        }
+    }
+}
+
+/// Shows every record in `bytes`, which are batches of a log as they were read from `from` on; gives
+/// the offset after them. What can't be read is passed over, and said in the server's log.
+pub fn records_in(
+    bytes: Bytes,
+    from: Offset,
+    mut show: impl FnMut(&BatchHeader, Record),
+) -> Offset {
+    let mut next = from;
+    for batch in records::batches(bytes) {
+        let Ok(batch) = batch else { break };
+        next = Offset::new(batch.header().last_offset().saturating_add(1));
+        let Ok(records) = batch.records(BATCH_SIZE_BYTES_MAX) else {
+            tracing::error!(offset = %next, "a batch of a coordinator cannot be read");
+            continue;
+        };
+        records.flatten().for_each(|record| show(batch.header(), record));
+    }
+    next
+}
+
+/// Batches of these records, in order.
+pub fn batches(now_ms: i64, records: impl IntoIterator<Item = Entry>) -> Vec<RecordBatch> {
+    let mut batches = Vec::new();
+    let mut builder = BatchBuilder::new();
+    for (key, value) in records {
+        builder.append(now_ms, Some(&key), value.as_deref(), &[]);
+        if builder.size_bytes() >= BATCH_SIZE_BYTES {
+            batches.push(own_batch(std::mem::take(&mut builder)));
+        }
+    }
+    if builder.records_count() > 0 {
+        batches.push(own_batch(builder));
+    }
+    batches
+}
+
+/// A batch of our own, as the log takes it.
+pub fn own_batch(builder: BatchBuilder) -> RecordBatch {
+    let record_count = builder.records_count().unsigned_abs();
+    let max_timestamp_ms = builder.max_timestamp_ms();
+    RecordBatch {
+        bytes: builder.build(),
+        record_count,
+        max_timestamp_ms,
+        sequenced: None,
+        transaction: None,
+        sourced: None,
+    }
+}

@@ -1,0 +1,146 @@
+//! Groups as the log has them, for a coordinator that takes over.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use meridian_base::env::Instant;
+use meridian_base::position::Offset;
+use meridian_protocol::records::{BatchHeader, EndTxnMarker, Record};
+use meridian_storage::codec::DecodeError;
+use meridian_storage::mutation::Mutation;
+
+use super::{GroupEntry, Groups};
+use crate::coordination::any_group::AnyGroup;
+use crate::coordination::group_record::{self, ClassicRecord, ConsumerRecord, RecordKey};
+use crate::coordination::journal::Entry;
+use crate::coordination::offset_record;
+use crate::coordination::pending_offsets::{PendingOffsets, PendingWrite};
+use crate::coordination::{Limits, records_in};
+use crate::group::Group;
+use crate::group::consumer::ConsumerGroup;
+
+/// What a log says of its groups, as it is read.
+#[derive(Debug, Default)]
+pub struct Loading {
+    classic: BTreeMap<String, Bytes>,
+    consumer: BTreeMap<String, Bytes>,
+    members: BTreeMap<String, BTreeMap<String, Bytes>>,
+}
+
+impl Loading {
+    /// Applies the batches in `bytes`, which were read from `from` on; gives the offset after them.
+    pub fn replay<W>(&mut self, groups: &mut Groups<W>, bytes: Bytes, from: Offset) -> Offset {
+        records_in(bytes, from, |batch, record| {
+            if let Err(error) = self.apply(groups, batch, record) {
+                tracing::error!(%error, "a record of group offsets cannot be read");
+            }
+        })
+    }
+
+    fn apply<W>(
+        &mut self,
+        groups: &mut Groups<W>,
+        batch: &BatchHeader,
+        record: Record,
+    ) -> Result<(), DecodeError> {
+        let at = Offset::new(record.offset);
+        if batch.attributes.is_control() {
+            if let Some(marker) = EndTxnMarker::from_record(&record) {
+                groups.on_marker(batch.producer_id, at, marker.committed);
+            }
+            return Ok(());
+        }
+        match group_record::decode_key(record.key.unwrap_or_default())? {
+            RecordKey::Offset(group, key) => {
+                let committed = record.value.map(offset_record::decode_value).transpose()?;
+                let changes = vec![(key, committed)];
+                if batch.attributes.is_transactional() {
+                    let write = PendingWrite { base_offset: at, group, changes };
+                    groups.pending.on_found(batch.producer_id, write);
+                } else if !(Mutation::PositionsForgotten.active(groups.limits.mutations)
+                    && groups.by_id.get(&group).is_some_and(|it| it.offset(key).is_some()))
+                {
+                    groups.apply(at, group, changes);
+                }
+            }
+            RecordKey::Classic(group) => put(&mut self.classic, group, record.value),
+            RecordKey::Consumer(group) => put(&mut self.consumer, group, record.value),
+            RecordKey::Member(group, member) => {
+                put(self.members.entry(group).or_default(), member, record.value);
+            }
+        }
+        Ok(())
+    }
+
+    /// The log ends here: groups go on from what it says.
+    pub fn finish<W>(mut self, groups: &mut Groups<W>, now: Instant) {
+        let limits = groups.limits;
+        if Mutation::GroupsForgotten.active(limits.mutations) {
+            self = Self::default();
+        }
+        if Mutation::PendingForgotten.active(limits.mutations) {
+            groups.pending = PendingOffsets::default();
+        }
+        for (id, value) in std::mem::take(&mut self.classic) {
+            let restored = restore_classic(limits, &id, value, now);
+            add_restored(groups, id, restored);
+        }
+        for (id, value) in std::mem::take(&mut self.consumer) {
+            let members = self.members.remove(&id).unwrap_or_default();
+            let restored = restore_consumer(limits, &id, value, members, now);
+            add_restored(groups, id, restored);
+        }
+        groups.by_id.retain(|_, entry| !entry.is_forgettable() || entry.record.is_some());
+        groups.is_loaded = true;
+    }
+}
+
+/// A group as its record has it, that record, and when it was written.
+type Restored<W> = (AnyGroup<W>, Entry, i64);
+
+fn put(map: &mut BTreeMap<String, Bytes>, key: String, value: Option<Bytes>) {
+    match value {
+        // Bytes of its own, not a view of all that was read.
+        Some(value) => drop(map.insert(key, Bytes::copy_from_slice(&value))),
+        None => drop(map.remove(&key)),
+    }
+}
+
+fn restore_classic<W>(
+    limits: Limits,
+    id: &str,
+    value: Bytes,
+    now: Instant,
+) -> Result<Restored<W>, DecodeError> {
+    let record: ClassicRecord = group_record::decode_value(value.clone())?;
+    let group = Group::restore(limits.classic, record.image, now);
+    Ok((AnyGroup::Classic(group), (group_record::classic_key(id), Some(value)), record.at_ms))
+}
+
+fn restore_consumer<W>(
+    limits: Limits,
+    id: &str,
+    value: Bytes,
+    members: BTreeMap<String, Bytes>,
+    now: Instant,
+) -> Result<Restored<W>, DecodeError> {
+    let record: ConsumerRecord = group_record::decode_value(value.clone())?;
+    let member = |(id, value)| Ok((id, group_record::decode_value(value)?));
+    let members: Result<Vec<_>, DecodeError> = members.into_iter().map(member).collect();
+    let group = ConsumerGroup::restore(limits.consumer, record.image, members?, now);
+    Ok((AnyGroup::Consumer(group), (group_record::consumer_key(id), Some(value)), record.at_ms))
+}
+
+fn add_restored<W>(groups: &mut Groups<W>, id: String, restored: Result<Restored<W>, DecodeError>) {
+    match restored {
+        Ok((group, record, at_ms)) => {
+            let limits = groups.limits;
+            let entry = groups.by_id.entry(id.clone()).or_insert_with(|| GroupEntry::new(limits));
+            entry.group = group;
+            entry.record = Some(record);
+            entry.recorded_at_ms = at_ms;
+            groups.active.insert(id);
+        }
+        Err(error) => tracing::error!(group = id, %error, "a group's record cannot be read"),
+    }
+}
