@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use meridian_base::env::{DiskError, Instant};
 
-use super::relocate::Moving;
+use super::relocate::Run;
 use super::{Origin, Store, StoreOutput};
 use crate::blob::{Blob, BlobHeader, BlobKey, Payload};
 use crate::journal::{DiskOp, FileSequence, Location};
@@ -48,8 +48,8 @@ pub(super) enum Purpose {
     Serve { read: u64, index: usize },
     /// What was written to a file that is being emptied.
     Contents(FileSequence),
-    /// A blob on its way out of such a file.
-    Move(Moving),
+    /// Blobs on their way out of such a file.
+    Move(Run),
     /// What the scrub looks at.
     Scrub,
 }
@@ -195,7 +195,7 @@ impl Store {
         match self.reads.purposes.remove(&token) {
             Some(Purpose::Serve { read, index }) => self.blob_read(read, index, result, outputs),
             Some(Purpose::Contents(file)) => self.contents_read(file, result.ok()),
-            Some(Purpose::Move(moving)) => self.move_read(moving, result),
+            Some(Purpose::Move(run)) => self.run_read(run, result),
             Some(Purpose::Scrub) => self.scrub_read(now, token, result),
             None => {}
         }

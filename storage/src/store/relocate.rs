@@ -26,12 +26,13 @@ pub(super) enum Relocation {
     /// Its live records are on their way.
     Moving {
         file: FileSequence,
+        /// In the order in which they lie in the file.
         blobs: VecDeque<BlobKey>,
         partitions: VecDeque<PartitionId>,
-        reading_count: usize,
-        reading_bytes: usize,
-        /// A blob could not be read: it ends once the reads under way have.
-        given_up: bool,
+        /// The longest run of the file that is read in one go.
+        run_bytes_max: usize,
+        /// A run is being read.
+        reading: bool,
     },
     /// All of them are staged.
     Settling(FileSequence),
@@ -59,12 +60,53 @@ impl Quiet {
     }
 }
 
-/// A blob that is being read in order to be written again.
+/// A stretch of a file that is read in order to write the live blobs in it again. Small blobs would cost
+/// a read each, come back one by one and be written in as many small batches, to be moved again soon.
 #[derive(Debug)]
-pub(super) struct Moving {
+pub(super) struct Run {
+    blobs: Vec<Moving>,
+    start_bytes: u32,
+    end_bytes: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Moving {
     key: BlobKey,
     header: BlobHeader,
     location: Location,
+}
+
+impl Run {
+    fn new(first: Moving) -> Self {
+        let (start_bytes, end_bytes) = first.extent();
+        Self { blobs: vec![first], start_bytes, end_bytes }
+    }
+
+    /// Takes in a blob that lies behind those before it, unless the run would get too long.
+    fn extend(&mut self, next: Moving, size_bytes_max: usize) -> bool {
+        let (start_bytes, end_bytes) = next.extent();
+        let follows = self.end_bytes <= start_bytes;
+        let fits = end_bytes.saturating_sub(self.start_bytes) as usize <= size_bytes_max;
+        if follows && fits {
+            self.blobs.push(next);
+            self.end_bytes = end_bytes;
+        }
+        follows && fits
+    }
+
+    /// The bytes of one of its blobs.
+    fn part(&self, read: &Bytes, blob: &Moving) -> Bytes {
+        let (start_bytes, end_bytes) = blob.extent();
+        let at = |bytes: u32| (bytes - self.start_bytes) as usize;
+        read.slice(at(start_bytes)..at(end_bytes))
+    }
+}
+
+impl Moving {
+    fn extent(&self) -> (u32, u32) {
+        let start_bytes = self.location.offset_bytes;
+        (start_bytes, start_bytes + self.header.payload_size_bytes)
+    }
 }
 
 /// Room for the batches that moved records go in, beside the payloads.
@@ -133,26 +175,25 @@ impl Store {
     /// Lists what is live in a file whose own word can't be taken for it. Looks at every blob of the
     /// disk, so it is kept for damage.
     fn plan_by_index(&mut self, file: FileSequence) {
-        let (mut blobs, mut partitions) = (VecDeque::new(), BTreeSet::new());
+        let (mut blobs, mut partitions) = (Vec::new(), BTreeSet::new());
         for (id, partition) in self.index.after(None) {
             partitions.insert(id);
             let here = partition.blobs().filter(|(_, entry)| entry.file == file);
-            blobs.extend(here.map(|(point, _)| BlobKey { partition: id, point }));
+            blobs.extend(here.map(|(point, entry)| {
+                (entry.location().offset_bytes, BlobKey { partition: id, point })
+            }));
         }
         self.move_all(file, blobs, partitions);
     }
 
     /// Lists what is live of a file's records.
     fn plan(&mut self, file: FileSequence, records: Vec<Record>) {
-        let mut blobs = VecDeque::new();
-        let mut partitions = BTreeSet::new();
+        let (mut blobs, mut partitions) = (Vec::new(), BTreeSet::new());
         for record in records {
             match record {
                 Record::Blob { key, .. } => {
                     partitions.insert(key.partition);
-                    if self.index.blob(key).is_some_and(|entry| entry.file == file) {
-                        blobs.push_back(key);
-                    }
+                    blobs.extend(self.lies_in(file, key).map(|offset_bytes| (offset_bytes, key)));
                 }
                 Record::Partition(record) => {
                     partitions.insert(record.partition);
@@ -163,12 +204,19 @@ impl Store {
         self.move_all(file, blobs, partitions);
     }
 
+    /// Where a blob lies in `file`, if it does.
+    fn lies_in(&self, file: FileSequence, key: BlobKey) -> Option<u32> {
+        let entry = self.index.blob(key).filter(|entry| entry.file == file)?;
+        Some(entry.location().offset_bytes)
+    }
+
     fn move_all(
         &mut self,
         file: FileSequence,
-        blobs: VecDeque<BlobKey>,
+        mut blobs: Vec<(u32, BlobKey)>,
         partitions: BTreeSet<PartitionId>,
     ) {
+        blobs.sort_unstable_by_key(|(offset_bytes, _)| *offset_bytes);
         if self.group_file == Some(file)
             && let Some(group) = &self.group
         {
@@ -176,50 +224,58 @@ impl Store {
         }
         self.relocation = Relocation::Moving {
             file,
-            blobs,
+            blobs: blobs.into_iter().map(|(_, key)| key).collect(),
             partitions: partitions.into_iter().collect(),
-            reading_count: 0,
-            reading_bytes: 0,
-            given_up: false,
+            run_bytes_max: self.config.relocation_bytes_max,
+            reading: false,
         };
     }
 
     /// Moves some more, as far as the bound on bytes under way allows.
     pub(super) fn relocate(&mut self) {
-        let budget_bytes = self.config.relocation_bytes_max;
-        while let Relocation::Moving {
-            file,
-            blobs,
-            partitions,
-            reading_count,
-            reading_bytes,
-            given_up,
-        } = &mut self.relocation
-        {
-            let file = *file;
-            if *reading_bytes + self.staged.size_bytes() > budget_bytes {
+        while let Relocation::Moving { file, reading, .. } = self.relocation {
+            if reading || self.staged.size_bytes() > self.config.relocation_bytes_max {
                 return;
             }
-            if let Some(key) = blobs.pop_front() {
-                let entry = self.index.blob(key).filter(|entry| entry.file == file).copied();
-                let Some(entry) = entry else { continue };
-                *reading_count += 1;
-                *reading_bytes += entry.payload_size_bytes as usize;
-                let (header, location) = (entry.header(), entry.location());
-                let purpose = Purpose::Move(Moving { key, header, location });
-                self.read_disk(location, header.payload_size_bytes, purpose);
-            } else if let Some(id) = partitions.pop_front() {
+            if let Some(run) = self.next_run() {
+                let location = Location { file, offset_bytes: run.start_bytes };
+                let size_bytes = run.end_bytes - run.start_bytes;
+                return self.read_disk(location, size_bytes, Purpose::Move(run));
+            }
+            let Relocation::Moving { partitions, .. } = &mut self.relocation else { return };
+            if let Some(id) = partitions.pop_front() {
                 self.move_partition(id, file);
             } else {
-                if *reading_count == 0 && *given_up {
-                    self.relocation = Relocation::Idle;
-                } else if *reading_count == 0 {
-                    self.relocation = Relocation::Settling(file);
-                    self.staged.push_waiter(Waiter::Relocated);
-                }
-                return;
+                self.relocation = Relocation::Settling(file);
+                self.staged.push_waiter(Waiter::Relocated);
             }
         }
+    }
+
+    /// Takes the next live blobs that are read in one go, if any are left.
+    fn next_run(&mut self) -> Option<Run> {
+        let Relocation::Moving { file, blobs, run_bytes_max, reading, .. } = &mut self.relocation
+        else {
+            return None;
+        };
+        let mut run: Option<Run> = None;
+        while let Some(&key) = blobs.front() {
+            let live = self.index.blob(key).filter(|entry| entry.file == *file);
+            if let Some(entry) = live {
+                let next = Moving { key, header: entry.header(), location: entry.location() };
+                match &mut run {
+                    None => run = Some(Run::new(next)),
+                    Some(run) => {
+                        if !run.extend(next, *run_bytes_max) {
+                            break;
+                        }
+                    }
+                }
+            }
+            blobs.pop_front();
+        }
+        *reading = run.is_some();
+        run
     }
 
     fn move_partition(&mut self, id: PartitionId, file: FileSequence) {
@@ -235,33 +291,45 @@ impl Store {
         }
     }
 
-    pub(super) fn move_read(&mut self, moving: Moving, result: Result<Bytes, DiskError>) {
-        let Moving { key, header, location } = moving;
-        let Relocation::Moving { reading_count, reading_bytes, .. } = &mut self.relocation else {
+    pub(super) fn run_read(&mut self, run: Run, result: Result<Bytes, DiskError>) {
+        let Relocation::Moving { blobs, run_bytes_max, reading, .. } = &mut self.relocation else {
             return;
         };
-        *reading_count -= 1;
-        *reading_bytes -= header.payload_size_bytes as usize;
-        let stands = self.index.blob(key).is_some_and(|entry| entry.location() == location);
-        if !stands {
+        *reading = false;
+        let read = result.ok();
+        if read.is_none() && run.blobs.len() > 1 {
+            // Which of them it is shows when each is read alone.
+            *run_bytes_max = 0;
+            for blob in run.blobs.iter().rev() {
+                blobs.push_front(blob.key);
+            }
             return;
         }
-        let found = result.ok();
-        let payload = found.clone().map(Payload::from).filter(|bytes| header.matches(bytes));
-        match payload {
-            Some(payload) => {
-                self.counters.relocated_bytes += u64::from(header.payload_size_bytes);
-                self.stage_blob(key, header, None, payload);
-            }
-            None => {
-                self.blob_unreadable(key, header, location, found);
-                if let Relocation::Moving { blobs, partitions, given_up, .. } = &mut self.relocation
-                {
-                    (*blobs, *partitions) = Default::default();
-                    *given_up = true;
-                }
-            }
+        let mut given_up = false;
+        for blob in &run.blobs {
+            let found = read.as_ref().map(|read| run.part(read, blob));
+            given_up |= !self.move_blob(*blob, found);
         }
+        if given_up {
+            self.relocation = Relocation::Idle;
+        }
+    }
+
+    /// Writes a blob again. Returns whether it could be read.
+    fn move_blob(&mut self, blob: Moving, found: Option<Bytes>) -> bool {
+        let Moving { key, header, location } = blob;
+        let stands = self.index.blob(key).is_some_and(|entry| entry.location() == location);
+        if !stands {
+            return true;
+        }
+        let payload = found.clone().map(Payload::from).filter(|bytes| header.matches(bytes));
+        let Some(payload) = payload else {
+            self.blob_unreadable(key, header, location, found);
+            return false;
+        };
+        self.counters.relocated_bytes += u64::from(header.payload_size_bytes);
+        self.stage_blob(key, header, None, payload);
+        true
     }
 
     /// All that was live in the file is durable elsewhere: once that is proven the file goes,

@@ -1,11 +1,12 @@
 //! Space: what is freed, how files are emptied, what happens when the disk is full (rule T8).
 
 use bytes::Bytes;
-use meridian_base::env::Disk;
 use meridian_base::env::memory::Crash;
+use meridian_base::env::{Disk, DiskError};
 use meridian_base::id::ConfigVersion;
 use meridian_base::position::{Generation, Offset};
 use meridian_storage::blob::{Blob, BlobKind};
+use meridian_storage::journal::{DiskDone, DiskOp};
 use meridian_storage::lineage::{Past, Start};
 use meridian_storage::message::{Beacon, FenceResult, Put, PutResult, Refusal, StorageMessage};
 use meridian_storage::store::StoreInput;
@@ -191,6 +192,70 @@ fn emptied_files_go_and_take_no_fence_with_them() {
     assert!(matches!(node.fence(9, 2), FenceResult::Fenced { .. }));
     assert_eq!(node.store.group().map(|group| group.version), Some(ConfigVersion::new(1)));
     assert_eq!(node.view(1, 2).mark.map(|mark| mark.point), Some(point(1, 60)));
+}
+
+/// A node that is about to empty files full of small blobs, each of them a batch of its own.
+fn with_small_blobs() -> (Node, Vec<Blob>) {
+    let mut node = Node::alone();
+    let small: Vec<Blob> = (1..=40).map(|step| blob(key(2, 1, step), "survivor")).collect();
+    store_all(&mut node, &small);
+    (node, small)
+}
+
+#[test]
+fn small_blobs_are_moved_many_at_a_time() {
+    let (mut node, small) = with_small_blobs();
+    let batches_before = node.store.counters().batches;
+    let mut reads = 0;
+    for _ in 0..50 {
+        node.now = node.now + std::time::Duration::from_millis(200);
+        node.input(StoreInput::Tick);
+        while let Some(op) = node.ops.front() {
+            reads += u32::from(matches!(op, DiskOp::Read { file, .. } if file.ends_with(".log")));
+            node.disk_step();
+        }
+    }
+    let counters = node.store.counters();
+    assert!(counters.files_removed >= 2, "{counters:?}");
+    assert!(counters.relocated_bytes >= 30 * 8, "{counters:?}");
+    assert!(reads <= 4 * counters.files_removed as u32, "{reads} reads, {counters:?}");
+    let batches = counters.batches - batches_before;
+    assert!(batches <= 8 * counters.files_removed, "{batches} batches, {counters:?}");
+    assert!(small.iter().all(|blob| node.holds(blob)));
+    let mut node = node.crash(Crash::LoseUnsynced);
+    assert!(small.iter().all(|blob| node.holds(blob)));
+}
+
+#[test]
+fn a_run_that_cannot_be_read_is_read_blob_by_blob() {
+    let (mut node, small) = with_small_blobs();
+    let mut failed = 0;
+    for _ in 0..50 {
+        node.now = node.now + std::time::Duration::from_millis(200);
+        node.input(StoreInput::Tick);
+        while let Some(op) = node.ops.front() {
+            match op {
+                DiskOp::Read { token, file, size_bytes, .. }
+                    if file.ends_with(".log") && *size_bytes > 8 =>
+                {
+                    let error = DiskError::Io {
+                        file: file.clone(),
+                        operation: "read",
+                        detail: "bad sector".into(),
+                    };
+                    let done = DiskDone::Read { token: *token, result: Err(error) };
+                    node.ops.pop_front();
+                    node.input(StoreInput::DiskDone(done));
+                    failed += 1;
+                }
+                _ => drop(node.disk_step()),
+            }
+        }
+    }
+    let counters = node.store.counters();
+    assert!(failed > 0 && counters.files_removed >= 1, "{failed} failed, {counters:?}");
+    assert_eq!(counters.corrupt, 0, "every blob could be read by itself");
+    assert!(small.iter().all(|blob| node.holds(blob)));
 }
 
 #[test]
