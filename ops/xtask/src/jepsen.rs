@@ -1,4 +1,5 @@
-//! Fault tests on real processes: `cargo xtask jepsen --smoke`, `--nightly` and `--teeth`.
+//! Fault tests of simulated clusters, `cargo xtask jepsen --simulate`, and on real processes: `--smoke`, `--nightly`
+//! and `--teeth`.
 
 mod nightly;
 
@@ -8,8 +9,11 @@ use std::process::Command;
 /// A run: workload, faults and seed.
 type Run = (String, String, u64);
 
+/// Seeds and simulated time that every change must survive.
+const SEED_COUNT: &str = "300";
+const SIMULATED_TIME: &str = "300s";
 const SMOKE_SECONDS: u32 = 60;
-const USAGE: &str = "usage: cargo xtask jepsen --smoke | --nightly [--seconds N] [--hours N] \
+const USAGE: &str = "usage: cargo xtask jepsen --simulate | --smoke | --nightly [--seconds N] [--hours N] \
     [--seed N] | --teeth [MUTATION ...]";
 
 /// What a run came to.
@@ -24,6 +28,7 @@ enum Verdict {
 /// Does what the first argument says.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     match arguments.split_first() {
+        Some((option, [])) if option == "--simulate" => simulate(root),
         Some((option, [])) if option == "--smoke" => smoke(root),
         Some((option, rest)) if option == "--nightly" => nightly::run(root, rest),
         Some((option, mutations)) if option == "--teeth" => teeth(root, mutations),
@@ -31,9 +36,19 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     }
 }
 
+/// Many simulated clusters.
+pub(crate) fn simulate(root: &Path) -> Result<(), String> {
+    build_all(root)?;
+    let status = runner(root)
+        .args(["sim", "run", "--seeds", SEED_COUNT, "--time", SIMULATED_TIME])
+        .status()
+        .map_err(|error| not_started(&error))?;
+    if status.success() { Ok(()) } else { Err(format!("jepsen: simulate ({status})")) }
+}
+
 /// Three workloads under everything at random.
 pub(crate) fn smoke(root: &Path) -> Result<(), String> {
-    build(root, &["-p", "meridian", "-p", "meridian-jepsen"])?;
+    build_all(root)?;
     let runs = [("log", 1), ("dedupe", 2), ("groups", 3)];
     let mut failed = Vec::new();
     for (workload, seed) in runs {
@@ -69,6 +84,11 @@ fn teeth(root: &Path, mutations: &[String]) -> Result<(), String> {
 
 fn folder(root: &Path) -> PathBuf {
     root.join("target").join("jepsen")
+}
+
+/// What simulates, and what runs real processes; in one go, so that what they share is compiled once.
+fn build_all(root: &Path) -> Result<(), String> {
+    build(root, &["-p", "meridian", "-p", "meridian-jepsen"])
 }
 
 fn build(root: &Path, arguments: &[&str]) -> Result<(), String> {

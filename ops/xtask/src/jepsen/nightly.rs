@@ -100,7 +100,7 @@ impl Options {
 #[expect(clippy::disallowed_methods, reason = "it tells how long the rest will take")]
 pub(super) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     let options = Options::parse(arguments)?;
-    super::build(root, &["-p", "meridian", "-p", "meridian-jepsen"])?;
+    super::build_all(root)?;
     let folder = super::folder(root).join("nightly");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let file = folder.join("results.tsv");
