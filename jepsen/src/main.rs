@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use meridian_jepsen::command::{MetaArgs, ReplayArgs, RunArgs};
 use meridian_jepsen_runner::command as runner;
+use meridian_jepsen_runner::pair::{PairArgs, pair};
 use meridian_jepsen_runner::teeth::{TeethArgs, teeth};
 
 /// Simulation and fault injection for Meridian.
@@ -24,6 +25,8 @@ enum Command {
     Run(runner::RunArgs),
     /// Break rules on purpose, one after the other, and demand that each is found out.
     Teeth(TeethArgs),
+    /// Move a topic between two clusters under load, and judge every record.
+    Pair(PairArgs),
     /// Judge a history again.
     Check(runner::CheckArgs),
     /// Tell which workloads and faults there are.
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Command::Sim(Sim::Mutations(args)) => meridian_jepsen::command::mutations(&args),
         Command::Run(args) => runner::run(&args),
         Command::Teeth(args) => teeth(&args),
+        Command::Pair(args) => pair(&args),
         Command::Check(args) => runner::check(&args),
         Command::List => runner::list(),
     }

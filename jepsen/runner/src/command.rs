@@ -118,7 +118,7 @@ pub fn list() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn finish(result: Result<bool, Failure>) -> ExitCode {
+pub(crate) fn finish(result: Result<bool, Failure>) -> ExitCode {
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),

@@ -15,6 +15,7 @@
 
 pub mod chance;
 pub mod command;
+pub mod pair;
 pub mod teeth;
 
 mod check;

@@ -1,0 +1,188 @@
+//! The two clusters: one `meridian dev --clusters 2`, and what operators would do with it.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::client::{Client, Seeds, Tape};
+use crate::clock;
+use crate::failure::Failure;
+
+/// For all nodes of a cluster to serve.
+const UP_WITHIN: Duration = Duration::from_secs(90);
+/// For what an operator asks for to come true.
+pub(super) const TRUE_WITHIN: Duration = Duration::from_secs(60);
+
+/// What is to be started.
+pub(super) struct Setup<'a> {
+    pub(super) binary: &'a Path,
+    pub(super) folder: &'a Path,
+    pub(super) base_port: u16,
+    pub(super) racks: usize,
+}
+
+/// One of the two clusters.
+pub(super) struct Side {
+    /// As `meridian dev` counts them, from 1.
+    number: usize,
+    pub(super) name: &'static str,
+    addresses: Vec<SocketAddr>,
+    dcs: Vec<String>,
+}
+
+impl Side {
+    /// The addresses of its nodes, as commands take them.
+    pub(super) fn bootstrap(&self) -> String {
+        let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        addresses.join(",")
+    }
+}
+
+/// Both, as long as this lives.
+pub(super) struct Pair {
+    binary: PathBuf,
+    data: PathBuf,
+    dev: Child,
+    pub(super) sides: Vec<Side>,
+}
+
+impl Pair {
+    /// Starts both, and waits until all nodes serve.
+    pub(super) fn start(setup: &Setup<'_>) -> Result<Self, Failure> {
+        let data = setup.folder.join("data");
+        let log_file = setup.folder.join("dev.log");
+        let log = File::create(&log_file).map_err(Failure::file(&log_file))?;
+        let errors = log.try_clone().map_err(Failure::file(&log_file))?;
+        let (port, racks) = (setup.base_port.to_string(), setup.racks.to_string());
+        let dev = Command::new(setup.binary)
+            .args(["dev", "--clusters", "2", "--racks", &racks, "--base-port", &port, "--data"])
+            .arg(&data)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            .spawn()
+            .map_err(Failure::system("meridian dev"))?;
+        let binary = setup.binary.to_owned();
+        let mut pair = Self { binary, data, dev, sides: Vec::new() };
+        for (number, name) in [(1, "west"), (2, "east")] {
+            let nodes = pair.wait_until_up(number)?;
+            let text = |node: &Value, field: &str| node[field].as_str().map(str::to_owned);
+            let addresses =
+                nodes.iter().filter_map(|node| text(node, "kafka")?.parse().ok()).collect();
+            let mut dcs: Vec<String> = nodes.iter().filter_map(|node| text(node, "dc")).collect();
+            dcs.dedup();
+            pair.sides.push(Side { number, name, addresses, dcs });
+        }
+        Ok(pair)
+    }
+
+    /// The nodes of a cluster, all of which serve.
+    fn wait_until_up(&mut self, number: usize) -> Result<Vec<Value>, Failure> {
+        let folder = match number {
+            1 => self.data.clone(),
+            number => self.data.join(format!("cluster-{number}")),
+        };
+        let file = folder.join("dev.json");
+        let up = clock::until(UP_WITHIN, || {
+            let has_ended = !matches!(self.dev.try_wait(), Ok(None));
+            let layout: Option<Value> =
+                std::fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+            let nodes = layout.and_then(|layout| layout["nodes"].as_array().cloned());
+            let nodes = nodes.filter(|nodes| nodes.iter().all(|node| node["state"] == "up"));
+            (has_ended || nodes.is_some()).then_some(nodes)
+        });
+        up.flatten().ok_or_else(|| {
+            Failure::Cluster(format!("cluster {number} is not up; see dev.log beside the report"))
+        })
+    }
+
+    /// A client of one side that looks at one topic.
+    pub(super) fn client(&self, side: usize, first: usize, topic: &'static str) -> Client {
+        let addresses = self.sides[side].addresses.clone();
+        Client::new(Seeds { addresses, tape: Arc::new(Tape::default()) }, first, topic)
+    }
+
+    /// What a command says in JSON at one side, and whether it ended well.
+    fn ask(&self, side: usize, arguments: &[&str]) -> Result<(Output, Value), Failure> {
+        let output = Command::new(&self.binary)
+            .args(arguments)
+            .args(["-o", "json", "-b", &self.sides[side].bootstrap()])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(Failure::system("the meridian binary"))?;
+        let said = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        Ok((output, said))
+    }
+
+    /// What a command says that must work.
+    pub(super) fn command(&self, side: usize, arguments: &[&str]) -> Result<Value, Failure> {
+        let (output, said) = self.ask(side, arguments)?;
+        if output.status.success() { Ok(said) } else { Err(failed(arguments, &output)) }
+    }
+
+    /// What a command says as soon as it is as wanted; why it never was.
+    pub(super) fn command_until(
+        &self,
+        side: usize,
+        arguments: &[&str],
+        is_wanted: impl Fn(&Value) -> bool,
+    ) -> Result<Value, Failure> {
+        let mut last = None;
+        let found = clock::until(TRUE_WITHIN, || match self.ask(side, arguments) {
+            Ok((_, said)) if is_wanted(&said) => Some(said),
+            other => {
+                last = Some(other);
+                None
+            }
+        });
+        match (found, last) {
+            (Some(said), _) => Ok(said),
+            (None, Some(Err(failure))) => Err(failure),
+            (None, Some(Ok((output, _)))) => Err(failed(arguments, &output)),
+            (None, None) => Err(Failure::Cluster(format!("{arguments:?}: never asked"))),
+        }
+    }
+
+    /// Kills all nodes of a side, as `kill -9` does.
+    pub(super) fn kill(&self, side: usize) -> Result<(), Failure> {
+        self.control("kill", side)
+    }
+
+    /// Starts them again, and waits until all serve.
+    pub(super) fn restart(&mut self, side: usize) -> Result<(), Failure> {
+        self.control("restart", side)?;
+        self.wait_until_up(self.sides[side].number).map(|_| ())
+    }
+
+    fn control(&self, action: &str, side: usize) -> Result<(), Failure> {
+        let Side { number, dcs, .. } = &self.sides[side];
+        let mut command = Command::new(&self.binary);
+        command.args(["dev", action, "--cluster", &number.to_string(), "--data"]).arg(&self.data);
+        dcs.iter().for_each(|dc| {
+            command.args(["--dc", dc]);
+        });
+        let output = command.output().map_err(Failure::system("the meridian binary"))?;
+        if output.status.success() { Ok(()) } else { Err(failed(&["dev", action], &output)) }
+    }
+}
+
+fn failed(arguments: &[&str], output: &Output) -> Failure {
+    let text = [&output.stderr[..], &output.stdout[..]].concat();
+    Failure::Program {
+        program: format!("meridian {}", arguments.join(" ")),
+        output: format!("{}, {}", output.status, String::from_utf8_lossy(&text).trim()),
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        // Nodes end with the parent that they were given.
+        let _ended = self.dev.kill();
+        let _reaped = self.dev.wait();
+    }
+}

@@ -1,0 +1,147 @@
+//! What a run over two clusters came to, as lines.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// A failover.
+pub(super) struct Failover {
+    pub(super) from: &'static str,
+    /// Whether the link was capped below the load before.
+    pub(super) is_behind: bool,
+    /// Records that the mirror knew to be missing when its source was gone.
+    pub(super) forecast_records: u64,
+    /// What it guessed that the source took after it was last heard of.
+    pub(super) forecast_unseen_records: Option<u64>,
+    /// Records that the source had and the promoted mirror had not.
+    pub(super) cut_off_records: usize,
+    /// The same in batches, of the partition that had most.
+    pub(super) cut_off_batches_max: usize,
+    /// Records that were acknowledged and that no producer sent again.
+    pub(super) lost_records: usize,
+    pub(super) judged_records: usize,
+    /// From the kill until every producer writes again.
+    pub(super) down: Duration,
+    /// What the way back took.
+    pub(super) rejoined: Duration,
+}
+
+/// A switchover.
+pub(super) struct Switchover {
+    pub(super) from: &'static str,
+    pub(super) took: Duration,
+    /// Of each producer: the longest time between two acknowledgements.
+    pub(super) pauses: Vec<Duration>,
+    pub(super) judged_records: usize,
+}
+
+/// Everything.
+#[derive(Default)]
+pub(super) struct Outcome {
+    pub(super) failovers: Vec<Failover>,
+    pub(super) switchovers: Vec<Switchover>,
+    pub(super) lags: Vec<Duration>,
+    pub(super) findings: Vec<String>,
+}
+
+impl Failover {
+    /// By how many records the forecast was wrong.
+    pub(super) fn error_records(&self) -> u64 {
+        (self.cut_off_records as u64).abs_diff(self.forecast_records)
+    }
+
+    pub(super) fn line(&self) -> String {
+        let behind = if self.is_behind { ", link capped" } else { "" };
+        let unseen = self.forecast_unseen_records.map_or("?".to_owned(), |it| it.to_string());
+        format!(
+            "failover from {}{behind}: forecast {} (unseen {unseen}), cut off {} records in at most {} \
+             batches of a partition, {} lost so far, writing after {:.1?}, rejoined in {:.1?}; {} \
+             records judged",
+            self.from,
+            self.forecast_records,
+            self.cut_off_records,
+            self.cut_off_batches_max,
+            self.lost_records,
+            self.down,
+            self.rejoined,
+            self.judged_records
+        )
+    }
+}
+
+impl Switchover {
+    pub(super) fn line(&self) -> String {
+        let longest = self.pauses.iter().max().copied().unwrap_or_default();
+        format!(
+            "switchover from {}: {:.1?}, longest pause of a producer {longest:.1?}; {} records judged",
+            self.from, self.took, self.judged_records
+        )
+    }
+}
+
+impl Outcome {
+    /// The last lines.
+    pub(super) fn summary(&self) -> String {
+        let mut text = String::new();
+        let mut line = |it: String| {
+            let _in_memory = writeln!(text, "{it}");
+        };
+        if let Some(worst) = self.failovers.iter().map(Failover::error_records).max() {
+            let downs: Vec<Duration> = self.failovers.iter().map(|it| it.down).collect();
+            line(format!(
+                "{} failovers: forecast wrong by {worst} records at most; down p50 {:.1?}, p99 {:.1?}",
+                self.failovers.len(),
+                quantile(&downs, 50),
+                quantile(&downs, 99)
+            ));
+        }
+        let pauses: Vec<Duration> =
+            self.switchovers.iter().flat_map(|it| it.pauses.iter().copied()).collect();
+        if !pauses.is_empty() {
+            line(format!(
+                "{} switchovers: pause of a producer p50 {:.2?}, p99 {:.2?}",
+                self.switchovers.len(),
+                quantile(&pauses, 50),
+                quantile(&pauses, 99)
+            ));
+        }
+        if !self.lags.is_empty() {
+            line(format!(
+                "lag of {} records, from their acknowledgement to a consumer of the mirror: p50 {:.1?}, \
+                 p99 {:.1?}",
+                self.lags.len(),
+                quantile(&self.lags, 50),
+                quantile(&self.lags, 99)
+            ));
+        }
+        for finding in self.findings.iter().take(20) {
+            line(format!("FOUND: {finding}"));
+        }
+        line(match self.findings.len() {
+            0 => "0 lost of what was mirrored, 0 doubled".to_owned(),
+            count => format!("{count} findings"),
+        });
+        text
+    }
+}
+
+/// The value that `percent` of all do not exceed; 0 of none.
+pub(super) fn quantile(times: &[Duration], percent: usize) -> Duration {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    let rank = (times.len() * percent).div_ceil(100);
+    times.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_that_were_measured() {
+        let times: Vec<Duration> = (1..=100).rev().map(Duration::from_millis).collect();
+        assert_eq!(quantile(&times, 50), Duration::from_millis(50));
+        assert_eq!(quantile(&times, 99), Duration::from_millis(99));
+        assert_eq!(quantile(&times[..3], 99), Duration::from_millis(100));
+        assert_eq!(quantile(&[], 99), Duration::ZERO);
+    }
+}
