@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod common;
+
 use meridian_base::id::{ClusterId, TopicId};
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_mirror::mutation::Mutation;
@@ -11,8 +13,7 @@ use meridian_mirror::rejoin::{self, Action, End, Here, Progress, There};
 use meridian_mirror::rows::Stage;
 use meridian_mirror::succession::{LinkEpoch, Succession};
 use proptest::prelude::*;
-use proptest::strategy::ValueTree as _;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use proptest::test_runner::Config;
 
 const OPS_MAX: usize = 80;
 const TOPIC: TopicId = TopicId::new(1);
@@ -349,15 +350,5 @@ proptest! {
 
 #[test]
 fn every_broken_rule_is_caught() {
-    const HISTORIES_MAX: u32 = 20_000;
-    for mutation in Mutation::REJOIN {
-        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
-        let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-        let reason = (0..HISTORIES_MAX).find_map(|_| {
-            let ops = ops().new_tree(&mut runner).unwrap().current();
-            holds(&ops, Some(mutation)).err()
-        });
-        println!("{mutation:?}: {reason:?}");
-        assert!(reason.is_some(), "{mutation:?} is not noticed");
-    }
+    common::hunt(&Mutation::REJOIN, 20_000, &ops(), |ops, mutation| holds(&ops, mutation));
 }

@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod common;
+
 use std::time::Duration;
 
 use meridian_base::env::Instant;
@@ -13,8 +15,7 @@ use meridian_mirror::mutation::Mutation;
 use meridian_mirror::succession::{Act, Ended, LinkEpoch, Succession};
 use meridian_mirror::switchover::{End, Input, Output, Step, Switchover};
 use proptest::prelude::*;
-use proptest::strategy::ValueTree as _;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use proptest::test_runner::Config;
 
 const OPS_MAX: usize = 80;
 const WITHIN: Duration = Duration::from_secs(5);
@@ -323,15 +324,5 @@ proptest! {
 
 #[test]
 fn every_broken_rule_is_caught() {
-    const HISTORIES_MAX: u32 = 20_000;
-    for mutation in Mutation::SWITCHOVER {
-        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
-        let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-        let reason = (0..HISTORIES_MAX).find_map(|_| {
-            let ops = ops().new_tree(&mut runner).unwrap().current();
-            holds(&ops, Some(mutation)).err()
-        });
-        println!("{mutation:?}: {reason:?}");
-        assert!(reason.is_some(), "{mutation:?} is not noticed");
-    }
+    common::hunt(&Mutation::SWITCHOVER, 20_000, &ops(), |ops, mutation| holds(&ops, mutation));
 }

@@ -4,63 +4,20 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, and so may what it calls")]
 
 use std::io::Write;
-use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
-use meridian_gateway::client::clock;
 use serde_json::Value;
 
-use self::common::{Running, Scratch, json, meridian, ok, run, text};
+use self::cluster::{Cluster, lines, produce, status, wait, wait_for_end, wait_for_state};
+use self::common::{Scratch, json, meridian, ok, run, text};
 
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "common/cluster.rs"]
+mod cluster;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod common;
 
-/// Whatever is awaited has come by then, or the test has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
 const PARTITIONS: usize = 3;
-
-/// A cluster of one node that keeps its address and data when it is killed.
-struct Cluster {
-    address: String,
-    arguments: Vec<String>,
-    folder: std::path::PathBuf,
-    process: Option<Running>,
-}
-
-impl Cluster {
-    fn start(folder: &Path, name: &str) -> Self {
-        let folder = folder.join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        let address = format!("127.0.0.1:{}", common::free_port());
-        let arguments = ["serve", "--listen", &address].map(str::to_owned).to_vec();
-        let mut cluster = Self { address, arguments, folder, process: None };
-        cluster.restart();
-        cluster
-    }
-
-    fn restart(&mut self) {
-        let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
-        let mut process = Running::start(&arguments, &self.folder);
-        process.wait_for("ready: serving Kafka clients on ");
-        self.process = Some(process);
-    }
-
-    /// SIGKILL.
-    fn kill(&mut self) {
-        self.process = None;
-    }
-}
-
-fn produce(bootstrap: &str, topic: &str, lines: &str) {
-    let mut child = meridian(&["topic", "produce", topic, "-b", bootstrap, "-o", "json"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success());
-}
 
 /// Records of each partition in order, each with all that a consumer sees of it.
 fn records(bootstrap: &str, topic: &str) -> Vec<Vec<Value>> {
@@ -73,43 +30,6 @@ fn records(bootstrap: &str, topic: &str) -> Vec<Vec<Value>> {
     partitions
 }
 
-fn status(bootstrap: &str, topic: &str) -> Vec<Value> {
-    let output = run(&["mirror", "status", topic, "-b", bootstrap, "-o", "json"]);
-    let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    status["mirrors"][0]["partitions"].as_array().cloned().unwrap_or_default()
-}
-
-/// Waits until every partition is like this.
-fn wait_until(bootstrap: &str, topic: &str, what: &str, is_so: impl Fn(&Value) -> bool) {
-    let start = clock::now();
-    loop {
-        let partitions = status(bootstrap, topic);
-        if !partitions.is_empty() && partitions.iter().all(&is_so) {
-            return;
-        }
-        assert!(start.elapsed() < PATIENCE, "not {what}: {partitions:#?}");
-    }
-}
-
-fn wait_for_state(bootstrap: &str, topic: &str, state: &str) {
-    wait_until(bootstrap, topic, state, |partition| partition["state"] == state);
-}
-
-/// Waits until the mirror has all of the source.
-fn wait_for_end(source: &str, mirror: &str, topic: &str) {
-    let ends: Vec<Value> =
-        json(&["topic", "describe", topic, "-b", source, "-o", "json"])["partition"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|partition| partition["end_offset"].clone())
-            .collect();
-    wait_until(mirror, topic, "caught up", |partition| {
-        let index = usize::try_from(partition["partition"].as_u64().unwrap()).unwrap();
-        partition["state"] == "mirroring" && partition["end_offset"] == ends[index]
-    });
-}
-
 fn assert_prefix(mirror: &[Vec<Value>], source: &[Vec<Value>]) {
     for (mirror, source) in mirror.iter().zip(source) {
         assert!(mirror.len() <= source.len());
@@ -117,10 +37,6 @@ fn assert_prefix(mirror: &[Vec<Value>], source: &[Vec<Value>]) {
             assert_eq!(mirror, source);
         }
     }
-}
-
-fn lines(range: std::ops::Range<u32>) -> String {
-    range.map(|number| format!("record {number}\n")).collect()
 }
 
 #[test]
@@ -139,7 +55,7 @@ fn a_mirror_is_an_exact_prefix_through_kills_of_both_sides() {
     assert_eq!(json(&["link", "list", "-b", to, "-o", "json"])[0]["mirrors"], 0);
     ok(&["link", "test", "west", "-b", to]);
     ok(&["mirror", "create", "t", "--link", "west", "-b", to]);
-    wait_for_end(from, to, "t");
+    wait_for_end(from, "t", to, "t");
     assert_eq!(records(to, "t"), records(from, "t"));
     let configs = json(&["topic", "describe", "t", "-b", to, "-o", "json"])["configs"].clone();
     assert_eq!((&configs[0]["name"], &configs[0]["value"]), (&"retention.ms".into(), &"-1".into()));
@@ -167,14 +83,14 @@ fn a_mirror_is_an_exact_prefix_through_kills_of_both_sides() {
         written += 300;
         assert_prefix(&records(to, "t"), &records(from, "t"));
     }
-    wait_for_end(from, to, "t");
+    wait_for_end(from, "t", to, "t");
     let (there, here) = (records(from, "t"), records(to, "t"));
     assert_eq!(there.iter().map(Vec::len).sum::<usize>(), written as usize);
     assert_eq!(here, there);
 
     // Partitions are followed; only the link writes; a cluster that others mirror knows nothing of it.
     ok(&["topic", "alter", "t", "-p", "4", "-b", from]);
-    wait_until(to, "t", "grown", |_| status(to, "t").len() == 4);
+    wait("the mirror grows", || status(to, "t").len() == 4);
     let refused = meridian(&["topic", "produce", "t", "-b", to])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -204,7 +120,7 @@ fn what_must_stop_a_mirror_stops_it_and_a_promoted_one_takes_records() {
         ok(&["topic", "create", topic, "-p", "1", "-b", from]);
         produce(from, topic, &lines(0..100));
         ok(&["mirror", "create", topic, "--link", "west", "-b", to]);
-        wait_for_end(from, to, topic);
+        wait_for_end(from, topic, to, topic);
     }
     let busy = run(&["link", "delete", "west", "-b", to]);
     assert!(text(&busy.stderr).contains("2 topics still mirror"));
@@ -224,7 +140,7 @@ fn what_must_stop_a_mirror_stops_it_and_a_promoted_one_takes_records() {
     wait_for_state(to, "kept", "paused");
     produce(from, "kept", &lines(100..200));
     ok(&["mirror", "resume", "kept", "-b", to]);
-    wait_for_end(from, to, "kept");
+    wait_for_end(from, "kept", to, "kept");
 
     // With the source gone, nobody knows what is missing.
     source.kill();

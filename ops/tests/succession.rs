@@ -4,9 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, and so may what it calls")]
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use meridian_gateway::client::{Client, Lane, REQUEST_TIMEOUT, clock};
@@ -21,42 +19,14 @@ use rdkafka::message::Message;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use serde_json::Value;
 
-use self::common::{Running, Scratch, json, meridian, ok, run, text};
+use self::cluster::{Cluster, PATIENCE, consumed, wait, wait_for_end, wait_for_state};
+use self::common::{Scratch, json, meridian, ok, run, text};
 
 #[allow(dead_code, reason = "other tests use the rest")]
+#[path = "common/cluster.rs"]
+mod cluster;
+#[allow(dead_code, reason = "other tests use the rest")]
 mod common;
-
-/// Whatever is awaited has come by then, or the test has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A cluster of one node that keeps its data when it is killed.
-struct Cluster {
-    address: String,
-    folder: std::path::PathBuf,
-    process: Option<Running>,
-}
-
-impl Cluster {
-    fn start(folder: &Path, name: &str) -> Self {
-        let folder = folder.join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        let address = format!("127.0.0.1:{}", common::free_port());
-        let mut cluster = Self { address, folder, process: None };
-        cluster.restart();
-        cluster
-    }
-
-    fn restart(&mut self) {
-        let mut process = Running::start(&["serve", "--listen", &self.address], &self.folder);
-        process.wait_for("ready: serving Kafka clients on ");
-        self.process = Some(process);
-    }
-
-    /// SIGKILL.
-    fn kill(&mut self) {
-        self.process = None;
-    }
-}
 
 /// Two clusters and topic `t` of one partition, mirrored from the first to the second.
 fn mirrored(folder: &Scratch) -> [Cluster; 2] {
@@ -67,58 +37,26 @@ fn mirrored(folder: &Scratch) -> [Cluster; 2] {
     [from, to]
 }
 
+/// What is found in the end.
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = clock::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-    }
-}
-
-fn end(bootstrap: &str) -> Option<Value> {
-    let output = run(&["topic", "describe", "t", "-b", bootstrap, "-o", "json"]);
-    let described: Value = serde_json::from_slice(&output.stdout).ok()?;
-    Some(described["partition"][0]["end_offset"].clone())
-}
-
-/// Waits until the mirror has all of the source.
-fn wait_for_end(source: &str, mirror: &str) {
-    let all = until("the source's end", || end(source));
-    until("the mirror has all", || (end(mirror).as_ref() == Some(&all)).then_some(()));
-}
-
-fn wait_for_state(bootstrap: &str, state: &str) {
-    until(state, || {
-        let output = run(&["mirror", "status", "t", "-b", bootstrap, "-o", "json"]);
-        let status: Value = serde_json::from_slice(&output.stdout).ok()?;
-        (status["mirrors"][0]["partitions"][0]["state"] == state).then_some(())
+    let mut found = None;
+    wait(what, || {
+        found = look();
+        found.is_some()
     });
-}
-
-fn spawn_produce(bootstrap: &str, lines: &[String]) -> Child {
-    let mut child = meridian(&["topic", "produce", "t", "-b", bootstrap, "-o", "json"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all((lines.join("\n") + "\n").as_bytes()).unwrap();
-    child
-}
-
-fn produce(bootstrap: &str, lines: &[String]) {
-    let output = spawn_produce(bootstrap, lines).wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    found.unwrap()
 }
 
 fn consume(bootstrap: &str) -> Vec<String> {
-    ok(&["topic", "consume", "t", "-b", bootstrap]).lines().map(str::to_owned).collect()
+    consumed(bootstrap, "t").lines().map(str::to_owned).collect()
 }
 
 fn lines(range: std::ops::Range<u32>) -> Vec<String> {
-    range.map(|number| format!("record {number}")).collect()
+    cluster::lines(range).lines().map(str::to_owned).collect()
+}
+
+fn produce(bootstrap: &str, lines: &[String]) {
+    cluster::produce(bootstrap, "t", &(lines.join("\n") + "\n"));
 }
 
 fn config(bootstrap: &str, more: &[(&str, &str)]) -> ClientConfig {
@@ -168,7 +106,7 @@ fn what_the_source_left_open_is_aborted_when_its_mirror_is_failed_over() {
     open.begin_transaction().unwrap();
     send(&open, &["open 1".to_owned(), "open 2".to_owned()]);
     produce(&from, &lines(3..6));
-    wait_for_end(&from, to);
+    wait_for_end(&from, "t", to, "t");
     // Nobody knows yet what becomes of the transaction.
     assert_eq!(read_committed(to, "before", 3), lines(0..3));
 
@@ -176,7 +114,7 @@ fn what_the_source_left_open_is_aborted_when_its_mirror_is_failed_over() {
     assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
     assert!(text(&refused.stderr).contains("its source answers"), "{}", text(&refused.stderr));
     west.kill();
-    wait_for_state(to, "source-unreachable");
+    wait_for_state(to, "t", "source-unreachable");
     let forecast = json(&["mirror", "failover", "t", "--dry-run", "-b", to, "-o", "json"]);
     assert_eq!(forecast["lost"]["seen_records"], 0, "{forecast}");
     assert_eq!(forecast["lost"]["records"], Value::Null, "nobody here can know: {forecast}");
@@ -202,7 +140,7 @@ fn what_the_source_left_open_is_aborted_when_its_mirror_is_failed_over() {
 
     // The old source comes back and takes records, as before: that is seen, and nothing is merged.
     west.restart();
-    wait_for_state(to, "both-promoted");
+    wait_for_state(to, "t", "both-promoted");
     let status = run(&["mirror", "status", "t", "-b", to]);
     assert_eq!(status.status.code(), Some(2));
     assert!(text(&status.stdout).contains("link epoch is 0, that of this side 1"));
@@ -260,7 +198,7 @@ fn producers_that_resend_to_the_promoted_side_are_known_there() {
     for sequence in 0..4 {
         assert_eq!(producer.send(&from, sequence), (ErrorCode::None, i64::from(sequence)));
     }
-    wait_for_end(&from, to);
+    wait_for_end(&from, "t", to, "t");
     assert_eq!(producer.send(to, 4).0, ErrorCode::PolicyViolation, "only the link writes");
     west.kill();
     ok(&["mirror", "failover", "t", "-b", to]);
@@ -307,7 +245,7 @@ fn a_switchover_there_and_back_loses_and_doubles_nothing() {
     let done = json(&["mirror", "switchover", "t", "-b", b, "-o", "json"]);
     assert_eq!(done["outcome"], "switched", "{done}");
     produce(b, &lines(100..200));
-    wait_for_end(b, a);
+    wait_for_end(b, "t", a, "t");
     let (here, there) = (consume(b), consume(a));
     assert_eq!(here, there);
     assert_eq!(read_committed(b, "all", 200), lines(0..200));
@@ -316,15 +254,15 @@ fn a_switchover_there_and_back_loses_and_doubles_nothing() {
     assert_eq!(position(b), position(a));
     // The former source is a mirror: clients are told to look elsewhere, and may read.
     assert_eq!(Numbered::start(a).send(a, 0).0, ErrorCode::NotLeaderOrFollower);
-    wait_for_state(a, "mirroring");
+    wait_for_state(a, "t", "mirroring");
 
     let back = json(&["mirror", "switchover", "t", "-b", a, "-o", "json"]);
     assert_eq!(back["outcome"], "switched", "{back}");
     produce(a, &lines(200..300));
-    wait_for_end(a, b);
+    wait_for_end(a, "t", b, "t");
     assert_eq!(consume(b), consume(a));
     assert_eq!(read_committed(b, "both", 300), lines(0..300));
-    wait_for_state(b, "mirroring");
+    wait_for_state(b, "t", "mirroring");
 }
 
 #[test]
@@ -338,7 +276,7 @@ fn a_switchover_whose_coordinator_is_killed_ends_in_one_of_two_states() {
         let [a, b] = [sides[writer].address.clone(), sides[mirror].address.clone()];
         produce(&a, &lines(written..written + 20));
         written += 20;
-        wait_for_state(&b, "mirroring");
+        wait_for_state(&b, "t", "mirroring");
         let is_source_lost = round % 4 == 3;
         let within = if is_source_lost { "1" } else { "20" };
         let mut asking = meridian(&["mirror", "switchover", "t", "--within-s", within, "-b", &b])
@@ -374,7 +312,7 @@ fn a_switchover_whose_coordinator_is_killed_ends_in_one_of_two_states() {
         let producer = Numbered::start(a);
         assert_eq!(producer.send(a, 0).0, ErrorCode::None);
         assert_ne!(producer.send(b, 1).0, ErrorCode::None);
-        wait_for_end(a, b);
+        wait_for_end(a, "t", b, "t");
         assert_eq!(consume(a), consume(b));
     }
     eprintln!("outcomes: {outcomes:?}");

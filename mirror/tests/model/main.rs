@@ -3,13 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod source;
 mod world;
 
 use meridian_mirror::mutation::Mutation;
 use proptest::prelude::*;
-use proptest::strategy::ValueTree as _;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use proptest::test_runner::Config;
 
 use world::{Op, World};
 
@@ -58,23 +59,12 @@ proptest! {
     }
 }
 
-/// A history that shows that the rule was broken, if there is one among so many.
-fn caught(mutation: Mutation) -> Option<String> {
-    const HISTORIES_MAX: u32 = 5_000;
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
-    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    let strategy = (any::<bool>(), ops());
-    (0..HISTORIES_MAX).find_map(|_| {
-        let (is_compacted, ops) = strategy.new_tree(&mut runner).unwrap().current();
-        holds(is_compacted, &ops, Some(mutation)).err()
-    })
-}
-
 #[test]
 fn every_broken_rule_is_caught() {
-    for mutation in Mutation::ALL {
-        let reason = caught(mutation);
-        println!("{mutation:?}: {reason:?}");
-        assert!(reason.is_some(), "{mutation:?} is not noticed");
-    }
+    common::hunt(
+        &Mutation::ALL,
+        5_000,
+        &(any::<bool>(), ops()),
+        |(is_compacted, ops), mutation| holds(is_compacted, &ops, mutation),
+    );
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::common::{Running, free_port, json, meridian, ok, run, text};
 
 /// Whatever is awaited has come by then, or the test has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A cluster of one node that keeps its address and data when it is killed.
 pub(crate) struct Cluster {
@@ -125,7 +125,11 @@ pub(crate) fn ends(bootstrap: &str, topic: &str) -> Vec<i64> {
 
 /// Waits until a mirror has as many records as its source.
 pub(crate) fn wait_for_end(from: &str, source: &str, to: &str, mirror: &str) -> Duration {
-    let wanted = ends(from, source);
+    let mut wanted = Vec::new();
+    wait("the source says where it ends", || {
+        wanted = ends(from, source);
+        !wanted.is_empty()
+    });
     wait(&format!("{mirror} at {wanted:?}"), || ends(to, mirror) == wanted)
 }
 
