@@ -186,6 +186,8 @@ pub enum Input {
         /// Size of what became durable.
         size_bytes: u64,
     },
+    /// Where the source ends now, asked for while nothing may be fetched.
+    SourceEnd(Offset),
     /// The own log can never take what was to be appended.
     Refused(String),
     /// Time has passed. Needed when [`MirrorPartition::wake_at`] has come.
@@ -326,6 +328,13 @@ impl MirrorPartition {
                 self.in_flight_size_bytes = self.in_flight_size_bytes.saturating_sub(size_bytes);
                 self.lag.on_end(self.reached());
                 self.ask_for_more(out);
+            }
+            Input::SourceEnd(end) => {
+                if matches!(self.phase, Phase::Following { .. }) {
+                    // It may come after the answer to a later fetch.
+                    let end = self.lag.source_end().map_or(end, |known| known.max(end));
+                    self.lag.on_source(now, self.reached(), end);
+                }
             }
             Input::Refused(detail) => self.stop(State::Unsupported { detail }),
             Input::Tick => {

@@ -161,7 +161,7 @@ pub(crate) async fn run(mirror: Mirror) -> Result<Exit, Failure> {
         Command::Rejoin(command) => return command.run(&client, target.output).await,
         Command::Failback(command) => return command.run(&client, target.output).await,
         Command::Promote { topic, dry_run, accept_loss } => {
-            let forecast = Forecast::of(&Status::ask(&client, Some(&topic)).await?);
+            let forecast = Forecast::of(&Status::ask(&client, Some(&topic)).await?, true);
             if dry_run || forecast.is_risky() && !accept_loss {
                 output::print(target.output, &forecast, Forecast::render)?;
                 return match dry_run {

@@ -301,3 +301,24 @@ fn nothing_that_the_source_loses_is_skipped_in_silence() {
     };
     wait("compared all the time", audited);
 }
+
+#[test]
+fn a_link_that_is_held_to_its_cap_still_knows_how_far_it_is_behind() {
+    let folder = Scratch::new("capped");
+    let (source, mirror) = linked(&folder);
+    let (from, to) = (source.address.as_str(), mirror.address.as_str());
+    ok(&["topic", "create", "t", "-p", "1", "-b", from]);
+    produce(from, "t", &lines(0..2000));
+    // One answer overdraws the cap for half a minute: nothing is fetched meanwhile.
+    ok(&["link", "alter", "west", "--bytes-per-second", "1000", "-b", to]);
+    ok(&["mirror", "create", "t", "--link", "west", "-b", to]);
+    wait_for_end(from, "t", to, "t");
+    produce(from, "t", &lines(2000..2050));
+    wait("50 records are known to be missing", || {
+        let partition = &status(to, "t")[0];
+        assert_eq!(partition["end_offset"], 2000, "{partition}");
+        partition["lag_records"] == 50 && partition["lag_ms"].as_u64() > Some(0)
+    });
+    let forecast = json(&["mirror", "failover", "t", "--dry-run", "-b", to, "-o", "json"]);
+    assert_eq!(forecast["lost"]["seen_records"], 50, "{forecast}");
+}

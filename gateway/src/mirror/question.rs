@@ -122,6 +122,39 @@ async fn bound(source: &Connection, at: &At, timestamp: i64) -> Result<Offset, F
     }
 }
 
+/// Where partitions of one broker end (ListOffsets). Those that it does not answer for are left out.
+pub(super) async fn ends(
+    source: &Connection,
+    wants: &[Want],
+) -> Result<Vec<(Asker, Offset)>, ClientError> {
+    let mut topics: Vec<ListOffsetsTopic> = Vec::new();
+    for Want { at, .. } in wants {
+        let partition = ListOffsetsPartition {
+            partition_index: at.index,
+            current_leader_epoch: at.leader_epoch.get(),
+            timestamp: ListOffsetsPartition::TIMESTAMP_LATEST,
+            ..Default::default()
+        };
+        match topics.iter_mut().find(|topic| topic.name == at.topic) {
+            Some(topic) => topic.partitions.push(partition),
+            None => topics
+                .push(ListOffsetsTopic { name: at.topic.clone(), partitions: vec![partition] }),
+        }
+    }
+    let request = ListOffsetsRequest { replica_id: CONSUMER, topics, ..Default::default() };
+    let response = source.call(&request, ANSWER_WITHIN).await?;
+    let mut found: std::collections::HashMap<(Str, i32), Offset> = std::collections::HashMap::new();
+    for topic in response.topics {
+        let good = topic.partitions.iter().filter(|it| it.error_code.is_none());
+        found.extend(
+            good.map(|it| ((topic.name.clone(), it.partition_index), Offset::new(it.offset))),
+        );
+    }
+    let end_of =
+        |want: &Want| Some((want.asker, *found.get(&(want.at.topic.clone(), want.at.index))?));
+    Ok(wants.iter().filter_map(end_of).collect())
+}
+
 /// One long poll for many partitions of one broker. Every want is answered.
 pub(super) async fn fetch(source: Arc<Connection>, wants: Vec<Want>) -> Vec<(Asker, Answered)> {
     let request = FetchRequest {

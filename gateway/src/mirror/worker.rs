@@ -5,6 +5,7 @@
 //! metadata it works with, or fails: a new connection begins with a comparison.
 
 mod carry;
+mod glance;
 mod grow;
 mod meter;
 mod tell;
@@ -25,6 +26,7 @@ use meridian_mirror::{Pace, Throttle};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use self::glance::Glancer;
 pub(crate) use self::meter::LinkMetrics;
 use self::meter::Meter;
 use self::tell::Teller;
@@ -55,6 +57,8 @@ enum Event {
     Surveyed(Result<Survey, String>),
     /// Questions were answered; a fetch over `lane` if there is one.
     Answered { lane: Option<Arc<Connection>>, answers: Vec<(Asker, Result<Answer, Failure>)> },
+    /// Where partitions end at the source that may not be fetched yet.
+    Glanced(Vec<(Asker, Offset)>),
     /// Batches are durable.
     Committed { partition: PartitionId, life: u64, end: Offset, size_bytes: u64 },
     /// Batches were refused, or their fate is unknown: the log itself knows.
@@ -130,6 +134,7 @@ pub(super) struct LinkWorker {
     partitions: BTreeMap<PartitionId, Mirrored>,
     lanes: Vec<FetchLane>,
     throttle: Throttle,
+    glancer: Glancer,
     meter: Meter,
     teller: Teller,
     life_count: u64,
@@ -153,6 +158,7 @@ impl LinkWorker {
         Self {
             client: plan.source.client(),
             throttle: Throttle::new(plan.source.link.bytes_per_second_max),
+            glancer: Glancer::default(),
             meter: Meter::new(metrics),
             teller: Teller::default(),
             node,
@@ -199,6 +205,7 @@ impl LinkWorker {
             }
             self.tick();
             self.send_fetches();
+            self.glance();
             self.survey();
             self.tell();
             self.publish();
@@ -213,7 +220,8 @@ impl LinkWorker {
         let throttled = has_wants.then(|| now + self.throttle.wait(now));
         let wants_survey = self.is_survey_wanted && !self.is_surveying;
         let survey = wants_survey.then(|| self.surveyed_at + SURVEY_PAUSE);
-        let wake_at = machines.chain(throttled).chain(survey).chain(self.teller.wake_at()).min();
+        let others = [throttled, self.glance_at(now), survey, self.teller.wake_at()];
+        let wake_at = machines.chain(others.into_iter().flatten()).min();
         wake_at.map_or(IDLE_MAX, |at| at.since(now).clamp(Duration::from_millis(1), IDLE_MAX))
     }
 
@@ -266,6 +274,11 @@ impl LinkWorker {
             Event::Lost { partition, life } => self.if_current(partition, life, Self::restart),
             Event::Surveyed(result) => self.on_survey(result),
             Event::Answered { lane, answers } => self.on_answers(lane.as_ref(), answers),
+            Event::Glanced(ends) => {
+                for (Asker { partition, life, .. }, end) in ends {
+                    self.step(partition, life, Input::SourceEnd(end));
+                }
+            }
             Event::Committed { partition, life, end, size_bytes } => {
                 self.step(partition, life, Input::Committed { end, size_bytes });
             }

@@ -54,7 +54,7 @@ pub(super) async fn run(
     let status = Status::ask(client, Some(&topic)).await?;
     let is_source_reachable = is_reachable(client, status.link()).await?;
     let mut consequences = Consequences {
-        lost: Forecast::of(&status),
+        lost: Forecast::of(&status, is_source_reachable),
         groups: duplicates(client, &topic, &status.ends()).await?,
         topic,
         is_source_reachable,

@@ -19,6 +19,8 @@ const STARTING: &str = "starting";
 const BOTH_PROMOTED: &str = "both-promoted";
 const BOTH_PROMOTED_ADVICE: &str = "nothing is merged: run `meridian mirror rejoin` at the side with \
                                     the lower link epoch, which keeps what only that side has";
+/// A source that was not heard of for longer may have taken any number of records since.
+const HEARD_LATELY_MS: u64 = 2000;
 /// States in which nothing is wrong.
 const WELL: [&str; 6] = [STARTING, "verifying", "catching-up", "mirroring", "paused", "promoted"];
 
@@ -290,11 +292,14 @@ fn unseen(partition: &PartitionStatus) -> Option<u64> {
 }
 
 impl Forecast {
-    /// What would be lost of these mirrors.
-    pub(super) fn of(status: &Status) -> Self {
+    /// What would be lost of these mirrors. Of a source that does not answer now nobody knows it, also
+    /// before its mirrors have noticed.
+    pub(super) fn of(status: &Status, is_source_reachable: bool) -> Self {
         let is_known = |it: &&PartitionStatus| {
-            matches!(it.state.as_str(), "mirroring" | "catching-up")
+            is_source_reachable
+                && matches!(it.state.as_str(), "mirroring" | "catching-up")
                 && it.source_end_offset.is_some()
+                && it.source_seen_ms_ago.is_none_or(|ago_ms| ago_ms <= HEARD_LATELY_MS)
         };
         let unknown: Vec<_> = status.partitions().filter(|it| !is_known(it)).collect();
         let seen_records = status.partitions().map(|it| it.lag_records).sum();
@@ -396,13 +401,23 @@ mod tests {
 
     #[test]
     fn a_forecast_counts_what_is_missing_and_what_is_unknown() {
-        let forecast = Forecast::of(&status("catching-up", 2));
+        let forecast = Forecast::of(&status("catching-up", 2), true);
         let seen = (forecast.seen_records, forecast.seen_bytes, forecast.milliseconds);
         assert_eq!(seen, (2, 20, 30));
         assert_eq!(forecast.unknown_partitions, [0]);
         // What nobody knows is never called nothing.
         assert_eq!(forecast.records, None);
         assert!(forecast.is_risky());
+    }
+
+    #[test]
+    fn a_source_that_is_silent_is_unknown_before_its_mirror_has_noticed() {
+        let mut status = status("mirroring", 0);
+        status.mirrors[0].partitions.remove(0);
+        assert_eq!(Forecast::of(&status, true).records, Some(0));
+        assert_eq!(Forecast::of(&status, false).records, None);
+        status.mirrors[0].partitions[0].source_seen_ms_ago = Some(HEARD_LATELY_MS + 1);
+        assert_eq!(Forecast::of(&status, true).unknown_partitions, [1]);
     }
 
     #[test]
@@ -413,12 +428,12 @@ mod tests {
             it.source_records_per_second = Some(10.0);
         };
         status.mirrors[0].partitions.iter_mut().for_each(partition);
-        let text = Forecast::of(&status).render();
+        let text = Forecast::of(&status, true).render();
         assert!(text.contains("unknown for 2 partitions: the source was last heard of 12.3 s ago"));
         assert!(text.contains("about 246 records"), "{text}");
         assert!(text.contains("at most: no bound"), "{text}");
         status.mirrors[0].partitions[1].source_lag_max_ms = Some(5000);
-        let text = Forecast::of(&status).render();
+        let text = Forecast::of(&status, true).render();
         assert!(text.contains("at most: what producers wrote within 5000 ms"), "{text}");
     }
 }
