@@ -8,6 +8,7 @@
 //!
 //! It runs what operators run: `meridian dev --clusters 2` and the commands of `meridian mirror`.
 
+mod alarms;
 mod clusters;
 mod judge;
 mod report;
@@ -52,6 +53,9 @@ pub struct PairArgs {
     /// Seconds for which the lag of the mirror is measured before; 0 for not at all.
     #[arg(long, default_value_t = 10)]
     pub lag_seconds: u64,
+    /// Topics of each kind of loss that mirrors must tell of; they come last.
+    #[arg(long, default_value_t = 0)]
+    pub alarms: usize,
     /// Where all chance grows from.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -156,6 +160,13 @@ fn play(args: &PairArgs, mut mover: Mover<'_>) -> Result<Outcome, Failure> {
         let done = mover.fail_over(number % 2 == 1)?;
         say(&done.line());
         outcome.failovers.push(done);
+    }
+    if args.alarms > 0 {
+        mover.rest();
+        let alarms = alarms::run(&mut mover.pair, args.alarms)?;
+        mover.findings.extend(alarms.findings.iter().cloned());
+        say(&alarms.line());
+        outcome.alarms = Some(alarms);
     }
     outcome.findings = mover.findings;
     judge_times(args, &mut outcome);

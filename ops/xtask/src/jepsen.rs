@@ -1,5 +1,5 @@
-//! Fault tests of simulated clusters, `cargo xtask jepsen --simulate`, and on real processes: `--smoke`, `--nightly`
-//! and `--teeth`.
+//! Fault tests of simulated clusters, `cargo xtask jepsen --simulate`, and on real processes: `--smoke`, `--nightly`,
+//! `--teeth` and `--pair`.
 
 mod nightly;
 
@@ -14,7 +14,7 @@ const SEED_COUNT: &str = "300";
 const SIMULATED_TIME: &str = "300s";
 const SMOKE_SECONDS: u32 = 60;
 const USAGE: &str = "usage: cargo xtask jepsen --simulate | --smoke | --nightly [--seconds N] [--hours N] \
-    [--seed N] | --teeth [MUTATION ...]";
+    [--seed N] | --teeth [MUTATION ...] | --pair [OPTION ...]";
 
 /// What a run came to.
 enum Verdict {
@@ -32,6 +32,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
         Some((option, [])) if option == "--smoke" => smoke(root),
         Some((option, rest)) if option == "--nightly" => nightly::run(root, rest),
         Some((option, mutations)) if option == "--teeth" => teeth(root, mutations),
+        Some((option, rest)) if option == "--pair" => pair(root, rest),
         _ => Err(USAGE.to_owned()),
     }
 }
@@ -80,6 +81,16 @@ fn teeth(root: &Path, mutations: &[String]) -> Result<(), String> {
     }
     let status = command.status().map_err(|error| not_started(&error))?;
     if status.success() { Ok(()) } else { Err(format!("jepsen: teeth ({status})")) }
+}
+
+/// Moves a topic between two clusters under load, as often as is promised, unless told otherwise.
+fn pair(root: &Path, options: &[String]) -> Result<(), String> {
+    build(root, &["-p", "meridian", "-p", "meridian-jepsen"])?;
+    let mut command = runner(root);
+    command.args(["pair", "--failovers", "50", "--switchovers", "20", "--binary"]);
+    command.arg(fast(root).join("meridian")).args(options);
+    let status = command.status().map_err(|error| not_started(&error))?;
+    if status.success() { Ok(()) } else { Err(format!("jepsen: pair ({status})")) }
 }
 
 fn folder(root: &Path) -> PathBuf {

@@ -1,13 +1,14 @@
 //! The two clusters: one `meridian dev --clusters 2`, and what operators would do with it.
 
 use std::fs::File;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::Value as Json;
 
 use crate::client::{Client, Seeds, Tape};
 use crate::clock;
@@ -71,7 +72,7 @@ impl Pair {
         let mut pair = Self { binary, data, dev, sides: Vec::new() };
         for (number, name) in [(1, "west"), (2, "east")] {
             let nodes = pair.wait_until_up(number)?;
-            let text = |node: &Value, field: &str| node[field].as_str().map(str::to_owned);
+            let text = |node: &Json, field: &str| node[field].as_str().map(str::to_owned);
             let addresses =
                 nodes.iter().filter_map(|node| text(node, "kafka")?.parse().ok()).collect();
             let mut dcs: Vec<String> = nodes.iter().filter_map(|node| text(node, "dc")).collect();
@@ -82,15 +83,11 @@ impl Pair {
     }
 
     /// The nodes of a cluster, all of which serve.
-    fn wait_until_up(&mut self, number: usize) -> Result<Vec<Value>, Failure> {
-        let folder = match number {
-            1 => self.data.clone(),
-            number => self.data.join(format!("cluster-{number}")),
-        };
-        let file = folder.join("dev.json");
+    fn wait_until_up(&mut self, number: usize) -> Result<Vec<Json>, Failure> {
+        let file = self.folder(number).join("dev.json");
         let up = clock::until(UP_WITHIN, || {
             let has_ended = !matches!(self.dev.try_wait(), Ok(None));
-            let layout: Option<Value> =
+            let layout: Option<Json> =
                 std::fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
             let nodes = layout.and_then(|layout| layout["nodes"].as_array().cloned());
             let nodes = nodes.filter(|nodes| nodes.iter().all(|node| node["state"] == "up"));
@@ -107,8 +104,67 @@ impl Pair {
         Client::new(Seeds { addresses, tape: Arc::new(Tape::default()) }, first, topic)
     }
 
+    /// The folder of a side's nodes.
+    fn folder(&self, number: usize) -> PathBuf {
+        match number {
+            1 => self.data.clone(),
+            number => self.data.join(format!("cluster-{number}")),
+        }
+    }
+
+    /// The folders of a side's nodes, and where their state is kept when it is saved.
+    fn node_folders(&self, side: usize) -> Result<Vec<(PathBuf, PathBuf)>, Failure> {
+        let folder = self.folder(self.sides[side].number);
+        let saved = self.data.with_extension("saved");
+        std::fs::create_dir_all(&saved).map_err(Failure::file(&saved))?;
+        let mut folders = Vec::new();
+        for entry in std::fs::read_dir(&folder).map_err(Failure::file(&folder))? {
+            let name = entry.map_err(Failure::file(&folder))?.file_name();
+            if name.to_string_lossy().starts_with("node-") {
+                folders.push((folder.join(&name), saved.join(&name)));
+            }
+        }
+        Ok(folders)
+    }
+
+    /// Keeps what is on the disks of a side, whose nodes are down.
+    pub(super) fn save(&self, side: usize) -> Result<(), Failure> {
+        self.node_folders(side)?.iter().try_for_each(|(folder, saved)| copy(folder, saved))
+    }
+
+    /// Puts back what was kept.
+    pub(super) fn restore(&self, side: usize) -> Result<(), Failure> {
+        self.node_folders(side)?.iter().try_for_each(|(folder, saved)| copy(saved, folder))
+    }
+
+    /// What a command says in JSON at one side, however it ends.
+    pub(super) fn answer(&self, side: usize, arguments: &[&str]) -> Result<Json, Failure> {
+        self.ask(side, arguments).map(|(_, said)| said)
+    }
+
+    /// Runs a command that must work and reads lines.
+    pub(super) fn command_with(
+        &self,
+        side: usize,
+        arguments: &[&str],
+        lines: &str,
+    ) -> Result<(), Failure> {
+        let mut child = Command::new(&self.binary)
+            .args(arguments)
+            .args(["-o", "json", "-b", &self.sides[side].bootstrap()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(Failure::system("the meridian binary"))?;
+        let written = child.stdin.take().map(|mut input| input.write_all(lines.as_bytes()));
+        let output = child.wait_with_output().map_err(Failure::system("the meridian binary"))?;
+        let is_done = output.status.success() && matches!(written, Some(Ok(())));
+        if is_done { Ok(()) } else { Err(failed(arguments, &output)) }
+    }
+
     /// What a command says in JSON at one side, and whether it ended well.
-    fn ask(&self, side: usize, arguments: &[&str]) -> Result<(Output, Value), Failure> {
+    fn ask(&self, side: usize, arguments: &[&str]) -> Result<(Output, Json), Failure> {
         let output = Command::new(&self.binary)
             .args(arguments)
             .args(["-o", "json", "-b", &self.sides[side].bootstrap()])
@@ -120,7 +176,7 @@ impl Pair {
     }
 
     /// What a command says that must work.
-    pub(super) fn command(&self, side: usize, arguments: &[&str]) -> Result<Value, Failure> {
+    pub(super) fn command(&self, side: usize, arguments: &[&str]) -> Result<Json, Failure> {
         let (output, said) = self.ask(side, arguments)?;
         if output.status.success() { Ok(said) } else { Err(failed(arguments, &output)) }
     }
@@ -130,8 +186,8 @@ impl Pair {
         &self,
         side: usize,
         arguments: &[&str],
-        is_wanted: impl Fn(&Value) -> bool,
-    ) -> Result<Value, Failure> {
+        is_wanted: impl Fn(&Json) -> bool,
+    ) -> Result<Json, Failure> {
         let mut last = None;
         let found = clock::until(TRUE_WITHIN, || match self.ask(side, arguments) {
             Ok((_, said)) if is_wanted(&said) => Some(said),
@@ -177,6 +233,17 @@ fn failed(arguments: &[&str], output: &Output) -> Failure {
         program: format!("meridian {}", arguments.join(" ")),
         output: format!("{}, {}", output.status, String::from_utf8_lossy(&text).trim()),
     }
+}
+
+/// Replaces a folder by another.
+fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
+    if to.exists() {
+        std::fs::remove_dir_all(to).map_err(Failure::file(to))?;
+    }
+    let arguments = ["-r", "--sparse=always", "--reflink=auto"];
+    let output = Command::new("cp").args(arguments).args([from, to]).output();
+    let output = output.map_err(Failure::system("cp"))?;
+    if output.status.success() { Ok(()) } else { Err(failed(&["cp"], &output)) }
 }
 
 impl Drop for Pair {

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use super::alarms::Alarms;
+
 /// A failover.
 pub(super) struct Failover {
     pub(super) from: &'static str,
@@ -40,13 +42,19 @@ pub(super) struct Outcome {
     pub(super) failovers: Vec<Failover>,
     pub(super) switchovers: Vec<Switchover>,
     pub(super) lags: Vec<Duration>,
+    pub(super) alarms: Option<Alarms>,
     pub(super) findings: Vec<String>,
 }
 
 impl Failover {
-    /// By how many records the forecast was wrong.
+    /// By how many records the forecast was wrong. A mirror whose link is held back looks now and then
+    /// where its source ends: it says what it saw, and what may have come since.
     pub(super) fn error_records(&self) -> u64 {
-        (self.cut_off_records as u64).abs_diff(self.forecast_records)
+        let unseen = if self.is_behind { self.forecast_unseen_records } else { None };
+        let least = self.forecast_records;
+        let most = least.saturating_add(unseen.unwrap_or(0));
+        let cut_off = self.cut_off_records as u64;
+        cut_off.abs_diff(cut_off.clamp(least, most))
     }
 
     pub(super) fn line(&self) -> String {
@@ -112,6 +120,9 @@ impl Outcome {
                 quantile(&self.lags, 50),
                 quantile(&self.lags, 99)
             ));
+        }
+        if let Some(alarms) = &self.alarms {
+            line(alarms.line());
         }
         for finding in self.findings.iter().take(20) {
             line(format!("FOUND: {finding}"));

@@ -151,6 +151,11 @@ impl<'a> Mover<'a> {
         Ok(seen.into_iter().filter_map(lag).collect())
     }
 
+    /// Has nobody write any more.
+    pub(super) fn rest(&self) {
+        self.desk.lead(self.era, Open::Nowhere);
+    }
+
     /// Waits until the mirror follows, and producers write.
     fn settle(&mut self) -> Result<(), Failure> {
         let mirror = 1 - self.writer;
