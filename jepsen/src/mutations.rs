@@ -74,7 +74,8 @@ pub fn method(mutation: Mutation) -> Method {
         | Mutation::AssignmentToldEarly
         | Mutation::GroupsForgotten
         | Mutation::PositionsBeforeMarker
-        | Mutation::PendingForgotten => Method::Elsewhere,
+        | Mutation::PendingForgotten
+        | Mutation::PositionsUnconfirmed => Method::Elsewhere,
     }
 }
 

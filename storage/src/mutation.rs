@@ -56,6 +56,7 @@ pub enum Mutation {
     GroupsForgotten,
     PositionsBeforeMarker,
     PendingForgotten,
+    PositionsUnconfirmed,
 }
 
 impl Mutation {
@@ -102,7 +103,7 @@ impl Mutation {
 
     /// Those of producers, groups and transactions, which the simulator does not look for: only runs of
     /// real processes do (`meridian-jepsen run --mutation`).
-    pub const APPLICATIONS: [Self; 15] = [
+    pub const APPLICATIONS: [Self; 16] = [
         Self::ProducersForgotten,
         Self::StableOffsetIgnored,
         Self::GenerationUnchecked,
@@ -118,6 +119,7 @@ impl Mutation {
         Self::GroupsForgotten,
         Self::PositionsBeforeMarker,
         Self::PendingForgotten,
+        Self::PositionsUnconfirmed,
     ];
 
     /// The one of this name.
@@ -187,6 +189,7 @@ impl Mutation {
             Self::PendingForgotten => {
                 "G4: a new coordinator forgets positions of open transactions"
             }
+            Self::PositionsUnconfirmed => "G5: a coordinator that was replaced tells positions",
         }
     }
 

@@ -265,20 +265,8 @@ pub(super) struct Coordinators {
 
 impl Coordinators {
     /// The coordinator of a partition that this node leads. The first who asks makes it load.
-    fn get(
-        &self,
-        front: &Arc<Front>,
-        id: PartitionId,
-        partition_leader_is_here: bool,
-    ) -> Result<Arc<Coordinator>, ErrorCode> {
-        let Some(log) = front.broker.led(id) else {
-            let taking_over = ErrorCode::CoordinatorLoadInProgress;
-            return Err(if partition_leader_is_here {
-                taking_over
-            } else {
-                ErrorCode::NotCoordinator
-            });
-        };
+    fn get(&self, front: &Arc<Front>, id: PartitionId) -> Result<Arc<Coordinator>, ErrorCode> {
+        let log = internal_state::led(front, id)?;
         let mut by_partition = lock(&self.by_partition);
         if let Some(known) = by_partition.get(&id)
             && Arc::ptr_eq(&known.log, &log)
@@ -322,15 +310,12 @@ impl Front {
         self: &Arc<Self>,
         group: &str,
     ) -> Result<Arc<Coordinator>, ErrorCode> {
-        let (id, is_here) = {
+        let id = {
             let metadata = self.broker.metadata();
-            let topic = metadata.topic_named(OFFSETS_TOPIC).ok_or(ErrorCode::NotCoordinator)?;
-            let index = partition_index(group, topic.partitions.len());
-            let (id, partition) =
-                metadata.partition_at(topic.id, index).ok_or(ErrorCode::NotCoordinator)?;
-            (id, partition.leader == self.broker.node())
+            let found = internal_state::locate(&metadata, OFFSETS_TOPIC, group);
+            found.ok_or(ErrorCode::NotCoordinator)?.0
         };
-        self.coordinators.get(self, id, is_here)
+        self.coordinators.get(self, id)
     }
 
     /// The coordinators of all groups of this node.
@@ -343,7 +328,7 @@ impl Front {
             let is_here = |partition: &Partition| partition.leader == node;
             ids.filter(|id| metadata.partition(*id).is_some_and(is_here)).collect()
         };
-        led.into_iter().map(|id| self.coordinators.get(self, id, true)).collect()
+        led.into_iter().map(|id| self.coordinators.get(self, id)).collect()
     }
 
     /// Watches the deadlines of all groups; never returns.

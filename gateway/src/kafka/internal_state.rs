@@ -364,12 +364,9 @@ impl<S: InternalState> InternalPartitions<S> {
         &self,
         front: &Arc<Front>,
         id: PartitionId,
-        leader_is_here: bool,
     ) -> Result<Arc<InternalPartition<S>>, ErrorCode> {
         let loading = ErrorCode::CoordinatorLoadInProgress;
-        let Some(log) = front.broker.led(id) else {
-            return Err(if leader_is_here { loading } else { ErrorCode::NotCoordinator });
-        };
+        let log = led(front, id)?;
         let mut by_id = lock(&self.by_id);
         if let Some(known) = by_id.get(&id)
             && Arc::ptr_eq(&known.log, &log)
@@ -411,13 +408,11 @@ impl Front {
         self: &Arc<Self>,
         key: &str,
     ) -> Result<Arc<InternalPartition<S>>, ErrorCode> {
-        let (id, is_here) = {
+        let id = {
             let metadata = self.broker.metadata();
-            let found = locate(&metadata, S::TOPIC, key);
-            let (id, partition) = found.ok_or(ErrorCode::NotCoordinator)?;
-            (id, partition.leader == self.broker.node())
+            locate(&metadata, S::TOPIC, key).ok_or(ErrorCode::NotCoordinator)?.0
         };
-        S::partitions(self).get(self, id, is_here)
+        S::partitions(self).get(self, id)
     }
 
     /// All partitions of the topic that this node leads, each an error while it is not loaded. They
@@ -434,8 +429,20 @@ impl Front {
             ids.filter(|id| metadata.partition(*id).is_some_and(is_here)).collect()
         };
         let partitions = S::partitions(self);
-        led.into_iter().map(|id| partitions.get(self, id, true)).collect()
+        led.into_iter().map(|id| partitions.get(self, id)).collect()
     }
+}
+
+/// The log of a partition that this node leads, by all that it has applied of the metadata log: the log
+/// itself hears a little later that it was replaced.
+pub(super) fn led(front: &Front, id: PartitionId) -> Result<Arc<PartitionLog>, ErrorCode> {
+    let generation = {
+        let metadata = front.broker.metadata();
+        let here = metadata.partition(id).filter(|it| it.leader == front.broker.node());
+        here.ok_or(ErrorCode::NotCoordinator)?.generation
+    };
+    let log = front.broker.led(id).filter(|log| log.ownership().generation == generation);
+    log.ok_or(ErrorCode::CoordinatorLoadInProgress)
 }
 
 /// The partition of an internal topic that keeps what belongs to `key`.

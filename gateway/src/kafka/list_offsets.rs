@@ -259,11 +259,14 @@ fn led(
     index: i32,
     client_epoch: i32,
 ) -> Result<Arc<PartitionLog>, ErrorCode> {
-    let partition = {
+    let (partition, generation) = {
         let metadata = call.front.broker.metadata();
-        lookup::partition(&metadata, key.find(&metadata)?, index)?.0
+        let (id, partition) = lookup::partition(&metadata, key.find(&metadata)?, index)?;
+        (id, partition.generation)
     };
-    let log = call.front.broker.led(partition).ok_or(ErrorCode::NotLeaderOrFollower)?;
+    // The log hears a little later than the metadata that it was replaced.
+    let log = call.front.broker.led(partition).filter(|it| it.ownership().generation == generation);
+    let log = log.ok_or(ErrorCode::NotLeaderOrFollower)?;
     check_epoch(client_epoch, log.leader_epoch())?;
     Ok(log)
 }

@@ -13,6 +13,7 @@ use meridian_protocol::messages::{
     OffsetFetchTopicResponse,
 };
 use meridian_protocol::{ErrorCode, Str};
+use meridian_storage::mutation::Mutation;
 use tokio::sync::oneshot;
 
 use super::coordinator::{self, Coordinator, GroupEntry, Groups};
@@ -165,9 +166,15 @@ async fn write(
 
 /// Returns positions.
 pub(super) async fn fetch(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse {
+    let is_current = is_current(&call.front).await;
+    let fetch = |group: &OffsetFetchGroup| {
+        is_current.map_or_else(
+            |code| refused(&call, group, code),
+            |()| fetch_group(&call, group, request.require_stable),
+        )
+    };
     if call.version >= GROUPS_FROM_VERSION {
-        let stable = request.require_stable;
-        let groups = request.groups.iter().map(|group| fetch_group(&call, group, stable)).collect();
+        let groups = request.groups.iter().map(fetch).collect();
         return OffsetFetchResponse { groups, ..Default::default() };
     }
     let group = OffsetFetchGroup {
@@ -175,13 +182,32 @@ pub(super) async fn fetch(call: Call, request: OffsetFetchRequest) -> OffsetFetc
         topics: request.topics,
         ..Default::default()
     };
-    let fetched = fetch_group(&call, &group, request.require_stable);
+    let fetched = fetch(&group);
     let mut topics = fetched.topics;
     // Version 1 has no error for the whole, so that each partition says it.
     if !fetched.error_code.is_none() {
         topics = failed_topics(&group, fetched.error_code);
     }
     OffsetFetchResponse { topics, error_code: fetched.error_code, ..Default::default() }
+}
+
+/// A coordinator that was replaced and does not know it yet must not tell positions of long ago: what is
+/// read from there on would be done once more, and a transaction with the new positions would succeed.
+async fn is_current(front: &Front) -> Result<(), ErrorCode> {
+    if Mutation::PositionsUnconfirmed.active(front.config.mutations) {
+        return Ok(());
+    }
+    front.broker.catch_up().await.map_err(|_| ErrorCode::NotCoordinator)
+}
+
+fn refused(
+    call: &Call,
+    wanted: &OffsetFetchGroup,
+    error_code: ErrorCode,
+) -> OffsetFetchGroupResponse {
+    call.front.metrics.on_error(error_code);
+    let group_id = wanted.group_id.clone();
+    OffsetFetchGroupResponse { group_id, error_code, ..Default::default() }
 }
 
 fn failed_topics(group: &OffsetFetchGroup, code: ErrorCode) -> Vec<OffsetFetchTopicResponse> {
@@ -214,15 +240,9 @@ fn fetch_group(
     wanted: &OffsetFetchGroup,
     require_stable: bool,
 ) -> OffsetFetchGroupResponse {
-    let mut response =
-        OffsetFetchGroupResponse { group_id: wanted.group_id.clone(), ..Default::default() };
     let coordinator = match call.front.coordinator_of_any(&wanted.group_id) {
         Ok(coordinator) => coordinator,
-        Err(code) => {
-            call.front.metrics.on_error(code);
-            response.error_code = code;
-            return response;
-        }
+        Err(code) => return refused(call, wanted, code),
     };
     let metadata = call.front.broker.metadata();
     let groups = coordinator.groups();
@@ -230,21 +250,19 @@ fn fetch_group(
     let member_id = wanted.member_id.as_deref().unwrap_or_default();
     let checked = entry.map_or(Ok(()), |it| it.group.check_fetch(member_id, wanted.member_epoch));
     if let Err(code) = checked {
-        call.front.metrics.on_error(code);
-        response.error_code = code;
-        return response;
+        return refused(call, wanted, code);
     }
     let by_id = call.version >= IDS_FROM_VERSION;
     let unstable =
         if require_stable { groups.pending.keys_of(&wanted.group_id) } else { BTreeSet::new() };
     let entry = Positions { entry, unstable };
-    response.topics = match &wanted.topics {
+    let topics = match &wanted.topics {
         Some(topics) => {
             topics.iter().map(|topic| fetch_topic(&metadata, &entry, topic, by_id)).collect()
         }
         None => fetch_all(&metadata, &entry, by_id),
     };
-    response
+    OffsetFetchGroupResponse { group_id: wanted.group_id.clone(), topics, ..Default::default() }
 }
 
 /// The positions of a group, and which of them a transaction is about to change (KIP-447).

@@ -141,6 +141,19 @@ impl FakeBroker {
 
     /// Has this node take a partition over from itself: it is owned at once, and served later.
     pub(crate) fn take_over(&self, topic: &str, index: i32) {
+        // As in a cluster: the metadata says so first.
+        let held = self.reassign(topic, index);
+        let next = Ownership {
+            generation: held.generation.next(),
+            leader_epoch: LeaderEpoch::new(held.leader_epoch.get() + 1),
+            ..held
+        };
+        let logs = self.logs.as_ref().expect("a cluster of one has logs");
+        logs.on_ownership(vec![next], &[]);
+    }
+
+    /// Decides that a partition has a new owner, which its log has not heard of yet; gives what that holds.
+    pub(crate) fn reassign(&self, topic: &str, index: i32) -> Ownership {
         let id = {
             let metadata = self.state();
             let topic = metadata.topic_named(topic).expect("exists");
@@ -148,19 +161,13 @@ impl FakeBroker {
         };
         let logs = self.logs.as_ref().expect("a cluster of one has logs");
         let held = logs.owned(id).expect("led here").ownership();
-        // As in a cluster: the metadata says so first.
         self.decide(Command::AssignLeaders(vec![LeaderAssignment {
             partition: id,
             expected: held.generation,
             leader: self.node(),
             epoch_floor: LeaderEpoch::UNKNOWN,
         }]));
-        let next = Ownership {
-            generation: held.generation.next(),
-            leader_epoch: LeaderEpoch::new(held.leader_epoch.get() + 1),
-            ..held
-        };
-        logs.on_ownership(vec![next], &[]);
+        held
     }
 
     /// Applies a command that cannot be refused.

@@ -6,7 +6,9 @@ use meridian_protocol::messages::{
 use meridian_protocol::records;
 
 use super::*;
+use crate::broker::ProposeError;
 use crate::kafka::coordinator::OFFSETS_TOPIC;
+use crate::kafka::lock;
 use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
 
 /// A client of a front whose groups share one partition; topic `t` has one.
@@ -113,4 +115,35 @@ async fn what_a_connection_asks_for_takes_effect_in_order() {
             assert_eq!(told.groups[0].topics[0].partitions[0].committed_offset, expected);
         }
     }
+}
+
+/// What a fetch of all versions says is wrong.
+async fn refusals(client: &mut TestClient) -> [ErrorCode; 2] {
+    let topic =
+        OffsetFetchTopic { name: "t".into(), partition_indexes: vec![0], ..Default::default() };
+    let topics = Some(vec![topic]);
+    let old = OffsetFetchRequest { group_id: "g".into(), topics, ..Default::default() };
+    let old = client.call(1, old).await.topics[0].partitions[0].error_code;
+    [old, client.call(9, fetch_of("g")).await.groups[0].error_code]
+}
+
+#[tokio::test]
+async fn a_coordinator_that_cannot_tell_whether_it_is_one_tells_no_position() {
+    let (broker, mut client) = served().await;
+    let id = client.send(9, &commit_of("g", 7)).await;
+    expect_committed(&mut client, id).await;
+    *lock(&broker.refusal) = Some(ProposeError::TimedOut);
+    assert_eq!(refusals(&mut client).await, [ErrorCode::NotCoordinator; 2]);
+    *lock(&broker.refusal) = None;
+    assert_eq!(fetch(&mut client, "g").await, 7);
+}
+
+#[tokio::test]
+async fn a_coordinator_tells_no_position_once_it_is_replaced_though_its_log_does_not_know() {
+    let (broker, mut client) = served().await;
+    let id = client.send(9, &commit_of("g", 7)).await;
+    expect_committed(&mut client, id).await;
+    let held = broker.reassign(OFFSETS_TOPIC, 0);
+    assert!(crate::broker::Broker::led(&*broker, held.partition).is_some(), "serves still");
+    assert_eq!(refusals(&mut client).await, [ErrorCode::CoordinatorLoadInProgress; 2]);
 }

@@ -10,8 +10,9 @@ use meridian_protocol::records::{self, BatchBuilder, EndTxnMarker};
 use meridian_protocol::{ErrorCode, Str};
 
 use super::*;
-use crate::kafka::FrontConfig;
+use crate::broker::ProposeError;
 use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
+use crate::kafka::{FrontConfig, lock};
 use crate::transaction::Producer;
 
 pub(super) const ID: &str = "tx";
@@ -225,6 +226,10 @@ async fn a_version_1_producer_adds_partitions_first() {
     let code = served.produce(11, producer, 0, "early").await;
     assert_eq!(code, ErrorCode::TransactionAbortable, "nobody knows of it");
     assert_eq!(served.add(3, producer, "t", 0).await, ErrorCode::None);
+    *lock(&served.broker.refusal) = Some(ProposeError::TimedOut);
+    let code = served.produce(11, producer, 0, "unsure").await;
+    assert_ne!(code, ErrorCode::None, "a coordinator that may have been replaced does not vouch");
+    *lock(&served.broker.refusal) = None;
     assert_eq!(served.produce(11, producer, 0, "one").await, ErrorCode::None);
     let told = served.end(3, producer, true).await;
     assert_eq!((told.error_code, told.producer_epoch), (ErrorCode::None, -1));

@@ -83,7 +83,12 @@ impl Front {
         let id = transaction.transactional_id.to_string();
         let producer = Producer { id: transaction.producer_id, epoch: transaction.producer_epoch };
         let input = match transaction.version {
-            TransactionVersion::V1 => Input::Verify { id, producer, partition },
+            TransactionVersion::V1 => {
+                // Nothing is written, and the epoch does not tell this transaction from the next: a
+                // coordinator that was replaced would vouch for one that has ended.
+                self.broker.catch_up().await.map_err(|_| VerifyError::Unavailable)?;
+                Input::Verify { id, producer, partition }
+            }
             version @ TransactionVersion::V2 => {
                 Input::Add { id, producer, version, partitions: BTreeSet::from([partition]) }
             }
