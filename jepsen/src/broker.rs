@@ -5,21 +5,24 @@
 //! from slot to slot, and answers clients.
 
 mod compaction;
+mod coordination;
 mod reads;
 mod transactions;
 
 use std::collections::BTreeMap;
 
 use self::compaction::Compaction;
+pub use self::coordination::Coordinate;
 use self::transactions::Verifying;
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_base::topology::{GroupConfig, Slot};
+use meridian_gateway::coordination::journal::Entry;
 use meridian_gateway::partition::{
-    Partition, PartitionLimits, PartitionOutput, PartitionState, ProduceError, RecordBatch, Ticket,
-    TransactionError, VerifyError,
+    Appended, Marker, Partition, PartitionLimits, PartitionOutput, PartitionState, ProduceError,
+    RecordBatch, Ticket, TransactionError, VerifyError,
 };
 use meridian_gateway::producer::SequenceError;
 use meridian_storage::leader::{LeaderConfig, LossCause};
@@ -29,17 +32,19 @@ use meridian_storage::mutation::Mutations;
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::{Takeover, TakeoverConfig, TakeoverOutput, TakeoverPlan};
 
+use crate::desk::{Desk, MarkerOrigin, Piece, is_internal};
 use crate::net::Endpoint;
 use crate::read::{Purpose, ReadTask};
 use crate::value::{Batch, Kind, PlacedBatch};
 
 /// Small bounds, so that all of them are met: a few batches per blob, a checkpoint every dozen or
 /// so, and only the newest blobs in memory.
-fn limits() -> PartitionLimits {
+fn limits(partition: PartitionId) -> PartitionLimits {
     PartitionLimits {
         blob_size_bytes: 300,
         eager_blob_count: 3,
-        tail_size_bytes_max: 1_000,
+        // The checker is to see every record of a coordinator as it is committed.
+        tail_size_bytes_max: if is_internal(partition) { 50_000 } else { 1_000 },
         checkpoint_every_bytes: 900,
         ..PartitionLimits::default()
     }
@@ -58,11 +63,26 @@ pub struct Asker {
     pub request: u64,
 }
 
-/// A producer that waits for its batch to be safe.
+/// Who waits for something to be safe.
 #[derive(Clone, Copy, Debug)]
-struct Waiter {
-    asker: Asker,
-    batch: Batch,
+enum Waiter {
+    /// A producer, for its batch.
+    Producer { asker: Asker, batch: Batch },
+    /// The desk, if it is this one still.
+    Desk(u64, ForDesk),
+    /// A coordinator, for its marker.
+    Marker { origin: MarkerOrigin, marker: Marker },
+}
+
+/// What a desk has had written.
+#[derive(Clone, Copy, Debug)]
+enum ForDesk {
+    /// What it has decided.
+    Decisions,
+    /// All that holds.
+    Snapshot,
+    /// A batch of a transaction.
+    Batch(u64),
 }
 
 /// Answers to clients.
@@ -115,6 +135,8 @@ pub enum Shown {
     Committed(CommittedRead),
     /// Everything below has been deleted.
     LogStart(Offset),
+    /// What a coordinator has written.
+    Log(Piece),
     /// A pass of compaction has come to an end.
     Compacted,
     /// A committed batch.
@@ -148,6 +170,8 @@ pub enum BrokerOutput {
         /// Its epoch.
         epoch: u16,
     },
+    /// On behalf of a coordinator, or to ask one.
+    Coordinate(Coordinate),
     /// Answer a client.
     Answer(Asker, ClientReply),
     /// Tell the checker.
@@ -181,6 +205,18 @@ pub struct Broker {
     next_read: u64,
     verifying: Verifying,
     compaction: Compaction,
+    /// Of the coordinator, if the partition is internal.
+    desk: Option<Desk>,
+    /// How many there have been before it.
+    desk_count: u64,
+    /// What it has decided, until that is in the log.
+    unwritten: Option<Vec<Entry>>,
+    /// Where the log is to start once all that holds is written once more.
+    compacting: Option<Offset>,
+    /// Where the log is to start.
+    trim_to: Option<Offset>,
+    /// A producer id for it to give away.
+    fresh_id: Option<i64>,
 }
 
 impl Broker {
@@ -210,6 +246,12 @@ impl Broker {
             next_read: 0,
             verifying: Verifying::default(),
             compaction: Compaction::default(),
+            desk: Desk::of(partition, mutations),
+            desk_count: 0,
+            unwritten: None,
+            compacting: None,
+            trim_to: None,
+            fresh_id: None,
         };
         out.extend(outputs.into_iter().map(|output| match output {
             TakeoverOutput::FenceRead { slot } => BrokerOutput::FenceRead(slot),
@@ -273,6 +315,7 @@ impl Broker {
         let mut outputs = Vec::new();
         partition.on_reply(now, health, slot, reply, &mut outputs);
         self.carry_out_partition(outputs, out);
+        self.tend_desk(now, health, out);
     }
 
     /// Takes a newer group configuration.
@@ -315,6 +358,7 @@ impl Broker {
         }
         self.tick_verifications(now, health, out);
         self.tick_compaction(now, health, out);
+        self.tend_desk(now, health, out);
         let late: Vec<u64> =
             self.reads.iter().filter(|(_, task)| task.is_late(now)).map(|(id, _)| *id).collect();
         for read in late {
@@ -340,7 +384,7 @@ impl Broker {
             return;
         };
         let mut outputs = Vec::new();
-        let waiter = Waiter { asker, batch };
+        let waiter = Waiter::Producer { asker, batch };
         partition.produce(now, health, vec![records], waiter, &mut outputs);
         self.carry_out_partition(outputs, out);
     }
@@ -404,8 +448,9 @@ impl Broker {
         let checkpoint = plan.checkpoint;
         let mut outputs = Vec::new();
         let leader_epoch = epoch_of(self.generation);
+        let limits = limits(self.partition);
         let partition =
-            Partition::start(config, leader_epoch, limits(), plan, now, health, &mut outputs);
+            Partition::start(config, leader_epoch, limits, plan, now, health, &mut outputs);
         let point = checkpoint.map(|info| info.point);
         let mut segments = partition.leader().lineage().segments_after(point);
         segments.reverse();
@@ -431,25 +476,7 @@ impl Broker {
                 PartitionOutput::Put { slot, put } => out.push(BrokerOutput::Put(slot, put)),
                 PartitionOutput::Progress(mark) => self.show(mark, out),
                 PartitionOutput::Beacon(beacon) => out.push(BrokerOutput::Beacon(beacon)),
-                PartitionOutput::Answer { waiter: Waiter { asker, batch }, result } => {
-                    let reply = match result {
-                        Ok(appended) => {
-                            let base_offset = appended.base_offset;
-                            out.push(BrokerOutput::Shown(if batch.first.is_sourced() {
-                                Shown::Told(base_offset, batch)
-                            } else {
-                                Shown::Acknowledged(PlacedBatch::whole(base_offset, batch))
-                            }));
-                            ClientReply::Acknowledged(base_offset)
-                        }
-                        Err(error) if is_final(&error) => ClientReply::Fenced,
-                        // A leader that was replaced while it slept may have missed what a source
-                        // wrote since, and find its order broken. A leader in office must not: the
-                        // source would never be answered.
-                        Err(_) => ClientReply::Retry,
-                    };
-                    out.push(BrokerOutput::Answer(asker, reply));
-                }
+                PartitionOutput::Answer { waiter, result } => self.on_answer(waiter, result, out),
                 PartitionOutput::Verify { ticket, verification } => {
                     self.verify(ticket, &verification, out);
                 }
@@ -463,6 +490,42 @@ impl Broker {
         }
     }
 
+    fn on_answer(
+        &mut self,
+        waiter: Waiter,
+        result: Result<Appended, ProduceError>,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let (asker, batch) = match waiter {
+            Waiter::Producer { asker, batch } => (asker, batch),
+            Waiter::Desk(desk, _) if desk != self.desk_count => return,
+            Waiter::Desk(_, ForDesk::Decisions) => return self.on_desk_written(result, out),
+            Waiter::Desk(_, ForDesk::Snapshot) => return self.on_desk_compacted(result),
+            Waiter::Desk(_, ForDesk::Batch(number)) => {
+                return self.on_desk_appended(number, result, out);
+            }
+            Waiter::Marker { origin, marker } => {
+                return self.on_marker_written(marker, origin, result, out);
+            }
+        };
+        let reply = match result {
+            Ok(appended) => {
+                let base_offset = appended.base_offset;
+                out.push(BrokerOutput::Shown(if batch.first.is_sourced() {
+                    Shown::Told(base_offset, batch)
+                } else {
+                    Shown::Acknowledged(PlacedBatch::whole(base_offset, batch))
+                }));
+                ClientReply::Acknowledged(base_offset)
+            }
+            Err(error) if is_final(&error) => ClientReply::Fenced,
+            // A leader that was replaced while it slept may have missed what a source wrote since, and
+            // find its order broken. A leader in office must not: the source would never be answered.
+            Err(_) => ClientReply::Retry,
+        };
+        out.push(BrokerOutput::Answer(asker, reply));
+    }
+
     /// More is visible: the checker sees every batch of it.
     fn show(&mut self, mark: CommitMark, out: &mut Vec<BrokerOutput>) {
         let high_watermark = mark.high_watermark;
@@ -472,6 +535,12 @@ impl Broker {
             return self.show_stable(out);
         };
         let Phase::Leading(partition) = &self.phase else { return };
+        if is_internal(self.partition) && from < high_watermark {
+            let pieces = partition.tail().read(from, usize::MAX).unwrap_or_default();
+            let piece = Piece { from, bytes: pieces.concat().into() };
+            out.push(BrokerOutput::Shown(Shown::Log(piece)));
+            from = high_watermark;
+        }
         while from < high_watermark {
             let Some(pieces) = partition.tail().read(from, 0) else { break };
             let batches = PlacedBatch::read_all(Bytes::from(pieces.concat()));
@@ -505,6 +574,8 @@ impl Broker {
             self.carry_out_partition(outputs, out);
         }
         self.recovery = None;
+        self.desk = None;
+        self.unwritten = None;
         self.verifying = Verifying::default();
         self.compaction = Compaction::default();
         let reads = std::mem::take(&mut self.reads);

@@ -10,8 +10,11 @@
 //!   generation starts at or above all that older ones ever showed;
 //! * a transaction is visible to readers of committed records as it was decided, whole, and no last
 //!   stable offset passes one that is not, or goes back;
+//! * a group's positions are stored by members of its generation alone, and stay; its generation goes
+//!   forward, each partition has one owner, and each step of a transactional group is done once;
 //! * fences only grow during one life of a disk, and a leader that was refused puts nothing more.
 
+mod groups;
 mod keyed;
 mod transactions;
 
@@ -22,6 +25,7 @@ use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::position::{Generation, Offset};
 use meridian_base::topology::Slot;
 
+use self::groups::Groups;
 use self::transactions::Transactions;
 use crate::value::{Batch, Kind, PlacedBatch, Value};
 
@@ -42,6 +46,12 @@ pub enum Promise {
     DeletedForEver,
     /// A transaction is visible whole or not at all, as it was decided.
     AtomicTransactions,
+    /// Who is not in a group's generation stores no position of it.
+    GroupsAreFenced,
+    /// A group's generation never goes back.
+    GroupsGoForward,
+    /// A partition has one owner in each generation of a group.
+    OneOwner,
     /// Fences only grow.
     FencesGrow,
     /// A leader that was refused once puts nothing more.
@@ -97,6 +107,7 @@ struct PartitionHistory {
 pub struct Checker {
     partitions: BTreeMap<PartitionId, PartitionHistory>,
     transactions: Transactions,
+    groups: Groups,
     fences: BTreeMap<(Slot, Incarnation, PartitionId), Generation>,
     /// Leaders that were told of a newer one.
     refused: BTreeSet<(NodeId, PartitionId, Generation)>,

@@ -10,7 +10,7 @@ use clap::Args;
 use meridian_storage::mutation::{Mutation, Mutations};
 
 use crate::report::{Counters, Report};
-use crate::sim::{self, SimConfig};
+use crate::sim::{self, SimConfig, Workload};
 
 /// How many reports between two lines of progress.
 const PROGRESS_EVERY: u64 = 20;
@@ -21,6 +21,9 @@ pub struct Common {
     /// Virtual time of each run, such as 300s or 10m.
     #[arg(long, default_value = "300s", value_parser = parse_duration)]
     pub time: Duration,
+    /// Who uses the cluster.
+    #[arg(long, value_enum, default_value_t)]
+    pub workload: Workload,
     /// The rule to break (needs the `mutations` feature).
     #[arg(long, value_parser = parse_mutation)]
     pub mutation: Option<Mutation>,
@@ -84,7 +87,7 @@ pub fn mutations(args: &MutationsArgs) -> ExitCode {
     for mutation in Mutation::ALL {
         let name = format!("{mutation:?}");
         let outcome = match (hunt(mutation, args.threads), method(mutation)) {
-            (Hunt::BySeed(seed, violation), Method::Seeds(bound)) => {
+            (Hunt::BySeed(seed, violation), Method::Seeds(bound) | Method::Groups(bound)) => {
                 format!("found, {seed} of {bound} seeds: {:?}", violation.promise)
             }
             (Hunt::BySeed(seed, violation), _) => format!("found, seed {seed}: {violation}"),
@@ -104,15 +107,21 @@ pub fn mutations(args: &MutationsArgs) -> ExitCode {
 
 impl Common {
     fn sim(&self, seed: u64) -> SimConfig {
-        SimConfig { mutations: Mutations(self.mutation), ..SimConfig::new(seed, self.time) }
+        let config = SimConfig::new(seed, self.workload, self.time);
+        SimConfig { mutations: Mutations(self.mutation), ..config }
     }
 
     fn replay_command(&self, seed: u64) -> String {
         let features = if self.mutation.is_some() { " --features mutations" } else { "" };
         let mutation =
             self.mutation.map(|mutation| format!(" --mutation {mutation:?}")).unwrap_or_default();
+        let workload = match self.workload {
+            Workload::Log => "",
+            Workload::Groups => " --workload groups",
+        };
         format!(
-            "cargo run -p meridian-jepsen{features} -- sim replay {seed} --time {}s{mutation} --verbose",
+            "cargo run -p meridian-jepsen{features} -- sim replay {seed} --time {}s{workload}{mutation} \
+             --verbose",
             self.time.as_secs()
         )
     }

@@ -17,7 +17,15 @@ impl fmt::Display for Words<'_> {
                 write!(f, "#{} {partition:?} {request:?}", asker.request)
             }
             Packet::Reply { request, reply } => write!(f, "#{request} {reply:?}"),
-            Packet::Verify { .. } | Packet::Verified { .. } => write!(f, "{:?}", self.0),
+            Packet::Ask { partition, asker, ask } => {
+                write!(f, "#{} {partition:?} {ask:?}", asker.request)
+            }
+            Packet::Told { request, told } => write!(f, "#{request} {told:?}"),
+            Packet::Verify { .. }
+            | Packet::Verified { .. }
+            | Packet::Vouch { .. }
+            | Packet::WriteMarker { .. }
+            | Packet::Marked { .. } => write!(f, "{:?}", self.0),
         }
     }
 }

@@ -7,10 +7,12 @@
 //! Never does: real time, real I/O, randomness that is not grown from the seed. The same seed gives
 //! the same trace, byte for byte ([`trace`]).
 
+mod application;
 pub mod broker;
 pub mod check;
 pub mod command;
 mod describe;
+pub mod desk;
 pub mod disk;
 pub mod faults;
 pub mod health;

@@ -3,14 +3,20 @@
 //! zombie leaders come from (rule T1).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId};
 use meridian_base::position::Generation;
 use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotConfig, SlotState};
 use meridian_storage::journal::Identity;
 
+use crate::desk::PRODUCER_ID_MIN;
+
 /// The only storage group of a simulation.
 pub const GROUP: GroupId = GroupId::new(1);
+
+/// Producer ids that a node gets at once: few, so that it often asks for more.
+const BLOCK_SIZE: u32 = 3;
 
 /// Who owns a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +39,13 @@ pub enum Entry {
     },
     /// The storage group changes.
     Group(GroupConfig),
+    /// A node may give producer ids away.
+    ProducerIds {
+        /// The node.
+        node: NodeId,
+        /// The ids.
+        block: Range<u32>,
+    },
     /// A disk was mounted, and may serve.
     Mounted {
         /// The node that holds it.
@@ -53,6 +66,8 @@ pub struct View {
     pub group: GroupConfig,
     /// Every partition's owner.
     pub owners: BTreeMap<PartitionId, Owner>,
+    /// The newest block of producer ids of each node.
+    pub producer_ids: BTreeMap<NodeId, Range<u32>>,
 }
 
 impl View {
@@ -70,7 +85,7 @@ impl View {
             geometry,
             slots: incarnations.iter().enumerate().map(slot).collect(),
         };
-        Self { applied_count: 0, group, owners: BTreeMap::new() }
+        Self { applied_count: 0, group, owners: BTreeMap::new(), producer_ids: BTreeMap::new() }
     }
 
     /// Applies the next entry of the log.
@@ -81,6 +96,9 @@ impl View {
                 self.owners.insert(*partition, *owner);
             }
             Entry::Group(group) => self.group = group.clone(),
+            Entry::ProducerIds { node, block } => {
+                self.producer_ids.insert(*node, block.clone());
+            }
             Entry::Mounted { .. } => {}
         }
     }
@@ -93,13 +111,15 @@ pub struct Metadata {
     latest: View,
     /// The highest mount epoch seen of every slot's present incarnation.
     mount_epochs: Vec<u64>,
+    next_producer_id: u32,
 }
 
 impl Metadata {
     /// The log of a cluster that has just been founded.
     pub fn new(founded: View) -> Self {
         let mount_epochs = vec![0; founded.group.slots.len()];
-        Self { entries: Vec::new(), latest: founded, mount_epochs }
+        let next_producer_id = PRODUCER_ID_MIN;
+        Self { entries: Vec::new(), latest: founded, mount_epochs, next_producer_id }
     }
 
     /// The state after every committed entry.
@@ -127,6 +147,13 @@ impl Metadata {
         let owner = self.next_owner(partition, node);
         self.commit(Entry::Appoint { partition, owner });
         owner
+    }
+
+    /// Gives producer ids to a node that no other has, or had.
+    pub fn allocate_producer_ids(&mut self, node: NodeId) {
+        let first = self.next_producer_id;
+        self.next_producer_id += BLOCK_SIZE;
+        self.commit(Entry::ProducerIds { node, block: first..first + BLOCK_SIZE });
     }
 
     /// Hears of a mount and decides what the disk is: as it was left, another one (new, wiped,

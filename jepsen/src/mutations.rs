@@ -7,6 +7,7 @@ use meridian_storage::mutation::{Mutation, Mutations};
 use crate::check::{Verdict, Violation};
 use crate::command::{Common, for_each_seed};
 use crate::scenarios;
+use crate::sim::Workload;
 
 /// Virtual time of one seed.
 const SEED_DURATION: Duration = Duration::from_secs(300);
@@ -16,9 +17,11 @@ const SEED_DURATION: Duration = Duration::from_secs(300);
 pub enum Method {
     /// By at most this many random seeds.
     Seeds(u64),
+    /// By at most this many of the workload of groups.
+    Groups(u64),
     /// By a directed schedule, which must end well only with every rule in force.
     Scenario(fn(Mutations) -> Verdict),
-    /// Not here: the simulator has no part of what it breaks, or nobody has looked yet.
+    /// Not here: the simulator has no part of what it breaks.
     Elsewhere,
 }
 
@@ -43,7 +46,20 @@ pub fn method(mutation: Mutation) -> Method {
         | Mutation::AbortedForgotten
         | Mutation::ManifestBeforeRun
         | Mutation::DropNewest
-        | Mutation::RunInForceFreed => Method::Seeds(10),
+        | Mutation::RunInForceFreed
+        | Mutation::ProducersForgotten
+        | Mutation::StableOffsetIgnored
+        | Mutation::UnknownProducerAccepted => Method::Seeds(10),
+        Mutation::GenerationUnchecked
+        | Mutation::PositionsForgotten
+        | Mutation::CommitToldEarly
+        | Mutation::AssignmentToldEarly
+        | Mutation::GroupsForgotten
+        | Mutation::PositionsBeforeMarker
+        | Mutation::PendingForgotten
+        | Mutation::PositionsUnconfirmed
+        | Mutation::MarkerBeforeRecord
+        | Mutation::ProducerIdReused => Method::Groups(20),
         Mutation::FenceNotPersisted | Mutation::LinkInDoubt | Mutation::WipedCounts => {
             Method::Seeds(60)
         }
@@ -59,23 +75,10 @@ pub fn method(mutation: Mutation) -> Method {
             Method::Scenario(scenarios::bit_rot)
         }
         Mutation::OverwriteKey => Method::Scenario(scenarios::shared_generation),
-        Mutation::TooFewParts
-        | Mutation::ProducersForgotten
-        | Mutation::StableOffsetIgnored
-        | Mutation::GenerationUnchecked
-        | Mutation::PositionsForgotten
-        | Mutation::UnknownProducerAccepted
-        | Mutation::SequenceNeverWraps
-        | Mutation::ProducerIdReused
-        | Mutation::OldCoordinatorAccepted
-        | Mutation::MarkerBeforeRecord
-        | Mutation::LateEndAccepted
-        | Mutation::CommitToldEarly
-        | Mutation::AssignmentToldEarly
-        | Mutation::GroupsForgotten
-        | Mutation::PositionsBeforeMarker
-        | Mutation::PendingForgotten
-        | Mutation::PositionsUnconfirmed => Method::Elsewhere,
+        Mutation::SequenceNeverWraps => Method::Scenario(scenarios::wrapped_sequence),
+        Mutation::LateEndAccepted => Method::Scenario(scenarios::late_end),
+        Mutation::OldCoordinatorAccepted => Method::Scenario(scenarios::late_coordinator),
+        Mutation::TooFewParts => Method::Elsewhere,
     }
 }
 
@@ -93,8 +96,12 @@ pub enum Hunt {
 /// Looks for `mutation` by its method.
 pub fn hunt(mutation: Mutation, thread_count: usize) -> Hunt {
     match method(mutation) {
-        Method::Seeds(bound) => {
-            let common = Common { time: SEED_DURATION, mutation: Some(mutation) };
+        Method::Seeds(bound) | Method::Groups(bound) => {
+            let workload = match method(mutation) {
+                Method::Groups(_) => Workload::Groups,
+                _ => Workload::Log,
+            };
+            let common = Common { time: SEED_DURATION, workload, mutation: Some(mutation) };
             let found = for_each_seed(1, bound, thread_count, &common, |_| {});
             let found = found.and_then(|report| Some((report.seed, report.violation?)));
             found.map_or(Hunt::NotFound, |(seed, violation)| Hunt::BySeed(seed, violation))

@@ -3,20 +3,24 @@
 //! It does what the real node's event loop does: routes messages between brokers, stores and the
 //! network, and applies the metadata log in its own time.
 
+mod coordination;
+
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_base::position::Generation;
 use meridian_base::topology::{GroupConfig, Slot};
-use meridian_gateway::partition::{Ticket, VerifyError};
+use meridian_gateway::partition::{Marker, Ticket, Verification, VerifyError};
 use meridian_storage::journal::{DiskDone, DiskOp, OpenError};
 use meridian_storage::message::{FenceRead, FenceReadReply, ReadReply, StorageMessage};
-use meridian_storage::mutation::Mutations;
+use meridian_storage::mutation::{Mutation, Mutations};
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::store::STORE_TAG;
 
 use crate::broker::{Asker, Broker, BrokerOutput, ClientReply, Shown};
+use crate::desk::{Ask, MarkerOrigin, Told};
 use crate::disk::SimDisk;
 use crate::health::Health;
 use crate::metadata::{Entry, GROUP, Owner, View};
@@ -46,6 +50,47 @@ pub enum Packet {
         request: u64,
         /// The answer.
         reply: ClientReply,
+    },
+    /// From an application to a coordinator, or to a partition in a transaction.
+    Ask {
+        /// Which partition.
+        partition: PartitionId,
+        /// Who asks.
+        asker: Asker,
+        /// What.
+        ask: Box<Ask>,
+    },
+    /// From a coordinator to an application.
+    Told {
+        /// The application's number for the question.
+        request: u64,
+        /// The answer.
+        told: Box<Told>,
+    },
+    /// From a leader to the coordinator of transactions: is this batch's partition in its transaction?
+    Vouch {
+        /// The leader's generation.
+        generation: Generation,
+        /// Goes with the answer.
+        ticket: Ticket,
+        /// The question.
+        verification: Box<Verification>,
+    },
+    /// From a coordinator to a leader: write this.
+    WriteMarker {
+        /// Where.
+        partition: PartitionId,
+        /// What.
+        marker: Marker,
+        /// For whom.
+        origin: MarkerOrigin,
+    },
+    /// From the leader: it is written.
+    Marked {
+        /// Where.
+        partition: PartitionId,
+        /// What.
+        origin: MarkerOrigin,
     },
     /// From a leader to a coordinator: is the partition in the producer's transaction?
     Verify {
@@ -82,6 +127,10 @@ pub enum NodeOutput {
     Shown(PartitionId, Generation, Shown),
     /// The store has something to say about its disk.
     Seat(SeatOutput),
+    /// Producer ids are wanted of the metadata plane.
+    WantIds,
+    /// Give me this packet again once I have heard of all that is decided by now (ReadIndex).
+    Confirm(Endpoint, Box<Packet>),
 }
 
 /// Whom the answer to a tagged request is for.
@@ -109,6 +158,8 @@ pub struct Node {
     brokers: BTreeMap<(PartitionId, Generation), Broker>,
     pending: BTreeMap<u64, Pending>,
     next_tag: u64,
+    /// Producer ids that may be given away.
+    producer_ids: Range<u32>,
 }
 
 impl Node {
@@ -125,6 +176,7 @@ impl Node {
             brokers: BTreeMap::new(),
             pending: BTreeMap::new(),
             next_tag: 0,
+            producer_ids: 0..0,
         }
     }
 
@@ -142,6 +194,11 @@ impl Node {
     pub fn start(&mut self, now: Instant, out: &mut Vec<NodeOutput>) -> Result<(), OpenError> {
         self.boot += 1;
         self.next_tag = self.boot << 32;
+        // What is left of a block when its process ends is never used.
+        self.producer_ids = match self.view.producer_ids.get(&self.id) {
+            Some(block) if Mutation::ProducerIdReused.active(self.mutations) => block.clone(),
+            _ => 0..0,
+        };
         let fresh = fresh_incarnation(self.id, self.boot);
         let mut seat = Seat::open(self.id, &mut self.disk, fresh, self.mutations)?;
         let mut outputs = Vec::new();
@@ -195,6 +252,11 @@ impl Node {
                     seat.on_config(now, group, &mut outputs);
                 }
                 self.carry_out_seat(outputs, out);
+            }
+            Entry::ProducerIds { node, block } => {
+                if *node == self.id {
+                    self.producer_ids = block.clone();
+                }
             }
             Entry::Mounted { node, boot, reincarnated } => {
                 if *node == self.id && *boot == self.boot {
@@ -252,8 +314,17 @@ impl Node {
                     broker.on_verified(now, health, ticket, result, out);
                 });
             }
-            Packet::Reply { .. } | Packet::Verify { .. } => {}
+            Packet::Ask { .. }
+            | Packet::Vouch { .. }
+            | Packet::WriteMarker { .. }
+            | Packet::Marked { .. } => self.on_coordination(now, from, packet, out),
+            Packet::Reply { .. } | Packet::Told { .. } | Packet::Verify { .. } => {}
         }
+    }
+
+    /// The newest generation of `partition` that this node leads.
+    fn newest(&self, partition: PartitionId) -> Option<(PartitionId, Generation)> {
+        self.brokers.keys().filter(|(led, _)| *led == partition).max().copied()
     }
 
     fn on_message(
@@ -353,8 +424,7 @@ impl Node {
         request: ClientRequest,
         out: &mut Vec<NodeOutput>,
     ) {
-        let newest = self.brokers.keys().filter(|(led, _)| *led == partition).max().copied();
-        let Some(key) = newest else {
+        let Some(key) = self.newest(partition) else {
             let reply = Packet::Reply { request: asker.request, reply: ClientReply::Retry };
             out.push(NodeOutput::Send(asker.client, reply));
             return;
@@ -457,6 +527,9 @@ impl Node {
                     let coordinator = Endpoint(GEOMETRY.slot_count() + producer as usize);
                     let packet = Packet::Verify { partition, generation, ticket, epoch };
                     out.push(NodeOutput::Send(coordinator, packet));
+                }
+                BrokerOutput::Coordinate(what) => {
+                    self.coordinate((partition, generation), what, out);
                 }
                 BrokerOutput::Answer(asker, reply) => {
                     let packet = Packet::Reply { request: asker.request, reply };

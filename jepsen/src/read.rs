@@ -39,6 +39,11 @@ pub(crate) enum Purpose {
         /// Where the manifest's piece that is read ends, if it is one.
         piece_end: Option<Offset>,
     },
+    /// A coordinator's log.
+    Load {
+        /// What it asked for.
+        from: Offset,
+    },
     /// A reader's fetch of committed records.
     FetchCommitted {
         /// The reader.
@@ -97,7 +102,11 @@ impl ReadTask {
     pub(crate) fn asker(&self) -> Option<Asker> {
         match self.purpose {
             Purpose::Fetch { asker, .. } | Purpose::FetchCommitted { asker, .. } => Some(asker),
-            Purpose::Tail | Purpose::Checkpoint | Purpose::Replay | Purpose::Compact { .. } => None,
+            Purpose::Tail
+            | Purpose::Checkpoint
+            | Purpose::Replay
+            | Purpose::Load { .. }
+            | Purpose::Compact { .. } => None,
         }
     }
 }

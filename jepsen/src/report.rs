@@ -14,6 +14,8 @@ pub struct Counters {
     pub acknowledged_count: u64,
     /// Transactions committed.
     pub transaction_count: u64,
+    /// Positions that groups have stored.
+    pub position_count: u64,
     /// Passes of compaction.
     pub pass_count: u64,
     /// Leaders that the metadata appointed.
@@ -36,6 +38,7 @@ impl Counters {
         self.operation_count += other.operation_count;
         self.acknowledged_count += other.acknowledged_count;
         self.transaction_count += other.transaction_count;
+        self.position_count += other.position_count;
         self.pass_count += other.pass_count;
         self.appointment_count += other.appointment_count;
         self.takeover_count += other.takeover_count;
@@ -51,11 +54,12 @@ impl fmt::Display for Counters {
         write!(
             f,
             "{:.2} simulated hours, {} operations, {} records acknowledged, {} transactions \
-             committed, {} passes, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
+             committed, {} positions of groups, {} passes, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
             self.simulated.as_secs_f64() / 3600.0,
             self.operation_count,
             self.acknowledged_count,
             self.transaction_count,
+            self.position_count,
             self.pass_count,
             self.takeover_count,
             self.appointment_count,

@@ -2,11 +2,15 @@
 
 mod bit_rot;
 mod half_start;
+mod late_end;
+mod one_partition;
 mod replaced_disk;
 mod shared_generation;
 
 pub use bit_rot::bit_rot;
 pub use half_start::half_start;
+pub use late_end::late_end;
+pub use one_partition::{late_coordinator, wrapped_sequence};
 pub use replaced_disk::replaced_disk;
 pub use shared_generation::shared_generation;
 
@@ -31,6 +35,7 @@ fn world(mutations: Mutations) -> Result<World, Violation> {
         source_count: 0,
         transactor_count: 0,
         keyed_count: 0,
+        has_applications: false,
         print: false,
     })?;
     go_on(&mut world, Duration::from_secs(1))?;

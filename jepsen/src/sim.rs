@@ -6,6 +6,7 @@ use meridian_base::env::Instant;
 use meridian_storage::mutation::Mutations;
 
 use crate::check::{Promise, Verdict, Violation};
+use crate::desk::is_internal;
 use crate::faults::Nemesis;
 use crate::report::{Counters, Report};
 use crate::world::{Event, World, WorldConfig};
@@ -18,11 +19,23 @@ const PATIENCE: Duration = Duration::from_millis(2_500);
 /// Within this time after everything has healed all partitions serve and all is answered.
 const CONVERGE_WITHIN: Duration = Duration::from_secs(30);
 
+/// Who uses the cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Workload {
+    /// Producers of all kinds, and readers: what the log promises.
+    #[default]
+    Log,
+    /// Members of groups, with transactions and without: what coordinators promise.
+    Groups,
+}
+
 /// What to run.
 #[derive(Clone, Copy, Debug)]
 pub struct SimConfig {
     /// Decides everything.
     pub seed: u64,
+    /// Who uses the cluster.
+    pub workload: Workload,
     /// How long trouble lasts, in virtual time.
     pub duration: Duration,
     /// The broken rule, if any.
@@ -33,24 +46,40 @@ pub struct SimConfig {
 
 impl SimConfig {
     /// A run of `duration` with every rule in force.
-    pub fn new(seed: u64, duration: Duration) -> Self {
-        Self { seed, duration, mutations: Mutations::NONE, print: false }
+    pub fn new(seed: u64, workload: Workload, duration: Duration) -> Self {
+        Self { seed, workload, duration, mutations: Mutations::NONE, print: false }
+    }
+
+    fn world(self) -> WorldConfig {
+        let log = WorldConfig {
+            seed: self.seed,
+            mutations: self.mutations,
+            partition_count: 3,
+            producer_count: 2,
+            source_count: 1,
+            transactor_count: 2,
+            keyed_count: 1,
+            has_applications: false,
+            print: self.print,
+        };
+        match self.workload {
+            Workload::Log => log,
+            Workload::Groups => WorldConfig {
+                partition_count: 2,
+                producer_count: 0,
+                source_count: 0,
+                transactor_count: 0,
+                keyed_count: 0,
+                has_applications: true,
+                ..log
+            },
+        }
     }
 }
 
 /// Runs one seed.
 pub fn run(config: SimConfig) -> Report {
-    let world_config = WorldConfig {
-        seed: config.seed,
-        mutations: config.mutations,
-        partition_count: 3,
-        producer_count: 2,
-        source_count: 1,
-        transactor_count: 2,
-        keyed_count: 1,
-        print: config.print,
-    };
-    let mut sim = match World::new(world_config) {
+    let mut sim = match World::new(config.world()) {
         Ok(world) => Sim::new(config.seed, world),
         Err(violation) => {
             let counters = Counters::default();
@@ -105,16 +134,19 @@ impl Sim {
         }
         self.nemesis.heal_all(&mut self.world)?;
         self.world.clients.iter_mut().for_each(crate::workload::Client::stop);
+        self.world.stop_applications();
         self.converge("every batch is answered and every partition served", |world| {
             world.clients.iter().all(|client| client.in_flight_count() == 0)
                 && world.partitions.iter().all(|partition| world.is_served(*partition))
+                && world.is_coordination_idle()
         })?;
         for client in 0..self.world.clients.len() {
             let until = self.world.checker.visible_end(self.world.clients[client].partition);
             self.world.clients[client].begin_final_read(until);
             self.world.wake_client(client, Duration::ZERO);
         }
-        let reader_count = self.world.partitions.len();
+        let partitions = self.world.partitions.iter();
+        let reader_count = partitions.filter(|partition| !is_internal(**partition)).count();
         self.converge("every log is read to its end", |world| {
             let done = world.clients.iter().filter(|client| client.final_log().is_some());
             done.count() == reader_count
@@ -123,7 +155,8 @@ impl Sim {
         clients
             .iter()
             .filter_map(|client| Some((client.partition, client.final_log()?)))
-            .try_for_each(|(partition, (start, log))| checker.final_log(partition, start, log))
+            .try_for_each(|(partition, (start, log))| checker.final_log(partition, start, log))?;
+        checker.final_groups()
     }
 
     /// Goes on, without new faults, until `done`.
@@ -201,6 +234,7 @@ impl Sim {
         let counters = Counters {
             acknowledged_count: world.checker.acknowledged_count(),
             transaction_count: world.checker.transaction_count(),
+            position_count: world.checker.position_count(),
             simulated: world.now.since(self.begun_at),
             event_count: world.trace.event_count(),
             ..world.counters

@@ -1,6 +1,7 @@
 //! The world of one run: nine nodes, their network and disks, the metadata log and the clients, in
 //! one thread on virtual time.
 
+mod applications;
 mod checks;
 mod ownership;
 mod processes;
@@ -13,6 +14,8 @@ use meridian_base::topology::{Geometry, Slot};
 use meridian_storage::journal::Lane;
 use meridian_storage::mutation::Mutations;
 
+use self::applications::Confirmed;
+use crate::application::Application;
 use crate::check::{Checker, Verdict, Violation};
 use crate::describe::Words;
 use crate::disk::SimDisk;
@@ -55,6 +58,8 @@ pub struct WorldConfig {
     pub keyed_count: usize,
     /// How many transactional producers there are, each of which writes to all other partitions.
     pub transactor_count: usize,
+    /// Whether there are coordinators, and applications that ask them.
+    pub has_applications: bool,
     /// Print every event.
     pub print: bool,
 }
@@ -70,6 +75,8 @@ pub(crate) enum Event {
     Lead { node: usize, partition: PartitionId, owner: Owner },
     Appoint { partition: PartitionId, node: usize },
     ClientWake { client: usize, wake: u64 },
+    ApplicationWake { application: usize, wake: u64 },
+    Confirmed(Box<Confirmed>),
     Controller,
     Nemesis,
     Strike,
@@ -85,6 +92,7 @@ pub struct World {
     pub(crate) network: Network,
     pub(crate) nodes: Vec<Node>,
     pub(crate) clients: Vec<Client>,
+    pub(crate) applications: Vec<Application>,
     pub(crate) metadata: Metadata,
     pub(crate) checker: Checker,
     pub(crate) trace: Trace,
@@ -97,6 +105,7 @@ pub struct World {
     pub(crate) metadata_lag: Vec<Duration>,
     /// The number of each client's newest wake-up: older ones are void.
     wakes: Vec<u64>,
+    application_wakes: Vec<u64>,
     mutations: Mutations,
 }
 
@@ -109,9 +118,14 @@ impl World {
             * (config.producer_count + config.source_count + 1)
             + config.transactor_count
             + config.keyed_count * (config.producer_count + 1);
+        let application_count =
+            if config.has_applications { applications::CHARACTERS.len() } else { 0 };
         let datacenter_of = (0..node_count)
             .map(|node| GEOMETRY.datacenter_of(Slot::new(node as u8)))
-            .chain((0..client_count).map(|client| client % GEOMETRY.datacenter_count()))
+            .chain(
+                (0..client_count + application_count)
+                    .map(|client| client % GEOMETRY.datacenter_count()),
+            )
             .collect();
         let network = Network::new(root.branch(), datacenter_of);
         let ids: Vec<NodeId> = (0..node_count as u32).map(NodeId::new).collect();
@@ -131,6 +145,7 @@ impl World {
             network,
             nodes,
             clients: Vec::new(),
+            applications: Vec::new(),
             metadata: Metadata::new(founded),
             checker: Checker::new(),
             trace: Trace::new(config.print),
@@ -140,9 +155,13 @@ impl World {
             paused: (0..node_count).map(|_| None).collect(),
             metadata_lag: vec![Duration::ZERO; node_count],
             wakes: vec![0; client_count],
+            application_wakes: Vec::new(),
             mutations: config.mutations,
         };
         world.add_clients(&config, &mut root);
+        if config.has_applications {
+            world.add_applications(&mut root);
+        }
         for node in 0..node_count {
             world.start_node(node)?;
         }
@@ -244,6 +263,10 @@ impl World {
                 }
                 Ok(())
             }
+            Event::ApplicationWake { application, wake } => {
+                self.application_acts(application, wake)
+            }
+            Event::Confirmed(question) => self.confirmed(*question),
             Event::Restart { node } => self.start_node(node),
             Event::Resume { node } => {
                 self.resume_node(node);
@@ -266,6 +289,7 @@ impl World {
             Event::DiskDone { node, .. }
             | Event::Tick { node, .. }
             | Event::ReportMount { node, .. } => *node,
+            Event::Confirmed(question) => question.node,
             Event::ApplyMetadata { node } | Event::Lead { node, .. } => *node,
             _ => return Some(event),
         };
@@ -289,6 +313,9 @@ impl World {
             return self.with_node(to.0, |node, now, out| node.on_packet(now, from, packet, out));
         }
         let client = to.0 - self.nodes.len();
+        if let Some(application) = client.checked_sub(self.clients.len()) {
+            return self.tell_application(application, from, packet);
+        }
         if let Packet::Verify { partition, generation, ticket, epoch } = packet {
             let result = self.clients[client].on_verify(partition, epoch);
             self.trace.event(self.now, format_args!("{}->{} verify {result:?}", from.0, to.0));
@@ -341,6 +368,8 @@ impl World {
                     self.check(node, partition, generation, shown)?;
                 }
                 NodeOutput::Seat(report) => self.on_seat_report(node, report),
+                NodeOutput::WantIds => self.give_producer_ids(node),
+                NodeOutput::Confirm(from, packet) => self.confirm(node, from, packet),
             }
         }
         Ok(())

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use meridian_jepsen::sim::{SimConfig, run};
+use meridian_jepsen::sim::{SimConfig, Workload, run};
 
 #[test]
 fn no_seed_breaks_a_promise() {
     for seed in 1..=6 {
-        let report = run(SimConfig::new(seed, Duration::from_secs(60)));
+        let report = run(SimConfig::new(seed, Workload::Log, Duration::from_secs(60)));
         assert_eq!(report.violation, None, "sim replay {seed} --time 60s --verbose");
         assert!(report.counters.acknowledged_count > 500, "{report:?}");
         assert!(report.counters.transaction_count > 20, "{report:?}");
@@ -16,10 +16,23 @@ fn no_seed_breaks_a_promise() {
 }
 
 #[test]
+fn no_seed_breaks_a_promise_of_coordinators() {
+    for seed in 1..=3 {
+        let report = run(SimConfig::new(seed, Workload::Groups, Duration::from_secs(60)));
+        assert_eq!(report.violation, None, "sim replay {seed} --time 60s --workload groups");
+        assert!(report.counters.position_count > 100, "{report:?}");
+        assert!(report.counters.transaction_count > 20, "{report:?}");
+        assert!(report.counters.takeover_count > 5, "{report:?}");
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_trace() {
-    let digest = |seed| run(SimConfig::new(seed, Duration::from_secs(30))).digest;
-    let first: Vec<u64> = (1..=4).map(digest).collect();
-    let second: Vec<u64> = (1..=4).map(digest).collect();
-    assert_eq!(first, second);
-    assert_ne!(first[0], first[1]);
+    for workload in [Workload::Log, Workload::Groups] {
+        let digest = |seed| run(SimConfig::new(seed, workload, Duration::from_secs(30))).digest;
+        let first: Vec<u64> = (1..=4).map(digest).collect();
+        let second: Vec<u64> = (1..=4).map(digest).collect();
+        assert_eq!(first, second);
+        assert_ne!(first[0], first[1]);
+    }
 }

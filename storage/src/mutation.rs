@@ -60,8 +60,8 @@ pub enum Mutation {
 }
 
 impl Mutation {
-    /// Every mutation of the log's rules, in a fixed order.
-    pub const ALL: [Self; 34] = [
+    /// Every mutation of the rules of the log and of coordinators, in a fixed order.
+    pub const ALL: [Self; 50] = [
         Self::NoFence,
         Self::FenceNotPersisted,
         Self::SplitFenceRead,
@@ -96,14 +96,6 @@ impl Mutation {
         Self::ManifestBeforeRun,
         Self::DropNewest,
         Self::RunInForceFreed,
-    ];
-
-    /// Those of stripes, which are found by `storage/tests/store/stripes.rs`.
-    pub const STRIPES: [Self; 1] = [Self::TooFewParts];
-
-    /// Those of producers, groups and transactions, which the simulator does not look for: only runs of
-    /// real processes do (`meridian-jepsen run --mutation`).
-    pub const APPLICATIONS: [Self; 16] = [
         Self::ProducersForgotten,
         Self::StableOffsetIgnored,
         Self::GenerationUnchecked,
@@ -122,9 +114,12 @@ impl Mutation {
         Self::PositionsUnconfirmed,
     ];
 
+    /// Those of stripes, which are found by `storage/tests/store/stripes.rs`.
+    pub const STRIPES: [Self; 1] = [Self::TooFewParts];
+
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
-        let mut every = Self::ALL.into_iter().chain(Self::STRIPES).chain(Self::APPLICATIONS);
+        let mut every = Self::ALL.into_iter().chain(Self::STRIPES);
         every.find(|mutation| format!("{mutation:?}") == name)
     }
 

@@ -234,6 +234,9 @@ impl Broker {
                 }
                 Err(what) => self.broken(what, out),
             },
+            Purpose::Load { from } => {
+                self.on_desk_read(now, health, from, (&request, &blobs), out);
+            }
             Purpose::Compact { from, piece_end } => {
                 self.on_compact_read(now, health, (from, piece_end), &request, &blobs, out);
             }

@@ -10,9 +10,10 @@ use meridian_storage::message::{Read, ReadFrom};
 use meridian_storage::placement::SlotHealth;
 
 use super::{
-    Asker, Broker, BrokerOutput, ClientReply, CommittedRead, FETCH_SIZE_BYTES_MAX, Phase, Shown,
-    Waiter,
+    Asker, Broker, BrokerOutput, ClientReply, CommittedRead, Coordinate, FETCH_SIZE_BYTES_MAX,
+    Phase, Shown, Waiter,
 };
+use crate::desk::PRODUCER_ID_MIN;
 use crate::read::Purpose;
 use crate::value::{Batch, PlacedBatch};
 
@@ -46,7 +47,7 @@ impl Broker {
             number: 0,
         };
         let mut outputs = Vec::new();
-        let waiter = Waiter { asker, batch };
+        let waiter = Waiter::Producer { asker, batch };
         partition.write_marker(now, health, &marker, 0, waiter, &mut outputs);
         self.carry_out_partition(outputs, out);
     }
@@ -59,6 +60,10 @@ impl Broker {
     ) {
         self.verifying.0.push((ticket, PATIENCE_TICKS));
         let producer = verification.transaction.producer_id as u32;
+        if producer >= PRODUCER_ID_MIN {
+            let verification = verification.clone();
+            return out.push(BrokerOutput::Coordinate(Coordinate::Vouch { ticket, verification }));
+        }
         let epoch = verification.transaction.producer_epoch as u16;
         out.push(BrokerOutput::Verify { ticket, producer, epoch });
     }

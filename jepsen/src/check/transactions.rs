@@ -98,6 +98,11 @@ impl Checker {
         }
     }
 
+    /// How a transaction was decided, if it is.
+    pub(super) fn is_decided(&self, producer: u32, epoch: u16) -> Option<bool> {
+        self.transactions.decided.get(&(producer, epoch)).copied()
+    }
+
     /// A leader shows its last stable offset.
     pub fn stable(
         &mut self,

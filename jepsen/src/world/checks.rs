@@ -36,6 +36,7 @@ impl World {
                 self.checker.deleted(partition, log_start_offset);
                 Ok(())
             }
+            Shown::Log(piece) => self.checker.log(partition, &piece),
             Shown::Compacted => {
                 self.counters.pass_count += 1;
                 Ok(())

@@ -7,6 +7,7 @@ use meridian_storage::mutation::Mutation;
 
 use super::{APPLY_AGAIN_AFTER, APPLY_DELAY, Event, World};
 use crate::check::Verdict;
+use crate::metadata::Entry;
 use crate::net::Endpoint;
 use crate::seat::{SeatOutput, fresh_incarnation};
 
@@ -44,6 +45,20 @@ impl World {
         let fresh = fresh_incarnation(id, boot | 1 << 31);
         self.metadata.mounted(slot, boot, identity, fresh);
         self.announce_metadata();
+    }
+
+    /// A node that the metadata plane hears gets producer ids, once it hears of it.
+    pub(super) fn give_producer_ids(&mut self, node: usize) {
+        let id = self.nodes[node].id;
+        let is_on_its_way = self
+            .metadata
+            .entries_after(self.nodes[node].view.applied_count)
+            .iter()
+            .any(|entry| matches!(entry, Entry::ProducerIds { node, .. } if *node == id));
+        if self.reaches_majority(node) && !is_on_its_way {
+            self.metadata.allocate_producer_ids(id);
+            self.announce_metadata();
+        }
     }
 
     /// Appoints a leader. Now and then the proposal is lost and another node is appointed under the

@@ -1,0 +1,307 @@
+//! What a member does with its partitions: it goes from one position to the next, and stores where
+//! it is; a transactional one together with what it has written, or not at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meridian_base::id::PartitionId;
+use meridian_gateway::group::Caller;
+use meridian_gateway::partition::TransactionVersion;
+use meridian_gateway::transaction::{CoordinatorError, Input, Producer};
+use meridian_jepsen_runner::chance::Chance;
+
+use super::{Character, Fact};
+use crate::broker::ClientReply;
+use crate::desk::{Ask, GROUPS, Position, TRANSACTIONS, Told};
+use crate::value::{Batch, Kind, Value};
+
+/// After this long the coordinator aborts what its producer has not ended.
+const TRANSACTION_TIMEOUT_MS: i32 = 2_000;
+/// How often a transaction is aborted for no reason, per thousand.
+const ABORT_PER_MILLE: u32 = 200;
+/// How often a crashed producer comes back with the same transactional id, per thousand.
+const SAME_ID_PER_MILLE: u32 = 600;
+/// Most batches of a transaction.
+const BATCH_COUNT_MAX: usize = 3;
+
+/// How far a transaction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// So many batches are still to be written.
+    Write(usize),
+    /// Its position is to be stored.
+    Store,
+    /// It is to be ended.
+    End { commit: bool },
+}
+
+#[derive(Debug)]
+struct Open {
+    step: Step,
+    position: Position,
+    /// The batch that is being written.
+    batch: Option<(PartitionId, Batch)>,
+    next_sequence: BTreeMap<PartitionId, u32>,
+    wants_commit: bool,
+}
+
+pub(super) struct Work {
+    id: u32,
+    character: Character,
+    partitions: Vec<PartitionId>,
+    /// As far as they are known: the position of each of its partitions.
+    positions: Option<BTreeMap<u32, u64>>,
+    /// What was its own when it asked for them.
+    owned: BTreeSet<u32>,
+    next_serial: u64,
+    /// What is being stored without a transaction.
+    storing: Option<Position>,
+    /// Which of its transactional ids it uses.
+    life: u32,
+    producer: Option<Producer>,
+    open: Option<Open>,
+}
+
+impl Work {
+    pub(super) fn new(id: u32, character: Character, partitions: Vec<PartitionId>) -> Self {
+        Self {
+            id,
+            character,
+            partitions,
+            positions: None,
+            owned: BTreeSet::new(),
+            next_serial: 0,
+            storing: None,
+            life: 0,
+            producer: None,
+            open: None,
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.open.is_none()
+    }
+
+    fn transactional_id(&self) -> String {
+        format!("t{}-{}", self.id, self.life)
+    }
+
+    /// It forgets everything; what it had open is ended by who comes after it, or by time.
+    pub(super) fn crash(&mut self, chance: &mut Chance) {
+        if !chance.per_mille(SAME_ID_PER_MILLE) {
+            self.life += 1;
+        }
+        self.give_up();
+        self.on_fenced();
+    }
+
+    /// Its partitions are not its own any more, or have not been for a while.
+    pub(super) fn give_up(&mut self) {
+        self.positions = None;
+        self.storing = None;
+        if let Some(open) = &mut self.open
+            && !matches!(open.step, Step::End { .. })
+        {
+            open.step = Step::End { commit: false };
+        }
+    }
+
+    /// Its transaction is not its own any more.
+    pub(super) fn on_fenced(&mut self) {
+        self.open = None;
+        self.producer = None;
+        self.positions = None;
+    }
+
+    /// Only these partitions are its own.
+    pub(super) fn keep(&mut self, owned: &BTreeSet<u32>) {
+        if self.owned != *owned {
+            self.positions = None;
+            self.storing = None;
+        }
+        let is_lost = |open: &Open| !owned.contains(&open.position.index);
+        if self.open.as_ref().is_some_and(is_lost) {
+            self.give_up();
+        }
+    }
+
+    /// What it asks to come to an end.
+    pub(super) fn next_to_end(&mut self, facts: &mut Vec<Fact>) -> Option<(PartitionId, Ask)> {
+        self.give_up();
+        self.end(facts)
+    }
+
+    fn end(&mut self, facts: &mut Vec<Fact>) -> Option<(PartitionId, Ask)> {
+        let (open, producer) = (self.open.as_mut()?, self.producer?);
+        let Step::End { commit } = open.step else { return None };
+        if commit && !std::mem::replace(&mut open.wants_commit, true) {
+            let (producer, epoch) = (producer.id as u32, producer.epoch as u16);
+            facts.push(Fact::WantsCommit { producer, epoch });
+        }
+        let (id, version) = (self.transactional_id(), TransactionVersion::V2);
+        let input = Input::End { id, producer, version, commit, fresh_id: None };
+        Some((TRANSACTIONS, Ask::Transact(input)))
+    }
+
+    /// What it asks to come further.
+    pub(super) fn next(
+        &mut self,
+        owned: &BTreeSet<u32>,
+        caller: &Caller,
+        chance: &mut Chance,
+        facts: &mut Vec<Fact>,
+    ) -> Option<(PartitionId, Ask)> {
+        let group = self.character.group;
+        if self.open.is_some() {
+            return self.go_on(caller, chance, facts);
+        }
+        if owned.is_empty() {
+            return None;
+        }
+        if self.character.is_transactional && self.producer.is_none() {
+            let (id, timeout_ms) = (self.transactional_id(), TRANSACTION_TIMEOUT_MS);
+            let input = Input::Init { id, timeout_ms, expected: None, fresh_id: None };
+            return Some((TRANSACTIONS, Ask::Transact(input)));
+        }
+        let Some(positions) = &self.positions else {
+            self.owned.clone_from(owned);
+            facts.push(Fact::AsksPositions { group, application: self.id });
+            return Some((GROUPS, Ask::Positions(group.to_owned())));
+        };
+        let position = match self.storing {
+            Some(position) => position,
+            None => {
+                let owned: Vec<u32> = owned.iter().copied().collect();
+                let index = chance.pick(&owned)?;
+                let from = positions.get(&index).copied().unwrap_or(0);
+                let to = from + 1 + chance.below(3) as u64;
+                let serial = u64::from(self.id) << 16 | self.next_serial;
+                self.next_serial += 1;
+                Position { index, from, to, serial }
+            }
+        };
+        if !self.character.is_transactional {
+            self.storing = Some(position);
+            return Some((GROUPS, Ask::Commit(group.to_owned(), caller.clone(), position)));
+        }
+        self.open = Some(Open {
+            step: Step::Write(1 + chance.below(BATCH_COUNT_MAX)),
+            position,
+            batch: None,
+            next_sequence: BTreeMap::new(),
+            wants_commit: false,
+        });
+        self.go_on(caller, chance, facts)
+    }
+
+    fn go_on(
+        &mut self,
+        caller: &Caller,
+        chance: &mut Chance,
+        facts: &mut Vec<Fact>,
+    ) -> Option<(PartitionId, Ask)> {
+        let id = self.transactional_id();
+        let (open, producer) = (self.open.as_mut()?, self.producer?);
+        if let Some((partition, batch)) = open.batch {
+            return Some((partition, Ask::Append(id, batch)));
+        }
+        match open.step {
+            Step::Write(_) => {
+                let partition = chance.pick(&self.partitions)?;
+                let sequence = open.next_sequence.entry(partition).or_insert(0);
+                let first = Value {
+                    producer: producer.id as u32,
+                    epoch: producer.epoch as u16,
+                    sequence: *sequence,
+                };
+                let count = 1 + chance.below(2) as u32;
+                let batch = Batch { first, count, kind: Kind::Transactional };
+                *sequence = batch.next_sequence();
+                open.batch = Some((partition, batch));
+                Some((partition, Ask::Append(id, batch)))
+            }
+            Step::Store => {
+                let group = self.character.group.to_owned();
+                let ask = Ask::CommitWith(group, caller.clone(), open.position, id, producer);
+                Some((GROUPS, ask))
+            }
+            Step::End { .. } => self.end(facts),
+        }
+    }
+
+    pub(super) fn on_told(
+        &mut self,
+        id: u32,
+        group: &'static str,
+        told: Told,
+        facts: &mut Vec<Fact>,
+        chance: &mut Chance,
+    ) {
+        match told {
+            Told::Positions(stored, generation) => {
+                let serials = stored.iter().map(|(index, it)| (*index, Position::serial(*it)));
+                let serials = serials.collect();
+                facts.push(Fact::HeardPositions { group, application: id, serials, generation });
+                let to = stored.iter().map(|(index, it)| (*index, Position::to(*it)));
+                self.positions = Some(to.collect());
+            }
+            Told::Done(Ok(())) => self.on_stored(group, facts, chance),
+            Told::Appended(reply) => self.on_appended(&reply),
+            Told::Producer(answer) => self.on_producer(answer),
+            Told::Done(Err(_)) | Told::Joined(_) | Told::Synced(_) | Told::Beat(_) => {}
+        }
+    }
+
+    fn on_stored(&mut self, group: &'static str, facts: &mut Vec<Fact>, chance: &mut Chance) {
+        match &mut self.open {
+            Some(open) if open.step == Step::Store => {
+                open.step = Step::End { commit: !chance.per_mille(ABORT_PER_MILLE) };
+            }
+            Some(_) => {}
+            None => {
+                let Some(Position { index, to, serial, .. }) = self.storing.take() else { return };
+                facts.push(Fact::Stored { group, index, serial });
+                if let Some(positions) = &mut self.positions {
+                    positions.insert(index, to);
+                }
+            }
+        }
+    }
+
+    fn on_appended(&mut self, reply: &ClientReply) {
+        let Some(open) = &mut self.open else { return };
+        match (reply, open.step) {
+            (ClientReply::Acknowledged(_), Step::Write(left)) => {
+                open.batch = None;
+                open.step = if left > 1 { Step::Write(left - 1) } else { Step::Store };
+            }
+            (ClientReply::Fenced, _) => self.on_fenced(),
+            _ => {}
+        }
+    }
+
+    fn on_producer(&mut self, answer: Result<Producer, CoordinatorError>) {
+        match (answer, &self.open) {
+            (Ok(producer), None) => self.producer = Some(producer),
+            (Ok(producer), Some(open)) => {
+                let Step::End { commit } = open.step else { return };
+                self.producer = Some(producer);
+                let Position { index, to, .. } = open.position;
+                self.open = None;
+                match &mut self.positions {
+                    Some(positions) if commit => drop(positions.insert(index, to)),
+                    _ => self.positions = None,
+                }
+            }
+            (
+                Err(
+                    CoordinatorError::Concurrent
+                    | CoordinatorError::NotCoordinator
+                    | CoordinatorError::Loading
+                    | CoordinatorError::Unavailable,
+                ),
+                _,
+            ) => {}
+            (Err(_), _) => self.on_fenced(),
+        }
+    }
+}

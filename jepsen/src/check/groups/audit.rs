@@ -1,0 +1,182 @@
+//! The whole log of groups, read in order: no position by who was not in the group's generation, no
+//! generation that goes back, no partition of two members, and each step of a transactional group
+//! begins where the last one that committed ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meridian_base::position::Offset;
+
+use super::record::Noted;
+use crate::check::{Checker, Promise, Verdict, violation};
+
+/// A group as of some place in the log.
+#[derive(Debug, Default)]
+struct Model {
+    generation: i32,
+    /// Each member's epoch; of the classic protocol, the generation.
+    members: BTreeMap<String, i32>,
+    /// What members of KIP-848 hold.
+    held: BTreeMap<String, BTreeSet<u32>>,
+    /// The position of each partition: the number of the step that stored it, and where that ended.
+    positions: BTreeMap<u32, (u64, u64)>,
+}
+
+/// A position whose transaction has not ended.
+struct Pending {
+    group: String,
+    index: u32,
+    from: u64,
+    to: u64,
+    serial: u64,
+}
+
+#[derive(Default)]
+struct Audit {
+    groups: BTreeMap<String, Model>,
+    pending: BTreeMap<i64, Vec<Pending>>,
+}
+
+impl Checker {
+    /// All that coordinators of groups have written, after everything healed.
+    pub fn final_groups(&self) -> Verdict {
+        let mut audit = Audit::default();
+        let mut next = Offset::ZERO;
+        for (offset, (noted, is_last)) in &self.groups.log {
+            if *offset != next {
+                let detail = format!("groups: nobody has shown {next}, and {offset} is there");
+                return violation(Promise::Invariant, detail);
+            }
+            next = offset.advance(1);
+            let at = format!("groups, offset {offset}");
+            audit.apply(noted, &at)?;
+            if *is_last {
+                audit.one_owner(&at)?;
+            }
+        }
+        match audit.pending.first_key_value() {
+            None => Ok(()),
+            Some((producer, _)) => violation(
+                Promise::AtomicTransactions,
+                format!("groups: the transaction of p{producer} hangs"),
+            ),
+        }
+    }
+}
+
+impl Audit {
+    fn apply(&mut self, noted: &Noted, at: &str) -> Verdict {
+        match noted {
+            Noted::Position { group, index, from, to, serial, generation, member, producer } => {
+                let model = self.groups.entry(group.clone()).or_default();
+                let known = model.positions.get(index);
+                if let Some(producer) = producer {
+                    let (group, index) = (group.clone(), *index);
+                    let (from, to, serial) = (*from, *to, *serial);
+                    let pending = Pending { group, index, from, to, serial };
+                    self.pending.entry(*producer).or_default().push(pending);
+                    return Ok(());
+                }
+                // All that holds is written once more when the log is shortened.
+                if known.is_some_and(|(stored, _)| stored == serial) {
+                    return Ok(());
+                }
+                if model.members.get(member) != Some(generation) {
+                    return violation(
+                        Promise::GroupsAreFenced,
+                        format!(
+                            "{at}: {member} of generation {generation} stores a position, {group} is \
+                             in {}, with {:?}",
+                            model.generation, model.members
+                        ),
+                    );
+                }
+                model.positions.insert(*index, (*serial, *to));
+            }
+            Noted::Classic { group, generation, members } => {
+                let model = self.groups.entry(group.clone()).or_default();
+                model.go_to(*generation, group, at)?;
+                model.members = members.iter().map(|id| (id.clone(), *generation)).collect();
+            }
+            Noted::Consumer { group, epoch } => {
+                let model = self.groups.entry(group.clone()).or_default();
+                model.go_to(*epoch, group, at)?;
+            }
+            Noted::Member { group, member, held } => {
+                let model = self.groups.entry(group.clone()).or_default();
+                match held {
+                    None => {
+                        model.members.remove(member);
+                        model.held.remove(member);
+                    }
+                    Some((epoch, held)) => {
+                        model.members.insert(member.clone(), *epoch);
+                        model.held.insert(member.clone(), held.clone());
+                    }
+                }
+            }
+            Noted::Gone { group } => {
+                let model = self.groups.entry(group.clone()).or_default();
+                *model =
+                    Model { positions: std::mem::take(&mut model.positions), ..Model::default() };
+            }
+            Noted::Marker { producer, commit } => {
+                for pending in self.pending.remove(producer).unwrap_or_default() {
+                    if *commit {
+                        self.commit(&pending, at)?;
+                    }
+                }
+            }
+            Noted::Forgotten => {}
+        }
+        Ok(())
+    }
+
+    /// Each step begins where the last one that committed ended: none is lost, none done twice.
+    fn commit(&mut self, pending: &Pending, at: &str) -> Verdict {
+        let Pending { group, index, from, to, serial } = pending;
+        let model = self.groups.entry(group.clone()).or_default();
+        let (stored, position) = model.positions.get(index).copied().unwrap_or_default();
+        // The same request, written twice.
+        if stored == *serial && position == *to {
+            return Ok(());
+        }
+        if position != *from {
+            return violation(
+                Promise::ExactlyOnce,
+                format!(
+                    "{at}: {group} {index} is at {position}, a step from {from} to {to} commits"
+                ),
+            );
+        }
+        model.positions.insert(*index, (*serial, *to));
+        Ok(())
+    }
+
+    fn one_owner(&self, at: &str) -> Verdict {
+        for (group, model) in &self.groups {
+            let mut owners: BTreeMap<u32, &String> = BTreeMap::new();
+            for (member, held) in &model.held {
+                for index in held {
+                    if let Some(other) = owners.insert(*index, member) {
+                        let detail = format!("{at}: {group} {index} is {other}'s and {member}'s");
+                        return violation(Promise::OneOwner, detail);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Model {
+    fn go_to(&mut self, generation: i32, group: &str, at: &str) -> Verdict {
+        if generation < self.generation {
+            return violation(
+                Promise::GroupsGoForward,
+                format!("{at}: {group} was in generation {}, is in {generation}", self.generation),
+            );
+        }
+        self.generation = generation;
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! A coordinator of transactions that is told the end of one twice: when its producer sends it, and once
+//! more, late, when the producer's next transaction is open.
+
+use std::collections::BTreeSet;
+
+use meridian_gateway::partition::TransactionVersion;
+use meridian_gateway::transaction::{
+    Answer, Decision, Input, Output, Phase, Producer, TransactionLimits, Transactions,
+};
+use meridian_storage::mutation::Mutations;
+
+use super::PARTITION;
+use crate::check::{Promise, Verdict, Violation};
+
+const ID: &str = "late";
+const VERSION: TransactionVersion = TransactionVersion::V2;
+
+/// The coordinator, whose records and markers are written at once.
+struct Bench(Transactions<()>);
+
+impl Bench {
+    fn ask(&mut self, input: Input) -> Option<Answer> {
+        let decision = self.0.step(0, input, ());
+        self.carry_out(decision)
+    }
+
+    /// Gives the answer, if there is one.
+    fn carry_out(&mut self, decision: Decision<()>) -> Option<Answer> {
+        let mut told = None;
+        for output in decision.then {
+            match output {
+                Output::Answer { answer, .. } => told = Some(answer),
+                Output::WriteMarkers(ending) => {
+                    let ended = self.0.on_ended(0, &ending.id, ending.producer);
+                    self.carry_out(ended);
+                }
+            }
+        }
+        told
+    }
+
+    fn begin(&mut self, producer: Producer) {
+        let (id, partitions) = (ID.to_owned(), BTreeSet::from([PARTITION]));
+        self.ask(Input::Add { id, producer, version: VERSION, partitions });
+    }
+
+    fn is_open(&self) -> bool {
+        self.0.all().any(|(_, transaction)| matches!(transaction.phase(), Phase::Ongoing(_)))
+    }
+}
+
+fn broken(promise: Promise, detail: String) -> Verdict {
+    Err(Violation { promise, detail })
+}
+
+/// The end that comes late ends nothing.
+pub fn late_end(mutations: Mutations) -> Verdict {
+    let limits = TransactionLimits { mutations, ..TransactionLimits::default() };
+    let mut bench = Bench(Transactions::new(limits));
+    let id = || ID.to_owned();
+    let init = Input::Init { id: id(), timeout_ms: 60_000, expected: None, fresh_id: Some(9) };
+    let Some(Ok(first)) = bench.ask(init) else {
+        return broken(Promise::Invariant, "no producer in a calm cluster".to_owned());
+    };
+    bench.begin(first);
+    let end =
+        Input::End { id: id(), producer: first, version: VERSION, commit: true, fresh_id: None };
+    let Some(Ok(second)) = bench.ask(end.clone()) else {
+        return broken(Promise::Invariant, "no end in a calm cluster".to_owned());
+    };
+    bench.begin(second);
+    if !bench.is_open() {
+        return broken(Promise::Invariant, "the second does not begin".to_owned());
+    }
+    let late = bench.ask(end);
+    if bench.is_open() {
+        return Ok(());
+    }
+    let detail = format!("the end of {first:?}, repeated, ended that of {second:?}: {late:?}");
+    broken(Promise::AtomicTransactions, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_that_is_repeated_ends_nothing_else() {
+        assert_eq!(late_end(Mutations::NONE), Ok(()));
+    }
+}

@@ -1,0 +1,181 @@
+//! One partition on one node whose disk answers at once: schedules that would take a cluster two
+//! thousand million records, or producers of an older protocol than the workloads have.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use meridian_base::env::Instant;
+use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId};
+use meridian_base::position::{Generation, LeaderEpoch, Offset};
+use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotConfig, SlotState};
+use meridian_gateway::partition::{
+    InTransaction, Marker, Partition, PartitionLimits, PartitionOutput, PartitionState,
+    ProduceError, TransactionVersion,
+};
+use meridian_gateway::producer::Sequenced;
+use meridian_storage::leader::LeaderConfig;
+use meridian_storage::message::{PutReply, PutResult};
+use meridian_storage::mutation::Mutations;
+use meridian_storage::placement::SlotHealth;
+use meridian_storage::takeover::TakeoverPlan;
+
+use crate::check::{Promise, Verdict, Violation};
+use crate::value::{Batch, Kind, Value};
+
+const INCARNATION: Incarnation = Incarnation::new(7);
+const PRODUCER: u32 = 9;
+
+/// The partition, and what it has answered.
+struct Bench {
+    partition: Partition<()>,
+    health: SlotHealth,
+    answers: VecDeque<Result<Offset, ProduceError>>,
+}
+
+impl Bench {
+    /// A partition that goes on from `state`.
+    fn new(mutations: Mutations, state: PartitionState) -> Self {
+        let slot =
+            SlotConfig { node: NodeId::new(1), incarnation: INCARNATION, state: SlotState::Good };
+        let config = LeaderConfig {
+            partition: PartitionId::new(1),
+            generation: Generation::FIRST,
+            group: GroupConfig {
+                group: GroupId::new(1),
+                version: ConfigVersion::new(1),
+                geometry: Geometry::None,
+                slots: vec![slot],
+            },
+            own_slot: Some(Slot::new(0)),
+            datacenter_count_min: 1,
+            pending_size_bytes_max: 1 << 20,
+            mutations,
+        };
+        let health = SlotHealth::all_alive(Duration::from_millis(5));
+        let (epoch, limits) = (LeaderEpoch::new(3), PartitionLimits::default());
+        let plan = TakeoverPlan::first(epoch);
+        let mut out = Vec::new();
+        let partition =
+            Partition::start(config, epoch, limits, plan, Instant::ZERO, &health, &mut out);
+        let mut bench = Self { partition, health, answers: VecDeque::new() };
+        bench.take(out);
+        let mut out = Vec::new();
+        bench.partition.recover(state, &mut out).expect("the state of an empty log");
+        bench.take(out);
+        bench
+    }
+
+    /// Carries everything out: the disk stores, the coordinator vouches.
+    fn take(&mut self, outputs: Vec<PartitionOutput<()>>) {
+        for output in outputs {
+            let mut out = Vec::new();
+            match output {
+                PartitionOutput::Put { slot, put } => {
+                    let (key, result) = (put.blob.key, PutResult::Stored);
+                    let reply = PutReply { key, incarnation: INCARNATION, result };
+                    self.partition.on_reply(Instant::ZERO, &self.health, slot, reply, &mut out);
+                }
+                PartitionOutput::Verify { ticket, .. } => {
+                    let health = &self.health;
+                    self.partition.on_verified(Instant::ZERO, health, ticket, Ok(()), &mut out);
+                }
+                PartitionOutput::Answer { result, .. } => {
+                    self.answers.push_back(result.map(|appended| appended.base_offset));
+                }
+                PartitionOutput::Progress(_)
+                | PartitionOutput::Beacon(_)
+                | PartitionOutput::Lost(_) => {}
+            }
+            self.take(out);
+        }
+    }
+
+    /// Writes a value, in a transaction of version 1 if `transactional`.
+    fn produce(
+        &mut self,
+        sequence: u32,
+        transactional: bool,
+    ) -> Option<Result<Offset, ProduceError>> {
+        let first = Value { producer: PRODUCER, epoch: 0, sequence };
+        let kind = if transactional { Kind::Transactional } else { Kind::Plain };
+        let mut batch = Batch { first, count: 1, kind }.to_record_batch();
+        batch.transaction =
+            batch.transaction.map(|of| InTransaction { version: TransactionVersion::V1, ..of });
+        let mut out = Vec::new();
+        self.partition.produce(Instant::ZERO, &self.health, vec![batch], (), &mut out);
+        self.take(out);
+        self.answers.pop_front()
+    }
+
+    fn mark(
+        &mut self,
+        coordinator_epoch: i32,
+        commit: bool,
+    ) -> Option<Result<Offset, ProduceError>> {
+        let marker = Marker {
+            producer_id: i64::from(PRODUCER),
+            producer_epoch: 0,
+            coordinator_epoch,
+            commit,
+            version: TransactionVersion::V1,
+            // The partition has moved since, and does not know the endings of its last leader.
+            number: 0,
+        };
+        let mut out = Vec::new();
+        self.partition.write_marker(Instant::ZERO, &self.health, &marker, 0, (), &mut out);
+        self.take(out);
+        self.answers.pop_front()
+    }
+}
+
+fn expect(promise: Promise, holds: bool, detail: String) -> Verdict {
+    if holds { Ok(()) } else { Err(Violation { promise, detail }) }
+}
+
+/// A producer whose last record had the highest sequence number there is goes on with 0, and sends
+/// that again.
+pub fn wrapped_sequence(mutations: Mutations) -> Verdict {
+    let mut state = PartitionState::default();
+    let last = Sequenced {
+        producer_id: i64::from(PRODUCER),
+        epoch: 0,
+        base_sequence: i32::MAX,
+        record_count: 1,
+        max_timestamp_ms: 0,
+    };
+    state.producers.apply(&last, Offset::ZERO);
+    let mut bench = Bench::new(mutations, state);
+    let (first, again) = (bench.produce(0, false), bench.produce(0, false));
+    let is_once = matches!((&first, &again), (Some(Ok(at)), Some(Ok(twice))) if at == twice);
+    let detail = format!("after {}, 0 was answered {first:?}, then {again:?}", i32::MAX);
+    expect(Promise::ProducerOrder, is_once, detail)
+}
+
+/// A coordinator that was replaced while it told a partition of the end of a transaction tells it
+/// once more, when the producer's next transaction is open: with version 1 both have one epoch.
+pub fn late_coordinator(mutations: Mutations) -> Verdict {
+    let mut bench = Bench::new(mutations, PartitionState::default());
+    bench.produce(0, true);
+    bench.mark(5, true);
+    bench.produce(1, true);
+    let late = bench.mark(4, true);
+    let producer_id = i64::from(PRODUCER);
+    let is_open = bench.partition.state().transactions.ongoing(producer_id).is_some();
+    let detail = format!("the marker of coordinator 4, after one of 5, was answered {late:?}");
+    expect(Promise::AtomicTransactions, is_open, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_follows_the_highest_sequence() {
+        assert_eq!(wrapped_sequence(Mutations::NONE), Ok(()));
+    }
+
+    #[test]
+    fn a_replaced_coordinator_ends_nothing() {
+        assert_eq!(late_coordinator(Mutations::NONE), Ok(()));
+    }
+}
