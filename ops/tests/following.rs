@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use self::cluster::{
     Cluster, config, consumed, ends, lines, produce, refused, said, status, wait, wait_for_end,
-    wait_for_state,
+    wait_for_state, wait_for_states,
 };
 use self::common::{Scratch, json, ok, run};
 
@@ -282,8 +282,9 @@ fn nothing_that_the_source_loses_is_skipped_in_silence() {
     assert_eq!(verified["partitions"][0]["is_digested"], true);
     assert!(refused(3, &["mirror", "repair", "regrown", "-b", to]).contains("--recreate"));
     ok(&["link", "resume", "west", "-b", to]);
-    // With a restart comes a new epoch: the one of our last record has ended before our end.
-    wait_for_state(to, "truncated", "diverged");
+    // With a restart comes a new epoch: the one of our last record has ended before our end. On a slow
+    // machine both restarts may come to the same epoch: then its end is just too early.
+    wait_for_states(to, "truncated", &["diverged", "source-truncated"]);
     wait_for_state(to, "regrown", "diverged");
     let degraded = run(&["mirror", "status", "-b", to]);
     assert_eq!(degraded.status.code(), Some(2));

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
-use meridian_mirror::digest::{self, Difference, Digest};
+use meridian_mirror::digest::{self, BatchSum, Difference, Digest};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
@@ -248,6 +248,18 @@ async fn compare(
     Ok(Compared { differences: differences.collect(), ..again })
 }
 
+/// The own side of a stretch that begins at `from`: its batches, where it ends, and its digest.
+async fn own_side(
+    target: &Target,
+    from: Offset,
+    end: Offset,
+) -> Result<(Vec<BatchSum>, Offset, Digest), AuditError> {
+    let own = of_log(&target.log, from, end, STRETCH_SIZE_BYTES).await?;
+    let next = if own.end > from { own.end } else { end };
+    let digest = Digest::of(&own.sums);
+    Ok((own.sums, next, digest))
+}
+
 /// Compares a stretch with a source that digests.
 pub(super) async fn compare_once(
     target: &Target,
@@ -255,15 +267,13 @@ pub(super) async fn compare_once(
     from: Offset,
     end: Offset,
 ) -> Result<Compared, AuditError> {
-    let own = of_log(&target.log, from, end, STRETCH_SIZE_BYTES).await?;
-    let next = if own.end > from { own.end } else { end };
-    let digest = Digest::of(&own.sums);
+    let (sums, next, digest) = own_side(target, from, end).await?;
     let theirs = at.digest(from, next, false).await?;
     if theirs.digest == digest {
         return Ok(Compared { next, digest, differences: Vec::new() });
     }
     let theirs = at.digest(from, next, true).await?;
-    let differences = since(theirs.start, digest::compare(&own.sums, &theirs.sums));
+    let differences = since(theirs.start, digest::compare(&sums, &theirs.sums));
     Ok(Compared { next, digest, differences })
 }
 
@@ -274,12 +284,10 @@ pub(super) async fn compare_fetched(
     from: Offset,
     end: Offset,
 ) -> Result<Compared, AuditError> {
-    let own = of_log(&target.log, from, end, STRETCH_SIZE_BYTES).await?;
-    let next = if own.end > from { own.end } else { end };
-    let digest = Digest::of(&own.sums);
+    let (sums, next, digest) = own_side(target, from, end).await?;
     match at.fetch(from, next).await {
         Ok(theirs) => {
-            let differences = digest::compare(&own.sums, &theirs.sums);
+            let differences = digest::compare(&sums, &theirs.sums);
             Ok(Compared { next, digest, differences })
         }
         Err(AuditError::Gone { start }) if start > from => {

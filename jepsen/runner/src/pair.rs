@@ -186,8 +186,8 @@ fn judge_times(args: &PairArgs, outcome: &mut Outcome) {
     if pause > Duration::from_secs(args.pause_max) {
         findings.push(format!("p99 of a producer's pause in a switchover is {pause:.1?}"));
     }
-    // A batch of each partition may have been taken and not yet been told of.
-    let allowed = u64::from(args.partitions) * BATCH_RECORD_COUNT as u64;
+    // A batch of each producer may have been taken, and its mirror not told of it.
+    let allowed = (args.producers * BATCH_RECORD_COUNT) as u64;
     for failover in &outcome.failovers {
         if failover.error_records() > allowed {
             findings

@@ -109,11 +109,20 @@ pub(crate) fn status(bootstrap: &str, topic: &str) -> Vec<Value> {
 
 /// Waits until every partition of a mirror is in this state.
 pub(crate) fn wait_for_state(bootstrap: &str, topic: &str, state: &str) -> Duration {
-    let mut last = Vec::new();
-    wait(&format!("{topic} {state}, but {last:?}"), || {
-        last = status(bootstrap, topic);
-        !last.is_empty() && last.iter().all(|partition| partition["state"] == state)
-    })
+    wait_for_states(bootstrap, topic, &[state])
+}
+
+/// Waits until every partition of a mirror is in one of these states.
+pub(crate) fn wait_for_states(bootstrap: &str, topic: &str, states: &[&str]) -> Duration {
+    let start = clock::now();
+    loop {
+        let all = status(bootstrap, topic);
+        let is_so = |partition: &Value| states.iter().any(|state| partition["state"] == *state);
+        if !all.is_empty() && all.iter().all(is_so) {
+            return start.elapsed();
+        }
+        assert!(start.elapsed() < PATIENCE, "{topic} is not {states:?}, but {all:?}");
+    }
 }
 
 /// The end of each partition.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -60,7 +61,9 @@ impl Pair {
         let log = File::create(&log_file).map_err(Failure::file(&log_file))?;
         let errors = log.try_clone().map_err(Failure::file(&log_file))?;
         let (port, racks) = (setup.base_port.to_string(), setup.racks.to_string());
-        let dev = Command::new(setup.binary)
+        let mut command = Command::new(setup.binary);
+        end_with_parent(&mut command);
+        let dev = command
             .args(["dev", "--clusters", "2", "--racks", &racks, "--base-port", &port, "--data"])
             .arg(&data)
             .stdin(Stdio::null())
@@ -233,6 +236,20 @@ fn failed(arguments: &[&str], output: &Output) -> Failure {
         program: format!("meridian {}", arguments.join(" ")),
         output: format!("{}, {}", output.status, String::from_utf8_lossy(&text).trim()),
     }
+}
+
+/// Has a process end in good order when this one does, however that ends.
+#[expect(unsafe_code, reason = "the standard library has no word for it")]
+fn end_with_parent(command: &mut Command) {
+    let ask = || {
+        // SAFETY: takes plain numbers only, and is safe to call between fork and exec.
+        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGINT) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: what runs between fork and exec allocates nothing and takes no lock.
+    unsafe { command.pre_exec(ask) };
 }
 
 /// Replaces a folder by another.
