@@ -9,8 +9,8 @@ use std::process::Command;
 /// A run: workload, faults and seed.
 type Run = (String, String, u64);
 
-/// Seeds and simulated time that every change must survive.
-const SEED_COUNT: &str = "300";
+/// Workloads of the simulator, and how many seeds of each every change must survive.
+const SIMULATED: [(&str, &str); 2] = [("log", "300"), ("groups", "100")];
 const SIMULATED_TIME: &str = "300s";
 const SMOKE_SECONDS: u32 = 60;
 const USAGE: &str = "usage: cargo xtask jepsen --simulate | --smoke | --nightly [--seconds N] [--hours N] \
@@ -40,11 +40,17 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
 /// Many simulated clusters.
 pub(crate) fn simulate(root: &Path) -> Result<(), String> {
     build_all(root)?;
-    let status = runner(root)
-        .args(["sim", "run", "--seeds", SEED_COUNT, "--time", SIMULATED_TIME])
-        .status()
-        .map_err(|error| not_started(&error))?;
-    if status.success() { Ok(()) } else { Err(format!("jepsen: simulate ({status})")) }
+    for (workload, seeds) in SIMULATED {
+        let status = runner(root)
+            .args(["sim", "run", "--workload", workload])
+            .args(["--seeds", seeds, "--time", SIMULATED_TIME])
+            .status()
+            .map_err(|error| not_started(&error))?;
+        if !status.success() {
+            return Err(format!("jepsen: simulate, workload {workload} ({status})"));
+        }
+    }
+    Ok(())
 }
 
 /// Three workloads under everything at random.
