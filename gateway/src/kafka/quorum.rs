@@ -19,8 +19,8 @@ use crate::transaction::wire::{PeerReply, PeerRequest};
 
 /// What Kafka calls the metadata log.
 const METADATA_TOPIC: &str = "__cluster_metadata";
-/// Kafka names listeners; a node has one for clients.
-const LISTENER: &str = "kafka";
+/// Kafka names listeners; a node has one for clients. Java takes none with a small letter.
+const LISTENER: &str = "KAFKA";
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Describes the metadata log.
@@ -148,7 +148,9 @@ mod tests {
         assert_eq!(ends, [(1, end), (2, end), (3, end)]);
         assert_eq!(end, i64::try_from(broker.applied_count()).unwrap() + 1);
         assert_eq!(told.nodes.len(), 3);
-        assert_eq!((&*told.nodes[1].listeners[0].host, told.nodes[1].node_id), ("host-2", 2));
+        let listener = &told.nodes[1].listeners[0];
+        assert_eq!((&*listener.host, told.nodes[1].node_id), ("host-2", 2));
+        assert_eq!(*listener.name, *listener.name.to_uppercase(), "Java refuses small letters");
     }
 
     #[tokio::test]
