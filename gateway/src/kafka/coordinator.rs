@@ -328,7 +328,9 @@ impl Front {
             let is_here = |partition: &Partition| partition.leader == node;
             ids.filter(|id| metadata.partition(*id).is_some_and(is_here)).collect()
         };
-        led.into_iter().map(|id| self.coordinators.get(self, id)).collect()
+        // All of them load at once, not each when the one before it has.
+        let found: Vec<_> = led.into_iter().map(|id| self.coordinators.get(self, id)).collect();
+        found.into_iter().collect()
     }
 
     /// Watches the deadlines of all groups; never returns.

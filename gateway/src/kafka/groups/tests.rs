@@ -135,6 +135,24 @@ async fn a_group_works_from_join_to_leave() {
 }
 
 #[tokio::test]
+async fn one_question_for_all_groups_makes_all_partitions_load() {
+    let (broker, _front, mut client) = served().await;
+    for number in 0..10 {
+        let group_id = format!("g{number}").into();
+        let request = OffsetCommitRequest { group_id, ..commit_request(1, None) };
+        let committed = client.call(9, request).await.topics[0].partitions[0].error_code;
+        assert_eq!(committed, ErrorCode::None);
+    }
+    // One that has loaded nothing yet, as after a takeover.
+    let next = front_of(&broker, quick_config());
+    let told = TestClient::connect(&next).call(5, ListGroupsRequest::default()).await;
+    assert_eq!(told.error_code, ErrorCode::CoordinatorLoadInProgress);
+    let partitions = broker.state().topic_named("__consumer_offsets").unwrap().partitions.clone();
+    let waiting = partitions.iter().filter(|id| next.coordinators.known(**id).is_none()).count();
+    assert_eq!(waiting, 0, "of {} partitions", partitions.len());
+}
+
+#[tokio::test]
 async fn two_members_rebalance_and_a_silent_one_is_dropped() {
     let (_broker, front, mut first) = served().await;
     let quick =
