@@ -4,6 +4,7 @@
 //! install   each client, under target/clients/<kind>; once
 //! steady    every program, a few at a time: compressions, group, admin, transactions
 //! kill      all programs at once, while nodes die one after another and come back
+//! takeover  groups, transactions and administrators, while what serves them dies: [`takeover`]
 //! table     docs/compatibility.md, between its markers
 //! ```
 //! `cargo xtask clients --apps` does the same with applications, one after another: [`apps`].
@@ -14,9 +15,12 @@
 mod apps;
 mod cluster;
 mod install;
+mod ledger;
 mod options;
 mod table;
+mod takeover;
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -39,8 +43,8 @@ struct Client {
 }
 
 const CLIENTS: &[Client] = &[
-    Client { name: "java-4", kind: Kind::Java("4.3.1"), program: "Client.java" },
-    Client { name: "java-2", kind: Kind::Java("2.8.2"), program: "Client.java" },
+    Client { name: "java-4", kind: Kind::Java("4.3.1"), program: "Client" },
+    Client { name: "java-2", kind: Kind::Java("2.8.2"), program: "Client" },
     Client { name: "librdkafka-python", kind: Kind::Python, program: "confluent.py" },
     Client { name: "librdkafka-rust", kind: Kind::Rust, program: "rdkafka_client" },
     Client { name: "kcat", kind: Kind::Kcat, program: "kcat.sh" },
@@ -83,6 +87,9 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     let mut reports = lab.steady(&chosen)?;
     for (report, killed) in reports.iter_mut().zip(lab.kill(&chosen, &cluster)?) {
         report.join(killed);
+    }
+    for (report, taken_over) in reports.iter_mut().zip(lab.takeover(&chosen, &cluster)?) {
+        report.join(taken_over);
     }
     drop(cluster);
     println!("== ran for {} s", began.elapsed().as_secs());
@@ -141,8 +148,13 @@ impl Lab {
         format!("{}-{}-", client.name, self.run)
     }
 
-    /// Starts a client's program in a phase.
-    fn start(&self, client: &Client, phase: &str) -> Result<(Child, PathBuf), String> {
+    /// Starts a client's program in a phase, with more in its environment.
+    fn start(
+        &self,
+        client: &Client,
+        phase: &str,
+        more: &[(&str, &OsStr)],
+    ) -> Result<(Child, PathBuf), String> {
         let log = self.folder.join("log").join(format!("{}-{phase}.txt", client.name));
         let problem = |error| format!("{}: {error}", log.display());
         let file = File::create(&log).map_err(problem)?;
@@ -152,6 +164,7 @@ impl Lab {
             .env("PREFIX", self.prefix(client))
             .env("PHASE", phase)
             .env("DURATION", WRITING.as_secs().to_string())
+            .envs(more.iter().copied())
             .stdin(Stdio::null())
             .stderr(file.try_clone().map_err(problem)?)
             .stdout(file)
@@ -165,8 +178,8 @@ impl Lab {
     }
 
     /// Waits for a program and reads what it says.
-    fn finish(&self, client: &Client, child: &mut Child, log: &Path) -> Report {
-        let ended = wait(child, PROGRAM_TIME_MAX);
+    fn finish(&self, client: &Client, child: &mut Child, log: &Path, at_most: Duration) -> Report {
+        let ended = wait(child, at_most);
         Report::read(client.name, &read(log), &ended)
     }
 
@@ -178,8 +191,8 @@ impl Lab {
                 let taken = next.lock().map_err(|_| "a client's thread failed")?.next();
                 let Some(index) = taken else { return Ok(()) };
                 let client = clients[index];
-                let (mut child, log) = self.start(client, "steady")?;
-                let report = self.finish(client, &mut child, &log);
+                let (mut child, log) = self.start(client, "steady", &[])?;
+                let report = self.finish(client, &mut child, &log, PROGRAM_TIME_MAX);
                 println!("== {}", report.summary());
                 reports.lock().map_err(|_| "a client's thread failed")?.push((index, report));
             }
@@ -205,29 +218,29 @@ impl Lab {
         }
         let mut running = Vec::new();
         for client in clients {
-            running.push(self.start(client, "kill")?);
+            running.push(self.start(client, "kill", &[])?);
         }
         let mut leaders_lost = vec![false; clients.len()];
         for datacenter in DATACENTERS {
             thread::sleep(CALM);
-            let leaders: Vec<Vec<u32>> =
+            let leaders: Vec<Vec<Option<u32>>> =
                 topics.iter().map(|topic| cluster.leaders(topic)).collect();
             let hit = |node: &u32| {
                 let spared = leaders.iter().zip(&leaders_lost).filter(|(_, lost)| !**lost);
-                spared.filter(|(leaders, _)| leaders.contains(node)).count()
+                spared.filter(|(leaders, _)| leaders.contains(&Some(*node))).count()
             };
             let victim = datacenter.into_iter().max_by_key(hit).unwrap_or_default();
             println!("== kill node {victim}");
             cluster.kill(victim)?;
             for (lost, leaders) in leaders_lost.iter_mut().zip(&leaders) {
-                *lost |= leaders.contains(&victim);
+                *lost |= leaders.contains(&Some(victim));
             }
             thread::sleep(DOWN);
             cluster.restart(victim)?;
         }
         let mut reports = Vec::new();
         for ((client, (child, log)), lost) in clients.iter().zip(&mut running).zip(leaders_lost) {
-            let mut report = self.finish(client, child, log);
+            let mut report = self.finish(client, child, log, PROGRAM_TIME_MAX);
             if !lost {
                 let words = "none of the nodes killed led a partition of its topic";
                 report.note("kill", Outcome::Failed, words);

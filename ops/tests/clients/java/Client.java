@@ -14,6 +14,7 @@ import org.apache.kafka.common.serialization.*;
 public final class Client {
     static final String BOOTSTRAP = System.getenv("BOOTSTRAP");
     static final String PREFIX = System.getenv("PREFIX");
+    static final String PHASE = System.getenv("PHASE");
     static final int RECORDS = 2000;
     static final int GROUP_RECORDS = 400;
     static final Duration WITHIN = Duration.ofSeconds(40);
@@ -41,7 +42,7 @@ public final class Client {
     public static void main(String[] arguments) {
         System.out.println("VERSION " + org.apache.kafka.common.utils.AppInfoParser.getVersion());
         admin = Admin.create(Map.of("bootstrap.servers", BOOTSTRAP));
-        if (System.getenv("PHASE").equals("steady")) {
+        if (PHASE.equals("steady")) {
             for (String codec : List.of("none", "gzip", "snappy", "lz4", "zstd")) {
                 check(codec, () -> compression(codec));
             }
@@ -50,7 +51,7 @@ public final class Client {
             check("admin", Client::administer);
             check("transactions", Client::transactions);
         } else {
-            check("kill", Client::kill);
+            check(PHASE, PHASE.equals("kill") ? Client::kill : Takeover.of(PHASE));
         }
         admin.close(Duration.ofSeconds(5));
         System.exit(0);
@@ -115,7 +116,7 @@ public final class Client {
 
     static KafkaConsumer<String, String> consumer(String group, Map<String, Object> more) {
         Map<String, Object> options = new HashMap<>(Map.of("bootstrap.servers", BOOTSTRAP));
-        options.putAll(Map.of("group.id", PREFIX + group, "auto.offset.reset", "earliest"));
+        options.putAll(Map.of("group.id", group, "auto.offset.reset", "earliest"));
         options.put("enable.auto.commit", false);
         options.putAll(more);
         return new KafkaConsumer<>(options, new StringDeserializer(), new StringDeserializer());
@@ -139,7 +140,7 @@ public final class Client {
 
     static List<String> readAll(String topic, int count, Map<String, Object> more) throws Exception {
         List<String> got = new ArrayList<>();
-        try (KafkaConsumer<String, String> client = consumer("read-" + topic, more)) {
+        try (KafkaConsumer<String, String> client = consumer(PREFIX + "read-" + topic, more)) {
             client.subscribe(List.of(topic));
             until(count + " records of " + topic, () -> poll(client, got) && got.size() >= count);
             poll(client, got);
@@ -184,10 +185,10 @@ public final class Client {
         String topic = create(name, 4);
         List<String> got = new ArrayList<>();
         List<KafkaConsumer<String, String>> members = new ArrayList<>();
-        members.add(consumer(name, options));
+        members.add(consumer(PREFIX + name, options));
         subscription.of(members.get(0), List.of(topic));
         until("the first member has all", () -> shared(members, got, 4));
-        members.add(consumer(name, options));
+        members.add(consumer(PREFIX + name, options));
         subscription.of(members.get(1), List.of(topic));
         until("two members share", () -> shared(members, got, 2, 2));
         try (KafkaProducer<String, String> client = producer(Map.of())) {
@@ -200,7 +201,7 @@ public final class Client {
         members.get(0).close();
         expectAll(got, GROUP_RECORDS);
         List<String> more = new ArrayList<>();
-        List<KafkaConsumer<String, String>> after = List.of(consumer(name, options));
+        List<KafkaConsumer<String, String>> after = List.of(consumer(PREFIX + name, options));
         subscription.of(after.get(0), List.of(topic));
         until("the group goes on", () -> shared(after, more, 4));
         poll(after.get(0), more);
@@ -254,7 +255,7 @@ public final class Client {
         Set<Integer> acked = ConcurrentHashMap.newKeySet();
         Map<Integer, Set<String>> places = new HashMap<>();
         Map<String, Object> options = hasNextGeneration() ? Map.of("group.protocol", "consumer") : Map.of();
-        try (KafkaConsumer<String, String> reader = consumer("kill", options);
+        try (KafkaConsumer<String, String> reader = consumer(PREFIX + "kill", options);
                 KafkaProducer<String, String> client = producer(Map.of("linger.ms", 5))) {
             if (hasNextGeneration()) {
                 subscribeByPattern(reader, List.of(topic));

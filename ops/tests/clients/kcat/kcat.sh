@@ -46,6 +46,65 @@ kill_phase() {
     compare kill "${PREFIX}kill" "$count"
 }
 
+# member NAME: joins the group; what it reads goes to out-NAME, what it is assigned to log-NAME. It leaves by SIGINT.
+member() {
+    kcat -b "$BOOTSTRAP" -G "$NAME" -X auto.offset.reset=earliest -X auto.commit.interval.ms=200 -X session.timeout.ms=10000 -u -f '%p %o %s\n' "$PREFIX$PHASE" \
+        > "$work/out-$1" 2> "$work/log-$1" & members[$1]=$!
+}
+owned() { grep rebalanced "$work/log-$1" 2>/dev/null | tail -1 | sed -n 's/.*assigned: //p' | grep -o '\[' | wc -l; }
+leave() { kill -INT "${members[$1]}"; wait "${members[$1]}"; }
+# await COMMAND ...: until it succeeds, for 40 s at most.
+await() { local deadline=$((SECONDS + 40)); until "$@"; do [ "$SECONDS" -lt "$deadline" ] || return 1; sleep 0.1; done; }
+shares() { [ "$(owned one)" = 2 ] && [ "$(owned two)" = 2 ]; }
+has_all() { [ "$(owned "$1")" = 4 ]; }
+has_read() { [ "$(sed 's/^[0-9]* [0-9]* 0*\([0-9]\)/\1/; s/ .*//' "$work"/out-* | sort -un | wc -l)" -ge "$1" ]; }
+# tell_read FILE ...: a line for each record.
+tell_read() { awk '{ print "READ", $3 + 0, $1, $2 }' "$@"; }
+
+# Two members share four partitions, until one leaves; nodes are killed.
+group_kill() {
+    declare -A members
+    member one; member two
+    await shares || { result "$PHASE" fail "two members do not share"; return; }
+    echo READY
+    { number=0; while [ ! -e "$SIGNALS/stop" ]; do printf "%08d\n" "$number"; number=$((number + 1)); sleep 0.02; done; echo "$number" > "$work/count"; } |
+        kc -P -t "$PREFIX$PHASE" -X acks=all -X enable.idempotence=true & local writer=$!
+    await test -e "$SIGNALS/leave"
+    leave two
+    tell_read "$work/out-one" "$work/out-two"; echo LEFT
+    wait "$writer" || { result "$PHASE" fail "kcat ended with an error"; return; }
+    local count; count=$(cat "$work/count")
+    seq 0 $((count - 1)) | sed 's/^/ACKED /'
+    await has_all one && await has_read "$count" || { result "$PHASE" fail "one member does not have or has not read all"; return; }
+    leave one
+    tell_read "$work/out-one"
+    member after
+    await has_all after || { result "$PHASE" fail "the group does not go on"; return; }
+    sleep 0.5; leave after
+    awk '{ print "AGAIN", $3 + 0 }' "$work/out-after"
+    result "$PHASE" ok "$count records"
+}
+
+# What kcat can ask: -L and -Q, over and over while nodes are killed.
+admin_kill() {
+    local rounds=0 last=false
+    asks() { kc -L -t "${PREFIX}group" -m 5 | grep -q "leader [1-9]" && kc -Q -t "${PREFIX}group:0:-1" -m 5 | grep -q "offset"; }
+    until "$last"; do
+        [ -e "$SIGNALS/stop" ] && last=true
+        await asks || { result "$PHASE" fail "-L or -Q"; return; }
+        rounds=$((rounds + 1)); [ "$rounds" = 1 ] && echo READY
+        sleep 0.1
+    done
+    result "$PHASE" ok "$rounds rounds of -L, -Q"
+}
+
 echo "VERSION $(kcat -V | grep -o "Version [0-9.]*" | cut -d" " -f2), librdkafka $(kcat -V | grep -o "librdkafka [0-9.]*" | cut -d" " -f2)"
 KILL_SECONDS=${DURATION:-20}
-if [ "$PHASE" = steady ]; then steady; else kill_phase; fi
+case "$PHASE" in
+    steady) steady ;;
+    kill) kill_phase ;;
+    group-kill) group_kill ;;
+    consumer-kill) result "$PHASE" none "librdkafka is too old for it" ;;
+    transactions-kill) result "$PHASE" none "kcat has none" ;;
+    admin-kill) admin_kill ;;
+esac

@@ -1,6 +1,6 @@
 // KafkaJS. It has gzip itself; the other codecs come from packages of plain JavaScript and WebAssembly.
 
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 
 import kafkajs from "kafkajs";
 import SnappyCodec from "kafkajs-snappy";
@@ -8,7 +8,7 @@ import lz4 from "lz4js";
 import { ZstdCodec } from "zstd-codec";
 
 const { Kafka, CompressionTypes, CompressionCodecs, logLevel } = kafkajs;
-const { BOOTSTRAP, PREFIX, PHASE, DURATION } = process.env;
+const { BOOTSTRAP, PREFIX, PHASE, DURATION, NAME, SIGNALS } = process.env;
 const RECORDS = 2000;
 const GROUP_RECORDS = 400;
 const WITHIN_MS = 40_000;
@@ -80,7 +80,7 @@ const messages = (from, to) => numbers(from, to).map((number) => ({ key: `${numb
 
 /// A member of a group: `partitions()` are its own, `got` is what it has read.
 async function member(group, topic, got, more = {}) {
-  const client = kafka.consumer({ groupId: PREFIX + group, sessionTimeout: 10_000, rebalanceTimeout: 15_000, ...more });
+  const client = kafka.consumer({ groupId: group, sessionTimeout: 10_000, rebalanceTimeout: 15_000, ...more });
   let assigned = 0;
   client.on(client.events.GROUP_JOIN, ({ payload }) => {
     assigned = (payload.memberAssignment[topic] ?? []).length;
@@ -98,7 +98,7 @@ const values = (got) => got.map(({ message }) => message.value.toString());
 
 async function readAll(topic, count, more = {}) {
   const got = [];
-  const client = await member(`read-${topic}`, topic, got, more);
+  const client = await member(`${PREFIX}read-${topic}`, topic, got, more);
   await until(`${count} records of ${topic}`, () => got.length >= count);
   await sleep(300); // more than there should be would come now
   await client.close();
@@ -121,9 +121,9 @@ async function compression(codec) {
 async function group() {
   const topic = await create("group", 4);
   const got = [];
-  const one = await member("group", topic, got);
+  const one = await member(`${PREFIX}group`, topic, got);
   await until("the first member has all", () => one.partitions() === 4);
-  const two = await member("group", topic, got);
+  const two = await member(`${PREFIX}group`, topic, got);
   await until("two members share", () => one.partitions() === 2 && two.partitions() === 2);
   const client = await producer();
   await client.send({ topic, acks: -1, messages: messages(0, GROUP_RECORDS) });
@@ -135,7 +135,7 @@ async function group() {
   await one.close();
   expectAll(values(got), GROUP_RECORDS);
   const more = [];
-  const after = await member("group", topic, more);
+  const after = await member(`${PREFIX}group`, topic, more);
   await until("the group goes on", () => after.partitions() === 4);
   await sleep(500);
   await after.close();
@@ -184,7 +184,7 @@ async function kill() {
   const topic = `${PREFIX}kill`;
   const acked = new Set();
   const got = [];
-  const reader = await member("kill", topic, got);
+  const reader = await member(`${PREFIX}kill`, topic, got);
   const client = await producer();
   const deadline = Date.now() + Number(DURATION) * 1000;
   for (let from = 0; Date.now() < deadline; from += 5) {
@@ -214,16 +214,144 @@ async function kill() {
   return `${acked.size} records`;
 }
 
+const signalled = (word) => existsSync(`${SIGNALS}/${word}`);
+const numberOf = (message) => Number(message.value.toString().slice(0, 8));
+
+/// Takes what a member reads: tells it, and keeps its number.
+const tellInto = (read) => ({
+  push({ partition, message }) {
+    read.add(numberOf(message));
+    console.log("READ", numberOf(message), partition, message.offset);
+  },
+});
+
+/// Two members share four partitions, until one leaves; nodes are killed.
+async function groupThroughKills() {
+  const topic = PREFIX + PHASE;
+  const acked = new Set();
+  const read = new Set();
+  const told = tellInto(read);
+  const members = [await member(NAME, topic, told), await member(NAME, topic, told)];
+  await until("two members share", () => members.every((it) => it.partitions() === 2));
+  console.log("READY");
+  const client = await producer();
+  for (let number = 0; !signalled("stop"); number++) {
+    // One after another, and to a partition that is chosen once: see `kill`.
+    const sent = client.send({ topic, acks: -1, messages: [{ partition: number % 4, value: value(number) }] });
+    await sent.then(() => acked.add(number) && console.log("ACKED", number), (error) => console.error(String(error)));
+    await sleep(20);
+    if (members.length === 2 && signalled("leave")) {
+      await members.pop().close();
+      console.log("LEFT");
+    }
+  }
+  await client.disconnect();
+  const [one] = members;
+  await until("one member has and has read all", () => one.partitions() === 4 && [...acked].every((it) => read.has(it)));
+  await one.close();
+  const after = await member(NAME, topic, { push: ({ message }) => console.log("AGAIN", numberOf(message)) });
+  await until("the group goes on", () => after.partitions() === 4);
+  await sleep(500);
+  await after.close();
+  return `${acked.size} records`;
+}
+
+/// Of a record in each of nine partitions, every fifth aborted, while nodes are killed; after an error there is a new producer.
+async function transactionsThroughKills() {
+  const topic = PREFIX + PHASE;
+  let client;
+  let number = 0;
+  for (let outcome = ""; !(outcome === "COMMITTED" && signalled("stop")); number++) {
+    outcome = "ABORTED";
+    try {
+      client ??= await producer({ transactionalId: NAME });
+      const transaction = await client.transaction();
+      // A send for each partition: one to several leaders, of which one dies, is acknowledged without what was for the dead one
+      // if its partition goes to another of them, which is not asked again (producer/sendMessages.js: `brokersWithoutResponse`).
+      for (const partition of numbers(0, 9)) {
+        await transaction.send({ topic, messages: [{ partition, value: value(number * 10 + partition) }] });
+      }
+      if (number % 5 === 4) {
+        await transaction.abort();
+      } else {
+        outcome = "UNKNOWN";
+        await transaction.commit();
+        outcome = "COMMITTED";
+      }
+    } catch (error) {
+      console.log("transaction", String(error));
+      await client?.disconnect().catch(() => {});
+      client = undefined;
+    }
+    console.log(outcome, number);
+    if (number === 4) console.log("READY");
+  }
+  await client.disconnect();
+  // Each partition has a record of the last one: what comes before it has been read then.
+  const read = new Set();
+  const told = tellInto(read);
+  const reader = await member(`${NAME}-read`, topic, told, { readUncommitted: false });
+  await until("the last transaction", () => numbers(number * 10 - 10, number * 10 - 1).every((it) => read.has(it)));
+  await reader.close();
+  return `${number} transactions`;
+}
+
+/// What an administrator does to a topic: what it is, whether it holds, and what to do for it.
+function steps(topic) {
+  const groupId = `${PREFIX}group`;
+  const resource = { type: 2, name: topic };
+  const configEntries = [{ name: "retention.ms", value: "123456" }];
+  const exists = async () => (await admin.listTopics()).includes(topic);
+  const isKept = async () => {
+    const { resources } = await admin.describeConfigs({ resources: [resource], includeSynonyms: false });
+    return resources[0].configEntries.some(({ configName, configValue }) => configName === "retention.ms" && configValue === "123456");
+  };
+  return [
+    ["create", exists, () => admin.createTopics({ topics: [{ topic, numPartitions: 1, replicationFactor: 3 }], waitForLeaders: true })],
+    ["describe", async () => (await admin.fetchTopicMetadata({ topics: [topic] })).topics[0].partitions.length === 1],
+    ["alter the config", isKept, () => admin.alterConfigs({ validateOnly: false, resources: [{ ...resource, configEntries }] })],
+    ["list groups", async () => (await admin.listGroups()).groups.some((it) => it.groupId === groupId)],
+    ["describe the group", async () => (await admin.describeGroups([groupId])).groups[0].state === "Empty"],
+    ["delete", async () => !(await exists()), () => admin.deleteTopics({ topics: [topic] })],
+  ];
+}
+
+/// Rounds of an administrator's steps while nodes are killed; each may fail for a while.
+async function adminThroughKills() {
+  let longest = 0;
+  for (let round = 0; ; round++) {
+    const isLast = signalled("stop");
+    for (const [what, holds, act] of steps(`${NAME}-${round}`)) {
+      const began = Date.now();
+      await until(what, async () => {
+        try {
+          if (await holds()) return true;
+          await act?.();
+        } catch (error) {
+          console.log(what, String(error));
+        }
+        return false;
+      });
+      longest = Math.max(longest, Date.now() - began);
+    }
+    if (round === 0) console.log("READY");
+    if (isLast) return `${round + 1} rounds, a step took ${(longest / 1000).toFixed(1)} s at most`;
+  }
+}
+
 console.log(`VERSION ${JSON.parse(readFileSync(new URL("package.json", import.meta.url))).dependencies.kafkajs}`);
 await admin.connect();
 if (PHASE === "steady") {
   for (const codec of ["none", "gzip", "snappy", "lz4", "zstd"]) await check(codec, () => compression(codec));
   await check("group", group);
-  console.log("RESULT consumer none");
+  console.log("RESULT consumer none KafkaJS has classic groups only");
   await check("admin", administer);
   await check("transactions", transactions);
+} else if (PHASE === "consumer-kill") {
+  console.log(`RESULT ${PHASE} none KafkaJS has classic groups only`);
 } else {
-  await check("kill", kill);
+  const checks = { kill, "group-kill": groupThroughKills, "transactions-kill": transactionsThroughKills, "admin-kill": adminThroughKills };
+  await check(PHASE, checks[PHASE]);
 }
 await admin.disconnect();
 process.exit(0);

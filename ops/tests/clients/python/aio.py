@@ -8,8 +8,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from common import BOOTSTRAP, CODECS, GROUP_RECORDS, PHASE, PREFIX, RECORDS, DURATION, WITHIN, Kept
-from common import check, expect, expect_all, value
+from common import BOOTSTRAP, CODECS, DURATION, GROUP_RECORDS, NAME, PHASE, PREFIX, RECORDS, WITHIN, Kept, Lacking
+from common import admin_kill, check, expect, expect_all, group_kill, number_of, transactions_kill, value
 
 
 async def until(what, condition):
@@ -48,7 +48,7 @@ async def consumer(group, topic, **more):
     client = AIOKafkaConsumer(
         topic,
         bootstrap_servers=BOOTSTRAP,
-        group_id=PREFIX + group,
+        group_id=group,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         **more,
@@ -68,7 +68,7 @@ async def poll(client, got):
 
 
 async def read_all(topic, count, **more):
-    client, got = await consumer("read-" + topic, topic, **more), []
+    client, got = await consumer(PREFIX + "read-" + topic, topic, **more), []
 
     async def has_all():
         await poll(client, got)
@@ -91,7 +91,7 @@ async def compression(codec):
 
 async def group():
     topic = await create(PREFIX + "group", 4)
-    one, got = await consumer("group", topic), []
+    one, got = await consumer(PREFIX + "group", topic), []
     members = [one]
 
     async def shared(*counts):
@@ -100,7 +100,7 @@ async def group():
         return tuple(len(member.assignment()) for member in members) == counts
 
     await until("the first member has all", lambda: shared(4))
-    members.append(await consumer("group", topic))
+    members.append(await consumer(PREFIX + "group", topic))
     await until("two members share", lambda: shared(2, 2))
     client = await producer()
     await send(client, topic, range(GROUP_RECORDS))
@@ -117,7 +117,7 @@ async def group():
     await until("the first member has all again", lambda: shared(4))
     await one.stop()
     expect_all(got, GROUP_RECORDS)
-    after, more = await consumer("group", topic), []
+    after, more = await consumer(PREFIX + "group", topic), []
     await poll(after, more)
     expect(len(after.assignment()) == 4, "the group goes on")
     await after.stop()
@@ -170,7 +170,7 @@ async def administer():
 
 async def kill():
     topic = PREFIX + "kill"
-    kept, reader, client = Kept(), await consumer("kill", topic), await producer(linger_ms=5)
+    kept, reader, client = Kept(), await consumer(PREFIX + "kill", topic), await producer(linger_ms=5)
 
     async def read():
         for records in (await reader.getmany(timeout_ms=20)).values():
@@ -203,13 +203,123 @@ async def kill():
     return kept.verdict(idempotent=True)
 
 
+class Member:
+    """A member of the group while its coordinator is killed; also the reader of what is committed."""
+
+    def __init__(self, group, **more):
+        self.client = run(consumer(group, PREFIX + PHASE, **more))
+
+    def poll(self, told):
+        for partition, records in run(self.client.getmany(timeout_ms=10)).items():
+            for record in records:
+                told(number_of(record.value), partition.partition, record.offset)
+
+    def commit(self):
+        run(self.client.commit())
+
+    def owned(self):
+        return len(self.client.assignment())
+
+    def close(self):
+        try:
+            run(self.client.stop())
+        except asyncio.CancelledError:  # of a fetch that waits for its next try: the group has been left before
+            print("stop: cancelled")
+
+
+def groups_through_kills():
+    writer = run(producer())
+
+    def write(number, told):
+        sent = run(writer.send(PREFIX + PHASE, value(number)))
+        sent.add_done_callback(lambda sent: sent.exception() or told(number))
+
+    return group_kill(lambda: Member(NAME, session_timeout_ms=10_000), write, lambda: run(writer.flush()))
+
+
+class Transactions:
+    """A producer with an id."""
+
+    def __init__(self):
+        async def start():
+            client = AIOKafkaProducer(bootstrap_servers=BOOTSTRAP, transactional_id=NAME)
+            await asyncio.wait_for(client.start(), WITHIN)
+            return client
+
+        self.client = run(start())
+
+    def begin(self):
+        run(self.client.begin_transaction())
+
+    def send(self, records):
+        async def send_all():
+            sent = [await self.client.send(PREFIX + PHASE, value(it), partition=to) for it, to in records]
+            await asyncio.wait_for(asyncio.gather(*sent), WITHIN)
+
+        run(send_all())
+
+    def commit(self):
+        run(asyncio.wait_for(self.client.commit_transaction(), WITHIN))
+
+    def abort(self):
+        run(asyncio.wait_for(self.client.abort_transaction(), WITHIN))
+
+    def close(self):
+        run(asyncio.wait_for(self.client.stop(), WITHIN))
+
+
+def transactions_through_kills():
+    reader = Member(NAME + "-read", isolation_level="read_committed")
+    outcome = transactions_kill(Transactions, reader.poll)
+    reader.close()
+    return outcome
+
+
+def steps(admin, topic):
+    wanted = ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "123456"})
+    asked = ConfigResource(ConfigResourceType.TOPIC, topic)
+    group = PREFIX + "group"
+
+    def exists():
+        return topic in run(admin.list_topics())
+
+    return [
+        ("create", exists, lambda: run(admin.create_topics([NewTopic(topic, 1, 3)]))),
+        ("describe", lambda: run(has_partitions(admin, topic, 1)), lambda: None),
+        (
+            "alter the config",
+            lambda: "123456" in str(run(admin.describe_configs([asked]))),
+            lambda: run(admin.alter_configs([wanted])),
+        ),
+        ("list groups", lambda: group in str(run(admin.list_consumer_groups())), lambda: None),
+        ("describe the group", lambda: "Empty" in str(run(admin.describe_consumer_groups([group]))), lambda: None),
+        ("delete", lambda: not exists(), lambda: run(admin.delete_topics([topic]))),
+    ]
+
+
+def lacking():
+    raise Lacking("no group.protocol")
+
+
+# Nothing goes on between two calls, which follow each other quickly: so one contract serves all Python clients.
+loop = asyncio.new_event_loop()
+run = loop.run_until_complete
 print("VERSION", aiokafka.__version__)
 if PHASE == "steady":
     for codec in CODECS:
         check(codec, lambda: asyncio.run(compression(codec)))
     check("group", lambda: asyncio.run(group()))
-    print("RESULT consumer none")
+    check("consumer", lacking)
     check("admin", lambda: asyncio.run(administer()))
     check("transactions", lambda: asyncio.run(transactions()))
-else:
+elif PHASE == "kill":
     check("kill", lambda: asyncio.run(kill()))
+elif PHASE == "group-kill":
+    check(PHASE, groups_through_kills)
+elif PHASE == "consumer-kill":
+    check(PHASE, lacking)
+elif PHASE == "transactions-kill":
+    check(PHASE, transactions_through_kills)
+elif PHASE == "admin-kill":
+    admin = run(administrator())
+    check(PHASE, lambda: admin_kill(lambda topic: steps(admin, topic)))

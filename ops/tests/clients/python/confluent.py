@@ -3,7 +3,7 @@
 import time
 
 import confluent_kafka
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -14,8 +14,8 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from common import BOOTSTRAP, CODECS, GROUP_RECORDS, PHASE, PREFIX, RECORDS, DURATION, Kept
-from common import check, expect, expect_all, until, value
+from common import BOOTSTRAP, CODECS, DURATION, GROUP_RECORDS, NAME, PHASE, PREFIX, RECORDS, WITHIN, Kept
+from common import admin_kill, check, expect, expect_all, group_kill, number_of, transactions_kill, until, value
 
 admin = AdminClient({"bootstrap.servers": BOOTSTRAP})
 
@@ -35,9 +35,13 @@ def producer(**more):
     return Producer({"bootstrap.servers": BOOTSTRAP, "acks": "all", "enable.idempotence": True, **more})
 
 
+def consumer_options(group):
+    options = {"bootstrap.servers": BOOTSTRAP, "group.id": group, "auto.offset.reset": "earliest"}
+    return {**options, "check.crcs": True, "enable.auto.commit": False}
+
+
 def consumer(group, **more):
-    options = {"bootstrap.servers": BOOTSTRAP, "group.id": PREFIX + group, "auto.offset.reset": "earliest"}
-    return Consumer({**options, "check.crcs": True, "enable.auto.commit": False, **more})
+    return Consumer({**consumer_options(PREFIX + group), **more})
 
 
 def send(client, topic, numbers):
@@ -166,6 +170,107 @@ def kill():
     return kept.verdict(idempotent=True)
 
 
+class Member:
+    """A member of the group while its coordinator is killed; also the reader of what is committed."""
+
+    def __init__(self, group, **more):
+        self.client = Consumer({**consumer_options(group), **more})
+        self.client.subscribe([PREFIX + PHASE])
+
+    def poll(self, told):
+        message = self.client.poll(0.01)
+        if message is not None and not message.error():
+            told(number_of(message.value()), message.partition(), message.offset())
+
+    def commit(self):
+        try:
+            self.client.commit(asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].name() != "_NO_OFFSET":
+                raise
+
+    def owned(self):
+        return len(self.client.assignment())
+
+    def close(self):
+        self.client.close()
+
+
+def groups_through_kills(**more):
+    writer = producer()
+
+    def write(number, told):
+        writer.produce(PREFIX + PHASE, value(number), on_delivery=lambda error, _: error or told(number))
+        writer.poll(0)
+
+    return group_kill(lambda: Member(NAME, **more), write, lambda: writer.flush(WITHIN))
+
+
+class Transactions:
+    """A producer with an id."""
+
+    def __init__(self):
+        self.client = producer(**{"transactional.id": NAME})
+        self.client.init_transactions(WITHIN)
+        self.begin = self.client.begin_transaction
+
+    def send(self, records):
+        errors = []
+        for number, partition in records:
+            self.client.produce(
+                PREFIX + PHASE, value(number), partition=partition, on_delivery=lambda e, _: e and errors.append(e)
+            )
+        expect(self.client.flush(WITHIN) == 0 and not errors, f"not acknowledged: {errors[:1]}")
+
+    def commit(self):
+        self.client.commit_transaction(WITHIN)
+
+    def abort(self):
+        self.client.abort_transaction(WITHIN)
+
+    def close(self):
+        """Nothing is left of it for librdkafka to end."""
+        self.client.purge()
+
+
+def transactions_through_kills():
+    reader = Member(NAME + "-read", **{"isolation.level": "read_committed"})
+    outcome = transactions_kill(Transactions, reader.poll)
+    reader.close()
+    return outcome
+
+
+def steps(topic):
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    resource.add_incremental_config(ConfigEntry("retention.ms", "123456", incremental_operation=AlterConfigOpType.SET))
+    group = PREFIX + "group"
+
+    def exists():
+        return topic in admin.list_topics(timeout=10).topics
+
+    def listed():
+        return group in [it.group_id for it in admin.list_consumer_groups().result(30).valid]
+
+    def described():
+        # A new one: librdkafka goes on asking the coordinator that a group once had while that answers at all, as it does
+        # when it is no coordinator any more.
+        asking = AdminClient({"bootstrap.servers": BOOTSTRAP})
+        return asking.describe_consumer_groups([group])[group].result(30).state == ConsumerGroupState.EMPTY
+
+    return [
+        ("create", exists, lambda: admin.create_topics([NewTopic(topic, 1, 3)])[topic].result(30)),
+        ("describe", lambda: has_leaders(topic, 1), lambda: None),
+        (
+            "alter the config",
+            lambda: retention(topic) == "123456",
+            lambda: admin.incremental_alter_configs([resource])[resource].result(30),
+        ),
+        ("list groups", listed, lambda: None),
+        ("describe the group", described, lambda: None),
+        ("delete", lambda: not exists(), lambda: admin.delete_topics([topic])[topic].result(30)),
+    ]
+
+
 print("VERSION", f"confluent-kafka {confluent_kafka.__version__}, librdkafka {confluent_kafka.libversion()[0]}")
 if PHASE == "steady":
     for codec in CODECS:
@@ -174,5 +279,13 @@ if PHASE == "steady":
     check("consumer", lambda: group("consumer", **{"group.protocol": "consumer"}))
     check("admin", administer)
     check("transactions", transactions)
-else:
+elif PHASE == "kill":
     check("kill", kill)
+elif PHASE == "group-kill":
+    check(PHASE, lambda: groups_through_kills(**{"session.timeout.ms": 10_000}))
+elif PHASE == "consumer-kill":
+    check(PHASE, lambda: groups_through_kills(**{"group.protocol": "consumer"}))
+elif PHASE == "transactions-kill":
+    check(PHASE, transactions_through_kills)
+elif PHASE == "admin-kill":
+    check(PHASE, lambda: admin_kill(steps))

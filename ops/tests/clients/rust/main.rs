@@ -2,6 +2,8 @@
 
 #![expect(clippy::disallowed_methods, reason = "a client of real nodes waits in real time")]
 
+mod takeover;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::time::{Duration, Instant};
@@ -312,19 +314,25 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (bootstrap, prefix) = (env::var("BOOTSTRAP")?, env::var("PREFIX")?);
     let cluster = Cluster { bootstrap, prefix, runtime };
     println!("VERSION rdkafka 0.39.0, librdkafka {}", rdkafka::util::get_rdkafka_version().1);
-    if env::var("PHASE")? == "steady" {
-        for codec in ["none", "gzip", "snappy", "lz4"] {
-            check(codec, cluster.compression(codec));
+    match env::var("PHASE")?.as_str() {
+        "steady" => steady(&cluster),
+        "kill" => {
+            let seconds = env::var("DURATION")?.parse()?;
+            check("kill", cluster.kill(Duration::from_secs(seconds)));
         }
-        // A build of librdkafka's own choice, which the tests share.
-        println!("RESULT zstd none not built in");
-        check("group", cluster.group("group", &[]));
-        check("consumer", cluster.group("consumer", &[("group.protocol", "consumer")]));
-        check("admin", cluster.administer());
-        check("transactions", cluster.transactions());
-    } else {
-        let seconds = env::var("DURATION")?.parse()?;
-        check("kill", cluster.kill(Duration::from_secs(seconds)));
+        phase => check(phase, takeover::run(&cluster, phase)),
     }
     Ok(())
+}
+
+fn steady(cluster: &Cluster) {
+    for codec in ["none", "gzip", "snappy", "lz4"] {
+        check(codec, cluster.compression(codec));
+    }
+    // A build of librdkafka's own choice, which the tests share.
+    println!("RESULT zstd none not built in");
+    check("group", cluster.group("group", &[]));
+    check("consumer", cluster.group("consumer", &[("group.protocol", "consumer")]));
+    check("admin", cluster.administer());
+    check("transactions", cluster.transactions());
 }

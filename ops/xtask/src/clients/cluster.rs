@@ -36,7 +36,7 @@ impl Cluster {
             .stdout(file)
             .spawn()
             .map_err(|error| format!("{}: {error}", program.display()))?;
-        let bootstrap = format!("127.0.0.1:{}", base_port + 3);
+        let bootstrap = [3, 7].map(|node| format!("127.0.0.1:{}", base_port + node)).join(",");
         let mut cluster = Self { program: program.to_owned(), data, bootstrap, supervisor };
         let deadline = Instant::now() + READY_WITHIN;
         while !std::fs::read_to_string(&log).is_ok_and(|text| text.contains("ready:")) {
@@ -49,15 +49,26 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The nodes that lead the partitions of a topic.
-    pub(super) fn leaders(&self, topic: &str) -> Vec<u32> {
+    /// The nodes that lead the partitions of a topic, in the order of the partitions.
+    pub(super) fn leaders(&self, topic: &str) -> Vec<Option<u32>> {
+        let told = self.ask(&["topic", "describe", topic]);
+        told.split("\"leader\":").skip(1).map(leading_number).collect()
+    }
+
+    /// The node that leads the consensus about the metadata.
+    pub(super) fn metadata_leader(&self) -> Option<u32> {
+        let told = self.ask(&["cluster", "status"]);
+        leading_number(told.split("\"raft\":{\"leader\":").nth(1)?)
+    }
+
+    /// What a command prints as JSON.
+    fn ask(&self, arguments: &[&str]) -> String {
         let output = Command::new(&self.program)
-            .args(["topic", "describe", topic, "-o", "json", "-b", &self.bootstrap])
+            .args(arguments)
+            .args(["-o", "json", "-b", &self.bootstrap])
             .output();
         let told = output.map(|output| output.stdout).unwrap_or_default();
-        let told = String::from_utf8_lossy(&told).into_owned();
-        let leader = |rest: &str| rest.split(',').next().and_then(|number| number.parse().ok());
-        told.split("\"leader\":").skip(1).filter_map(leader).collect()
+        String::from_utf8_lossy(&told).into_owned()
     }
 
     /// Creates a topic.
@@ -97,6 +108,12 @@ impl Cluster {
             .map_err(|error| format!("{}: {error}", self.program.display()))?;
         if status.success() { Ok(()) } else { Err(format!("dev {action} of node {node} failed")) }
     }
+}
+
+/// The number that a text begins with.
+fn leading_number(text: &str) -> Option<u32> {
+    let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    text[..end].parse().ok()
 }
 
 impl Drop for Cluster {

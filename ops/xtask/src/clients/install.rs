@@ -35,13 +35,11 @@ impl Kind {
     /// Where its programs are, and the files that say what to install.
     fn sources(self) -> (&'static str, &'static [&'static str]) {
         match self {
-            Self::Java(_) => ("java", &["pom.xml"]),
+            Self::Java(_) => ("java", &["pom.xml", "Client.java", "Takeover.java"]),
             Self::Python => ("python", &["requirements.txt"]),
             Self::Node => ("node", &["package.json", "kafkajs.mjs"]),
-            Self::Go => {
-                ("go", &["go.mod", "go.sum", "common/common.go", "franz/main.go", "sarama/main.go"])
-            }
-            Self::Rust => ("rust", &["main.rs"]),
+            Self::Go => ("go", GO_FILES),
+            Self::Rust => ("rust", &["main.rs", "takeover.rs"]),
             Self::Kcat => ("kcat", &["kcat.sh"]),
             Self::Apps => ("apps", APP_FILES),
         }
@@ -55,7 +53,7 @@ impl Kind {
             Self::Java(_) => {
                 let mut java = Command::new("java");
                 java.args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp"]);
-                java.arg(format!("{}/*", here.display())).arg(source);
+                java.arg(class_path(&here)).arg(program);
                 java
             }
             Self::Python => {
@@ -86,6 +84,16 @@ impl Kind {
         }
     }
 }
+
+/// The programs in Go, and what they share.
+const GO_FILES: &[&str] = &[
+    "go.mod",
+    "go.sum",
+    "common/common.go",
+    "common/takeover.go",
+    "franz/main.go",
+    "sarama/main.go",
+];
 
 /// The programs of the applications, and what they are made of.
 const APP_FILES: &[&str] = &[
@@ -133,7 +141,8 @@ impl Lab {
                 let mut maven = Command::new("mvn");
                 maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]);
                 maven.arg(sources.join("pom.xml")).arg(format!("-Dkafka.version={version}"));
-                ok(maven.arg(format!("-DoutputDirectory={}", here.display())))
+                ok(maven.arg(format!("-DoutputDirectory={}", here.join("jars").display())))?;
+                compile(kind, sources, here)
             }
             Kind::Python => {
                 ok(Command::new("python3").args(["-m", "venv"]).arg(here))?;
@@ -173,11 +182,7 @@ impl Lab {
                 maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]);
                 maven.arg(sources.join("pom.xml"));
                 ok(maven.arg(format!("-DoutputDirectory={}", here.join("jars").display())))?;
-                let mut javac = Command::new("javac");
-                javac.args(["-proc:none", "-nowarn", "-d"]).arg(here.join("classes"));
-                javac.arg("-cp").arg(class_path(here));
-                let programs = APP_FILES.iter().filter(|file| file.ends_with(".java"));
-                ok(javac.args(programs.map(|file| sources.join(file))))
+                compile(kind, sources, here)
             }
         }
     }
@@ -203,6 +208,15 @@ impl Lab {
         let folder = if profile == "dev" { "debug" } else { profile };
         Ok(self.root.join("target").join(folder).join("meridian"))
     }
+}
+
+/// Compiles the programs of a kind in Java.
+fn compile(kind: Kind, sources: &Path, here: &Path) -> Result<(), String> {
+    let mut javac = Command::new("javac");
+    javac.args(["-proc:none", "-nowarn", "-d"]).arg(here.join("classes"));
+    javac.arg("-cp").arg(class_path(here));
+    let programs = kind.sources().1.iter().filter(|file| file.ends_with(".java"));
+    ok(javac.args(programs.map(|file| sources.join(file))))
 }
 
 fn read(file: &Path) -> Result<String, String> {

@@ -7,7 +7,18 @@ use std::path::Path;
 const BEGIN: &str = "<!-- clients: made by `cargo xtask clients` -->\n";
 const END: &str = "<!-- clients: end -->\n";
 const CODECS: [&str; 5] = ["none", "gzip", "snappy", "lz4", "zstd"];
-const OTHERS: [&str; 5] = ["group", "consumer", "admin", "transactions", "kill"];
+/// The other checks, and what their columns are called.
+const OTHERS: [(&str, &str); 9] = [
+    ("group", "group"),
+    ("consumer", "group, KIP-848"),
+    ("transactions", "transactions"),
+    ("admin", "admin"),
+    ("kill", "killed: produce and consume"),
+    ("group-kill", "killed: group"),
+    ("consumer-kill", "killed: group, KIP-848"),
+    ("transactions-kill", "killed: transactions"),
+    ("admin-kill", "killed: admin"),
+];
 const APPS_BEGIN: &str = "<!-- applications: made by `cargo xtask clients --apps` -->\n";
 const APPS_END: &str = "<!-- applications: end -->\n";
 
@@ -61,6 +72,14 @@ impl Report {
         }
     }
 
+    pub(super) fn is_of_same(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+
+    pub(super) fn outcome(&self, check: &str) -> Option<Outcome> {
+        self.checks.get(check).map(|(outcome, _)| *outcome)
+    }
+
     /// One line.
     pub(super) fn summary(&self) -> String {
         let told = self.checks.iter().map(|(check, (outcome, words))| match outcome {
@@ -74,8 +93,8 @@ impl Report {
     /// What keeps the run from passing: checks that failed or were never told.
     pub(super) fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
-        for check in CODECS.iter().chain(&OTHERS) {
-            match self.checks.get(*check) {
+        for check in CODECS.into_iter().chain(OTHERS.map(|(check, _)| check)) {
+            match self.checks.get(check) {
                 Some((Outcome::Failed, words)) => {
                     failures.push(format!("{} {check}: {words}", self.name));
                 }
@@ -105,6 +124,21 @@ impl Report {
         }
     }
 
+    /// Why the client was not asked for some checks, a line for each reason.
+    fn lacking(&self) -> Vec<String> {
+        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let titles = CODECS.map(|codec| (codec, codec)).into_iter().chain(OTHERS);
+        for (check, title) in titles {
+            if let Some((Outcome::Lacking, words)) = self.checks.get(check) {
+                reasons.entry(words).or_default().push(title);
+            }
+        }
+        let line = |(words, titles): (&str, Vec<&str>)| {
+            format!("- {}, {}: {words}\n", self.name, titles.join("; "))
+        };
+        reasons.into_iter().map(line).collect()
+    }
+
     fn compressions(&self) -> String {
         let all_passed = CODECS.iter().all(|codec| self.cell(codec) == "ok");
         if all_passed {
@@ -129,17 +163,21 @@ fn parse(result: &str) -> (&str, Outcome, &str) {
     split.unwrap_or((result, Outcome::Failed, "the outcome is not told"))
 }
 
-/// The table, in Markdown.
+/// The table, in Markdown, and why its dashes are there.
 pub(super) fn render(reports: &[Report]) -> String {
+    let titles = OTHERS.map(|(_, title)| title).join(" | ");
+    let lines = "--- | ".repeat(OTHERS.len() + 2);
     let mut table =
-        "| client | version | produce and consume | group | group, KIP-848 | admin | transactions \
-        | leaders killed |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n"
-            .to_owned();
+        format!("| client | version | produce and consume | {titles} |\n| {lines}--- |\n");
     for report in reports {
-        let cells = OTHERS.map(|check| report.cell(check)).join(" | ");
+        let cells = OTHERS.map(|(check, _)| report.cell(check)).join(" | ");
         let (name, version) = (report.name, &report.version);
         let _infallible =
             writeln!(table, "| {name} | {version} | {} | {cells} |", report.compressions());
+    }
+    let lacking: Vec<String> = reports.iter().flat_map(Report::lacking).collect();
+    if !lacking.is_empty() {
+        let _infallible = write!(table, "\nDashes:\n\n{}", lacking.concat());
     }
     table
 }
@@ -190,15 +228,20 @@ mod tests {
 
     const GOOD: &str = "VERSION 1.2\nRESULT none ok 5 records\nRESULT gzip ok\nnoise\n\
         RESULT snappy ok\nRESULT lz4 ok\nRESULT zstd none not built in\nRESULT group ok\n\
-        RESULT consumer none\nRESULT admin ok\nRESULT transactions ok\nRESULT kill ok 7 records\n";
+        RESULT consumer none too old\nRESULT admin ok\nRESULT transactions ok\nRESULT kill ok 7 records\n\
+        RESULT group-kill ok\nRESULT consumer-kill none too old\nRESULT transactions-kill ok\n\
+        RESULT admin-kill ok\n";
 
     #[test]
     fn a_report_is_read_and_shown() {
         let report = Report::read("x", GOOD, "exit status: 0");
         assert_eq!(report.failures(), Vec::<String>::new());
         let table = render(&[report]);
-        let row = "| x | 1.2 | none, gzip, snappy, lz4, zstd: - | ok | - | ok | ok | ok |";
-        assert_eq!(table.lines().last(), Some(row));
+        let row = "| x | 1.2 | none, gzip, snappy, lz4, zstd: - | ok | - | ok | ok | ok | ok | - | ok | ok |";
+        assert_eq!(table.lines().nth(2), Some(row));
+        let dashes =
+            "- x, zstd: not built in\n- x, group, KIP-848; killed: group, KIP-848: too old\n";
+        assert!(table.ends_with(dashes), "{table}");
     }
 
     #[test]

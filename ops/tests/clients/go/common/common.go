@@ -23,7 +23,8 @@ const (
 var (
 	Bootstrap = os.Getenv("BOOTSTRAP")
 	Prefix    = os.Getenv("PREFIX")
-	IsSteady  = os.Getenv("PHASE") == "steady"
+	Phase     = os.Getenv("PHASE")
+	Name      = os.Getenv("NAME")
 	Seconds   = seconds()
 )
 
@@ -40,6 +41,13 @@ func Value(number int) string {
 	return fmt.Sprintf("%08d %s", number, strings.Repeat("abcdefghij", number%30))
 }
 
+// NumberOf a record with this value.
+func NumberOf(value []byte) int {
+	number, err := strconv.Atoi(string(value[:8]))
+	Must(err)
+	return number
+}
+
 // Version prints the version of the module that the program is about.
 func Version(module string) {
 	built, _ := debug.ReadBuildInfo()
@@ -53,6 +61,11 @@ func Version(module string) {
 // Check runs one check and tells what came of it.
 func Check(name string, body func() string) {
 	fmt.Println("RESULT", name, outcome(body))
+}
+
+// Lacking tells that the client has no such thing, and why.
+func Lacking(name, reason string) {
+	fmt.Println("RESULT", name, "none", reason)
 }
 
 func outcome(body func() string) (told string) {
@@ -118,8 +131,7 @@ func (k *Kept) OnAck(number int) {
 
 // OnRead notes where a record lies.
 func (k *Kept) OnRead(partition int32, offset int64, value []byte) {
-	number, err := strconv.Atoi(string(value[:8]))
-	Must(err)
+	number := NumberOf(value)
 	k.mutex.Lock()
 	defer k.mutex.Unlock()
 	if k.places[number] == nil {

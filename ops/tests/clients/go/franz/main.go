@@ -62,7 +62,7 @@ func records(topic string, from, to int) (all []*kgo.Record) {
 }
 
 func consumer(group, topic string, options ...kgo.Opt) *kgo.Client {
-	options = append(options, kgo.ConsumerGroup(common.Prefix+group), kgo.ConsumeTopics(topic),
+	options = append(options, kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit())
 	return client(options...)
 }
@@ -74,7 +74,7 @@ func poll(reader *kgo.Client, read func(*kgo.Record)) {
 }
 
 func readAll(topic string, count int, options ...kgo.Opt) (got []string) {
-	reader := consumer("read-"+topic, topic, options...)
+	reader := consumer(common.Prefix+"read-"+topic, topic, options...)
 	defer reader.Close()
 	keep := func(record *kgo.Record) { got = append(got, string(record.Value)) }
 	common.Until(fmt.Sprint(count, " records of ", topic), func() bool { poll(reader, keep); return len(got) >= count })
@@ -126,9 +126,9 @@ func group(name string, options ...kgo.Opt) string {
 		}
 		return all
 	}
-	one := join(name, topic, options...)
+	one := join(common.Prefix+name, topic, options...)
 	common.Until("the first member has all", func() bool { return shared(4, one) })
-	two := join(name, topic, options...)
+	two := join(common.Prefix+name, topic, options...)
 	common.Until("two members share", func() bool { return shared(2, one, two) })
 	writer := client()
 	common.Must(writer.ProduceSync(within(30), records(topic, 0, common.GroupRecords)...).FirstErr())
@@ -141,7 +141,7 @@ func group(name string, options ...kgo.Opt) string {
 	one.Close()
 	common.ExpectAll(got, common.GroupRecords)
 	got = nil
-	after := join(name, topic, options...)
+	after := join(common.Prefix+name, topic, options...)
 	common.Until("the group goes on", func() bool { return shared(4, after) })
 	poll(after.Client, keep)
 	after.Close()
@@ -201,7 +201,7 @@ func administer() string {
 
 func kill() string {
 	topic, kept := common.Prefix+"kill", common.NewKept()
-	writer, reader := client(kgo.ProducerLinger(5*time.Millisecond)), consumer("kill", topic)
+	writer, reader := client(kgo.ProducerLinger(5*time.Millisecond)), consumer(common.Prefix+"kill", topic)
 	defer writer.Close()
 	defer reader.Close()
 	read := func() {
@@ -226,23 +226,135 @@ func kill() string {
 	return kept.Verdict()
 }
 
+// Owned says how many partitions the member has.
+func (m *member) Owned() int {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	return m.assigned
+}
+
+// Poll reads for a moment.
+func (m *member) Poll(told common.OnRead) {
+	ctx, done := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer done()
+	m.PollFetches(ctx).EachRecord(func(record *kgo.Record) {
+		told(common.NumberOf(record.Value), record.Partition, record.Offset)
+	})
+}
+
+// Commit what was polled.
+func (m *member) Commit() error { return m.CommitUncommittedOffsets(within(10)) }
+
+func groupKill(options ...kgo.Opt) string {
+	topic, writer := common.Prefix+common.Phase, client()
+	defer writer.Close()
+	write := func(number int, told func()) {
+		one := &kgo.Record{Topic: topic, Value: []byte(common.Value(number))}
+		writer.Produce(context.Background(), one, func(_ *kgo.Record, err error) {
+			if err == nil {
+				told()
+			}
+		})
+	}
+	member := func() common.Member { return join(common.Name, topic, options...) }
+	return common.GroupKill(member, write, func() { common.Must(writer.Flush(within(40))) })
+}
+
+// producer with an id.
+type producer struct{ *kgo.Client }
+
+func (p producer) Begin()  { common.Must(p.BeginTransaction()) }
+func (p producer) Commit() { common.Must(p.EndTransaction(within(40), kgo.TryCommit)) }
+func (p producer) Abort()  { common.Must(p.EndTransaction(within(40), kgo.TryAbort)) }
+func (p producer) Close()  { p.Client.Close() }
+
+func (p producer) Send(first, partitions int) {
+	all := []*kgo.Record{}
+	for to := range partitions {
+		value := []byte(common.Value(first + to))
+		all = append(all, &kgo.Record{Topic: common.Prefix + common.Phase, Partition: int32(to), Value: value})
+	}
+	common.Must(p.ProduceSync(within(40), all...).FirstErr())
+}
+
+func transactionsKill() string {
+	start := func() common.Producer {
+		return producer{client(kgo.TransactionalID(common.Name), kgo.RecordPartitioner(kgo.ManualPartitioner()))}
+	}
+	topic := common.Prefix + common.Phase
+	reader := join(common.Name+"-read", topic, kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	defer reader.Close()
+	return common.TransactionsKill(start, reader.Poll)
+}
+
+func steps(topic string) []common.Step {
+	value, group := "123456", common.Prefix+"group"
+	exists := func() bool {
+		topics, err := admin.ListTopics(within(10))
+		common.Must(err)
+		return topics.Has(topic)
+	}
+	return []common.Step{
+		{What: "create", Holds: exists, Act: func() {
+			_, err := admin.CreateTopic(within(10), 1, 3, nil, topic)
+			common.Must(err)
+		}},
+		{What: "describe", Holds: func() bool { return partitionCount(topic) == 1 }},
+		{What: "alter the config", Holds: func() bool {
+			described, err := admin.DescribeTopicConfigs(within(10), topic)
+			common.Must(err)
+			return slices.ContainsFunc(described[0].Configs, func(config kadm.Config) bool {
+				return config.Key == "retention.ms" && config.MaybeValue() == value
+			})
+		}, Act: func() {
+			change := []kadm.AlterConfig{{Name: "retention.ms", Value: &value}}
+			altered, err := admin.AlterTopicConfigs(within(10), change, topic)
+			common.Must(err)
+			common.Must(altered[0].Err)
+		}},
+		{What: "list groups", Holds: func() bool {
+			groups, err := admin.ListGroups(within(10))
+			common.Must(err)
+			return slices.Contains(groups.Groups(), group)
+		}},
+		{What: "describe the group", Holds: func() bool {
+			described, err := admin.DescribeGroups(within(10), group)
+			common.Must(err)
+			return described[group].State == "Empty"
+		}},
+		{What: "delete", Holds: func() bool { return !exists() }, Act: func() {
+			_, err := admin.DeleteTopics(within(10), topic)
+			common.Must(err)
+		}},
+	}
+}
+
 func main() {
 	common.Version("github.com/twmb/franz-go")
 	plain := client()
 	admin = kadm.NewClient(plain)
-	if common.IsSteady {
+	nextGeneration := []kgo.Opt{kgo.ServerSideBalancer(), kgo.Balancers(kgo.RangeBalancer())}
+	switch common.Phase {
+	case "steady":
 		common.Check("none", func() string { return compression("none", kgo.NoCompression()) })
 		common.Check("gzip", func() string { return compression("gzip", kgo.GzipCompression()) })
 		common.Check("snappy", func() string { return compression("snappy", kgo.SnappyCompression()) })
 		common.Check("lz4", func() string { return compression("lz4", kgo.Lz4Compression()) })
 		common.Check("zstd", func() string { return compression("zstd", kgo.ZstdCompression()) })
 		common.Check("group", func() string { return group("group") })
-		nextGeneration := []kgo.Opt{kgo.ServerSideBalancer(), kgo.Balancers(kgo.RangeBalancer())}
 		common.Check("consumer", func() string { return group("consumer", nextGeneration...) })
 		common.Check("admin", administer)
 		common.Check("transactions", transactions)
-	} else {
-		common.Check("kill", kill)
+	case "kill":
+		common.Check(common.Phase, kill)
+	case "group-kill":
+		common.Check(common.Phase, func() string { return groupKill(kgo.SessionTimeout(10*time.Second)) })
+	case "consumer-kill":
+		common.Check(common.Phase, func() string { return groupKill(nextGeneration...) })
+	case "transactions-kill":
+		common.Check(common.Phase, transactionsKill)
+	case "admin-kill":
+		common.Check(common.Phase, func() string { return common.AdminKill(steps) })
 	}
 	plain.Close()
 }
