@@ -103,6 +103,7 @@ const APP_FILES: &[&str] = &[
     "Killer.java",
     "Lab.java",
     "Mirror.java",
+    "Producers.java",
     "Tools.java",
     "WordCount.java",
 ];
