@@ -79,9 +79,13 @@ public final class Client {
 
     /** Waits for a condition, which does the waiting itself by polling a client. */
     static void until(String what, Condition condition) throws Exception {
-        long deadline = System.nanoTime() + WITHIN.toNanos();
+        until(WITHIN, what, condition);
+    }
+
+    static void until(Duration within, String what, Condition condition) throws Exception {
+        long deadline = System.nanoTime() + within.toNanos();
         while (!condition.holds()) {
-            expect(System.nanoTime() < deadline, "not within " + WITHIN.toSeconds() + " s: " + what);
+            expect(System.nanoTime() < deadline, "not within " + within.toSeconds() + " s: " + what);
         }
     }
 

@@ -97,7 +97,8 @@ final class Takeover {
             }
         }
         KafkaConsumer<String, String> one = members.get(0);
-        Client.until("one member has and has read all", () -> {
+        // A member whose farewell found no coordinator is missed after 45 s.
+        Client.until(Client.WITHIN.multipliedBy(2), "one member has and has read all", () -> {
             read(one, read);
             return one.assignment().size() == 4 && read.containsAll(acked);
         });

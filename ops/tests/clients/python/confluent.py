@@ -249,7 +249,7 @@ def steps(topic):
         return topic in admin.list_topics(timeout=10).topics
 
     def listed():
-        return group in [it.group_id for it in admin.list_consumer_groups().result(30).valid]
+        return group in [it.group_id for it in admin.list_consumer_groups(request_timeout=5).result(30).valid]
 
     def described():
         # A new one: librdkafka goes on asking the coordinator that a group once had while that answers at all, as it does

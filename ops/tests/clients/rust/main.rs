@@ -45,10 +45,18 @@ fn expect(condition: bool, words: impl Into<String>) -> Result<(), String> {
 }
 
 /// Waits for a condition, which does the waiting itself by polling a client.
-fn until(what: &str, mut condition: impl FnMut() -> bool) -> Result<(), String> {
-    let deadline = Instant::now() + WITHIN;
+fn until(what: &str, condition: impl FnMut() -> bool) -> Result<(), String> {
+    until_within(WITHIN, what, condition)
+}
+
+fn until_within(
+    within: Duration,
+    what: &str,
+    mut condition: impl FnMut() -> bool,
+) -> Result<(), String> {
+    let deadline = Instant::now() + within;
     while !condition() {
-        expect(Instant::now() < deadline, format!("not within {WITHIN:?}: {what}"))?;
+        expect(Instant::now() < deadline, format!("not within {within:?}: {what}"))?;
     }
     Ok(())
 }

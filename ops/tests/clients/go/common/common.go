@@ -94,6 +94,11 @@ func Must(err error) {
 
 // Until waits for a condition, which does the waiting itself by polling a client.
 func Until(what string, condition func() bool) {
+	UntilWithin(within, what, condition)
+}
+
+// UntilWithin waits for as long as it is told to.
+func UntilWithin(within time.Duration, what string, condition func() bool) {
 	deadline := time.Now().Add(within)
 	for !condition() {
 		Expect(time.Now().Before(deadline), fmt.Sprint("not within ", within, ": ", what))

@@ -101,7 +101,8 @@ func GroupKill(join func() Member, write func(number int, told func()), flush fu
 	}
 	flush()
 	one := members[0]
-	Until("one member has and has read all", func() bool {
+	// A member whose farewell found no coordinator is missed after 45 s.
+	UntilWithin(2*within, "one member has and has read all", func() bool {
 		turn()
 		return one.Owned() == 4 && kept.IsComplete()
 	})

@@ -348,7 +348,7 @@ func main() {
 	case "kill":
 		common.Check(common.Phase, kill)
 	case "group-kill":
-		common.Check(common.Phase, func() string { return groupKill(kgo.SessionTimeout(10*time.Second)) })
+		common.Check(common.Phase, func() string { return groupKill(kgo.SessionTimeout(10 * time.Second)) })
 	case "consumer-kill":
 		common.Check(common.Phase, func() string { return groupKill(nextGeneration...) })
 	case "transactions-kill":
