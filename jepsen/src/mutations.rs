@@ -66,7 +66,8 @@ pub fn method(mutation: Mutation) -> Method {
         Mutation::AckOutOfOrder | Mutation::CheckpointInDoubt | Mutation::FreeBeforeManifest => {
             Method::Seeds(100)
         }
-        Mutation::AckBeforeSync | Mutation::UnsureIsEmpty => Method::Seeds(400),
+        Mutation::UnsureIsEmpty => Method::Seeds(400),
+        Mutation::AckBeforeSync => Method::Scenario(scenarios::power_cut),
         Mutation::HalfStartEstablished => Method::Scenario(scenarios::half_start),
         Mutation::StaleConfigAccepted | Mutation::IncarnationIgnored => {
             Method::Scenario(scenarios::replaced_disk)

@@ -4,6 +4,7 @@ mod bit_rot;
 mod half_start;
 mod late_end;
 mod one_partition;
+mod power_cut;
 mod replaced_disk;
 mod shared_generation;
 
@@ -11,6 +12,7 @@ pub use bit_rot::bit_rot;
 pub use half_start::half_start;
 pub use late_end::late_end;
 pub use one_partition::{late_coordinator, wrapped_sequence};
+pub use power_cut::power_cut;
 pub use replaced_disk::replaced_disk;
 pub use shared_generation::shared_generation;
 
