@@ -84,13 +84,24 @@ impl Broker {
             }
             return self.on_produce(now, health, asker, batch, records, out);
         }
+        self.at_desk(now, health, out, |desk, time, outputs| desk.ask(time, asker, ask, outputs));
+    }
+
+    /// Has the desk act, if this broker serves, and carries out what follows.
+    fn at_desk(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        out: &mut Vec<BrokerOutput>,
+        act: impl FnOnce(&mut Desk, DeskTime, &mut Vec<DeskOutput>),
+    ) {
         let time = self.desk_time(now);
         if !self.is_serving() {
             return;
         }
         let Some(desk) = &mut self.desk else { return };
         let mut outputs = Vec::new();
-        desk.ask(time, asker, ask, &mut outputs);
+        act(desk, time, &mut outputs);
         self.carry_out_desk(now, health, outputs, out);
         self.tend_desk(now, health, out);
     }
@@ -104,15 +115,10 @@ impl Broker {
         waiter: TransactionWaiter,
         out: &mut Vec<BrokerOutput>,
     ) {
-        let time = self.desk_time(now);
-        if !self.is_serving() {
-            return;
-        }
-        let Some(desk) = &mut self.desk else { return };
-        let mut outputs = Vec::new();
-        desk.verify(time, verification, waiter, &mut outputs);
-        self.carry_out_desk(now, health, outputs, out);
-        self.tend_desk(now, health, out);
+        let act = |desk: &mut Desk, time, outputs: &mut Vec<DeskOutput>| {
+            desk.verify(time, verification, waiter, outputs);
+        };
+        self.at_desk(now, health, out, act);
     }
 
     /// A coordinator has a transaction ended here.

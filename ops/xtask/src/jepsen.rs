@@ -91,7 +91,7 @@ fn teeth(root: &Path, mutations: &[String]) -> Result<(), String> {
 
 /// Moves a topic between two clusters under load, as often as is promised, unless told otherwise.
 fn pair(root: &Path, options: &[String]) -> Result<(), String> {
-    build(root, &["-p", "meridian", "-p", "meridian-jepsen"])?;
+    build_all(root)?;
     let mut command = runner(root);
     command.args(["pair", "--failovers", "50", "--switchovers", "20", "--binary"]);
     command.arg(fast(root).join("meridian")).args(options);
