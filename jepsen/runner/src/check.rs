@@ -2,6 +2,7 @@
 
 mod availability;
 mod cycle;
+mod deposed;
 mod group;
 mod log;
 mod order;
@@ -231,6 +232,7 @@ pub(crate) fn anomalies(history: &[Op]) -> Vec<Anomaly> {
     all.extend(stable::check(&facts));
     all.extend(position::check(&facts));
     all.extend(cycle::check(&facts));
+    all.extend(deposed::check(&facts));
     all
 }
 

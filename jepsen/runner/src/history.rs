@@ -117,6 +117,12 @@ pub(crate) enum Body {
         offset: Option<Offset>,
         value: Value,
     },
+    /// Whether a leader that was replaced goes on to serve readers what is old.
+    Deposed {
+        key: Key,
+        node: i64,
+        goes_on: Option<bool>,
+    },
     /// Begin or end of a fault, and what was hit.
     Fault {
         name: String,
@@ -205,6 +211,7 @@ impl Body {
             Self::Topics { .. } => "topics",
             Self::Zombie { .. } => "zombie",
             Self::Replay { .. } => "replay",
+            Self::Deposed { .. } => "deposed",
             Self::Fault { name, .. } => name,
         }
     }
@@ -247,6 +254,10 @@ impl Body {
             }
             Self::Zombie { key, offset, value } | Self::Replay { key, offset, value } => {
                 Edn::Vector(vec![Edn::Int(*key), known(*offset), Edn::Int(*value)])
+            }
+            Self::Deposed { key, node, goes_on } => {
+                let goes_on = goes_on.map_or(Edn::Nil, Edn::Bool);
+                Edn::Vector(vec![Edn::Int(*key), Edn::Int(*node), goes_on])
             }
             Self::Fault { begins, detail, .. } => {
                 let word = if *begins { "begins" } else { "ends" };

@@ -19,6 +19,7 @@ mod replaced;
 mod replays;
 mod rolling;
 mod schedule;
+mod takeover;
 mod upgrade;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ use crate::cluster::Cluster;
 use crate::cluster::place::{self, NodeIndex};
 use crate::failure::Failure;
 use crate::history::Key;
+use crate::workload::Pen;
 
 /// For a node that has lost its disk to fill it again.
 const REFILLED_WITHIN: Duration = Duration::from_secs(30);
@@ -50,6 +52,8 @@ pub(crate) struct Scene<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) chance: Chance,
     pub(crate) keys: Vec<Key>,
+    /// Records what a nemesis asks as a client.
+    pub(crate) pen: Pen<'a>,
     /// How many faults have taken each node.
     claims: BTreeMap<NodeIndex, usize>,
     /// How far the rolling restart has come.
@@ -153,6 +157,7 @@ pub(crate) fn catalogue() -> Vec<Entry> {
         upgrade::entries(),
         replays::entries(),
         overload::entries(),
+        takeover::entries(),
     ] {
         all.extend(entries);
     }
@@ -160,8 +165,8 @@ pub(crate) fn catalogue() -> Vec<Entry> {
 }
 
 impl<'a> Scene<'a> {
-    pub(crate) fn new(cluster: &'a Cluster, keys: Vec<Key>, chance: Chance) -> Self {
-        Self { cluster, chance, keys, claims: BTreeMap::new(), restarted_count: 0 }
+    pub(crate) fn new(cluster: &'a Cluster, keys: Vec<Key>, chance: Chance, pen: Pen<'a>) -> Self {
+        Self { cluster, chance, keys, pen, claims: BTreeMap::new(), restarted_count: 0 }
     }
 
     /// Takes nodes, if the cluster must tolerate that, and they are not taken yet.

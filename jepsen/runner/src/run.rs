@@ -119,7 +119,9 @@ fn play(
     let stop = AtomicBool::new(false);
     let pause = Duration::from_secs_f64(config.concurrency as f64 / config.rate.max(0.1));
     let until = recorder.time() + config.time;
-    let mut scene = Scene::new(cluster, stage.keys(), chance.branch());
+    // A nemesis that asks as a client is the last of them.
+    let pen = Pen::new(&stage, worker_count - 1, chance.branch());
+    let mut scene = Scene::new(cluster, stage.keys(), chance.branch(), pen);
     let healed = std::thread::scope(|scope| {
         for number in 0..config.concurrency {
             let mut pen = Pen::new(&stage, number, chance.branch());

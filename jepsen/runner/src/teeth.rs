@@ -1,7 +1,7 @@
 //! Proof of teeth: nodes that break a rule, each of which a named run must find out.
 //!
 //! The nodes run a binary with the feature `mutations`; the rule to break is named by their environment.
-//! A run of nodes that keep all rules is no news here: those are all other runs.
+//! With `--intact` nodes keep all rules, and the same runs must show nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -15,6 +15,8 @@ use crate::failure::Failure;
 const NOT_OF_DATA: &[&str] = &["availability", "not-healed", "process"];
 /// What a node's log says when it breaks a rule.
 const CONFESSION: &str = "breaks a rule on purpose";
+/// By it nodes know which rule to break.
+const MUTATION: &str = "MERIDIAN_MUTATION";
 /// The end of a run whose machine forbids it.
 const FORBIDDEN: i32 = 3;
 
@@ -23,25 +25,41 @@ struct Bite {
     mutation: &'static str,
     workload: &'static str,
     faults: &'static str,
+    /// Other arguments of the run.
+    how: &'static [&'static str],
 }
 
+/// So few that each always has something on its way.
+const FEW: &[&str] = &["--partitions", "2"];
+
 const fn bite(mutation: &'static str, workload: &'static str, faults: &'static str) -> Bite {
-    Bite { mutation, workload, faults }
+    Bite { mutation, workload, faults, how: &[] }
+}
+
+impl Bite {
+    fn name(&self) -> String {
+        format!("{:<26} {} under {}", self.mutation, self.workload, self.faults)
+    }
+
+    const fn with(mut self, how: &'static [&'static str]) -> Self {
+        self.how = how;
+        self
+    }
 }
 
 const BITES: &[Bite] = &[
-    bite("AckBeforeSync", "log", "power-all"),
+    bite("AckBeforeSync", "log", "power-busy"),
     bite("NoFence", "log", "leader-unheard,slow-disks"),
-    bite("SplitFenceRead", "log", "leader-unheard,slow-disks"),
-    bite("KeepOnFenced", "log", "leader-unheard,pause-leader"),
-    bite("ServeBeforeCommitted", "log", "kill-leader,kill-all"),
+    bite("SplitFenceRead", "log", "deposed").with(FEW),
+    bite("KeepOnFenced", "log", "deposed").with(FEW),
+    bite("ServeBeforeCommitted", "log", "early-leader"),
     bite("DropTail", "log", "kill-leader,pause-leader,slow-disks"),
     bite("PutQuorumIsTwoDatacenters", "log", "kill-dc-rack"),
     bite("ProducersForgotten", "dedupe", "kill-leader"),
     bite("StableOffsetIgnored", "txn", "kill-leader"),
     bite("TransactionsForgotten", "txn", "kill-leader"),
     bite("AbortedForgotten", "txn", "kill-leader"),
-    bite("GenerationUnchecked", "groups", "coordinator"),
+    bite("GenerationUnchecked", "groups", "pause"),
     bite("PositionsForgotten", "groups", "coordinator"),
 ];
 
@@ -51,6 +69,7 @@ const BITES: &[Bite] = &[
 /// by what is wrong with data. Ends with 0 if all were, 1 if one was not.
 ///
 /// Example: meridian-jepsen teeth --only NoFence --only DropTail
+/// Example: meridian-jepsen teeth --intact --binary target/fast/meridian
 #[derive(Args, Clone, Debug)]
 pub struct TeethArgs {
     /// A binary built with `--features mutations`.
@@ -59,6 +78,9 @@ pub struct TeethArgs {
     /// Only this rule; can be given several times.
     #[arg(long, value_name = "MUTATION")]
     pub only: Vec<String>,
+    /// Nodes keep all rules: no run may show anything.
+    #[arg(long)]
+    pub intact: bool,
     /// Seconds of faults in each run; the start of a cluster, healing and reading come on top.
     #[arg(long, default_value_t = 40)]
     pub time: u64,
@@ -71,10 +93,18 @@ pub struct TeethArgs {
 }
 
 /// What a run came to.
-enum Found {
+struct Found {
     /// The kinds of anomalies, those of data only.
-    Caught(Vec<String>),
-    Nothing,
+    in_data: Vec<String>,
+    is_valid: bool,
+}
+
+/// What the runs for one rule came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hunt {
+    AsItShould,
+    /// A broken rule was not found out; or something was found though all rules were kept.
+    Not,
     /// The machine does not allow such runs.
     Forbidden,
 }
@@ -89,82 +119,105 @@ pub fn teeth(args: &TeethArgs) -> ExitCode {
     }
     let is_wanted =
         |bite: &&Bite| args.only.is_empty() || args.only.iter().any(|name| name == bite.mutation);
-    let mut free = 0;
-    for bite in BITES.iter().filter(is_wanted) {
-        match hunt(args, bite) {
-            Ok(Found::Caught(_)) => {}
-            Ok(Found::Nothing) => free += 1,
-            Ok(Found::Forbidden) => return ExitCode::from(3),
+    let mut wanted: Vec<&Bite> = BITES.iter().filter(is_wanted).collect();
+    if args.intact {
+        // Some runs are named for several rules.
+        wanted.dedup_by_key(|bite| (bite.workload, bite.faults, bite.how));
+    }
+    let mut not = 0;
+    for bite in &wanted {
+        match if args.intact { intact(args, bite) } else { hunt(args, bite) } {
+            Ok(Hunt::AsItShould) => {}
+            Ok(Hunt::Not) => not += 1,
+            Ok(Hunt::Forbidden) => return ExitCode::from(3),
             Err(failure) => {
                 eprintln!("{failure}");
                 return ExitCode::from(2);
             }
         }
     }
-    println!("{} broken rules, {free} not caught", BITES.iter().filter(is_wanted).count());
-    if free == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
+    let count = wanted.len();
+    if args.intact {
+        println!("{count} runs with all rules kept, {not} not valid");
+    } else {
+        println!("{count} broken rules, {not} not caught");
+    }
+    if not == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
-fn hunt(args: &TeethArgs, bite: &Bite) -> Result<Found, Failure> {
-    let Bite { mutation, workload, faults } = bite;
+fn hunt(args: &TeethArgs, bite: &Bite) -> Result<Hunt, Failure> {
     let start = clock::now();
-    let name = format!("{mutation:<26} {workload} under {faults}");
     for seed in 1..=args.seeds {
-        match run(args, bite, seed)? {
-            Found::Nothing => {}
-            Found::Forbidden => {
-                println!("{name}: NOT TESTED, this machine forbids it");
-                return Ok(Found::Forbidden);
-            }
-            Found::Caught(kinds) => {
-                let (took, kinds_told) = (start.elapsed().as_secs(), kinds.join(", "));
-                println!("{name}: caught after {took} s, by seed {seed}: {kinds_told}");
-                return Ok(Found::Caught(kinds));
-            }
+        let Some((found, folder)) = run(args, bite, seed)? else { return Ok(forbidden(bite)) };
+        if !confesses(&folder) {
+            return Err(Failure::Invalid(format!(
+                "{} keeps all rules; build it with: cargo build --profile fast -p meridian \
+                 --features mutations --target-dir target/teeth",
+                args.binary.display()
+            )));
+        }
+        if !found.in_data.is_empty() {
+            let (took, kinds) = (start.elapsed().as_secs(), found.in_data.join(", "));
+            println!("{}: caught after {took} s, by seed {seed}: {kinds}", bite.name());
+            return Ok(Hunt::AsItShould);
         }
     }
-    println!("{name}: NOT CAUGHT in {} s, by {} seeds", start.elapsed().as_secs(), args.seeds);
-    Ok(Found::Nothing)
+    let took = start.elapsed().as_secs();
+    println!("{}: NOT CAUGHT in {took} s, by {} seeds", bite.name(), args.seeds);
+    Ok(Hunt::Not)
 }
 
-/// Makes one run, in a process of its own.
-fn run(args: &TeethArgs, bite: &Bite, seed: u64) -> Result<Found, Failure> {
-    let out = args.out.join(bite.mutation);
+/// The same run, of nodes that keep all rules: once.
+fn intact(args: &TeethArgs, bite: &Bite) -> Result<Hunt, Failure> {
+    let Some((found, folder)) = run(args, bite, 1)? else { return Ok(forbidden(bite)) };
+    if found.is_valid {
+        println!("{}: valid, with all rules kept", bite.name());
+        return Ok(Hunt::AsItShould);
+    }
+    println!("{}: NOT VALID, with all rules kept: {}", bite.name(), folder.display());
+    Ok(Hunt::Not)
+}
+
+fn forbidden(bite: &Bite) -> Hunt {
+    println!("{}: NOT TESTED, this machine forbids it", bite.name());
+    Hunt::Forbidden
+}
+
+/// Makes one run, in a process of its own: what it came to, and what it left. `None` if the machine forbids it.
+fn run(args: &TeethArgs, bite: &Bite, seed: u64) -> Result<Option<(Found, PathBuf)>, Failure> {
+    let out = args.out.join(if args.intact { "intact" } else { "broken" }).join(bite.mutation);
     std::fs::create_dir_all(&out).map_err(Failure::file(&out))?;
     let output_file = out.join("output");
     let output = std::fs::File::create(&output_file).map_err(Failure::file(&output_file))?;
     let errors = output.try_clone().map_err(Failure::file(&output_file))?;
     let itself = std::env::current_exe().map_err(Failure::system("the path of this program"))?;
-    let status = Command::new(itself)
+    let mut command = Command::new(itself);
+    command
         .args(["run", "--workload", bite.workload, "--nemesis", bite.faults])
         .args(["--seed", &seed.to_string(), "--time", &args.time.to_string(), "--out"])
         .arg(&out)
         .arg("--binary")
         .arg(&args.binary)
-        .env("MERIDIAN_MUTATION", bite.mutation)
+        .args(bite.how)
+        .env_remove(MUTATION)
         .stdout(Stdio::from(output))
-        .stderr(Stdio::from(errors))
-        .status()
-        .map_err(Failure::system("to run this program again"))?;
-    let folder = out.join(format!("{}-{}-{seed}", bite.workload, bite.faults.replace(',', "+")));
-    match status.code() {
-        Some(0 | 1) => {}
-        Some(FORBIDDEN) => return Ok(Found::Forbidden),
+        .stderr(Stdio::from(errors));
+    if !args.intact {
+        command.env(MUTATION, bite.mutation);
+    }
+    let status = command.status().map_err(Failure::system("to run this program again"))?;
+    let is_valid = match status.code() {
+        Some(0) => true,
+        Some(1) => false,
+        Some(FORBIDDEN) => return Ok(None),
         _ => {
             let output = std::fs::read_to_string(&output_file).unwrap_or_default();
             let program = format!("the run of {}", bite.mutation);
             return Err(Failure::Program { program, output });
         }
-    }
-    if !confesses(&folder) {
-        return Err(Failure::Invalid(format!(
-            "{} keeps all rules; build it with: cargo build --profile fast -p meridian --features \
-             mutations --target-dir target/teeth",
-            args.binary.display()
-        )));
-    }
-    let kinds = kinds(&folder)?;
-    Ok(if kinds.is_empty() { Found::Nothing } else { Found::Caught(kinds) })
+    };
+    let folder = out.join(format!("{}-{}-{seed}", bite.workload, bite.faults.replace(',', "+")));
+    Ok(Some((Found { in_data: kinds(&folder)?, is_valid }, folder)))
 }
 
 /// Whether the nodes of a run broke a rule.

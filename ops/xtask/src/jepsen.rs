@@ -14,7 +14,7 @@ const SIMULATED: [(&str, &str); 2] = [("log", "300"), ("groups", "100")];
 const SIMULATED_TIME: &str = "300s";
 const SMOKE_SECONDS: u32 = 60;
 const USAGE: &str = "usage: cargo xtask jepsen --simulate | --smoke | --nightly [--seconds N] [--hours N] \
-    [--seed N] | --teeth [MUTATION ...] | --pair [OPTION ...]";
+    [--seed N] | --teeth [--intact] [MUTATION ...] | --pair [OPTION ...]";
 
 /// What a run came to.
 enum Verdict {
@@ -72,16 +72,28 @@ pub(crate) fn smoke(root: &Path) -> Result<(), String> {
     if failed.is_empty() { Ok(()) } else { Err(format!("jepsen: {}", failed.join("; "))) }
 }
 
-/// Builds nodes that break a rule, and demands that each is found out.
-fn teeth(root: &Path, mutations: &[String]) -> Result<(), String> {
-    build(root, &["-p", "meridian-jepsen"])?;
-    // Beside the binary that keeps the rules: nobody must take one for the other.
-    let target = root.join("target").join("teeth");
-    let target_name = target.display().to_string();
-    build(root, &["-p", "meridian", "--features", "mutations", "--target-dir", &target_name])?;
+/// Builds nodes that break a rule, and demands that each is found out. With `--intact`, the same runs of
+/// nodes that keep all rules, which must show nothing.
+fn teeth(root: &Path, arguments: &[String]) -> Result<(), String> {
+    let (is_intact, mutations) = match arguments.split_first() {
+        Some((option, mutations)) if option == "--intact" => (true, mutations),
+        _ => (false, arguments),
+    };
+    let target = if is_intact { root.join("target") } else { root.join("target").join("teeth") };
+    if is_intact {
+        build_all(root)?;
+    } else {
+        build(root, &["-p", "meridian-jepsen"])?;
+        // Beside the binary that keeps the rules: nobody must take one for the other.
+        let target_name = target.display().to_string();
+        build(root, &["-p", "meridian", "--features", "mutations", "--target-dir", &target_name])?;
+    }
     let mut command = runner(root);
     command.arg("teeth").arg("--binary").arg(target.join("fast").join("meridian"));
     command.arg("--out").arg(folder(root).join("teeth"));
+    if is_intact {
+        command.arg("--intact");
+    }
     for mutation in mutations {
         command.args(["--only", mutation]);
     }

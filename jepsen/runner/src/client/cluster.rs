@@ -175,6 +175,21 @@ impl Client {
 
     /// The end (or with `EARLIEST` the begin) of a partition, as its leader says.
     pub(crate) fn list_offset(&mut self, key: Key, timestamp: i64) -> Result<Offset, CallError> {
+        let leader = self.leader(key)?;
+        let result = self.list_offset_at(leader, key, timestamp);
+        if result.is_err() {
+            self.forget_leader(key);
+        }
+        result
+    }
+
+    /// The same, as a node says.
+    pub(crate) fn list_offset_at(
+        &mut self,
+        address: SocketAddr,
+        key: Key,
+        timestamp: i64,
+    ) -> Result<Offset, CallError> {
         let partition = ListOffsetsPartition {
             partition_index: i32::try_from(key).unwrap_or(i32::MAX),
             timestamp,
@@ -188,20 +203,13 @@ impl Client {
             timeout_ms: 3000,
             ..ListOffsetsRequest::default()
         };
-        let leader = self.leader(key)?;
-        let result = self.call_at(leader, &request, CALL_TIMEOUT).and_then(|response| {
-            let mut partitions = response.topics.into_iter().flat_map(|it| it.partitions);
-            let partition = partitions.next().ok_or(CallError::Server {
-                what: "list offsets",
-                code: ErrorCode::InvalidRequest,
-            })?;
-            CallError::check("list offsets", partition.error_code)?;
-            Ok(partition.offset)
-        });
-        if result.is_err() {
-            self.forget_leader(key);
-        }
-        result
+        let response = self.call_at(address, &request, CALL_TIMEOUT)?;
+        let mut partitions = response.topics.into_iter().flat_map(|it| it.partitions);
+        let partition = partitions
+            .next()
+            .ok_or(CallError::Server { what: "list offsets", code: ErrorCode::InvalidRequest })?;
+        CallError::check("list offsets", partition.error_code)?;
+        Ok(partition.offset)
     }
 
     /// Asks a node what operators may ask.

@@ -80,12 +80,8 @@ impl Reader {
         keys: &[Key],
         taken: &mut Taken,
     ) -> Result<(), CallError> {
-        let partition = |key: &Key| FetchPartition {
-            partition: i32::try_from(*key).unwrap_or(i32::MAX),
-            fetch_offset: self.positions.get(key).copied().unwrap_or(0),
-            partition_max_bytes: SIZE_BYTES_MAX,
-            ..FetchPartition::default()
-        };
+        let position = |key: &Key| self.positions.get(key).copied().unwrap_or(0);
+        let partition = |key: &Key| fetch_partition(*key, position(key));
         let topic = FetchTopic {
             topic: client.topic.into(),
             partitions: keys.iter().map(partition).collect(),
@@ -164,6 +160,37 @@ impl Reader {
         self.positions.insert(key, position);
         Ok(())
     }
+}
+
+fn fetch_partition(key: Key, fetch_offset: Offset) -> FetchPartition {
+    FetchPartition {
+        partition: i32::try_from(key).unwrap_or(i32::MAX),
+        fetch_offset,
+        partition_max_bytes: SIZE_BYTES_MAX,
+        ..FetchPartition::default()
+    }
+}
+
+/// How far a partition can be read at a node, if it serves readers of it.
+pub(crate) fn high_watermark(
+    client: &mut Client,
+    node: SocketAddr,
+    key: Key,
+) -> Result<Offset, CallError> {
+    let topic = FetchTopic {
+        topic: client.topic.into(),
+        partitions: vec![fetch_partition(key, 0)],
+        ..FetchTopic::default()
+    };
+    let request =
+        FetchRequest { max_bytes: SIZE_BYTES_MAX, topics: vec![topic], ..FetchRequest::default() };
+    let response = client.call_at(node, &request, CALL_TIMEOUT)?;
+    CallError::check("fetch", response.error_code)?;
+    let mut partitions = response.responses.into_iter().flat_map(|it| it.partitions);
+    let nothing = CallError::Server { what: "fetch", code: ErrorCode::InvalidRequest };
+    let partition = partitions.next().ok_or(nothing)?;
+    CallError::check("fetch", partition.error_code)?;
+    Ok(partition.high_watermark)
 }
 
 /// What a record holds; what holds no number holds -1, which nobody has sent.

@@ -126,8 +126,18 @@ fn body(f: &str, value: &Edn, from_beginning: bool) -> Option<Body> {
                 _ => Body::Replay { key, offset, value },
             }
         }
+        "deposed" => deposed(value)?,
         _ => return None,
     })
+}
+
+fn deposed(value: &Edn) -> Option<Body> {
+    let [key, node, goes_on] = value.items()? else { return None };
+    let goes_on = match goes_on {
+        Edn::Bool(goes_on) => Some(*goes_on),
+        _ => None,
+    };
+    Some(Body::Deposed { key: key.int()?, node: node.int()?, goes_on })
 }
 
 fn keys(value: &Edn) -> Option<Vec<Key>> {
@@ -193,6 +203,8 @@ mod tests {
             Body::Topics { node: 1, keys: None },
             Body::Topics { node: 1, keys: Some(vec![1, 2]) },
             Body::Zombie { key: 1, offset: Some(3), value: 2 },
+            Body::Deposed { key: 1, node: 4, goes_on: Some(true) },
+            Body::Deposed { key: 1, node: 4, goes_on: None },
             Body::Replay { key: 1, offset: None, value: 2 },
         ];
         let whole = |process, body| Op {

@@ -45,22 +45,21 @@ struct AllSlow;
 
 const ALL_SLOW_BY: Duration = Duration::from_millis(100);
 
-impl AllSlow {
-    fn slow(scene: &Scene<'_>, delay: Duration) {
-        for node in NodeIndex::all() {
-            scene.cluster.control(node).slow(Operation::Sync, delay);
-        }
+/// Makes each fsync of all nodes take so much more.
+pub(super) fn slow_all(scene: &Scene<'_>, delay: Duration) {
+    for node in NodeIndex::all() {
+        scene.cluster.control(node).slow(Operation::Sync, delay);
     }
 }
 
 impl Nemesis for AllSlow {
     fn begin(&mut self, scene: &mut Scene<'_>) -> Result<Option<String>, Failure> {
-        Self::slow(scene, ALL_SLOW_BY);
+        slow_all(scene, ALL_SLOW_BY);
         Ok(Some("all".to_owned()))
     }
 
     fn end(&mut self, scene: &mut Scene<'_>) -> Result<(), Failure> {
-        Self::slow(scene, Duration::ZERO);
+        slow_all(scene, Duration::ZERO);
         Ok(())
     }
 }

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use meridian_protocol::ErrorCode;
+
 use super::consumers::{Last, Subscribed, is_definite_refusal};
 use super::log::Producer;
 use super::{GROUP, Pen, Stage, Worker, Workload, create_topic};
-use crate::client::Client;
 use crate::client::group::Member;
+use crate::client::{CallError, Client};
 use crate::clock;
 use crate::history::{Body, Key, Offset};
 
@@ -31,6 +33,14 @@ pub(super) fn workload() -> Workload {
 
 /// Its session has ended by then, also if its coordinator has moved.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(15);
+
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// Who was asked does not coordinate the group, or not yet.
+const COORDINATOR_ELSEWHERE: [ErrorCode; 3] = [
+    ErrorCode::NotCoordinator,
+    ErrorCode::CoordinatorNotAvailable,
+    ErrorCode::CoordinatorLoadInProgress,
+];
 
 /// Asks where the group is; now and then commits for a generation that is long over.
 struct Observer {
@@ -64,7 +74,7 @@ impl Observer {
             offsets: offsets.clone(),
         };
         pen.invoke(body.clone());
-        match self.member.commit(&mut self.client, &offsets) {
+        match self.commit_wherever(stage, &offsets) {
             Ok(()) => pen.ok(body),
             Err(error) if error.code().is_some_and(is_definite_refusal) => {
                 pen.fail(body, error.to_string());
@@ -74,11 +84,31 @@ impl Observer {
         self.member = Member::new(GROUP, stage.partition_count);
         self.past = None;
     }
+
+    /// Commits at whoever coordinates the group by now: what it knew of that is old.
+    fn commit_wherever(
+        &mut self,
+        stage: &Stage<'_>,
+        offsets: &BTreeMap<Key, Offset>,
+    ) -> Result<(), CallError> {
+        let deadline = clock::now() + stage.patience;
+        loop {
+            let result = self.member.commit(&mut self.client, offsets);
+            let has_not_asked = |error: &CallError| match error.code() {
+                Some(code) => COORDINATOR_ELSEWHERE.contains(&code),
+                None => !error.may_have_happened(),
+            };
+            if clock::now() > deadline || !result.as_ref().is_err_and(has_not_asked) {
+                return result;
+            }
+            clock::sleep(ASK_AGAIN_AFTER);
+        }
+    }
 }
 
 impl Worker for Observer {
     fn step(&mut self, stage: &Stage<'_>, pen: &mut Pen<'_>) {
-        if pen.chance.per_mille(10) {
+        if pen.chance.per_mille(30) {
             return self.zombie_commit(stage, pen);
         }
         look(&mut self.client, stage, pen);
