@@ -363,6 +363,8 @@ pub enum RowKind {
     LinkOptions,
     /// Which topics or groups follow a link by themselves.
     MirrorRule,
+    /// Which topics are written to only under a lease of another cluster.
+    WriterLease,
 }
 
 /// Writes or deletes one row.

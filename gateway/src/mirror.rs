@@ -14,6 +14,7 @@ mod admin;
 mod audit;
 mod contracts;
 mod guard;
+mod lease;
 mod peer;
 mod plan;
 mod promotion;
@@ -30,9 +31,10 @@ mod wire;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use meridian_mirror::lease::Life;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -40,6 +42,7 @@ pub(crate) use self::admin::AdminCall;
 use self::audit::{AuditHandle, AuditReport};
 pub(crate) use self::contracts::ContractReport;
 pub(crate) use self::guard::{Closed, epoch_end, forget, refuses_clients, source_of};
+pub(crate) use self::lease::needs_lease;
 use self::plan::Plan;
 use self::steward::{StewardHandle, StewardReport};
 use self::switchover::Coordinators;
@@ -58,6 +61,8 @@ pub(crate) struct Mirrors {
     workers: Mutex<BTreeMap<String, WorkerHandle>>,
     coordinators: Coordinators,
     stewards: Mutex<BTreeMap<String, StewardHandle>>,
+    /// Tells stamps of this process from those of others.
+    life: OnceLock<Option<Life>>,
     /// Rung when there is reason to look at once.
     bell: Notify,
 }
@@ -125,6 +130,13 @@ fn start(node: Arc<Node>, link: &str, plan: Plan) -> WorkerHandle {
 }
 
 impl Mirrors {
+    /// This life of the node, as writers' leases are stamped with it; `None` if chance could not be had:
+    /// then there are no leases.
+    fn life(&self) -> Option<Life> {
+        let draw = || crate::node::entropy().ok().map(|drawn| Life::new(drawn as u64));
+        *self.life.get_or_init(draw)
+    }
+
     /// Looks at once for what has changed.
     fn look(&self) {
         self.bell.notify_one();

@@ -4,8 +4,9 @@
 //! mirrored partition ([`partition`]), the names of its states ([`state`]), what follows a source by
 //! itself: topics by pattern ([`rules`]), deletions ([`vigil`]), positions of groups ([`groups`]); and
 //! who writes to a topic next ([`succession`], [`switchover`], [`rejoin`]); and how far a mirror may be
-//! behind before its source refuses records ([`contract`]). **Never does** I/O, reads no clock, speaks
-//! no protocol: the embedder fetches, appends and tells what came of it.
+//! behind before its source refuses records ([`contract`]), and how a writer knows that it is the only
+//! one ([`lease`]). **Never does** I/O, reads no clock, speaks no protocol: the embedder fetches, appends
+//! and tells what came of it.
 //!
 //! ```text
 //! source cluster -> Input::Fetched -> +-----------------+ -> Output::Append(expected) -> own log
@@ -23,6 +24,7 @@ pub mod contract;
 pub mod digest;
 pub mod groups;
 mod lag;
+pub mod lease;
 pub mod mutation;
 pub mod options;
 pub mod partition;

@@ -37,6 +37,18 @@ pub enum Mutation {
     ReplaceUnexported,
     /// The first record that only the old side has is not exported.
     DivergeLate,
+    /// A lease runs from when its grant came, not from the writer's own stamp.
+    CountFromReceipt,
+    /// A stamp of another life of the writer is taken for one of this.
+    TrustOtherLife,
+    /// A grant is given by a node that has not read the metadata lately.
+    GrantUnread,
+    /// A grant is given although the metadata says that the mirror is being promoted.
+    GrantPromoted,
+    /// A promotion does not wait for leases to end.
+    PromoteAtOnce,
+    /// A promotion waits as if all clocks ran alike.
+    IgnoreClockRate,
 }
 
 impl Mutation {
@@ -59,6 +71,16 @@ impl Mutation {
     /// Those of a rejoin.
     pub const REJOIN: [Self; 4] =
         [Self::IgnoreLinkEpoch, Self::ExportUnfenced, Self::ReplaceUnexported, Self::DivergeLate];
+
+    /// Those of the writer's lease.
+    pub const LEASE: [Self; 6] = [
+        Self::CountFromReceipt,
+        Self::TrustOtherLife,
+        Self::GrantUnread,
+        Self::GrantPromoted,
+        Self::PromoteAtOnce,
+        Self::IgnoreClockRate,
+    ];
 
     /// Whether this rule is broken.
     pub(crate) fn active(self, mutation: Option<Self>) -> bool {

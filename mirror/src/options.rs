@@ -1,11 +1,15 @@
 //! How a link is secured: options by their names in Kafka's clients, as a row beside the link's.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::lease;
 use crate::rows::{self, RowError};
 
+/// The option that has the link's sources write only under a lease: its length in milliseconds.
+pub const LEASE_MS: &str = "lease.ms";
 /// In place of a secret, wherever options are shown.
 pub const HIDDEN: &str = "[hidden]";
 /// Most bytes of all options of a link: a few certificates.
@@ -61,6 +65,29 @@ impl LinkOptions {
         self.values.iter().map(show).collect()
     }
 
+    /// How long a lease lasts that the sources of the link need; `None` if they need none.
+    pub fn lease(&self) -> Option<Duration> {
+        self.checked_lease().ok().flatten()
+    }
+
+    /// The same, of options that nobody has checked yet; else, what is possible.
+    pub fn checked_lease(&self) -> Result<Option<Duration>, String> {
+        let Some(value) = self.values.get(LEASE_MS) else { return Ok(None) };
+        let possible = lease::LENGTH_MIN..=lease::LENGTH_MAX;
+        let length = value.parse().ok().map(Duration::from_millis);
+        length.filter(|length| possible.contains(length)).map(Some).ok_or_else(|| {
+            let (min, max) = (possible.start().as_millis(), possible.end().as_millis());
+            format!("{LEASE_MS}={value} is not possible; it is {min} to {max} milliseconds")
+        })
+    }
+
+    /// Those that say how connections are made.
+    pub fn connection(&self) -> BTreeMap<String, String> {
+        let mut values = self.values.clone();
+        values.remove(LEASE_MS);
+        values
+    }
+
     /// Bytes of all names and values.
     pub fn size_bytes(&self) -> usize {
         self.values.iter().map(|(name, value)| name.len() + value.len()).sum()
@@ -96,6 +123,17 @@ mod tests {
         assert_eq!(round_trip(&LinkOptions::default()), Ok(LinkOptions::default()));
         // What is no longer needed is deleted.
         assert!(LinkOptions::default().rows("west").iter().all(|(_, value)| value.is_none()));
+    }
+
+    #[test]
+    fn the_length_of_a_lease_is_an_option_that_no_connection_knows() {
+        let of = |value: &str| LinkOptions { values: [(LEASE_MS.into(), value.into())].into() };
+        assert_eq!(of("5000").lease(), Some(Duration::from_secs(5)));
+        assert_eq!(of("5000").connection(), BTreeMap::new());
+        for impossible in ["1999", "15001", "-1", "long"] {
+            assert!(of(impossible).checked_lease().is_err(), "{impossible}");
+        }
+        assert_eq!(LinkOptions::default().checked_lease(), Ok(None));
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod create;
 mod export;
 mod failover;
 mod groups;
+mod lease;
 mod rejoin;
 mod report;
 mod switchover;
@@ -114,6 +115,16 @@ enum Command {
     ///
     /// Example: meridian mirror failover orders --dry-run
     Failover(Failover),
+    /// Let producers write without the lease of the mirror's cluster, which is gone
+    ///
+    /// Run at the writer's side. Only if no mirror was promoted: otherwise both sides take records. A
+    /// mirror whose link has `lease.ms`, once it is heard of again, has the topic need its lease anew.
+    ///
+    /// Example: meridian mirror drop-lease orders
+    DropLease {
+        /// The topic's name here
+        topic: String,
+    },
     /// Make the old side of a failover a mirror of the promoted side, and keep what only it has
     ///
     /// Run at the old side. It refuses producers from then on; records that the promoted side does not
@@ -149,6 +160,14 @@ pub(crate) async fn run(mirror: Mirror) -> Result<Exit, Failure> {
         }
         Command::Status { topic, watch } => {
             return status(&client, target.output, topic.as_deref(), watch).await;
+        }
+        Command::DropLease { topic } => {
+            let arguments = json!({"topic": topic});
+            let answer = admin::command(&client, "mirror.drop-lease", &arguments).await?;
+            output::print(target.output, &answer, |_| {
+                format!("{topic} takes records without a lease, until a mirror grants one\n")
+            })?;
+            return Ok(Exit::Ok);
         }
         Command::Pause { topic } => ("mirror.pause", json!({"topic": topic})),
         Command::Resume { topic } => ("mirror.resume", json!({"topic": topic})),

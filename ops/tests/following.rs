@@ -17,6 +17,7 @@ use self::cluster::{
 };
 use self::common::{Scratch, json, ok, run};
 
+#[allow(dead_code, reason = "other tests use the rest")]
 #[path = "common/cluster.rs"]
 mod cluster;
 #[allow(dead_code, reason = "other tests use the rest")]

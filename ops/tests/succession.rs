@@ -211,6 +211,64 @@ fn producers_that_resend_to_the_promoted_side_are_known_there() {
     assert_eq!(consume(to).len(), 5);
 }
 
+/// Waits until the lease of topic `t` is so at its writer.
+fn wait_for_lease(bootstrap: &str, state: &str) {
+    wait(state, || {
+        let said = cluster::said(&["mirror", "status", "t", "-b", bootstrap]);
+        said["leases"][0]["state"] == state
+    });
+}
+
+#[test]
+fn a_writer_that_cannot_prove_to_be_the_only_one_takes_nothing() {
+    let folder = Scratch::new("lease");
+    let [west, mut east] = mirrored(&folder);
+    let (from, to) = (west.address.as_str(), east.address.clone());
+    let refused = run(&["link", "alter", "west", "-c", "lease.ms=10", "-b", &to]);
+    assert!(text(&refused.stderr).contains("2000 to 15000"), "{}", text(&refused.stderr));
+    ok(&["link", "alter", "west", "-c", "lease.ms=2000", "-b", &to]);
+    wait_for_lease(from, "lease-held");
+    let producer = Numbered::start(from);
+    assert_eq!(producer.send(from, 0), (ErrorCode::None, 0));
+
+    // Without its mirror, nobody can say that it was not promoted.
+    east.kill();
+    wait_for_lease(from, "lease-missing");
+    assert_eq!(producer.send(from, 1).0, ErrorCode::NotEnoughReplicas);
+    let status = run(&["mirror", "status", "t", "-b", from]);
+    assert_eq!(status.status.code(), Some(2));
+    let told = text(&status.stdout);
+    assert!(told.contains("`meridian mirror drop-lease t` here"), "{told}");
+    east.restart();
+    wait_for_lease(from, "lease-held");
+    assert_eq!(producer.send(from, 1), (ErrorCode::None, 1));
+    wait_for_end(from, "t", &to, "t");
+    let told = ok(&["mirror", "status", "t", "-b", &to]);
+    assert!(told.contains("lease of its source over link west: granted"), "{told}");
+    let forecast = json(&["mirror", "failover", "t", "--dry-run", "-b", &to, "-o", "json"]);
+    assert_eq!(forecast["lease_wait_ms"], 2578, "{forecast}");
+
+    // Its mirror is promoted while the writer sleeps: it wakes up as no writer.
+    west.pause();
+    let asked = clock::now();
+    ok(&["mirror", "promote", "t", "--accept-loss", "-b", &to]);
+    assert!(asked.elapsed() >= Duration::from_millis(2578), "{:?}", asked.elapsed());
+    west.wake();
+    assert_eq!(producer.send(from, 2).0, ErrorCode::NotEnoughReplicas);
+    assert_eq!(Numbered::start(&to).send(&to, 0), (ErrorCode::None, 2));
+    assert_eq!(status_of(&to), Some(0), "the old side takes no records");
+    // Unless its operators say so, which is seen.
+    ok(&["mirror", "drop-lease", "t", "-b", from]);
+    assert_eq!(producer.send(from, 2), (ErrorCode::None, 2));
+    wait_for_state(&to, "t", "both-promoted");
+    assert_eq!(status_of(&to), Some(2));
+}
+
+/// The exit code of `mirror status`.
+fn status_of(bootstrap: &str) -> Option<i32> {
+    run(&["mirror", "status", "t", "-b", bootstrap]).status.code()
+}
+
 /// Where group `g` goes on.
 fn position(bootstrap: &str) -> i64 {
     let group = json(&["group", "describe", "g", "-b", bootstrap, "-o", "json"]);

@@ -6,6 +6,7 @@
 //! is no leader here whose disk alone would count.
 
 mod contract;
+mod lease;
 mod timestamps;
 
 use std::time::Duration;
@@ -24,6 +25,7 @@ use tokio::sync::oneshot;
 
 use self::contract::Bound;
 pub(crate) use self::contract::limit as lag_limit;
+use self::lease::Leased;
 use self::timestamps::TimestampBounds;
 use super::dispatch::{Call, Reply};
 use super::error::{self, ApiError};
@@ -55,6 +57,8 @@ struct Rules {
     is_compacted: bool,
     /// How far mirrors may be behind.
     lag_max: Option<Duration>,
+    /// Whether the side that does not know that it is the only writer takes nothing.
+    needs_lease: bool,
     timestamps: TimestampBounds,
 }
 
@@ -74,6 +78,7 @@ impl Rules {
             dedups_sources: crate::meta::dedups_sources(metadata, topic.id),
             is_compacted: crate::meta::is_compacted(metadata, topic.id),
             lag_max: lag_limit(metadata, topic.id),
+            needs_lease: crate::mirror::needs_lease(metadata, topic.id),
             timestamps: TimestampBounds::of(metadata, topic),
         })
     }
@@ -110,6 +115,7 @@ struct Append {
     partition: Option<PartitionId>,
     log_append_time_ms: Option<i64>,
     bound: Option<Bound>,
+    lease: Option<Leased>,
     state: State,
 }
 
@@ -203,6 +209,10 @@ fn start_partition(
     };
     let now_ms = call.front.broker.wall_time_ms();
     let log_append_time_ms = rules.log_append_time.then_some(now_ms);
+    let lease = match rules.needs_lease.then(|| lease::admit(&log)).transpose() {
+        Ok(lease) => lease,
+        Err(error) => return refused(index, Some(partition), error),
+    };
     let bound = match rules.lag_max.map(|limit| contract::admit(&log, limit)).transpose() {
         Ok(bound) => bound,
         Err(error) => return refused(index, Some(partition), error),
@@ -211,14 +221,15 @@ fn start_partition(
         Ok(batch) => {
             call.front.metrics.on_produced(batch.bytes.len());
             let state = State::Appending(log.produce(vec![batch]));
-            Append { index, partition: Some(partition), log_append_time_ms, bound, state }
+            Append { index, partition: Some(partition), log_append_time_ms, bound, lease, state }
         }
         Err(error) => refused(index, Some(partition), error),
     }
 }
 
 fn refused(index: i32, partition: Option<PartitionId>, error: ApiError) -> Append {
-    Append { index, partition, log_append_time_ms: None, bound: None, state: State::Refused(error) }
+    let state = State::Refused(error);
+    Append { index, partition, log_append_time_ms: None, bound: None, lease: None, state }
 }
 
 /// Judges what a client sent for one partition by its header and checksum.
@@ -331,7 +342,7 @@ async fn finish(
         let (name, topic_id) = key.into_parts();
         let mut partition_responses = Vec::with_capacity(appends.len());
         for append in appends {
-            let Append { index, partition, log_append_time_ms, bound, state } = append;
+            let Append { index, partition, log_append_time_ms, bound, lease, state } = append;
             let result = match state {
                 State::Refused(error) => Err(error),
                 State::Appending(mut answer) => tokio::select! {
@@ -342,6 +353,9 @@ async fn finish(
                     () = &mut time_is_up => Err(ErrorCode::RequestTimedOut.into()),
                 },
             };
+            let held =
+                |appended| lease.as_ref().map_or(Ok(appended), |it| it.check().map(|()| appended));
+            let result = result.and_then(held);
             let mut told = partition_response(index, log_append_time_ms, &result);
             if let Some(bound) = bound.filter(|_| result.is_ok()) {
                 bound.on_appended();

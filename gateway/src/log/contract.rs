@@ -58,7 +58,7 @@ impl PartitionLog {
     }
 
     /// The node's time; a log that is left behind by its node judges nothing any more.
-    fn time(&self) -> Instant {
+    pub(super) fn time(&self) -> Instant {
         self.logs().map_or(Instant::ZERO, |logs| logs.now())
     }
 }

@@ -9,6 +9,7 @@ use meridian_base::id::{GroupId, NodeId, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_mirror::contract::Contract;
+use meridian_mirror::lease::WriterLease;
 use meridian_storage::leader::{LossCause, PutError};
 use meridian_storage::lineage::Lineage;
 use meridian_storage::message::{Beacon, CommitMark, PutReply, StorageMessage};
@@ -176,6 +177,8 @@ pub struct PartitionLog {
     last_slot: AtomicU8,
     /// How far its mirrors are, if they are bound to be near.
     pub(super) contract: Mutex<Contract>,
+    /// The writer's lease, if its topic needs one.
+    pub(super) lease: Mutex<WriterLease>,
     /// Endings of transactions that were numbered in this epoch.
     pub(super) ending_count: AtomicU64,
     /// How many stripes were begun: their keys are numbered.
@@ -196,6 +199,7 @@ impl PartitionLog {
             }),
             last_slot: AtomicU8::new(NO_SLOT),
             contract: Mutex::default(),
+            lease: Mutex::default(),
             ending_count: AtomicU64::new(0),
             stripe_count: AtomicU64::new(0),
         })

@@ -21,8 +21,7 @@ use serde::de::DeserializeOwned;
 use crate::broker::ProposeError;
 use crate::client::ClientError;
 use crate::kafka::AdminError;
-use crate::mirror::contracts;
-use crate::mirror::wire::Nothing;
+use crate::mirror::{contracts, lease};
 use crate::node::Node;
 
 /// A call of one of these methods.
@@ -71,10 +70,9 @@ impl AdminCall {
             "mirror.fence" => self.fence_topic().await,
             "mirror.release" => self.release_topic().await,
             "mirror.reverse" => self.reverse_topic().await,
-            "mirror.positions" => {
-                contracts::take(&self.node, self.arguments()?);
-                json(&Nothing {})
-            }
+            "mirror.positions" => json(&contracts::take(&self.node, self.arguments()?)),
+            "mirror.leases" => json(&lease::reports(&self.node)),
+            "mirror.drop-lease" => self.drop_lease().await,
             "mirror.contracts" => json(&contracts::reports(&self.node)),
             "mirror.rejoin" => self.look_at_rejoin().await,
             "mirror.give-way" => self.give_way().await,

@@ -5,6 +5,7 @@
 //!                                                              produce asks it <-------+
 //! ```
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::{ClusterId, PartitionId};
@@ -12,6 +13,7 @@ use meridian_base::position::Offset;
 use meridian_consensus::state::Topic;
 use serde::{Deserialize, Serialize};
 
+use super::lease::{self, Granted, Told};
 use super::switchover::millis;
 use super::wire::TopicKey;
 use crate::kafka::lag_limit;
@@ -22,6 +24,9 @@ use crate::node::Node;
 pub(super) struct Positions {
     pub(super) cluster: String,
     pub(super) positions: Vec<Position>,
+    /// What it grants, if its link has a lease.
+    #[serde(default)]
+    pub(super) lease: Option<Granted>,
 }
 
 /// Up to where one partition is mirrored.
@@ -55,7 +60,7 @@ struct MirrorPosition {
 
 /// Takes what a mirror tells. What this node does not lead, its leader hears of as soon as the mirror
 /// follows that one.
-pub(super) fn take(node: &Node, told: Positions) {
+pub(super) fn take(node: &Arc<Node>, told: Positions) -> Told {
     let cluster = ClusterId::from_text(told.cluster);
     for Position { topic_id, partition, end_offset } in told.positions {
         let found = {
@@ -67,6 +72,7 @@ pub(super) fn take(node: &Node, told: Positions) {
             log.on_mirrored(cluster.clone(), Offset::new(end_offset));
         }
     }
+    told.lease.map(|granted| lease::take(node, &cluster, &granted)).unwrap_or_default()
 }
 
 /// How it stands with the partitions that this node leads.

@@ -4,6 +4,7 @@ use meridian_base::id::TopicId;
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
 use meridian_consensus::state::Metadata;
+use meridian_mirror::lease::Need;
 use meridian_mirror::rows::{MirrorTopic, RowError, Stage};
 use meridian_mirror::succession::{Act, Succession};
 
@@ -72,6 +73,7 @@ pub(crate) fn forget(metadata: &Metadata, topic: TopicId) -> Option<Command> {
     let rows = [
         (RowKind::MirrorTopic, MirrorTopic::key(topic).to_vec()),
         (RowKind::Succession, Succession::key(topic).to_vec()),
+        (RowKind::WriterLease, Need::key(topic).to_vec()),
     ];
     let known = rows.into_iter().filter(|(kind, key)| metadata.extra_row(*kind, key).is_some());
     let expected = ExpectedVersion::Any;

@@ -31,7 +31,7 @@ impl std::fmt::Debug for Source {
 impl Source {
     /// A client of the source cluster.
     pub(super) fn client(&self) -> Client {
-        Client::secured(&self.link.bootstrap, Security::of(&self.options.values))
+        Client::secured(&self.link.bootstrap, Security::of(&self.options.connection()))
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! Mirroring -> Promoting: links stop -> new generations, epochs above the source's
-//!                                    -> Detached: what the source left open is aborted
+//!                                    -> Detached: what the source left open is aborted,
+//!                                                 the source's lease ends if it has one
 //!                                    -> Promoted: clients may write
 //! ```
 //!
@@ -19,11 +20,13 @@ use meridian_consensus::command::{ExpectedVersion, RowKind};
 use meridian_mirror::rows::{MirrorTopic, Stage};
 use meridian_mirror::succession::Act;
 
+use super::lease::{self, needs_lease};
 use super::plan::MirrorRow;
 use super::succession::{self, change, change_mirror, put, standing};
 use crate::client::clock::Backoff;
 use crate::kafka::AdminError;
 use crate::node::Node;
+use crate::runtime::clock::Clock;
 use crate::transaction::wire::{MarkerOutcome, PeerReply, PeerRequest};
 
 /// Time for the new leaders to take over and to abort what is open.
@@ -60,9 +63,18 @@ pub(super) async fn promote(
         Stage::Detached { epoch_floor } => epoch_floor,
         _ => detach(node, topic, &mut mirror).await?,
     };
+    // From the row on, which nothing takes back, no lease is granted any more.
+    let detached = Clock::start();
     abort_open(node, topic, epoch_floor).await?;
+    if cause == Cause::Operator {
+        lease::wait_out(node, &mirror, &detached).await;
+    }
     mirror.stage = Stage::Promoted { epoch_floor };
     let mut changes = vec![change_mirror(topic, &mirror, ExpectedVersion::Any)];
+    // Whoever granted this side one, before it was a mirror, is its source now, or gone.
+    if needs_lease(&node.meta.metadata(), topic) {
+        changes.push(lease::end(topic));
+    }
     if cause == Cause::Operator {
         let mut standing = standing(&node.meta.metadata(), topic)?;
         standing.row.link_epoch = standing.row.link_epoch.next();

@@ -51,6 +51,9 @@ pub(super) struct StandingReport {
     pub(super) reason: Option<String>,
     /// How the last switchover to this side ended.
     pub(super) last: Option<LastReport>,
+    /// The cluster without whose lease no records are taken.
+    #[serde(default)]
+    pub(super) needs_lease_of: Option<String>,
     /// What it mirrors, or mirrored before it was promoted.
     pub(super) mirrors: Option<MirrorsReport>,
 }

@@ -7,6 +7,7 @@
 mod carry;
 mod glance;
 mod grow;
+mod lease;
 mod meter;
 mod tell;
 
@@ -27,9 +28,11 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::glance::Glancer;
+use self::lease::Leases;
 pub(crate) use self::meter::LinkMetrics;
 use self::meter::Meter;
 use self::tell::Teller;
+use super::lease::Told;
 use super::plan::{Plan, Target};
 use super::question::{Asker, Want};
 use super::survey::{self, Survey};
@@ -63,6 +66,10 @@ enum Event {
     Committed { partition: PartitionId, life: u64, end: Offset, size_bytes: u64 },
     /// Batches were refused, or their fate is unknown: the log itself knows.
     Lost { partition: PartitionId, life: u64 },
+    /// Leaders at the source were told where mirrors are, and have answered.
+    Told(Vec<(i32, Told)>),
+    /// What was decided before `begun` is known here.
+    MetadataRead { begun: Instant },
 }
 
 /// A partition and its machine.
@@ -74,6 +81,8 @@ struct Mirrored {
     machine: Option<MirrorPartition>,
     /// Where its questions go.
     connection: Option<Arc<Connection>>,
+    /// The broker that leads it at the source.
+    leader: Option<i32>,
 }
 
 /// A connection over which partitions are fetched, one request at a time.
@@ -104,6 +113,8 @@ pub(super) struct PartitionReport {
     pub(super) mirrored_bytes: u64,
     /// How far the source lets its mirrors be behind (`mirror.max.lag.ms`).
     pub(super) source_lag_max_ms: Option<u64>,
+    /// `granted`, `granted-by CLUSTER` or `not-needed-yet`, if the link has its sources need a lease.
+    pub(super) source_lease: Option<String>,
     /// Records a second that the source has taken lately.
     pub(super) source_records_per_second: Option<f64>,
 }
@@ -137,6 +148,7 @@ pub(super) struct LinkWorker {
     glancer: Glancer,
     meter: Meter,
     teller: Teller,
+    leases: Leases,
     life_count: u64,
     events: mpsc::Sender<Event>,
     received: mpsc::Receiver<Event>,
@@ -161,6 +173,7 @@ impl LinkWorker {
             glancer: Glancer::default(),
             meter: Meter::new(metrics),
             teller: Teller::default(),
+            leases: Leases::default(),
             node,
             name,
             changes,
@@ -207,6 +220,7 @@ impl LinkWorker {
             self.send_fetches();
             self.glance();
             self.survey();
+            self.read_metadata();
             self.tell();
             self.publish();
         }
@@ -220,7 +234,7 @@ impl LinkWorker {
         let throttled = has_wants.then(|| now + self.throttle.wait(now));
         let wants_survey = self.is_survey_wanted && !self.is_surveying;
         let survey = wants_survey.then(|| self.surveyed_at + SURVEY_PAUSE);
-        let others = [throttled, self.glance_at(now), survey, self.teller.wake_at()];
+        let others = [throttled, self.glance_at(now), survey, self.tell_at()];
         let wake_at = machines.chain(others.into_iter().flatten()).min();
         wake_at.map_or(IDLE_MAX, |at| at.since(now).clamp(Duration::from_millis(1), IDLE_MAX))
     }
@@ -248,7 +262,7 @@ impl LinkWorker {
     fn begin(&mut self, partition: PartitionId, target: Target, after: Duration) {
         self.life_count += 1;
         let (life, events, log) = (self.life_count, self.events.clone(), Arc::clone(&target.log));
-        let mirrored = Mirrored { target, life, machine: None, connection: None };
+        let mirrored = Mirrored { target, life, machine: None, connection: None, leader: None };
         self.partitions.insert(partition, mirrored);
         tokio::spawn(async move {
             tokio::time::sleep(after).await;
@@ -279,6 +293,8 @@ impl LinkWorker {
                     self.step(partition, life, Input::SourceEnd(end));
                 }
             }
+            Event::Told(answers) => self.leases.on_told(answers),
+            Event::MetadataRead { begun } => self.leases.on_read(begun),
             Event::Committed { partition, life, end, size_bytes } => {
                 self.step(partition, life, Input::Committed { end, size_bytes });
             }
@@ -411,7 +427,8 @@ impl LinkWorker {
             Ok(survey) => view_of(survey, &source, &mirrored.target),
         };
         let input = match found {
-            Ok((view, connection)) => {
+            Ok((view, leader, connection)) => {
+                mirrored.leader = Some(leader);
                 if !machine.is_looking_for(&view) {
                     return;
                 }
@@ -452,6 +469,7 @@ impl LinkWorker {
                 lag_ms: super::switchover::millis(lag.time),
                 mirrored_bytes: status.as_ref().map_or(0, |status| status.mirrored_bytes),
                 source_lag_max_ms: self.teller.limit_ms(&mirrored.target.mirror.source_name),
+                source_lease: self.lease_of(mirrored),
                 source_records_per_second: pace.map(per_second),
             }
         };
@@ -472,12 +490,12 @@ fn size_of(answer: &Result<Answer, Failure>) -> u64 {
     }
 }
 
-/// What a survey says of a partition, and the connection to its leader.
+/// What a survey says of a partition, its leader and the connection to that one.
 fn view_of(
     survey: &Survey,
     source: &meridian_base::id::ClusterId,
     target: &Target,
-) -> Result<(SourceView, Arc<Connection>), NoView> {
+) -> Result<(SourceView, i32, Arc<Connection>), NoView> {
     if survey.cluster.as_ref() != Some(source) {
         let found = survey.cluster.as_ref().map_or("a nameless one", |cluster| cluster.as_str());
         let detail = format!("the link is to cluster {source}, now {found} answers");
@@ -497,19 +515,19 @@ fn view_of(
         }
         None => return Err(NoView::Deleted),
     };
-    let leader = partition.leader.and_then(|leader| survey.leaders.get(&leader));
-    let connection = match leader {
-        Some(Ok(connection)) => Arc::clone(connection),
-        Some(Err(detail)) => return Err(NoView::Unreachable(detail.clone())),
-        None => {
-            let detail = format!("{}-{index} has no leader", target.mirror.source_name);
-            return Err(NoView::Unreachable(detail));
-        }
+    let leaderless = || {
+        let detail = format!("{}-{index} has no leader", target.mirror.source_name);
+        NoView::Unreachable(detail)
+    };
+    let leader = partition.leader.ok_or_else(leaderless)?;
+    let connection = match survey.leaders.get(&leader).ok_or_else(leaderless)? {
+        Ok(connection) => Arc::clone(connection),
+        Err(detail) => return Err(NoView::Unreachable(detail.clone())),
     };
     let view = SourceView {
         topic: topic.id,
         leader_epoch: partition.leader_epoch,
         is_compacted: topic.is_compacted,
     };
-    Ok((view, connection))
+    Ok((view, leader, connection))
 }

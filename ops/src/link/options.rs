@@ -26,7 +26,8 @@ const IGNORED: [&str; 4] =
 pub(super) struct Options {
     /// An option of Kafka's clients: security.protocol, sasl.mechanism, sasl.username, sasl.password,
     /// ssl.ca.location, ssl.certificate.location, ssl.key.location,
-    /// ssl.endpoint.identification.algorithm; an empty value takes it away
+    /// ssl.endpoint.identification.algorithm; or lease.ms, with which sources take records only while this
+    /// cluster says that their mirrors are not promoted; an empty value takes it away
     #[arg(long, short, value_name = "NAME=VALUE")]
     config: Vec<String>,
     /// A properties file of a client with such options: keeps passwords out of the command line

@@ -32,6 +32,8 @@ struct Consequences {
     is_source_reachable: bool,
     lost: Forecast,
     groups: Vec<GroupForecast>,
+    /// How long the promotion waits until the source's lease has ended, if its link has one.
+    lease_wait_ms: Option<u64>,
     is_promoted: bool,
 }
 
@@ -56,6 +58,7 @@ pub(super) async fn run(
     let mut consequences = Consequences {
         lost: Forecast::of(&status, is_source_reachable),
         groups: duplicates(client, &topic, &status.ends()).await?,
+        lease_wait_ms: lease_wait_ms(client, status.link()).await?,
         topic,
         is_source_reachable,
         is_promoted: false,
@@ -74,6 +77,12 @@ pub(super) async fn run(
             consequences.topic
         ))),
     }
+}
+
+async fn lease_wait_ms(client: &Client, link: &str) -> Result<Option<u64>, Failure> {
+    let links = admin::call(client, "link.list", &json!({})).await?;
+    let link = links.as_array().and_then(|links| links.iter().find(|it| it["link"] == link));
+    Ok(link.and_then(|link| link["promotion_waits_ms"].as_u64()))
 }
 
 /// Whether any broker of a link's source answers, as the cluster that the link is to.
@@ -115,6 +124,12 @@ impl Consequences {
         let mut text = self.lost.render();
         if self.is_source_reachable {
             text.push_str("the source answers: a switchover would lose nothing\n");
+        }
+        if let Some(ms) = self.lease_wait_ms {
+            text.push_str(&format!(
+                "the promotion waits {ms} ms: then the source, if it lives, takes no more records for want \
+                 of a lease\n"
+            ));
         }
         if !self.groups.is_empty() {
             let mut table = Table::new(&["GROUP", "SEEN AGAIN AT MOST"]);

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::contract::{self, Contract};
+use super::lease::{self, Lease};
 use super::switchover::Standing;
 use crate::client::{Client, ClientError, Lane, REQUEST_TIMEOUT, admin};
 use crate::failure::Failure;
@@ -32,6 +33,8 @@ pub(super) struct Status {
     groups: BTreeMap<String, String>,
     /// Topics here whose own mirrors are bound to be near.
     contracts: Vec<Contract>,
+    /// Topics here that are written to under a lease only.
+    leases: Vec<Lease>,
 }
 
 /// One mirror and its partitions.
@@ -75,7 +78,10 @@ impl Status {
         let wanted = mirrors.iter().filter(|it| topic.is_none_or(|topic| it["topic"] == topic));
         let wanted: Vec<&Value> = wanted.collect();
         let contracts = contract::contracts(client, topic).await?;
-        if let (Some(topic), [], []) = (topic, wanted.as_slice(), contracts.as_slice()) {
+        let leases = lease::leases(client, topic).await?;
+        if let (Some(topic), [], [], []) =
+            (topic, wanted.as_slice(), contracts.as_slice(), leases.as_slice())
+        {
             return Err(Failure::Invalid(format!(
                 "topic {topic} is no mirror; `meridian mirror list` shows which are"
             )));
@@ -88,7 +94,7 @@ impl Status {
         let mut groups: BTreeMap<_, _> =
             super::groups::summary(&super::groups::stewards(client).await?).into_iter().collect();
         groups.retain(|link, _| mirrors.iter().any(|mirror| mirror.link == *link));
-        Ok(Self { mirrors, groups, contracts })
+        Ok(Self { mirrors, groups, contracts, leases })
     }
 
     /// What keeps these mirrors from being switched over.
@@ -127,6 +133,7 @@ impl Status {
     pub(super) fn is_well(&self) -> bool {
         self.partitions().all(|partition| WELL.contains(&partition.state.as_str()))
             && self.contracts.iter().all(Contract::is_kept)
+            && self.leases.iter().all(Lease::is_held)
     }
 
     fn partitions(&self) -> impl Iterator<Item = &PartitionStatus> {
@@ -175,7 +182,9 @@ impl Status {
                 "positions of groups over {link}: {counts} (`meridian mirror groups` shows each)\n"
             ));
         }
+        notes.extend(self.mirrors.iter().filter_map(MirrorStatus::lease));
         notes.extend(self.contracts.iter().map(Contract::render));
+        notes.extend(self.leases.iter().map(Lease::render));
         match (self.mirrors.is_empty(), notes.is_empty()) {
             (true, false) => notes.concat(),
             (_, true) => table.render(),
@@ -185,6 +194,18 @@ impl Status {
 }
 
 impl MirrorStatus {
+    /// How the lease of its source is, if its link has one.
+    fn lease(&self) -> Option<String> {
+        let of = |it: &PartitionStatus| Some(it.more.get("source_lease")?.as_str()?.to_owned());
+        let (topic, link) = (&self.topic, &self.link);
+        let states: std::collections::BTreeSet<String> =
+            self.partitions.iter().filter_map(of).collect();
+        let states: Vec<String> = states.into_iter().collect();
+        (!states.is_empty()).then(|| {
+            format!("{topic}: lease of its source over link {link}: {}\n", states.join(", "))
+        })
+    }
+
     /// Looks whether the source of a promoted mirror takes records too: then both sides diverge, and
     /// nothing ever merges them by itself.
     async fn compare(&mut self, client: &Client) {
@@ -192,7 +213,9 @@ impl MirrorStatus {
         let Ok(there) = Standing::at_source(client, &self.topic).await else { return };
         let Ok(here) = Standing::here(client, &self.topic).await else { return };
         let is_same = here.mirrors.is_some_and(|it| it.topic_id == there.topic_id);
-        if !(is_same && there.takes_records && here.takes_records) {
+        // Without a lease of this side, which was promoted, it takes none.
+        let is_barred = there.needs_lease_of.as_ref() == Some(&here.cluster);
+        if !(is_same && there.takes_records && here.takes_records) || is_barred {
             return;
         }
         let reason = format!(
@@ -381,6 +404,7 @@ mod tests {
             mirrors: vec![joined(&mirror, &[report])],
             groups: BTreeMap::new(),
             contracts: Vec::new(),
+            leases: Vec::new(),
         }
     }
 

@@ -49,6 +49,9 @@ pub(super) struct Standing {
     pub(super) topic_id: String,
     pub(super) takes_records: bool,
     pub(super) link_epoch: u64,
+    /// The cluster without whose lease it takes no records.
+    #[serde(default)]
+    pub(super) needs_lease_of: Option<String>,
     act: String,
     step: Option<String>,
     reason: Option<String>,

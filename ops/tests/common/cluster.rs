@@ -45,6 +45,16 @@ impl Cluster {
         self.process = None;
     }
 
+    /// SIGSTOP: it sleeps, and its clock goes on.
+    pub(crate) fn pause(&self) {
+        self.process.as_ref().unwrap().signal("STOP");
+    }
+
+    /// It wakes up where it was.
+    pub(crate) fn wake(&self) {
+        self.process.as_ref().unwrap().signal("CONT");
+    }
+
     /// What is on its disk now: the node must not run.
     pub(crate) fn save(&self) -> PathBuf {
         assert!(self.process.is_none(), "a disk is copied while nobody writes to it");

@@ -63,9 +63,15 @@ impl Running {
         panic!("ended before it said {text:?}");
     }
 
-    pub(crate) fn interrupt(mut self) -> ExitStatus {
+    /// Sends a signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        let sent = Command::new("kill").args([&format!("-{name}"), &pid]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    pub(crate) fn interrupt(mut self) -> ExitStatus {
+        self.signal("INT");
         self.child.wait().unwrap()
     }
 }

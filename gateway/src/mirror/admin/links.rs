@@ -15,7 +15,8 @@ use crate::client::metadata::ClusterView;
 use crate::client::security::{Security, canonical};
 use crate::kafka::AdminError;
 use crate::mirror::plan::{self, Source};
-use crate::mirror::rules;
+use crate::mirror::switchover::millis;
+use crate::mirror::{lease, rules};
 
 #[derive(Deserialize)]
 struct Named {
@@ -52,6 +53,8 @@ struct LinkReport {
     bytes_per_second_max: Option<u64>,
     is_paused: bool,
     mirrors: usize,
+    /// How long a failover waits for the source's lease to end.
+    promotion_waits_ms: Option<u64>,
     /// Without secrets.
     options: BTreeMap<String, String>,
 }
@@ -96,8 +99,9 @@ fn changed(
             None => drop(options.values.remove(&name)),
         }
     }
-    Security::parse(&options.values)
+    Security::parse(&options.connection())
         .map_err(|error| AdminError::InvalidArguments(error.to_string()))?;
+    options.checked_lease().map_err(AdminError::InvalidArguments)?;
     match options.size_bytes() {
         0..=SIZE_BYTES_MAX => Ok(options),
         size_bytes => Err(AdminError::InvalidArguments(format!(
@@ -274,6 +278,7 @@ impl AdminCall {
             bytes_per_second_max: row.bytes_per_second_max,
             is_paused: row.is_paused,
             mirrors,
+            promotion_waits_ms: lease::wait(&options).map(millis),
             options: options.shown(),
         }
     }

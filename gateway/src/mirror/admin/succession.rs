@@ -13,7 +13,7 @@ use crate::kafka::AdminError;
 use crate::mirror::peer::{self, PeerError};
 use crate::mirror::succession::{change, put, standing};
 use crate::mirror::wire::{Ask, LastReport, MirrorsReport, StandingReport};
-use crate::mirror::{plan, refuses_clients};
+use crate::mirror::{lease, plan, refuses_clients};
 
 /// Time within which a switchover commits or rolls back, unless another is asked for.
 const WITHIN_MS_DEFAULT: u64 = 30_000;
@@ -152,6 +152,7 @@ fn report(metadata: &Metadata, name: &str) -> Result<StandingReport, AdminError>
         step,
         reason,
         last: row.last.map(last),
+        needs_lease_of: lease::need(metadata, topic).map(|need| need.of.to_string()),
         mirrors,
     })
 }

@@ -12,8 +12,8 @@ use super::succession::{found, refused};
 use super::{AdminCall, json};
 use crate::kafka::AdminError;
 use crate::mirror::succession::{self, change, change_mirror, put, standing};
-use crate::mirror::wire::{Fence, Fenced, Nothing, Release, Reverse, TopicKey};
-use crate::mirror::{plan, refuses_clients};
+use crate::mirror::wire::{Ask, Fence, Fenced, Nothing, Release, Reverse, TopicKey};
+use crate::mirror::{lease, needs_lease, plan, refuses_clients};
 
 /// The topic of this name, if it is the one that is meant.
 fn expected(metadata: &Metadata, name: &str, id: TopicKey) -> Result<TopicId, AdminError> {
@@ -65,6 +65,17 @@ impl AdminCall {
         if row != standing.row {
             put(&self.node, vec![change(topic, &row, standing.expected())]).await?;
         }
+        json(&Nothing {})
+    }
+
+    /// Takes records without the lease that they need, until a mirror grants one again.
+    pub(super) async fn drop_lease(&self) -> Result<Bytes, AdminError> {
+        let Ask { topic: name } = self.arguments()?;
+        let topic = found(&self.node.meta.metadata(), &name)?;
+        if !needs_lease(&self.node.meta.metadata(), topic) {
+            return Err(AdminError::Failed(format!("{name} needs no lease")));
+        }
+        put(&self.node, vec![lease::end(topic)]).await?;
         json(&Nothing {})
     }
 

@@ -1,8 +1,7 @@
 //! Tells the source up to where its records are durable here, if it bounds how far that may be behind
-//! (`mirror.max.lag.ms`).
+//! (`mirror.max.lag.ms`), and grants it the writer's lease, if the link has one (`lease.ms`).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,13 +10,16 @@ use meridian_mirror::state::State;
 use meridian_protocol::messages::MeridianAdminRequest;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::LinkWorker;
-use crate::client::Connection;
+use super::{Event, LinkWorker, Mirrored};
+use crate::client::{Client, ClientError, Lane};
 use crate::mirror::contracts::{Position, Positions};
+use crate::mirror::lease::Told;
 use crate::mirror::survey::Survey;
 
 /// How often.
 const TELL_EVERY: Duration = Duration::from_millis(200);
+/// Not behind fetches, whose answers are long on a slow link.
+const LANE: Lane = Lane(4);
 /// Time for the source to take it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
@@ -31,11 +33,6 @@ pub(super) struct Teller {
 }
 
 impl Teller {
-    /// When it is to be told again.
-    pub(super) fn wake_at(&self) -> Option<Instant> {
-        (!self.limits_ms.is_empty()).then(|| self.told_at + TELL_EVERY)
-    }
-
     /// The source was looked at.
     pub(super) fn on_survey(&mut self, survey: &Survey) {
         let limits =
@@ -57,11 +54,21 @@ impl Drop for Teller {
     }
 }
 
+/// A leader at the source, and the partitions that it leads.
+type Led<'w> = (i32, Vec<&'w Mirrored>);
+
 impl LinkWorker {
-    /// Tells the leaders at the source where their mirrors end, if it is time.
+    /// When it is to be told again, if it is to be told at all.
+    pub(super) fn tell_at(&self) -> Option<Instant> {
+        let is_told = !self.teller.limits_ms.is_empty() || self.lease().is_some();
+        is_told.then(|| self.teller.told_at + TELL_EVERY)
+    }
+
+    /// Tells the leaders at the source where their mirrors end, if it is time, and that those are
+    /// not promoted.
     pub(super) fn tell(&mut self) {
         let now = self.clock.now();
-        if self.teller.wake_at().is_none_or(|at| at > now) {
+        if self.tell_at().is_none_or(|at| at > now) {
             return;
         }
         self.teller.told_at = now;
@@ -70,46 +77,85 @@ impl LinkWorker {
         }
         let cluster = self.node.meta.metadata().cluster_id().map(ToString::to_string);
         let Some(cluster) = cluster else { return };
-        let mut by_leader: Vec<(Arc<Connection>, Vec<Position>)> = Vec::new();
+        let told = |(leader, led): Led<'_>| {
+            let positions = led.iter().filter_map(|it| self.position(now, it)).collect();
+            let lease = self.granted(leader, &led);
+            let told = Positions { cluster: cluster.clone(), positions, lease };
+            (leader, told)
+        };
+        let told = self.by_leader().into_iter().map(told);
+        let told: Vec<_> =
+            told.filter(|(_, it)| !it.positions.is_empty() || it.lease.is_some()).collect();
+        let (name, events) = (self.name.clone(), self.events.clone());
+        let client = self.client.clone();
+        self.teller.under_way = Some(tokio::spawn(async move {
+            let answers = tell_all(&name, client, told).await;
+            let _worker_is_gone = events.send(Event::Told(answers)).await;
+        }));
+    }
+
+    fn by_leader(&self) -> Vec<Led<'_>> {
+        let mut by_leader: BTreeMap<i32, Vec<&Mirrored>> = BTreeMap::new();
         for mirrored in self.partitions.values() {
-            let (Some(connection), Some(machine)) = (&mirrored.connection, &mirrored.machine)
-            else {
-                continue;
-            };
-            let mirror = &mirrored.target.mirror;
-            let status = machine.status(now);
-            // Whether what it has is the source's is not known in any other state.
-            let follows = matches!(status.state, State::Mirroring | State::CatchingUp);
-            if !follows || self.teller.limit_ms(&mirror.source_name).is_none() {
-                continue;
-            }
-            let position = Position {
-                topic_id: mirror.source_topic.into(),
-                partition: mirrored.target.index,
-                end_offset: status.end.get(),
-            };
-            match by_leader.iter_mut().find(|(known, _)| Arc::ptr_eq(known, connection)) {
-                Some((_, positions)) => positions.push(position),
-                None => by_leader.push((Arc::clone(connection), vec![position])),
+            if let Some(leader) = mirrored.leader {
+                by_leader.entry(leader).or_default().push(mirrored);
             }
         }
-        self.teller.under_way = Some(tokio::spawn(tell_all(self.name.clone(), cluster, by_leader)));
+        by_leader.into_iter().collect()
+    }
+
+    /// Where a mirror ends whose source bounds how far that may be behind.
+    fn position(&self, now: Instant, mirrored: &Mirrored) -> Option<Position> {
+        let (machine, mirror) = (mirrored.machine.as_ref()?, &mirrored.target.mirror);
+        let status = machine.status(now);
+        // Whether what it has is the source's is not known in any other state.
+        let follows = matches!(status.state, State::Mirroring | State::CatchingUp);
+        if !follows || self.teller.limit_ms(&mirror.source_name).is_none() {
+            return None;
+        }
+        Some(Position {
+            topic_id: mirror.source_topic.into(),
+            partition: mirrored.target.index,
+            end_offset: status.end.get(),
+        })
     }
 }
 
-async fn tell_all(link: String, cluster: String, all: Vec<(Arc<Connection>, Vec<Position>)>) {
+/// Tells every leader; gives who has answered, and what.
+async fn tell_all(link: &str, client: Client, all: Vec<(i32, Positions)>) -> Vec<(i32, Told)> {
     let mut calls = JoinSet::new();
-    for (connection, positions) in all {
-        let told = Positions { cluster: cluster.clone(), positions };
-        let Ok(body) = serde_json::to_vec(&told) else { continue };
-        let body = Bytes::from(body);
-        let request = MeridianAdminRequest { method: "mirror.positions".into(), body };
-        calls.spawn(async move { connection.call(&request, ANSWER_WITHIN).await });
+    for (leader, told) in all {
+        let client = client.clone();
+        calls.spawn(async move {
+            let told = tokio::time::timeout(ANSWER_WITHIN, tell(&client, leader, &told)).await;
+            (leader, told.unwrap_or_else(|_| Err("no answer".to_owned())))
+        });
     }
+    let mut answers = Vec::new();
     while let Some(called) = calls.join_next().await {
-        if let Ok(Err(error)) = called {
+        match called {
+            Ok((leader, Ok(answer))) => answers.push((leader, answer)),
             // It hears the next one, or takes this mirror for one that is behind.
-            tracing::debug!(%link, %error, "the source was not told where its mirror is");
+            Ok((leader, Err(error))) => {
+                tracing::debug!(%link, leader, %error, "the source was not told of its mirror");
+            }
+            Err(_this_node_ends) => {}
         }
     }
+    answers
+}
+
+async fn tell(client: &Client, leader: i32, told: &Positions) -> Result<Told, String> {
+    let body = serde_json::to_vec(told).map_err(|error| error.to_string())?;
+    let request =
+        MeridianAdminRequest { method: "mirror.positions".into(), body: Bytes::from(body) };
+    let asked = async {
+        let response = client.node(leader, LANE).await?.call(&request, ANSWER_WITHIN).await?;
+        let message = response.error_message.as_deref();
+        ClientError::check(|| "mirror.positions".to_owned(), response.error_code, message)?;
+        Ok::<_, ClientError>(response)
+    };
+    let response = asked.await.map_err(|error| error.to_string())?;
+    // An older version has nothing to say.
+    Ok(serde_json::from_slice(&response.body).unwrap_or_default())
 }
