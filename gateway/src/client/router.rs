@@ -95,6 +95,12 @@ impl Client {
         Arc::clone(&lock(&self.shared.view))
     }
 
+    /// Whether any broker can be reached now. Each is tried once: who asks this does not want to wait
+    /// for one that may be about to start.
+    pub async fn reach(&self) -> Result<(), ClientError> {
+        self.first_that_answers().await.map(drop)
+    }
+
     /// Asks for the cluster and these topics, or all topics.
     pub async fn refresh(&self, topics: Option<&[&str]>) -> Result<Arc<ClusterView>, ClientError> {
         let named = |name: &&str| MetadataRequestTopic {
@@ -315,6 +321,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_cluster_that_is_down_is_found_out_at_once() {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let client = Client::unconnected(&format!("127.0.0.1:{port}"));
+        let begun = clock::now();
+        assert!(matches!(client.reach().await, Err(ClientError::Unreachable { .. })));
+        assert!(begun.elapsed() < REACH_PATIENCE / 2, "{:?}", begun.elapsed());
+    }
 
     #[test]
     fn an_address_without_a_port_gets_kafkas() {

@@ -173,6 +173,7 @@ impl AdminCall {
     pub(super) async fn test_link(&self) -> Result<Bytes, AdminError> {
         let Named { link: name } = self.arguments()?;
         let source = self.found_source(&name)?;
+        source.client().reach().await.map_err(|error| of_source(&error))?;
         let (client, view) = look(&source).await?;
         let found = cluster_of(&view)?;
         let mut brokers = Vec::new();
