@@ -8,6 +8,7 @@ mod log;
 mod order;
 mod position;
 mod reads;
+mod recovery;
 mod register;
 mod stable;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) use availability::Service;
+pub(crate) use recovery::AfterOverload;
 
 use crate::history::{Body, Key, Kind, Micro, Notes, Offset, Op, Process, Value};
 
@@ -234,6 +236,11 @@ pub(crate) fn anomalies(history: &[Op]) -> Vec<Anomaly> {
     all.extend(cycle::check(&facts));
     all.extend(deposed::check(&facts));
     all
+}
+
+/// Whether the cluster is after an overload as it was before.
+pub(crate) fn after_overload(history: &[Op]) -> AfterOverload {
+    recovery::measure(&Facts::of(history))
 }
 
 /// How well the cluster served.

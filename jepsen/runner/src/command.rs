@@ -106,6 +106,7 @@ pub fn list() -> ExitCode {
         let mark = if fault.scope == nemesis::Scope::Beyond { "*" } else { " " };
         let needs = match fault.needs {
             nemesis::Needs::Nothing => "",
+            nemesis::Needs::Spare => " (starts a tenth node)",
             nemesis::Needs::Network => " (not with --loopback)",
             nemesis::Needs::OtherBinary => " (needs --other-binary)",
         };

@@ -11,6 +11,7 @@ mod disk;
 mod kill;
 mod limits;
 mod link;
+mod membership;
 mod overload;
 mod partition;
 mod pause;
@@ -25,6 +26,7 @@ mod upgrade;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+pub(crate) use overload::OVERLOAD;
 pub(crate) use schedule::{Plan, drive};
 
 use crate::chance::Chance;
@@ -75,6 +77,8 @@ pub(crate) enum Needs {
     Network,
     /// A second binary (`--other-binary`).
     OtherBinary,
+    /// A tenth node, which holds no slot: it is started when a fault asks for it.
+    Spare,
 }
 
 /// A fault one can ask for.
@@ -158,6 +162,7 @@ pub(crate) fn catalogue() -> Vec<Entry> {
         replays::entries(),
         overload::entries(),
         takeover::entries(),
+        membership::entries(),
     ] {
         all.extend(entries);
     }
@@ -172,7 +177,8 @@ impl<'a> Scene<'a> {
     /// Takes nodes, if the cluster must tolerate that, and they are not taken yet.
     pub(crate) fn claim(&mut self, nodes: &[NodeIndex]) -> bool {
         let mut all: Vec<NodeIndex> = self.claims.keys().copied().collect();
-        if nodes.iter().any(|node| all.contains(node)) {
+        // A spare stands for a node that is taken already.
+        if nodes.iter().any(|node| all.contains(node) || *node == place::SPARE) {
             return false;
         }
         all.extend(nodes);

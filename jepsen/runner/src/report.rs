@@ -6,7 +6,7 @@ mod plot;
 
 use std::collections::BTreeMap;
 
-use crate::check::Anomaly;
+use crate::check::{AfterOverload, Anomaly};
 use crate::edn::{Edn, keyword};
 use crate::failure::Failure;
 use crate::history::Op;
@@ -96,6 +96,9 @@ fn text(outcome: &Outcome) -> String {
         Some(after) => format!("  whole {after:.1?} after the last fault\n"),
         None => "  NOT whole after the last fault\n".to_owned(),
     };
+    if let AfterOverload::Calm(after) = outcome.after_overload {
+        text += &format!("  writes as quick as before {after:.1?} after the overload\n");
+    }
     text += &describe(&outcome.anomalies, &outcome.history);
     text
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::chance::Chance;
-use crate::check::{self, Anomaly, Service};
+use crate::check::{self, AfterOverload, Anomaly, Service};
 use crate::clock;
 use crate::cluster::place::Addresses;
 use crate::cluster::{Cluster, NodeIndex, Setup};
@@ -52,6 +52,7 @@ pub(crate) struct Outcome {
     pub(crate) service: Service,
     /// How long it took until the cluster was whole.
     pub(crate) healed_after: Option<Duration>,
+    pub(crate) after_overload: AfterOverload,
     /// Faults that were asked for and cannot be had here.
     pub(crate) lacking: Vec<&'static str>,
     /// What shims did, by node.
@@ -92,6 +93,7 @@ pub(crate) fn run(config: Config) -> Result<Outcome, Failure> {
         other_binary: config.other_binary.clone(),
         addresses: config.loopback.map_or(Addresses::Own, Addresses::Loopback),
         wan_rtt: config.wan_rtt,
+        has_spare: plan.needs_spare(),
     };
     let cluster = Cluster::prepare(setup, TOPIC, &mut chance)?;
     // From here on this thread talks to the cluster as the clients in A do.
@@ -174,7 +176,7 @@ fn work(
 /// Starts what is down, and waits until every slot is good.
 fn heal(cluster: &Cluster) -> Result<Option<Duration>, Failure> {
     let start = clock::now();
-    for node in NodeIndex::all() {
+    for node in cluster.nodes() {
         cluster.control(node).heal_disk();
     }
     let whole = clock::until(WHOLE_WITHIN, || {
@@ -211,17 +213,32 @@ fn judge(
         );
         anomalies.push(told("availability", text));
     }
+    let after_overload = check::after_overload(&history);
+    if after_overload == AfterOverload::NotYet {
+        let text = "writes take longer than before the overload, long after it".to_owned();
+        anomalies.push(told("not-recovered", text));
+    }
     let injected = |node: NodeIndex| {
         let count = cluster.control(node).injected();
         let is_any = count != crate::disk::control::Injected::default();
         is_any.then(|| format!("{}: {count:?}", node.rack_name()))
     };
-    let injected = NodeIndex::all().filter_map(injected).collect();
+    let injected = cluster.nodes().filter_map(injected).collect();
     let packets = cluster.switch().map(|switch| {
         let traffic = switch.traffic();
         (traffic.passed.load(Ordering::Relaxed), traffic.dropped.load(Ordering::Relaxed))
     });
     let packets = packets.unwrap_or_default();
     cluster.clean(anomalies.is_empty())?;
-    Ok(Outcome { config, history, anomalies, service, healed_after, lacking, injected, packets })
+    Ok(Outcome {
+        config,
+        history,
+        anomalies,
+        service,
+        healed_after,
+        after_overload,
+        lacking,
+        injected,
+        packets,
+    })
 }

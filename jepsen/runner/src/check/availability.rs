@@ -62,6 +62,16 @@ pub(super) fn measure(facts: &Facts<'_>) -> Service {
     service
 }
 
+/// Of each successful write, when it began and how long it took.
+pub(super) fn latencies(facts: &Facts<'_>) -> Vec<(Duration, Duration)> {
+    let write = |span: &super::Span<'_>| {
+        let op = span.completed.filter(|op| op.kind == Kind::Ok)?;
+        let is_write = !written(span.invoked.body.clone()).is_empty();
+        is_write.then(|| (span.begun_at(), op.time.saturating_sub(span.begun_at())))
+    };
+    facts.spans.iter().filter_map(write).collect()
+}
+
 /// What an operation writes.
 fn written(body: Body) -> Vec<Key> {
     match body {

@@ -217,9 +217,10 @@ impl Client {
         &mut self,
         address: SocketAddr,
         method: &str,
+        arguments: &serde_json::Value,
     ) -> Result<serde_json::Value, CallError> {
-        let request =
-            MeridianAdminRequest { method: method.into(), body: bytes::Bytes::from_static(b"{}") };
+        let body = arguments.to_string().into();
+        let request = MeridianAdminRequest { method: method.into(), body };
         let response = self.call_at(address, &request, CALL_TIMEOUT)?;
         CallError::check("admin", response.error_code)?;
         serde_json::from_slice(&response.body)

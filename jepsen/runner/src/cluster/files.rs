@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::place::{Addresses, NodeIndex, datacenter_name};
+use super::place::{Addresses, NodeIndex, SPARE, datacenter_name};
 use crate::failure::Failure;
 
 /// The folder of a node below that of the run.
@@ -18,11 +18,16 @@ pub(crate) fn data_folder(run: &Path, node: NodeIndex) -> PathBuf {
 }
 
 /// Writes the files of all nodes.
-pub(super) fn write(run: &Path, binary: &Path, addresses: Addresses) -> Result<(), Failure> {
+pub(super) fn write(
+    run: &Path,
+    binary: &Path,
+    addresses: Addresses,
+    nodes: &[NodeIndex],
+) -> Result<(), Failure> {
     let authority = run.join("ca");
     let cluster =
         meridian(binary, &["cert".as_ref(), "ca".as_ref(), "--out".as_ref(), &authority])?;
-    for node in NodeIndex::all() {
+    for node in nodes.iter().copied() {
         let folder = node_folder(run, node);
         std::fs::create_dir_all(&folder).map_err(Failure::file(&folder))?;
         let id = PathBuf::from(node.id().to_string());
@@ -31,7 +36,7 @@ pub(super) fn write(run: &Path, binary: &Path, addresses: Addresses) -> Result<(
         let options = ["--ca".as_ref(), authority.as_path(), "--out".as_ref(), &tls];
         meridian(binary, &[&command[..], &options[..]].concat())?;
         let file = folder.join("node.toml");
-        let text = configuration(node, cluster.trim(), addresses);
+        let text = configuration(node, cluster.trim(), addresses, nodes);
         std::fs::write(&file, text).map_err(Failure::file(&file))?;
     }
     Ok(())
@@ -49,7 +54,12 @@ fn meridian(binary: &Path, arguments: &[&Path]) -> Result<String, Failure> {
     Err(Failure::Program { program: binary.display().to_string(), output: text(&output.stderr) })
 }
 
-fn configuration(node: NodeIndex, cluster: &str, addresses: Addresses) -> String {
+fn configuration(
+    node: NodeIndex,
+    cluster: &str,
+    addresses: Addresses,
+    nodes: &[NodeIndex],
+) -> String {
     let kafka = addresses.kafka(node);
     let mut text = format!(
         "[node]\nid = {}\ndatacenter = \"{}\"\nrack = \"{}\"\ndata = \"data\"\n\n\
@@ -64,16 +74,17 @@ fn configuration(node: NodeIndex, cluster: &str, addresses: Addresses) -> String
         node.rack_name(),
         addresses.peer(node),
     );
-    for member in NodeIndex::all() {
+    for member in nodes.iter().copied() {
         // Writing to a string cannot fail.
         let _ = write!(
             text,
             "\n[[cluster.nodes]]\nid = {}\ndatacenter = \"{}\"\nrack = \"{}\"\npeer = \"{}\"\n\
-             voter = true\n",
+             voter = {}\n",
             member.id(),
             datacenter_name(member.datacenter()),
             member.rack_name(),
             addresses.peer(member),
+            member != SPARE,
         );
     }
     text

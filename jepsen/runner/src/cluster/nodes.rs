@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::files::{self, data_folder, node_folder};
-use super::place::{self, Addresses, DATACENTER_COUNT, NodeIndex, client_address, client_port};
+use super::place::{
+    self, Addresses, DATACENTER_COUNT, NodeIndex, SPARE, client_address, client_port,
+};
 use super::process::{self, Process, Start};
 use super::status::Status;
 use crate::chance::Chance;
@@ -33,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) addresses: Addresses,
     /// Round trip between datacenters.
     pub(crate) wan_rtt: Duration,
+    /// A tenth node.
+    pub(crate) has_spare: bool,
 }
 
 /// One node, up or down.
@@ -70,7 +74,9 @@ impl Cluster {
         topic: &'static str,
         chance: &mut Chance,
     ) -> Result<Self, Failure> {
-        files::write(&setup.folder, &setup.binary, setup.addresses)?;
+        let spare = setup.has_spare.then_some(SPARE);
+        let nodes: Vec<NodeIndex> = NodeIndex::all().chain(spare).collect();
+        files::write(&setup.folder, &setup.binary, setup.addresses, &nodes)?;
         let shim = disk::compile(&setup.folder)?;
         let mut cables = Vec::new();
         let mut host = |name: String, address| match setup.addresses {
@@ -80,20 +86,25 @@ impl Cluster {
                 host
             }),
         };
+        // In the order of their ports.
+        let mut of_node = |node: NodeIndex| host(node.rack_name(), setup.addresses.host(node));
+        let mut hosts = NodeIndex::all().map(&mut of_node).collect::<Result<Vec<_>, _>>()?;
+        let client = |datacenter| host(format!("c{datacenter}"), client_address(datacenter));
+        let clients = (0..DATACENTER_COUNT).map(client).collect::<Result<_, _>>()?;
+        let mut of_node = |node: NodeIndex| host(node.rack_name(), setup.addresses.host(node));
+        hosts.extend(spare.map(&mut of_node).transpose()?);
         let mut seats = Vec::new();
-        for node in NodeIndex::all() {
+        for (node, host) in nodes.into_iter().zip(hosts) {
             let folder = node_folder(&setup.folder, node);
             undo::create(&folder.join("undo"))?;
             seats.push(Seat {
-                host: host(node.rack_name(), setup.addresses.host(node))?,
+                host,
                 control: Control::create(&folder.join("control"))?,
                 process: Mutex::default(),
                 binary: Mutex::new(setup.binary.clone()),
                 end_expected: Mutex::new(false),
             });
         }
-        let client = |datacenter| host(format!("c{datacenter}"), client_address(datacenter));
-        let clients = (0..DATACENTER_COUNT).map(client).collect::<Result<_, _>>()?;
         let switch = match setup.addresses {
             Addresses::Own => Some(Switch::start(cables, chance.branch())?),
             Addresses::Loopback(_) => None,
@@ -124,6 +135,11 @@ impl Cluster {
         }
     }
 
+    /// All nodes, a spare included.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeIndex> + use<> {
+        (0..self.seats.len()).map(NodeIndex)
+    }
+
     fn seat(&self, node: NodeIndex) -> &Seat {
         &self.seats[node.0]
     }
@@ -142,7 +158,7 @@ impl Cluster {
 
     /// The node that serves clients at an address.
     pub(crate) fn node_at(&self, address: SocketAddr) -> Option<NodeIndex> {
-        NodeIndex::all().find(|node| self.setup.addresses.kafka(*node) == address)
+        self.nodes().find(|node| self.setup.addresses.kafka(*node) == address)
     }
 
     pub(crate) fn kafka_address(&self, node: NodeIndex) -> SocketAddr {
@@ -198,7 +214,7 @@ impl Cluster {
     }
 
     pub(crate) fn start_all(&self) -> Result<(), Failure> {
-        self.start(&NodeIndex::all().collect::<Vec<_>>())
+        self.start(&self.nodes().collect::<Vec<_>>())
     }
 
     /// Which binary a node starts with next: the one under test, or the other.
@@ -300,15 +316,21 @@ impl Cluster {
         undo::cut(&folder.join("undo"), &folder.join("data"), cut, chance)
     }
 
+    /// What some node answers to operators.
+    pub(crate) fn admin(
+        &self,
+        client: &mut Client,
+        method: &str,
+        arguments: &serde_json::Value,
+    ) -> Option<serde_json::Value> {
+        let addresses = NodeIndex::all().map(|node| self.setup.addresses.kafka(node));
+        let mut answers = addresses.map(|address| client.admin(address, method, arguments).ok());
+        answers.find_map(|answer| answer)
+    }
+
     /// What some node says of the cluster.
     pub(crate) fn status(&self, client: &mut Client) -> Option<Status> {
-        for node in NodeIndex::all() {
-            let address = self.setup.addresses.kafka(node);
-            if let Ok(status) = client.admin(address, "cluster.status") {
-                return Some(Status(status));
-            }
-        }
-        None
+        self.admin(client, "cluster.status", &serde_json::json!({})).map(Status)
     }
 
     /// Waits until every slot is good; what is wrong if that does not come.
@@ -328,6 +350,9 @@ impl Cluster {
 
     /// Starts all nodes and waits until they have formed a cluster.
     pub(crate) fn form(&self) -> Result<(), Failure> {
+        // A spare must not come before those that hold the slots.
+        self.start(&NodeIndex::all().collect::<Vec<_>>())?;
+        self.wait_until_whole(FORM_WITHIN)?;
         self.start_all()?;
         self.wait_until_whole(FORM_WITHIN).map(|_| ())
     }
@@ -345,8 +370,8 @@ impl Cluster {
     /// Ends all nodes, and removes what nobody will look at: of a run that shows nothing, everything
     /// but the logs.
     pub(crate) fn clean(&self, shows_nothing: bool) -> Result<(), Failure> {
-        self.kill(&NodeIndex::all().collect::<Vec<_>>())?;
-        for node in NodeIndex::all() {
+        self.kill(&self.nodes().collect::<Vec<_>>())?;
+        for node in self.nodes() {
             let folder = node_folder(&self.setup.folder, node);
             let undo = folder.join("undo");
             std::fs::remove_file(&undo).map_err(Failure::file(&undo))?;
@@ -359,11 +384,11 @@ impl Cluster {
 
     /// Ends of processes that nobody had caused, and broken invariants in their logs.
     pub(crate) fn surprises(&self) -> Vec<String> {
-        for node in NodeIndex::all() {
+        for node in self.nodes() {
             self.is_running(node);
         }
         let mut all = lock(&self.surprises).clone();
-        for node in NodeIndex::all() {
+        for node in self.nodes() {
             let alarms = process::alarms(&node_folder(&self.setup.folder, node));
             let name = node.rack_name();
             all.extend(alarms.into_iter().map(|line| format!("node {name}: {line}")));

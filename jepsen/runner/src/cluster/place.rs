@@ -10,6 +10,9 @@ pub(crate) const DATACENTER_COUNT: usize = 3;
 pub(crate) const RACKS_PER_DATACENTER: usize = 3;
 pub(crate) const NODE_COUNT: usize = DATACENTER_COUNT * RACKS_PER_DATACENTER;
 
+/// A node in another rack of the first datacenter, which holds no slot unless it is given one.
+pub(crate) const SPARE: NodeIndex = NodeIndex(NODE_COUNT);
+
 const KAFKA_PORT: u16 = 9092;
 const PEER_PORT: u16 = 9192;
 
@@ -27,13 +30,14 @@ pub(crate) enum Addresses {
 }
 
 impl NodeIndex {
+    /// The nodes that hold the slots at first.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         (0..NODE_COUNT).map(Self)
     }
 
     /// The node with this id.
     pub(crate) fn of_id(id: i64) -> Option<Self> {
-        usize::try_from(id - 1).ok().filter(|index| *index < NODE_COUNT).map(Self)
+        usize::try_from(id - 1).ok().filter(|index| *index <= NODE_COUNT).map(Self)
     }
 
     pub(crate) fn id(self) -> usize {
@@ -41,16 +45,19 @@ impl NodeIndex {
     }
 
     pub(crate) fn datacenter(self) -> usize {
-        self.0 / RACKS_PER_DATACENTER
+        if self == SPARE { 0 } else { self.0 / RACKS_PER_DATACENTER }
     }
 
     /// As in `B2`.
     pub(crate) fn rack_name(self) -> String {
-        format!("{}{}", datacenter_name(self.datacenter()), self.0 % RACKS_PER_DATACENTER + 1)
+        let first = self.datacenter() * RACKS_PER_DATACENTER;
+        let rack = if self == SPARE { RACKS_PER_DATACENTER } else { self.0 - first };
+        format!("{}{}", datacenter_name(self.datacenter()), rack + 1)
     }
 
     pub(crate) fn port(self) -> Port {
-        Port(self.0)
+        // After the clients, whose ports do not depend on it.
+        Port(if self == SPARE { NODE_COUNT + DATACENTER_COUNT } else { self.0 })
     }
 }
 
@@ -117,6 +124,8 @@ mod tests {
         assert_eq!(NodeIndex(4).rack_name(), "B2");
         assert_eq!(NodeIndex::of_id(9), Some(NodeIndex(8)));
         assert_eq!(NodeIndex::of_id(0), None);
+        assert_eq!((SPARE.rack_name().as_str(), SPARE.datacenter(), SPARE.port().0), ("A4", 0, 12));
+        assert_eq!((NodeIndex::of_id(10), NodeIndex::of_id(11)), (Some(SPARE), None));
         assert_eq!(names(&nodes_of(2)), "C1 C2 C3");
         assert_eq!(Addresses::Own.kafka(NodeIndex(8)).to_string(), "10.77.0.19:9092");
         assert_eq!(Addresses::Loopback(26_000).peer(NodeIndex(8)).port(), 26_108);

@@ -12,9 +12,11 @@ impl Status {
     /// Whether all nodes are there and all slots good: it tolerates what it was built for.
     pub(crate) fn is_whole(&self) -> bool {
         let nodes = self.0["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+        // A spare holds no slot.
+        let good_count = nodes.iter().filter(|it| it["slot_state"] == "good").count();
         self.0["tolerates"] == "DC + rack"
-            && nodes.len() == NODE_COUNT
-            && nodes.iter().all(|it| it["liveness"] == "alive" && it["slot_state"] == "good")
+            && good_count == NODE_COUNT
+            && nodes.iter().all(|it| it["liveness"] == "alive")
             && self.0["partitions"]["leaderless"] == 0
     }
 

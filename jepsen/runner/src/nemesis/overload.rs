@@ -17,6 +17,8 @@ use crate::failure::Failure;
 use crate::history::Key;
 use crate::net::namespace::Door;
 
+/// Its name, by which it is judged.
+pub(crate) const OVERLOAD: &str = "overload";
 const TOPIC: &str = "overload";
 const PARTITION_COUNT: i64 = 12;
 /// Thrice the clients of a run by default.
@@ -34,7 +36,7 @@ struct Overload {
 
 pub(super) fn entries() -> Vec<Entry> {
     let about = "36 more producers write as fast as they can, and retry at once";
-    vec![Entry::within("overload", about, || Box::<Overload>::default())]
+    vec![Entry::within(OVERLOAD, about, || Box::<Overload>::default())]
 }
 
 impl Nemesis for Overload {

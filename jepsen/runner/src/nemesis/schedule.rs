@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Entry, MIXES, Needs, Nemesis, Scene, Scope, catalogue};
+use crate::check::{self, AfterOverload};
 use crate::clock;
 use crate::failure::Failure;
 use crate::history::{Body, Kind, Process, Recorder};
@@ -11,6 +12,10 @@ use crate::history::{Body, Kind, Process, Recorder};
 const TOGETHER_MAX: usize = 3;
 /// Peace before the first fault.
 const QUIET: Duration = Duration::from_secs(4);
+/// For writes to be as quick as before an overload.
+const CALM_WITHIN: Duration = Duration::from_secs(60);
+/// Not too often: to look costs what clients could use.
+const CALM_LOOK_EVERY: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(50);
 
 /// Which faults, and how often.
@@ -55,7 +60,7 @@ impl Plan {
                 )));
             };
             let can = match entry.needs {
-                Needs::Nothing => true,
+                Needs::Nothing | Needs::Spare => true,
                 Needs::Network => has_network,
                 Needs::OtherBinary => has_other_binary,
             };
@@ -67,6 +72,11 @@ impl Plan {
         }
         let (interval, lasting) = (Duration::from_secs(5), Duration::from_secs(6));
         Ok((Self { faults, interval, lasting }, lacking))
+    }
+
+    /// Whether a fault asks for a spare.
+    pub(crate) fn needs_spare(&self) -> bool {
+        self.faults.iter().any(|entry| entry.needs == Needs::Spare)
     }
 
     /// Whether every fault leaves service.
@@ -92,6 +102,7 @@ pub(crate) fn drive(
             finish(active.remove(position), scene, recorder)?;
         }
         if over {
+            wait_for_calm(recorder);
             return Ok(());
         }
         if now >= next && !plan.faults.is_empty() {
@@ -101,6 +112,16 @@ pub(crate) fn drive(
             next = recorder.time() + scene.chance.around(plan.interval).max(TICK);
         }
         clock::sleep(TICK);
+    }
+}
+
+/// After an overload clients go on until it can be judged.
+fn wait_for_calm(recorder: &Recorder) {
+    let until = recorder.time() + CALM_WITHIN;
+    while recorder.time() < until
+        && check::after_overload(&recorder.history()) == AfterOverload::NotYet
+    {
+        clock::sleep(CALM_LOOK_EVERY);
     }
 }
 
@@ -119,9 +140,10 @@ fn begin(
         return Ok(None);
     }
     let mut fault = (entry.make)();
-    let started = recorder.time();
     let Some(detail) = fault.begin(scene)? else { return Ok(None) };
     note(recorder, entry.name, true, detail);
+    // It lasts from when it is there: some take long to begin.
+    let started = recorder.time();
     let lasting = scene.chance.between(plan.lasting / 4, plan.lasting * 7 / 4);
     let (name, scope) = (entry.name, entry.scope);
     Ok(Some(Active { name, scope, fault, until: started + lasting }))

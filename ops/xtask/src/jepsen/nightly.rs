@@ -55,6 +55,8 @@ const FAULTS: &[&str] = &[
     "truncate",
     "wipe",
     "new-member",
+    "replace,kill-leader,pause,one-way",
+    "drain",
     "stale-disk",
     "swap-disks",
     "no-files",
