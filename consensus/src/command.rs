@@ -294,8 +294,10 @@ impl FeatureLevel {
     pub const FIRST: Self = Self(1);
     /// Manifests may name stripes.
     pub const STRIPES: Self = Self(2);
+    /// Manifests may name objects of an object store.
+    pub const OBJECTS: Self = Self(3);
     /// The highest that this binary can run at.
-    pub const LATEST: Self = Self::STRIPES;
+    pub const LATEST: Self = Self::OBJECTS;
 
     /// Wraps a raw level.
     pub const fn new(raw: u16) -> Self {

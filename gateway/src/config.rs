@@ -3,6 +3,8 @@
 //! What the whole cluster must agree on lives in the metadata log, not here.
 
 mod kafka_names;
+mod object_store;
+mod tiers;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -14,9 +16,13 @@ use meridian_consensus::command::{Endpoint, Roles};
 use meridian_consensus::state::limits;
 use serde::Deserialize;
 
+use self::object_store::ObjectStoreTable;
+pub use self::tiers::TiersConfig;
+use self::tiers::TiersTable;
 use crate::kafka::{FrontConfig, GroupConfig, TelemetryConfig};
 use crate::log::ScrubConfig;
 use crate::node::CompactionConfig;
+use crate::runtime::objects::ObjectStoreConfig;
 
 const MIB: u64 = 1 << 20;
 /// A journal file of a small deployment; a server with a disk of its own sets more.
@@ -112,6 +118,8 @@ pub struct NodeConfig {
     pub file_size_bytes: u32,
     /// Bytes the journal may take; `None` takes nine tenths of what is free at the start.
     pub capacity_bytes: Option<u64>,
+    /// A second, larger disk for what is old.
+    pub tiers: Option<TiersConfig>,
     /// Longest rest of the disk between two syncs under load: more gives larger writes and less
     /// processor time for each byte, for up to that much latency.
     pub sync_rest_max: Duration,
@@ -119,6 +127,8 @@ pub struct NodeConfig {
     pub compaction: CompactionConfig,
     /// How often, and how fast, every byte of the disk is checked.
     pub scrub: ScrubConfig,
+    /// Where cold records of topics with `cold=object` go; the same on all nodes.
+    pub object_store: Option<ObjectStoreConfig>,
     /// How long a node is dead before its slot moves to a spare disk; `None` leaves it to operators.
     pub heal_after: Option<Duration>,
     /// Bounds and defaults for Kafka clients.
@@ -148,9 +158,11 @@ impl NodeConfig {
             tls: None,
             file_size_bytes: FILE_SIZE_BYTES_DEFAULT,
             capacity_bytes: None,
+            tiers: None,
             sync_rest_max: SYNC_REST_MAX_DEFAULT,
             compaction: CompactionConfig::default(),
             scrub: ScrubConfig::default(),
+            object_store: None,
             heal_after: Some(HEAL_AFTER_DEFAULT),
             front: FrontConfig::default(),
             worker_threads: default_worker_threads(),
@@ -195,12 +207,14 @@ impl NodeConfig {
             tls: file.tls.map(|tls| folder.join(tls.folder)),
             file_size_bytes: file.storage.file_size_bytes.unwrap_or(FILE_SIZE_BYTES_DEFAULT),
             capacity_bytes: file.storage.capacity_bytes,
+            tiers: file.storage.tiers.as_ref().map(|it| it.config(folder)).transpose()?,
             sync_rest_max: file
                 .storage
                 .sync_rest_ms_max
                 .map_or(SYNC_REST_MAX_DEFAULT, Duration::from_millis),
             compaction: compaction(&file.storage),
             scrub: scrub(&file.scrub),
+            object_store: file.object_store.map(|table| table.config(folder)).transpose()?,
             heal_after: heal_after(&file.heal),
             front,
             worker_threads: file.limits.worker_threads.unwrap_or_else(default_worker_threads),
@@ -246,6 +260,9 @@ impl NodeConfig {
         }
         if self.capacity_bytes.is_some_and(|bytes| bytes < 256 * MIB) {
             return value("storage.capacity_bytes", "must be at least 256 MiB");
+        }
+        if let Some(tiers) = &self.tiers {
+            tiers.check(self.file_size_bytes)?;
         }
         if self.compaction.bytes_per_second == 0 {
             return value("storage.compaction_bytes_per_second", "must be at least 1");
@@ -315,6 +332,7 @@ struct File {
     storage: StorageTable,
     #[serde(default)]
     scrub: ScrubTable,
+    object_store: Option<ObjectStoreTable>,
     #[serde(default)]
     heal: HealTable,
     #[serde(default)]
@@ -385,6 +403,7 @@ struct StorageTable {
     sync_rest_ms_max: Option<u64>,
     compaction_bytes_per_second: Option<u64>,
     compaction_memory_bytes: Option<usize>,
+    tiers: Option<TiersTable>,
 }
 
 #[derive(Default, Deserialize)]

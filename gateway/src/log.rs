@@ -25,6 +25,7 @@ mod reader;
 mod scrub;
 mod store;
 mod takeovers;
+mod tiering;
 mod transactions;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -42,7 +43,7 @@ use tokio::sync::Notify;
 
 use self::cold::Cold;
 pub use self::cold::ColdCounts;
-pub(crate) use self::cold::{ColdPolicy, Holding};
+pub(crate) use self::cold::{ColdPolicy, Holding, ObjectHolding, ObjectsUnusable};
 pub(crate) use self::compaction::CompactionRules;
 pub use self::follower::FollowerLog;
 use self::follower::{FollowMessage, Followers};

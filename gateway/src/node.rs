@@ -10,6 +10,7 @@ mod compaction;
 mod disks;
 mod expiry;
 mod lifecycle;
+mod object_sweep;
 mod sources;
 mod status;
 mod switch;
@@ -27,6 +28,7 @@ use meridian_consensus::error::Refusal;
 use meridian_consensus::placement::plan_reclaim;
 use meridian_consensus::state::{Decision, Metadata, MountedAs};
 use meridian_storage::config::StoreConfig;
+use meridian_storage::tier::TierRules;
 use tokio::sync::{mpsc, watch};
 
 use self::cluster_time::ClusterTime;
@@ -49,7 +51,9 @@ use crate::partition::PartitionLimits;
 use crate::peers::Peers;
 use crate::runtime::clock::{self, Clock};
 use crate::runtime::mutation;
+use crate::runtime::objects::{ObjectError, Objects};
 use crate::runtime::quic::{PathClass, Transport, TransportConfig, TransportError};
+use crate::runtime::tiered::CapacityTier;
 use crate::runtime::tls::{NodeIdentity, TlsError};
 
 /// Most bytes of one partition that wait for slots.
@@ -77,6 +81,9 @@ pub enum StartError {
     /// The transport did not start.
     #[error(transparent)]
     Transport(#[from] TransportError),
+    /// The object store can't be used.
+    #[error(transparent)]
+    Objects(#[from] ObjectError),
     /// The Kafka listener did not start.
     #[error(transparent)]
     Server(#[from] ServerError),
@@ -166,6 +173,9 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
         mutations: mutation::active(),
     };
     let logs = Logs::start(settings, clock, Arc::clone(&wire), store);
+    if let Some(config) = &config.object_store {
+        logs.set_objects(Arc::new(Objects::open(config, &cluster)?));
+    }
     let (events, received) = mpsc::unbounded_channel();
     let registration = meridian_consensus::command::RequestId::new(
         u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64()),
@@ -213,14 +223,20 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     let joined = node.join(cluster, registration, kafka, admin).await;
     joined.map_err(|error| node.failure().map_or(error, StartError::Failed))?;
     shown.on_joined();
-    tokio::spawn(cluster_time::run_clock(Arc::clone(&node)));
-    tokio::spawn(chores::run_retention(Arc::clone(&node)));
-    tokio::spawn(cold::run_cold(Arc::clone(&node)));
-    tokio::spawn(expiry::run_expiry(Arc::clone(&node)));
-    tokio::spawn(compaction::run_compaction(Arc::clone(&node)));
-    tokio::spawn(crate::mirror::run(Arc::clone(&node)));
+    spawn_chores(&node);
     let server = tokio::spawn(server.run(stop));
     Ok(RunningNode { node, kafka, admin, shutdown, server })
+}
+
+/// Starts what a node does by itself once it has joined.
+fn spawn_chores(node: &Arc<Node>) {
+    tokio::spawn(cluster_time::run_clock(Arc::clone(node)));
+    tokio::spawn(chores::run_retention(Arc::clone(node)));
+    tokio::spawn(cold::run_cold(Arc::clone(node)));
+    tokio::spawn(object_sweep::run_object_sweep(Arc::clone(node)));
+    tokio::spawn(expiry::run_expiry(Arc::clone(node)));
+    tokio::spawn(compaction::run_compaction(Arc::clone(node)));
+    tokio::spawn(crate::mirror::run(Arc::clone(node)));
 }
 
 fn meta_settings(config: &NodeConfig, clock: Clock) -> MetaSettings {
@@ -283,9 +299,11 @@ async fn open_store(
         return Ok(None);
     }
     let folder = config.data.join("disk");
-    let capacity_bytes = match config.capacity_bytes {
-        Some(bytes) => bytes,
-        None => capacity(&folder)?,
+    let capacity = capacity_tier(config, &folder)?;
+    let capacity_bytes = match (config.capacity_bytes, &capacity) {
+        (Some(bytes), _) => bytes,
+        (None, None) => room(&folder)?,
+        (None, Some(second)) => second.rules.fast_bytes + room(&second.folder)?,
     };
     let fresh = Incarnation::new(rng.next_u64());
     let store = StoreConfig {
@@ -294,7 +312,7 @@ async fn open_store(
         mutations: mutation::active(),
         ..StoreConfig::new(config.node, fresh, capacity_bytes)
     };
-    let settings = StoreSettings { folder, config: store, scrub: config.scrub };
+    let settings = StoreSettings { folder, capacity, config: store, scrub: config.scrub };
     let opened = tokio::task::spawn_blocking(move || StoreHandle::open(settings, clock)).await;
     match opened {
         Ok(store) => Ok(Some(store?)),
@@ -302,7 +320,25 @@ async fn open_store(
     }
 }
 
-fn capacity(folder: &Path) -> Result<u64, StartError> {
+fn capacity_tier(config: &NodeConfig, fast: &Path) -> Result<Option<CapacityTier>, StartError> {
+    let Some(tiers) = &config.tiers else { return Ok(None) };
+    let fast_bytes = match tiers.fast_bytes {
+        Some(bytes) => bytes,
+        None => room(fast)?,
+    };
+    Ok(Some(CapacityTier {
+        folder: tiers.capacity_folder.clone(),
+        rules: TierRules {
+            fast_bytes,
+            migrate_threshold: tiers.migrate_threshold,
+            migrate_after: tiers.migrate_after,
+        },
+        bytes_per_second: tiers.migrate_bytes_per_second,
+    }))
+}
+
+/// What a journal may take of a disk if nothing else was said: of what is free, and what it has.
+fn room(folder: &Path) -> Result<u64, StartError> {
     use meridian_base::env::Disk;
     let mut disk = crate::runtime::disk::FolderDisk::open(folder).map_err(StoreFailure::from)?;
     let mut bytes = disk.free_bytes().map_err(StoreFailure::from)? / 100 * CAPACITY_PERCENT;

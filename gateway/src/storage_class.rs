@@ -1,8 +1,8 @@
-//! How a topic's records are stored: three copies at first, and stripes once they are cold.
+//! How a topic's records are stored: three copies at first, and stripes or objects once they are cold.
 
 use meridian_base::id::NodeId;
 use meridian_base::topology::Geometry;
-use meridian_consensus::command::{Command, FeatureLevel};
+use meridian_consensus::command::FeatureLevel;
 use meridian_consensus::state::Metadata;
 use meridian_storage::erasure::Code;
 
@@ -11,46 +11,67 @@ pub(crate) const STORAGE_CLASS: &str = "meridian.storage.class";
 /// Its default: copies, for ever.
 pub(crate) const STORAGE_CLASS_DEFAULT: &str = "mirror-3-dc";
 /// Every class there is.
-pub(crate) const STORAGE_CLASSES: &[&str] =
-    &[STORAGE_CLASS_DEFAULT, "mirror-3-dc,cold=rs-5-4", "mirror-3-dc,cold=block-4-2"];
+pub(crate) const STORAGE_CLASSES: &[&str] = &[
+    STORAGE_CLASS_DEFAULT,
+    "mirror-3-dc,cold=rs-5-4",
+    "mirror-3-dc,cold=block-4-2",
+    "mirror-3-dc,cold=object",
+];
 /// How old records are when they become cold.
 pub(crate) const COLD_AFTER_MS: &str = "meridian.cold.after.ms";
 pub(crate) const COLD_AFTER_MS_DEFAULT: i64 = 24 * 3600 * 1000;
 /// How many of a partition's newest bytes stay hot whatever their age.
 pub(crate) const COLD_AFTER_BYTES: &str = "meridian.cold.after.bytes";
 
-/// The code of a class's cold records; `None` if it has no such.
-pub(crate) fn cold_code(class: &str) -> Option<Code> {
-    Code::from_name(class.strip_prefix(STORAGE_CLASS_DEFAULT)?.strip_prefix(",cold=")?)
+/// Where cold records are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ColdTier {
+    /// On the slots, in stripes.
+    Stripes(Code),
+    /// In the cluster's object store.
+    Objects,
 }
 
-/// Whether manifests may name stripes: a node that does not know them would refuse the manifest, and
-/// could not serve the partition.
+impl ColdTier {
+    /// From which level on all nodes can read it.
+    pub(crate) fn feature_level(self) -> FeatureLevel {
+        match self {
+            Self::Stripes(_) => FeatureLevel::STRIPES,
+            Self::Objects => FeatureLevel::OBJECTS,
+        }
+    }
+}
+
+/// Where a class's cold records are; `None` if it has no such.
+pub(crate) fn cold_tier(class: &str) -> Option<ColdTier> {
+    match class.strip_prefix(STORAGE_CLASS_DEFAULT)?.strip_prefix(",cold=")? {
+        "object" => Some(ColdTier::Objects),
+        code => Code::from_name(code).map(ColdTier::Stripes),
+    }
+}
+
+/// Whether manifests may name places of a tier: a node that does not know them would refuse the manifest,
+/// and could not serve the partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StripesKnown {
+pub(crate) enum TierKnown {
     /// The cluster has agreed on it: no node that does not know them is let in any more.
     Agreed,
-    /// All nodes know them, and have yet to agree: [`StripesKnown::agree`].
+    /// All nodes know them, and have yet to agree.
     ByAll,
     /// This node does not.
     NotBy(NodeId),
 }
 
-impl StripesKnown {
-    pub(crate) fn to(metadata: &Metadata) -> Self {
-        if metadata.feature_level() >= FeatureLevel::STRIPES {
+impl TierKnown {
+    pub(crate) fn to(metadata: &Metadata, level: FeatureLevel) -> Self {
+        if metadata.feature_level() >= level {
             return Self::Agreed;
         }
         let mut nodes = metadata.nodes();
-        match nodes.find(|(_, it)| it.registration.feature_level_max < FeatureLevel::STRIPES) {
+        match nodes.find(|(_, it)| it.registration.feature_level_max < level) {
             Some((node, _)) => Self::NotBy(node),
             None => Self::ByAll,
         }
-    }
-
-    /// What has it agreed.
-    pub(crate) fn agree() -> Command {
-        Command::SetFeatureLevel(FeatureLevel::STRIPES)
     }
 }
 
@@ -61,8 +82,10 @@ pub(crate) fn check<'a>(
     geometry: Option<Geometry>,
 ) -> Result<(), String> {
     let Some(class) = config(STORAGE_CLASS) else { return Ok(()) };
-    let Some(code) = cold_code(class) else { return Ok(()) };
-    if geometry.is_some_and(|geometry| !code.fits(geometry)) {
+    let Some(tier) = cold_tier(class) else { return Ok(()) };
+    if let ColdTier::Stripes(code) = tier
+        && geometry.is_some_and(|geometry| !code.fits(geometry))
+    {
         return Err(format!(
             "{STORAGE_CLASS}={class} needs a storage group of three datacenters with three racks \
              each; this cluster has another shape, so leave it at {STORAGE_CLASS_DEFAULT}"
@@ -82,18 +105,25 @@ pub(crate) fn check<'a>(
 mod tests {
     use meridian_base::id::ClusterId;
     use meridian_base::topology::{Datacenter, Rack};
-    use meridian_consensus::command::{Endpoint, NodeRegistration, Proposal, RequestId, Roles};
+    use meridian_consensus::command::{
+        Command, Endpoint, NodeRegistration, Proposal, RequestId, Roles,
+    };
 
     use super::*;
 
     #[test]
-    fn classes_name_their_code() {
-        let codes: Vec<_> = STORAGE_CLASSES.iter().map(|class| cold_code(class)).collect();
-        assert_eq!(codes, [None, Some(Code::Rs54), Some(Code::Block42)]);
+    fn classes_name_their_tier() {
+        let tiers: Vec<_> = STORAGE_CLASSES.iter().map(|class| cold_tier(class)).collect();
+        let stripes = |code| Some(ColdTier::Stripes(code));
+        assert_eq!(
+            tiers,
+            [None, stripes(Code::Rs54), stripes(Code::Block42), Some(ColdTier::Objects)]
+        );
     }
 
     #[test]
-    fn stripes_wait_until_every_node_knows_them() {
+    fn a_tier_waits_until_every_node_knows_it() {
+        let level = ColdTier::Objects.feature_level();
         let mut metadata = Metadata::default();
         let mut index = 0;
         let mut apply = |metadata: &mut Metadata, command| {
@@ -120,12 +150,12 @@ mod tests {
             })
         };
         apply(&mut metadata, register(1, FeatureLevel::LATEST)).unwrap();
-        apply(&mut metadata, register(2, FeatureLevel::FIRST)).unwrap();
-        assert_eq!(StripesKnown::to(&metadata), StripesKnown::NotBy(NodeId::new(2)));
+        apply(&mut metadata, register(2, FeatureLevel::STRIPES)).unwrap();
+        assert_eq!(TierKnown::to(&metadata, level), TierKnown::NotBy(NodeId::new(2)));
         apply(&mut metadata, register(2, FeatureLevel::LATEST)).unwrap();
-        assert_eq!(StripesKnown::to(&metadata), StripesKnown::ByAll);
-        apply(&mut metadata, StripesKnown::agree()).unwrap();
-        assert_eq!(StripesKnown::to(&metadata), StripesKnown::Agreed);
+        assert_eq!(TierKnown::to(&metadata, level), TierKnown::ByAll);
+        apply(&mut metadata, Command::SetFeatureLevel(level)).unwrap();
+        assert_eq!(TierKnown::to(&metadata, level), TierKnown::Agreed);
         assert!(
             apply(&mut metadata, register(3, FeatureLevel::FIRST)).is_err(),
             "it comes too late"
@@ -145,6 +175,8 @@ mod tests {
         let cold = "mirror-3-dc,cold=rs-5-4";
         assert_eq!(with(cold, "delete", Geometry::Mirror3Dc), Ok(()));
         assert_eq!(with("mirror-3-dc", "compact", Geometry::None), Ok(()));
+        assert_eq!(with("mirror-3-dc,cold=object", "delete", Geometry::None), Ok(()));
+        assert!(with("mirror-3-dc,cold=object", "compact", Geometry::None).is_err());
         assert!(with(cold, "delete", Geometry::OnePerDc).is_err());
         assert!(with(cold, "compact,delete", Geometry::Mirror3Dc).is_err());
         assert_eq!(check(|_| None, None), Ok(()));

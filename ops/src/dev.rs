@@ -65,6 +65,12 @@ struct Run {
     /// How long a node is down before a spare takes its slot, in seconds; 0 for never
     #[arg(long, value_name = "SECONDS")]
     heal_after_s: Option<u64>,
+    /// Where cold records of topics with cold=object go: s3://bucket/prefix or file:///folder
+    #[arg(long, value_name = "URL")]
+    object_store: Option<String>,
+    /// The S3 server, if it is not AWS; keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY
+    #[arg(long, value_name = "URL", requires = "object_store")]
+    object_store_endpoint: Option<String>,
     /// Round-trip time between datacenters, emulated
     #[arg(long, default_value_t = 0.0)]
     wan_rtt_ms: f64,
@@ -152,6 +158,8 @@ async fn prepare(
         wan_rtt_ms: run.wan_rtt_ms,
         worker_threads: run.worker_threads,
         heal_after_s: run.heal_after_s,
+        object_store: run.object_store.as_deref(),
+        object_store_endpoint: run.object_store_endpoint.as_deref(),
     };
     files::write(&data, &layout, settings)?;
     Ok(Prepared { data, layout, control })

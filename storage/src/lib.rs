@@ -26,4 +26,5 @@ pub mod mutation;
 pub mod placement;
 pub mod store;
 pub mod takeover;
+pub mod tier;
 mod wire;

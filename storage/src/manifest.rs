@@ -11,8 +11,8 @@
 //!
 //! # Another kind of place
 //!
-//! Key compaction has [`Place::Clean`], cold storage [`Place::Stripe`]. A tier that keeps offsets elsewhere
-//! adds its own:
+//! Key compaction has [`Place::Clean`], cold storage [`Place::Stripe`] and [`Place::Object`]. A tier that keeps
+//! offsets elsewhere adds its own:
 //!
 //! 1. A variant of [`Place`], with a tag of its own in [`Place::encode`] and [`Place::decode`]. Tags
 //!    are stored: stable for ever. A node that does not know a tag refuses the whole manifest, as a
@@ -37,6 +37,7 @@ use crate::erasure::{Code, Stripe};
 const FORMAT: u8 = 1;
 const TAG_CLEAN: u8 = 1;
 const TAG_STRIPE: u8 = 2;
+const TAG_OBJECT: u8 = 3;
 const PIECE_SIZE_BYTES_MIN: usize = 8 + 8 + 4 + 1;
 
 /// Where a piece's batches are.
@@ -55,6 +56,36 @@ pub enum Place {
         /// CRC-32C of its batches and the padding.
         crc: u32,
     },
+    /// In an object of the cluster's object store, which had all of it before the manifest was put.
+    Object {
+        /// What it is named by, beside the partition.
+        point: LogPoint,
+        /// CRC-32C of its batches.
+        crc: u32,
+    },
+}
+
+/// One object, as the partition's manifest names it: batches as they were stored, and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// What it is named by, beside the partition. Never used for another.
+    pub point: LogPoint,
+    /// Bytes of its batches.
+    pub size_bytes: u32,
+    /// CRC-32C of its batches.
+    pub crc: u32,
+}
+
+/// CRC-32C of an object's bytes, which lie in pieces.
+pub fn crc_of(pieces: &[Bytes]) -> u32 {
+    pieces.iter().fold(0, |crc, piece| crc32c::crc32c_append(crc, piece))
+}
+
+impl Object {
+    /// What `bytes` are as an object.
+    pub fn of(point: LogPoint, bytes: &[u8]) -> Self {
+        Self { point, size_bytes: bytes.len() as u32, crc: crc32c::crc32c(bytes) }
+    }
 }
 
 impl Place {
@@ -72,6 +103,12 @@ impl Place {
                 out.put_u8(code as u8);
                 out.put_u32(crc);
             }
+            Self::Object { point, crc } => {
+                out.put_u8(TAG_OBJECT);
+                out.put_u32(point.generation.get());
+                out.put_u64(point.step.get());
+                out.put_u32(crc);
+            }
         }
     }
 
@@ -85,6 +122,7 @@ impl Place {
                 let code = known.ok_or_else(|| source.invalid("code", u64::from(code)))?;
                 Ok(Self::Stripe { point, code, crc: source.u32()? })
             }
+            TAG_OBJECT => Ok(Self::Object { point: source.point()?, crc: source.u32()? }),
             other => Err(source.invalid("place", u64::from(other))),
         }
     }
@@ -107,9 +145,19 @@ impl Piece {
     /// The stripe that holds it, if one does.
     pub fn stripe(&self) -> Option<Stripe> {
         match self.place {
-            Place::Clean(_) => None,
+            Place::Clean(_) | Place::Object { .. } => None,
             Place::Stripe { point, code, crc } => {
                 Some(Stripe { point, code, size_bytes: self.size_bytes, crc })
+            }
+        }
+    }
+
+    /// The object that holds it, if one does.
+    pub fn object(&self) -> Option<Object> {
+        match self.place {
+            Place::Clean(_) | Place::Stripe { .. } => None,
+            Place::Object { point, crc } => {
+                Some(Object { point, size_bytes: self.size_bytes, crc })
             }
         }
     }
@@ -149,7 +197,7 @@ impl Manifest {
     pub fn clean_points(&self) -> impl Iterator<Item = LogPoint> {
         self.pieces.iter().filter_map(|piece| match piece.place {
             Place::Clean(point) => Some(point),
-            Place::Stripe { .. } => None,
+            Place::Stripe { .. } | Place::Object { .. } => None,
         })
     }
 
@@ -252,13 +300,22 @@ mod tests {
     }
 
     #[test]
-    fn stripes_and_clean_blobs_stand_in_one_manifest() {
+    fn stripes_objects_and_clean_blobs_stand_in_one_manifest() {
         let mut mixed = manifest(&[10, 20, 50], 60);
         let point = LogPoint::new(Generation::new(3), Step::new(9));
         mixed.pieces[1].place = Place::Stripe { point, code: Code::Rs54, crc: 77 };
         assert_eq!(Manifest::decode(mixed.encode()), Ok(mixed.clone()));
         let stripe = Stripe { point, code: Code::Rs54, size_bytes: 7, crc: 77 };
         assert_eq!(mixed.stripes().collect::<Vec<_>>(), [stripe]);
+        let mut with_object = mixed.clone();
+        with_object.pieces[2].place = Place::Object { point, crc: 78 };
+        assert_eq!(Manifest::decode(with_object.encode()), Ok(with_object.clone()));
+        let object = Object { point, size_bytes: 7, crc: 78 };
+        assert_eq!(
+            with_object.pieces.iter().filter_map(Piece::object).collect::<Vec<_>>(),
+            [object]
+        );
+        assert_eq!((with_object.stripes().count(), with_object.clean_points().count()), (1, 1));
         assert_eq!(mixed.clean_points().count(), 2);
         let bases = |log_start| -> Vec<i64> {
             let kept = mixed.pieces_from(Offset::new(log_start));

@@ -1,7 +1,9 @@
-//! Everything a node measures, as Prometheus text: one list, [`FAMILIES`].
+//! Everything a node measures, as Prometheus text: [`FAMILIES`], and those of its tiers.
 //!
 //! Labels are bounded: nodes of the cluster, links, and names from this program, never what a client
 //! chose.
+
+mod tiers;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use crate::mirror::{LinkMetrics, Mirrors};
 use crate::node::{CompactionCounts, Node, TOLERATED};
 use crate::runtime::clock;
 use crate::runtime::quic::{PeerState, PeerStats, TransportStats};
+use crate::runtime::tiered::TierUsage;
 
 /// Kafka's largest `transaction.timeout.ms`, 15 minutes, and 5 for the coordinator to end it.
 const HANGING_AFTER_MS: i64 = 20 * 60 * 1000;
@@ -65,7 +68,7 @@ const fn kafka(name: &'static str, kind: Kind, help: &'static str) -> Family {
     Family { name, kind, help, source: Source::Kafka }
 }
 
-/// All metrics of a node.
+/// All metrics of a node, but those of its tiers ([`tiers::FAMILIES`]).
 const FAMILIES: &[Family] = &[
     // The cluster, as this node knows it.
     gauge(
@@ -219,30 +222,6 @@ const FAMILIES: &[Family] = &[
     }),
     total("meridian_disk_synced_blobs_total", "Blobs copied from peers by a resync.", |s| {
         counter(s, |c| c.synced_blobs)
-    }),
-    // Cold storage.
-    total("meridian_cold_packed_stripes_total", "Stripes packed by leaders here.", |s| {
-        one_u64(s.cold.packed_stripes)
-    }),
-    total("meridian_cold_packed_bytes_total", "Bytes of the record batches in them.", |s| {
-        one_u64(s.cold.packed_bytes)
-    }),
-    total("meridian_cold_read_stripes_total", "Stripes read for clients and repairs.", |s| {
-        one_u64(s.cold.read_stripes)
-    }),
-    total("meridian_cold_read_bytes_total", "Bytes of the record batches in them.", |s| {
-        one_u64(s.cold.read_bytes)
-    }),
-    total(
-        "meridian_cold_decoded_stripes_total",
-        "Stripes read without some of their data parts, which were decoded from parity.",
-        |s| one_u64(s.cold.decoded_stripes),
-    ),
-    total("meridian_cold_repaired_parts_total", "Parts missing or damaged, made again.", |s| {
-        one_u64(s.cold.repaired_parts)
-    }),
-    total("meridian_cold_freed_parts_total", "Parts freed because no manifest names them.", |s| {
-        one_u64(s.cold.freed_parts)
     }),
     // Key compaction.
     total("meridian_compaction_passes_total", "Passes over compacted partitions led here.", |s| {
@@ -411,6 +390,8 @@ pub(super) struct Snapshot {
 struct Disk {
     standing: Standing,
     usage: DiskUsage,
+    /// What lies on which disk, if there are two.
+    tiers: Option<TierUsage>,
     counters: Counters,
     scrub: ScrubReport,
 }
@@ -454,6 +435,7 @@ impl Snapshot {
         let disk = node.logs.store().map(|store| Disk {
             standing: store.standing(),
             usage: store.usage(),
+            tiers: store.tiers(),
             counters: store.counters(),
             scrub: store.scrub_report(),
         });
@@ -489,6 +471,10 @@ impl Snapshot {
             process: Process::read(),
         }
     }
+}
+
+fn families() -> impl Iterator<Item = &'static Family> {
+    FAMILIES.iter().chain(tiers::FAMILIES)
 }
 
 fn ongoing_counts(logs: &[Arc<PartitionLog>]) -> OngoingCounts {
@@ -573,7 +559,7 @@ fn counted_by_front(snapshot: &Snapshot, name: &str) -> Vec<Sample> {
 /// The text that Prometheus reads.
 pub(super) fn render(snapshot: &Snapshot) -> Bytes {
     let mut text = String::with_capacity(16 << 10);
-    for family in FAMILIES {
+    for family in families() {
         let Family { name, help, .. } = family;
         let kind = match family.kind {
             Kind::Counter => "counter",
@@ -643,6 +629,7 @@ mod tests {
             disk: Some(Disk {
                 standing: Standing::Good,
                 usage: DiskUsage { used_bytes: 1 << 40, ..DiskUsage::default() },
+                tiers: Some(TierUsage { fast_used_bytes: 8, ..TierUsage::default() }),
                 counters: Counters { refused_full: 5, ..Counters::default() },
                 scrub: ScrubReport {
                     status: ScrubStatus { unreadable: 3, ..ScrubStatus::default() },
@@ -703,6 +690,7 @@ mod tests {
             "meridian_disk_unreadable_count 3",
             "meridian_disk_scrub_ended_timestamp_seconds 1.5",
             "meridian_cold_repaired_parts_total 6",
+            "meridian_tier_used_bytes{tier=\"fast\"} 8",
             "meridian_compaction_dirty_bytes 9",
             "meridian_kafka_connections_count 0",
             "process_cpu_seconds_total 1.25",
@@ -719,11 +707,11 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_end_in_their_unit() {
-        let mut names: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
+        let mut names: Vec<&str> = families().map(|family| family.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), FAMILIES.len());
-        for family in FAMILIES {
+        assert_eq!(names.len(), families().count());
+        for family in families() {
             assert_eq!(family.name.ends_with("_total"), family.kind == Kind::Counter);
             assert!(family.help.ends_with('.'), "{}", family.name);
         }
@@ -732,7 +720,7 @@ mod tests {
     #[test]
     fn all_that_the_front_counts_is_listed() {
         for sample in snapshot().kafka {
-            assert!(FAMILIES.iter().any(|family| family.name == sample.name), "{}", sample.name);
+            assert!(families().any(|family| family.name == sample.name), "{}", sample.name);
         }
     }
 

@@ -108,7 +108,7 @@ impl FakeBroker {
             ..StoreConfig::small(node, fresh, 256 << 20)
         };
         let scrub = ScrubConfig::default();
-        let settings = StoreSettings { folder: folder.clone(), config, scrub };
+        let settings = StoreSettings { folder: folder.clone(), capacity: None, config, scrub };
         let store = StoreHandle::open(settings, clock).expect("a disk in a temporary folder");
         let settings = LogSettings {
             node,

@@ -120,14 +120,14 @@ pub(super) const ALL: &[TopicConfig] = &[
         COLD_AFTER_BYTES,
         Kind::Long { min: -1 },
         "-1",
-        "Newest bytes of a partition that stay in copies, if its storage class has cold stripes; \
+        "Newest bytes of a partition that stay in copies, if its storage class has a cold tier; \
          -1 goes by age alone.",
     ),
     config(
         COLD_AFTER_MS,
         Kind::Long { min: -1 },
         "86400000",
-        "Age at which records are packed, if the storage class has cold stripes; -1 never by age.",
+        "Age at which records are packed, if the storage class has a cold tier; -1 never by age.",
     ),
     config(
         DEDUP,
@@ -165,7 +165,7 @@ pub(super) const ALL: &[TopicConfig] = &[
         STORAGE_CLASS,
         Kind::OneOf(STORAGE_CLASSES),
         STORAGE_CLASS_DEFAULT,
-        "How records are stored: in copies, and what is cold in erasure-coded stripes.",
+        "How records are stored: in copies, and what is cold in erasure-coded stripes or an object store.",
     ),
     config(
         MESSAGE_TIMESTAMP_AFTER_MAX_MS,

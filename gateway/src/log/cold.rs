@@ -1,22 +1,25 @@
-//! The cold part of the partitions, in the real world: packs what is old into stripes, reads stripes
-//! back, and has lost parts made again. What is coded how, and where parts lie:
-//! `meridian_storage::erasure`; when the copies go: `docs/decisions/0011-cold-stripes.md`.
+//! The cold part of the partitions, in the real world: packs what is old into stripes or objects, reads
+//! them back, and has lost parts made again. What is coded how, and where parts lie:
+//! `meridian_storage::erasure`; when the copies go: `docs/decisions/0011-cold-stripes.md`, `0020-tiers.md`.
 //!
 //! ```text
 //! leader   fetch -> encode (blocking thread) -> a part to each slot -> all durable -> manifest
 //! reader   nearest slots first -> any parts that suffice -> decode (blocking thread) -> batches
 //! leader   list -> parts that are missing: gather, encode, put; parts that nobody names: free
+//!
+//! leader   fetch -> an object to the store -> durable -> manifest       any node reads it from there
 //! ```
 
 mod cache;
+mod objects;
 mod pack;
 mod read;
 mod spread;
 mod tend;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_storage::blob::BlobKey;
@@ -24,9 +27,11 @@ use meridian_storage::message::{PartList, PutReply};
 use tokio::sync::{mpsc, oneshot};
 
 use self::cache::StripeCache;
+pub(crate) use self::objects::{ObjectHolding, Unusable as ObjectsUnusable};
 pub(crate) use self::pack::ColdPolicy;
 pub(crate) use self::tend::Holding;
 use super::{Logs, lock};
+use crate::runtime::objects::Objects;
 
 /// What was done with stripes since the node began.
 #[derive(Debug, Default)]
@@ -38,6 +43,12 @@ pub(super) struct ColdCounters {
     decoded_stripes: AtomicU64,
     repaired_parts: AtomicU64,
     freed_parts: AtomicU64,
+    put_objects: AtomicU64,
+    put_object_bytes: AtomicU64,
+    read_objects: AtomicU64,
+    read_object_bytes: AtomicU64,
+    deleted_objects: AtomicU64,
+    object_errors: AtomicU64,
 }
 
 /// The values of [`ColdCounters`] at one time.
@@ -57,6 +68,18 @@ pub struct ColdCounts {
     pub repaired_parts: u64,
     /// Parts that nobody would read again.
     pub freed_parts: u64,
+    /// Objects put into the object store.
+    pub put_objects: u64,
+    /// Bytes of the batches in them.
+    pub put_object_bytes: u64,
+    /// Objects read.
+    pub read_objects: u64,
+    /// Bytes of the batches in them.
+    pub read_object_bytes: u64,
+    /// Objects deleted that nobody would read again.
+    pub deleted_objects: u64,
+    /// Requests to the object store that failed, after all tries.
+    pub object_errors: u64,
 }
 
 impl ColdCounters {
@@ -75,6 +98,12 @@ impl ColdCounters {
             decoded_stripes: get(&self.decoded_stripes),
             repaired_parts: get(&self.repaired_parts),
             freed_parts: get(&self.freed_parts),
+            put_objects: get(&self.put_objects),
+            put_object_bytes: get(&self.put_object_bytes),
+            read_objects: get(&self.read_objects),
+            read_object_bytes: get(&self.read_object_bytes),
+            deleted_objects: get(&self.deleted_objects),
+            object_errors: get(&self.object_errors),
         }
     }
 }
@@ -85,6 +114,8 @@ pub(super) struct Cold {
     replies: Mutex<HashMap<BlobKey, mpsc::Sender<(NodeId, PutReply)>>>,
     lists: Mutex<HashMap<u64, oneshot::Sender<PartList>>>,
     cache: StripeCache,
+    /// The object store, if the node has one.
+    objects: OnceLock<Arc<Objects>>,
     /// Partitions of which a reader found a part missing or damaged.
     wanted: Mutex<BTreeSet<PartitionId>>,
     pub(super) counters: ColdCounters,

@@ -24,7 +24,7 @@ use crate::partition::{AbortedTransaction, BatchSlice, Taken, batches_in, take_b
 /// A slot that has not answered a read by then is passed over.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
-/// No slot could give the blob.
+/// No slot could give the blob, nor the object store the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no reachable slot could give the blob")]
 pub(super) struct ReadFailed;
@@ -174,6 +174,10 @@ impl Logs {
             Place::Stripe { .. } => {
                 let stripe = piece.stripe().ok_or(ReadFailed)?;
                 return self.read_stripe(group, partition, stripe, piece.base_offset).await;
+            }
+            Place::Object { .. } => {
+                let object = piece.object().ok_or(ReadFailed)?;
+                return self.read_object(partition, object, piece.base_offset).await;
             }
         };
         let request = Read {

@@ -1,4 +1,4 @@
-//! The store of this node on its real disk: one thread writes and syncs, another reads.
+//! The store of this node on its real disk, or two: one thread writes and syncs, another reads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use super::scrub::{Calendar, ScrubConfig};
 use super::{Logs, lock};
 use crate::runtime::clock::{self, Clock};
-use crate::runtime::disk::FolderDisk;
+use crate::runtime::tiered::{CapacityTier, TierError, TieredDisk};
 
 const TICK_EVERY: Duration = Duration::from_millis(100);
 
@@ -30,6 +30,8 @@ const TICK_EVERY: Duration = Duration::from_millis(100);
 pub struct StoreSettings {
     /// The folder that is the disk.
     pub folder: std::path::PathBuf,
+    /// A second, larger disk, and when files go there.
+    pub capacity: Option<CapacityTier>,
     /// Bounds.
     pub config: StoreConfig,
     /// How often its bytes are checked.
@@ -42,6 +44,9 @@ pub enum StoreFailure {
     /// The folder can't be used.
     #[error("data folder: {0}")]
     Folder(#[from] meridian_base::env::DiskError),
+    /// The folders can't be used together.
+    #[error(transparent)]
+    Tiers(#[from] TierError),
     /// What is on the disk can't be used.
     #[error("journal: {0}")]
     Open(#[from] OpenError),
@@ -63,9 +68,12 @@ pub trait StoreListener: Send + Sync + 'static {
 pub struct StoreHandle {
     store: Mutex<Store>,
     clock: Clock,
-    writes: Sender<DiskJob>,
+    pub(super) writes: Sender<DiskJob>,
     changes: Sender<DiskJob>,
-    reads: Sender<DiskJob>,
+    pub(super) reads: Sender<DiskJob>,
+    pub(super) tiers: TieredDisk,
+    /// Dropped with the handle: who moves files ends then.
+    _mover: Sender<()>,
     logs: OnceLock<Weak<Logs>>,
     listener: OnceLock<Arc<dyn StoreListener>>,
     stopped: AtomicBool,
@@ -77,7 +85,7 @@ pub struct StoreHandle {
 }
 
 /// What a thread of the disk is given.
-enum DiskJob {
+pub(super) enum DiskJob {
     Do(DiskOp),
     /// The file of this name goes, or is replaced: held open, it would keep its space.
     Close(String),
@@ -93,9 +101,9 @@ struct Mount {
 impl StoreHandle {
     /// Mounts the disk (blocking while it reads the journal's heads) and starts its threads.
     pub fn open(settings: StoreSettings, clock: Clock) -> Result<Arc<Self>, StoreFailure> {
-        let mut disk = FolderDisk::open(&settings.folder)?;
-        let changer = FolderDisk::open(&settings.folder)?;
-        let reader = FolderDisk::open(&settings.folder)?;
+        let mut disk = TieredDisk::open(&settings.folder, settings.capacity.as_ref())?;
+        let (changer, reader, mover) = (disk.another()?, disk.another()?, disk.another()?);
+        let tiers = disk.another()?;
         let config = StoreConfig {
             scrub_bytes_per_second_max: settings.scrub.bytes_per_second_max,
             ..settings.config
@@ -107,12 +115,15 @@ impl StoreHandle {
         let (writes, write_ops) = mpsc::channel();
         let (changes, change_ops) = mpsc::channel();
         let (reads, read_ops) = mpsc::channel();
+        let (mover_stop, stopped) = mpsc::channel();
         let handle = Arc::new(Self {
             store: Mutex::new(store),
             clock,
             writes,
             changes,
             reads,
+            tiers,
+            _mover: mover_stop,
             logs: OnceLock::new(),
             listener: OnceLock::new(),
             stopped: AtomicBool::new(false),
@@ -124,6 +135,7 @@ impl StoreHandle {
         Self::spawn(&handle, "disk-write", disk, write_ops)?;
         Self::spawn(&handle, "disk-change", changer, change_ops)?;
         Self::spawn(&handle, "disk-read", reader, read_ops)?;
+        Self::spawn_mover(Arc::downgrade(&handle), mover, stopped)?;
         Ok(handle)
     }
 
@@ -314,7 +326,7 @@ impl StoreHandle {
     fn spawn(
         handle: &Arc<Self>,
         name: &str,
-        mut disk: FolderDisk,
+        mut disk: TieredDisk,
         jobs: Receiver<DiskJob>,
     ) -> Result<(), StoreFailure> {
         let store = Arc::downgrade(handle);

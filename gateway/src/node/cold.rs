@@ -1,5 +1,5 @@
 //! Cold storage as a chore: packs what has become cold in the partitions that this node leads, and
-//! tends what is packed. One partition after another, a little of each, so that all get their turn.
+//! tends what is packed, in stripes and in objects. One partition after another, a little of each, so that all get their turn.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,24 +9,26 @@ use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::{ConfigVersion, PartitionId, TopicId};
 use meridian_base::position::Generation;
-use meridian_consensus::command::ConfigResource;
+use meridian_consensus::command::{Command, ConfigResource, FeatureLevel};
 use meridian_consensus::state::Metadata;
 use serde::{Deserialize, Serialize};
 
 use super::Node;
 use super::status::json;
 use crate::kafka::AdminError;
-use crate::log::{ColdPolicy, Holding, PartitionLog};
+use crate::log::{ColdPolicy, Holding, ObjectHolding, PartitionLog};
 use crate::partition::Retention;
 use crate::storage_class::{
-    COLD_AFTER_BYTES, COLD_AFTER_MS, COLD_AFTER_MS_DEFAULT, STORAGE_CLASS, STORAGE_CLASS_DEFAULT,
-    StripesKnown, cold_code,
+    COLD_AFTER_BYTES, COLD_AFTER_MS, COLD_AFTER_MS_DEFAULT, ColdTier, STORAGE_CLASS,
+    STORAGE_CLASS_DEFAULT, TierKnown, cold_tier,
 };
 
 /// How often partitions are looked at for records that have become cold.
 const PACK_EVERY: Duration = Duration::from_secs(1);
 /// How often slots are asked which parts they hold.
 const TEND_EVERY: Duration = Duration::from_secs(30);
+/// How often the object store is asked what it holds of a partition: it asks money for each answer.
+const TEND_OBJECTS_EVERY: Duration = Duration::from_secs(600);
 
 /// When a partition was tended: by this leader, with these disks.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,50 +41,57 @@ struct Tended {
 /// Packs and tends, until the node goes down.
 pub(super) async fn run_cold(node: Arc<Node>) {
     let mut interval = tokio::time::interval(PACK_EVERY);
-    let mut tended = HashMap::new();
+    let (mut tended, mut tended_objects) = (HashMap::new(), HashMap::new());
     loop {
         interval.tick().await;
         let logs = node.logs.owned_logs();
         for log in logs.iter().filter(|log| log.is_serving()) {
-            pack(&node, log).await;
+            let policy = policy_for(&node, log);
+            if let Some(policy) = &policy {
+                pack(&node, log, policy).await;
+            }
             tend(&node, log, &mut tended).await;
+            tend_objects(&node, log, policy.as_ref(), &mut tended_objects).await;
         }
-        tended.retain(|partition, _| node.logs.owned(*partition).is_some());
+        for tended in [&mut tended, &mut tended_objects] {
+            tended.retain(|partition, _| node.logs.owned(*partition).is_some());
+        }
     }
 }
 
-async fn pack(node: &Node, log: &Arc<PartitionLog>) {
+fn policy_for(node: &Node, log: &PartitionLog) -> Option<ColdPolicy> {
+    let metadata = node.meta.metadata();
+    let topic = metadata.partition(log.ownership().partition)?.topic;
+    policy_of(&metadata, topic, node.time.agreed_ms())
+}
+
+async fn pack(node: &Node, log: &Arc<PartitionLog>, policy: &ColdPolicy) {
     let partition = log.ownership().partition;
-    let policy = {
-        let metadata = node.meta.metadata();
-        let found = metadata.partition(partition);
-        found.and_then(|it| policy_of(&metadata, it.topic, node.time.agreed_ms()))
-    };
-    let Some(policy) = policy else { return };
-    if log.to_pack_bytes(&policy) == 0 || !are_stripes_known(node).await {
+    if log.to_pack_bytes(policy) == 0 || !is_known(node, policy.tier.feature_level()).await {
         return;
     }
-    match log.pack(&policy).await {
+    match log.pack(policy).await {
         Ok(0) => {}
-        Ok(packed_bytes) => tracing::debug!(?partition, packed_bytes, "packed into stripes"),
+        Ok(packed_bytes) => tracing::debug!(?partition, packed_bytes, "packed what is cold"),
         Err(error) => tracing::info!(?partition, %error, "packing waits; the copies stay"),
     }
 }
 
-/// Whether all nodes have agreed that there may be stripes; has it agreed if they know them.
-async fn are_stripes_known(node: &Node) -> bool {
-    let known = StripesKnown::to(&node.meta.metadata());
+/// Whether all nodes have agreed that manifests may name such places; has it agreed if they know them.
+async fn is_known(node: &Node, level: FeatureLevel) -> bool {
+    let known = TierKnown::to(&node.meta.metadata(), level);
     match known {
-        StripesKnown::Agreed => true,
-        StripesKnown::ByAll => match node.meta.propose(StripesKnown::agree()).await {
+        TierKnown::Agreed => true,
+        TierKnown::ByAll => match node.meta.propose(Command::SetFeatureLevel(level)).await {
             Ok(_) => true,
             Err(error) => {
                 tracing::info!(%error, "packing waits; the copies stay");
                 false
             }
         },
-        StripesKnown::NotBy(other) => {
-            tracing::info!(node = %other, "packing waits until this node's binary knows stripes");
+        TierKnown::NotBy(other) => {
+            let level = level.get();
+            tracing::info!(node = %other, level, "packing waits until this node's binary is newer");
             false
         }
     }
@@ -117,10 +126,42 @@ async fn tend(node: &Node, log: &Arc<PartitionLog>, tended: &mut HashMap<Partiti
     }
 }
 
+async fn tend_objects(
+    node: &Node,
+    log: &Arc<PartitionLog>,
+    policy: Option<&ColdPolicy>,
+    tended: &mut HashMap<PartitionId, Tended>,
+) {
+    let ownership = log.ownership();
+    let (generation, config_version) = (ownership.generation, log.config_version());
+    let at = node.logs.now();
+    let last = tended.get(&ownership.partition);
+    let is_recent = last.is_some_and(|last| {
+        last.generation == generation && at.since(last.at) < TEND_OBJECTS_EVERY
+    });
+    let puts = policy.is_some_and(|policy| policy.tier == ColdTier::Objects);
+    if is_recent || !(puts || last.is_some() || log.has_objects()) {
+        return;
+    }
+    tended.insert(ownership.partition, Tended { generation, config_version, at });
+    let partition = ownership.partition;
+    match log.tend_objects().await {
+        Ok(ObjectHolding { missing_objects: 0, surplus_objects, .. }) => {
+            if surplus_objects > 0 {
+                tracing::info!(?partition, surplus_objects, "objects tended");
+            }
+        }
+        Ok(ObjectHolding { missing_objects, .. }) => {
+            tracing::error!(?partition, missing_objects, "the object store has lost objects");
+        }
+        Err(error) => tracing::warn!(?partition, %error, "objects are not tended"),
+    }
+}
+
 /// What of a topic is cold; `None` if nothing ever is.
 fn policy_of(metadata: &Metadata, topic: TopicId, now_ms: Option<i64>) -> Option<ColdPolicy> {
     let resource = ConfigResource::Topic(topic);
-    let code = cold_code(metadata.config(&resource, STORAGE_CLASS)?)?;
+    let tier = cold_tier(metadata.config(&resource, STORAGE_CLASS)?)?;
     let policy = metadata.topic_config(topic, "cleanup.policy").unwrap_or("delete");
     if policy.contains("compact") || metadata.topic(topic).is_some_and(|topic| topic.internal) {
         return None;
@@ -134,7 +175,7 @@ fn policy_of(metadata: &Metadata, topic: TopicId, now_ms: Option<i64>) -> Option
             .filter(|_| after_ms >= 0)
             .map(|now_ms| now_ms.saturating_sub(after_ms)),
     };
-    Some(ColdPolicy { code, hot })
+    Some(ColdPolicy { tier, hot })
 }
 
 /// Arguments of `topic.storage`.
@@ -150,6 +191,8 @@ struct StorageStatus {
     class: String,
     #[serde(flatten)]
     holding: Holding,
+    #[serde(flatten)]
+    objects: ObjectHolding,
     /// Bytes that the class still has to pack.
     to_pack_bytes: u64,
 }
@@ -177,7 +220,8 @@ impl Node {
         let not_led = || AdminError::Unavailable("another node leads the partition".to_owned());
         let log = self.logs.led(partition).ok_or_else(not_led)?;
         let holding = log.holding().await.map_err(|_| not_led())?;
+        let objects = log.object_holding().await;
         let to_pack_bytes = policy.map_or(0, |policy| log.to_pack_bytes(&policy));
-        json(&StorageStatus { class, holding, to_pack_bytes })
+        json(&StorageStatus { class, holding, objects, to_pack_bytes })
     }
 }

@@ -32,6 +32,20 @@ struct DiskStatus {
     /// Whether a file with a damaged head is being emptied.
     emptying: bool,
     scrub: ScrubProgress,
+    /// Where it lies, if there is a capacity disk too.
+    tiers: Option<Tiers>,
+}
+
+#[derive(Debug, Serialize)]
+struct Tiers {
+    fast_bytes: u64,
+    fast_used_bytes: u64,
+    capacity_used_bytes: u64,
+    moved_files: u64,
+    moved_bytes: u64,
+    /// Files begun on the capacity disk, because the fast one was full.
+    spilled_files: u64,
+    failed_moves: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -110,6 +124,15 @@ impl Node {
                 ended_at_ms: report.ended_at_ms,
                 due_at_ms: report.due_at_ms,
             },
+            tiers: store.tiers().map(|it| Tiers {
+                fast_bytes: it.fast_bytes,
+                fast_used_bytes: it.fast_used_bytes,
+                capacity_used_bytes: it.capacity_used_bytes,
+                moved_files: it.counts.moved_files,
+                moved_bytes: it.counts.moved_bytes,
+                spilled_files: it.counts.spilled_files,
+                failed_moves: it.counts.failed_moves,
+            }),
         })
     }
 }

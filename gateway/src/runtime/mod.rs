@@ -1,4 +1,4 @@
-//! The real world: clock, certificates and the transport between nodes.
+//! The real world: clock, disk, object store, certificates and the transport between nodes.
 //!
 //! Everything else in the project decides without touching the world (house rule 1); these modules
 //! are where the decisions meet it.
@@ -6,5 +6,7 @@
 pub mod clock;
 pub mod disk;
 pub(crate) mod mutation;
+pub mod objects;
 pub mod quic;
+pub mod tiered;
 pub mod tls;

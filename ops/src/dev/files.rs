@@ -17,11 +17,14 @@ const CERTIFICATE_DAYS: u32 = 3650;
 
 /// What may differ from run to run.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Settings {
+pub(super) struct Settings<'a> {
     pub(super) wan_rtt_ms: f64,
     pub(super) worker_threads: usize,
     /// How long a node is dead before its slot moves to a spare; the server's default if absent.
     pub(super) heal_after_s: Option<u64>,
+    /// Where cold records of topics with `cold=object` go, and the server that is asked for it.
+    pub(super) object_store: Option<&'a str>,
+    pub(super) object_store_endpoint: Option<&'a str>,
 }
 
 /// A node's folder.
@@ -35,7 +38,7 @@ pub(super) fn configuration_file(data: &Path, node: u32) -> PathBuf {
 }
 
 /// Writes the files of all nodes. Certificates that are there stay.
-pub(super) fn write(data: &Path, layout: &Layout, settings: Settings) -> Result<(), Failure> {
+pub(super) fn write(data: &Path, layout: &Layout, settings: Settings<'_>) -> Result<(), Failure> {
     let authority = authority(data, layout)?;
     for node in &layout.nodes {
         let folder = node_folder(data, node.id);
@@ -80,7 +83,16 @@ struct Configuration<'a> {
     tls: Option<Tls>,
     limits: Limits,
     heal: Heal,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object_store: Option<ObjectStore<'a>>,
     dev: DevTable,
+}
+
+#[derive(Debug, Serialize)]
+struct ObjectStore<'a> {
+    url: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoint: Option<&'a str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -137,7 +149,7 @@ struct DevTable {
 }
 
 impl<'a> Configuration<'a> {
-    fn of(layout: &'a Layout, node: &'a NodePlace, settings: Settings) -> Self {
+    fn of(layout: &'a Layout, node: &'a NodePlace, settings: Settings<'a>) -> Self {
         let has_peers = layout.nodes.len() > 1;
         let member = |node: &'a NodePlace| Member {
             id: node.id,
@@ -161,6 +173,9 @@ impl<'a> Configuration<'a> {
             tls: has_peers.then_some(Tls { folder: "tls" }),
             limits: Limits { worker_threads: settings.worker_threads },
             heal: Heal { after_s: settings.heal_after_s },
+            object_store: settings
+                .object_store
+                .map(|url| ObjectStore { url, endpoint: settings.object_store_endpoint }),
             dev: DevTable { wan_rtt_ms: settings.wan_rtt_ms },
         }
     }
@@ -181,7 +196,13 @@ mod tests {
         fs::create_dir_all(&data).unwrap();
         let shape = Shape::new(3, 3).unwrap();
         let layout = layout::prepare(&data, shape, Some(20_000)).unwrap();
-        let settings = Settings { wan_rtt_ms: 30.0, worker_threads: 1, heal_after_s: None };
+        let settings = Settings {
+            wan_rtt_ms: 30.0,
+            worker_threads: 1,
+            heal_after_s: None,
+            object_store: Some("s3://cold/a"),
+            object_store_endpoint: Some("http://127.0.0.1:9000"),
+        };
         write(&data, &layout, settings).unwrap();
         let certificate = fs::read(node_folder(&data, 4).join("tls/node.pem")).unwrap();
 
@@ -201,6 +222,11 @@ mod tests {
         assert_eq!(config.peer.map(|peer| peer.port()), Some(20_103));
         assert_eq!(config.emulated_one_way_delay, Duration::from_millis(15));
         assert_eq!(config.worker_threads, 1);
+        let store = config.object_store.unwrap();
+        assert_eq!(
+            (store.url.as_str(), store.endpoint.as_deref()),
+            ("s3://cold/a", settings.object_store_endpoint)
+        );
         fs::remove_dir_all(&data).unwrap();
     }
 }

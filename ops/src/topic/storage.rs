@@ -1,4 +1,4 @@
-//! How a topic's records are stored: what lies in copies, what in stripes, and changing it.
+//! How a topic's records are stored: what lies in copies, what in stripes or objects, and changing it.
 
 use std::time::Duration;
 
@@ -30,9 +30,10 @@ enum Command {
     Convert(Convert),
 }
 
-/// Show what the disks hold of a topic: copies, stripes, and bytes stored for each byte written
+/// Show what is held of a topic: copies, stripes, objects, and bytes stored for each byte written
 ///
-/// The figures are what the disks themselves say. Exit code 2 if parts of stripes are missing.
+/// The figures are what the disks and the object store themselves say. Exit code 2 if parts of stripes or
+/// objects are missing.
 ///
 /// Example: meridian topic storage describe orders
 #[derive(Debug, Args)]
@@ -43,17 +44,17 @@ struct Describe {
 
 /// Change how a topic's records are stored, while it is being written and read
 ///
-/// From then on records that are old enough are packed into stripes of the class's code. What is in
-/// stripes already stays as it is until retention deletes it: going back to copies, or on to another
-/// code, is for records that are not cold yet.
+/// From then on records that are old enough are packed into stripes of the class's code, or into objects
+/// of the object store that the nodes are configured with. What is packed already stays as it is until
+/// retention deletes it: going back to copies, or on to another class, is for records that are not cold yet.
 ///
 /// Example: meridian topic storage convert orders --class rs-5-4 --after-ms 3600000 --wait 600
 #[derive(Debug, Args)]
 struct Convert {
     /// The topic
     topic: String,
-    /// Its new class: mirror-3-dc keeps copies; the others pack cold records, at 1.8 and 1.5 bytes
-    /// stored for each byte
+    /// Its new class: mirror-3-dc keeps copies; rs-5-4 and block-4-2 pack cold records, at 1.8 and 1.5
+    /// bytes stored for each byte; object puts them into the object store
     #[arg(long)]
     class: Class,
     /// Age at which records are cold, in milliseconds; -1 never by age
@@ -75,6 +76,7 @@ enum Class {
     Rs54,
     #[value(name = "block-4-2")]
     Block42,
+    Object,
 }
 
 impl Class {
@@ -83,6 +85,7 @@ impl Class {
             Self::Mirror3Dc => "mirror-3-dc",
             Self::Rs54 => "mirror-3-dc,cold=rs-5-4",
             Self::Block42 => "mirror-3-dc,cold=block-4-2",
+            Self::Object => "mirror-3-dc,cold=object",
         }
     }
 }
@@ -99,6 +102,13 @@ pub(super) struct PartitionStorage {
     parts_stored_bytes: u64,
     missing_parts: usize,
     surplus_parts: usize,
+    object_store: Option<String>,
+    objects: usize,
+    object_bytes: u64,
+    object_stored_bytes: u64,
+    missing_objects: usize,
+    surplus_objects: usize,
+    object_error: Option<String>,
     to_pack_bytes: u64,
 }
 
@@ -108,7 +118,9 @@ struct Described {
     topic: String,
     class: String,
     payload_bytes: u64,
+    /// On the nodes' disks.
     stored_bytes: u64,
+    object_stored_bytes: u64,
     partitions: Vec<PartitionStorage>,
 }
 
@@ -119,7 +131,7 @@ impl Storage {
             Command::Convert(convert) => convert.run(client).await?,
         };
         output::print(format, &described, render)?;
-        let is_whole = described.partitions.iter().all(|it| it.missing_parts == 0);
+        let is_whole = described.partitions.iter().all(PartitionStorage::is_whole);
         Ok(if is_whole { Exit::Ok } else { Exit::Degraded })
     }
 }
@@ -147,7 +159,12 @@ impl Convert {
 impl PartitionStorage {
     /// Whether all that is cold is packed, and its copies are gone.
     fn is_settled(&self) -> bool {
-        self.to_pack_bytes == 0 && self.missing_parts == 0 && self.surplus_parts == 0
+        self.to_pack_bytes == 0 && self.is_whole() && self.surplus_parts == 0
+    }
+
+    /// Whether all that is packed can be read, as far as is known.
+    fn is_whole(&self) -> bool {
+        self.missing_parts == 0 && self.missing_objects == 0 && self.object_error.is_none()
     }
 }
 
@@ -169,8 +186,9 @@ async fn ask(client: &Client, topic: &str) -> Result<Described, Failure> {
     Ok(Described {
         topic: topic.to_owned(),
         class: partitions.first().map_or_else(String::new, |it| it.class.clone()),
-        payload_bytes: sum(|it| it.hot_bytes + it.cold_bytes),
+        payload_bytes: sum(|it| it.hot_bytes + it.cold_bytes + it.object_bytes),
         stored_bytes: sum(|it| it.copies_stored_bytes + it.parts_stored_bytes),
+        object_stored_bytes: sum(|it| it.object_stored_bytes),
         partitions,
     })
 }
@@ -183,11 +201,21 @@ fn ratio(stored_bytes: u64, payload_bytes: u64) -> String {
 }
 
 fn render(described: &Described) -> String {
-    let Described { topic, class, payload_bytes, stored_bytes, partitions } = described;
+    let Described { topic, class, payload_bytes, stored_bytes, object_stored_bytes, partitions } =
+        described;
     let mut text = format!(
-        "{topic}: {class}; {payload_bytes} bytes, {stored_bytes} stored, {} for each\n\n",
+        "{topic}: {class}; {payload_bytes} bytes, {stored_bytes} stored, {} for each\n",
         ratio(*stored_bytes, *payload_bytes)
     );
+    if let Some(store) = partitions.iter().find_map(|it| it.object_store.as_ref()) {
+        text.push_str(&format!("object store: {object_stored_bytes} bytes in {store}\n"));
+    }
+    for (index, it) in partitions.iter().enumerate() {
+        if let Some(error) = &it.object_error {
+            text.push_str(&format!("partition {index}: {error}\n"));
+        }
+    }
+    text.push('\n');
     let mut table = Table::new(&[
         "PARTITION",
         "HOT",
@@ -197,8 +225,11 @@ fn render(described: &Described) -> String {
         "STORED",
         "EACH",
         "STRIPES",
+        "OBJECTS",
+        "IN THEM",
         "TO PACK",
         "MISSING PARTS",
+        "MISSING OBJECTS",
         "SLOTS HEARD",
     ]);
     for (index, it) in partitions.iter().enumerate() {
@@ -211,8 +242,11 @@ fn render(described: &Described) -> String {
             it.parts_stored_bytes.to_string(),
             ratio(it.parts_stored_bytes, it.cold_bytes),
             it.stripes.to_string(),
+            it.objects.to_string(),
+            it.object_bytes.to_string(),
             it.to_pack_bytes.to_string(),
             it.missing_parts.to_string(),
+            it.missing_objects.to_string(),
             it.slots_heard.to_string(),
         ]);
     }
@@ -242,6 +276,7 @@ mod tests {
             class: partition.class.clone(),
             payload_bytes: 1000,
             stored_bytes: 1870,
+            object_stored_bytes: 0,
             partitions: vec![partition],
         };
         let text = render(&described);

@@ -4,6 +4,7 @@
 //! ```text
 //! heal   nodes are lost, replaced, rest, leave, and come back
 //! cold   bytes on disk per byte written, and what may be lost then
+//! object cold records in an object store, while nodes are killed
 //! lines  what was written, and must be read back
 //! rot    bits that flip
 //! ```
@@ -20,6 +21,7 @@ mod lines;
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../cluster/nodes.rs"]
 mod nodes;
+mod object;
 mod rot;
 
 use std::io::Write as _;

@@ -1,5 +1,5 @@
-//! Packing: what is old enough is coded into stripes, and once all parts of a few of them are durable
-//! a manifest names them. Only then are the copies of no use.
+//! Packing: what is old enough is coded into stripes, or put into objects, and once a few of them are
+//! durable, with all their parts, a manifest names them. Only then are the copies of no use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,23 +13,27 @@ use meridian_storage::leader::PutError;
 use meridian_storage::manifest::{Manifest, Piece, Place};
 
 use super::ColdCounters;
+use super::objects::Unusable;
 use super::spread::SpreadError;
 use crate::log::Logs;
 use crate::log::partition_log::{FetchError, PartitionLog};
 use crate::partition::{ManifestError, ProduceError, ReplayError, Retention, batches_in};
+use crate::storage_class::ColdTier;
 
 /// Bytes of batches in a stripe, about: packing stops at the first batch that reaches it.
 const STRIPE_SIZE_BYTES: usize = 4 << 20;
-/// Most stripes that one manifest adds: what a takeover in mid-pass may have to pack again.
-const STRIPES_PER_MANIFEST: usize = 8;
-/// Bytes packed in a second, so that those who produce and fetch hardly notice.
+/// Bytes of batches in an object, about: stores take as long for the request as for some of these.
+const OBJECT_SIZE_BYTES: usize = 8 << 20;
+/// Most stripes or objects that one manifest adds: what a takeover in mid-pass may have to pack again.
+const PIECES_PER_MANIFEST: usize = 8;
+/// Bytes packed into stripes in a second, so that those who produce and fetch hardly notice.
 const RATE_BYTES_PER_SECOND: u64 = 48 << 20;
 
-/// What of a partition is cold, and how it is coded.
+/// What of a partition is cold, and where that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ColdPolicy {
-    /// The code.
-    pub(crate) code: Code,
+    /// Where.
+    pub(crate) tier: ColdTier,
     /// What stays hot, as retention would keep it.
     pub(crate) hot: Retention,
 }
@@ -52,6 +56,9 @@ pub(crate) enum PackError {
     /// A slot did not store its part.
     #[error("storing parts: {0}")]
     Spread(#[from] SpreadError),
+    /// The object store did not take an object.
+    #[error(transparent)]
+    Objects(#[from] Unusable),
     /// The log takes no manifest now.
     #[error("manifest: {0}")]
     Manifest(#[from] ManifestError),
@@ -66,27 +73,40 @@ impl From<ProduceError> for PackError {
     }
 }
 
-/// A stripe's worth of the log.
-struct Run {
-    base_offset: Offset,
-    end_offset: Offset,
-    max_timestamp_ms: i64,
-    size_bytes: usize,
-    pieces: Vec<Bytes>,
+/// A stripe's or an object's worth of the log.
+pub(super) struct Run {
+    pub(super) base_offset: Offset,
+    pub(super) end_offset: Offset,
+    pub(super) max_timestamp_ms: i64,
+    pub(super) size_bytes: usize,
+    pub(super) pieces: Vec<Bytes>,
+}
+
+/// How runs are stored.
+struct Packer {
+    run_size_bytes: usize,
+    bytes_per_second: u64,
+    way: Way,
+}
+
+enum Way {
+    Stripes(Option<Box<StripeEncoder>>, Code),
+    Objects,
 }
 
 impl PartitionLog {
-    /// Packs a few stripes of what `policy` calls cold; gives the bytes of their batches. Never
+    /// Packs a few stripes or objects of what `policy` calls cold; gives the bytes of their batches. Never
     /// twice at once, and never while the partition is tended.
     pub(crate) async fn pack(self: &Arc<Self>, policy: &ColdPolicy) -> Result<u64, PackError> {
         let logs = self.logs().ok_or(PackError::Stopping)?;
         let Some((from, until)) = self.to_pack(policy) else { return Ok(0) };
-        self.check_slots(&logs, policy.code)?;
-        let pieces = self.pack_some(&logs, policy.code, from, until).await?;
-        let Some(end) = pieces.last().map(|(_, end)| *end) else { return Ok(0) };
-        let pieces: Vec<Piece> = pieces.into_iter().map(|(piece, _)| piece).collect();
+        let packer = self.packer(&logs, policy.tier)?;
+        let (pieces, end) = self.pack_some(&logs, packer, from, until).await?;
+        if pieces.is_empty() {
+            return Ok(0);
+        }
         let size_bytes = pieces.iter().map(|piece| u64::from(piece.size_bytes)).sum();
-        self.name_stripes(pieces, end, size_bytes).await?;
+        self.name_pieces(pieces, end, size_bytes).await?;
         Ok(size_bytes)
     }
 
@@ -123,39 +143,79 @@ impl PartitionLog {
         if well == config.geometry.slots() { Ok(()) } else { Err(PackError::SlotAway) }
     }
 
-    /// Packs a few stripes from `from` on; each with the offset after its last record.
+    fn packer(&self, logs: &Logs, tier: ColdTier) -> Result<Packer, PackError> {
+        match tier {
+            ColdTier::Stripes(code) => {
+                self.check_slots(logs, code)?;
+                Ok(Packer {
+                    run_size_bytes: STRIPE_SIZE_BYTES,
+                    bytes_per_second: RATE_BYTES_PER_SECOND,
+                    way: Way::Stripes(Some(Box::new(StripeEncoder::new(code))), code),
+                })
+            }
+            ColdTier::Objects => Ok(Packer {
+                run_size_bytes: OBJECT_SIZE_BYTES,
+                bytes_per_second: logs.objects()?.bytes_per_second(),
+                way: Way::Objects,
+            }),
+        }
+    }
+
+    /// Packs a few runs from `from` on; with them the offset after the last record in them.
     async fn pack_some(
         self: &Arc<Self>,
         logs: &Arc<Logs>,
-        code: Code,
+        mut packer: Packer,
         from: Offset,
         until: Offset,
-    ) -> Result<Vec<(Piece, Offset)>, PackError> {
-        let mut encoder = StripeEncoder::new(code);
+    ) -> Result<(Vec<Piece>, Offset), PackError> {
         let mut pieces = Vec::new();
         let mut next = from;
-        while pieces.len() < STRIPES_PER_MANIFEST && next < until {
-            let run = self.read_run(next, until).await?;
+        while pieces.len() < PIECES_PER_MANIFEST && next < until {
+            let run = self.read_run(next, until, packer.run_size_bytes).await?;
             if run.size_bytes < STRIPE_SIZE_BYTES_MIN {
                 break;
             }
-            let point = self.next_stripe();
-            let (encoded, back) = encode(encoder, point, run.pieces).await?;
-            encoder = back;
-            let EncodedStripe { stripe, parts } = encoded;
-            logs.spread(&self.group, self.ownership().partition, stripe, parts).await?;
-            ColdCounters::add(&logs.cold.counters.packed_stripes, 1);
-            ColdCounters::add(&logs.cold.counters.packed_bytes, u64::from(stripe.size_bytes));
-            next = run.end_offset;
-            pieces.push((piece_of(&stripe, run.base_offset, run.max_timestamp_ms), next));
-            let pause_ms = u64::from(stripe.size_bytes) * 1000 / RATE_BYTES_PER_SECOND;
+            let (size_bytes, end_offset) = (run.size_bytes as u64, run.end_offset);
+            pieces.push(match &mut packer.way {
+                Way::Stripes(encoder, code) => self.store_stripe(logs, encoder, *code, run).await?,
+                Way::Objects => {
+                    let point = self.next_stripe();
+                    logs.store_object(self.ownership().partition, point, run).await?
+                }
+            });
+            next = end_offset;
+            let pause_ms = size_bytes * 1000 / packer.bytes_per_second.max(1);
             tokio::time::sleep(Duration::from_millis(pause_ms)).await;
         }
-        Ok(pieces)
+        Ok((pieces, next))
     }
 
-    /// Reads a stripe's worth of batches, all of which begin below `until`.
-    async fn read_run(&self, from: Offset, until: Offset) -> Result<Run, PackError> {
+    /// Codes a run, and puts the parts.
+    async fn store_stripe(
+        self: &Arc<Self>,
+        logs: &Arc<Logs>,
+        encoder: &mut Option<Box<StripeEncoder>>,
+        code: Code,
+        run: Run,
+    ) -> Result<Piece, PackError> {
+        let idle = encoder.take().unwrap_or_else(|| Box::new(StripeEncoder::new(code)));
+        let (encoded, back) = encode(idle, self.next_stripe(), run.pieces).await?;
+        *encoder = Some(back);
+        let EncodedStripe { stripe, parts } = encoded;
+        logs.spread(&self.group, self.ownership().partition, stripe, parts).await?;
+        ColdCounters::add(&logs.cold.counters.packed_stripes, 1);
+        ColdCounters::add(&logs.cold.counters.packed_bytes, u64::from(stripe.size_bytes));
+        Ok(piece_of(&stripe, run.base_offset, run.max_timestamp_ms))
+    }
+
+    /// Reads batches of some `size_bytes`, all of which begin below `until`.
+    async fn read_run(
+        &self,
+        from: Offset,
+        until: Offset,
+        size_bytes: usize,
+    ) -> Result<Run, PackError> {
         let mut run = Run {
             base_offset: from,
             end_offset: from,
@@ -163,8 +223,8 @@ impl PartitionLog {
             size_bytes: 0,
             pieces: Vec::new(),
         };
-        while run.end_offset < until && run.size_bytes < STRIPE_SIZE_BYTES {
-            let fetched = self.fetch(run.end_offset, STRIPE_SIZE_BYTES - run.size_bytes).await?;
+        while run.end_offset < until && run.size_bytes < size_bytes {
+            let fetched = self.fetch(run.end_offset, size_bytes - run.size_bytes).await?;
             let bytes = Bytes::from(fetched.records.concat());
             let batches = batches_in(run.end_offset, bytes.clone())?;
             let wanted = batches.into_iter().take_while(|batch| batch.base_offset < until);
@@ -182,14 +242,14 @@ impl PartitionLog {
         Ok(run)
     }
 
-    /// The key of the next stripe: never used before, as a generation is one process's.
+    /// The key of the next stripe or object: never used before, as a generation is one process's.
     fn next_stripe(&self) -> LogPoint {
         let number = self.stripe_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         LogPoint::new(self.ownership().generation, Step::new(number + 1))
     }
 
-    /// Puts the manifest that names further stripes, and waits until the copies may go.
-    async fn name_stripes(
+    /// Puts the manifest that names further pieces, and waits until the copies may go.
+    async fn name_pieces(
         self: &Arc<Self>,
         pieces: Vec<Piece>,
         end: Offset,
@@ -212,10 +272,10 @@ impl PartitionLog {
 
 /// Encodes on a thread that may take its time; gives the encoder back.
 async fn encode(
-    mut encoder: StripeEncoder,
+    mut encoder: Box<StripeEncoder>,
     point: LogPoint,
     pieces: Vec<Bytes>,
-) -> Result<(EncodedStripe, StripeEncoder), PackError> {
+) -> Result<(EncodedStripe, Box<StripeEncoder>), PackError> {
     let encoding = tokio::task::spawn_blocking(move || {
         let encoded = encoder.encode(point, &pieces);
         (encoded, encoder)

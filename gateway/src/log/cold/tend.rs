@@ -7,18 +7,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::{ConfigVersion, NodeId, PartitionId};
-use meridian_base::position::LogPoint;
+use meridian_base::position::{LogPoint, Offset};
 use meridian_base::topology::{Slot, SlotState};
 use meridian_storage::erasure::{Part, Stripe, StripeEncoder};
+use meridian_storage::manifest::Piece;
 use meridian_storage::message::{FreeParts, HeldPart, ListParts, PartList, StorageMessage};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::ColdCounters;
+use super::objects::Unusable;
 use super::spread::SpreadError;
-use crate::log::partition_log::PartitionLog;
+use crate::log::partition_log::{PartitionLog, Waiter};
 use crate::log::{Logs, lock};
-use crate::partition::ProduceError;
+use crate::partition::{Partition, ProduceError};
 
 /// A slot that has not listed its parts by then is left out of this round.
 const LIST_WITHIN: Duration = Duration::from_secs(2);
@@ -45,7 +47,7 @@ pub(crate) struct Holding {
 }
 
 /// Why a partition could not be tended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum TendError {
     /// This node does not serve the partition.
     #[error("this node does not lead the partition")]
@@ -62,6 +64,9 @@ pub(crate) enum TendError {
     /// The part could not be put back.
     #[error("a part that was made again could not be stored: {0}")]
     Spread(#[from] SpreadError),
+    /// The object store can't be asked.
+    #[error(transparent)]
+    Objects(#[from] Unusable),
 }
 
 /// A comparison of slots and manifest.
@@ -80,6 +85,8 @@ struct Named {
     /// No earlier manifest can come into force again.
     is_safe: bool,
     size_bytes: u64,
+    /// How much of it lies in objects.
+    object_bytes: u64,
 }
 
 impl PartitionLog {
@@ -92,9 +99,7 @@ impl PartitionLog {
     pub(crate) async fn tend(self: &Arc<Self>) -> Result<Holding, TendError> {
         let logs = self.logs().ok_or(TendError::NotLeader)?;
         let partition = self.ownership().partition;
-        if !self.with(true, |it| it.leader().is_manifest_safe()) {
-            self.settle().await?;
-        }
+        self.settle_manifest().await?;
         let survey = self.survey().await?;
         for (node, points) in survey.surplus {
             ColdCounters::add(&logs.cold.counters.freed_parts, points.len() as u64);
@@ -109,6 +114,14 @@ impl PartitionLog {
         Ok(survey.holding)
     }
 
+    /// Has every takeover find the newest manifest.
+    pub(super) async fn settle_manifest(self: &Arc<Self>) -> Result<(), TendError> {
+        if !self.with(true, |it| it.leader().is_manifest_safe()) {
+            self.settle().await?;
+        }
+        Ok(())
+    }
+
     /// Whether the manifest names any stripe.
     pub(crate) fn has_stripes(&self) -> bool {
         self.with(false, |partition| {
@@ -121,10 +134,20 @@ impl PartitionLog {
         self.group.config().version
     }
 
+    /// What somebody may read yet: below a log start that every takeover knows nobody does.
+    pub(super) fn pieces_in_use(partition: &Partition<Waiter>) -> Vec<Piece> {
+        let log_start_offset = partition.leader().beacon().map(|beacon| beacon.log_start_offset);
+        let log_start_offset = log_start_offset.unwrap_or(Offset::ZERO);
+        partition.manifest().map(|it| it.pieces_from(log_start_offset)).unwrap_or_default()
+    }
+
     fn named(&self) -> Option<Named> {
         self.with(None, |partition| {
-            let stripes = partition.manifest().into_iter().flat_map(|it| it.stripes());
+            let pieces = Self::pieces_in_use(partition);
+            let stripes = pieces.iter().filter_map(Piece::stripe);
+            let objects = pieces.iter().filter_map(Piece::object);
             Some(Named {
+                object_bytes: objects.map(|object| u64::from(object.size_bytes)).sum(),
                 stripes: stripes.map(|stripe| (stripe.point, stripe)).collect(),
                 is_safe: partition.leader().is_manifest_safe(),
                 size_bytes: partition.state().size_bytes(),
@@ -156,7 +179,7 @@ impl PartitionLog {
         let cold_bytes = named.stripes.values().map(|stripe| u64::from(stripe.size_bytes)).sum();
         survey.holding = Holding {
             slots_heard: lists.len(),
-            hot_bytes: named.size_bytes.saturating_sub(cold_bytes),
+            hot_bytes: named.size_bytes.saturating_sub(cold_bytes + named.object_bytes),
             cold_bytes,
             stripes: named.stripes.len(),
             ..Holding::default()

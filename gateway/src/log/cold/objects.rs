@@ -1,0 +1,264 @@
+//! Cold records in the cluster's object store: put by the leader, read by any node, deleted by the leader
+//! when no manifest names them.
+//!
+//! ```text
+//! put, durable -> manifest, committed -> a checkpoint that every takeover uses: the copies may go
+//! list -> named, not there: told to operators    there, never to be named: deleted
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meridian_base::id::PartitionId;
+use meridian_base::position::{Generation, LogPoint, Offset};
+use meridian_storage::blob::BlobKey;
+use meridian_storage::manifest::{Object, Piece, Place, crc_of};
+use serde::Serialize;
+
+use super::cache::Batches;
+use super::pack::Run;
+use super::tend::TendError;
+use super::{ColdCounters, Logs};
+use crate::log::partition_log::PartitionLog;
+use crate::log::reader::ReadFailed;
+use crate::partition::batches_in;
+use crate::runtime::objects::{Listed, ObjectError, Objects};
+
+/// An object that was not read by then is given up; the client asks again.
+const READ_WITHIN: Duration = Duration::from_secs(10);
+
+/// Why the object store could not be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unusable {
+    /// The node has none.
+    #[error(
+        "this node has no object store; give all nodes the same [object_store] and restart them"
+    )]
+    NotConfigured,
+    /// It did not do what was asked.
+    #[error(transparent)]
+    Store(#[from] ObjectError),
+}
+
+/// What the object store holds of a partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct ObjectHolding {
+    /// Where it is; `None` if the node has none.
+    pub(crate) object_store: Option<String>,
+    /// Objects that the manifest names.
+    pub(crate) objects: usize,
+    /// Bytes of the batches in them.
+    pub(crate) object_bytes: u64,
+    /// Bytes that the store has under the partition's names.
+    pub(crate) object_stored_bytes: u64,
+    /// Objects that are named and are not there, or not whole.
+    pub(crate) missing_objects: usize,
+    /// Objects that no manifest names.
+    pub(crate) surplus_objects: usize,
+    /// Why the store can't be asked now.
+    pub(crate) object_error: Option<String>,
+}
+
+/// Which objects of those that are there are of no use, and which that should be there are not.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Compared {
+    missing: usize,
+    unnamed: usize,
+    /// Those of them that nobody can come to name.
+    surplus: Vec<LogPoint>,
+}
+
+/// Compares what is named with what is there. An object of a later generation is not for this leader to
+/// judge, and nothing is as long as an earlier manifest may come into force again.
+fn compare(
+    named: &BTreeMap<LogPoint, Object>,
+    listed: &[Listed],
+    generation: Generation,
+    is_safe: bool,
+) -> Compared {
+    let there: BTreeMap<LogPoint, u64> =
+        listed.iter().map(|listed| (listed.point, listed.size_bytes)).collect();
+    let is_whole = |object: &Object| {
+        there
+            .get(&object.point)
+            .is_some_and(|size_bytes| *size_bytes == u64::from(object.size_bytes))
+    };
+    let unnamed = there.keys().filter(|point| !named.contains_key(point));
+    Compared {
+        missing: named.values().filter(|object| !is_whole(object)).count(),
+        unnamed: unnamed.clone().count(),
+        surplus: unnamed.filter(|at| is_safe && at.generation <= generation).copied().collect(),
+    }
+}
+
+impl Logs {
+    /// The object store that cold records are in; set once, when the node starts.
+    pub(crate) fn set_objects(&self, objects: Arc<Objects>) {
+        let _set_already = self.cold.objects.set(objects);
+    }
+
+    pub(crate) fn objects(&self) -> Result<&Arc<Objects>, Unusable> {
+        self.cold.objects.get().ok_or(Unusable::NotConfigured)
+    }
+
+    /// Counts what failed.
+    pub(crate) fn note_object_error<T>(
+        &self,
+        result: Result<T, ObjectError>,
+    ) -> Result<T, Unusable> {
+        if result.is_err() {
+            ColdCounters::add(&self.cold.counters.object_errors, 1);
+        }
+        Ok(result?)
+    }
+
+    pub(crate) fn note_deleted_objects(&self, count: u64) {
+        ColdCounters::add(&self.cold.counters.deleted_objects, count);
+    }
+
+    /// Puts a run as an object; gives the piece that names it.
+    pub(super) async fn store_object(
+        &self,
+        partition: PartitionId,
+        point: LogPoint,
+        run: Run,
+    ) -> Result<Piece, Unusable> {
+        let crc = crc_of(&run.pieces);
+        let (base_offset, max_timestamp_ms) = (run.base_offset, run.max_timestamp_ms);
+        let put = self.objects()?.put(partition, point, run.pieces).await;
+        self.note_object_error(put)?;
+        ColdCounters::add(&self.cold.counters.put_objects, 1);
+        ColdCounters::add(&self.cold.counters.put_object_bytes, run.size_bytes as u64);
+        let (size_bytes, place) = (run.size_bytes as u32, Place::Object { point, crc });
+        Ok(Piece { base_offset, max_timestamp_ms, size_bytes, place })
+    }
+
+    /// The batches of an object whose first offset is `base_offset` or above.
+    pub(in crate::log) async fn read_object(
+        &self,
+        partition: PartitionId,
+        object: Object,
+        base_offset: Offset,
+    ) -> Result<Batches, ReadFailed> {
+        // Stripes and objects count their points together.
+        let key = BlobKey { partition: partition.cold(), point: object.point };
+        let cell = self.cold.cache.cell(key);
+        let batches =
+            cell.get_or_try_init(|| self.fetch_object(partition, object, base_offset)).await?;
+        Ok(Arc::clone(batches))
+    }
+
+    async fn fetch_object(
+        &self,
+        partition: PartitionId,
+        object: Object,
+        base_offset: Offset,
+    ) -> Result<Batches, ReadFailed> {
+        let failed = |error: &dyn std::error::Error| {
+            tracing::error!(?partition, ?object, %error, "cold records cannot be read");
+            ReadFailed
+        };
+        let getting = self.objects().map_err(|error| failed(&error))?.get(partition, object);
+        let got = tokio::time::timeout(READ_WITHIN, getting).await.map_err(|late| failed(&late))?;
+        let bytes = self.note_object_error(got).map_err(|error| failed(&error))?;
+        ColdCounters::add(&self.cold.counters.read_objects, 1);
+        ColdCounters::add(&self.cold.counters.read_object_bytes, u64::from(object.size_bytes));
+        Ok(Arc::new(batches_in(base_offset, bytes).map_err(|error| failed(&error))?))
+    }
+}
+
+impl PartitionLog {
+    /// What the object store holds of this partition now.
+    pub(crate) async fn object_holding(&self) -> ObjectHolding {
+        match self.survey_objects().await {
+            Ok((holding, _)) => holding,
+            Err(TendError::Objects(Unusable::NotConfigured)) if !self.has_objects() => {
+                ObjectHolding::default()
+            }
+            Err(error) => {
+                let object_error = Some(error.to_string());
+                let object_store = self.logs().and_then(|logs| {
+                    logs.objects().ok().map(|objects| objects.location().to_owned())
+                });
+                ObjectHolding { object_store, object_error, ..ObjectHolding::default() }
+            }
+        }
+    }
+
+    /// Deletes what nobody needs. Never at the same time as packing.
+    pub(crate) async fn tend_objects(self: &Arc<Self>) -> Result<ObjectHolding, TendError> {
+        let logs = self.logs().ok_or(TendError::NotLeader)?;
+        let partition = self.ownership().partition;
+        self.settle_manifest().await?;
+        let (holding, surplus) = self.survey_objects().await?;
+        for point in surplus {
+            let deleted = logs.objects()?.delete(partition, point).await;
+            logs.note_object_error(deleted)?;
+            logs.note_deleted_objects(1);
+        }
+        Ok(holding)
+    }
+
+    /// Whether the manifest names any object.
+    pub(crate) fn has_objects(&self) -> bool {
+        self.with(false, |partition| {
+            partition.manifest().is_some_and(|it| it.pieces.iter().any(|it| it.object().is_some()))
+        })
+    }
+
+    async fn survey_objects(&self) -> Result<(ObjectHolding, Vec<LogPoint>), TendError> {
+        let logs = self.logs().ok_or(TendError::NotLeader)?;
+        let objects = logs.objects()?;
+        let listed = logs.note_object_error(objects.list(self.ownership().partition).await)?;
+        // Looked up afterwards: what was named meanwhile may look as if it were not there, never as if
+        // nobody named it.
+        let (named, is_safe) = self
+            .with(None, |partition| {
+                let pieces = Self::pieces_in_use(partition);
+                let named = pieces.iter().filter_map(Piece::object).map(|it| (it.point, it));
+                let named: BTreeMap<LogPoint, Object> = named.collect();
+                Some((named, partition.leader().is_manifest_safe()))
+            })
+            .ok_or(TendError::NotLeader)?;
+        let compared = compare(&named, &listed, self.ownership().generation, is_safe);
+        let holding = ObjectHolding {
+            object_store: Some(objects.location().to_owned()),
+            objects: named.len(),
+            object_bytes: named.values().map(|object| u64::from(object.size_bytes)).sum(),
+            object_stored_bytes: listed.iter().map(|listed| listed.size_bytes).sum(),
+            missing_objects: compared.missing,
+            surplus_objects: compared.unnamed,
+            object_error: None,
+        };
+        Ok((holding, compared.surplus))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_base::position::Step;
+
+    use super::*;
+
+    fn point(generation: u32, step: u64) -> LogPoint {
+        LogPoint::new(Generation::new(generation), Step::new(step))
+    }
+
+    #[test]
+    fn only_what_nobody_can_come_to_name_is_surplus() {
+        let object = |point, size_bytes| (point, Object { point, size_bytes, crc: 1 });
+        let named: BTreeMap<LogPoint, Object> =
+            [object(point(1, 1), 10), object(point(1, 2), 10), object(point(1, 3), 10)].into();
+        let there = [(1, 1, 10), (1, 2, 9), (1, 9, 10), (2, 1, 10), (3, 1, 10)];
+        let listed = there.map(|(generation, step, size_bytes)| Listed {
+            point: point(generation, step),
+            size_bytes,
+        });
+        let compared = compare(&named, &listed, Generation::new(2), true);
+        assert_eq!((compared.missing, compared.unnamed), (2, 3), "one is short, one is not there");
+        assert_eq!(compared.surplus, [point(1, 9), point(2, 1)], "a later leader's is not ours");
+        let unsafe_yet = compare(&named, &listed, Generation::new(2), false);
+        assert_eq!(unsafe_yet, Compared { surplus: Vec::new(), ..compared });
+    }
+}

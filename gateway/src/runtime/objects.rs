@@ -1,0 +1,267 @@
+//! The cluster's object store: a bucket that speaks S3, or a folder that all nodes share.
+//!
+//! ```text
+//! <prefix>/<cluster id>/<partition>/<generation>-<step>     batches as they were stored, a few MiB
+//! ```
+//! A name is used once, as a generation is one process's: so an object never changes, and putting it again
+//! puts the same bytes. What it is named in, and when it may go: `docs/decisions/0020-tiers.md`.
+
+mod http;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use meridian_base::id::{ClusterId, PartitionId};
+use meridian_base::position::{Generation, LogPoint, Step};
+use meridian_storage::manifest::Object;
+use object_store::aws::AmazonS3Builder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{BackoffConfig, ObjectStore, ObjectStoreExt, PutPayload, RetryConfig};
+
+use self::http::Http;
+
+/// A request that failed in passing is tried so often again, for so long.
+const RETRY_COUNT_MAX: usize = 4;
+const RETRY_WITHIN: Duration = Duration::from_secs(15);
+/// What AWS calls its first region; other servers rarely look.
+const REGION_DEFAULT: &str = "us-east-1";
+
+/// Text that is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
+/// Where the object store is, and how to get in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectStoreConfig {
+    /// `s3://bucket/prefix` or `file:///folder`.
+    pub url: String,
+    /// Where a server other than AWS is, as `http://host:port` or `https://host:port`.
+    pub endpoint: Option<String>,
+    /// Its region.
+    pub region: Option<String>,
+    /// The key's name; with neither it nor the secret, `AWS_*` of the environment count, and then what the
+    /// machine is allowed by AWS.
+    pub access_key_id: Option<String>,
+    /// The key.
+    pub secret_access_key: Option<Secret>,
+    /// A file of certificates (PEM) to trust instead of the system's.
+    pub ca: Option<PathBuf>,
+    /// Bytes of records that this node's leaders put in a second, at most.
+    pub bytes_per_second: u64,
+}
+
+/// Why the object store did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// The configuration names no usable store.
+    #[error("object_store.url = \"{url}\": {problem}")]
+    Url {
+        /// What was configured.
+        url: String,
+        /// What is wrong, and what to write instead.
+        problem: String,
+    },
+    /// The certificates can't be used.
+    #[error("object_store.ca: {0}")]
+    Ca(String),
+    /// The store refused, or could not be reached.
+    #[error("object store {location}: {source}")]
+    Store {
+        /// Which store.
+        location: String,
+        /// What it said.
+        source: object_store::Error,
+    },
+    /// What was got is not what was put.
+    #[error("object {name} is damaged: {size_bytes} bytes with checksum {crc:08x} were got")]
+    Damaged {
+        /// Its name.
+        name: String,
+        /// How many bytes there were.
+        size_bytes: usize,
+        /// Their CRC-32C.
+        crc: u32,
+    },
+}
+
+/// An object that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// What it is named by.
+    pub point: LogPoint,
+    /// Its size.
+    pub size_bytes: u64,
+}
+
+/// The object store, as one cluster uses it.
+#[derive(Debug)]
+pub struct Objects {
+    store: Arc<dyn ObjectStore>,
+    root: Path,
+    location: String,
+    bytes_per_second: u64,
+}
+
+impl Objects {
+    /// Makes ready to use a store; asks nothing of it yet.
+    pub fn open(config: &ObjectStoreConfig, cluster: &ClusterId) -> Result<Self, ObjectError> {
+        let url = |problem: String| ObjectError::Url { url: config.url.clone(), problem };
+        let (store, prefix): (Arc<dyn ObjectStore>, &str) = if let Some(rest) =
+            config.url.strip_prefix("s3://")
+        {
+            let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+            if bucket.is_empty() {
+                return Err(url("write s3://bucket/prefix".to_owned()));
+            }
+            let store = s3(config, bucket)?.build().map_err(|error| url(error.to_string()))?;
+            (Arc::new(store), prefix)
+        } else if let Some(folder) = config.url.strip_prefix("file://") {
+            // A folder that is not there may be a file system that is not mounted: it is not made.
+            let store = LocalFileSystem::new_with_prefix(folder);
+            let store = store.map_err(|error| url(format!("the folder must be there: {error}")))?;
+            (Arc::new(store.with_fsync(true).with_automatic_cleanup(true)), "")
+        } else {
+            return Err(url("write s3://bucket/prefix or file:///folder".to_owned()));
+        };
+        let root = Path::parse(prefix).map_err(|error| url(error.to_string()))?;
+        Ok(Self {
+            store,
+            root: root.join(cluster.as_str()),
+            location: config.url.clone(),
+            bytes_per_second: config.bytes_per_second,
+        })
+    }
+
+    /// Where it is, as configured.
+    pub fn location(&self) -> &str {
+        &self.location
+    }
+
+    /// Bytes that leaders of this node put in a second, at most.
+    pub fn bytes_per_second(&self) -> u64 {
+        self.bytes_per_second
+    }
+
+    /// Puts an object; when this returns the store has all of it, durably.
+    pub async fn put(
+        self: &Arc<Self>,
+        partition: PartitionId,
+        point: LogPoint,
+        pieces: Vec<Bytes>,
+    ) -> Result<(), ObjectError> {
+        let (objects, runtime) = (Arc::clone(self), tokio::runtime::Handle::current());
+        // Signing takes the checksum of all bytes: on a thread that may take its time.
+        let putting = tokio::task::spawn_blocking(move || {
+            let path = objects.path(partition, point);
+            let payload = PutPayload::from_iter(pieces);
+            runtime.block_on(objects.store.put(&path, payload)).map_err(|it| objects.failed(it))
+        });
+        match putting.await {
+            Ok(put) => put.map(drop),
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        }
+    }
+
+    /// Gets an object, checked against what the manifest says of it.
+    pub async fn get(&self, partition: PartitionId, object: Object) -> Result<Bytes, ObjectError> {
+        let path = self.path(partition, object.point);
+        let got = self.store.get(&path).await.map_err(|error| self.failed(error))?;
+        let bytes = got.bytes().await.map_err(|error| self.failed(error))?;
+        let found = Object::of(object.point, &bytes);
+        if found != object {
+            let (name, size_bytes, crc) = (path.to_string(), bytes.len(), found.crc);
+            return Err(ObjectError::Damaged { name, size_bytes, crc });
+        }
+        Ok(bytes)
+    }
+
+    /// All objects of a partition.
+    pub async fn list(&self, partition: PartitionId) -> Result<Vec<Listed>, ObjectError> {
+        let folder = self.folder(partition);
+        let listed = self.store.list_with_delimiter(Some(&folder)).await;
+        let listed = listed.map_err(|error| self.failed(error))?;
+        let objects = listed.objects.iter().filter_map(|meta| {
+            let point = parse_point(meta.location.filename()?)?;
+            Some(Listed { point, size_bytes: meta.size })
+        });
+        Ok(objects.collect())
+    }
+
+    /// Partitions that have objects.
+    pub async fn partitions(&self) -> Result<Vec<PartitionId>, ObjectError> {
+        let listed = self.store.list_with_delimiter(Some(&self.root)).await;
+        let listed = listed.map_err(|error| self.failed(error))?;
+        let ids = listed.common_prefixes.iter().filter_map(|folder| {
+            u64::from_str_radix(folder.filename()?, 16).ok().map(PartitionId::new)
+        });
+        Ok(ids.collect())
+    }
+
+    /// Deletes an object; one that is not there is deleted.
+    pub async fn delete(&self, partition: PartitionId, point: LogPoint) -> Result<(), ObjectError> {
+        match self.store.delete(&self.path(partition, point)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    fn folder(&self, partition: PartitionId) -> Path {
+        self.root.clone().join(format!("{:016x}", partition.get()))
+    }
+
+    fn path(&self, partition: PartitionId, point: LogPoint) -> Path {
+        self.folder(partition).join(name_of(point))
+    }
+
+    fn failed(&self, source: object_store::Error) -> ObjectError {
+        ObjectError::Store { location: self.location.clone(), source }
+    }
+}
+
+fn s3(config: &ObjectStoreConfig, bucket: &str) -> Result<AmazonS3Builder, ObjectError> {
+    let retry = RetryConfig {
+        backoff: BackoffConfig::default(),
+        max_retries: RETRY_COUNT_MAX,
+        retry_timeout: RETRY_WITHIN,
+    };
+    let mut builder = AmazonS3Builder::from_env()
+        .with_bucket_name(bucket)
+        .with_retry(retry)
+        .with_http_connector(Http::new(config.ca.as_deref())?);
+    if let Some(region) = &config.region {
+        builder = builder.with_region(region);
+    } else if std::env::var_os("AWS_REGION").is_none() {
+        builder = builder.with_region(REGION_DEFAULT);
+    }
+    if let Some(endpoint) = &config.endpoint {
+        builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
+    }
+    if let (Some(id), Some(secret)) = (&config.access_key_id, &config.secret_access_key) {
+        builder = builder.with_access_key_id(id).with_secret_access_key(&secret.0);
+    }
+    Ok(builder)
+}
+
+fn name_of(point: LogPoint) -> String {
+    format!("{:08x}-{:016x}", point.generation.get(), point.step.get())
+}
+
+fn parse_point(name: &str) -> Option<LogPoint> {
+    let (generation, step) = name.split_once('-')?;
+    let generation = Generation::new(u32::from_str_radix(generation, 16).ok()?);
+    let point = LogPoint::new(generation, Step::new(u64::from_str_radix(step, 16).ok()?));
+    (name_of(point) == name).then_some(point)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,435 @@
+//! A fast disk and a capacity disk as one [`Disk`]: the store sees one set of files.
+//!
+//! ```text
+//! create    fast, or capacity where fast has no room      everything else   wherever the file is
+//! move      copy to capacity as NAME.moving -> sync -> rename, sync folder -> remove from fast
+//! ```
+//! Only a sealed journal file moves, and those are never written again: so the copy is the file. After a crash
+//! between the last two steps both are there, and the one on the fast disk counts. Which file moves when:
+//! `meridian_storage::tier`.
+
+use std::fs;
+use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use meridian_base::env::{Disk, DiskError};
+use meridian_storage::tier::{FastFile, TierRules, used_bytes};
+
+use super::clock::wall_time_ms;
+use super::disk::FolderDisk;
+
+/// Says, on both disks, which capacity disk belongs to which fast one.
+const PAIR_FILE: &str = "tiers";
+/// What a file is called on the capacity disk until all of it is there.
+const MOVING: &str = ".moving";
+/// Copied at once.
+const CHUNK_SIZE_BYTES: usize = 1 << 20;
+/// The file system is not left with more than this to write.
+const SYNC_EVERY_BYTES: u64 = 8 << 20;
+
+/// A second disk, and when files go there.
+#[derive(Clone, Debug)]
+pub struct CapacityTier {
+    /// The folder that is the disk. It must be there: one that is not may be a disk that is not mounted.
+    pub folder: PathBuf,
+    /// When files go there.
+    pub rules: TierRules,
+    /// Bytes copied in a second, at most.
+    pub bytes_per_second: u64,
+}
+
+/// Why a pair of disks can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TierError {
+    /// A disk failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The folder is not there.
+    #[error("storage.capacity_folder {folder}: {detail}; mount the disk, or make the folder")]
+    Folder {
+        /// The folder.
+        folder: String,
+        /// What the operating system said.
+        detail: String,
+    },
+    /// The capacity disk is not the one that files were moved to.
+    #[error(
+        "the disk in {fast} has moved files to a capacity disk, and {capacity} is not that one; mount the right \
+         one, or, if it is lost, remove {fast} and let the node refill"
+    )]
+    WrongPair {
+        /// The fast disk.
+        fast: String,
+        /// What was configured as capacity disk.
+        capacity: String,
+    },
+}
+
+/// What was moved since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierCounts {
+    /// Files moved to the capacity disk.
+    pub moved_files: u64,
+    /// Their bytes.
+    pub moved_bytes: u64,
+    /// Files begun on the capacity disk, because the fast one had no room.
+    pub spilled_files: u64,
+    /// Moves that failed, to be tried again.
+    pub failed_moves: u64,
+}
+
+/// What lies where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierUsage {
+    /// Bytes that files may take on the fast disk.
+    pub fast_bytes: u64,
+    /// Bytes of journal files there.
+    pub fast_used_bytes: u64,
+    /// Bytes of journal files on the capacity disk.
+    pub capacity_used_bytes: u64,
+    /// What was moved.
+    pub counts: TierCounts,
+}
+
+#[derive(Debug)]
+struct Tier {
+    fast: PathBuf,
+    capacity: CapacityTier,
+    /// Held while a file changes its disk or goes, so that none is in both because of both at once.
+    placing: Mutex<()>,
+    moved_files: AtomicU64,
+    moved_bytes: AtomicU64,
+    spilled_files: AtomicU64,
+    failed_moves: AtomicU64,
+}
+
+/// One handle on the disks of a node.
+#[derive(Debug)]
+pub struct TieredDisk {
+    fast: FolderDisk,
+    capacity: Option<(FolderDisk, Arc<Tier>)>,
+}
+
+impl TieredDisk {
+    /// Opens the disks of a node; puts right what a crash left of a move.
+    pub fn open(folder: &Path, capacity: Option<&CapacityTier>) -> Result<Self, TierError> {
+        let fast = FolderDisk::open(folder)?;
+        let Some(capacity) = capacity else { return Ok(Self { fast, capacity: None }) };
+        if let Err(error) = fs::read_dir(&capacity.folder) {
+            let (folder, detail) = (capacity.folder.display().to_string(), error.to_string());
+            return Err(TierError::Folder { folder, detail });
+        }
+        let tier = Tier {
+            fast: folder.to_owned(),
+            capacity: capacity.clone(),
+            placing: Mutex::new(()),
+            moved_files: AtomicU64::new(0),
+            moved_bytes: AtomicU64::new(0),
+            spilled_files: AtomicU64::new(0),
+            failed_moves: AtomicU64::new(0),
+        };
+        let second = FolderDisk::open(&capacity.folder)?;
+        let mut disk = Self { fast, capacity: Some((second, Arc::new(tier))) };
+        disk.pair()?;
+        disk.put_right()?;
+        Ok(disk)
+    }
+
+    /// One more handle on the same disks.
+    pub fn another(&self) -> Result<Self, DiskError> {
+        let fast = FolderDisk::open(self.fast.folder())?;
+        let capacity = match &self.capacity {
+            Some((disk, tier)) => Some((FolderDisk::open(disk.folder())?, Arc::clone(tier))),
+            None => None,
+        };
+        Ok(Self { fast, capacity })
+    }
+
+    /// Lets go of a file that is open: it goes, moves, or is replaced.
+    pub fn close(&mut self, file: &str) {
+        self.fast.close(file);
+        if let Some((capacity, _)) = &mut self.capacity {
+            capacity.close(file);
+        }
+    }
+
+    /// The second disk's bounds, if there is one.
+    pub fn tier(&self) -> Option<&CapacityTier> {
+        self.capacity.as_ref().map(|(_, tier)| &tier.capacity)
+    }
+
+    /// What lies where; `None` with one disk.
+    pub fn usage(&self) -> Option<TierUsage> {
+        let (_, tier) = self.capacity.as_ref()?;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Some(TierUsage {
+            fast_bytes: tier.capacity.rules.fast_bytes,
+            fast_used_bytes: used_bytes(&journal_files(&tier.fast)),
+            capacity_used_bytes: used_bytes(&journal_files(&tier.capacity.folder)),
+            counts: TierCounts {
+                moved_files: get(&tier.moved_files),
+                moved_bytes: get(&tier.moved_bytes),
+                spilled_files: get(&tier.spilled_files),
+                failed_moves: get(&tier.failed_moves),
+            },
+        })
+    }
+
+    /// The file that is to move now, if any.
+    pub fn next_move(&self) -> Option<String> {
+        let (_, tier) = self.capacity.as_ref()?;
+        let files = journal_files(&tier.fast);
+        tier.capacity.rules.next_move(&files).map(|file| file.name.clone())
+    }
+
+    /// Moves a sealed file to the capacity disk. `pace` is told how many bytes were copied, and may take
+    /// its time. Gives whether the file is there now: it may have gone meanwhile.
+    pub fn move_file(&mut self, file: &str, pace: impl FnMut(u64)) -> Result<bool, DiskError> {
+        let moved = self.copy_and_place(file, pace);
+        if let Some((_, tier)) = &self.capacity {
+            match &moved {
+                Ok(Some(size_bytes)) => {
+                    tier.moved_files.fetch_add(1, Ordering::Relaxed);
+                    tier.moved_bytes.fetch_add(*size_bytes, Ordering::Relaxed);
+                }
+                Ok(None) => {}
+                Err(_) => _ = tier.failed_moves.fetch_add(1, Ordering::Relaxed),
+            }
+        }
+        self.close(file);
+        moved.map(|moved| moved.is_some())
+    }
+
+    fn copy_and_place(
+        &mut self,
+        file: &str,
+        mut pace: impl FnMut(u64),
+    ) -> Result<Option<u64>, DiskError> {
+        let Some((capacity, tier)) = &mut self.capacity else { return Ok(None) };
+        let copy = format!("{file}{MOVING}");
+        let size_bytes = match self.fast.size_bytes(file) {
+            Err(DiskError::NotFound { .. }) => return Ok(None),
+            size_bytes => size_bytes?,
+        };
+        if capacity.free_bytes()? < size_bytes {
+            return Err(DiskError::Full { file: copy });
+        }
+        capacity.create(&copy, 0)?;
+        let mut buffer = vec![0; CHUNK_SIZE_BYTES];
+        let mut copied_bytes = 0;
+        while copied_bytes < size_bytes {
+            let count = self.fast.read_at(file, copied_bytes, &mut buffer)?;
+            if count == 0 {
+                break;
+            }
+            capacity.write_at(&copy, copied_bytes, &[IoSlice::new(&buffer[..count])])?;
+            copied_bytes += count as u64;
+            if copied_bytes.is_multiple_of(SYNC_EVERY_BYTES) {
+                capacity.sync(&copy)?;
+                capacity.drop_cached(&copy, 0, copied_bytes);
+            }
+            pace(copied_bytes);
+        }
+        capacity.sync(&copy)?;
+        let _placing = tier.placing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.fast.folder().join(file).exists() {
+            capacity.remove(&copy)?;
+            return Ok(None);
+        }
+        capacity.rename(&copy, file)?;
+        self.fast.remove(file)?;
+        Ok(Some(size_bytes))
+    }
+
+    /// Refuses a capacity disk that is not the one that belongs to the fast one.
+    fn pair(&mut self) -> Result<(), TierError> {
+        let Some((capacity, tier)) = &mut self.capacity else { return Ok(()) };
+        let read = |folder: &Path| fs::read(folder.join(PAIR_FILE)).ok();
+        let (ours, theirs) = (read(&tier.fast), read(&tier.capacity.folder));
+        match (ours, theirs) {
+            (Some(ours), Some(theirs)) if ours == theirs => Ok(()),
+            (None, None) => {
+                let drawn = crate::node::entropy().map_err(|error| DiskError::Io {
+                    file: PAIR_FILE.to_owned(),
+                    operation: "draw a name",
+                    detail: error.to_string(),
+                })?;
+                let name = format!("{drawn:032x}\n");
+                // The capacity disk first: a name that only it has is replaced.
+                for disk in [capacity, &mut self.fast] {
+                    disk.create(PAIR_FILE, 0)?;
+                    disk.write_at(PAIR_FILE, 0, &[IoSlice::new(name.as_bytes())])?;
+                    disk.sync(PAIR_FILE)?;
+                }
+                Ok(())
+            }
+            // A fast disk that is new, or a crash between the two: what the other holds is nobody's.
+            (None, Some(_)) => {
+                let ours =
+                    |file: &String| is_journal(file) || file.ends_with(MOVING) || file == PAIR_FILE;
+                for file in capacity.list()?.into_iter().filter(ours) {
+                    capacity.remove(&file)?;
+                }
+                self.pair()
+            }
+            (Some(_), _) => Err(TierError::WrongPair {
+                fast: tier.fast.display().to_string(),
+                capacity: tier.capacity.folder.display().to_string(),
+            }),
+        }
+    }
+
+    fn put_right(&mut self) -> Result<(), DiskError> {
+        let Some((capacity, tier)) = &mut self.capacity else { return Ok(()) };
+        for file in capacity.list()? {
+            let is_double = file != PAIR_FILE && tier.fast.join(&file).exists();
+            if file.ends_with(MOVING) || is_double {
+                capacity.remove(&file)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does something on the disk that has the file.
+    fn on_holder<T>(
+        &mut self,
+        action: impl Fn(&mut FolderDisk) -> Result<T, DiskError>,
+    ) -> Result<T, DiskError> {
+        match (action(&mut self.fast), &mut self.capacity) {
+            (Err(DiskError::NotFound { .. }), Some((capacity, _))) => action(capacity),
+            (result, _) => result,
+        }
+    }
+}
+
+impl Disk for TieredDisk {
+    fn create(&mut self, file: &str, size_bytes: u64) -> Result<(), DiskError> {
+        let Some((capacity, tier)) = &mut self.capacity else {
+            return self.fast.create(file, size_bytes);
+        };
+        let _placing = tier.placing.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = tier.capacity.rules.fits(&journal_files(&tier.fast), size_bytes);
+        if !is_journal(file) || fits {
+            capacity.close(file);
+            let _is_in_one_place = fs::remove_file(capacity.folder().join(file));
+            return self.fast.create(file, size_bytes);
+        }
+        self.fast.close(file);
+        let _is_in_one_place = fs::remove_file(self.fast.folder().join(file));
+        capacity.create(file, size_bytes)?;
+        tier.spilled_files.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn write_at(
+        &mut self,
+        file: &str,
+        offset_bytes: u64,
+        parts: &[IoSlice<'_>],
+    ) -> Result<(), DiskError> {
+        self.on_holder(|disk| disk.write_at(file, offset_bytes, parts))
+    }
+
+    fn sync(&mut self, file: &str) -> Result<(), DiskError> {
+        self.on_holder(|disk| disk.sync(file))
+    }
+
+    fn read_at(
+        &mut self,
+        file: &str,
+        offset_bytes: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, DiskError> {
+        match (self.fast.read_at(file, offset_bytes, buffer), &mut self.capacity) {
+            (Err(DiskError::NotFound { .. }), Some((capacity, _))) => {
+                capacity.read_at(file, offset_bytes, buffer)
+            }
+            (result, _) => result,
+        }
+    }
+
+    fn drop_cached(&mut self, file: &str, offset_bytes: u64, size_bytes: u64) {
+        self.fast.drop_cached(file, offset_bytes, size_bytes);
+        if let Some((capacity, _)) = &mut self.capacity {
+            capacity.drop_cached(file, offset_bytes, size_bytes);
+        }
+    }
+
+    fn size_bytes(&mut self, file: &str) -> Result<u64, DiskError> {
+        self.on_holder(|disk| disk.size_bytes(file))
+    }
+
+    fn list(&mut self) -> Result<Vec<String>, DiskError> {
+        let mut names = self.fast.list()?;
+        if let Some((capacity, _)) = &mut self.capacity {
+            names.extend(capacity.list()?.into_iter().filter(|name| !name.ends_with(MOVING)));
+            names.retain(|name| name != PAIR_FILE);
+            names.sort_unstable();
+            names.dedup();
+        }
+        Ok(names)
+    }
+
+    fn remove(&mut self, file: &str) -> Result<(), DiskError> {
+        let tier = self.capacity.as_ref().map(|(_, tier)| Arc::clone(tier));
+        let _placing = tier.as_ref().map(|tier| tier.placing.lock());
+        self.on_holder(|disk| disk.remove(file))
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> Result<(), DiskError> {
+        let Some((capacity, _)) = &mut self.capacity else { return self.fast.rename(from, to) };
+        // Where the other disk has a file of that name, it is replaced too.
+        let replaced = match self.fast.rename(from, to) {
+            Err(DiskError::NotFound { .. }) => {
+                capacity.rename(from, to)?;
+                &mut self.fast
+            }
+            renamed => {
+                renamed?;
+                capacity
+            }
+        };
+        replaced.close(to);
+        let _is_in_one_place = fs::remove_file(replaced.folder().join(to));
+        Ok(())
+    }
+
+    fn free_bytes(&mut self) -> Result<u64, DiskError> {
+        let fast = self.fast.free_bytes()?;
+        match &mut self.capacity {
+            Some((capacity, _)) => Ok(fast + capacity.free_bytes()?),
+            None => Ok(fast),
+        }
+    }
+}
+
+fn is_journal(file: &str) -> bool {
+    file.starts_with("journal-") && file.ends_with(".log")
+}
+
+/// The journal files in a folder. One is sealed if its side file is there, which is written once nothing
+/// more is written to it (`meridian_storage::journal`).
+fn journal_files(folder: &Path) -> Vec<FastFile> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let now_ms = wall_time_ms();
+    let file = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().ok().filter(|name| is_journal(name))?;
+        let metadata = entry.metadata().ok()?;
+        let written_at = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+        let age_ms = u64::try_from(now_ms).ok()?.saturating_sub(written_at.as_millis() as u64);
+        let side_file = entry.path().with_extension("idx");
+        Some(FastFile {
+            name,
+            size_bytes: metadata.len(),
+            is_sealed: side_file.exists(),
+            age: Duration::from_millis(age_ms),
+        })
+    };
+    entries.flatten().filter_map(file).collect()
+}
+
+#[cfg(test)]
+mod tests;
