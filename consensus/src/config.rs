@@ -36,8 +36,8 @@ pub struct Config {
     pub dead_after: Duration,
     /// Time between the heartbeats of a node.
     pub node_heartbeat: Duration,
-    /// Takeovers of one partition within a minute; beyond, it waits (rule 58).
-    pub takeovers_per_minute_max: u32,
+    /// Takeovers of one partition within a minute that need not wait; further ones do (rule 58).
+    pub takeovers_at_once_max: u32,
     /// Leaders moved back to their preferred place at once.
     pub moves_per_plan_max: usize,
     /// How long a node is dead before its slot moves to a spare disk; `None` leaves it to operators.
@@ -62,7 +62,7 @@ impl Default for Config {
             store_cache_size_bytes: 256 << 20,
             dead_after: Duration::from_millis(700),
             node_heartbeat: Duration::from_millis(100),
-            takeovers_per_minute_max: 3,
+            takeovers_at_once_max: 3,
             moves_per_plan_max: 100,
             heal_after: Some(Duration::from_secs(600)),
         }
@@ -106,7 +106,7 @@ impl Config {
                 "dead_after must be at least 3 x node_heartbeat",
             ),
             (!self.node_heartbeat.is_zero(), "node_heartbeat must not be zero"),
-            (self.takeovers_per_minute_max > 0, "takeovers_per_minute_max must not be zero"),
+            (self.takeovers_at_once_max > 0, "takeovers_at_once_max must not be zero"),
         ];
         match relations.into_iter().find(|(holds, _)| !holds) {
             Some((_, broken)) => Err(ConfigError(broken)),

@@ -17,6 +17,8 @@ const SLOWNESS_FACTOR: u32 = 6;
 const DEAD_AFTER_FACTOR_MAX: u32 = 10;
 /// What "per minute" means.
 const BUDGET_WINDOW: Duration = Duration::from_secs(60);
+/// How long the first takeover waits that comes after those that need not.
+const SPACING_MIN: Duration = Duration::from_secs(2);
 
 /// Watches the heartbeats of all nodes while this node is the Raft leader.
 #[derive(Clone, Debug)]
@@ -100,30 +102,34 @@ impl Watched {
 }
 
 /// Limits the takeovers of each partition, so that a flapping node or a slow cluster does not make
-/// leadership storm.
+/// leadership storm. Within a minute the first few go at once; each further one waits from the one
+/// before for twice as long as that one did: two seconds, four, and so on, so that there are at most
+/// four more. A row of real deaths costs seconds that way, where a flat limit would cost the minute.
 #[derive(Clone, Debug)]
 pub struct TakeoverBudget {
-    per_minute_max: u32,
+    at_once_max: u32,
     taken: BTreeMap<PartitionId, VecDeque<Instant>>,
 }
 
 impl TakeoverBudget {
-    /// At most `per_minute_max` takeovers of one partition within a minute.
-    pub fn new(per_minute_max: u32) -> Self {
-        Self { per_minute_max, taken: BTreeMap::new() }
+    /// The first `at_once_max` takeovers of one partition within a minute need not wait.
+    pub fn new(at_once_max: u32) -> Self {
+        Self { at_once_max, taken: BTreeMap::new() }
     }
 
-    /// Takes one takeover of `partition` off the budget, if one is left.
+    /// Takes one takeover of `partition` off the budget, if one is due.
     pub fn take(&mut self, now: Instant, partition: PartitionId) -> bool {
         let taken = self.taken.entry(partition).or_default();
         while taken.front().is_some_and(|at| now.since(*at) >= BUDGET_WINDOW) {
             taken.pop_front();
         }
-        let is_left = taken.len() < self.per_minute_max as usize;
-        if is_left {
+        let excess = (taken.len() as u32).checked_sub(self.at_once_max);
+        let spacing = excess.map_or(Duration::ZERO, |it| SPACING_MIN * 2_u32.saturating_pow(it));
+        let is_due = taken.back().is_none_or(|last| now.since(*last) >= spacing);
+        if is_due {
             taken.push_back(now);
         }
-        is_left
+        is_due
     }
 
     /// Forgets what is older than the window.
@@ -198,15 +204,19 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_holds_per_partition_and_minute() {
+    fn takeovers_of_a_partition_are_spaced_ever_further_within_a_minute() {
         let mut budget = TakeoverBudget::new(2);
         let (one, other) = (PartitionId::new(1), PartitionId::new(2));
         assert!(budget.take(at(0), one));
-        assert!(budget.take(at(30_000), one));
-        assert!(!budget.take(at(59_999), one));
-        assert!(budget.take(at(59_999), other));
-        assert!(budget.take(at(60_000), one));
-        assert!(!budget.take(at(60_000), one));
+        assert!(budget.take(at(0), one));
+        assert!(!budget.take(at(1_999), one));
+        assert!(budget.take(at(1_999), other));
+        assert!(budget.take(at(2_000), one), "a third one waits for two seconds");
+        assert!(!budget.take(at(5_999), one));
+        assert!(budget.take(at(6_000), one), "a fourth one for four");
+        assert!(budget.take(at(61_000), one), "those of the minute before do not count");
+        let storm = (100_000..160_000).filter(|ms| budget.take(at(*ms), other)).count();
+        assert_eq!(storm, 2 + 4);
         budget.prune(at(200_000));
         assert!(budget.taken.is_empty());
     }

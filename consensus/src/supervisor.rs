@@ -57,7 +57,7 @@ impl Supervisor {
         }
         Self {
             detector,
-            budget: TakeoverBudget::new(config.takeovers_per_minute_max),
+            budget: TakeoverBudget::new(config.takeovers_at_once_max),
             moves_per_plan_max: config.moves_per_plan_max,
             planned_at: BTreeMap::new(),
             rebalance_at: now + REBALANCE_INTERVAL,
