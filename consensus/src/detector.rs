@@ -9,6 +9,8 @@ use std::time::Duration;
 use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
 
+use crate::command::NodeEpoch;
+
 /// Intervals between heartbeats that are remembered for each node.
 const INTERVALS_MAX: usize = 128;
 /// A node is dead after this many times its 99th percentile of intervals.
@@ -104,11 +106,19 @@ impl Watched {
 /// Limits the takeovers of each partition, so that a flapping node or a slow cluster does not make
 /// leadership storm. Within a minute the first few go at once; each further one waits from the one
 /// before for twice as long as that one did: two seconds, four, and so on, so that there are at most
-/// four more. A row of real deaths costs seconds that way, where a flat limit would cost the minute.
+/// four more. A takeover from a process that has really ended does not count: its node has registered
+/// again. So false suspicion costs time, and a row of deaths does not.
 #[derive(Clone, Debug)]
 pub struct TakeoverBudget {
     at_once_max: u32,
-    taken: BTreeMap<PartitionId, VecDeque<Instant>>,
+    taken: BTreeMap<PartitionId, VecDeque<Takeover>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Takeover {
+    at: Instant,
+    /// The process that was taken for dead.
+    from: (NodeId, NodeEpoch),
 }
 
 impl TakeoverBudget {
@@ -118,24 +128,29 @@ impl TakeoverBudget {
     }
 
     /// Takes one takeover of `partition` off the budget, if one is due.
-    pub fn take(&mut self, now: Instant, partition: PartitionId) -> bool {
+    pub fn take(
+        &mut self,
+        now: Instant,
+        partition: PartitionId,
+        from: (NodeId, NodeEpoch),
+    ) -> bool {
         let taken = self.taken.entry(partition).or_default();
-        while taken.front().is_some_and(|at| now.since(*at) >= BUDGET_WINDOW) {
-            taken.pop_front();
-        }
+        taken.retain(|it| now.since(it.at) < BUDGET_WINDOW);
         let excess = (taken.len() as u32).checked_sub(self.at_once_max);
         let spacing = excess.map_or(Duration::ZERO, |it| SPACING_MIN * 2_u32.saturating_pow(it));
-        let is_due = taken.back().is_none_or(|last| now.since(*last) >= spacing);
+        let is_due = taken.back().is_none_or(|last| now.since(last.at) >= spacing);
         if is_due {
-            taken.push_back(now);
+            taken.push_back(Takeover { at: now, from });
         }
         is_due
     }
 
-    /// Forgets what is older than the window.
-    pub fn prune(&mut self, now: Instant) {
-        self.taken
-            .retain(|_, taken| taken.back().is_some_and(|last| now.since(*last) < BUDGET_WINDOW));
+    /// Forgets takeovers from processes that are `over`, and those older than the window.
+    pub fn prune(&mut self, now: Instant, over: impl Fn(NodeId, NodeEpoch) -> bool) {
+        self.taken.retain(|_, taken| {
+            taken.retain(|it| now.since(it.at) < BUDGET_WINDOW && !over(it.from.0, it.from.1));
+            !taken.is_empty()
+        });
     }
 }
 
@@ -207,17 +222,31 @@ mod tests {
     fn takeovers_of_a_partition_are_spaced_ever_further_within_a_minute() {
         let mut budget = TakeoverBudget::new(2);
         let (one, other) = (PartitionId::new(1), PartitionId::new(2));
-        assert!(budget.take(at(0), one));
-        assert!(budget.take(at(0), one));
-        assert!(!budget.take(at(1_999), one));
-        assert!(budget.take(at(1_999), other));
-        assert!(budget.take(at(2_000), one), "a third one waits for two seconds");
-        assert!(!budget.take(at(5_999), one));
-        assert!(budget.take(at(6_000), one), "a fourth one for four");
-        assert!(budget.take(at(61_000), one), "those of the minute before do not count");
-        let storm = (100_000..160_000).filter(|ms| budget.take(at(*ms), other)).count();
+        let mut take = |ms, partition| budget.take(at(ms), partition, (NODE, NodeEpoch::new(1)));
+        assert!(take(0, one));
+        assert!(take(0, one));
+        assert!(!take(1_999, one));
+        assert!(take(1_999, other));
+        assert!(take(2_000, one), "a third one waits for two seconds");
+        assert!(!take(5_999, one));
+        assert!(take(6_000, one), "a fourth one for four");
+        assert!(take(61_000, one), "those of the minute before do not count");
+        let storm = (100_000..160_000).filter(|ms| take(*ms, other)).count();
         assert_eq!(storm, 2 + 4);
-        budget.prune(at(200_000));
+        budget.prune(at(300_000), |_, _| false);
+        assert!(budget.taken.is_empty());
+    }
+
+    #[test]
+    fn takeovers_from_processes_that_have_ended_do_not_count() {
+        let mut budget = TakeoverBudget::new(1);
+        let partition = PartitionId::new(1);
+        for epoch in 1..100 {
+            let now = at(epoch * 100);
+            assert!(budget.take(now, partition, (NODE, NodeEpoch::new(epoch))));
+            assert!(!budget.take(now, partition, (NODE, NodeEpoch::new(epoch))), "not restarted");
+            budget.prune(now, |node, of| node == NODE && of == NodeEpoch::new(epoch));
+        }
         assert!(budget.taken.is_empty());
     }
 }

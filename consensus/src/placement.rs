@@ -102,16 +102,17 @@ impl<'a> Placement<'a> {
         Some(*node)
     }
 
-    /// New leaders for all partitions of `dead` nodes that `may_take` lets pass, batched.
+    /// New leaders for all partitions of `dead` nodes that `may_take` lets pass, told partition and leader, batched.
     pub fn plan_takeover(
         &mut self,
         dead: &BTreeSet<NodeId>,
-        mut may_take: impl FnMut(PartitionId) -> bool,
+        mut may_take: impl FnMut(PartitionId, NodeId) -> bool,
     ) -> Vec<Command> {
         let mut preferences = Preferences::new(self.metadata);
         let mut assignments = Vec::new();
         for (id, partition) in self.metadata.partitions() {
-            if !dead.contains(&partition.leader) || self.candidates.is_empty() || !may_take(id) {
+            let leader = partition.leader;
+            if !dead.contains(&leader) || self.candidates.is_empty() || !may_take(id, leader) {
                 continue;
             }
             let preferred = preferences.of(partition.topic);

@@ -84,7 +84,8 @@ impl Supervisor {
             self.detector.watch(now, node);
         }
         self.detector.retain(|node| metadata.node(node).is_some());
-        self.budget.prune(now);
+        let epoch = |node| metadata.node(node).map(|node| node.epoch);
+        self.budget.prune(now, |node, of| epoch(node) != Some(of));
         let mut commands = self.mark_nodes(now, metadata);
         commands.extend(self.take_over(now, metadata));
         self.note_dead(now, metadata);
@@ -163,6 +164,8 @@ impl Supervisor {
         }
         self.planned_at.extend(due.iter().map(|node| (*node, now)));
         let budget = &mut self.budget;
-        Placement::new(metadata, &dead).plan_takeover(&due, |it| budget.take(now, it))
+        Placement::new(metadata, &dead).plan_takeover(&due, |id, leader| {
+            metadata.node(leader).is_none_or(|node| budget.take(now, id, (leader, node.epoch)))
+        })
     }
 }
