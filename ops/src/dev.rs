@@ -16,6 +16,7 @@ mod process;
 mod supervisor;
 mod view;
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -50,6 +51,10 @@ struct Run {
     /// operators 200 above [default: 9092]
     #[arg(long)]
     base_port: Option<u16>,
+    /// Where Kafka clients find the nodes. Anybody who reaches another address than loopback may read and
+    /// write: for networks that lead nowhere, such as network namespaces
+    #[arg(long, value_name = "IPV4", default_value_t = Ipv4Addr::LOCALHOST)]
+    host: Ipv4Addr,
     /// Clusters: 1, or 2 with a second one of three nodes, to federate with
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     clusters: u8,
@@ -152,7 +157,7 @@ async fn prepare(
     // Children run with the same paths whatever folder they are started in.
     let data = data.canonicalize().map_err(Failure::file(data))?;
     let control = control::Listener::bind(&data).await?;
-    let layout = layout::prepare(&data, shape, base_port)?;
+    let layout = layout::prepare(&data, shape, base_port)?.at(run.host);
     layout::check_ports(&layout)?;
     let settings = files::Settings {
         wan_rtt_ms: run.wan_rtt_ms,

@@ -13,6 +13,8 @@ mod clusters;
 mod judge;
 mod report;
 mod rounds;
+mod troubles;
+mod wan;
 mod writers;
 
 use std::fmt::Display;
@@ -25,6 +27,8 @@ use clap::Args;
 use self::clusters::{Pair, Setup};
 use self::report::Outcome;
 use self::rounds::Mover;
+use self::troubles::Trouble;
+use self::wan::{Distance, Wan};
 use self::writers::{BATCH_RECORD_COUNT, Desk, Writer};
 use crate::chance::Chance;
 use crate::clock;
@@ -71,9 +75,28 @@ pub struct PairArgs {
     /// Racks in each datacenter of the first cluster: 3 or 1.
     #[arg(long, default_value_t = 3)]
     pub racks: usize,
-    /// Milliseconds that p99 of the lag may be, on links without a round trip to speak of.
-    #[arg(long, default_value_t = 250)]
-    pub lag_max_ms: u64,
+    /// Milliseconds of a round trip between the clusters, each of which gets a network of its own then; 0 has
+    /// both on loopback.
+    #[arg(long, default_value_t = 0)]
+    pub rtt_ms: u64,
+    /// Packets of a thousand that are lost between the clusters.
+    #[arg(long, default_value_t = 0, requires = "rtt_ms")]
+    pub loss_per_mille: u32,
+    /// Bytes a second that get from one cluster to the other; 0 is no limit.
+    #[arg(long, default_value_t = 0, requires = "rtt_ms")]
+    pub rate_bytes: u64,
+    /// Cuts of the way between the clusters, ways that flap, and kills of the node that pulls, in turns.
+    #[arg(long, default_value_t = 0, requires = "rtt_ms")]
+    pub troubles: usize,
+    /// Seconds that the longest of them takes; the shortest takes one.
+    #[arg(long, default_value_t = 60)]
+    pub trouble_max: u64,
+    /// Switchovers whose coordinator is killed on the way.
+    #[arg(long, default_value_t = 0)]
+    pub broken_switchovers: usize,
+    /// Milliseconds that p99 of the lag may be [default: twice the round trip, and 250].
+    #[arg(long)]
+    pub lag_max_ms: Option<u64>,
     /// Seconds that p99 of a producer's pause in a switchover may be.
     #[arg(long, default_value_t = 5)]
     pub pause_max: u64,
@@ -86,6 +109,16 @@ pub struct PairArgs {
     /// Where everything is kept: a folder for each run.
     #[arg(long, default_value = "target/jepsen")]
     pub out: PathBuf,
+}
+
+impl PairArgs {
+    /// How long a trouble takes: from a second for the first of each kind to the longest for the last.
+    fn trouble_time(&self, number: usize) -> Duration {
+        let kinds = Trouble::ALL.len();
+        let (round, rounds) = (number / kinds, self.troubles.div_ceil(kinds));
+        let part = if rounds > 1 { round as f64 / (rounds - 1) as f64 } else { 1.0 };
+        Duration::from_secs_f64(1.0 + part * (self.trouble_max.max(1) - 1) as f64)
+    }
 }
 
 /// Makes a run and prints what it came to.
@@ -105,11 +138,17 @@ fn run(args: &PairArgs) -> Result<Outcome, Failure> {
     }
     std::fs::create_dir_all(&folder).map_err(Failure::file(&folder))?;
     let (base_port, racks) = (args.base_port, args.racks);
-    let setup = Setup { binary: &binary, folder: &folder, base_port, racks };
-    let pair = Pair::start(&setup)?;
+    let mut chance = Chance::new(args.seed);
+    let distance = Distance {
+        rtt: Duration::from_millis(args.rtt_ms),
+        loss_per_mille: args.loss_per_mille,
+        rate_bytes: args.rate_bytes,
+    };
+    let wan = (args.rtt_ms > 0).then(|| Wan::lay(distance, chance.branch())).transpose()?;
+    let setup = Setup { binary: &binary, folder: &folder, base_port, racks, wan };
+    let pair = Pair::start(setup)?;
     federate(&pair, args.partitions)?;
 
-    let mut chance = Chance::new(args.seed);
     let desk = Desk::new(args.producers);
     let keys: Vec<Key> = (0..Key::from(args.partitions)).collect();
     let batches_per_second = args.rate.max(0.1) / BATCH_RECORD_COUNT as f64;
@@ -151,6 +190,17 @@ fn play(args: &PairArgs, mut mover: Mover<'_>) -> Result<Outcome, Failure> {
         outcome.lags = mover.lags(Duration::from_secs(args.lag_seconds))?;
         say(&format!("lag p99 {:.1?}", report::quantile(&outcome.lags, 99)));
     }
+    for number in 0..args.troubles {
+        let done =
+            mover.trouble(Trouble::ALL[number % Trouble::ALL.len()], args.trouble_time(number))?;
+        say(&done.line());
+        outcome.troubles.push(done);
+    }
+    for _ in 0..args.broken_switchovers {
+        let done = mover.break_switchover()?;
+        say(&done.line());
+        outcome.broken.push(done);
+    }
     for _ in 0..args.switchovers {
         let done = mover.switch_over()?;
         say(&done.line());
@@ -177,7 +227,7 @@ fn play(args: &PairArgs, mut mover: Mover<'_>) -> Result<Outcome, Failure> {
 fn judge_times(args: &PairArgs, outcome: &mut Outcome) {
     let mut findings = Vec::new();
     let lag = report::quantile(&outcome.lags, 99);
-    if lag > Duration::from_millis(args.lag_max_ms) {
+    if lag > Duration::from_millis(args.lag_max_ms.unwrap_or(2 * args.rtt_ms + 250)) {
         findings.push(format!("p99 of the lag is {lag:.1?}"));
     }
     let pauses: Vec<Duration> =
@@ -186,8 +236,10 @@ fn judge_times(args: &PairArgs, outcome: &mut Outcome) {
     if pause > Duration::from_secs(args.pause_max) {
         findings.push(format!("p99 of a producer's pause in a switchover is {pause:.1?}"));
     }
-    // A batch of each producer may have been taken, and its mirror not told of it.
-    let allowed = (args.producers * BATCH_RECORD_COUNT) as u64;
+    // A batch of each producer may have been taken, and its mirror not told of it; nor can it know of what
+    // is on its way, for which a loss may take one more round trip.
+    let on_its_way = args.rate * 2.0 * args.rtt_ms as f64 / 1000.0;
+    let allowed = (args.producers * BATCH_RECORD_COUNT) as u64 + on_its_way as u64;
     for failover in &outcome.failovers {
         if failover.error_records() > allowed {
             findings

@@ -112,6 +112,7 @@ struct Node<'a> {
 #[derive(Debug, Serialize)]
 struct Listen {
     kafka: String,
+    insecure: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     peer: Option<String>,
     admin: String,
@@ -162,6 +163,7 @@ impl<'a> Configuration<'a> {
             node: Node { id: node.id, datacenter: &node.dc, rack: &node.rack, data: "data" },
             listen: Listen {
                 kafka: node.kafka.to_string(),
+                insecure: !node.kafka.ip().is_loopback(),
                 peer: has_peers.then(|| node.peer.to_string()),
                 admin: node.admin.to_string(),
             },
@@ -227,6 +229,11 @@ mod tests {
             (store.url.as_str(), store.endpoint.as_deref()),
             ("s3://cold/a", settings.object_store_endpoint)
         );
+        let layout = layout.at([10, 77, 1, 1].into());
+        write(&data, &layout, settings).unwrap();
+        let text = fs::read_to_string(configuration_file(&data, 4)).unwrap();
+        let config = NodeConfig::from_toml(&text, &node_folder(&data, 4)).unwrap();
+        assert_eq!(config.kafka.to_string(), "10.77.1.1:20003");
         fs::remove_dir_all(&data).unwrap();
     }
 }

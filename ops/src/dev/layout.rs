@@ -159,6 +159,12 @@ impl Layout {
         Ok(Self { cluster_id, base_port, shape, nodes: nodes.collect() })
     }
 
+    /// The same where clients find the nodes at another address.
+    pub(super) fn at(mut self, host: Ipv4Addr) -> Self {
+        self.nodes.iter_mut().for_each(|node| node.kafka.set_ip(host.into()));
+        self
+    }
+
     /// Where Kafka clients find the cluster.
     pub(super) fn bootstrap(&self) -> String {
         let addresses: Vec<String> = self.nodes.iter().map(|node| node.kafka.to_string()).collect();

@@ -1,6 +1,6 @@
 //! The two clusters: one `meridian dev --clusters 2`, and what operators would do with it.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
+use super::wan::{Cut, Wan};
 use crate::client::{Client, Seeds, Tape};
 use crate::clock;
 use crate::failure::Failure;
@@ -26,6 +27,8 @@ pub(super) struct Setup<'a> {
     pub(super) folder: &'a Path,
     pub(super) base_port: u16,
     pub(super) racks: usize,
+    /// `None` if both are on this machine's loopback.
+    pub(super) wan: Option<Wan>,
 }
 
 /// One of the two clusters.
@@ -49,30 +52,29 @@ impl Side {
 pub(super) struct Pair {
     binary: PathBuf,
     data: PathBuf,
-    dev: Child,
+    devs: Vec<Child>,
+    wan: Option<Wan>,
     pub(super) sides: Vec<Side>,
 }
 
 impl Pair {
     /// Starts both, and waits until all nodes serve.
-    pub(super) fn start(setup: &Setup<'_>) -> Result<Self, Failure> {
+    pub(super) fn start(setup: Setup<'_>) -> Result<Self, Failure> {
         let data = setup.folder.join("data");
-        let log_file = setup.folder.join("dev.log");
-        let log = File::create(&log_file).map_err(Failure::file(&log_file))?;
-        let errors = log.try_clone().map_err(Failure::file(&log_file))?;
-        let (port, racks) = (setup.base_port.to_string(), setup.racks.to_string());
-        let mut command = Command::new(setup.binary);
-        end_with_parent(&mut command);
-        let dev = command
-            .args(["dev", "--clusters", "2", "--racks", &racks, "--base-port", &port, "--data"])
-            .arg(&data)
-            .stdin(Stdio::null())
-            .stdout(log)
-            .stderr(errors)
-            .spawn()
-            .map_err(Failure::system("meridian dev"))?;
+        let devs = match &setup.wan {
+            None => {
+                let racks = setup.racks.to_string();
+                let port = setup.base_port.to_string();
+                let arguments = ["--clusters", "2", "--racks", &racks, "--base-port", &port];
+                vec![dev(&setup, &arguments, &data)?.spawn().map_err(not_started)?]
+            }
+            Some(wan) => [0, 1]
+                .map(|side| apart(&setup, wan, side, &data))
+                .into_iter()
+                .collect::<Result<_, _>>()?,
+        };
         let binary = setup.binary.to_owned();
-        let mut pair = Self { binary, data, dev, sides: Vec::new() };
+        let mut pair = Self { binary, data, devs, wan: setup.wan, sides: Vec::new() };
         for (number, name) in [(1, "west"), (2, "east")] {
             let nodes = pair.wait_until_up(number)?;
             let text = |node: &Json, field: &str| node[field].as_str().map(str::to_owned);
@@ -87,9 +89,9 @@ impl Pair {
 
     /// The nodes of a cluster, all of which serve.
     fn wait_until_up(&mut self, number: usize) -> Result<Vec<Json>, Failure> {
-        let file = self.folder(number).join("dev.json");
+        let file = folder_of(&self.data, number).join("dev.json");
         let up = clock::until(UP_WITHIN, || {
-            let has_ended = !matches!(self.dev.try_wait(), Ok(None));
+            let has_ended = self.devs.iter_mut().any(|dev| !matches!(dev.try_wait(), Ok(None)));
             let layout: Option<Json> =
                 std::fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
             let nodes = layout.and_then(|layout| layout["nodes"].as_array().cloned());
@@ -107,17 +109,9 @@ impl Pair {
         Client::new(Seeds { addresses, tape: Arc::new(Tape::default()) }, first, topic)
     }
 
-    /// The folder of a side's nodes.
-    fn folder(&self, number: usize) -> PathBuf {
-        match number {
-            1 => self.data.clone(),
-            number => self.data.join(format!("cluster-{number}")),
-        }
-    }
-
     /// The folders of a side's nodes, and where their state is kept when it is saved.
     fn node_folders(&self, side: usize) -> Result<Vec<(PathBuf, PathBuf)>, Failure> {
-        let folder = self.folder(self.sides[side].number);
+        let folder = folder_of(&self.data, self.sides[side].number);
         let saved = self.data.with_extension("saved");
         std::fs::create_dir_all(&saved).map_err(Failure::file(&saved))?;
         let mut folders = Vec::new();
@@ -207,27 +201,107 @@ impl Pair {
         }
     }
 
+    /// Does something while nothing gets from one cluster to the other.
+    pub(super) fn without_way(&self, act: impl FnOnce()) {
+        let cut: Option<(&Wan, Cut)> = self.wan.as_ref().map(|wan| (wan, wan.cut()));
+        act();
+        if let Some((wan, cut)) = cut {
+            wan.mend(cut);
+        }
+    }
+
+    /// Starts a command and does not wait for it.
+    pub(super) fn begin(&self, side: usize, arguments: &[&str]) -> Result<Child, Failure> {
+        Command::new(&self.binary)
+            .args(arguments)
+            .args(["-o", "json", "-b", &self.sides[side].bootstrap()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(Failure::system("the meridian binary"))
+    }
+
+    /// Waits until no switchover to a side is under way, or none was ever begun.
+    pub(super) fn end_of_switchover(&self, side: usize, topic: &str) -> Result<(), Failure> {
+        let arguments = ["mirror", "switchover", topic, "--resume"];
+        let ended = clock::until(TRUE_WITHIN, || {
+            let (output, said) = self.ask(side, &arguments).ok()?;
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            (said["outcome"].is_string() || errors.contains("never switched over")).then_some(())
+        });
+        let never = || Failure::Cluster("a switchover never ends".to_owned());
+        ended.ok_or_else(never)
+    }
+
+    /// Kills one node.
+    pub(super) fn kill_node(&self, side: usize, node: u64) -> Result<(), Failure> {
+        self.control("kill", side, &["--node", &node.to_string()])
+    }
+
+    /// Starts it again, and waits until all serve.
+    pub(super) fn restart_node(&mut self, side: usize, node: u64) -> Result<(), Failure> {
+        self.control("restart", side, &["--node", &node.to_string()])?;
+        self.wait_until_up(self.sides[side].number).map(|_| ())
+    }
+
     /// Kills all nodes of a side, as `kill -9` does.
     pub(super) fn kill(&self, side: usize) -> Result<(), Failure> {
-        self.control("kill", side)
+        self.control("kill", side, &self.all_dcs(side))
     }
 
     /// Starts them again, and waits until all serve.
     pub(super) fn restart(&mut self, side: usize) -> Result<(), Failure> {
-        self.control("restart", side)?;
+        self.control("restart", side, &self.all_dcs(side))?;
         self.wait_until_up(self.sides[side].number).map(|_| ())
     }
 
-    fn control(&self, action: &str, side: usize) -> Result<(), Failure> {
-        let Side { number, dcs, .. } = &self.sides[side];
+    fn all_dcs(&self, side: usize) -> Vec<&str> {
+        self.sides[side].dcs.iter().flat_map(|dc| ["--dc", dc]).collect()
+    }
+
+    fn control(&self, action: &str, side: usize, chosen: &[&str]) -> Result<(), Failure> {
+        let number = self.sides[side].number.to_string();
         let mut command = Command::new(&self.binary);
-        command.args(["dev", action, "--cluster", &number.to_string(), "--data"]).arg(&self.data);
-        dcs.iter().for_each(|dc| {
-            command.args(["--dc", dc]);
-        });
+        command.args(["dev", action, "--cluster", &number, "--data"]).arg(&self.data).args(chosen);
         let output = command.output().map_err(Failure::system("the meridian binary"))?;
         if output.status.success() { Ok(()) } else { Err(failed(&["dev", action], &output)) }
     }
+}
+
+/// The folder of a cluster's nodes.
+fn folder_of(data: &Path, number: usize) -> PathBuf {
+    match number {
+        1 => data.to_owned(),
+        number => data.join(format!("cluster-{number}")),
+    }
+}
+
+fn not_started(error: std::io::Error) -> Failure {
+    Failure::system("meridian dev")(error)
+}
+
+/// `meridian dev`, whose output goes to a file beside the report.
+fn dev(setup: &Setup<'_>, arguments: &[&str], data: &Path) -> Result<Command, Failure> {
+    let log_file = setup.folder.join("dev.log");
+    let log = OpenOptions::new().create(true).append(true).open(&log_file);
+    let log = log.map_err(Failure::file(&log_file))?;
+    let errors = log.try_clone().map_err(Failure::file(&log_file))?;
+    let mut command = Command::new(setup.binary);
+    end_with_parent(&mut command);
+    command.arg("dev").args(arguments).arg("--data").arg(data);
+    command.stdin(Stdio::null()).stdout(log).stderr(errors);
+    Ok(command)
+}
+
+/// Starts one side on its host.
+fn apart(setup: &Setup<'_>, wan: &Wan, side: usize, data: &Path) -> Result<Child, Failure> {
+    // The second cluster has three nodes, as beside a first one on the same machine.
+    let racks = if side == 0 { setup.racks } else { 1 }.to_string();
+    let (port, host) = (setup.base_port.to_string(), Wan::address(side).to_string());
+    let arguments = ["--racks", &racks, "--base-port", &port, "--host", &host];
+    let mut command = dev(setup, &arguments, &folder_of(data, side + 1))?;
+    wan.host(side).run(move || command.spawn())?.map_err(not_started)
 }
 
 fn failed(arguments: &[&str], output: &Output) -> Failure {
@@ -266,7 +340,9 @@ fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
 impl Drop for Pair {
     fn drop(&mut self) {
         // Nodes end with the parent that they were given.
-        let _ended = self.dev.kill();
-        let _reaped = self.dev.wait();
+        for dev in &mut self.devs {
+            let _ended = dev.kill();
+            let _reaped = dev.wait();
+        }
     }
 }

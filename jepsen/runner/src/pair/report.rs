@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::alarms::Alarms;
+use super::troubles::{Broken, Troubled};
 
 /// A failover.
 pub(super) struct Failover {
@@ -42,6 +43,8 @@ pub(super) struct Outcome {
     pub(super) failovers: Vec<Failover>,
     pub(super) switchovers: Vec<Switchover>,
     pub(super) lags: Vec<Duration>,
+    pub(super) troubles: Vec<Troubled>,
+    pub(super) broken: Vec<Broken>,
     pub(super) alarms: Option<Alarms>,
     pub(super) findings: Vec<String>,
 }
@@ -119,6 +122,19 @@ impl Outcome {
                 self.lags.len(),
                 quantile(&self.lags, 50),
                 quantile(&self.lags, 99)
+            ));
+        }
+        if let Some(slowest) = self.troubles.iter().map(|it| it.caught_up).max() {
+            line(format!(
+                "{} troubles of the link: caught up in {slowest:.2?} at most",
+                self.troubles.len()
+            ));
+        }
+        if !self.broken.is_empty() {
+            let switched = self.broken.iter().filter(|it| it.is_switched).count();
+            let (all, back) = (self.broken.len(), self.broken.len() - switched);
+            line(format!(
+                "{all} switchovers without their coordinator: {switched} done, {back} rolled back"
             ));
         }
         if let Some(alarms) = &self.alarms {

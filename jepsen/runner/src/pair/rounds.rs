@@ -22,6 +22,8 @@ const LATEST: i64 = -1;
 const READ_WITHIN: Duration = Duration::from_secs(60);
 /// Batches of each producer before and after a move.
 const BATCH_COUNT: u64 = 5;
+/// Records that a partition of a mirror that follows may lack.
+const LAG_RECORDS_MAX: u64 = 300;
 /// What a link is capped at in every other round, so that the mirror is behind: less than the load.
 const CAP_BYTES_PER_SECOND: &str = "2000";
 
@@ -34,10 +36,10 @@ pub(super) struct Mover<'a> {
     pub(super) findings: Vec<String>,
     /// The side that takes records.
     pub(super) writer: usize,
-    era: u32,
+    pub(super) era: u32,
     /// Records in the topic of what diverged, at each side.
     diverged_counts: [usize; 2],
-    chance: Chance,
+    pub(super) chance: Chance,
 }
 
 impl<'a> Mover<'a> {
@@ -59,6 +61,10 @@ impl<'a> Mover<'a> {
         self.settle()?;
         if is_behind {
             self.cap(new, CAP_BYTES_PER_SECOND)?;
+            // It begins anew: until it has heard of the source there is nothing to forecast.
+            let has_heard =
+                |said: &Json| all_partitions(said, |it| it["source_end_offset"].is_i64());
+            self.pair.command_until(new, &["mirror", "status", TOPIC], has_heard)?;
         }
         let wait = self.chance.between(Duration::from_millis(500), Duration::from_secs(3));
         clock::sleep(wait);
@@ -157,20 +163,20 @@ impl<'a> Mover<'a> {
     }
 
     /// Waits until the mirror follows, and producers write.
-    fn settle(&mut self) -> Result<(), Failure> {
+    pub(super) fn settle(&mut self) -> Result<(), Failure> {
         let mirror = 1 - self.writer;
-        let is_well = |said: &Json| {
-            let partitions = said["mirrors"][0]["partitions"].as_array();
-            partitions.is_some_and(|all| {
-                !all.is_empty() && all.iter().all(|it| it["state"] == "mirroring")
-            })
+        // One that has just begun knows for less than two seconds how much is missing: that is `mirroring`.
+        let follows = |it: &Json| {
+            it["state"] == "mirroring"
+                && it["lag_records"].as_u64().is_some_and(|lag| lag <= LAG_RECORDS_MAX)
         };
+        let is_well = |said: &Json| all_partitions(said, follows);
         self.pair.command_until(mirror, &["mirror", "status", TOPIC], is_well)?;
         self.expect_progress("before a move");
         Ok(())
     }
 
-    fn expect_progress(&mut self, when: &str) {
+    pub(super) fn expect_progress(&mut self, when: &str) {
         if !self.desk.wait_for_batches(BATCH_COUNT, TRUE_WITHIN) {
             self.findings.push(format!("a producer had no answer for {TRUE_WITHIN:?} {when}"));
         }
@@ -218,7 +224,7 @@ impl<'a> Mover<'a> {
 
     /// Reads all of the writer's log and judges it by what producers were told before; gives how many
     /// records that were, and the log.
-    fn read_writer(&mut self) -> Result<(usize, Polled), Failure> {
+    pub(super) fn read_writer(&mut self) -> Result<(usize, Polled), Failure> {
         let acks = self.desk.take_acks();
         self.found(|ledger| ledger.take(&acks));
         let log = self.read(self.writer, TOPIC)?;
@@ -227,12 +233,12 @@ impl<'a> Mover<'a> {
     }
 
     /// Where the partitions end at a side.
-    fn ends(&self, side: usize) -> Result<BTreeMap<Key, Offset>, Failure> {
+    pub(super) fn ends(&self, side: usize) -> Result<BTreeMap<Key, Offset>, Failure> {
         ends_of(&mut self.pair.client(side, 0, TOPIC), &self.keys)
     }
 
     /// All records of a topic at a side, up to where it ends now.
-    fn read(&self, side: usize, topic: &'static str) -> Result<Polled, Failure> {
+    pub(super) fn read(&self, side: usize, topic: &'static str) -> Result<Polled, Failure> {
         let mut client = self.pair.client(side, 0, topic);
         let ends = ends_of(&mut client, &self.keys)?;
         let mut reader = Reader::new("", false);
@@ -259,7 +265,13 @@ impl<'a> Mover<'a> {
     }
 }
 
-fn ends_of(client: &mut Client, keys: &[Key]) -> Result<BTreeMap<Key, Offset>, Failure> {
+/// Whether something holds of every partition of a mirror's status.
+fn all_partitions(said: &Json, holds: impl Fn(&Json) -> bool) -> bool {
+    let partitions = said["mirrors"][0]["partitions"].as_array();
+    partitions.is_some_and(|all| !all.is_empty() && all.iter().all(holds))
+}
+
+pub(super) fn ends_of(client: &mut Client, keys: &[Key]) -> Result<BTreeMap<Key, Offset>, Failure> {
     let mut last = String::new();
     let found = clock::until(TRUE_WITHIN, || {
         let mut end = |key: &Key| client.list_offset(*key, LATEST).map(|end| (*key, end));
