@@ -85,10 +85,12 @@ fn commit(bootstrap: &str, group: &'static str, committed_offset: i64) {
 
 /// Produces until a mirror that was just paused does not follow any more. Gives both ends.
 fn produce_unseen(from: &str, to: &str, topic: &str) -> (i64, i64) {
+    let mut before = None;
     for _ in 0..100 {
         produce(from, topic, &lines(0..100));
         let (source, mirror) = (ends(from, topic)[0], ends(to, topic)[0]);
-        if source >= mirror + 100 {
+        // One that has not heard of the pause yet may lag for a moment, too.
+        if before.replace(mirror) == Some(mirror) && source >= mirror + 200 {
             return (source, mirror);
         }
     }
@@ -185,6 +187,7 @@ fn positions_of_idle_groups_are_carried() {
 
     // Beyond the end of the mirror there is nothing yet.
     ok(&["mirror", "pause", "t", "-b", to]);
+    wait_for_state(to, "t", "paused");
     let (source_end, end) = produce_unseen(from, to, "t");
     commit(from, "g3", source_end);
     wait("g3 clamped", || carried("g3") == (Some(end), "clamped".to_owned()));

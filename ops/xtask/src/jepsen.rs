@@ -10,7 +10,7 @@ use std::process::Command;
 type Run = (String, String, u64);
 
 /// Workloads of the simulator, and how many seeds of each every change must survive.
-const SIMULATED: [(&str, &str); 2] = [("log", "300"), ("groups", "100")];
+const SIMULATED: [(&str, &str); 2] = [("log", "300"), ("groups", "60")];
 const SIMULATED_TIME: &str = "300s";
 const SMOKE_SECONDS: u32 = 60;
 const USAGE: &str = "usage: cargo xtask jepsen --simulate | --smoke | --nightly [--seconds N] [--hours N] \
