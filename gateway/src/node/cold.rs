@@ -30,6 +30,10 @@ const TEND_EVERY: Duration = Duration::from_secs(30);
 /// How often the object store is asked what it holds of a partition: it asks money for each answer.
 const TEND_OBJECTS_EVERY: Duration = Duration::from_secs(600);
 
+/// The object store is left alone for so long after it has failed: each try may take long, and stripes are
+/// not to wait for it.
+const OBJECTS_REST: Duration = Duration::from_secs(30);
+
 /// When a partition was tended: by this leader, with these disks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Tended {
@@ -42,20 +46,43 @@ struct Tended {
 pub(super) async fn run_cold(node: Arc<Node>) {
     let mut interval = tokio::time::interval(PACK_EVERY);
     let (mut tended, mut tended_objects) = (HashMap::new(), HashMap::new());
+    let mut failing = Failing::default();
     loop {
         interval.tick().await;
         let logs = node.logs.owned_logs();
         for log in logs.iter().filter(|log| log.is_serving()) {
             let policy = policy_for(&node, log);
-            if let Some(policy) = &policy {
-                pack(&node, log, policy).await;
+            let rests = failing.rests(node.logs.cold_counts().object_errors, node.logs.now());
+            let waits = |policy: &ColdPolicy| rests && policy.tier == ColdTier::Objects;
+            if let Some(policy) = policy.filter(|policy| !waits(policy)) {
+                pack(&node, log, &policy).await;
             }
             tend(&node, log, &mut tended).await;
-            tend_objects(&node, log, policy.as_ref(), &mut tended_objects).await;
+            if !rests {
+                tend_objects(&node, log, policy.as_ref(), &mut tended_objects).await;
+            }
         }
         for tended in [&mut tended, &mut tended_objects] {
             tended.retain(|partition, _| node.logs.owned(*partition).is_some());
         }
+    }
+}
+
+/// Whether the object store has failed of late.
+#[derive(Default)]
+struct Failing {
+    error_count: u64,
+    until: Option<Instant>,
+}
+
+impl Failing {
+    /// Whether it is left alone at `now`, with so many errors since the start.
+    fn rests(&mut self, error_count: u64, now: Instant) -> bool {
+        if error_count != self.error_count {
+            self.error_count = error_count;
+            self.until = Some(now + OBJECTS_REST);
+        }
+        self.until.is_some_and(|until| now < until)
     }
 }
 
@@ -223,5 +250,20 @@ impl Node {
         let objects = log.object_holding().await;
         let to_pack_bytes = policy.map_or(0, |policy| log.to_pack_bytes(&policy));
         json(&StorageStatus { class, holding, objects, to_pack_bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_fails_is_left_alone_for_a_while() {
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        let mut failing = Failing::default();
+        assert!(!failing.rests(0, at(1)));
+        assert!(failing.rests(1, at(2)) && failing.rests(1, at(31)));
+        assert!(!failing.rests(1, at(32)));
+        assert!(failing.rests(3, at(33)));
     }
 }
