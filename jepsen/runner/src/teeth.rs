@@ -32,6 +32,9 @@ struct Bite {
 /// So few that each always has something on its way.
 const FEW: &[&str] = &["--partitions", "2"];
 
+/// And often enough that some of it is sent again.
+const FEW_AND_OFTEN: &[&str] = &["--partitions", "2", "--interval", "2", "--lasting", "3"];
+
 const fn bite(mutation: &'static str, workload: &'static str, faults: &'static str) -> Bite {
     Bite { mutation, workload, faults, how: &[] }
 }
@@ -55,7 +58,7 @@ const BITES: &[Bite] = &[
     bite("ServeBeforeCommitted", "log", "early-leader"),
     bite("DropTail", "log", "kill-leader,pause-leader,slow-disks"),
     bite("PutQuorumIsTwoDatacenters", "log", "kill-dc-rack"),
-    bite("ProducersForgotten", "dedupe", "kill-leader"),
+    bite("ProducersForgotten", "dedupe", "kill-leader").with(FEW_AND_OFTEN),
     bite("StableOffsetIgnored", "txn", "kill-leader"),
     bite("TransactionsForgotten", "txn", "kill-leader"),
     bite("AbortedForgotten", "txn", "kill-leader"),
