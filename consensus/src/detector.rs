@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
+use meridian_base::position::Generation;
 
 use crate::command::NodeEpoch;
 
@@ -119,6 +120,8 @@ struct Takeover {
     at: Instant,
     /// The process that was taken for dead.
     from: (NodeId, NodeEpoch),
+    /// Of the partition, before.
+    generation: Generation,
 }
 
 impl TakeoverBudget {
@@ -127,20 +130,24 @@ impl TakeoverBudget {
         Self { at_once_max, taken: BTreeMap::new() }
     }
 
-    /// Takes one takeover of `partition` off the budget, if one is due.
+    /// Takes one takeover of `partition`, of this generation, off the budget, if one is due. One that is planned again,
+    /// because it was not applied yet, is the same.
     pub fn take(
         &mut self,
         now: Instant,
-        partition: PartitionId,
+        (partition, generation): (PartitionId, Generation),
         from: (NodeId, NodeEpoch),
     ) -> bool {
         let taken = self.taken.entry(partition).or_default();
         taken.retain(|it| now.since(it.at) < BUDGET_WINDOW);
+        if taken.back().is_some_and(|last| last.generation == generation) {
+            return true;
+        }
         let excess = (taken.len() as u32).checked_sub(self.at_once_max);
         let spacing = excess.map_or(Duration::ZERO, |it| SPACING_MIN * 2_u32.saturating_pow(it));
         let is_due = taken.back().is_none_or(|last| now.since(last.at) >= spacing);
         if is_due {
-            taken.push_back(Takeover { at: now, from });
+            taken.push_back(Takeover { at: now, from, generation });
         }
         is_due
     }
@@ -222,7 +229,11 @@ mod tests {
     fn takeovers_of_a_partition_are_spaced_ever_further_within_a_minute() {
         let mut budget = TakeoverBudget::new(2);
         let (one, other) = (PartitionId::new(1), PartitionId::new(2));
-        let mut take = |ms, partition| budget.take(at(ms), partition, (NODE, NodeEpoch::new(1)));
+        let mut generations = 0..;
+        let mut take = |ms, partition| {
+            let generation = Generation::new(generations.next().unwrap());
+            budget.take(at(ms), (partition, generation), (NODE, NodeEpoch::new(1)))
+        };
         assert!(take(0, one));
         assert!(take(0, one));
         assert!(!take(1_999, one));
@@ -242,11 +253,23 @@ mod tests {
         let mut budget = TakeoverBudget::new(1);
         let partition = PartitionId::new(1);
         for epoch in 1..100 {
-            let now = at(epoch * 100);
-            assert!(budget.take(now, partition, (NODE, NodeEpoch::new(epoch))));
-            assert!(!budget.take(now, partition, (NODE, NodeEpoch::new(epoch))), "not restarted");
-            budget.prune(now, |node, of| node == NODE && of == NodeEpoch::new(epoch));
+            let (now, of) = (at(epoch * 100), NodeEpoch::new(epoch));
+            let generation = |it| (partition, Generation::new(epoch as u32 * 2 + it));
+            assert!(budget.take(now, generation(0), (NODE, of)));
+            assert!(!budget.take(now, generation(1), (NODE, of)), "not restarted");
+            budget.prune(now, |node, it| (node, it) == (NODE, of));
         }
-        assert!(budget.taken.is_empty());
+    }
+
+    #[test]
+    fn a_takeover_that_is_planned_again_counts_once() {
+        let mut budget = TakeoverBudget::new(2);
+        let from = (NODE, NodeEpoch::new(1));
+        let of = |generation| (PartitionId::new(1), Generation::new(generation));
+        for second in 0..10 {
+            assert!(budget.take(at(second * 1000), of(1), from), "a slow metadata log");
+        }
+        assert!(budget.take(at(10_000), of(2), from));
+        assert!(!budget.take(at(10_001), of(3), from));
     }
 }

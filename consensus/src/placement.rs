@@ -102,17 +102,17 @@ impl<'a> Placement<'a> {
         Some(*node)
     }
 
-    /// New leaders for all partitions of `dead` nodes that `may_take` lets pass, told partition and leader, batched.
+    /// New leaders for all partitions of `dead` nodes that `may_take` lets pass, batched.
     pub fn plan_takeover(
         &mut self,
         dead: &BTreeSet<NodeId>,
-        mut may_take: impl FnMut(PartitionId, NodeId) -> bool,
+        mut may_take: impl FnMut(PartitionId, &Partition) -> bool,
     ) -> Vec<Command> {
         let mut preferences = Preferences::new(self.metadata);
         let mut assignments = Vec::new();
         for (id, partition) in self.metadata.partitions() {
-            let leader = partition.leader;
-            if !dead.contains(&leader) || self.candidates.is_empty() || !may_take(id, leader) {
+            let is_due = dead.contains(&partition.leader) && !self.candidates.is_empty();
+            if !is_due || !may_take(id, partition) {
                 continue;
             }
             let preferred = preferences.of(partition.topic);

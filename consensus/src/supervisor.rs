@@ -164,8 +164,9 @@ impl Supervisor {
         }
         self.planned_at.extend(due.iter().map(|node| (*node, now)));
         let budget = &mut self.budget;
-        Placement::new(metadata, &dead).plan_takeover(&due, |id, leader| {
-            metadata.node(leader).is_none_or(|node| budget.take(now, id, (leader, node.epoch)))
+        Placement::new(metadata, &dead).plan_takeover(&due, |id, partition| {
+            let (leader, of) = (partition.leader, (id, partition.generation));
+            metadata.node(leader).is_none_or(|node| budget.take(now, of, (leader, node.epoch)))
         })
     }
 }
