@@ -67,6 +67,7 @@ fn a_node_is_lost(nodes: &Nodes, lines: &Lines) -> i32 {
 fn it_comes_back(nodes: &Nodes, lost: i32) {
     nodes.restart(&node(lost));
     until("the lost node is a spare", WITHIN, || spares(nodes).contains(&lost));
+    until("its disk is mounted", WITHIN, || !disk(nodes, lost)["mounted_as"].is_null());
     let disk = disk(nodes, lost);
     assert_eq!((&disk["mounted_as"], &disk["standing"]), (&value!("same"), &value!("NotMember")));
 }
@@ -76,7 +77,12 @@ fn disks_are_told_apart(nodes: &Nodes, lines: &Lines, spare: i32) {
     let folder = |id: i32| nodes.data().join(format!("node-{id}/data/disk"));
     let mounted_as = |id: i32, expected: Value| {
         nodes.restart(&node(id));
-        assert_eq!(disk(nodes, id)["mounted_as"], expected, "node {id}");
+        let mut seen = Value::Null;
+        until(&format!("node {id} has mounted its disk"), WITHIN, || {
+            seen = disk(nodes, id)["mounted_as"].clone();
+            !seen.is_null()
+        });
+        assert_eq!(seen, expected, "node {id}");
     };
     nodes.kill(&node(spare));
     nodes.wipe_disk(spare);
