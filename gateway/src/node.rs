@@ -303,7 +303,10 @@ async fn open_store(
     let capacity_bytes = match (config.capacity_bytes, &capacity) {
         (Some(bytes), _) => bytes,
         (None, None) => room(&folder)?,
-        (None, Some(second)) => second.rules.fast_bytes + room(&second.folder)?,
+        (None, Some(second)) => {
+            second.check_folder().map_err(StoreFailure::from)?;
+            second.rules.fast_bytes + room(&second.folder)?
+        }
     };
     let fresh = Incarnation::new(rng.next_u64());
     let store = StoreConfig {

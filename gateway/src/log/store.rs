@@ -69,7 +69,7 @@ pub struct StoreHandle {
     store: Mutex<Store>,
     clock: Clock,
     pub(super) writes: Sender<DiskJob>,
-    changes: Sender<DiskJob>,
+    pub(super) changes: Sender<DiskJob>,
     pub(super) reads: Sender<DiskJob>,
     pub(super) tiers: TieredDisk,
     /// Dropped with the handle: who moves files ends then.

@@ -9,7 +9,7 @@
 //! `meridian_storage::tier`.
 
 use std::fs;
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +23,8 @@ use super::disk::FolderDisk;
 
 /// Says, on both disks, which capacity disk belongs to which fast one.
 const PAIR_FILE: &str = "tiers";
+/// 128 bits in hexadecimal, and the end of the line.
+const PAIR_NAME_SIZE_BYTES: usize = 33;
 /// What a file is called on the capacity disk until all of it is there.
 const MOVING: &str = ".moving";
 /// Copied at once.
@@ -41,6 +43,17 @@ pub struct CapacityTier {
     pub bytes_per_second: u64,
 }
 
+impl CapacityTier {
+    /// Refuses a folder that is not there, before anybody makes it.
+    pub fn check_folder(&self) -> Result<(), TierError> {
+        let checked = fs::read_dir(&self.folder).map(drop);
+        checked.map_err(|error| TierError::Folder {
+            folder: self.folder.display().to_string(),
+            detail: error.to_string(),
+        })
+    }
+}
+
 /// Why a pair of disks can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TierError {
@@ -48,7 +61,7 @@ pub enum TierError {
     #[error(transparent)]
     Disk(#[from] DiskError),
     /// The folder is not there.
-    #[error("storage.capacity_folder {folder}: {detail}; mount the disk, or make the folder")]
+    #[error("storage.tiers.capacity_folder {folder}: {detail}; mount the disk, or make the folder")]
     Folder {
         /// The folder.
         folder: String,
@@ -65,6 +78,26 @@ pub enum TierError {
         fast: String,
         /// What was configured as capacity disk.
         capacity: String,
+    },
+    /// The capacity disk has what was moved there from another fast disk.
+    #[error(
+        "{capacity} has files that another fast disk than the one in {fast} moved there; mount the right one, or, \
+         if it is lost, empty {capacity} and let the node refill"
+    )]
+    OtherFast {
+        /// The fast disk.
+        fast: String,
+        /// The capacity disk.
+        capacity: String,
+    },
+    /// No capacity disk is configured any more.
+    #[error(
+        "the disk in {fast} has moved files to a capacity disk, and there is no [storage.tiers]; configure it again, \
+         or, if that disk is lost, remove {fast} and let the node refill"
+    )]
+    NoCapacity {
+        /// The fast disk.
+        fast: String,
     },
 }
 
@@ -117,11 +150,13 @@ impl TieredDisk {
     /// Opens the disks of a node; puts right what a crash left of a move.
     pub fn open(folder: &Path, capacity: Option<&CapacityTier>) -> Result<Self, TierError> {
         let fast = FolderDisk::open(folder)?;
-        let Some(capacity) = capacity else { return Ok(Self { fast, capacity: None }) };
-        if let Err(error) = fs::read_dir(&capacity.folder) {
-            let (folder, detail) = (capacity.folder.display().to_string(), error.to_string());
-            return Err(TierError::Folder { folder, detail });
-        }
+        let Some(capacity) = capacity else {
+            return match read_pair_name(folder)? {
+                Some(_) => Err(TierError::NoCapacity { fast: folder.display().to_string() }),
+                None => Ok(Self { fast, capacity: None }),
+            };
+        };
+        capacity.check_folder()?;
         let tier = Tier {
             fast: folder.to_owned(),
             capacity: capacity.clone(),
@@ -247,18 +282,27 @@ impl TieredDisk {
     /// Refuses a capacity disk that is not the one that belongs to the fast one.
     fn pair(&mut self) -> Result<(), TierError> {
         let Some((capacity, tier)) = &mut self.capacity else { return Ok(()) };
-        let read = |folder: &Path| fs::read(folder.join(PAIR_FILE)).ok();
-        let (ours, theirs) = (read(&tier.fast), read(&tier.capacity.folder));
-        match (ours, theirs) {
+        let shown =
+            || (tier.fast.display().to_string(), tier.capacity.folder.display().to_string());
+        match (read_pair_name(&tier.fast)?, read_pair_name(&tier.capacity.folder)?) {
             (Some(ours), Some(theirs)) if ours == theirs => Ok(()),
-            (None, None) => {
+            (Some(_), _) => {
+                let (fast, capacity) = shown();
+                Err(TierError::WrongPair { fast, capacity })
+            }
+            // A fast disk that is new, or not mounted: only its owner knows.
+            (None, _) if capacity.list()?.iter().any(|file| is_journal(file)) => {
+                let (fast, capacity) = shown();
+                Err(TierError::OtherFast { fast, capacity })
+            }
+            (None, _) => {
                 let drawn = crate::node::entropy().map_err(|error| DiskError::Io {
                     file: PAIR_FILE.to_owned(),
                     operation: "draw a name",
                     detail: error.to_string(),
                 })?;
                 let name = format!("{drawn:032x}\n");
-                // The capacity disk first: a name that only it has is replaced.
+                // The capacity disk first: a name that only it has, and no files, is replaced.
                 for disk in [capacity, &mut self.fast] {
                     disk.create(PAIR_FILE, 0)?;
                     disk.write_at(PAIR_FILE, 0, &[IoSlice::new(name.as_bytes())])?;
@@ -266,19 +310,6 @@ impl TieredDisk {
                 }
                 Ok(())
             }
-            // A fast disk that is new, or a crash between the two: what the other holds is nobody's.
-            (None, Some(_)) => {
-                let ours =
-                    |file: &String| is_journal(file) || file.ends_with(MOVING) || file == PAIR_FILE;
-                for file in capacity.list()?.into_iter().filter(ours) {
-                    capacity.remove(&file)?;
-                }
-                self.pair()
-            }
-            (Some(_), _) => Err(TierError::WrongPair {
-                fast: tier.fast.display().to_string(),
-                capacity: tier.capacity.folder.display().to_string(),
-            }),
         }
     }
 
@@ -403,6 +434,19 @@ impl Disk for TieredDisk {
             Some((capacity, _)) => Ok(fast + capacity.free_bytes()?),
             None => Ok(fast),
         }
+    }
+}
+
+/// The name that a disk was given with the other one; none if it has none, or a crash kept it from being written.
+fn read_pair_name(folder: &Path) -> Result<Option<Vec<u8>>, DiskError> {
+    match fs::read(folder.join(PAIR_FILE)) {
+        Ok(name) => Ok(Some(name).filter(|name| name.len() == PAIR_NAME_SIZE_BYTES)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(DiskError::Io {
+            file: PAIR_FILE.to_owned(),
+            operation: "read",
+            detail: error.to_string(),
+        }),
     }
 }
 

@@ -121,7 +121,32 @@ fn a_capacity_disk_that_is_another_is_refused() -> Result<(), TierError> {
     fs::remove_dir_all(scratch.0.join("fast")).expect("it is there");
     fs::remove_dir_all(scratch.0.join("capacity")).expect("it is there");
     fs::rename(&away, scratch.0.join("capacity")).expect("same disk");
+    let other = scratch.open(10);
+    assert!(matches!(other, Err(TierError::OtherFast { .. })), "the fast one may not be mounted");
+    fs::remove_dir_all(scratch.0.join("capacity")).expect("it is there");
+    fs::create_dir_all(scratch.0.join("capacity")).expect("a folder can be made");
     let mut fresh = scratch.open(10)?;
-    assert_eq!(fresh.list()?, Vec::<String>::new(), "what another fast disk left is nobody's");
+    assert_eq!(fresh.list()?, Vec::<String>::new());
+    let fast = scratch.0.join("fast");
+    assert!(matches!(TieredDisk::open(&fast, None), Err(TierError::NoCapacity { .. })));
+    Ok(())
+}
+
+#[test]
+fn a_pair_whose_making_was_cut_short_is_made_again() -> Result<(), TierError> {
+    let scratch = Scratch::new("tiered-cut-short");
+    for (fast, capacity) in [(None, Some("")), (None, Some("0")), (Some(""), Some("0"))] {
+        drop(scratch.open(10)?);
+        for (disk, name) in [("fast", fast), ("capacity", capacity)] {
+            let file = scratch.0.join(disk).join("tiers");
+            match name {
+                Some(name) => fs::write(file, name).expect("a file can be written"),
+                None => fs::remove_file(file).expect("it is there"),
+            }
+        }
+        drop(scratch.open(10)?);
+        let mut disk = scratch.open(10)?;
+        assert_eq!(disk.list()?, Vec::<String>::new());
+    }
     Ok(())
 }
