@@ -27,6 +27,8 @@ pub enum Mutation {
     SkipDrain,
     /// A switchover is rolled back after it was decided.
     RollBackDecided,
+    /// A late answer to an earlier step is taken for one to the step that is under way.
+    TakeAnyAnswer,
     /// A source takes a fence whose attempt is over.
     IgnoreAttempt,
     /// The side that was promoted later gives way as well.
@@ -65,8 +67,13 @@ impl Mutation {
     ];
 
     /// Those of a switchover.
-    pub const SWITCHOVER: [Self; 4] =
-        [Self::SkipFence, Self::SkipDrain, Self::RollBackDecided, Self::IgnoreAttempt];
+    pub const SWITCHOVER: [Self; 5] = [
+        Self::SkipFence,
+        Self::SkipDrain,
+        Self::RollBackDecided,
+        Self::TakeAnyAnswer,
+        Self::IgnoreAttempt,
+    ];
 
     /// Those of a rejoin.
     pub const REJOIN: [Self; 4] =

@@ -95,10 +95,12 @@ pub enum End {
 pub enum Input {
     /// The row says this step now.
     Persisted(Step),
-    /// What the step asks for is done.
-    Done,
+    /// What this step asks for is done.
+    Done(Step),
     /// It is not done.
     Failed {
+        /// What was asked for.
+        step: Step,
         /// Why.
         reason: String,
         /// Whether trying again is no use.
@@ -126,8 +128,10 @@ pub enum Output {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Waits for the row, or for an action.
-    Waiting,
+    /// Waits for an action.
+    Acting,
+    /// Waits for the row: whatever else is said belongs to what is behind it.
+    Writing,
     /// Tries again then.
     Resting {
         until: Instant,
@@ -157,7 +161,7 @@ impl Switchover {
     ) -> Self {
         let deadline = now + within;
         let mut machine =
-            Self { step, phase: Phase::Waiting, deadline, retry_after: RETRY_AFTER, mutation };
+            Self { step, phase: Phase::Acting, deadline, retry_after: RETRY_AFTER, mutation };
         machine.act(out);
         machine
     }
@@ -165,16 +169,20 @@ impl Switchover {
     /// Takes an input; says what is to be done.
     pub fn step(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
         match (input, self.phase) {
-            (_, Phase::Ended) => {}
-            (Input::Persisted(step), _) => {
+            (Input::Persisted(step), Phase::Writing) => {
                 self.step = step;
                 self.retry_after = RETRY_AFTER;
                 self.act(out);
             }
-            (Input::Done, _) => self.on_done(out),
-            (Input::Failed { reason, is_final }, _) => self.on_failed(now, reason, is_final, out),
             (Input::Tick, Phase::Resting { until }) if until <= now => self.act(out),
-            (Input::Tick, _) => {}
+            // An answer that was given up may come late: it is one to its own step only.
+            (Input::Done(step), Phase::Acting | Phase::Resting { .. }) if self.waits_for(step) => {
+                self.on_done(out);
+            }
+            (Input::Failed { step, reason, is_final }, Phase::Acting) if self.waits_for(step) => {
+                self.on_failed(now, reason, is_final, out);
+            }
+            _ => {}
         }
     }
 
@@ -182,12 +190,12 @@ impl Switchover {
     pub fn wake_at(&self) -> Option<Instant> {
         match self.phase {
             Phase::Resting { until } => Some(until),
-            Phase::Waiting | Phase::Ended => None,
+            Phase::Acting | Phase::Writing | Phase::Ended => None,
         }
     }
 
     fn act(&mut self, out: &mut Vec<Output>) {
-        self.phase = Phase::Waiting;
+        self.phase = Phase::Acting;
         let skips = self.step == Step::Fencing && Mutation::SkipFence.active(self.mutation);
         if skips {
             return self.on_done(out);
@@ -195,9 +203,16 @@ impl Switchover {
         out.push(Output::Act(self.step));
     }
 
+    fn waits_for(&self, step: Step) -> bool {
+        step == self.step || Mutation::TakeAnyAnswer.active(self.mutation)
+    }
+
     fn on_done(&mut self, out: &mut Vec<Output>) {
         match self.step.next(self.mutation) {
-            Some(step) => out.push(Output::Persist { step, reason: None }),
+            Some(step) => {
+                self.phase = Phase::Writing;
+                out.push(Output::Persist { step, reason: None });
+            }
             None => {
                 self.phase = Phase::Ended;
                 out.push(Output::Finish(match self.step {
@@ -213,6 +228,7 @@ impl Switchover {
         let may_roll_back = self.step.can_roll_back()
             || Mutation::RollBackDecided.active(self.mutation) && self.step != Step::RollingBack;
         if is_over && may_roll_back {
+            self.phase = Phase::Writing;
             let reason = format!("{}: {reason}", self.step.name());
             out.push(Output::Persist { step: Step::RollingBack, reason: Some(reason) });
             return;
@@ -235,8 +251,8 @@ mod tests {
         Instant::from_micros(seconds * 1_000_000)
     }
 
-    fn failed(is_final: bool) -> Input {
-        Input::Failed { reason: "why".to_owned(), is_final }
+    fn failed(step: Step, is_final: bool) -> Input {
+        Input::Failed { step, reason: "why".to_owned(), is_final }
     }
 
     #[test]
@@ -246,13 +262,16 @@ mod tests {
         for (step, next) in Step::ALL.into_iter().zip(&Step::ALL[1..5]) {
             assert_eq!(out, [Output::Act(step)]);
             out.clear();
-            machine.step(at(1), Input::Done, &mut out);
+            machine.step(at(1), Input::Done(step), &mut out);
+            // Said twice, and too late: it changes nothing.
+            machine.step(at(1), Input::Done(step), &mut out);
+            machine.step(at(1), failed(step, true), &mut out);
             assert_eq!(out, [Output::Persist { step: *next, reason: None }]);
             out.clear();
             machine.step(at(1), Input::Persisted(*next), &mut out);
         }
         out.clear();
-        machine.step(at(1), Input::Done, &mut out);
+        machine.step(at(1), Input::Done(Step::Reversing), &mut out);
         assert_eq!(out, [Output::Finish(End::Switched)]);
     }
 
@@ -262,17 +281,33 @@ mod tests {
             let mut out = Vec::new();
             let mut machine = Switchover::start(at(0), step, WITHIN, None, &mut out);
             out.clear();
-            machine.step(at(1), failed(false), &mut out);
+            machine.step(at(1), failed(step, false), &mut out);
             assert_eq!(out, []);
             machine.step(machine.wake_at().unwrap(), Input::Tick, &mut out);
             assert_eq!(out, [Output::Act(step)]);
             for (now, is_final) in [(at(1), true), (at(11), false)] {
                 out.clear();
-                machine.clone().step(now, failed(is_final), &mut out);
+                machine.clone().step(now, failed(step, is_final), &mut out);
                 let reason = Some(format!("{}: why", step.name()));
                 assert_eq!(out, [Output::Persist { step: Step::RollingBack, reason }]);
             }
         }
+    }
+
+    /// The source's answer to a fence that was asked for twice comes when the drain is under way.
+    #[test]
+    fn a_late_answer_is_not_one_to_the_next_step() {
+        let mut out = Vec::new();
+        let mut machine = Switchover::start(at(0), Step::Fencing, WITHIN, None, &mut out);
+        machine.step(at(1), failed(Step::Fencing, false), &mut out);
+        machine.step(at(1), Input::Done(Step::Fencing), &mut out);
+        machine.step(at(1), Input::Persisted(Step::Draining), &mut out);
+        out.clear();
+        machine.step(at(1), Input::Done(Step::Fencing), &mut out);
+        machine.step(at(1), failed(Step::Fencing, true), &mut out);
+        assert_eq!(out, []);
+        machine.step(at(1), Input::Done(Step::Draining), &mut out);
+        assert_eq!(out, [Output::Persist { step: Step::CarryingOver, reason: None }]);
     }
 
     #[test]
@@ -281,7 +316,7 @@ mod tests {
             let mut out = Vec::new();
             let mut machine = Switchover::start(at(0), step, WITHIN, None, &mut out);
             out.clear();
-            machine.step(at(99), failed(true), &mut out);
+            machine.step(at(99), failed(step, true), &mut out);
             assert_eq!(out, []);
             machine.step(machine.wake_at().unwrap(), Input::Tick, &mut out);
             assert_eq!(out, [Output::Act(step)]);

@@ -126,11 +126,11 @@ async fn drive(
 
 fn told(step: Step, result: Result<(), PeerError>) -> Input {
     match result {
-        Ok(()) => Input::Done,
+        Ok(()) => Input::Done(step),
         Err(error) => {
             let is_final = matches!(error, PeerError::Never(_));
             tracing::debug!(step = step.name(), %error, is_final, "not done");
-            Input::Failed { reason: error.to_string(), is_final }
+            Input::Failed { step, reason: error.to_string(), is_final }
         }
     }
 }
