@@ -24,10 +24,22 @@ CompressionCodecs[CompressionTypes.ZSTD] = () => ({
   decompress: async (buffer) => Buffer.from(zstd.decompress(buffer)),
 });
 
+/// Its log, of which warnings are kept. KafkaJS 2.2.4 is deaf for ever when a consumer is stopped while its fetchers are made anew, as
+/// they are when a node comes or goes: new ones begin after the stop (consumer/fetchManager.js:70), are given nothing at once
+/// (consumer/runner.js:341) and ask again without a pause (consumer/fetcher.js:53), so that no timer and no socket has its turn.
+/// Nothing but the log is called then; an error from it ends them, and the consumer stops.
+let refused = 0;
+const logCreator = () => ({ namespace, level, log }) => {
+  if (level <= logLevel.WARN) console.log(JSON.stringify({ namespace, ...log }));
+  const isRefusal = level === logLevel.DEBUG && namespace === "Runner" && log.message === "consumer not running, exiting";
+  if (isRefusal && ++refused % 1000 === 0) throw new Error("a fetcher that began after the stop");
+};
+
 const kafka = new Kafka({
   clientId: "kafkajs",
   brokers: BOOTSTRAP.split(","),
-  logLevel: logLevel.WARN,
+  logLevel: logLevel.DEBUG,
+  logCreator,
   retry: { retries: 20, maxRetryTime: 5000 },
 });
 const admin = kafka.admin();
