@@ -11,6 +11,7 @@ use meridian_storage::mutation::{Mutation, Mutations};
 
 use crate::report::{Counters, Report};
 use crate::sim::{self, SimConfig, Workload};
+use crate::trace::Detail;
 
 /// How many reports between two lines of progress.
 const PROGRESS_EVERY: u64 = 20;
@@ -149,7 +150,8 @@ pub fn run(args: &RunArgs) -> ExitCode {
 
 /// Runs one seed again.
 pub fn replay(args: &ReplayArgs) -> ExitCode {
-    let report = sim::run(SimConfig { print: args.verbose, ..args.common.sim(args.seed) });
+    let detail = if args.verbose { Detail::Print } else { Detail::Digest };
+    let report = sim::run(SimConfig { detail, ..args.common.sim(args.seed) });
     println!("seed {}: {}; trace {:016x}", report.seed, report.counters, report.digest);
     if report.violation.is_some() { fail(&report, &args.common) } else { ExitCode::SUCCESS }
 }
@@ -159,7 +161,7 @@ pub fn meta(args: &MetaArgs) -> ExitCode {
     let mut digests = BTreeMap::new();
     for _ in 0..2 {
         for seed in 1..=args.seeds {
-            let report = sim::run(args.common.sim(seed));
+            let report = sim::run(SimConfig { detail: Detail::Digest, ..args.common.sim(seed) });
             let first = digests.entry(seed).or_insert(report.digest);
             if *first != report.digest {
                 println!("seed {seed}: trace {first:016x}, then {:016x}", report.digest);

@@ -22,6 +22,7 @@ use meridian_base::id::PartitionId;
 use meridian_storage::mutation::Mutations;
 
 use crate::check::{Verdict, Violation};
+use crate::trace::Detail;
 use crate::world::{Event, World, WorldConfig};
 
 /// The only partition of a scenario.
@@ -38,7 +39,7 @@ fn world(mutations: Mutations) -> Result<World, Violation> {
         transactor_count: 0,
         keyed_count: 0,
         has_applications: false,
-        print: false,
+        detail: Detail::Count,
     })?;
     go_on(&mut world, Duration::from_secs(1))?;
     world.metadata.appoint(PARTITION, world.nodes[0].id);

@@ -9,6 +9,7 @@ use crate::check::{Promise, Verdict, Violation};
 use crate::desk::is_internal;
 use crate::faults::Nemesis;
 use crate::report::{Counters, Report};
+use crate::trace::Detail;
 use crate::world::{Event, World, WorldConfig};
 use meridian_jepsen_runner::chance::Chance;
 
@@ -40,14 +41,14 @@ pub struct SimConfig {
     pub duration: Duration,
     /// The broken rule, if any.
     pub mutations: Mutations,
-    /// Print every event.
-    pub print: bool,
+    /// What is kept of every event.
+    pub detail: Detail,
 }
 
 impl SimConfig {
-    /// A run of `duration` with every rule in force.
+    /// A run of `duration` with every rule in force, which counts its events.
     pub fn new(seed: u64, workload: Workload, duration: Duration) -> Self {
-        Self { seed, workload, duration, mutations: Mutations::NONE, print: false }
+        Self { seed, workload, duration, mutations: Mutations::NONE, detail: Detail::Count }
     }
 
     fn world(self) -> WorldConfig {
@@ -60,7 +61,7 @@ impl SimConfig {
             transactor_count: 2,
             keyed_count: 1,
             has_applications: false,
-            print: self.print,
+            detail: self.detail,
         };
         match self.workload {
             Workload::Log => log,

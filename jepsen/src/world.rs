@@ -26,7 +26,7 @@ use crate::node::{Node, NodeOutput, Packet, endpoint_of};
 use crate::queue::Queue;
 use crate::report::Counters;
 use crate::seat::fresh_incarnation;
-use crate::trace::Trace;
+use crate::trace::{Detail, Trace};
 use crate::workload::{Client, Decision};
 use meridian_jepsen_runner::chance::Chance;
 
@@ -60,8 +60,8 @@ pub struct WorldConfig {
     pub transactor_count: usize,
     /// Whether there are coordinators, and applications that ask them.
     pub has_applications: bool,
-    /// Print every event.
-    pub print: bool,
+    /// What is kept of every event.
+    pub detail: Detail,
 }
 
 /// What is scheduled. Events of a process carry its boot and die with it.
@@ -148,7 +148,7 @@ impl World {
             applications: Vec::new(),
             metadata: Metadata::new(founded),
             checker: Checker::new(),
-            trace: Trace::new(config.print),
+            trace: Trace::new(config.detail),
             counters: Counters::default(),
             chance: root.branch(),
             partitions: (1..=config.partition_count as u64).map(PartitionId::new).collect(),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use meridian_jepsen::sim::{SimConfig, Workload, run};
+use meridian_jepsen::trace::Detail;
 
 #[test]
 fn no_seed_breaks_a_promise() {
@@ -29,7 +30,10 @@ fn no_seed_breaks_a_promise_of_coordinators() {
 #[test]
 fn the_same_seed_gives_the_same_trace() {
     for workload in [Workload::Log, Workload::Groups] {
-        let digest = |seed| run(SimConfig::new(seed, workload, Duration::from_secs(30))).digest;
+        let digest = |seed| {
+            let config = SimConfig::new(seed, workload, Duration::from_secs(30));
+            run(SimConfig { detail: Detail::Digest, ..config }).digest
+        };
         let first: Vec<u64> = (1..=4).map(digest).collect();
         let second: Vec<u64> = (1..=4).map(digest).collect();
         assert_eq!(first, second);
