@@ -1,5 +1,5 @@
-//! Fault tests of simulated clusters, `cargo xtask jepsen --simulate`, and on real processes: `--smoke`, `--nightly`,
-//! `--teeth` and `--pair`.
+//! Fault tests of simulated clusters, `cargo xtask jepsen --mutations` and `--simulate`, and on real processes: `--smoke`,
+//! `--nightly`, `--teeth` and `--pair`.
 
 mod nightly;
 
@@ -13,8 +13,9 @@ type Run = (String, String, u64);
 const SIMULATED: [(&str, &str); 2] = [("log", "300"), ("groups", "60")];
 const SIMULATED_TIME: &str = "300s";
 const SMOKE_SECONDS: u32 = 60;
-const USAGE: &str = "usage: cargo xtask jepsen --simulate | --smoke | --nightly [--seconds N] [--hours N] \
-    [--seed N] | --teeth [--intact] [MUTATION ...] | --pair [OPTION ...]";
+const SHARED_FEATURES: &str = "meridian-jepsen/mutations";
+const USAGE: &str = "usage: cargo xtask jepsen --mutations | --simulate | --smoke | --nightly [--seconds N] \
+    [--hours N] [--seed N] | --teeth [--intact] [MUTATION ...] | --pair [OPTION ...]";
 
 /// What a run came to.
 enum Verdict {
@@ -28,6 +29,7 @@ enum Verdict {
 /// Does what the first argument says.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     match arguments.split_first() {
+        Some((option, [])) if option == "--mutations" => mutations(root),
         Some((option, [])) if option == "--simulate" => simulate(root),
         Some((option, [])) if option == "--smoke" => smoke(root),
         Some((option, rest)) if option == "--nightly" => nightly::run(root, rest),
@@ -35,6 +37,14 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
         Some((option, rest)) if option == "--pair" => pair(root, rest),
         _ => Err(USAGE.to_owned()),
     }
+}
+
+/// Simulated clusters that break a rule each: all must be found.
+pub(crate) fn mutations(root: &Path) -> Result<(), String> {
+    build_all(root)?;
+    let status =
+        runner(root).args(["sim", "mutations"]).status().map_err(|error| not_started(&error))?;
+    if status.success() { Ok(()) } else { Err(format!("jepsen: mutations ({status})")) }
 }
 
 /// Many simulated clusters.
@@ -79,17 +89,11 @@ fn teeth(root: &Path, arguments: &[String]) -> Result<(), String> {
         Some((option, mutations)) if option == "--intact" => (true, mutations),
         _ => (false, arguments),
     };
-    let target = if is_intact { root.join("target") } else { root.join("target").join("teeth") };
-    if is_intact {
-        build_all(root)?;
-    } else {
-        build(root, &["-p", "meridian-jepsen"])?;
-        // Beside the binary that keeps the rules: nobody must take one for the other.
-        let target_name = target.display().to_string();
-        build(root, &["-p", "meridian", "--features", "mutations", "--target-dir", &target_name])?;
-    }
+    let broken = if is_intact { None } else { Some(build_broken(root)?) };
+    build_all(root)?;
+    let binary = broken.unwrap_or_else(|| fast(root).join("meridian"));
     let mut command = runner(root);
-    command.arg("teeth").arg("--binary").arg(target.join("fast").join("meridian"));
+    command.arg("teeth").arg("--binary").arg(binary);
     command.arg("--out").arg(folder(root).join("teeth"));
     if is_intact {
         command.arg("--intact");
@@ -115,9 +119,24 @@ fn folder(root: &Path) -> PathBuf {
     root.join("target").join("jepsen")
 }
 
-/// What simulates, and what runs real processes; in one go, so that what they share is compiled once.
+/// What simulates, what hunts broken rules and what runs real processes, in one go and with the same features: each
+/// set of features is minutes of compiling. The nodes have storage's questions for a broken rule in them, and no
+/// way to name one: that takes `meridian/mutations`, which only `--teeth` builds.
 fn build_all(root: &Path) -> Result<(), String> {
-    build(root, &["-p", "meridian", "-p", "meridian-jepsen"])
+    build(root, &["-p", "meridian", "-p", "meridian-jepsen", "--features", SHARED_FEATURES])
+}
+
+/// Nodes that break the rule that their environment names. Their binary is put beside the one that keeps all rules,
+/// which takes its old place with the next [`build_all`]: nobody must take one for the other.
+fn build_broken(root: &Path) -> Result<PathBuf, String> {
+    let features = format!("meridian/mutations,{SHARED_FEATURES}");
+    build(root, &["-p", "meridian", "-p", "meridian-jepsen", "--features", &features])?;
+    let beside = root.join("target").join("teeth").join("fast");
+    let binary = beside.join("meridian");
+    std::fs::create_dir_all(&beside)
+        .and_then(|()| std::fs::copy(fast(root).join("meridian"), &binary))
+        .map_err(|error| format!("{}: {error}", binary.display()))?;
+    Ok(binary)
 }
 
 fn build(root: &Path, arguments: &[&str]) -> Result<(), String> {
