@@ -1,9 +1,9 @@
 //! `cargo xtask jepsen --nightly`: every workload under every fault, for hours, over several nights if
-//! need be: what was run is noted, and is not run again.
+//! need be: what was judged is noted, and is not run again. What was cut off, or could not be made, is.
 //!
 //! Of a run that showed nothing only its line is kept; of the others everything.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use super::{Run, Verdict, make};
 
+/// The verdict on a run whose harness failed.
+const NOT_MADE: &str = "not made";
 const WORKLOADS: &[&str] = &["log", "dedupe", "groups", "registers", "txn", "topics"];
 /// Alone, then mixed.
 const FAULTS: &[&str] = &[
@@ -110,10 +112,8 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let file = folder.join("results.tsv");
     let known = fs::read_to_string(&file).unwrap_or_default();
-    let done: BTreeSet<&str> =
-        known.lines().filter_map(|line| line.rsplit_once('\t')).map(|it| it.0).collect();
     let runs = matrix(options.seed);
-    let left: Vec<&Run> = runs.iter().filter(|run| !done.contains(name(run).as_str())).collect();
+    let left = left(&runs, &known);
     let start = Instant::now();
     let mut failed_count = 0;
     for (number, run) in left.iter().enumerate() {
@@ -135,7 +135,7 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
                 "valid"
             }
             Verdict::Invalid => "INVALID",
-            Verdict::NotMade => "not made",
+            Verdict::NotMade => NOT_MADE,
             Verdict::Forbidden => return Err("jepsen: this machine forbids such runs".to_owned()),
         };
         failed_count += u32::from(word != "valid");
@@ -148,10 +148,10 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
 fn summary(file: &Path) -> Result<(), String> {
     let all = fs::read_to_string(file).unwrap_or_default();
     println!("== summary ({})\n{}", file.display(), table(&all));
-    let failed: Vec<String> = all
-        .lines()
-        .filter(|line| !line.ends_with("\tvalid"))
-        .map(|line| line.replace('\t', " "))
+    let failed: Vec<String> = verdicts(&all)
+        .into_iter()
+        .filter(|(_, verdict)| *verdict != "valid")
+        .map(|(run, verdict)| format!("{} {verdict}", run.replace('\t', " ")))
         .collect();
     if failed.is_empty() {
         return Ok(());
@@ -168,6 +168,19 @@ fn matrix(first_seed: u64) -> Vec<Run> {
         }
     }
     runs
+}
+
+/// What is still to be judged.
+fn left<'a>(runs: &'a [Run], results: &str) -> Vec<&'a Run> {
+    let known = verdicts(results);
+    let is_judged = |run: &&Run| known.get(name(run).as_str()).is_some_and(|it| *it != NOT_MADE);
+    runs.iter().filter(|run| !is_judged(run)).collect()
+}
+
+/// The newest verdict on each run. A line that was cut off while it was written is none.
+fn verdicts(results: &str) -> BTreeMap<&str, &str> {
+    let whole = results.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    whole.filter_map(|line| line.rsplit_once('\t')).collect()
 }
 
 fn name((workload, faults, seed): &Run) -> String {
@@ -187,8 +200,8 @@ fn time_left(elapsed: Duration, done_count: usize, left_count: usize) -> String 
 fn table(results: &str) -> String {
     let mut fields: BTreeMap<(&str, &str), (u32, u32)> = BTreeMap::new();
     let mut faults_seen = Vec::new();
-    for line in results.lines() {
-        let [workload, faults, _seed, verdict] = line.split('\t').collect::<Vec<_>>()[..] else {
+    for (run, verdict) in verdicts(results) {
+        let [workload, faults, _seed] = run.split('\t').collect::<Vec<_>>()[..] else {
             continue;
         };
         if !faults_seen.contains(&faults) {
@@ -198,6 +211,7 @@ fn table(results: &str) -> String {
         *valid += u32::from(verdict == "valid");
         *all += 1;
     }
+    faults_seen.sort_by_key(|faults| FAULTS.iter().position(|known| known == faults));
     let mut text = format!("{:<28}", "");
     for workload in WORKLOADS {
         // Writing to a string cannot fail.
@@ -228,6 +242,8 @@ fn append(file: &PathBuf, line: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -247,6 +263,24 @@ mod tests {
         let names: BTreeSet<String> = runs.iter().map(name).collect();
         assert_eq!(names.len(), runs.len());
         assert_eq!(runs[0], ("log".to_owned(), "kill".to_owned(), 7));
+    }
+
+    #[test]
+    fn what_was_judged_is_not_run_again() {
+        let runs = matrix(1);
+        let results = format!(
+            "{}\tvalid\n{}\tINVALID\n{}\tnot made\n{}\tval",
+            name(&runs[0]),
+            name(&runs[1]),
+            name(&runs[2]),
+            name(&runs[3])
+        );
+        assert_eq!(left(&runs, &results), runs[2..].iter().collect::<Vec<_>>());
+        assert_eq!(left(&runs, "").len(), runs.len());
+        // Made in the end: once in the table.
+        let again = format!("{0}\tnot made\n{0}\tvalid\n", name(&runs[0]));
+        assert_eq!(left(&runs, &again).len(), runs.len() - 1);
+        assert!(table(&again).contains(" 1/1"), "{}", table(&again));
     }
 
     #[test]
