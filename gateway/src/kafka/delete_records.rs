@@ -82,15 +82,15 @@ async fn delete_before(
 mod tests {
     use meridian_protocol::messages::{
         CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, DeleteRecordsTopic,
-        ProducePartition, ProduceRequest, ProduceTopic,
+        FindCoordinatorRequest, ProducePartition, ProduceRequest, ProduceTopic,
     };
 
     use super::*;
+    use crate::kafka::coordinator::OFFSETS_TOPIC;
     use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config};
 
     async fn deleted(client: &mut TestClient, topic: &str, offset: i64) -> (ErrorCode, i64) {
-        let partition = DeleteRecordsPartition { partition_index: 0, offset };
-        let partitions = vec![partition];
+        let partitions = vec![DeleteRecordsPartition { partition_index: 0, offset }];
         let topic = DeleteRecordsTopic { name: topic.into(), partitions };
         let topics = vec![topic];
         let request = DeleteRecordsRequest { topics, timeout_ms: 10_000 };
@@ -113,6 +113,9 @@ mod tests {
             };
             client.call(7, CreateTopicsRequest { topics: vec![topic], ..Default::default() }).await;
         }
+        let find =
+            FindCoordinatorRequest { coordinator_keys: vec!["g".into()], ..Default::default() };
+        assert_eq!(client.call(4, find).await.coordinators[0].error_code, ErrorCode::None);
         let records = Some(batch_of(&["a", "b", "c"]));
         let partition_data = vec![ProducePartition { index: 0, records }];
         let topic_data =
@@ -129,10 +132,18 @@ mod tests {
             ("negative", "t", -2, refused(ErrorCode::OffsetOutOfRange)),
             ("all", "t", -1, (ErrorCode::None, 3)),
             ("no such topic", "nope", 0, refused(ErrorCode::UnknownTopicOrPartition)),
+            ("the cluster's own", OFFSETS_TOPIC, 0, refused(ErrorCode::InvalidTopicException)),
             ("compacted and deleted", "both", -1, (ErrorCode::None, 0)),
             ("compacted only", "keyed", -1, refused(ErrorCode::PolicyViolation)),
         ] {
             assert_eq!(deleted(&mut client, topic, offset).await, expected, "{what}");
+        }
+        for partition_index in [1, -1] {
+            let partitions = vec![DeleteRecordsPartition { partition_index, offset: 0 }];
+            let topics = vec![DeleteRecordsTopic { name: "t".into(), partitions }];
+            let request = DeleteRecordsRequest { topics, timeout_ms: 10_000 };
+            let told = client.call(2, request).await.topics[0].partitions[0].error_code;
+            assert_eq!(told, ErrorCode::UnknownTopicOrPartition, "partition {partition_index}");
         }
     }
 }

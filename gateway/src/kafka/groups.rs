@@ -405,4 +405,4 @@ fn describe_one(call: &Call, coordinator: &Arc<Coordinator>, group_id: Str) -> D
 #[cfg(test)]
 mod bad_input;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

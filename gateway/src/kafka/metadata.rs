@@ -17,8 +17,10 @@ use super::topics;
 const TOPIC_OPERATIONS: i32 = 0b1101_1111_1000;
 /// Bits of every operation on the cluster.
 pub(super) const CLUSTER_OPERATIONS: i32 = 0b1_1111_1010_0000;
-/// From this version on topics can be asked for by id.
+/// From this version on topics have ids.
 const IDS_FROM_VERSION: i16 = 10;
+/// From this version on they can be asked for by them (KAFKA-12701).
+const ASKED_BY_ID_FROM_VERSION: i16 = 12;
 /// Most partitions of one page.
 const PAGE_PARTITION_COUNT_MAX: i32 = 2000;
 
@@ -26,7 +28,11 @@ const PAGE_PARTITION_COUNT_MAX: i32 = 2000;
 pub(super) async fn metadata(call: Call, request: MetadataRequest) -> MetadataResponse {
     // Version 0 has no null, so that an empty list asks for all.
     let wanted = request.topics.filter(|topics| call.version > 0 || !topics.is_empty());
+    // As in Kafka, one of them spoils the request.
+    let is_too_early = call.version < ASKED_BY_ID_FROM_VERSION
+        && wanted.iter().flatten().any(|topic| is_by_id(call.version, topic));
     if let Some(wanted) = &wanted
+        && !is_too_early
         && request.allow_auto_topic_creation
         && call.front.config.auto_create_topics
     {
@@ -40,12 +46,9 @@ pub(super) async fn metadata(call: Call, request: MetadataRequest) -> MetadataRe
     let metadata = call.front.broker.metadata();
     let topics = match &wanted {
         None => metadata.topics().map(|topic| describe(&metadata, topic, operations)).collect(),
+        Some(wanted) if is_too_early => wanted.iter().map(refused).collect(),
         Some(wanted) => {
-            // Who names an id may leave the name empty instead of null, as Java's consumers do.
-            let by_id = |topic: &MetadataRequestTopic| {
-                call.version >= IDS_FROM_VERSION
-                    && (topic.name.is_none() || topic.topic_id != Uuid::ZERO)
-            };
+            let by_id = |topic| is_by_id(call.version, topic);
             wanted.iter().map(|t| find(&metadata, t, by_id(t), operations)).collect()
         }
     };
@@ -69,6 +72,21 @@ pub(super) async fn metadata(call: Call, request: MetadataRequest) -> MetadataRe
         } else {
             AUTHORIZED_OPERATIONS_OMITTED
         },
+        ..Default::default()
+    }
+}
+
+/// Who names an id may leave the name empty instead of null, as Java's consumers do.
+fn is_by_id(version: i16, topic: &MetadataRequestTopic) -> bool {
+    version >= IDS_FROM_VERSION && (topic.name.is_none() || topic.topic_id != Uuid::ZERO)
+}
+
+fn refused(wanted: &MetadataRequestTopic) -> MetadataTopic {
+    MetadataTopic {
+        error_code: ErrorCode::InvalidRequest,
+        // Null is not legal yet.
+        name: Some(wanted.name.clone().unwrap_or_default()),
+        topic_id: wanted.topic_id,
         ..Default::default()
     }
 }
@@ -167,6 +185,14 @@ pub(super) async fn describe_partitions(
 ) -> DescribeTopicPartitionsResponse {
     let metadata = call.front.broker.metadata();
     let mut names: Vec<Str> = request.topics.into_iter().map(|topic| topic.name).collect();
+    if request.cursor.as_ref().is_some_and(|cursor| cursor.partition_index < 0) {
+        let topics = names.into_iter().map(|name| DescribedTopic {
+            error_code: ErrorCode::InvalidRequest,
+            name: Some(name),
+            ..Default::default()
+        });
+        return DescribeTopicPartitionsResponse { topics: topics.collect(), ..Default::default() };
+    }
     if names.is_empty() {
         names = metadata.topics().map(|topic| topic.name.as_str().into()).collect();
     }
@@ -176,8 +202,7 @@ pub(super) async fn describe_partitions(
     let mut room = request.response_partition_limit.clamp(1, PAGE_PARTITION_COUNT_MAX) as usize;
     let mut response = DescribeTopicPartitionsResponse::default();
     for name in names.into_iter().filter(|name| *name >= start.topic_name) {
-        let first =
-            if name == start.topic_name { start.partition_index.max(0) } else { 0 } as usize;
+        let first = if name == start.topic_name { start.partition_index } else { 0 } as usize;
         if room == 0 {
             response.next_cursor =
                 Some(TopicPartitionCursor { topic_name: name, partition_index: first as i32 });
@@ -231,3 +256,6 @@ fn describe_page(metadata: &Metadata, name: &Str, first: usize, count: usize) ->
         ..Default::default()
     }
 }
+
+#[cfg(test)]
+mod bad_input;

@@ -452,4 +452,6 @@ fn subscribed_topics(
 }
 
 #[cfg(test)]
+mod bad_input;
+#[cfg(test)]
 mod tests;

@@ -2,7 +2,6 @@
 
 use meridian_protocol::messages::{
     DeleteGroupsRequest, OffsetDeletePartition, OffsetDeleteRequest, OffsetDeleteTopic,
-    OffsetFetchGroup, OffsetFetchRequest,
 };
 
 use super::tests::{commit_request, join_alone, join_request, served};
@@ -208,7 +207,7 @@ async fn leaves() {
 }
 
 #[tokio::test]
-async fn commits_and_positions() {
+async fn commits() {
     let (_broker, _front, mut client) = served().await;
     let joined = joined_as_one(&mut client).await;
     let good = commit_request(1, Some(&joined));
@@ -241,10 +240,6 @@ async fn commits_and_positions() {
     nowhere.topics[0].name = "none".into();
     let told = client.call(9, nowhere).await.topics[0].partitions[0].error_code;
     assert_eq!(told, ErrorCode::UnknownTopicOrPartition, "whoever asks");
-    let group = OffsetFetchGroup { group_id: "new".into(), topics: None, ..Default::default() };
-    let request = OffsetFetchRequest { groups: vec![group], ..Default::default() };
-    let told = client.call(9, request).await.groups.remove(0);
-    assert_eq!((told.error_code, told.topics.len()), (ErrorCode::None, 0), "no group, no position");
 }
 
 #[tokio::test]
@@ -276,5 +271,38 @@ async fn deletions() {
         let topics = vec![OffsetDeleteTopic { name: "t".into(), partitions }];
         let request = OffsetDeleteRequest { group_id: group.into(), topics };
         assert_eq!(client.call(0, request).await.error_code, code, "positions of {group:?}");
+    }
+}
+
+#[tokio::test]
+async fn descriptions_and_lists() {
+    let (_broker, _front, mut client) = served().await;
+    joined_as_one(&mut client).await;
+    let none = ErrorCode::None;
+    for (what, version, group, expected) in [
+        ("well", 6, "g", (none, "Stable", 1)),
+        ("no such group", 6, "new", (ErrorCode::GroupIdNotFound, "Dead", 0)),
+        ("no such group, as it was told once", 5, "new", (none, "Dead", 0)),
+        ("no name", 6, "", (ErrorCode::GroupIdNotFound, "Dead", 0)),
+        ("no name, as it was told once", 5, "", (none, "Dead", 0)),
+    ] {
+        let request = DescribeGroupsRequest { groups: vec![group.into()], ..Default::default() };
+        let told = client.call(version, request).await.groups.remove(0);
+        let seen = (told.error_code, &*told.group_state, told.members.len());
+        assert_eq!(seen, expected, "{what}");
+    }
+    for (what, states, types, count) in [
+        ("all", vec![], vec![], 1),
+        ("in whatever letters", vec!["sTABLE"], vec!["CLASSIC"], 1),
+        ("no such state", vec!["Odd"], vec![], 0),
+        ("no such type", vec![], vec!["odd"], 0),
+        ("one of them", vec!["Odd", "Stable"], vec![], 1),
+        ("a state of another type", vec!["Assigning"], vec![], 0),
+    ] {
+        let filter = |words: Vec<&str>| words.into_iter().map(Str::from).collect();
+        let request =
+            ListGroupsRequest { states_filter: filter(states), types_filter: filter(types) };
+        let told = client.call(5, request).await;
+        assert_eq!((told.error_code, told.groups.len()), (none, count), "{what}");
     }
 }

@@ -10,7 +10,7 @@ use crate::kafka::Front;
 use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
 
 /// A front that coordinates all groups and a client of it; topic `t` has two partitions.
-pub(super) async fn served() -> (Arc<FakeBroker>, Arc<Front>, TestClient) {
+pub(crate) async fn served() -> (Arc<FakeBroker>, Arc<Front>, TestClient) {
     let broker = FakeBroker::single();
     let front = front_of(&broker, quick_config());
     tokio::spawn(Arc::clone(&front).tick_groups());
@@ -37,7 +37,7 @@ pub(super) fn join_request(member_id: &str) -> JoinGroupRequest {
 }
 
 /// Joins as a modern client does, alone, and takes all the work.
-pub(super) async fn join_alone(client: &mut TestClient) -> JoinGroupResponse {
+pub(crate) async fn join_alone(client: &mut TestClient) -> JoinGroupResponse {
     let told = client.call(9, join_request("")).await;
     assert_eq!(told.error_code, ErrorCode::MemberIdRequired);
     let joined = client.call(9, join_request(&told.member_id)).await;
@@ -58,7 +58,7 @@ pub(super) async fn join_alone(client: &mut TestClient) -> JoinGroupResponse {
     joined
 }
 
-pub(super) fn commit_request(
+pub(crate) fn commit_request(
     offset: i64,
     member: Option<&JoinGroupResponse>,
 ) -> OffsetCommitRequest {

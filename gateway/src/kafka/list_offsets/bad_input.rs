@@ -8,7 +8,7 @@ use super::*;
 use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
 
 /// A client of topic `t`, whose partition 0 has had two leaders, and the epoch of the second.
-async fn served() -> (TestClient, i32) {
+async fn served() -> (Arc<FakeBroker>, TestClient, i32) {
     let broker = FakeBroker::single();
     let mut client = TestClient::connect(&front_of(&broker, quick_config()));
     client.create_topic("t", 2).await;
@@ -27,7 +27,7 @@ async fn served() -> (TestClient, i32) {
         }
     };
     let epoch = tokio::time::timeout(PATIENCE, epoch).await.expect("taken over in time");
-    (client, epoch)
+    (broker, client, epoch)
 }
 
 fn at(partition_index: i32, current_leader_epoch: i32, timestamp: i64) -> ListOffsetsPartition {
@@ -36,7 +36,7 @@ fn at(partition_index: i32, current_leader_epoch: i32, timestamp: i64) -> ListOf
 
 #[tokio::test]
 async fn offsets_by_time() {
-    let (mut client, epoch) = served().await;
+    let (_broker, mut client, epoch) = served().await;
     let unsupported = ErrorCode::UnsupportedVersion;
     for (what, version, topic, partition, code) in [
         ("well", 11, "t", at(0, epoch, -1), ErrorCode::None),
@@ -72,7 +72,7 @@ async fn offsets_by_time() {
 
 #[tokio::test]
 async fn ends_of_epochs() {
-    let (mut client, epoch) = served().await;
+    let (_broker, mut client, epoch) = served().await;
     let none = ErrorCode::None;
     for (what, topic, partition, current, asked, expected) in [
         ("well", "t", 0, epoch, epoch, (none, epoch, 0)),
@@ -93,4 +93,25 @@ async fn ends_of_epochs() {
         let told = client.call(4, request).await.topics[0].partitions[0].clone();
         assert_eq!((told.error_code, told.leader_epoch, told.end_offset), expected, "{what}");
     }
+}
+
+/// The metadata says so first: what was led until then may be longer elsewhere by now.
+#[tokio::test]
+async fn who_was_replaced_and_does_not_know_it_tells_no_offset() {
+    let (broker, mut client, _) = served().await;
+    let held = broker.reassign("t", 0);
+    assert!(crate::broker::Broker::led(&*broker, held.partition).is_some(), "serves still");
+    for (timestamp, version) in [(-1, 1), (-1, 11), (-2, 11), (-3, 11), (-4, 11), (0, 11)] {
+        let topic = ListOffsetsTopic { name: "t".into(), partitions: vec![at(0, -1, timestamp)] };
+        let request = ListOffsetsRequest { topics: vec![topic], ..Default::default() };
+        let told = client.call(version, request).await.topics[0].partitions[0].clone();
+        let refused = (ErrorCode::NotLeaderOrFollower, -1);
+        assert_eq!((told.error_code, told.offset), refused, "{timestamp}, version {version}");
+    }
+    let wanted =
+        OffsetForLeaderPartition { partition: 0, current_leader_epoch: -1, leader_epoch: 0 };
+    let topic = OffsetForLeaderTopic { topic: "t".into(), partitions: vec![wanted] };
+    let request = OffsetForLeaderEpochRequest { topics: vec![topic], ..Default::default() };
+    let told = client.call(4, request).await.topics[0].partitions[0].clone();
+    assert_eq!((told.error_code, told.end_offset), (ErrorCode::NotLeaderOrFollower, -1));
 }
