@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import aiokafka
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
@@ -214,8 +214,8 @@ class Member:
             for record in records:
                 told(number_of(record.value), partition.partition, record.offset)
 
-    def commit(self):
-        run(self.client.commit())
+    def commit(self, up_to=None):
+        run(self.client.commit(up_to and {TopicPartition(PREFIX + PHASE, it): end for it, end in up_to.items()}))
 
     def owned(self):
         return len(self.client.assignment())

@@ -182,9 +182,10 @@ class Member:
         if message is not None and not message.error():
             told(number_of(message.value()), message.partition(), message.offset())
 
-    def commit(self):
+    def commit(self, up_to=None):
+        more = {"offsets": [TopicPartition(PREFIX + PHASE, it, end) for it, end in up_to.items()]} if up_to else {}
         try:
-            self.client.commit(asynchronous=False)
+            self.client.commit(asynchronous=False, **more)
         except KafkaException as error:
             if error.args[0].name() != "_NO_OFFSET":
                 raise

@@ -8,6 +8,7 @@ import kafka
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic
 from kafka.errors import KafkaTimeoutError
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from common import BOOTSTRAP, CODECS, DURATION, GROUP_RECORDS, NAME, PHASE, PREFIX, RECORDS, WITHIN, Kept, Lacking
 from common import admin_kill, check, expect, expect_all, group_kill, number_of, transactions_kill, until, value
@@ -165,8 +166,11 @@ class Member:
 
     def __init__(self, group, **more):
         self.client = consumer(group, PREFIX + PHASE, **more)
-        self.commit = self.client.commit
         self.close = self.client.close
+
+    def commit(self, up_to=None):
+        told = up_to and {TopicPartition(PREFIX + PHASE, it): OffsetAndMetadata(end, "", -1) for it, end in up_to.items()}
+        self.client.commit(told)
 
     def poll(self, told):
         for partition, records in self.client.poll(10).items():
