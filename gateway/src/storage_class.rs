@@ -103,13 +103,10 @@ pub(crate) fn check<'a>(
 
 #[cfg(test)]
 mod tests {
-    use meridian_base::id::ClusterId;
-    use meridian_base::topology::{Datacenter, Rack};
-    use meridian_consensus::command::{
-        Command, Endpoint, NodeRegistration, Proposal, RequestId, Roles,
-    };
+    use meridian_consensus::command::Command;
 
     use super::*;
+    use crate::kafka::testing::FakeBroker;
 
     #[test]
     fn classes_name_their_tier() {
@@ -121,45 +118,22 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_tier_waits_until_every_node_knows_it() {
+    #[tokio::test]
+    async fn a_tier_waits_until_every_node_knows_it() {
         let level = ColdTier::Objects.feature_level();
-        let mut metadata = Metadata::default();
-        let mut index = 0;
-        let mut apply = |metadata: &mut Metadata, command| {
-            index += 1;
-            let request_id = RequestId::new(index.into());
-            metadata.apply(index, &Proposal { request_id, command }).result
-        };
-        let cluster_id = ClusterId::from_entropy(5);
-        let bootstrap = Command::Bootstrap { cluster_id, geometry: Geometry::Mirror3Dc };
-        apply(&mut metadata, bootstrap).unwrap();
-        let endpoint = || Endpoint { host: "host".to_owned(), port: 1 };
-        let register = |node, feature_level_max| {
-            Command::RegisterNode(NodeRegistration {
-                node: NodeId::new(node),
-                datacenter: Datacenter("A".to_owned()),
-                rack: Rack("A1".to_owned()),
-                roles: Roles::ALL,
-                kafka: endpoint(),
-                peer: endpoint(),
-                admin: endpoint(),
-                binary_version: "0".to_owned(),
-                feature_level_min: FeatureLevel::FIRST,
-                feature_level_max,
-            })
-        };
-        apply(&mut metadata, register(1, FeatureLevel::LATEST)).unwrap();
-        apply(&mut metadata, register(2, FeatureLevel::STRIPES)).unwrap();
-        assert_eq!(TierKnown::to(&metadata, level), TierKnown::NotBy(NodeId::new(2)));
-        apply(&mut metadata, register(2, FeatureLevel::LATEST)).unwrap();
-        assert_eq!(TierKnown::to(&metadata, level), TierKnown::ByAll);
-        apply(&mut metadata, Command::SetFeatureLevel(level)).unwrap();
-        assert_eq!(TierKnown::to(&metadata, level), TierKnown::Agreed);
-        assert!(
-            apply(&mut metadata, register(3, FeatureLevel::FIRST)).is_err(),
-            "it comes too late"
-        );
+        let broker = FakeBroker::three_datacenters();
+        let known = || TierKnown::to(&broker.state(), level);
+        for (node, level) in
+            [(1, FeatureLevel::LATEST), (2, FeatureLevel::LATEST), (3, FeatureLevel::STRIPES)]
+        {
+            broker.register(node, level).unwrap();
+        }
+        assert_eq!(known(), TierKnown::NotBy(NodeId::new(3)));
+        broker.register(3, FeatureLevel::LATEST).unwrap();
+        assert_eq!(known(), TierKnown::ByAll);
+        broker.decide(Command::SetFeatureLevel(level));
+        assert_eq!(known(), TierKnown::Agreed);
+        assert!(broker.register(4, FeatureLevel::FIRST).is_err(), "it comes too late");
     }
 
     #[test]

@@ -77,8 +77,8 @@ impl FakeBroker {
         };
         let cluster_id = ClusterId::from_entropy(7);
         broker.decide(Command::Bootstrap { cluster_id, geometry });
-        for (node, datacenter) in (1..=node_count).zip(["dc-a", "dc-b", "dc-c"]) {
-            broker.decide(Command::RegisterNode(registration(node, datacenter)));
+        for node in 1..=node_count {
+            broker.register(node, FeatureLevel::FIRST).expect("not refused");
         }
         broker
     }
@@ -126,6 +126,15 @@ impl FakeBroker {
         Arc::new(broker)
     }
 
+    /// Registers a node whose binary knows features up to this level.
+    pub(crate) fn register(
+        &self,
+        node: u32,
+        feature_level_max: FeatureLevel,
+    ) -> Result<Decision, Refusal> {
+        self.apply(Command::RegisterNode(registration(node, feature_level_max))).0
+    }
+
     fn mount(&self, node: u32, incarnation: Incarnation) -> Incarnation {
         let command = Command::MountDisk {
             node: NodeId::new(node),
@@ -171,7 +180,7 @@ impl FakeBroker {
     }
 
     /// Applies a command that cannot be refused.
-    fn decide(&self, command: Command) -> Decision {
+    pub(crate) fn decide(&self, command: Command) -> Decision {
         self.apply(command).0.expect("not refused")
     }
 
@@ -279,7 +288,9 @@ impl FakeBroker {
     }
 }
 
-fn registration(node: u32, datacenter: &str) -> NodeRegistration {
+fn registration(node: u32, feature_level_max: FeatureLevel) -> NodeRegistration {
+    let datacenters = ["dc-a", "dc-b", "dc-c"];
+    let datacenter = datacenters[(node as usize - 1) % datacenters.len()];
     let endpoint = |port| Endpoint { host: format!("host-{node}"), port };
     NodeRegistration {
         node: NodeId::new(node),
@@ -291,7 +302,7 @@ fn registration(node: u32, datacenter: &str) -> NodeRegistration {
         admin: endpoint(9094),
         binary_version: "test".to_owned(),
         feature_level_min: FeatureLevel::FIRST,
-        feature_level_max: FeatureLevel::FIRST,
+        feature_level_max,
     }
 }
 

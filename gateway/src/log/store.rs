@@ -279,9 +279,7 @@ impl StoreHandle {
     /// Hands an operation to its thread. What others had to do with a file that goes was queued before.
     fn queue(&self, op: DiskOp) {
         if let DiskOp::Remove { file } | DiskOp::Replace { file, .. } = &op {
-            for lane in [&self.writes, &self.reads] {
-                let _thread_is_gone = lane.send(DiskJob::Close(file.clone()));
-            }
+            self.close(file);
         }
         let lane = match op.lane() {
             Lane::Writes => &self.writes,

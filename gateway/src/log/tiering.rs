@@ -35,8 +35,9 @@ impl StoreHandle {
         spawned.map(drop).map_err(StoreFailure::Thread)
     }
 
-    /// Whoever has the file open lets go of it: it is on another disk now, and takes its room here until then.
-    fn close(&self, file: &str) {
+    /// Whoever has the file open lets go of it: it goes, is replaced, or is on another disk now, and takes its
+    /// room here until then.
+    pub(super) fn close(&self, file: &str) {
         for lane in [&self.writes, &self.reads, &self.changes] {
             let _thread_is_gone = lane.send(DiskJob::Close(file.to_owned()));
         }

@@ -59,58 +59,27 @@ fn deleted(found: &[PartitionId], metadata: &Metadata) -> Vec<PartitionId> {
 
 #[cfg(test)]
 mod tests {
-    use meridian_base::id::{ClusterId, NodeId, TopicId};
-    use meridian_base::topology::{Datacenter, Geometry, Rack};
-    use meridian_consensus::command::{
-        Command, Endpoint, FeatureLevel, NodeRegistration, Proposal, RequestId, Roles,
-    };
+    use meridian_base::id::TopicId;
+    use meridian_consensus::command::Command;
 
     use super::*;
+    use crate::kafka::testing::FakeBroker;
 
-    #[test]
-    fn only_partitions_that_were_and_are_no_more_are_swept() {
-        let mut metadata = Metadata::default();
-        let mut index = 0;
-        let mut apply = |metadata: &mut Metadata, command| {
-            index += 1;
-            let request_id = RequestId::new(index.into());
-            metadata.apply(index, &Proposal { request_id, command }).result.expect("taken");
-        };
-        let cluster_id = ClusterId::from_entropy(5);
-        apply(&mut metadata, Command::Bootstrap { cluster_id, geometry: Geometry::None });
-        let (node, endpoint) = (NodeId::new(1), || Endpoint { host: "host".to_owned(), port: 1 });
-        let registration = NodeRegistration {
-            node,
-            datacenter: Datacenter("A".to_owned()),
-            rack: Rack("A1".to_owned()),
-            roles: Roles::ALL,
-            kafka: endpoint(),
-            peer: endpoint(),
-            admin: endpoint(),
-            binary_version: "0".to_owned(),
-            feature_level_min: FeatureLevel::FIRST,
-            feature_level_max: FeatureLevel::LATEST,
-        };
-        apply(&mut metadata, Command::RegisterNode(registration));
-        apply(
-            &mut metadata,
-            Command::MountDisk {
-                node,
-                incarnation: meridian_base::id::Incarnation::new(1),
-                mount_epoch: meridian_consensus::command::MountEpoch::new(1),
-                found_data: true,
-            },
-        );
-        let topics = [TopicId::new(1), TopicId::new(2)];
-        for (topic, name) in topics.iter().zip(["gone", "there"]) {
-            let (name, leaders) = (name.to_owned(), vec![node]);
-            let configs = Vec::new();
-            let create =
-                Command::CreateTopic { topic: *topic, name, leaders, configs, internal: false };
-            apply(&mut metadata, create);
+    #[tokio::test]
+    async fn only_partitions_that_were_and_are_no_more_are_swept() {
+        let broker = FakeBroker::three_datacenters();
+        for (topic, name) in [(1, "gone"), (2, "there")] {
+            broker.decide(Command::CreateTopic {
+                topic: TopicId::new(topic),
+                name: name.to_owned(),
+                leaders: vec![broker.node()],
+                configs: Vec::new(),
+                internal: false,
+            });
         }
-        apply(&mut metadata, Command::DeleteTopic { topic: topics[0] });
+        broker.decide(Command::DeleteTopic { topic: TopicId::new(1) });
         let found = [1, 2, 3].map(PartitionId::new);
-        assert_eq!(deleted(&found, &metadata), [PartitionId::new(1)], "3 may be new elsewhere");
+        let swept = deleted(&found, &broker.state());
+        assert_eq!(swept, [PartitionId::new(1)], "3 may be new elsewhere");
     }
 }

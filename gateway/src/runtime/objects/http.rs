@@ -168,8 +168,7 @@ impl Target {
     fn of(uri: &Uri) -> Result<Self, HttpError> {
         let is_tls = uri.scheme_str() == Some("https");
         let Some(host) = uri.host() else {
-            let problem = std::io::Error::other(format!("{uri} names no host"));
-            return Err(HttpError::new(HttpErrorKind::Unknown, problem));
+            return Err(unusable(std::io::Error::other(format!("{uri} names no host"))));
         };
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         // As in RFC 3986, an IPv6 address stands in brackets.
@@ -180,18 +179,20 @@ impl Target {
 
 /// A server is asked for a path, and told by a header which host is meant (RFC 9112, 3.2.1).
 fn to_origin_form(request: HttpRequest) -> Result<Request<HttpRequestBody>, HttpError> {
-    let unusable = |error| HttpError::new(HttpErrorKind::Unknown, error);
     let (mut head, body) = request.into_parts();
     if let Some(authority) = head.uri.authority()
         && !head.headers.contains_key(HOST)
     {
-        let host = HeaderValue::from_str(authority.as_str());
-        head.headers
-            .insert(HOST, host.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?);
+        let host = HeaderValue::from_str(authority.as_str()).map_err(unusable)?;
+        head.headers.insert(HOST, host);
     }
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     head.uri = path.parse().map_err(unusable)?;
     Ok(Request::from_parts(head, body))
+}
+
+fn unusable(error: impl Error + Send + Sync + 'static) -> HttpError {
+    HttpError::new(HttpErrorKind::Unknown, error)
 }
 
 fn refused(error: impl Error + Send + Sync + 'static) -> HttpError {
