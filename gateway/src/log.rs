@@ -25,6 +25,8 @@ mod reader;
 mod scrub;
 mod store;
 mod takeovers;
+#[cfg(test)]
+mod testing;
 mod tiering;
 mod transactions;
 

@@ -79,7 +79,21 @@ pub fn method(mutation: Mutation) -> Method {
         Mutation::SequenceNeverWraps => Method::Scenario(scenarios::wrapped_sequence),
         Mutation::LateEndAccepted => Method::Scenario(scenarios::late_end),
         Mutation::OldCoordinatorAccepted => Method::Scenario(scenarios::late_coordinator),
-        Mutation::TooFewParts => Method::Elsewhere,
+        Mutation::TooFewParts
+        | Mutation::OldBaseAccepted
+        | Mutation::NamedBeforeStored
+        | Mutation::CopiesFreedEarly
+        | Mutation::FreedInDoubt
+        | Mutation::FreedOfLaterLeader
+        | Mutation::FreedBelowOwnStart
+        | Mutation::FreedWhilePacking
+        | Mutation::ColdKeyReused
+        | Mutation::MovedUnsealed
+        | Mutation::MovedBeforeSync
+        | Mutation::RemovedBeforePlaced
+        | Mutation::MovedAfterRemoval
+        | Mutation::SpilledOverRemainder
+        | Mutation::ReplacedOnOneDisk => Method::Elsewhere,
     }
 }
 

@@ -12,6 +12,7 @@
 
 pub mod blob;
 pub mod codec;
+pub mod cold;
 pub mod config;
 pub mod erasure;
 #[cfg(any(test, feature = "fuzzing"))]

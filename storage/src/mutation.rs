@@ -57,6 +57,20 @@ pub enum Mutation {
     PositionsBeforeMarker,
     PendingForgotten,
     PositionsUnconfirmed,
+    OldBaseAccepted,
+    NamedBeforeStored,
+    CopiesFreedEarly,
+    FreedInDoubt,
+    FreedOfLaterLeader,
+    FreedBelowOwnStart,
+    FreedWhilePacking,
+    ColdKeyReused,
+    MovedUnsealed,
+    MovedBeforeSync,
+    RemovedBeforePlaced,
+    MovedAfterRemoval,
+    SpilledOverRemainder,
+    ReplacedOnOneDisk,
 }
 
 impl Mutation {
@@ -117,9 +131,32 @@ impl Mutation {
     /// Those of stripes, which are found by `storage/tests/store/stripes.rs`.
     pub const STRIPES: [Self; 1] = [Self::TooFewParts];
 
+    /// Those of what is cold, which are found by `storage/tests/rules/cold.rs`.
+    pub const COLD: [Self; 8] = [
+        Self::OldBaseAccepted,
+        Self::NamedBeforeStored,
+        Self::CopiesFreedEarly,
+        Self::FreedInDoubt,
+        Self::FreedOfLaterLeader,
+        Self::FreedBelowOwnStart,
+        Self::FreedWhilePacking,
+        Self::ColdKeyReused,
+    ];
+
+    /// Those of two disks, which are found by `storage/tests/rules/tiers.rs`.
+    pub const TIERS: [Self; 6] = [
+        Self::MovedUnsealed,
+        Self::MovedBeforeSync,
+        Self::RemovedBeforePlaced,
+        Self::MovedAfterRemoval,
+        Self::SpilledOverRemainder,
+        Self::ReplacedOnOneDisk,
+    ];
+
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
-        let mut every = Self::ALL.into_iter().chain(Self::STRIPES);
+        let cold = Self::STRIPES.into_iter().chain(Self::COLD).chain(Self::TIERS);
+        let mut every = Self::ALL.into_iter().chain(cold);
         every.find(|mutation| format!("{mutation:?}") == name)
     }
 
@@ -154,23 +191,17 @@ impl Mutation {
             Self::TransactionsForgotten => "X4: a new leader forgets open transactions",
             Self::AbortedForgotten => "X4: a new leader forgets what was aborted",
             Self::TooFewParts => "E1: a stripe counts before all its parts are durable",
-            Self::FreeBeforeManifest => {
-                "C2: records go when the manifest is put, not when it is safe"
-            }
+            Self::FreeBeforeManifest => "C2: records go when the manifest is put, not when safe",
             Self::ManifestBeforeRun => "C1: a manifest names blobs that are still in doubt",
             Self::DropNewest => "C3: a pass drops the last record of a key",
             Self::RunInForceFreed => "C2: the blobs that the manifest names are freed",
-            Self::RepairUnchecked => {
-                "S5: a damaged blob is mended with the bytes found in its place"
-            }
+            Self::RepairUnchecked => "S5: damage is mended with the bytes found in its place",
             Self::AbsenceIsProof => "S5: a damaged blob is dropped because a peer does not have it",
             Self::ScrubForgetsFiles => "S6: a scrub passes over every other file",
             Self::ProducersForgotten => "T9: a new leader forgets the order of producers",
             Self::StableOffsetIgnored => "X3: readers of committed records see undecided ones",
             Self::GenerationUnchecked => "G1: a position is taken from whoever sends it",
-            Self::PositionsForgotten => {
-                "G3: a new coordinator goes by the first positions it reads"
-            }
+            Self::PositionsForgotten => "G3: a new coordinator goes by the first positions read",
             Self::UnknownProducerAccepted => "P1: an unknown producer begins with any sequence",
             Self::SequenceNeverWraps => "P2: sequence 0 does not follow 2^31 - 1",
             Self::ProducerIdReused => "P3: a producer id is given away twice",
@@ -181,10 +212,22 @@ impl Mutation {
             Self::AssignmentToldEarly => "G2: members hear of an assignment before the log does",
             Self::GroupsForgotten => "G3: a new coordinator has forgotten who is in its groups",
             Self::PositionsBeforeMarker => "G4: a transaction's positions hold before it commits",
-            Self::PendingForgotten => {
-                "G4: a new coordinator forgets positions of open transactions"
-            }
+            Self::PendingForgotten => "G4: positions of open transactions are forgotten",
             Self::PositionsUnconfirmed => "G5: a coordinator that was replaced tells positions",
+            Self::OldBaseAccepted => "O1: a manifest made from one that was replaced is put",
+            Self::NamedBeforeStored => "O2: a manifest names an object that is not stored yet",
+            Self::CopiesFreedEarly => "O3: copies go before the manifest is committed",
+            Self::FreedInDoubt => "O4: what goes may be named by a manifest that comes back",
+            Self::FreedOfLaterLeader => "O4: a leader frees what a later one stored",
+            Self::FreedBelowOwnStart => "O4: what goes lies below a log start that may be cut",
+            Self::FreedWhilePacking => "O5: what is stored and not named yet is freed",
+            Self::ColdKeyReused => "O6: two leaders store under one key",
+            Self::MovedUnsealed => "D1: a file that is written to moves",
+            Self::MovedBeforeSync => "D2: a copy counts before it is durable",
+            Self::RemovedBeforePlaced => "D2: the original goes before the copy counts",
+            Self::MovedAfterRemoval => "D3: a file that was removed comes back by its copy",
+            Self::SpilledOverRemainder => "D4: a file is begun beside what counts before it",
+            Self::ReplacedOnOneDisk => "D4: a file is replaced on one disk, and stays on the other",
         }
     }
 

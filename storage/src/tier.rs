@@ -9,7 +9,11 @@
 //! A file that is being written never moves, and neither does one of which it is not known that it is sealed.
 //! What moves is what was written longest ago: copies of old records, and parts of stripes.
 
+pub mod files;
+
 use std::time::Duration;
+
+use crate::mutation::{Mutation, Mutations};
 
 /// Where the bounds of the fast tier are.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,8 +51,14 @@ impl TierRules {
     }
 
     /// The file that moves next.
-    pub fn next_move<'a>(&self, files: &'a [FastFile]) -> Option<&'a FastFile> {
-        let oldest = files.iter().filter(|file| file.is_sealed).min_by_key(|file| &file.name)?;
+    pub fn next_move<'a>(
+        &self,
+        files: &'a [FastFile],
+        mutations: Mutations,
+    ) -> Option<&'a FastFile> {
+        let any = Mutation::MovedUnsealed.active(mutations);
+        let movable = files.iter().filter(|file| file.is_sealed || any);
+        let oldest = movable.min_by_key(|file| &file.name)?;
         let is_old = self.migrate_after.is_some_and(|after| oldest.age >= after);
         (is_old || used_bytes(files) > self.kept_bytes()).then_some(oldest)
     }
@@ -76,20 +86,24 @@ mod tests {
     #[test]
     fn the_oldest_sealed_file_moves_when_the_reserve_is_touched() {
         let mut files = vec![file(3, 20, true, 1), file(2, 20, false, 9), file(1, 10, true, 5)];
-        assert_eq!(RULES.next_move(&files), None, "half is free");
+        assert_eq!(RULES.next_move(&files, Mutations::NONE), None, "half is free");
         files.push(file(4, 1, false, 0));
-        assert_eq!(RULES.next_move(&files), Some(&files[2]));
+        assert_eq!(RULES.next_move(&files, Mutations::NONE), Some(&files[2]));
         let none_sealed = [file(1, 90, false, 0)];
-        assert_eq!(RULES.next_move(&none_sealed), None, "it is being written");
+        assert_eq!(RULES.next_move(&none_sealed, Mutations::NONE), None, "it is being written");
     }
 
     #[test]
     fn a_file_that_is_old_moves_whatever_is_free() {
         let rules = TierRules { migrate_after: Some(Duration::from_secs(60)), ..RULES };
         let files = [file(1, 10, true, 59), file(2, 10, true, 99)];
-        assert_eq!(rules.next_move(&files), None, "what was written later is not older");
+        assert_eq!(
+            rules.next_move(&files, Mutations::NONE),
+            None,
+            "what was written later is not older"
+        );
         let files = [file(1, 10, true, 60)];
-        assert_eq!(rules.next_move(&files), Some(&files[0]));
+        assert_eq!(rules.next_move(&files, Mutations::NONE), Some(&files[0]));
     }
 
     #[test]
@@ -111,7 +125,7 @@ mod tests {
             let mut files: Vec<FastFile> = sizes.iter().enumerate()
                 .map(|(index, (size, is_sealed))| file(number(index), *size, *is_sealed, 0))
                 .collect();
-            while let Some(next) = rules.next_move(&files).cloned() {
+            while let Some(next) = rules.next_move(&files, Mutations::NONE).cloned() {
                 prop_assert!(next.is_sealed);
                 files.retain(|file| *file != next);
             }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use meridian_base::env::Instant;
 use meridian_base::position::{LogPoint, Offset, Step};
 use meridian_storage::blob::{BlobKind, Payload};
+use meridian_storage::cold;
 use meridian_storage::leader::Draft;
 use meridian_storage::manifest::Manifest;
 use meridian_storage::mutation::Mutation;
@@ -90,7 +91,8 @@ impl<T> Partition<T> {
         out: &mut Vec<PartitionOutput<T>>,
     ) -> Result<LogPoint, ManifestError> {
         self.admit(health)?;
-        if self.state.clean_end() != based_on || manifest.end <= based_on {
+        let newest = self.state.clean_end();
+        if !cold::may_follow(newest, based_on, manifest.end, self.mutations) {
             return Err(ManifestError::Superseded);
         }
         let committed = self.leader.mark().map(|mark| mark.point);

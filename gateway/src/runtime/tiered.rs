@@ -2,11 +2,10 @@
 //!
 //! ```text
 //! create    fast, or capacity where fast has no room      everything else   wherever the file is
-//! move      copy to capacity as NAME.moving -> sync -> rename, sync folder -> remove from fast
+//!           no room: files take `fast_bytes`, or others have filled the disk
 //! ```
-//! Only a sealed journal file moves, and those are never written again: so the copy is the file. After a crash
-//! between the last two steps both are there, and the one on the fast disk counts. Which file moves when:
-//! `meridian_storage::tier`.
+//! Only a sealed journal file moves, and those are never written again: so the copy is the file. In which order,
+//! so that a crash loses nothing: `meridian_storage::tier::files`. Which file moves when: `meridian_storage::tier`.
 
 use std::fs;
 use std::io::{ErrorKind, IoSlice};
@@ -16,22 +15,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use meridian_base::env::{Disk, DiskError};
-use meridian_storage::tier::{FastFile, TierRules, used_bytes};
+use meridian_storage::mutation::Mutations;
+use meridian_storage::tier::{FastFile, TierRules, files, used_bytes};
 
 use super::clock::wall_time_ms;
 use super::disk::FolderDisk;
 
+/// A journal file that would leave less free than this, for side files and what says whose the disk is, finds no
+/// room on the fast disk.
+const LEFT_FREE_BYTES: u64 = 16 << 20;
+/// A small file does not if less than this is free.
+const SMALL_FILE_BYTES: u64 = 4 << 20;
 /// Says, on both disks, which capacity disk belongs to which fast one.
 const PAIR_FILE: &str = "tiers";
 /// 128 bits in hexadecimal, and the end of the line.
 const PAIR_NAME_SIZE_BYTES: usize = 33;
-/// What a file is called on the capacity disk until all of it is there.
-const MOVING: &str = ".moving";
-/// Copied at once.
-const CHUNK_SIZE_BYTES: usize = 1 << 20;
-/// The file system is not left with more than this to write.
-const SYNC_EVERY_BYTES: u64 = 8 << 20;
-
 /// A second disk, and when files go there.
 #[derive(Clone, Debug)]
 pub struct CapacityTier {
@@ -169,7 +167,9 @@ impl TieredDisk {
         let second = FolderDisk::open(&capacity.folder)?;
         let mut disk = Self { fast, capacity: Some((second, Arc::new(tier))) };
         disk.pair()?;
-        disk.put_right()?;
+        if let Some((capacity, _)) = &mut disk.capacity {
+            files::put_right(&mut disk.fast, capacity, PAIR_FILE)?;
+        }
         Ok(disk)
     }
 
@@ -202,8 +202,8 @@ impl TieredDisk {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Some(TierUsage {
             fast_bytes: tier.capacity.rules.fast_bytes,
-            fast_used_bytes: used_bytes(&journal_files(&tier.fast)),
-            capacity_used_bytes: used_bytes(&journal_files(&tier.capacity.folder)),
+            fast_used_bytes: used_bytes(&tier.fast_files()),
+            capacity_used_bytes: used_bytes(&tier.files_in(&tier.capacity.folder)),
             counts: TierCounts {
                 moved_files: get(&tier.moved_files),
                 moved_bytes: get(&tier.moved_bytes),
@@ -216,8 +216,8 @@ impl TieredDisk {
     /// The file that is to move now, if any.
     pub fn next_move(&self) -> Option<String> {
         let (_, tier) = self.capacity.as_ref()?;
-        let files = journal_files(&tier.fast);
-        tier.capacity.rules.next_move(&files).map(|file| file.name.clone())
+        let files = tier.fast_files();
+        tier.capacity.rules.next_move(&files, Mutations::NONE).map(|file| file.name.clone())
     }
 
     /// Moves a sealed file to the capacity disk. `pace` is told how many bytes were copied, and may take
@@ -241,42 +241,14 @@ impl TieredDisk {
     fn copy_and_place(
         &mut self,
         file: &str,
-        mut pace: impl FnMut(u64),
+        pace: impl FnMut(u64),
     ) -> Result<Option<u64>, DiskError> {
         let Some((capacity, tier)) = &mut self.capacity else { return Ok(None) };
-        let copy = format!("{file}{MOVING}");
-        let size_bytes = match self.fast.size_bytes(file) {
-            Err(DiskError::NotFound { .. }) => return Ok(None),
-            size_bytes => size_bytes?,
-        };
-        if capacity.free_bytes()? < size_bytes {
-            return Err(DiskError::Full { file: copy });
-        }
-        capacity.create(&copy, 0)?;
-        let mut buffer = vec![0; CHUNK_SIZE_BYTES];
-        let mut copied_bytes = 0;
-        while copied_bytes < size_bytes {
-            let count = self.fast.read_at(file, copied_bytes, &mut buffer)?;
-            if count == 0 {
-                break;
-            }
-            capacity.write_at(&copy, copied_bytes, &[IoSlice::new(&buffer[..count])])?;
-            copied_bytes += count as u64;
-            if copied_bytes.is_multiple_of(SYNC_EVERY_BYTES) {
-                capacity.sync(&copy)?;
-                capacity.drop_cached(&copy, 0, copied_bytes);
-            }
-            pace(copied_bytes);
-        }
-        capacity.sync(&copy)?;
+        let copied = files::copy(&mut self.fast, capacity, file, pace, Mutations::NONE)?;
+        let Some(size_bytes) = copied else { return Ok(None) };
         let _placing = tier.placing.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.fast.folder().join(file).exists() {
-            capacity.remove(&copy)?;
-            return Ok(None);
-        }
-        capacity.rename(&copy, file)?;
-        self.fast.remove(file)?;
-        Ok(Some(size_bytes))
+        let placed = files::place(&mut self.fast, capacity, file, Mutations::NONE)?;
+        Ok(placed.then_some(size_bytes))
     }
 
     /// Refuses a capacity disk that is not the one that belongs to the fast one.
@@ -313,17 +285,6 @@ impl TieredDisk {
         }
     }
 
-    fn put_right(&mut self) -> Result<(), DiskError> {
-        let Some((capacity, tier)) = &mut self.capacity else { return Ok(()) };
-        for file in capacity.list()? {
-            let is_double = file != PAIR_FILE && tier.fast.join(&file).exists();
-            if file.ends_with(MOVING) || is_double {
-                capacity.remove(&file)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Does something on the disk that has the file.
     fn on_holder<T>(
         &mut self,
@@ -342,16 +303,18 @@ impl Disk for TieredDisk {
             return self.fast.create(file, size_bytes);
         };
         let _placing = tier.placing.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = tier.capacity.rules.fits(&journal_files(&tier.fast), size_bytes);
-        if !is_journal(file) || fits {
-            capacity.close(file);
-            let _is_in_one_place = fs::remove_file(capacity.folder().join(file));
-            return self.fast.create(file, size_bytes);
+        let free_bytes = self.fast.free_bytes()?;
+        let fits = if is_journal(file) {
+            tier.capacity.rules.fits(&tier.fast_files(), size_bytes)
+                && free_bytes >= size_bytes + LEFT_FREE_BYTES
+        } else {
+            free_bytes >= SMALL_FILE_BYTES
+        };
+        let begun = (file, size_bytes);
+        let spilled = files::begin(&mut self.fast, capacity, begun, fits, Mutations::NONE)?;
+        if spilled && is_journal(file) {
+            tier.spilled_files.fetch_add(1, Ordering::Relaxed);
         }
-        self.fast.close(file);
-        let _is_in_one_place = fs::remove_file(self.fast.folder().join(file));
-        capacity.create(file, size_bytes)?;
-        tier.spilled_files.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -396,7 +359,7 @@ impl Disk for TieredDisk {
     fn list(&mut self) -> Result<Vec<String>, DiskError> {
         let mut names = self.fast.list()?;
         if let Some((capacity, _)) = &mut self.capacity {
-            names.extend(capacity.list()?.into_iter().filter(|name| !name.ends_with(MOVING)));
+            names.extend(capacity.list()?.into_iter().filter(|name| !files::is_moving(name)));
             names.retain(|name| name != PAIR_FILE);
             names.sort_unstable();
             names.dedup();
@@ -412,20 +375,7 @@ impl Disk for TieredDisk {
 
     fn rename(&mut self, from: &str, to: &str) -> Result<(), DiskError> {
         let Some((capacity, _)) = &mut self.capacity else { return self.fast.rename(from, to) };
-        // Where the other disk has a file of that name, it is replaced too.
-        let replaced = match self.fast.rename(from, to) {
-            Err(DiskError::NotFound { .. }) => {
-                capacity.rename(from, to)?;
-                &mut self.fast
-            }
-            renamed => {
-                renamed?;
-                capacity
-            }
-        };
-        replaced.close(to);
-        let _is_in_one_place = fs::remove_file(replaced.folder().join(to));
-        Ok(())
+        files::rename(&mut self.fast, capacity, from, to, Mutations::NONE)
     }
 
     fn free_bytes(&mut self) -> Result<u64, DiskError> {
@@ -454,25 +404,32 @@ fn is_journal(file: &str) -> bool {
     file.starts_with("journal-") && file.ends_with(".log")
 }
 
-/// The journal files in a folder. One is sealed if its side file is there, which is written once nothing
-/// more is written to it (`meridian_storage::journal`).
-fn journal_files(folder: &Path) -> Vec<FastFile> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let now_ms = wall_time_ms();
-    let file = |entry: fs::DirEntry| {
-        let name = entry.file_name().into_string().ok().filter(|name| is_journal(name))?;
-        let metadata = entry.metadata().ok()?;
-        let written_at = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
-        let age_ms = u64::try_from(now_ms).ok()?.saturating_sub(written_at.as_millis() as u64);
-        let side_file = entry.path().with_extension("idx");
-        Some(FastFile {
-            name,
-            size_bytes: metadata.len(),
-            is_sealed: side_file.exists(),
-            age: Duration::from_millis(age_ms),
-        })
-    };
-    entries.flatten().filter_map(file).collect()
+impl Tier {
+    fn fast_files(&self) -> Vec<FastFile> {
+        self.files_in(&self.fast)
+    }
+
+    /// The journal files in a folder. One is sealed if its side file is on any of the disks: it is written once
+    /// nothing more is written to the journal file (`meridian_storage::journal`).
+    fn files_in(&self, folder: &Path) -> Vec<FastFile> {
+        let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+        let now_ms = wall_time_ms();
+        let file = |entry: fs::DirEntry| {
+            let name = entry.file_name().into_string().ok().filter(|name| is_journal(name))?;
+            let metadata = entry.metadata().ok()?;
+            let written_at = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+            let age_ms = u64::try_from(now_ms).ok()?.saturating_sub(written_at.as_millis() as u64);
+            let side_file = Path::new(&name).with_extension("idx");
+            let disks = [&self.fast, &self.capacity.folder];
+            Some(FastFile {
+                is_sealed: disks.iter().any(|disk| disk.join(&side_file).exists()),
+                name,
+                size_bytes: metadata.len(),
+                age: Duration::from_millis(age_ms),
+            })
+        };
+        entries.flatten().filter_map(file).collect()
+    }
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::PartitionId;
-use meridian_base::position::{Generation, LogPoint, Offset};
+use meridian_base::position::{LogPoint, Offset};
 use meridian_storage::blob::BlobKey;
+use meridian_storage::cold::Tending;
 use meridian_storage::manifest::{Object, Piece, Place, crc_of};
 use serde::Serialize;
 
@@ -69,13 +70,11 @@ struct Compared {
     surplus: Vec<LogPoint>,
 }
 
-/// Compares what is named with what is there. An object of a later generation is not for this leader to
-/// judge, and nothing is as long as an earlier manifest may come into force again.
+/// Compares what is named with what is there.
 fn compare(
     named: &BTreeMap<LogPoint, Object>,
     listed: &[Listed],
-    generation: Generation,
-    is_safe: bool,
+    tending: &Tending<'_>,
 ) -> Compared {
     let there: BTreeMap<LogPoint, u64> =
         listed.iter().map(|listed| (listed.point, listed.size_bytes)).collect();
@@ -88,7 +87,7 @@ fn compare(
     Compared {
         missing: named.values().filter(|object| !is_whole(object)).count(),
         unnamed: unnamed.clone().count(),
-        surplus: unnamed.filter(|at| is_safe && at.generation <= generation).copied().collect(),
+        surplus: unnamed.filter(|point| tending.may_go(**point)).copied().collect(),
     }
 }
 
@@ -213,15 +212,16 @@ impl PartitionLog {
         let listed = logs.note_object_error(objects.list(self.ownership().partition).await)?;
         // Looked up afterwards: what was named meanwhile may look as if it were not there, never as if
         // nobody named it.
-        let (named, is_safe) = self
+        let (named, compared) = self
             .with(None, |partition| {
-                let pieces = Self::pieces_in_use(partition);
+                let tending = self.tending(partition);
+                let pieces = tending.in_use();
                 let named = pieces.iter().filter_map(Piece::object).map(|it| (it.point, it));
                 let named: BTreeMap<LogPoint, Object> = named.collect();
-                Some((named, partition.leader().is_manifest_safe()))
+                let compared = compare(&named, &listed, &tending);
+                Some((named, compared))
             })
             .ok_or(TendError::NotLeader)?;
-        let compared = compare(&named, &listed, self.ownership().generation, is_safe);
         let holding = ObjectHolding {
             object_store: Some(objects.location().to_owned()),
             objects: named.len(),
@@ -237,7 +237,8 @@ impl PartitionLog {
 
 #[cfg(test)]
 mod tests {
-    use meridian_base::position::Step;
+    use meridian_base::position::{Generation, Step};
+    use meridian_storage::mutation::Mutations;
 
     use super::*;
 
@@ -255,10 +256,19 @@ mod tests {
             point: point(generation, step),
             size_bytes,
         });
-        let compared = compare(&named, &listed, Generation::new(2), true);
+        let safe = Tending {
+            generation: Generation::new(2),
+            manifest: None,
+            is_manifest_safe: true,
+            log_start_offset: Offset::ZERO,
+            log_start_safe: None,
+            mutations: Mutations::NONE,
+        };
+        let compared = compare(&named, &listed, &safe);
         assert_eq!((compared.missing, compared.unnamed), (2, 3), "one is short, one is not there");
         assert_eq!(compared.surplus, [point(1, 9), point(2, 1)], "a later leader's is not ours");
-        let unsafe_yet = compare(&named, &listed, Generation::new(2), false);
+        let unsafe_yet = Tending { is_manifest_safe: false, ..safe };
+        let unsafe_yet = compare(&named, &listed, &unsafe_yet);
         assert_eq!(unsafe_yet, Compared { surplus: Vec::new(), ..compared });
     }
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use meridian_base::position::{LogPoint, Offset, Step};
+use meridian_base::position::{LogPoint, Offset};
+use meridian_storage::cold;
 use meridian_storage::erasure::{
     Code, EncodedStripe, STRIPE_SIZE_BYTES_MIN, Stripe, StripeEncoder,
 };
 use meridian_storage::leader::PutError;
-use meridian_storage::manifest::{Manifest, Piece, Place};
+use meridian_storage::manifest::{Piece, Place};
+use meridian_storage::mutation::Mutations;
 
 use super::ColdCounters;
 use super::objects::Unusable;
@@ -82,6 +84,16 @@ pub(super) struct Run {
     pub(super) pieces: Vec<Bytes>,
 }
 
+/// What is to be packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ToPack {
+    /// Where the manifest ends that this was seen under. With another one in force the pieces may overlap what
+    /// that names, so they come to nothing.
+    based_on: Offset,
+    from: Offset,
+    until: Offset,
+}
+
 /// How runs are stored.
 struct Packer {
     run_size_bytes: usize,
@@ -99,38 +111,36 @@ impl PartitionLog {
     /// twice at once, and never while the partition is tended.
     pub(crate) async fn pack(self: &Arc<Self>, policy: &ColdPolicy) -> Result<u64, PackError> {
         let logs = self.logs().ok_or(PackError::Stopping)?;
-        let Some((from, until)) = self.to_pack(policy) else { return Ok(0) };
+        let Some(cold) = self.to_pack(policy) else { return Ok(0) };
         let packer = self.packer(&logs, policy.tier)?;
-        let (pieces, end) = self.pack_some(&logs, packer, from, until).await?;
+        let (pieces, end) = self.pack_some(&logs, packer, cold).await?;
         if pieces.is_empty() {
             return Ok(0);
         }
-        let size_bytes = pieces.iter().map(|piece| u64::from(piece.size_bytes)).sum();
-        self.name_pieces(pieces, end, size_bytes).await?;
-        Ok(size_bytes)
+        self.name_pieces(pieces, end, cold.based_on).await
     }
 
     /// About how many bytes `policy` calls cold that are not packed yet: less than a stripe is none.
     pub(crate) fn to_pack_bytes(&self, policy: &ColdPolicy) -> u64 {
-        let Some((from, until)) = self.to_pack(policy) else { return 0 };
-        self.with(0, |partition| partition.state().size_bytes_between(from, until))
+        let Some(cold) = self.to_pack(policy) else { return 0 };
+        self.with(0, |partition| partition.state().size_bytes_between(cold.from, cold.until))
     }
 
     /// The offsets to pack.
-    fn to_pack(&self, policy: &ColdPolicy) -> Option<(Offset, Offset)> {
+    fn to_pack(&self, policy: &ColdPolicy) -> Option<ToPack> {
         self.with(None, |partition| {
-            let from = partition.state().clean_end().max(partition.leader().log_start_offset());
+            let based_on = partition.state().clean_end();
+            let from = based_on.max(partition.leader().log_start_offset());
             let high_watermark = partition.high_watermark();
             let is_idle = !partition.has_work();
             let end_offset = is_idle.then_some(high_watermark);
             let until = partition.state().expired_before(&policy.hot, end_offset)?;
             let until = until.min(high_watermark);
             // A manifest in doubt: the next pass will see.
-            let is_settled = partition.manifest().map_or(Offset::ZERO, |it| it.end)
-                == partition.state().clean_end();
+            let is_settled = partition.manifest().map_or(Offset::ZERO, |it| it.end) == based_on;
             let size_bytes = partition.state().size_bytes_between(from, until);
             let is_enough = size_bytes >= STRIPE_SIZE_BYTES_MIN as u64;
-            (from < until && is_settled && is_enough).then_some((from, until))
+            (from < until && is_settled && is_enough).then_some(ToPack { based_on, from, until })
         })
     }
 
@@ -161,18 +171,17 @@ impl PartitionLog {
         }
     }
 
-    /// Packs a few runs from `from` on; with them the offset after the last record in them.
+    /// Packs a few runs of what is cold; with them the offset after the last record in them.
     async fn pack_some(
         self: &Arc<Self>,
         logs: &Arc<Logs>,
         mut packer: Packer,
-        from: Offset,
-        until: Offset,
+        cold: ToPack,
     ) -> Result<(Vec<Piece>, Offset), PackError> {
         let mut pieces = Vec::new();
-        let mut next = from;
-        while pieces.len() < PIECES_PER_MANIFEST && next < until {
-            let run = self.read_run(next, until, packer.run_size_bytes).await?;
+        let mut next = cold.from;
+        while pieces.len() < PIECES_PER_MANIFEST && next < cold.until {
+            let run = self.read_run(next, cold.until, packer.run_size_bytes).await?;
             if run.size_bytes < STRIPE_SIZE_BYTES_MIN {
                 break;
             }
@@ -245,28 +254,29 @@ impl PartitionLog {
     /// The key of the next stripe or object: never used before, as a generation is one process's.
     fn next_stripe(&self) -> LogPoint {
         let number = self.stripe_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        LogPoint::new(self.ownership().generation, Step::new(number + 1))
+        cold::key(self.ownership().generation, number + 1, Mutations::NONE)
     }
 
-    /// Puts the manifest that names further pieces, and waits until the copies may go.
+    /// Puts the manifest that names further pieces, and waits until the copies may go; gives the bytes of the
+    /// batches. `based_on` is the end of the manifest whose pieces these follow.
     async fn name_pieces(
         self: &Arc<Self>,
         pieces: Vec<Piece>,
         end: Offset,
-        size_bytes: u64,
-    ) -> Result<(), PackError> {
+        based_on: Offset,
+    ) -> Result<u64, PackError> {
+        let size_bytes = pieces.iter().map(|piece| u64::from(piece.size_bytes)).sum();
         let put = self.act(|partition, now, health, out| {
-            let based_on = partition.state().clean_end();
             let log_start_offset = partition.leader().log_start_offset();
-            let known = partition.manifest().map(|it| it.pieces_from(log_start_offset));
-            let pieces = known.unwrap_or_default().into_iter().chain(pieces).collect();
-            let manifest = Manifest { end, replaced_size_bytes: size_bytes, pieces };
+            let newest = partition.manifest().map(Arc::as_ref);
+            let manifest = cold::extended(newest, log_start_offset, pieces, end);
             partition.put_manifest(now, health, manifest, based_on, out)
         });
         let lost = || ProduceError::from(PutError::Lost);
         let point = put.unwrap_or_else(|| Err(lost().into()))?;
         self.committed(point).await?;
-        Ok(self.settle().await?)
+        self.settle().await?;
+        Ok(size_bytes)
     }
 }
 
@@ -287,3 +297,6 @@ fn piece_of(stripe: &Stripe, base_offset: Offset, max_timestamp_ms: i64) -> Piec
     let place = Place::Stripe { point: stripe.point, code: stripe.code, crc: stripe.crc };
     Piece { base_offset, max_timestamp_ms, size_bytes: stripe.size_bytes, place }
 }
+
+#[cfg(test)]
+mod tests;

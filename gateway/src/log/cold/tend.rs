@@ -2,16 +2,18 @@
 //! was replaced) or damaged are made again from the others and put back; parts that nobody can ever
 //! read are freed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::{ConfigVersion, NodeId, PartitionId};
-use meridian_base::position::{LogPoint, Offset};
+use meridian_base::position::LogPoint;
 use meridian_base::topology::{Slot, SlotState};
+use meridian_storage::cold::Tending;
 use meridian_storage::erasure::{Part, Stripe, StripeEncoder};
 use meridian_storage::manifest::Piece;
 use meridian_storage::message::{FreeParts, HeldPart, ListParts, PartList, StorageMessage};
+use meridian_storage::mutation::Mutations;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
@@ -82,8 +84,8 @@ struct Survey {
 /// What the leader goes by.
 struct Named {
     stripes: BTreeMap<LogPoint, Stripe>,
-    /// No earlier manifest can come into force again.
-    is_safe: bool,
+    /// What may go if it is not named.
+    may_go: BTreeSet<LogPoint>,
     size_bytes: u64,
     /// How much of it lies in objects.
     object_bytes: u64,
@@ -134,22 +136,31 @@ impl PartitionLog {
         self.group.config().version
     }
 
-    /// What somebody may read yet: below a log start that every takeover knows nobody does.
-    pub(super) fn pieces_in_use(partition: &Partition<Waiter>) -> Vec<Piece> {
-        let log_start_offset = partition.leader().beacon().map(|beacon| beacon.log_start_offset);
-        let log_start_offset = log_start_offset.unwrap_or(Offset::ZERO);
-        partition.manifest().map(|it| it.pieces_from(log_start_offset)).unwrap_or_default()
+    /// What of the cold part may go now.
+    pub(super) fn tending<'a>(&self, partition: &'a Partition<Waiter>) -> Tending<'a> {
+        let leader = partition.leader();
+        Tending {
+            generation: self.ownership().generation,
+            manifest: partition.manifest().map(Arc::as_ref),
+            is_manifest_safe: leader.is_manifest_safe(),
+            log_start_offset: leader.log_start_offset(),
+            log_start_safe: leader.beacon().map(|beacon| beacon.log_start_offset),
+            mutations: Mutations::NONE,
+        }
     }
 
-    fn named(&self) -> Option<Named> {
+    /// What the manifest names, and of these parts those that may go though it does not.
+    fn named(&self, lists: &[(Slot, NodeId, PartList)]) -> Option<Named> {
         self.with(None, |partition| {
-            let pieces = Self::pieces_in_use(partition);
+            let tending = self.tending(partition);
+            let pieces = tending.in_use();
+            let held = lists.iter().flat_map(|(_, _, list)| &list.parts).map(|part| part.point);
             let stripes = pieces.iter().filter_map(Piece::stripe);
             let objects = pieces.iter().filter_map(Piece::object);
             Some(Named {
                 object_bytes: objects.map(|object| u64::from(object.size_bytes)).sum(),
                 stripes: stripes.map(|stripe| (stripe.point, stripe)).collect(),
-                is_safe: partition.leader().is_manifest_safe(),
+                may_go: held.filter(|point| tending.may_go(*point)).collect(),
                 size_bytes: partition.state().size_bytes(),
             })
         })
@@ -170,7 +181,7 @@ impl PartitionLog {
         }
         // What is named is looked up after the slots were asked: a stripe that was named meanwhile
         // may look as if its parts were missing, which costs time, never as if they were surplus.
-        let named = self.named().ok_or(TendError::NotLeader)?;
+        let named = self.named(&lists).ok_or(TendError::NotLeader)?;
         Ok(self.compare(&named, &lists))
     }
 
@@ -207,11 +218,9 @@ impl PartitionLog {
             let unnamed: Vec<LogPoint> =
                 held.into_keys().filter(|point| !named.stripes.contains_key(point)).collect();
             survey.holding.surplus_parts += unnamed.len();
-            // Those of a newer leader are not ours to judge.
-            let generation = self.ownership().generation;
             let points: Vec<LogPoint> =
-                unnamed.into_iter().filter(|point| point.generation <= generation).collect();
-            if named.is_safe && !points.is_empty() {
+                unnamed.into_iter().filter(|point| named.may_go.contains(point)).collect();
+            if !points.is_empty() {
                 survey.surplus.push((*node, points));
             }
         }

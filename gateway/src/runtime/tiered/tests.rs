@@ -94,6 +94,44 @@ fn files_move_when_the_reserve_is_touched_and_spill_when_there_is_no_room() -> R
     Ok(())
 }
 
+/// A fast disk that others have filled before files take `fast_bytes`: what is written there finds no room.
+#[test]
+fn files_spill_when_others_have_filled_the_fast_disk() -> Result<(), TierError> {
+    let scratch = Scratch::new("tiered-full");
+    let mut disk = scratch.open(1000)?;
+    let (journal, small) = ("journal-00000001.log", "side");
+    for file in [journal, small] {
+        // One that has made no file of late: what follows fast is reserved, and no device can be.
+        disk = disk.another()?;
+        let full = scratch.0.join("fast").join(file);
+        std::os::unix::fs::symlink("/dev/full", full).expect("a link can be made");
+        disk.create(file, 7)?;
+        disk.write_at(file, 0, &[IoSlice::new(&[1; 7])])?;
+        assert_eq!(read(&mut disk, file)?, [1; 7]);
+    }
+    assert_eq!(scratch.names("fast"), [PAIR_FILE], "what was begun there has gone for good");
+    assert_eq!(disk.usage().expect("there are two tiers").counts.spilled_files, 1);
+    let mut disk = scratch.open(1000)?;
+    assert_eq!(read(&mut disk, journal)?, [1; 7], "it is no remainder of a move");
+
+    disk.create("new", 1)?;
+    disk.rename("new", small)?;
+    assert_eq!(read(&mut scratch.open(1000)?, small)?, [0], "a new one is fast again");
+    Ok(())
+}
+
+#[test]
+fn a_file_whose_side_file_found_no_room_beside_it_moves() -> Result<(), TierError> {
+    let scratch = Scratch::new("tiered-side");
+    let mut disk = scratch.open(100)?;
+    let name = write(&mut disk, 1, &[1; 60])?;
+    let side_file = "journal-00000001.idx";
+    let [fast, capacity] = ["fast", "capacity"].map(|tier| scratch.0.join(tier).join(side_file));
+    fs::rename(fast, capacity).expect("same disk");
+    assert_eq!(disk.next_move(), Some(name));
+    Ok(())
+}
+
 #[test]
 fn what_a_crash_leaves_of_a_move_is_put_right() -> Result<(), TierError> {
     let scratch = Scratch::new("tiered-crash");
@@ -101,7 +139,7 @@ fn what_a_crash_leaves_of_a_move_is_put_right() -> Result<(), TierError> {
     let name = write(&mut disk, 1, &[1; 50])?;
     let copy = |name: &str| fs::write(scratch.0.join("capacity").join(name), [9; 7]).expect("room");
     copy(&name);
-    copy(&format!("{name}{MOVING}"));
+    copy(&format!("{name}.moving"));
     let mut disk = scratch.open(1000)?;
     assert_eq!(read(&mut disk, &name)?, [1; 50]);
     assert_eq!(scratch.names("capacity"), [PAIR_FILE]);

@@ -1,0 +1,105 @@
+//! Packing into the objects of a folder, from a partition of a real log on a real disk.
+
+use std::path::PathBuf;
+
+use meridian_base::id::ClusterId;
+use meridian_storage::manifest::Manifest;
+
+use super::*;
+use crate::kafka::testing::PATIENCE;
+use crate::log::testing::{Bench, rules};
+use crate::runtime::objects::{ObjectStoreConfig, Objects};
+
+const ALL: ColdPolicy = ColdPolicy {
+    tier: ColdTier::Objects,
+    hot: Retention { size_bytes_max: None, timestamp_ms_min: Some(i64::MAX) },
+};
+
+/// A folder of objects that is gone after the test.
+struct Bucket(PathBuf);
+
+impl Bucket {
+    fn of(bench: &Bench, name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("meridian-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder can be made");
+        let config = ObjectStoreConfig {
+            url: format!("file://{}", folder.display()),
+            endpoint: None,
+            region: None,
+            access_key_id: None,
+            secret_access_key: None,
+            ca: None,
+            bytes_per_second: 1 << 30,
+        };
+        let objects = Objects::open(&config, &ClusterId::from_entropy(5)).expect("it is there");
+        bench.log.logs().expect("the node runs").set_objects(Arc::new(objects));
+        Self(folder)
+    }
+}
+
+impl Drop for Bucket {
+    fn drop(&mut self) {
+        let _best_effort = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What there is to pack, once nothing is being written any more.
+async fn all_of(log: &PartitionLog) -> ToPack {
+    let resting = async {
+        loop {
+            match log.to_pack(&ALL) {
+                Some(cold) => return cold,
+                None => tokio::time::sleep(Duration::from_millis(2)).await,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, resting).await.expect("the log comes to rest")
+}
+
+#[tokio::test]
+async fn what_was_packed_beside_a_compaction_comes_to_nothing() {
+    let mut bench = Bench::new().await;
+    let _bucket = Bucket::of(&bench, "pack-beside");
+    for round in 0..40 {
+        bench.write(0..50, round).await;
+    }
+    let (log, logs) = (Arc::clone(&bench.log), bench.log.logs().expect("the node runs"));
+    let cold = all_of(&log).await;
+    let packer = log.packer(&logs, ALL.tier).expect("there is an object store");
+    let (pieces, end) = log.pack_some(&logs, packer, cold).await.expect("it takes objects");
+    assert_eq!(pieces.len(), 1);
+    let compacted = log.compact(&rules(), 0).await.unwrap().expect("there is much to do");
+    assert!(compacted.end > cold.from && compacted.end < end, "{compacted:?} in mid-pack");
+
+    let named = log.name_pieces(pieces, end, cold.based_on).await;
+    let manifest =
+        log.with(None, |partition| partition.manifest().cloned()).expect("of the compaction");
+    assert_eq!(
+        Manifest::decode(manifest.encode()).as_ref(),
+        Ok(&*manifest),
+        "no takeover reads it"
+    );
+    assert!(
+        matches!(named, Err(PackError::Manifest(ManifestError::Superseded))),
+        "{named:?}: it is packed anew, from where the manifest in force ends"
+    );
+    let left = bench.read_all().await;
+    bench.take_over().await;
+    assert_eq!(bench.read_all().await, left);
+}
+
+#[tokio::test]
+async fn what_is_packed_is_read_here_and_at_the_next_leader() {
+    let mut bench = Bench::new().await;
+    let _bucket = Bucket::of(&bench, "pack");
+    for round in 0..40 {
+        bench.write(0..50, round).await;
+    }
+    let written = bench.read_all().await;
+    all_of(&bench.log).await;
+    assert!(bench.log.pack(&ALL).await.expect("it takes objects") > 0);
+    assert_eq!(bench.log.to_pack(&ALL), None);
+    assert_eq!(bench.read_all().await, written);
+    bench.take_over().await;
+    assert_eq!(bench.read_all().await, written);
+}

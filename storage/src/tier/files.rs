@@ -1,0 +1,167 @@
+//! How a file gets onto one of two disks, and from one to the other, so that a crash at any moment leaves all
+//! that was promised: the rules that hold two disks together as one.
+//!
+//! ```text
+//! begin    fast; no room: gone from fast for good -> capacity
+//! move     copy to capacity as NAME.moving -> synced -> rename -> remove from fast
+//! mount    both have it: the one on the fast disk counts      NAME.moving: goes
+//! ```
+
+use std::io::IoSlice;
+
+use meridian_base::env::{Disk, DiskError};
+
+use crate::mutation::{Mutation, Mutations};
+
+/// What a file is called on the capacity disk until all of it is there.
+const MOVING: &str = ".moving";
+/// Copied at once.
+const CHUNK_SIZE_BYTES: usize = 1 << 20;
+/// The file system is not left with more than this to write.
+const SYNC_EVERY_BYTES: u64 = 8 << 20;
+
+/// Whether a file on the capacity disk is a copy under way, which nobody is to see.
+pub fn is_moving(file: &str) -> bool {
+    file.ends_with(MOVING)
+}
+
+/// Begins a file on the fast disk if it `fits`, or else on the capacity disk; says whether it was spilled there.
+pub fn begin(
+    fast: &mut impl Disk,
+    capacity: &mut impl Disk,
+    (file, size_bytes): (&str, u64),
+    fits: bool,
+    mutations: Mutations,
+) -> Result<bool, DiskError> {
+    if fits {
+        match fast.create(file, size_bytes) {
+            // Others have filled it.
+            Err(DiskError::Full { .. }) => {}
+            created => {
+                created?;
+                return remove_if_there(capacity, file).map(|()| false);
+            }
+        }
+    }
+    // Gone for good before the other is begun: after a crash the one on the fast disk counts.
+    if !Mutation::SpilledOverRemainder.active(mutations) {
+        remove_if_there(fast, file)?;
+    }
+    capacity.create(file, size_bytes)?;
+    Ok(true)
+}
+
+/// Copies a file to the capacity disk, where it does not count yet; `pace` is told how many bytes were copied.
+/// Gives its size, or `None` if it is not on the fast disk.
+pub fn copy(
+    fast: &mut impl Disk,
+    capacity: &mut impl Disk,
+    file: &str,
+    mut pace: impl FnMut(u64),
+    mutations: Mutations,
+) -> Result<Option<u64>, DiskError> {
+    let copy = name_of_copy(file);
+    let size_bytes = match fast.size_bytes(file) {
+        Err(DiskError::NotFound { .. }) => return Ok(None),
+        size_bytes => size_bytes?,
+    };
+    if capacity.free_bytes()? < size_bytes {
+        return Err(DiskError::Full { file: copy });
+    }
+    capacity.create(&copy, 0)?;
+    let mut buffer = vec![0; CHUNK_SIZE_BYTES];
+    let mut copied_bytes = 0;
+    while copied_bytes < size_bytes {
+        let count = fast.read_at(file, copied_bytes, &mut buffer)?;
+        if count == 0 {
+            break;
+        }
+        capacity.write_at(&copy, copied_bytes, &[IoSlice::new(&buffer[..count])])?;
+        copied_bytes += count as u64;
+        if copied_bytes.is_multiple_of(SYNC_EVERY_BYTES) {
+            capacity.sync(&copy)?;
+            capacity.drop_cached(&copy, 0, copied_bytes);
+        }
+        pace(copied_bytes);
+    }
+    if !Mutation::MovedBeforeSync.active(mutations) {
+        capacity.sync(&copy)?;
+    }
+    Ok(Some(size_bytes))
+}
+
+/// Has the copy take the file's place; says whether it has: the file may have gone meanwhile. Nothing else may
+/// change the file's disk, or remove it, at the same time.
+pub fn place(
+    fast: &mut impl Disk,
+    capacity: &mut impl Disk,
+    file: &str,
+    mutations: Mutations,
+) -> Result<bool, DiskError> {
+    let copy = name_of_copy(file);
+    let is_there = fast.list()?.iter().any(|name| name == file);
+    if !is_there && !Mutation::MovedAfterRemoval.active(mutations) {
+        capacity.remove(&copy)?;
+        return Ok(false);
+    }
+    let is_early = Mutation::RemovedBeforePlaced.active(mutations);
+    if is_early {
+        remove_if_there(fast, file)?;
+    }
+    capacity.rename(&copy, file)?;
+    if !is_early {
+        remove_if_there(fast, file)?;
+    }
+    Ok(true)
+}
+
+/// Renames a file on the disk that has it. Where the other one has a file of the new name, that is replaced too.
+pub fn rename(
+    fast: &mut impl Disk,
+    capacity: &mut impl Disk,
+    from: &str,
+    to: &str,
+    mutations: Mutations,
+) -> Result<(), DiskError> {
+    match fast.rename(from, to) {
+        Err(DiskError::NotFound { .. }) => {
+            capacity.rename(from, to)?;
+            if Mutation::ReplacedOnOneDisk.active(mutations) {
+                return Ok(());
+            }
+            remove_if_there(fast, to)
+        }
+        renamed => {
+            renamed?;
+            remove_if_there(capacity, to)
+        }
+    }
+}
+
+/// Puts right what a crash left, before anything is read. `kept` is on both disks.
+pub fn put_right(
+    fast: &mut impl Disk,
+    capacity: &mut impl Disk,
+    kept: &str,
+) -> Result<(), DiskError> {
+    let on_fast = fast.list()?;
+    for file in capacity.list()? {
+        let is_double = file != kept && on_fast.contains(&file);
+        if is_moving(&file) || is_double {
+            capacity.remove(&file)?;
+        }
+    }
+    Ok(())
+}
+
+fn name_of_copy(file: &str) -> String {
+    format!("{file}{MOVING}")
+}
+
+/// Removes a file for good, if the disk has it.
+fn remove_if_there(disk: &mut impl Disk, file: &str) -> Result<(), DiskError> {
+    match disk.remove(file) {
+        Err(DiskError::NotFound { .. }) => Ok(()),
+        removed => removed,
+    }
+}
