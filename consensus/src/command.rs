@@ -367,6 +367,8 @@ pub enum RowKind {
     MirrorRule,
     /// Which topics are written to only under a lease of another cluster.
     WriterLease,
+    /// Which topics of other clusters this one grants leases for.
+    LeaseGrant,
 }
 
 /// Writes or deletes one row.

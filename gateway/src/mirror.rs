@@ -63,6 +63,8 @@ pub(crate) struct Mirrors {
     stewards: Mutex<BTreeMap<String, StewardHandle>>,
     /// Tells stamps of this process from those of others.
     life: OnceLock<Option<Life>>,
+    /// Held by whoever has topics need a lease, one at a time.
+    needs: Arc<tokio::sync::Mutex<()>>,
     /// Rung when there is reason to look at once.
     bell: Notify,
 }

@@ -14,12 +14,17 @@
 //! L after that. The promotion waits for both. No clock is ever compared with another; that their
 //! *rates* differ by 1 in 100 at most is all that is assumed of them.
 //!
+//! **One cluster grants.** W's row ([`Need`]) names it, and every leader that came before the row is fenced
+//! off. Only then M's row ([`Grant`]) says that W named it, and only then a mirror there may be promoted. No
+//! mirror of the topic is vouched for while another one in M is being promoted, or was.
+//!
 //! **Source**: Gray and Cheriton, Leases, SOSP 1989; docs/decisions/0019.
 
 use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::{ClusterId, TopicId};
+use meridian_base::position::LeaderEpoch;
 use serde::{Deserialize, Serialize};
 
 use crate::mutation::Mutation;
@@ -156,18 +161,21 @@ impl Grantor {
     }
 
     /// Whether a mirror may be said not to be promoted, which the metadata here says to be at `stage`
-    /// now.
+    /// now. `others` are the stages of all other mirrors of the same source topic in this cluster.
     pub fn may_grant(
         &self,
         now: Instant,
         stage: Stage,
+        others: &[Stage],
         length: Duration,
         mutation: Option<Mutation>,
     ) -> bool {
         let is_new = self.read_begun.is_some_and(|begun| now.since(begun) <= vouch(length));
         let is_mirror = stage == Stage::Mirroring;
+        let is_alone = !others.iter().any(|other| other.is_leaving());
         (is_new || Mutation::GrantUnread.active(mutation))
             && (is_mirror || Mutation::GrantPromoted.active(mutation))
+            && (is_alone || Mutation::GrantBesidePromoted.active(mutation))
     }
 
     /// When the metadata is to be read next, so that there is never nothing to vouch for.
@@ -183,12 +191,66 @@ impl Grantor {
 pub struct Need {
     /// The cluster that grants it.
     pub of: ClusterId,
+    /// Leaders up to this epoch may have come before the row, and know nothing of it. Looked up after the
+    /// row is in force; [`LeaderEpoch::UNKNOWN`] until then.
+    pub epoch_floor: LeaderEpoch,
+}
+
+/// A need as the first version wrote it.
+#[derive(Deserialize)]
+struct NeedWithoutFloor {
+    of: ClusterId,
 }
 
 impl Need {
+    /// Of a cluster's lease; no leader is fenced off yet.
+    pub fn new(of: ClusterId) -> Self {
+        Self { of, epoch_floor: LeaderEpoch::UNKNOWN }
+    }
+
+    /// Whether nobody takes records any more without knowing of it, given the leader epochs of all
+    /// partitions: only then the other side may rely on it.
+    pub fn is_in_force(
+        &self,
+        epochs: impl IntoIterator<Item = LeaderEpoch>,
+        mutation: Option<Mutation>,
+    ) -> bool {
+        let is_fixed = self.epoch_floor != LeaderEpoch::UNKNOWN;
+        let is_fenced = is_fixed && epochs.into_iter().all(|epoch| epoch > self.epoch_floor);
+        is_fenced || Mutation::TellUnfenced.active(mutation)
+    }
+
     /// The row's key.
     pub fn key(topic: TopicId) -> [u8; 16] {
         topic.get().to_be_bytes()
+    }
+
+    /// The row's value.
+    pub fn encode(&self) -> Vec<u8> {
+        rows::encode(self)
+    }
+
+    /// Reads a row's value. One of the first version fences nobody off yet.
+    pub fn decode(bytes: &[u8]) -> Result<Self, RowError> {
+        rows::decode(bytes)
+            .or_else(|_| rows::decode::<NeedWithoutFloor>(bytes).map(|old| Self::new(old.of)))
+    }
+}
+
+/// What this cluster grants of a topic of another one: a row of the mirror's metadata log, whose key is
+/// the id of the topic at its source. It is written before the first grant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// The longest lease that may have been granted, in milliseconds.
+    pub longest_ms: u64,
+    /// The source has said that it takes records only under a lease of this cluster.
+    pub is_named: bool,
+}
+
+impl Grant {
+    /// The row's key.
+    pub fn key(source_topic: TopicId) -> [u8; 16] {
+        source_topic.get().to_be_bytes()
     }
 
     /// The row's value.
@@ -200,6 +262,33 @@ impl Need {
     pub fn decode(bytes: &[u8]) -> Result<Self, RowError> {
         rows::decode(bytes)
     }
+
+    /// Whether leases of this length may be granted already.
+    pub fn covers(&self, length: Duration) -> bool {
+        Duration::from_millis(self.longest_ms) >= length
+    }
+}
+
+/// The source was never heard to need the lease of this cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the source has not said that it takes records only under a lease of this cluster")]
+pub struct NotNamed;
+
+/// How long a promotion without the source waits, once its row is in force, given what was granted, and
+/// the length of leases that the link asks for now.
+pub fn wait(
+    grant: Option<Grant>,
+    length: Option<Duration>,
+    is_forced: bool,
+    mutation: Option<Mutation>,
+) -> Result<Duration, NotNamed> {
+    let is_named = grant.is_some_and(|grant| grant.is_named);
+    if length.is_some() && !(is_named || is_forced || Mutation::PromoteUnnamed.active(mutation)) {
+        return Err(NotNamed);
+    }
+    let granted = grant.map(|grant| Duration::from_millis(grant.longest_ms));
+    let longest = granted.max(length).unwrap_or_default();
+    Ok(wait_before_promotion(longest, mutation))
 }
 
 #[cfg(test)]
@@ -244,13 +333,21 @@ mod tests {
     fn only_what_was_read_lately_is_vouched_for() {
         let mut grantor = Grantor::default();
         let may_grant =
-            |grantor: &Grantor, now| grantor.may_grant(now, Stage::Mirroring, LENGTH, None);
+            |grantor: &Grantor, now| grantor.may_grant(now, Stage::Mirroring, &[], LENGTH, None);
         assert!(!may_grant(&grantor, at(0)));
         grantor.on_read(at(1000));
         grantor.on_read(at(500));
         assert!(may_grant(&grantor, at(2000)));
         assert!(!may_grant(&grantor, at(2001)));
-        assert!(!grantor.may_grant(at(2000), Stage::Promoting, LENGTH, None));
+        assert!(!grantor.may_grant(at(2000), Stage::Promoting, &[], LENGTH, None));
+        let beside = |other| grantor.may_grant(at(2000), Stage::Mirroring, &[other], LENGTH, None);
+        assert!(beside(Stage::Mirroring) && beside(Stage::Paused));
+        let epoch_floor = LeaderEpoch::new(1);
+        for left in
+            [Stage::Promoting, Stage::Detached { epoch_floor }, Stage::Promoted { epoch_floor }]
+        {
+            assert!(!beside(left), "{left:?}");
+        }
         assert!(grantor.read_at(LENGTH) < at(2000));
     }
 
@@ -265,8 +362,40 @@ mod tests {
     /// These bytes are in metadata logs: they never change.
     #[test]
     fn the_encoding_is_what_it_was() {
-        let need = Need { of: ClusterId::from_text("east") };
-        assert_eq!(need.encode(), b"\x01\x04east");
+        let need = Need::new(ClusterId::from_text("east"));
+        assert_eq!(Need::decode(b"\x01\x04east"), Ok(need.clone()));
+        let need = Need { epoch_floor: LeaderEpoch::new(7), ..need };
+        assert_eq!(need.encode(), b"\x01\x04east\x0e");
         assert_eq!(Need::decode(&need.encode()), Ok(need));
+        let grant = Grant { longest_ms: 4000, is_named: true };
+        assert_eq!(grant.encode(), b"\x01\xa0\x1f\x01");
+        assert_eq!(Grant::decode(&grant.encode()), Ok(grant));
+    }
+
+    #[test]
+    fn a_need_is_relied_on_when_all_that_came_before_it_are_fenced_off() {
+        let epochs = [3, 4].map(LeaderEpoch::new);
+        let mut need = Need::new(ClusterId::from_text("east"));
+        assert!(!need.is_in_force(epochs, None));
+        need.epoch_floor = LeaderEpoch::new(3);
+        assert!(!need.is_in_force(epochs, None));
+        need.epoch_floor = LeaderEpoch::new(2);
+        assert!(need.is_in_force(epochs, None));
+    }
+
+    #[test]
+    fn only_the_cluster_that_was_named_is_promoted_and_waits_for_the_longest_lease() {
+        let longest = wait_before_promotion(LENGTH, None);
+        let named = Some(Grant { longest_ms: 4000, is_named: true });
+        let unnamed = Some(Grant { longest_ms: 4000, is_named: false });
+        assert_eq!(wait(None, None, false, None), Ok(Duration::ZERO));
+        for grant in [None, unnamed] {
+            assert_eq!(wait(grant, Some(LENGTH), false, None), Err(NotNamed));
+            assert_eq!(wait(grant, Some(LENGTH), true, None), Ok(longest));
+        }
+        // Also if the link has been given a shorter one meanwhile, or none.
+        for length in [Some(LENGTH / 2), None] {
+            assert_eq!(wait(named, length, false, None), Ok(longest));
+        }
     }
 }

@@ -47,6 +47,12 @@ pub enum Mutation {
     GrantUnread,
     /// A grant is given although the metadata says that the mirror is being promoted.
     GrantPromoted,
+    /// A grant is given while another mirror of the same source topic is being promoted.
+    GrantBesidePromoted,
+    /// A need is told while leaders that know nothing of it may take records still.
+    TellUnfenced,
+    /// A mirror is promoted although its source may need the lease of another cluster.
+    PromoteUnnamed,
     /// A promotion does not wait for leases to end.
     PromoteAtOnce,
     /// A promotion waits as if all clocks ran alike.
@@ -80,11 +86,14 @@ impl Mutation {
         [Self::IgnoreLinkEpoch, Self::ExportUnfenced, Self::ReplaceUnexported, Self::DivergeLate];
 
     /// Those of the writer's lease.
-    pub const LEASE: [Self; 6] = [
+    pub const LEASE: [Self; 9] = [
         Self::CountFromReceipt,
         Self::TrustOtherLife,
         Self::GrantUnread,
         Self::GrantPromoted,
+        Self::GrantBesidePromoted,
+        Self::TellUnfenced,
+        Self::PromoteUnnamed,
         Self::PromoteAtOnce,
         Self::IgnoreClockRate,
     ];

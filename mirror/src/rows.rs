@@ -107,6 +107,11 @@ impl Stage {
         !matches!(self, Self::Promoted { .. })
     }
 
+    /// Whether it is becoming a writer, or is one.
+    pub fn is_leaving(self) -> bool {
+        matches!(self, Self::Promoting | Self::Detached { .. } | Self::Promoted { .. })
+    }
+
     /// The name that operators see.
     pub fn name(self) -> &'static str {
         match self {

@@ -1,6 +1,7 @@
 //! The writer's lease between two clusters whose nodes have clocks of different rates, restart, sleep
 //! and know old metadata, and whose messages are late, lost and repeated, while the mirror is promoted:
-//! at no moment do both sides take records. Every broken rule must be caught.
+//! at no moment do both sides take records. One of two clusters with mirrors grants, which has two mirrors
+//! of the topic. Every broken rule must be caught.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -9,8 +10,9 @@ mod common;
 use std::time::Duration;
 
 use meridian_base::env::Instant;
+use meridian_base::id::ClusterId;
 use meridian_base::position::LeaderEpoch;
-use meridian_mirror::lease::{Grantor, Life, Stamp, WriterLease, vouch, wait_before_promotion};
+use meridian_mirror::lease::{Grant, Grantor, Life, Need, Stamp, WriterLease, vouch, wait};
 use meridian_mirror::mutation::Mutation;
 use meridian_mirror::rows::Stage;
 use proptest::prelude::*;
@@ -20,6 +22,10 @@ const OPS_MAX: usize = 60;
 const LENGTH: Duration = Duration::from_secs(4);
 /// Nodes of each side.
 const NODES: usize = 2;
+/// Mirrors of the topic: two in the cluster that grants, one in another.
+const MIRRORS: usize = 3;
+/// The first of the mirrors in the other cluster.
+const ELSEWHERE: usize = 2;
 /// How far a clock's rate is off at most, in parts of a thousand.
 const RATE_OFF: u64 = 10;
 
@@ -41,7 +47,17 @@ enum Op {
     /// It hears of what was decided.
     Hear(usize),
     Restart(usize),
-    Promote,
+    /// The writer's cluster decides to need a lease.
+    Need(usize),
+    /// It looks up who may have come before that.
+    Fix,
+    /// A partition gets a new leader.
+    Raise(usize),
+    /// A cluster hears whose lease is needed.
+    Named(usize),
+    /// The four of them.
+    Agree(usize),
+    Promote(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +67,10 @@ enum Step {
     Length,
 }
 
-fn ops() -> impl Strategy<Value = (Vec<u64>, Vec<Op>)> {
+/// Rates of clocks, the mirror whose cluster is named at first, and what happens then.
+type History = (Vec<u64>, Option<usize>, Vec<Op>);
+
+fn ops() -> impl Strategy<Value = History> {
     let node = || 0..NODES;
     let pair = || (0..NODES, 0..NODES);
     let step = prop_oneof![Just(Step::Short), Just(Step::Vouch), Just(Step::Length)];
@@ -67,10 +86,16 @@ fn ops() -> impl Strategy<Value = (Vec<u64>, Vec<Op>)> {
         3 => node().prop_map(Op::End),
         1 => node().prop_map(Op::Hear),
         1 => node().prop_map(Op::Restart),
-        1 => Just(Op::Promote),
+        1 => (0..MIRRORS).prop_map(Op::Need),
+        1 => Just(Op::Fix),
+        1 => node().prop_map(Op::Raise),
+        1 => (0..MIRRORS).prop_map(Op::Named),
+        2 => (0..MIRRORS).prop_map(Op::Promote),
     ];
     let rate = prop_oneof![Just(1000 - RATE_OFF), Just(1000 + RATE_OFF), Just(1000)];
-    (prop::collection::vec(rate, 2 * NODES + 1), prop::collection::vec(op, 0..OPS_MAX))
+    let named = prop_oneof![4 => Just(Some(0)), 2 => Just(None), 1 => Just(Some(ELSEWHERE))];
+    let rates = prop::collection::vec(rate, 2 * NODES + 1);
+    (rates, named, prop::collection::vec(op, 0..OPS_MAX))
 }
 
 /// A clock that started some time, and is not quite right.
@@ -91,6 +116,9 @@ struct Writer {
     clock: Clock,
     life: Life,
     lease: WriterLease,
+    epoch: LeaderEpoch,
+    /// What it has read of the need.
+    need: Option<ClusterId>,
 }
 
 /// A node of the mirror's side.
@@ -111,15 +139,28 @@ enum Message {
     Grant { writer: usize, stamp: Stamp },
 }
 
+/// The place of a mirror's cluster, and its name.
+fn index(mirror: usize) -> usize {
+    usize::from(mirror >= ELSEWHERE)
+}
+
+fn cluster(mirror: usize) -> ClusterId {
+    ClusterId::from_text(["east", "north"][index(mirror)])
+}
+
 struct World {
     now_micros: u64,
     mutation: Option<Mutation>,
     writers: Vec<Writer>,
     mirrors: Vec<Mirror>,
-    /// The metadata log of the mirror's side: what it says of the mirror.
-    log: Vec<Stage>,
+    /// The metadata log of the granting cluster: what it says of its mirrors.
+    log: Vec<(usize, Stage)>,
+    /// What the metadata log of the writer's side says.
+    need: Option<Need>,
+    /// Which clusters have written down that they were named.
+    is_named: [bool; 2],
     promoter: Clock,
-    promoted_at: Option<Instant>,
+    promoted_at: [Option<Instant>; MIRRORS],
     messages: Vec<Message>,
     lives: u64,
 }
@@ -131,6 +172,8 @@ impl World {
             clock: clock(index),
             life: Life::new(index as u64),
             lease: WriterLease::default(),
+            epoch: LeaderEpoch::new(1),
+            need: None,
         };
         let mirror = |index| Mirror {
             clock: clock(NODES + index),
@@ -144,9 +187,11 @@ impl World {
             mutation,
             writers: (0..NODES).map(writer).collect(),
             mirrors: (0..NODES).map(mirror).collect(),
-            log: vec![Stage::Mirroring],
+            log: vec![(0, Stage::Mirroring)],
+            need: None,
+            is_named: [false; 2],
             promoter: clock(2 * NODES),
-            promoted_at: None,
+            promoted_at: [None; MIRRORS],
             messages: Vec::new(),
             lives: NODES as u64,
         }
@@ -199,9 +244,47 @@ impl World {
                 writer.clock.started_micros = self.now_micros;
                 (writer.life, writer.lease) = (Life::new(self.lives), WriterLease::default());
             }
-            Op::Promote => self.promote(),
+            Op::Need(_) | Op::Fix | Op::Raise(_) | Op::Named(_) | Op::Agree(_) => self.name(op),
+            Op::Promote(mirror) => self.promote(mirror),
         }
         self.check()
+    }
+
+    /// The writer's cluster comes to need a lease, and whoever grants it to know that.
+    fn name(&mut self, op: Op) {
+        match op {
+            Op::Need(mirror) => {
+                self.need.get_or_insert_with(|| Need::new(cluster(mirror)));
+            }
+            Op::Fix => {
+                let latest = self.writers.iter().map(|it| it.epoch).max().unwrap();
+                if let Some(need) = &mut self.need
+                    && need.epoch_floor == LeaderEpoch::UNKNOWN
+                {
+                    need.epoch_floor = latest;
+                }
+            }
+            Op::Raise(writer) => {
+                let writer = &mut self.writers[writer];
+                writer.epoch = LeaderEpoch::new(writer.epoch.get() + 1);
+                writer.need = self.need.as_ref().map(|need| need.of.clone());
+                writer.lease = WriterLease::default();
+            }
+            Op::Named(mirror) => {
+                let epochs = self.writers.iter().map(|it| it.epoch);
+                let in_force = |need: &&Need| need.is_in_force(epochs, self.mutation);
+                if let Some(need) = self.need.as_ref().filter(in_force) {
+                    self.is_named[index(mirror)] = need.of == cluster(mirror);
+                }
+            }
+            Op::Agree(mirror) => {
+                self.name(Op::Need(mirror));
+                self.name(Op::Fix);
+                (0..NODES).for_each(|writer| self.name(Op::Raise(writer)));
+                self.name(Op::Named(mirror));
+            }
+            _ => {}
+        }
     }
 
     fn which(&self, which: u8) -> Option<usize> {
@@ -220,9 +303,14 @@ impl World {
 
     fn tell(&mut self, mirror: usize, writer: usize) {
         let mirror = &self.mirrors[mirror];
-        let (now, stage) = (mirror.clock.read(self.now_micros), self.log[mirror.applied - 1]);
+        let now = mirror.clock.read(self.now_micros);
+        let stages = self.stages(mirror.applied);
+        let may_grant = |own: usize| {
+            let others = [stages[1 - own]];
+            mirror.grantor.may_grant(now, stages[own], &others, LENGTH, self.mutation)
+        };
         if let Some(stamp) = mirror.stamps[writer]
-            && mirror.grantor.may_grant(now, stage, LENGTH, self.mutation)
+            && (0..ELSEWHERE).any(may_grant)
         {
             self.messages.push(Message::Grant { writer, stamp });
         }
@@ -241,27 +329,45 @@ impl World {
             Message::Grant { writer, stamp } => {
                 let it = &mut self.writers[writer];
                 let now = it.clock.read(self.now_micros);
+                if it.need.as_ref().is_some_and(|of| *of != cluster(0)) {
+                    return;
+                }
                 it.lease.on_grant(now, it.life, stamp, LENGTH, self.mutation);
             }
         }
     }
 
-    fn promote(&mut self) {
-        if self.promoted_at.is_none() {
+    /// The stages of the mirrors of the granting cluster, as the first entries of its log say.
+    fn stages(&self, applied: usize) -> [Stage; ELSEWHERE] {
+        let mut stages = [Stage::Mirroring; ELSEWHERE];
+        self.log[..applied].iter().for_each(|(mirror, stage)| stages[*mirror] = *stage);
+        stages
+    }
+
+    fn promote(&mut self, mirror: usize) {
+        let longest_ms = u64::try_from(LENGTH.as_millis()).unwrap();
+        let grant = Grant { longest_ms, is_named: self.is_named[index(mirror)] };
+        let Ok(wait) = wait(Some(grant), Some(LENGTH), false, self.mutation) else { return };
+        if self.promoted_at[mirror].is_none() {
             let epoch_floor = LeaderEpoch::new(1);
-            self.log.extend([Stage::Promoting, Stage::Detached { epoch_floor }]);
-            let now = self.promoter.read(self.now_micros);
-            self.promoted_at = Some(now + wait_before_promotion(LENGTH, self.mutation));
+            if mirror < ELSEWHERE {
+                let stages = [Stage::Promoting, Stage::Detached { epoch_floor }];
+                self.log.extend(stages.map(|stage| (mirror, stage)));
+            }
+            self.promoted_at[mirror] = Some(self.promoter.read(self.now_micros) + wait);
         }
     }
 
     fn has_writer(&self) -> bool {
-        let holds = |it: &Writer| it.lease.standing(it.clock.read(self.now_micros)).is_held();
-        self.writers.iter().any(holds)
+        let takes = |it: &Writer| {
+            it.need.is_none() || it.lease.standing(it.clock.read(self.now_micros)).is_held()
+        };
+        self.writers.iter().any(takes)
     }
 
     fn is_promoted(&self) -> bool {
-        self.promoted_at.is_some_and(|at| at <= self.promoter.read(self.now_micros))
+        let now = self.promoter.read(self.now_micros);
+        self.promoted_at.iter().flatten().any(|at| *at <= now)
     }
 
     fn check(&self) -> Result<(), String> {
@@ -273,6 +379,7 @@ impl World {
 
     /// All works from now on: the old side writes if and only if the new one was not promoted.
     fn settle(&mut self) -> Result<(), String> {
+        self.act(Op::Agree(0))?;
         for _ in 0..5 {
             for mirror in 0..NODES {
                 self.act(Op::Begin(mirror))?;
@@ -281,8 +388,12 @@ impl World {
                 (0..NODES).try_for_each(|writer| self.act(Op::Renew(mirror, writer)))?;
             }
         }
-        if self.promoted_at.is_none() {
-            return self.has_writer().then_some(()).ok_or_else(|| "nobody may write".to_owned());
+        if self.promoted_at.iter().all(Option::is_none) {
+            // Nobody renews what the other cluster grants.
+            let is_elsewhere = self.need.as_ref().is_some_and(|need| need.of != cluster(0));
+            return (is_elsewhere || self.has_writer())
+                .then_some(())
+                .ok_or_else(|| "nobody may write".to_owned());
         }
         for _ in 0..3 {
             self.act(Op::Time(Step::Length))?;
@@ -294,8 +405,9 @@ impl World {
     }
 }
 
-fn holds((rates, ops): &(Vec<u64>, Vec<Op>), mutation: Option<Mutation>) -> Result<(), String> {
+fn holds((rates, named, ops): &History, mutation: Option<Mutation>) -> Result<(), String> {
     let mut world = World::new(rates, mutation);
+    named.map_or(Ok(()), |mirror| world.act(Op::Agree(mirror)))?;
     for op in ops {
         world.act(*op)?;
     }

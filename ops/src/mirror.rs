@@ -100,6 +100,9 @@ enum Command {
         /// Promote even if records of the source are missing here
         #[arg(long)]
         accept_loss: bool,
+        /// Even if the link has `lease.ms` and nothing keeps the source from taking records
+        #[arg(long)]
+        force: bool,
     },
     /// Make the mirror the writer and its source the mirror, without losing or doubling a record
     ///
@@ -179,7 +182,7 @@ pub(crate) async fn run(mirror: Mirror) -> Result<Exit, Failure> {
         }
         Command::Rejoin(command) => return command.run(&client, target.output).await,
         Command::Failback(command) => return command.run(&client, target.output).await,
-        Command::Promote { topic, dry_run, accept_loss } => {
+        Command::Promote { topic, dry_run, accept_loss, force } => {
             let forecast = Forecast::of(&Status::ask(&client, Some(&topic)).await?, true);
             if dry_run || forecast.is_risky() && !accept_loss {
                 output::print(target.output, &forecast, Forecast::render)?;
@@ -188,7 +191,7 @@ pub(crate) async fn run(mirror: Mirror) -> Result<Exit, Failure> {
                     false => Err(forecast.refusal(&topic)),
                 };
             }
-            ("mirror.promote", json!({"topic": topic}))
+            ("mirror.promote", json!({"topic": topic, "is_forced": force}))
         }
     };
     let answer = json!([admin::command(&client, method, &arguments).await?]);

@@ -219,6 +219,14 @@ fn wait_for_lease(bootstrap: &str, state: &str) {
     });
 }
 
+/// Waits until the source of topic `t` has said that it needs the lease of this cluster.
+fn wait_for_grant(bootstrap: &str) {
+    wait("the source needs the lease", || {
+        let said = run(&["mirror", "status", "t", "-b", bootstrap]);
+        text(&said.stdout).contains("lease of its source over link west: granted\n")
+    });
+}
+
 #[test]
 fn a_writer_that_cannot_prove_to_be_the_only_one_takes_nothing() {
     let folder = Scratch::new("lease");
@@ -227,6 +235,8 @@ fn a_writer_that_cannot_prove_to_be_the_only_one_takes_nothing() {
     let refused = run(&["link", "alter", "west", "-c", "lease.ms=10", "-b", &to]);
     assert!(text(&refused.stderr).contains("2000 to 15000"), "{}", text(&refused.stderr));
     ok(&["link", "alter", "west", "-c", "lease.ms=2000", "-b", &to]);
+    // Until then leaders that know nothing of the need are fenced off, with what was sent to them.
+    wait_for_grant(&to);
     wait_for_lease(from, "lease-held");
     let producer = Numbered::start(from);
     assert_eq!(producer.send(from, 0), (ErrorCode::None, 0));
@@ -243,10 +253,10 @@ fn a_writer_that_cannot_prove_to_be_the_only_one_takes_nothing() {
     wait_for_lease(from, "lease-held");
     assert_eq!(producer.send(from, 1), (ErrorCode::None, 1));
     wait_for_end(from, "t", &to, "t");
-    let told = ok(&["mirror", "status", "t", "-b", &to]);
-    assert!(told.contains("lease of its source over link west: granted"), "{told}");
+    wait_for_grant(&to);
     let forecast = json(&["mirror", "failover", "t", "--dry-run", "-b", &to, "-o", "json"]);
     assert_eq!(forecast["lease_wait_ms"], 2578, "{forecast}");
+    assert_eq!(forecast["needs_force"], false, "{forecast}");
 
     // Its mirror is promoted while the writer sleeps: it wakes up as no writer.
     west.pause();

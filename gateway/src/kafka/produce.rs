@@ -122,6 +122,7 @@ struct Append {
 enum State {
     Refused(ApiError),
     Appending(oneshot::Receiver<Result<Appended, ProduceError>>),
+    Appended(Appended),
 }
 
 /// Starts a request.
@@ -320,7 +321,7 @@ fn unacknowledged(call: &Call, topics: &[(TopicKey, Vec<Append>)]) -> Reply {
     let codes =
         topics.iter().flat_map(|(_, appends)| appends).filter_map(|append| match &append.state {
             State::Refused(error) => Some(error.code),
-            State::Appending(_) => None,
+            State::Appending(_) | State::Appended(_) => None,
         });
     let mut first = None;
     for code in codes {
@@ -333,29 +334,48 @@ fn unacknowledged(call: &Call, topics: &[(TopicKey, Vec<Append>)]) -> Reply {
 /// Waits until all appends are committed or refused, or time is up.
 async fn finish(
     call: &Call,
-    topics: Vec<(TopicKey, Vec<Append>)>,
+    mut topics: Vec<(TopicKey, Vec<Append>)>,
     timeout: Duration,
 ) -> ProduceResponse {
+    settle(&mut topics, call.version, timeout).await;
+    answer(call, topics)
+}
+
+/// The same. A lease may have ended after its own partition had appended, while others were waited for:
+/// it is looked at when nothing is waited for any more, since nothing is acknowledged after its end.
+async fn settle(topics: &mut [(TopicKey, Vec<Append>)], version: i16, timeout: Duration) {
     let mut time_is_up = std::pin::pin!(tokio::time::sleep(timeout));
+    for append in topics.iter_mut().flat_map(|(_, appends)| appends) {
+        if let State::Appending(answer) = &mut append.state {
+            let result = tokio::select! {
+                biased;
+                answer = answer => told(answer.unwrap_or(Err(ProduceError::InDoubt)), version),
+                () = &mut time_is_up => Err(ErrorCode::RequestTimedOut.into()),
+            };
+            append.state = result.map_or_else(State::Refused, State::Appended);
+        }
+    }
+    for Append { lease, state, .. } in topics.iter_mut().flat_map(|(_, appends)| appends) {
+        if let (State::Appended(_), Some(Err(error))) = (&state, lease.as_ref().map(Leased::check))
+        {
+            *state = State::Refused(error);
+        }
+    }
+}
+
+/// The answer, now that nothing is waited for any more.
+fn answer(call: &Call, topics: Vec<(TopicKey, Vec<Append>)>) -> ProduceResponse {
     let mut response = ProduceResponse::default();
     for (key, appends) in topics {
         let (name, topic_id) = key.into_parts();
         let mut partition_responses = Vec::with_capacity(appends.len());
         for append in appends {
-            let Append { index, partition, log_append_time_ms, bound, lease, state } = append;
+            let Append { index, partition, log_append_time_ms, bound, state, .. } = append;
             let result = match state {
                 State::Refused(error) => Err(error),
-                State::Appending(mut answer) => tokio::select! {
-                    biased;
-                    answer = &mut answer => {
-                        told(answer.unwrap_or(Err(ProduceError::InDoubt)), call.version)
-                    }
-                    () = &mut time_is_up => Err(ErrorCode::RequestTimedOut.into()),
-                },
+                State::Appended(appended) => Ok(appended),
+                State::Appending(_) => Err(ErrorCode::RequestTimedOut.into()),
             };
-            let held =
-                |appended| lease.as_ref().map_or(Ok(appended), |it| it.check().map(|()| appended));
-            let result = result.and_then(held);
             let mut told = partition_response(index, log_append_time_ms, &result);
             if let Some(bound) = bound.filter(|_| result.is_ok()) {
                 bound.on_appended();

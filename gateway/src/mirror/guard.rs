@@ -8,6 +8,7 @@ use meridian_mirror::lease::Need;
 use meridian_mirror::rows::{MirrorTopic, RowError, Stage};
 use meridian_mirror::succession::{Act, Succession};
 
+use super::lease::forget_grant;
 use crate::log::PartitionLog;
 
 /// Why clients may not write to a topic.
@@ -78,7 +79,11 @@ pub(crate) fn forget(metadata: &Metadata, topic: TopicId) -> Option<Command> {
     let known = rows.into_iter().filter(|(kind, key)| metadata.extra_row(*kind, key).is_some());
     let expected = ExpectedVersion::Any;
     let forget = |(kind, key)| RowChange { kind, key, value: None, expected };
-    let changes: Vec<RowChange> = known.map(forget).collect();
+    let mut changes: Vec<RowChange> = known.map(forget).collect();
+    let mirror = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic));
+    let mirror = mirror.and_then(|row| MirrorTopic::decode(&row.value).ok());
+    // A mirror that is made anew is told anew whose lease its source needs.
+    changes.extend(mirror.map(|mirror| forget_grant(mirror.source_topic)));
     (!changes.is_empty()).then_some(Command::PutRows(changes))
 }
 

@@ -11,17 +11,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::{ClusterId, PartitionId, TopicId};
+use meridian_base::position::LeaderEpoch;
 use meridian_consensus::command::{ExpectedVersion, RowChange, RowKind};
 use meridian_consensus::state::{Metadata, Topic};
-use meridian_mirror::lease::{Need, Stamp, Standing, wait_before_promotion};
+use meridian_mirror::lease::{
+    self, Grant, LENGTH_MAX, Need, Stamp, Standing, wait_before_promotion,
+};
 use meridian_mirror::options::LinkOptions;
-use meridian_mirror::rows::MirrorTopic;
+use meridian_mirror::rows::{MirrorTopic, RowError};
 use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedMutexGuard;
 
-use super::succession::put;
+use super::succession::{latest_epoch, put, raise};
 use super::switchover::millis;
 use super::wire::TopicKey;
 use super::{plan, refuses_clients};
+use crate::kafka::AdminError;
 use crate::node::Node;
 use crate::runtime::clock::Clock;
 
@@ -91,15 +96,55 @@ pub(super) fn end(topic: TopicId) -> RowChange {
     RowChange { kind, key, value: None, expected: ExpectedVersion::Any }
 }
 
-/// How long a promotion over a link waits; `None` if its sources need no lease.
-pub(super) fn wait(options: &LinkOptions) -> Option<Duration> {
+/// How long a promotion over a link waits at least; `None` if its sources need no lease.
+pub(super) fn wait_over(options: &LinkOptions) -> Option<Duration> {
     options.lease().map(|length| wait_before_promotion(length, None))
+}
+
+/// What this cluster has granted of a topic of another one.
+pub(super) fn grant(metadata: &Metadata, source_topic: TopicId) -> Result<Option<Grant>, RowError> {
+    let row = metadata.extra_row(RowKind::LeaseGrant, &Grant::key(source_topic));
+    row.map(|row| Grant::decode(&row.value)).transpose()
+}
+
+/// The change after which nothing is known to be granted of a topic of another cluster.
+pub(super) fn forget_grant(source_topic: TopicId) -> RowChange {
+    let (kind, key) = (RowKind::LeaseGrant, Grant::key(source_topic).to_vec());
+    RowChange { kind, key, value: None, expected: ExpectedVersion::Any }
+}
+
+/// How long a promotion without the source waits. An error if its source may be somebody else's writer,
+/// or if what was granted can't be read, unless it is forced.
+pub(super) fn wait(
+    metadata: &Metadata,
+    mirror: &MirrorTopic,
+    is_forced: bool,
+) -> Result<Duration, AdminError> {
+    let (name, link) = (&mirror.name, &mirror.link);
+    let length = plan::read_options(metadata, link).map_err(|error| error.to_string());
+    let length = length.and_then(|options| options.checked_lease());
+    let grant = grant(metadata, mirror.source_topic).map_err(|error| error.to_string());
+    match (length, grant) {
+        (Ok(length), Ok(grant)) => lease::wait(grant, length, is_forced, None).map_err(|error| {
+            AdminError::Failed(format!(
+                "{name} is not promoted: link {link} has lease.ms, but {error}, and may take records \
+                 afterwards. Wait until `meridian mirror status {name}` shows `granted`, or promote the \
+                 mirror whose cluster grants it; if the source is gone for good, --force promotes all \
+                 the same"
+            ))
+        }),
+        (Err(_), _) | (_, Err(_)) if is_forced => Ok(wait_before_promotion(LENGTH_MAX, None)),
+        (Err(error), _) | (_, Err(error)) => Err(AdminError::Failed(format!(
+            "{name} is not promoted: whether its source has a lease of link {link} can't be read \
+             ({error}). Promote it at a node with the newer binary, or mend lease.ms with `meridian link \
+             alter {link} -c lease.ms=`; --force waits for the longest lease there is"
+        ))),
+    }
 }
 
 /// Waits until the source of a mirror has no lease any more, for which no more was granted since
 /// `detached` was started.
-pub(super) async fn wait_out(node: &Node, mirror: &MirrorTopic, detached: &Clock) {
-    let wait = wait(&plan::options(&node.meta.metadata(), &mirror.link)).unwrap_or_default();
+pub(super) async fn wait_out(mirror: &MirrorTopic, wait: Duration, detached: &Clock) {
     let over = meridian_base::env::Instant::ZERO + wait;
     if detached.now() < over {
         tracing::info!(topic = %mirror.name, ?wait, "waits for the lease of the source to end");
@@ -109,52 +154,140 @@ pub(super) async fn wait_out(node: &Node, mirror: &MirrorTopic, detached: &Clock
     }
 }
 
+/// What the metadata says of topics that a mirror would grant.
+#[derive(Debug, Default)]
+struct Sorted {
+    /// Partitions that its lease counts for.
+    led: Vec<PartitionId>,
+    /// Topics that need a lease, as every leader knows.
+    needs: Vec<Needed>,
+    /// Topics that take records of leaders that may know of no need.
+    unfenced: BTreeSet<TopicId>,
+}
+
+fn sort(metadata: &Metadata, by: &ClusterId, partitions: &[Leased]) -> Sorted {
+    let mut sorted = Sorted::default();
+    for Leased { topic_id, partition } in partitions {
+        let Some(topic) = metadata.topic(topic_id.0) else { continue };
+        let need = need(metadata, topic.id);
+        let is_of = need.as_ref().is_none_or(|need| need.of == *by);
+        if is_of {
+            sorted.led.extend(topic.partitions.get(*partition as usize));
+        }
+        let epochs = topic.partitions.iter().filter_map(|id| metadata.partition(*id));
+        let epochs = epochs.map(|partition| partition.leader_epoch);
+        match need.filter(|need| need.is_in_force(epochs, None)) {
+            Some(need) => {
+                sorted.needs.push(Needed { topic_id: *topic_id, of: need.of.to_string() });
+            }
+            None if is_of && refuses_clients(metadata, topic.id).is_none() => {
+                sorted.unfenced.insert(topic.id);
+            }
+            None => {}
+        }
+    }
+    sorted.needs.dedup_by_key(|need| need.topic_id.0);
+    sorted
+}
+
 /// Takes what a mirror grants. From the first grant on a topic needs it.
 pub(super) fn take(node: &Arc<Node>, by: &ClusterId, granted: &Granted) -> Told {
     let (Some(life), now) = (node.mirrors.life(), node.logs.now()) else { return Told::default() };
     let length = Duration::from_millis(granted.length_ms);
-    let (mut needs, mut new, mut led) = (Vec::new(), BTreeSet::new(), Vec::new());
-    {
-        let metadata = node.meta.metadata();
-        for Leased { topic_id, partition } in &granted.partitions {
-            let Some(topic) = metadata.topic(topic_id.0) else { continue };
-            let need = need(&metadata, topic.id);
-            if need.as_ref().is_none_or(|need| need.of == *by) {
-                led.extend(topic.partitions.get(*partition as usize));
-            }
-            match need {
-                Some(need) => needs.push(Needed { topic_id: *topic_id, of: need.of.to_string() }),
-                None if refuses_clients(&metadata, topic.id).is_none() => {
-                    new.insert(topic.id.get());
-                }
-                None => {}
-            }
-        }
-    }
+    let Sorted { led, needs, unfenced } = sort(&node.meta.metadata(), by, &granted.partitions);
     if let Some(stamp) = granted.stamp {
         for log in led.into_iter().filter_map(|partition| node.logs.led(partition)) {
             log.on_lease(life, stamp, length);
         }
-        if !new.is_empty() {
-            tokio::spawn(begin(Arc::clone(node), by.clone(), new));
+        if !unfenced.is_empty()
+            && let Ok(alone) = Arc::clone(&node.mirrors.needs).try_lock_owned()
+        {
+            tokio::spawn(begin(Arc::clone(node), by.clone(), unfenced, alone));
         }
     }
-    needs.dedup_by_key(|need| need.topic_id.0);
     Told { stamp: Some(Stamp::new(life, now)), needs }
 }
 
-/// Has topics need the lease of a cluster, if they need none yet.
-async fn begin(node: Arc<Node>, of: ClusterId, topics: BTreeSet<u128>) {
-    for topic in topics.into_iter().map(TopicId::new) {
-        let (kind, key) = (RowKind::WriterLease, Need::key(topic).to_vec());
-        let value = Some(Need { of: of.clone() }.encode());
-        let change = RowChange { kind, key, value, expected: ExpectedVersion::Absent };
-        match put(&node, vec![change]).await {
+/// Has topics need the lease of a cluster, if they need none yet. What fails is begun again by the next
+/// grant.
+async fn begin(
+    node: Arc<Node>,
+    of: ClusterId,
+    topics: BTreeSet<TopicId>,
+    _alone: OwnedMutexGuard<()>,
+) {
+    for topic in topics {
+        match have_needed(&node, &of, topic).await {
             Ok(()) => tracing::info!(%topic, cluster = %of, "takes records under a lease only"),
-            // Somebody else was faster, or the next grant does it.
             Err(error) => tracing::debug!(%topic, %error, "needs no lease yet"),
         }
     }
+}
+
+/// A row first; then new generations, whose leaders have read it: what was let in by one that knew nothing
+/// of the row, or may be, is fenced off.
+async fn have_needed(node: &Node, of: &ClusterId, topic: TopicId) -> Result<(), AdminError> {
+    let read = || {
+        let metadata = node.meta.metadata();
+        let version = metadata.extra_row(RowKind::WriterLease, &Need::key(topic));
+        (need(&metadata, topic), version.map(|row| row.version))
+    };
+    let change = |need: &Need, expected| RowChange {
+        kind: RowKind::WriterLease,
+        key: Need::key(topic).to_vec(),
+        value: Some(need.encode()),
+        expected,
+    };
+    if let (_, None) = read() {
+        put(node, vec![change(&Need::new(of.clone()), ExpectedVersion::Absent)]).await?;
+    }
+    let other = || AdminError::Unavailable("the need of a lease is another now".to_owned());
+    let (Some(mut need), Some(version)) = read() else { return Err(other()) };
+    if need.of != *of {
+        return Err(other());
+    }
+    if need.epoch_floor == LeaderEpoch::UNKNOWN {
+        need.epoch_floor = latest_epoch(&node.meta.metadata(), topic)?;
+        put(node, vec![change(&need, ExpectedVersion::Exactly(version))]).await?;
+    }
+    raise(node, topic, need.epoch_floor).await
+}
+
+/// What the metadata here does not say yet of a topic of another cluster.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum News {
+    /// It is about to be granted a lease of this length.
+    Length(Duration),
+    /// It says whether it needs the lease of this cluster.
+    IsNamed(bool),
+}
+
+/// Writes down what there is to be known of topics of another cluster. What fails is tried again when it is
+/// found to be missing.
+pub(super) async fn note(node: Arc<Node>, news: Vec<(TopicId, News)>) {
+    for (topic, news) in news {
+        let Some(change) = noted(&node.meta.metadata(), topic, news) else { continue };
+        if let Err(error) = put(&node, vec![change]).await {
+            tracing::debug!(source_topic = %topic, ?news, %error, "not written down");
+        }
+    }
+}
+
+/// The change that writes something down; `None` if it is known, or what is known can't be read.
+pub(super) fn noted(metadata: &Metadata, source_topic: TopicId, news: News) -> Option<RowChange> {
+    let row = metadata.extra_row(RowKind::LeaseGrant, &Grant::key(source_topic));
+    let known = row.map(|row| Grant::decode(&row.value)).transpose().ok()?;
+    let mut grant = known.unwrap_or_default();
+    match news {
+        News::Length(length) => grant.longest_ms = grant.longest_ms.max(millis(length)),
+        News::IsNamed(is_named) => grant.is_named = is_named,
+    }
+    (Some(grant) != known).then(|| RowChange {
+        kind: RowKind::LeaseGrant,
+        key: Grant::key(source_topic).to_vec(),
+        value: Some(grant.encode()),
+        expected: row.map_or(ExpectedVersion::Absent, |row| ExpectedVersion::Exactly(row.version)),
+    })
 }
 
 /// How it stands with the partitions that this node leads.
@@ -190,3 +323,6 @@ pub(super) fn reports(node: &Node) -> Vec<LeaseReport> {
     }
     reports
 }
+
+#[cfg(test)]
+mod tests;

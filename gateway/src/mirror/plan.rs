@@ -7,7 +7,7 @@ use meridian_base::id::{PartitionId, TopicId};
 use meridian_consensus::command::RowKind;
 use meridian_consensus::state::Metadata;
 use meridian_mirror::options::LinkOptions;
-use meridian_mirror::rows::{Link, MirrorTopic, Stage};
+use meridian_mirror::rows::{Link, MirrorTopic, RowError, Stage};
 
 use crate::client::Client;
 use crate::client::security::Security;
@@ -85,9 +85,7 @@ pub(super) fn link(metadata: &Metadata, name: &str) -> Option<(Link, u64)> {
 
 /// How a link is secured.
 pub(super) fn options(metadata: &Metadata, name: &str) -> LinkOptions {
-    let find =
-        |key: &[u8]| metadata.extra_row(RowKind::LinkOptions, key).map(|row| row.value.as_slice());
-    match LinkOptions::read(name, find) {
+    match read_options(metadata, name) {
         Ok(options) => options,
         // Nothing is sent less securely than a newer binary was asked for.
         Err(error) => {
@@ -95,6 +93,13 @@ pub(super) fn options(metadata: &Metadata, name: &str) -> LinkOptions {
             LinkOptions { values }
         }
     }
+}
+
+/// The same, or why it can't be read.
+pub(super) fn read_options(metadata: &Metadata, name: &str) -> Result<LinkOptions, RowError> {
+    let find =
+        |key: &[u8]| metadata.extra_row(RowKind::LinkOptions, key).map(|row| row.value.as_slice());
+    LinkOptions::read(name, find)
 }
 
 /// All links, by name.

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use meridian_base::id::{NodeId, PartitionId, TopicId};
 use meridian_base::position::LeaderEpoch;
-use meridian_consensus::command::{ExpectedVersion, RowKind};
+use meridian_consensus::command::{ExpectedVersion, RowChange, RowKind};
+use meridian_consensus::state::Metadata;
 use meridian_mirror::rows::{MirrorTopic, Stage};
 use meridian_mirror::succession::Act;
 
@@ -38,7 +39,10 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// An operator, without the source.
-    Operator,
+    Operator {
+        /// Even if nothing keeps the source from taking records.
+        is_forced: bool,
+    },
     /// The coordinator of a switchover.
     Switchover,
 }
@@ -54,6 +58,11 @@ pub(super) async fn promote(
         return Ok(());
     }
     check(node, topic, cause)?;
+    if let Cause::Operator { is_forced } = cause
+        && !matches!(mirror.stage, Stage::Detached { .. })
+    {
+        lease::wait(&node.meta.metadata(), &mirror, is_forced)?;
+    }
     if !matches!(mirror.stage, Stage::Promoting | Stage::Detached { .. }) {
         mirror.stage = Stage::Promoting;
         let expected = ExpectedVersion::Exactly(version);
@@ -66,27 +75,54 @@ pub(super) async fn promote(
     // From the row on, which nothing takes back, no lease is granted any more.
     let detached = Clock::start();
     abort_open(node, topic, epoch_floor).await?;
-    if cause == Cause::Operator {
-        lease::wait_out(node, &mirror, &detached).await;
+    if matches!(cause, Cause::Operator { .. }) {
+        // What was granted is known by now: the row came after all grants. Nothing takes it back.
+        let wait = lease::wait(&node.meta.metadata(), &mirror, true)?;
+        lease::wait_out(&mirror, wait, &detached).await;
+    }
+    let last = conclusion(&node.meta.metadata(), topic, epoch_floor, cause)?;
+    if last.is_empty() { Ok(()) } else { put(node, last).await }
+}
+
+/// The last rows of a promotion, if the mirror is still as it was detached; none if somebody else has
+/// written them. Whoever promotes may have waited for long: the topic may have been deleted meanwhile, or
+/// promoted and made a mirror again.
+pub(super) fn conclusion(
+    metadata: &Metadata,
+    topic: TopicId,
+    epoch_floor: LeaderEpoch,
+    cause: Cause,
+) -> Result<Vec<RowChange>, AdminError> {
+    let (_, mut mirror, version) = find_row(metadata, topic)?;
+    match mirror.stage {
+        Stage::Detached { epoch_floor: found } if found == epoch_floor => {}
+        Stage::Promoted { .. } => return Ok(Vec::new()),
+        _ => {
+            let message = "somebody else has changed the mirror; look, and ask again".to_owned();
+            return Err(AdminError::Unavailable(message));
+        }
     }
     mirror.stage = Stage::Promoted { epoch_floor };
-    let mut changes = vec![change_mirror(topic, &mirror, ExpectedVersion::Any)];
+    let mut changes = vec![change_mirror(topic, &mirror, ExpectedVersion::Exactly(version))];
     // Whoever granted this side one, before it was a mirror, is its source now, or gone.
-    if needs_lease(&node.meta.metadata(), topic) {
+    if needs_lease(metadata, topic) {
         changes.push(lease::end(topic));
     }
-    if cause == Cause::Operator {
-        let mut standing = standing(&node.meta.metadata(), topic)?;
+    if matches!(cause, Cause::Operator { .. }) {
+        let mut standing = standing(metadata, topic)?;
         standing.row.link_epoch = standing.row.link_epoch.next();
         // It followed another after a switchover, and does no more.
         standing.row.act = Act::Settled;
         changes.push(change(topic, &standing.row, standing.expected()));
     }
-    put(node, changes).await
+    Ok(changes)
 }
 
 fn row_of(node: &Node, topic: TopicId) -> Result<MirrorRow, AdminError> {
-    let metadata = node.meta.metadata();
+    find_row(&node.meta.metadata(), topic)
+}
+
+fn find_row(metadata: &Metadata, topic: TopicId) -> Result<MirrorRow, AdminError> {
     let gone = || AdminError::Failed("the topic is no mirror (any more)".to_owned());
     let row =
         metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic)).ok_or_else(gone)?;
@@ -98,7 +134,7 @@ fn row_of(node: &Node, topic: TopicId) -> Result<MirrorRow, AdminError> {
 fn check(node: &Node, topic: TopicId, cause: Cause) -> Result<(), AdminError> {
     let standing = standing(&node.meta.metadata(), topic)?;
     match standing.row.act {
-        Act::TakingOver { step, .. } if cause == Cause::Operator => {
+        Act::TakingOver { step, .. } if matches!(cause, Cause::Operator { .. }) => {
             Err(AdminError::Failed(format!(
                 "a switchover is under way ({}): wait for its end, or roll it back with \
                  `meridian mirror switchover --rollback`",

@@ -293,7 +293,7 @@ impl LinkWorker {
                     self.step(partition, life, Input::SourceEnd(end));
                 }
             }
-            Event::Told(answers) => self.leases.on_told(answers),
+            Event::Told(answers) => self.on_told(answers),
             Event::MetadataRead { begun } => self.leases.on_read(begun),
             Event::Committed { partition, life, end, size_bytes } => {
                 self.step(partition, life, Input::Committed { end, size_bytes });

@@ -19,7 +19,7 @@ pub(super) struct Failover {
     /// Only say what would be lost, and what groups would see again
     #[arg(long)]
     dry_run: bool,
-    /// Even if the source answers: its producers go on writing to it, and both sides diverge
+    /// Even if the source answers, or may take records without a lease: both sides diverge then
     #[arg(long)]
     force: bool,
 }
@@ -34,6 +34,8 @@ struct Consequences {
     groups: Vec<GroupForecast>,
     /// How long the promotion waits until the source's lease has ended, if its link has one.
     lease_wait_ms: Option<u64>,
+    /// Whether it takes --force, because the link has `lease.ms` and its source never heard of it.
+    needs_force: bool,
     is_promoted: bool,
 }
 
@@ -59,12 +61,13 @@ pub(super) async fn run(
         lost: Forecast::of(&status, is_source_reachable),
         groups: duplicates(client, &topic, &status.ends()).await?,
         lease_wait_ms: lease_wait_ms(client, status.link()).await?,
+        needs_force: !status.is_covered(),
         topic,
         is_source_reachable,
         is_promoted: false,
     };
     if !dry_run && (!is_source_reachable || force) {
-        let arguments = json!({"topic": consequences.topic});
+        let arguments = json!({"topic": consequences.topic, "is_forced": force});
         admin::command(client, "mirror.promote", &arguments).await?;
         consequences.is_promoted = true;
     }
@@ -125,7 +128,12 @@ impl Consequences {
         if self.is_source_reachable {
             text.push_str("the source answers: a switchover would lose nothing\n");
         }
-        if let Some(ms) = self.lease_wait_ms {
+        if self.needs_force {
+            text.push_str(
+                "refused without --force: the source does not write under a lease of this cluster, and may \
+                 take records afterwards\n",
+            );
+        } else if let Some(ms) = self.lease_wait_ms {
             text.push_str(&format!(
                 "the promotion waits {ms} ms: then the source, if it lives, takes no more records for want \
                  of a lease\n"

@@ -193,14 +193,25 @@ impl Status {
     }
 }
 
+impl Status {
+    /// Whether the source of every mirror writes under a lease of this cluster, so that it takes nothing
+    /// once the mirror is promoted; true as well if no link asks for that.
+    pub(super) fn is_covered(&self) -> bool {
+        let states = self.mirrors.iter().flat_map(MirrorStatus::lease_states);
+        states.into_iter().all(|state| state == "granted")
+    }
+}
+
 impl MirrorStatus {
+    /// What its partitions say of the lease of their source, if its link has one.
+    fn lease_states(&self) -> Vec<&str> {
+        let states = self.partitions.iter().filter_map(|it| it.more.get("source_lease")?.as_str());
+        states.collect::<std::collections::BTreeSet<&str>>().into_iter().collect()
+    }
+
     /// How the lease of its source is, if its link has one.
     fn lease(&self) -> Option<String> {
-        let of = |it: &PartitionStatus| Some(it.more.get("source_lease")?.as_str()?.to_owned());
-        let (topic, link) = (&self.topic, &self.link);
-        let states: std::collections::BTreeSet<String> =
-            self.partitions.iter().filter_map(of).collect();
-        let states: Vec<String> = states.into_iter().collect();
+        let (topic, link, states) = (&self.topic, &self.link, self.lease_states());
         (!states.is_empty()).then(|| {
             format!("{topic}: lease of its source over link {link}: {}\n", states.join(", "))
         })

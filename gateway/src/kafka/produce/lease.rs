@@ -11,7 +11,8 @@ use crate::log::PartitionLog;
 pub(super) struct Leased(Arc<PartitionLog>);
 
 fn refused(code: ErrorCode) -> ApiError {
-    let message = "the cluster of this topic's mirror has not said lately that it is not promoted (state                    lease-missing); retry; `meridian mirror status` at this cluster says who is to";
+    let message = "the cluster of this topic's mirror has not said lately that it is not promoted (state \
+                   lease-missing); retry; `meridian mirror status` at this cluster says who is to";
     ApiError::new(code, message)
 }
 

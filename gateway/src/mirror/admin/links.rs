@@ -279,7 +279,7 @@ impl AdminCall {
             bytes_per_second_max: row.bytes_per_second_max,
             is_paused: row.is_paused,
             mirrors,
-            promotion_waits_ms: lease::wait(&options).map(millis),
+            promotion_waits_ms: lease::wait_over(&options).map(millis),
             options: options.shown(),
         }
     }

@@ -37,6 +37,13 @@ struct Named {
     topic: String,
 }
 
+#[derive(Deserialize)]
+struct Promote {
+    /// Even if nothing keeps the source from taking records.
+    #[serde(default)]
+    is_forced: bool,
+}
+
 #[derive(Serialize)]
 struct MirrorReport {
     topic: String,
@@ -215,11 +222,12 @@ impl AdminCall {
 
     /// Makes a mirror a topic like any other (rule F6).
     pub(super) async fn promote_mirror(&self) -> Result<Bytes, AdminError> {
+        let Promote { is_forced } = self.arguments()?;
         let (topic, mirror, _) = self.found_mirror()?;
         if let Stage::Promoted { .. } = mirror.stage {
             return Err(no_mirror_any_more(&mirror.name));
         }
-        promotion::promote(&self.node, topic, Cause::Operator).await?;
+        promotion::promote(&self.node, topic, Cause::Operator { is_forced }).await?;
         let (topic, mirror, _) = self.found_mirror()?;
         json(&self.mirror_report(topic, mirror))
     }

@@ -1,19 +1,20 @@
 //! Grants the leases that the link's sources write under (`lease.ms`), as long as this node knows that
 //! their mirrors are not promoted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::env::Instant;
-use meridian_base::id::TopicId;
+use meridian_base::id::{PartitionId, TopicId};
 use meridian_consensus::command::RowKind;
+use meridian_consensus::state::Metadata;
 use meridian_mirror::lease::{Grantor, Stamp};
-use meridian_mirror::rows::MirrorTopic;
+use meridian_mirror::rows::{MirrorTopic, Stage};
 use tokio::task::JoinHandle;
 
 use super::{Event, LinkWorker, Mirrored};
-use crate::mirror::lease::{Granted, Leased, Told};
+use crate::mirror::lease::{self, Granted, Leased, News, Told};
 use crate::mirror::plan;
 use crate::mirror::switchover::millis;
 
@@ -26,11 +27,12 @@ pub(super) struct Leases {
     /// By topic of the source, whose lease it needs.
     needs: BTreeMap<TopicId, String>,
     reading: Option<JoinHandle<()>>,
+    noting: Option<JoinHandle<()>>,
 }
 
 impl Drop for Leases {
     fn drop(&mut self) {
-        if let Some(task) = &self.reading {
+        for task in [&self.reading, &self.noting].into_iter().flatten() {
             task.abort();
         }
     }
@@ -41,14 +43,34 @@ impl Leases {
     pub(super) fn on_read(&mut self, begun: Instant) {
         self.grantor.on_read(begun);
     }
+}
 
-    /// Leaders at the source have answered.
-    pub(super) fn on_told(&mut self, answers: Vec<(i32, Told)>) {
-        for (leader, Told { stamp, needs }) in answers {
-            self.needs.extend(needs.into_iter().map(|need| (need.topic_id.0, need.of)));
-            self.stamps.extend(stamp.map(|stamp| (leader, stamp)));
-        }
+/// The stages of all mirrors of a cluster, by their topic at the source. `None` if a row can't be read: it
+/// may say that a mirror is promoted.
+fn stages(metadata: &Metadata) -> Option<BTreeMap<TopicId, Vec<(TopicId, Stage)>>> {
+    let mut stages: BTreeMap<TopicId, Vec<(TopicId, Stage)>> = BTreeMap::new();
+    for (key, row) in metadata.extra_rows(RowKind::MirrorTopic) {
+        let mirror = MirrorTopic::decode(&row.value).ok()?;
+        stages
+            .entry(mirror.source_topic)
+            .or_default()
+            .push((MirrorTopic::topic_of(key)?, mirror.stage));
     }
+    Some(stages)
+}
+
+/// Whether a mirror may be said not to be promoted, given all of them.
+fn may_grant(
+    grantor: &Grantor,
+    now: Instant,
+    topic: TopicId,
+    mirrors: &[(TopicId, Stage)],
+    length: Duration,
+) -> bool {
+    let others = mirrors.iter().filter(|(other, _)| *other != topic).map(|(_, stage)| *stage);
+    let others: Vec<Stage> = others.collect();
+    let own = mirrors.iter().find(|(other, _)| *other == topic);
+    own.is_some_and(|(_, stage)| grantor.may_grant(now, *stage, &others, length, None))
 }
 
 impl LinkWorker {
@@ -74,8 +96,57 @@ impl LinkWorker {
         }));
     }
 
-    /// What is granted to a leader at the source, for these partitions, which it leads.
-    pub(super) fn granted(&self, to: i32, of: &[&Mirrored]) -> Option<Granted> {
+    /// Leaders at the source have answered.
+    pub(super) fn on_told(&mut self, answers: Vec<(i32, Told)>) {
+        let own = self.node.meta.metadata().cluster_id().map(ToString::to_string);
+        let mut news = Vec::new();
+        for (leader, Told { stamp, needs }) in answers {
+            for need in needs {
+                let is_named = Some(&need.of) == own.as_ref();
+                news.push((need.topic_id.0, News::IsNamed(is_named)));
+                self.leases.needs.insert(need.topic_id.0, need.of);
+            }
+            self.leases.stamps.extend(stamp.map(|stamp| (leader, stamp)));
+        }
+        self.note(news);
+    }
+
+    /// Writes down what is not known yet.
+    fn note(&mut self, mut news: Vec<(TopicId, News)>) {
+        {
+            let metadata = self.node.meta.metadata();
+            news.retain(|(topic, news)| lease::noted(&metadata, *topic, *news).is_some());
+        }
+        let is_noting = self.leases.noting.as_ref().is_some_and(|task| !task.is_finished());
+        if !news.is_empty() && !is_noting {
+            self.leases.noting = Some(tokio::spawn(lease::note(Arc::clone(&self.node), news)));
+        }
+    }
+
+    /// What is granted to leaders at the source, for the partitions that each leads.
+    pub(super) fn grants(
+        &mut self,
+        to: &BTreeMap<i32, Vec<PartitionId>>,
+    ) -> BTreeMap<i32, Granted> {
+        let mut unwritten = BTreeSet::new();
+        let mut granted = BTreeMap::new();
+        for (leader, of) in to {
+            granted.extend(self.granted(*leader, of, &mut unwritten).map(|it| (*leader, it)));
+        }
+        if let Some(length) = self.lease() {
+            self.note(unwritten.into_iter().map(|topic| (topic, News::Length(length))).collect());
+        }
+        granted
+    }
+
+    /// What is granted to a leader at the source. A topic of which it is not written down yet that leases
+    /// of this length are granted gets none, and is added to `unwritten`.
+    fn granted(
+        &self,
+        to: i32,
+        of: &[PartitionId],
+        unwritten: &mut BTreeSet<TopicId>,
+    ) -> Option<Granted> {
         let (length, now) = (self.lease()?, self.clock.now());
         let mut partitions = Vec::new();
         let metadata = self.node.meta.metadata();
@@ -84,15 +155,20 @@ impl LinkWorker {
         if options.lease() != Some(length) {
             return None;
         }
-        for mirrored in of {
-            let key = MirrorTopic::key(mirrored.target.topic);
-            let row = metadata.extra_row(RowKind::MirrorTopic, &key);
-            let Some(mirror) = row.and_then(|row| MirrorTopic::decode(&row.value).ok()) else {
+        let stages = stages(&metadata)?;
+        for target in of.iter().filter_map(|id| self.partitions.get(id)).map(|it| &it.target) {
+            let source_topic = target.mirror.source_topic;
+            let Some(mirrors) = stages.get(&source_topic) else { continue };
+            if !may_grant(&self.leases.grantor, now, target.topic, mirrors, length) {
                 continue;
-            };
-            if self.leases.grantor.may_grant(now, mirror.stage, length, None) {
-                let topic_id = mirror.source_topic.into();
-                partitions.push(Leased { topic_id, partition: mirrored.target.index });
+            }
+            match lease::grant(&metadata, source_topic) {
+                Ok(Some(grant)) if grant.covers(length) => {
+                    let topic_id = source_topic.into();
+                    partitions.push(Leased { topic_id, partition: target.index });
+                }
+                Ok(_) => drop(unwritten.insert(source_topic)),
+                Err(error) => tracing::warn!(%source_topic, %error, "no lease is granted"),
             }
         }
         let stamp = self.leases.stamps.get(&to).copied();
@@ -102,11 +178,69 @@ impl LinkWorker {
     /// How the lease of a mirror's source is, for operators.
     pub(super) fn lease_of(&self, mirrored: &Mirrored) -> Option<String> {
         self.lease()?;
-        let own = self.node.meta.metadata().cluster_id().map(ToString::to_string);
+        let metadata = self.node.meta.metadata();
+        let own = metadata.cluster_id().map(ToString::to_string);
+        let grant = lease::grant(&metadata, mirrored.target.mirror.source_topic);
+        let is_named = grant.is_ok_and(|grant| grant.is_some_and(|grant| grant.is_named));
         Some(match self.leases.needs.get(&mirrored.target.mirror.source_topic) {
             None => "not-needed-yet".to_owned(),
-            Some(of) if Some(of) == own.as_ref() => "granted".to_owned(),
+            // Only then the mirror may be promoted.
+            Some(of) if Some(of) == own.as_ref() && is_named => "granted".to_owned(),
+            Some(of) if Some(of) == own.as_ref() => "not-needed-yet".to_owned(),
             Some(of) => format!("granted-by {of}"),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_base::position::LeaderEpoch;
+    use meridian_consensus::command::{Command, ExpectedVersion, RowChange};
+
+    use super::*;
+    use crate::broker::Broker;
+    use crate::kafka::testing::FakeBroker;
+
+    async fn put(broker: &FakeBroker, topic: u128, value: Vec<u8>) {
+        let change = RowChange {
+            kind: RowKind::MirrorTopic,
+            key: MirrorTopic::key(TopicId::new(topic)).to_vec(),
+            value: Some(value),
+            expected: ExpectedVersion::Any,
+        };
+        broker.propose(Command::PutRows(vec![change])).await.expect("no condition");
+    }
+
+    fn mirror(name: &str, stage: Stage) -> Vec<u8> {
+        let (link, source_name) = ("west".to_owned(), "t".to_owned());
+        let source_topic = TopicId::new(5);
+        MirrorTopic { link, name: name.to_owned(), source_name, source_topic, stage }.encode()
+    }
+
+    #[tokio::test]
+    async fn nothing_is_granted_once_any_mirror_of_the_topic_is_being_promoted() {
+        let broker = FakeBroker::single();
+        let length = Duration::from_secs(2);
+        let mut grantor = Grantor::default();
+        let now = Instant::from_micros(9);
+        grantor.on_read(now);
+        let may_grant = |topic| {
+            let stages = stages(&broker.state())?;
+            let topic = TopicId::new(topic);
+            Some(may_grant(&grantor, now, topic, &stages[&TopicId::new(5)], length))
+        };
+        put(&broker, 1, mirror("a", Stage::Mirroring)).await;
+        put(&broker, 2, mirror("b", Stage::Mirroring)).await;
+        assert_eq!((may_grant(1), may_grant(2)), (Some(true), Some(true)));
+        let epoch_floor = LeaderEpoch::new(1);
+        for stage in
+            [Stage::Promoting, Stage::Detached { epoch_floor }, Stage::Promoted { epoch_floor }]
+        {
+            put(&broker, 1, mirror("a", stage)).await;
+            assert_eq!((may_grant(1), may_grant(2)), (Some(false), Some(false)), "{stage:?}");
+        }
+        // What a newer binary wrote may be the same.
+        put(&broker, 1, vec![99]).await;
+        assert_eq!(may_grant(2), None);
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::env::Instant;
+use meridian_base::id::PartitionId;
 use meridian_mirror::state::State;
 use meridian_protocol::messages::MeridianAdminRequest;
 use tokio::task::{JoinHandle, JoinSet};
@@ -54,9 +55,6 @@ impl Drop for Teller {
     }
 }
 
-/// A leader at the source, and the partitions that it leads.
-type Led<'w> = (i32, Vec<&'w Mirrored>);
-
 impl LinkWorker {
     /// When it is to be told again, if it is to be told at all.
     pub(super) fn tell_at(&self) -> Option<Instant> {
@@ -77,13 +75,15 @@ impl LinkWorker {
         }
         let cluster = self.node.meta.metadata().cluster_id().map(ToString::to_string);
         let Some(cluster) = cluster else { return };
-        let told = |(leader, led): Led<'_>| {
-            let positions = led.iter().filter_map(|it| self.position(now, it)).collect();
-            let lease = self.granted(leader, &led);
-            let told = Positions { cluster: cluster.clone(), positions, lease };
-            (leader, told)
+        let by_leader = self.by_leader();
+        let mut grants = self.grants(&by_leader);
+        let told = |(leader, led): (i32, Vec<PartitionId>)| {
+            let led = led.iter().filter_map(|id| self.partitions.get(id));
+            let positions = led.filter_map(|it| self.position(now, it)).collect();
+            let lease = grants.remove(&leader);
+            (leader, Positions { cluster: cluster.clone(), positions, lease })
         };
-        let told = self.by_leader().into_iter().map(told);
+        let told = by_leader.into_iter().map(told);
         let told: Vec<_> =
             told.filter(|(_, it)| !it.positions.is_empty() || it.lease.is_some()).collect();
         let (name, events) = (self.name.clone(), self.events.clone());
@@ -94,14 +94,15 @@ impl LinkWorker {
         }));
     }
 
-    fn by_leader(&self) -> Vec<Led<'_>> {
-        let mut by_leader: BTreeMap<i32, Vec<&Mirrored>> = BTreeMap::new();
-        for mirrored in self.partitions.values() {
+    /// The partitions that each leader at the source leads.
+    fn by_leader(&self) -> BTreeMap<i32, Vec<PartitionId>> {
+        let mut by_leader: BTreeMap<i32, Vec<PartitionId>> = BTreeMap::new();
+        for (partition, mirrored) in &self.partitions {
             if let Some(leader) = mirrored.leader {
-                by_leader.entry(leader).or_default().push(mirrored);
+                by_leader.entry(leader).or_default().push(*partition);
             }
         }
-        by_leader.into_iter().collect()
+        by_leader
     }
 
     /// Where a mirror ends whose source bounds how far that may be behind.

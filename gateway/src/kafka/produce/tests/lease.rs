@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::ClusterId;
+use meridian_base::position::Offset;
 use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
 use meridian_mirror::lease::{Life, Need, Stamp};
 
@@ -21,7 +22,7 @@ async fn without_its_lease_a_writer_takes_nothing_and_acknowledges_nothing() {
     let change = RowChange {
         kind: RowKind::WriterLease,
         key: Need::key(topic.id).to_vec(),
-        value: Some(Need { of: ClusterId::from_text("east") }.encode()),
+        value: Some(Need::new(ClusterId::from_text("east")).encode()),
         expected: ExpectedVersion::Absent,
     };
     broker.propose(Command::PutRows(vec![change])).await.expect("no condition");
@@ -45,4 +46,44 @@ async fn without_its_lease_a_writer_takes_nothing_and_acknowledges_nothing() {
     log.on_lease(LIFE, stamp, Duration::from_secs(60));
     let taken = only(client.call(9, request("t", &[(0, batch_of(&["a"]))])).await);
     assert_eq!((taken.error_code, taken.base_offset), (ErrorCode::None, 0));
+}
+
+#[tokio::test]
+async fn a_lease_that_ends_while_another_partition_is_waited_for_acknowledges_nothing() {
+    let broker = FakeBroker::single();
+    let front = front_of(&broker, quick_config());
+    TestClient::connect(&front).create_topic("t", 1).await;
+    let partition = broker.state().topic_named("t").expect("there").partitions[0];
+    let log = broker.led(partition).expect("led");
+    let stamp = Stamp::new(LIFE, Instant::from_micros(u64::MAX / 2));
+    log.on_lease(LIFE, stamp, Duration::from_millis(50));
+    let leased = super::super::lease::admit(&log).expect("held");
+    let appended = Appended { base_offset: Offset::new(0), log_start_offset: Offset::new(0) };
+    let append = |lease, state| Append {
+        index: 0,
+        partition: Some(partition),
+        log_append_time_ms: None,
+        bound: None,
+        lease,
+        state,
+    };
+    let (answer_later, later) = oneshot::channel();
+    let (answer_now, now) = oneshot::channel();
+    answer_now.send(Ok(appended)).expect("waited for");
+    let first = append(Some(leased), State::Appending(now));
+    let second = append(None, State::Appending(later));
+    let answering = tokio::spawn(async move {
+        let key = TopicKey::new(false, &"t".into(), meridian_protocol::Uuid::default());
+        let mut topics = [(key, vec![first, second])];
+        settle(&mut topics, 9, Duration::from_secs(60)).await;
+        topics
+    });
+    while log.lease().is_held() {
+        tokio::task::yield_now().await;
+    }
+    answer_later.send(Ok(appended)).expect("waited for");
+    let [(_, told)] = answering.await.expect("no panic");
+    let State::Refused(error) = &told[0].state else { panic!("acknowledged without a lease") };
+    assert_eq!(error.code, ErrorCode::NotEnoughReplicasAfterAppend);
+    assert!(matches!(told[1].state, State::Appended(_)), "it needs none");
 }
