@@ -83,7 +83,7 @@ pub(crate) fn forget(metadata: &Metadata, topic: TopicId) -> Option<Command> {
     let mirror = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic));
     let mirror = mirror.and_then(|row| MirrorTopic::decode(&row.value).ok());
     // A mirror that is made anew is told anew whose lease its source needs.
-    changes.extend(mirror.map(|mirror| forget_grant(mirror.source_topic)));
+    changes.extend(mirror.and_then(|mirror| forget_grant(metadata, topic, mirror.source_topic)));
     (!changes.is_empty()).then_some(Command::PutRows(changes))
 }
 

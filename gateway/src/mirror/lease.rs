@@ -13,7 +13,7 @@ use std::time::Duration;
 use meridian_base::id::{ClusterId, PartitionId, TopicId};
 use meridian_base::position::LeaderEpoch;
 use meridian_consensus::command::{ExpectedVersion, RowChange, RowKind};
-use meridian_consensus::state::{Metadata, Topic};
+use meridian_consensus::state::{Metadata, Row, Topic};
 use meridian_mirror::lease::{
     self, Grant, LENGTH_MAX, Need, Stamp, Standing, wait_before_promotion,
 };
@@ -107,10 +107,23 @@ pub(super) fn grant(metadata: &Metadata, source_topic: TopicId) -> Result<Option
     row.map(|row| Grant::decode(&row.value)).transpose()
 }
 
-/// The change after which nothing is known to be granted of a topic of another cluster.
-pub(super) fn forget_grant(source_topic: TopicId) -> RowChange {
+/// The change after which nothing is known to be granted of a topic of another cluster; `None` if nothing
+/// is, or if another mirror than this one is left, for which it was granted as well.
+pub(super) fn forget_grant(
+    metadata: &Metadata,
+    mirror: TopicId,
+    source_topic: TopicId,
+) -> Option<RowChange> {
     let (kind, key) = (RowKind::LeaseGrant, Grant::key(source_topic).to_vec());
-    RowChange { kind, key, value: None, expected: ExpectedVersion::Any }
+    metadata.extra_row(kind, &key)?;
+    let is_of_another = |(key, row): (&[u8], &Row)| {
+        let is_other = MirrorTopic::topic_of(key) != Some(mirror);
+        // What can't be read may be one.
+        is_other
+            && MirrorTopic::decode(&row.value).map_or(true, |it| it.source_topic == source_topic)
+    };
+    let is_needed = metadata.extra_rows(RowKind::MirrorTopic).any(is_of_another);
+    (!is_needed).then_some(RowChange { kind, key, value: None, expected: ExpectedVersion::Any })
 }
 
 /// How long a promotion without the source waits. An error if its source may be somebody else's writer,

@@ -104,9 +104,12 @@ impl AdminCall {
         let mut changes = vec![
             change(topic, &row, standing.expected()),
             change_mirror(topic, &mirror, ExpectedVersion::Any),
-            // What the other side needed before it was promoted, it needs no more.
-            lease::forget_grant(mirror.source_topic),
         ];
+        // What the other side needed before it was promoted, it needs no more.
+        changes.extend({
+            let metadata = self.node.meta.metadata();
+            lease::forget_grant(&metadata, topic, mirror.source_topic)
+        });
         changes.extend(new_link);
         put(&self.node, changes).await?;
         json(&Nothing {})

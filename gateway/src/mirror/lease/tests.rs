@@ -81,6 +81,36 @@ async fn only_what_is_news_is_written_down_and_only_over_what_was_read() {
 }
 
 #[tokio::test]
+async fn what_was_granted_is_forgotten_with_the_last_mirror_and_only_if_anything_was() {
+    let (broker, ..) = served().await;
+    let (one, other) = (TopicId::new(1), TopicId::new(2));
+    for topic in [one, other] {
+        set(
+            &broker,
+            RowKind::MirrorTopic,
+            &MirrorTopic::key(topic),
+            mirror(Stage::Mirroring).encode(),
+        )
+        .await;
+    }
+    let forget = async |topic| {
+        let forget = crate::mirror::forget(&broker.state(), topic).expect("a mirror");
+        let Command::PutRows(changes) = forget.clone() else { panic!("rows") };
+        broker.propose(forget).await.expect("no condition");
+        changes.iter().any(|change| change.kind == RowKind::LeaseGrant)
+    };
+    let granted = noted(&broker.state(), SOURCE, News::Length(Duration::from_secs(15)));
+    put(&broker, vec![granted.expect("news")]).await.expect("there was none");
+    assert!(!forget(one).await, "the other's source still counts on it");
+    assert!(forget(other).await);
+    assert_eq!(grant(&broker.state(), SOURCE), Ok(None));
+    // A binary that knows no such row is not told to forget one.
+    set(&broker, RowKind::MirrorTopic, &MirrorTopic::key(one), mirror(Stage::Mirroring).encode())
+        .await;
+    assert!(!forget(one).await);
+}
+
+#[tokio::test]
 async fn what_cannot_be_read_keeps_a_mirror_from_being_promoted_before_its_source_has_ended() {
     let (broker, ..) = served().await;
     let mirror = mirror(Stage::Mirroring);

@@ -36,7 +36,7 @@ async fn without_its_lease_a_writer_takes_nothing_and_acknowledges_nothing() {
     assert!(message.contains("lease-missing") && message.contains("mirror status"), "{message}");
 
     // One that ends while a batch is on its way.
-    log.on_lease(LIFE, stamp, Duration::from_millis(50));
+    log.on_lease(LIFE, stamp, Duration::from_millis(500));
     let leased = super::super::lease::admit(&log).expect("held");
     while log.lease().is_held() {}
     let refused = leased.check().expect_err("it has ended");
@@ -56,7 +56,7 @@ async fn a_lease_that_ends_while_another_partition_is_waited_for_acknowledges_no
     let partition = broker.state().topic_named("t").expect("there").partitions[0];
     let log = broker.led(partition).expect("led");
     let stamp = Stamp::new(LIFE, Instant::from_micros(u64::MAX / 2));
-    log.on_lease(LIFE, stamp, Duration::from_millis(50));
+    log.on_lease(LIFE, stamp, Duration::from_millis(500));
     let leased = super::super::lease::admit(&log).expect("held");
     let appended = Appended { base_offset: Offset::new(0), log_start_offset: Offset::new(0) };
     let append = |lease, state| Append {
