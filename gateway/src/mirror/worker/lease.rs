@@ -128,14 +128,20 @@ impl LinkWorker {
         &mut self,
         to: &BTreeMap<i32, Vec<PartitionId>>,
     ) -> BTreeMap<i32, Granted> {
+        let Some(length) = self.lease() else { return BTreeMap::new() };
         let mut unwritten = BTreeSet::new();
-        let mut granted = BTreeMap::new();
-        for (leader, of) in to {
-            granted.extend(self.granted(*leader, of, &mut unwritten).map(|it| (*leader, it)));
-        }
-        if let Some(length) = self.lease() {
-            self.note(unwritten.into_iter().map(|topic| (topic, News::Length(length))).collect());
-        }
+        let granted = {
+            let metadata = self.node.meta.metadata();
+            // An operator may have ended it, which the plan does not say yet.
+            let is_in_force = plan::options(&metadata, &self.name).lease() == Some(length);
+            let Some(stages) = stages(&metadata).filter(|_| is_in_force) else {
+                return BTreeMap::new();
+            };
+            let mut grant =
+                |to, of: &[PartitionId]| self.granted(to, of, &metadata, &stages, &mut unwritten);
+            to.iter().filter_map(|(to, of)| Some((*to, grant(*to, of)?))).collect()
+        };
+        self.note(unwritten.into_iter().map(|topic| (topic, News::Length(length))).collect());
         granted
     }
 
@@ -145,24 +151,19 @@ impl LinkWorker {
         &self,
         to: i32,
         of: &[PartitionId],
+        metadata: &Metadata,
+        stages: &BTreeMap<TopicId, Vec<(TopicId, Stage)>>,
         unwritten: &mut BTreeSet<TopicId>,
     ) -> Option<Granted> {
         let (length, now) = (self.lease()?, self.clock.now());
         let mut partitions = Vec::new();
-        let metadata = self.node.meta.metadata();
-        // An operator may have ended it, which the plan does not say yet.
-        let options = plan::options(&metadata, &self.name);
-        if options.lease() != Some(length) {
-            return None;
-        }
-        let stages = stages(&metadata)?;
         for target in of.iter().filter_map(|id| self.partitions.get(id)).map(|it| &it.target) {
             let source_topic = target.mirror.source_topic;
             let Some(mirrors) = stages.get(&source_topic) else { continue };
             if !may_grant(&self.leases.grantor, now, target.topic, mirrors, length) {
                 continue;
             }
-            match lease::grant(&metadata, source_topic) {
+            match lease::grant(metadata, source_topic) {
                 Ok(Some(grant)) if grant.covers(length) => {
                     let topic_id = source_topic.into();
                     partitions.push(Leased { topic_id, partition: target.index });
