@@ -14,6 +14,8 @@
 //! as soon as all before them have been; only the answer waits for its turn.
 
 mod acls;
+#[cfg(test)]
+mod bad_input;
 mod cluster;
 mod config;
 mod configs;

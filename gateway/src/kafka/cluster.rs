@@ -19,6 +19,8 @@ use crate::log::PartitionLog;
 
 /// `endpoint_type` of those who serve clients.
 const ENDPOINT_BROKERS: i8 = 1;
+/// And of those who lead the others, who in Kafka may be apart.
+const ENDPOINT_CONTROLLERS: i8 = 2;
 /// Kafka names directories; a node has one disk.
 const LOG_DIR: &str = "journal";
 
@@ -28,13 +30,15 @@ pub(super) async fn describe(
     request: DescribeClusterRequest,
 ) -> DescribeClusterResponse {
     if request.endpoint_type != ENDPOINT_BROKERS {
-        call.front.metrics.on_error(ErrorCode::UnsupportedEndpointType);
-        return DescribeClusterResponse {
-            error_code: ErrorCode::UnsupportedEndpointType,
-            error_message: Some("there are no controllers apart from the brokers".into()),
-            endpoint_type: request.endpoint_type,
-            ..Default::default()
+        let (error_code, message) = match request.endpoint_type {
+            ENDPOINT_CONTROLLERS => {
+                (ErrorCode::MismatchedEndpointType, "this is a broker, as every node is")
+            }
+            _ => (ErrorCode::UnsupportedEndpointType, "endpoints are brokers (1)"),
         };
+        call.front.metrics.on_error(error_code);
+        let error_message = Some(message.into());
+        return DescribeClusterResponse { error_code, error_message, ..Default::default() };
     }
     let metadata = call.front.broker.metadata();
     let brokers = metadata.nodes().filter_map(|(id, node)| {
@@ -135,10 +139,74 @@ fn size_bytes(led: Option<&PartitionLog>) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use meridian_protocol::messages::{ProducePartition, ProduceRequest, ProduceTopic};
+    use meridian_protocol::messages::{
+        DescribeLogDirsTopic, ProducePartition, ProduceRequest, ProduceTopic,
+    };
 
     use super::*;
     use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config};
+
+    #[tokio::test]
+    async fn endpoints_that_are_not_brokers() {
+        let front = front_of(&FakeBroker::three_datacenters(), quick_config());
+        let mut client = TestClient::connect(&front);
+        for (what, endpoint_type, code, count) in [
+            ("well", ENDPOINT_BROKERS, ErrorCode::None, 3),
+            ("controllers", ENDPOINT_CONTROLLERS, ErrorCode::MismatchedEndpointType, 0),
+            ("nothing", 0, ErrorCode::UnsupportedEndpointType, 0),
+            ("what is to come", 3, ErrorCode::UnsupportedEndpointType, 0),
+            ("less than nothing", -1, ErrorCode::UnsupportedEndpointType, 0),
+        ] {
+            for version in [1, 2] {
+                let request = DescribeClusterRequest { endpoint_type, ..Default::default() };
+                let told = client.call(version, request).await;
+                assert_eq!((told.error_code, told.brokers.len()), (code, count), "{what}");
+                assert_eq!(told.error_message.is_some(), code != ErrorCode::None, "{what}");
+            }
+        }
+    }
+
+    /// As in Kafka, who names what is not there is told of what is.
+    #[tokio::test]
+    async fn partitions_that_are_not_on_any_disk() {
+        let mut client = TestClient::connect(&front_of(&FakeBroker::single(), quick_config()));
+        client.create_topic("t", 2).await;
+        let long = "x".repeat(250);
+        for (what, topics, expected) in [
+            ("all", None, vec![("t", vec![0, 1])]),
+            ("none", Some(vec![]), vec![]),
+            ("well", Some(vec![("t", vec![1])]), vec![("t", vec![1])]),
+            ("no such topic", Some(vec![("none", vec![0])]), vec![]),
+            ("an illegal name", Some(vec![("a/b", vec![0])]), vec![]),
+            ("no name", Some(vec![("", vec![0])]), vec![]),
+            ("too long a name", Some(vec![(&*long, vec![0])]), vec![]),
+            ("no partition", Some(vec![("t", vec![])]), vec![]),
+            ("no such partition", Some(vec![("t", vec![2])]), vec![]),
+            ("a negative one", Some(vec![("t", vec![-1])]), vec![]),
+            ("one that is there", Some(vec![("t", vec![7, 0])]), vec![("t", vec![0])]),
+            ("twice the same", Some(vec![("t", vec![1, 1])]), vec![("t", vec![1])]),
+            ("in two parts", Some(vec![("t", vec![1]), ("t", vec![0])]), vec![("t", vec![0, 1])]),
+        ] {
+            let topic = |(name, partitions): (&str, Vec<i32>)| DescribeLogDirsTopic {
+                topic: name.into(),
+                partitions,
+            };
+            let topics = topics.map(|topics| topics.into_iter().map(topic).collect());
+            for version in 1..=4 {
+                let request = DescribeLogDirsRequest { topics: topics.clone() };
+                let told = client.call(version, request).await;
+                let [dir] = &*told.results else { panic!("{what}: {told:?}") };
+                assert_eq!((told.error_code, dir.error_code), (ErrorCode::None, ErrorCode::None));
+                let index = |it: &DescribedLogDirPartition| it.partition_index;
+                let seen: Vec<(&str, Vec<i32>)> = dir
+                    .topics
+                    .iter()
+                    .map(|topic| (&*topic.name, topic.partitions.iter().map(index).collect()))
+                    .collect();
+                assert_eq!(seen, expected, "{what}, version {version}");
+            }
+        }
+    }
 
     async fn sizes(client: &mut TestClient) -> Vec<i64> {
         let request = DescribeLogDirsRequest { topics: None };

@@ -96,10 +96,9 @@ pub(super) async fn describe(
             RESOURCE_BROKER => describe_node(&call.front, &metadata, &resource.resource_name),
             _ => Err(unknown_resource()),
         };
-        let wanted = |config: &DescribedConfig| match &resource.configuration_keys {
-            Some(keys) => keys.contains(&config.name),
-            None => true,
-        };
+        // Who names none wants all, as in Kafka.
+        let keys = resource.configuration_keys.as_deref().unwrap_or_default();
+        let wanted = |config: &DescribedConfig| keys.is_empty() || keys.contains(&config.name);
         let mut result = DescribeConfigsResult {
             resource_type: resource.resource_type,
             resource_name: resource.resource_name.clone(),
@@ -132,6 +131,9 @@ fn unknown_resource() -> ApiError {
 }
 
 fn describe_topic(metadata: &Metadata, name: &Str) -> Result<Vec<DescribedConfig>, ApiError> {
+    if !topics::is_legal_name(name) {
+        return Err(ErrorCode::InvalidTopicException.into());
+    }
     let topic = TopicKey::Name(name.clone()).find(metadata)?;
     let describe = |config: &'static TopicConfig| described(metadata, topic, config);
     let mut configs: Vec<DescribedConfig> = topic_config::ALL.iter().map(describe).collect();
@@ -232,5 +234,7 @@ fn describe_node(
     Ok(configs)
 }
 
+#[cfg(test)]
+mod bad_input;
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use std::task::Poll;
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
-use meridian_protocol::messages::{ApiVersion, ApiVersionsResponse};
+use meridian_protocol::messages::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
 use meridian_protocol::{ApiKey, ErrorCode, Request, Response, Str};
 
 use super::{
@@ -205,7 +205,7 @@ pub(super) fn start(call: Call, request: Request) -> Reply {
         Request::SyncGroup(request) => later(groups::sync(call, request)),
         Request::DescribeGroups(request) => later(groups::describe(call, request)),
         Request::ListGroups(request) => later(groups::list(call, request)),
-        Request::ApiVersions(_) => Reply::Now(api_versions().into()),
+        Request::ApiVersions(request) => Reply::Now(versions_for(&call, &request).into()),
         Request::CreateTopics(request) => later(topics::create(call, request)),
         Request::DeleteTopics(request) => later(topics::delete(call, request)),
         Request::DeleteRecords(request) => later(delete_records::delete_records(call, request)),
@@ -258,6 +258,28 @@ pub(super) fn start(call: Call, request: Request) -> Reply {
             Reply::Close(ErrorCode::IllegalSaslState)
         }
     }
+}
+
+/// From this version on clients say which software they are (KIP-511).
+const SOFTWARE_FROM_VERSION: i16 = 3;
+
+/// Answers ApiVersions.
+fn versions_for(call: &Call, request: &ApiVersionsRequest) -> ApiVersionsResponse {
+    let is_known =
+        is_software(&request.client_software_name) && is_software(&request.client_software_version);
+    if call.version < SOFTWARE_FROM_VERSION || is_known {
+        return api_versions();
+    }
+    call.front.metrics.on_error(ErrorCode::InvalidRequest);
+    ApiVersionsResponse { error_code: ErrorCode::InvalidRequest, ..Default::default() }
+}
+
+/// Whether Kafka takes this for the name or the version of a software.
+fn is_software(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    let is_outer = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    bytes.iter().copied().all(is_inner) && is_outer(bytes.first()) && is_outer(bytes.last())
 }
 
 /// What we speak.

@@ -101,7 +101,7 @@ pub(super) fn reassignments(
 
 #[cfg(test)]
 mod tests {
-    use meridian_protocol::messages::ReassignableTopic;
+    use meridian_protocol::messages::{ListPartitionReassignmentsTopic, ReassignableTopic};
 
     use super::*;
     use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
@@ -119,7 +119,11 @@ mod tests {
             (PREFERRED, "t", 1, ErrorCode::ElectionNotNeeded),
             (UNCLEAN, "t", 0, ErrorCode::ElectionNotNeeded),
             (PREFERRED, "t", 2, ErrorCode::UnknownTopicOrPartition),
+            (PREFERRED, "t", -1, ErrorCode::UnknownTopicOrPartition),
             (PREFERRED, "u", 0, ErrorCode::UnknownTopicOrPartition),
+            (UNCLEAN, "u", 0, ErrorCode::UnknownTopicOrPartition),
+            (PREFERRED, "a/b", 0, ErrorCode::UnknownTopicOrPartition),
+            (PREFERRED, "", 0, ErrorCode::UnknownTopicOrPartition),
         ] {
             let wanted = ElectLeadersTopic { topic: topic.into(), partitions: vec![partition] };
             let topic_partitions = Some(vec![wanted]);
@@ -131,25 +135,55 @@ mod tests {
         }
         let all = ElectLeadersRequest { topic_partitions: None, ..Default::default() };
         assert_eq!(client.call(2, all).await.replica_election_results, []);
-        let unknown = ElectLeadersRequest { election_type: 2, ..Default::default() };
-        assert_eq!(client.call(2, unknown).await.error_code, ErrorCode::InvalidRequest);
+        for election_type in [2, -1] {
+            let unknown = ElectLeadersRequest { election_type, ..Default::default() };
+            assert_eq!(client.call(2, unknown).await.error_code, ErrorCode::InvalidRequest);
+        }
     }
 
     #[tokio::test]
     async fn nothing_is_moved() {
         let mut client = client().await;
-        for (name, replicas, code) in [
-            ("t", Some(vec![1]), ErrorCode::InvalidReplicaAssignment),
-            ("t", None, ErrorCode::NoReassignmentInProgress),
-            ("u", None, ErrorCode::UnknownTopicOrPartition),
+        let unknown = ErrorCode::UnknownTopicOrPartition;
+        for (name, partition_index, replicas, code) in [
+            ("t", 0, Some(vec![1]), ErrorCode::InvalidReplicaAssignment),
+            ("t", 0, Some(vec![]), ErrorCode::InvalidReplicaAssignment),
+            ("t", 0, Some(vec![1, 1]), ErrorCode::InvalidReplicaAssignment),
+            ("t", 0, Some(vec![-7]), ErrorCode::InvalidReplicaAssignment),
+            ("t", 0, None, ErrorCode::NoReassignmentInProgress),
+            ("t", 2, None, unknown),
+            ("t", -1, Some(vec![1]), unknown),
+            ("u", 0, None, unknown),
+            ("u", 0, Some(vec![1]), unknown),
+            ("", 0, None, unknown),
         ] {
-            let partitions = vec![ReassignablePartition { partition_index: 0, replicas }];
+            let partitions = vec![ReassignablePartition { partition_index, replicas }];
             let topics = vec![ReassignableTopic { name: name.into(), partitions }];
             let request = AlterPartitionReassignmentsRequest { topics, ..Default::default() };
             let told = client.call(0, request).await;
             assert_eq!(told.responses[0].partitions[0].error_code, code);
         }
-        let told = client.call(0, ListPartitionReassignmentsRequest::default()).await;
-        assert_eq!(told, ListPartitionReassignmentsResponse::default());
+    }
+
+    /// As in Kafka, who asks for what is not there is told of no move.
+    #[tokio::test]
+    async fn no_move_is_ever_listed() {
+        let mut client = client().await;
+        for topics in [
+            None,
+            Some(vec![]),
+            Some(vec![("t", vec![0, 1])]),
+            Some(vec![("t", vec![2, -1])]),
+            Some(vec![("u", vec![0])]),
+            Some(vec![("", vec![])]),
+        ] {
+            let topic = |(name, partition_indexes): (&str, Vec<i32>)| {
+                ListPartitionReassignmentsTopic { name: name.into(), partition_indexes }
+            };
+            let topics = topics.map(|topics| topics.into_iter().map(topic).collect());
+            let request = ListPartitionReassignmentsRequest { topics, ..Default::default() };
+            let told = client.call(0, request).await;
+            assert_eq!(told, ListPartitionReassignmentsResponse::default());
+        }
     }
 }

@@ -185,7 +185,11 @@ pub(super) async fn describe_partitions(
 ) -> DescribeTopicPartitionsResponse {
     let metadata = call.front.broker.metadata();
     let mut names: Vec<Str> = request.topics.into_iter().map(|topic| topic.name).collect();
-    if request.cursor.as_ref().is_some_and(|cursor| cursor.partition_index < 0) {
+    // Who names topics goes on with one of them.
+    let is_possible = |cursor: &TopicPartitionCursor| {
+        cursor.partition_index >= 0 && (names.is_empty() || names.contains(&cursor.topic_name))
+    };
+    if !request.cursor.as_ref().is_none_or(is_possible) {
         let topics = names.into_iter().map(|name| DescribedTopic {
             error_code: ErrorCode::InvalidRequest,
             name: Some(name),

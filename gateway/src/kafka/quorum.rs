@@ -157,11 +157,19 @@ mod tests {
     async fn no_other_log_has_a_quorum() {
         let front = front_of(&FakeBroker::three_datacenters(), quick_config());
         let mut client = TestClient::connect(&front);
-        for (topic, index) in [("t", 0), (METADATA_TOPIC, 1)] {
+        for (topic, index) in
+            [("t", 0), ("", 0), ("a/b", 0), (METADATA_TOPIC, 1), (METADATA_TOPIC, -1)]
+        {
             let told = client.call(1, request(topic, index)).await;
             let code = told.topics[0].partitions[0].error_code;
             assert_eq!(code, ErrorCode::UnknownTopicOrPartition, "{topic} {index}");
         }
         assert_eq!(client.call(0, DescribeQuorumRequest::default()).await.topics, []);
+        let mut both = request(METADATA_TOPIC, 0);
+        both.topics.extend(request("t", 0).topics);
+        let told = client.call(2, both).await;
+        let codes: Vec<ErrorCode> =
+            told.topics.iter().map(|topic| topic.partitions[0].error_code).collect();
+        assert_eq!(codes, [ErrorCode::UnknownTopicOrPartition; 2], "one spoils the other");
     }
 }

@@ -12,6 +12,8 @@ use meridian_protocol::{ErrorCode, Str, Uuid};
 use super::TelemetryConfig;
 use super::dispatch::Call;
 
+/// Ids that nobody has: Kafka keeps them for itself.
+const RESERVED: [Uuid; 2] = [Uuid::ZERO, Uuid(1u128.to_be_bytes())];
 /// The compression type of metrics that are not compressed.
 const UNCOMPRESSED: i8 = 0;
 
@@ -49,7 +51,7 @@ fn subscription_id(config: &TelemetryConfig) -> i32 {
 pub(super) fn push(call: &Call, request: &PushTelemetryRequest) -> PushTelemetryResponse {
     let config = &call.front.config.telemetry;
     let size_bytes = request.metrics.len();
-    let error_code = if request.client_instance_id == Uuid::ZERO {
+    let error_code = if RESERVED.contains(&request.client_instance_id) {
         ErrorCode::InvalidRequest
     } else if request.subscription_id != subscription_id(config) {
         ErrorCode::UnknownSubscriptionId
@@ -88,6 +90,12 @@ mod tests {
         let again =
             GetTelemetrySubscriptionsRequest { client_instance_id: told.client_instance_id };
         assert_eq!(client.call(0, again).await, told);
+        // Kafka takes any id but none for known.
+        for known in [RESERVED[1], Uuid([9; 16])] {
+            let request = GetTelemetrySubscriptionsRequest { client_instance_id: known };
+            let told = client.call(0, request).await;
+            assert_eq!((told.error_code, told.client_instance_id), (ErrorCode::None, known));
+        }
 
         let push = PushTelemetryRequest {
             client_instance_id: told.client_instance_id,
@@ -100,6 +108,18 @@ mod tests {
             (
                 PushTelemetryRequest { client_instance_id: Uuid::ZERO, ..push.clone() },
                 ErrorCode::InvalidRequest,
+            ),
+            (
+                PushTelemetryRequest { client_instance_id: RESERVED[1], ..push.clone() },
+                ErrorCode::InvalidRequest,
+            ),
+            (
+                PushTelemetryRequest { compression_type: -1, ..push.clone() },
+                ErrorCode::UnsupportedCompressionType,
+            ),
+            (
+                PushTelemetryRequest { compression_type: 99, ..push.clone() },
+                ErrorCode::UnsupportedCompressionType,
             ),
             (
                 PushTelemetryRequest { subscription_id: 1, ..push.clone() },

@@ -18,7 +18,9 @@ use meridian_consensus::command::{
 use meridian_consensus::error::Refusal;
 use meridian_consensus::membership::RaftId;
 use meridian_consensus::state::{Change, Decision, Metadata};
-use meridian_protocol::messages::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
+use meridian_protocol::messages::{
+    ApiVersionsRequest, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest,
+};
 use meridian_protocol::records::BatchBuilder;
 use meridian_protocol::{ErrorCode, RequestMessage, Uuid, frame};
 use meridian_storage::config::StoreConfig;
@@ -501,6 +503,14 @@ impl TestClient {
         let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };
         let response = self.call(7, request).await;
         assert_eq!(response.topics[0].error_code, ErrorCode::None, "{:?}", response.topics[0]);
+    }
+}
+
+/// Asks what the server speaks, as a client that says who it is.
+pub(crate) fn versions_request() -> ApiVersionsRequest {
+    ApiVersionsRequest {
+        client_software_name: "test".into(),
+        client_software_version: "1.0".into(),
     }
 }
 

@@ -315,8 +315,7 @@ pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTo
             topic_id: wanted.topic_id,
             ..Default::default()
         };
-        let repeated = topics.iter().filter(|other| *other == wanted).count() > 1;
-        let deleted = if repeated {
+        let deleted = if is_repeated(&call, &topics, wanted) {
             Err(ApiError::new(ErrorCode::InvalidRequest, "the request names this topic twice"))
         } else {
             delete_one(&call, &current, wanted, &mut result).await
@@ -329,6 +328,19 @@ pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTo
         responses.push(result);
     }
     DeleteTopicsResponse { responses, ..Default::default() }
+}
+
+/// Whether a request names a topic twice, by whatever it can be named.
+fn is_repeated(call: &Call, topics: &[DeleteTopicState], wanted: &DeleteTopicState) -> bool {
+    let metadata = call.front.broker.metadata();
+    let id = |named: &DeleteTopicState| match &named.name {
+        Some(name) if named.topic_id.is_zero() => metadata.topic_named(name).map(|it| it.id),
+        Some(_) => None,
+        None => metadata.topic(lookup::topic_id(named.topic_id)).map(|it| it.id),
+    };
+    let own = id(wanted);
+    let is_same = |other: &&DeleteTopicState| *other == wanted || own.is_some() && id(other) == own;
+    topics.iter().filter(is_same).count() > 1
 }
 
 async fn delete_one(
@@ -434,5 +446,7 @@ fn plan_growth(metadata: &Metadata, wanted: &CreatePartitionsTopic) -> Result<Co
     Ok(Command::CreatePartitions { topic: topic.id, expected_count, leaders })
 }
 
+#[cfg(test)]
+mod bad_input;
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,7 @@ use crate::kafka::dispatch::Call;
 use crate::kafka::error::ApiError;
 use crate::kafka::lookup::TopicKey;
 use crate::kafka::topic_config::{self, Kind, TopicConfig};
+use crate::kafka::topics;
 use crate::storage_class;
 
 pub(super) const OPERATION_SET: i8 = 0;
@@ -111,6 +112,12 @@ struct Target {
 impl Target {
     fn of(metadata: &Metadata, resource_type: i8, name: &Str) -> Result<Self, ApiError> {
         match resource_type {
+            RESOURCE_TOPIC if name.is_empty() => {
+                Err(invalid("what all topics have is a config of all brokers"))
+            }
+            RESOURCE_TOPIC if !topics::is_legal_name(name) => {
+                Err(ErrorCode::InvalidTopicException.into())
+            }
             RESOURCE_TOPIC => Ok(Self {
                 resource: ConfigResource::Topic(TopicKey::Name(name.clone()).find(metadata)?.id),
                 find: topic_config::find,

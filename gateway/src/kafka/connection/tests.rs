@@ -2,7 +2,7 @@ use meridian_protocol::RequestMessage;
 use meridian_protocol::messages::{self, ApiVersionsRequest, MetadataRequest};
 
 use super::*;
-use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
+use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config, versions_request};
 
 fn client() -> TestClient {
     TestClient::connect(&front_of(&FakeBroker::three_datacenters(), quick_config()))
@@ -42,11 +42,37 @@ async fn bad_input_closes_the_connection_with_its_reason() {
 async fn every_api_we_announce_is_decoded_and_announced_as_decoded() {
     let mut client = client();
     for version in 0..=4 {
-        let response = client.call(version, ApiVersionsRequest::default()).await;
+        let response = client.call(version, versions_request()).await;
         assert_eq!(response.error_code, ErrorCode::None);
         assert_eq!(response.api_keys.len(), dispatch::SERVED.len() - 1, "all but our private one");
         let produce = response.api_keys.iter().find(|api| api.api_key == 0).unwrap();
         assert_eq!((produce.min_version, produce.max_version), (0, 13));
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_say_who_it_is_is_refused_as_kafka_refuses_it() {
+    let mut client = client();
+    let (none, invalid) = (ErrorCode::None, ErrorCode::InvalidRequest);
+    for (what, version, name, number, code) in [
+        ("well", 4, "apache-kafka-java", "4.1.0", none),
+        ("one letter", 3, "k", "1", none),
+        ("no name", 4, "", "1.0", invalid),
+        ("no version", 3, "kafka", "", invalid),
+        ("no name, before there were names", 2, "", "", none),
+        ("a blank", 3, "my client", "1.0", invalid),
+        ("an underline", 3, "my_client", "1.0", invalid),
+        ("a dash at its start", 3, "-kafka", "1.0", invalid),
+        ("a dot at its end", 3, "kafka", "1.0.", invalid),
+        ("a letter of another alphabet", 3, "k\u{e4}fka", "1.0", invalid),
+        ("a line of a log", 3, "kafka\nERROR", "1.0", invalid),
+    ] {
+        let request = ApiVersionsRequest {
+            client_software_name: name.into(),
+            client_software_version: number.into(),
+        };
+        let told = client.call(version, request).await;
+        assert_eq!((told.error_code, told.api_keys.is_empty()), (code, code != none), "{what}");
     }
 }
 
@@ -57,7 +83,7 @@ async fn a_client_from_the_future_is_told_our_versions_in_version_0() {
     let response = client.receive::<ApiVersionsRequest>(0, 7).await;
     assert_eq!(response.error_code, ErrorCode::UnsupportedVersion);
     assert!(!response.api_keys.is_empty());
-    let again = client.call(4, ApiVersionsRequest::default()).await;
+    let again = client.call(4, versions_request()).await;
     assert_eq!(again.error_code, ErrorCode::None, "the connection goes on");
 }
 

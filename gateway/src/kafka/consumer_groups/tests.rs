@@ -2,16 +2,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use meridian_protocol::messages::{
-    ApiVersionsRequest, DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest,
-    HeartbeatRequest, JoinGroupProtocol, JoinGroupRequest, LeaveGroupRequest, LeavingMember,
-    ListGroupsRequest, OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic,
-    OffsetDeletePartition, OffsetDeleteRequest, OffsetDeleteTopic, OffsetFetchGroup,
-    OffsetFetchRequest, OffsetFetchTopic, SyncGroupAssignment, SyncGroupRequest,
+    DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest, HeartbeatRequest,
+    JoinGroupProtocol, JoinGroupRequest, LeaveGroupRequest, LeavingMember, ListGroupsRequest,
+    OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic, OffsetDeletePartition,
+    OffsetDeleteRequest, OffsetDeleteTopic, OffsetFetchGroup, OffsetFetchRequest, OffsetFetchTopic,
+    SyncGroupAssignment, SyncGroupRequest,
 };
 
 use super::*;
 use crate::kafka::Front;
-use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
+use crate::kafka::testing::{
+    FakeBroker, PATIENCE, TestClient, front_of, quick_config, versions_request,
+};
 
 type Response = ConsumerGroupHeartbeatResponse;
 
@@ -405,7 +407,7 @@ async fn positions_expire_once_nobody_is_there_to_read_on() {
 #[tokio::test]
 async fn the_protocol_is_announced_as_a_feature() {
     let (_broker, _front, mut client) = served().await;
-    let told = client.call(3, ApiVersionsRequest::default()).await;
+    let told = client.call(3, versions_request()).await;
     let feature = told.finalized_features.iter().find(|it| &*it.name == "group.version");
     assert_eq!(feature.map(|it| (it.min_version_level, it.max_version_level)), Some((1, 1)));
     assert!(told.supported_features.iter().any(|it| &*it.name == "group.version"));

@@ -272,6 +272,23 @@ async fn deletions() {
         let request = OffsetDeleteRequest { group_id: group.into(), topics };
         assert_eq!(client.call(0, request).await.error_code, code, "positions of {group:?}");
     }
+    let unknown = ErrorCode::UnknownTopicOrPartition;
+    for (topic, partition_index, code) in [
+        ("t", 0, ErrorCode::None),
+        ("t", 9, unknown),
+        ("t", -1, unknown),
+        ("none", 0, unknown),
+        ("", 0, unknown),
+        ("a/b", 0, unknown),
+    ] {
+        let partitions = vec![OffsetDeletePartition { partition_index }];
+        let topics = vec![OffsetDeleteTopic { name: topic.into(), partitions }];
+        let request = OffsetDeleteRequest { group_id: "g".into(), topics };
+        let told = client.call(0, request).await;
+        assert_eq!(told.error_code, ErrorCode::None);
+        let told = told.topics[0].partitions[0].error_code;
+        assert_eq!(told, code, "the position at {topic:?} {partition_index}");
+    }
 }
 
 #[tokio::test]

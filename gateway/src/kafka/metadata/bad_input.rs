@@ -62,7 +62,9 @@ async fn pages() {
         ("well", "t", None, 2000, none, 3),
         ("from amid it", "t", Some(("t", 2)), 2000, none, 1),
         ("from beyond its end", "t", Some(("t", 9)), 2000, none, 0),
-        ("from before it", "t", Some(("a", 2)), 2000, none, 3),
+        ("from a topic before it", "t", Some(("a", 2)), 2000, ErrorCode::InvalidRequest, 0),
+        ("from a topic after it", "t", Some(("u", 0)), 2000, ErrorCode::InvalidRequest, 0),
+        ("from no topic", "t", Some(("", 0)), 2000, ErrorCode::InvalidRequest, 0),
         ("from a negative partition", "t", Some(("t", -1)), 2000, ErrorCode::InvalidRequest, 0),
         ("nothing to a page", "t", None, 0, none, 1),
         ("less than nothing to a page", "t", None, -1, none, 1),
@@ -81,5 +83,15 @@ async fn pages() {
         };
         let told = client.call(0, request).await.topics.remove(0);
         assert_eq!((told.error_code, told.partitions.len()), (code, count), "{what}");
+    }
+    // Who asks for all goes on wherever the last page ended, if that topic is there still or not.
+    for (cursor, count) in [("a", 1), ("t", 1), ("u", 0)] {
+        let cursor = TopicPartitionCursor { topic_name: cursor.into(), partition_index: 0 };
+        let request = DescribeTopicPartitionsRequest {
+            response_partition_limit: 2000,
+            cursor: Some(cursor.clone()),
+            ..Default::default()
+        };
+        assert_eq!(client.call(0, request).await.topics.len(), count, "all, from {cursor:?}");
     }
 }

@@ -93,17 +93,18 @@ impl Filter {
     fn new(now_ms: i64, request: &ListTransactionsRequest) -> Result<Self, ErrorCode> {
         let pattern = request.transactional_id_pattern.as_deref().filter(|it| !it.is_empty());
         let compile = |pattern: &str| {
-            // The whole id must match.
-            let pattern = format!("^(?:{pattern})$");
-            let compiled = RegexBuilder::new(&pattern).size_limit(PATTERN_SIZE_BYTES_MAX).build();
+            let compiled = RegexBuilder::new(pattern).size_limit(PATTERN_SIZE_BYTES_MAX).build();
             compiled.map_err(|_| ErrorCode::InvalidRegularExpression)
         };
+        // The whole id must match; what is no pattern by itself does not become one by that.
+        let whole =
+            |pattern: &str| compile(pattern).and_then(|_| compile(&format!("^(?:{pattern})$")));
         let age_ms = Some(request.duration_filter).filter(|age_ms| *age_ms >= 0);
         Ok(Self {
             states: request.state_filters.clone(),
             producer_ids: request.producer_id_filters.clone(),
             began_before_ms: age_ms.map(|age_ms| now_ms.saturating_sub(age_ms)),
-            pattern: pattern.map(compile).transpose()?,
+            pattern: pattern.map(whole).transpose()?,
         })
     }
 

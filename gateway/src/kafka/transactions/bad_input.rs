@@ -3,8 +3,9 @@
 
 use meridian_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction, DescribeProducersRequest, DescribeProducersTopic, EndTxnRequest,
-    InitProducerIdRequest, WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest,
+    AddPartitionsToTxnTransaction, DescribeProducersRequest, DescribeProducersTopic,
+    DescribeTransactionsRequest, EndTxnRequest, InitProducerIdRequest, ListTransactionsRequest,
+    WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest,
 };
 
 use meridian_protocol::Str;
@@ -198,6 +199,7 @@ async fn describe_producers() {
     for (topic, index, code) in [
         ("t", 0, ErrorCode::None),
         ("t", 9, ErrorCode::UnknownTopicOrPartition),
+        ("t", -1, ErrorCode::UnknownTopicOrPartition),
         ("none", 0, ErrorCode::UnknownTopicOrPartition),
         ("", 0, ErrorCode::InvalidTopicException),
         ("not/a/topic", 0, ErrorCode::InvalidTopicException),
@@ -206,5 +208,62 @@ async fn describe_producers() {
             vec![DescribeProducersTopic { name: topic.into(), partition_indexes: vec![index] }];
         let told = served.client.call(0, DescribeProducersRequest { topics }).await;
         assert_eq!(told.topics[0].partitions[0].error_code, code, "{topic:?} {index}");
+    }
+}
+
+#[tokio::test]
+async fn describe_transactions() {
+    let mut served = served().await;
+    let producer = served.init(60_000).await;
+    for (what, id, code) in [
+        ("well", ID, ErrorCode::None),
+        ("no name", "", ErrorCode::InvalidRequest),
+        ("an unknown name", "none", ErrorCode::TransactionalIdNotFound),
+    ] {
+        let request = DescribeTransactionsRequest { transactional_ids: vec![id.into()] };
+        let told = served.client.call(0, request).await.transaction_states.remove(0);
+        assert_eq!((told.error_code, &*told.transactional_id), (code, id), "{what}");
+        let producer_id = if code.is_none() { producer.id } else { 0 };
+        assert_eq!(told.producer_id, producer_id, "{what}");
+    }
+    let none = DescribeTransactionsRequest::default();
+    assert_eq!(served.client.call(0, none).await.transaction_states, []);
+}
+
+#[tokio::test]
+async fn list_transactions() {
+    let mut served = served().await;
+    let producer = served.init(60_000).await;
+    let all = ListTransactionsRequest::default;
+    let of_state =
+        |state: &str| ListTransactionsRequest { state_filters: vec![state.into()], ..all() };
+    let of_pattern = |pattern: &str| ListTransactionsRequest {
+        transactional_id_pattern: Some(pattern.into()),
+        ..all()
+    };
+    let of_producer = |id| ListTransactionsRequest { producer_id_filters: vec![id], ..all() };
+    let (none, bad) = (ErrorCode::None, ErrorCode::InvalidRegularExpression);
+    let huge = "(?:a{1000}){1000}";
+    for (what, request, code, count, unknown) in [
+        ("all", all(), none, 1, None),
+        ("of its state", of_state("Empty"), none, 1, None),
+        ("of an unknown state", of_state("Odd"), none, 0, Some("Odd")),
+        ("of a state in small letters", of_state("empty"), none, 0, Some("empty")),
+        ("of no state", of_state(""), none, 0, Some("")),
+        ("of those that are never shown", of_state("Dead"), none, 0, None),
+        ("of its producer", of_producer(producer.id), none, 1, None),
+        ("of a stranger", of_producer(999), none, 0, None),
+        ("of nobody", of_producer(-1), none, 0, None),
+        ("of a pattern", of_pattern("t."), none, 1, None),
+        ("of half its name", of_pattern("t"), none, 0, None),
+        ("of no pattern", of_pattern(""), none, 1, None),
+        ("of half a pattern", of_pattern("(t"), bad, 0, None),
+        ("of a pattern that closes ours", of_pattern("t)|(x"), bad, 0, None),
+        ("of too large a pattern", of_pattern(huge), bad, 0, None),
+    ] {
+        let told = served.client.call(2, request).await;
+        assert_eq!((told.error_code, told.transaction_states.len()), (code, count), "{what}");
+        let unknown: Vec<Str> = unknown.into_iter().map(Str::from).collect();
+        assert_eq!(told.unknown_state_filters, unknown, "{what}");
     }
 }

@@ -1,8 +1,8 @@
 use bytes::Bytes;
 use meridian_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction, ApiVersionsRequest, DescribeTransactionsRequest,
-    DescribedTransaction, EndTxnRequest, EndTxnResponse, FetchPartition, FetchRequest, FetchTopic,
+    AddPartitionsToTxnTransaction, DescribeTransactionsRequest, DescribedTransaction,
+    EndTxnRequest, EndTxnResponse, FetchPartition, FetchRequest, FetchTopic,
     FindCoordinatorRequest, InitProducerIdRequest, InitProducerIdResponse, ListTransactionsRequest,
     ProducePartition, ProduceRequest, ProduceTopic,
 };
@@ -11,7 +11,9 @@ use meridian_protocol::{ErrorCode, Str};
 
 use super::*;
 use crate::broker::ProposeError;
-use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
+use crate::kafka::testing::{
+    FakeBroker, PATIENCE, TestClient, front_of, quick_config, versions_request,
+};
 use crate::kafka::{FrontConfig, lock};
 use crate::transaction::Producer;
 
@@ -398,7 +400,7 @@ async fn transactions_are_described_and_listed() {
 #[tokio::test]
 async fn clients_are_told_of_version_2() {
     let mut served = served().await;
-    let told = served.client.call(3, ApiVersionsRequest::default()).await;
+    let told = served.client.call(3, versions_request()).await;
     let feature = told.finalized_features.iter().find(|it| &*it.name == "transaction.version");
     assert_eq!(feature.map(|it| it.max_version_level), Some(2));
     assert!(told.finalized_features_epoch >= 0);

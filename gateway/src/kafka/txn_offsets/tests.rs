@@ -236,6 +236,23 @@ async fn bad_commits_are_told_so() {
         (5, with(|it| it.producer_id += 1), ErrorCode::InvalidProducerIdMapping),
         (5, with(|it| it.producer_epoch += 1), ErrorCode::InvalidProducerEpoch),
         (5, with(|it| it.topics[0].name = "none".into()), ErrorCode::UnknownTopicOrPartition),
+        (
+            5,
+            with(|it| it.topics[0].partitions[0].partition_index = 9),
+            ErrorCode::UnknownTopicOrPartition,
+        ),
+        (
+            5,
+            with(|it| it.topics[0].partitions[0].partition_index = -1),
+            ErrorCode::UnknownTopicOrPartition,
+        ),
+        (
+            5,
+            with(|it| {
+                it.topics[0].partitions[0].committed_metadata = Some("x".repeat(5000).into())
+            }),
+            ErrorCode::OffsetMetadataTooLarge,
+        ),
         (4, good.clone(), ErrorCode::TransactionAbortable),
         (3, good.clone(), ErrorCode::InvalidTxnState),
         (5, good.clone(), ErrorCode::None),
