@@ -12,7 +12,8 @@
                  [org.apache.kafka/kafka-clients "4.3.1"
                   :exclusions [org.slf4j/slf4j-api]]]
   :main jepsen.meridian.cli
-  :jvm-opts ["-Xmx8g"
+  :jvm-opts ["-Xmx5g"
+             "-XX:+UseParallelGC"
              "-Djava.awt.headless=true"
              "-XX:-OmitStackTraceInFastThrow"]
   :repl-options {:init-ns jepsen.meridian.cli})

@@ -10,10 +10,12 @@
                     [tests :as tests]]
             [jepsen.os.debian :as debian]
             [jepsen.tests.kafka :as jtk]
+            [jepsen.util :as util]
             [jepsen.meridian [check :as check]
                              [db :as db]
                              [local :as local]
                              [nemesis :as nemesis]
+                             [series :as series]
                              [topology :as topology]]
             [jepsen.meridian.workload [list-append :as list-append]
                                       [queue :as queue]
@@ -50,10 +52,14 @@
     :default 3, :parse-fn parse-long, :validate positive]
    [nil "--dir PATH" "Folder on the nodes for all that they keep"
     :default "/opt/meridian"]
+   [nil "--fault-seconds SECONDS" "How long faults last; as long as rests unless told"
+    :parse-fn parse-long, :validate positive]
    [nil "--faketime-lib PATH" "libfaketime, for --nemesis clock"
     :default "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"]
    [nil "--final-time-limit SECONDS" "How long to read everything in the end"
     :default 60, :parse-fn parse-long, :validate positive]
+   [nil "--final-readers COUNT" "How many clients read everything in the end"
+    :default 9, :parse-fn parse-long, :validate positive]
    [nil "--group-protocol NAME" "classic, or consumer (KIP-848)"
     :default "classic", :validate [#{"classic" "consumer"} "classic or consumer"]]
    [nil "--kafka-port PORT" "Port for clients; +100 is for nodes, +200 for operators"
@@ -64,12 +70,13 @@
     :parse-fn keyword
     :validate [local/modes "Must be netns or loopback"]]
    [nil "--log-level LEVEL" "MERIDIAN_LOG of the nodes" :default "info"]
+   [nil "--log-ops" "Log every operation; the history has them anyway"]
    [nil "--nemesis FAULTS" (str "Comma-separated faults: "
                                 (str/join ", " (sort (map name nemesis/faults)))
                                 "; or none, standard, nasty")
     :default #{}, :parse-fn parse-faults
     :validate (subset-of nemesis/faults)]
-   [nil "--nemesis-interval SECONDS" "How long faults last, and rests between them"
+   [nil "--nemesis-interval SECONDS" "How long rests between faults are, on average"
     :default 10, :parse-fn parse-long, :validate positive]
    [nil "--racks COUNT" "Racks in each datacenter, for --local"
     :default 3, :parse-fn parse-long, :validate positive]
@@ -89,12 +96,17 @@
     :default 30, :parse-fn parse-long, :validate positive]
    [nil "--key-count COUNT" "Partitions in use at a time"
     :default 8, :parse-fn parse-long, :validate positive]
+   [nil "--key-dist NAME" "uniform, or exponential: a key twice as often as the one before"
+    :default :exponential, :parse-fn keyword
+    :validate [#{:uniform :exponential} "uniform or exponential"]]
    [nil "--max-writes-per-key COUNT" "Sends to a partition before another is used"
     :default 1024, :parse-fn parse-long, :validate positive]
    [nil "--isolation-level LEVEL" "read_committed or read_uncommitted"
     :default "read_committed"
     :validate [#{"read_committed" "read_uncommitted"}
                "read_committed or read_uncommitted"]]
+   [nil "--poll-ms MILLIS" "How long a poll waits when there is nothing to read"
+    :default 20, :parse-fn parse-long, :validate positive]
    [nil "--sub-via WAY" "How consumers get their partitions: assign, subscribe"
     :default #{:assign}, :parse-fn keywords
     :validate (subset-of #{:assign :subscribe})]
@@ -147,6 +159,12 @@
        (remove nil?)
        (str/join " ")))
 
+(defn- final-reader?
+  "Which threads read everything in the end. Not all: each of them adds all
+  records to the history."
+  [{:keys [final-readers]}]
+  (fn [thread] (and (integer? thread) (< thread final-readers))))
+
 (defn- generator
   "Operations and faults for the time limit, then the end of all faults, a rest,
   and a last read of everything."
@@ -162,7 +180,18 @@
       (gen/phases
         (gen/log "Waiting for recovery")
         (gen/sleep 10)
-        (gen/time-limit (:final-time-limit opts) (gen/clients final))))))
+        (gen/time-limit (:final-time-limit opts)
+                        (gen/on-threads (final-reader? opts) final))))))
+
+(defn- timed
+  "A checker whose result has the :seconds it took."
+  [c]
+  (reify checker/Checker
+    (check [_ test history opts]
+      (let [begun  (System/nanoTime)
+            result (checker/check c test history opts)]
+        (assoc result :seconds
+               (util/nanos->secs (- (System/nanoTime) begun)))))))
 
 (defn meridian-test
   "A test map, of options from the command line."
@@ -176,6 +205,8 @@
         nemesis  (nemesis/package {:db       db
                                    :faults   (:nemesis opts)
                                    :targets  (:targets opts)
+                                   :lasts    (or (:fault-seconds opts)
+                                                 (:nemesis-interval opts))
                                    :interval (:nemesis-interval opts)})]
     (merge tests/noop-test
            {:os debian/os}
@@ -188,13 +219,17 @@
             :nemesis   (:nemesis nemesis)
             :generator (generator opts workload nemesis)
             :checker   (checker/compose
-                         {:stats      (jtk/stats-checker)
-                          :perf       (checker/perf {:nemeses (:perf nemesis)})
-                          :exceptions (checker/unhandled-exceptions)
-                          :panics     (checker/log-file-pattern
-                                        #"panicked at" "meridian.log")
-                          :workload   (:checker workload)})
-            :logging   {:overrides {"org.apache.kafka" :off}}})))
+                         (update-vals
+                           {:stats      (jtk/stats-checker)
+                            :perf       (checker/perf {:nemeses (:perf nemesis)})
+                            :exceptions (checker/unhandled-exceptions)
+                            :panics     (checker/log-file-pattern
+                                          #"panicked at" "meridian.log")
+                            :workload   (:checker workload)}
+                           timed))
+            :logging   {:overrides (cond-> {"org.apache.kafka" :off}
+                                     (not (:log-ops opts))
+                                     (assoc "jepsen.util" :warn))}})))
 
 (def suite
   "What test-all runs, each with the faults of --nemesis."
@@ -206,6 +241,42 @@
    {:workload :list-append, :txn? true}
    {:workload :configs}
    {:workload :offsets}])
+
+(def series-options
+  "Options of series, and its defaults where they differ: transactions with
+  subscribe under four faults, on a machine of two cores."
+  [[nil "--runs COUNT" "How many runs"
+    :default 10, :parse-fn parse-long, :validate positive]
+   [nil "--seed NUMBER" "The n-th run's choices begin with this plus n"
+    :default 0, :parse-fn parse-long]
+   [nil "--series NAME" "Folder of the series in store/series"
+    :default "exactly-once"]])
+
+(def series-defaults
+  "What series does unless it is told otherwise."
+  ["--time-limit" "300" "--txn" "--sub-via" "subscribe"
+   "--nemesis" "kill,pause,partition,power"
+   "--fault-seconds" "5", "--rate" "2000" "--concurrency" "3n"
+   "--key-count" "24" "--key-dist" "uniform" "--max-writes-per-key" "2048"
+   "--sub-p" "0.0005" "--crash-client-interval" "120"])
+
+(def series-command
+  {"series"
+   {:opt-spec (cli/merge-opt-specs
+                cli/test-opt-spec
+                (concat [workload-option] common-options queue-options
+                        series-options))
+    :opt-fn   parse
+    :usage    (str "Usage: lein run series [OPTIONS]\n\n"
+                   "Makes many runs, and a table of them. Begun again with the same"
+                   " --series, it goes on where it was left.\n"
+                   "Unless told otherwise: " (str/join " " series-defaults) "\n"
+                   "Exit code: 0 all valid, 1 not, 2 unknown.\n")
+    :run      (fn [{:keys [options]}]
+                ; `analyze` knows how to begin again with what `test` was told.
+                (System/exit
+                  (series/run! meridian-test
+                               (update options :argv #(cons "test" (rest %))))))}})
 
 (def check-command
   {"check"
@@ -230,7 +301,7 @@
     :run      (fn [{:keys [options arguments]}]
                 (System/exit (check/check-file! (first arguments) options)))}})
 
-(defn -main [& args]
+(defn -main [& [command & arguments]]
   (cli/run!
     (merge (cli/single-test-cmd
              {:test-fn  meridian-test
@@ -240,6 +311,9 @@
              {:tests-fn (fn [opts] (map #(meridian-test (merge opts %)) suite))
               :opt-spec (concat common-options queue-options)
               :opt-fn*  parse})
+           series-command
            check-command
            (cli/serve-cmd))
-    args))
+    (cons command
+          ; What is said last counts.
+          (concat (when (= "series" command) series-defaults) arguments))))

@@ -51,6 +51,8 @@
    "socket.connection.setup.timeout.max.ms" 1000
    "reconnect.backoff.ms"                    50
    "reconnect.backoff.max.ms"               500
+   "retry.backoff.ms"                        20
+   "retry.backoff.max.ms"                   200
    "metadata.max.age.ms"                  10000})
 
 (def ^:private long-codec "org.apache.kafka.common.serialization.Long")
@@ -98,13 +100,18 @@
               "allow.auto.create.topics" "false"
               "isolation.level"          (:isolation-level test)
               "default.api.timeout.ms"   10000
-              "fetch.max.wait.ms"        100
+              "fetch.max.wait.ms"        500
+              ; A client that waits for a transaction does not poll: the group
+              ; goes on without it, not after it.
+              "max.poll.interval.ms"     6000
               "group.id"                 group-id}
              (when group-id
                (if (= "consumer" (:group-protocol test))
                  {"group.protocol" "consumer"}
-                 {"heartbeat.interval.ms" 500
-                  "session.timeout.ms"    6000}))
+                 {"heartbeat.interval.ms" 1000
+                  "session.timeout.ms"    6000
+                  "partition.assignment.strategy"
+                  "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"}))
              properties))))
 
 (defn close-consumer!

@@ -1,6 +1,7 @@
 (ns jepsen.meridian.nemesis
-  "Faults, and when to make them. Each fault lasts for about :nemesis-interval
-  seconds, and so does the rest after it.
+  "Faults, and when to make them. Each kind of fault goes at its own pace, so
+  that they meet in all combinations: it lasts for about --fault-seconds, and the
+  rest after it for --nemesis-interval.
 
       kill       kill -9 of one node, a datacenter, a datacenter and a rack,
                  the metadata leader, all
@@ -17,7 +18,8 @@
                     [db :as db]
                     [generator :as gen]
                     [nemesis :as n]
-                    [random :as rand]]
+                    [random :as rand]
+                    [util :as util]]
             [jepsen.nemesis.combined :as combined]
             [jepsen.meridian [db :as mdb]
                              [topology :as topology]]))
@@ -46,34 +48,68 @@
                    (val (rand/nth (vec (sort-by key failures)))))))
    :all      (fn [test] (:nodes test))})
 
-(defn- pick-nodes [db targets test]
-  (vec ((get (node-sets db) (rand/nth (vec (sort targets)))) test)))
-
 (def node-targets
   "What kills and pauses may hit, by default: a failure is the loss of a
   datacenter, or of a datacenter and a rack of another."
   #{:one :leader :failure :all})
 
+;; When
+
+(defrecord Alternately [due on? start stop rest lasts]
+  gen/Generator
+  (op [this test ctx]
+    (let [op (gen/fill-in-op (if on? stop (start)) ctx)]
+      (if (= :pending op)
+        [:pending this]
+        (let [time (max due (:time ctx))]
+          [(assoc op :time time)
+           (assoc this
+                  :on? (not on?)
+                  :due (+ time (util/secs->nanos
+                                 (rand/double (* 2 (if on? rest lasts))))))]))))
+
+  (update [this _test _ctx _event] this))
+
+(defn alternately
+  "A generator that starts a fault and ends it, over and over. `start` is a
+  function that returns an op, `stop` is one. A generator is asked for its next
+  operation all the time, and everything waits for its answer: which nodes to hit
+  is not asked of the cluster here, but by the nemesis."
+  [{:keys [interval lasts]} start stop]
+  (->Alternately 0 false start stop interval lasts))
+
+;; Kills and pauses
+
+(defn- db-nemesis
+  "Resolves what to hit to nodes."
+  [db]
+  (let [nemesis (combined/db-nemesis db)]
+    (reify
+      n/Reflection
+      (fs [_] (n/fs nemesis))
+
+      n/Nemesis
+      (setup! [this _test] this)
+
+      (invoke! [_ test {:keys [value] :as op}]
+        (let [nodes (vec ((get (node-sets db) value) test))]
+          (n/invoke! nemesis test (assoc op :value nodes))))
+
+      (teardown! [_ _test]))))
+
 (defn- db-package
-  "Kills and pauses."
-  [{:keys [db faults targets interval]}]
-  (let [flip-flop (fn [f stop]
-                    (gen/flip-flop
-                      (fn [test _] {:type  :info, :f f
-                                    :value (pick-nodes db targets test)})
-                      (gen/repeat {:type :info, :f stop, :value :all})))
-        start  {:type :info, :f :start,  :value :all}
-        resume {:type :info, :f :resume, :value :all}
-        kill?  (faults :kill)
-        pause? (faults :pause)]
+  "Kills and pauses, each at its own pace."
+  [{:keys [db faults targets] :as opts}]
+  (let [targets (vec (sort targets))
+        hit     (fn [f] (fn [] {:type :info, :f f, :value (rand/nth targets)}))
+        start   {:type :info, :f :start,  :value :all}
+        resume  {:type :info, :f :resume, :value :all}
+        kill?   (faults :kill)
+        pause?  (faults :pause)]
     (when (or kill? pause?)
-      {:nemesis (combined/db-nemesis db)
-       :generator
-       (->> (cond-> []
-              kill?  (conj (flip-flop :kill :start))
-              pause? (conj (flip-flop :pause :resume)))
-            gen/mix
-            (gen/stagger interval))
+      {:nemesis (db-nemesis db)
+       :generator (gen/any (when kill?  (alternately opts (hit :kill) start))
+                           (when pause? (alternately opts (hit :pause) resume)))
        :final-generator (cond-> []
                           pause? (conj resume)
                           kill?  (conj start))
@@ -133,15 +169,14 @@
     (teardown! [_ test]
       (n/teardown! partitioner test))))
 
-(defn- partition-package [{:keys [db faults interval]}]
+(defn- partition-package [{:keys [db faults] :as opts}]
   (when (faults :partition)
     (let [stop {:type :info, :f :stop-partition}]
       {:nemesis   (partition-nemesis db (n/partitioner))
-       :generator (->> (gen/flip-flop
-                         (fn [_ _] {:type :info, :f :start-partition
-                                    :value (rand/nth cuts)})
-                         (gen/repeat stop))
-                       (gen/stagger interval))
+       :generator (alternately opts
+                               (fn [] {:type :info, :f :start-partition
+                                       :value (rand/nth cuts)})
+                               stop)
        :final-generator stop
        :perf #{{:name "partition", :start #{:start-partition}
                 :stop #{:stop-partition}, :color "#E9DCA0"}}})))
@@ -225,16 +260,17 @@
     (setup! [this _test] this)
 
     (invoke! [_ test {:keys [value] :as op}]
-      (mdb/cut-power! db test value)
-      op)
+      (let [nodes (vec ((get (node-sets db) value) test))]
+        (mdb/cut-power! db test nodes)
+        (assoc op :value [value nodes])))
 
     (teardown! [_ _test])))
 
 (defn- power-package [{:keys [db faults interval]}]
   (when (faults :power)
     {:nemesis   (power-nemesis db)
-     :generator (->> (fn [test _] {:type :info, :f :cut-power
-                                   :value (pick-nodes db #{:one :failure :all} test)})
+     :generator (->> (fn [_ _] {:type :info, :f :cut-power
+                                   :value (rand/nth [:one :failure :all])})
                      (gen/stagger (* 2 interval)))
      :final-generator nil
      :perf #{{:name "power", :fs #{:cut-power}, :start #{}, :stop #{}
@@ -256,7 +292,7 @@
 
 (defn package
   "A nemesis and its generators, for options :db, :faults (a set), :targets (of
-  kills and pauses) and :interval (seconds)."
+  kills and pauses), :interval and :lasts (seconds)."
   [opts]
   (combined/compose-packages
     (into [] (keep #(% opts))

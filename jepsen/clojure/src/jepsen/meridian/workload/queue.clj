@@ -7,14 +7,15 @@
   Keys of the workload are partitions: key k is partition (mod k p) of topic
   t(quot k p)."
   (:require [clojure.tools.logging :refer [info]]
-            [jepsen [client :as client]
+            [jepsen [checker :as checker]
+                    [client :as client]
+                    [generator :as gen]
                     [random :as rand]
                     [util :as util]]
             [jepsen.tests.kafka :as jtk]
             [jepsen.meridian.kafka :as kafka]
             [clj-commons.slingshot :refer [try+ throw+]])
   (:import (java.util Collection)
-           (org.apache.kafka.clients.admin Admin)
            (org.apache.kafka.clients.consumer ConsumerRebalanceListener
                                               KafkaConsumer
                                               OffsetAndMetadata)
@@ -22,8 +23,6 @@
            (org.apache.kafka.common TopicPartition)))
 
 (def partitions-per-topic 2)
-
-(def poll-ms "How long a poll waits by default." 100)
 
 (def abort-probability
   "How likely a transaction is given up at each of its steps."
@@ -50,7 +49,7 @@
   [{:keys [admin topics]} ks]
   (doseq [topic (distinct (map k->topic ks))
           :when (not (contains? @topics topic))]
-    (kafka/create-topic! admin topic partitions-per-topic)
+    (kafka/create-topic! @admin topic partitions-per-topic)
     (swap! topics conj topic)))
 
 (defn- mop!
@@ -169,7 +168,7 @@
 
 (defonce ^:private transactional-ids (atom 0))
 
-(defrecord Client [topics ^Admin admin ^KafkaProducer producer
+(defrecord Client [topics admin ^KafkaProducer producer
                    ^KafkaConsumer consumer rebalances subscribed?]
   client/Client
   (open! [this test node]
@@ -179,7 +178,7 @@
              :producer    (kafka/producer test node txn-id)
              :consumer    (kafka/consumer test node
                                           {:group-id (when group? kafka/group)})
-             :admin       (kafka/admin test node)
+             :admin       (delay (kafka/admin test node))
              :rebalances  (atom [])
              :subscribed? (atom false))))
 
@@ -217,7 +216,7 @@
 
       :debug-topic-partitions
       (try
-        (let [leaders (kafka/leaders admin (distinct (map k->topic value)))]
+        (let [leaders (kafka/leaders @admin (distinct (map k->topic value)))]
           (assoc op :type :ok
                  :value (into (sorted-map)
                               (for [k value]
@@ -228,7 +227,7 @@
 
       (:poll :send :txn)
       (let [done (atom (vec value))
-            op   (update op :poll-ms #(or % poll-ms))]
+            op   (update op :poll-ms #(or % (:poll-ms test)))]
         (reset! rebalances [])
         (-> (if (:txn? test)
               (transaction! test this op done)
@@ -241,11 +240,64 @@
   (close! [_ _test]
     (kafka/close-producer! producer)
     (kafka/close-consumer! consumer)
-    (kafka/close! admin)))
+    (when (realized? admin)
+      (kafka/close! @admin))))
 
 (defn client [] (map->Client {:topics (atom #{})}))
+
+;; Generator
+
+(defrecord SubscribeFirst [how-many processes recent gen]
+  gen/Generator
+  (op [this test context]
+    (when-let [[op gen'] (gen/op gen test context)]
+      (let [mops?  (and (not= :pending op) (#{:poll :send :txn} (:f op)))
+            recent (if mops?
+                     (->> (for [[f k] (:value op) :when (= :send f)] k)
+                          (concat recent) distinct (take-last how-many) vec)
+                     recent)]
+        (if (and mops? (not (contains? processes (:process op))))
+          [(gen/fill-in-op {:f :subscribe, :value recent
+                            :process (:process op), :time (:time op)}
+                           context)
+           (assoc this :recent recent)]
+          [op (assoc this :recent recent, :gen gen')]))))
+
+  (update [this test context {:keys [f type process] :as event}]
+    (let [processes (cond
+                      (and (= :ok type) (= :subscribe f)) (conj processes process)
+                      (= :info type)                      (disj processes process)
+                      :else                               processes)]
+      (assoc this :processes processes
+                  :gen       (gen/update gen test context event)))))
+
+(defn subscribe-first
+  "Wraps a generator: a process subscribes to as many of the keys that were sent
+  to last before it does anything else. Otherwise many clients of a run with
+  crashes would poll nothing for most of their lives."
+  [how-many gen]
+  (SubscribeFirst. how-many #{} (vec (range how-many)) gen))
+
+;; Checker
+
+(def ^:private plot-realtime-lag! jtk/plot-realtime-lag!)
+
+(defn- without-small-plots
+  "A checker that leaves out jepsen.tests.kafka's plots of lag by single threads,
+  keys and pairs of them: they are hundreds, and cost more than the verdict."
+  [c]
+  (reify checker/Checker
+    (check [_ test history opts]
+      (with-redefs [jtk/plot-realtime-lag!
+                    (fn [test lags {:keys [subdirectory group-name] :as plot}]
+                      (when-not (or subdirectory (= "thread-key" group-name))
+                        (plot-realtime-lag! test lags plot)))]
+        (checker/check c test history opts)))))
 
 (defn workload
   "Options as for jepsen.tests.kafka/workload."
   [opts]
-  (assoc (jtk/workload opts) :client (client)))
+  (cond-> (assoc (jtk/workload opts) :client (client))
+    true (update :checker without-small-plots)
+    (= #{:subscribe} (:sub-via opts))
+    (update :generator (partial subscribe-first (:key-count opts)))))
