@@ -4,12 +4,15 @@ mod availability;
 mod cycle;
 mod deposed;
 mod group;
+mod held;
+mod lineage;
 mod log;
 mod order;
 mod position;
 mod reads;
 mod recovery;
 mod register;
+pub(crate) mod scrub;
 mod stable;
 #[cfg(test)]
 mod testing;
@@ -232,10 +235,17 @@ pub(crate) fn anomalies(history: &[Op]) -> Vec<Anomaly> {
     all.extend(topics::check(&facts));
     all.extend(torn::check(&facts));
     all.extend(stable::check(&facts));
+    all.extend(held::check(&facts));
+    all.extend(lineage::check(&facts));
     all.extend(position::check(&facts));
     all.extend(cycle::check(&facts));
     all.extend(deposed::check(&facts));
     all
+}
+
+/// Where what is decided was held up, though all faults were within the promise.
+pub(crate) fn held_too_long(history: &[Op]) -> Vec<Anomaly> {
+    held::too_long(&Facts::of(history))
 }
 
 /// Whether the cluster is after an overload as it was before.

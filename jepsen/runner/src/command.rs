@@ -1,5 +1,6 @@
 //! What the command line does: `run`, `check` and `list`.
 
+use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -65,6 +66,21 @@ pub struct RunArgs {
     /// Seconds that a fault lasts, on average.
     #[arg(long, default_value_t = 6.0)]
     pub lasting: f64,
+    /// End when the standard input does: with whoever started this, however that ended.
+    #[arg(long)]
+    pub until_stdin_ends: bool,
+}
+
+/// Reads until there is no more.
+fn wait_for_end(input: &mut impl Read) {
+    let mut ignored = [0; 64];
+    loop {
+        match input.read(&mut ignored) {
+            Ok(0) => return,
+            Err(error) if error.kind() != ErrorKind::Interrupted => return,
+            Ok(_) | Err(_) => {}
+        }
+    }
 }
 
 /// `check`
@@ -78,6 +94,14 @@ pub struct CheckArgs {
 
 /// Makes a run and prints its verdict.
 pub fn run(args: &RunArgs) -> ExitCode {
+    if args.until_stdin_ends {
+        // Nodes end with this process.
+        std::thread::spawn(|| {
+            wait_for_end(&mut std::io::stdin());
+            eprintln!("given up: whoever started this has ended");
+            std::process::exit(2);
+        });
+    }
     finish(config(args).and_then(run::run).and_then(|outcome| {
         let text = report::write(&outcome)?;
         println!("{text}  {}", outcome.config.folder.join("report.html").display());
@@ -162,4 +186,15 @@ fn config(args: &RunArgs) -> Result<Config, Failure> {
         interval: Duration::from_secs_f64(args.interval.max(0.1)),
         lasting: Duration::from_secs_f64(args.lasting.max(0.1)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_is_read_to_its_end() {
+        wait_for_end(&mut [7; 1000].as_slice());
+        wait_for_end(&mut std::io::empty());
+    }
 }

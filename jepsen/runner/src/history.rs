@@ -28,6 +28,8 @@ pub(crate) type Key = i64;
 /// What records hold: unique within a run.
 pub(crate) type Value = i64;
 pub(crate) type Offset = i64;
+/// A leader epoch.
+pub(crate) type Epoch = i64;
 /// What a poll gave, by partition.
 pub(crate) type Polled = BTreeMap<Key, Vec<(Offset, Value)>>;
 
@@ -84,6 +86,13 @@ pub(crate) enum Body {
     Committed(Option<BTreeMap<Key, Offset>>),
     /// Asks for the ends of partitions.
     Ends(Option<BTreeMap<Key, Offset>>),
+    /// Asks how far partitions go, and then how far all in them is decided: the second comes first.
+    Stable(Option<BTreeMap<Key, (Offset, Offset)>>),
+    /// Asks a leader which epochs its log has, and where each of them ends.
+    Lineage {
+        key: Key,
+        epochs: Option<Vec<(Epoch, Offset)>>,
+    },
     Write {
         key: Key,
         value: Value,
@@ -140,6 +149,8 @@ pub(crate) struct Notes {
     pub(crate) gaps: Vec<(Key, Offset, Offset)>,
     /// How far partitions are read now: beyond the last record there may be ends of transactions.
     pub(crate) read_to: Vec<(Key, Offset)>,
+    /// Of what was read: offsets whose batches a leader of this epoch wrote, from the first to the last.
+    pub(crate) epochs: Vec<(Key, Offset, Offset, Epoch)>,
     /// Last stable offsets that leaders told within a transaction, after its sends.
     pub(crate) stable: Vec<(Key, Offset)>,
     /// The position that a transaction commits, as a register and its value.
@@ -175,6 +186,11 @@ impl Notes {
             let read_to = self.read_to.iter().map(|(key, offset)| numbers(&[*key, *offset]));
             entries.push(("read-to", Edn::Vector(read_to.collect())));
         }
+        if !self.epochs.is_empty() {
+            let epochs =
+                self.epochs.iter().map(|(key, from, to, of)| numbers(&[*key, *from, *to, *of]));
+            entries.push(("epochs", Edn::Vector(epochs.collect())));
+        }
         if !self.stable.is_empty() {
             let stable = self.stable.iter().map(|(key, offset)| numbers(&[*key, *offset]));
             entries.push(("stable", Edn::Vector(stable.collect())));
@@ -204,6 +220,8 @@ impl Body {
             Self::Commit { .. } => "commit",
             Self::Committed(_) => "committed",
             Self::Ends(_) => "ends",
+            Self::Stable(_) => "stable",
+            Self::Lineage { .. } => "lineage",
             Self::Write { .. } => "write",
             Self::Read { .. } => "read",
             Self::CreateTopic { .. } => "create-topic",
@@ -243,6 +261,22 @@ impl Body {
                 Edn::Vector(vec![Edn::Int(*generation), offsets(of)])
             }
             Self::Committed(of) | Self::Ends(of) => of.as_ref().map_or(Edn::Nil, offsets),
+            Self::Stable(of) => of.as_ref().map_or(Edn::Nil, |of| {
+                let pair = |(key, (stable, high)): (&Key, &(Offset, Offset))| {
+                    let both = vec![Edn::Int(*stable), Edn::Int(*high)];
+                    (Edn::Int(*key), Edn::Vector(both))
+                };
+                Edn::Map(of.iter().map(pair).collect())
+            }),
+            Self::Lineage { key, epochs } => {
+                let pair = |(epoch, end): &(Epoch, Offset)| {
+                    Edn::Vector(vec![Edn::Int(*epoch), Edn::Int(*end)])
+                };
+                let epochs = epochs
+                    .as_ref()
+                    .map_or(Edn::Nil, |of| Edn::Vector(of.iter().map(pair).collect()));
+                Edn::Vector(vec![Edn::Int(*key), epochs])
+            }
             Self::Write { key, value } => Edn::Vector(vec![Edn::Int(*key), Edn::Int(*value)]),
             Self::Read { key, value } => Edn::Vector(vec![Edn::Int(*key), known(*value)]),
             Self::CreateTopic { key, id } => {

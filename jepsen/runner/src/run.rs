@@ -4,7 +4,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::chance::Chance;
+use crate::check::scrub::Disk;
 use crate::check::{self, AfterOverload, Anomaly, Service};
 use crate::clock;
 use crate::cluster::place::Addresses;
@@ -17,6 +20,8 @@ use crate::workload::{self, Pen, Stage, TOPIC, Worker, Workload, datacenter_of};
 
 /// For the cluster to be whole again when the faults are over.
 const WHOLE_WITHIN: Duration = Duration::from_secs(90);
+/// For every disk to be read whole, and mended.
+const SCRUBBED_WITHIN: Duration = Duration::from_secs(60);
 /// For what is read at the end.
 const LAST_WORKER_COUNT: usize = 8;
 const LAST_PAUSE: Duration = Duration::from_millis(20);
@@ -102,6 +107,10 @@ pub(crate) fn run(config: Config) -> Result<Outcome, Failure> {
     let recorder = Recorder::start();
     let healed_after = play(&config, &workload, &plan, &cluster, &recorder, &mut chance)?;
     let history = recorder.history();
+    if !plan.faults.is_empty() && faults_of(&history).next().is_none() {
+        let text = format!("no fault of {:?} could begin: nothing was tested", config.nemesis);
+        return Err(Failure::Cluster(text));
+    }
     judge(config, &cluster, history, healed_after, lacking, plan.is_within())
 }
 
@@ -117,6 +126,8 @@ fn play(
     let worker_count = config.concurrency + LAST_WORKER_COUNT;
     let patience = Duration::from_secs(10);
     let stage = Stage::new(cluster, recorder, config.partition_count, worker_count, patience);
+    // What faults hit often is the leader of one of its partitions, whatever clients do.
+    workload::create_topic(&stage, &mut stage.client(0))?;
     (workload.prepare)(&stage, &mut stage.client(0))?;
     let stop = AtomicBool::new(false);
     let pause = Duration::from_secs_f64(config.concurrency as f64 / config.rate.max(0.1));
@@ -187,6 +198,38 @@ fn heal(cluster: &Cluster) -> Result<Option<Duration>, Failure> {
     Ok(whole.map(|_| clock::now() - start))
 }
 
+/// The faults that began.
+fn faults_of(history: &[Op]) -> impl Iterator<Item = &str> {
+    history.iter().filter_map(|op| match &op.body {
+        Body::Fault { name, begins: true, .. } if name != check::FINAL => Some(name.as_str()),
+        _ => None,
+    })
+}
+
+/// Has every disk read whole; each as it was before, and as it is then.
+fn scrub(cluster: &Cluster) -> Vec<(Disk, Disk)> {
+    let mut client = cluster.client(0);
+    let mut ask = |node: NodeIndex, method: &str, arguments: serde_json::Value| {
+        let status = cluster.admin_of(&mut client, node, method, &arguments)?;
+        Some(Disk::of(node.rack_name(), &status))
+    };
+    let mut disks = Vec::new();
+    for node in cluster.nodes() {
+        // One that does not answer ends as one that was not read.
+        let begun = ask(node, "disk.status", json!({}));
+        let nothing = || Disk { is_good: true, ..Disk::of(node.rack_name(), &json!({})) };
+        disks.push((node, begun.clone().unwrap_or_else(nothing), begun.unwrap_or_else(nothing)));
+        ask(node, "disk.scrub", json!({ "now": true }));
+    }
+    clock::until(SCRUBBED_WITHIN, || {
+        for (node, _, disk) in &mut disks {
+            *disk = ask(*node, "disk.status", json!({})).unwrap_or_else(|| disk.clone());
+        }
+        disks.iter().all(|(_, before, disk)| disk.is_clean(before.pass_count)).then_some(())
+    });
+    disks.into_iter().map(|(_, before, disk)| (before, disk)).collect()
+}
+
 fn judge(
     config: Config,
     cluster: &Cluster,
@@ -197,6 +240,10 @@ fn judge(
 ) -> Result<Outcome, Failure> {
     history::save(&history, &config.folder.join("history.edn"))?;
     let mut anomalies = check::anomalies(&history);
+    if is_within {
+        anomalies.extend(check::held_too_long(&history));
+    }
+    anomalies.extend(check::scrub::check(&scrub(cluster), faults_of(&history)));
     let service = check::service(&history);
     let told = |kind, text: String| Anomaly { kind, text, ops: Vec::new() };
     anomalies.extend(cluster.surprises().into_iter().map(|text| told("process", text)));

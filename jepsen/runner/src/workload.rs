@@ -57,7 +57,7 @@ pub(crate) trait Worker: Send {
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// Makes what it needs before the run, such as topics.
+    /// Makes what it needs before the run beside the topic under test.
     pub(crate) prepare: fn(&Stage<'_>, &mut Client) -> Result<(), Failure>,
     /// The worker of this number.
     pub(crate) worker: fn(&Stage<'_>, usize) -> Box<dyn Worker>,
@@ -175,7 +175,7 @@ impl<'a> Pen<'a> {
 }
 
 /// Creates the topic under test, and waits until its partitions have leaders.
-fn create_topic(stage: &Stage<'_>, client: &mut Client) -> Result<(), Failure> {
+pub(crate) fn create_topic(stage: &Stage<'_>, client: &mut Client) -> Result<(), Failure> {
     const WITHIN: Duration = Duration::from_secs(30);
     let mut last = String::new();
     let created = crate::clock::until(WITHIN, || {

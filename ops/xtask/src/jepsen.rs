@@ -4,7 +4,7 @@
 mod nightly;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// A run: workload, faults and seed.
 type Run = (String, String, u64);
@@ -170,14 +170,19 @@ fn make(
     seconds: u32,
     out: &Path,
 ) -> Result<Verdict, String> {
-    let status = runner(root)
+    let mut run = runner(root)
         .args(["run", "--workload", workload, "--nemesis", faults, "--seed", &seed.to_string()])
         .args(["--time", &seconds.to_string(), "--out"])
         .arg(out)
         .arg("--binary")
         .arg(fast(root).join("meridian"))
-        .status()
+        .arg("--until-stdin-ends")
+        .stdin(Stdio::piped())
+        .spawn()
         .map_err(|error| not_started(&error))?;
+    // Taken, for waiting would close it: it closes when this process ends, and the run ends with it.
+    let _open = run.stdin.take();
+    let status = run.wait().map_err(|error| not_started(&error))?;
     Ok(match status.code() {
         Some(0) => Verdict::Valid,
         Some(1) => Verdict::Invalid,

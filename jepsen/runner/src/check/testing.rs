@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Anomaly, FINAL};
-use crate::history::{Body, Key, Kind, Micro, Notes, Offset, Op, Process, Value};
+use crate::history::{Body, Epoch, Key, Kind, Micro, Notes, Offset, Op, Process, Value};
 
 /// Writes a history line by line.
 #[derive(Default)]
@@ -57,6 +57,16 @@ impl Script {
     pub(super) fn ends(self, process: i64, key: Key, end: Offset) -> Self {
         let ends: BTreeMap<Key, Offset> = [(key, end)].into();
         self.op(process, Kind::Ok, Body::Ends(None), Body::Ends(Some(ends)))
+    }
+
+    pub(super) fn stable(self, process: i64, key: Key, told: (Offset, Offset)) -> Self {
+        let told: BTreeMap<Key, (Offset, Offset)> = [(key, told)].into();
+        self.op(process, Kind::Ok, Body::Stable(None), Body::Stable(Some(told)))
+    }
+
+    pub(super) fn lineage(self, process: i64, key: Key, epochs: &[(Epoch, Offset)]) -> Self {
+        let body = |epochs| Body::Lineage { key, epochs };
+        self.op(process, Kind::Ok, body(None), body(Some(epochs.to_vec())))
     }
 
     /// From here on everything is read.

@@ -22,21 +22,18 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Anomaly> {
                 }),
             }
         }
-        if let Body::Ends(Some(ends)) = span.body() {
-            ends.iter().for_each(|(key, end)| add(*key, *end));
-        }
+        told(span.body()).for_each(|(key, end)| add(key, end));
     }
     known.values_mut().for_each(|of_key| highest_so_far(of_key));
     let mut found = Vec::new();
     for span in facts.spans.iter().filter(|span| span.kind() == Kind::Ok) {
-        let Body::Ends(Some(ends)) = span.body() else { continue };
-        for (key, end) in ends {
-            let of_key = known.get(key).map_or(&[][..], Vec::as_slice);
+        for (key, end) in told(span.body()) {
+            let of_key = known.get(&key).map_or(&[][..], Vec::as_slice);
             let count = of_key.partition_point(|(line, _)| *line < span.begin);
             let Some((line, highest)) = count.checked_sub(1).and_then(|at| of_key.get(at)) else {
                 continue;
             };
-            if highest > end {
+            if *highest > end {
                 let text = format!("partition {key} ended at {end}, though {highest} was known");
                 let ops = span.ops().chain([*line]);
                 found.push(Anomaly::new("watermark", text, ops));
@@ -44,6 +41,14 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Anomaly> {
         }
     }
     found
+}
+
+/// How far partitions can be read, as leaders tell it.
+fn told(body: &Body) -> impl Iterator<Item = (Key, Offset)> {
+    let ends = if let Body::Ends(Some(ends)) = body { Some(ends) } else { None };
+    let stable = if let Body::Stable(Some(stable)) = body { Some(stable) } else { None };
+    let ends = ends.into_iter().flatten().map(|(key, end)| (*key, *end));
+    ends.chain(stable.into_iter().flatten().map(|(key, (stable, _))| (*key, *stable)))
 }
 
 /// Sorts by line, and turns each end into the highest up to there.
@@ -67,6 +72,13 @@ mod tests {
         Script::default().ends(1, 5, 3).ends(2, 5, 2).finds(&["watermark"]);
         Script::default().acked(1, 5, 0, 10).ends(2, 5, 1).finds(&[]);
         Script::default().acked(1, 5, 0, 10).ends(2, 5, 0).finds(&["watermark"]);
+    }
+
+    #[test]
+    fn what_is_decided_never_goes_back() {
+        Script::default().ends(1, 5, 3).stable(2, 5, (3, 9)).ends(1, 5, 3).finds(&[]);
+        Script::default().ends(1, 5, 3).stable(2, 5, (2, 9)).finds(&["watermark"]);
+        Script::default().stable(2, 5, (3, 3)).ends(1, 5, 2).finds(&["watermark"]);
     }
 
     #[test]

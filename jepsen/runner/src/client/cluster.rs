@@ -6,17 +6,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_protocol::messages::{
-    FindCoordinatorRequest, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic,
-    MeridianAdminRequest, MetadataRequest, MetadataRequestTopic,
+    FindCoordinatorRequest, ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest,
+    ListOffsetsTopic, MeridianAdminRequest, MetadataRequest, MetadataRequestTopic,
+    OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic,
 };
 use meridian_protocol::{ErrorCode, RequestMessage, Uuid};
 
 use super::connection::{CallError, Connection};
 use super::tape::Tape;
-use crate::history::{Key, Offset};
+use crate::history::{Epoch, Key, Offset};
 
 /// Longer than a takeover, much shorter than a fault.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// Asks for all there is, or only for what no open transaction can change; without transactions that is
+/// the same.
+const ALL: i8 = 0;
+const DECIDED: i8 = 1;
 
 /// A broker's id.
 pub(crate) type NodeNumber = i32;
@@ -190,15 +196,24 @@ impl Client {
         key: Key,
         timestamp: i64,
     ) -> Result<Offset, CallError> {
+        self.ask_offset(address, key, timestamp, DECIDED).map(|it| it.offset)
+    }
+
+    fn ask_offset(
+        &mut self,
+        address: SocketAddr,
+        key: Key,
+        timestamp: i64,
+        isolation_level: i8,
+    ) -> Result<ListOffsetsPartitionResponse, CallError> {
         let partition = ListOffsetsPartition {
-            partition_index: i32::try_from(key).unwrap_or(i32::MAX),
+            partition_index: index(key),
             timestamp,
             ..ListOffsetsPartition::default()
         };
         let topic = ListOffsetsTopic { name: self.topic.into(), partitions: vec![partition] };
         let request = ListOffsetsRequest {
-            // The end of what is decided; without transactions that is the end.
-            isolation_level: 1,
+            isolation_level,
             topics: vec![topic],
             timeout_ms: 3000,
             ..ListOffsetsRequest::default()
@@ -209,7 +224,68 @@ impl Client {
             .next()
             .ok_or(CallError::Server { what: "list offsets", code: ErrorCode::InvalidRequest })?;
         CallError::check("list offsets", partition.error_code)?;
-        Ok(partition.offset)
+        Ok(partition)
+    }
+
+    /// How far all in a partition is decided, and how far it went just before that.
+    pub(crate) fn stable(&mut self, key: Key) -> Result<(Offset, Offset), CallError> {
+        let leader = self.leader(key)?;
+        let latest = ListOffsetsPartition::TIMESTAMP_LATEST;
+        let mut ask = |isolation| self.ask_offset(leader, key, latest, isolation);
+        let asked = ask(ALL).and_then(|high| Ok((ask(DECIDED)?.offset, high.offset)));
+        if asked.is_err() {
+            self.forget_leader(key);
+        }
+        asked
+    }
+
+    /// The epochs of a partition's log, ascending, and where each of them ends.
+    pub(crate) fn lineage(&mut self, key: Key) -> Result<Vec<(Epoch, Offset)>, CallError> {
+        let leader = self.leader(key)?;
+        let asked = self.lineage_at(leader, key);
+        if asked.is_err() {
+            self.forget_leader(key);
+        }
+        asked
+    }
+
+    fn lineage_at(
+        &mut self,
+        leader: SocketAddr,
+        key: Key,
+    ) -> Result<Vec<(Epoch, Offset)>, CallError> {
+        const WHAT: &str = "epochs";
+        let latest = ListOffsetsPartition::TIMESTAMP_LATEST;
+        let mut wanted = self.ask_offset(leader, key, latest, ALL)?.leader_epoch;
+        let mut epochs = Vec::new();
+        while wanted >= 0 {
+            let partition = OffsetForLeaderPartition {
+                partition: index(key),
+                leader_epoch: wanted,
+                ..OffsetForLeaderPartition::default()
+            };
+            let topic =
+                OffsetForLeaderTopic { topic: self.topic.into(), partitions: vec![partition] };
+            let request = OffsetForLeaderEpochRequest {
+                topics: vec![topic],
+                ..OffsetForLeaderEpochRequest::default()
+            };
+            let response = self.call_at(leader, &request, CALL_TIMEOUT)?;
+            let mut partitions = response.topics.into_iter().flat_map(|it| it.partitions);
+            let nothing = CallError::Server { what: WHAT, code: ErrorCode::InvalidRequest };
+            let told = partitions.next().ok_or(nothing)?;
+            CallError::check(WHAT, told.error_code)?;
+            if told.leader_epoch > wanted {
+                let detail = format!("epoch {} instead of {wanted}", told.leader_epoch);
+                return Err(CallError::Nonsense { address: leader, detail });
+            }
+            if told.leader_epoch >= 0 {
+                epochs.push((told.leader_epoch.into(), told.end_offset));
+            }
+            wanted = told.leader_epoch - 1;
+        }
+        epochs.reverse();
+        Ok(epochs)
     }
 
     /// Asks a node what operators may ask.
@@ -226,4 +302,8 @@ impl Client {
         serde_json::from_slice(&response.body)
             .map_err(|error| CallError::Nonsense { address, detail: error.to_string() })
     }
+}
+
+fn index(key: Key) -> i32 {
+    i32::try_from(key).unwrap_or(i32::MAX)
 }

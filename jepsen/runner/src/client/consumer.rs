@@ -12,7 +12,7 @@ use meridian_protocol::{ErrorCode, Str};
 
 use super::cluster::{CALL_TIMEOUT, NodeNumber};
 use super::{CallError, Client};
-use crate::history::{Key, Offset, Polled, Value};
+use crate::history::{Epoch, Key, Offset, Polled, Value};
 
 const WAIT: Duration = Duration::from_millis(100);
 const SIZE_BYTES_MAX: i32 = 64 << 10;
@@ -35,6 +35,8 @@ pub(crate) struct Taken {
     pub(crate) polled: Polled,
     /// Offsets that were skipped, from and up to.
     pub(crate) gaps: Vec<(Key, Offset, Offset)>,
+    /// Offsets whose batches were written in this epoch, from the first to the last.
+    pub(crate) epochs: Vec<(Key, Offset, Offset, Epoch)>,
     /// What went wrong at some partitions, if anything did.
     pub(crate) problem: Option<CallError>,
 }
@@ -145,6 +147,12 @@ impl Reader {
             }
             if header.base_offset > position {
                 taken.gaps.push((key, position, header.base_offset));
+            }
+            let (first, last) = (header.base_offset.max(position), header.last_offset());
+            let epoch = Epoch::from(header.partition_leader_epoch);
+            match taken.epochs.last_mut() {
+                Some((of, _, to, known)) if (*of, *known) == (key, epoch) => *to = last,
+                _ => taken.epochs.push((key, first, last, epoch)),
             }
             let is_aborted = open.skips(&header);
             let is_data = !header.attributes.is_control() && !is_aborted;

@@ -328,6 +328,17 @@ impl Cluster {
         answers.find_map(|answer| answer)
     }
 
+    /// What a node itself answers to operators.
+    pub(crate) fn admin_of(
+        &self,
+        client: &mut Client,
+        node: NodeIndex,
+        method: &str,
+        arguments: &serde_json::Value,
+    ) -> Option<serde_json::Value> {
+        client.admin(self.kafka_address(node), method, arguments).ok()
+    }
+
     /// What some node says of the cluster.
     pub(crate) fn status(&self, client: &mut Client) -> Option<Status> {
         self.admin(client, "cluster.status", &serde_json::json!({})).map(Status)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Body, Key, Kind, Micro, Notes, Offset, Op, Polled, Process};
+use super::{Body, Epoch, Key, Kind, Micro, Notes, Offset, Op, Polled, Process};
 use crate::edn::Edn;
 
 /// Reads a line; says what is wrong with it.
@@ -29,7 +29,7 @@ pub(super) fn op(line: &str) -> Result<Op, String> {
         kind,
         process,
         body: body.ok_or_else(|| format!("an unknown :value of :{f}"))?,
-        notes: notes(&map).ok_or("unknown :gaps, :read-to, :stable or :position")?,
+        notes: notes(&map).ok_or("unknown :gaps, :read-to, :epochs, :stable or :position")?,
     })
 }
 
@@ -47,8 +47,13 @@ fn notes(map: &Edn) -> Option<Notes> {
         [key, from, to] => Some((key.int()?, from.int()?, to.int()?)),
         _ => None,
     };
+    let run = |run: &Edn| match run.items()? {
+        [key, from, to, epoch] => Some((key.int()?, from.int()?, to.int()?, epoch.int()?)),
+        _ => None,
+    };
     Some(Notes {
         error,
+        epochs: items("epochs").map(run).collect::<Option<_>>()?,
         gaps: items("gaps").map(gap).collect::<Option<_>>()?,
         read_to: items("read-to").map(pair).collect::<Option<_>>()?,
         stable: items("stable").map(pair).collect::<Option<_>>()?,
@@ -96,6 +101,7 @@ fn body(f: &str, value: &Edn, from_beginning: bool) -> Option<Body> {
         }
         "committed" => Body::Committed(maybe_offsets()?),
         "ends" => Body::Ends(maybe_offsets()?),
+        "stable" | "lineage" => told(f, value)?,
         "write" => {
             let (key, value) = pair()?;
             Body::Write { key: key.int()?, value: value.int()? }
@@ -129,6 +135,27 @@ fn body(f: &str, value: &Edn, from_beginning: bool) -> Option<Body> {
         "deposed" => deposed(value)?,
         _ => return None,
     })
+}
+
+fn told(f: &str, value: &Edn) -> Option<Body> {
+    if f == "lineage" {
+        let [key, epochs] = value.items()? else { return None };
+        let pairs = |of: &[Edn]| of.iter().map(both).collect::<Option<Vec<(Epoch, Offset)>>>();
+        let epochs = if epochs == &Edn::Nil { None } else { Some(pairs(epochs.items()?)?) };
+        return Some(Body::Lineage { key: key.int()?, epochs });
+    }
+    if value == &Edn::Nil {
+        return Some(Body::Stable(None));
+    }
+    let of = |(key, pair): &(Edn, Edn)| Some((key.int()?, both(pair)?));
+    Some(Body::Stable(Some(value.entries()?.iter().map(of).collect::<Option<_>>()?)))
+}
+
+fn both(value: &Edn) -> Option<(i64, i64)> {
+    match value.items()? {
+        [first, second] => Some((first.int()?, second.int()?)),
+        _ => None,
+    }
 }
 
 fn deposed(value: &Edn) -> Option<Body> {
@@ -195,6 +222,10 @@ mod tests {
             Body::Committed(None),
             Body::Committed(Some(offsets.clone())),
             Body::Ends(Some(offsets)),
+            Body::Stable(None),
+            Body::Stable(Some([(3, (8, 9))].into())),
+            Body::Lineage { key: 3, epochs: None },
+            Body::Lineage { key: 3, epochs: Some(vec![(0, 4), (2, 9)]) },
             Body::Write { key: 1, value: 2 },
             Body::Read { key: 1, value: None },
             Body::CreateTopic { key: 1, id: None },
@@ -216,6 +247,7 @@ mod tests {
                 error: Some("why \"so\"".to_owned()),
                 gaps: vec![(1, 2, 3)],
                 read_to: vec![(8, 9)],
+                epochs: vec![(1, 2, 3, 4)],
                 stable: vec![(4, 5)],
                 position: Some((6, 7)),
             },

@@ -34,13 +34,20 @@ pub(super) struct Last {
     client: Client,
     reader: Reader,
     keys: Vec<Key>,
+    /// Partitions that may hold open transactions, and those whose epochs are not known.
+    undecided: Vec<Key>,
+    untold: Vec<Key>,
     ends: BTreeMap<Key, Offset>,
     begun: bool,
+    /// Until then it waits for transactions to end.
+    patience: Instant,
     deadline: Instant,
 }
 
 /// For all partitions to be read whole.
 const LAST_WITHIN: Duration = Duration::from_secs(60);
+/// For transactions that nobody ends to be aborted by their coordinators, before everything is read.
+const DECIDED_WITHIN: Duration = Duration::from_secs(30);
 
 impl Assigned {
     pub(super) fn new(stage: &Stage<'_>, worker: usize) -> Self {
@@ -79,12 +86,44 @@ impl Assigned {
     }
 }
 
+/// Asks how far a partition goes and how far it is decided; whether that is the same.
+fn ask_stable(client: &mut Client, key: Key, pen: &Pen<'_>) -> bool {
+    pen.invoke(Body::Stable(None));
+    match client.stable(key) {
+        Ok((stable, high)) => {
+            pen.ok(Body::Stable(Some([(key, (stable, high))].into())));
+            stable >= high
+        }
+        Err(error) => {
+            pen.fail(Body::Stable(None), error.to_string());
+            false
+        }
+    }
+}
+
+/// Asks which epochs a partition's log has; whether there was an answer.
+fn ask_lineage(client: &mut Client, key: Key, pen: &Pen<'_>) -> bool {
+    let body = |epochs| Body::Lineage { key, epochs };
+    pen.invoke(body(None));
+    let told = client.lineage(key);
+    let is_told = told.is_ok();
+    match told {
+        Ok(epochs) => pen.ok(body(Some(epochs))),
+        Err(error) => pen.fail(body(None), error.to_string()),
+    }
+    is_told
+}
+
 impl Worker for Assigned {
     fn step(&mut self, stage: &Stage<'_>, pen: &mut Pen<'_>) {
         if self.reader.positions.is_empty() || pen.chance.per_mille(15) {
             self.assign(stage, pen);
         } else if pen.chance.per_mille(200) {
             self.ends(stage, pen);
+        } else if pen.chance.per_mille(100) {
+            ask_stable(&mut self.client, stage.key(&mut pen.chance), pen);
+        } else if pen.chance.per_mille(50) {
+            ask_lineage(&mut self.client, stage.key(&mut pen.chance), pen);
         } else {
             poll(&mut self.reader, &mut self.client, pen, false);
         }
@@ -97,7 +136,7 @@ fn poll(reader: &mut Reader, client: &mut Client, pen: &Pen<'_>, tells_read_to: 
     let taken = reader.poll(client);
     let error = taken.problem.map(|error| error.to_string());
     // Something was read, though perhaps not everywhere.
-    let mut notes = Notes { error, gaps: taken.gaps, ..Notes::default() };
+    let mut notes = Notes { error, gaps: taken.gaps, epochs: taken.epochs, ..Notes::default() };
     if tells_read_to {
         notes.read_to = reader.positions.iter().map(|(key, offset)| (*key, *offset)).collect();
     }
@@ -224,10 +263,13 @@ impl Last {
         Self {
             client: stage.client(datacenter),
             reader: Reader::new(&rack_of(datacenter_of(datacenter)), true),
+            undecided: keys.clone(),
+            untold: keys.clone(),
             keys,
             ends: BTreeMap::new(),
             begun: false,
-            deadline: clock::now() + LAST_WITHIN,
+            patience: clock::now() + DECIDED_WITHIN,
+            deadline: clock::now() + DECIDED_WITHIN + LAST_WITHIN,
         }
     }
 
@@ -252,6 +294,19 @@ impl Worker for Last {
             pen.ok(body);
             self.begun = true;
         }
+        let undecided = self.undecided.last().copied().filter(|_| clock::now() < self.patience);
+        if let Some(key) = undecided {
+            if ask_stable(&mut self.client, key, pen) {
+                self.undecided.pop();
+            }
+            return;
+        }
+        if let Some(key) = self.untold.last().copied() {
+            if ask_lineage(&mut self.client, key, pen) {
+                self.untold.pop();
+            }
+            return;
+        }
         if let Some(key) = self.keys.iter().find(|key| !self.ends.contains_key(key)).copied() {
             pen.invoke(Body::Ends(None));
             match self.client.list_offset(key, ListOffsetsPartition::TIMESTAMP_LATEST) {
@@ -268,7 +323,8 @@ impl Worker for Last {
 
     fn is_done(&self) -> bool {
         let is_read = |(key, end): (&Key, &Offset)| self.reader.positions.get(key) >= Some(end);
-        let all = self.ends.len() == self.keys.len() && self.ends.iter().all(is_read);
+        let is_told = self.untold.is_empty() && self.ends.len() == self.keys.len();
+        let all = is_told && self.ends.iter().all(is_read);
         all || clock::now() > self.deadline
     }
 }

@@ -12,7 +12,7 @@ use meridian_protocol::messages::{InitProducerIdRequest, ProduceRequest};
 
 use super::consumers::{Assigned, Last};
 use super::log::{Verdict, body, verdict};
-use super::{Pen, Stage, Worker, Workload, create_topic};
+use super::{Pen, Stage, Worker, Workload};
 use crate::client::CallError;
 use crate::client::Client;
 use crate::client::producer::{self, Identity, Outcome};
@@ -26,7 +26,7 @@ pub(super) fn workload() -> Workload {
     Workload {
         name: "dedupe",
         about: "producers that come back, repeat themselves, and go on though they are replaced",
-        prepare: create_topic,
+        prepare: |_, _| Ok(()),
         worker: |stage, worker| match worker % 4 {
             3 => Box::new(Assigned::new(stage, worker)),
             _ => Box::new(Repeater::new(stage, worker)),

@@ -15,7 +15,7 @@ use meridian_protocol::messages::ListOffsetsPartition;
 
 use super::consumers::{Assigned, Last};
 use super::log::{Verdict, verdict};
-use super::{Pen, Stage, Worker, Workload, create_topic, rack_of, transactional_id};
+use super::{Pen, Stage, Worker, Workload, rack_of, transactional_id};
 use crate::client::consumer::Reader;
 use crate::client::group::Member;
 use crate::client::producer::{self, Outcome};
@@ -32,7 +32,7 @@ pub(super) fn workload() -> Workload {
     Workload {
         name: "txn",
         about: "transactions over partitions and positions, aborts, producers that were replaced",
-        prepare: create_topic,
+        prepare: |_, _| Ok(()),
         worker: |stage, worker| match worker % 4 {
             3 => Box::new(Assigned::new(stage, worker)),
             _ => Box::new(Transactor::new(stage, worker)),

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -107,11 +107,12 @@ impl Options {
 #[expect(clippy::disallowed_methods, reason = "it tells how long the rest will take")]
 pub(super) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     let options = Options::parse(arguments)?;
-    super::build_all(root)?;
     let folder = super::folder(root).join("nightly");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let _alone = alone(&folder)?;
+    super::build_all(root)?;
     let file = folder.join("results.tsv");
-    let known = fs::read_to_string(&file).unwrap_or_default();
+    let known = known(&file)?;
     let runs = matrix(options.seed);
     let left = left(&runs, &known);
     let start = Instant::now();
@@ -142,6 +143,37 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
         append(&file, &format!("{}\t{word}\n", name(run)))?;
     }
     summary(&file)
+}
+
+/// Only one night at a time: the lock ends with this process, and its run ends too.
+fn alone(folder: &Path) -> Result<File, String> {
+    let file = folder.join("lock");
+    let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&file);
+    let lock = opened.map_err(|error| format!("{}: {error}", file.display()))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => {
+            Err(format!("jepsen: another night goes on in {}", folder.display()))
+        }
+        Err(TryLockError::Error(error)) => Err(format!("{}: {error}", file.display())),
+    }
+}
+
+/// What is noted already. The rest of a line that was cut off goes: the next one would be glued to it.
+fn known(file: &Path) -> Result<String, String> {
+    let failed = |error: io::Error| format!("{}: {error}", file.display());
+    let mut text = match fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let end = text.rfind('\n').map_or(0, |at| at + 1);
+    if end < text.len() {
+        text.truncate(end);
+        let opened = OpenOptions::new().write(true).open(file);
+        opened.and_then(|file| file.set_len(end as u64)).map_err(failed)?;
+    }
+    Ok(text)
 }
 
 /// Prints the table, and what failed.
@@ -281,6 +313,33 @@ mod tests {
         let again = format!("{0}\tnot made\n{0}\tvalid\n", name(&runs[0]));
         assert_eq!(left(&runs, &again).len(), runs.len() - 1);
         assert!(table(&again).contains(" 1/1"), "{}", table(&again));
+    }
+
+    #[test]
+    fn what_follows_a_line_that_was_cut_off_stands_by_itself() {
+        let folder = std::env::temp_dir().join(format!("meridian-night-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (file, runs) = (folder.join("results.tsv"), matrix(1));
+        assert_eq!(known(&file).unwrap(), "", "no night yet");
+        let line = |run: &Run| format!("{}\tvalid\n", name(run));
+        append(&file, &line(&runs[0])).unwrap();
+        append(&file, &line(&runs[1])[..9]).unwrap();
+        assert_eq!(left(&runs, &known(&file).unwrap()).len(), runs.len() - 1);
+        append(&file, &line(&runs[1])).unwrap();
+        append(&file, &line(&runs[2])).unwrap();
+        assert_eq!(left(&runs, &known(&file).unwrap()).len(), runs.len() - 3);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn nights_do_not_overlap() {
+        let folder = std::env::temp_dir().join(format!("meridian-nights-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let first = alone(&folder).unwrap();
+        assert!(alone(&folder).unwrap_err().contains("another night"));
+        drop(first);
+        assert!(alone(&folder).is_ok());
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
