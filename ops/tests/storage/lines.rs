@@ -54,7 +54,7 @@ impl Lines {
     }
 }
 
-fn numbered(count: usize) -> Vec<String> {
+pub(crate) fn numbered(count: usize) -> Vec<String> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut digit = || {
         state ^= state << 13;

@@ -7,6 +7,7 @@
 //! object cold records in an object store, while nodes are killed
 //! lines  what was written, and must be read back
 //! rot    bits that flip
+//! tiers  a node with two disks is killed while files move
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, and so may what it calls")]
@@ -23,6 +24,7 @@ mod lines;
 mod nodes;
 mod object;
 mod rot;
+mod tiers;
 
 use std::io::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
