@@ -51,8 +51,9 @@ fn flip(nodes: &Nodes, id: i32, first: usize) -> usize {
         if path.extension().is_none_or(|extension| extension != "log") {
             continue;
         }
-        let contents = fs::read(&path).unwrap();
-        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        // A file whose records have all become stripes may go meanwhile.
+        let Ok(contents) = fs::read(&path) else { continue };
+        let Ok(file) = fs::OpenOptions::new().write(true).open(&path) else { continue };
         for at in (first..contents.len()).step_by(EVERY_BYTES) {
             // What is zero was not written yet.
             if contents[at] != 0 {
