@@ -256,8 +256,9 @@
   "What series does unless it is told otherwise."
   ["--time-limit" "300" "--txn" "--sub-via" "subscribe"
    "--nemesis" "kill,pause,partition,power"
-   "--fault-seconds" "5", "--rate" "2000" "--concurrency" "3n"
-   "--key-count" "24" "--key-dist" "uniform" "--max-writes-per-key" "2048"
+   "--nemesis-interval" "20" "--fault-seconds" "5"
+   "--rate" "2000" "--concurrency" "5n"
+   "--key-count" "32" "--key-dist" "uniform" "--max-writes-per-key" "2048"
    "--sub-p" "0.0005" "--crash-client-interval" "120"])
 
 (def series-command

@@ -12,6 +12,7 @@
                           [shell :as shell]]
             [clojure.string :as str]
             [clojure.tools.logging :refer [info]]
+            [dom-top.core :refer [real-pmap]]
             [jepsen [control :as c]
                     [core :as jepsen]
                     [db :as db]
@@ -150,11 +151,12 @@
                     :disk :standing)))
 
 (defn cluster-status
-  "The cluster as the first of some nodes that answers knows it, or nil."
+  "The cluster as one of some nodes knows it, or nil. Asks all at once: those
+  that are paused do not answer, and faults wait for this."
   [test nodes]
-  (some (fn [node] (some-> (http test node "/status")
-                           (json/read-str :key-fn keyword)))
-        nodes))
+  (->> nodes
+       (real-pmap (fn [node] (http test node "/status")))
+       (some (fn [body] (some-> body (json/read-str :key-fn keyword))))))
 
 (defn- await-until
   "Calls f until it returns true. Throws a map of the given type if it has not
