@@ -30,17 +30,27 @@ enum Command {
     DeleteOffsets(DeleteOffsets),
 }
 
+/// The states that groups of either protocol can be in.
+const STATES: [&str; 7] = [
+    "Empty",
+    "Stable",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "Dead",
+];
+
 /// List the groups
 ///
 /// Example: meridian group list --state Stable --type consumer
 #[derive(Debug, Args)]
 struct List {
-    /// Only groups in this state: Empty, Stable, PreparingRebalance, CompletingRebalance, Assigning
-    /// or Reconciling; may be repeated
-    #[arg(long)]
+    /// Only groups in this state; may be repeated
+    #[arg(long, ignore_case = true, value_parser = STATES)]
     state: Vec<String>,
-    /// Only groups of this protocol: classic or consumer (KIP-848); may be repeated
-    #[arg(long = "type")]
+    /// Only groups of this protocol: consumer is that of KIP-848; may be repeated
+    #[arg(long = "type", ignore_case = true, value_parser = ["classic", "consumer"])]
     kind: Vec<String>,
 }
 
@@ -78,6 +88,9 @@ struct TopicChoice {
 
 fn parse_topic(text: &str) -> Result<TopicChoice, String> {
     let (name, list) = text.split_once(':').unwrap_or((text, ""));
+    if name.is_empty() {
+        return Err("name a topic, as TOPIC or TOPIC:0,1,2".to_owned());
+    }
     let numbers = list.split(',').filter(|number| !number.is_empty());
     let partitions: Result<Vec<i32>, _> = numbers.map(str::parse).collect();
     let partitions = partitions.map_err(|_| "write it as TOPIC or TOPIC:0,1,2".to_owned())?;
@@ -204,6 +217,8 @@ mod tests {
         };
         assert_eq!(parse_topic("t"), Ok(choice("t", &[])));
         assert_eq!(parse_topic("t:0,2"), Ok(choice("t", &[0, 2])));
-        assert!(parse_topic("t:x").is_err());
+        for bad in ["t:x", "", ":0", "t:0.5", "t:99999999999"] {
+            assert!(parse_topic(bad).is_err(), "{bad:?}");
+        }
     }
 }

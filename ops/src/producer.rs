@@ -39,7 +39,7 @@ enum Command {
         /// The topic
         topic: String,
         /// The producer; all of them if not given
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", value_parser = parse_name)]
         producer_id: Option<String>,
     },
     /// Print the number to resume from: all below it are in the log
@@ -53,12 +53,23 @@ enum Command {
         /// The topic
         topic: String,
         /// The producer
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", value_parser = parse_name)]
         producer_id: String,
         /// The only partition that it writes to
         #[arg(long, short)]
         partition: Option<i32>,
     },
+}
+
+/// Longest name of a producer.
+const NAME_SIZE_BYTES_MAX: usize = 256;
+
+/// The name of a producer that there can be: of any other it would be said that it begins at 0.
+pub(crate) fn parse_name(text: &str) -> Result<String, String> {
+    match text.len() {
+        1..=NAME_SIZE_BYTES_MAX => Ok(text.to_owned()),
+        size => Err(format!("a name has 1 to {NAME_SIZE_BYTES_MAX} bytes, and this has {size}")),
+    }
 }
 
 /// A producer, over all partitions.
@@ -233,6 +244,15 @@ mod tests {
         assert_eq!(resume_from([Some(7), None]), 0, "the other partition may lack the first");
         assert_eq!(resume_from([None]), 0);
         assert_eq!(resume_from([Some(0)]), 1);
+    }
+
+    #[test]
+    fn names_are_those_that_headers_can_have() {
+        for (name, is_good) in
+            [("shop", true), (&"x".repeat(256), true), (&"x".repeat(257), false), ("", false)]
+        {
+            assert_eq!(parse_name(name).is_ok(), is_good, "{name:?}");
+        }
     }
 
     #[test]

@@ -192,6 +192,17 @@ fn groups_are_shown_moved_and_deleted() {
     assert_eq!(ago["positions"][0]["to"], 0);
     let place = run(&["group", "reset-offsets", "g", "-b", at, "--topic", "t"]);
     assert_eq!(place.status.code(), Some(1), "it must say where to");
+    let stranger = ["group", "reset-offsets", "strange", "-b", at, "--all-topics", "--to-latest"];
+    for (arguments, hint) in [
+        (&stranger[..], "no position anywhere"),
+        (&["group", "describe", "strange", "-b", at], "GROUP_ID_NOT_FOUND"),
+        (&["group", "delete-offsets", "strange", "--topic", "t", "-b", at], "GROUP_ID_NOT_FOUND"),
+        (&["group", "delete-offsets", "g", "--topic", "t:7", "-b", at], "it has 2"),
+    ] {
+        let refused = run(arguments);
+        assert_eq!(refused.status.code(), Some(1), "{arguments:?}");
+        assert!(text(&refused.stderr).contains(hint), "{arguments:?}: {}", text(&refused.stderr));
+    }
 
     ok(&["group", "delete-offsets", "g", "--topic", "t:1", "-b", at]);
     assert_eq!(described()["partitions"].as_array().map(Vec::len), Some(1));
@@ -199,4 +210,31 @@ fn groups_are_shown_moved_and_deleted() {
     let gone = run(&["group", "delete", "g", "-b", at]);
     assert_eq!(gone.status.code(), Some(1));
     assert!(text(&gone.stderr).contains("GROUP_ID_NOT_FOUND"), "{}", text(&gone.stderr));
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_before_anybody_is_asked() {
+    let reset = ["group", "reset-offsets", "g", "--topic", "t"];
+    let to = |arguments: &[&'static str]| [&reset[..], arguments].concat();
+    for (arguments, hint) in [
+        (vec!["group", "list", "--state", "Odd"], "PreparingRebalance"),
+        (vec!["group", "list", "--type", "share"], "classic"),
+        (vec!["group", "delete"], "<GROUP>"),
+        (vec!["group", "delete-offsets", "g", "--topic", ":0"], "name a topic"),
+        (vec!["group", "delete-offsets", "g", "--topic", "t:x"], "TOPIC:0,1,2"),
+        (to(&["--by-duration", "5\u{b5}"]), "such as 90m"),
+        (to(&["--to-datetime", "2026-02-30T00:00:00Z"]), "is no time"),
+        (to(&["--to-offset", "1", "--to-latest"]), "cannot be used with"),
+        (to(&["--to-latest", "--execute", "--dry-run"]), "cannot be used with"),
+        (vec!["producer", "seqno", "t", "--producer-id", ""], "1 to 256 bytes"),
+        (vec!["producer", "describe", "t", "--producer-id", ""], "1 to 256 bytes"),
+        (vec!["producer", "seqno", "t"], "--producer-id"),
+        (vec!["topic", "produce", "t", "--producer-id", ""], "1 to 256 bytes"),
+    ] {
+        // Nobody is there.
+        let refused = run(&[&arguments[..], &["-b", "127.0.0.1:1"]].concat());
+        assert_eq!(refused.status.code(), Some(1), "{arguments:?}");
+        let said = text(&refused.stderr);
+        assert!(said.contains(hint), "{arguments:?}: {said}");
+    }
 }

@@ -121,6 +121,10 @@ impl ResetOffsets {
         }
         if self.all_topics {
             partitions.extend(current.keys().cloned());
+            if partitions.is_empty() {
+                let message = format!("group {} has no position anywhere", self.group);
+                return Err(Failure::Invalid(message));
+            }
         }
         if let Some(offset) = self.to_offset {
             return Ok(partitions.into_iter().map(|key| (key, offset)).collect());
@@ -141,7 +145,10 @@ impl ResetOffsets {
             return partitions.into_iter().map(shift).collect();
         }
         let now_ms = clock::wall_time_ms();
-        let back = |by: Duration| now_ms - i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
+        // What is negative means something else to ListOffsets.
+        let back = |by: Duration| {
+            now_ms.saturating_sub(i64::try_from(by.as_millis()).unwrap_or(i64::MAX)).max(0)
+        };
         let timestamp = match (self.to_datetime, self.by_duration) {
             (Some(at_ms), _) => at_ms,
             (None, Some(by)) => back(by),
@@ -193,21 +200,33 @@ fn render(plan: &Plan) -> String {
 
 fn parse_file(text: &str) -> Result<BTreeMap<TopicPartition, i64>, Failure> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
-    let parse = |line: &str| {
-        let bad = || Failure::Invalid(format!("\"{line}\" is no TOPIC,PARTITION,OFFSET"));
-        let mut fields = line.trim().rsplitn(3, ',');
-        let mut next = || fields.next().ok_or_else(bad);
-        let offset = next()?.trim().parse().map_err(|_| bad())?;
-        let partition = next()?.trim().parse().map_err(|_| bad())?;
-        let topic = next()?.trim().to_owned();
-        Ok(((topic, partition), offset))
-    };
-    lines.map(parse).collect()
+    let mut positions = BTreeMap::new();
+    for line in lines {
+        let (key, offset) = parse_line(line)?;
+        if positions.insert(key, offset).is_some() {
+            return Err(Failure::Invalid(format!("\"{line}\" names a partition once more")));
+        }
+    }
+    Ok(positions)
+}
+
+fn parse_line(line: &str) -> Result<(TopicPartition, i64), Failure> {
+    let bad = || Failure::Invalid(format!("\"{line}\" is no TOPIC,PARTITION,OFFSET"));
+    let mut fields = line.trim().rsplitn(3, ',');
+    let mut next = || fields.next().map(str::trim).ok_or_else(bad);
+    let offset: i64 = next()?.parse().map_err(|_| bad())?;
+    let partition: i32 = next()?.parse().map_err(|_| bad())?;
+    let topic = next()?.to_owned();
+    if offset < 0 || partition < 0 || topic.is_empty() {
+        return Err(bad());
+    }
+    Ok(((topic, partition), offset))
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let bad = || "write it as a number and s, m, h or d, such as 90m".to_owned();
-    let (number, unit) = text.split_at(text.len().saturating_sub(1));
+    let unit_at = text.char_indices().last().map_or(0, |(at, _)| at);
+    let (number, unit) = text.split_at(unit_at);
     let number: u64 = number.parse().map_err(|_| bad())?;
     let seconds = match unit {
         "s" => 1,
@@ -217,6 +236,16 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         _ => return Err(bad()),
     };
     Ok(Duration::from_secs(number.saturating_mul(seconds)))
+}
+
+fn days_of(year: i64, month: i64) -> i64 {
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    match month {
+        2 if is_leap => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
 }
 
 /// Milliseconds since 1970 of a time of the proleptic Gregorian calendar, in UTC.
@@ -236,7 +265,7 @@ fn parse_datetime(text: &str) -> Result<i64, String> {
     };
     let is_valid = (1970..=9999).contains(&year)
         && (1..=12).contains(&month)
-        && (1..=31).contains(&day)
+        && (1..=days_of(year, month)).contains(&day)
         && (0..24).contains(&hour)
         && (0..60).contains(&minute)
         && (0..=60).contains(&second);
@@ -262,6 +291,13 @@ mod tests {
             ("2026-01-31T09:00:00.025", Some(1_769_850_000_025)),
             ("2026-13-01T00:00:00Z", None),
             ("2026-01-31", None),
+            ("2026-02-29T00:00:00Z", None),
+            ("2100-02-29T00:00:00Z", None),
+            ("2026-04-31T00:00:00Z", None),
+            ("2026-04-00T00:00:00Z", None),
+            ("2026-04-01T24:00:00Z", None),
+            ("2026-04-01T00:00:00.\u{e9}Z", None),
+            ("", None),
             ("yesterday", None),
         ] {
             assert_eq!(parse_datetime(text).ok(), expected, "{text}");
@@ -272,7 +308,11 @@ mod tests {
     fn durations_have_a_unit() {
         assert_eq!(parse_duration("90m"), Ok(Duration::from_secs(5400)));
         assert_eq!(parse_duration("1d"), Ok(Duration::from_secs(86_400)));
-        assert!(parse_duration("90").is_err() && parse_duration("").is_err());
+        for bad in
+            ["90", "", "m", "-5m", "1.5h", "5\u{b5}", "\u{b5}", "5 m", "99999999999999999999d"]
+        {
+            assert!(parse_duration(bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]
@@ -280,6 +320,8 @@ mod tests {
         let parsed = parse_file("a,b,0,5\n\nt,1, 7\n").unwrap();
         let expected = BTreeMap::from([(("a,b".to_owned(), 0), 5), (("t".to_owned(), 1), 7)]);
         assert_eq!(parsed, expected);
-        assert!(parse_file("t,1").is_err());
+        for bad in ["t,1", "t,one,5", "t,-1,5", "t,1,-5", ",1,5", "t,1,5\nt,1,6", "t,1,5,"] {
+            assert!(parse_file(bad).is_err(), "{bad:?}");
+        }
     }
 }

@@ -19,6 +19,7 @@ use crate::client::producer::{
 use crate::client::{Client, ClientError, Lane, clock, sources};
 use crate::failure::Failure;
 use crate::output::{self, Format, Table};
+use crate::producer::parse_name;
 
 /// Lines read ahead.
 const LINES_COUNT_MAX: usize = 1024;
@@ -56,7 +57,7 @@ pub(super) struct Produce {
     #[arg(long, value_enum, default_value = "none")]
     compression: CompressionArg,
     /// The lasting name of this input, to resume it by line number after a crash
-    #[arg(long, value_name = "NAME", conflicts_with = "acks")]
+    #[arg(long, value_name = "NAME", conflicts_with = "acks", value_parser = parse_name)]
     producer_id: Option<String>,
 }
 
