@@ -32,6 +32,7 @@ mod features;
 mod fetch;
 mod groups;
 mod internal_state;
+mod links;
 mod list_offsets;
 mod lookup;
 mod meridian;
@@ -63,6 +64,7 @@ use tokio::sync::Semaphore;
 
 pub use self::config::{FrontConfig, GroupConfig, TelemetryConfig, TransactionConfig};
 pub use self::durations::{BOUNDS_S, DurationSample};
+pub use self::links::{LinkServer, LinkServerError};
 pub use self::meridian::{AdminError, AdminHandler};
 pub use self::metrics::{Metrics, Sample};
 pub(crate) use self::produce::lag_limit;

@@ -40,7 +40,9 @@ use self::switch::Switch;
 use crate::admin::{Admin, AdminBindError, AdminServer};
 use crate::broker::{BoxFuture, Broker, ProposeError, Quorum};
 use crate::config::NodeConfig;
-use crate::kafka::{Front, FrontConfig, Server, ServerError, Verifier};
+use crate::kafka::{
+    Front, FrontConfig, LinkServer, LinkServerError, Server, ServerError, Verifier,
+};
 use crate::log::{
     FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreHandle, StoreListener,
     StoreSettings, Wire,
@@ -217,6 +219,7 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     node.logs.set_verifier(Arc::new(Verifier::new(Arc::downgrade(&broker))));
     let server = Server::bind(Arc::clone(&front), node.config.kafka).await?;
     let kafka = server.local_address();
+    let links = link_server(&node, &front, &cluster, kafka)?;
     let (shutdown, stop) = watch::channel(false);
     let shown = Admin::new(Arc::clone(&node), front);
     let admin = serve_operators(&shown, node.config.admin, stop.clone()).await?;
@@ -224,7 +227,7 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     joined.map_err(|error| node.failure().map_or(error, StartError::Failed))?;
     shown.on_joined();
     spawn_chores(&node);
-    let server = tokio::spawn(server.run(stop));
+    let server = tokio::spawn(serve(server, links, stop));
     Ok(RunningNode { node, kafka, admin, shutdown, server })
 }
 
@@ -367,6 +370,35 @@ async fn start_transport(node: &Arc<Node>, cluster: ClusterId) -> Result<(), Sta
     }
     node.switch.plug(transport);
     Ok(())
+}
+
+/// Serves clients and links until `stop` holds true.
+async fn serve(server: Server, links: Option<LinkServer>, stop: watch::Receiver<bool>) {
+    let links = links.map(|links| tokio::spawn(links.run(stop.clone())));
+    server.run(stop).await;
+    if let Some(links) = links {
+        let _it_has_ended = links.await;
+    }
+}
+
+/// What serves the links of other clusters: by UDP, where clients are served by TCP.
+fn link_server(
+    node: &Node,
+    front: &Arc<Front>,
+    cluster: &ClusterId,
+    address: SocketAddr,
+) -> Result<Option<LinkServer>, StartError> {
+    let Some(folder) = &node.config.tls else { return Ok(None) };
+    let identity = NodeIdentity::load(folder)?;
+    let credentials = identity.check(node.config.node, cluster, clock::wall_time())?;
+    match LinkServer::bind(Arc::clone(front), address, credentials) {
+        Ok(links) => Ok(Some(links)),
+        Err(LinkServerError::Tls(error)) => Err(error.into()),
+        Err(error @ LinkServerError::Bind { .. }) => {
+            tracing::warn!(%error, "links of other clusters are not served over QUIC");
+            Ok(None)
+        }
+    }
 }
 
 fn path_class(is_same_datacenter: bool) -> PathClass {

@@ -28,6 +28,7 @@ pub mod lease;
 pub mod mutation;
 pub mod options;
 pub mod partition;
+mod portion;
 pub mod rejoin;
 pub mod rows;
 pub mod rules;
@@ -38,4 +39,5 @@ mod throttle;
 pub mod vigil;
 
 pub use lag::{Lag, Pace};
+pub use portion::Portion;
 pub use throttle::Throttle;

@@ -12,7 +12,7 @@ use crate::failure::{Exit, Failure};
 use crate::{output, sys};
 
 /// Beside the authority: which cluster it is for.
-const CLUSTER_ID_FILE: &str = "cluster-id";
+pub(crate) const CLUSTER_ID_FILE: &str = "cluster-id";
 
 /// Make the certificates by which the nodes of a cluster know each other
 #[derive(Debug, Args)]
@@ -55,6 +55,23 @@ enum Command {
         #[arg(long, default_value_t = 825)]
         days: u32,
     },
+    /// Make the certificate and key of a link that another cluster is to have to this one: its operators
+    /// need the folder for `meridian link create`, with security.protocol=QUIC
+    ///
+    /// Example: meridian cert link east --ca west-ca --out link-east
+    Link {
+        /// A name for it, by which the nodes here log it
+        name: String,
+        /// Folder of the authority of the cluster that is pulled from
+        #[arg(long)]
+        ca: PathBuf,
+        /// Folder to write ca.pem, link.pem and link-key.pem into
+        #[arg(long)]
+        out: PathBuf,
+        /// How long it is valid
+        #[arg(long, default_value_t = 825)]
+        days: u32,
+    },
 }
 
 /// Runs the command.
@@ -66,6 +83,10 @@ pub(crate) fn run(cert: &Cert) -> Result<Exit, Failure> {
         }
         Command::Node { id, ca, out, days } => {
             make_node(NodeId::new(*id), ca, out, *days)?;
+            output::text(&format!("{}\n", out.display()))?;
+        }
+        Command::Link { name, ca, out, days } => {
+            make_link(name, ca, out, *days)?;
             output::text(&format!("{}\n", out.display()))?;
         }
     }
@@ -95,14 +116,24 @@ fn make_authority(out: &Path, cluster_id: Option<&str>, days: u32) -> Result<Clu
 
 /// A certificate that is there is replaced: nodes get new ones before the old ones end.
 fn make_node(node: NodeId, ca: &Path, out: &Path, days: u32) -> Result<(), Failure> {
-    let file = ca.join(CLUSTER_ID_FILE);
-    let cluster = fs::read_to_string(&file).map_err(Failure::file(&file))?;
-    let cluster = ClusterId::from_text(cluster.trim());
-    let authority = ClusterCa::load(ca, &cluster).map_err(certificate)?;
+    let authority = load_authority(ca)?;
     let validity = Validity::days(clock::wall_time(), days);
     let identity = authority.issue(node, validity).map_err(certificate)?;
     fs::create_dir_all(out).map_err(Failure::file(out))?;
     identity.save(out).map_err(certificate)
+}
+
+fn make_link(name: &str, ca: &Path, out: &Path, days: u32) -> Result<(), Failure> {
+    let validity = Validity::days(clock::wall_time(), days);
+    let identity = load_authority(ca)?.issue_link(name, validity).map_err(certificate)?;
+    fs::create_dir_all(out).map_err(Failure::file(out))?;
+    identity.save(out).map_err(certificate)
+}
+
+fn load_authority(ca: &Path) -> Result<ClusterCa, Failure> {
+    let file = ca.join(CLUSTER_ID_FILE);
+    let cluster = fs::read_to_string(&file).map_err(Failure::file(&file))?;
+    ClusterCa::load(ca, &ClusterId::from_text(cluster.trim())).map_err(certificate)
 }
 
 fn certificate(error: TlsError) -> Failure {
@@ -128,6 +159,11 @@ mod tests {
         assert!(!tls.join("ca-key.pem").exists(), "the authority's key stays where it is");
         make_node(NodeId::new(4), &ca, &tls, 10).unwrap();
         assert_ne!(NodeIdentity::load(&tls).unwrap().key_pem, identity.key_pem);
+
+        let link = folder.join("link-east");
+        make_link("east", &ca, &link, 10).unwrap();
+        assert!(link.join("link.pem").exists() && link.join("link-key.pem").exists());
+        assert!(make_link("East", &ca, &link, 10).is_err(), "not a DNS label");
 
         let other = folder.join("other");
         assert_eq!(make_authority(&other, Some("mine"), 10).unwrap().as_str(), "mine");

@@ -42,7 +42,7 @@ fn assert_prefix(mirror: &[Vec<Value>], source: &[Vec<Value>]) {
 #[test]
 fn a_mirror_is_an_exact_prefix_through_kills_of_both_sides() {
     let folder = Scratch::new("federation");
-    let mut source = Cluster::start(folder.path(), "source");
+    let mut source = Cluster::start_certified(folder.path(), "source");
     let mut mirror = Cluster::start(folder.path(), "mirror");
     let (from, to) = (source.address.clone(), mirror.address.clone());
     let (from, to) = (from.as_str(), to.as_str());
@@ -51,7 +51,11 @@ fn a_mirror_is_an_exact_prefix_through_kills_of_both_sides() {
     ok(&["topic", "create", "t", "-p", &count, "-c", retention, "-b", from]);
     produce(from, "t", &lines(0..500));
 
-    ok(&["link", "create", "west", "--source", from, "-b", to]);
+    // Over QUIC, with a certificate of the source's.
+    let options = source.certify_link();
+    let mut create = vec!["link", "create", "west", "--source", from, "-b", to];
+    create.extend(options.iter().map(String::as_str));
+    ok(&create);
     assert_eq!(json(&["link", "list", "-b", to, "-o", "json"])[0]["mirrors"], 0);
     ok(&["link", "test", "west", "-b", to]);
     ok(&["mirror", "create", "t", "--link", "west", "-b", to]);

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -14,7 +15,7 @@ use meridian_protocol::{ApiKey, EncodedFrame, RequestMessage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::security::{Reader, Security, Writer};
 use super::{ClientError, clock};
@@ -22,6 +23,9 @@ use super::{ClientError, clock};
 /// What we call ourselves.
 const CLIENT_ID: &str = "meridian";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long an attempt to connect is alone. The system itself repeats a lost one after a second, then two,
+/// then four: after a cut of the network that would be most of the way back.
+pub(super) const NEXT_ATTEMPT_AFTER: Duration = Duration::from_millis(400);
 /// Requests queued for writing, and requests that wait for an answer.
 const QUEUE_COUNT_MAX: usize = 256;
 /// Requests written at once. Fewer than may wait for an answer, because each does before it is written.
@@ -39,7 +43,26 @@ pub struct Connection {
     outgoing: mpsc::Sender<Outgoing>,
     versions: HashMap<i16, RangeInclusive<i16>>,
     next_correlation_id: AtomicI32,
+    heard: Arc<Heard>,
     tasks: [JoinHandle<()>; 2],
+}
+
+/// When the broker was last heard of, if only by a part of an answer.
+#[derive(Debug)]
+struct Heard {
+    since: Instant,
+    millis: AtomicU64,
+}
+
+impl Heard {
+    fn now(&self) {
+        let millis = clock::now().saturating_duration_since(self.since).as_millis();
+        self.millis.store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn at(&self) -> Instant {
+        self.since + Duration::from_millis(self.millis.load(Ordering::Relaxed))
+    }
 }
 
 #[derive(Debug)]
@@ -72,6 +95,8 @@ pub struct InFlight<R> {
     address: String,
     timeout: Duration,
     deadline: Instant,
+    /// If given, the time counts from when the broker was last heard of.
+    heard: Option<Arc<Heard>>,
     request: PhantomData<fn() -> R>,
 }
 
@@ -91,18 +116,17 @@ impl Connection {
     }
 
     async fn open_patiently(address: &str, security: &Security) -> Result<Self, ClientError> {
-        let connect = |source| ClientError::Connect { address: address.to_owned(), source };
-        let stream = TcpStream::connect(address).await.map_err(connect)?;
-        stream.set_nodelay(true).map_err(connect)?;
-        let (reader, writer) = security.wrap(address, stream).await?;
+        let (reader, writer) = security.open(address).await?;
         let (outgoing, requests) = mpsc::channel(QUEUE_COUNT_MAX);
         let (pending_in, pending_out) = mpsc::channel(QUEUE_COUNT_MAX);
+        let heard = Arc::new(Heard { since: clock::now(), millis: AtomicU64::new(0) });
+        let hears = Arc::clone(&heard);
         let tasks = [
             tokio::spawn(async move {
                 let _closed = write_requests(writer, requests, pending_in).await;
             }),
             tokio::spawn(async move {
-                let _closed = read_responses(reader, pending_out).await;
+                let _closed = read_responses(reader, pending_out, &hears).await;
             }),
         ];
         let mut connection = Self {
@@ -110,9 +134,13 @@ impl Connection {
             outgoing,
             versions: HashMap::from([(ApiKey::ApiVersions.key(), 0..=i16::MAX)]),
             next_correlation_id: AtomicI32::new(0),
+            heard,
             tasks,
         };
-        connection.versions = connection.offered_versions().await?;
+        connection.versions = match connection.offered_versions().await {
+            Ok(versions) => versions,
+            Err(error) => return Err(security.explained(address, error).await),
+        };
         security.authenticate(&connection).await?;
         Ok(connection)
     }
@@ -161,13 +189,13 @@ impl Connection {
         Ok(result?.value)
     }
 
-    /// Like [`Connection::call`], in a version from `version_min` on. A request that names topics by
-    /// id needs one that has ids.
+    /// Like [`Connection::call`], in a version from `version_min` on: a request that names topics by id needs
+    /// one that has ids. A long answer may take as long as it takes, unless nothing of it comes for `silence`.
     pub async fn call_from<R: RequestMessage>(
         &self,
         version_min: i16,
         request: &R,
-        timeout: Duration,
+        silence: Duration,
     ) -> Result<R::Response, ClientError> {
         let unsupported =
             || ClientError::Unsupported { address: self.address.clone(), api: R::API };
@@ -176,7 +204,9 @@ impl Connection {
         if version < version_min {
             return Err(unsupported());
         }
-        let result = self.send_as(version, request, timeout).await?.response().await;
+        let mut in_flight = self.send_as(version, request, silence).await?;
+        in_flight.heard = Some(Arc::clone(&self.heard));
+        let result = in_flight.response().await;
         if let Err(ClientError::Timeout { .. }) = &result {
             self.close();
         }
@@ -211,6 +241,7 @@ impl Connection {
             address: self.address.clone(),
             timeout,
             deadline: clock::now() + timeout,
+            heard: None,
             request: PhantomData,
         })
     }
@@ -265,25 +296,51 @@ fn newest_common(api: ApiKey, theirs: &RangeInclusive<i16>) -> Option<i16> {
 impl<R: RequestMessage> InFlight<R> {
     /// Waits for the answer. After an error the connection should be given up.
     pub async fn response(&mut self) -> Result<Timed<R::Response>, ClientError> {
+        let answered = loop {
+            let answered = tokio::time::timeout_at(self.deadline.into(), &mut self.reply).await;
+            if answered.is_ok() || !self.prolong() {
+                break answered;
+            }
+        };
         let timeout = |_| ClientError::Timeout {
             address: self.address.clone(),
             api: R::API,
             after: self.timeout,
         };
         let closed = |_| ClientError::Disconnected { address: self.address.clone() };
-        let frame = tokio::time::timeout_at(self.deadline.into(), &mut self.reply)
-            .await
-            .map_err(timeout)?
-            .map_err(closed)?;
+        let frame = answered.map_err(timeout)?.map_err(closed)?;
         let decode =
             |source| ClientError::Decode { address: self.address.clone(), api: R::API, source };
         let value = frame::decode_response::<R>(self.version, frame.value).map_err(decode)?;
         Ok(Timed { value, at: frame.at })
     }
 
+    /// Waits for longer, if something was heard meanwhile.
+    fn prolong(&mut self) -> bool {
+        let later = self.heard.as_ref().map(|heard| heard.at() + self.timeout);
+        let later = later.filter(|deadline| *deadline > self.deadline);
+        later.map(|deadline| self.deadline = deadline).is_some()
+    }
+
     /// Whether waiting for the answer would take no time.
     pub fn is_ready(&self) -> bool {
         !self.reply.is_empty() || self.reply.is_terminated()
+    }
+}
+
+/// Connects. A lost packet does not hold it up for long: another attempt begins meanwhile, and whichever is
+/// first is taken.
+pub(super) async fn dial(address: &str) -> io::Result<TcpStream> {
+    let mut attempts = JoinSet::new();
+    loop {
+        let address = address.to_owned();
+        attempts.spawn(async move { TcpStream::connect(address).await });
+        let ended = tokio::time::timeout(NEXT_ATTEMPT_AFTER, attempts.join_next()).await;
+        match ended {
+            Ok(Some(Ok(connected))) => return connected,
+            Ok(Some(Err(panic))) => std::panic::resume_unwind(panic.into_panic()),
+            Ok(None) | Err(_) => {}
+        }
     }
 }
 
@@ -326,10 +383,11 @@ async fn write_frames(writer: &mut Writer, requests: &[Outgoing]) -> io::Result<
 async fn read_responses(
     mut reader: Reader,
     mut pending: mpsc::Receiver<Pending>,
+    heard: &Heard,
 ) -> io::Result<()> {
     let mut buffer = BytesMut::with_capacity(64 << 10);
     loop {
-        let frame = read_frame(&mut reader, &mut buffer).await?;
+        let frame = read_frame(&mut reader, &mut buffer, heard).await?;
         let at = clock::now();
         let expected = pending.recv().await.ok_or(io::ErrorKind::BrokenPipe)?;
         if frame::response_correlation_id(&frame) != Some(expected.correlation_id) {
@@ -340,13 +398,17 @@ async fn read_responses(
     }
 }
 
-async fn read_frame(reader: &mut Reader, buffer: &mut BytesMut) -> io::Result<Bytes> {
-    read_until(reader, buffer, SIZE_PREFIX_BYTES).await?;
+async fn read_frame(
+    reader: &mut Reader,
+    buffer: &mut BytesMut,
+    heard: &Heard,
+) -> io::Result<Bytes> {
+    read_until(reader, buffer, SIZE_PREFIX_BYTES, heard).await?;
     let prefix = buffer.first_chunk().copied().unwrap_or_default();
     let size_bytes = frame::frame_size(prefix, RESPONSE_SIZE_BYTES_MAX)
         .ok_or(io::Error::from(io::ErrorKind::InvalidData))?;
     buffer.advance(SIZE_PREFIX_BYTES);
-    read_until(reader, buffer, size_bytes).await?;
+    read_until(reader, buffer, size_bytes, heard).await?;
     Ok(buffer.split_to(size_bytes).freeze())
 }
 
@@ -354,12 +416,14 @@ async fn read_until(
     reader: &mut Reader,
     buffer: &mut BytesMut,
     size_bytes: usize,
+    heard: &Heard,
 ) -> io::Result<()> {
     while let Some(missing) = size_bytes.checked_sub(buffer.len()).filter(|&missing| missing > 0) {
         buffer.reserve(missing.min(buffer.len().max(RESERVE_BYTES)));
         if reader.read_buf(buffer).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        heard.now();
     }
     Ok(())
 }
@@ -367,6 +431,35 @@ async fn read_until(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A request whose time is over very soon, and whose answer comes after that.
+    async fn answered_late(heard: Option<Arc<Heard>>) -> Result<ApiVersionsResponse, ClientError> {
+        let (answer, reply) = oneshot::channel();
+        let mut in_flight = InFlight::<ApiVersionsRequest> {
+            reply,
+            version: 0,
+            address: "broker:1".to_owned(),
+            timeout: Duration::from_secs(60),
+            deadline: clock::now() + Duration::from_millis(1),
+            heard,
+            request: PhantomData,
+        };
+        tokio::spawn(async move {
+            clock::sleep(Duration::from_millis(100)).await;
+            // A correlation id, no error, no versions.
+            let value = Bytes::from_static(&[0; 4 + 2 + 4]);
+            answer.send(Timed { value, at: clock::now() })
+        });
+        Ok(in_flight.response().await?.value)
+    }
+
+    #[tokio::test]
+    async fn a_broker_that_is_heard_of_has_more_time() {
+        assert!(matches!(answered_late(None).await, Err(ClientError::Timeout { .. })));
+        let heard = Heard { since: clock::now(), millis: AtomicU64::new(0) };
+        heard.now();
+        answered_late(Some(Arc::new(heard))).await.expect("an answer");
+    }
 
     #[test]
     fn the_newest_version_both_speak_is_chosen() {

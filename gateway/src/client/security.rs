@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! TCP -> [TLS: the broker's certificate, perhaps ours] -> ApiVersions -> [SASL: who we are] -> requests
+//! QUIC: the source's certificate and ours ---------------> ApiVersions ----------------------> requests
 //! ```
 //!
 //! **Source**: KIP-12, KIP-43, KIP-152; the names of the options are those of librdkafka and, where they
 //! differ, of the Java client (KIP-651 for PEM).
 
 mod options;
+mod quic;
 mod sasl;
 mod scram;
 mod tls;
@@ -16,12 +18,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 
 pub use self::options::canonical;
+use self::quic::Quic;
 use self::sasl::Sasl;
 use self::tls::Tls;
-use super::{ClientError, Connection};
+use super::{ClientError, Connection, connection};
 
 /// Reads from a connection, whatever it is made of.
 pub(super) type Reader = Box<dyn AsyncRead + Send + Unpin>;
@@ -48,6 +50,8 @@ pub enum SecurityError {
 #[derive(Clone, Debug, Default)]
 pub struct Security {
     tls: Option<Tls>,
+    /// In place of TCP.
+    quic: Option<Quic>,
     sasl: Option<Sasl>,
     /// Every connection fails with this: nothing is ever sent less securely than was asked for.
     unusable: Option<String>,
@@ -72,14 +76,16 @@ impl Security {
     }
 
     /// Brings a new connection to where requests can be sent.
-    pub(super) async fn wrap(
-        &self,
-        address: &str,
-        stream: TcpStream,
-    ) -> Result<(Reader, Writer), ClientError> {
+    pub(super) async fn open(&self, address: &str) -> Result<(Reader, Writer), ClientError> {
         if let Some(detail) = &self.unusable {
             return Err(ClientError::Tls { address: address.to_owned(), detail: detail.clone() });
         }
+        if let Some(quic) = &self.quic {
+            return quic.open(address).await;
+        }
+        let connect = |source| ClientError::Connect { address: address.to_owned(), source };
+        let stream = connection::dial(address).await.map_err(connect)?;
+        stream.set_nodelay(true).map_err(connect)?;
         match &self.tls {
             None => {
                 let (reader, writer) = stream.into_split();
@@ -89,6 +95,14 @@ impl Security {
                 let (reader, writer) = tokio::io::split(tls.connect(address, stream).await?);
                 Ok((Box::new(reader), Box::new(writer)))
             }
+        }
+    }
+
+    /// The error of the first request, or what it came from.
+    pub(super) async fn explained(&self, address: &str, error: ClientError) -> ClientError {
+        match &self.quic {
+            Some(quic) => quic.explained(address, error).await,
+            None => error,
         }
     }
 

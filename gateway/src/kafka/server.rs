@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -111,11 +112,22 @@ async fn serve(
     budgets: Budgets,
     shutdown: watch::Receiver<bool>,
 ) {
+    match stream.set_nodelay(true) {
+        Ok(()) => serve_stream(front, stream, peer, budgets, shutdown).await,
+        Err(error) => tracing::debug!(%peer, %error, "a connection was lost at once"),
+    }
+}
+
+/// Serves one connection, whatever it is made of, to its end.
+pub(super) async fn serve_stream<S: AsyncRead + AsyncWrite>(
+    front: &Arc<Front>,
+    stream: S,
+    peer: SocketAddr,
+    budgets: Budgets,
+    shutdown: watch::Receiver<bool>,
+) {
     front.metrics.on_connected();
-    let close = match stream.set_nodelay(true) {
-        Ok(()) => connection::serve(front, stream, Client::new(peer), budgets, shutdown).await,
-        Err(error) => Close::Io(error),
-    };
+    let close = connection::serve(front, stream, Client::new(peer), budgets, shutdown).await;
     front.metrics.on_closed(&close);
     match close {
         Close::Client | Close::Shutdown | Close::Idle | Close::Io(_) => {

@@ -26,8 +26,9 @@ const FETCH_VERSION_WITH_IDS: i16 = 13;
 const WAIT_MAX: Duration = Duration::from_millis(250);
 /// Time for an answer, once the source need not wait any more.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// Bytes of one answer, and of one partition in it.
-const FETCH_SIZE_BYTES_MAX: i32 = 16 << 20;
+/// Time in which something of the answer to a fetch must come: the whole of a large one may take longer.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// Bytes of one partition in an answer.
 const PARTITION_SIZE_BYTES_MAX: i32 = 2 << 20;
 /// Largest batch that a blob can hold.
 const BATCH_SIZE_BYTES_MAX: usize = 8 << 20;
@@ -155,17 +156,23 @@ pub(super) async fn ends(
     Ok(wants.iter().filter_map(end_of).collect())
 }
 
-/// One long poll for many partitions of one broker. Every want is answered.
-pub(super) async fn fetch(source: Arc<Connection>, wants: Vec<Want>) -> Vec<(Asker, Answered)> {
+/// One long poll for many partitions of one broker, which answers with so many bytes. Every want is
+/// answered.
+pub(super) async fn fetch(
+    source: Arc<Connection>,
+    wants: Vec<Want>,
+    size_bytes: u64,
+) -> Vec<(Asker, Answered)> {
+    let size_bytes_max = i32::try_from(size_bytes).unwrap_or(i32::MAX);
     let request = FetchRequest {
         replica_id: CONSUMER,
         max_wait_ms: i32::try_from(WAIT_MAX.as_millis()).unwrap_or(i32::MAX),
         min_bytes: 1,
-        max_bytes: FETCH_SIZE_BYTES_MAX,
-        topics: topics_of(&wants),
+        max_bytes: size_bytes_max,
+        topics: topics_of(&wants, size_bytes_max.min(PARTITION_SIZE_BYTES_MAX)),
         ..Default::default()
     };
-    let called = source.call_from(FETCH_VERSION_WITH_IDS, &request, WAIT_MAX + ANSWER_WITHIN);
+    let called = source.call_from(FETCH_VERSION_WITH_IDS, &request, WAIT_MAX + SILENCE_MAX);
     let response = match called.await {
         Ok(response) if response.error_code.is_none() => response,
         Ok(response) => {
@@ -197,14 +204,14 @@ fn answer_all(wants: &[Want], failure: impl Fn(&Want) -> Failure) -> Vec<(Asker,
     wants.iter().map(|want| (want.asker, Err(failure(want)))).collect()
 }
 
-fn topics_of(wants: &[Want]) -> Vec<FetchTopic> {
+fn topics_of(wants: &[Want], partition_max_bytes: i32) -> Vec<FetchTopic> {
     let mut topics: Vec<FetchTopic> = Vec::new();
     for Want { at, from, .. } in wants {
         let partition = FetchPartition {
             partition: at.index,
             current_leader_epoch: at.leader_epoch.get(),
             fetch_offset: from.get(),
-            partition_max_bytes: PARTITION_SIZE_BYTES_MAX,
+            partition_max_bytes,
             ..Default::default()
         };
         let topic_id = uuid(at.topic_id);

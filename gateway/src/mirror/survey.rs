@@ -3,12 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use meridian_base::id::{ClusterId, TopicId};
 use meridian_base::position::LeaderEpoch;
 use meridian_protocol::messages::{
     DescribeConfigsRequest, DescribeConfigsResource, DescribedConfig,
 };
+use tokio::task::JoinSet;
 
 use crate::client::{Client, ClientError, Connection, Lane};
 use crate::kafka::{DEDUP, MIRROR_MAX_LAG_MS, MIRROR_SOURCE};
@@ -22,6 +24,8 @@ const SOURCE_TOPIC: i8 = 1;
 const CLEANUP_POLICY: &str = "cleanup.policy";
 /// Topics whose configs are asked for at once.
 const TOPICS_PER_REQUEST: usize = 200;
+/// Time for the leaders of a source to be connected to, before those that are there are worked with.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A source cluster at one moment.
 #[derive(Debug)]
@@ -50,8 +54,14 @@ pub(super) struct SurveyedPartition {
     pub(super) leader_epoch: LeaderEpoch,
 }
 
-/// Looks at these topics, and connects to their leaders.
+/// Looks at these topics, and connects to their leaders: at once to those that were last known, for on a
+/// long way each answer that is waited for costs a round trip.
 pub(super) async fn survey(client: &Client, names: &[String]) -> Result<Survey, ClientError> {
+    let known = client.view();
+    let known = names.iter().filter_map(|name| known.topics.get(name));
+    let known = known.flat_map(|topic| &topic.partitions).filter_map(|it| it.leader);
+    let mut connecting = JoinSet::new();
+    connect(client, known.collect(), &mut connecting);
     let mut survey = topics(client, names).await?;
     let leaders: BTreeSet<i32> = survey
         .topics
@@ -59,16 +69,50 @@ pub(super) async fn survey(client: &Client, names: &[String]) -> Result<Survey, 
         .flat_map(|topic| &topic.partitions)
         .filter_map(|partition| partition.leader)
         .collect();
+    connect(client, leaders.clone(), &mut connecting);
+    let patience = tokio::time::sleep(CONNECTED_WITHIN);
+    tokio::pin!(patience);
+    while leaders.iter().any(|leader| !matches!(survey.leaders.get(leader), Some(Ok(_)))) {
+        tokio::select! {
+            connected = connecting.join_next() => match connected {
+                Some(Ok((leader, Ok(connection)))) => {
+                    survey.leaders.insert(leader, Ok(connection));
+                }
+                Some(Ok((leader, Err(error)))) => {
+                    survey.leaders.entry(leader).or_insert(Err(error));
+                }
+                Some(Err(_this_node_ends)) => {}
+                None => break,
+            },
+            () = &mut patience => break,
+        }
+    }
+    // A broker that does not answer holds up nobody but itself; the attempt goes on for the next look.
+    connecting.detach_all();
     for leader in leaders {
-        let connection = client.node(leader, LANE).await.map_err(|error| error.to_string());
-        survey.leaders.insert(leader, connection);
+        let slow = || Err(format!("broker {leader} has not answered yet"));
+        survey.leaders.entry(leader).or_insert_with(slow);
     }
     Ok(survey)
 }
 
+/// To a leader, or why not.
+type Connected = (i32, Result<Arc<Connection>, String>);
+
+fn connect(client: &Client, leaders: BTreeSet<i32>, connecting: &mut JoinSet<Connected>) {
+    for leader in leaders {
+        let client = client.clone();
+        connecting.spawn(async move {
+            let connection = client.node(leader, LANE).await;
+            (leader, connection.map_err(|error| error.to_string()))
+        });
+    }
+}
+
 async fn topics(client: &Client, names: &[String]) -> Result<Survey, ClientError> {
     let asked: Vec<&str> = names.iter().map(String::as_str).collect();
-    let view = client.refresh(Some(&asked)).await?;
+    let configs = configs(client, names, &[CLEANUP_POLICY, MIRROR_MAX_LAG_MS]);
+    let (view, configs) = tokio::try_join!(client.refresh(Some(&asked)), configs)?;
     let mut topics = BTreeMap::new();
     for name in names {
         let Ok(found) = view.topic(name) else { continue };
@@ -83,8 +127,7 @@ async fn topics(client: &Client, names: &[String]) -> Result<Survey, ClientError
             SurveyedTopic { id, is_compacted: false, lag_max_ms: None, partitions },
         );
     }
-    let found: Vec<String> = topics.keys().cloned().collect();
-    for (name, configs) in configs(client, &found, &[CLEANUP_POLICY, MIRROR_MAX_LAG_MS]).await? {
+    for (name, configs) in configs {
         let Some(topic) = topics.get_mut(&name) else { continue };
         let value =
             |name: &str| configs.iter().find(|config| config.name == name)?.value.as_deref();

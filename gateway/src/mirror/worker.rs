@@ -23,7 +23,7 @@ use meridian_mirror::partition::{
     Answer, Failure, Input, MirrorPartition, NoView, OwnLog, Settings, SourceView,
 };
 use meridian_mirror::state::State;
-use meridian_mirror::{Pace, Throttle};
+use meridian_mirror::{Pace, Portion, Throttle};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -90,6 +90,8 @@ struct FetchLane {
     connection: Arc<Connection>,
     wants: Vec<Want>,
     is_busy: bool,
+    /// When its last request was sent.
+    asked_at: Instant,
 }
 
 /// How a partition is, for operators.
@@ -145,6 +147,7 @@ pub(super) struct LinkWorker {
     partitions: BTreeMap<PartitionId, Mirrored>,
     lanes: Vec<FetchLane>,
     throttle: Throttle,
+    portion: Portion,
     glancer: Glancer,
     meter: Meter,
     teller: Teller,
@@ -170,6 +173,7 @@ impl LinkWorker {
         Self {
             client: plan.source.client(),
             throttle: Throttle::new(plan.source.link.bytes_per_second_max),
+            portion: Portion::default(),
             glancer: Glancer::default(),
             meter: Meter::new(metrics),
             teller: Teller::default(),
@@ -326,12 +330,14 @@ impl LinkWorker {
         answers: Vec<(Asker, Result<Answer, Failure>)>,
     ) {
         if let Some(connection) = lane {
+            let now = self.clock.now();
+            let size_bytes = answers.iter().map(|(_, answer)| size_of(answer)).sum();
             let same = |lane: &&mut FetchLane| Arc::ptr_eq(&lane.connection, connection);
             if let Some(lane) = self.lanes.iter_mut().find(same) {
                 lane.is_busy = false;
+                self.portion.on_answer(size_bytes, now.since(lane.asked_at));
             }
-            let size_bytes = answers.iter().map(|(_, answer)| size_of(answer)).sum();
-            self.throttle.take(self.clock.now(), size_bytes);
+            self.throttle.take(now, size_bytes);
         }
         for (Asker { partition, life, token }, answer) in answers {
             self.step(partition, life, Input::Answered(token, answer));

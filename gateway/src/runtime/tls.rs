@@ -6,6 +6,7 @@
 //! dialling side demands the name of the node it means to reach; the accepting side reads the
 //! dialler's node id from the name. TLS 1.3 only, no resumption, so no 0-RTT that could be replayed.
 
+mod link;
 mod name;
 #[cfg(test)]
 mod tests;
@@ -18,10 +19,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use meridian_base::id::{ClusterId, NodeId};
+use quinn_proto::HashedConnectionIdGenerator;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
+use ring::hmac;
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring as provider};
 use rustls::pki_types::pem::PemObject;
@@ -30,6 +33,8 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use webpki::{EndEntityCert, KeyUsage};
 
+pub use self::link::LinkIdentity;
+pub(crate) use self::link::{link_client_config, link_of};
 use self::name::{Subject, ca_name, cluster_label, parse_name, wrong_cluster};
 pub use self::name::{node_name, node_of};
 
@@ -124,6 +129,15 @@ pub enum TlsError {
         /// What is missing.
         detail: String,
     },
+    /// The certificate is not that of a link.
+    #[error("not a link's certificate: `meridian cert link` makes one")]
+    NotALink,
+    /// The name does not fit a certificate.
+    #[error("link name {link:?} must be 1 to 58 of [a-z0-9-] to fit a certificate")]
+    LinkName {
+        /// The refused name.
+        link: String,
+    },
     /// The key cannot be used with the certificate.
     #[error("key and certificate cannot be used together: {0}")]
     KeyMismatch(rustls::Error),
@@ -190,6 +204,10 @@ impl ClusterCa {
                 let detail = format!("expected an authority, found node {node}");
                 return Err(TlsError::NotANode { detail });
             }
+            (Subject::Link(link), _) => {
+                let detail = format!("expected an authority, found link {link}");
+                return Err(TlsError::NotANode { detail });
+            }
         }
         let issue = |source| TlsError::Issue { subject: format!("cluster {cluster}"), source };
         let key = KeyPair::from_pem(&key_pem).map_err(issue)?;
@@ -201,25 +219,32 @@ impl ClusterCa {
     /// Issues `node`'s identity with a fresh key.
     pub fn issue(&self, node: NodeId, validity: Validity) -> Result<NodeIdentity, TlsError> {
         let name = node_name(node, &self.cluster)?;
+        let common_name = format!("Meridian node {node} of cluster {}", self.cluster);
+        let usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let (cert_chain_pem, key_pem) = self.sign(name, common_name, usages, validity)?;
+        Ok(NodeIdentity { cert_chain_pem, key_pem, ca_pem: self.certificate_pem.clone() })
+    }
+
+    /// A certificate and its key.
+    fn sign(
+        &self,
+        name: String,
+        common_name: String,
+        usages: Vec<ExtendedKeyUsagePurpose>,
+        validity: Validity,
+    ) -> Result<(String, String), TlsError> {
         let issue = |source| TlsError::Issue { subject: name.clone(), source };
         let mut params = CertificateParams::new([name.clone()]).map_err(issue)?;
         params.not_before = validity.not_before.into();
         params.not_after = validity.not_after.into();
         params.distinguished_name = rcgen::DistinguishedName::new();
-        params
-            .distinguished_name
-            .push(DnType::CommonName, format!("Meridian node {node} of cluster {}", self.cluster));
+        params.distinguished_name.push(DnType::CommonName, common_name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages = usages;
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate().map_err(issue)?;
         let certificate = params.signed_by(&key, &self.issuer).map_err(issue)?;
-        Ok(NodeIdentity {
-            cert_chain_pem: certificate.pem(),
-            key_pem: key.serialize_pem(),
-            ca_pem: self.certificate_pem.clone(),
-        })
+        Ok((certificate.pem(), key.serialize_pem()))
     }
 }
 
@@ -338,9 +363,22 @@ impl Credentials {
         &self.cluster
     }
 
-    /// The private key's bytes, for keys that must stay the same over restarts.
-    pub(super) fn key_bytes(&self) -> &[u8] {
-        self.key.secret_der()
+    /// Connection ids and reset tokens of a protocol derive from the node's key, so that a node that has
+    /// restarted answers packets of its earlier life with a reset: the sender need not wait for its timeout.
+    pub(crate) fn endpoint_config(&self, protocol: &str) -> quinn::EndpointConfig {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, self.key.secret_der());
+        let reset_key = hmac::sign(&key, format!("{protocol} stateless reset").as_bytes());
+        let connection_id_key = hmac::sign(&key, format!("{protocol} connection id").as_bytes())
+            .as_ref()
+            .iter()
+            .take(8)
+            .fold(0, |key, byte| key << 8 | u64::from(*byte));
+        let reset_key = hmac::Key::new(hmac::HMAC_SHA256, reset_key.as_ref());
+        let mut endpoint = quinn::EndpointConfig::new(Arc::new(reset_key));
+        endpoint.cid_generator(move || {
+            Box::new(HashedConnectionIdGenerator::from_key(connection_id_key))
+        });
+        endpoint
     }
 
     /// TLS for the accepting side.

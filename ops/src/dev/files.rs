@@ -9,6 +9,7 @@ use meridian_gateway::runtime::tls::{ClusterCa, TlsError, Validity};
 use serde::Serialize;
 
 use super::layout::{Layout, NodePlace};
+use crate::cert::CLUSTER_ID_FILE;
 use crate::client::clock;
 use crate::failure::Failure;
 
@@ -66,6 +67,9 @@ fn authority(data: &Path, layout: &Layout) -> Result<ClusterCa, Failure> {
     let validity = Validity::days(clock::wall_time(), CERTIFICATE_DAYS);
     let authority = ClusterCa::create(&layout.cluster_id, validity).map_err(certificate)?;
     authority.save(&folder).map_err(certificate)?;
+    // For `meridian cert`.
+    let file = folder.join(CLUSTER_ID_FILE);
+    fs::write(&file, format!("{}\n", layout.cluster_id)).map_err(Failure::file(&file))?;
     Ok(authority)
 }
 

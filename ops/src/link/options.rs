@@ -24,7 +24,7 @@ const IGNORED: [&str; 4] =
 /// How the source is reached securely
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// An option of Kafka's clients: security.protocol, sasl.mechanism, sasl.username, sasl.password,
+    /// An option of Kafka's clients: security.protocol (QUIC to a meridian cluster), sasl.mechanism, sasl.username, sasl.password,
     /// ssl.ca.location, ssl.certificate.location, ssl.key.location,
     /// ssl.endpoint.identification.algorithm; or lease.ms, with which sources take records only while this
     /// cluster says that their mirrors are not promoted; an empty value takes it away

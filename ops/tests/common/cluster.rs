@@ -33,6 +33,55 @@ impl Cluster {
         cluster
     }
 
+    /// One with a certificate, that serves links over QUIC too.
+    pub(crate) fn start_certified(folder: &Path, name: &str) -> Self {
+        let folder = folder.join(name);
+        fs::create_dir_all(&folder).unwrap();
+        let (ca, tls) = (folder.join("ca"), folder.join("tls"));
+        let (ca, tls) = (ca.to_str().unwrap(), tls.to_str().unwrap());
+        let cluster = ok(&["cert", "ca", "--out", ca]);
+        ok(&["cert", "node", "1", "--ca", ca, "--out", tls]);
+        let address = format!("127.0.0.1:{}", free_port());
+        let text = format!(
+            r#"
+            [node]
+            id = 1
+            datacenter = "A"
+            rack = "A1"
+            data = "data"
+            [listen]
+            kafka = "{address}"
+            [cluster]
+            id = "{}"
+            geometry = "none"
+            nodes = [{{id = 1, datacenter = "A", rack = "A1", peer = "127.0.0.1:1", voter = true}}]
+            [tls]
+            folder = "tls"
+            "#,
+            cluster.trim()
+        );
+        let file = folder.join("node.toml");
+        fs::write(&file, text).unwrap();
+        let arguments = ["serve", "--config", file.to_str().unwrap()].map(str::to_owned).to_vec();
+        let mut cluster = Self { address, arguments, folder, process: None };
+        cluster.restart();
+        cluster
+    }
+
+    /// Makes the certificate of a link to this cluster; gives the options for it.
+    pub(crate) fn certify_link(&self) -> Vec<String> {
+        let (ca, link) = (self.folder.join("ca"), self.folder.join("link"));
+        let (ca, link) = (ca.to_str().unwrap(), link.to_str().unwrap());
+        ok(&["cert", "link", "mirror", "--ca", ca, "--out", link]);
+        let options = [
+            "security.protocol=QUIC".to_owned(),
+            format!("ssl.ca.location={link}/ca.pem"),
+            format!("ssl.certificate.location={link}/link.pem"),
+            format!("ssl.key.location={link}/link-key.pem"),
+        ];
+        options.into_iter().flat_map(|option| ["-c".to_owned(), option]).collect()
+    }
+
     pub(crate) fn restart(&mut self) {
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
         let mut process = Running::start(&arguments, &self.folder);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::quic::Quic;
 use super::sasl::{Mechanism, Sasl};
 use super::tls::{Pem, Tls};
 use super::{Security, SecurityError};
@@ -38,13 +39,16 @@ pub(super) fn parse(options: &BTreeMap<String, String>) -> Result<Security, Secu
     }
     let get = |name: &str| options.get(name).map(String::as_str);
     let protocol = get(PROTOCOL).unwrap_or("PLAINTEXT").to_ascii_uppercase();
+    let is_quic = protocol == "QUIC";
     let (has_tls, has_sasl) = match protocol.as_str() {
+        "QUIC" => (true, false),
         "PLAINTEXT" => (false, false),
         "SSL" => (true, false),
         "SASL_PLAINTEXT" => (false, true),
         "SASL_SSL" => (true, true),
         _ => {
-            let possible = "it is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL";
+            let possible =
+                "it is PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL or, to a meridian cluster, QUIC";
             return Err(SecurityError::Invalid { name: PROTOCOL, value: protocol, possible });
         }
     };
@@ -54,13 +58,20 @@ pub(super) fn parse(options: &BTreeMap<String, String>) -> Result<Security, Secu
         None => Ok(()),
     };
     if !has_tls {
-        useless("ssl.", "security.protocol is neither SSL nor SASL_SSL")?;
+        useless("ssl.", "security.protocol is neither SSL nor SASL_SSL nor QUIC")?;
     }
     if !has_sasl {
         useless("sasl.", "security.protocol is neither SASL_PLAINTEXT nor SASL_SSL")?;
     }
+    if is_quic {
+        useless(
+            IDENTIFICATION,
+            "the certificate authority is the source's own: it has no other hosts",
+        )?;
+    }
     Ok(Security {
-        tls: if has_tls { Some(tls(&get)?) } else { None },
+        tls: if has_tls && !is_quic { Some(tls(&get)?) } else { None },
+        quic: if is_quic { Some(quic(&get)?) } else { None },
         sasl: if has_sasl { Some(sasl(&get)?) } else { None },
         unusable: None,
     })
@@ -88,6 +99,16 @@ fn tls<'o>(get: &impl Fn(&str) -> Option<&'o str>) -> Result<Tls, SecurityError>
         }
     };
     Tls::new(Pem { ca, own }, checks_host)
+}
+
+fn quic<'o>(get: &impl Fn(&str) -> Option<&'o str>) -> Result<Quic, SecurityError> {
+    let needed = |name| {
+        let why =
+            "over QUIC both sides have certificates; `meridian cert link` at the source makes ours";
+        get(name).ok_or(SecurityError::Missing { name, why })
+    };
+    let (ca, own) = (needed(CA)?, (needed(CERTIFICATE)?, needed(KEY)?));
+    Quic::new(&Pem { ca, own: Some(own) })
 }
 
 fn sasl<'o>(get: &impl Fn(&str) -> Option<&'o str>) -> Result<Sasl, SecurityError> {
@@ -124,6 +145,9 @@ mod tests {
             (&[(PROTOCOL, "TLS")], "it is PLAINTEXT, SSL"),
             (&[(PROTOCOL, "SSL")], "ssl.ca.pem is needed"),
             (&[(PROTOCOL, "SSL"), (CA, "x")], "ssl.ca.pem: "),
+            (&[(PROTOCOL, "QUIC"), (CA, "x")], "ssl.certificate.pem is needed"),
+            (&[(PROTOCOL, "QUIC"), (USERNAME, "u")], "sasl.username is of no use"),
+            (&[(PROTOCOL, "QUIC"), (IDENTIFICATION, "")], "identification.algorithm is of no use"),
             (&[(PROTOCOL, "SASL_PLAINTEXT"), (MECHANISM, "GSSAPI")], "it is PLAIN, SCRAM"),
             (&[(PROTOCOL, "SASL_PLAINTEXT"), (MECHANISM, "PLAIN")], "sasl.username is needed"),
             (&user, "sasl.password is of no use"),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::ring as provider;
+use rustls::crypto::{CryptoProvider, ring as provider};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{
@@ -39,7 +39,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-fn certificates(
+pub(super) fn certificates(
     name: &'static str,
     pem: &str,
 ) -> Result<Vec<CertificateDer<'static>>, SecurityError> {
@@ -52,19 +52,27 @@ fn certificates(
     }
 }
 
+/// Judges certificates by the authorities in a PEM text.
+pub(super) fn verifier(
+    ca: &str,
+) -> Result<(Arc<WebPkiServerVerifier>, Arc<CryptoProvider>), SecurityError> {
+    let unusable = |detail: String| SecurityError::Unusable { name: "ssl.ca.pem", detail };
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates("ssl.ca.pem", ca)? {
+        roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
+    }
+    let crypto = Arc::new(provider::default_provider());
+    let verifier =
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&crypto))
+            .build()
+            .map_err(|error| unusable(error.to_string()))?;
+    Ok((verifier, crypto))
+}
+
 impl Tls {
     pub(super) fn new(pem: Pem<'_>, checks_host: bool) -> Result<Self, SecurityError> {
         let unusable = |name, detail: String| SecurityError::Unusable { name, detail };
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates("ssl.ca.pem", pem.ca)? {
-            roots.add(certificate).map_err(|error| unusable("ssl.ca.pem", error.to_string()))?;
-        }
-        let crypto = Arc::new(provider::default_provider());
-        let roots = Arc::new(roots);
-        let verifier =
-            WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&crypto))
-                .build()
-                .map_err(|error| unusable("ssl.ca.pem", error.to_string()))?;
+        let (verifier, crypto) = verifier(pem.ca)?;
         let builder = ClientConfig::builder_with_provider(crypto)
             .with_safe_default_protocol_versions()
             .map_err(|error| unusable("ssl.ca.pem", error.to_string()))?;
@@ -104,7 +112,7 @@ impl Tls {
 
 /// Takes certificates of the right authority whatever host they name.
 #[derive(Debug)]
-struct AnyHost(Arc<WebPkiServerVerifier>);
+pub(super) struct AnyHost(pub(super) Arc<WebPkiServerVerifier>);
 
 impl ServerCertVerifier for AnyHost {
     fn verify_server_cert(

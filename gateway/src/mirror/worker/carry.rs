@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_consensus::command::{Command, LeaderAssignment};
@@ -68,7 +69,8 @@ impl LinkWorker {
                 match self.lanes.iter_mut().find(same) {
                     Some(lane) => lane.wants.push(want),
                     None => {
-                        self.lanes.push(FetchLane { connection, wants: vec![want], is_busy: false })
+                        let (wants, asked_at) = (vec![want], Instant::ZERO);
+                        self.lanes.push(FetchLane { connection, wants, is_busy: false, asked_at });
                     }
                 }
             }
@@ -100,16 +102,17 @@ impl LinkWorker {
     /// Sends what is wanted over each connection that has nothing under way.
     pub(super) fn send_fetches(&mut self) {
         self.lanes.retain(|lane| lane.is_busy || !lane.wants.is_empty());
-        if !self.throttle.wait(self.clock.now()).is_zero() {
+        let (now, size_bytes) = (self.clock.now(), self.portion.size_bytes());
+        if !self.throttle.wait(now).is_zero() {
             return;
         }
         for lane in self.lanes.iter_mut().filter(|lane| !lane.is_busy) {
-            lane.is_busy = true;
+            (lane.is_busy, lane.asked_at) = (true, now);
             let count = lane.wants.len().min(FETCH_COUNT_MAX);
             let wants: Vec<Want> = lane.wants.drain(..count).collect();
             let (connection, events) = (Arc::clone(&lane.connection), self.events.clone());
             tokio::spawn(async move {
-                let answers = question::fetch(Arc::clone(&connection), wants).await;
+                let answers = question::fetch(Arc::clone(&connection), wants, size_bytes).await;
                 let event = Event::Answered { lane: Some(connection), answers };
                 let _worker_is_gone = events.send(event).await;
             });

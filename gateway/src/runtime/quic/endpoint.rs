@@ -9,8 +9,6 @@ use meridian_base::id::{ClusterId, NodeId};
 use quinn::congestion::{BbrConfig, CubicConfig};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, VarInt};
-use quinn_proto::HashedConnectionIdGenerator;
-use ring::hmac;
 use rustls::pki_types::CertificateDer;
 
 use super::{Channel, PathClass, TransportConfig, TransportError};
@@ -146,23 +144,11 @@ pub(super) fn peer_node(
     }
 }
 
-/// Connection ids and reset tokens derive from the node's key, so that a node that has restarted
-/// answers packets of its earlier life with a reset: the sender need not wait for its timeout.
 fn endpoint_config(
     config: &TransportConfig,
     credentials: &Credentials,
 ) -> Result<quinn::EndpointConfig, TransportError> {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, credentials.key_bytes());
-    let reset_key = hmac::sign(&key, b"meridian stateless reset");
-    let connection_id_key = hmac::sign(&key, b"meridian connection id")
-        .as_ref()
-        .iter()
-        .take(8)
-        .fold(0, |key, byte| key << 8 | u64::from(*byte));
-    let reset_key = hmac::Key::new(hmac::HMAC_SHA256, reset_key.as_ref());
-    let mut endpoint = quinn::EndpointConfig::new(Arc::new(reset_key));
-    endpoint
-        .cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(connection_id_key)));
+    let mut endpoint = credentials.endpoint_config("meridian");
     endpoint
         .max_udp_payload_size(config.datagram_bytes_max.max(DATAGRAM_BYTES_MIN))
         .map_err(|_| TransportError::Config("datagram_bytes_max must be from 1200 to 65527"))?;

@@ -29,6 +29,7 @@ pub fn node_of(certificate: &CertificateDer<'_>, cluster: &ClusterId) -> Result<
         (Subject::Authority, _) => {
             Err(TlsError::NotANode { detail: "it is an authority's".to_owned() })
         }
+        (Subject::Link(_), _) => Err(TlsError::NotANode { detail: "it is a link's".to_owned() }),
     }
 }
 
@@ -36,6 +37,8 @@ pub fn node_of(certificate: &CertificateDer<'_>, cluster: &ClusterId) -> Result<
 pub(super) enum Subject {
     Authority,
     Node(NodeId),
+    /// A link that another cluster has to this one.
+    Link(String),
 }
 
 /// The one Meridian name in a certificate: whose it is, and the label of its cluster.
@@ -58,10 +61,11 @@ pub(super) fn parse_name(certificate: &CertificateDer<'_>) -> Result<(Subject, S
     else {
         return Err(malformed());
     };
-    let subject = match subject.strip_prefix("node-") {
-        Some(id) => Subject::Node(NodeId::new(id.parse().map_err(|_| malformed())?)),
+    let subject = match subject.split_once('-') {
+        Some(("node", id)) => Subject::Node(NodeId::new(id.parse().map_err(|_| malformed())?)),
+        Some(("link", link)) => Subject::Link(link.to_owned()),
         None if subject == "ca" => Subject::Authority,
-        None => return Err(malformed()),
+        _ => return Err(malformed()),
     };
     Ok((subject, cluster.to_owned()))
 }

@@ -44,6 +44,23 @@ fn an_issued_identity_passes_its_check() {
 }
 
 #[test]
+fn a_links_certificate_is_no_nodes_and_the_other_way_round() {
+    let ca = ca(&cluster());
+    let validity = Validity::days(now(), 5);
+    let leaf = |pem: &str| parse_certificate("certificate", pem).unwrap();
+    let link = leaf(&ca.issue_link("east", validity).unwrap().cert_chain_pem);
+    let node = leaf(&ca.issue(NODE, validity).unwrap().cert_chain_pem);
+    assert_eq!(link_of(&link, &cluster()).unwrap(), "east");
+    assert!(matches!(node_of(&link, &cluster()), Err(TlsError::NotANode { .. })));
+    assert!(matches!(link_of(&node, &cluster()), Err(TlsError::NotALink)));
+    let other = ClusterId::from_text("other");
+    assert!(matches!(link_of(&link, &other), Err(TlsError::WrongCluster { .. })));
+    for illegal in ["", "East", "a.b", &"x".repeat(59)] {
+        assert!(matches!(ca.issue_link(illegal, validity), Err(TlsError::LinkName { .. })));
+    }
+}
+
+#[test]
 fn an_identity_of_another_node_cluster_or_authority_fails_its_check() {
     let identity = ca(&cluster()).issue(NODE, Validity::days(now(), 5)).unwrap();
     let other_node = identity.check(NodeId::new(8), &cluster(), now());

@@ -1,0 +1,196 @@
+//! The QUIC listener: links of other clusters, each with a certificate that this cluster has issued. What a
+//! link sends in a stream is what a Kafka client sends over a TCP connection.
+//!
+//! **Source**: RFC 9000, RFC 9001; quinn.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::congestion::BbrConfig;
+use quinn::crypto::rustls::QuicServerConfig;
+use quinn::{IdleTimeout, VarInt};
+use rustls::pki_types::CertificateDer;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use super::Front;
+use super::connection::Budgets;
+use super::server::serve_stream;
+use crate::runtime::tls::{Credentials, TlsError, link_of};
+
+/// Streams of one link on one node: a few for each of the things that must not wait for each other.
+const STREAM_COUNT_MAX: u32 = 64;
+/// Links, each of every node of a cluster that pulls.
+const LINK_COUNT_MAX: usize = 1024;
+/// With so many handshakes or links whoever comes has to prove its address first.
+const UNPROVED_COUNT_MAX: usize = 32;
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
+/// A link that is not heard of for so long is gone. Whoever dials probes it more often.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
+/// What may be on its way: bandwidth x round trip.
+const SEND_WINDOW_BYTES: u64 = 64 << 20;
+/// The requests of a link are small.
+const RECEIVE_WINDOW_BYTES: u32 = 1 << 20;
+/// A first guess, until the handshake has measured the way: it times its retransmissions.
+const INITIAL_RTT: Duration = Duration::from_millis(150);
+
+/// Why the certificate was refused, as the other side is told.
+const NOT_A_LINK: VarInt = VarInt::from_u32(2);
+const SHUT_DOWN: VarInt = VarInt::from_u32(0);
+
+/// Why links cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkServerError {
+    /// The address cannot be listened on.
+    #[error("cannot listen for links on {address} (UDP): {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The node's own certificate is of no use for it.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// Serves the links of other clusters.
+pub struct LinkServer {
+    front: Arc<Front>,
+    endpoint: quinn::Endpoint,
+    credentials: Credentials,
+}
+
+impl LinkServer {
+    /// Listens on `address`, by UDP.
+    pub fn bind(
+        front: Arc<Front>,
+        address: SocketAddr,
+        credentials: Credentials,
+    ) -> Result<Self, LinkServerError> {
+        let crypto = QuicServerConfig::try_from(credentials.link_server_config()?)
+            .map_err(|error| TlsError::Setup { detail: error.to_string() })?;
+        let mut bbr = BbrConfig::default();
+        // As TCP has it; the default of quinn is twenty times that.
+        bbr.initial_window(10 * 1200);
+        let mut transport = quinn::TransportConfig::default();
+        transport
+            .max_concurrent_bidi_streams(VarInt::from_u32(STREAM_COUNT_MAX))
+            .max_concurrent_uni_streams(VarInt::from_u32(0))
+            .datagram_receive_buffer_size(None)
+            .stream_receive_window(VarInt::from_u32(RECEIVE_WINDOW_BYTES))
+            .receive_window(VarInt::from_u32(RECEIVE_WINDOW_BYTES))
+            .send_window(SEND_WINDOW_BYTES)
+            .initial_rtt(INITIAL_RTT)
+            .congestion_controller_factory(Arc::new(bbr))
+            .max_idle_timeout(IdleTimeout::try_from(IDLE_TIMEOUT).ok());
+        let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        config.transport_config(Arc::new(transport)).migration(false);
+        let bind = |source| LinkServerError::Bind { address, source };
+        let socket = UdpSocket::bind(address).map_err(bind)?;
+        let runtime = Arc::new(quinn::TokioRuntime);
+        let endpoint = quinn::Endpoint::new(
+            credentials.endpoint_config("meridian link"),
+            Some(config),
+            socket,
+            runtime,
+        )
+        .map_err(bind)?;
+        Ok(Self { front, endpoint, credentials })
+    }
+
+    /// Serves links until `shutdown` holds true, then answers what is due and returns.
+    pub async fn run(self, shutdown: watch::Receiver<bool>) {
+        let Self { front, endpoint, credentials } = self;
+        let total = Arc::new(Semaphore::new(front.config.in_flight_size_bytes_total_max));
+        let shared = Arc::new(Shared { front, credentials, total });
+        let mut links = JoinSet::new();
+        let mut stopped = shutdown.clone();
+        loop {
+            let incoming = tokio::select! {
+                _ = stopped.wait_for(|stop| *stop) => break,
+                Some(_ended) = links.join_next() => continue,
+                incoming = endpoint.accept() => incoming,
+            };
+            let Some(incoming) = incoming else { break };
+            if links.len() >= LINK_COUNT_MAX {
+                shared.front.metrics.on_refused();
+                incoming.refuse();
+            } else if links.len() >= UNPROVED_COUNT_MAX && !incoming.remote_address_validated() {
+                let _cannot_be = incoming.retry();
+            } else {
+                links.spawn(Arc::clone(&shared).serve(incoming, shutdown.clone()));
+            }
+        }
+        let drain = shared.front.config.drain_timeout + Duration::from_secs(1);
+        let drained = async { while links.join_next().await.is_some() {} };
+        let _stragglers = tokio::time::timeout(drain, drained).await;
+        links.shutdown().await;
+        endpoint.close(SHUT_DOWN, b"the node is shutting down");
+        let _unheard = tokio::time::timeout(Duration::from_secs(1), endpoint.wait_idle()).await;
+    }
+}
+
+struct Shared {
+    front: Arc<Front>,
+    credentials: Credentials,
+    total: Arc<Semaphore>,
+}
+
+impl Shared {
+    async fn serve(self: Arc<Self>, incoming: quinn::Incoming, shutdown: watch::Receiver<bool>) {
+        let peer = incoming.remote_address();
+        let accepted = async { incoming.accept()?.await };
+        let connection = match tokio::time::timeout(HANDSHAKE_WITHIN, accepted).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) => return tracing::info!(%peer, %error, "no link"),
+            Err(_) => return tracing::info!(%peer, "no link: the handshake was not completed"),
+        };
+        let link = match self.link_of(&connection) {
+            Ok(link) => link,
+            Err(error) => {
+                tracing::warn!(%peer, %error, "a link was refused");
+                return connection.close(NOT_A_LINK, error.to_string().as_bytes());
+            }
+        };
+        tracing::info!(%peer, %link, "a link has connected");
+        let mut streams = JoinSet::new();
+        let mut stopped = shutdown.clone();
+        let ended = loop {
+            let accepted = tokio::select! {
+                _ = stopped.wait_for(|stop| *stop) => break None,
+                Some(_ended) = streams.join_next() => continue,
+                accepted = connection.accept_bi() => accepted,
+            };
+            let (send, receive) = match accepted {
+                Ok(stream) => stream,
+                Err(error) => break Some(error),
+            };
+            let own = Arc::new(Semaphore::new(self.front.config.in_flight_size_bytes_max));
+            let budgets = Budgets { own, total: Arc::clone(&self.total) };
+            let (shared, shutdown) = (Arc::clone(&self), shutdown.clone());
+            streams.spawn(async move {
+                let stream = tokio::io::join(receive, send);
+                serve_stream(&shared.front, stream, peer, budgets, shutdown).await;
+            });
+        };
+        while streams.join_next().await.is_some() {}
+        match ended {
+            Some(error) => tracing::info!(%peer, %link, %error, "a link has gone"),
+            None => connection.close(SHUT_DOWN, b"the node is shutting down"),
+        }
+    }
+
+    /// The link that the handshake has proved the other side to be.
+    fn link_of(&self, connection: &quinn::Connection) -> Result<String, TlsError> {
+        let chain = connection
+            .peer_identity()
+            .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok());
+        let leaf = chain.as_deref().and_then(|chain| chain.first()).ok_or(TlsError::NotALink)?;
+        link_of(leaf, self.credentials.cluster())
+    }
+}
+
+#[cfg(test)]
+mod tests;

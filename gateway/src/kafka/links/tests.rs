@@ -1,0 +1,113 @@
+use std::collections::BTreeMap;
+
+use meridian_base::id::{ClusterId, NodeId};
+use meridian_protocol::messages::MetadataRequest;
+
+use super::*;
+use crate::client::security::Security;
+use crate::client::{ClientError, Connection, clock};
+use crate::kafka::testing::{FakeBroker, PATIENCE, front_of, quick_config};
+use crate::runtime::tls::{ClusterCa, LinkIdentity, Validity};
+
+fn cluster() -> ClusterId {
+    ClusterId::from_text("west")
+}
+
+fn validity() -> Validity {
+    Validity::days(clock::wall_time(), 10)
+}
+
+fn ca() -> ClusterCa {
+    ClusterCa::create(&cluster(), validity()).unwrap()
+}
+
+/// A node that serves links, and the authority of its cluster.
+struct Source {
+    ca: ClusterCa,
+    front: Arc<Front>,
+    address: String,
+    stop: watch::Sender<bool>,
+    running: tokio::task::JoinHandle<()>,
+}
+
+impl Source {
+    fn start() -> Self {
+        let ca = ca();
+        let identity = ca.issue(NodeId::new(1), validity()).unwrap();
+        let credentials = identity.check(NodeId::new(1), &cluster(), clock::wall_time()).unwrap();
+        let front = front_of(&FakeBroker::three_datacenters(), quick_config());
+        let any = ([127, 0, 0, 1], 0).into();
+        let server = LinkServer::bind(Arc::clone(&front), any, credentials).unwrap();
+        let address = server.endpoint.local_addr().unwrap().to_string();
+        let (stop, stopped) = watch::channel(false);
+        let running = tokio::spawn(server.run(stopped));
+        Self { ca, front, address, stop, running }
+    }
+
+    async fn dial(&self, link: LinkIdentity) -> Result<Connection, ClientError> {
+        Connection::open_secured(&self.address, &security(link)).await
+    }
+}
+
+fn security(link: LinkIdentity) -> Security {
+    let options = [
+        ("security.protocol", "QUIC".to_owned()),
+        ("ssl.ca.pem", link.ca_pem),
+        ("ssl.certificate.pem", link.cert_chain_pem),
+        ("ssl.key.pem", link.key_pem),
+    ];
+    let options: BTreeMap<String, String> =
+        options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    Security::parse(&options).unwrap()
+}
+
+async fn asked(connection: &Connection) -> bool {
+    connection.call(&MetadataRequest::default(), PATIENCE).await.is_ok()
+}
+
+#[tokio::test]
+async fn a_link_is_served_over_streams_of_one_connection() {
+    let source = Source::start();
+    let security = security(source.ca.issue_link("east", validity()).unwrap());
+    let open = async || Connection::open_secured(&source.address, &security).await.unwrap();
+    let (first, second) = (open().await, open().await);
+    assert!(asked(&first).await && asked(&second).await);
+    drop(first);
+    assert!(asked(&second).await, "streams end apart");
+    source.stop.send_replace(true);
+    tokio::time::timeout(PATIENCE, source.running).await.expect("stops in time").unwrap();
+    assert!(!asked(&second).await);
+    assert_eq!(source.front.metrics().samples()[0].value, 0, "no stream is left");
+}
+
+#[tokio::test]
+async fn whoever_has_no_certificate_of_a_link_to_this_cluster_is_refused() {
+    let source = Source::start();
+    let node = source.ca.issue(NodeId::new(2), validity()).unwrap();
+    let link = source.ca.issue_link("east", validity()).unwrap();
+    let other = ca().issue_link("east", validity()).unwrap();
+    let refused = [
+        // A node's own is not for links.
+        LinkIdentity { cert_chain_pem: node.cert_chain_pem, key_pem: node.key_pem, ..link.clone() },
+        // Of another authority, of the same name even.
+        LinkIdentity { ca_pem: link.ca_pem.clone(), ..other.clone() },
+        // The dialling side trusts another authority.
+        LinkIdentity { ca_pem: other.ca_pem.clone(), ..link.clone() },
+        // One that has ended.
+        source
+            .ca
+            .issue_link(
+                "east",
+                Validity {
+                    not_after: clock::wall_time() - Duration::from_secs(3600),
+                    ..validity()
+                },
+            )
+            .unwrap(),
+    ];
+    for link in refused {
+        let error = source.dial(link).await.err();
+        assert!(matches!(error, Some(ClientError::Tls { .. })), "{error:?}");
+    }
+    assert!(source.dial(link).await.is_ok());
+}
