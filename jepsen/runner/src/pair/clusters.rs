@@ -103,10 +103,33 @@ impl Pair {
         })
     }
 
+    /// Whether there is a way between the sides that takes time.
+    pub(super) fn is_far(&self) -> bool {
+        self.wan.is_some()
+    }
+
     /// A client of one side that looks at one topic.
     pub(super) fn client(&self, side: usize, first: usize, topic: &'static str) -> Client {
         let addresses = self.sides[side].addresses.clone();
         Client::new(Seeds { addresses, tape: Arc::new(Tape::default()) }, first, topic)
+    }
+
+    /// Makes the certificate of a link that leads to a side; gives the options that it is to be created with.
+    pub(super) fn certify_link(&self, to: usize) -> Result<Vec<String>, Failure> {
+        let side = &self.sides[to];
+        let ca = folder_of(&self.data, side.number).join("ca");
+        let folder = self.data.join(format!("link-to-{}", side.name));
+        let mut command = Command::new(&self.binary);
+        command.args(["cert", "link", "jepsen", "--ca"]).arg(ca).arg("--out").arg(&folder);
+        let output = command.output().map_err(Failure::file(&self.binary))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(Failure::Cluster(format!("no certificate for a link: {said}")));
+        }
+        let files = [("ca", "ca.pem"), ("certificate", "link.pem"), ("key", "link-key.pem")];
+        let option = |(name, file)| format!("ssl.{name}.location={}", folder.join(file).display());
+        let located = files.into_iter().map(option);
+        Ok(["security.protocol=QUIC".to_owned()].into_iter().chain(located).collect())
     }
 
     /// The folders of a side's nodes, and where their state is kept when it is saved.

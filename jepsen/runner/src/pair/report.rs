@@ -11,6 +11,8 @@ pub(super) struct Failover {
     pub(super) from: &'static str,
     /// Whether the link was capped below the load before.
     pub(super) is_behind: bool,
+    /// Whether the clusters are far from each other: what is on its way cannot be known.
+    pub(super) is_far: bool,
     /// Records that the mirror knew to be missing when its source was gone.
     pub(super) forecast_records: u64,
     /// What it guessed that the source took after it was last heard of.
@@ -50,14 +52,26 @@ pub(super) struct Outcome {
 }
 
 impl Failover {
-    /// By how many records the forecast was wrong. A mirror whose link is held back looks now and then
-    /// where its source ends: it says what it saw, and what may have come since.
+    /// What was forecast: the least and the most. A mirror whose link is held back looks now and then where
+    /// its source ends, and one that is far hears of it when it is no longer so: such a mirror says what it
+    /// saw, and what may have come since.
+    fn range(&self) -> (u64, u64) {
+        let has_unseen = self.is_behind || self.is_far;
+        let unseen = if has_unseen { self.forecast_unseen_records } else { None };
+        (self.forecast_records, self.forecast_records.saturating_add(unseen.unwrap_or(0)))
+    }
+
+    /// By how many records the forecast was wrong.
     pub(super) fn error_records(&self) -> u64 {
-        let unseen = if self.is_behind { self.forecast_unseen_records } else { None };
-        let least = self.forecast_records;
-        let most = least.saturating_add(unseen.unwrap_or(0));
+        let (least, most) = self.range();
         let cut_off = self.cut_off_records as u64;
         cut_off.abs_diff(cut_off.clamp(least, most))
+    }
+
+    /// What it left open.
+    pub(super) fn open_records(&self) -> u64 {
+        let (least, most) = self.range();
+        most - least
     }
 
     pub(super) fn line(&self) -> String {
@@ -99,8 +113,10 @@ impl Outcome {
         if let Some(worst) = self.failovers.iter().map(Failover::error_records).max() {
             let downs: Vec<Duration> = self.failovers.iter().map(|it| it.down).collect();
             line(format!(
-                "{} failovers: forecast wrong by {worst} records at most; down p50 {:.1?}, p99 {:.1?}",
+                "{} failovers: forecast wrong by {worst} records at most, ranges of {} records at most; down \
+                 p50 {:.1?}, p99 {:.1?}",
                 self.failovers.len(),
+                self.failovers.iter().map(Failover::open_records).max().unwrap_or(0),
                 quantile(&downs, 50),
                 quantile(&downs, 99)
             ));
@@ -162,6 +178,28 @@ pub(super) fn quantile(times: &[Duration], percent: usize) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_forecast_of_a_mirror_that_is_far_is_a_range() {
+        let of = |is_far, cut_off_records| Failover {
+            from: "west",
+            is_behind: false,
+            is_far,
+            forecast_records: 100,
+            forecast_unseen_records: Some(50),
+            cut_off_records,
+            cut_off_batches_max: 0,
+            lost_records: 0,
+            judged_records: 0,
+            down: Duration::ZERO,
+            rejoined: Duration::ZERO,
+        };
+        let wrong: Vec<u64> =
+            [90, 100, 150, 170].map(|cut_off| of(true, cut_off).error_records()).into();
+        assert_eq!(wrong, [10, 0, 0, 20]);
+        assert_eq!((of(true, 0).open_records(), of(false, 0).open_records()), (50, 0));
+        assert_eq!(of(false, 150).error_records(), 50);
+    }
 
     #[test]
     fn quantiles_are_values_that_were_measured() {

@@ -103,6 +103,7 @@ impl<'a> Mover<'a> {
         Ok(Failover {
             from: self.pair.sides[old].name,
             is_behind,
+            is_far: self.pair.is_far(),
             forecast_records: number("seen_records"),
             forecast_unseen_records: forecast["lost"]["unseen_records_estimate"].as_u64(),
             cut_off_records: records,

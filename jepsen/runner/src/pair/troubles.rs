@@ -48,7 +48,9 @@ pub(super) struct Troubled {
     time: Duration,
     /// Records that were missing when all was well again.
     missing_records: i64,
-    /// Until the mirror had them.
+    /// Until the first of them were there.
+    resumed: Duration,
+    /// Until the mirror had all of them.
     pub(super) caught_up: Duration,
     /// Bytes that were mirrored in that time.
     mirrored_bytes: u64,
@@ -63,10 +65,12 @@ impl Troubled {
 
     pub(super) fn line(&self) -> String {
         format!(
-            "{} for {:.1?}: {} records missing, there after {:.2?} ({:.0} bytes/s); {} records compared",
+            "{} for {:.1?}: {} records missing, the first there after {:.2?}, all after {:.2?} ({:.0} bytes/s); {} \
+             records compared",
             self.trouble.name(),
             self.time,
             self.missing_records,
+            self.resumed,
             self.caught_up,
             self.rate_bytes(),
             self.compared_records
@@ -125,28 +129,40 @@ impl Mover<'_> {
         let before = self.mirrored_bytes(mirror);
         let wanted = self.ends(self.writer)?;
         let missing_records = distance(&wanted, &self.ends(mirror)?);
-        self.wait_for(mirror, &wanted, mended)?;
+        self.wait_for(mirror, &wanted, missing_records - 1, mended)?;
+        let resumed = mended.elapsed();
+        self.wait_for(mirror, &wanted, 0, mended)?;
         let caught_up = mended.elapsed();
         let mirrored_bytes = self.mirrored_bytes(mirror).saturating_sub(before);
         let ends = self.ends(mirror)?;
         let (source, log) = (self.read(self.writer, TOPIC)?, self.read(mirror, TOPIC)?);
         self.findings.extend(judge::differences(&source, &log, &ends));
         let compared_records = ends.values().sum();
-        Ok(Troubled { trouble, time, missing_records, caught_up, mirrored_bytes, compared_records })
+        Ok(Troubled {
+            trouble,
+            time,
+            missing_records,
+            resumed,
+            caught_up,
+            mirrored_bytes,
+            compared_records,
+        })
     }
 
     fn flap(&mut self) -> Duration {
         self.chance.between(FLAP.start, FLAP.end)
     }
 
+    /// Until no more than so many of the records wanted are missing.
     fn wait_for(
         &mut self,
         side: usize,
         wanted: &BTreeMap<Key, Offset>,
+        missing_records: i64,
         since: Instant,
     ) -> Result<(), Failure> {
         let mut client = self.pair.client(side, 0, TOPIC);
-        while distance(wanted, &ends_of(&mut client, &self.keys)?) > 0 {
+        while distance(wanted, &ends_of(&mut client, &self.keys)?) > missing_records.max(0) {
             if since.elapsed() > CATCH_UP_WITHIN {
                 let said = self.pair.answer(side, &["mirror", "status", TOPIC])?;
                 self.findings.push(format!("the mirror does not catch up: {said}"));
