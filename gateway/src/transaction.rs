@@ -371,7 +371,8 @@ impl<W> Transactions<W> {
         for id in late.collect::<BTreeSet<String>>() {
             tracing::info!(transactional_id = id, "transaction timed out; it is aborted");
             if let Some(transaction) = self.by_id.get_mut(&id) {
-                transaction.time_out(now_ms);
+                let goes_on = Mutation::TimeOutUnfenced.active(self.limits.mutations);
+                transaction.time_out(now_ms, goes_on);
             }
             self.end(&id, &mut decision);
         }
@@ -414,11 +415,12 @@ impl<W> Transactions<W> {
             }
             Input::End { id, producer, version, commit, fresh_id } => {
                 let takes_late = Mutation::LateEndAccepted.active(self.limits.mutations);
+                let fresh_id = self.fresh_id(id, *fresh_id);
                 let known = self.by_id.get_mut(id).ok_or(CoordinatorError::UnknownProducer);
                 let ended = known.and_then(|known| {
                     let is_late = known.previous == Some(*producer) && known.open().is_some();
                     let of = if takes_late && is_late { known.current() } else { *producer };
-                    known.end(now_ms, of, *version, *commit, *fresh_id)
+                    known.end(now_ms, of, *version, *commit, fresh_id)
                 });
                 ended.map(|is_new| {
                     if is_new {
@@ -431,6 +433,14 @@ impl<W> Transactions<W> {
         decision.answer(waiter, answer);
     }
 
+    /// The producer id for who needs another.
+    fn fresh_id(&self, id: &str, given: Option<i64>) -> Option<i64> {
+        if Mutation::EpochWraps.active(self.limits.mutations) {
+            return self.by_id.get(id).map(|known| known.current().id).or(given);
+        }
+        given
+    }
+
     fn init(
         &mut self,
         now_ms: i64,
@@ -440,6 +450,7 @@ impl<W> Transactions<W> {
         fresh_id: Option<i64>,
         decision: &mut Decision<W>,
     ) -> Answer {
+        let fresh_id = self.fresh_id(id, fresh_id);
         let Some(known) = self.by_id.get_mut(id) else {
             if self.by_id.len() >= self.limits.id_count_max {
                 return Err(CoordinatorError::TooMany);

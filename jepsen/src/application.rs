@@ -23,6 +23,7 @@ use meridian_protocol::ErrorCode;
 
 use self::member::Member;
 use self::work::Work;
+use crate::check::TransactionId;
 use crate::desk::{Ask, GROUPS, Told};
 use crate::net::Endpoint;
 
@@ -49,6 +50,8 @@ pub(crate) struct Character {
     pub(crate) is_static: bool,
     /// Whether it works in transactions.
     pub(crate) is_transactional: bool,
+    /// Whether these are of version 1: it names the partitions first, and its epoch stays.
+    pub(crate) is_old: bool,
 }
 
 /// Something that an application knows for the checker.
@@ -68,7 +71,7 @@ pub(crate) enum Fact {
         generation: Generation,
     },
     /// It wants this transaction committed.
-    WantsCommit { producer: u32, epoch: u16 },
+    WantsCommit(TransactionId),
 }
 
 /// A question to the leader of a partition.
@@ -125,6 +128,14 @@ impl Application {
     /// What it knows since this was last asked for.
     pub(crate) fn take_facts(&mut self) -> Vec<Fact> {
         std::mem::take(&mut self.facts)
+    }
+
+    /// Whether a question of it may still arrive. With version 1 nothing but the order of a connection
+    /// keeps what a client has given up from its next transaction, so that old ones have that: the
+    /// connection is closed as the question is given up.
+    pub(crate) fn may_arrive(&self, number: u64) -> bool {
+        let is_asked = || self.asked.as_ref().is_some_and(|asked| asked.number == number);
+        !self.member.character().is_old || is_asked()
     }
 
     /// It ends what it has begun, and begins nothing more.

@@ -18,6 +18,8 @@ mod groups;
 mod keyed;
 mod transactions;
 
+pub(crate) use self::transactions::TransactionId;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 

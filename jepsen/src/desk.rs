@@ -23,7 +23,9 @@ use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_gateway::coordination::journal::Entry;
 use meridian_gateway::group::consumer::{ConsumerHeartbeat, ConsumerReply};
 use meridian_gateway::group::{Caller, GroupError, Join, Joined, Sync};
-use meridian_gateway::partition::{Marker, RecordBatch, Ticket, Verification, VerifyError};
+use meridian_gateway::partition::{
+    Marker, RecordBatch, Ticket, TransactionVersion, Verification, VerifyError,
+};
 use meridian_gateway::transaction::{Answer, Input, Producer};
 use meridian_protocol::ErrorCode;
 use meridian_storage::mutation::Mutations;
@@ -66,11 +68,22 @@ pub enum Ask {
     /// Give me the positions that are stable.
     Positions(String),
     /// Store a position in a transaction.
-    CommitWith(String, Caller, Position, String, Producer),
+    CommitWith(String, Caller, Position, OfTransaction),
     /// Of a transaction.
     Transact(Input),
     /// Append a batch in a transaction with this id.
     Append(String, Batch),
+}
+
+/// The transaction that a position is stored in.
+#[derive(Clone, Debug)]
+pub struct OfTransaction {
+    /// Its transactional id.
+    pub id: String,
+    /// Whose it is.
+    pub producer: Producer,
+    /// How the producer's transactions are told apart.
+    pub version: TransactionVersion,
 }
 
 /// What it is told.

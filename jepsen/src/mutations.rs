@@ -59,7 +59,8 @@ pub fn method(mutation: Mutation) -> Method {
         | Mutation::PendingForgotten
         | Mutation::PositionsUnconfirmed
         | Mutation::MarkerBeforeRecord
-        | Mutation::ProducerIdReused => Method::Groups(20),
+        | Mutation::ProducerIdReused
+        | Mutation::TimeOutUnfenced => Method::Groups(20),
         Mutation::FenceNotPersisted | Mutation::LinkInDoubt | Mutation::WipedCounts => {
             Method::Seeds(60)
         }
@@ -77,23 +78,11 @@ pub fn method(mutation: Mutation) -> Method {
         }
         Mutation::OverwriteKey => Method::Scenario(scenarios::shared_generation),
         Mutation::SequenceNeverWraps => Method::Scenario(scenarios::wrapped_sequence),
+        Mutation::EpochWraps => Method::Scenario(scenarios::wrapped_epoch),
         Mutation::LateEndAccepted => Method::Scenario(scenarios::late_end),
         Mutation::OldCoordinatorAccepted => Method::Scenario(scenarios::late_coordinator),
-        Mutation::TooFewParts
-        | Mutation::OldBaseAccepted
-        | Mutation::NamedBeforeStored
-        | Mutation::CopiesFreedEarly
-        | Mutation::FreedInDoubt
-        | Mutation::FreedOfLaterLeader
-        | Mutation::FreedBelowOwnStart
-        | Mutation::FreedWhilePacking
-        | Mutation::ColdKeyReused
-        | Mutation::MovedUnsealed
-        | Mutation::MovedBeforeSync
-        | Mutation::RemovedBeforePlaced
-        | Mutation::MovedAfterRemoval
-        | Mutation::SpilledOverRemainder
-        | Mutation::ReplacedOnOneDisk => Method::Elsewhere,
+        // Those that are not in `Mutation::ALL`.
+        _ => Method::Elsewhere,
     }
 }
 

@@ -11,7 +11,7 @@ mod shared_generation;
 pub use bit_rot::bit_rot;
 pub use half_start::half_start;
 pub use late_end::late_end;
-pub use one_partition::{late_coordinator, wrapped_sequence};
+pub use one_partition::{late_coordinator, wrapped_epoch, wrapped_sequence};
 pub use power_cut::power_cut;
 pub use replaced_disk::replaced_disk;
 pub use shared_generation::shared_generation;

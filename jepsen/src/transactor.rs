@@ -143,7 +143,8 @@ impl Transactor {
         let Some(partition) = chance.pick(&self.partitions) else { return };
         let sequence = self.next_sequence.entry(partition).or_insert(0);
         let first = Value { producer: self.id, epoch: self.epoch, sequence: *sequence };
-        let batch = Batch { first, count: 1 + chance.below(2) as u32, kind: Kind::Transactional };
+        let kind = Kind::Transactional { number: 0 };
+        let batch = Batch { first, count: 1 + chance.below(2) as u32, kind };
         *sequence = batch.next_sequence();
         if self.writes.iter().all(|write| write.done) {
             self.send_again_at = now + TIMEOUT;

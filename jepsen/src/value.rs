@@ -46,9 +46,13 @@ pub enum Kind {
     Plain,
     /// Values with keys.
     Keyed,
-    /// Values of the transaction that has this epoch.
-    Transactional,
-    /// The end of the transaction with the epoch before.
+    /// Values of a transaction.
+    Transactional {
+        /// Which of those with this epoch, from 1 on; 0 if it has the epoch alone, as with
+        /// version 2.
+        number: u32,
+    },
+    /// The end of the transaction with the epoch before, or with version 1 of that with this one.
     Marker {
         /// Whether its values count.
         commit: bool,
@@ -73,6 +77,17 @@ const COMMIT_SEQUENCE: u32 = u32::MAX;
 /// More than a marker takes.
 const MARKER_SIZE_BYTES_MAX: usize = 1_000;
 
+impl Kind {
+    /// How a producer's transactions are told apart, if this is in one.
+    fn version(self) -> Option<TransactionVersion> {
+        match self {
+            Self::Transactional { number: 0 } => Some(TransactionVersion::V2),
+            Self::Transactional { .. } => Some(TransactionVersion::V1),
+            Self::Plain | Self::Keyed | Self::Marker { .. } => None,
+        }
+    }
+}
+
 impl Batch {
     /// The values, in order.
     pub fn values(self) -> impl Iterator<Item = Value> {
@@ -91,9 +106,12 @@ impl Batch {
         if self.kind == Kind::Keyed {
             return keyed::to_record_batch(self);
         }
-        let transactional = self.kind == Kind::Transactional;
+        let number = if let Kind::Transactional { number } = self.kind { number } else { 0 };
+        let version = self.kind.version();
         let header = BatchHeader {
-            attributes: Attributes(if transactional { TRANSACTIONAL } else { 0 }),
+            attributes: Attributes(if version.is_some() { TRANSACTIONAL } else { 0 }),
+            // Nobody asks for these by time.
+            base_timestamp_ms: i64::from(number),
             last_offset_delta: self.count as i32 - 1,
             producer_id: i64::from(self.first.producer),
             producer_epoch: self.first.epoch as i16,
@@ -114,11 +132,11 @@ impl Batch {
                 record_count: self.count,
                 max_timestamp_ms: 0,
             }),
-            transaction: transactional.then(|| InTransaction {
+            transaction: version.map(|version| InTransaction {
                 transactional_id: "".into(),
                 producer_id,
                 producer_epoch,
-                version: TransactionVersion::V2,
+                version,
             }),
             sourced: None,
         }
@@ -191,8 +209,9 @@ impl PlacedBatch {
             return None;
         }
         let first = Value { producer, epoch, sequence: header.base_sequence as u32 };
-        let transactional = header.attributes.is_transactional();
-        let kind = if transactional { Kind::Transactional } else { Kind::Plain };
+        let number = header.base_timestamp_ms as u32;
+        let is_transactional = header.attributes.is_transactional();
+        let kind = if is_transactional { Kind::Transactional { number } } else { Kind::Plain };
         let count = header.records_count as u32;
         Some(Self::whole(base_offset, Batch { first, count, kind }))
     }
@@ -206,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_read_back_with_the_offset_the_leader_gave() {
-        let batch = Batch { first: FIRST, count: 3, kind: Kind::Transactional };
+        let batch = Batch { first: FIRST, count: 3, kind: Kind::Transactional { number: 7 } };
         let mut bytes = batch.to_record_batch().bytes.to_vec();
         bytes[..8].copy_from_slice(&40i64.to_be_bytes());
         let placed = PlacedBatch::whole(Offset::new(40), batch);

@@ -309,6 +309,9 @@ impl World {
             }
             let what = Words(&packet);
             self.trace.event(self.now, format_args!("{}->{} {what}", from.0, to.0));
+            if self.is_given_up(from, &packet) {
+                return Ok(());
+            }
             self.note_refusals(to.0, &packet);
             return self.with_node(to.0, |node, now, out| node.on_packet(now, from, packet, out));
         }
@@ -389,7 +392,7 @@ impl World {
     fn client_acts(&mut self, client: usize) {
         let action = self.clients[client].wake(self.now);
         if let Some(Decision { producer, epoch, commit }) = action.decision {
-            self.checker.decided(producer, epoch, commit);
+            self.checker.decided((producer, epoch, 0), commit);
         }
         let from = self.clients[client].endpoint;
         let guide = self.chance.below(self.nodes.len());

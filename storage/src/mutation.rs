@@ -57,6 +57,8 @@ pub enum Mutation {
     PositionsBeforeMarker,
     PendingForgotten,
     PositionsUnconfirmed,
+    EpochWraps,
+    TimeOutUnfenced,
     OldBaseAccepted,
     NamedBeforeStored,
     CopiesFreedEarly,
@@ -75,7 +77,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation of the rules of the log and of coordinators, in a fixed order.
-    pub const ALL: [Self; 50] = [
+    pub const ALL: [Self; 52] = [
         Self::NoFence,
         Self::FenceNotPersisted,
         Self::SplitFenceRead,
@@ -126,6 +128,8 @@ impl Mutation {
         Self::PositionsBeforeMarker,
         Self::PendingForgotten,
         Self::PositionsUnconfirmed,
+        Self::EpochWraps,
+        Self::TimeOutUnfenced,
     ];
 
     /// Those of stripes, which are found by `storage/tests/store/stripes.rs`.
@@ -214,6 +218,8 @@ impl Mutation {
             Self::PositionsBeforeMarker => "G4: a transaction's positions hold before it commits",
             Self::PendingForgotten => "G4: positions of open transactions are forgotten",
             Self::PositionsUnconfirmed => "G5: a coordinator that was replaced tells positions",
+            Self::EpochWraps => "P2: epoch 0 of the same producer id follows the highest",
+            Self::TimeOutUnfenced => "X8: who was timed out goes on in its epoch (version 1)",
             Self::OldBaseAccepted => "O1: a manifest made from one that was replaced is put",
             Self::NamedBeforeStored => "O2: a manifest names an object that is not stored yet",
             Self::CopiesFreedEarly => "O3: copies go before the manifest is committed",
@@ -222,12 +228,20 @@ impl Mutation {
             Self::FreedBelowOwnStart => "O4: what goes lies below a log start that may be cut",
             Self::FreedWhilePacking => "O5: what is stored and not named yet is freed",
             Self::ColdKeyReused => "O6: two leaders store under one key",
+            _ => self.describe_of_two_disks(),
+        }
+    }
+
+    /// The same of those in [`Mutation::TIERS`].
+    const fn describe_of_two_disks(self) -> &'static str {
+        match self {
             Self::MovedUnsealed => "D1: a file that is written to moves",
             Self::MovedBeforeSync => "D2: a copy counts before it is durable",
             Self::RemovedBeforePlaced => "D2: the original goes before the copy counts",
             Self::MovedAfterRemoval => "D3: a file that was removed comes back by its copy",
             Self::SpilledOverRemainder => "D4: a file is begun beside what counts before it",
             Self::ReplacedOnOneDisk => "D4: a file is replaced on one disk, and stays on the other",
+            _ => "a rule without words",
         }
     }
 

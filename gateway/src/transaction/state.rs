@@ -164,9 +164,14 @@ impl Transaction {
 
     /// Aborts a transaction that takes too long. With version 2 its producer may go on with the
     /// next one after it has aborted, as if it had been quicker; with version 1 it is fenced.
-    pub(super) fn time_out(&mut self, now_ms: i64) {
+    ///
+    /// The broken rule: the latter `goes_on` as if nothing had happened.
+    pub(super) fn time_out(&mut self, now_ms: i64, goes_on: bool) {
         let was = self.current;
         let is_v2 = self.open().is_some_and(|open| open.version == TransactionVersion::V2);
+        if goes_on && !is_v2 {
+            return self.decide(now_ms, false, was);
+        }
         self.abort(now_ms);
         if is_v2 && self.current.epoch <= Producer::EPOCH_MAX {
             self.previous = Some(was);

@@ -11,7 +11,7 @@ use meridian_jepsen_runner::chance::Chance;
 
 use super::{Character, Fact};
 use crate::broker::ClientReply;
-use crate::desk::{Ask, GROUPS, Position, TRANSACTIONS, Told};
+use crate::desk::{Ask, GROUPS, OfTransaction, Position, TRANSACTIONS, Told};
 use crate::value::{Batch, Kind, Value};
 
 /// After this long the coordinator aborts what its producer has not ended.
@@ -40,8 +40,23 @@ struct Open {
     position: Position,
     /// The batch that is being written.
     batch: Option<(PartitionId, Batch)>,
-    next_sequence: BTreeMap<PartitionId, u32>,
     wants_commit: bool,
+    /// With version 1: the partition that is being added, those that have been, and which transaction
+    /// of its epoch this is by that.
+    adding: Option<PartitionId>,
+    /// The one that was added last, to be written to.
+    chosen: Option<PartitionId>,
+    added: BTreeSet<PartitionId>,
+    number: u32,
+    /// Its position was asked to be stored, and that has not been answered.
+    is_storing: bool,
+}
+
+impl Open {
+    /// Whether something of it may still be written: the next one must not have its epoch.
+    fn is_in_doubt(&self) -> bool {
+        self.batch.is_some() || self.is_storing
+    }
 }
 
 pub(super) struct Work {
@@ -58,6 +73,9 @@ pub(super) struct Work {
     /// Which of its transactional ids it uses.
     life: u32,
     producer: Option<Producer>,
+    /// In the producer's epoch.
+    next_sequence: BTreeMap<PartitionId, u32>,
+    transaction_count: u32,
     open: Option<Open>,
 }
 
@@ -73,6 +91,8 @@ impl Work {
             storing: None,
             life: 0,
             producer: None,
+            next_sequence: BTreeMap::new(),
+            transaction_count: 0,
             open: None,
         }
     }
@@ -83,6 +103,19 @@ impl Work {
 
     fn transactional_id(&self) -> String {
         format!("t{}-{}", self.id, self.life)
+    }
+
+    fn version(&self) -> TransactionVersion {
+        if self.character.is_old { TransactionVersion::V1 } else { TransactionVersion::V2 }
+    }
+
+    /// From now on it is this one.
+    fn become_producer(&mut self, producer: Producer) {
+        if self.producer != Some(producer) {
+            self.next_sequence.clear();
+            self.transaction_count = 0;
+        }
+        self.producer = Some(producer);
     }
 
     /// It forgets everything; what it had open is ended by who comes after it, or by time.
@@ -109,6 +142,8 @@ impl Work {
     pub(super) fn on_fenced(&mut self) {
         self.open = None;
         self.producer = None;
+        self.next_sequence.clear();
+        self.transaction_count = 0;
         self.positions = None;
     }
 
@@ -131,15 +166,41 @@ impl Work {
     }
 
     fn end(&mut self, facts: &mut Vec<Fact>) -> Option<(PartitionId, Ask)> {
+        if let Some(ask) = self.add() {
+            return Some(ask);
+        }
+        let (id, version) = (self.transactional_id(), self.version());
         let (open, producer) = (self.open.as_mut()?, self.producer?);
         let Step::End { commit } = open.step else { return None };
+        if version == TransactionVersion::V1 && open.added.is_empty() {
+            // The coordinator has heard nothing of it.
+            self.open = None;
+            self.positions = None;
+            return None;
+        }
         if commit && !std::mem::replace(&mut open.wants_commit, true) {
             let (producer, epoch) = (producer.id as u32, producer.epoch as u16);
-            facts.push(Fact::WantsCommit { producer, epoch });
+            facts.push(Fact::WantsCommit((producer, epoch, open.number)));
         }
-        let (id, version) = (self.transactional_id(), TransactionVersion::V2);
         let input = Input::End { id, producer, version, commit, fresh_id: None };
         Some((TRANSACTIONS, Ask::Transact(input)))
+    }
+
+    /// Asks for the partition that is being added, until it is.
+    fn add(&self) -> Option<(PartitionId, Ask)> {
+        let (open, producer) = (self.open.as_ref()?, self.producer?);
+        let partitions = BTreeSet::from([open.adding?]);
+        let (id, version) = (self.transactional_id(), self.version());
+        let input = Input::Add { id, producer, version, partitions };
+        Some((TRANSACTIONS, Ask::Transact(input)))
+    }
+
+    /// With version 1, has a partition added that is not yet.
+    fn add_first(&mut self, partition: PartitionId) -> Option<(PartitionId, Ask)> {
+        let is_old = self.character.is_old;
+        let open = self.open.as_mut().filter(|open| is_old && !open.added.contains(&partition))?;
+        open.adding = Some(partition);
+        self.add()
     }
 
     /// What it asks to come further.
@@ -187,8 +248,12 @@ impl Work {
             step: Step::Write(1 + chance.below(BATCH_COUNT_MAX)),
             position,
             batch: None,
-            next_sequence: BTreeMap::new(),
             wants_commit: false,
+            adding: None,
+            chosen: None,
+            added: BTreeSet::new(),
+            number: 0,
+            is_storing: false,
         });
         self.go_on(caller, chance, facts)
     }
@@ -199,33 +264,56 @@ impl Work {
         chance: &mut Chance,
         facts: &mut Vec<Fact>,
     ) -> Option<(PartitionId, Ask)> {
-        let id = self.transactional_id();
-        let (open, producer) = (self.open.as_mut()?, self.producer?);
+        if let Some(ask) = self.add() {
+            return Some(ask);
+        }
+        let (id, version) = (self.transactional_id(), self.version());
+        let producer = self.producer?;
+        let open = self.open.as_ref()?;
         if let Some((partition, batch)) = open.batch {
+            if let Step::End { .. } = open.step {
+                return self.end(facts);
+            }
             return Some((partition, Ask::Append(id, batch)));
         }
         match open.step {
             Step::Write(_) => {
-                let partition = chance.pick(&self.partitions)?;
-                let sequence = open.next_sequence.entry(partition).or_insert(0);
+                let partition = self.next_partition(chance)?;
+                if let Some(ask) = self.add_first(partition) {
+                    return Some(ask);
+                }
+                let open = self.open.as_mut()?;
+                let sequence = self.next_sequence.entry(partition).or_insert(0);
                 let first = Value {
                     producer: producer.id as u32,
                     epoch: producer.epoch as u16,
                     sequence: *sequence,
                 };
                 let count = 1 + chance.below(2) as u32;
-                let batch = Batch { first, count, kind: Kind::Transactional };
+                let kind = Kind::Transactional { number: open.number };
+                let batch = Batch { first, count, kind };
                 *sequence = batch.next_sequence();
                 open.batch = Some((partition, batch));
                 Some((partition, Ask::Append(id, batch)))
             }
             Step::Store => {
+                if let Some(ask) = self.add_first(GROUPS) {
+                    return Some(ask);
+                }
+                let open = self.open.as_mut()?;
+                open.is_storing = true;
                 let group = self.character.group.to_owned();
-                let ask = Ask::CommitWith(group, caller.clone(), open.position, id, producer);
+                let of = OfTransaction { id, producer, version };
+                let ask = Ask::CommitWith(group, caller.clone(), open.position, of);
                 Some((GROUPS, ask))
             }
             Step::End { .. } => self.end(facts),
         }
+    }
+
+    fn next_partition(&mut self, chance: &mut Chance) -> Option<PartitionId> {
+        let chosen = self.open.as_mut().and_then(|open| open.chosen.take());
+        chosen.or_else(|| chance.pick(&self.partitions))
     }
 
     pub(super) fn on_told(
@@ -254,6 +342,7 @@ impl Work {
     fn on_stored(&mut self, group: &'static str, facts: &mut Vec<Fact>, chance: &mut Chance) {
         match &mut self.open {
             Some(open) if open.step == Step::Store => {
+                open.is_storing = false;
                 open.step = Step::End { commit: !chance.per_mille(ABORT_PER_MILLE) };
             }
             Some(_) => {}
@@ -279,13 +368,29 @@ impl Work {
         }
     }
 
+    /// The partition belongs to the transaction: it is one of the coordinator's now.
+    fn on_added(&mut self) {
+        let Some(open) = &mut self.open else { return };
+        let Some(partition) = open.adding.take() else { return };
+        if open.added.is_empty() {
+            self.transaction_count += 1;
+            open.number = self.transaction_count;
+        }
+        open.added.insert(partition);
+        open.chosen = Some(partition).filter(|partition| *partition != GROUPS);
+    }
+
     fn on_producer(&mut self, answer: Result<Producer, CoordinatorError>) {
         match (answer, &self.open) {
-            (Ok(producer), None) => self.producer = Some(producer),
+            (Ok(producer), None) => self.become_producer(producer),
+            (Ok(_), Some(open)) if open.adding.is_some() => self.on_added(),
             (Ok(producer), Some(open)) => {
-                let Step::End { commit } = open.step else { return };
-                self.producer = Some(producer);
-                let Position { index, to, .. } = open.position;
+                let (Step::End { commit }, position) = (open.step, open.position) else { return };
+                if self.character.is_old && open.is_in_doubt() {
+                    return self.on_fenced();
+                }
+                self.become_producer(producer);
+                let Position { index, to, .. } = position;
                 self.open = None;
                 match &mut self.positions {
                     Some(positions) if commit => drop(positions.insert(index, to)),

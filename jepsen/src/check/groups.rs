@@ -11,10 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
 use meridian_gateway::coordination::records_in;
-use meridian_gateway::transaction::{Phase, Transactions};
+use meridian_gateway::partition::TransactionVersion;
+use meridian_gateway::transaction::{Phase, Producer, Transactions};
 
 use self::record::Noted;
-use super::{Checker, Promise, Verdict, violation};
+use super::{Checker, Promise, TransactionId, Verdict, violation};
 use crate::application::Fact;
 use crate::desk::{GROUPS, Piece};
 
@@ -34,7 +35,11 @@ pub(super) struct Groups {
     asked: BTreeMap<u32, BTreeMap<Place, Offset>>,
     /// Who has been told that a partition is its own, in each generation.
     owners: BTreeMap<(&'static str, i32, u32), String>,
-    wanted: BTreeSet<(u32, u16)>,
+    wanted: BTreeSet<TransactionId>,
+    /// The transaction that is open under each transactional id.
+    begun: BTreeMap<String, TransactionId>,
+    /// How many of version 1 each epoch of a producer has had.
+    counts: BTreeMap<(u32, u16), u32>,
     /// The log of transactions: up to here it is in `transactions`.
     decisions: BTreeMap<Offset, (bytes::Bytes, Option<bytes::Bytes>)>,
     decided_to: Offset,
@@ -90,28 +95,46 @@ impl Checker {
         while let Some((key, value)) = groups.decisions.get(&groups.decided_to) {
             state.replay(key.clone(), value.clone()).expect("a record of ours");
             groups.decided_to = groups.decided_to.advance(1);
-            for (_, transaction) in state.all() {
-                let Phase::Ending { commit, marker, .. } = transaction.phase() else { continue };
-                // The marker has the epoch after the transaction's.
-                decided.push((marker.id as u32, (marker.epoch - 1) as u16, *commit));
+            for (name, transaction) in state.all() {
+                let Producer { id, epoch } = transaction.current();
+                let of = (id as u32, epoch as u16);
+                match transaction.phase() {
+                    Phase::Ongoing(open) if !groups.begun.contains_key(name) => {
+                        let number = match open.version {
+                            TransactionVersion::V2 => 0,
+                            TransactionVersion::V1 => {
+                                let count = groups.counts.entry(of).or_insert(0);
+                                *count += 1;
+                                *count
+                            }
+                        };
+                        groups.begun.insert(name.to_owned(), (of.0, of.1, number));
+                    }
+                    Phase::Ongoing(_) => {}
+                    Phase::Ending { commit, .. } => {
+                        let begun = groups.begun.get(name);
+                        decided.extend(begun.map(|id| (*id, *commit)));
+                    }
+                    Phase::Empty | Phase::Ended { .. } => drop(groups.begun.remove(name)),
+                }
             }
         }
-        for (producer, epoch, commit) in decided {
-            if commit && !self.groups.wanted.contains(&(producer, epoch)) {
+        for (id, commit) in decided {
+            if commit && !self.groups.wanted.contains(&id) {
                 return violation(
                     Promise::AtomicTransactions,
-                    format!("p{producer}/{epoch} commits, and its producer did not ask for it"),
+                    format!("{id:?} commits, and its producer did not ask for it"),
                 );
             }
-            if let Some(before) = self.is_decided(producer, epoch)
+            if let Some(before) = self.is_decided(id)
                 && before != commit
             {
                 return violation(
                     Promise::AtomicTransactions,
-                    format!("p{producer}/{epoch} was decided {before}, and then {commit}"),
+                    format!("{id:?} was decided {before}, and then {commit}"),
                 );
             }
-            self.decided(producer, epoch, commit);
+            self.decided(id, commit);
         }
         Ok(())
     }
@@ -120,8 +143,8 @@ impl Checker {
     pub(crate) fn fact(&mut self, fact: Fact) -> Verdict {
         let groups = &mut self.groups;
         match fact {
-            Fact::WantsCommit { producer, epoch } => {
-                groups.wanted.insert((producer, epoch));
+            Fact::WantsCommit(id) => {
+                groups.wanted.insert(id);
                 Ok(())
             }
             Fact::Assigned { group, generation, member, owned } => {

@@ -11,10 +11,16 @@ use meridian_base::position::{Generation, Offset};
 
 use super::{Checker, Promise, Verdict, violation};
 use crate::broker::CommittedRead;
-use crate::value::{Kind, PlacedBatch};
+use crate::value::{Batch, Kind, PlacedBatch};
 
-/// A transaction: its producer, and the epoch that it has alone.
-type TransactionId = (u32, u16);
+/// A transaction: its producer, the epoch, and with version 1 which of those with it it is.
+pub(crate) type TransactionId = (u32, u16, u32);
+
+/// The transaction of a batch, if it is in one.
+fn transaction_of(batch: Batch) -> Option<TransactionId> {
+    let Kind::Transactional { number } = batch.kind else { return None };
+    Some((batch.first.producer, batch.first.epoch, number))
+}
 
 /// The last stable offsets that the leaders of one partition have shown.
 #[derive(Debug, Default)]
@@ -40,42 +46,57 @@ pub(super) struct Transactions {
 
 impl Transactions {
     pub(super) fn shown(&mut self, partition: PartitionId, placed: PlacedBatch) {
-        let first = placed.batch.first;
-        let id = (first.producer, first.epoch);
-        if placed.batch.kind == Kind::Transactional && !self.decided.contains_key(&id) {
+        if let Some(id) = transaction_of(placed.batch)
+            && !self.decided.contains_key(&id)
+        {
             let known = self.partitions.entry(partition).or_default();
             known.undecided.insert((placed.base_offset, id));
         }
     }
 
-    /// The log has each transaction ended as it was decided, by one marker with the next epoch, and
-    /// nothing of it after that.
+    /// The log has each transaction ended as it was decided, by one marker with the next epoch (with
+    /// version 1 with its own, unless it was aborted by time), and nothing of it after that.
     pub(super) fn final_log(&self, partition: PartitionId, log: &[PlacedBatch]) -> Verdict {
         let torn = |detail| violation(Promise::AtomicTransactions, detail);
-        let mut open: BTreeMap<u32, u16> = BTreeMap::new();
-        let mut ended: BTreeMap<u32, u16> = BTreeMap::new();
+        let mut open: BTreeMap<u32, TransactionId> = BTreeMap::new();
+        // The epoch of each producer's last marker, and the last of its transactions with it.
+        let mut ended: BTreeMap<u32, (u16, u32)> = BTreeMap::new();
         for placed in log {
             let first = placed.batch.first;
             match placed.batch.kind {
                 Kind::Plain | Kind::Keyed => {}
-                Kind::Transactional => {
-                    let epoch = *open.entry(first.producer).or_insert(first.epoch);
-                    let is_late = ended.get(&first.producer).is_some_and(|of| first.epoch < *of);
-                    if epoch != first.epoch || is_late {
+                Kind::Transactional { number } => {
+                    let id = (first.producer, first.epoch, number);
+                    let within = *open.entry(first.producer).or_insert(id);
+                    let is_late = ended.get(&first.producer).is_some_and(|(epoch, last)| {
+                        first.epoch < *epoch
+                            || first.epoch == *epoch && number > 0 && number <= *last
+                    });
+                    if within != id || is_late {
                         let at = placed.base_offset;
-                        return torn(format!("{partition:?} {at}: {first} within epoch {epoch}"));
+                        return torn(format!(
+                            "{partition:?} {at}: {first} of {id:?} in {within:?}"
+                        ));
                     }
                 }
                 Kind::Marker { commit } => {
-                    let epoch = open.remove(&first.producer);
-                    ended.insert(first.producer, first.epoch);
-                    let Some(epoch) = epoch else { continue };
-                    let decided = self.decided.get(&(first.producer, epoch));
-                    if first.epoch != epoch + 1 || decided != Some(&commit) {
+                    let id = open.remove(&first.producer);
+                    let last = match id {
+                        Some((_, epoch, number)) if epoch == first.epoch => number,
+                        _ => 0,
+                    };
+                    let before = ended.get(&first.producer).filter(|(of, _)| *of == first.epoch);
+                    let last = before.map_or(last, |(_, before)| last.max(*before));
+                    ended.insert(first.producer, (first.epoch, last));
+                    let Some(id) = id else { continue };
+                    let (_, epoch, number) = id;
+                    let decided = self.decided.get(&id);
+                    let ends_it = first.epoch == epoch + 1 || number > 0 && first.epoch == epoch;
+                    if !ends_it || decided != Some(&commit) {
                         let at = placed.base_offset;
                         return torn(format!(
-                            "{partition:?} {at}: epoch {epoch}, decided {decided:?}, ended by {first} \
-                             with {commit}"
+                            "{partition:?} {at}: {id:?}, decided {decided:?}, ended by {first} with \
+                             {commit}"
                         ));
                     }
                 }
@@ -83,15 +104,14 @@ impl Transactions {
         }
         match open.first_key_value() {
             None => Ok(()),
-            Some((id, epoch)) => torn(format!("{partition:?}: p{id}/{epoch} hangs")),
+            Some((_, id)) => torn(format!("{partition:?}: {id:?} hangs")),
         }
     }
 }
 
 impl Checker {
     /// A coordinator decides a transaction.
-    pub fn decided(&mut self, producer: u32, epoch: u16, commit: bool) {
-        let id = (producer, epoch);
+    pub(crate) fn decided(&mut self, id: TransactionId, commit: bool) {
         self.transactions.decided.insert(id, commit);
         for partition in self.transactions.partitions.values_mut() {
             partition.undecided.retain(|(_, of)| *of != id);
@@ -99,8 +119,8 @@ impl Checker {
     }
 
     /// How a transaction was decided, if it is.
-    pub(super) fn is_decided(&self, producer: u32, epoch: u16) -> Option<bool> {
-        self.transactions.decided.get(&(producer, epoch)).copied()
+    pub(super) fn is_decided(&self, id: TransactionId) -> Option<bool> {
+        self.transactions.decided.get(&id).copied()
     }
 
     /// A leader shows its last stable offset.
@@ -114,15 +134,15 @@ impl Checker {
         let known = self.transactions.partitions.entry(partition).or_default();
         let passed = known
             .undecided
-            .range((log_start_offset, (0, 0))..)
+            .range((log_start_offset, (0, 0, 0))..)
             .next()
             .filter(|(offset, _)| *offset < last_stable_offset);
-        if let Some((offset, (producer, epoch))) = passed {
+        if let Some((offset, id)) = passed {
             return violation(
                 Promise::AtomicTransactions,
                 format!(
                     "{partition:?}: {generation} is stable up to {last_stable_offset}, \
-                     p{producer}/{epoch} at {offset} is not decided"
+                     {id:?} at {offset} is not decided"
                 ),
             );
         }
@@ -163,11 +183,11 @@ impl Checker {
                 skipped.insert(producer);
             }
             let first = placed.batch.first;
-            let decided = self.transactions.decided.get(&(first.producer, first.epoch)).copied();
+            let decided = transaction_of(placed.batch).and_then(|id| self.is_decided(id));
             let is_skipped = skipped.contains(&first.producer);
             let is_right = match placed.batch.kind {
                 Kind::Plain | Kind::Keyed => true,
-                Kind::Transactional => decided == Some(!is_skipped),
+                Kind::Transactional { .. } => decided == Some(!is_skipped),
                 Kind::Marker { commit } => {
                     if !commit {
                         skipped.remove(&first.producer);

@@ -16,13 +16,12 @@ use meridian_gateway::group::consumer::{
     TopicsVersion,
 };
 use meridian_gateway::group::{Caller, GroupError, Output};
-use meridian_gateway::partition::{InTransaction, RecordBatch, TransactionVersion};
-use meridian_gateway::transaction::Producer;
+use meridian_gateway::partition::{InTransaction, RecordBatch};
 use meridian_protocol::ErrorCode;
 use meridian_protocol::records::{BatchBuilder, NO_SEQUENCE};
 use meridian_storage::mutation::Mutations;
 
-use super::{Ask, DeskOutput, DeskTime, Told};
+use super::{Ask, DeskOutput, DeskTime, OfTransaction, Told};
 use crate::broker::Asker;
 
 /// After this long without a word a member is dropped.
@@ -184,8 +183,7 @@ impl GroupDesk {
             Ask::Beat(id, beat) => self.beat(time, asker, &id, beat),
             Ask::Commit(id, caller, position) => self.commit(time, asker, id, &caller, position),
             Ask::Positions(id) => self.positions(time, &id),
-            Ask::CommitWith(id, caller, position, transactional_id, producer) => {
-                let of = (transactional_id, producer);
+            Ask::CommitWith(id, caller, position, of) => {
                 self.commit_with(time, asker, (id, caller), position, of, out)
             }
             Ask::Transact(_) | Ask::Append(..) => None,
@@ -254,7 +252,7 @@ impl GroupDesk {
         asker: Asker,
         (group, caller): (String, Caller),
         position: Position,
-        (transactional_id, producer): (String, Producer),
+        of: OfTransaction,
         out: &mut Vec<DeskOutput>,
     ) -> Option<Told> {
         let entry = self.groups.entry(&group).ok()?;
@@ -263,9 +261,10 @@ impl GroupDesk {
             Err(code) => return Some(Told::Done(Err(code))),
         }
         let changes: Changes = vec![(key(position.index), Some(position.committed(&caller)))];
-        let batch = transactional(&group, &changes, transactional_id, producer);
-        let number = self.groups.on_transactional_sent(producer.id, &group, changes);
-        self.appending.insert(number, (asker, producer.id));
+        let producer_id = of.producer.id;
+        let batch = transactional(&group, &changes, of);
+        let number = self.groups.on_transactional_sent(producer_id, &group, changes);
+        self.appending.insert(number, (asker, producer_id));
         out.push(DeskOutput::Append(Box::new(batch), number));
         None
     }
@@ -343,8 +342,7 @@ impl GroupDesk {
 fn transactional(
     group: &str,
     changes: &Changes,
-    transactional_id: String,
-    producer: Producer,
+    OfTransaction { id, producer, version }: OfTransaction,
 ) -> RecordBatch {
     let mut builder =
         BatchBuilder::new().producer(producer.id, producer.epoch, NO_SEQUENCE).transactional();
@@ -355,10 +353,10 @@ fn transactional(
     }
     RecordBatch {
         transaction: Some(InTransaction {
-            transactional_id: transactional_id.into(),
+            transactional_id: id.into(),
             producer_id: producer.id,
             producer_epoch: producer.epoch,
-            version: TransactionVersion::V2,
+            version,
         }),
         ..own_batch(builder)
     }

@@ -9,7 +9,7 @@ use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
 use meridian_gateway::coordination::journal::{Entry, Journal, Write};
 use meridian_gateway::coordination::records_in;
-use meridian_gateway::partition::{Marker, Verification, VerifyError};
+use meridian_gateway::partition::{Marker, TransactionVersion, Verification, VerifyError};
 use meridian_gateway::transaction::{
     Answer, CoordinatorError, Decision, Ending, Input, Output, Producer, TransactionLimits,
     Transactions,
@@ -104,11 +104,14 @@ impl TransactionDesk {
         waiter: TransactionWaiter,
         out: &mut Vec<DeskOutput>,
     ) {
-        let input = Input::Add {
-            id: transaction.transactional_id.to_string(),
-            producer: Producer { id: transaction.producer_id, epoch: transaction.producer_epoch },
-            version: transaction.version,
-            partitions: BTreeSet::from([partition]),
+        let id = transaction.transactional_id.to_string();
+        let producer = Producer { id: transaction.producer_id, epoch: transaction.producer_epoch };
+        let version = transaction.version;
+        let input = match version {
+            TransactionVersion::V1 => Input::Verify { id, producer, partition },
+            TransactionVersion::V2 => {
+                Input::Add { id, producer, version, partitions: BTreeSet::from([partition]) }
+            }
         };
         self.step(time, input, waiter, out);
     }

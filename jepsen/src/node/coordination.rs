@@ -3,6 +3,7 @@
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::Generation;
+use meridian_gateway::partition::TransactionVersion;
 use meridian_storage::mutation::Mutation;
 
 use super::{Node, NodeOutput, Packet, endpoint_of};
@@ -19,14 +20,21 @@ impl Node {
         packet: Packet,
         out: &mut Vec<NodeOutput>,
     ) {
-        let is_read = |ask: &Ask| matches!(ask, Ask::Positions(_));
-        match &packet {
-            Packet::Ask { ask, .. }
-                if is_read(ask) && !Mutation::PositionsUnconfirmed.active(self.mutations) =>
-            {
-                out.push(NodeOutput::Confirm(from, Box::new(packet)));
+        // What is answered without a record in the log.
+        let is_read = match &packet {
+            Packet::Ask { ask, .. } => {
+                let is_positions = matches!(**ask, Ask::Positions(_));
+                is_positions && !Mutation::PositionsUnconfirmed.active(self.mutations)
             }
-            _ => self.on_confirmed(now, from, packet, out),
+            Packet::Vouch { verification, .. } => {
+                verification.transaction.version == TransactionVersion::V1
+            }
+            _ => false,
+        };
+        if is_read {
+            out.push(NodeOutput::Confirm(from, Box::new(packet)));
+        } else {
+            self.on_confirmed(now, from, packet, out);
         }
     }
 

@@ -16,9 +16,27 @@ const ID: &str = "late";
 const VERSION: TransactionVersion = TransactionVersion::V2;
 
 /// The coordinator, whose records and markers are written at once.
-struct Bench(Transactions<()>);
+pub(super) struct Bench(Transactions<()>);
 
 impl Bench {
+    pub(super) fn new(mutations: Mutations) -> Self {
+        Self(Transactions::new(TransactionLimits { mutations, ..TransactionLimits::default() }))
+    }
+
+    /// Initialises the producer, with this id if it needs another.
+    pub(super) fn init(&mut self, fresh_id: i64) -> Option<Producer> {
+        let (id, timeout_ms) = (ID.to_owned(), 60_000);
+        let fresh_id = Some(fresh_id);
+        self.ask(Input::Init { id, timeout_ms, expected: None, fresh_id })?.ok()
+    }
+
+    /// Begins a transaction and commits it; gives who goes on.
+    pub(super) fn commit(&mut self, producer: Producer, fresh_id: i64) -> Option<Producer> {
+        self.begin(producer);
+        let (id, version, fresh_id) = (ID.to_owned(), VERSION, Some(fresh_id));
+        self.ask(Input::End { id, producer, version, commit: true, fresh_id })?.ok()
+    }
+
     fn ask(&mut self, input: Input) -> Option<Answer> {
         let decision = self.0.step(0, input, ());
         self.carry_out(decision)
@@ -55,11 +73,9 @@ fn broken(promise: Promise, detail: String) -> Verdict {
 
 /// The end that comes late ends nothing.
 pub fn late_end(mutations: Mutations) -> Verdict {
-    let limits = TransactionLimits { mutations, ..TransactionLimits::default() };
-    let mut bench = Bench(Transactions::new(limits));
+    let mut bench = Bench::new(mutations);
     let id = || ID.to_owned();
-    let init = Input::Init { id: id(), timeout_ms: 60_000, expected: None, fresh_id: Some(9) };
-    let Some(Ok(first)) = bench.ask(init) else {
+    let Some(first) = bench.init(9) else {
         return broken(Promise::Invariant, "no producer in a calm cluster".to_owned());
     };
     bench.begin(first);

@@ -9,16 +9,18 @@ use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotConfig, SlotState};
 use meridian_gateway::partition::{
-    InTransaction, Marker, Partition, PartitionLimits, PartitionOutput, PartitionState,
-    ProduceError, TransactionVersion,
+    Marker, Partition, PartitionLimits, PartitionOutput, PartitionState, ProduceError,
+    TransactionVersion,
 };
 use meridian_gateway::producer::Sequenced;
+use meridian_gateway::transaction::Producer;
 use meridian_storage::leader::LeaderConfig;
 use meridian_storage::message::{PutReply, PutResult};
 use meridian_storage::mutation::Mutations;
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::TakeoverPlan;
 
+use super::late_end::Bench as Coordinator;
 use crate::check::{Promise, Verdict, Violation};
 use crate::value::{Batch, Kind, Value};
 
@@ -90,42 +92,31 @@ impl Bench {
         }
     }
 
-    /// Writes a value, in a transaction of version 1 if `transactional`.
-    fn produce(
-        &mut self,
-        sequence: u32,
-        transactional: bool,
-    ) -> Option<Result<Offset, ProduceError>> {
-        let first = Value { producer: PRODUCER, epoch: 0, sequence };
-        let kind = if transactional { Kind::Transactional } else { Kind::Plain };
-        let mut batch = Batch { first, count: 1, kind }.to_record_batch();
-        batch.transaction =
-            batch.transaction.map(|of| InTransaction { version: TransactionVersion::V1, ..of });
+    /// Writes a value.
+    fn produce(&mut self, first: Value, kind: Kind) -> Option<Result<Offset, ProduceError>> {
+        let batch = Batch { first, count: 1, kind }.to_record_batch();
         let mut out = Vec::new();
         self.partition.produce(Instant::ZERO, &self.health, vec![batch], (), &mut out);
         self.take(out);
         self.answers.pop_front()
     }
 
-    fn mark(
-        &mut self,
-        coordinator_epoch: i32,
-        commit: bool,
-    ) -> Option<Result<Offset, ProduceError>> {
-        let marker = Marker {
-            producer_id: i64::from(PRODUCER),
-            producer_epoch: 0,
-            coordinator_epoch,
-            commit,
-            version: TransactionVersion::V1,
-            // The partition has moved since, and does not know the endings of its last leader.
-            number: 0,
-        };
+    fn mark(&mut self, marker: Marker) -> Option<Result<Offset, ProduceError>> {
         let mut out = Vec::new();
         self.partition.write_marker(Instant::ZERO, &self.health, &marker, 0, (), &mut out);
         self.take(out);
         self.answers.pop_front()
     }
+}
+
+/// The first value of an epoch.
+fn first_of(producer: Producer) -> Value {
+    let (producer, epoch) = (producer.id as u32, producer.epoch as u16);
+    Value { producer, epoch, sequence: 0 }
+}
+
+fn value(sequence: u32) -> Value {
+    Value { producer: PRODUCER, epoch: 0, sequence }
 }
 
 fn expect(promise: Promise, holds: bool, detail: String) -> Verdict {
@@ -145,20 +136,63 @@ pub fn wrapped_sequence(mutations: Mutations) -> Verdict {
     };
     state.producers.apply(&last, Offset::ZERO);
     let mut bench = Bench::new(mutations, state);
-    let (first, again) = (bench.produce(0, false), bench.produce(0, false));
+    let (first, again) =
+        (bench.produce(value(0), Kind::Plain), bench.produce(value(0), Kind::Plain));
     let is_once = matches!((&first, &again), (Some(Ok(at)), Some(Ok(twice))) if at == twice);
     let detail = format!("after {}, 0 was answered {first:?}, then {again:?}", i32::MAX);
     expect(Promise::ProducerOrder, is_once, detail)
+}
+
+/// A producer whose epoch was the highest there is goes on after its transaction has ended.
+pub fn wrapped_epoch(mutations: Mutations) -> Verdict {
+    let mut coordinator = Coordinator::new(mutations);
+    let last = std::iter::repeat_with(|| coordinator.init(i64::from(PRODUCER)))
+        .take(1 + Producer::EPOCH_MAX as usize)
+        .last()
+        .flatten();
+    let at_last = last.filter(|last| last.is_exhausted());
+    let Some(last) = at_last else {
+        return expect(Promise::Invariant, false, format!("after all epochs comes {last:?}"));
+    };
+    let next = coordinator.commit(last, i64::from(PRODUCER) + 1);
+    let mut bench = Bench::new(mutations, PartitionState::default());
+    let kind = Kind::Transactional { number: 0 };
+    let written = bench.produce(first_of(last), kind);
+    let ended = bench.mark(Marker {
+        producer_id: last.id,
+        // Nobody writes with this one.
+        producer_epoch: i16::MAX,
+        coordinator_epoch: 5,
+        commit: true,
+        version: TransactionVersion::V2,
+        number: 0,
+    });
+    let goes_on = next.and_then(|next| bench.produce(first_of(next), kind));
+    let all = [&written, &ended, &goes_on].map(|it| matches!(it, Some(Ok(_))));
+    let detail = format!(
+        "{last:?} was answered {written:?}, its marker {ended:?}; it goes on as {next:?} and is \
+         answered {goes_on:?}"
+    );
+    expect(Promise::ProducerOrder, all == [true; 3], detail)
 }
 
 /// A coordinator that was replaced while it told a partition of the end of a transaction tells it
 /// once more, when the producer's next transaction is open: with version 1 both have one epoch.
 pub fn late_coordinator(mutations: Mutations) -> Verdict {
     let mut bench = Bench::new(mutations, PartitionState::default());
-    bench.produce(0, true);
-    bench.mark(5, true);
-    bench.produce(1, true);
-    let late = bench.mark(4, true);
+    let mark = |coordinator_epoch| Marker {
+        producer_id: i64::from(PRODUCER),
+        producer_epoch: 0,
+        coordinator_epoch,
+        commit: true,
+        version: TransactionVersion::V1,
+        // The partition has moved since, and does not know the endings of its last leader.
+        number: 0,
+    };
+    bench.produce(value(0), Kind::Transactional { number: 1 });
+    bench.mark(mark(5));
+    bench.produce(value(1), Kind::Transactional { number: 2 });
+    let late = bench.mark(mark(4));
     let producer_id = i64::from(PRODUCER);
     let is_open = bench.partition.state().transactions.ongoing(producer_id).is_some();
     let detail = format!("the marker of coordinator 4, after one of 5, was answered {late:?}");
@@ -172,6 +206,11 @@ mod tests {
     #[test]
     fn zero_follows_the_highest_sequence() {
         assert_eq!(wrapped_sequence(Mutations::NONE), Ok(()));
+    }
+
+    #[test]
+    fn another_producer_id_follows_the_highest_epoch() {
+        assert_eq!(wrapped_epoch(Mutations::NONE), Ok(()));
     }
 
     #[test]

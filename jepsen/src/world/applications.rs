@@ -12,26 +12,35 @@ use crate::desk::{GROUPS, TRANSACTIONS, Told, is_internal};
 use crate::net::Endpoint;
 use crate::node::{Packet, endpoint_of};
 
-const PLAIN: Character =
-    Character { group: "classic", is_consumer: false, is_static: false, is_transactional: false };
+const PLAIN: Character = Character {
+    group: "classic",
+    is_consumer: false,
+    is_static: false,
+    is_transactional: false,
+    is_old: false,
+};
 const STATIC: Character = Character { is_static: true, ..PLAIN };
 const EXACT: Character = Character { group: "exact", is_transactional: true, ..PLAIN };
+const EXACT_OLD: Character = Character { is_old: true, ..EXACT };
 const CONSUMER: Character = Character { group: "consumer", is_consumer: true, ..PLAIN };
 const EXACT_CONSUMER: Character =
     Character { group: "exact-consumer", is_transactional: true, ..CONSUMER };
+const EXACT_OLD_CONSUMER: Character = Character { is_old: true, ..EXACT_CONSUMER };
 
-/// Who there is: members of four groups, of both protocols, with transactions and without.
-pub(super) const CHARACTERS: [Character; 10] = [
+/// Who there is: members of four groups, of both protocols, with transactions of both versions and without.
+pub(super) const CHARACTERS: [Character; 12] = [
     PLAIN,
     PLAIN,
     STATIC,
     EXACT,
     EXACT,
+    EXACT_OLD,
     CONSUMER,
     CONSUMER,
     CONSUMER,
     EXACT_CONSUMER,
     EXACT_CONSUMER,
+    EXACT_OLD_CONSUMER,
 ];
 
 /// A question that a node may answer once it has applied so many decisions.
@@ -79,6 +88,13 @@ impl World {
         }
         self.wake_application(application, wake_after);
         Ok(())
+    }
+
+    /// Whether who asks has closed the connection that this came by.
+    pub(super) fn is_given_up(&self, from: Endpoint, packet: &Packet) -> bool {
+        let Packet::Ask { asker, .. } = packet else { return false };
+        let asking = self.applications.iter().find(|it| it.endpoint == from);
+        asking.is_some_and(|it| !it.may_arrive(asker.request))
     }
 
     /// Takes what a node says to an application.
