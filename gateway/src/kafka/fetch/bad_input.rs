@@ -4,6 +4,7 @@ use meridian_protocol::messages::FetchPartition;
 
 use super::tests::{partition, partitions, produce, request, served};
 use super::*;
+use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
 
 #[tokio::test]
 async fn of_partitions() {
@@ -32,6 +33,35 @@ async fn of_partitions() {
     let mut nowhere = request(vec![partition(0, 0)]);
     nowhere.topics[0].topic = "none".into();
     assert_eq!(partitions(&client.call(12, nowhere).await)[0].error_code, unknown);
+}
+
+#[tokio::test]
+async fn of_former_leaders() {
+    let broker = FakeBroker::single();
+    let front = front_of(&broker, quick_config());
+    let mut client = TestClient::connect(&front);
+    client.create_topic("t", 1).await;
+    broker.take_over("t", 0);
+    let epoch = {
+        let metadata = front.broker.metadata();
+        let topic = metadata.topic_named("t").expect("created");
+        metadata.partition_at(topic.id, 0).expect("created").1.leader_epoch.get()
+    };
+    let with_epoch =
+        |current_leader_epoch| FetchPartition { current_leader_epoch, ..partition(0, 0) };
+    let served = async {
+        while !partitions(&client.call(12, request(vec![with_epoch(epoch)])).await)[0]
+            .error_code
+            .is_none()
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, served).await.expect("taken over in time");
+    for version in [9, 12] {
+        let told = client.call(version, request(vec![with_epoch(epoch - 1)])).await;
+        assert_eq!(partitions(&told)[0].error_code, ErrorCode::FencedLeaderEpoch, "{version}");
+    }
 }
 
 #[tokio::test]
