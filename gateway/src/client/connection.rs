@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::marker::PhantomData;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -26,6 +27,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long an attempt to connect is alone. The system itself repeats a lost one after a second, then two,
 /// then four: after a cut of the network that would be most of the way back.
 pub(super) const NEXT_ATTEMPT_AFTER: Duration = Duration::from_millis(400);
+/// For how many times its silence an answer is waited for that comes in drops.
+const SILENCE_COUNT_MAX: u32 = 20;
 /// Requests queued for writing, and requests that wait for an answer.
 const QUEUE_COUNT_MAX: usize = 256;
 /// Requests written at once. Fewer than may wait for an answer, because each does before it is written.
@@ -95,8 +98,8 @@ pub struct InFlight<R> {
     address: String,
     timeout: Duration,
     deadline: Instant,
-    /// If given, the time counts from when the broker was last heard of.
-    heard: Option<Arc<Heard>>,
+    /// If given, the time counts from when the broker was last heard of, up to that deadline.
+    heard: Option<(Arc<Heard>, Instant)>,
     request: PhantomData<fn() -> R>,
 }
 
@@ -190,7 +193,7 @@ impl Connection {
     }
 
     /// Like [`Connection::call`], in a version from `version_min` on: a request that names topics by id needs
-    /// one that has ids. A long answer may take as long as it takes, unless nothing of it comes for `silence`.
+    /// one that has ids. A long answer may take long, unless nothing of it comes for `silence`.
     pub async fn call_from<R: RequestMessage>(
         &self,
         version_min: i16,
@@ -205,7 +208,8 @@ impl Connection {
             return Err(unsupported());
         }
         let mut in_flight = self.send_as(version, request, silence).await?;
-        in_flight.heard = Some(Arc::clone(&self.heard));
+        let last = in_flight.deadline + silence * SILENCE_COUNT_MAX;
+        in_flight.heard = Some((Arc::clone(&self.heard), last));
         let result = in_flight.response().await;
         if let Err(ClientError::Timeout { .. }) = &result {
             self.close();
@@ -317,7 +321,8 @@ impl<R: RequestMessage> InFlight<R> {
 
     /// Waits for longer, if something was heard meanwhile.
     fn prolong(&mut self) -> bool {
-        let later = self.heard.as_ref().map(|heard| heard.at() + self.timeout);
+        let heard = self.heard.as_ref();
+        let later = heard.map(|(heard, last)| (heard.at() + self.timeout).min(*last));
         let later = later.filter(|deadline| *deadline > self.deadline);
         later.map(|deadline| self.deadline = deadline).is_some()
     }
@@ -331,10 +336,12 @@ impl<R: RequestMessage> InFlight<R> {
 /// Connects. A lost packet does not hold it up for long: another attempt begins meanwhile, and whichever is
 /// first is taken.
 pub(super) async fn dial(address: &str) -> io::Result<TcpStream> {
+    let found: Arc<[SocketAddr]> =
+        tokio::net::lookup_host(address).await?.collect::<Vec<_>>().into();
     let mut attempts = JoinSet::new();
     loop {
-        let address = address.to_owned();
-        attempts.spawn(async move { TcpStream::connect(address).await });
+        let found = Arc::clone(&found);
+        attempts.spawn(async move { TcpStream::connect(&found[..]).await });
         let ended = tokio::time::timeout(NEXT_ATTEMPT_AFTER, attempts.join_next()).await;
         match ended {
             Ok(Some(Ok(connected))) => return connected,
@@ -433,7 +440,9 @@ mod tests {
     use super::*;
 
     /// A request whose time is over very soon, and whose answer comes after that.
-    async fn answered_late(heard: Option<Arc<Heard>>) -> Result<ApiVersionsResponse, ClientError> {
+    async fn answered_late(
+        heard: Option<(Arc<Heard>, Instant)>,
+    ) -> Result<ApiVersionsResponse, ClientError> {
         let (answer, reply) = oneshot::channel();
         let mut in_flight = InFlight::<ApiVersionsRequest> {
             reply,
@@ -458,7 +467,11 @@ mod tests {
         assert!(matches!(answered_late(None).await, Err(ClientError::Timeout { .. })));
         let heard = Heard { since: clock::now(), millis: AtomicU64::new(0) };
         heard.now();
-        answered_late(Some(Arc::new(heard))).await.expect("an answer");
+        let (heard, now) = (Arc::new(heard), clock::now());
+        let long = Some((Arc::clone(&heard), now + Duration::from_secs(600)));
+        answered_late(long).await.expect("an answer");
+        let no_more = answered_late(Some((heard, now))).await;
+        assert!(matches!(no_more, Err(ClientError::Timeout { .. })), "it was given all its time");
     }
 
     #[test]

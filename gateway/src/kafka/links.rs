@@ -11,7 +11,7 @@ use quinn::congestion::BbrConfig;
 use quinn::crypto::rustls::QuicServerConfig;
 use quinn::{IdleTimeout, VarInt};
 use rustls::pki_types::CertificateDer;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::Front;
@@ -25,8 +25,10 @@ const STREAM_COUNT_MAX: u32 = 64;
 const LINK_COUNT_MAX: usize = 1024;
 /// With so many handshakes or links whoever comes has to prove its address first.
 const UNPROVED_COUNT_MAX: usize = 32;
+/// Handshakes under way at a time. Until one is done anybody can cause its work.
+const HANDSHAKE_COUNT_MAX: usize = 256;
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
-/// A link that is not heard of for so long is gone. Whoever dials probes it more often.
+/// A link that is not heard of for so long is gone, and sooner if whoever dials says so: the lower one holds.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 /// What may be on its way: bandwidth x round trip.
 const SEND_WINDOW_BYTES: u64 = 64 << 20;
@@ -105,6 +107,7 @@ impl LinkServer {
         let Self { front, endpoint, credentials } = self;
         let total = Arc::new(Semaphore::new(front.config.in_flight_size_bytes_total_max));
         let shared = Arc::new(Shared { front, credentials, total });
+        let handshakes = Arc::new(Semaphore::new(HANDSHAKE_COUNT_MAX));
         let mut links = JoinSet::new();
         let mut stopped = shutdown.clone();
         loop {
@@ -113,14 +116,23 @@ impl LinkServer {
                 Some(_ended) = links.join_next() => continue,
                 incoming = endpoint.accept() => incoming,
             };
-            let Some(incoming) = incoming else { break };
-            if links.len() >= LINK_COUNT_MAX {
-                shared.front.metrics.on_refused();
-                incoming.refuse();
-            } else if links.len() >= UNPROVED_COUNT_MAX && !incoming.remote_address_validated() {
+            let Some(incoming) = incoming else {
+                tracing::error!("the UDP socket of links is lost; restart the node to serve links");
+                break;
+            };
+            if links.len() >= UNPROVED_COUNT_MAX && !incoming.remote_address_validated() {
                 let _cannot_be = incoming.retry();
-            } else {
-                links.spawn(Arc::clone(&shared).serve(incoming, shutdown.clone()));
+                continue;
+            }
+            match Arc::clone(&handshakes).try_acquire_owned() {
+                Ok(handshake) if links.len() < LINK_COUNT_MAX => {
+                    let serve = Arc::clone(&shared).serve(incoming, handshake, shutdown.clone());
+                    links.spawn(serve);
+                }
+                _ => {
+                    shared.front.metrics.on_refused();
+                    incoming.refuse();
+                }
             }
         }
         let drain = shared.front.config.drain_timeout + Duration::from_secs(1);
@@ -139,7 +151,12 @@ struct Shared {
 }
 
 impl Shared {
-    async fn serve(self: Arc<Self>, incoming: quinn::Incoming, shutdown: watch::Receiver<bool>) {
+    async fn serve(
+        self: Arc<Self>,
+        incoming: quinn::Incoming,
+        handshake: OwnedSemaphorePermit,
+        shutdown: watch::Receiver<bool>,
+    ) {
         let peer = incoming.remote_address();
         let accepted = async { incoming.accept()?.await };
         let connection = match tokio::time::timeout(HANDSHAKE_WITHIN, accepted).await {
@@ -154,6 +171,7 @@ impl Shared {
                 return connection.close(NOT_A_LINK, error.to_string().as_bytes());
             }
         };
+        drop(handshake);
         tracing::info!(%peer, %link, "a link has connected");
         let mut streams = JoinSet::new();
         let mut stopped = shutdown.clone();

@@ -1,6 +1,6 @@
 //! CreateTopics, DeleteTopics and CreatePartitions.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use meridian_base::id::{NodeId, TopicId};
 use meridian_consensus::command::{Command, ConfigChange, ConfigResource};
@@ -12,7 +12,7 @@ use meridian_protocol::messages::{
     CreateTopicsRequest, CreateTopicsResponse, CreatedTopicConfig, DeletableTopicResult,
     DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse,
 };
-use meridian_protocol::{ErrorCode, Str};
+use meridian_protocol::{ErrorCode, Str, Uuid};
 
 use super::dispatch::Call;
 use super::error::{self, ApiError};
@@ -308,14 +308,17 @@ pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTo
     let by_name = |name| DeleteTopicState { name: Some(name), ..Default::default() };
     let topics = request.topics.into_iter().chain(request.topic_names.into_iter().map(by_name));
     let topics: Vec<DeleteTopicState> = topics.collect();
+    let keys = keys_of(&call, &topics);
+    let mut counts: HashMap<&(Option<Str>, Uuid), usize> = HashMap::new();
+    keys.iter().for_each(|key| *counts.entry(key).or_default() += 1);
     let mut responses = Vec::new();
-    for wanted in &topics {
+    for (wanted, key) in topics.iter().zip(&keys) {
         let mut result = DeletableTopicResult {
             name: wanted.name.clone(),
             topic_id: wanted.topic_id,
             ..Default::default()
         };
-        let deleted = if is_repeated(&call, &topics, wanted) {
+        let deleted = if counts[key] > 1 {
             Err(ApiError::new(ErrorCode::InvalidRequest, "the request names this topic twice"))
         } else {
             delete_one(&call, &current, wanted, &mut result).await
@@ -330,17 +333,22 @@ pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTo
     DeleteTopicsResponse { responses, ..Default::default() }
 }
 
-/// Whether a request names a topic twice, by whatever it can be named.
-fn is_repeated(call: &Call, topics: &[DeleteTopicState], wanted: &DeleteTopicState) -> bool {
+/// Each topic that a request names, as its id where there is such a topic: by whatever it can be named, it is
+/// the same.
+fn keys_of(call: &Call, topics: &[DeleteTopicState]) -> Vec<(Option<Str>, Uuid)> {
     let metadata = call.front.broker.metadata();
-    let id = |named: &DeleteTopicState| match &named.name {
-        Some(name) if named.topic_id.is_zero() => metadata.topic_named(name).map(|it| it.id),
-        Some(_) => None,
-        None => metadata.topic(lookup::topic_id(named.topic_id)).map(|it| it.id),
+    let key = |named: &DeleteTopicState| {
+        let found = match &named.name {
+            Some(name) if named.topic_id.is_zero() => metadata.topic_named(name),
+            Some(_) => None,
+            None => metadata.topic(lookup::topic_id(named.topic_id)),
+        };
+        match found {
+            Some(topic) => (None, lookup::uuid(topic.id)),
+            None => (named.name.clone(), named.topic_id),
+        }
     };
-    let own = id(wanted);
-    let is_same = |other: &&DeleteTopicState| *other == wanted || own.is_some() && id(other) == own;
-    topics.iter().filter(is_same).count() > 1
+    topics.iter().map(key).collect()
 }
 
 async fn delete_one(

@@ -111,10 +111,8 @@ impl Quic {
             return Ok(open.clone());
         }
         let connect = |source| ClientError::Connect { address: address.to_owned(), source };
-        let found = tokio::net::lookup_host(address).await.map_err(connect)?.next();
-        let found = found.ok_or_else(|| connect(std::io::ErrorKind::NotFound.into()))?;
-        let endpoint = self.endpoint(found).map_err(connect)?;
-        let connection = self.dial(address, &endpoint, found).await?;
+        let found = tokio::net::lookup_host(address).await.map_err(connect)?;
+        let connection = self.dial(address, &found.collect::<Vec<_>>()).await?;
         *place = Some(connection.clone());
         Ok(connection)
     }
@@ -133,29 +131,49 @@ impl Quic {
         Ok(endpoint)
     }
 
-    /// Connects. Lost packets do not hold it up for long: another attempt begins meanwhile, and whichever is
-    /// first is taken.
+    /// A socket that was lost is not used again.
+    fn forget_endpoint(&self, to: SocketAddr) {
+        let mut endpoints = self.shared.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        endpoints[usize::from(to.is_ipv6())] = None;
+    }
+
+    /// Connects. Lost packets do not hold it up for long: another attempt begins meanwhile, at the next of the
+    /// addresses, and whichever is first is taken. Ends with an error when each address was tried, or says
+    /// that we are not wanted.
     async fn dial(
         &self,
         address: &str,
-        endpoint: &quinn::Endpoint,
-        to: SocketAddr,
+        found: &[SocketAddr],
     ) -> Result<quinn::Connection, ClientError> {
         let mut attempts = JoinSet::new();
-        loop {
-            let connecting = endpoint
-                .connect_with(self.config.clone(), to, NAME)
-                .map_err(|error| tls(address, error.to_string()))?;
-            attempts.spawn(connecting);
-            let ended = tokio::time::timeout(NEXT_ATTEMPT_AFTER, attempts.join_next()).await;
-            match ended {
-                Ok(Some(Ok(connected))) => {
-                    return connected.map_err(|error| self.failed(address, error));
-                }
+        for (count, to) in found.iter().copied().cycle().enumerate() {
+            let (quic, address) = (self.clone(), address.to_owned());
+            attempts.spawn(async move { quic.attempt(&address, to).await });
+            match tokio::time::timeout(NEXT_ATTEMPT_AFTER, attempts.join_next()).await {
+                Ok(Some(Ok(Err(ClientError::Connect { .. })))) if count + 1 < found.len() => {}
+                Ok(Some(Ok(ended))) => return ended,
                 Ok(Some(Err(panic))) => std::panic::resume_unwind(panic.into_panic()),
                 Ok(None) | Err(_) => {}
             }
         }
+        let source = std::io::ErrorKind::NotFound.into();
+        Err(ClientError::Connect { address: address.to_owned(), source })
+    }
+
+    async fn attempt(
+        &self,
+        address: &str,
+        to: SocketAddr,
+    ) -> Result<quinn::Connection, ClientError> {
+        let connect = |source| ClientError::Connect { address: address.to_owned(), source };
+        let endpoint = self.endpoint(to).map_err(connect)?;
+        let connecting = endpoint.connect_with(self.config.clone(), to, NAME).map_err(|error| {
+            if matches!(error, quinn::ConnectError::EndpointStopping) {
+                self.forget_endpoint(to);
+            }
+            connect(std::io::Error::other(error))
+        })?;
+        connecting.await.map_err(|error| self.failed(address, error))
     }
 
     fn failed(&self, address: &str, error: ConnectionError) -> ClientError {
@@ -186,6 +204,7 @@ fn is_refusal(error: &ConnectionError) -> bool {
 #[cfg(test)]
 mod tests {
     use meridian_base::id::{ClusterId, NodeId};
+    use quinn::crypto::rustls::QuicServerConfig;
     use rustls::client::danger::ServerCertVerifier;
     use rustls::pki_types::{ServerName, UnixTime};
 
@@ -207,5 +226,28 @@ mod tests {
         };
         assert!(is_source(&node.cert_chain_pem));
         assert!(!is_source(&link.cert_chain_pem));
+    }
+
+    #[tokio::test]
+    async fn a_name_may_have_addresses_that_nobody_serves() {
+        let cluster = ClusterId::from_text("west");
+        let validity = Validity::days(clock::wall_time(), 10);
+        let ca = ClusterCa::create(&cluster, validity).unwrap();
+        let node = ca.issue(NodeId::new(1), validity).unwrap();
+        let node = node.check(NodeId::new(1), &cluster, clock::wall_time()).unwrap();
+        let crypto = QuicServerConfig::try_from(node.link_server_config().unwrap()).unwrap();
+        let config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let server = quinn::Endpoint::server(config, any).unwrap();
+        let live = server.local_addr().unwrap();
+        let silent = std::net::UdpSocket::bind(any).unwrap();
+        let served = tokio::spawn(async move { server.accept().await.unwrap().await.unwrap() });
+        let link = ca.issue_link("east", validity).unwrap();
+        let own = Some((&*link.cert_chain_pem, &*link.key_pem));
+        let quic = Quic::new(&Pem { ca: &link.ca_pem, own }).unwrap();
+        let found = [silent.local_addr().unwrap(), live];
+        let connection = quic.dial("source:9092", &found).await.unwrap();
+        assert_eq!(connection.remote_address(), live);
+        drop(served);
     }
 }

@@ -155,7 +155,7 @@ async fn asking_for_a_topic_creates_it_if_it_may() {
         };
         let response = client.call(12, by_id(broker.topic_uuid("new"))).await;
         assert_eq!(response.topics[0].name.as_deref(), Some("new"));
-        let response = client.call(12, by_id(meridian_protocol::Uuid([7; 16]))).await;
+        let response = client.call(12, by_id(Uuid([7; 16]))).await;
         assert_eq!(response.topics[0].error_code, ErrorCode::UnknownTopicId);
     }
 }

@@ -108,8 +108,7 @@ impl LinkWorker {
         }
         for lane in self.lanes.iter_mut().filter(|lane| !lane.is_busy) {
             (lane.is_busy, lane.asked_at) = (true, now);
-            let count = lane.wants.len().min(FETCH_COUNT_MAX);
-            let wants: Vec<Want> = lane.wants.drain(..count).collect();
+            let wants = take_in_turn(&mut lane.wants, FETCH_COUNT_MAX);
             let (connection, events) = (Arc::clone(&lane.connection), self.events.clone());
             tokio::spawn(async move {
                 let answers = question::fetch(Arc::clone(&connection), wants, size_bytes).await;
@@ -182,5 +181,35 @@ impl LinkWorker {
                 tracing::warn!(?partition, %error, "the source's leader epoch not taken on yet");
             }
         });
+    }
+}
+
+/// Takes what the next request asks for. Who was asked for first may have filled the whole answer, and goes
+/// last this time.
+fn take_in_turn<T>(wants: &mut Vec<T>, count_max: usize) -> Vec<T> {
+    let count = wants.len().min(count_max);
+    wants.rotate_left(count.min(1));
+    wants.drain(..count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_that_wants_something_is_first_in_its_turn() {
+        let mut wants = vec!['a', 'b', 'c'];
+        let mut firsts = Vec::new();
+        for _ in 0..3 {
+            let asked = take_in_turn(&mut wants, 1000);
+            firsts.push(asked[0]);
+            // All want more, and say so in the order of the answer.
+            wants = asked;
+        }
+        firsts.sort_unstable();
+        assert_eq!(firsts, ['a', 'b', 'c']);
+        assert_eq!(take_in_turn(&mut wants, 2).len(), 2);
+        assert_eq!(take_in_turn(&mut wants, 2).len(), 1);
+        assert_eq!(take_in_turn(&mut wants, 2), []);
     }
 }

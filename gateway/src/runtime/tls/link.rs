@@ -48,7 +48,9 @@ impl ClusterCa {
     /// Issues the identity of a link that leads to this cluster, with a fresh key.
     pub fn issue_link(&self, link: &str, validity: Validity) -> Result<LinkIdentity, TlsError> {
         let is_legal = |letter: char| matches!(letter, 'a'..='z' | '0'..='9' | '-');
-        if link.is_empty() || link.len() > NAME_BYTES_MAX || !link.chars().all(is_legal) {
+        // No label of a DNS name ends so.
+        let ends_well = !link.is_empty() && !link.ends_with('-');
+        if !ends_well || link.len() > NAME_BYTES_MAX || !link.chars().all(is_legal) {
             return Err(TlsError::LinkName { link: link.to_owned() });
         }
         let name = format!("link-{link}.{}.meridian", cluster_label(&self.cluster)?);
