@@ -4,19 +4,25 @@ use meridian_protocol::messages::FetchPartition;
 
 use super::tests::{partition, partitions, produce, request, served};
 use super::*;
+use crate::kafka::Front;
 use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
+
+/// The epoch of the leader of partition 0 of `t`.
+fn epoch(front: &Front) -> i32 {
+    let metadata = front.broker.metadata();
+    let topic = metadata.topic_named("t").expect("created");
+    metadata.partition_at(topic.id, 0).expect("created").1.leader_epoch.get()
+}
+
+fn with_epoch(current_leader_epoch: i32) -> FetchPartition {
+    FetchPartition { current_leader_epoch, ..partition(0, 0) }
+}
 
 #[tokio::test]
 async fn of_partitions() {
     let (front, mut client) = served().await;
     produce(&mut client, 0, &["a", "b"]).await;
-    let epoch = {
-        let metadata = front.broker.metadata();
-        let topic = metadata.topic_named("t").expect("created");
-        metadata.partition_at(topic.id, 0).expect("created").1.leader_epoch.get()
-    };
-    let with_epoch =
-        |current_leader_epoch| FetchPartition { current_leader_epoch, ..partition(0, 0) };
+    let epoch = epoch(&front);
     let unknown = ErrorCode::UnknownTopicOrPartition;
     for (what, version, asked, code) in [
         ("well", 12, with_epoch(epoch), ErrorCode::None),
@@ -41,14 +47,10 @@ async fn of_former_leaders() {
     let front = front_of(&broker, quick_config());
     let mut client = TestClient::connect(&front);
     client.create_topic("t", 1).await;
+    // Where there is nothing to read a fetch would wait for something.
+    produce(&mut client, 0, &["a"]).await;
     broker.take_over("t", 0);
-    let epoch = {
-        let metadata = front.broker.metadata();
-        let topic = metadata.topic_named("t").expect("created");
-        metadata.partition_at(topic.id, 0).expect("created").1.leader_epoch.get()
-    };
-    let with_epoch =
-        |current_leader_epoch| FetchPartition { current_leader_epoch, ..partition(0, 0) };
+    let epoch = epoch(&front);
     let served = async {
         while !partitions(&client.call(12, request(vec![with_epoch(epoch)])).await)[0]
             .error_code
