@@ -131,6 +131,11 @@ impl Membership {
         }
     }
 
+    /// Whether some life of `node` votes or follows.
+    pub fn contains(&self, node: NodeId) -> bool {
+        self.all().any(|member| member.node == node)
+    }
+
     fn all(&self) -> impl Iterator<Item = RaftId> {
         self.voters.iter().chain(&self.learners).copied()
     }

@@ -360,26 +360,4 @@ impl Meta {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn frames_round_trip() {
-        let frames = [
-            MetaFrame::Raft(Bytes::from_static(b"raft")),
-            MetaFrame::Heartbeat,
-            MetaFrame::Propose(Bytes::from_static(b"proposal")),
-            MetaFrame::AskStanding,
-            MetaFrame::Standing(PeerStanding::Forming),
-            MetaFrame::AskLife(RequestId::new(7)),
-            MetaFrame::Life(3),
-        ];
-        for frame in frames {
-            let bytes = Bytes::from(frame.encode().concat());
-            assert!((MetaFrame::KIND_MIN..=MetaFrame::KIND_MAX).contains(&bytes[0]));
-            assert_eq!(MetaFrame::decode(&bytes), Some(frame));
-        }
-        assert_eq!(MetaFrame::decode(&Bytes::from_static(&[20, 9])), None);
-        assert_eq!(MetaFrame::decode(&Bytes::new()), None);
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::NodeId;
-use meridian_consensus::command::{Command, Proposal, RequestId};
+use meridian_consensus::command::{Command, Proposal};
 use meridian_consensus::log::{Opened, RaftLog};
 use meridian_consensus::membership::{PeerStanding, RaftId, RaftLife, plan_change};
 use meridian_consensus::node::{
@@ -46,8 +46,6 @@ struct Chores {
     supervisor: Option<Supervisor>,
     /// Who led last, other than this node, and when it was last heard from.
     led: Option<(NodeId, Instant)>,
-    /// Nodes that wait to hear of their new Raft life.
-    lives_asked: Vec<(RequestId, NodeId)>,
 }
 
 impl MetaThread {
@@ -75,20 +73,15 @@ impl MetaThread {
             member.campaign();
         }
         let now = self.settings.clock.now();
-        let mut chores = Chores {
-            heartbeat_at: now,
-            membership_at: now,
-            supervisor: None,
-            led: None,
-            lives_asked: Vec::new(),
-        };
+        let mut chores =
+            Chores { heartbeat_at: now, membership_at: now, supervisor: None, led: None };
         loop {
             let now = self.settings.clock.now();
             if now >= member.next_tick() {
                 member.tick(now);
             }
             self.do_chores(member, &mut chores, now);
-            self.process(member, &mut chores).map_err(|error| error.to_string())?;
+            self.process(member).map_err(|error| error.to_string())?;
             let due = member.next_tick().min(chores.heartbeat_at);
             let wait = due.since(self.settings.clock.now());
             let mut next = match self.inputs.recv_timeout(wait) {
@@ -164,6 +157,12 @@ impl MetaThread {
             }
             Input::Frame(from, MetaFrame::Propose(bytes)) => match Proposal::decode(&bytes) {
                 Ok(proposal) if member.leadership().is_self => self.propose(member, &proposal),
+                // A node that comes back or joins asks the voters of its configuration: the leader may
+                // be a spare that has taken the vote of one of them. What a member sends is not passed
+                // on: it hears who leads, and a proposal must not go round in a circle.
+                Ok(proposal) if !member.membership().contains(from) => {
+                    self.propose(member, &proposal);
+                }
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%from, %error, "proposal refused"),
             },
@@ -176,12 +175,10 @@ impl MetaThread {
             Input::Frame(from, MetaFrame::AskLife(request_id)) => {
                 let known = member.metadata().read().result_of(request_id).cloned();
                 if let Some(Ok(Decision::RaftLife(life))) = known {
-                    // The answer was lost: there was no way to the asker yet.
+                    // The asker asks again if it can't be sent.
                     let _asked_again = self.shared.send(from, &MetaFrame::Life(life.get()));
-                } else if member.leadership().is_self {
-                    if !chores.lives_asked.contains(&(request_id, from)) {
-                        chores.lives_asked.push((request_id, from));
-                    }
+                } else {
+                    // Whoever leads: the asker knows the voters of its configuration only.
                     let command = Command::AllocateRaftLife { node: from };
                     self.propose(member, &Proposal { request_id, command });
                 }
@@ -229,7 +226,6 @@ impl MetaThread {
         let leadership = member.leadership();
         if !leadership.is_self {
             chores.supervisor = None;
-            chores.lives_asked.clear();
             if let Some(leader) = leadership.leader {
                 let _sent_again = self.shared.send(leader.node, &MetaFrame::Heartbeat);
             }
@@ -269,7 +265,7 @@ impl MetaThread {
         }
     }
 
-    fn process(&self, member: &mut Member, chores: &mut Chores) -> Result<(), NodeError> {
+    fn process(&self, member: &mut Member) -> Result<(), NodeError> {
         let mut undelivered = Vec::new();
         let mut snapshots = Vec::new();
         let progress = member.process(|Outbound { to, bytes, is_snapshot }| {
@@ -286,11 +282,11 @@ impl MetaThread {
         for to in undelivered {
             member.report_unreachable(to);
         }
-        self.tell(member, chores, progress);
+        self.tell(member, progress);
         Ok(())
     }
 
-    fn tell(&self, member: &Member, chores: &mut Chores, progress: Progress) {
+    fn tell(&self, member: &Member, progress: Progress) {
         if let Some(leadership) = progress.leadership {
             *lock(&self.shared.leadership) = Some(leadership);
         }
@@ -308,13 +304,6 @@ impl MetaThread {
             }
         }
         for entry in progress.applied {
-            let asked = chores.lives_asked.iter().position(|(id, _)| *id == entry.request_id);
-            if let Some(asked) = asked {
-                let (_, node) = chores.lives_asked.swap_remove(asked);
-                if let Ok(Decision::RaftLife(life)) = &entry.result {
-                    let _asked_again = self.shared.send(node, &MetaFrame::Life(life.get()));
-                }
-            }
             self.answer(entry);
         }
     }
