@@ -73,6 +73,8 @@ pub enum Mutation {
     MovedAfterRemoval,
     SpilledOverRemainder,
     ReplacedOnOneDisk,
+    RemovedOnOneDisk,
+    ShortCopyPlaced,
 }
 
 impl Mutation {
@@ -148,13 +150,15 @@ impl Mutation {
     ];
 
     /// Those of two disks, which are found by `storage/tests/rules/tiers.rs`.
-    pub const TIERS: [Self; 6] = [
+    pub const TIERS: [Self; 8] = [
         Self::MovedUnsealed,
         Self::MovedBeforeSync,
         Self::RemovedBeforePlaced,
         Self::MovedAfterRemoval,
         Self::SpilledOverRemainder,
         Self::ReplacedOnOneDisk,
+        Self::RemovedOnOneDisk,
+        Self::ShortCopyPlaced,
     ];
 
     /// The one of this name.
@@ -241,6 +245,8 @@ impl Mutation {
             Self::MovedAfterRemoval => "D3: a file that was removed comes back by its copy",
             Self::SpilledOverRemainder => "D4: a file is begun beside what counts before it",
             Self::ReplacedOnOneDisk => "D4: a file is replaced on one disk, and stays on the other",
+            Self::RemovedOnOneDisk => "D3: a file is removed from one disk, and stays on the other",
+            Self::ShortCopyPlaced => "D2: a copy counts of which a part could not be read",
             _ => "a rule without words",
         }
     }

@@ -16,7 +16,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use meridian_base::env::{Disk, DiskError};
 use meridian_storage::mutation::Mutations;
-use meridian_storage::tier::{FastFile, TierRules, files, used_bytes};
+use meridian_storage::tier::files::{self, Room};
+use meridian_storage::tier::{FastFile, TierRules, used_bytes};
 
 use super::clock::wall_time_ms;
 use super::disk::FolderDisk;
@@ -24,7 +25,7 @@ use super::disk::FolderDisk;
 /// A journal file that would leave less free than this, for side files and what says whose the disk is, finds no
 /// room on the fast disk.
 const LEFT_FREE_BYTES: u64 = 16 << 20;
-/// A small file does not if less than this is free.
+/// A small file does not if less than this is free, as long as it finds room on the capacity disk.
 const SMALL_FILE_BYTES: u64 = 4 << 20;
 /// Says, on both disks, which capacity disk belongs to which fast one.
 const PAIR_FILE: &str = "tiers";
@@ -304,14 +305,17 @@ impl Disk for TieredDisk {
         };
         let _placing = tier.placing.lock().unwrap_or_else(PoisonError::into_inner);
         let free_bytes = self.fast.free_bytes()?;
-        let fits = if is_journal(file) {
-            tier.capacity.rules.fits(&tier.fast_files(), size_bytes)
-                && free_bytes >= size_bytes + LEFT_FREE_BYTES
+        let room = if is_journal(file) {
+            let fits = tier.capacity.rules.fits(&tier.fast_files(), size_bytes)
+                && free_bytes >= size_bytes + LEFT_FREE_BYTES;
+            if fits { Room::Enough } else { Room::None }
+        } else if free_bytes >= SMALL_FILE_BYTES {
+            Room::Enough
         } else {
-            free_bytes >= SMALL_FILE_BYTES
+            Room::Last
         };
         let begun = (file, size_bytes);
-        let spilled = files::begin(&mut self.fast, capacity, begun, fits, Mutations::NONE)?;
+        let spilled = files::begin(&mut self.fast, capacity, begun, room, Mutations::NONE)?;
         if spilled && is_journal(file) {
             tier.spilled_files.fetch_add(1, Ordering::Relaxed);
         }
@@ -368,9 +372,9 @@ impl Disk for TieredDisk {
     }
 
     fn remove(&mut self, file: &str) -> Result<(), DiskError> {
-        let tier = self.capacity.as_ref().map(|(_, tier)| Arc::clone(tier));
-        let _placing = tier.as_ref().map(|tier| tier.placing.lock());
-        self.on_holder(|disk| disk.remove(file))
+        let Some((capacity, tier)) = &mut self.capacity else { return self.fast.remove(file) };
+        let _placing = tier.placing.lock().unwrap_or_else(PoisonError::into_inner);
+        files::remove(&mut self.fast, capacity, file, Mutations::NONE)
     }
 
     fn rename(&mut self, from: &str, to: &str) -> Result<(), DiskError> {

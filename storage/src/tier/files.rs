@@ -2,8 +2,9 @@
 //! that was promised: the rules that hold two disks together as one.
 //!
 //! ```text
-//! begin    fast; no room: gone from fast for good -> capacity
+//! begin    fast; no room: gone from fast for good -> capacity; none there either: a small file fast after all
 //! move     copy to capacity as NAME.moving -> synced -> rename -> remove from fast
+//! remove   from capacity -> from fast
 //! mount    both have it: the one on the fast disk counts      NAME.moving: goes
 //! ```
 
@@ -25,15 +26,26 @@ pub fn is_moving(file: &str) -> bool {
     file.ends_with(MOVING)
 }
 
-/// Begins a file on the fast disk if it `fits`, or else on the capacity disk; says whether it was spilled there.
+/// How much room the fast disk has for a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Enough.
+    Enough,
+    /// What is left there is for when the capacity disk has none.
+    Last,
+    /// None.
+    None,
+}
+
+/// Begins a file on the fast disk if there is `room`, or else on the capacity disk; says whether it was spilled there.
 pub fn begin(
     fast: &mut impl Disk,
     capacity: &mut impl Disk,
     (file, size_bytes): (&str, u64),
-    fits: bool,
+    room: Room,
     mutations: Mutations,
 ) -> Result<bool, DiskError> {
-    if fits {
+    if room == Room::Enough {
         match fast.create(file, size_bytes) {
             // Others have filled it.
             Err(DiskError::Full { .. }) => {}
@@ -47,8 +59,38 @@ pub fn begin(
     if !Mutation::SpilledOverRemainder.active(mutations) {
         remove_if_there(fast, file)?;
     }
-    capacity.create(file, size_bytes)?;
-    Ok(true)
+    match capacity.create(file, size_bytes) {
+        Err(DiskError::Full { .. }) if room == Room::Last => {
+            remove_if_there(capacity, file)?;
+            fast.create(file, size_bytes)?;
+            Ok(false)
+        }
+        created => created.map(|()| true),
+    }
+}
+
+/// Removes a file for good, from whichever disk has it: both, if a move or a replacement failed halfway.
+pub fn remove(
+    fast: &mut impl Disk,
+    capacity: &mut impl Disk,
+    file: &str,
+    mutations: Mutations,
+) -> Result<(), DiskError> {
+    if Mutation::RemovedOnOneDisk.active(mutations) {
+        return match fast.remove(file) {
+            Err(DiskError::NotFound { .. }) => capacity.remove(file),
+            removed => removed,
+        };
+    }
+    // That of the fast disk counts, so it goes last: what comes back after a crash is what was there.
+    let was_there = match capacity.remove(file) {
+        Err(DiskError::NotFound { .. }) => false,
+        removed => removed.map(|()| true)?,
+    };
+    match fast.remove(file) {
+        Err(DiskError::NotFound { .. }) if was_there => Ok(()),
+        removed => removed,
+    }
 }
 
 /// Copies a file to the capacity disk, where it does not count yet; `pace` is told how many bytes were copied.
@@ -74,7 +116,14 @@ pub fn copy(
     while copied_bytes < size_bytes {
         let count = fast.read_at(file, copied_bytes, &mut buffer)?;
         if count == 0 {
-            break;
+            if Mutation::ShortCopyPlaced.active(mutations) {
+                break;
+            }
+            return Err(DiskError::Io {
+                file: file.to_owned(),
+                operation: "read",
+                detail: format!("the file ended after {copied_bytes} of {size_bytes} bytes"),
+            });
         }
         capacity.write_at(&copy, copied_bytes, &[IoSlice::new(&buffer[..count])])?;
         copied_bytes += count as u64;
@@ -163,5 +212,29 @@ fn remove_if_there(disk: &mut impl Disk, file: &str) -> Result<(), DiskError> {
     match disk.remove(file) {
         Err(DiskError::NotFound { .. }) => Ok(()),
         removed => removed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_base::env::memory::MemoryDisk;
+
+    use super::*;
+
+    #[test]
+    fn a_small_file_takes_the_last_room_on_the_fast_disk() {
+        let (fast, capacity) = (MemoryDisk::new(1), MemoryDisk::new(2));
+        let begin = |file, room| {
+            let (mut fast, mut capacity) = (fast.clone(), capacity.clone());
+            begin(&mut fast, &mut capacity, (file, 10), room, Mutations::NONE)
+        };
+        assert_eq!(begin("a", Room::Last), Ok(true), "the other disk's goes first");
+        capacity.set_capacity_bytes(10);
+        assert_eq!(begin("b", Room::Last), Ok(false));
+        let full = Err(DiskError::Full { file: "c".to_owned() });
+        assert_eq!(begin("c", Room::None), full);
+        fast.set_capacity_bytes(10);
+        assert_eq!(begin("c", Room::Last), full);
+        assert_eq!(capacity.clone().list(), Ok(vec!["a".to_owned()]));
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use meridian_base::env::memory::{Crash, MemoryDisk};
@@ -12,7 +12,8 @@ use meridian_base::env::{Disk, DiskError};
 #[cfg(feature = "mutations")]
 use meridian_storage::mutation::Mutation;
 use meridian_storage::mutation::Mutations;
-use meridian_storage::tier::{FastFile, TierRules, files};
+use meridian_storage::tier::files::{self, Room};
+use meridian_storage::tier::{FastFile, TierRules};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
@@ -40,6 +41,8 @@ enum Op {
     Fill(usize),
     /// The power goes when the next operation has changed the disks so often.
     PowerGoes(u32),
+    /// One change fails when there were so many more, and the power stays.
+    FailsOnce(u32),
     Crash(Crash),
 }
 
@@ -49,6 +52,8 @@ enum Meanwhile {
     Nothing,
     IsWritten(u8),
     IsRemoved,
+    /// Nothing: but a read of the copying gives nothing.
+    IsReadShort,
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -56,6 +61,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         3 => Just(Meanwhile::Nothing),
         1 => any::<u8>().prop_map(Meanwhile::IsWritten),
         1 => Just(Meanwhile::IsRemoved),
+        1 => Just(Meanwhile::IsReadShort),
     ];
     let crash = prop_oneof![
         Just(Crash::LoseUnsynced),
@@ -71,6 +77,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         2 => any::<u8>().prop_map(Op::Replace),
         2 => (0usize..5).prop_map(Op::Fill),
         3 => (0u32..6).prop_map(Op::PowerGoes),
+        2 => (0u32..6).prop_map(Op::FailsOnce),
         2 => crash.prop_map(Op::Crash),
     ];
     prop::collection::vec(op, 0..OPS_MAX)
@@ -83,6 +90,9 @@ struct Powered {
     disk: MemoryDisk,
     /// Changes until it goes.
     left: Arc<AtomicU32>,
+    /// Changes until one fails.
+    fails_after: Arc<AtomicU32>,
+    reads_nothing: Arc<AtomicBool>,
 }
 
 impl Powered {
@@ -95,6 +105,10 @@ impl Powered {
             return Err(DiskError::Io { file, operation, detail: "no power".to_owned() });
         };
         self.left.store(left, Ordering::Relaxed);
+        if self.fails_after.fetch_sub(1, Ordering::Relaxed) == 0 {
+            let (file, operation) = (String::new(), "change");
+            return Err(DiskError::Io { file, operation, detail: "once".to_owned() });
+        }
         change(&mut self.disk)
     }
 }
@@ -129,6 +143,9 @@ impl Disk for Powered {
         offset_bytes: u64,
         buffer: &mut [u8],
     ) -> Result<usize, DiskError> {
+        if self.reads_nothing.load(Ordering::Relaxed) {
+            return Ok(0);
+        }
         self.disk.read_at(file, offset_bytes, buffer)
     }
 
@@ -160,6 +177,8 @@ struct World {
     fast: Powered,
     capacity: Powered,
     left: Arc<AtomicU32>,
+    fails_after: Arc<AtomicU32>,
+    reads_nothing: Arc<AtomicBool>,
     next_number: u32,
     /// What readers must find, by name.
     promised: BTreeMap<String, Contents>,
@@ -169,12 +188,21 @@ struct World {
 impl World {
     fn new(mutations: Mutations) -> Self {
         let left = Arc::new(AtomicU32::new(u32::MAX));
-        let disk = |seed| Powered { disk: MemoryDisk::new(seed), left: Arc::clone(&left) };
+        let fails_after = Arc::new(AtomicU32::new(u32::MAX));
+        let reads_nothing = Arc::new(AtomicBool::new(false));
+        let disk = |seed| Powered {
+            disk: MemoryDisk::new(seed),
+            left: Arc::clone(&left),
+            fails_after: Arc::clone(&fails_after),
+            reads_nothing: Arc::clone(&reads_nothing),
+        };
         Self {
             mutations,
             fast: disk(1),
             capacity: disk(2),
             left: Arc::clone(&left),
+            fails_after: Arc::clone(&fails_after),
+            reads_nothing: Arc::clone(&reads_nothing),
             next_number: 0,
             promised: BTreeMap::new(),
             sealed: BTreeMap::new(),
@@ -208,7 +236,8 @@ impl World {
                 self.sealed.insert(name.clone(), false);
                 let zeros = vec![0; FILE_SIZE_BYTES];
                 let fits = RULES.fits(&self.fast_files(), FILE_SIZE_BYTES as u64);
-                self.change(&name, Some(zeros), |world| world.begin(&name, FILE_SIZE_BYTES, fits))
+                let room = if fits { Room::Enough } else { Room::None };
+                self.change(&name, Some(zeros), |world| world.begin(&name, FILE_SIZE_BYTES, room))
             }
             Op::Write(which, byte) => {
                 let Some(name) = self.journal(which).filter(|name| !self.sealed[name]) else {
@@ -238,17 +267,23 @@ impl World {
                 self.left.store(after, Ordering::Relaxed);
                 Ok(())
             }
+            Op::FailsOnce(after) => {
+                self.fails_after.store(after, Ordering::Relaxed);
+                Ok(())
+            }
             Op::Crash(crash) => self.crash(crash),
         }
     }
 
-    fn begin(&mut self, name: &str, size_bytes: usize, fits: bool) -> Result<(), DiskError> {
+    fn begin(&mut self, name: &str, size_bytes: usize, room: Room) -> Result<(), DiskError> {
         let begun = (name, size_bytes as u64);
-        files::begin(&mut self.fast, &mut self.capacity, begun, fits, self.mutations).map(drop)
+        files::begin(&mut self.fast, &mut self.capacity, begun, room, self.mutations).map(drop)
     }
 
     fn write(&mut self, name: &str, byte: u8) -> Result<(), String> {
         let bytes = vec![byte; FILE_SIZE_BYTES];
+        // A node whose journal can't be written ends.
+        self.fails_after.store(u32::MAX, Ordering::Relaxed);
         self.change(name, Some(bytes.clone()), |world| {
             let disk = world.holder(name);
             disk.write_at(name, 0, &[IoSlice::new(&bytes)])?;
@@ -257,14 +292,17 @@ impl World {
     }
 
     fn remove(&mut self, name: &str) -> Result<(), String> {
-        self.change(name, None, |world| world.holder(name).remove(name))
+        self.change(name, None, |world| {
+            files::remove(&mut world.fast, &mut world.capacity, name, world.mutations)
+        })
     }
 
     fn replace(&mut self, byte: u8) -> Result<(), String> {
         let bytes = vec![byte; 10];
         self.change(IDENTITY, Some(bytes.clone()), |world| {
-            let fits = world.fast.free_bytes()? > FILE_SIZE_BYTES as u64;
-            world.begin(IDENTITY_NEW, 0, fits)?;
+            let has_room = world.fast.free_bytes()? > FILE_SIZE_BYTES as u64;
+            let room = if has_room { Room::Enough } else { Room::Last };
+            world.begin(IDENTITY_NEW, 0, room)?;
             let disk = world.holder(IDENTITY_NEW);
             disk.write_at(IDENTITY_NEW, 0, &[IoSlice::new(&bytes)])?;
             disk.sync(IDENTITY_NEW)?;
@@ -289,17 +327,23 @@ impl World {
         let (name, is_sealed) = (file.name.clone(), file.is_sealed);
         let contents = self.promised[&name].clone();
         let mutations = self.mutations;
+        let mut is_copied = false;
+        let is_short = matches!(meanwhile, Meanwhile::IsReadShort);
         self.change(&name, contents, |world| {
+            world.reads_nothing.store(is_short, Ordering::Relaxed);
             let (fast, capacity) = (&mut world.fast, &mut world.capacity);
-            files::copy(fast, capacity, &name, |_| (), mutations).map(drop)
+            let copied = files::copy(fast, capacity, &name, |_| (), mutations);
+            world.reads_nothing.store(false, Ordering::Relaxed);
+            is_copied = copied.is_ok();
+            copied.map(drop)
         })?;
-        if self.left.load(Ordering::Relaxed) == 0 {
+        if !is_copied || self.left.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
         match meanwhile {
             Meanwhile::IsWritten(byte) if !is_sealed => self.write(&name, byte)?,
             Meanwhile::IsRemoved => self.remove(&name)?,
-            Meanwhile::IsWritten(_) | Meanwhile::Nothing => {}
+            Meanwhile::IsWritten(_) | Meanwhile::Nothing | Meanwhile::IsReadShort => {}
         }
         let contents = self.promised[&name].clone();
         self.change(&name, contents, |world| {
@@ -308,7 +352,7 @@ impl World {
         })
     }
 
-    /// Changes a file, which then has these contents; or, if the power goes, them or those before.
+    /// Changes a file, which then has these contents; or, if that fails, or the power goes, them or those before.
     fn change(
         &mut self,
         name: &str,
@@ -326,7 +370,9 @@ impl World {
             }
             Err(_) => {
                 let before = self.promised.get(name).cloned().flatten();
-                self.restart(Crash::TearUnsynced)?;
+                if self.left.load(Ordering::Relaxed) == 0 {
+                    self.restart(Crash::TearUnsynced)?;
+                }
                 let found = self.read(name);
                 let is_half = self.sealed.get(name) == Some(&false);
                 if found != before && found != after && !is_half {
@@ -340,6 +386,7 @@ impl World {
 
     fn restart(&mut self, crash: Crash) -> Result<(), String> {
         self.left.store(u32::MAX, Ordering::Relaxed);
+        self.fails_after.store(u32::MAX, Ordering::Relaxed);
         self.fast.disk.crash(crash);
         self.capacity.disk.crash(crash);
         let (fast, capacity) = (&mut self.fast, &mut self.capacity);

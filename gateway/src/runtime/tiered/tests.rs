@@ -147,6 +147,19 @@ fn what_a_crash_leaves_of_a_move_is_put_right() -> Result<(), TierError> {
 }
 
 #[test]
+fn a_file_that_is_on_both_disks_goes_from_both() -> Result<(), TierError> {
+    let scratch = Scratch::new("tiered-both");
+    let mut disk = scratch.open(1000)?;
+    let name = write(&mut disk, 1, &[1; 50])?;
+    fs::copy(scratch.0.join("fast").join(&name), scratch.0.join("capacity").join(&name))
+        .expect("room");
+    disk.remove(&name)?;
+    assert!(matches!(disk.size_bytes(&name), Err(DiskError::NotFound { .. })));
+    assert!(matches!(disk.remove(&name), Err(DiskError::NotFound { .. })));
+    Ok(())
+}
+
+#[test]
 fn a_capacity_disk_that_is_another_is_refused() -> Result<(), TierError> {
     let scratch = Scratch::new("tiered-pair");
     let mut disk = scratch.open(10)?;
