@@ -15,7 +15,7 @@ const SIMULATED_TIME: &str = "300s";
 const SMOKE_SECONDS: u32 = 60;
 const SHARED_FEATURES: &str = "meridian-jepsen/mutations";
 const USAGE: &str = "usage: cargo xtask jepsen --mutations | --simulate | --smoke | --nightly [--seconds N] \
-    [--hours N] [--seed N] | --teeth [--intact] [MUTATION ...] | --pair [OPTION ...]";
+    [--hours N] [--seed N] [--lanes N] | --teeth [--intact] [MUTATION ...] | --pair [OPTION ...]";
 
 /// What a run came to.
 enum Verdict {

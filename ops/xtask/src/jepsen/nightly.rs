@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Run, Verdict, make};
@@ -83,12 +85,15 @@ struct Options {
     hours: u32,
     /// The seed of the first line of the matrix; each line has the next one.
     seed: u64,
+    /// Runs at a time. One takes about half a core, and is judged by what it takes to answer, too.
+    lanes: u32,
 }
 
 impl Options {
     fn parse(arguments: &[String]) -> Result<Self, String> {
-        let usage = "usage: cargo xtask jepsen --nightly [--seconds N] [--hours N] [--seed N]";
-        let mut options = Self { seconds: 300, hours: 24 * 365, seed: 1 };
+        let usage =
+            "usage: cargo xtask jepsen --nightly [--seconds N] [--hours N] [--seed N] [--lanes N]";
+        let mut options = Self { seconds: 300, hours: 24 * 365, seed: 1, lanes: 1 };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             let number = arguments.next().and_then(|text| text.parse::<u32>().ok()).ok_or(usage)?;
@@ -96,6 +101,7 @@ impl Options {
                 "--seconds" => options.seconds = number,
                 "--hours" => options.hours = number,
                 "--seed" => options.seed = number.into(),
+                "--lanes" if number > 0 => options.lanes = number,
                 _ => return Err(usage.to_owned()),
             }
         }
@@ -115,34 +121,114 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     let known = known(&file)?;
     let runs = matrix(options.seed);
     let left = left(&runs, &known);
-    let start = Instant::now();
-    let mut failed_count = 0;
-    for (number, run) in left.iter().enumerate() {
-        if start.elapsed() > Duration::from_secs(u64::from(options.hours) * 3600) {
-            println!("== {} hours are over; the next call goes on here", options.hours);
-            break;
+    let night = Night {
+        root,
+        folder: &folder,
+        options,
+        start: Instant::now(),
+        judged_count: runs.len() - left.len(),
+        runs: left,
+        stand: Mutex::default(),
+    };
+    thread::scope(|scope| {
+        let lanes: Vec<_> = (0..options.lanes).map(|_| scope.spawn(|| night.lane(&file))).collect();
+        let ended = lanes.into_iter().map(|lane| lane.join().map_err(|_| "a lane panicked")?);
+        ended.collect::<Result<Vec<()>, String>>()
+    })?;
+    let stand = night.stand();
+    let minutes = stand.run_time.as_secs() / 60;
+    println!("== this night: {} runs of {minutes} minutes in all", stand.ended_count);
+    summary(&file)
+}
+
+/// A night under way. Each lane makes one run after another.
+struct Night<'a> {
+    root: &'a Path,
+    folder: &'a Path,
+    options: Options,
+    start: Instant,
+    /// Judged in other nights.
+    judged_count: usize,
+    /// What this night is to make.
+    runs: Vec<&'a Run>,
+    stand: Mutex<Stand>,
+}
+
+/// How far a night has come.
+#[derive(Debug, Default)]
+struct Stand {
+    begun_count: usize,
+    ended_count: usize,
+    failed_count: u32,
+    /// Of all runs that ended, their clusters' starts and last reads included.
+    run_time: Duration,
+    /// A lane has failed: the others begin no more runs.
+    is_over: bool,
+}
+
+impl Night<'_> {
+    #[expect(clippy::disallowed_methods, reason = "it tells how long the runs were")]
+    fn lane(&self, results: &PathBuf) -> Result<(), String> {
+        while let Some(run) = self.next() {
+            let begin = Instant::now();
+            let judged = self.judge(run);
+            let mut stand = self.stand();
+            stand.run_time += begin.elapsed();
+            match judged {
+                Ok(word) => {
+                    stand.ended_count += 1;
+                    stand.failed_count += u32::from(word != "valid");
+                    append(results, &format!("{}\t{word}\n", name(run)))?;
+                }
+                Err(error) => {
+                    stand.is_over = true;
+                    return Err(error);
+                }
+            }
         }
+        Ok(())
+    }
+
+    /// The next run, unless there is none, or no time for it.
+    fn next(&self) -> Option<&Run> {
+        let mut stand = self.stand();
+        let elapsed = self.start.elapsed();
+        let run = self.runs.get(stand.begun_count).filter(|_| !stand.is_over)?;
+        if elapsed > Duration::from_secs(u64::from(self.options.hours) * 3600) {
+            println!("== {} hours are over; the next call goes on here", self.options.hours);
+            stand.is_over = true;
+            return None;
+        }
+        stand.begun_count += 1;
         let (workload, faults, seed) = run;
         println!(
-            "== {} of {} ({failed_count} failed, {}): {workload} under {faults}, seed {seed}",
-            runs.len() - left.len() + number + 1,
-            runs.len(),
-            time_left(start.elapsed(), number, left.len() - number),
+            "== {} of {} ({} failed, {}): {workload} under {faults}, seed {seed}",
+            self.judged_count + stand.begun_count,
+            self.judged_count + self.runs.len(),
+            stand.failed_count,
+            time_left(elapsed, stand.ended_count, self.runs.len() - stand.ended_count),
         );
-        let out = folder.join(format!("{workload}-{}-{seed}", faults.replace(',', "+")));
-        let word = match make(root, run, options.seconds, &folder)? {
+        Some(run)
+    }
+
+    /// Makes a run, and keeps what it left if it was not valid.
+    fn judge(&self, run: &Run) -> Result<&'static str, String> {
+        let (workload, faults, seed) = run;
+        let out = self.folder.join(format!("{workload}-{}-{seed}", faults.replace(',', "+")));
+        match make(self.root, run, self.options.seconds, self.folder)? {
             Verdict::Valid => {
                 fs::remove_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
-                "valid"
+                Ok("valid")
             }
-            Verdict::Invalid => "INVALID",
-            Verdict::NotMade => NOT_MADE,
-            Verdict::Forbidden => return Err("jepsen: this machine forbids such runs".to_owned()),
-        };
-        failed_count += u32::from(word != "valid");
-        append(&file, &format!("{}\t{word}\n", name(run)))?;
+            Verdict::Invalid => Ok("INVALID"),
+            Verdict::NotMade => Ok(NOT_MADE),
+            Verdict::Forbidden => Err("jepsen: this machine forbids such runs".to_owned()),
+        }
     }
-    summary(&file)
+
+    fn stand(&self) -> MutexGuard<'_, Stand> {
+        self.stand.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Only one night at a time: the lock ends with this process, and its run ends too.
@@ -283,9 +369,11 @@ mod tests {
         let parse = |text: &str| {
             Options::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
         };
-        let some = parse("--seconds 60 --seed 1000").unwrap();
-        assert_eq!((some.seconds, some.seed), (60, 1000));
+        let some = parse("--seconds 60 --seed 1000 --lanes 3").unwrap();
+        assert_eq!((some.seconds, some.seed, some.lanes), (60, 1000, 3));
+        assert_eq!(parse("").unwrap().lanes, 1);
         assert!(parse("--seconds").is_err() && parse("--minutes 3").is_err());
+        assert!(parse("--lanes 0").is_err());
     }
 
     #[test]
@@ -329,6 +417,32 @@ mod tests {
         append(&file, &line(&runs[2])).unwrap();
         assert_eq!(left(&runs, &known(&file).unwrap()).len(), runs.len() - 3);
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a night has a beginning")]
+    fn lanes_share_the_runs() {
+        let runs = matrix(1);
+        let night = |hours| Night {
+            root: Path::new("."),
+            folder: Path::new("."),
+            options: Options { seconds: 1, hours, seed: 1, lanes: 2 },
+            start: Instant::now(),
+            judged_count: runs.len() - 3,
+            runs: runs.iter().take(3).collect(),
+            stand: Mutex::default(),
+        };
+        let whole = night(1);
+        let taken = thread::scope(|scope| {
+            let lanes =
+                [(); 2].map(|()| scope.spawn(|| std::iter::from_fn(|| whole.next()).count()));
+            lanes.map(|lane| lane.join().unwrap())
+        });
+        assert_eq!(taken.iter().sum::<usize>(), 3, "each run once");
+        assert_eq!(night(0).next(), None, "no time is left");
+        let failed = night(1);
+        failed.stand().is_over = true;
+        assert_eq!(failed.next(), None, "another lane has failed");
     }
 
     #[test]
