@@ -514,7 +514,15 @@ impl Node {
                 }
             }
             Some(_) => {}
-            None => self.switch.remove_peer(node),
+            // A voter that has left and comes as a new node asks the others what it is, before it is
+            // registered: they must be able to answer.
+            None => match self.config.members.iter().find(|member| member.node == node) {
+                Some(member) => {
+                    let same = member.datacenter == self.config.datacenter;
+                    self.switch.set_peer(node, member.peer, path_class(same));
+                }
+                None => self.switch.remove_peer(node),
+            },
         }
     }
 

@@ -120,9 +120,10 @@ impl Nemesis for Decommission {
     /// whole is judged.
     fn end(&mut self, scene: &mut Scene<'_>) -> Result<(), Failure> {
         let Some(node) = self.node.take() else { return Ok(()) };
-        let has_left = Self::until_stand(scene, node, |stand| stand["registered"] == false)
-            && until_good(scene, SPARE);
-        if !has_left {
+        // While its lease is held it would be removed again as soon as it came back.
+        let is_forgotten =
+            |stand: &serde_json::Value| stand["registered"] == false && stand["lease"].is_null();
+        if !Self::until_stand(scene, node, is_forgotten) {
             // It stays, and may be asked again.
             ask(scene, "lifecycle.end", &json!({ "node": node.id() }));
             return Ok(());
@@ -133,6 +134,7 @@ impl Nemesis for Decommission {
         let is_spare =
             |stand: &serde_json::Value| stand["liveness"] == "alive" && stand["slot"].is_null();
         let is_back = Self::until_stand(scene, node, is_spare)
+            && until_good(scene, SPARE)
             // Its disk is mounted a little later.
             && clock::until(REFILLED_WITHIN, || give(scene, SPARE, node).then_some(())).is_some()
             && until_good(scene, node);

@@ -74,6 +74,7 @@ const FAULTS: &[&str] = &[
     "nastiest",
     "nastiest,replays,new-member",
     "all-down",
+    "decommission",
 ];
 
 /// What is wanted of a night.
