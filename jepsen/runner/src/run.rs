@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::chance::Chance;
-use crate::check::scrub::Disk;
+use crate::check::scrub::{Disk, Scrubbed};
 use crate::check::{self, AfterOverload, Anomaly, Service};
 use crate::clock;
 use crate::cluster::place::Addresses;
@@ -206,28 +206,27 @@ fn faults_of(history: &[Op]) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Has every disk read whole; each as it was before, and as it is then.
-fn scrub(cluster: &Cluster) -> Vec<(Disk, Disk)> {
+/// Has every disk read whole; each as it was when that was asked for, and as it is then.
+fn scrub(cluster: &Cluster) -> Vec<Scrubbed> {
     let mut client = cluster.client(0);
     let mut ask = |node: NodeIndex, method: &str, arguments: serde_json::Value| {
-        let status = cluster.admin_of(&mut client, node, method, &arguments)?;
-        Some(Disk::of(node.rack_name(), &status))
+        cluster.admin_of(&mut client, node, method, &arguments).as_ref().map(Disk::of)
     };
-    let mut disks = Vec::new();
-    for node in cluster.nodes() {
-        // One that does not answer ends as one that was not read.
-        let begun = ask(node, "disk.status", json!({}));
-        let nothing = || Disk { is_good: true, ..Disk::of(node.rack_name(), &json!({})) };
-        disks.push((node, begun.clone().unwrap_or_else(nothing), begun.unwrap_or_else(nothing)));
-        ask(node, "disk.scrub", json!({ "now": true }));
-    }
+    let silent = |node: NodeIndex| Scrubbed { node: node.rack_name(), begun: None, now: None };
+    let mut disks: Vec<(NodeIndex, Scrubbed)> =
+        cluster.nodes().map(|node| (node, silent(node))).collect();
     clock::until(SCRUBBED_WITHIN, || {
-        for (node, _, disk) in &mut disks {
-            *disk = ask(*node, "disk.status", json!({})).unwrap_or_else(|| disk.clone());
+        for (node, disk) in &mut disks {
+            // Who does not answer is asked again: what was read before that says nothing.
+            if disk.begun.is_none() {
+                disk.begun = ask(*node, "disk.scrub", json!({ "now": true }));
+            } else if disk.complaint().is_some() {
+                disk.now = ask(*node, "disk.status", json!({}));
+            }
         }
-        disks.iter().all(|(_, before, disk)| disk.is_clean(before.pass_count)).then_some(())
+        disks.iter().all(|(_, disk)| disk.complaint().is_none()).then_some(())
     });
-    disks.into_iter().map(|(_, before, disk)| (before, disk)).collect()
+    disks.into_iter().map(|(_, disk)| disk).collect()
 }
 
 fn judge(
@@ -243,7 +242,7 @@ fn judge(
     if is_within {
         anomalies.extend(check::held_too_long(&history));
     }
-    anomalies.extend(check::scrub::check(&scrub(cluster), faults_of(&history)));
+    anomalies.extend(check::scrub::check(&scrub(cluster), &history));
     let service = check::service(&history);
     let told = |kind, text: String| Anomaly { kind, text, ops: Vec::new() };
     anomalies.extend(cluster.surprises().into_iter().map(|text| told("process", text)));

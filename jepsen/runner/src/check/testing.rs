@@ -70,9 +70,14 @@ impl Script {
     }
 
     /// From here on everything is read.
-    pub(super) fn last(mut self) -> Self {
-        let body = Body::Fault { name: FINAL.to_owned(), begins: true, detail: String::new() };
-        self = self.line(0, Kind::Info, body);
+    pub(super) fn last(self) -> Self {
+        self.fault(FINAL, "")
+    }
+
+    /// A fault begins.
+    pub(super) fn fault(mut self, name: &str, detail: &str) -> Self {
+        let (name, detail) = (name.to_owned(), detail.to_owned());
+        self = self.line(0, Kind::Info, Body::Fault { name, begins: true, detail });
         if let Some(op) = self.ops.last_mut() {
             op.process = Process::Nemesis;
         }
