@@ -47,7 +47,7 @@ pub enum LogError {
     /// What was durable is damaged. The voter must not vote again in this life.
     #[error(
         "raft log: {file} is corrupt at byte {offset_bytes} ({detail}); \
-         keep the file for inspection and let the node rejoin with an empty log"
+         the node can only rejoin with an empty log"
     )]
     Corrupt {
         /// The file.

@@ -304,6 +304,12 @@ impl Formation {
         }
     }
 
+    /// For a node that was a member once, whose log is damaged: it never begins a cluster, whatever the
+    /// others say of themselves.
+    pub fn of_former_member(voters: &[NodeId]) -> Self {
+        Self { is_voter: false, unheard: voters.iter().copied().collect(), is_formed: false }
+    }
+
     /// Takes what another node says about itself.
     pub fn hear(&mut self, peer: NodeId, standing: PeerStanding) -> FormationStep {
         match standing {

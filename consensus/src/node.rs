@@ -155,7 +155,7 @@ pub enum StepError {
     /// The node must rejoin in a new life (rule 36).
     #[error(
         "this voter lost its log: the leader saw entry {leader_saw}, it holds {held}; \
-         let the node rejoin with an empty log"
+         started again, it rejoins with an empty log"
     )]
     LogLost {
         /// Highest entry the leader knows this member acknowledged.

@@ -9,7 +9,7 @@ use meridian_consensus::membership::{Formation, FormationStep, PeerStanding, Raf
 use meridian_consensus::snapshot;
 use meridian_consensus::state::Metadata;
 
-use super::thread::MetaThread;
+use super::thread::{DAMAGED_LOG, MetaThread};
 use super::{Input, MetaFrame};
 use crate::runtime::disk::FolderDisk;
 
@@ -21,7 +21,13 @@ impl MetaThread {
     pub(super) fn form(&self, disk: FolderDisk) -> Result<Option<RaftLog<FolderDisk>>, LogError> {
         let settings = &self.settings;
         let own = settings.node;
-        let mut formation = Formation::new(own, &settings.voters);
+        // Who was a member once begins no cluster, and lets nobody begin one for want of its word.
+        let was_member = settings.folder.join(DAMAGED_LOG).exists();
+        let mut formation = if was_member {
+            Formation::of_former_member(&settings.voters)
+        } else {
+            Formation::new(own, &settings.voters)
+        };
         let request = self.shared.new_request();
         let mut step = formation.step();
         let mut ask_at = settings.clock.now();
@@ -50,7 +56,7 @@ impl MetaThread {
                 let _asked_again = self.shared.send(*voter, &frame);
             }
             match self.inputs.recv_timeout(ask_at.since(now)) {
-                Ok(Input::Frame(from, MetaFrame::AskStanding)) => {
+                Ok(Input::Frame(from, MetaFrame::AskStanding)) if !was_member => {
                     let empty = MetaFrame::Standing(PeerStanding::Empty);
                     let _asked_again = self.shared.send(from, &empty);
                 }

@@ -22,15 +22,17 @@ impl Wire for Direct {
     }
 }
 
-struct NoListener;
+/// Keeps why the member could not go on.
+#[derive(Default)]
+struct Reason(Mutex<Option<String>>);
 
-impl MetaListener for NoListener {
+impl MetaListener for Reason {
     fn on_applied(&self, _: &Metadata, _: &[AppliedEntry]) {}
 
     fn on_replaced(&self, _: &Metadata) {}
 
     fn on_fatal(&self, reason: String) {
-        panic!("{reason}");
+        *lock(&self.0) = Some(reason);
     }
 }
 
@@ -47,20 +49,56 @@ impl Planes {
     }
 
     fn start(&self, node: u32, voters: &[NodeId]) -> Arc<Meta> {
+        self.start_with(node, voters, Arc::default())
+    }
+
+    fn start_with(&self, node: u32, voters: &[NodeId], listener: Arc<Reason>) -> Arc<Meta> {
         let node = NodeId::new(node);
         let settings = MetaSettings {
             node,
             voters: voters.to_vec(),
             folder: self.folder.join(node.to_string()),
-            config: Config { segment_size_bytes: 64 << 10, ..Config::default() },
+            config: Config { segment_size_bytes: 1 << 20, ..Config::default() },
             clock: Clock::start(),
         };
         let wire = Arc::new(Direct { from: node, nodes: Arc::clone(&self.nodes) });
         let rng = Box::new(SplitMix::new(u64::from(node.get())));
-        let meta = Meta::start(settings, wire, rng, Arc::new(NoListener)).unwrap();
+        let meta = Meta::start(settings, wire, rng, listener).unwrap();
         let meta = Arc::new(meta);
         lock(&self.nodes).insert(node, Arc::clone(&meta));
         meta
+    }
+}
+
+impl Planes {
+    /// Ends a node's thread.
+    async fn stop(&self, node: u32, meta: &Meta) {
+        lock(&self.nodes).remove(&NodeId::new(node));
+        meta.stop();
+        within("its thread ends", async {
+            // It holds the other one.
+            while Arc::strong_count(&meta.metadata) > 1 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+    }
+
+    fn path(&self, node: u32, folder: &str) -> PathBuf {
+        self.folder.join(NodeId::new(node).to_string()).join(folder)
+    }
+
+    /// Changes what is in a node's Raft log; `harm` is told a byte of a frame in its middle.
+    fn damage(&self, node: u32, harm: impl FnOnce(&mut Vec<u8>, usize)) {
+        let files = std::fs::read_dir(self.path(node, thread::LOG)).unwrap();
+        let is_log = |path: &PathBuf| path.extension().is_some_and(|it| it == "log");
+        let file = files.map(|file| file.unwrap().path()).find(is_log).expect("it has a log");
+        let mut log = std::fs::read(&file).unwrap();
+        let is_used = |byte: &u8| *byte != 0;
+        let end = log.iter().rposition(is_used).expect("it holds something");
+        let middle = log[..end / 2].iter().rposition(is_used).expect("that is not its beginning");
+        harm(&mut log, middle);
+        std::fs::write(&file, log).unwrap();
     }
 }
 
@@ -89,34 +127,110 @@ fn registration(node: u32) -> Command {
     })
 }
 
+async fn within<T>(what: &str, awaited: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), awaited).await.expect(what)
+}
+
+/// Who leads, by what `of` knows: in which term, and who.
+async fn leader(of: &Meta) -> (u64, NodeId) {
+    loop {
+        match of.leadership() {
+            Some(Leadership { term, leader: Some(leader), .. }) => return (term, leader.node),
+            _ => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+    }
+}
+
+/// Three voters that have decided something, and their ids.
+async fn three(planes: &Planes) -> (Vec<Arc<Meta>>, Vec<NodeId>) {
+    let voters: Vec<NodeId> = (1..=3).map(NodeId::new).collect();
+    let nodes: Vec<Arc<Meta>> = (1..=3).map(|node| planes.start(node, &voters)).collect();
+    let (cluster_id, geometry) = (ClusterId::from_entropy(7), Geometry::OnePerDc);
+    let bootstrap = Command::Bootstrap { cluster_id, geometry };
+    within("it forms", nodes[0].propose_patiently(bootstrap)).await.unwrap();
+    for (node, meta) in (1..).zip(&nodes) {
+        within("it registers", meta.propose_patiently(registration(node))).await.unwrap();
+    }
+    (nodes, voters)
+}
+
 /// The leader may be none of those that a new node is configured to ask: a spare that took a lost node's
 /// vote.
 #[tokio::test]
 async fn a_node_joins_by_voters_that_do_not_lead() {
     let planes = Planes::new("join");
-    let voters: Vec<NodeId> = (1..=3).map(NodeId::new).collect();
-    let nodes: Vec<Arc<Meta>> = (1..=3).map(|node| planes.start(node, &voters)).collect();
-    let bootstrap =
-        Command::Bootstrap { cluster_id: ClusterId::from_entropy(7), geometry: Geometry::OnePerDc };
-    nodes[0].propose_patiently(bootstrap).await.unwrap();
-    for (node, meta) in (1..).zip(&nodes) {
-        meta.propose_patiently(registration(node)).await.unwrap();
-    }
-    let leader = loop {
-        let leader = nodes[0].leadership().and_then(|it| it.leader);
-        match leader {
-            Some(leader) => break leader.node,
-            None => tokio::task::yield_now().await,
-        }
-    };
+    let (nodes, voters) = three(&planes).await;
+    let (_, leader) = leader(&nodes[0]).await;
     let asked: Vec<NodeId> = voters.into_iter().filter(|voter| *voter != leader).collect();
     let joining = planes.start(4, &asked);
     let joined = async {
         joining.is_of_cluster().await;
         joining.propose_patiently(registration(4)).await
     };
-    tokio::time::timeout(Duration::from_secs(60), joined).await.expect("it is taken in").unwrap();
+    within("it is taken in", joined).await.unwrap();
     assert!(joining.metadata().node(NodeId::new(4)).is_some());
+}
+
+/// What rots in a voter's Raft log costs it its vote until it has rejoined, and nobody's time.
+#[tokio::test]
+async fn a_voter_with_a_damaged_log_rejoins() {
+    let planes = Planes::new("damaged");
+    let (nodes, voters) = three(&planes).await;
+    planes.stop(3, &nodes[2]).await;
+    planes.damage(3, |log, middle| log[middle] ^= 0x55);
+
+    let node = planes.start(3, &voters);
+    let rejoined = node.propose_patiently(registration(3));
+    within("it rejoins by itself", rejoined).await.unwrap();
+    assert!(planes.path(3, thread::DAMAGED_LOG).exists(), "kept for inspection");
+    assert_eq!(node.metadata().raft_life(NodeId::new(3)).get(), 2);
+}
+
+/// One whose log lost its end may have voted for what it no longer knows: it stops, and rejoins when it is
+/// started again.
+#[tokio::test]
+async fn a_voter_that_lost_the_end_of_its_log_rejoins() {
+    let planes = Planes::new("cut-off");
+    let (nodes, voters) = three(&planes).await;
+    let (id, reason) = loop {
+        // Most of the log is entries.
+        for _ in 0..30 {
+            within("decided", nodes[0].propose_patiently(registration(1))).await.unwrap();
+        }
+        // Node 1 stays: it tells who leads.
+        let (term, leads) = leader(&nodes[0]).await;
+        let id = if leads == NodeId::new(2) { 3 } else { 2 };
+        let running = lock(&planes.nodes).get(&NodeId::new(id)).cloned().unwrap();
+        planes.stop(id, &running).await;
+        drop(running);
+        // Between sectors: half a header would be rot, not an end.
+        planes.damage(id, |log, middle| log.truncate(middle - middle % 512));
+
+        let reason = Arc::new(Reason::default());
+        let node = planes.start_with(id, &voters, Arc::clone(&reason));
+        // Only who led all the while knows what the node had: a slow machine may have elected another.
+        let told = within("it stops, or another leads", async {
+            loop {
+                let told = lock(&reason.0).take();
+                if told.is_some() || leader(&nodes[0]).await != (term, leads) {
+                    break told;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        if let Some(told) = told.await {
+            planes.stop(id, &node).await;
+            break (id, told);
+        }
+    };
+    assert!(reason.contains("this voter lost its log"), "{reason}");
+    // The process would end; here its lock on what it had applied is left.
+    std::fs::remove_dir_all(planes.path(id, "state")).unwrap();
+
+    let node = planes.start(id, &voters);
+    let rejoined = node.propose_patiently(registration(id));
+    within("it rejoins by itself", rejoined).await.unwrap();
+    assert_eq!(node.metadata().raft_life(NodeId::new(id)).get(), 2);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The thread that owns the Raft member.
 
+use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
@@ -9,7 +11,7 @@ use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::NodeId;
 use meridian_consensus::command::{Command, Proposal};
-use meridian_consensus::log::{Opened, RaftLog};
+use meridian_consensus::log::{LogError, Opened, RaftLog};
 use meridian_consensus::membership::{PeerStanding, RaftId, RaftLife, plan_change};
 use meridian_consensus::node::{
     AppliedEntry, MetadataHandle, Node, NodeError, Outbound, Progress, ProposeError, StepError,
@@ -22,6 +24,10 @@ use super::{Input, MetaFrame, MetaListener, MetaSettings, Shared, lock};
 use crate::broker::{Quorum, QuorumMember};
 use crate::runtime::disk::FolderDisk;
 
+/// Folder of the Raft log, and of one that is damaged: kept for inspection, and as a sign that this node was
+/// a member once.
+pub(super) const LOG: &str = "raft";
+pub(super) const DAMAGED_LOG: &str = "raft-damaged";
 /// How often the leader looks whether the members are what they should be.
 const MEMBERSHIP_EVERY: Duration = Duration::from_secs(1);
 /// A learner this many entries behind may become a voter.
@@ -104,10 +110,17 @@ impl MetaThread {
         let settings = &self.settings;
         let config = &settings.config;
         let fail = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
-        let disk = FolderDisk::open(&settings.folder.join("raft"))
-            .map_err(|error| fail("raft log", &error))?;
-        let opened = RaftLog::open(disk, config.segment_size_bytes)
-            .map_err(|error| fail("raft log", &error))?;
+        let open = || {
+            let disk = FolderDisk::open(&settings.folder.join(LOG))?;
+            RaftLog::open(disk, config.segment_size_bytes)
+        };
+        let opened = match open() {
+            Err(error @ LogError::Corrupt { .. }) if self.has_peers() => {
+                tracing::error!(%error, "this node rejoins in a new life");
+                self.set_log_aside().and_then(|()| open().map_err(|error| error.to_string()))?
+            }
+            opened => opened.map_err(|error| error.to_string())?,
+        };
         let log = match opened {
             Opened::Log(log) => *log,
             Opened::Empty(disk) => {
@@ -124,6 +137,22 @@ impl MetaThread {
         Node::start(log, store, config.clone(), seed, settings.clock.now())
             .map(Some)
             .map_err(|error| fail("metadata", &error))
+    }
+
+    /// Whether other voters know what this node has forgotten.
+    fn has_peers(&self) -> bool {
+        self.settings.voters.iter().any(|voter| *voter != self.settings.node)
+    }
+
+    /// Moves the log out of the way: the next start finds none, and rejoins in a new life (rule 36).
+    fn set_log_aside(&self) -> Result<(), String> {
+        let folder = &self.settings.folder;
+        let (log, damaged) = (folder.join(LOG), folder.join(DAMAGED_LOG));
+        let moved = match fs::remove_dir_all(&damaged) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => fs::rename(&log, &damaged).and_then(|()| File::open(folder)?.sync_all()),
+        };
+        moved.map_err(|error| format!("raft log: moving it to {}: {error}", damaged.display()))
     }
 
     fn take(&self, member: &mut Member, chores: &mut Chores, input: Input) -> Result<(), String> {
@@ -144,9 +173,11 @@ impl MetaThread {
                 }
                 match member.step(from, &bytes) {
                     Ok(()) => {}
-                    Err(error @ (StepError::LogLost { .. } | StepError::LifeOver { .. })) => {
+                    Err(error @ StepError::LogLost { .. }) => {
+                        self.set_log_aside()?;
                         return Err(error.to_string());
                     }
+                    Err(error @ StepError::LifeOver { .. }) => return Err(error.to_string()),
                     Err(error) => tracing::debug!(%from, %error, "raft message dropped"),
                 }
             }
