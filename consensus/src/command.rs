@@ -296,8 +296,18 @@ impl FeatureLevel {
     pub const STRIPES: Self = Self(2);
     /// Manifests may name objects of an object store.
     pub const OBJECTS: Self = Self(3);
+    /// A storage group may be eight racks of one datacenter.
+    pub const EIGHT_RACKS: Self = Self(4);
     /// The highest that this binary can run at.
-    pub const LATEST: Self = Self::OBJECTS;
+    pub const LATEST: Self = Self::EIGHT_RACKS;
+
+    /// The level from which on all nodes know groups of this shape.
+    pub const fn of_geometry(geometry: Geometry) -> Self {
+        match geometry {
+            Geometry::None | Geometry::OnePerDc | Geometry::Mirror3Dc => Self::FIRST,
+            Geometry::Block42 => Self::EIGHT_RACKS,
+        }
+    }
 
     /// Wraps a raw level.
     pub const fn new(raw: u16) -> Self {

@@ -12,7 +12,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::{ClusterId, Incarnation, NodeId, TopicId};
 use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotState};
 use meridian_consensus::command::{
-    Command, Liveness, MountEpoch, NodeRegistration, Proposal, RequestId,
+    Command, FeatureLevel, Liveness, MountEpoch, NodeRegistration, Proposal, RequestId,
 };
 use meridian_consensus::config::Config;
 use meridian_consensus::error::Refusal;
@@ -52,6 +52,27 @@ impl World {
             topic: TopicId::new(1),
             name: "t".to_owned(),
             leaders,
+            configs: Vec::new(),
+            internal: false,
+        };
+        world.apply(create).unwrap();
+        world
+    }
+
+    /// Nodes 1 to 8 fill the slots of eight racks in one datacenter, node 9 is a spare in a ninth.
+    fn of_eight_racks() -> Self {
+        let mut world = Self { metadata: Metadata::default(), index: 0 };
+        let cluster_id = ClusterId::from_entropy(5);
+        world.apply(Command::Bootstrap { cluster_id, geometry: Geometry::Block42 }).unwrap();
+        for node in 0..9 {
+            let registration = registration(node + 1, 0, node);
+            let feature_level_max = FeatureLevel::LATEST;
+            world.start(NodeRegistration { feature_level_max, ..registration });
+        }
+        let create = Command::CreateTopic {
+            topic: TopicId::new(1),
+            name: "t".to_owned(),
+            leaders: vec![NodeId::new(1)],
             configs: Vec::new(),
             internal: false,
         };
@@ -132,6 +153,39 @@ fn leases_keep_what_is_stopped_and_what_has_failed_tolerated() {
     assert!(world.lease(7, Purpose::Rest).is_err(), "that would touch three datacenters");
     world.mark(4, Liveness::Alive);
     world.lease(7, Purpose::Rest).unwrap();
+}
+
+#[test]
+fn of_eight_racks_two_may_be_away_and_a_lost_one_moves_to_the_spare() {
+    let mut world = World::of_eight_racks();
+    world.lease(1, Purpose::Rest).unwrap();
+    world.lease(6, Purpose::Rest).unwrap();
+    let denied = world.lease(8, Purpose::Rest);
+    let away = vec![0, 5, 7];
+    assert_eq!(denied, Err(Denial::AtRisk { node: NodeId::new(8), away }));
+    for node in [1, 6] {
+        let leases = Leases::read(&world.metadata).unwrap();
+        world.apply(leases.without(NodeId::new(node))).unwrap();
+    }
+    for node in [4, 5] {
+        world.mark(node, Liveness::Dead);
+    }
+    let heal = world.lost(&[4, 5]).unwrap();
+    world.apply(heal).unwrap();
+    assert_eq!((world.node_of(3), world.node_of(4)), (9, 5));
+    world.sync(3);
+    // The first comes back, in a rack that has no slot now.
+    world.mark(4, Liveness::Alive);
+    let heal = world.lost(&[5]).unwrap();
+    world.apply(heal).unwrap();
+    assert_eq!(world.node_of(4), 4);
+    // With that one syncing, one more may be lost, and no slot may move away from a third.
+    world.mark(5, Liveness::Alive);
+    world.mark(6, Liveness::Dead);
+    assert_eq!(world.lost(&[6]), None, "one at a time");
+    let plan = plan_replacement(&world.metadata, NodeId::new(7), Some(NodeId::new(5)));
+    let away = vec![4, 5, 6];
+    assert_eq!(plan, Err(Denial::AtRisk { node: NodeId::new(7), away }));
 }
 
 #[test]

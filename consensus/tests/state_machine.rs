@@ -13,7 +13,7 @@ use meridian_base::position::{Generation, LeaderEpoch};
 use meridian_base::topology::{Geometry, Slot, SlotState};
 use meridian_consensus::command::{
     Command, ConfigChange, ConfigResource, ExpectedVersion, FeatureLevel, LeaderAssignment,
-    Liveness, MountEpoch, NodeEpoch, Proposal, RequestId, RowChange, RowKind,
+    Liveness, MountEpoch, NodeEpoch, NodeRegistration, Proposal, RequestId, RowChange, RowKind,
 };
 use meridian_consensus::error::Refusal;
 use meridian_consensus::snapshot;
@@ -353,6 +353,31 @@ fn the_feature_level_rises_only_when_all_nodes_can() {
     old.feature_level_max = FeatureLevel::new(1);
     let refused = machine.decide(Command::RegisterNode(old));
     assert!(matches!(refused, Err(Refusal::UnsupportedFeatureLevel { .. })));
+}
+
+#[test]
+fn a_cluster_of_eight_racks_lets_in_only_nodes_that_know_such() {
+    let mut machine = Machine::default();
+    let (cluster_id, geometry) = (ClusterId::from_entropy(5), Geometry::Block42);
+    machine.decide(Command::Bootstrap { cluster_id, geometry }).unwrap();
+    let level = FeatureLevel::EIGHT_RACKS;
+    assert_eq!(machine.metadata.feature_level(), level);
+    let node = NodeId::new(1);
+    let old =
+        NodeRegistration { feature_level_max: FeatureLevel::OBJECTS, ..registration(1, 0, 0) };
+    let refused = machine.decide(Command::RegisterNode(old));
+    assert_eq!(refused, Err(Refusal::UnsupportedFeatureLevel { node, level }));
+    for rack in 0..8 {
+        assert_eq!(machine.metadata.groups().count(), 0);
+        let new = NodeRegistration {
+            feature_level_max: FeatureLevel::LATEST,
+            ..registration(rack + 1, 0, rack)
+        };
+        machine.decide(Command::RegisterNode(new)).unwrap();
+        machine.mount(rack + 1, 0, 1, false);
+    }
+    let group = machine.metadata.group(GROUP).unwrap();
+    assert_eq!((group.geometry, group.good_slots()), (geometry, geometry.slots()));
 }
 
 #[test]

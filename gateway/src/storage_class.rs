@@ -152,6 +152,8 @@ mod tests {
         assert_eq!(with("mirror-3-dc,cold=object", "delete", Geometry::None), Ok(()));
         assert!(with("mirror-3-dc,cold=object", "compact", Geometry::None).is_err());
         assert!(with(cold, "delete", Geometry::OnePerDc).is_err());
+        assert!(with("mirror-3-dc,cold=block-4-2", "delete", Geometry::Block42).is_err());
+        assert_eq!(with("mirror-3-dc,cold=object", "delete", Geometry::Block42), Ok(()));
         assert!(with(cold, "compact,delete", Geometry::Mirror3Dc).is_err());
         assert_eq!(check(|_| None, None), Ok(()));
     }

@@ -114,6 +114,7 @@ fn built_for(geometry: &str) -> &'static str {
     match geometry {
         "mirror-3-dc" => "DC + rack",
         "one-per-dc" => "DC",
+        "block-4-2" => "2 racks",
         _ => "nothing",
     }
 }

@@ -58,10 +58,10 @@ struct Run {
     /// Clusters: 1, or 2 with a second one of three nodes, to federate with
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     clusters: u8,
-    /// Datacenters: 3, or 1 with one rack
+    /// Datacenters: 3, or 1 with one rack or eight
     #[arg(long, default_value_t = 3)]
     dcs: usize,
-    /// Racks in each datacenter: 3 or 1
+    /// Racks in each datacenter: 3 or 1; 8 in the only one
     #[arg(long, default_value_t = 3)]
     racks: usize,
     /// Nodes with a disk that fills no slot yet, in racks of their own, one datacenter after another

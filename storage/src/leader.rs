@@ -552,7 +552,8 @@ impl Leader {
         let holders = holders.intersection(geometry.slots());
         let datacenter_count = geometry.datacenters_touched(holders);
         if Mutation::PutQuorumIsTwoDatacenters.active(self.config.mutations) {
-            return datacenter_count >= 2;
+            return datacenter_count >= 2
+                || geometry.datacenter_count() == 1 && holders.count() >= 2;
         }
         geometry.put_quorum(holders)
             && datacenter_count >= self.config.datacenter_count_min.min(geometry.datacenter_count())

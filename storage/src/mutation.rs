@@ -180,7 +180,9 @@ impl Mutation {
             Self::StaleConfigAccepted => "S1: a put under an old group configuration is stored",
             Self::IncarnationIgnored => "L1: acks of a disk's former life count",
             Self::AckOutOfOrder => "L1: a step is acknowledged before the steps below it",
-            Self::PutQuorumIsTwoDatacenters => "L1: one copy in each of two datacenters is enough",
+            Self::PutQuorumIsTwoDatacenters => {
+                "L1: one copy in each of two datacenters (racks) is enough"
+            }
             Self::FenceQuorumIsPutQuorum => "T2: a put quorum of answers is enough to take over",
             Self::KeepOnFenced => "L3: a leader that was refused goes on",
             Self::ServeBeforeCommitted => "T6: a new leader serves before Start and tail are safe",

@@ -22,7 +22,7 @@ impl SlotHealth {
 
 /// The further slots to send a blob to, so that with `live` (acked, or asked and not late) enough
 /// slots hold it. First one slot in every datacenter; where a datacenter has none left, two in each
-/// of the others. Empty if `live` is enough, or if nothing usable would help.
+/// of the others; three in the only one. Empty if `live` is enough, or if nothing usable would help.
 ///
 /// `usable` are slots neither suspect nor already asked. In its own datacenter a leader prefers
 /// `own_slot`, which costs no network; elsewhere the rack `preferred_row`.
@@ -35,7 +35,7 @@ pub fn choose_targets(
     is_enough: impl Fn(SlotSet) -> bool,
 ) -> SlotSet {
     let mut targets = SlotSet::EMPTY;
-    for copies_per_datacenter in 1..=2 {
+    for copies_per_datacenter in 1..=geometry.copies_per_datacenter_max() {
         for datacenter in 0..geometry.datacenter_count() {
             let here = geometry.slots_of(datacenter);
             while !is_enough(live.union(targets))
@@ -106,11 +106,28 @@ mod tests {
 
     #[test]
     fn finds_a_put_quorum_whenever_the_usable_slots_hold_one() {
-        for bits in 0..512 {
-            let lost = SlotSet::from_bits(bits);
-            let usable = GEOMETRY.slots().difference(lost);
-            let targets = choose(0, usable.bits(), None);
-            assert_eq!(GEOMETRY.put_quorum(targets), GEOMETRY.put_quorum(usable), "{lost:?}");
+        for geometry in Geometry::ALL {
+            for bits in 0..1 << geometry.slot_count() {
+                let lost = SlotSet::from_bits(bits);
+                let usable = geometry.slots().difference(lost);
+                let enough = |set| geometry.put_quorum(set);
+                let targets = choose_targets(geometry, SlotSet::EMPTY, usable, None, 1, enough);
+                assert_eq!(enough(targets), enough(usable), "{geometry:?} {lost:?}");
+            }
         }
+    }
+
+    #[test]
+    fn of_eight_racks_three_are_asked_and_one_more_for_each_that_is_late() {
+        let geometry = Geometry::Block42;
+        let choose = |live: u16, usable: u16, row| {
+            let (live, usable) = (SlotSet::from_bits(live), SlotSet::from_bits(usable));
+            let own = Some(Slot::new(0));
+            choose_targets(geometry, live, usable, own, row, |set| geometry.put_quorum(set)).bits()
+        };
+        assert_eq!(choose(0, 0xff, 6), 0b1100_0001, "its own, and two from the preferred one on");
+        assert_eq!(choose(0, 0xff, 7), 0b1000_0011, "the own one may be among those");
+        assert_eq!(choose(0b0000_0011, 0b0111_0100, 5), 0b0010_0000, "for one that is late");
+        assert_eq!(choose(0b0000_0001, 0b0000_0100, 0), 0b0000_0100, "as far as it goes");
     }
 }

@@ -113,7 +113,7 @@ impl Metadata {
         }
         check_size(cluster_id.as_str().len())?;
         self.header.cluster = Some((cluster_id.clone(), geometry));
-        self.header.feature_level = FeatureLevel::FIRST;
+        self.header.feature_level = FeatureLevel::of_geometry(geometry);
         effects.record(Change::Cluster, RowKey::Header);
         Ok(Decision::Done)
     }

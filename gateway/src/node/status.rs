@@ -84,7 +84,8 @@ struct PeerStatus {
 }
 
 /// What [`ClusterStatus::tolerates`] may say, from best to worst.
-pub(crate) const TOLERATED: [&str; 5] = ["DC + rack", "DC", "rack", "nothing", "not serving"];
+pub(crate) const TOLERATED: [&str; 6] =
+    ["DC + rack", "DC", "2 racks", "rack", "nothing", "not serving"];
 
 /// A vote on metadata, and what takes it away.
 #[derive(Clone, Copy, Debug)]
@@ -99,9 +100,9 @@ struct Vote {
 /// votes.
 fn tolerates(geometry: Geometry, well: SlotSet, votes: &[Vote]) -> &'static str {
     let serves = |slots| geometry.put_quorum(slots) && geometry.fence_quorum(slots);
-    let survives = |datacenter: Option<usize>, rack: Option<Slot>| {
+    let survives = |datacenter: Option<usize>, racks: &[Slot]| {
         let slots = datacenter.map_or(SlotSet::EMPTY, |it| geometry.slots_of(it));
-        let lost = rack.map_or(slots, |rack| slots.with(rack));
+        let lost = racks.iter().fold(slots, |lost, rack| lost.with(*rack));
         let is_left = |vote: &&Vote| {
             let is_lost = vote.datacenter.is_some() && vote.datacenter == datacenter
                 || vote.rack.is_some_and(|rack| lost.contains(rack));
@@ -111,19 +112,24 @@ fn tolerates(geometry: Geometry, well: SlotSet, votes: &[Vote]) -> &'static str 
         serves(well.difference(lost)) && (votes.is_empty() || 2 * left_count > votes.len())
     };
     let datacenters = || (0..geometry.datacenter_count()).map(Some);
-    let racks = || geometry.slots().iter().map(Some);
+    let racks = || geometry.slots().iter();
     if !serves(well) {
         return "not serving";
     }
     if geometry == Geometry::Mirror3Dc
-        && datacenters().all(|dc| racks().all(|rack| survives(dc, rack)))
+        && datacenters().all(|dc| racks().all(|rack| survives(dc, &[rack])))
     {
         return "DC + rack";
     }
-    if geometry.datacenter_count() > 1 && datacenters().all(|dc| survives(dc, None)) {
+    if geometry.datacenter_count() > 1 && datacenters().all(|dc| survives(dc, &[])) {
         return "DC";
     }
-    if racks().all(|rack| survives(None, rack)) { "rack" } else { "nothing" }
+    if geometry == Geometry::Block42
+        && racks().all(|first| racks().all(|second| survives(None, &[first, second])))
+    {
+        return "2 racks";
+    }
+    if racks().all(|rack| survives(None, &[rack])) { "rack" } else { "nothing" }
 }
 
 /// Where the votes are, beside the slots of a group.
@@ -281,6 +287,13 @@ mod tests {
         assert_eq!(without(0b001_001_001), "not serving");
         assert_eq!(tolerates(Geometry::OnePerDc, Geometry::OnePerDc.slots(), &[]), "DC");
         assert_eq!(tolerates(Geometry::None, Geometry::None.slots(), &[]), "nothing");
+        let geometry = Geometry::Block42;
+        let without =
+            |bits| tolerates(geometry, geometry.slots().difference(SlotSet::from_bits(bits)), &[]);
+        assert_eq!(without(0), "2 racks");
+        assert_eq!(without(0b0000_0100), "rack");
+        assert_eq!(without(0b0100_0100), "nothing");
+        assert_eq!(without(0b0100_0101), "not serving");
     }
 
     #[test]
@@ -298,5 +311,12 @@ mod tests {
         assert_eq!(tolerates(geometry, geometry.slots(), &votes), "DC");
         votes.iter_mut().take(3).for_each(|vote| vote.is_alive = false);
         assert_eq!(tolerates(geometry, geometry.slots(), &votes), "nothing");
+        // Five of eight racks vote.
+        let geometry = Geometry::Block42;
+        let vote = |slot: Slot| Vote { is_alive: true, datacenter: Some(0), rack: Some(slot) };
+        let mut votes: Vec<Vote> = geometry.slots().iter().take(5).map(vote).collect();
+        assert_eq!(tolerates(geometry, geometry.slots(), &votes), "2 racks");
+        votes[0].is_alive = false;
+        assert_eq!(tolerates(geometry, geometry.slots(), &votes), "rack");
     }
 }

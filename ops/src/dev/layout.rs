@@ -110,7 +110,7 @@ impl Shape {
             Some(_) => Ok(Self { dcs, racks, spares: 0 }),
             None => Err(format!(
                 "there is no cluster of {dcs} datacenters with {racks} racks each; use --dcs 3 \
-                 --racks 3, --dcs 3 --racks 1, or --dcs 1 --racks 1"
+                 --racks 3, --dcs 3 --racks 1, --dcs 1 --racks 8, or --dcs 1 --racks 1"
             )),
         }
     }
@@ -122,6 +122,11 @@ impl Shape {
 
     pub(super) fn geometry(self) -> Geometry {
         Geometry::for_counts(self.dcs, self.racks).unwrap_or(Geometry::None)
+    }
+
+    /// How many racks of each datacenter vote on metadata: votes are odd in number, so five of eight racks.
+    fn voting_racks(self) -> usize {
+        if self.geometry() == Geometry::Block42 { 5 } else { self.racks }
     }
 }
 
@@ -149,7 +154,7 @@ impl Layout {
             id: u32::from(index) + 1,
             dc: dc.to_string(),
             rack: format!("{dc}{rack}"),
-            is_voter: rack <= shape.racks,
+            is_voter: rack <= shape.voting_racks(),
             pid: None,
             state: NodeState::Starting,
             kafka: address(base_port + index),
@@ -255,6 +260,9 @@ mod tests {
         assert_eq!(nine.nodes[8].peer.port(), 9200);
         assert_eq!(nine.nodes[8].admin.port(), 9300);
         assert_eq!(layout(3, 1, 1).nodes.len(), 3);
+        let eight = layout(1, 8, 9092);
+        assert_eq!((eight.nodes.len(), &eight.nodes[7].rack[..]), (8, "A8"));
+        assert_eq!(eight.nodes.iter().filter(|node| node.is_voter).count(), 5);
     }
 
     #[test]

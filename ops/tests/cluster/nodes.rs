@@ -153,7 +153,11 @@ impl Nodes {
             let nodes = status["nodes"].as_array().unwrap().iter();
             let is_well =
                 |node: &&Value| node["liveness"] == "alive" && node["slot_state"] == "good";
-            status["tolerates"] == "DC + rack" && nodes.filter(is_well).count() == 9
+            let (tolerates, slot_count) = match status["geometry"].as_str() {
+                Some("block-4-2") => ("2 racks", 8),
+                _ => ("DC + rack", 9),
+            };
+            status["tolerates"] == tolerates && nodes.filter(is_well).count() == slot_count
         };
         let mut last = None;
         let deadline = Instant::now() + WHOLE_WITHIN;

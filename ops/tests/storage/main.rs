@@ -6,6 +6,7 @@
 //! cold   bytes on disk per byte written, and what may be lost then
 //! object cold records in an object store, while nodes are killed
 //! lines  what was written, and must be read back
+//! racks  eight racks in one datacenter, of which two are lost
 //! rot    bits that flip
 //! tiers  a node with two disks is killed while files move
 //! ```
@@ -23,6 +24,7 @@ mod lines;
 #[path = "../cluster/nodes.rs"]
 mod nodes;
 mod object;
+mod racks;
 mod rot;
 mod tiers;
 

@@ -1,6 +1,6 @@
 //! The three predicates every safety argument rests on, as tables over all slot sets.
 //!
-//! For a slot set X of the 3 x 3 group let n1 be the datacenters with at least one slot of X and
+//! For a slot set X of `mirror-3-dc`, three datacenters of three racks, let n1 be the datacenters with at least one slot of X and
 //! n2 those with at least two:
 //!
 //! ```text
@@ -9,7 +9,8 @@
 //! fence_quorum(X)  tolerated(complement of X)    meets every put quorum
 //! ```
 //!
-//! Counting ("any 5 of 9") is wrong for both quorums. Source: YDB's `mirror-3-dc`.
+//! Counting ("any 5 of 9") is wrong for both quorums. Source: YDB's `mirror-3-dc`. Of `block-4-2`, eight racks of one
+//! datacenter, any two may be lost together, and the other two follow from that: three racks to put, six to fence.
 
 use crate::topology::{Geometry, SLOT_COUNT_MAX, Slot, SlotSet};
 
@@ -43,6 +44,7 @@ impl Table {
 static NONE: Table = Table::build(Geometry::None);
 static ONE_PER_DC: Table = Table::build(Geometry::OnePerDc);
 static MIRROR_3_DC: Table = Table::build(Geometry::Mirror3Dc);
+static BLOCK_4_2: Table = Table::build(Geometry::Block42);
 
 const fn tolerated_by_rule(geometry: Geometry, lost: SlotSet) -> bool {
     let (n1, n2) = datacenters_with_one_and_two(geometry, lost);
@@ -50,6 +52,7 @@ const fn tolerated_by_rule(geometry: Geometry, lost: SlotSet) -> bool {
         Geometry::None => lost.is_empty(),
         Geometry::OnePerDc => n1 <= 1,
         Geometry::Mirror3Dc => n1 <= 2 && n2 <= 1,
+        Geometry::Block42 => lost.count() <= 2,
     }
 }
 
@@ -70,6 +73,7 @@ impl Geometry {
             Self::None => &NONE,
             Self::OnePerDc => &ONE_PER_DC,
             Self::Mirror3Dc => &MIRROR_3_DC,
+            Self::Block42 => &BLOCK_4_2,
         }
     }
 
@@ -113,8 +117,6 @@ mod tests {
         all_sets().filter(move |set| set.difference(geometry.slots()).is_empty())
     }
 
-    const GEOMETRIES: [Geometry; 3] = [Geometry::None, Geometry::OnePerDc, Geometry::Mirror3Dc];
-
     #[test]
     fn the_512_sets_count_as_enumerated() {
         let geometry = Geometry::Mirror3Dc;
@@ -141,8 +143,45 @@ mod tests {
     }
 
     #[test]
+    fn of_eight_racks_any_two_and_no_three_may_be_lost() {
+        let geometry = Geometry::Block42;
+        let count = |predicate: fn(Geometry, SlotSet) -> bool| {
+            subsets(geometry).filter(|set| predicate(geometry, *set)).count()
+        };
+        assert_eq!(subsets(geometry).count(), 256);
+        assert_eq!(count(Geometry::tolerated), 1 + 8 + 28);
+        assert_eq!(count(Geometry::put_quorum), 256 - (1 + 8 + 28));
+        assert_eq!(count(Geometry::fence_quorum), 1 + 8 + 28);
+        for set in subsets(geometry) {
+            assert_eq!(geometry.tolerated(set), set.count() <= 2, "{set:?}");
+            assert_eq!(geometry.put_quorum(set), set.count() >= 3, "{set:?}");
+            assert_eq!(geometry.fence_quorum(set), set.count() >= 6, "{set:?}");
+        }
+        // A ninth slot is none of this group's.
+        let stranger = SlotSet::EMPTY.with(Slot::new(8));
+        assert!(!geometry.tolerated(stranger));
+        assert!(!geometry.put_quorum(SlotSet::from_bits(0b11).union(stranger)));
+        assert!(!geometry.fence_quorum(SlotSet::from_bits(0b1_1111).union(stranger)));
+    }
+
+    /// One rack fewer in either quorum, and an acknowledged blob is lost, or not met.
+    #[test]
+    fn no_put_quorum_and_no_fence_quorum_has_a_slot_too_many() {
+        for geometry in Geometry::ALL {
+            for set in subsets(geometry).filter(|set| !geometry.put_quorum(*set)) {
+                let lost = subsets(geometry).find(|lost| set.difference(*lost).is_empty());
+                assert!(lost.is_some_and(|lost| geometry.tolerated(lost)), "{geometry:?} {set:?}");
+            }
+            for set in subsets(geometry).filter(|set| !geometry.fence_quorum(*set)) {
+                let missed = geometry.slots().difference(set);
+                assert!(geometry.put_quorum(missed), "{geometry:?} {set:?}");
+            }
+        }
+    }
+
+    #[test]
     fn every_put_quorum_meets_every_fence_quorum() {
-        for geometry in GEOMETRIES {
+        for geometry in Geometry::ALL {
             for put in subsets(geometry).filter(|set| geometry.put_quorum(*set)) {
                 for fence in subsets(geometry).filter(|set| geometry.fence_quorum(*set)) {
                     assert!(!put.intersection(fence).is_empty(), "{geometry:?} {put:?} {fence:?}");
@@ -153,7 +192,7 @@ mod tests {
 
     #[test]
     fn survivors_of_a_tolerated_failure_hold_both_quorums() {
-        for geometry in GEOMETRIES {
+        for geometry in Geometry::ALL {
             for lost in subsets(geometry).filter(|set| geometry.tolerated(*set)) {
                 let alive = geometry.slots().difference(lost);
                 assert!(geometry.put_quorum(alive), "{geometry:?} {lost:?}");
@@ -164,7 +203,7 @@ mod tests {
 
     #[test]
     fn an_acknowledged_blob_survives_every_tolerated_failure() {
-        for geometry in GEOMETRIES {
+        for geometry in Geometry::ALL {
             for put in subsets(geometry).filter(|set| geometry.put_quorum(*set)) {
                 for lost in subsets(geometry).filter(|set| geometry.tolerated(*set)) {
                     assert!(!put.difference(lost).is_empty(), "{geometry:?} {put:?} {lost:?}");

@@ -165,15 +165,22 @@ pub enum Geometry {
     /// Three datacenters of three racks: survives one datacenter plus one rack.
     #[serde(rename = "mirror-3-dc")]
     Mirror3Dc,
+    /// One datacenter of eight racks: survives any two racks.
+    #[serde(rename = "block-4-2")]
+    Block42,
 }
 
 impl Geometry {
+    /// Every shape there is.
+    pub const ALL: [Self; 4] = [Self::None, Self::OnePerDc, Self::Mirror3Dc, Self::Block42];
+
     /// The shape for this many datacenters and racks in each, if there is one.
     pub const fn for_counts(datacenter_count: usize, rack_count: usize) -> Option<Self> {
         match (datacenter_count, rack_count) {
             (1, 1) => Some(Self::None),
             (3, 1) => Some(Self::OnePerDc),
             (3, 3) => Some(Self::Mirror3Dc),
+            (1, 8) => Some(Self::Block42),
             _ => None,
         }
     }
@@ -181,7 +188,7 @@ impl Geometry {
     /// Number of datacenters.
     pub const fn datacenter_count(self) -> usize {
         match self {
-            Self::None => 1,
+            Self::None | Self::Block42 => 1,
             Self::OnePerDc | Self::Mirror3Dc => 3,
         }
     }
@@ -191,6 +198,16 @@ impl Geometry {
         match self {
             Self::None | Self::OnePerDc => 1,
             Self::Mirror3Dc => 3,
+            Self::Block42 => 8,
+        }
+    }
+
+    /// The most copies in one datacenter that a put quorum can need.
+    pub const fn copies_per_datacenter_max(self) -> usize {
+        match self {
+            Self::None | Self::OnePerDc => 1,
+            Self::Mirror3Dc => 2,
+            Self::Block42 => 3,
         }
     }
 

@@ -131,6 +131,7 @@ pub(crate) fn put_config(out: &mut BytesMut, config: &GroupConfig) {
         Geometry::None => 0,
         Geometry::OnePerDc => 1,
         Geometry::Mirror3Dc => 2,
+        Geometry::Block42 => 3,
     });
     out.put_u8(config.slots.len() as u8);
     for slot in &config.slots {
@@ -150,6 +151,7 @@ pub(crate) fn config(source: &mut Source) -> Result<GroupConfig, DecodeError> {
         0 => Geometry::None,
         1 => Geometry::OnePerDc,
         2 => Geometry::Mirror3Dc,
+        3 => Geometry::Block42,
         other => return Err(source.invalid("geometry", u64::from(other))),
     };
     let slot_count = usize::from(source.u8()?);

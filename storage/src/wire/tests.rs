@@ -67,8 +67,7 @@ fn config() -> impl Strategy<Value = GroupConfig> {
             let state = if good { SlotState::Good } else { SlotState::LostData };
             SlotConfig { node: NodeId::new(node), incarnation, state }
         });
-    let geometry =
-        prop_oneof![Just(Geometry::None), Just(Geometry::OnePerDc), Just(Geometry::Mirror3Dc)];
+    let geometry = proptest::sample::select(&Geometry::ALL[..]);
     (any::<u32>(), any::<u64>(), geometry, vec(slot, 0..10)).prop_map(
         |(group, version, geometry, slots)| GroupConfig {
             group: GroupId::new(group),

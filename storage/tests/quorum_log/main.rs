@@ -1,6 +1,6 @@
-//! The real leader and takeover machines over a model of nine slots, under random schedules: lost,
-//! doubled and reordered messages, leaders that die or do not know that they are replaced, slots
-//! that stop, and disks that are wiped and synced again, always inside the failure model.
+//! The real leader and takeover machines over a model of nine slots in three datacenters, and of eight in one, under
+//! random schedules: lost, doubled and reordered messages, leaders that die or do not know that they are replaced,
+//! slots that stop, and disks that are wiped and synced again, always inside the failure model.
 
 mod oracle;
 mod slot;
@@ -8,33 +8,49 @@ mod world;
 
 use std::cell::Cell;
 
+use meridian_base::topology::Geometry;
 use meridian_storage::mutation::Mutation;
 use proptest::test_runner::{Config, TestCaseError, TestRng, TestRunner};
 
 use world::World;
 
+const GEOMETRIES: [Geometry; 2] = [Geometry::Mirror3Dc, Geometry::Block42];
+
 /// Runs one schedule; the number of records it acknowledged, or the promise it broke.
-fn run(seed: u64, step_count: usize, mutation: Option<Mutation>) -> Result<usize, String> {
-    let mut world = World::new(seed, mutation);
+fn run(
+    geometry: Geometry,
+    seed: u64,
+    step_count: usize,
+    mutation: Option<Mutation>,
+) -> Result<usize, String> {
+    let mut world = World::new(geometry, seed, mutation);
     world.run(step_count)?;
     Ok(world.acknowledged_count())
 }
 
 #[test]
 fn the_promise_holds_under_random_schedules() {
+    for geometry in GEOMETRIES {
+        run_random_schedules(geometry);
+    }
+}
+
+fn run_random_schedules(geometry: Geometry) {
     let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
     let rng = TestRng::deterministic_rng(config.rng_algorithm);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let acknowledged_count = Cell::new(0);
     let schedules = (proptest::num::u64::ANY, 100_usize..3000);
     let result = runner.run(&schedules, |(seed, step_count)| {
-        let count = run(seed, step_count, None).map_err(TestCaseError::fail)?;
+        let count = run(geometry, seed, step_count, None).map_err(TestCaseError::fail)?;
         acknowledged_count.set(acknowledged_count.get() + count);
         Ok(())
     });
-    result.unwrap();
+    if let Err(error) = result {
+        panic!("{geometry:?}: {error}");
+    }
     let count = acknowledged_count.get();
-    assert!(count > 2000, "only {count} records were acknowledged");
+    assert!(count > 2000, "{geometry:?}: only {count} records were acknowledged");
 }
 
 /// Each broken rule, with a number of schedules within which it is caught.
@@ -57,8 +73,15 @@ fn every_broken_rule_is_caught() {
         (Mutation::SilenceIsGap, 400),
         (Mutation::CheckpointInDoubt, 2000),
     ];
-    for (mutation, schedule_count) in broken_rules {
-        let caught = (0..schedule_count).any(|seed| run(seed, 1500, Some(mutation)).is_err());
-        assert!(caught, "{mutation:?} passed {schedule_count} schedules");
+    for geometry in GEOMETRIES {
+        for (mutation, schedule_count) in broken_rules {
+            let is_caught = |seed: &u64| run(geometry, *seed, 1500, Some(mutation)).is_err();
+            let caught = (0..schedule_count).find(is_caught);
+            println!("{geometry:?} {mutation:?}: {caught:?}");
+            assert!(
+                caught.is_some(),
+                "{geometry:?}: {mutation:?} passed {schedule_count} schedules"
+            );
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use meridian_base::position::{Generation, LogPoint, Step};
-use meridian_base::topology::{Geometry, SlotSet};
+use meridian_base::topology::SlotSet;
 use meridian_storage::blob::{Blob, BlobInfo, BlobKind, Payload};
 use meridian_storage::lineage::Lineage;
 use meridian_storage::message::CommitMark;
@@ -203,7 +203,8 @@ impl Oracle {
 /// A record that was shown survives every tolerated failure: the slots that hold it, and those that
 /// are about to sync it from them, are a put quorum.
 fn check_durable(slots: &[ModelSlot], point: LogPoint) -> Result<(), Violation> {
-    let holders: SlotSet = Geometry::Mirror3Dc
+    let geometry = slots[0].config.geometry;
+    let holders: SlotSet = geometry
         .slots()
         .iter()
         .filter(|slot| {
@@ -211,7 +212,7 @@ fn check_durable(slots: &[ModelSlot], point: LogPoint) -> Result<(), Violation> 
             !model.synced || model.blobs.contains_key(&point)
         })
         .collect();
-    if Geometry::Mirror3Dc.put_quorum(holders) {
+    if geometry.put_quorum(holders) {
         Ok(())
     } else {
         Err(format!("{point} was shown but lies only on {holders:?}"))

@@ -1,4 +1,4 @@
-//! Nine slots, a lossy network and a row of leaders under one random schedule. The leaders and
+//! The slots of a group, a lossy network and a row of leaders under one random schedule. The leaders and
 //! takeovers are the real machines; only the slots are models.
 
 use std::time::Duration;
@@ -17,7 +17,6 @@ use meridian_storage::takeover::{Takeover, TakeoverConfig, TakeoverOutput};
 use crate::oracle::{Oracle, Violation, digest, encode_values};
 use crate::slot::{FenceOutcome, ModelSlot};
 
-const GEOMETRY: Geometry = Geometry::Mirror3Dc;
 const PARTITION: PartitionId = PartitionId::new(1);
 /// Messages under way; above it the network loses some, as real ones do.
 const NET_LEN_MAX: usize = 300;
@@ -75,7 +74,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, mutation: Option<Mutation>) -> Self {
+    pub(crate) fn new(geometry: Geometry, seed: u64, mutation: Option<Mutation>) -> Self {
         let slot = |index| SlotConfig {
             node: NodeId::new(index),
             incarnation: Incarnation::new(u64::from(index) + 1),
@@ -84,13 +83,13 @@ impl World {
         let config = GroupConfig {
             group: GroupId::new(1),
             version: ConfigVersion::new(1),
-            geometry: GEOMETRY,
-            slots: (0..9).map(slot).collect(),
+            geometry,
+            slots: (0..geometry.slot_count() as u32).map(slot).collect(),
         };
         Self {
             rng: SplitMix::new(seed),
             now: Instant::ZERO,
-            slots: GEOMETRY.slots().iter().map(|slot| ModelSlot::new(slot, &config)).collect(),
+            slots: geometry.slots().iter().map(|slot| ModelSlot::new(slot, &config)).collect(),
             config,
             health: SlotHealth::all_alive(Duration::from_millis(20)),
             net: Vec::new(),
@@ -153,6 +152,14 @@ impl World {
         Ok(())
     }
 
+    fn geometry(&self) -> Geometry {
+        self.config.geometry
+    }
+
+    fn random_slot(&mut self) -> Slot {
+        Slot::new(self.rng.below(self.slots.len() as u64) as u8)
+    }
+
     fn random_node(&mut self) -> usize {
         // The newest ones matter most.
         let newest = self.nodes.len() as u64;
@@ -162,18 +169,19 @@ impl World {
     /// Slots that are down or have yet to sync: never more than may be lost together.
     fn lost(&self) -> SlotSet {
         let lost = |slot: &Slot| !self.slots[slot.index()].up || !self.slots[slot.index()].synced;
-        GEOMETRY.slots().iter().filter(lost).collect()
+        self.geometry().slots().iter().filter(lost).collect()
     }
 
     fn break_something(&mut self) -> Result<(), Violation> {
-        let slot = Slot::new(self.rng.below(9) as u8);
+        let geometry = self.geometry();
+        let slot = self.random_slot();
         let mut victims = SlotSet::EMPTY.with(slot);
         if self.rng.below(4) == 0 {
-            victims = GEOMETRY.slots_of(GEOMETRY.datacenter_of(slot));
+            victims = geometry.slots_of(geometry.datacenter_of(slot));
         }
         let wiped = self.rng.below(2) == 0;
         for slot in victims.iter() {
-            if !GEOMETRY.tolerated(self.lost().with(slot)) {
+            if !geometry.tolerated(self.lost().with(slot)) {
                 continue;
             }
             self.slots[slot.index()].up = false;
@@ -200,16 +208,16 @@ impl World {
     }
 
     fn repair_something(&mut self) -> Result<(), Violation> {
-        let slot = self.rng.below(9) as usize;
-        self.slots[slot].up = true;
+        let slot = self.random_slot();
+        self.slots[slot.index()].up = true;
         self.health.suspect = SlotSet::EMPTY;
         Ok(())
     }
 
     /// Each wiped slot that runs pulls one page from one peer.
     fn sync_something(&mut self) -> Result<(), Violation> {
-        let peer = Slot::new(self.rng.below(9) as u8);
-        for slot in GEOMETRY.slots().iter() {
+        let peer = self.random_slot();
+        for slot in self.geometry().slots().iter() {
             self.sync_from(slot, peer);
         }
         Ok(())
@@ -402,7 +410,7 @@ impl World {
                         partition: PARTITION,
                         generation: takeover.generation(),
                         group: takeover.group().clone(),
-                        own_slot: Some(Slot::new(node as u8 % 9)),
+                        own_slot: Some(Slot::new((node % self.slots.len()) as u8)),
                         datacenter_count_min: 1,
                         pending_size_bytes_max: 40,
                         mutations: self.mutations,
@@ -428,7 +436,7 @@ impl World {
                 LeaderOutput::Serving { mark } => self.on_serving(node, mark)?,
                 LeaderOutput::Committed { mark } => self.on_committed(node, mark)?,
                 LeaderOutput::Beacon(beacon) => {
-                    for slot in GEOMETRY.slots().iter() {
+                    for slot in self.geometry().slots().iter() {
                         let request = Request::Beacon(beacon);
                         self.send(Message::ToSlot { slot, node, request });
                     }
@@ -469,11 +477,11 @@ impl World {
 
     /// Heals everything, appoints one more leader and lets it finish in a kind world.
     fn finish(&mut self) -> Result<(), Violation> {
-        for slot in GEOMETRY.slots().iter() {
+        for slot in self.geometry().slots().iter() {
             self.slots[slot.index()].up = true;
         }
-        for slot in GEOMETRY.slots().iter() {
-            for peer in GEOMETRY.slots().iter() {
+        for slot in self.geometry().slots().iter() {
+            for peer in self.geometry().slots().iter() {
                 self.sync_from(slot, peer);
             }
         }

@@ -186,6 +186,28 @@ fn a_sync_needs_a_fence_quorum_of_the_others() {
     assert_eq!(group.synced.first(), Some(&Incarnation::new(70)));
 }
 
+/// Of eight racks six are asked: any five could miss what the lost disk held with two that are silent.
+#[test]
+fn of_eight_racks_a_sync_asks_six_and_copies_what_three_do_not_hold() {
+    let mut group = Group::new(Geometry::Block42);
+    let safe = blob(key(1, 1, 1), "on three others");
+    let hedged = blob(key(1, 1, 2), "on two others");
+    group.put_on(&[3, 4, 7], &safe);
+    group.put_on(&[0, 6, 7], &hedged);
+    group.lose_disk(0, 70);
+    for slot in [1, 2] {
+        group.up[slot] = false;
+    }
+    group.tell_config();
+    group.rest(5);
+    assert!(group.synced.is_empty(), "five have been asked");
+    group.up[2] = true;
+    group.rest(5);
+    assert_eq!(group.synced.first(), Some(&Incarnation::new(70)));
+    group.call_good(0);
+    assert!(group.nodes[0].holds(&hedged) && !group.nodes[0].holds(&safe));
+}
+
 #[test]
 fn syncing_peers_count_for_nothing() {
     let mut group = Group::new(Geometry::OnePerDc);
