@@ -47,7 +47,7 @@ pub enum LogError {
     /// What was durable is damaged. The voter must not vote again in this life.
     #[error(
         "raft log: {file} is corrupt at byte {offset_bytes} ({detail}); \
-         the node can only rejoin with an empty log"
+         what others know comes back from them, else restore it from a copy"
     )]
     Corrupt {
         /// The file.

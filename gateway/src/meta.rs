@@ -147,6 +147,8 @@ pub(crate) struct MetaSettings {
     pub(crate) node: NodeId,
     /// Voters of the static configuration.
     pub(crate) voters: Vec<NodeId>,
+    /// All other nodes of the static configuration.
+    pub(crate) peers: Vec<NodeId>,
     /// Folder of the Raft log and the applied state.
     pub(crate) folder: PathBuf,
     pub(crate) config: Config,

@@ -246,6 +246,12 @@ fn meta_settings(config: &NodeConfig, clock: Clock) -> MetaSettings {
     MetaSettings {
         node: config.node,
         voters: config.voters(),
+        peers: config
+            .members
+            .iter()
+            .map(|member| member.node)
+            .filter(|member| *member != config.node)
+            .collect(),
         folder: config.data.join("meta"),
         config: MetaConfig { heal_after: config.heal_after, ..MetaConfig::default() },
         clock,

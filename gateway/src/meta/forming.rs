@@ -1,9 +1,12 @@
 //! How a node without a Raft log becomes a member: as a voter of a new cluster, or in a new life if
 //! it was one and lost its log (rules M3, 36).
 
+use std::io::IoSlice;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
+use meridian_base::env::{Disk as _, DiskError};
+use meridian_consensus::command::RequestId;
 use meridian_consensus::log::{LogError, RaftLog};
 use meridian_consensus::membership::{Formation, FormationStep, PeerStanding, RaftId, RaftLife};
 use meridian_consensus::snapshot;
@@ -13,12 +16,17 @@ use super::thread::{DAMAGED_LOG, MetaThread};
 use super::{Input, MetaFrame};
 use crate::runtime::disk::FolderDisk;
 
+/// File of the request for a new life.
+const REJOIN: &str = "rejoin";
 /// How often the others are asked.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
 impl MetaThread {
-    /// Asks the other voters until it is clear what this node is. `None` if the node stops first.
-    pub(super) fn form(&self, disk: FolderDisk) -> Result<Option<RaftLog<FolderDisk>>, LogError> {
+    /// Asks the other nodes until it is clear what this node is. `None` if the node stops first.
+    pub(super) fn form(
+        &self,
+        mut disk: FolderDisk,
+    ) -> Result<Option<RaftLog<FolderDisk>>, LogError> {
         let settings = &self.settings;
         let own = settings.node;
         // Who was a member once begins no cluster, and lets nobody begin one for want of its word.
@@ -28,7 +36,6 @@ impl MetaThread {
         } else {
             Formation::new(own, &settings.voters)
         };
-        let request = self.shared.new_request();
         let mut step = formation.step();
         let mut ask_at = settings.clock.now();
         loop {
@@ -46,14 +53,16 @@ impl MetaThread {
             if is_due {
                 ask_at = now + ASK_EVERY;
             }
-            for voter in settings.voters.iter().filter(|voter| is_due && **voter != own) {
+            if is_due {
                 let frame = if step == FormationStep::Rejoin {
-                    MetaFrame::AskLife(request)
+                    MetaFrame::AskLife(self.rejoin_request(&mut disk)?)
                 } else {
                     MetaFrame::AskStanding
                 };
-                // Asked again at the next turn if it can't be sent.
-                let _asked_again = self.shared.send(*voter, &frame);
+                for peer in &settings.peers {
+                    // Asked again at the next turn if it can't be sent.
+                    let _asked_again = self.shared.send(*peer, &frame);
+                }
             }
             match self.inputs.recv_timeout(ask_at.since(now)) {
                 Ok(Input::Frame(from, MetaFrame::AskStanding)) if !was_member => {
@@ -67,6 +76,7 @@ impl MetaThread {
                     let raft_id = RaftId { node: own, life: RaftLife::new(life) };
                     tracing::warn!(%raft_id, "the Raft log was lost; rejoining in a new life");
                     let size_bytes = settings.config.segment_size_bytes;
+                    disk.remove(REJOIN)?;
                     return RaftLog::join(disk, size_bytes, raft_id).map(Some);
                 }
                 Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(None),
@@ -74,5 +84,24 @@ impl MetaThread {
                 | Err(RecvTimeoutError::Timeout) => {}
             }
         }
+    }
+
+    /// The request under which a new life is asked for: the same after a restart, for one that comes late must
+    /// not end the life that another gave. It goes before a log is made: no later life is asked for under it.
+    fn rejoin_request(&self, disk: &mut FolderDisk) -> Result<RequestId, DiskError> {
+        let mut id = [0; size_of::<u128>()];
+        if disk.list()?.iter().any(|file| file == REJOIN) {
+            disk.read_at(REJOIN, 0, &mut id)?;
+        }
+        let known = u128::from_be_bytes(id);
+        // Zeros: it was made, and never written.
+        if known != 0 {
+            return Ok(RequestId::new(known));
+        }
+        let request = self.shared.new_request();
+        disk.create(REJOIN, id.len() as u64)?;
+        disk.write_at(REJOIN, 0, &[IoSlice::new(&request.get().to_be_bytes())])?;
+        disk.sync(REJOIN)?;
+        Ok(request)
     }
 }

@@ -4,20 +4,29 @@ use meridian_base::env::SplitMix;
 use meridian_base::id::ClusterId;
 use meridian_base::topology::{Datacenter, Geometry, Rack};
 use meridian_consensus::command::{Endpoint, FeatureLevel, NodeRegistration, Roles};
+use meridian_consensus::log::RaftLog;
+use meridian_consensus::membership::{RaftId, RaftLife};
 
 use super::*;
+use crate::runtime::disk::FolderDisk;
 
 /// A message between the metadata planes of one process: at once, and never lost.
 struct Direct {
     from: NodeId,
     nodes: Arc<Mutex<HashMap<NodeId, Arc<Meta>>>>,
+    /// Proposals sent.
+    sent: Arc<AtomicU64>,
 }
 
 impl Wire for Direct {
     fn send(&self, to: NodeId, _: Channel, parts: Vec<Bytes>) -> bool {
         let Some(to) = lock(&self.nodes).get(&to).cloned() else { return false };
         let frame = MetaFrame::decode(&Bytes::from(parts.concat()));
-        to.on_frame(self.from, frame.expect("it was encoded just now"));
+        let frame = frame.expect("it was encoded just now");
+        if matches!(frame, MetaFrame::Propose(_)) {
+            self.sent.fetch_add(1, Ordering::Relaxed);
+        }
+        to.on_frame(self.from, frame);
         true
     }
 }
@@ -40,12 +49,17 @@ impl MetaListener for Reason {
 struct Planes {
     folder: PathBuf,
     nodes: Arc<Mutex<HashMap<NodeId, Arc<Meta>>>>,
+    sent: Arc<AtomicU64>,
 }
 
 impl Planes {
     fn new(name: &str) -> Self {
         let name = format!("meridian-meta-{name}-{}", std::process::id());
-        Self { folder: std::env::temp_dir().join(name), nodes: Arc::default() }
+        Self {
+            folder: std::env::temp_dir().join(name),
+            nodes: Arc::default(),
+            sent: Arc::default(),
+        }
     }
 
     fn start(&self, node: u32, voters: &[NodeId]) -> Arc<Meta> {
@@ -57,11 +71,16 @@ impl Planes {
         let settings = MetaSettings {
             node,
             voters: voters.to_vec(),
+            peers: voters.iter().copied().filter(|voter| *voter != node).collect(),
             folder: self.folder.join(node.to_string()),
             config: Config { segment_size_bytes: 1 << 20, ..Config::default() },
             clock: Clock::start(),
         };
-        let wire = Arc::new(Direct { from: node, nodes: Arc::clone(&self.nodes) });
+        let wire = Arc::new(Direct {
+            from: node,
+            nodes: Arc::clone(&self.nodes),
+            sent: Arc::clone(&self.sent),
+        });
         let rng = Box::new(SplitMix::new(u64::from(node.get())));
         let meta = Meta::start(settings, wire, rng, listener).unwrap();
         let meta = Arc::new(meta);
@@ -231,6 +250,31 @@ async fn a_voter_that_lost_the_end_of_its_log_rejoins() {
     let rejoined = node.propose_patiently(registration(id));
     within("it rejoins by itself", rejoined).await.unwrap();
     assert_eq!(node.metadata().raft_life(NodeId::new(id)).get(), 2);
+}
+
+/// Nodes that know neither members nor a leader yet must not send each other's questions round.
+#[tokio::test]
+async fn who_knows_no_leader_passes_nothing_on() {
+    let planes = Planes::new("circle");
+    let voters: Vec<NodeId> = (1..=3).map(NodeId::new).collect();
+    // Members of a cluster whose others are away.
+    for node in [1, 2] {
+        let disk = FolderDisk::open(&planes.path(node, thread::LOG)).unwrap();
+        let raft_id = RaftId { node: NodeId::new(node), life: RaftLife::new(2) };
+        RaftLog::join(disk, 1 << 20, raft_id).unwrap();
+        planes.start(node, &voters);
+    }
+    let Command::RegisterNode(node) = registration(3) else { unreachable!() };
+    let command = Command::RegisterNode(node);
+    let proposal = Proposal { request_id: RequestId::new(1), command };
+    let frame = MetaFrame::Propose(proposal.encode().into());
+    let sent = || planes.sent.load(Ordering::Relaxed);
+    let to = lock(&planes.nodes).get(&NodeId::new(1)).cloned().unwrap();
+    let before = sent();
+    to.on_frame(NodeId::new(2), frame);
+    // Whatever it made of that came before it answered this.
+    assert_eq!(to.quorum().await, None);
+    assert_eq!(sent() - before, 0);
 }
 
 #[test]

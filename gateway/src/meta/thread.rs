@@ -139,9 +139,9 @@ impl MetaThread {
             .map_err(|error| fail("metadata", &error))
     }
 
-    /// Whether other voters know what this node has forgotten.
+    /// Whether others know what this node has forgotten.
     fn has_peers(&self) -> bool {
-        self.settings.voters.iter().any(|voter| *voter != self.settings.node)
+        !self.settings.peers.is_empty()
     }
 
     /// Moves the log out of the way: the next start finds none, and rejoins in a new life (rule 36).
@@ -187,14 +187,7 @@ impl MetaThread {
                 }
             }
             Input::Frame(from, MetaFrame::Propose(bytes)) => match Proposal::decode(&bytes) {
-                Ok(proposal) if member.leadership().is_self => self.propose(member, &proposal),
-                // A node that comes back or joins asks the voters of its configuration: the leader may
-                // be a spare that has taken the vote of one of them. What a member sends is not passed
-                // on: it hears who leads, and a proposal must not go round in a circle.
-                Ok(proposal) if !member.membership().contains(from) => {
-                    self.propose(member, &proposal);
-                }
-                Ok(_) => {}
+                Ok(proposal) => self.take_proposal(member, from, &proposal),
                 Err(error) => tracing::warn!(%from, %error, "proposal refused"),
             },
             Input::Frame(from, MetaFrame::AskStanding) => {
@@ -209,14 +202,28 @@ impl MetaThread {
                     // The asker asks again if it can't be sent.
                     let _asked_again = self.shared.send(from, &MetaFrame::Life(life.get()));
                 } else {
-                    // Whoever leads: the asker knows the voters of its configuration only.
                     let command = Command::AllocateRaftLife { node: from };
-                    self.propose(member, &Proposal { request_id, command });
+                    self.take_proposal(member, from, &Proposal { request_id, command });
                 }
             }
             Input::Frame(_, MetaFrame::Standing(_) | MetaFrame::Life(_)) | Input::Stop => {}
         }
         Ok(())
+    }
+
+    /// Proposes what another node asks for, or passes it on to the leader. A node that joins or comes back
+    /// asks the nodes of its configuration; the leader may be none of these. To a leader that is known, and
+    /// to nobody else: what goes to all would come back, from a node that knows no members yet.
+    fn take_proposal(&self, member: &mut Member, from: NodeId, proposal: &Proposal) {
+        let leadership = member.leadership();
+        if leadership.is_self {
+            return self.propose(member, proposal);
+        }
+        if let Some(leader) = leadership.leader.filter(|leader| leader.node != from) {
+            let frame = MetaFrame::Propose(proposal.encode().into());
+            // Whoever waits sends it again.
+            let _sent_again = self.shared.send(leader.node, &frame);
+        }
     }
 
     /// Proposes here if this node leads, else sends the proposal to the leader. Whoever waits

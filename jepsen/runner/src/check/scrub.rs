@@ -8,9 +8,6 @@ use serde_json::Value;
 use super::Anomaly;
 use crate::history::{Body, Op};
 
-/// What is said of a node whose disk kept nothing that could be damaged.
-pub(crate) const NO_DAMAGE: &str = "nothing";
-
 /// Faults that damage what a disk keeps, or reads of it.
 const ROTS: &[&str] = &[
     "bit-flip",
@@ -123,8 +120,9 @@ fn hit(history: &[Op]) -> BTreeSet<&str> {
     });
     // Said as in `A1 B2`, `A1 at 30 %`, `A1: a bit of /disk/7`.
     let nodes = rots.filter_map(|detail| {
-        let (nodes, what) = detail.split_once(':').unwrap_or((detail, ""));
-        (what.trim() != NO_DAMAGE).then(|| nodes.split(' '))
+        let Some((nodes, what)) = detail.split_once(':') else { return Some(detail.split(' ')) };
+        // The data folder holds the metadata log too.
+        what.contains("/disk/").then(|| nodes.split(' '))
     });
     nodes.flatten().collect()
 }
@@ -208,6 +206,7 @@ mod tests {
             ("zero-page", "B1: a page of /disk/A1"),
             ("swap-disks", "B2 C1"),
             ("bit-flip", "A1: nothing"),
+            ("bit-flip", "A1: a bit of /meta/raft/1"),
         ] {
             assert_eq!(finds(&begun, &found, &[(fault, detail)]), 1, "{fault}");
         }

@@ -2,7 +2,6 @@
 
 use super::{Entry, Nemesis, Scene};
 use crate::chance::Chance;
-use crate::check::scrub::NO_DAMAGE;
 use crate::cluster::place::NodeIndex;
 use crate::disk::damage;
 use crate::failure::Failure;
@@ -41,7 +40,7 @@ impl Nemesis for Damage {
         let folder = scene.cluster.data_folder(node);
         let told = (self.harm)(&folder, &mut scene.chance)?;
         let told = told.map(|it| it.replace(&folder.display().to_string(), ""));
-        Ok(Some(format!("{}: {}", node.rack_name(), told.as_deref().unwrap_or(NO_DAMAGE))))
+        Ok(Some(format!("{}: {}", node.rack_name(), told.as_deref().unwrap_or("nothing"))))
     }
 
     fn end(&mut self, scene: &mut Scene<'_>) -> Result<(), Failure> {

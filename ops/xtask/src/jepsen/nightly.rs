@@ -175,17 +175,13 @@ impl Night<'_> {
             let judged = self.judge(run);
             let mut stand = self.stand();
             stand.run_time += begin.elapsed();
-            match judged {
-                Ok(word) => {
-                    stand.ended_count += 1;
-                    stand.failed_count += u32::from(word != "valid");
-                    append(results, &format!("{}\t{word}\n", name(run)))?;
-                }
-                Err(error) => {
-                    stand.is_over = true;
-                    return Err(error);
-                }
-            }
+            let noted = judged.and_then(|word| {
+                stand.ended_count += 1;
+                stand.failed_count += u32::from(word != "valid");
+                append(results, &format!("{}\t{word}\n", name(run)))
+            });
+            stand.is_over |= noted.is_err();
+            noted?;
         }
         Ok(())
     }
