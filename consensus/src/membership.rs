@@ -131,11 +131,6 @@ impl Membership {
         }
     }
 
-    /// Whether some life of `node` votes or follows.
-    pub fn contains(&self, node: NodeId) -> bool {
-        self.all().any(|member| member.node == node)
-    }
-
     fn all(&self) -> impl Iterator<Item = RaftId> {
         self.voters.iter().chain(&self.learners).copied()
     }
@@ -306,8 +301,8 @@ impl Formation {
 
     /// For a node that was a member once, whose log is damaged: it never begins a cluster, whatever the
     /// others say of themselves.
-    pub fn of_former_member(voters: &[NodeId]) -> Self {
-        Self { is_voter: false, unheard: voters.iter().copied().collect(), is_formed: false }
+    pub fn of_former_member(own: NodeId, voters: &[NodeId]) -> Self {
+        Self { is_voter: false, ..Self::new(own, voters) }
     }
 
     /// Takes what another node says about itself.

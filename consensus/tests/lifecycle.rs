@@ -48,14 +48,7 @@ impl World {
         }
         let mut placement = Placement::new(&world.metadata, &BTreeSet::new());
         let leaders = placement.initial_leaders(9, &Preference::default()).unwrap();
-        let create = Command::CreateTopic {
-            topic: TopicId::new(1),
-            name: "t".to_owned(),
-            leaders,
-            configs: Vec::new(),
-            internal: false,
-        };
-        world.apply(create).unwrap();
+        world.create_topic(leaders);
         world
     }
 
@@ -69,15 +62,19 @@ impl World {
             let feature_level_max = FeatureLevel::LATEST;
             world.start(NodeRegistration { feature_level_max, ..registration });
         }
+        world.create_topic(vec![NodeId::new(1)]);
+        world
+    }
+
+    fn create_topic(&mut self, leaders: Vec<NodeId>) {
         let create = Command::CreateTopic {
             topic: TopicId::new(1),
             name: "t".to_owned(),
-            leaders: vec![NodeId::new(1)],
+            leaders,
             configs: Vec::new(),
             internal: false,
         };
-        world.apply(create).unwrap();
-        world
+        self.apply(create).unwrap();
     }
 
     fn start(&mut self, registration: NodeRegistration) {

@@ -243,6 +243,11 @@ impl NodeConfig {
         self.members.iter().filter(|member| member.voter).map(|member| member.node).collect()
     }
 
+    /// The other initial members.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| member.node != self.node)
+    }
+
     fn check(&self) -> Result<(), ConfigError> {
         let value =
             |key, problem: &str| Err(ConfigError::Value { key, problem: problem.to_owned() });

@@ -22,6 +22,7 @@ use std::sync::{Arc, OnceLock, RwLockReadGuard};
 
 use meridian_base::env::{Rng, SplitMix};
 use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId};
+use meridian_base::topology::Datacenter;
 use meridian_consensus::command::{Command, Endpoint, FeatureLevel, MountEpoch, NodeRegistration};
 use meridian_consensus::config::Config as MetaConfig;
 use meridian_consensus::error::Refusal;
@@ -246,12 +247,7 @@ fn meta_settings(config: &NodeConfig, clock: Clock) -> MetaSettings {
     MetaSettings {
         node: config.node,
         voters: config.voters(),
-        peers: config
-            .members
-            .iter()
-            .map(|member| member.node)
-            .filter(|member| *member != config.node)
-            .collect(),
+        peers: config.peers().map(|member| member.node).collect(),
         folder: config.data.join("meta"),
         config: MetaConfig { heal_after: config.heal_after, ..MetaConfig::default() },
         clock,
@@ -370,9 +366,8 @@ async fn start_transport(node: &Arc<Node>, cluster: ClusterId) -> Result<(), Sta
     };
     let handler = Arc::clone(&node.switch) as Arc<dyn crate::runtime::quic::Handler>;
     let transport = Transport::start(settings, handler).await?;
-    for member in config.members.iter().filter(|member| member.node != config.node) {
-        let path = path_class(config.datacenter == member.datacenter);
-        transport.set_peer(member.node, member.peer, path);
+    for member in config.peers() {
+        transport.set_peer(member.node, member.peer, path_to(config, &member.datacenter));
     }
     node.switch.plug(transport);
     Ok(())
@@ -407,8 +402,12 @@ fn link_server(
     }
 }
 
-fn path_class(is_same_datacenter: bool) -> PathClass {
-    if is_same_datacenter { PathClass::SameDatacenter } else { PathClass::CrossDatacenter }
+fn path_to(config: &NodeConfig, datacenter: &Datacenter) -> PathClass {
+    if *datacenter == config.datacenter {
+        PathClass::SameDatacenter
+    } else {
+        PathClass::CrossDatacenter
+    }
 }
 
 impl Node {
@@ -515,17 +514,17 @@ impl Node {
                 if let Ok(address) = address
                     && address.port() != 0
                 {
-                    let same = registration.datacenter == self.config.datacenter;
-                    self.switch.set_peer(node, address, path_class(same));
+                    let path = path_to(&self.config, &registration.datacenter);
+                    self.switch.set_peer(node, address, path);
                 }
             }
             Some(_) => {}
             // A voter that has left and comes as a new node asks the others what it is, before it is
             // registered: they must be able to answer.
-            None => match self.config.members.iter().find(|member| member.node == node) {
+            None => match self.config.peers().find(|member| member.node == node) {
                 Some(member) => {
-                    let same = member.datacenter == self.config.datacenter;
-                    self.switch.set_peer(node, member.peer, path_class(same));
+                    let path = path_to(&self.config, &member.datacenter);
+                    self.switch.set_peer(node, member.peer, path);
                 }
                 None => self.switch.remove_peer(node),
             },

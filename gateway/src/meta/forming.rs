@@ -32,7 +32,7 @@ impl MetaThread {
         // Who was a member once begins no cluster, and lets nobody begin one for want of its word.
         let was_member = settings.folder.join(DAMAGED_LOG).exists();
         let mut formation = if was_member {
-            Formation::of_former_member(&settings.voters)
+            Formation::of_former_member(own, &settings.voters)
         } else {
             Formation::new(own, &settings.voters)
         };

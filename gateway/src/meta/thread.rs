@@ -220,10 +220,14 @@ impl MetaThread {
             return self.propose(member, proposal);
         }
         if let Some(leader) = leadership.leader.filter(|leader| leader.node != from) {
-            let frame = MetaFrame::Propose(proposal.encode().into());
-            // Whoever waits sends it again.
-            let _sent_again = self.shared.send(leader.node, &frame);
+            self.send_proposal(leader.node, proposal);
         }
+    }
+
+    /// Whoever waits sends it again.
+    fn send_proposal(&self, to: NodeId, proposal: &Proposal) {
+        let frame = MetaFrame::Propose(proposal.encode().into());
+        let _sent_again = self.shared.send(to, &frame);
     }
 
     /// Proposes here if this node leads, else sends the proposal to the leader. Whoever waits
@@ -247,8 +251,7 @@ impl MetaThread {
                 }
             }
             Err(ProposeError::NotLeader { leader: Some(leader) }) => {
-                let frame = MetaFrame::Propose(proposal.encode().into());
-                let _sent_again = self.shared.send(leader, &frame);
+                self.send_proposal(leader, proposal);
             }
             Err(error) => tracing::debug!(%error, "proposal not taken now"),
         }
