@@ -2,6 +2,7 @@
 
 mod availability;
 mod cycle;
+mod demand;
 mod deposed;
 mod group;
 mod held;
@@ -25,9 +26,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) use availability::Service;
+pub(crate) use demand::{AGAIN_WITHIN, Demand, Returns};
 pub(crate) use recovery::AfterOverload;
 
 use crate::history::{Body, Key, Kind, Micro, Notes, Offset, Op, Process, Value};
+use crate::nemesis;
 
 /// What began the reading of everything.
 pub(crate) const FINAL: &str = "final-reads";
@@ -240,12 +243,24 @@ pub(crate) fn anomalies(history: &[Op]) -> Vec<Anomaly> {
     all.extend(position::check(&facts));
     all.extend(cycle::check(&facts));
     all.extend(deposed::check(&facts));
+    all.extend(demand::check(&facts));
     all
 }
 
 /// Where what is decided was held up, though all faults were within the promise.
 pub(crate) fn held_too_long(history: &[Op]) -> Vec<Anomaly> {
     held::too_long(&Facts::of(history))
+}
+
+/// How service came back after faults, by what is demanded of each, times `slack`.
+pub(crate) fn returns(history: &[Op], slack: f64) -> Returns {
+    let demands = nemesis::demands();
+    demand::returns(&Facts::of(history), |name| demands.get(name).copied(), slack)
+}
+
+/// The partitions to which no write succeeded in time after the last fault.
+pub(crate) fn not_written_again(history: &[Op]) -> Vec<Anomaly> {
+    demand::not_again(&Facts::of(history))
 }
 
 /// Whether the cluster is after an overload as it was before.

@@ -60,6 +60,10 @@ pub struct RunArgs {
     /// promise was asked for.
     #[arg(long, default_value_t = 15)]
     pub gap_max: u64,
+    /// Times what the catalogue of faults demands for writes to succeed again after a fault (the README has it):
+    /// it is for machines with nothing else to do.
+    #[arg(long, default_value_t = 2.0)]
+    pub slack: f64,
     /// Seconds between the begins of faults, on average.
     #[arg(long, default_value_t = 5.0)]
     pub interval: f64,
@@ -70,6 +74,9 @@ pub struct RunArgs {
     #[arg(long)]
     pub until_stdin_ends: bool,
 }
+
+/// More is no demand.
+const SLACK_MAX: f64 = 1000.0;
 
 /// Reads until there is no more.
 fn wait_for_end(input: &mut impl Read) {
@@ -183,6 +190,7 @@ fn config(args: &RunArgs) -> Result<Config, Failure> {
         loopback: args.loopback,
         wan_rtt: Duration::from_millis(args.wan_rtt_ms),
         gap_max: Duration::from_secs(args.gap_max),
+        slack: args.slack.clamp(0.0, SLACK_MAX),
         interval: Duration::from_secs_f64(args.interval.max(0.1)),
         lasting: Duration::from_secs_f64(args.lasting.max(0.1)),
     })

@@ -132,6 +132,11 @@ pub(crate) enum Body {
         node: i64,
         goes_on: Option<bool>,
     },
+    /// Whether what a fault demands came true, where its nemesis looked itself.
+    Demand {
+        what: String,
+        met: Option<bool>,
+    },
     /// Begin or end of a fault, and what was hit.
     Fault {
         name: String,
@@ -230,6 +235,7 @@ impl Body {
             Self::Zombie { .. } => "zombie",
             Self::Replay { .. } => "replay",
             Self::Deposed { .. } => "deposed",
+            Self::Demand { .. } => "demand",
             Self::Fault { name, .. } => name,
         }
     }
@@ -292,6 +298,9 @@ impl Body {
             Self::Deposed { key, node, goes_on } => {
                 let goes_on = goes_on.map_or(Edn::Nil, Edn::Bool);
                 Edn::Vector(vec![Edn::Int(*key), Edn::Int(*node), goes_on])
+            }
+            Self::Demand { what, met } => {
+                Edn::Vector(vec![Edn::Text(what.clone()), met.map_or(Edn::Nil, Edn::Bool)])
             }
             Self::Fault { begins, detail, .. } => {
                 let word = if *begins { "begins" } else { "ends" };

@@ -26,15 +26,18 @@ mod upgrade;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use meridian_protocol::messages::ListOffsetsPartition;
+
 pub(crate) use overload::OVERLOAD;
 pub(crate) use schedule::{Plan, drive};
 
 use crate::chance::Chance;
+use crate::check::Demand;
 use crate::clock;
 use crate::cluster::Cluster;
 use crate::cluster::place::{self, NodeIndex};
 use crate::failure::Failure;
-use crate::history::Key;
+use crate::history::{Body, Key};
 use crate::workload::Pen;
 
 /// For a node that has lost its disk to fill it again.
@@ -87,6 +90,8 @@ pub(crate) struct Entry {
     pub(crate) about: &'static str,
     pub(crate) scope: Scope,
     pub(crate) needs: Needs,
+    /// What is demanded of service, beside that it goes on at all.
+    pub(crate) demand: Option<Demand>,
     pub(crate) make: fn() -> Box<dyn Nemesis>,
 }
 
@@ -97,7 +102,7 @@ impl Entry {
         about: &'static str,
         make: fn() -> Box<dyn Nemesis>,
     ) -> Self {
-        Self { name, about, scope: Scope::Within, needs: Needs::Nothing, make }
+        Self { name, about, scope: Scope::Within, needs: Needs::Nothing, demand: None, make }
     }
 
     /// A fault that may stop service, but must lose nothing.
@@ -106,7 +111,18 @@ impl Entry {
         about: &'static str,
         make: fn() -> Box<dyn Nemesis>,
     ) -> Self {
-        Self { name, about, scope: Scope::Beyond, needs: Needs::Nothing, make }
+        Self { name, about, scope: Scope::Beyond, needs: Needs::Nothing, demand: None, make }
+    }
+
+    /// The same, with writes that succeed again so many seconds after its begin, or beyond the promise after
+    /// its end.
+    const fn back_within_s(mut self, seconds: u64) -> Self {
+        let time = Duration::from_secs(seconds);
+        self.demand = Some(match self.scope {
+            Scope::Within => Demand::Throughout(time),
+            Scope::Beyond => Demand::AfterIt(time),
+        });
+        self
     }
 
     /// The same, on machines that have what it needs.
@@ -169,6 +185,11 @@ pub(crate) fn catalogue() -> Vec<Entry> {
     all
 }
 
+/// What is demanded of service, by fault.
+pub(crate) fn demands() -> BTreeMap<&'static str, Demand> {
+    catalogue().into_iter().filter_map(|entry| Some((entry.name, entry.demand?))).collect()
+}
+
 impl<'a> Scene<'a> {
     pub(crate) fn new(cluster: &'a Cluster, keys: Vec<Key>, chance: Chance, pen: Pen<'a>) -> Self {
         Self { cluster, chance, keys, pen, claims: BTreeMap::new(), restarted_count: 0 }
@@ -229,6 +250,24 @@ impl<'a> Scene<'a> {
     pub(crate) fn metadata_leader(&self) -> Option<NodeIndex> {
         let mut client = self.cluster.client(0);
         self.cluster.status(&mut client)?.metadata_leader()
+    }
+
+    /// Records whether what a fault demands came true: if not, the run has failed.
+    pub(crate) fn demand(&self, what: &str, met: bool) {
+        let body = |met| Body::Demand { what: what.to_owned(), met };
+        self.pen.invoke(body(None));
+        self.pen.ok(body(Some(met)));
+    }
+
+    /// Waits until every partition under test has a leader that knows where it ends.
+    pub(crate) fn all_led_within(&self, patience: Duration) -> bool {
+        let mut client = self.cluster.client(0);
+        let latest = ListOffsetsPartition::TIMESTAMP_LATEST;
+        let deadline = clock::now() + patience;
+        self.keys.iter().all(|key| {
+            let left = deadline.saturating_duration_since(clock::now());
+            clock::until(left, || client.list_offset(*key, latest).ok()).is_some()
+        })
     }
 
     /// Starts nodes again that have lost what they kept. They are given back when they have it again;

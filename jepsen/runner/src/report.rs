@@ -83,6 +83,11 @@ fn text(outcome: &Outcome) -> String {
     text += &format!(
         "  longest without any write {gap:.1?} (at {at:.0?}), in one partition {worst:.1?} (at {since:.0?})\n"
     );
+    let after = outcome.longest_after.iter().map(|(name, it)| format!("{name} {it:.1?}"));
+    let after = after.collect::<Vec<_>>().join(", ");
+    if !after.is_empty() {
+        text += &format!("  longest without a write in one partition after {after}\n");
+    }
     let faults = fault_counts(&outcome.history);
     let faults: Vec<String> = faults.iter().map(|(name, n)| format!("{name} {n}")).collect();
     text += &format!("  faults: {}\n", faults.join(", "));
@@ -128,6 +133,8 @@ fn json(outcome: &Outcome) -> serde_json::Value {
             (kind, serde_json::json!({ "count": of.len(), "shown": shown }))
         })
         .collect();
+    let longest_after: BTreeMap<_, _> =
+        outcome.longest_after.iter().map(|(name, it)| (name, it.as_millis())).collect();
     serde_json::json!({
         "valid": outcome.is_valid(),
         "workload": config.workload,
@@ -138,6 +145,7 @@ fn json(outcome: &Outcome) -> serde_json::Value {
         "latency_ms": service.latency.map(|it| it.as_millis()),
         "longest_gap_ms": service.longest_gap.0.as_millis(),
         "longest_gap_of_a_partition_ms": worst.as_millis(),
+        "longest_after_ms": longest_after,
         "healed_after_ms": outcome.healed_after.map(|it| it.as_millis()),
         "faults": fault_counts(&outcome.history),
         "lacking": outcome.lacking,

@@ -1,5 +1,6 @@
 //! One run: a cluster, a workload, a nemesis; then peace, everything read, and a verdict.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -45,6 +46,8 @@ pub(crate) struct Config {
     /// The longest time without a successful write that passes; faults beyond the promise may take
     /// longer.
     pub(crate) gap_max: Duration,
+    /// Times what is demanded of service after each fault.
+    pub(crate) slack: f64,
     pub(crate) interval: Duration,
     pub(crate) lasting: Duration,
 }
@@ -55,6 +58,8 @@ pub(crate) struct Outcome {
     pub(crate) history: Vec<Op>,
     pub(crate) anomalies: Vec<Anomaly>,
     pub(crate) service: Service,
+    /// By fault, the longest wait for a write to a partition after it began or ended.
+    pub(crate) longest_after: BTreeMap<String, Duration>,
     /// How long it took until the cluster was whole.
     pub(crate) healed_after: Option<Duration>,
     pub(crate) after_overload: AfterOverload,
@@ -147,6 +152,9 @@ fn play(
         let driven = nemesis::drive(plan, &mut scene, recorder, until);
         // Workers run on while the cluster heals: operations must succeed again.
         let healed = driven.and_then(|()| heal(cluster));
+        if healed.is_ok() {
+            wait_until_written_again(recorder);
+        }
         stop.store(true, Ordering::Release);
         healed
     })?;
@@ -162,6 +170,13 @@ fn play(
         }
     });
     Ok(healed)
+}
+
+/// Clients go on until each partition is written to again, or that is late.
+fn wait_until_written_again(recorder: &Recorder) {
+    clock::until(check::AGAIN_WITHIN, || {
+        check::not_written_again(&recorder.history()).is_empty().then_some(())
+    });
 }
 
 /// Keeps a worker at work, in its datacenter, at its pace.
@@ -259,6 +274,9 @@ fn judge(
         );
         anomalies.push(told("availability", text));
     }
+    anomalies.extend(check::not_written_again(&history));
+    let returns = check::returns(&history, config.slack);
+    anomalies.extend(returns.anomalies);
     let after_overload = check::after_overload(&history);
     if after_overload == AfterOverload::NotYet {
         let text = "writes take longer than before the overload, long after it".to_owned();
@@ -281,6 +299,7 @@ fn judge(
         history,
         anomalies,
         service,
+        longest_after: returns.longest,
         healed_after,
         after_overload,
         lacking,

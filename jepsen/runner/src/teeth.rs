@@ -12,8 +12,15 @@ use crate::clock;
 use crate::failure::Failure;
 
 /// Anomalies that tell of bad service: who breaks a rule must be found out by what it does to data.
-const NOT_OF_DATA: &[&str] =
-    &["availability", "stable-held", "not-healed", "not-recovered", "process"];
+const NOT_OF_DATA: &[&str] = &[
+    "availability",
+    "demand",
+    "not-again",
+    "stable-held",
+    "not-healed",
+    "not-recovered",
+    "process",
+];
 /// What a node's log says when it breaks a rule.
 const CONFESSION: &str = "breaks a rule on purpose";
 /// By it nodes know which rule to break.

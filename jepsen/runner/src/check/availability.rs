@@ -19,14 +19,62 @@ pub(crate) struct Service {
     pub(crate) latency: [Duration; 3],
 }
 
+/// When something was tried, and when that succeeded.
+#[derive(Default)]
+pub(super) struct Writes {
+    pub(super) tries: Vec<Duration>,
+    pub(super) acks: Vec<Duration>,
+}
+
+impl Writes {
+    /// The waits from a try until the next success, and the last one without; nothing is missed while
+    /// nobody tries.
+    pub(super) fn waits(&self, until: Duration) -> Vec<(Duration, Duration)> {
+        let (mut tries, mut acks) = (self.tries.clone(), self.acks.clone());
+        tries.sort_unstable();
+        acks.sort_unstable();
+        let mut waits = Vec::new();
+        let mut after = Duration::ZERO;
+        for end in acks.into_iter().map(|ack| ack.min(until)).chain([until]) {
+            // The first that was tried since the last success.
+            let first = tries.partition_point(|at| *at < after);
+            if let Some(begin) = tries.get(first).filter(|begin| **begin < end) {
+                waits.push((*begin, end));
+            }
+            after = end;
+        }
+        waits
+    }
+
+    fn longest_gap(&self, until: Duration) -> (Duration, Duration) {
+        let gaps = self.waits(until).into_iter().map(|(begin, end)| (end - begin, begin));
+        gaps.max().unwrap_or_default()
+    }
+}
+
+/// What was written to each partition.
+pub(super) fn writes(facts: &Facts<'_>) -> BTreeMap<Key, Writes> {
+    let mut writes: BTreeMap<Key, Writes> = BTreeMap::new();
+    for span in &facts.spans {
+        for key in written(&span.invoked.body) {
+            let writes = writes.entry(key).or_default();
+            writes.tries.push(span.begun_at());
+            if let (Kind::Ok, Some(op)) = (span.kind(), span.completed) {
+                writes.acks.push(op.time);
+            }
+        }
+    }
+    writes
+}
+
+/// When the reading of everything began, or the history ended.
+pub(super) fn until(facts: &Facts<'_>) -> Duration {
+    let last = facts.final_from().and_then(|line| facts.history.get(line));
+    last.or_else(|| facts.history.last()).map(|op| op.time).unwrap_or_default()
+}
+
 pub(super) fn measure(facts: &Facts<'_>) -> Service {
     let mut service = Service::default();
-    let mut acks: Vec<Duration> = Vec::new();
-    let mut acks_of: BTreeMap<Key, Vec<Duration>> = BTreeMap::new();
-    let mut tries_of: BTreeMap<Key, Vec<Duration>> = BTreeMap::new();
-    let mut latencies = Vec::new();
-    let until = facts.final_from().and_then(|line| facts.history.get(line)).map(|op| op.time);
-    let until = until.or_else(|| facts.history.last().map(|op| op.time)).unwrap_or_default();
     for span in &facts.spans {
         let counts = service.counts.entry(span.invoked.body.name().to_owned()).or_default();
         counts[0] += 1;
@@ -35,24 +83,15 @@ pub(super) fn measure(facts: &Facts<'_>) -> Service {
             Kind::Ok => 1,
             Kind::Fail => 2,
         }] += 1;
-        let keys = written(span.invoked.body.clone());
-        for key in &keys {
-            tries_of.entry(*key).or_default().push(span.begun_at());
-        }
-        if let (Kind::Ok, Some(op), false) = (span.kind(), span.completed, keys.is_empty()) {
-            latencies.push(op.time.saturating_sub(span.begun_at()));
-            acks.push(op.time);
-            for key in keys {
-                acks_of.entry(key).or_default().push(op.time);
-            }
-        }
     }
-    let tries: Vec<Duration> = tries_of.values().flatten().copied().collect();
-    service.longest_gap = longest_gap(tries, acks, until);
-    for (key, tries) in tries_of {
-        let acks = acks_of.remove(&key).unwrap_or_default();
-        service.longest_gap_of.insert(key, longest_gap(tries, acks, until));
+    let (until, mut all) = (until(facts), Writes::default());
+    for (key, writes) in writes(facts) {
+        service.longest_gap_of.insert(key, writes.longest_gap(until));
+        all.tries.extend(writes.tries);
+        all.acks.extend(writes.acks);
     }
+    service.longest_gap = all.longest_gap(until);
+    let mut latencies: Vec<Duration> = latencies(facts).into_iter().map(|(_, it)| it).collect();
     latencies.sort_unstable();
     let at = |share: f64| {
         let index = (latencies.len() as f64 * share) as usize;
@@ -66,16 +105,16 @@ pub(super) fn measure(facts: &Facts<'_>) -> Service {
 pub(super) fn latencies(facts: &Facts<'_>) -> Vec<(Duration, Duration)> {
     let write = |span: &super::Span<'_>| {
         let op = span.completed.filter(|op| op.kind == Kind::Ok)?;
-        let is_write = !written(span.invoked.body.clone()).is_empty();
+        let is_write = !written(&span.invoked.body).is_empty();
         is_write.then(|| (span.begun_at(), op.time.saturating_sub(span.begun_at())))
     };
     facts.spans.iter().filter_map(write).collect()
 }
 
 /// What an operation writes.
-fn written(body: Body) -> Vec<Key> {
+fn written(body: &Body) -> Vec<Key> {
     match body {
-        Body::Write { key, .. } => vec![key],
+        Body::Write { key, .. } => vec![*key],
         // All go to one place, whatever their names.
         Body::CreateTopic { .. } | Body::DeleteTopic { .. } => vec![0],
         Body::Send(micros) | Body::Txn(micros) => {
@@ -91,27 +130,6 @@ fn written(body: Body) -> Vec<Key> {
     }
 }
 
-/// The longest wait from a try until the next success; nothing is missed while nobody tries.
-fn longest_gap(
-    mut tries: Vec<Duration>,
-    mut acks: Vec<Duration>,
-    until: Duration,
-) -> (Duration, Duration) {
-    tries.sort_unstable();
-    acks.sort_unstable();
-    let mut longest = (Duration::ZERO, Duration::ZERO);
-    let mut after = Duration::ZERO;
-    for end in acks.into_iter().map(|ack| ack.min(until)).chain([until]) {
-        // The first that was tried since the last success.
-        let first = tries.partition_point(|at| *at < after);
-        if let Some(begin) = tries.get(first).filter(|begin| **begin < end) {
-            longest = longest.max((end - *begin, *begin));
-        }
-        after = end;
-    }
-    longest
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::Script;
@@ -121,11 +139,14 @@ mod tests {
     fn waits_are_measured_from_the_first_try() {
         let ms = Duration::from_millis;
         let times = |times: &[u64]| times.iter().map(|at| ms(*at)).collect::<Vec<_>>();
-        assert_eq!(longest_gap(times(&[0, 5]), times(&[1, 9]), ms(10)), (ms(4), ms(5)));
+        let longest = |tries: &[u64], acks: &[u64], until| {
+            Writes { tries: times(tries), acks: times(acks) }.longest_gap(ms(until))
+        };
+        assert_eq!(longest(&[0, 5], &[1, 9], 10), (ms(4), ms(5)));
         // Nobody tried between 9 and 100.
-        assert_eq!(longest_gap(times(&[0, 5]), times(&[1, 9]), ms(100)), (ms(4), ms(5)));
-        assert_eq!(longest_gap(times(&[0, 50]), times(&[1]), ms(100)), (ms(50), ms(50)));
-        assert_eq!(longest_gap(Vec::new(), Vec::new(), ms(100)).0, ms(0));
+        assert_eq!(longest(&[0, 5], &[1, 9], 100), (ms(4), ms(5)));
+        assert_eq!(longest(&[0, 50], &[1], 100), (ms(50), ms(50)));
+        assert_eq!(longest(&[], &[], 100).0, ms(0));
     }
 
     #[test]

@@ -30,6 +30,11 @@ impl Status {
             .is_some_and(|it| it["liveness"] == "alive" && it["slot_state"] == "good")
     }
 
+    /// Whether it says that not enough slots are left for a new leader.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.0["tolerates"] == "not serving"
+    }
+
     /// The node that leads the metadata.
     pub(crate) fn metadata_leader(&self) -> Option<NodeIndex> {
         self.0["raft"]["leader"].as_i64().and_then(NodeIndex::of_id)

@@ -29,7 +29,8 @@ pub(super) fn op(line: &str) -> Result<Op, String> {
         kind,
         process,
         body: body.ok_or_else(|| format!("an unknown :value of :{f}"))?,
-        notes: notes(&map).ok_or("unknown :gaps, :read-to, :epochs, :stable or :position")?,
+        notes: notes(&map)
+            .ok_or("unknown :gaps, :read-to, :epochs, :stable or :position")?,
     })
 }
 
@@ -133,6 +134,7 @@ fn body(f: &str, value: &Edn, from_beginning: bool) -> Option<Body> {
             }
         }
         "deposed" => deposed(value)?,
+        "demand" => demand(value)?,
         _ => return None,
     })
 }
@@ -160,11 +162,20 @@ fn both(value: &Edn) -> Option<(i64, i64)> {
 
 fn deposed(value: &Edn) -> Option<Body> {
     let [key, node, goes_on] = value.items()? else { return None };
-    let goes_on = match goes_on {
-        Edn::Bool(goes_on) => Some(*goes_on),
+    Some(Body::Deposed { key: key.int()?, node: node.int()?, goes_on: truth(goes_on) })
+}
+
+fn demand(value: &Edn) -> Option<Body> {
+    let [Edn::Text(what), met] = value.items()? else { return None };
+    Some(Body::Demand { what: what.clone(), met: truth(met) })
+}
+
+/// `None` if it is not known.
+fn truth(value: &Edn) -> Option<bool> {
+    match value {
+        Edn::Bool(truth) => Some(*truth),
         _ => None,
-    };
-    Some(Body::Deposed { key: key.int()?, node: node.int()?, goes_on })
+    }
 }
 
 fn keys(value: &Edn) -> Option<Vec<Key>> {
@@ -236,6 +247,8 @@ mod tests {
             Body::Zombie { key: 1, offset: Some(3), value: 2 },
             Body::Deposed { key: 1, node: 4, goes_on: Some(true) },
             Body::Deposed { key: 1, node: 4, goes_on: None },
+            Body::Demand { what: "goes on".to_owned(), met: None },
+            Body::Demand { what: "goes on".to_owned(), met: Some(false) },
             Body::Replay { key: 1, offset: None, value: 2 },
         ];
         let whole = |process, body| Op {

@@ -1,6 +1,9 @@
 //! SIGKILL, and a start some time later. What was written stays in the page cache.
 
+use std::time::Duration;
+
 use super::{Entry, Nemesis, Scene};
+use crate::clock;
 use crate::cluster::place::{self, NodeIndex, names, nodes_of};
 use crate::failure::Failure;
 
@@ -10,8 +13,15 @@ enum Whom {
     MetadataLeader,
     Datacenter,
     DatacenterAndRack,
+    /// One in each datacenter.
+    Racks,
     All,
 }
+
+/// For the cluster to say that it does not serve.
+const TOLD_WITHIN: Duration = Duration::from_secs(10);
+/// For it to go on when the first of three racks is back.
+const GOES_ON_WITHIN: Duration = Duration::from_secs(30);
 
 struct Kill {
     whom: Whom,
@@ -19,17 +29,24 @@ struct Kill {
 }
 
 pub(super) fn entries() -> Vec<Entry> {
+    let racks = "SIGKILL of a rack in each datacenter; one comes back before the others";
     vec![
-        Entry::within("kill", "SIGKILL of a node", || new(Whom::Node)),
-        Entry::within("kill-leader", "SIGKILL of a partition's leader", || new(Whom::Leader)),
+        Entry::within("kill", "SIGKILL of a node", || new(Whom::Node)).back_within_s(5),
+        Entry::within("kill-leader", "SIGKILL of a partition's leader", || new(Whom::Leader))
+            .back_within_s(5),
         Entry::within("kill-metadata", "SIGKILL of the metadata leader", || {
             new(Whom::MetadataLeader)
-        }),
-        Entry::within("kill-dc", "SIGKILL of a datacenter", || new(Whom::Datacenter)),
+        })
+        .back_within_s(5),
+        Entry::within("kill-dc", "SIGKILL of a datacenter", || new(Whom::Datacenter))
+            .back_within_s(10),
         Entry::within("kill-dc-rack", "SIGKILL of a datacenter and a rack elsewhere", || {
             new(Whom::DatacenterAndRack)
-        }),
-        Entry::beyond("kill-all", "SIGKILL of all nodes at once", || new(Whom::All)),
+        })
+        .back_within_s(10),
+        Entry::beyond("kill-racks", racks, || new(Whom::Racks)),
+        Entry::beyond("kill-all", "SIGKILL of all nodes at once", || new(Whom::All))
+            .back_within_s(30),
     ]
 }
 
@@ -47,6 +64,16 @@ pub(super) fn datacenter_and_rack(scene: &mut Scene<'_>) -> Vec<NodeIndex> {
     hit
 }
 
+/// Whether some node says that the cluster does not serve: who loses its leader gets no other.
+fn says_that_it_stopped(scene: &Scene<'_>) -> bool {
+    let mut client = scene.cluster.client(0);
+    let told = clock::until(TOLD_WITHIN, || {
+        let status = scene.cluster.status(&mut client)?;
+        status.has_stopped().then_some(())
+    });
+    told.is_some()
+}
+
 impl Nemesis for Kill {
     fn begin(&mut self, scene: &mut Scene<'_>) -> Result<Option<String>, Failure> {
         let wanted = match self.whom {
@@ -59,9 +86,12 @@ impl Nemesis for Kill {
             Whom::MetadataLeader => scene.metadata_leader().into_iter().collect(),
             Whom::Datacenter => nodes_of(scene.chance.below(place::DATACENTER_COUNT)),
             Whom::DatacenterAndRack => datacenter_and_rack(scene),
+            Whom::Racks => (0..place::DATACENTER_COUNT)
+                .filter_map(|datacenter| scene.chance.pick(&nodes_of(datacenter)))
+                .collect(),
             Whom::All => NodeIndex::all().collect(),
         };
-        if matches!(self.whom, Whom::All) {
+        if matches!(self.whom, Whom::All | Whom::Racks) {
             scene.claim_anyway(&wanted);
         } else if wanted.is_empty() || !scene.claim(&wanted) {
             return Ok(None);
@@ -72,6 +102,15 @@ impl Nemesis for Kill {
     }
 
     fn end(&mut self, scene: &mut Scene<'_>) -> Result<(), Failure> {
+        if matches!(self.whom, Whom::Racks) {
+            let what = format!("it says that it does not serve without {}", names(&self.hit));
+            scene.demand(&what, says_that_it_stopped(scene));
+            let first = self.hit.swap_remove(scene.chance.below(self.hit.len()));
+            scene.bring_back(&[first])?;
+            let what =
+                format!("it goes on with {} back, without {}", first.rack_name(), names(&self.hit));
+            scene.demand(&what, scene.all_led_within(GOES_ON_WITHIN));
+        }
         scene.bring_back(&std::mem::take(&mut self.hit))
     }
 }

@@ -34,21 +34,24 @@ pub(super) fn entries() -> Vec<Entry> {
         Entry::within("one-way", "a node is heard by nobody, or hears nobody", || {
             new(Shape::OneWay)
         }),
-        Entry::beyond("halves", "random halves", || new(Shape::Halves)),
+        Entry::beyond("halves", "random halves", || new(Shape::Halves)).back_within_s(10),
         Entry::beyond("ring", "each node reaches only two neighbours on either side", || {
             new(Shape::Ring)
-        }),
-        Entry::within("dc", "a datacenter is cut off", || new(Shape::Datacenter)),
+        })
+        .back_within_s(10),
+        Entry::within("dc", "a datacenter is cut off", || new(Shape::Datacenter)).back_within_s(10),
         Entry::within("dc-rack", "a datacenter and a rack elsewhere are cut off", || {
             new(Shape::DatacenterAndRack)
-        }),
+        })
+        .back_within_s(10),
         Entry::within("leader-apart", "a leader is cut off, but not from clients", || {
             new(Shape::LeaderApart)
         }),
         Entry::within("leader-unheard", "a leader and the metadata leader lose each other", || {
             new(Shape::LeaderUnheard)
         }),
-        Entry::beyond("flapping", "random pairs of nodes lose each other", || new(Shape::Flapping)),
+        Entry::beyond("flapping", "random pairs of nodes lose each other", || new(Shape::Flapping))
+            .back_within_s(10),
     ];
     all.map(|entry| entry.needing(Needs::Network)).into()
 }

@@ -23,7 +23,8 @@ pub(super) fn entries() -> Vec<Entry> {
         }),
         Entry::beyond("pause-all", "SIGSTOP of all nodes, SIGCONT in random order", || {
             new(Whom::All)
-        }),
+        })
+        .back_within_s(10),
     ]
 }
 

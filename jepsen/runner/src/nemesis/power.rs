@@ -34,10 +34,12 @@ pub(super) fn entries() -> Vec<Entry> {
         Entry::within("power-dc-rack", "a datacenter and a rack elsewhere lose power", || {
             new(Whom::DatacenterAndRack)
         }),
-        Entry::beyond("power-all", "all nodes lose power at once", || new(Whom::All)),
+        Entry::beyond("power-all", "all nodes lose power at once", || new(Whom::All))
+            .back_within_s(30),
         Entry::beyond("power-busy", "all nodes lose power while their disks are slow", || {
             new(Whom::AllBusy)
-        }),
+        })
+        .back_within_s(30),
     ]
 }
 

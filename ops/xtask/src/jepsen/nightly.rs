@@ -75,6 +75,7 @@ const FAULTS: &[&str] = &[
     "nastiest,replays,new-member",
     "all-down",
     "decommission",
+    "kill-racks",
 ];
 
 /// What is wanted of a night.
