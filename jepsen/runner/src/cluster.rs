@@ -8,5 +8,5 @@ mod files;
 mod process;
 mod status;
 
-pub(crate) use nodes::{Cluster, Setup};
+pub(crate) use nodes::{Cluster, Leash, Setup};
 pub(crate) use place::NodeIndex;

@@ -20,6 +20,7 @@ mod replaced;
 mod replays;
 mod rolling;
 mod schedule;
+mod starve;
 mod takeover;
 mod upgrade;
 
@@ -37,7 +38,7 @@ use crate::clock;
 use crate::cluster::Cluster;
 use crate::cluster::place::{self, NodeIndex};
 use crate::failure::Failure;
-use crate::history::{Body, Key};
+use crate::history::{Body, Epoch, Key};
 use crate::workload::Pen;
 
 /// For a node that has lost its disk to fill it again.
@@ -82,6 +83,18 @@ pub(crate) enum Needs {
     OtherBinary,
     /// A tenth node, which holds no slot: it is started when a fault asks for it.
     Spare,
+}
+
+/// The newest epoch of each partition under test, as far as its leader told.
+#[derive(Default)]
+pub(crate) struct Epochs(BTreeMap<Key, Epoch>);
+
+impl Epochs {
+    /// Of all partitions, the most takeovers since then.
+    pub(crate) fn most_since(&self, before: &Self) -> Epoch {
+        let since = |(key, epoch)| before.0.get(key).map(|before| epoch - before);
+        self.0.iter().filter_map(since).max().unwrap_or(0)
+    }
 }
 
 /// A fault one can ask for.
@@ -164,6 +177,7 @@ pub(crate) fn catalogue() -> Vec<Entry> {
     let mut all = kill::entries();
     for entries in [
         pause::entries(),
+        starve::entries(),
         rolling::entries(),
         partition::entries(),
         link::entries(),
@@ -257,6 +271,11 @@ impl<'a> Scene<'a> {
         let body = |met| Body::Demand { what: what.to_owned(), met };
         self.pen.invoke(body(None));
         self.pen.ok(body(Some(met)));
+    }
+
+    pub(crate) fn epochs(&self) -> Epochs {
+        let mut client = self.cluster.client(0);
+        Epochs(self.keys.iter().filter_map(|key| Some((*key, client.epoch(*key).ok()?))).collect())
     }
 
     /// Waits until every partition under test has a leader that knows where it ends.

@@ -239,6 +239,17 @@ impl Client {
         asked
     }
 
+    /// The epoch that a partition's leader has.
+    pub(crate) fn epoch(&mut self, key: Key) -> Result<Epoch, CallError> {
+        let leader = self.leader(key)?;
+        let latest = ListOffsetsPartition::TIMESTAMP_LATEST;
+        let asked = self.ask_offset(leader, key, latest, ALL);
+        if asked.is_err() {
+            self.forget_leader(key);
+        }
+        Ok(asked?.leader_epoch.into())
+    }
+
     /// The epochs of a partition's log, ascending, and where each of them ends.
     pub(crate) fn lineage(&mut self, key: Key) -> Result<Vec<(Epoch, Offset)>, CallError> {
         let leader = self.leader(key)?;

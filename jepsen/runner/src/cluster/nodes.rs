@@ -1,6 +1,7 @@
 //! The cluster: starting, breaking and mending its nodes.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,10 +44,21 @@ pub(crate) struct Setup {
 struct Seat {
     host: Host,
     control: Control,
-    process: Mutex<Option<Process>>,
+    process: Arc<Mutex<Option<Process>>>,
     binary: Mutex<PathBuf>,
     /// Its end was caused, or is to be expected.
     end_expected: Mutex<bool>,
+}
+
+/// Holds a node, from whatever thread.
+pub(crate) struct Leash(Arc<Mutex<Option<Process>>>);
+
+impl Leash {
+    /// Freezes the node, or lets it go on. Nothing happens to one that is down.
+    pub(crate) fn freeze(&self, frozen: bool) -> io::Result<()> {
+        let number = if frozen { libc::SIGSTOP } else { libc::SIGCONT };
+        lock(&self.0).as_ref().map_or(Ok(()), |process| process.signal(number))
+    }
 }
 
 /// The cluster. All of it ends when it is dropped.
@@ -100,7 +112,7 @@ impl Cluster {
             seats.push(Seat {
                 host,
                 control: Control::create(&folder.join("control"))?,
-                process: Mutex::default(),
+                process: Arc::default(),
                 binary: Mutex::new(setup.binary.clone()),
                 end_expected: Mutex::new(false),
             });
@@ -276,13 +288,12 @@ impl Cluster {
 
     /// Freezes nodes, or lets them go on.
     pub(crate) fn freeze(&self, nodes: &[NodeIndex], frozen: bool) -> Result<(), Failure> {
-        let number = if frozen { libc::SIGSTOP } else { libc::SIGCONT };
-        for node in nodes {
-            if let Some(process) = lock(&self.seat(*node).process).as_ref() {
-                process.signal(number).map_err(Failure::system("to freeze a node"))?;
-            }
-        }
-        Ok(())
+        let freeze = |node: &NodeIndex| self.leash(*node).freeze(frozen);
+        nodes.iter().try_for_each(freeze).map_err(Failure::system("to freeze a node"))
+    }
+
+    pub(crate) fn leash(&self, node: NodeIndex) -> Leash {
+        Leash(Arc::clone(&self.seat(node).process))
     }
 
     /// Limits what a running node may have of something.

@@ -76,6 +76,7 @@ const FAULTS: &[&str] = &[
     "all-down",
     "decommission",
     "kill-racks",
+    "starved",
 ];
 
 /// What is wanted of a night.
