@@ -8,6 +8,7 @@ mod clocks;
 mod coordinator;
 mod damage;
 mod disk;
+mod herd;
 mod kill;
 mod limits;
 mod link;
@@ -191,6 +192,7 @@ pub(crate) fn catalogue() -> Vec<Entry> {
         upgrade::entries(),
         replays::entries(),
         overload::entries(),
+        herd::entries(),
         takeover::entries(),
         membership::entries(),
     ] {

@@ -77,6 +77,7 @@ const FAULTS: &[&str] = &[
     "decommission",
     "kill-racks",
     "starved",
+    "herd",
 ];
 
 /// What is wanted of a night.
