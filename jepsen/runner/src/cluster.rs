@@ -8,5 +8,6 @@ mod files;
 mod process;
 mod status;
 
+pub(crate) use files::Credentials;
 pub(crate) use nodes::{Cluster, Leash, Setup};
 pub(crate) use place::NodeIndex;

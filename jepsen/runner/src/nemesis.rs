@@ -4,6 +4,7 @@
 //! what the cluster tolerates (a datacenter and a rack of another), so service must go on. A fault
 //! *beyond* it has the stage to itself: nothing may be lost, but service may stop.
 
+mod certificates;
 mod clocks;
 mod coordinator;
 mod damage;
@@ -180,6 +181,7 @@ pub(crate) fn catalogue() -> Vec<Entry> {
         pause::entries(),
         starve::entries(),
         rolling::entries(),
+        certificates::entries(),
         partition::entries(),
         link::entries(),
         clocks::entries(),
@@ -254,6 +256,14 @@ impl<'a> Scene<'a> {
             }
         }
         None
+    }
+
+    /// The next node in turn, if it may be taken now.
+    pub(crate) fn claim_next(&mut self) -> Option<NodeIndex> {
+        let node = NodeIndex(self.restarted_count % place::NODE_COUNT);
+        let may = self.claim(&[node]);
+        self.restarted_count += usize::from(may);
+        may.then_some(node)
     }
 
     /// The leader of a partition picked by chance.

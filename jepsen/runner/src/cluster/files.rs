@@ -7,6 +7,19 @@ use std::process::Command;
 use super::place::{Addresses, NodeIndex, SPARE, datacenter_name};
 use crate::failure::Failure;
 
+/// What a node shows to the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Credentials {
+    Right,
+    /// Valid up to the moment in which it is made.
+    Expired,
+    /// By an authority with the cluster's name, which is not the cluster's.
+    Foreign,
+}
+
+const AUTHORITY: &str = "ca";
+const FOREIGN_AUTHORITY: &str = "foreign-ca";
+
 /// The folder of a node below that of the run.
 pub(crate) fn node_folder(run: &Path, node: NodeIndex) -> PathBuf {
     run.join(format!("node-{}", node.id()))
@@ -24,22 +37,54 @@ pub(super) fn write(
     addresses: Addresses,
     nodes: &[NodeIndex],
 ) -> Result<(), Failure> {
-    let authority = run.join("ca");
+    let authority = run.join(AUTHORITY);
     let cluster =
         meridian(binary, &["cert".as_ref(), "ca".as_ref(), "--out".as_ref(), &authority])?;
     for node in nodes.iter().copied() {
         let folder = node_folder(run, node);
         std::fs::create_dir_all(&folder).map_err(Failure::file(&folder))?;
-        let id = PathBuf::from(node.id().to_string());
-        let tls = folder.join("tls");
-        let command = ["cert".as_ref(), "node".as_ref(), id.as_path()];
-        let options = ["--ca".as_ref(), authority.as_path(), "--out".as_ref(), &tls];
-        meridian(binary, &[&command[..], &options[..]].concat())?;
+        certify(run, binary, node, Credentials::Right)?;
         let file = folder.join("node.toml");
         let text = configuration(node, cluster.trim(), addresses, nodes);
         std::fs::write(&file, text).map_err(Failure::file(&file))?;
     }
     Ok(())
+}
+
+/// Gives a node a new key, and a certificate for it.
+pub(super) fn certify(
+    run: &Path,
+    binary: &Path,
+    node: NodeIndex,
+    shown: Credentials,
+) -> Result<(), Failure> {
+    let authority = match shown {
+        Credentials::Right | Credentials::Expired => run.join(AUTHORITY),
+        Credentials::Foreign => foreign_authority(run, binary)?,
+    };
+    let id = PathBuf::from(node.id().to_string());
+    let tls = node_folder(run, node).join("tls");
+    let command = ["cert".as_ref(), "node".as_ref(), id.as_path()];
+    let options = ["--ca".as_ref(), authority.as_path(), "--out".as_ref(), &tls];
+    let ends_now: &[&Path] = match shown {
+        Credentials::Expired => &["--days".as_ref(), "0".as_ref()],
+        Credentials::Right | Credentials::Foreign => &[],
+    };
+    meridian(binary, &[&command[..], &options[..], ends_now].concat()).map(|_| ())
+}
+
+fn foreign_authority(run: &Path, binary: &Path) -> Result<PathBuf, Failure> {
+    let folder = run.join(FOREIGN_AUTHORITY);
+    if !folder.exists() {
+        let file = run.join(AUTHORITY).join("cluster-id");
+        let cluster = std::fs::read_to_string(&file).map_err(Failure::file(&file))?;
+        // In one word: an id may begin with a dash.
+        let id = PathBuf::from(format!("--cluster-id={}", cluster.trim()));
+        let command = ["cert".as_ref(), "ca".as_ref(), id.as_path()];
+        let options = ["--out".as_ref(), folder.as_path()];
+        meridian(binary, &[&command[..], &options[..]].concat())?;
+    }
+    Ok(folder)
 }
 
 fn meridian(binary: &Path, arguments: &[&Path]) -> Result<String, Failure> {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::files::{self, data_folder, node_folder};
+use super::files::{self, Credentials, data_folder, node_folder};
 use super::place::{
     self, Addresses, DATACENTER_COUNT, NodeIndex, SPARE, client_address, client_port,
 };
@@ -229,6 +229,11 @@ impl Cluster {
         self.start(&self.nodes().collect::<Vec<_>>())
     }
 
+    /// What a node shows to others when it starts next.
+    pub(crate) fn certify(&self, node: NodeIndex, shown: Credentials) -> Result<(), Failure> {
+        files::certify(&self.setup.folder, &self.setup.binary, node, shown)
+    }
+
     /// Which binary a node starts with next: the one under test, or the other.
     pub(crate) fn use_other_binary(&self, node: NodeIndex, other: bool) {
         let other = self.setup.other_binary.clone().filter(|_| other);
@@ -353,6 +358,11 @@ impl Cluster {
     /// What some node says of the cluster.
     pub(crate) fn status(&self, client: &mut Client) -> Option<Status> {
         self.admin(client, "cluster.status", &serde_json::json!({})).map(Status)
+    }
+
+    /// What a node itself says of the cluster.
+    pub(crate) fn status_of(&self, client: &mut Client, node: NodeIndex) -> Option<Status> {
+        self.admin_of(client, node, "cluster.status", &serde_json::json!({})).map(Status)
     }
 
     /// Waits until every slot is good; what is wrong if that does not come.

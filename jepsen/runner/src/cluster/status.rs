@@ -20,14 +20,18 @@ impl Status {
             && self.0["partitions"]["leaderless"] == 0
     }
 
+    fn of(&self, node: NodeIndex) -> Option<&Value> {
+        let is_it = |it: &&Value| it["id"].as_u64() == u64::try_from(node.id()).ok();
+        self.0["nodes"].as_array()?.iter().find(is_it)
+    }
+
+    pub(crate) fn is_alive(&self, node: NodeIndex) -> bool {
+        self.of(node).is_some_and(|it| it["liveness"] == "alive")
+    }
+
     /// Whether a node is there, with a good disk.
     pub(crate) fn is_good(&self, node: NodeIndex) -> bool {
-        let nodes = self.0["nodes"].as_array().map_or(&[][..], Vec::as_slice);
-        let is_it = |it: &&Value| it["id"].as_u64() == u64::try_from(node.id()).ok();
-        nodes
-            .iter()
-            .find(is_it)
-            .is_some_and(|it| it["liveness"] == "alive" && it["slot_state"] == "good")
+        self.is_alive(node) && self.of(node).is_some_and(|it| it["slot_state"] == "good")
     }
 
     /// Whether it says that not enough slots are left for a new leader.

@@ -15,11 +15,7 @@ pub(super) fn entries() -> Vec<Entry> {
 
 impl Nemesis for Rolling {
     fn begin(&mut self, scene: &mut Scene<'_>) -> Result<Option<String>, Failure> {
-        let node = NodeIndex(scene.restarted_count % NodeIndex::all().count());
-        if !scene.claim(&[node]) {
-            return Ok(None);
-        }
-        scene.restarted_count += 1;
+        let Some(node) = scene.claim_next() else { return Ok(None) };
         self.hit = vec![node];
         scene.cluster.stop(&self.hit)?;
         Ok(Some(node.rack_name()))

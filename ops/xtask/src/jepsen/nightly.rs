@@ -78,6 +78,9 @@ const FAULTS: &[&str] = &[
     "kill-racks",
     "starved",
     "herd",
+    "new-cert",
+    "expired-cert",
+    "foreign-cert",
 ];
 
 /// What is wanted of a night.
