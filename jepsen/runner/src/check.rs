@@ -10,6 +10,7 @@ mod lineage;
 mod log;
 mod order;
 mod position;
+mod quota;
 mod reads;
 mod recovery;
 mod register;
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 pub(crate) use availability::Service;
 pub(crate) use demand::{AGAIN_WITHIN, Demand, Returns};
+pub(crate) use quota::QUOTA_BYTES_PER_S;
 pub(crate) use recovery::AfterOverload;
 
 use crate::history::{Body, Key, Kind, Micro, Notes, Offset, Op, Process, Value};
@@ -241,6 +243,7 @@ pub(crate) fn anomalies(history: &[Op]) -> Vec<Anomaly> {
     all.extend(held::check(&facts));
     all.extend(lineage::check(&facts));
     all.extend(position::check(&facts));
+    all.extend(quota::check(&facts));
     all.extend(cycle::check(&facts));
     all.extend(deposed::check(&facts));
     all.extend(demand::check(&facts));

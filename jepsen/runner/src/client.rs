@@ -15,5 +15,5 @@ mod cluster;
 mod tape;
 
 pub(crate) use cluster::{CALL_TIMEOUT, Client, Seeds};
-pub(crate) use connection::CallError;
+pub(crate) use connection::{CLIENT_ID, CallError};
 pub(crate) use tape::{Frame, Tape};

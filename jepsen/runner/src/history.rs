@@ -160,6 +160,16 @@ pub(crate) struct Notes {
     pub(crate) stable: Vec<(Key, Offset)>,
     /// The position that a transaction commits, as a register and its value.
     pub(crate) position: Option<(Key, Value)>,
+    /// What a write was charged, where it is for a quota.
+    pub(crate) charge: Option<Charge>,
+}
+
+/// What a client with a quota wrote to a node, and how long it was told to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Charge {
+    pub(crate) node: i64,
+    pub(crate) size_bytes: i64,
+    pub(crate) throttle_ms: i64,
 }
 
 /// A line of a history.
@@ -202,6 +212,9 @@ impl Notes {
         }
         if let Some((key, value)) = self.position {
             entries.push(("position", numbers(&[key, value])));
+        }
+        if let Some(Charge { node, size_bytes, throttle_ms }) = self.charge {
+            entries.push(("charge", numbers(&[node, size_bytes, throttle_ms])));
         }
     }
 }

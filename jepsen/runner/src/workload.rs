@@ -7,6 +7,7 @@ mod consumers;
 mod dedupe;
 mod groups;
 mod log;
+mod quotas;
 mod registers;
 mod topics;
 mod txn;
@@ -73,6 +74,7 @@ pub(crate) fn catalogue() -> Vec<Workload> {
         groups::workload(),
         registers::workload(),
         topics::workload(),
+        quotas::workload(),
         txn::workload(),
     ]
 }

@@ -33,6 +33,14 @@ pub(crate) struct Seeds {
     pub(crate) addresses: Vec<SocketAddr>,
     /// Where it is recorded what is sent.
     pub(crate) tape: Arc<Tape>,
+    /// By which quotas know it.
+    pub(crate) client_id: &'static str,
+}
+
+impl Seeds {
+    fn connect(&self, address: SocketAddr) -> Result<Connection, CallError> {
+        Connection::open(address, self.client_id, &self.tape)
+    }
 }
 
 /// A client.
@@ -76,14 +84,14 @@ impl Client {
         match self.connections.entry(address) {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                Ok(entry.insert(Connection::open(address, &self.seeds.tape)?))
+                Ok(entry.insert(self.seeds.connect(address)?))
             }
         }
     }
 
     /// A connection that nobody else uses.
     pub(crate) fn another_connection(&self, address: SocketAddr) -> Result<Connection, CallError> {
-        Connection::open(address, &self.seeds.tape)
+        self.seeds.connect(address)
     }
 
     pub(crate) fn disconnect(&mut self, address: SocketAddr) {

@@ -14,7 +14,8 @@ use meridian_protocol::{ApiKey, ErrorCode, RequestMessage};
 use super::tape::{self, Frame, Tape};
 use crate::clock;
 
-const CLIENT_ID: &str = "meridian-jepsen";
+/// What clients are called unless it matters.
+pub(crate) const CLIENT_ID: &str = "meridian-jepsen";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const ANSWER_SIZE_BYTES_MAX: usize = 64 << 20;
 /// From version 13 on these name topics by id; we name them by name.
@@ -69,6 +70,7 @@ impl CallError {
 pub(crate) struct Connection {
     stream: TcpStream,
     address: SocketAddr,
+    client_id: &'static str,
     versions: HashMap<i16, i16>,
     next_correlation_id: i32,
     tape: Arc<Tape>,
@@ -83,13 +85,18 @@ pub(crate) struct Sent {
 
 impl Connection {
     /// Connects; what is sent that may be sent again is recorded on the tape.
-    pub(crate) fn open(address: SocketAddr, tape: &Arc<Tape>) -> Result<Self, CallError> {
+    pub(crate) fn open(
+        address: SocketAddr,
+        client_id: &'static str,
+        tape: &Arc<Tape>,
+    ) -> Result<Self, CallError> {
         let connect = |source| CallError::Connect { address, source };
         let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map_err(connect)?;
         stream.set_nodelay(true).map_err(connect)?;
         let mut connection = Self {
             stream,
             address,
+            client_id,
             versions: HashMap::new(),
             next_correlation_id: 0,
             tape: Arc::clone(tape),
@@ -125,7 +132,7 @@ impl Connection {
         let version = self.version(R::API)?;
         let correlation_id = self.next_correlation_id;
         self.next_correlation_id = correlation_id.wrapping_add(1);
-        let frame = frame::encode_request(version, correlation_id, Some(CLIENT_ID), request)
+        let frame = frame::encode_request(version, correlation_id, Some(self.client_id), request)
             .map_err(|error| self.nonsense(&error.to_string()))?;
         if tape::is_safe_to_repeat(R::API) {
             let bytes = frame.segments().flat_map(|segment| segment.iter().copied()).collect();

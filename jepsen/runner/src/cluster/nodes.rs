@@ -14,7 +14,7 @@ use super::place::{
 use super::process::{self, Process, Start};
 use super::status::Status;
 use crate::chance::Chance;
-use crate::client::{Client, Seeds, Tape};
+use crate::client::{CLIENT_ID, Client, Seeds, Tape};
 use crate::clock;
 use crate::disk::control::Control;
 use crate::disk::{self, undo};
@@ -184,7 +184,7 @@ impl Cluster {
 
     fn seeds(&self, tape: Arc<Tape>) -> Seeds {
         let addresses = NodeIndex::all().map(|it| self.setup.addresses.kafka(it)).collect();
-        Seeds { addresses, tape }
+        Seeds { addresses, tape, client_id: CLIENT_ID }
     }
 
     /// What clients have sent.
@@ -194,6 +194,12 @@ impl Cluster {
 
     pub(crate) fn client(&self, first: usize) -> Client {
         Client::new(self.seeds(Arc::clone(&self.tape)), first, self.topic)
+    }
+
+    /// A client that quotas know by this name.
+    pub(crate) fn client_called(&self, first: usize, client_id: &'static str) -> Client {
+        let seeds = Seeds { client_id, ..self.seeds(Arc::clone(&self.tape)) };
+        Client::new(seeds, first, self.topic)
     }
 
     /// A client of which nothing is remembered.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Body, Epoch, Key, Kind, Micro, Notes, Offset, Op, Polled, Process};
+use super::{Body, Charge, Epoch, Key, Kind, Micro, Notes, Offset, Op, Polled, Process};
 use crate::edn::Edn;
 
 /// Reads a line; says what is wrong with it.
@@ -30,7 +30,7 @@ pub(super) fn op(line: &str) -> Result<Op, String> {
         process,
         body: body.ok_or_else(|| format!("an unknown :value of :{f}"))?,
         notes: notes(&map)
-            .ok_or("unknown :gaps, :read-to, :epochs, :stable or :position")?,
+            .ok_or("unknown :gaps, :read-to, :epochs, :stable, :position or :charge")?,
     })
 }
 
@@ -44,8 +44,8 @@ fn notes(map: &Edn) -> Option<Notes> {
         [key, number] => Some((key.int()?, number.int()?)),
         _ => None,
     };
-    let gap = |gap: &Edn| match gap.items()? {
-        [key, from, to] => Some((key.int()?, from.int()?, to.int()?)),
+    let three = |three: &Edn| match three.items()? {
+        [first, second, third] => Some((first.int()?, second.int()?, third.int()?)),
         _ => None,
     };
     let run = |run: &Edn| match run.items()? {
@@ -55,12 +55,19 @@ fn notes(map: &Edn) -> Option<Notes> {
     Some(Notes {
         error,
         epochs: items("epochs").map(run).collect::<Option<_>>()?,
-        gaps: items("gaps").map(gap).collect::<Option<_>>()?,
+        gaps: items("gaps").map(three).collect::<Option<_>>()?,
         read_to: items("read-to").map(pair).collect::<Option<_>>()?,
         stable: items("stable").map(pair).collect::<Option<_>>()?,
         position: match map.get("position") {
             None => None,
             Some(position) => Some(pair(position)?),
+        },
+        charge: match map.get("charge") {
+            None => None,
+            Some(charge) => {
+                let (node, size_bytes, throttle_ms) = three(charge)?;
+                Some(Charge { node, size_bytes, throttle_ms })
+            }
         },
     })
 }
@@ -263,6 +270,7 @@ mod tests {
                 epochs: vec![(1, 2, 3, 4)],
                 stable: vec![(4, 5)],
                 position: Some((6, 7)),
+                charge: Some(Charge { node: 1, size_bytes: 2, throttle_ms: 3 }),
             },
         };
         let mut all: Vec<Op> = bodies.map(|body| whole(Process::Client(4), body)).into();

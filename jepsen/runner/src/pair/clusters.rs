@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use super::wan::{Cut, Wan};
-use crate::client::{Client, Seeds, Tape};
+use crate::client::{CLIENT_ID, Client, Seeds};
 use crate::clock;
 use crate::failure::Failure;
 
@@ -111,7 +111,8 @@ impl Pair {
     /// A client of one side that looks at one topic.
     pub(super) fn client(&self, side: usize, first: usize, topic: &'static str) -> Client {
         let addresses = self.sides[side].addresses.clone();
-        Client::new(Seeds { addresses, tape: Arc::new(Tape::default()) }, first, topic)
+        let seeds = Seeds { addresses, tape: Arc::default(), client_id: CLIENT_ID };
+        Client::new(seeds, first, topic)
     }
 
     /// Makes the certificate of a link that leads to a side; gives the options that it is to be created with.
