@@ -80,8 +80,9 @@
     :default 10, :parse-fn parse-long, :validate positive]
    [nil "--racks COUNT" "Racks in each datacenter, for --local"
     :default 3, :parse-fn parse-long, :validate positive]
-   [nil "--rate HZ" "Operations per second" :default 200
-    :parse-fn parse-double, :validate positive]
+   [nil "--rate HZ" "Operations per second; 0 for as many as the clients can do"
+    :default 200, :parse-fn parse-double
+    :validate [#(and (number? %) (not (neg? %))) "Must be a number, 0 or above"]]
    [nil "--targets SETS" (str "What kills and pauses hit: "
                               (str/join ", " (sort (map name nemesis/node-targets))))
     :default nemesis/node-targets, :parse-fn keywords
@@ -165,13 +166,20 @@
   [{:keys [final-readers]}]
   (fn [thread] (and (integer? thread) (< thread final-readers))))
 
+;; A pause of less than a millisecond costs the one thread that all operations
+;; come from several, on a busy machine: clients would wait for it.
+(defn- at-rate
+  "Operations as often as --rate says; 0 is without a pause."
+  [{:keys [rate]} gen]
+  (if (zero? rate) gen (gen/stagger (/ rate) gen)))
+
 (defn- generator
   "Operations and faults for the time limit, then the end of all faults, a rest,
   and a last read of everything."
   [opts workload nemesis]
   (gen/phases
     (->> (:generator workload)
-         (gen/stagger (/ (:rate opts)))
+         (at-rate opts)
          (gen/nemesis (gen/phases (gen/sleep 5) (:generator nemesis)))
          (gen/time-limit (:time-limit opts)))
     (gen/log "Ending all faults")
@@ -257,7 +265,7 @@
   ["--time-limit" "300" "--txn" "--sub-via" "subscribe"
    "--nemesis" "kill,pause,partition,power"
    "--nemesis-interval" "20" "--fault-seconds" "5"
-   "--rate" "2000" "--concurrency" "5n"
+   "--rate" "0" "--concurrency" "5n"
    "--key-count" "32" "--key-dist" "uniform" "--max-writes-per-key" "2048"
    "--sub-p" "0.0005" "--crash-client-interval" "120"])
 

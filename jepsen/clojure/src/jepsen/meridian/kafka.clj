@@ -51,8 +51,8 @@
    "socket.connection.setup.timeout.max.ms" 1000
    "reconnect.backoff.ms"                    50
    "reconnect.backoff.max.ms"               500
-   "retry.backoff.ms"                        20
-   "retry.backoff.max.ms"                   200
+   "retry.backoff.ms"                       100
+   "retry.backoff.max.ms"                   500
    "metadata.max.age.ms"                  10000})
 
 (def ^:private long-codec "org.apache.kafka.common.serialization.Long")
