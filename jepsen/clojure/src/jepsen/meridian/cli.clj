@@ -267,7 +267,7 @@
    "--nemesis-interval" "20" "--fault-seconds" "5"
    "--rate" "0" "--concurrency" "5n"
    "--key-count" "32" "--key-dist" "uniform" "--max-writes-per-key" "2048"
-   "--sub-p" "0.0005" "--crash-client-interval" "120"])
+   "--sub-p" "0.0005" "--crash-client-interval" "120" "--final-readers" "3"])
 
 (def series-command
   {"series"
