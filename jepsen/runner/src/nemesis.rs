@@ -30,6 +30,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meridian_protocol::messages::ListOffsetsPartition;
+use serde_json::json;
 
 pub(crate) use overload::OVERLOAD;
 pub(crate) use schedule::{Plan, drive};
@@ -301,16 +302,24 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// Starts nodes again that have lost what they kept. They are given back when they have it again;
-    /// if that takes too long, never: until then the cluster can spare no more.
+    /// Starts nodes again that have lost what they kept, as often as they end, as their supervisor would. They
+    /// are given back when they serve and have it again; if that takes too long, never: until then the cluster
+    /// can spare no more.
     pub(crate) fn bring_back_refilled(&mut self, nodes: &[NodeIndex]) -> Result<(), Failure> {
         self.cluster.start(nodes)?;
         let mut client = self.cluster.client(0);
         let refilled = clock::until(REFILLED_WITHIN, || {
+            self.cluster.start(nodes).ok()?;
+            // The others may not have noticed yet that it was away: it must say so itself.
+            let mut serves = |node: &NodeIndex| {
+                self.cluster.admin_of(&mut client, *node, "disk.status", &json!({})).is_some()
+            };
+            nodes.iter().all(&mut serves).then_some(())?;
             let status = self.cluster.status(&mut client)?;
             nodes.iter().all(|node| status.is_good(*node)).then_some(())
         });
         if refilled.is_some() {
+            self.cluster.expect_no_end(nodes);
             self.release(nodes);
         }
         Ok(())

@@ -267,6 +267,13 @@ impl Cluster {
         *lock(&self.seat(node).end_expected) = true;
     }
 
+    /// From now on nodes that run have no reason to end.
+    pub(crate) fn expect_no_end(&self, nodes: &[NodeIndex]) {
+        for node in nodes.iter().filter(|node| self.is_running(**node)) {
+            *lock(&self.seat(*node).end_expected) = false;
+        }
+    }
+
     /// Kills nodes at once.
     pub(crate) fn kill(&self, nodes: &[NodeIndex]) -> Result<(), Failure> {
         for node in nodes {

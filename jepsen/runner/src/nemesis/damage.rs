@@ -45,7 +45,8 @@ impl Nemesis for Damage {
 
     fn end(&mut self, scene: &mut Scene<'_>) -> Result<(), Failure> {
         let Some(node) = self.hit.take() else { return Ok(()) };
-        // A node that finds itself damaged may refuse to start: the operator wipes it.
+        scene.cluster.start(&[node])?;
+        // A voter that misses the end of its log ends once: it rejoins when it is started again (rule 36).
         scene.cluster.expect_end(node);
         scene.bring_back_refilled(&[node])
     }

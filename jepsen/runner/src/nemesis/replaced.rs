@@ -78,7 +78,6 @@ impl Nemesis for Replaced {
             damage::wipe(&disk)?;
             std::fs::rename(disk.with_extension("old"), &disk).map_err(Failure::file(&disk))?;
         }
-        hit.iter().for_each(|node| scene.cluster.expect_end(*node));
         scene.bring_back_refilled(&hit)
     }
 }
