@@ -16,7 +16,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use meridian_base::env::{Disk, DiskError};
 use meridian_storage::mutation::Mutations;
-use meridian_storage::tier::files::{self, Room};
+use meridian_storage::tier::files::{self, Room, SMALL_FILE_BYTES};
 use meridian_storage::tier::{FastFile, TierRules, used_bytes};
 
 use super::clock::wall_time_ms;
@@ -25,8 +25,6 @@ use super::disk::FolderDisk;
 /// A journal file that would leave less free than this, for side files and what says whose the disk is, finds no
 /// room on the fast disk.
 const LEFT_FREE_BYTES: u64 = 16 << 20;
-/// A small file does not if less than this is free, as long as it finds room on the capacity disk.
-const SMALL_FILE_BYTES: u64 = 4 << 20;
 /// Says, on both disks, which capacity disk belongs to which fast one.
 const PAIR_FILE: &str = "tiers";
 /// 128 bits in hexadecimal, and the end of the line.

@@ -37,6 +37,9 @@ pub enum Room {
     None,
 }
 
+/// A small file grows to this at most. Where a disk has less, it has no room for one.
+pub const SMALL_FILE_BYTES: u64 = 4 << 20;
+
 /// Begins a file on the fast disk if there is `room`, or else on the capacity disk; says whether it was spilled there.
 pub fn begin(
     fast: &mut impl Disk,
@@ -45,7 +48,16 @@ pub fn begin(
     room: Room,
     mutations: Mutations,
 ) -> Result<bool, DiskError> {
-    if room == Room::Enough {
+    let on_fast = match room {
+        Room::Enough => true,
+        // A file that is begun empty grows: a full disk would refuse it only then.
+        Room::Last => {
+            let left_bytes = capacity.free_bytes()?;
+            left_bytes < SMALL_FILE_BYTES && left_bytes < fast.free_bytes()?
+        }
+        Room::None => false,
+    };
+    if on_fast {
         match fast.create(file, size_bytes) {
             // Others have filled it.
             Err(DiskError::Full { .. }) => {}
@@ -59,14 +71,7 @@ pub fn begin(
     if !Mutation::SpilledOverRemainder.active(mutations) {
         remove_if_there(fast, file)?;
     }
-    match capacity.create(file, size_bytes) {
-        Err(DiskError::Full { .. }) if room == Room::Last => {
-            remove_if_there(capacity, file)?;
-            fast.create(file, size_bytes)?;
-            Ok(false)
-        }
-        created => created.map(|()| true),
-    }
+    capacity.create(file, size_bytes).map(|()| true)
 }
 
 /// Removes a file for good, from whichever disk has it: both, if a move or a replacement failed halfway.
@@ -231,6 +236,11 @@ mod tests {
         assert_eq!(begin("a", Room::Last), Ok(true), "the other disk's goes first");
         capacity.set_capacity_bytes(10);
         assert_eq!(begin("b", Room::Last), Ok(false));
+        let mut grown = (fast.clone(), capacity.clone());
+        let empty = ("grown", 0);
+        let begun = super::begin(&mut grown.0, &mut grown.1, empty, Room::Last, Mutations::NONE);
+        assert_eq!(begun, Ok(false), "an empty file would find room anywhere");
+        assert_eq!(grown.0.remove("grown"), Ok(()));
         let full = Err(DiskError::Full { file: "c".to_owned() });
         assert_eq!(begin("c", Room::None), full);
         fast.set_capacity_bytes(10);
