@@ -16,9 +16,9 @@ use meridian_protocol::messages::{
     MetadataRequest, ProducePartition, ProduceRequest, ProduceTopic,
 };
 use meridian_protocol::records::{
-    Batch, BatchBuilder, BatchHeader, Compression, Stamp, batches, stamp,
+    Batch, BatchBuilder, BatchHeader, Compression, Stamp, batches, pack, stamp, unpack,
 };
-use meridian_protocol::{ApiKey, Request, RequestMessage};
+use meridian_protocol::{ApiKey, Records, Request, RequestMessage};
 use meridian_storage::blob::{BlobHeader, BlobKind, Payload};
 use meridian_storage::lineage::Start;
 use meridian_storage::mutation::Mutations;
@@ -43,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "kafka_request", run: kafka_request, seeds: kafka_request_seeds },
     Target { name: "kafka_response", run: kafka_response, seeds: kafka_response_seeds },
     Target { name: "record_batch", run: record_batch, seeds: record_batch_seeds },
+    Target { name: "packed_records", run: packed_records, seeds: packed_records_seeds },
     Target { name: "cleaner", run: cleaner, seeds: record_batch_seeds },
     Target { name: "consumer_protocol", run: consumer_protocol, seeds: consumer_protocol_seeds },
     Target { name: "records_blob", run: records_blob, seeds: record_batch_seeds },
@@ -146,6 +147,25 @@ fn record_batch(data: &[u8]) {
         assert_eq!(BatchHeader::parse(&stamped).map(|header| header.base_offset), Ok(7));
         assert_eq!(batch.stamped(&values).into_bytes(), stamped);
     }
+}
+
+/// What a source sends to a link.
+fn packed_records(data: &[u8]) {
+    if let Ok(unpacked) = unpack(Bytes::copy_from_slice(data), DECOMPRESSED_SIZE_BYTES_MAX) {
+        assert!(unpacked.len() <= DECOMPRESSED_SIZE_BYTES_MAX);
+    }
+    let records = Records::from(Bytes::copy_from_slice(data));
+    if let Some(packed) = pack(&records) {
+        assert_eq!(unpack(packed.into_bytes(), data.len()), Ok(records.into_bytes()));
+    }
+}
+
+fn packed_records_seeds() -> Vec<Vec<u8>> {
+    let packed = record_batch_seeds().into_iter().filter_map(|batches| {
+        let many: Records = (0..20).map(|_| Bytes::from(batches.clone())).collect();
+        Some(pack(&many)?.into_bytes().to_vec())
+    });
+    packed.chain(record_batch_seeds()).collect()
 }
 
 /// What the cleaner makes of batches that a leader took: their records may still be nonsense.

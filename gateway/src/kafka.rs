@@ -97,6 +97,8 @@ pub struct Front {
     transactions: internal_state::InternalPartitions<Transactions<transactions::Waiter>>,
     /// Bounds what coordinators ask the leaders of partitions at once.
     marker_asks: Semaphore,
+    /// Bounds the answers to links that are packed at once.
+    packing: Arc<Semaphore>,
     admin: Option<Arc<dyn AdminHandler>>,
 }
 
@@ -122,6 +124,7 @@ impl Front {
             coordinators: coordinator::Coordinators::default(),
             transactions: internal_state::InternalPartitions::default(),
             marker_asks: Semaphore::new(MARKER_ASK_COUNT_MAX),
+            packing: Arc::new(Semaphore::new(fetch::PACK_COUNT_MAX)),
             admin,
         })
     }

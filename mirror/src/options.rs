@@ -10,6 +10,8 @@ use crate::rows::{self, RowError};
 
 /// The option that has the link's sources write only under a lease: its length in milliseconds.
 pub const LEASE_MS: &str = "lease.ms";
+/// The option that says whether sources compress what they send and producers have not.
+pub const COMPRESSION_TYPE: &str = "compression.type";
 /// In place of a secret, wherever options are shown.
 pub const HIDDEN: &str = "[hidden]";
 /// Most bytes of all options of a link: a few certificates.
@@ -81,10 +83,27 @@ impl LinkOptions {
         })
     }
 
+    /// Whether the source is asked to compress on the way what producers have not. It is, unless the link
+    /// says otherwise: what crosses regions is paid for by the byte.
+    pub fn compresses(&self) -> bool {
+        self.checked_compression().unwrap_or(false)
+    }
+
+    /// The same, of options that nobody has checked yet; else, what is possible.
+    pub fn checked_compression(&self) -> Result<bool, String> {
+        match self.values.get(COMPRESSION_TYPE).map(String::as_str) {
+            None | Some("zstd") => Ok(true),
+            Some("none") => Ok(false),
+            Some(other) => {
+                Err(format!("{COMPRESSION_TYPE}={other} is not possible; it is zstd or none"))
+            }
+        }
+    }
+
     /// Those that say how connections are made.
     pub fn connection(&self) -> BTreeMap<String, String> {
         let mut values = self.values.clone();
-        values.remove(LEASE_MS);
+        values.retain(|name, _| ![LEASE_MS, COMPRESSION_TYPE].contains(&name.as_str()));
         values
     }
 
@@ -134,6 +153,16 @@ mod tests {
             assert!(of(impossible).checked_lease().is_err(), "{impossible}");
         }
         assert_eq!(LinkOptions::default().checked_lease(), Ok(None));
+    }
+
+    #[test]
+    fn links_compress_unless_they_say_otherwise() {
+        let of =
+            |value: &str| LinkOptions { values: [(COMPRESSION_TYPE.into(), value.into())].into() };
+        assert!(LinkOptions::default().compresses() && of("zstd").compresses());
+        assert!(!of("none").compresses());
+        assert_eq!(of("none").connection(), BTreeMap::new());
+        assert!(of("gzip").checked_compression().is_err_and(|said| said.contains("zstd or none")));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use self::options::Options;
 pub(crate) use self::options::read_option;
 use crate::client::{Client, admin};
 use crate::failure::{Exit, Failure};
+use crate::mirror::from_all_nodes;
 use crate::output::{self, Table};
 use crate::target::Target;
 
@@ -45,7 +46,7 @@ enum Command {
     ///
     /// Example: meridian link list -o json
     List,
-    /// Show one link
+    /// Show one link, and how many bytes have come over it since its nodes began to work on it
     ///
     /// Example: meridian link describe west
     #[command(alias = "status")]
@@ -116,9 +117,10 @@ pub(crate) async fn run(link: Link) -> Result<Exit, Failure> {
         ),
         Command::List => ("link.list", json!({})),
         Command::Describe { name } => {
-            let link = find(&client, name).await?;
+            let mut link = find(&client, name).await?;
+            add_traffic(&client, &mut link).await;
             output::print(target.output, &json!([link]), |links| {
-                format!("{}{}", render(links), render_options(links))
+                format!("{}{}{}", render(links), render_traffic(&links[0]), render_options(links))
             })?;
             return Ok(Exit::Ok);
         }
@@ -151,6 +153,15 @@ async fn find(client: &Client, name: &str) -> Result<Value, Failure> {
         Failure::Invalid(format!("link {name} does not exist; `meridian link list` shows which do"))
     };
     found.cloned().ok_or_else(unknown)
+}
+
+/// Adds what has come over a link to all nodes together. Nodes of an older binary do not tell.
+async fn add_traffic(client: &Client, link: &mut Value) {
+    let Ok(told) = from_all_nodes(client, "link.traffic").await else { return };
+    for name in ["fetched_bytes", "wire_bytes"] {
+        let of_link = told.iter().filter(|it| it["link"] == link["link"]);
+        link[name] = of_link.filter_map(|it| it[name].as_u64()).sum::<u64>().into();
+    }
 }
 
 async fn test(client: &Client, target: &Target, name: &str) -> Result<Exit, Failure> {
@@ -192,6 +203,17 @@ fn render(links: &Value) -> String {
         ]);
     }
     table.render()
+}
+
+/// How much of what the source sends it compresses.
+fn render_traffic(link: &Value) -> String {
+    let (Some(fetched), Some(wire)) = (link["fetched_bytes"].as_u64(), link["wire_bytes"].as_u64())
+    else {
+        return String::new();
+    };
+    let percent =
+        (wire * 100).checked_div(fetched).map_or(String::new(), |it| format!(" ({it} %)"));
+    format!("\n{fetched} bytes of batches fetched, {wire} on the wire{percent}\n")
 }
 
 /// The options below the table, secrets hidden.

@@ -216,7 +216,7 @@ async fn status(
 }
 
 /// What every node answers to a method that gives a list. One that is down says nothing.
-async fn from_all_nodes(client: &Client, method: &str) -> Result<Vec<Value>, Failure> {
+pub(crate) async fn from_all_nodes(client: &Client, method: &str) -> Result<Vec<Value>, Failure> {
     let view = client.refresh(Some(&[])).await?;
     let mut all = Vec::new();
     for node in view.brokers.keys() {

@@ -164,3 +164,41 @@ fn what_must_stop_a_mirror_stops_it_and_a_promoted_one_takes_records() {
     assert_eq!(json(&["mirror", "list", "-b", to, "-o", "json"])[0]["stage"], "promoted");
     assert_eq!(ok(&["topic", "consume", "kept", "-b", to]), output);
 }
+
+/// What has come over a link: bytes of batches, and of what these took on the way.
+fn traffic(bootstrap: &str, link: &str) -> (u64, u64) {
+    let link = &json(&["link", "status", link, "-b", bootstrap, "-o", "json"])[0];
+    (link["fetched_bytes"].as_u64().unwrap(), link["wire_bytes"].as_u64().unwrap())
+}
+
+#[test]
+fn what_producers_left_uncompressed_is_compressed_on_the_way_and_arrives_as_it_was() {
+    let folder = Scratch::new("compression");
+    let source = Cluster::start_certified(folder.path(), "source");
+    let mirror = Cluster::start(folder.path(), "mirror");
+    let (from, to) = (source.address.as_str(), mirror.address.as_str());
+    ok(&["topic", "create", "t", "-p", &PARTITIONS.to_string(), "-b", from]);
+    produce(from, "t", &lines(0..20_000));
+
+    let quic = source.certify_link();
+    let quic: Vec<&str> = quic.iter().map(String::as_str).collect();
+    let plain = ["-c", "compression.type=none"];
+    for (link, options) in [("quic", quic.as_slice()), ("tcp", &[]), ("plain", &plain)] {
+        ok(&[&["link", "create", link, "--source", from, "-b", to][..], options].concat());
+        let topic = format!("over-{link}");
+        ok(&["mirror", "create", &topic, "--source-topic", "t", "--link", link, "-b", to]);
+        wait_for_end(from, "t", to, &topic);
+        assert_eq!(records(to, &topic), records(from, "t"));
+        wait("all of it is counted", || traffic(to, link).0 > 20_000 * 10);
+    }
+    for link in ["quic", "tcp"] {
+        let (fetched_bytes, wire_bytes) = traffic(to, link);
+        assert!(wire_bytes * 3 < fetched_bytes, "{link}: {wire_bytes} for {fetched_bytes}");
+    }
+    let (fetched_bytes, wire_bytes) = traffic(to, "plain");
+    assert_eq!(wire_bytes, fetched_bytes);
+    let told = ok(&["link", "status", "tcp", "-b", to]);
+    assert!(told.contains("bytes of batches fetched, "), "{told}");
+    let refused = run(&["link", "alter", "tcp", "-c", "compression.type=gzip", "-b", to]);
+    assert!(text(&refused.stderr).contains("zstd or none"), "{}", text(&refused.stderr));
+}

@@ -158,6 +158,27 @@ fn request_headers_have_the_bytes_another_implementation_gives_them() {
     }
 }
 
+/// Whoever does not know our own tags passes over them, and reads the rest.
+#[test]
+fn own_tags_are_read_by_us_and_passed_over_by_others() {
+    let version = 13;
+    let partition = FetchPartitionResponse { packing: PACKING_ZSTD, ..Default::default() };
+    let topic = FetchTopicResponse { partitions: vec![partition], ..Default::default() };
+    let response = FetchResponse { responses: vec![topic], session_id: 5, ..Default::default() };
+    let request = FetchRequest { packing: PACKING_ZSTD, max_bytes: 7, ..Default::default() };
+    let encoding = ApiKey::Fetch.encoding(version);
+    assert_eq!(decode::<FetchResponse>(encode(&response, encoding), encoding), response);
+    assert_eq!(decode::<FetchRequest>(encode(&request, encoding), encoding), request);
+
+    let mut bytes = encode(&request, encoding);
+    assert_eq!(theirs::FetchRequest::decode(&mut bytes, version).unwrap().max_bytes, 7);
+    let mut bytes = encode(&response, encoding);
+    assert_eq!(theirs::FetchResponse::decode(&mut bytes, version).unwrap().session_id, 5);
+    assert!(bytes.is_empty());
+    let older = encode(&request, ApiKey::Fetch.encoding(11));
+    assert_eq!(decode::<FetchRequest>(older, ApiKey::Fetch.encoding(11)).packing, 0);
+}
+
 /// The bytes of versions that the other implementation lacks, by the protocol guide.
 mod by_hand {
     use super::*;

@@ -12,6 +12,8 @@ mod compression;
 mod control;
 mod error;
 mod header;
+#[cfg(feature = "compression")]
+mod packed;
 mod raw;
 mod record;
 #[cfg(test)]
@@ -22,6 +24,8 @@ pub use builder::BatchBuilder;
 pub use control::EndTxnMarker;
 pub use error::BatchError;
 pub use header::{Attributes, BatchHeader, Compression};
+#[cfg(feature = "compression")]
+pub use packed::{PackedError, pack, unpack};
 pub use raw::{RawRecord, RawRecords};
 pub use record::{Record, RecordHeader, RecordIter};
 

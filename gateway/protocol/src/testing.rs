@@ -11,6 +11,8 @@ pub struct Sampler {
     values: u32,
 }
 
+/// Tags from here on are no other implementation's.
+pub(crate) const OWN_TAG_MIN: u32 = 10_000;
 /// After this many values all arrays are empty, so that messages stay small.
 const VALUES_MAX: u32 = 2000;
 

@@ -320,6 +320,14 @@ const FAMILIES: &[Family] = &[
     total("meridian_mirror_bytes_total", "Bytes of the batches mirrored.", |s| {
         links(s, |link| link.metrics.mirrored_bytes as f64)
     }),
+    total("meridian_link_fetched_bytes_total", "Bytes of the batches that came over it.", |s| {
+        links(s, |link| link.metrics.fetched_bytes as f64)
+    }),
+    total(
+        "meridian_link_wire_bytes_total",
+        "Bytes that these took on the way: fewer, if the source has compressed them.",
+        |s| links(s, |link| link.metrics.wire_bytes as f64),
+    ),
     // Its Kafka clients.
     kafka("meridian_kafka_connections_count", Kind::Gauge, "Open connections of clients."),
     kafka(
@@ -647,6 +655,7 @@ mod tests {
                     partitions: [("mirroring", 3), ("gap", 1)].into(),
                     lag: std::time::Duration::from_millis(1500),
                     mirrored_bytes: 77,
+                    wire_bytes: 7,
                     ..LinkMetrics::default()
                 },
                 differences: 2,
@@ -676,6 +685,7 @@ mod tests {
             "meridian_mirror_contract_partitions_count{verdict=\"refused\"} 1",
             "meridian_mirror_contract_partitions_count{verdict=\"throttled\"} 0",
             "meridian_mirror_bytes_total{link=\"west\"} 77",
+            "meridian_link_wire_bytes_total{link=\"west\"} 7",
             "meridian_mirror_differences_count{link=\"west\"} 2",
             "# TYPE meridian_tolerates gauge",
             "meridian_tolerates{failure=\"DC\"} 1",

@@ -8,6 +8,7 @@
 //! serves it for the rest of the connection: two nodes that disagree must not play ping-pong.
 
 mod aborted;
+mod pack;
 mod read;
 mod session;
 
@@ -19,6 +20,7 @@ use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{FetchRequest, FetchResponse, FetchTopicResponse};
 use tokio::sync::Notify;
 
+pub(super) use self::pack::PACK_COUNT_MAX;
 use self::read::{Answer, Reader};
 pub(super) use self::session::Sessions;
 use self::session::{Opened, Target};
@@ -48,6 +50,7 @@ pub(super) async fn fetch(call: Call, request: FetchRequest) -> FetchResponse {
     let answers = read(&call, &request, &opened.targets, bytes_max).await;
     let size_bytes = answers.iter().map(|answer| answer.size_bytes).sum();
     let throttle_time_ms = quotas::charge(&call, limit.as_ref(), size_bytes);
+    let answers = pack::packed(&call.front, &request, answers).await;
     FetchResponse { throttle_time_ms, ..respond(&call, opened, answers) }
 }
 

@@ -49,6 +49,7 @@ impl AdminCall {
             "link.test" => self.test_link().await,
             "link.alter" => self.alter_link().await,
             "link.delete" => self.delete_link().await,
+            "link.traffic" => self.tell_traffic(),
             "mirror.create" => self.create_mirror().await,
             "mirror.list" => self.list_mirrors(),
             "mirror.partitions" => json(&self.node.mirrors.reports().await),

@@ -10,12 +10,12 @@ use meridian_base::id::{PartitionId, TopicId};
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_mirror::partition::{Answer, Failure, SourceBatch, Token};
 use meridian_protocol::messages::{
-    FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic, ListOffsetsPartition,
-    ListOffsetsRequest, ListOffsetsTopic, OffsetForLeaderEpochRequest, OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
+    FetchPartition, FetchPartitionResponse, FetchRequest, FetchResponse, FetchTopic,
+    ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic, OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition, OffsetForLeaderTopic, PACKING_ZSTD,
 };
 use meridian_protocol::records::{self, BatchError};
-use meridian_protocol::{ErrorCode, Str, Uuid};
+use meridian_protocol::{ErrorCode, Records, Str, Uuid};
 
 use crate::client::{ClientError, Connection};
 use crate::log::batch_id;
@@ -156,13 +156,24 @@ pub(super) async fn ends(
     Ok(wants.iter().filter_map(end_of).collect())
 }
 
-/// One long poll for many partitions of one broker, which answers with so many bytes. Every want is
-/// answered.
+/// What a fetch gave.
+#[derive(Debug)]
+pub(super) struct Fetched {
+    /// For every want.
+    pub(super) answers: Vec<(Asker, Answered)>,
+    /// Bytes of the batches in them, and of what these took on the way.
+    pub(super) size_bytes: u64,
+    pub(super) wire_bytes: u64,
+}
+
+/// One long poll for many partitions of one broker, which answers with so many bytes; the source may pack
+/// what it sends if `packs`. Every want is answered.
 pub(super) async fn fetch(
     source: Arc<Connection>,
     wants: Vec<Want>,
     size_bytes: u64,
-) -> Vec<(Asker, Answered)> {
+    packs: bool,
+) -> Fetched {
     let size_bytes_max = i32::try_from(size_bytes).unwrap_or(i32::MAX);
     let request = FetchRequest {
         replica_id: CONSUMER,
@@ -170,6 +181,7 @@ pub(super) async fn fetch(
         min_bytes: 1,
         max_bytes: size_bytes_max,
         topics: topics_of(&wants, size_bytes_max.min(PARTITION_SIZE_BYTES_MAX)),
+        packing: if packs { PACKING_ZSTD } else { 0 },
         ..Default::default()
     };
     let called = source.call_from(FETCH_VERSION_WITH_IDS, &request, WAIT_MAX + SILENCE_MAX);
@@ -181,7 +193,18 @@ pub(super) async fn fetch(
         }
         Err(error) => return answer_all(&wants, |_| unreachable(&error)),
     };
-    let mut answers = Vec::with_capacity(wants.len());
+    // The last batch may be larger than all that was asked for.
+    let room_bytes = usize::try_from(size_bytes).unwrap_or(usize::MAX);
+    let room_bytes = room_bytes.saturating_add(BATCH_SIZE_BYTES_MAX);
+    let (asked, reading) = (wants.clone(), move || read(wants, response, room_bytes));
+    tokio::task::spawn_blocking(reading).await.unwrap_or_else(|_| {
+        answer_all(&asked, |_| Failure::Unreachable("this node is going down".to_owned()))
+    })
+}
+
+/// What an answer says of each want. All its batches together are no more than `room_bytes`.
+fn read(wants: Vec<Want>, response: FetchResponse, mut room_bytes: usize) -> Fetched {
+    let mut all = Fetched { answers: Vec::new(), size_bytes: 0, wire_bytes: 0 };
     let mut found: std::collections::HashMap<(Uuid, i32), FetchPartitionResponse> = response
         .responses
         .into_iter()
@@ -192,16 +215,52 @@ pub(super) async fn fetch(
         .collect();
     for want in wants {
         let answer = match found.remove(&(uuid(want.at.topic_id), want.at.index)) {
-            Some(response) => fetched(&want.at, response),
+            Some(mut response) => {
+                let wire_bytes = response.records.as_ref().map_or(0, Records::size_bytes);
+                unpack(&want.at, &mut response, room_bytes).and_then(|()| {
+                    let size_bytes = response.records.as_ref().map_or(0, Records::size_bytes);
+                    room_bytes = room_bytes.saturating_sub(size_bytes);
+                    all.size_bytes += size_bytes as u64;
+                    all.wire_bytes += wire_bytes as u64;
+                    fetched(&want.at, response)
+                })
+            }
             None => Err(Failure::Unreachable("an answer without the partition".to_owned())),
         };
-        answers.push((want.asker, answer));
+        all.answers.push((want.asker, answer));
     }
-    answers
+    all
 }
 
-fn answer_all(wants: &[Want], failure: impl Fn(&Want) -> Failure) -> Vec<(Asker, Answered)> {
-    wants.iter().map(|want| (want.asker, Err(failure(want)))).collect()
+/// Unpacks the records of a partition, if they are packed.
+fn unpack(
+    at: &At,
+    response: &mut FetchPartitionResponse,
+    size_bytes_max: usize,
+) -> Result<(), Failure> {
+    let place = || format!("{}-{} at the source", at.topic, at.index);
+    match response.packing {
+        0 => return Ok(()),
+        PACKING_ZSTD => {}
+        unknown => {
+            let detail = format!(
+                "{}: records packed in a way ({unknown}) that was not asked for; set \
+                 compression.type=none on the link",
+                place()
+            );
+            return Err(Failure::Unsupported(detail));
+        }
+    }
+    let packed = response.records.take().map(Records::into_bytes).unwrap_or_default();
+    let unpacked = records::unpack(packed, size_bytes_max)
+        .map_err(|error| Failure::Unreachable(format!("{}: {error}", place())))?;
+    response.records = Some(unpacked.into());
+    Ok(())
+}
+
+fn answer_all(wants: &[Want], failure: impl Fn(&Want) -> Failure) -> Fetched {
+    let answers = wants.iter().map(|want| (want.asker, Err(failure(want)))).collect();
+    Fetched { answers, size_bytes: 0, wire_bytes: 0 }
 }
 
 fn topics_of(wants: &[Want], partition_max_bytes: i32) -> Vec<FetchTopic> {

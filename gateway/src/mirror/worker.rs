@@ -34,7 +34,7 @@ use self::meter::Meter;
 use self::tell::Teller;
 use super::lease::Told;
 use super::plan::{Plan, Target};
-use super::question::{Asker, Want};
+use super::question::{Asker, Fetched, Want};
 use super::survey::{self, Survey};
 use crate::client::{Client, ClientError, Connection};
 use crate::log::FetchError;
@@ -58,8 +58,10 @@ enum Event {
     Started { partition: PartitionId, life: u64, own: Result<OwnLog, FetchError> },
     /// The source was looked at.
     Surveyed(Result<Survey, String>),
-    /// Questions were answered; a fetch over `lane` if there is one.
-    Answered { lane: Option<Arc<Connection>>, answers: Vec<(Asker, Result<Answer, Failure>)> },
+    /// A question was answered.
+    Answered { asker: Asker, answer: Result<Answer, Failure> },
+    /// A fetch over a lane was answered.
+    Fetched { lane: Arc<Connection>, fetched: Fetched },
     /// Where partitions end at the source that may not be fetched yet.
     Glanced(Vec<(Asker, Offset)>),
     /// Batches are durable.
@@ -291,7 +293,8 @@ impl LinkWorker {
             }
             Event::Lost { partition, life } => self.if_current(partition, life, Self::restart),
             Event::Surveyed(result) => self.on_survey(result),
-            Event::Answered { lane, answers } => self.on_answers(lane.as_ref(), answers),
+            Event::Answered { asker, answer } => self.on_answer(asker, answer),
+            Event::Fetched { lane, fetched } => self.on_fetched(&lane, fetched),
             Event::Glanced(ends) => {
                 for (Asker { partition, life, .. }, end) in ends {
                     self.step(partition, life, Input::SourceEnd(end));
@@ -324,23 +327,23 @@ impl LinkWorker {
         self.carry_out(partition, out);
     }
 
-    fn on_answers(
-        &mut self,
-        lane: Option<&Arc<Connection>>,
-        answers: Vec<(Asker, Result<Answer, Failure>)>,
-    ) {
-        if let Some(connection) = lane {
-            let now = self.clock.now();
-            let size_bytes = answers.iter().map(|(_, answer)| size_of(answer)).sum();
-            let same = |lane: &&mut FetchLane| Arc::ptr_eq(&lane.connection, connection);
-            if let Some(lane) = self.lanes.iter_mut().find(same) {
-                lane.is_busy = false;
-                self.portion.on_answer(size_bytes, now.since(lane.asked_at));
-            }
-            self.throttle.take(now, size_bytes);
+    fn on_answer(&mut self, asker: Asker, answer: Result<Answer, Failure>) {
+        let Asker { partition, life, token } = asker;
+        self.step(partition, life, Input::Answered(token, answer));
+    }
+
+    fn on_fetched(&mut self, connection: &Arc<Connection>, fetched: Fetched) {
+        let Fetched { answers, size_bytes, wire_bytes } = fetched;
+        let now = self.clock.now();
+        let same = |lane: &&mut FetchLane| Arc::ptr_eq(&lane.connection, connection);
+        if let Some(lane) = self.lanes.iter_mut().find(same) {
+            lane.is_busy = false;
+            self.portion.on_answer(size_bytes, now.since(lane.asked_at));
         }
-        for (Asker { partition, life, token }, answer) in answers {
-            self.step(partition, life, Input::Answered(token, answer));
+        self.throttle.take(now, wire_bytes);
+        self.meter.on_fetched(size_bytes, wire_bytes);
+        for (asker, answer) in answers {
+            self.on_answer(asker, answer);
         }
     }
 
@@ -485,15 +488,6 @@ impl LinkWorker {
 
 fn per_second(pace: Pace) -> f64 {
     pace.records as f64 / pace.within.as_secs_f64()
-}
-
-fn size_of(answer: &Result<Answer, Failure>) -> u64 {
-    match answer {
-        Ok(Answer::Fetched { batches, .. }) => {
-            batches.iter().map(|batch| batch.bytes.len() as u64).sum()
-        }
-        _ => 0,
-    }
 }
 
 /// What a survey says of a partition, its leader and the connection to that one.

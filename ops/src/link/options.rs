@@ -21,12 +21,13 @@ const KEY: &str = "ssl.key.pem";
 const IGNORED: [&str; 4] =
     ["bootstrap.servers", "client.id", "ssl.truststore.type", "ssl.keystore.type"];
 
-/// How the source is reached securely
+/// How the source is reached, and what is asked of it
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// An option of Kafka's clients: security.protocol (QUIC to a meridian cluster), sasl.mechanism, sasl.username, sasl.password,
     /// ssl.ca.location, ssl.certificate.location, ssl.key.location,
-    /// ssl.endpoint.identification.algorithm; or lease.ms, with which sources take records only while this
+    /// ssl.endpoint.identification.algorithm; or compression.type=none, with which a meridian source sends
+    /// batches as they are; or lease.ms, with which sources take records only while this
     /// cluster says that their mirrors are not promoted; an empty value takes it away
     #[arg(long, short, value_name = "NAME=VALUE")]
     config: Vec<String>,

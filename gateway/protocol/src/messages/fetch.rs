@@ -1,4 +1,7 @@
 //! Fetch: reading record batches.
+//!
+//! Tags from 10,000 on are ours. Who does not know them passes over them (KIP-482), so a link may ask
+//! whoever it has for source.
 
 use super::{LeaderIdAndEpoch, NodeEndpoint};
 use crate::ErrorCode;
@@ -20,6 +23,7 @@ message! {
     } tagged {
         0: cluster_id: Option<Str> [12..],
         1: replica_state: ReplicaState [15..],
+        10_000: packing: i8 [12..],
     }
 
     /// Who fetches, if it is a replica.
@@ -87,6 +91,7 @@ message! {
         0: diverging_epoch: DivergingEpoch [12..],
         1: current_leader: LeaderIdAndEpoch [12..],
         2: snapshot_id: SnapshotId [12..],
+        10_000: packing: i8 [12..],
     }
 
     /// The end of the largest epoch that is common to fetcher and leader.
@@ -107,3 +112,6 @@ message! {
         first_offset: i64 [4..],
     }
 }
+
+/// How the records of an answer are packed: that they may be, and that they are.
+pub const PACKING_ZSTD: i8 = 1;

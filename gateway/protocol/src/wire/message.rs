@@ -129,7 +129,9 @@ macro_rules! message {
                 $(if ($versions).contains(&encoding.version) {
                     message.$field = message!(@sample sampler, encoding $(, $null)?);
                 })*
-                $($(if ($tversions).contains(&encoding.version) {
+                $($(if ($tversions).contains(&encoding.version)
+                    && $tag < $crate::testing::OWN_TAG_MIN
+                {
                     message.$tfield = message!(@sample sampler, encoding);
                 })*)?
                 message

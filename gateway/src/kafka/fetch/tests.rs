@@ -1,7 +1,8 @@
 use meridian_protocol::messages::{
-    FetchPartition, FetchPartitionResponse, FetchTopic, ForgottenTopic, ProducePartition,
-    ProduceRequest, ProduceTopic,
+    FetchPartition, FetchPartitionResponse, FetchTopic, ForgottenTopic, PACKING_ZSTD,
+    ProducePartition, ProduceRequest, ProduceTopic,
 };
+use meridian_protocol::records::unpack;
 
 use super::*;
 use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config, values_of};
@@ -230,4 +231,33 @@ async fn consumers_are_sent_to_their_own_datacenter_once() {
     broker.mark(3, meridian_consensus::command::Liveness::Dead);
     let response = other.call(12, ask("dc-c", 0)).await;
     assert_eq!(partitions(&response)[0].preferred_read_replica, -1, "it is dead");
+}
+
+#[tokio::test]
+async fn who_asks_for_it_gets_records_packed_and_nobody_else() {
+    let (_front, mut client) = served().await;
+    let text = "the same again ".repeat(200);
+    produce(&mut client, 0, &[&text, &text]).await;
+    let plain = client.call(12, request(vec![partition(0, 0)])).await;
+    let packed = FetchRequest { packing: PACKING_ZSTD, ..request(vec![partition(0, 0)]) };
+    let answer = client.call(12, packed.clone()).await;
+    let records = |it: &FetchPartitionResponse| it.records.clone().unwrap_or_default().into_bytes();
+    let (large, same) = (partitions(&answer)[0], partitions(&plain)[0]);
+    assert_eq!((large.packing, same.packing), (PACKING_ZSTD, 0));
+    assert!(records(large).len() * 10 < records(same).len());
+    assert_eq!(unpack(records(large), 1 << 20), Ok(records(same)));
+    // Older versions have no room to ask.
+    let older = client.call(11, packed).await;
+    assert_eq!(partitions(&older), partitions(&plain));
+}
+
+#[tokio::test]
+async fn when_others_are_packed_already_one_more_is_sent_as_it_is() {
+    let (front, mut client) = served().await;
+    produce(&mut client, 0, &[&"the same again ".repeat(200)]).await;
+    let all = front.packing.clone().acquire_many_owned(PACK_COUNT_MAX as u32).await;
+    let packed = FetchRequest { packing: PACKING_ZSTD, ..request(vec![partition(0, 0)]) };
+    assert_eq!(partitions(&client.call(12, packed.clone()).await)[0].packing, 0);
+    drop(all);
+    assert_eq!(partitions(&client.call(12, packed).await)[0].packing, PACKING_ZSTD);
 }

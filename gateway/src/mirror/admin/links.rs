@@ -16,7 +16,7 @@ use crate::client::security::{Security, canonical};
 use crate::kafka::AdminError;
 use crate::mirror::plan::{self, Source};
 use crate::mirror::switchover::millis;
-use crate::mirror::{lease, rules};
+use crate::mirror::{LinkMetrics, lease, rules};
 
 #[derive(Deserialize)]
 struct Named {
@@ -57,6 +57,17 @@ struct LinkReport {
     promotion_waits_ms: Option<u64>,
     /// Without secrets.
     options: BTreeMap<String, String>,
+}
+
+/// What has come over a link to this node since its work on it began.
+#[derive(Serialize)]
+struct TrafficReport {
+    link: String,
+    node: u32,
+    /// Bytes of batches.
+    fetched_bytes: u64,
+    /// Bytes that these took on the way.
+    wire_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -102,6 +113,7 @@ fn changed(
     Security::parse(&options.connection())
         .map_err(|error| AdminError::InvalidArguments(error.to_string()))?;
     options.checked_lease().map_err(AdminError::InvalidArguments)?;
+    options.checked_compression().map_err(AdminError::InvalidArguments)?;
     match options.size_bytes() {
         0..=SIZE_BYTES_MAX => Ok(options),
         size_bytes => Err(AdminError::InvalidArguments(format!(
@@ -167,6 +179,17 @@ impl AdminCall {
             let options = plan::options(&self.node.meta.metadata(), &name);
             self.link_report(name, Source { link, options })
         });
+        json(&reports.collect::<Vec<_>>())
+    }
+
+    pub(super) fn tell_traffic(&self) -> Result<Bytes, AdminError> {
+        let report = |(link, metrics, _): (String, LinkMetrics, usize)| TrafficReport {
+            link,
+            node: self.node.config.node.get(),
+            fetched_bytes: metrics.fetched_bytes,
+            wire_bytes: metrics.wire_bytes,
+        };
+        let reports = self.node.mirrors.metrics().into_iter().map(report);
         json(&reports.collect::<Vec<_>>())
     }
 

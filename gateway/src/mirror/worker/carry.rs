@@ -77,15 +77,13 @@ impl LinkWorker {
             Question::EpochEnd { epoch } => {
                 tokio::spawn(async move {
                     let answer = question::epoch_end(&connection, &at, epoch).await;
-                    let answers = vec![(asker, answer)];
-                    let _gone = events.send(Event::Answered { lane: None, answers }).await;
+                    let _gone = events.send(Event::Answered { asker, answer }).await;
                 });
             }
             Question::Bounds => {
                 tokio::spawn(async move {
                     let answer = question::bounds(&connection, &at).await;
-                    let answers = vec![(asker, answer)];
-                    let _gone = events.send(Event::Answered { lane: None, answers }).await;
+                    let _gone = events.send(Event::Answered { asker, answer }).await;
                 });
             }
         }
@@ -94,8 +92,8 @@ impl LinkWorker {
     fn answer_later(&self, asker: Asker, failure: Failure) {
         let events = self.events.clone();
         tokio::spawn(async move {
-            let answers = vec![(asker, Err(failure))];
-            let _worker_is_gone = events.send(Event::Answered { lane: None, answers }).await;
+            let answer = Err(failure);
+            let _worker_is_gone = events.send(Event::Answered { asker, answer }).await;
         });
     }
 
@@ -106,14 +104,15 @@ impl LinkWorker {
         if !self.throttle.wait(now).is_zero() {
             return;
         }
+        let packs = self.plan.source.options.compresses();
         for lane in self.lanes.iter_mut().filter(|lane| !lane.is_busy) {
             (lane.is_busy, lane.asked_at) = (true, now);
             let wants = take_in_turn(&mut lane.wants, FETCH_COUNT_MAX);
             let (connection, events) = (Arc::clone(&lane.connection), self.events.clone());
             tokio::spawn(async move {
-                let answers = question::fetch(Arc::clone(&connection), wants, size_bytes).await;
-                let event = Event::Answered { lane: Some(connection), answers };
-                let _worker_is_gone = events.send(event).await;
+                let lane = Arc::clone(&connection);
+                let fetched = question::fetch(connection, wants, size_bytes, packs).await;
+                let _worker_is_gone = events.send(Event::Fetched { lane, fetched }).await;
             });
         }
     }

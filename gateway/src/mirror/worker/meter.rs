@@ -23,6 +23,9 @@ pub(crate) struct LinkMetrics {
     /// Since the worker began.
     pub(crate) mirrored_offsets: u64,
     pub(crate) mirrored_bytes: u64,
+    /// Of the batches that the source has sent, and of what these took on the way.
+    pub(crate) fetched_bytes: u64,
+    pub(crate) wire_bytes: u64,
 }
 
 /// Counts what is mirrored, and publishes the sums.
@@ -32,11 +35,19 @@ pub(super) struct Meter {
     published_at: Instant,
     mirrored_offsets: u64,
     mirrored_bytes: u64,
+    fetched_bytes: u64,
+    wire_bytes: u64,
 }
 
 impl Meter {
     pub(super) fn new(published: Arc<Mutex<LinkMetrics>>) -> Self {
         Self { published, ..Self::default() }
+    }
+
+    /// Batches have come, in so many bytes.
+    pub(super) fn on_fetched(&mut self, size_bytes: u64, wire_bytes: u64) {
+        self.fetched_bytes += size_bytes;
+        self.wire_bytes += wire_bytes;
     }
 
     /// Batches became durable.
@@ -57,6 +68,8 @@ impl LinkWorker {
         let mut sums = LinkMetrics {
             mirrored_offsets: self.meter.mirrored_offsets,
             mirrored_bytes: self.meter.mirrored_bytes,
+            fetched_bytes: self.meter.fetched_bytes,
+            wire_bytes: self.meter.wire_bytes,
             ..LinkMetrics::default()
         };
         for machine in self.partitions.values().filter_map(|it| it.machine.as_ref()) {
