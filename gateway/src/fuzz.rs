@@ -300,7 +300,8 @@ fn peer_message_seeds() -> Vec<Vec<u8>> {
     let written = PeerReply::MarkersWritten(vec![MarkerOutcome::Written, MarkerOutcome::Retry]);
     let member = QuorumMember { member: RaftId::first(NodeId::new(3)), last_index: 9 };
     let quorum = Quorum { term: 2, voters: vec![member], ..Quorum::default() };
-    let replies = [written, PeerReply::Verified(Ok(())), PeerReply::Quorum(Some(quorum))];
+    let leading = PeerReply::Leading(vec![true, false]);
+    let replies = [written, leading, PeerReply::Verified(Ok(())), PeerReply::Quorum(Some(quorum))];
     replies.map(|reply| PeerMessage::Reply(CallId(7), reply).encode().to_vec()).into()
 }
 

@@ -14,6 +14,7 @@ mod admin;
 mod audit;
 mod contracts;
 mod guard;
+mod leaders;
 mod lease;
 mod peer;
 mod plan;

@@ -15,7 +15,7 @@
 //! *rates* differ by 1 in 100 at most is all that is assumed of them.
 //!
 //! **One cluster grants.** W's row ([`Need`]) names it, and every leader that came before the row is fenced
-//! off. Only then M's row ([`Grant`]) says that W named it, and only then a mirror there may be promoted. No
+//! off, as its successor says. Only then M's row ([`Grant`]) says that W named it, and only then a mirror there may be promoted. No
 //! mirror of the topic is vouched for while another one in M is being promoted, or was.
 //!
 //! **Source**: Gray and Cheriton, Leases, SOSP 1989; docs/decisions/0019.
@@ -194,6 +194,16 @@ pub struct Need {
     /// Leaders up to this epoch may have come before the row, and know nothing of it. Looked up after the
     /// row is in force; [`LeaderEpoch::UNKNOWN`] until then.
     pub epoch_floor: LeaderEpoch,
+    /// The leaders of all partitions have said that they took over under later epochs: a generation that the
+    /// metadata names may not have fenced off anybody yet.
+    pub is_fenced: bool,
+}
+
+/// A need as the second version wrote it.
+#[derive(Deserialize)]
+struct NeedUnheard {
+    of: ClusterId,
+    epoch_floor: LeaderEpoch,
 }
 
 /// A need as the first version wrote it.
@@ -205,19 +215,20 @@ struct NeedWithoutFloor {
 impl Need {
     /// Of a cluster's lease; no leader is fenced off yet.
     pub fn new(of: ClusterId) -> Self {
-        Self { of, epoch_floor: LeaderEpoch::UNKNOWN }
+        Self { of, epoch_floor: LeaderEpoch::UNKNOWN, is_fenced: false }
     }
 
     /// Whether nobody takes records any more without knowing of it, given the leader epochs of all
-    /// partitions: only then the other side may rely on it.
+    /// partitions as the metadata has them: only then the other side may rely on it.
     pub fn is_in_force(
         &self,
         epochs: impl IntoIterator<Item = LeaderEpoch>,
         mutation: Option<Mutation>,
     ) -> bool {
         let is_fixed = self.epoch_floor != LeaderEpoch::UNKNOWN;
-        let is_fenced = is_fixed && epochs.into_iter().all(|epoch| epoch > self.epoch_floor);
-        is_fenced || Mutation::TellUnfenced.active(mutation)
+        let is_raised = is_fixed && epochs.into_iter().all(|epoch| epoch > self.epoch_floor);
+        let is_fenced = self.is_fenced || Mutation::TellUnheard.active(mutation);
+        is_raised && is_fenced || Mutation::TellUnfenced.active(mutation)
     }
 
     /// The row's key.
@@ -230,9 +241,12 @@ impl Need {
         rows::encode(self)
     }
 
-    /// Reads a row's value. One of the first version fences nobody off yet.
+    /// Reads a row's value. One of the first version fences nobody off yet; of one of the second no leader
+    /// was asked.
     pub fn decode(bytes: &[u8]) -> Result<Self, RowError> {
+        let unheard = |NeedUnheard { of, epoch_floor }| Self { epoch_floor, ..Self::new(of) };
         rows::decode(bytes)
+            .or_else(|_| rows::decode(bytes).map(unheard))
             .or_else(|_| rows::decode::<NeedWithoutFloor>(bytes).map(|old| Self::new(old.of)))
     }
 }
@@ -365,8 +379,13 @@ mod tests {
         let need = Need::new(ClusterId::from_text("east"));
         assert_eq!(Need::decode(b"\x01\x04east"), Ok(need.clone()));
         let need = Need { epoch_floor: LeaderEpoch::new(7), ..need };
-        assert_eq!(need.encode(), b"\x01\x04east\x0e");
-        assert_eq!(Need::decode(&need.encode()), Ok(need));
+        assert_eq!(Need::decode(b"\x01\x04east\x0e"), Ok(need.clone()));
+        for (is_fenced, bytes) in [(false, b"\x01\x04east\x0e\0"), (true, b"\x01\x04east\x0e\x01")]
+        {
+            let need = Need { is_fenced, ..need.clone() };
+            assert_eq!(need.encode(), bytes);
+            assert_eq!(Need::decode(bytes), Ok(need));
+        }
         let grant = Grant { longest_ms: 4000, is_named: true };
         assert_eq!(grant.encode(), b"\x01\xa0\x1f\x01");
         assert_eq!(Grant::decode(&grant.encode()), Ok(grant));
@@ -380,7 +399,12 @@ mod tests {
         need.epoch_floor = LeaderEpoch::new(3);
         assert!(!need.is_in_force(epochs, None));
         need.epoch_floor = LeaderEpoch::new(2);
+        // The metadata says so, and nobody has done anything yet.
+        assert!(!need.is_in_force(epochs, None));
+        need.is_fenced = true;
         assert!(need.is_in_force(epochs, None));
+        // A partition that was added since.
+        assert!(!need.is_in_force([1, 3].map(LeaderEpoch::new), None));
     }
 
     #[test]

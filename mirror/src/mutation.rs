@@ -51,6 +51,8 @@ pub enum Mutation {
     GrantBesidePromoted,
     /// A need is told while leaders that know nothing of it may take records still.
     TellUnfenced,
+    /// A need is told as soon as the metadata has new generations, which may not have fenced anybody off yet.
+    TellUnheard,
     /// A mirror is promoted although its source may need the lease of another cluster.
     PromoteUnnamed,
     /// A promotion does not wait for leases to end.
@@ -86,13 +88,14 @@ impl Mutation {
         [Self::IgnoreLinkEpoch, Self::ExportUnfenced, Self::ReplaceUnexported, Self::DivergeLate];
 
     /// Those of the writer's lease.
-    pub const LEASE: [Self; 9] = [
+    pub const LEASE: [Self; 10] = [
         Self::CountFromReceipt,
         Self::TrustOtherLife,
         Self::GrantUnread,
         Self::GrantPromoted,
         Self::GrantBesidePromoted,
         Self::TellUnfenced,
+        Self::TellUnheard,
         Self::PromoteUnnamed,
         Self::PromoteAtOnce,
         Self::IgnoreClockRate,

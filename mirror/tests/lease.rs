@@ -51,11 +51,15 @@ enum Op {
     Need(usize),
     /// It looks up who may have come before that.
     Fix,
-    /// A partition gets a new leader.
-    Raise(usize),
+    /// A partition gets a new leader, says the metadata, or all of them do.
+    Raise(Option<usize>),
+    /// That one takes over: until then the one before takes records.
+    TakeOver(usize),
+    /// The new leaders are asked whether they have.
+    AskLeaders,
     /// A cluster hears whose lease is needed.
     Named(usize),
-    /// The four of them.
+    /// All of them.
     Agree(usize),
     Promote(usize),
 }
@@ -86,10 +90,13 @@ fn ops() -> impl Strategy<Value = History> {
         3 => node().prop_map(Op::End),
         1 => node().prop_map(Op::Hear),
         1 => node().prop_map(Op::Restart),
-        1 => (0..MIRRORS).prop_map(Op::Need),
-        1 => Just(Op::Fix),
-        1 => node().prop_map(Op::Raise),
-        1 => (0..MIRRORS).prop_map(Op::Named),
+        2 => (0..MIRRORS).prop_map(Op::Need),
+        2 => Just(Op::Fix),
+        1 => node().prop_map(|writer| Op::Raise(Some(writer))),
+        2 => Just(Op::Raise(None)),
+        2 => node().prop_map(Op::TakeOver),
+        1 => Just(Op::AskLeaders),
+        2 => (0..MIRRORS).prop_map(Op::Named),
         2 => (0..MIRRORS).prop_map(Op::Promote),
     ];
     let rate = prop_oneof![Just(1000 - RATE_OFF), Just(1000 + RATE_OFF), Just(1000)];
@@ -117,6 +124,8 @@ struct Writer {
     life: Life,
     lease: WriterLease,
     epoch: LeaderEpoch,
+    /// That of the leader that the metadata names, who may not have taken over yet.
+    decided: LeaderEpoch,
     /// What it has read of the need.
     need: Option<ClusterId>,
 }
@@ -173,6 +182,7 @@ impl World {
             life: Life::new(index as u64),
             lease: WriterLease::default(),
             epoch: LeaderEpoch::new(1),
+            decided: LeaderEpoch::new(1),
             need: None,
         };
         let mirror = |index| Mirror {
@@ -244,7 +254,13 @@ impl World {
                 writer.clock.started_micros = self.now_micros;
                 (writer.life, writer.lease) = (Life::new(self.lives), WriterLease::default());
             }
-            Op::Need(_) | Op::Fix | Op::Raise(_) | Op::Named(_) | Op::Agree(_) => self.name(op),
+            Op::Need(_)
+            | Op::Fix
+            | Op::Raise(_)
+            | Op::TakeOver(_)
+            | Op::AskLeaders
+            | Op::Named(_)
+            | Op::Agree(_) => self.name(op),
             Op::Promote(mirror) => self.promote(mirror),
         }
         self.check()
@@ -257,7 +273,7 @@ impl World {
                 self.need.get_or_insert_with(|| Need::new(cluster(mirror)));
             }
             Op::Fix => {
-                let latest = self.writers.iter().map(|it| it.epoch).max().unwrap();
+                let latest = self.writers.iter().map(|it| it.decided).max().unwrap();
                 if let Some(need) = &mut self.need
                     && need.epoch_floor == LeaderEpoch::UNKNOWN
                 {
@@ -265,13 +281,29 @@ impl World {
                 }
             }
             Op::Raise(writer) => {
+                let whom = writer.map_or(0..NODES, |writer| writer..writer + 1);
+                for writer in &mut self.writers[whom] {
+                    writer.decided = LeaderEpoch::new(writer.decided.get() + 1);
+                }
+            }
+            Op::TakeOver(writer) => {
                 let writer = &mut self.writers[writer];
-                writer.epoch = LeaderEpoch::new(writer.epoch.get() + 1);
-                writer.need = self.need.as_ref().map(|need| need.of.clone());
-                writer.lease = WriterLease::default();
+                if writer.epoch < writer.decided {
+                    writer.epoch = writer.decided;
+                    writer.need = self.need.as_ref().map(|need| need.of.clone());
+                    writer.lease = WriterLease::default();
+                }
+            }
+            Op::AskLeaders => {
+                if let Some(need) = &mut self.need
+                    && need.epoch_floor != LeaderEpoch::UNKNOWN
+                {
+                    let has_taken_over = |it: &Writer| it.epoch > need.epoch_floor;
+                    need.is_fenced |= self.writers.iter().all(has_taken_over);
+                }
             }
             Op::Named(mirror) => {
-                let epochs = self.writers.iter().map(|it| it.epoch);
+                let epochs = self.writers.iter().map(|it| it.decided);
                 let in_force = |need: &&Need| need.is_in_force(epochs, self.mutation);
                 if let Some(need) = self.need.as_ref().filter(in_force) {
                     self.is_named[index(mirror)] = need.of == cluster(mirror);
@@ -280,7 +312,9 @@ impl World {
             Op::Agree(mirror) => {
                 self.name(Op::Need(mirror));
                 self.name(Op::Fix);
-                (0..NODES).for_each(|writer| self.name(Op::Raise(writer)));
+                self.name(Op::Raise(None));
+                (0..NODES).for_each(|writer| self.name(Op::TakeOver(writer)));
+                self.name(Op::AskLeaders);
                 self.name(Op::Named(mirror));
             }
             _ => {}

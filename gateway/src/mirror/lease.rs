@@ -25,10 +25,14 @@ use tokio::sync::OwnedMutexGuard;
 use super::succession::{latest_epoch, put, raise};
 use super::switchover::millis;
 use super::wire::TopicKey;
-use super::{plan, refuses_clients};
+use super::{leaders, plan, refuses_clients};
 use crate::kafka::AdminError;
 use crate::node::Node;
 use crate::runtime::clock::Clock;
+use crate::transaction::wire::PeerRequest;
+
+/// Time for new leaders to take over; the next grant has them asked again.
+const TAKE_OVER_WITHIN: Duration = Duration::from_secs(5);
 
 /// What a mirror's node grants to a leader.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -237,8 +241,8 @@ async fn begin(
     }
 }
 
-/// A row first; then new generations, whose leaders have read it: what was let in by one that knew nothing
-/// of the row, or may be, is fenced off.
+/// A row first; then new generations, whose leaders have read it, and each of which says that it has taken
+/// over: what was let in by one that knew nothing of the row, or may be, is fenced off.
 async fn have_needed(node: &Node, of: &ClusterId, topic: TopicId) -> Result<(), AdminError> {
     let read = || {
         let metadata = node.meta.metadata();
@@ -263,7 +267,22 @@ async fn have_needed(node: &Node, of: &ClusterId, topic: TopicId) -> Result<(), 
         need.epoch_floor = latest_epoch(&node.meta.metadata(), topic)?;
         put(node, vec![change(&need, ExpectedVersion::Exactly(version))]).await?;
     }
-    raise(node, topic, need.epoch_floor).await
+    let above = need.epoch_floor;
+    raise(node, topic, above).await?;
+    if need.is_fenced {
+        return Ok(());
+    }
+    let request = |partitions| PeerRequest::Leads { above, partitions };
+    leaders::ask_all(node, topic, TAKE_OVER_WITHIN, request).await.map_err(|count| {
+        AdminError::Unavailable(format!("{count} partitions were not taken over since the need"))
+    })?;
+    match read() {
+        (Some(found), Some(version)) if found == need => {
+            need.is_fenced = true;
+            put(node, vec![change(&need, ExpectedVersion::Exactly(version))]).await
+        }
+        _ => Err(other()),
+    }
 }
 
 /// What the metadata here does not say yet of a topic of another cluster.

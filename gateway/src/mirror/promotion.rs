@@ -10,30 +10,27 @@
 //! Each stage is a row first, so that whoever repeats it after a crash goes on where it was. The
 //! floor of the epochs is decided before the first abort marker: what lies under it is the source's.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meridian_base::id::{NodeId, PartitionId, TopicId};
+use meridian_base::id::TopicId;
 use meridian_base::position::LeaderEpoch;
 use meridian_consensus::command::{ExpectedVersion, RowChange, RowKind};
 use meridian_consensus::state::Metadata;
 use meridian_mirror::rows::{MirrorTopic, Stage};
 use meridian_mirror::succession::Act;
 
+use super::leaders;
 use super::lease::{self, needs_lease};
 use super::plan::MirrorRow;
 use super::succession::{self, change, change_mirror, put, standing};
-use crate::client::clock::Backoff;
 use crate::kafka::AdminError;
 use crate::node::Node;
 use crate::runtime::clock::Clock;
-use crate::transaction::wire::{MarkerOutcome, PeerReply, PeerRequest};
+use crate::transaction::wire::PeerRequest;
 
 /// Time for the new leaders to take over and to abort what is open.
 const ABORT_WITHIN: Duration = Duration::from_secs(20);
-/// A leader that has not answered by then is asked again.
-const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Who promotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,44 +167,10 @@ async fn abort_open(
     topic: TopicId,
     above: LeaderEpoch,
 ) -> Result<(), AdminError> {
-    let mut left: BTreeSet<PartitionId> = {
-        let metadata = node.meta.metadata();
-        metadata.topic(topic).into_iter().flat_map(|it| it.partitions.iter().copied()).collect()
-    };
-    let mut backoff = Backoff::until(ABORT_WITHIN);
-    loop {
-        for (leader, partitions) in by_leader(node, &left) {
-            let request = PeerRequest::AbortOpen { above, partitions: partitions.clone() };
-            let Ok(PeerReply::MarkersWritten(outcomes)) =
-                node.peers.ask(leader, request, ASK_TIMEOUT).await
-            else {
-                continue;
-            };
-            for (partition, outcome) in partitions.into_iter().zip(outcomes) {
-                if outcome == MarkerOutcome::Written {
-                    left.remove(&partition);
-                }
-            }
-        }
-        if left.is_empty() {
-            return Ok(());
-        }
-        if !backoff.pause().await {
-            let count = left.len();
-            return Err(AdminError::Unavailable(format!(
-                "{count} partitions have no leader yet that could abort what the source left open"
-            )));
-        }
-    }
-}
-
-fn by_leader(node: &Node, left: &BTreeSet<PartitionId>) -> BTreeMap<NodeId, Vec<PartitionId>> {
-    let metadata = node.meta.metadata();
-    let mut by_leader: BTreeMap<NodeId, Vec<PartitionId>> = BTreeMap::new();
-    for id in left {
-        if let Some(partition) = metadata.partition(*id) {
-            by_leader.entry(partition.leader).or_default().push(*id);
-        }
-    }
-    by_leader
+    let request = |partitions| PeerRequest::AbortOpen { above, partitions };
+    leaders::ask_all(node, topic, ABORT_WITHIN, request).await.map_err(|count| {
+        AdminError::Unavailable(format!(
+            "{count} partitions have no leader yet that could abort what the source left open"
+        ))
+    })
 }

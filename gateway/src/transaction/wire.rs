@@ -19,6 +19,8 @@ const VERIFIED: u8 = 4;
 const ABORT_OPEN: u8 = 5;
 const DESCRIBE_QUORUM: u8 = 6;
 const QUORUM: u8 = 7;
+const LEADS: u8 = 8;
+const LEADING: u8 = 9;
 
 /// The number of a request, for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,6 +46,13 @@ pub enum PeerRequest {
         /// Where.
         partitions: Vec<PartitionId>,
     },
+    /// Have you taken these partitions over? Who has, has fenced off all leaders before it.
+    Leads {
+        /// Under leader epochs above this one.
+        above: LeaderEpoch,
+        /// Which.
+        partitions: Vec<PartitionId>,
+    },
     /// How far are the members of the metadata log?
     DescribeQuorum,
 }
@@ -55,6 +64,8 @@ pub enum PeerReply {
     MarkersWritten(Vec<MarkerOutcome>),
     /// Whether the partition belongs to the transaction.
     Verified(Result<(), VerifyError>),
+    /// Whether the node serves each partition under such an epoch, in the order of the question.
+    Leading(Vec<bool>),
     /// How far the members of the metadata log are, if the node leads it.
     Quorum(Option<Quorum>),
 }
@@ -97,11 +108,16 @@ impl PeerMessage {
             }
             Self::Request(call, PeerRequest::AbortOpen { above, partitions }) => {
                 begin(&mut out, ABORT_OPEN, *call);
-                out.put_i32(above.get());
-                out.put_u32(partitions.len() as u32);
-                for partition in partitions {
-                    out.put_u64(partition.get());
-                }
+                put_above(&mut out, *above, partitions);
+            }
+            Self::Request(call, PeerRequest::Leads { above, partitions }) => {
+                begin(&mut out, LEADS, *call);
+                put_above(&mut out, *above, partitions);
+            }
+            Self::Reply(call, PeerReply::Leading(leading)) => {
+                begin(&mut out, LEADING, *call);
+                out.put_u32(leading.len() as u32);
+                leading.iter().for_each(|leads| out.put_u8(u8::from(*leads)));
             }
             Self::Request(call, PeerRequest::DescribeQuorum) => {
                 begin(&mut out, DESCRIBE_QUORUM, *call);
@@ -145,10 +161,14 @@ impl PeerMessage {
             }
             VERIFY => Self::Request(call, PeerRequest::Verify(verification(&mut source)?)),
             ABORT_OPEN => {
-                let above = LeaderEpoch::new(source.i32()?);
-                let partitions = source.list(8, |source| Ok(PartitionId::new(source.u64()?)))?;
+                let (above, partitions) = above(&mut source)?;
                 Self::Request(call, PeerRequest::AbortOpen { above, partitions })
             }
+            LEADS => {
+                let (above, partitions) = above(&mut source)?;
+                Self::Request(call, PeerRequest::Leads { above, partitions })
+            }
+            LEADING => Self::Reply(call, PeerReply::Leading(source.list(1, leads)?)),
             DESCRIBE_QUORUM => Self::Request(call, PeerRequest::DescribeQuorum),
             QUORUM => Self::Reply(call, PeerReply::Quorum(quorum(&mut source)?)),
             MARKERS_WRITTEN => {
@@ -177,6 +197,27 @@ impl PeerMessage {
 fn begin(out: &mut BytesMut, kind: u8, call: CallId) {
     out.put_u8(kind);
     out.put_u64(call.0);
+}
+
+fn put_above(out: &mut BytesMut, above: LeaderEpoch, partitions: &[PartitionId]) {
+    out.put_i32(above.get());
+    out.put_u32(partitions.len() as u32);
+    for partition in partitions {
+        out.put_u64(partition.get());
+    }
+}
+
+fn above(source: &mut Source) -> Result<(LeaderEpoch, Vec<PartitionId>), DecodeError> {
+    let above = LeaderEpoch::new(source.i32()?);
+    Ok((above, source.list(8, |source| Ok(PartitionId::new(source.u64()?)))?))
+}
+
+fn leads(source: &mut Source) -> Result<bool, DecodeError> {
+    match source.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        unknown => Err(source.invalid("leads", u64::from(unknown))),
+    }
 }
 
 fn put_marker(out: &mut BytesMut, marker: &Marker) {
@@ -311,6 +352,9 @@ mod tests {
         let abort = (any::<i32>(), partitions.clone()).prop_map(|(above, partitions)| {
             PeerRequest::AbortOpen { above: LeaderEpoch::new(above), partitions }
         });
+        let leads = (any::<i32>(), partitions.clone()).prop_map(|(above, partitions)| {
+            PeerRequest::Leads { above: LeaderEpoch::new(above), partitions }
+        });
         let write = (marker, partitions)
             .prop_map(|(marker, partitions)| PeerRequest::WriteMarkers { marker, partitions });
         let verify = (".{0,9}", any::<i64>(), any::<i16>(), versions(), any::<u64>()).prop_map(
@@ -324,7 +368,7 @@ mod tests {
                 })
             },
         );
-        prop_oneof![write, verify, abort, Just(PeerRequest::DescribeQuorum)]
+        prop_oneof![write, verify, abort, leads, Just(PeerRequest::DescribeQuorum)]
     }
 
     fn quorums() -> impl Strategy<Value = Quorum> {
@@ -356,6 +400,7 @@ mod tests {
         prop_oneof![
             prop::collection::vec(outcome, 0..5).prop_map(PeerReply::MarkersWritten),
             verdict.prop_map(PeerReply::Verified),
+            prop::collection::vec(any::<bool>(), 0..5).prop_map(PeerReply::Leading),
             prop::option::of(quorums()).prop_map(PeerReply::Quorum),
         ]
     }

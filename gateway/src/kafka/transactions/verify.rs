@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use meridian_base::id::PartitionId;
+
 use crate::broker::{BoxFuture, Broker, TransactionVerifier};
 use crate::kafka::Front;
 use crate::kafka::internal_state::locate;
@@ -60,6 +62,12 @@ impl PeerService for Front {
             PeerRequest::AbortOpen { above, partitions } => Box::pin(async move {
                 PeerReply::MarkersWritten(self.abort_open(above, &partitions).await)
             }),
+            PeerRequest::Leads { above, partitions } => Box::pin(async move {
+                let leads = |id: &PartitionId| {
+                    self.broker.led(*id).is_some_and(|log| log.leader_epoch() > above)
+                };
+                PeerReply::Leading(partitions.iter().map(leads).collect())
+            }),
             PeerRequest::DescribeQuorum => {
                 Box::pin(async move { PeerReply::Quorum(self.broker.quorum().await) })
             }
@@ -107,8 +115,7 @@ async fn ask(broker: &dyn Broker, verification: &Verification) -> Result<(), Ver
     let request = PeerRequest::Verify(verification.clone());
     match broker.peers().ask(leader, request, ASK_TIMEOUT).await {
         Ok(PeerReply::Verified(result)) => result,
-        Ok(PeerReply::MarkersWritten(_) | PeerReply::Quorum(_)) | Err(_) => {
-            Err(VerifyError::Unavailable)
-        }
+        Ok(PeerReply::MarkersWritten(_) | PeerReply::Leading(_) | PeerReply::Quorum(_))
+        | Err(_) => Err(VerifyError::Unavailable),
     }
 }

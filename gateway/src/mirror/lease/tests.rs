@@ -9,6 +9,8 @@ use super::super::succession::change_mirror;
 use super::*;
 use crate::broker::Broker;
 use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
+use crate::peers::PeerService as _;
+use crate::transaction::wire::PeerReply;
 
 const SOURCE: TopicId = TopicId::new(5);
 const FLOOR: LeaderEpoch = LeaderEpoch::new(6);
@@ -56,12 +58,30 @@ async fn a_mirror_hears_of_a_need_when_no_leader_is_left_that_may_know_nothing_o
     let (expected, leader, epoch_floor) = (found.generation, found.leader, need.epoch_floor);
     let raise = vec![LeaderAssignment { partition, expected, leader, epoch_floor }];
     broker.propose(Command::AssignLeaders(raise)).await.expect("as it was");
+    // The metadata names a leader that came after it, which may not have taken over.
+    assert!(sorted().needs.is_empty());
+    assert_eq!(sorted().unfenced, [topic].into());
+    need.is_fenced = true;
+    set(&broker, RowKind::WriterLease, &Need::key(topic), need.encode()).await;
     assert!(sorted().unfenced.is_empty());
     assert_eq!(sorted().needs[0].of, "east");
     // Another cluster's grants count for nothing, and it hears so.
     let sorted = sort(&broker.state(), &ClusterId::from_text("north"), &leased);
     assert!(sorted.led.is_empty() && sorted.unfenced.is_empty());
     assert_eq!(sorted.needs[0].of, "east");
+}
+
+#[tokio::test]
+async fn who_has_taken_over_under_a_later_epoch_says_so() {
+    let (broker, _, partition) = served().await;
+    let front = front_of(&broker, quick_config());
+    let epoch = broker.state().partition(partition).expect("there").leader_epoch;
+    let before = LeaderEpoch::new(epoch.get() - 1);
+    for (above, leads) in [(before, true), (epoch, false)] {
+        let partitions = vec![partition, PartitionId::new(99)];
+        let reply = Arc::clone(&front).answer(PeerRequest::Leads { above, partitions }).await;
+        assert_eq!(reply, PeerReply::Leading(vec![leads, false]));
+    }
 }
 
 #[tokio::test]

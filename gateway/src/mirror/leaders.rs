@@ -1,0 +1,67 @@
+//! Asking the leaders of all partitions of a topic for something, until each of them has done it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use meridian_base::id::{NodeId, PartitionId, TopicId};
+
+use crate::client::clock::Backoff;
+use crate::node::Node;
+use crate::transaction::wire::{MarkerOutcome, PeerReply, PeerRequest};
+
+/// A leader that has not answered by then is asked again.
+const ASK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Asks the leaders of a topic's partitions, whoever they are by then, until all of them have done what is
+/// asked for. In vain, it gives the number of partitions that are left.
+pub(super) async fn ask_all(
+    node: &Node,
+    topic: TopicId,
+    within: Duration,
+    request: impl Fn(Vec<PartitionId>) -> PeerRequest,
+) -> Result<(), usize> {
+    let mut left: BTreeSet<PartitionId> = {
+        let metadata = node.meta.metadata();
+        metadata.topic(topic).into_iter().flat_map(|it| it.partitions.iter().copied()).collect()
+    };
+    let mut backoff = Backoff::until(within);
+    loop {
+        for (leader, partitions) in by_leader(node, &left) {
+            let asked = node.peers.ask(leader, request(partitions.clone()), ASK_TIMEOUT).await;
+            let done = asked.map(done).unwrap_or_default();
+            for (partition, is_done) in partitions.into_iter().zip(done) {
+                if is_done {
+                    left.remove(&partition);
+                }
+            }
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        if !backoff.pause().await {
+            return Err(left.len());
+        }
+    }
+}
+
+/// What a leader has done, in the order of the question.
+fn done(reply: PeerReply) -> Vec<bool> {
+    match reply {
+        PeerReply::MarkersWritten(outcomes) => {
+            outcomes.into_iter().map(|outcome| outcome == MarkerOutcome::Written).collect()
+        }
+        PeerReply::Leading(leading) => leading,
+        PeerReply::Verified(_) | PeerReply::Quorum(_) => Vec::new(),
+    }
+}
+
+fn by_leader(node: &Node, left: &BTreeSet<PartitionId>) -> BTreeMap<NodeId, Vec<PartitionId>> {
+    let metadata = node.meta.metadata();
+    let mut by_leader: BTreeMap<NodeId, Vec<PartitionId>> = BTreeMap::new();
+    for id in left {
+        if let Some(partition) = metadata.partition(*id) {
+            by_leader.entry(partition.leader).or_default().push(*id);
+        }
+    }
+    by_leader
+}
