@@ -379,6 +379,8 @@ pub enum RowKind {
     WriterLease,
     /// Which topics of other clusters this one grants leases for.
     LeaseGrant,
+    /// Which quotas of clients a federation link has set.
+    CarriedQuota,
 }
 
 /// Writes or deletes one row.

@@ -44,7 +44,7 @@ mod offsets;
 mod produce;
 mod producer_id;
 mod quorum;
-mod quotas;
+pub(crate) mod quotas;
 mod server;
 pub(crate) mod settings;
 mod telemetry;

@@ -29,6 +29,7 @@ pub mod mutation;
 pub mod options;
 pub mod partition;
 mod portion;
+pub mod quotas;
 pub mod rejoin;
 pub mod rows;
 pub mod rules;

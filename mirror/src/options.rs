@@ -12,6 +12,10 @@ use crate::rows::{self, RowError};
 pub const LEASE_MS: &str = "lease.ms";
 /// The option that says whether sources compress what they send and producers have not.
 pub const COMPRESSION_TYPE: &str = "compression.type";
+/// The option that has the quotas of clients follow those of the source.
+pub const SYNC_CLIENT_QUOTAS: &str = "sync.client.quotas";
+/// Options that say nothing of how connections are made.
+const NOT_OF_CONNECTIONS: [&str; 3] = [LEASE_MS, COMPRESSION_TYPE, SYNC_CLIENT_QUOTAS];
 /// In place of a secret, wherever options are shown.
 pub const HIDDEN: &str = "[hidden]";
 /// Most bytes of all options of a link: a few certificates.
@@ -100,10 +104,26 @@ impl LinkOptions {
         }
     }
 
+    /// Whether quotas of clients follow those of the source.
+    pub fn follows_quotas(&self) -> bool {
+        self.checked_quotas().unwrap_or(false)
+    }
+
+    /// The same, of options that nobody has checked yet; else, what is possible.
+    pub fn checked_quotas(&self) -> Result<bool, String> {
+        match self.values.get(SYNC_CLIENT_QUOTAS).map(String::as_str) {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(other) => {
+                Err(format!("{SYNC_CLIENT_QUOTAS}={other} is not possible; it is true or false"))
+            }
+        }
+    }
+
     /// Those that say how connections are made.
     pub fn connection(&self) -> BTreeMap<String, String> {
         let mut values = self.values.clone();
-        values.retain(|name, _| ![LEASE_MS, COMPRESSION_TYPE].contains(&name.as_str()));
+        values.retain(|name, _| !NOT_OF_CONNECTIONS.contains(&name.as_str()));
         values
     }
 
@@ -163,6 +183,16 @@ mod tests {
         assert!(!of("none").compresses());
         assert_eq!(of("none").connection(), BTreeMap::new());
         assert!(of("gzip").checked_compression().is_err_and(|said| said.contains("zstd or none")));
+    }
+
+    #[test]
+    fn quotas_follow_only_if_they_are_to() {
+        let of = |value: &str| LinkOptions {
+            values: [(SYNC_CLIENT_QUOTAS.into(), value.into())].into(),
+        };
+        assert!(of("true").follows_quotas() && of("true").connection().is_empty());
+        assert!(!of("false").follows_quotas() && !LinkOptions::default().follows_quotas());
+        assert!(of("yes").checked_quotas().is_err_and(|said| said.contains("true or false")));
     }
 
     #[test]

@@ -4,11 +4,12 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, and so may what it calls")]
 
 use meridian_gateway::client::{Client, Lane, REQUEST_TIMEOUT};
-use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{
-    DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic, FindCoordinatorRequest,
-    OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic,
+    AlterClientQuotasRequest, DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic,
+    DescribeClientQuotasRequest, FindCoordinatorRequest, OffsetCommitPartition,
+    OffsetCommitRequest, OffsetCommitTopic, QuotaAlteration, QuotaEntityPart, QuotaOp,
 };
+use meridian_protocol::{ErrorCode, Float64};
 use serde_json::Value;
 
 use self::cluster::{
@@ -52,6 +53,61 @@ fn trim(bootstrap: &str, topic: &'static str, offset: i64) {
         let response = connection.call(&request, REQUEST_TIMEOUT).await.unwrap();
         assert_eq!(response.topics[0].partitions[0].error_code, ErrorCode::None);
     });
+}
+
+/// Has user `u` produce so many bytes a second at most, or as many as it likes.
+fn set_quota(bootstrap: &str, rate: Option<f64>) {
+    with_client(bootstrap, async |client| {
+        let (key, value) = ("producer_byte_rate".into(), Float64(rate.unwrap_or_default()));
+        let ops = vec![QuotaOp { key, value, remove: rate.is_none() }];
+        let entries = vec![QuotaAlteration { entity: vec![user()], ops }];
+        let request = AlterClientQuotasRequest { entries, validate_only: false };
+        let told = client.command(&request).await.unwrap();
+        assert_eq!(told.entries[0].error_code, ErrorCode::None);
+    });
+}
+
+fn user() -> QuotaEntityPart {
+    QuotaEntityPart { entity_type: "user".into(), entity_name: Some("u".into()) }
+}
+
+/// What user `u` may produce a second.
+fn quota(bootstrap: &str) -> Option<f64> {
+    with_client(bootstrap, async |client| {
+        let told = client.query(&DescribeClientQuotasRequest::default()).await.unwrap();
+        let entries = told.entries.unwrap();
+        let Float64(rate) = entries.iter().find(|it| it.entity == [user()])?.values[0].value;
+        Some(rate)
+    })
+}
+
+#[test]
+fn quotas_of_clients_follow_if_they_are_to_and_never_over_those_set_here() {
+    let folder = Scratch::new("quotas");
+    let (source, mirror) = linked(&folder);
+    let (from, to) = (source.address.as_str(), mirror.address.as_str());
+    set_quota(from, Some(1000.0));
+    let unclear = refused(1, &["link", "alter", "west", "-c", "sync.client.quotas=on", "-b", to]);
+    assert!(unclear.contains("true or false"), "{unclear}");
+    assert_eq!(quota(to), None);
+    ok(&["link", "alter", "west", "-c", "sync.client.quotas=true", "-b", to]);
+    wait("the quota is set", || quota(to) == Some(1000.0));
+    set_quota(from, Some(2000.0));
+    wait("the quota is changed", || quota(to) == Some(2000.0));
+    set_quota(from, None);
+    wait("the quota is removed", || quota(to).is_none());
+
+    set_quota(to, Some(7.0));
+    set_quota(from, Some(1000.0));
+    wait("it is told that this cluster has its own", || {
+        ok(&["mirror", "rules", "-b", to])
+            .contains("user u: producer_byte_rate is this cluster's own")
+    });
+    assert_eq!(quota(to), Some(7.0));
+    set_quota(to, None);
+    wait("the quota is the source's", || quota(to) == Some(1000.0));
+    ok(&["link", "delete", "west", "-b", to]);
+    assert_eq!(quota(to), Some(1000.0));
 }
 
 /// Commits a position in the only partition of `t`, as a consumer without a group does.

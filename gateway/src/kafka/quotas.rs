@@ -4,6 +4,7 @@
 //! whoever is over it is answered, told how long to wait and not read from before then (KIP-219).
 
 mod bucket;
+pub(crate) mod carried;
 mod entity;
 
 use std::collections::{BTreeMap, HashMap};

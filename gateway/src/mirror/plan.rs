@@ -7,6 +7,7 @@ use meridian_base::id::{PartitionId, TopicId};
 use meridian_consensus::command::RowKind;
 use meridian_consensus::state::Metadata;
 use meridian_mirror::options::LinkOptions;
+use meridian_mirror::quotas::Carried;
 use meridian_mirror::rows::{Link, MirrorTopic, RowError, Stage};
 
 use crate::client::Client;
@@ -100,6 +101,20 @@ pub(super) fn read_options(metadata: &Metadata, name: &str) -> Result<LinkOption
     let find =
         |key: &[u8]| metadata.extra_row(RowKind::LinkOptions, key).map(|row| row.value.as_slice());
     LinkOptions::read(name, find)
+}
+
+/// What a link has set of the quotas of clients here, by the keys of its rows, and the rows' versions.
+/// `None` for what a newer binary wrote.
+pub(super) fn carried_quotas(
+    metadata: &Metadata,
+    link: &str,
+) -> BTreeMap<Vec<u8>, (Option<Carried>, u64)> {
+    let prefix = Carried::prefix(link);
+    let rows = metadata.extra_rows(RowKind::CarriedQuota);
+    let of_link = rows.filter(|(key, _)| key.starts_with(&prefix));
+    of_link
+        .map(|(key, row)| (key.to_vec(), (Carried::decode(&row.value).ok(), row.version)))
+        .collect()
 }
 
 /// All links, by name.

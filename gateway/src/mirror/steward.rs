@@ -4,6 +4,7 @@
 //! source's metadata --every second--> topics: create what a rule takes, ask the vigils
 //!                                     configs: set what the source has set
 //! source's groups ------------------> groups: commit positions here, where nobody reads
+//! source's quotas ------------------> quotas: set, where there are no others
 //! ```
 //!
 //! One node does it for each link, chosen from those alive by the link's name; nothing is kept but
@@ -12,6 +13,7 @@
 
 mod configs;
 mod groups;
+mod quotas;
 mod topics;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -37,6 +39,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(700);
 /// Looks between two at configs, and two at groups.
 const LOOKS_PER_CONFIGS: u64 = 3;
 const LOOKS_PER_GROUPS: u64 = 2;
+/// The same at quotas of clients.
+const LOOKS_PER_QUOTAS: u64 = 5;
 /// Events that are remembered.
 const EVENT_COUNT_MAX: usize = 50;
 
@@ -63,6 +67,10 @@ pub(super) struct StewardReport {
     groups: Vec<CarriedPosition>,
     /// Why positions were not carried in the last look, if they were not.
     groups_failure: Option<String>,
+    /// For whom quotas are others at the source and this cluster's own here, and which they are.
+    own_quotas: BTreeMap<String, String>,
+    /// Why quotas were not followed in the last look, if they were not.
+    quotas_failure: Option<String>,
 }
 
 /// The steward of a link, while this node is it.
@@ -144,7 +152,16 @@ impl Steward {
                 let failure = carried.err().map(|error| error.to_string());
                 self.tell(|report| report.groups_failure = failure);
             }
+            if looked.is_ok() && self.follows_quotas() && count % LOOKS_PER_QUOTAS == 0 {
+                let followed = self.follow_quotas().await;
+                let failure = followed.err().map(|error| error.to_string());
+                self.tell(|report| report.quotas_failure = failure);
+            }
         }
+    }
+
+    fn follows_quotas(&self) -> bool {
+        self.source.options.follows_quotas()
     }
 
     /// Looks at the source's topics.
@@ -159,7 +176,7 @@ impl Steward {
             (rules, mirrors)
         };
         let takes_new = rules.iter().any(super::rules::Matcher::is_of_topics);
-        if mirrors.is_empty() && !takes_new {
+        if mirrors.is_empty() && !takes_new && !self.follows_quotas() {
             return Ok(());
         }
         let names: Vec<&str> = mirrors.iter().map(|(_, it, _)| it.source_name.as_str()).collect();

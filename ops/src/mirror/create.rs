@@ -154,6 +154,7 @@ impl Rules {
         }
         let is_well = stewards.iter().all(|steward| {
             steward["failure"].is_null()
+                && steward["quotas_failure"].is_null()
                 && steward["refused"].as_object().is_none_or(|it| it.is_empty())
         });
         let shown = json!({"rules": rules, "links": stewards});
@@ -186,6 +187,15 @@ fn render_stewards(stewards: &Value) -> String {
         }
         for (topic, reason) in steward["refused"].as_object().into_iter().flatten() {
             text.push_str(&format!("{link}: {topic} is not mirrored: {}\n", cell(reason)));
+        }
+        if let Some(failure) = steward["quotas_failure"].as_str() {
+            text.push_str(&format!("{link}: quotas are not followed: {failure}\n"));
+        }
+        for (who, which) in steward["own_quotas"].as_object().into_iter().flatten() {
+            let which = cell(which);
+            text.push_str(&format!(
+                "{link}: {who}: {which} is this cluster's own, not the source's\n"
+            ));
         }
         for event in steward["events"].as_array().into_iter().flatten() {
             text.push_str(&format!(

@@ -60,7 +60,7 @@ pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     postcard::to_extend(value, vec![VERSION]).expect("a quota always encodes into memory")
 }
 
-fn decode<T: for<'v> Deserialize<'v>>(bytes: &[u8]) -> Option<T> {
+pub(super) fn decode<T: for<'v> Deserialize<'v>>(bytes: &[u8]) -> Option<T> {
     let body = bytes.strip_prefix(&[VERSION])?;
     postcard::from_bytes(body)
         .inspect_err(|error| tracing::error!(%error, "a quota cannot be read"))

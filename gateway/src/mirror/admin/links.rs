@@ -114,6 +114,7 @@ fn changed(
         .map_err(|error| AdminError::InvalidArguments(error.to_string()))?;
     options.checked_lease().map_err(AdminError::InvalidArguments)?;
     options.checked_compression().map_err(AdminError::InvalidArguments)?;
+    options.checked_quotas().map_err(AdminError::InvalidArguments)?;
     match options.size_bytes() {
         0..=SIZE_BYTES_MAX => Ok(options),
         size_bytes => Err(AdminError::InvalidArguments(format!(
@@ -265,6 +266,11 @@ impl AdminCall {
             row(RowKind::MirrorRule, rule.key(), ExpectedVersion::Any)
         };
         changes.extend(rules.iter().map(of_rule));
+        // What it has set stays, as this cluster's own.
+        let carried = plan::carried_quotas(&self.node.meta.metadata(), &name);
+        changes.extend(
+            carried.into_keys().map(|key| row(RowKind::CarriedQuota, key, ExpectedVersion::Any)),
+        );
         self.propose(Command::PutRows(changes)).await?;
         json(&report)
     }
