@@ -18,6 +18,7 @@ pub(crate) mod follower;
 mod group;
 mod health;
 mod held;
+mod hot;
 mod lease;
 mod mirrored;
 mod partition_log;

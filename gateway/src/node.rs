@@ -532,17 +532,20 @@ impl Node {
     }
 
     fn on_topic_configs(&self, topic: meridian_base::id::TopicId) {
-        let (count_min, dedups_sources, partitions) = {
+        let (count_min, dedups_sources, layout, partitions) = {
             let metadata = self.meta.metadata();
             let partitions =
                 metadata.topic(topic).map(|topic| topic.partitions.clone()).unwrap_or_default();
             let dedups_sources = crate::meta::dedups_sources(&metadata, topic);
-            (crate::meta::datacenter_count_min(&metadata, topic), dedups_sources, partitions)
+            let layout = crate::meta::layout_of(&metadata, topic);
+            let count_min = crate::meta::datacenter_count_min(&metadata, topic);
+            (count_min, dedups_sources, layout, partitions)
         };
         for partition in partitions {
             if let Some(log) = self.logs.led(partition) {
                 log.set_datacenter_count_min(count_min);
                 log.track_sources(dedups_sources, self.wall_time_ms());
+                log.set_layout(layout);
             }
         }
     }

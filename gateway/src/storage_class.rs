@@ -1,21 +1,26 @@
-//! How a topic's records are stored: three copies at first, and stripes or objects once they are cold.
+//! How a topic's records are stored: three copies at first, and stripes or objects once they are cold; or, in
+//! eight racks of one datacenter, in parts from the first ack on.
 
 use meridian_base::id::NodeId;
 use meridian_base::topology::Geometry;
 use meridian_consensus::command::FeatureLevel;
 use meridian_consensus::state::Metadata;
 use meridian_storage::erasure::Code;
+use meridian_storage::hot::Layout;
 
 /// The config that names a topic's storage class.
 pub(crate) const STORAGE_CLASS: &str = "meridian.storage.class";
 /// Its default: copies, for ever.
 pub(crate) const STORAGE_CLASS_DEFAULT: &str = "mirror-3-dc";
+/// Parts instead of copies.
+const STORAGE_CLASS_PARTS: &str = "block-4-2";
 /// Every class there is.
 pub(crate) const STORAGE_CLASSES: &[&str] = &[
     STORAGE_CLASS_DEFAULT,
     "mirror-3-dc,cold=rs-5-4",
     "mirror-3-dc,cold=block-4-2",
     "mirror-3-dc,cold=object",
+    STORAGE_CLASS_PARTS,
 ];
 /// How old records are when they become cold.
 pub(crate) const COLD_AFTER_MS: &str = "meridian.cold.after.ms";
@@ -50,6 +55,11 @@ pub(crate) fn cold_tier(class: &str) -> Option<ColdTier> {
     }
 }
 
+/// How records of a class are put.
+pub(crate) fn layout(class: &str) -> Layout {
+    if class == STORAGE_CLASS_PARTS { Layout::PARTS } else { Layout::Copies }
+}
+
 /// Whether manifests may name places of a tier: a node that does not know them would refuse the manifest,
 /// and could not serve the partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +92,17 @@ pub(crate) fn check<'a>(
     geometry: Option<Geometry>,
 ) -> Result<(), String> {
     let Some(class) = config(STORAGE_CLASS) else { return Ok(()) };
-    let Some(tier) = cold_tier(class) else { return Ok(()) };
-    if let ColdTier::Stripes(code) = tier
+    if class == STORAGE_CLASS_DEFAULT {
+        return Ok(());
+    }
+    let is_in_parts = layout(class) != Layout::Copies;
+    if is_in_parts && geometry.is_some_and(|geometry| geometry != Geometry::Block42) {
+        return Err(format!(
+            "{STORAGE_CLASS}={class} needs a storage group of eight racks in one datacenter; this \
+             cluster has another shape, so leave it at {STORAGE_CLASS_DEFAULT}"
+        ));
+    }
+    if let Some(ColdTier::Stripes(code)) = cold_tier(class)
         && geometry.is_some_and(|geometry| !code.fits(geometry))
     {
         return Err(format!(
@@ -114,8 +133,10 @@ mod tests {
         let stripes = |code| Some(ColdTier::Stripes(code));
         assert_eq!(
             tiers,
-            [None, stripes(Code::Rs54), stripes(Code::Block42), Some(ColdTier::Objects)]
+            [None, stripes(Code::Rs54), stripes(Code::Block42), Some(ColdTier::Objects), None]
         );
+        let in_parts = STORAGE_CLASSES.iter().filter(|class| layout(class) == Layout::PARTS);
+        assert_eq!(in_parts.collect::<Vec<_>>(), [&STORAGE_CLASS_PARTS]);
     }
 
     #[tokio::test]
@@ -155,6 +176,9 @@ mod tests {
         assert!(with("mirror-3-dc,cold=block-4-2", "delete", Geometry::Block42).is_err());
         assert_eq!(with("mirror-3-dc,cold=object", "delete", Geometry::Block42), Ok(()));
         assert!(with(cold, "compact,delete", Geometry::Mirror3Dc).is_err());
+        assert_eq!(with(STORAGE_CLASS_PARTS, "delete", Geometry::Block42), Ok(()));
+        assert!(with(STORAGE_CLASS_PARTS, "delete", Geometry::Mirror3Dc).is_err());
+        assert!(with(STORAGE_CLASS_PARTS, "compact", Geometry::Block42).is_err());
         assert_eq!(check(|_| None, None), Ok(()));
     }
 }

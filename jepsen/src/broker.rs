@@ -25,6 +25,7 @@ use meridian_gateway::partition::{
     RecordBatch, Ticket, TransactionError, VerifyError,
 };
 use meridian_gateway::producer::SequenceError;
+use meridian_storage::hot::Layout;
 use meridian_storage::leader::{LeaderConfig, LossCause};
 use meridian_storage::lineage::Segment;
 use meridian_storage::message::{Beacon, CommitMark, FenceResult, Put, PutReply, Read};
@@ -442,6 +443,7 @@ impl Broker {
             group: takeover.group().clone(),
             own_slot: Some(self.own_slot),
             datacenter_count_min: 1,
+            layout: Layout::Copies,
             pending_size_bytes_max: PENDING_SIZE_BYTES_MAX,
             mutations: self.mutations,
         };

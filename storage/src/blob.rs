@@ -65,6 +65,19 @@ pub struct BlobHeader {
     pub payload_size_bytes: u32,
     /// CRC-32C of the payload, computed once by the leader and checked by every reader.
     pub payload_crc: u32,
+    /// Set if the payload is a part of the blob's; all else but its size and checksum is the blob's.
+    pub part: Option<PartOf>,
+}
+
+/// Which part of what a payload is (see [`crate::hot`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PartOf {
+    /// Its number: data first, then parity.
+    pub number: u8,
+    /// Length of the whole payload.
+    pub size_bytes: u32,
+    /// CRC-32C of the whole payload.
+    pub crc: u32,
 }
 
 impl BlobHeader {
@@ -86,6 +99,18 @@ impl BlobHeader {
             max_timestamp_ms,
             payload_size_bytes: u32::try_from(payload.size_bytes()).expect("payload below 4 GiB"),
             payload_crc: payload.crc(),
+            part: None,
+        }
+    }
+
+    /// The header of the whole blob, which all slots agree on.
+    #[must_use]
+    pub fn whole(&self) -> Self {
+        match self.part {
+            None => *self,
+            Some(PartOf { size_bytes, crc, .. }) => {
+                Self { payload_size_bytes: size_bytes, payload_crc: crc, part: None, ..*self }
+            }
         }
     }
 

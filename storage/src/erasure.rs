@@ -30,6 +30,8 @@ use meridian_base::position::{LogPoint, Offset};
 pub use self::code::Code;
 use self::crc::Shift;
 pub use self::decode::{DecodeStripeError, decode};
+pub(crate) use self::decode::{JoinError, Shape, join};
+pub(crate) use self::encode::ShardEncoder;
 pub use self::encode::{EncodedStripe, StripeEncoder};
 pub use self::gather::{Gather, GatherOutput};
 pub use self::spread::{Spread, SpreadOutput};
@@ -62,7 +64,7 @@ pub struct Stripe {
 impl Stripe {
     /// Bytes of one shard.
     pub fn shard_size_bytes(&self) -> usize {
-        shard_size_bytes(self.code, self.size_bytes as usize)
+        shard_size_bytes(self.code.data_count(), self.size_bytes as usize)
     }
 
     /// What all its parts take on the slots.
@@ -77,8 +79,8 @@ impl Stripe {
     }
 }
 
-fn shard_size_bytes(code: Code, size_bytes: usize) -> usize {
-    size_bytes.div_ceil(code.data_count()).next_multiple_of(SHARD_ALIGNMENT_BYTES)
+pub(crate) fn shard_size_bytes(data_count: usize, size_bytes: usize) -> usize {
+    size_bytes.div_ceil(data_count).next_multiple_of(SHARD_ALIGNMENT_BYTES)
 }
 
 /// Why bytes are not the part that was asked for. Whatever the reason, the part counts as missing.
@@ -106,9 +108,9 @@ pub struct Part {
     /// Which one: data parts first, then parity.
     pub number: u8,
     /// Its shard.
-    shard: Payload,
+    pub(crate) shard: Payload,
     /// CRC-32C of the shard.
-    crc: u32,
+    pub(crate) crc: u32,
 }
 
 impl Part {
@@ -186,6 +188,7 @@ impl Part {
             max_timestamp_ms: -1,
             payload_size_bytes: PART_HEAD_SIZE_BYTES as u32 + shard_size_bytes,
             payload_crc,
+            part: None,
         };
         let pieces = std::iter::once(head).chain(self.shard.parts().iter().cloned());
         let payload = Payload::from_parts(pieces.collect());

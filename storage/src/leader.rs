@@ -4,7 +4,8 @@
 //! *committed* when it and every step before it lie on a put quorum of disks whose incarnation is
 //! current. A slot that is late is hedged around: the next rack of its datacenter, and if that
 //! stays silent too, two racks in each of the other datacenters. What counts is always the *set* of
-//! acks, never which attempt they belong to.
+//! acks, never which attempt they belong to. Where records are in parts ([`crate::hot`]) each slot is
+//! sent its own, and the set has to hold enough of them.
 
 mod manifests;
 
@@ -14,9 +15,11 @@ use std::time::Duration;
 use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, PartitionId};
 use meridian_base::position::{Generation, LogPoint, Offset, Step};
+use meridian_base::quorum::PARTS_NEEDED;
 use meridian_base::topology::{GroupConfig, SLOT_COUNT_MAX, Slot, SlotSet, SlotState};
 
 use crate::blob::{Blob, BlobHeader, BlobInfo, BlobKey, BlobKind, Payload};
+use crate::hot::{Layout, cut, number_on};
 use crate::lineage::{Lineage, free_below};
 use crate::message::{Beacon, CommitMark, Put, PutReply, PutResult};
 use crate::mutation::{Mutation, Mutations};
@@ -40,6 +43,8 @@ pub struct LeaderConfig {
     /// Datacenters that must hold a blob before it counts (`min.insync.datacenters`); 1 asks for
     /// no more than the put quorum.
     pub datacenter_count_min: usize,
+    /// How records are put.
+    pub layout: Layout,
     /// Most bytes put but not committed; above, [`PutError::Busy`].
     pub pending_size_bytes_max: usize,
     /// Broken rules, for tests.
@@ -140,6 +145,8 @@ struct Replaced {
 #[derive(Debug)]
 struct Pending {
     blob: Blob,
+    /// All its parts, by number, if that is how it is put.
+    parts: Option<Vec<(BlobHeader, Payload)>>,
     high_watermark: Offset,
     /// What every slot that acks this step knows committed, for the put told it.
     mark: Option<CommitMark>,
@@ -147,6 +154,20 @@ struct Pending {
     acked: SlotSet,
     refused: SlotSet,
     sent_at: [Instant; SLOT_COUNT_MAX],
+}
+
+impl Pending {
+    fn is_in_parts(&self) -> bool {
+        self.parts.is_some()
+    }
+
+    /// What of the blob goes to `slot`.
+    fn for_slot(&self, slot: Slot) -> Blob {
+        let Some(parts) = &self.parts else { return self.blob.clone() };
+        let key = self.blob.key;
+        let (header, payload) = parts[usize::from(number_on(key.partition, slot))].clone();
+        Blob { key, header, payload }
+    }
 }
 
 /// One partition's writer.
@@ -227,7 +248,9 @@ impl Leader {
             return Err(PutError::Busy);
         }
         let reachable = self.config.group.good_slots().difference(health.suspect);
-        if !self.is_enough(reachable) {
+        let geometry = self.config.group.geometry;
+        let in_parts = self.config.layout.is_in_parts(geometry, BlobKind::Records, usize::MAX);
+        if !self.is_enough(in_parts, reachable) {
             return Err(PutError::NotEnoughDatacenters);
         }
         Ok(())
@@ -418,6 +441,11 @@ impl Leader {
         self.config.datacenter_count_min = datacenter_count_min;
     }
 
+    /// Changes how records are put from now on.
+    pub fn set_layout(&mut self, layout: Layout) {
+        self.config.layout = layout;
+    }
+
     /// The offset of the next record.
     pub fn next_offset(&self) -> Offset {
         self.next_offset
@@ -472,8 +500,12 @@ impl Leader {
         }
         let point = LogPoint::new(self.config.generation, step);
         let key = BlobKey { partition: self.config.partition, point };
-        self.pending_size_bytes += payload.size_bytes();
+        let size_bytes = payload.size_bytes();
+        self.pending_size_bytes += size_bytes;
+        let geometry = self.config.group.geometry;
+        let in_parts = self.config.layout.is_in_parts(geometry, header.kind, size_bytes);
         self.pending.push_back(Pending {
+            parts: in_parts.then(|| cut(&header, &payload)),
             blob: Blob { key, header, payload },
             high_watermark: self.next_offset,
             mark: self.mark,
@@ -508,14 +540,14 @@ impl Leader {
         let live = pending.acked.union(pending.sent.difference(late));
         let usable =
             self.config.group.good_slots().difference(health.suspect).difference(pending.sent);
-        let preferred = self.preferred_row();
+        let (preferred, in_parts) = (self.preferred_row(), pending.is_in_parts());
         let targets = choose_targets(
             self.config.group.geometry,
             live,
             usable,
             self.config.own_slot,
             preferred,
-            |set| self.is_enough(set),
+            |set| self.is_enough(in_parts, set),
         );
         for slot in targets.iter() {
             self.resend(now, slot, step, out);
@@ -533,7 +565,7 @@ impl Leader {
         let Some(pending) = self.pending_mut(step) else { return };
         pending.sent.insert(slot);
         pending.sent_at[slot.index()] = now;
-        let blob = pending.blob.clone();
+        let blob = pending.for_slot(slot);
         out.push(LeaderOutput::Put { slot, put: Put { config_version, mark, blob } });
     }
 
@@ -547,7 +579,7 @@ impl Leader {
     }
 
     /// Whether a blob on `holders` may be acknowledged.
-    fn is_enough(&self, holders: SlotSet) -> bool {
+    fn is_enough(&self, in_parts: bool, holders: SlotSet) -> bool {
         let geometry = self.config.group.geometry;
         let holders = holders.intersection(geometry.slots());
         let datacenter_count = geometry.datacenters_touched(holders);
@@ -555,7 +587,15 @@ impl Leader {
             return datacenter_count >= 2
                 || geometry.datacenter_count() == 1 && holders.count() >= 2;
         }
-        geometry.put_quorum(holders)
+        let of_copies = !in_parts || Mutation::PartsCountedAsCopies.active(self.config.mutations);
+        let is_durable = if of_copies {
+            geometry.put_quorum(holders)
+        } else if Mutation::FivePartsAcked.active(self.config.mutations) {
+            holders.count() > PARTS_NEEDED
+        } else {
+            geometry.part_quorum(holders)
+        };
+        is_durable
             && datacenter_count >= self.config.datacenter_count_min.min(geometry.datacenter_count())
     }
 
@@ -565,8 +605,11 @@ impl Leader {
         let mut checkpointed = false;
         while let Some(front) = self.pending.front() {
             let any_later = Mutation::AckOutOfOrder.active(self.config.mutations)
-                && self.pending.iter().any(|later| self.is_enough(later.acked));
-            if !self.is_enough(front.acked) && !any_later {
+                && self
+                    .pending
+                    .iter()
+                    .any(|later| self.is_enough(later.is_in_parts(), later.acked));
+            if !self.is_enough(front.is_in_parts(), front.acked) && !any_later {
                 break;
             }
             high_watermark = Some(front.high_watermark);
@@ -621,5 +664,7 @@ impl Leader {
     }
 }
 
+#[cfg(test)]
+mod parts_tests;
 #[cfg(test)]
 mod tests;

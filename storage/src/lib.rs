@@ -17,6 +17,7 @@ pub mod config;
 pub mod erasure;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
+pub mod hot;
 mod index;
 pub mod journal;
 pub mod leader;

@@ -157,7 +157,8 @@ pub struct Read {
     pub from: ReadFrom,
     /// Last step that counts.
     pub last_step: Step,
-    /// Stop before the answer grows above this; the first blob always comes.
+    /// Stop before the answer grows above this, parts counted as the blobs that they are of; the first
+    /// always comes.
     pub size_bytes_max: u32,
 }
 

@@ -75,6 +75,11 @@ pub enum Mutation {
     ReplacedOnOneDisk,
     RemovedOnOneDisk,
     ShortCopyPlaced,
+    FivePartsAcked,
+    PartsCountedAsCopies,
+    FewPartsKept,
+    AllPartsAsked,
+    PartOfPeerKept,
 }
 
 impl Mutation {
@@ -161,10 +166,20 @@ impl Mutation {
         Self::ShortCopyPlaced,
     ];
 
+    /// Those of records in parts, which are found by `storage/tests/quorum_log`, and the last one by
+    /// `storage/tests/store/hot.rs` too.
+    pub const PARTS: [Self; 5] = [
+        Self::FivePartsAcked,
+        Self::PartsCountedAsCopies,
+        Self::FewPartsKept,
+        Self::AllPartsAsked,
+        Self::PartOfPeerKept,
+    ];
+
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
         let cold = Self::STRIPES.into_iter().chain(Self::COLD).chain(Self::TIERS);
-        let mut every = Self::ALL.into_iter().chain(cold);
+        let mut every = Self::ALL.into_iter().chain(cold).chain(Self::PARTS);
         every.find(|mutation| format!("{mutation:?}") == name)
     }
 
@@ -249,6 +264,20 @@ impl Mutation {
             Self::ReplacedOnOneDisk => "D4: a file is replaced on one disk, and stays on the other",
             Self::RemovedOnOneDisk => "D3: a file is removed from one disk, and stays on the other",
             Self::ShortCopyPlaced => "D2: a copy counts of which a part could not be read",
+            _ => self.describe_of_parts(),
+        }
+    }
+
+    /// The same of those in [`Mutation::PARTS`].
+    const fn describe_of_parts(self) -> &'static str {
+        match self {
+            Self::FivePartsAcked => "L1: a blob counts that has five parts",
+            Self::PartsCountedAsCopies => "L1: parts count as if they were copies",
+            Self::FewPartsKept => "T5: a blob counts for seen with fewer parts than give it back",
+            Self::AllPartsAsked => {
+                "T5: a blob counts for seen only with as many parts as a put has"
+            }
+            Self::PartOfPeerKept => "S4: a slot takes a peer's part for its own",
             _ => "a rule without words",
         }
     }

@@ -35,11 +35,11 @@ pub fn choose_targets(
     is_enough: impl Fn(SlotSet) -> bool,
 ) -> SlotSet {
     let mut targets = SlotSet::EMPTY;
-    for copies_per_datacenter in 1..=geometry.copies_per_datacenter_max() {
+    for holders_per_datacenter in 1..=geometry.holders_per_datacenter_max() {
         for datacenter in 0..geometry.datacenter_count() {
             let here = geometry.slots_of(datacenter);
             while !is_enough(live.union(targets))
-                && live.union(targets).intersection(here).count() < copies_per_datacenter
+                && live.union(targets).intersection(here).count() < holders_per_datacenter
             {
                 let candidates = usable.difference(targets).intersection(here);
                 let Some(slot) = prefer(geometry, candidates, own_slot, preferred_row) else {

@@ -9,7 +9,8 @@
 //!
 //! A slot that is silent, unsure or of another incarnation is never taken for one that has no data:
 //! if too many are, the takeover waits. A gap in the union of a fence quorum's answers proves that
-//! nothing from there on was ever acknowledged.
+//! nothing from there on was ever acknowledged. Of a blob in parts ([`crate::hot`]) fewer than give it
+//! back are a gap: a fence quorum sees more of all that was acknowledged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,9 +18,11 @@ use std::time::Duration;
 use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, LogPoint, Offset, Step};
+use meridian_base::quorum::PARTS_NEEDED;
 use meridian_base::topology::{GroupConfig, Slot, SlotSet, SlotState};
 
 use crate::blob::{Blob, BlobHeader, BlobInfo, BlobKind, Payload};
+use crate::hot::{AssembleError, Assembly};
 use crate::lineage::{EpochStart, Lineage, Past, Start};
 use crate::message::{CommitMark, FenceResult, PartitionView, Read, ReadFrom, ReadReply};
 use crate::mutation::{Mutation, Mutations};
@@ -133,6 +136,9 @@ struct TailBlob {
     info: BlobInfo,
     holders: SlotSet,
     failed: SlotSet,
+    /// What was read so far, if the holders have parts, and from which of them.
+    parts: Option<Assembly>,
+    gave: SlotSet,
     /// Every holder has failed at least once.
     given_up: bool,
     payload: Option<Payload>,
@@ -313,7 +319,9 @@ impl Takeover {
             .iter()
             .filter(|(slot, _)| certain.contains(**slot))
             .map(|(slot, answer)| (*slot, &answer.view));
-        match Evidence::gather(views).and_then(|evidence| evidence.decide(&self.config)) {
+        match Evidence::gather(views, self.config.mutations)
+            .and_then(|evidence| evidence.decide(&self.config))
+        {
             Ok(mut decision) => {
                 let earlier = std::mem::replace(&mut self.phase, Phase::Over);
                 if let Phase::Reading(earlier) = earlier {
@@ -361,7 +369,7 @@ impl Decision {
             let mut size_bytes = u64::from(first.info.header.payload_size_bytes);
             while let Some(next) = self.tail.get_mut(index) {
                 size_bytes += u64::from(next.info.header.payload_size_bytes);
-                if !next.holders.difference(next.failed).contains(slot)
+                if !next.left().contains(slot)
                     || next.info.point.step != last_step.next()
                     || size_bytes > u64::from(READ_SIZE_BYTES_MAX)
                     || !next.is_wanted(now)
@@ -402,9 +410,7 @@ impl Decision {
         let point = blob.key.point;
         let wanted = self.tail.iter_mut().find(|wanted| wanted.info.point == point);
         let Some(wanted) = wanted else { return };
-        if blob.header == wanted.info.header && blob.header.matches(&blob.payload) {
-            wanted.payload = Some(blob.payload);
-        } else {
+        if wanted.payload.is_none() && !wanted.take(slot, &blob) {
             wanted.fail(slot);
         }
     }
@@ -431,8 +437,47 @@ impl Decision {
 }
 
 impl TailBlob {
-    fn new(info: BlobInfo, holders: SlotSet) -> Self {
-        Self { info, holders, failed: SlotSet::EMPTY, given_up: false, payload: None, asked: None }
+    fn new(point: LogPoint, seen: &Seen) -> Self {
+        Self {
+            info: BlobInfo { point, header: seen.header },
+            holders: seen.holders,
+            failed: SlotSet::EMPTY,
+            parts: seen.in_parts.then(|| Assembly::of(&seen.header)),
+            gave: SlotSet::EMPTY,
+            given_up: false,
+            payload: None,
+            asked: None,
+        }
+    }
+
+    /// Takes what a slot gave; false if it is not the blob, nor a part of it.
+    fn take(&mut self, slot: Slot, blob: &Blob) -> bool {
+        let Some(parts) = &mut self.parts else {
+            let is_it = blob.header == self.info.header && blob.header.matches(&blob.payload);
+            self.payload = is_it.then(|| blob.payload.clone());
+            return is_it;
+        };
+        if !parts.add(&blob.header, &blob.payload) {
+            return false;
+        }
+        self.gave.insert(slot);
+        self.asked = None;
+        match parts.payload() {
+            Ok(payload) => self.payload = Some(payload),
+            Err(AssembleError::TooFew { .. }) => {}
+            Err(AssembleError::NotTheBlob) => {
+                // None is believed: all are read anew.
+                *parts = Assembly::of(&self.info.header);
+                self.gave = SlotSet::EMPTY;
+                self.given_up = true;
+            }
+        }
+        true
+    }
+
+    /// The holders that may yet be asked in this round.
+    fn left(&self) -> SlotSet {
+        self.holders.difference(self.failed).difference(self.gave)
     }
 
     /// Whether the payload is missing and nobody is being asked for it.
@@ -447,17 +492,17 @@ impl TailBlob {
         if let Some((silent, _)) = self.asked {
             self.fail(silent);
         }
-        if self.holders.difference(self.failed).is_empty() {
+        if self.left().is_empty() {
             self.failed = SlotSet::EMPTY;
         }
-        self.holders.difference(self.failed).iter().next()
+        self.left().iter().next()
     }
 
     /// Notes that `slot` did not give the blob. The next holder is asked at once, but a new round
     /// begins only after [`ASK_AGAIN_AFTER`].
     fn fail(&mut self, slot: Slot) {
         self.failed.insert(slot);
-        if self.holders.difference(self.failed).is_empty() {
+        if self.left().is_empty() {
             self.given_up = true;
         } else {
             self.asked = None;
@@ -469,9 +514,46 @@ impl TailBlob {
 struct Evidence {
     mark: Option<CommitMark>,
     log_start_offset: Offset,
-    blobs: BTreeMap<LogPoint, (BlobInfo, SlotSet)>,
+    blobs: BTreeMap<LogPoint, Seen>,
     starts: BTreeMap<Generation, Start>,
     checkpoints: BTreeMap<LogPoint, BlobInfo>,
+}
+
+/// What a fence quorum holds of one blob.
+struct Seen {
+    /// That of the whole.
+    header: BlobHeader,
+    in_parts: bool,
+    holders: SlotSet,
+    /// Which parts, a bit each.
+    numbers: u8,
+}
+
+impl Seen {
+    fn new(header: &BlobHeader) -> Self {
+        let in_parts = header.part.is_some();
+        Self { header: header.whole(), in_parts, holders: SlotSet::EMPTY, numbers: 0 }
+    }
+
+    /// Adds a holder; false if what it holds is of another blob.
+    fn add(&mut self, slot: Slot, header: &BlobHeader) -> bool {
+        self.holders.insert(slot);
+        self.numbers |= header.part.map_or(0, |part| 1 << part.number);
+        self.header == header.whole() && self.in_parts == header.part.is_some()
+    }
+
+    /// Whether the blob can be had from its holders: if not, it was never acknowledged.
+    fn is_whole(&self, mutations: Mutations) -> bool {
+        let part_count = self.numbers.count_ones() as usize;
+        let needed = if Mutation::FewPartsKept.active(mutations) {
+            1
+        } else if Mutation::AllPartsAsked.active(mutations) {
+            PARTS_NEEDED + 2
+        } else {
+            PARTS_NEEDED
+        };
+        !self.in_parts || part_count >= needed
+    }
 }
 
 /// The generation whose log the new leader continues, and from where on it is in doubt (T3, T4).
@@ -486,6 +568,7 @@ struct Cut {
 impl Evidence {
     fn gather<'a>(
         views: impl Iterator<Item = (Slot, &'a PartitionView)>,
+        mutations: Mutations,
     ) -> Result<Self, Contradiction> {
         let mut evidence = Self {
             mark: None,
@@ -498,15 +581,15 @@ impl Evidence {
             evidence.mark = evidence.mark.max(view.mark);
             evidence.log_start_offset = evidence.log_start_offset.max(view.log_start_offset);
             for info in &view.blobs {
-                let entry = evidence.blobs.entry(info.point).or_insert((*info, SlotSet::EMPTY));
-                if entry.0.header != info.header {
+                let seen = evidence.blobs.entry(info.point);
+                if !seen.or_insert_with(|| Seen::new(&info.header)).add(slot, &info.header) {
                     return Err(Contradiction::TwoValues(info.point));
                 }
-                entry.1.insert(slot);
             }
             evidence.starts.extend(view.starts.iter().cloned());
             evidence.checkpoints.extend(view.checkpoints.iter().map(|info| (info.point, *info)));
         }
+        evidence.blobs.retain(|_, seen| seen.is_whole(mutations));
         Ok(evidence)
     }
 
@@ -610,15 +693,17 @@ impl Evidence {
         let mut tail = Vec::new();
         let mut next_offset = cut.base_offset;
         let mut step = cut.first_in_doubt;
-        while let Some((info, holders)) = self.blobs.get(&LogPoint::new(cut.generation, step)) {
-            if info.header.kind == BlobKind::Records {
-                if info.header.base_offset != next_offset {
-                    return Err(Contradiction::OffsetGap(info.point));
+        loop {
+            let point = LogPoint::new(cut.generation, step);
+            let Some(seen) = self.blobs.get(&point) else { break };
+            if seen.header.kind == BlobKind::Records {
+                if seen.header.base_offset != next_offset {
+                    return Err(Contradiction::OffsetGap(point));
                 }
-                next_offset = info.header.next_offset();
+                next_offset = seen.header.next_offset();
             }
-            if !matches!(info.header.kind, BlobKind::Checkpoint | BlobKind::Clean) {
-                tail.push(TailBlob::new(*info, *holders));
+            if !matches!(seen.header.kind, BlobKind::Checkpoint | BlobKind::Clean) {
+                tail.push(TailBlob::new(point, seen));
             }
             step = step.next();
         }
@@ -628,13 +713,13 @@ impl Evidence {
     /// The log start, moved by every `Trim` that is known committed or kept. The slots' own
     /// knowledge is not enough: a slot whose mark is old lists a `Trim` that others know committed.
     fn log_start(&self, start: &Start, tail: &[TailBlob], lineage: &Lineage) -> Offset {
-        let committed = self.blobs.values().map(|(info, _)| info);
-        let committed = committed.filter(|info| lineage.contains(info.point, Step::START));
+        let committed = self.blobs.iter();
+        let committed = committed.filter(|(point, _)| lineage.contains(**point, Step::START));
         tail.iter()
-            .map(|blob| &blob.info)
-            .chain(committed)
-            .filter(|info| info.header.kind == BlobKind::Trim)
-            .map(|info| info.header.base_offset)
+            .map(|blob| &blob.info.header)
+            .chain(committed.map(|(_, seen)| &seen.header))
+            .filter(|header| header.kind == BlobKind::Trim)
+            .map(|header| header.base_offset)
             .fold(self.log_start_offset.max(start.log_start_offset), Offset::max)
     }
 
@@ -679,5 +764,7 @@ impl Cut {
     }
 }
 
+#[cfg(test)]
+mod parts_tests;
 #[cfg(test)]
 mod tests;

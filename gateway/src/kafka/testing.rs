@@ -248,6 +248,7 @@ impl FakeBroker {
                     leader_epoch: known.leader_epoch,
                     datacenter_count_min: 1,
                     dedups_sources: crate::meta::dedups_sources(&metadata, known.topic),
+                    layout: crate::meta::layout_of(&metadata, known.topic),
                 }
             };
             created.iter().map(partition).collect()

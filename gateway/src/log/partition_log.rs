@@ -10,6 +10,7 @@ use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_mirror::contract::Contract;
 use meridian_mirror::lease::WriterLease;
+use meridian_storage::hot::Layout;
 use meridian_storage::leader::{LossCause, PutError};
 use meridian_storage::lineage::Lineage;
 use meridian_storage::message::{Beacon, CommitMark, PutReply, StorageMessage};
@@ -48,6 +49,8 @@ pub struct Ownership {
     pub datacenter_count_min: usize,
     /// Whether duplicates of source ids are dropped (`meridian.dedup=source`).
     pub dedups_sources: bool,
+    /// Whether records are put as copies or in parts (`meridian.storage.class`).
+    pub layout: Layout,
 }
 
 /// What a fetch returns.
@@ -389,6 +392,11 @@ impl PartitionLog {
         self.act(|partition, _, _, _| {
             partition.leader_mut().set_datacenter_count_min(datacenter_count_min);
         });
+    }
+
+    /// Changes how records are put from now on.
+    pub fn set_layout(self: &Arc<Self>, layout: Layout) {
+        self.act(|partition, _, _, _| partition.leader_mut().set_layout(layout));
     }
 
     /// Changes `meridian.dedup`.

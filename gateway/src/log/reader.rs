@@ -212,8 +212,8 @@ impl Logs {
         Ok(batches)
     }
 
-    /// Asks slot after slot, nearest first, until one has the blob. Returns it with those that
-    /// follow it there.
+    /// Asks slot after slot, nearest first, until one has the blob, or a part of it. Returns it whole, with
+    /// those that follow it there.
     pub(super) async fn read_blobs(
         self: &Arc<Self>,
         group: &Group,
@@ -223,7 +223,9 @@ impl Logs {
         for (slot, node) in group.reading_order(self.now(), first) {
             let reply = self.ask(node, request).await;
             match reply {
-                Some(ReadReply::Blobs(blobs)) if !blobs.is_empty() => return Ok((slot, blobs)),
+                Some(ReadReply::Blobs(blobs)) if !blobs.is_empty() => {
+                    return Ok((slot, self.make_whole(group, slot, blobs).await?));
+                }
                 Some(ReadReply::Unreadable) => {
                     tracing::warn!(?slot, %node, ?request, "a blob is unreadable; asking others");
                 }

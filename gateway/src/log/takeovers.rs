@@ -203,6 +203,7 @@ impl Logs {
             group: log.group.config(),
             own_slot: log.group.own_slot(),
             datacenter_count_min: ownership.datacenter_count_min,
+            layout: ownership.layout,
             pending_size_bytes_max: self.settings.pending_size_bytes_max,
             mutations: self.settings.mutations,
         };

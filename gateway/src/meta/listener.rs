@@ -12,11 +12,13 @@ use meridian_base::topology::GroupConfig;
 use meridian_consensus::command::{ConfigResource, RequestId};
 use meridian_consensus::node::AppliedEntry;
 use meridian_consensus::state::{Change, Metadata};
+use meridian_storage::hot::Layout;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{MetaListener, lock};
 use crate::kafka::{DEDUP, DEDUP_SOURCE};
 use crate::log::Ownership;
+use crate::storage_class::{self, STORAGE_CLASS, STORAGE_CLASS_DEFAULT};
 
 /// Topic config: datacenters a record must be in before it is acknowledged.
 pub(crate) const MIN_INSYNC_DATACENTERS: &str = "min.insync.datacenters";
@@ -163,6 +165,7 @@ pub(crate) fn ownership_of(
         leader_epoch: found.leader_epoch,
         datacenter_count_min: datacenter_count_min(metadata, found.topic),
         dedups_sources: dedups_sources(metadata, found.topic),
+        layout: layout_of(metadata, found.topic),
     };
     Some((found.leader, ownership))
 }
@@ -170,6 +173,12 @@ pub(crate) fn ownership_of(
 /// Whether the topic's `meridian.dedup` is `source`.
 pub(crate) fn dedups_sources(metadata: &Metadata, topic: TopicId) -> bool {
     metadata.config(&ConfigResource::Topic(topic), DEDUP) == Some(DEDUP_SOURCE)
+}
+
+/// How the topic's records are put, by its `meridian.storage.class`.
+pub(crate) fn layout_of(metadata: &Metadata, topic: TopicId) -> Layout {
+    let class = metadata.config(&ConfigResource::Topic(topic), STORAGE_CLASS);
+    storage_class::layout(class.unwrap_or(STORAGE_CLASS_DEFAULT))
 }
 
 /// Whether the topic's `cleanup.policy` has `compact` in it.

@@ -3,6 +3,7 @@ use meridian_base::position::Generation;
 use meridian_base::topology::{Geometry, SlotConfig, SlotState};
 use meridian_protocol::records::BatchBuilder;
 use meridian_storage::blob::BlobKind;
+use meridian_storage::hot::Layout;
 use meridian_storage::message::PutResult;
 
 use super::*;
@@ -40,6 +41,7 @@ impl Bench {
             group,
             own_slot: Some(Slot::new(0)),
             datacenter_count_min: 1,
+            layout: Layout::Copies,
             pending_size_bytes_max: 1 << 20,
             mutations: Mutations::NONE,
         };

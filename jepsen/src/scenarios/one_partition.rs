@@ -14,6 +14,7 @@ use meridian_gateway::partition::{
 };
 use meridian_gateway::producer::Sequenced;
 use meridian_gateway::transaction::Producer;
+use meridian_storage::hot::Layout;
 use meridian_storage::leader::LeaderConfig;
 use meridian_storage::message::{PutReply, PutResult};
 use meridian_storage::mutation::Mutations;
@@ -50,6 +51,7 @@ impl Bench {
             },
             own_slot: Some(Slot::new(0)),
             datacenter_count_min: 1,
+            layout: Layout::Copies,
             pending_size_bytes_max: 1 << 20,
             mutations,
         };

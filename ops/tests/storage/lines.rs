@@ -23,8 +23,20 @@ impl Lines {
         partition_count: u32,
         size_bytes: usize,
     ) -> Self {
+        let class = "meridian.storage.class=mirror-3-dc";
+        Self::write_with(nodes, topic, class, partition_count, size_bytes)
+    }
+
+    /// The same, to a topic with this config.
+    pub(crate) fn write_with(
+        nodes: &Nodes,
+        topic: &'static str,
+        config: &str,
+        partition_count: u32,
+        size_bytes: usize,
+    ) -> Self {
         let count = partition_count.to_string();
-        ok(&["topic", "create", topic, "-p", &count, "-b", &nodes.bootstrap]);
+        ok(&["topic", "create", topic, "-p", &count, "-c", config, "-b", &nodes.bootstrap]);
         let lines = Self { topic, lines: numbered(size_bytes / LINE_SIZE_BYTES) };
         let file = nodes.data().join(topic);
         fs::write(&file, lines.lines.join("\n") + "\n").unwrap();

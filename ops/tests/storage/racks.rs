@@ -1,4 +1,4 @@
-//! One datacenter of eight racks: any two may be lost, and a spare takes a slot over.
+//! One datacenter of eight racks, with copies and with parts: any two may be lost, and a spare takes a slot over.
 
 use serde_json::{Value, json as value};
 
@@ -8,6 +8,7 @@ use crate::nodes::{Nodes, until};
 use crate::{WITHIN, say, turn};
 
 const SIZE_BYTES: usize = 8_000_000;
+const IN_PARTS: &str = "meridian.storage.class=block-4-2";
 
 #[test]
 fn of_eight_racks_any_two_may_be_lost() {
@@ -16,21 +17,17 @@ fn of_eight_racks_any_two_may_be_lost() {
     let shape = ["--dcs", "1", "--racks", "8", "--spares", "1", "--heal-after-s", "4"];
     let nodes = Nodes::start_with("racks", &shape);
     until("the spare has mounted its disk", WITHIN, || disks(&nodes).len() == 9);
-    let before = live_bytes(&nodes);
     let early = Lines::write(&nodes, "early", 3, SIZE_BYTES);
-    let mut seen = 0.0;
-    until("three copies are on the disks", WITHIN, || {
-        seen = (live_bytes(&nodes) - before) as f64 / early.size_bytes() as f64;
-        seen >= 2.9
-    });
-    say(&format!("block-4-2: {seen:.3} bytes on the disks for each byte, uncoded"));
+    until("three copies are on the disks", WITHIN, || live_bytes(&nodes) >= 3 * SIZE_BYTES as i64);
+    let in_parts = written_in_parts(&nodes);
     two_may_rest(&nodes);
 
     let lost = ["--rack", "A2", "--rack", "A7"];
     nodes.kill(&lost);
-    let late = Lines::write(&nodes, "late", 3, SIZE_BYTES);
+    let late = Lines::write_with(&nodes, "late", IN_PARTS, 3, SIZE_BYTES);
     let both_read = |when: &str| {
         early.check(&nodes, when);
+        in_parts.check(&nodes, when);
         late.check(&nodes, when);
     };
     both_read("with two racks lost");
@@ -47,6 +44,18 @@ fn of_eight_racks_any_two_may_be_lost() {
     nodes.wait_until_whole();
     both_read("with all racks back");
     nodes.stop();
+}
+
+/// A topic whose records take one and a half times their bytes on the disks.
+fn written_in_parts(nodes: &Nodes) -> Lines {
+    let before = live_bytes(nodes);
+    let lines = Lines::write_with(nodes, "parts", IN_PARTS, 3, SIZE_BYTES);
+    let seen = || (live_bytes(nodes) - before) as f64 / lines.size_bytes() as f64;
+    until("six parts are on the disks", WITHIN, || seen() >= 1.49);
+    let seen = seen();
+    say(&format!("block-4-2: {seen:.3} bytes on the disks for each byte"));
+    assert!(seen <= 1.6, "{seen}");
+    lines
 }
 
 /// Two racks may rest; a third may not.

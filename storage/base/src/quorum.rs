@@ -10,9 +10,14 @@
 //! ```
 //!
 //! Counting ("any 5 of 9") is wrong for both quorums. Source: YDB's `mirror-3-dc`. Of `block-4-2`, eight racks of one
-//! datacenter, any two may be lost together, and the other two follow from that: three racks to put, six to fence.
+//! datacenter, any two may be lost together, and the other two follow from that: three racks to put, six to fence. A blob in
+//! parts, of which any four give it back, needs six racks: four are left of any six if two are lost, and any six that are
+//! fenced hold four of any six.
 
 use crate::topology::{Geometry, SLOT_COUNT_MAX, Slot, SlotSet};
+
+/// How many distinct parts give a blob back.
+pub const PARTS_NEEDED: usize = 4;
 
 const SET_COUNT: usize = 1 << SLOT_COUNT_MAX;
 const WORD_COUNT: usize = SET_COUNT / 64;
@@ -92,6 +97,12 @@ impl Geometry {
         self.tolerated(self.slots().difference(fenced))
     }
 
+    /// Whether a blob in parts, each slot of `holders` with one of its own, may be acknowledged: so
+    /// many are left whatever is lost that any [`PARTS_NEEDED`] of them give it back.
+    pub fn part_quorum(self, holders: SlotSet) -> bool {
+        self == Self::Block42 && self.fence_quorum(holders)
+    }
+
     /// How many datacenters `set` touches.
     pub fn datacenters_touched(self, set: SlotSet) -> usize {
         datacenters_with_one_and_two(self, set).0
@@ -162,6 +173,26 @@ mod tests {
         assert!(!geometry.tolerated(stranger));
         assert!(!geometry.put_quorum(SlotSet::from_bits(0b11).union(stranger)));
         assert!(!geometry.fence_quorum(SlotSet::from_bits(0b1_1111).union(stranger)));
+    }
+
+    #[test]
+    fn a_part_quorum_leaves_four_parts_and_shows_four_to_every_fence_quorum() {
+        let geometry = Geometry::Block42;
+        for holders in subsets(geometry) {
+            let least_left = subsets(geometry)
+                .filter(|lost| geometry.tolerated(*lost))
+                .map(|lost| holders.difference(lost).count())
+                .min();
+            let least_seen = subsets(geometry)
+                .filter(|fenced| geometry.fence_quorum(*fenced))
+                .map(|fenced| holders.intersection(fenced).count())
+                .min();
+            let is_quorum = geometry.part_quorum(holders);
+            assert_eq!(is_quorum, least_left >= Some(PARTS_NEEDED), "{holders:?}");
+            assert_eq!(is_quorum, least_seen >= Some(PARTS_NEEDED), "{holders:?}");
+        }
+        let of_copies = [Geometry::None, Geometry::OnePerDc, Geometry::Mirror3Dc];
+        assert!(of_copies.iter().all(|geometry| !geometry.part_quorum(geometry.slots())));
     }
 
     /// One rack fewer in either quorum, and an acknowledged blob is lost, or not met.

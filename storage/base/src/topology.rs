@@ -202,12 +202,12 @@ impl Geometry {
         }
     }
 
-    /// The most copies in one datacenter that a put quorum can need.
-    pub const fn copies_per_datacenter_max(self) -> usize {
+    /// The most slots of one datacenter that a quorum of copies or of parts can need.
+    pub const fn holders_per_datacenter_max(self) -> usize {
         match self {
             Self::None | Self::OnePerDc => 1,
             Self::Mirror3Dc => 2,
-            Self::Block42 => 3,
+            Self::Block42 => 6,
         }
     }
 

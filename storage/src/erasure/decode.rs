@@ -25,46 +25,76 @@ pub enum DecodeStripeError {
 /// The batches of `stripe`. With all its data parts this is joining them; else what is missing is
 /// decoded. The result is checked against the manifest, whatever the parts said.
 pub fn decode(stripe: &Stripe, parts: &[Part]) -> Result<Bytes, DecodeStripeError> {
-    let needed = stripe.code.data_count();
-    let mut shards: Vec<Option<&Part>> = vec![None; stripe.code.part_count()];
+    let shape = Shape {
+        data_count: stripe.code.data_count(),
+        parity_count: stripe.code.parity_count(),
+        shard_size_bytes: stripe.shard_size_bytes(),
+    };
+    let (mut bytes, crc) = join(shape, parts).map_err(|error| match error {
+        JoinError::TooFew { found } => {
+            DecodeStripeError::TooFew { found, needed: shape.data_count }
+        }
+        JoinError::Unfit => DecodeStripeError::NotTheStripe,
+    })?;
+    if crc != stripe.crc {
+        return Err(DecodeStripeError::NotTheStripe);
+    }
+    bytes.truncate(stripe.size_bytes as usize);
+    Ok(bytes.freeze())
+}
+
+/// How something was cut into parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) data_count: usize,
+    pub(crate) parity_count: usize,
+    pub(crate) shard_size_bytes: usize,
+}
+
+/// Why parts do not give what was cut.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum JoinError {
+    /// There are only so many distinct ones.
+    TooFew { found: usize },
+    /// They are not of one size.
+    Unfit,
+}
+
+/// What was cut into parts, with its padding, and the checksum of both.
+pub(crate) fn join(shape: Shape, parts: &[Part]) -> Result<(BytesMut, u32), JoinError> {
+    let mut shards: Vec<Option<&Part>> = vec![None; shape.data_count + shape.parity_count];
     for part in parts {
         if let Some(place) = shards.get_mut(usize::from(part.number)) {
             *place = Some(part);
         }
     }
     let found = shards.iter().flatten().count();
-    if found < needed {
-        return Err(DecodeStripeError::TooFew { found, needed });
+    if found < shape.data_count {
+        return Err(JoinError::TooFew { found });
     }
-    let (data, parity) = shards.split_at(needed);
-    let shard_size_bytes = stripe.shard_size_bytes();
+    let (data, parity) = shards.split_at(shape.data_count);
     let mut joined = Joined {
-        bytes: BytesMut::with_capacity(needed * shard_size_bytes),
+        bytes: BytesMut::with_capacity(shape.data_count * shape.shard_size_bytes),
         crc: None,
-        shift: Shift::by(shard_size_bytes as u32),
+        shift: Shift::by(shape.shard_size_bytes as u32),
     };
     if data.iter().all(Option::is_some) {
         data.iter().flatten().for_each(|part| joined.add(part));
     } else {
-        restore(stripe, data, parity, &mut joined).map_err(|_| DecodeStripeError::NotTheStripe)?;
+        restore(shape, data, parity, &mut joined).map_err(|_| JoinError::Unfit)?;
     }
-    if joined.crc != Some(stripe.crc) {
-        return Err(DecodeStripeError::NotTheStripe);
-    }
-    joined.bytes.truncate(stripe.size_bytes as usize);
-    Ok(joined.bytes.freeze())
+    Ok((joined.bytes, joined.crc.unwrap_or_default()))
 }
 
 /// Joins the data shards, those that are missing decoded from the rest.
 fn restore(
-    stripe: &Stripe,
+    shape: Shape,
     data: &[Option<&Part>],
     parity: &[Option<&Part>],
     joined: &mut Joined,
 ) -> Result<(), reed_solomon_simd::Error> {
-    let code = stripe.code;
     let mut decoder =
-        ReedSolomonDecoder::new(code.data_count(), code.parity_count(), stripe.shard_size_bytes())?;
+        ReedSolomonDecoder::new(shape.data_count, shape.parity_count, shape.shard_size_bytes)?;
     for (number, part) in data.iter().enumerate() {
         if let Some(part) = part {
             decoder.add_original_shard(number, part.shard.to_contiguous())?;

@@ -29,26 +29,17 @@ pub struct EncodedStripe {
 }
 
 /// Encodes stripe after stripe, reusing its working memory.
+#[derive(Debug)]
 pub struct StripeEncoder {
     code: Code,
-    inner: ReedSolomonEncoder,
-    /// A column that lies in several pieces.
-    scratch: Vec<u8>,
-}
-
-impl std::fmt::Debug for StripeEncoder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StripeEncoder").field("code", &self.code).finish_non_exhaustive()
-    }
+    shards: ShardEncoder,
 }
 
 impl StripeEncoder {
     /// An encoder for this code.
     pub fn new(code: Code) -> Self {
-        let inner =
-            ReedSolomonEncoder::new(code.data_count(), code.parity_count(), COLUMN_SIZE_BYTES)
-                .expect("every code is one that the library supports");
-        Self { code, inner, scratch: Vec::new() }
+        let shards = ShardEncoder::new(code.data_count(), code.parity_count());
+        Self { code, shards }
     }
 
     /// Encodes `pieces`, one after another, as the stripe at `point`. The data parts share their
@@ -59,17 +50,47 @@ impl StripeEncoder {
     pub fn encode(&mut self, point: LogPoint, pieces: &[Bytes]) -> EncodedStripe {
         let size_bytes: usize = pieces.iter().map(Bytes::len).sum();
         assert!((1..=STRIPE_SIZE_BYTES_MAX).contains(&size_bytes), "a stripe of {size_bytes} B");
-        let shard_size_bytes = shard_size_bytes(self.code, size_bytes);
-        let mut shards = cut(pieces, self.code.data_count(), shard_size_bytes);
-        let (parity, crcs) = self.code_columns(&shards, shard_size_bytes);
+        let shard_size_bytes = shard_size_bytes(self.code.data_count(), size_bytes);
+        let parts = self.shards.encode(pieces, shard_size_bytes);
         let shift = Shift::by(shard_size_bytes as u32);
-        let data_crcs = crcs.iter().take(self.code.data_count()).copied();
+        let data_crcs = parts.iter().take(self.code.data_count()).map(|part| part.crc);
         let crc = data_crcs.reduce(|all, crc| shift.join(all, crc)).unwrap_or_default();
         let stripe = Stripe { point, code: self.code, size_bytes: size_bytes as u32, crc };
+        EncodedStripe { stripe, parts }
+    }
+}
+
+/// Cuts and codes bytes into parts, reusing its working memory.
+pub(crate) struct ShardEncoder {
+    data_count: usize,
+    parity_count: usize,
+    inner: ReedSolomonEncoder,
+    /// A column that lies in several pieces.
+    scratch: Vec<u8>,
+}
+
+impl std::fmt::Debug for ShardEncoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShardEncoder").field("data_count", &self.data_count).finish_non_exhaustive()
+    }
+}
+
+impl ShardEncoder {
+    pub(crate) fn new(data_count: usize, parity_count: usize) -> Self {
+        // It grows to the columns that it is given.
+        let inner = ReedSolomonEncoder::new(data_count, parity_count, SHARD_ALIGNMENT_BYTES)
+            .expect("every code is one that the library supports");
+        Self { data_count, parity_count, inner, scratch: Vec::new() }
+    }
+
+    /// All parts of `pieces`, one after another and padded with zeros, in order. The data parts share
+    /// their memory.
+    pub(crate) fn encode(&mut self, pieces: &[Bytes], shard_size_bytes: usize) -> Vec<Part> {
+        let mut shards = cut(pieces, self.data_count, shard_size_bytes);
+        let (parity, crcs) = self.code_columns(&shards, shard_size_bytes);
         shards.extend(parity.into_iter().map(|shard| Payload::from(shard.freeze())));
         let parts = (0..).zip(shards).zip(crcs);
-        let parts = parts.map(|((number, shard), crc)| Part { number, shard, crc }).collect();
-        EncodedStripe { stripe, parts }
+        parts.map(|((number, shard), crc)| Part { number, shard, crc }).collect()
     }
 
     /// The parity shards, and the checksum of every shard.
@@ -78,7 +99,7 @@ impl StripeEncoder {
         shards: &[Payload],
         shard_size_bytes: usize,
     ) -> (Vec<BytesMut>, Vec<u32>) {
-        let (data_count, parity_count) = (self.code.data_count(), self.code.parity_count());
+        let (data_count, parity_count) = (self.data_count, self.parity_count);
         let mut crcs = vec![0; data_count + parity_count];
         let mut parity: Vec<BytesMut> =
             (0..parity_count).map(|_| BytesMut::with_capacity(shard_size_bytes)).collect();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use meridian_base::position::{Generation, LogPoint, Offset, Step};
 
-use crate::blob::{BlobHeader, BlobInfo, BlobKind};
+use crate::blob::{BlobHeader, BlobInfo, BlobKind, PartOf};
 use crate::journal::{FileSequence, Location, PartitionRecord};
 use crate::lineage::Start;
 use crate::message::{CommitMark, PartitionView};
@@ -19,17 +19,24 @@ pub(crate) struct Entry {
     record_count: u32,
     pub(crate) payload_size_bytes: u32,
     pub(crate) payload_crc: u32,
+    whole_size_bytes: u32,
+    whole_crc: u32,
     pub(crate) file: FileSequence,
     offset_bytes: u32,
     pub(crate) kind: BlobKind,
+    /// [`NO_PART`] if the payload is whole.
+    part_number: u8,
     /// Its bytes were found not to match; not forgotten while the process runs, until it is mended.
     pub(crate) unreadable: bool,
 }
 
-const _: () = assert!(size_of::<Entry>() <= 48);
+/// No part has this number.
+const NO_PART: u8 = u8::MAX;
+const _: () = assert!(size_of::<Entry>() <= 56);
 
 impl Entry {
     pub(crate) fn new(step: Step, header: &BlobHeader, location: Location) -> Self {
+        let whole = header.whole();
         Self {
             step,
             base_offset: header.base_offset,
@@ -37,6 +44,9 @@ impl Entry {
             record_count: header.record_count,
             payload_size_bytes: header.payload_size_bytes,
             payload_crc: header.payload_crc,
+            whole_size_bytes: whole.payload_size_bytes,
+            whole_crc: whole.payload_crc,
+            part_number: header.part.map_or(NO_PART, |part| part.number),
             file: location.file,
             offset_bytes: location.offset_bytes,
             kind: header.kind,
@@ -52,6 +62,11 @@ impl Entry {
             max_timestamp_ms: self.max_timestamp_ms,
             payload_size_bytes: self.payload_size_bytes,
             payload_crc: self.payload_crc,
+            part: (self.part_number != NO_PART).then_some(PartOf {
+                number: self.part_number,
+                size_bytes: self.whole_size_bytes,
+                crc: self.whole_crc,
+            }),
         }
     }
 
@@ -296,6 +311,7 @@ mod tests {
             max_timestamp_ms: -1,
             payload_size_bytes: 1,
             payload_crc: 0,
+            part: None,
         };
         let location = Location { file: FileSequence::FIRST, offset_bytes: step as u32 };
         Entry::new(Step::new(step), &header, location)

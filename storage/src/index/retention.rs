@@ -172,6 +172,7 @@ mod tests {
             max_timestamp_ms: -1,
             payload_size_bytes: 1,
             payload_crc: 0,
+            part: None,
         };
         let location = Location { file: FileSequence::FIRST, offset_bytes: 0 };
         let entry = Entry::new(Step::new(point.1), &header, location);

@@ -80,6 +80,7 @@ impl Bench {
             group: group(),
             own_slot: Some(Slot::new(0)),
             datacenter_count_min: 1,
+            layout: Layout::Copies,
             pending_size_bytes_max: 100,
             mutations: Mutations(mutation),
         };

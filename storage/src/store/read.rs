@@ -135,7 +135,7 @@ impl Store {
         let mut size_bytes = 0;
         let mut parts = Vec::new();
         for entry in partition.run(request.generation, from, request.last_step) {
-            size_bytes += u64::from(entry.payload_size_bytes);
+            size_bytes += u64::from(entry.header().whole().payload_size_bytes);
             if !parts.is_empty() && size_bytes > size_bytes_max {
                 break;
             }

@@ -6,6 +6,7 @@
 //!                   ^            |  the very bytes that were put        --> staged, durable: mended
 //!                   +-- parked <-+  no peer has them now; all are asked again after a while
 //! ```
+//! Of a blob in parts no peer has this slot's: it is made again from those of as many as give the blob back.
 //! A peer without the blob proves nothing: blobs lie on some slots only. So what no peer can give
 //! stays as it is, held but unreadable, and its file with it.
 
@@ -18,6 +19,7 @@ use meridian_base::topology::{Slot, SlotSet};
 use super::put::PendingPut;
 use super::{STORE_TAG, Standing, Store, StoreOutput};
 use crate::blob::{Blob, BlobHeader, BlobKey, BlobKind, Payload};
+use crate::hot::Assembly;
 use crate::journal::Location;
 use crate::message::{Read, ReadFrom, ReadReply, StorageMessage};
 use crate::mutation::Mutation;
@@ -45,6 +47,25 @@ struct Repair {
     header: BlobHeader,
     /// Peers not asked yet in this round; `None` before the first.
     untried: Option<SlotSet>,
+    /// The parts read in this round, if what is damaged is one.
+    parts: Option<Assembly>,
+}
+
+impl Repair {
+    /// Takes what a peer gave; the very bytes that were put here, once they can be had from it.
+    fn take(&mut self, blob: Blob) -> Option<Blob> {
+        if blob.key != self.key {
+            return None;
+        }
+        let Some(own) = self.header.part else {
+            let is_it = blob.header == self.header && self.header.matches(&blob.payload);
+            return is_it.then_some(blob);
+        };
+        let parts = self.parts.get_or_insert_with(|| Assembly::of(&self.header));
+        parts.add(&blob.header, &blob.payload);
+        let (header, payload) = parts.part(own.number).ok()?;
+        (header == self.header).then_some(Blob { key: self.key, header, payload })
+    }
 }
 
 impl Repairs {
@@ -62,7 +83,16 @@ impl Repairs {
 
     fn add(&mut self, key: BlobKey, header: BlobHeader) {
         if self.known.len() < KNOWN_COUNT_MAX && self.known.insert(key) {
-            self.waiting.push_back(Repair { key, header, untried: None });
+            self.waiting.push_back(Repair { key, header, untried: None, parts: None });
+        }
+    }
+
+    /// Has a further peer be asked: next, if parts are held in memory for it.
+    fn ask_another(&mut self, repair: Repair) {
+        if repair.parts.is_some() {
+            self.waiting.push_front(repair);
+        } else {
+            self.waiting.push_back(repair);
         }
     }
 }
@@ -118,7 +148,7 @@ impl Store {
                     if self.repairs.parked.is_empty() {
                         self.repairs.retry_at = now + self.config.repair_retry_after;
                     }
-                    self.repairs.parked.push(Repair { untried: None, ..repair });
+                    self.repairs.parked.push(Repair { untried: None, parts: None, ..repair });
                 }
             }
         }
@@ -176,13 +206,14 @@ impl Store {
 
     /// Takes the answer to a request for a damaged blob; gives it back if it is no such answer.
     pub(super) fn repair_reply(&mut self, tag: u64, reply: ReadReply) -> Option<ReadReply> {
-        let Some((repair, _)) = self.repairs.asked.remove(&tag) else { return Some(reply) };
-        let (key, header) = (repair.key, repair.header);
-        let is_it =
-            |blob: &Blob| blob.key == key && blob.header == header && header.matches(&blob.payload);
+        let Some((mut repair, _)) = self.repairs.asked.remove(&tag) else { return Some(reply) };
+        let key = repair.key;
         match reply {
-            ReadReply::Blobs(blobs) if blobs.first().is_some_and(is_it) => {
-                self.mend(blobs.into_iter().next());
+            ReadReply::Blobs(blobs) => {
+                match blobs.into_iter().next().and_then(|blob| repair.take(blob)) {
+                    Some(blob) => self.mend(blob),
+                    None => self.repairs.ask_another(repair),
+                }
             }
             ReadReply::NotHere if Mutation::AbsenceIsProof.active(self.config.mutations) => {
                 let partition = self.index.get_mut(key.partition);
@@ -190,13 +221,13 @@ impl Store {
                 self.count_freed(freed.as_slice());
                 self.repairs.known.remove(&key);
             }
-            _ => self.repairs.waiting.push_back(repair),
+            ReadReply::NotHere | ReadReply::Unreadable => self.repairs.ask_another(repair),
         }
         None
     }
 
-    fn mend(&mut self, blob: Option<Blob>) {
-        let Some(Blob { key, header, payload }) = blob else { return };
+    fn mend(&mut self, blob: Blob) {
+        let Blob { key, header, payload } = blob;
         if self.puts.contains_key(&key) {
             return;
         }

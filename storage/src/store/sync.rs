@@ -6,7 +6,8 @@
 //! fencing   a fence quorum has answered in full (all peers, if they take no longer than one retry): fences, marks and log starts are made durable;
 //!           from here on puts are taken
 //! copying   every blob that the peers who answered do not hold on a put quorum among themselves,
-//!           in-doubt ones too, under its own key: this disk may have been one of its holders
+//!           in-doubt ones too, under its own key: this disk may have been one of its holders. Of
+//!           a blob in parts this disk's own is made again from theirs
 //! saving    the disk notes that it is whole
 //! done      `Synced`, until a configuration calls the disk good
 //! ```
@@ -16,12 +17,14 @@ use std::collections::{BTreeMap, VecDeque};
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::{Generation, LogPoint, Offset};
-use meridian_base::topology::{GroupConfig, Slot, SlotSet, SlotState};
+use meridian_base::quorum::PARTS_NEEDED;
+use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotSet, SlotState};
 
 use super::put::PendingPut;
 use super::stage::Waiter;
 use super::{Origin, STORE_TAG, Standing, Store, StoreOutput};
-use crate::blob::{BlobHeader, BlobKey};
+use crate::blob::{Blob, BlobHeader, BlobKey};
+use crate::hot::{self, AssembleError, Assembly};
 use crate::journal::{PartitionRecord, Record};
 use crate::message::{
     CommitMark, Read, ReadFrom, ReadReply, StorageMessage, SyncPage, SyncPartition, SyncPull,
@@ -84,11 +87,58 @@ struct Copying {
 #[derive(Debug)]
 struct Copy {
     key: BlobKey,
+    /// That of the whole blob.
     header: BlobHeader,
     /// Holders not yet asked in this round.
     untried: SlotSet,
     /// Holders that did not say that they have dropped it.
     holders: SlotSet,
+    /// If they have parts: those read so far, and the number of the one to be made.
+    parts: Option<(Assembly, u8)>,
+}
+
+impl Copy {
+    /// Takes what a holder gave; what is to be stored here, once there is enough of it.
+    fn take(&mut self, blob: Blob, mutations: Mutations) -> Option<Blob> {
+        let Some((parts, number)) = &mut self.parts else {
+            let is_it = blob.header == self.header && blob.header.matches(&blob.payload);
+            return is_it.then_some(blob);
+        };
+        if Mutation::PartOfPeerKept.active(mutations) {
+            return Some(blob);
+        }
+        parts.add(&blob.header, &blob.payload);
+        match parts.part(*number) {
+            Ok((header, payload)) => Some(Blob { key: self.key, header, payload }),
+            Err(AssembleError::TooFew { .. }) => None,
+            Err(AssembleError::NotTheBlob) => {
+                *parts = Assembly::of(&self.header);
+                None
+            }
+        }
+    }
+}
+
+/// What the peers have of one blob.
+#[derive(Debug)]
+struct FoundBlob {
+    /// That of the whole.
+    header: BlobHeader,
+    in_parts: bool,
+    holders: SlotSet,
+}
+
+impl FoundBlob {
+    /// Whether it is to be had on this disk too, and can be.
+    fn is_wanted(&self, geometry: Geometry, answered: SlotSet) -> bool {
+        let holders = self.holders.intersection(answered);
+        if self.in_parts {
+            // Of an acknowledged one a fence quorum of peers has as many as give it back.
+            holders.count() >= PARTS_NEEDED && !geometry.part_quorum(holders)
+        } else {
+            !holders.is_empty() && !geometry.put_quorum(holders)
+        }
+    }
 }
 
 /// What the peers know of one partition.
@@ -97,7 +147,7 @@ struct Found {
     fence: Generation,
     mark: Option<CommitMark>,
     log_start_offset: Offset,
-    blobs: BTreeMap<LogPoint, (BlobHeader, SlotSet)>,
+    blobs: BTreeMap<LogPoint, FoundBlob>,
 }
 
 impl Sync {
@@ -122,9 +172,11 @@ impl Sync {
         found.mark = found.mark.max(partition.mark);
         found.log_start_offset = found.log_start_offset.max(partition.log_start_offset);
         for info in partition.blobs {
-            let blob = found.blobs.entry(info.point).or_insert((info.header, SlotSet::EMPTY));
-            if blob.0 == info.header {
-                blob.1.insert(slot);
+            let (header, in_parts) = (info.header.whole(), info.header.part.is_some());
+            let new = FoundBlob { header, in_parts, holders: SlotSet::EMPTY };
+            let blob = found.blobs.entry(info.point).or_insert(new);
+            if blob.header == header && blob.in_parts == in_parts {
+                blob.holders.insert(slot);
             }
         }
     }
@@ -329,17 +381,19 @@ impl Store {
         match sync.phase {
             Phase::Fencing => {
                 let answered = sync.complete();
+                let Some(own) = config.slot_of(self.config.node) else { return };
                 let mut queue = VecDeque::new();
                 for (id, found) in std::mem::take(&mut sync.found) {
-                    for (point, (header, holders)) in found.blobs {
+                    for (point, blob) in found.blobs {
                         let key = BlobKey { partition: id, point };
-                        let holders = holders.intersection(answered);
-                        if !self.index.holds(key)
-                            && !holders.is_empty()
-                            && !config.geometry.put_quorum(holders)
-                        {
-                            queue.push_back(Copy { key, header, untried: holders, holders });
+                        if self.index.holds(key) || !blob.is_wanted(config.geometry, answered) {
+                            continue;
                         }
+                        let holders = blob.holders.intersection(answered);
+                        let header = blob.header;
+                        let number = hot::number_on(id, own);
+                        let parts = blob.in_parts.then(|| (Assembly::of(&header), number));
+                        queue.push_back(Copy { key, header, untried: holders, holders, parts });
                     }
                 }
                 sync.phase = Phase::Copying(Copying { queue, ..Copying::default() });
@@ -399,13 +453,11 @@ impl Store {
         let Some((mut copy, asked, _)) = copying.under_way.remove(&tag) else { return };
         match reply {
             ReadReply::Blobs(blobs) => {
-                let wanted = |blob: &crate::blob::Blob| {
-                    blob.key == copy.key
-                        && blob.header == copy.header
-                        && blob.header.matches(&blob.payload)
-                };
-                match blobs.into_iter().next().filter(wanted) {
+                let first = blobs.into_iter().next().filter(|blob| blob.key == copy.key);
+                match first.and_then(|blob| copy.take(blob, self.config.mutations)) {
                     Some(blob) => self.store_copy(blob),
+                    // Next, so that few are begun at a time.
+                    None if copy.parts.is_some() => copying.queue.push_front(copy),
                     None => copying.queue.push_back(copy),
                 }
             }
@@ -418,7 +470,7 @@ impl Store {
         }
     }
 
-    fn store_copy(&mut self, blob: crate::blob::Blob) {
+    fn store_copy(&mut self, blob: Blob) {
         let (key, header) = (blob.key, blob.header);
         if self.puts.contains_key(&key) || self.index.holds(key) {
             return;

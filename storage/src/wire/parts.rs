@@ -5,8 +5,9 @@ use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId
 use meridian_base::position::{LogPoint, Offset, Step};
 use meridian_base::topology::{Geometry, GroupConfig, SLOT_COUNT_MAX, SlotConfig, SlotState};
 
-use crate::blob::{BlobHeader, BlobInfo, BlobKey, BlobKind};
+use crate::blob::{BlobHeader, BlobInfo, BlobKey, BlobKind, PartOf};
 use crate::codec::{DecodeError, Source};
+use crate::hot;
 use crate::message::{CommitMark, HeldPart, ListParts, PartList};
 
 pub(crate) const POINT_SIZE_BYTES: usize = 12;
@@ -27,31 +28,53 @@ pub(crate) fn key(source: &mut Source) -> Result<BlobKey, DecodeError> {
     Ok(BlobKey { partition: PartitionId::new(source.u64()?), point: source.point()? })
 }
 
+/// Bit of a header's kind: what the payload is a part of follows the header.
+const IS_PART: u8 = 1 << 7;
+
 pub(crate) fn put_header(out: &mut BytesMut, header: &BlobHeader) {
-    out.put_u8(header.kind as u8);
+    let is_part = if header.part.is_some() { IS_PART } else { 0 };
+    out.put_u8(header.kind as u8 | is_part);
     out.put_i64(header.base_offset.get());
     out.put_u32(header.record_count);
     out.put_i64(header.max_timestamp_ms);
     out.put_u32(header.payload_size_bytes);
     out.put_u32(header.payload_crc);
+    if let Some(part) = header.part {
+        out.put_u8(part.number);
+        out.put_u32(part.size_bytes);
+        out.put_u32(part.crc);
+    }
 }
 
 pub(crate) fn header(source: &mut Source) -> Result<BlobHeader, DecodeError> {
     let raw = source.u8()?;
-    let kind = BlobKind::from_u8(raw).ok_or_else(|| source.invalid("kind", u64::from(raw)))?;
-    let header = BlobHeader {
+    let kind = BlobKind::from_u8(raw & !IS_PART);
+    let kind = kind.ok_or_else(|| source.invalid("kind", u64::from(raw)))?;
+    let mut header = BlobHeader {
         kind,
         base_offset: offset(source)?,
         record_count: source.u32()?,
         max_timestamp_ms: source.i64()?,
         payload_size_bytes: source.u32()?,
         payload_crc: source.u32()?,
+        part: None,
     };
+    if raw & IS_PART != 0 {
+        header.part = Some(part_of(source, kind)?);
+    }
     // `next_offset` must not overflow on what a stranger sent.
     if header.base_offset.get().checked_add(i64::from(header.record_count)).is_none() {
         return Err(source.invalid("base_offset", header.base_offset.get() as u64));
     }
     Ok(header)
+}
+
+fn part_of(source: &mut Source, kind: BlobKind) -> Result<PartOf, DecodeError> {
+    let number = source.u8()?;
+    if kind != BlobKind::Records || usize::from(number) >= hot::PART_COUNT {
+        return Err(source.invalid("part", u64::from(number)));
+    }
+    Ok(PartOf { number, size_bytes: source.u32()?, crc: source.u32()? })
 }
 
 /// Reads an offset; there are none below 0.

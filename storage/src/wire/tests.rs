@@ -8,7 +8,8 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::blob::{BlobInfo, BlobKind};
+use crate::blob::{BlobInfo, BlobKind, PartOf};
+use crate::hot;
 use crate::lineage::{EpochStart, Past};
 use crate::message::{CommitMark, HeldPart, ListParts, PartList};
 
@@ -43,15 +44,20 @@ fn kind() -> impl Strategy<Value = BlobKind> {
 
 fn blob() -> impl Strategy<Value = Blob> {
     let payload = vec(vec(any::<u8>(), 0..40).prop_map(Bytes::from), 0..3);
+    let part = (0..hot::PART_COUNT as u8, any::<u32>(), any::<u32>())
+        .prop_map(|(number, size_bytes, crc)| PartOf { number, size_bytes, crc });
+    let payload = (payload, option::of(part));
     (partition(), point(), kind(), offset(), any::<u32>(), any::<i64>(), payload).prop_map(
-        |(partition, mut point, kind, base_offset, record_count, max_timestamp_ms, parts)| {
+        |(partition, mut point, kind, base_offset, record_count, max_timestamp_ms, payload)| {
+            let (parts, part) = payload;
             point.step = match kind {
                 BlobKind::Start => Step::START,
                 _ => Step::new(point.step.get().max(1)),
             };
             let payload = Payload::from_parts(parts);
-            let header =
+            let mut header =
                 BlobHeader::describe(kind, base_offset, record_count, max_timestamp_ms, &payload);
+            header.part = part.filter(|_| kind == BlobKind::Records);
             Blob { key: BlobKey { partition, point }, header, payload }
         },
     )
@@ -311,6 +317,22 @@ fn a_start_anywhere_but_at_step_0_is_refused() {
         let refused = put(kind, step).unwrap_err();
         assert!(matches!(refused, DecodeError::Invalid { field: "kind at its step", .. }));
     }
+}
+
+#[test]
+fn only_records_are_in_parts_and_only_in_eight() {
+    let payload = Payload::from(Bytes::from_static(b"x"));
+    let decoded = |kind, number| {
+        let header = BlobHeader::describe(kind, Offset::ZERO, 0, -1, &payload);
+        let part = Some(PartOf { number, size_bytes: 4, crc: 9 });
+        let key = BlobKey { partition: PartitionId::new(1), point: first_records() };
+        let blob = Blob { key, header: BlobHeader { part, ..header }, payload: payload.clone() };
+        let put = Put { config_version: ConfigVersion::new(1), mark: None, blob };
+        StorageMessage::decode(encoded(&StorageMessage::Put(put)))
+    };
+    assert!(decoded(BlobKind::Records, 7).is_ok());
+    assert!(decoded(BlobKind::Records, 8).is_err());
+    assert!(decoded(BlobKind::Checkpoint, 1).is_err());
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The real leader and takeover machines over a model of nine slots in three datacenters, and of eight in one, under
-//! random schedules: lost, doubled and reordered messages, leaders that die or do not know that they are replaced,
+//! The real leader and takeover machines over a model of nine slots in three datacenters, and of eight in one, there with
+//! copies and with records in parts, under random schedules: lost, doubled and reordered messages, leaders that die or do not know that they are replaced,
 //! slots that stop, and disks that are wiped and synced again, always inside the failure model.
 
 mod oracle;
@@ -9,48 +9,66 @@ mod world;
 use std::cell::Cell;
 
 use meridian_base::topology::Geometry;
+use meridian_storage::hot::Layout;
 use meridian_storage::mutation::Mutation;
 use proptest::test_runner::{Config, TestCaseError, TestRng, TestRunner};
 
+use oracle::VALUE_SIZE_BYTES;
 use world::World;
 
-const GEOMETRIES: [Geometry; 2] = [Geometry::Mirror3Dc, Geometry::Block42];
+/// What a group is, and how records are put into it.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    geometry: Geometry,
+    layout: Layout,
+}
+
+/// Blobs of one record are copies, those of two are in parts.
+const IN_PARTS: Shape = Shape {
+    geometry: Geometry::Block42,
+    layout: Layout::Parts { blob_size_bytes_min: 2 * VALUE_SIZE_BYTES },
+};
+const SHAPES: [Shape; 3] = [
+    Shape { geometry: Geometry::Mirror3Dc, layout: Layout::Copies },
+    Shape { geometry: Geometry::Block42, layout: Layout::Copies },
+    IN_PARTS,
+];
 
 /// Runs one schedule; the number of records it acknowledged, or the promise it broke.
 fn run(
-    geometry: Geometry,
+    shape: Shape,
     seed: u64,
     step_count: usize,
     mutation: Option<Mutation>,
 ) -> Result<usize, String> {
-    let mut world = World::new(geometry, seed, mutation);
+    let mut world = World::new(shape, seed, mutation);
     world.run(step_count)?;
     Ok(world.acknowledged_count())
 }
 
 #[test]
 fn the_promise_holds_under_random_schedules() {
-    for geometry in GEOMETRIES {
-        run_random_schedules(geometry);
+    for shape in SHAPES {
+        run_random_schedules(shape);
     }
 }
 
-fn run_random_schedules(geometry: Geometry) {
+fn run_random_schedules(shape: Shape) {
     let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
     let rng = TestRng::deterministic_rng(config.rng_algorithm);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let acknowledged_count = Cell::new(0);
     let schedules = (proptest::num::u64::ANY, 100_usize..3000);
     let result = runner.run(&schedules, |(seed, step_count)| {
-        let count = run(geometry, seed, step_count, None).map_err(TestCaseError::fail)?;
+        let count = run(shape, seed, step_count, None).map_err(TestCaseError::fail)?;
         acknowledged_count.set(acknowledged_count.get() + count);
         Ok(())
     });
     if let Err(error) = result {
-        panic!("{geometry:?}: {error}");
+        panic!("{shape:?}: {error}");
     }
     let count = acknowledged_count.get();
-    assert!(count > 2000, "{geometry:?}: only {count} records were acknowledged");
+    assert!(count > 2000, "{shape:?}: only {count} records were acknowledged");
 }
 
 /// Each broken rule, with a number of schedules within which it is caught.
@@ -73,15 +91,19 @@ fn every_broken_rule_is_caught() {
         (Mutation::SilenceIsGap, 400),
         (Mutation::CheckpointInDoubt, 2000),
     ];
-    for geometry in GEOMETRIES {
-        for (mutation, schedule_count) in broken_rules {
-            let is_caught = |seed: &u64| run(geometry, *seed, 1500, Some(mutation)).is_err();
-            let caught = (0..schedule_count).find(is_caught);
-            println!("{geometry:?} {mutation:?}: {caught:?}");
-            assert!(
-                caught.is_some(),
-                "{geometry:?}: {mutation:?} passed {schedule_count} schedules"
-            );
-        }
+    for shape in SHAPES {
+        hunt(shape, &broken_rules);
+    }
+    let broken_rules_of_parts = Mutation::PARTS.map(|mutation| (mutation, 100));
+    hunt(IN_PARTS, &broken_rules_of_parts);
+}
+
+#[cfg(feature = "mutations")]
+fn hunt(shape: Shape, broken_rules: &[(Mutation, u64)]) {
+    for (mutation, schedule_count) in broken_rules {
+        let broken = |seed: u64| run(shape, seed, 1500, Some(*mutation)).err();
+        let caught = (0..*schedule_count).find_map(|seed| Some((seed, broken(seed)?)));
+        println!("{shape:?} {mutation:?}: {caught:?}");
+        assert!(caught.is_some(), "{shape:?}: {mutation:?} passed {schedule_count} schedules");
     }
 }

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use meridian_base::position::{Generation, LogPoint, Step};
-use meridian_base::topology::SlotSet;
+use meridian_base::quorum::PARTS_NEEDED;
+use meridian_base::topology::{Slot, SlotSet};
 use meridian_storage::blob::{Blob, BlobInfo, BlobKind, Payload};
+use meridian_storage::hot::{Assembly, number_on};
 use meridian_storage::lineage::Lineage;
 use meridian_storage::message::CommitMark;
 
@@ -24,7 +26,11 @@ struct Shown {
 /// Everything any leader ever put, acknowledged or showed.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
+    /// Whole, whether it was put so or in parts.
     every_blob: BTreeMap<LogPoint, Blob>,
+    /// What was put of those that are in parts: all of each, and each slot's own.
+    assemblies: BTreeMap<LogPoint, Assembly>,
+    parts: BTreeMap<(LogPoint, Slot), Blob>,
     shown: BTreeMap<i64, Shown>,
     /// The newest generation that has served.
     newest: Generation,
@@ -34,13 +40,19 @@ pub(crate) struct Oracle {
     pub(crate) acknowledged_count: usize,
 }
 
+/// What a record takes.
+pub(crate) const VALUE_SIZE_BYTES: usize = 4;
+
 pub(crate) fn encode_values(values: &[u32]) -> Payload {
     Payload::from_parts(values.iter().map(|v| Bytes::copy_from_slice(&v.to_be_bytes())).collect())
 }
 
 pub(crate) fn decode_values(payload: &Payload) -> Vec<u32> {
     let bytes = payload.to_contiguous();
-    bytes.chunks_exact(4).map(|v| u32::from_be_bytes([v[0], v[1], v[2], v[3]])).collect()
+    bytes
+        .chunks_exact(VALUE_SIZE_BYTES)
+        .map(|v| u32::from_be_bytes([v[0], v[1], v[2], v[3]]))
+        .collect()
 }
 
 /// A checkpoint's payload: a digest of every value below its offset.
@@ -52,10 +64,31 @@ pub(crate) fn digest(values: &[u32]) -> Payload {
 }
 
 impl Oracle {
-    /// A leader put `blob`: one value per key, for ever.
-    pub(crate) fn on_put(&mut self, blob: &Blob) -> Result<(), Violation> {
-        let held = self.every_blob.entry(blob.key.point).or_insert_with(|| blob.clone());
-        if held == blob { Ok(()) } else { Err(format!("two values at {}", blob.key.point)) }
+    /// A leader put `blob`, or `slot`'s part of one: one value per key, for ever.
+    pub(crate) fn on_put(&mut self, slot: Slot, blob: &Blob) -> Result<(), Violation> {
+        let point = blob.key.point;
+        let held = if blob.header.part.is_some() {
+            self.parts.entry((point, slot)).or_insert_with(|| blob.clone())
+        } else {
+            self.every_blob.entry(point).or_insert_with(|| blob.clone())
+        };
+        if held != blob {
+            return Err(format!("two values at {point}"));
+        }
+        if blob.header.part.is_none() {
+            return Ok(());
+        }
+        let new = || Assembly::of(&blob.header);
+        let assembly = self.assemblies.entry(point).or_insert_with(new);
+        if !is_own_part(slot, blob) || !assembly.add(&blob.header, &blob.payload) {
+            return Err(format!("{slot:?} was sent another part than its own at {point}"));
+        }
+        if assembly.is_enough() {
+            let payload = assembly.payload().map_err(|error| format!("{point}: {error}"))?;
+            let whole = Blob { key: blob.key, header: *assembly.header(), payload };
+            self.every_blob.insert(point, whole);
+        }
+        Ok(())
     }
 
     /// A leader began to serve: its log must hold all that leaders before it showed. Returns the
@@ -135,7 +168,8 @@ impl Oracle {
         for (point, blob) in points.iter().filter_map(|p| self.every_blob.get_key_value(p)) {
             let is_replayed =
                 blob.header.kind == BlobKind::Records && blob.header.next_offset().get() > end;
-            let is_held = || slots.iter().any(|slot| slot.blobs.contains_key(point));
+            let needed = if self.assemblies.contains_key(point) { PARTS_NEEDED } else { 1 };
+            let is_held = || holders(slots, *point).count() >= needed;
             if is_replayed && blob.header.base_offset.get() <= end && is_held() {
                 end = blob.header.next_offset().get();
             }
@@ -180,7 +214,7 @@ impl Oracle {
                 return Err(format!("{point} was shown, but is not in the newer leader's log"));
             }
             if is_newest && next_offset > log_start_offset {
-                check_durable(slots, *point)?;
+                self.check_durable(slots, *point)?;
             }
             for (offset, value) in (base_offset..).zip(decode_values(&blob.payload)) {
                 let shown = self.shown.entry(offset).or_insert(Shown { value, point: *point });
@@ -198,23 +232,38 @@ impl Oracle {
             .map(|offset| value(offset).ok_or_else(|| format!("offset {offset} was never shown")))
             .collect()
     }
+
+    /// A record that was shown survives every tolerated failure: the slots that hold it, and those that
+    /// are about to sync it from them, are a put quorum, or one of parts.
+    fn check_durable(&self, slots: &[ModelSlot], point: LogPoint) -> Result<(), Violation> {
+        let geometry = slots[0].config.geometry;
+        let syncing = geometry.slots().iter().filter(|slot| !slots[slot.index()].synced);
+        let holders = holders(slots, point).union(syncing.collect());
+        let is_durable = if self.assemblies.contains_key(&point) {
+            geometry.part_quorum(holders)
+        } else {
+            geometry.put_quorum(holders)
+        };
+        if is_durable {
+            Ok(())
+        } else {
+            Err(format!("{point} was shown but lies only on {holders:?}"))
+        }
+    }
 }
 
-/// A record that was shown survives every tolerated failure: the slots that hold it, and those that
-/// are about to sync it from them, are a put quorum.
-fn check_durable(slots: &[ModelSlot], point: LogPoint) -> Result<(), Violation> {
-    let geometry = slots[0].config.geometry;
-    let holders: SlotSet = geometry
-        .slots()
-        .iter()
-        .filter(|slot| {
-            let model = &slots[slot.index()];
-            !model.synced || model.blobs.contains_key(&point)
+/// The slots that hold a blob, or their own part of it.
+fn holders(slots: &[ModelSlot], point: LogPoint) -> SlotSet {
+    let slots = (0..).map(Slot::new).zip(slots);
+    slots
+        .filter(|(slot, model)| {
+            model.blobs.get(&point).is_some_and(|blob| is_own_part(*slot, blob))
         })
-        .collect();
-    if geometry.put_quorum(holders) {
-        Ok(())
-    } else {
-        Err(format!("{point} was shown but lies only on {holders:?}"))
-    }
+        .map(|(slot, _)| slot)
+        .collect()
+}
+
+/// Whether a blob is whole, or the part of it that `slot` is to hold.
+fn is_own_part(slot: Slot, blob: &Blob) -> bool {
+    blob.header.part.is_none_or(|part| part.number == number_on(blob.key.partition, slot))
 }

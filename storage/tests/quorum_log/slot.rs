@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use meridian_base::id::{ConfigVersion, Incarnation};
 use meridian_base::position::{Generation, LogPoint, Offset};
 use meridian_base::topology::{GroupConfig, Slot, SlotSet};
-use meridian_storage::blob::{Blob, BlobInfo, BlobKind};
+use meridian_storage::blob::{Blob, BlobInfo, BlobKey, BlobKind};
+use meridian_storage::hot::{Assembly, number_on};
 use meridian_storage::lineage::Start;
 use meridian_storage::message::{
     Beacon, CommitMark, FenceResult, PartitionView, Put, PutReply, PutResult, Read, ReadFrom,
@@ -15,6 +16,7 @@ use meridian_storage::message::{
 /// One slot: its disk, and whether its node runs.
 #[derive(Debug)]
 pub(crate) struct ModelSlot {
+    slot: Slot,
     pub(crate) up: bool,
     pub(crate) synced: bool,
     pub(crate) incarnation: Incarnation,
@@ -24,6 +26,8 @@ pub(crate) struct ModelSlot {
     mark: Option<CommitMark>,
     log_start_offset: Offset,
     pulled: SlotSet,
+    /// Parts of peers, of which it is to make its own.
+    assemblies: BTreeMap<BlobKey, Assembly>,
 }
 
 /// The answer to a fence: what the slot knows, or the configuration the request lacked.
@@ -32,6 +36,7 @@ pub(crate) type FenceOutcome = Result<FenceResult, GroupConfig>;
 impl ModelSlot {
     pub(crate) fn new(slot: Slot, config: &GroupConfig) -> Self {
         Self {
+            slot,
             up: true,
             synced: true,
             incarnation: config.slots[slot.index()].incarnation,
@@ -41,6 +46,7 @@ impl ModelSlot {
             mark: None,
             log_start_offset: Offset::ZERO,
             pulled: SlotSet::EMPTY,
+            assemblies: BTreeMap::new(),
         }
     }
 
@@ -155,21 +161,48 @@ impl ModelSlot {
         self.mark = None;
         self.log_start_offset = Offset::ZERO;
         self.pulled = SlotSet::EMPTY;
+        self.assemblies.clear();
     }
 
     /// One page of a sync (rule S4); true once a fence quorum of peers has been pulled. The peer
     /// adopts the configuration first, so that it refuses puts that count the former life.
-    pub(crate) fn pull_from(&mut self, peer_slot: Slot, peer: &mut Self) -> bool {
+    pub(crate) fn pull_from(
+        &mut self,
+        peer_slot: Slot,
+        peer: &mut Self,
+        keeps_foreign_parts: bool,
+    ) -> bool {
         peer.adopt(&self.config);
         self.adopt(&peer.config.clone());
         self.fence = self.fence.max(peer.fence);
         self.mark = self.mark.max(peer.mark);
         self.log_start_offset = self.log_start_offset.max(peer.known_log_start());
         for (point, blob) in &peer.blobs {
-            self.blobs.entry(*point).or_insert_with(|| blob.clone());
+            if blob.header.part.is_none() || keeps_foreign_parts {
+                self.blobs.entry(*point).or_insert_with(|| blob.clone());
+            } else {
+                let new = || Assembly::of(&blob.header);
+                let assembly = self.assemblies.entry(blob.key).or_insert_with(new);
+                assert!(assembly.add(&blob.header, &blob.payload), "parts of two blobs");
+            }
         }
         self.pulled.insert(peer_slot);
-        self.config.geometry.fence_quorum(self.pulled)
+        let is_done = self.config.geometry.fence_quorum(self.pulled);
+        if is_done {
+            self.make_own_parts();
+        }
+        is_done
+    }
+
+    /// Makes its own part of every blob of which the peers have enough: others were never acknowledged.
+    fn make_own_parts(&mut self) {
+        for (key, assembly) in std::mem::take(&mut self.assemblies) {
+            if assembly.is_enough() {
+                let number = number_on(key.partition, self.slot);
+                let (header, payload) = assembly.part(number).expect("parts of one blob");
+                self.blobs.insert(key.point, Blob { key, header, payload });
+            }
+        }
     }
 
     pub(crate) fn adopt(&mut self, config: &GroupConfig) {

@@ -8,12 +8,14 @@ use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId
 use meridian_base::position::{Generation, LeaderEpoch, LogPoint, Offset, Step};
 use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotConfig, SlotSet, SlotState};
 use meridian_storage::blob::{BlobInfo, BlobKind};
+use meridian_storage::hot::Layout;
 use meridian_storage::leader::{Draft, Leader, LeaderConfig, LeaderOutput};
 use meridian_storage::message::{Beacon, CommitMark, Put, PutReply, Read, ReadReply};
 use meridian_storage::mutation::{Mutation, Mutations};
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::{Takeover, TakeoverConfig, TakeoverOutput};
 
+use crate::Shape;
 use crate::oracle::{Oracle, Violation, digest, encode_values};
 use crate::slot::{FenceOutcome, ModelSlot};
 
@@ -63,6 +65,7 @@ pub(crate) struct World {
     rng: SplitMix,
     now: Instant,
     config: GroupConfig,
+    layout: Layout,
     slots: Vec<ModelSlot>,
     health: SlotHealth,
     net: Vec<Message>,
@@ -74,7 +77,8 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(geometry: Geometry, seed: u64, mutation: Option<Mutation>) -> Self {
+    pub(crate) fn new(shape: Shape, seed: u64, mutation: Option<Mutation>) -> Self {
+        let Shape { geometry, layout } = shape;
         let slot = |index| SlotConfig {
             node: NodeId::new(index),
             incarnation: Incarnation::new(u64::from(index) + 1),
@@ -91,6 +95,7 @@ impl World {
             now: Instant::ZERO,
             slots: geometry.slots().iter().map(|slot| ModelSlot::new(slot, &config)).collect(),
             config,
+            layout,
             health: SlotHealth::all_alive(Duration::from_millis(20)),
             net: Vec::new(),
             nodes: Vec::new(),
@@ -224,6 +229,7 @@ impl World {
     }
 
     fn sync_from(&mut self, slot: Slot, peer: Slot) {
+        let keeps_foreign_parts = Mutation::PartOfPeerKept.active(self.mutations);
         let runs = |model: &ModelSlot, synced| model.up && model.synced == synced;
         if !runs(&self.slots[slot.index()], false) || !runs(&self.slots[peer.index()], true) {
             return;
@@ -232,7 +238,7 @@ impl World {
             .slots
             .get_disjoint_mut([slot.index(), peer.index()])
             .expect("one has synced and the other has not");
-        if own.pull_from(peer, other) {
+        if own.pull_from(peer, other, keeps_foreign_parts) {
             own.synced = true;
             self.config.slots[slot.index()].state = SlotState::Good;
             self.config.version = ConfigVersion::new(self.config.version.get() + 1);
@@ -412,6 +418,7 @@ impl World {
                         group: takeover.group().clone(),
                         own_slot: Some(Slot::new((node % self.slots.len()) as u8)),
                         datacenter_count_min: 1,
+                        layout: self.layout,
                         pending_size_bytes_max: 40,
                         mutations: self.mutations,
                     };
@@ -430,7 +437,7 @@ impl World {
         for output in out {
             match output {
                 LeaderOutput::Put { slot, put } => {
-                    self.oracle.on_put(&put.blob)?;
+                    self.oracle.on_put(slot, &put.blob)?;
                     self.send(Message::ToSlot { slot, node, request: Request::Put(put) });
                 }
                 LeaderOutput::Serving { mark } => self.on_serving(node, mark)?,

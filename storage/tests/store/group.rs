@@ -7,6 +7,7 @@ use meridian_base::env::memory::{Crash, MemoryDisk};
 use meridian_base::id::{ConfigVersion, Incarnation};
 use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotState};
 use meridian_storage::blob::Blob;
+use meridian_storage::config::StoreConfig;
 use meridian_storage::message::{
     FenceRead, FenceReadReply, FenceResult, Put, PutResult, Refusal, StorageMessage,
 };
@@ -91,15 +92,16 @@ impl Group {
     }
 
     /// The disk of `slot` comes back empty, and the metadata log takes note of its new life.
-    fn lose_disk(&mut self, slot: usize, incarnation: u64) {
-        let config = store_config(slot as u32 + 1, incarnation);
+    pub(crate) fn lose_disk(&mut self, slot: usize, incarnation: u64) {
+        let mutations = self.nodes[slot].config.mutations;
+        let config = StoreConfig { mutations, ..store_config(slot as u32 + 1, incarnation) };
         self.nodes[slot] = Node::mount(config, MemoryDisk::new(incarnation));
         self.config.version = ConfigVersion::new(self.config.version.get() + 1);
         self.config.slots[slot].incarnation = Incarnation::new(incarnation);
         self.config.slots[slot].state = SlotState::LostData;
     }
 
-    fn call_good(&mut self, slot: usize) {
+    pub(crate) fn call_good(&mut self, slot: usize) {
         self.config.version = ConfigVersion::new(self.config.version.get() + 1);
         self.config.slots[slot].state = SlotState::Good;
         self.tell_config();

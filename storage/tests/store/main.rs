@@ -3,6 +3,7 @@
 mod damage;
 mod group;
 mod harness;
+mod hot;
 mod model;
 #[cfg(feature = "mutations")]
 mod mutations;

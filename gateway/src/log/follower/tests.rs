@@ -1,6 +1,7 @@
 use meridian_base::id::{ConfigVersion, GroupId, Incarnation};
 use meridian_base::position::{Generation, LogPoint, Step};
 use meridian_base::topology::{Geometry, GroupConfig, SlotConfig, SlotState};
+use meridian_storage::hot::Layout;
 use meridian_storage::lineage::EpochStart;
 use meridian_storage::manifest::{Piece, Place};
 use meridian_storage::mutation::Mutations;
@@ -41,6 +42,7 @@ fn ownership(generation: u32) -> Ownership {
         leader_epoch: LeaderEpoch::new(0),
         datacenter_count_min: 1,
         dedups_sources: false,
+        layout: Layout::Copies,
     }
 }
 

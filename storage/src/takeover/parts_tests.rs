@@ -1,0 +1,141 @@
+//! Taking over a partition of eight racks whose records are in parts: slots 6 and 7 stay silent.
+
+use bytes::Bytes;
+use meridian_base::id::{ConfigVersion, GroupId, NodeId};
+use meridian_base::topology::{Geometry, SlotConfig};
+
+use super::*;
+use crate::blob::BlobKey;
+use crate::hot::{cut, number_on};
+
+const PARTITION: PartitionId = PartitionId::new(8);
+const POINT: LogPoint = LogPoint::new(Generation::new(1), Step::new(1));
+
+struct Bench {
+    takeover: Takeover,
+    now: Instant,
+    out: Vec<TakeoverOutput>,
+}
+
+fn group() -> GroupConfig {
+    let slot = |index| SlotConfig {
+        node: NodeId::new(index),
+        incarnation: Incarnation::new(u64::from(index)),
+        state: SlotState::Good,
+    };
+    GroupConfig {
+        group: GroupId::new(1),
+        version: ConfigVersion::new(1),
+        geometry: Geometry::Block42,
+        slots: (0..8).map(slot).collect(),
+    }
+}
+
+fn payload(byte: u8) -> Payload {
+    Payload::from(Bytes::from(vec![byte; 700]))
+}
+
+/// What `slot` holds of a blob of this payload.
+fn part(payload: &Payload, slot: u8) -> Blob {
+    let header = BlobHeader::describe(BlobKind::Records, Offset::ZERO, 1, -1, payload);
+    let number = usize::from(number_on(PARTITION, Slot::new(slot)));
+    let (header, payload) = cut(&header, payload).swap_remove(number);
+    Blob { key: BlobKey { partition: PARTITION, point: POINT }, header, payload }
+}
+
+impl Bench {
+    /// Slots 0 to 5 answer, each with what it holds beside the first `Start`.
+    fn with_answers(held: impl Fn(u8) -> Option<Blob>) -> Self {
+        let config = TakeoverConfig {
+            partition: PARTITION,
+            generation: Generation::new(2),
+            leader_epoch: LeaderEpoch::new(2),
+            group: group(),
+            mutations: Mutations::NONE,
+        };
+        let mut out = Vec::new();
+        let takeover = Takeover::begin(config, Instant::ZERO, &mut out);
+        out.clear();
+        let mut bench = Self { takeover, now: Instant::ZERO, out };
+        let start = TakeoverPlan::first(LeaderEpoch::new(1)).start;
+        for slot in 0..6 {
+            let info = |blob: Blob| BlobInfo { point: blob.key.point, header: blob.header };
+            let view = PartitionView {
+                starts: vec![(Generation::new(1), start.clone())],
+                blobs: held(slot).map(info).into_iter().collect(),
+                ..PartitionView::default()
+            };
+            let (answer, life) = (FenceResult::Certain(view), Incarnation::new(u64::from(slot)));
+            bench.takeover.on_answer(bench.now, Slot::new(slot), life, answer, &mut bench.out);
+        }
+        bench
+    }
+
+    /// Drains the outputs: whom it asks for its part.
+    fn asked(&mut self) -> Vec<u8> {
+        let asked = self.out.iter().filter_map(|output| match output {
+            TakeoverOutput::Read { slot, .. } => Some(slot.index() as u8),
+            _ => None,
+        });
+        let asked = asked.collect();
+        self.out.retain(|output| !matches!(output, TakeoverOutput::Read { .. }));
+        asked
+    }
+
+    fn read_gives(&mut self, slot: u8, reply: ReadReply) {
+        self.takeover.on_read(self.now, Slot::new(slot), reply, &mut self.out);
+    }
+
+    fn tail(&self) -> Option<Vec<Payload>> {
+        self.out.iter().find_map(|output| match output {
+            TakeoverOutput::Decided(plan) => {
+                Some(plan.tail.iter().map(|(_, payload)| payload.clone()).collect())
+            }
+            _ => None,
+        })
+    }
+}
+
+#[test]
+fn h2_four_parts_are_read_one_after_another_and_kept_as_the_whole_blob() {
+    let whole = payload(1);
+    let mut bench = Bench::with_answers(|slot| (slot >= 2).then(|| part(&whole, slot)));
+    for slot in 2..6 {
+        assert_eq!(bench.tail(), None);
+        assert_eq!(bench.asked(), [slot]);
+        bench.read_gives(slot, ReadReply::Blobs(vec![part(&whole, slot)]));
+    }
+    assert_eq!((bench.asked(), bench.tail()), (vec![], Some(vec![whole])));
+}
+
+#[test]
+fn h2_three_parts_of_six_certain_answers_are_a_gap() {
+    let whole = payload(1);
+    let bench = Bench::with_answers(|slot| (slot >= 3).then(|| part(&whole, slot)));
+    assert_eq!(bench.tail(), Some(Vec::new()));
+}
+
+#[test]
+fn h2_a_part_that_cannot_be_read_is_made_up_for_by_another() {
+    let whole = payload(1);
+    let mut bench = Bench::with_answers(|slot| Some(part(&whole, slot)));
+    let replies = [
+        (0, ReadReply::Unreadable),
+        (1, ReadReply::Blobs(vec![part(&whole, 1)])),
+        (2, ReadReply::Blobs(vec![part(&payload(9), 2)])),
+        (3, ReadReply::Blobs(vec![part(&whole, 3)])),
+        (4, ReadReply::Blobs(vec![part(&whole, 4)])),
+        (5, ReadReply::Blobs(vec![part(&whole, 5)])),
+    ];
+    for (slot, reply) in replies {
+        assert_eq!(bench.asked(), [slot]);
+        bench.read_gives(slot, reply);
+    }
+    assert_eq!(bench.tail(), Some(vec![whole]));
+}
+
+#[test]
+fn h4_parts_of_two_writes_under_one_key_are_reported() {
+    let bench = Bench::with_answers(|slot| Some(part(&payload(slot % 2), slot)));
+    assert_eq!(bench.out, [TakeoverOutput::Broken(Contradiction::TwoValues(POINT))]);
+}

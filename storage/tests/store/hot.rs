@@ -1,0 +1,112 @@
+//! Blobs in parts on the stores of a whole group: a slot has its own part, and makes it again from those of
+//! others when it is lost or damaged.
+
+use meridian_base::topology::{Geometry, Slot};
+use meridian_storage::blob::Blob;
+use meridian_storage::hot::{Assembly, cut, number_on};
+use meridian_storage::message::PutResult;
+
+use crate::group::Group;
+use crate::harness::{blob, key};
+use crate::scrub::{rot, scrub_now};
+
+/// A blob of 3 KB.
+fn large(step: u64) -> Blob {
+    blob(key(5, 1, step), &format!("{step:06}").repeat(500))
+}
+
+/// What of the blob `slot` is to hold.
+fn part(whole: &Blob, slot: usize) -> Blob {
+    let mut parts = cut(&whole.header, &whole.payload);
+    let number = number_on(whole.key.partition, Slot::new(slot as u8));
+    let (header, payload) = parts.swap_remove(usize::from(number));
+    Blob { key: whole.key, header, payload }
+}
+
+fn put_parts(group: &mut Group, slots: &[usize], whole: &Blob) {
+    for &slot in slots {
+        group.put_on(&[slot], &part(whole, slot));
+    }
+}
+
+/// A group with four blobs, of which the disk of slot 0 was lost and refilled.
+fn refilled(prepare: impl Fn(&mut Group)) -> (Group, [Blob; 4]) {
+    let mut group = Group::new(Geometry::Block42);
+    prepare(&mut group);
+    let blobs = [1, 2, 3, 4].map(large);
+    let [needed, hedged, safe, doubtful] = &blobs;
+    put_parts(&mut group, &[0, 1, 2, 3, 4, 5], needed);
+    put_parts(&mut group, &[0, 4, 5, 6, 7], hedged);
+    put_parts(&mut group, &[1, 2, 3, 4, 5, 6], safe);
+    put_parts(&mut group, &[0, 1, 2, 3], doubtful);
+    group.lose_disk(0, 70);
+    group.tell_config();
+    group.rest(8);
+    group.call_good(0);
+    (group, blobs)
+}
+
+#[test]
+fn a_disk_that_was_lost_makes_its_own_parts_again() {
+    let (mut group, [needed, hedged, safe, doubtful]) = refilled(|_| {});
+    let node = &mut group.nodes[0];
+    assert!(node.holds(&part(&needed, 0)));
+    assert!(node.holds(&part(&hedged, 0)), "in doubt, but four others have parts");
+    assert!(!node.holds(&part(&safe, 0)), "six others have parts");
+    assert!(!node.holds(&part(&doubtful, 0)), "three parts are none");
+    assert_eq!(node.store.counters().synced_blobs, 2);
+    // Its leader may send it again: the part is the one that was put.
+    let again = part(&needed, 0);
+    group.put_on(&[0], &again);
+    // With slots 1 and 2 lost, the blob is had from it and three more.
+    let mut assembly = Assembly::of(&needed.header);
+    for slot in [0, 3, 4, 5] {
+        let held = part(&needed, slot);
+        assert!(group.nodes[slot].holds(&held) && assembly.add(&held.header, &held.payload));
+    }
+    assert_eq!(assembly.payload(), Ok(needed.payload));
+}
+
+/// A slot that kept a peer's part would answer its own leader with a conflict, and two racks would take two
+/// parts with them that are one.
+#[cfg(feature = "mutations")]
+#[test]
+fn a_part_of_a_peer_is_not_ones_own() {
+    use meridian_storage::mutation::{Mutation, Mutations};
+    let (mut group, [needed, ..]) = refilled(|group| {
+        group.nodes[0].config.mutations = Mutations(Some(Mutation::PartOfPeerKept));
+    });
+    assert!(!group.nodes[0].holds(&part(&needed, 0)));
+    let put = crate::harness::put(part(&needed, 0));
+    let put = meridian_storage::message::Put { config_version: group.config.version, ..put };
+    assert_eq!(group.nodes[0].put(put), PutResult::Conflict);
+}
+
+#[test]
+fn parts_that_rot_on_two_disks_are_made_again_in_one_scrub_of_each() {
+    let mut group = Group::new(Geometry::Block42);
+    let blobs: Vec<Blob> = (1..=20).map(large).collect();
+    for whole in &blobs {
+        put_parts(&mut group, &[0, 1, 2, 3, 4, 5], whole);
+    }
+    group.rest(3);
+    for whole in &blobs {
+        rot(&group, 1, &part(whole, 1));
+        rot(&group, 4, &part(whole, 4));
+    }
+    for slot in [1, 4] {
+        assert_eq!(scrub_now(&mut group, slot).unreadable, 0);
+        assert_eq!(group.nodes[slot].store.counters().repaired, 20);
+        assert!(blobs.iter().all(|whole| group.nodes[slot].holds(&part(whole, slot))));
+    }
+}
+
+/// One of two blobs under one key, as no leader ever puts them.
+#[test]
+fn another_blobs_part_is_a_conflict() {
+    let mut group = Group::new(Geometry::Block42);
+    let (one, other) = (large(1), blob(key(5, 1, 1), &"another".repeat(500)));
+    put_parts(&mut group, &[0], &one);
+    let put = crate::harness::put(part(&other, 0));
+    assert_eq!(group.nodes[0].put(put), PutResult::Conflict);
+}
