@@ -253,6 +253,8 @@ impl Transaction {
                 return Err(match ends_this {
                     true if *decided == commit => CoordinatorError::Concurrent,
                     true => CoordinatorError::InvalidState,
+                    // The next one, of which nothing has come here yet, is given up already.
+                    false if is_current => CoordinatorError::Concurrent,
                     false => CoordinatorError::Fenced,
                 });
             }

@@ -175,7 +175,9 @@ fn ends_in_every_state() {
         (ending(V1, true), producer, V1, false, Err(InvalidState)),
         (ending(V2, true), before, V2, true, Err(Concurrent)),
         (ending(V2, false), before, V2, true, Err(InvalidState)),
-        (ending(V2, true), producer, V2, true, Err(Fenced)),
+        (ending(V2, true), producer, V2, true, Err(Concurrent)),
+        (ending(V2, true), producer, V2, false, Err(Concurrent)),
+        (ending(V2, true), with_epoch(producer, 3), V2, true, Err(Fenced)),
         (ended(true), before, V2, true, Ok(producer)),
         (ended(true), before, V2, false, Err(InvalidState)),
         (ended(false), before, V2, false, Ok(producer)),
@@ -332,6 +334,18 @@ fn the_next_transaction_waits_for_the_last_one() {
     assert_eq!(harness.answers.get(&waiter), None);
     harness.tick(1);
     assert_eq!(harness.answers.get(&waiter), Some(&Err(CoordinatorError::Concurrent)));
+}
+
+/// Its producer polled only, and its group did not take the offsets: the coordinator hears of it
+/// for the first time when it is given up.
+#[test]
+fn a_transaction_without_partitions_is_given_up_after_the_last_one_has_ended() {
+    let (mut harness, producer) = begun(V2);
+    let next = harness.end(producer, V2, true).unwrap();
+    assert_eq!(harness.end(next, V2, false), Err(CoordinatorError::Concurrent));
+    assert_eq!(harness.state(), "PrepareCommit");
+    harness.mark();
+    assert_eq!(harness.end(next, V2, false), Ok(with_epoch(producer, 2)));
 }
 
 #[test]
