@@ -1,6 +1,6 @@
 //! What a slot holds, in memory: for each partition its fence, its marks and where its blobs are.
 //!
-//! 48 bytes per blob. A generation's blobs are kept in step order, with holes where other slots
+//! 56 bytes per blob. A generation's blobs are kept in step order, with holes where other slots
 //! were used; offsets rise with steps, so both are found by binary search.
 
 mod partition;
@@ -13,8 +13,10 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use meridian_base::id::PartitionId;
+use meridian_base::topology::Slot;
 
 use crate::blob::BlobKey;
+use crate::hot;
 use crate::journal::{FileSequence, Location, PartitionRecord};
 
 /// All partitions of a slot, in order of their id.
@@ -43,6 +45,14 @@ impl Index {
     /// Whether the blob is here and, as far as known, can be read.
     pub(crate) fn holds(&self, key: BlobKey) -> bool {
         self.blob(key).is_some_and(|entry| !entry.unreadable)
+    }
+
+    /// Whether what `slot` is to hold of the blob is here: of one in parts only its own (rule H3). A disk that held
+    /// another slot before has that one's.
+    pub(crate) fn holds_of(&self, key: BlobKey, slot: Slot) -> bool {
+        let own = hot::number_on(key.partition, slot);
+        let is_own = |entry: &Entry| entry.header().part.is_none_or(|part| part.number == own);
+        self.holds(key) && self.blob(key).is_some_and(is_own)
     }
 
     /// Partitions above `after`, in order.

@@ -97,6 +97,17 @@ struct Copy {
     parts: Option<(Assembly, u8)>,
 }
 
+impl Copying {
+    /// Has another holder be asked: next, if parts are held in memory, so that they are of few blobs at a time.
+    fn ask_another(&mut self, copy: Copy) {
+        if copy.parts.is_some() {
+            self.queue.push_front(copy);
+        } else {
+            self.queue.push_back(copy);
+        }
+    }
+}
+
 impl Copy {
     /// Takes what a holder gave; what is to be stored here, once there is enough of it.
     fn take(&mut self, blob: Blob, mutations: Mutations) -> Option<Blob> {
@@ -175,7 +186,10 @@ impl Sync {
             let (header, in_parts) = (info.header.whole(), info.header.part.is_some());
             let new = FoundBlob { header, in_parts, holders: SlotSet::EMPTY };
             let blob = found.blobs.entry(info.point).or_insert(new);
-            if blob.header == header && blob.in_parts == in_parts {
+            // A disk that held another slot before has parts of that one, which count for none here.
+            let own = hot::number_on(partition.partition, slot);
+            let is_own = info.header.part.is_none_or(|part| part.number == own);
+            if blob.header == header && blob.in_parts == in_parts && is_own {
                 blob.holders.insert(slot);
             }
         }
@@ -291,8 +305,11 @@ impl Store {
                     .filter(|(_, (_, _, sent_at))| late(*sent_at))
                     .map(|(tag, _)| *tag)
                     .collect();
-                let lost = lost.into_iter().filter_map(|tag| copying.under_way.remove(&tag));
-                copying.queue.extend(lost.map(|(copy, ..)| copy));
+                for tag in lost {
+                    if let Some((copy, ..)) = copying.under_way.remove(&tag) {
+                        copying.ask_another(copy);
+                    }
+                }
                 copying.queue.extend(copying.parked.drain(..));
             }
             Phase::Done { told_at } if told_at.is_none_or(late) => self.tell_synced(now, outputs),
@@ -386,7 +403,8 @@ impl Store {
                 for (id, found) in std::mem::take(&mut sync.found) {
                     for (point, blob) in found.blobs {
                         let key = BlobKey { partition: id, point };
-                        if self.index.holds(key) || !blob.is_wanted(config.geometry, answered) {
+                        let is_here = self.index.holds_of(key, own);
+                        if is_here || !blob.is_wanted(config.geometry, answered) {
                             continue;
                         }
                         let holders = blob.holders.intersection(answered);
@@ -422,6 +440,9 @@ impl Store {
                 // Every holder was asked: those that are left hold it, but can't read it now.
                 if !copy.holders.is_empty() {
                     copy.untried = copy.holders;
+                    if let Some((parts, _)) = &mut copy.parts {
+                        *parts = Assembly::of(&copy.header);
+                    }
                     copying.parked.push(copy);
                 }
                 continue;
@@ -456,23 +477,23 @@ impl Store {
                 let first = blobs.into_iter().next().filter(|blob| blob.key == copy.key);
                 match first.and_then(|blob| copy.take(blob, self.config.mutations)) {
                     Some(blob) => self.store_copy(blob),
-                    // Next, so that few are begun at a time.
-                    None if copy.parts.is_some() => copying.queue.push_front(copy),
-                    None => copying.queue.push_back(copy),
+                    None => copying.ask_another(copy),
                 }
             }
             // It was freed since: readers need it no more.
             ReadReply::NotHere => {
                 copy.holders.remove(asked);
-                copying.queue.push_back(copy);
+                copying.ask_another(copy);
             }
-            ReadReply::Unreadable => copying.queue.push_back(copy),
+            ReadReply::Unreadable => copying.ask_another(copy),
         }
     }
 
     fn store_copy(&mut self, blob: Blob) {
         let (key, header) = (blob.key, blob.header);
-        if self.puts.contains_key(&key) || self.index.holds(key) {
+        let own = self.group.as_ref().and_then(|config| config.slot_of(self.config.node));
+        let is_here = own.is_none_or(|own| self.index.holds_of(key, own));
+        if self.puts.contains_key(&key) || is_here {
             return;
         }
         self.counters.synced_blobs += 1;

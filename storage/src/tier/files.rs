@@ -71,7 +71,14 @@ pub fn begin(
     if !Mutation::SpilledOverRemainder.active(mutations) {
         remove_if_there(fast, file)?;
     }
-    capacity.create(file, size_bytes).map(|()| true)
+    match capacity.create(file, size_bytes) {
+        // It has bytes, and no room for one file more.
+        Err(DiskError::Full { .. }) if room == Room::Last => {
+            remove_if_there(capacity, file)?;
+            fast.create(file, size_bytes).map(|()| false)
+        }
+        created => created.map(|()| true),
+    }
 }
 
 /// Removes a file for good, from whichever disk has it: both, if a move or a replacement failed halfway.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use meridian_base::env::memory::{Crash, MemoryDisk};
 use meridian_base::id::{ConfigVersion, Incarnation};
-use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotState};
+use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotConfig, SlotState};
 use meridian_storage::blob::Blob;
 use meridian_storage::config::StoreConfig;
 use meridian_storage::message::{
@@ -99,6 +99,23 @@ impl Group {
         self.config.version = ConfigVersion::new(self.config.version.get() + 1);
         self.config.slots[slot].incarnation = Incarnation::new(incarnation);
         self.config.slots[slot].state = SlotState::LostData;
+    }
+
+    /// `from` is lost for good; its disk comes back, with all that it has, for slot `to`, whose disk is lost too.
+    pub(crate) fn move_disk(&mut self, from: usize, to: usize, incarnation: u64) {
+        let disk = self.nodes[from].disk.clone();
+        let node = self.config.slots[from].node;
+        self.lose_disk(from, incarnation);
+        let moved = self.config.slots[to].node;
+        let config = store_config(moved.get(), incarnation);
+        self.nodes[from] = Node::mount(config, MemoryDisk::new(incarnation));
+        self.nodes[to] = Node::mount(store_config(node.get(), incarnation + 1), disk);
+        self.config.slots[from].node = moved;
+        self.config.slots[to] = SlotConfig {
+            node,
+            incarnation: self.nodes[to].store.incarnation(),
+            state: SlotState::LostData,
+        };
     }
 
     pub(crate) fn call_good(&mut self, slot: usize) {

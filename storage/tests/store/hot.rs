@@ -67,6 +67,25 @@ fn a_disk_that_was_lost_makes_its_own_parts_again() {
     assert_eq!(assembly.payload(), Ok(needed.payload));
 }
 
+/// A node that comes back when its slot is another's is a spare, with the parts of that slot on its disk.
+#[test]
+fn a_disk_that_filled_another_slot_makes_the_parts_of_this_one() {
+    let mut group = Group::new(Geometry::Block42);
+    let blobs: Vec<Blob> = (1..=5).map(large).collect();
+    for whole in &blobs {
+        put_parts(&mut group, &[0, 1, 2, 3, 4, 5], whole);
+    }
+    group.rest(1);
+    group.move_disk(3, 5, 70);
+    group.tell_config();
+    group.rest(8);
+    group.call_good(3);
+    group.call_good(5);
+    for slot in [3, 5] {
+        assert!(blobs.iter().all(|whole| group.nodes[slot].holds(&part(whole, slot))), "{slot}");
+    }
+}
+
 /// A slot that kept a peer's part would answer its own leader with a conflict, and two racks would take two
 /// parts with them that are one.
 #[cfg(feature = "mutations")]
