@@ -57,6 +57,11 @@ pub fn number_on(partition: PartitionId, slot: Slot) -> u8 {
     ((slot.index() + PART_COUNT - turn) % PART_COUNT) as u8
 }
 
+/// Whether a blob with this header is what `slot` is to hold: of one in parts, only its own.
+pub(crate) fn is_own(header: &BlobHeader, partition: PartitionId, slot: Slot) -> bool {
+    header.part.is_none_or(|part| part.number == number_on(partition, slot))
+}
+
 /// Whether part `number` holds records as they are.
 pub fn is_data(number: u8) -> bool {
     usize::from(number) < PARTS_NEEDED
@@ -168,12 +173,28 @@ impl Assembly {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use bytes::Bytes;
+    use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId};
     use meridian_base::position::Offset;
-    use meridian_base::topology::SlotSet;
+    use meridian_base::topology::{GroupConfig, SlotConfig, SlotSet, SlotState};
 
     use super::*;
+
+    /// A group of eight racks whose disks are all good.
+    pub(crate) fn eight_racks() -> GroupConfig {
+        let slot = |index| SlotConfig {
+            node: NodeId::new(index),
+            incarnation: Incarnation::new(u64::from(index)),
+            state: SlotState::Good,
+        };
+        GroupConfig {
+            group: GroupId::new(1),
+            version: ConfigVersion::new(1),
+            geometry: Geometry::Block42,
+            slots: (0..8).map(slot).collect(),
+        }
+    }
 
     fn blob(size_bytes: usize, seed: u8) -> (BlobHeader, Payload) {
         let bytes: Vec<u8> = (0..size_bytes).map(|n| (n * 31 / 7) as u8 ^ seed).collect();

@@ -42,17 +42,11 @@ impl Index {
         self.partitions.get(&key.partition)?.at(key.point)
     }
 
-    /// Whether the blob is here and, as far as known, can be read.
-    pub(crate) fn holds(&self, key: BlobKey) -> bool {
-        self.blob(key).is_some_and(|entry| !entry.unreadable)
-    }
-
-    /// Whether what `slot` is to hold of the blob is here: of one in parts only its own (rule H3). A disk that held
-    /// another slot before has that one's.
+    /// Whether what `slot` is to hold of the blob is here and, as far as known, can be read: of one in parts only
+    /// its own (rule H3). A disk that held another slot before has that one's.
     pub(crate) fn holds_of(&self, key: BlobKey, slot: Slot) -> bool {
-        let own = hot::number_on(key.partition, slot);
-        let is_own = |entry: &Entry| entry.header().part.is_none_or(|part| part.number == own);
-        self.holds(key) && self.blob(key).is_some_and(is_own)
+        let is_own = |entry: &Entry| hot::is_own(&entry.header(), key.partition, slot);
+        self.blob(key).is_some_and(|entry| !entry.unreadable && is_own(entry))
     }
 
     /// Partitions above `after`, in order.

@@ -2,11 +2,10 @@
 //! healthy put goes to slots 6, and 3 to 7 and 0 as far as six.
 
 use bytes::Bytes;
-use meridian_base::id::{ConfigVersion, GroupId, NodeId};
 use meridian_base::position::LeaderEpoch;
-use meridian_base::topology::{Geometry, SlotConfig};
 
 use super::*;
+use crate::hot::tests::eight_racks;
 
 const PARTITION: PartitionId = PartitionId::new(11);
 const GENERATION: Generation = Generation::new(2);
@@ -19,26 +18,12 @@ struct Bench {
     out: Vec<LeaderOutput>,
 }
 
-fn group() -> GroupConfig {
-    let slot = |index| SlotConfig {
-        node: NodeId::new(index),
-        incarnation: Incarnation::new(u64::from(index)),
-        state: SlotState::Good,
-    };
-    GroupConfig {
-        group: GroupId::new(1),
-        version: ConfigVersion::new(1),
-        geometry: Geometry::Block42,
-        slots: (0..8).map(slot).collect(),
-    }
-}
-
 impl Bench {
     fn serving() -> Self {
         let config = LeaderConfig {
             partition: PARTITION,
             generation: GENERATION,
-            group: group(),
+            group: eight_racks(),
             own_slot: Some(Slot::new(6)),
             datacenter_count_min: 1,
             layout: Layout::Parts { blob_size_bytes_min: LARGE_SIZE_BYTES },

@@ -187,8 +187,7 @@ impl Sync {
             let new = FoundBlob { header, in_parts, holders: SlotSet::EMPTY };
             let blob = found.blobs.entry(info.point).or_insert(new);
             // A disk that held another slot before has parts of that one, which count for none here.
-            let own = hot::number_on(partition.partition, slot);
-            let is_own = info.header.part.is_none_or(|part| part.number == own);
+            let is_own = hot::is_own(&info.header, partition.partition, slot);
             if blob.header == header && blob.in_parts == in_parts && is_own {
                 blob.holders.insert(slot);
             }

@@ -1,11 +1,10 @@
 //! Taking over a partition of eight racks whose records are in parts: slots 6 and 7 stay silent.
 
 use bytes::Bytes;
-use meridian_base::id::{ConfigVersion, GroupId, NodeId};
-use meridian_base::topology::{Geometry, SlotConfig};
 
 use super::*;
 use crate::blob::BlobKey;
+use crate::hot::tests::eight_racks;
 use crate::hot::{cut, number_on};
 
 const PARTITION: PartitionId = PartitionId::new(8);
@@ -15,20 +14,6 @@ struct Bench {
     takeover: Takeover,
     now: Instant,
     out: Vec<TakeoverOutput>,
-}
-
-fn group() -> GroupConfig {
-    let slot = |index| SlotConfig {
-        node: NodeId::new(index),
-        incarnation: Incarnation::new(u64::from(index)),
-        state: SlotState::Good,
-    };
-    GroupConfig {
-        group: GroupId::new(1),
-        version: ConfigVersion::new(1),
-        geometry: Geometry::Block42,
-        slots: (0..8).map(slot).collect(),
-    }
 }
 
 fn payload(byte: u8) -> Payload {
@@ -50,7 +35,7 @@ impl Bench {
             partition: PARTITION,
             generation: Generation::new(2),
             leader_epoch: LeaderEpoch::new(2),
-            group: group(),
+            group: eight_racks(),
             mutations: Mutations::NONE,
         };
         let mut out = Vec::new();

@@ -105,17 +105,15 @@ impl Group {
     pub(crate) fn move_disk(&mut self, from: usize, to: usize, incarnation: u64) {
         let disk = self.nodes[from].disk.clone();
         let node = self.config.slots[from].node;
-        self.lose_disk(from, incarnation);
-        let moved = self.config.slots[to].node;
-        let config = store_config(moved.get(), incarnation);
-        self.nodes[from] = Node::mount(config, MemoryDisk::new(incarnation));
+        let other = self.config.slots[to].node;
+        let empty = MemoryDisk::new(incarnation);
+        self.nodes[from] = Node::mount(store_config(other.get(), incarnation), empty);
         self.nodes[to] = Node::mount(store_config(node.get(), incarnation + 1), disk);
-        self.config.slots[from].node = moved;
-        self.config.slots[to] = SlotConfig {
-            node,
-            incarnation: self.nodes[to].store.incarnation(),
-            state: SlotState::LostData,
-        };
+        self.config.version = ConfigVersion::new(self.config.version.get() + 1);
+        for (slot, node) in [(from, other), (to, node)] {
+            let incarnation = self.nodes[slot].store.incarnation();
+            self.config.slots[slot] = SlotConfig { node, incarnation, state: SlotState::LostData };
+        }
     }
 
     pub(crate) fn call_good(&mut self, slot: usize) {
