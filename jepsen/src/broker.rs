@@ -34,6 +34,7 @@ use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::{Takeover, TakeoverConfig, TakeoverOutput, TakeoverPlan};
 
 use crate::desk::{Desk, MarkerOrigin, Piece, is_internal};
+use crate::metadata::Class;
 use crate::net::Endpoint;
 use crate::read::{Purpose, ReadTask};
 use crate::value::{Batch, Kind, PlacedBatch};
@@ -50,6 +51,8 @@ fn limits(partition: PartitionId) -> PartitionLimits {
         ..PartitionLimits::default()
     }
 }
+/// A blob of one small batch is copies, most others are in parts.
+const PARTS: Layout = Layout::Parts { blob_size_bytes_min: 160 };
 /// Most bytes in doubt.
 const PENDING_SIZE_BYTES_MAX: usize = 4_000;
 /// Most bytes of one answer to a reader.
@@ -140,6 +143,8 @@ pub enum Shown {
     Log(Piece),
     /// A pass of compaction has come to an end.
     Compacted,
+    /// So many blobs were made whole from their parts.
+    Decoded(u64),
     /// A committed batch.
     Batch(PlacedBatch),
     /// A batch whose producer is told that it is safe.
@@ -197,6 +202,7 @@ pub struct Broker {
     partition: PartitionId,
     generation: Generation,
     own_slot: Slot,
+    layout: Layout,
     mutations: Mutations,
     phase: Phase,
     recovery: Option<Recovery>,
@@ -239,6 +245,7 @@ impl Broker {
             partition,
             generation,
             own_slot,
+            layout: Layout::Copies,
             mutations,
             phase: Phase::TakingOver(takeover),
             recovery: None,
@@ -260,6 +267,17 @@ impl Broker {
         }));
         broker.next_read = 1;
         broker
+    }
+
+    /// Puts records in another way from now on.
+    pub fn convert(&mut self, class: Class) {
+        self.layout = match class {
+            Class::Copies => Layout::Copies,
+            Class::Parts => PARTS,
+        };
+        if let Phase::Leading(partition) = &mut self.phase {
+            partition.leader_mut().set_layout(self.layout);
+        }
     }
 
     /// Whether clients are served.
@@ -363,7 +381,7 @@ impl Broker {
         let late: Vec<u64> =
             self.reads.iter().filter(|(_, task)| task.is_late(now)).map(|(id, _)| *id).collect();
         for read in late {
-            self.read_elsewhere(now, read, out);
+            self.read_on(now, read, out);
         }
     }
 
@@ -412,11 +430,13 @@ impl Broker {
         outputs: Vec<TakeoverOutput>,
         out: &mut Vec<BrokerOutput>,
     ) {
+        let Some(group) = self.group() else { return };
+        let slots = group.geometry.slots();
         for output in outputs {
             match output {
                 TakeoverOutput::FenceRead { slot } => out.push(BrokerOutput::FenceRead(slot)),
                 TakeoverOutput::Read { slot, request } => {
-                    let task = ReadTask::new(now, Purpose::Tail, slot, request);
+                    let task = ReadTask::new(now, Purpose::Tail, slots, slot, request);
                     self.send_read(slot, task, out);
                 }
                 TakeoverOutput::Decided(plan) => self.start_leader(now, health, *plan, out),
@@ -443,7 +463,7 @@ impl Broker {
             group: takeover.group().clone(),
             own_slot: Some(self.own_slot),
             datacenter_count_min: 1,
-            layout: Layout::Copies,
+            layout: self.layout,
             pending_size_bytes_max: PENDING_SIZE_BYTES_MAX,
             mutations: self.mutations,
         };

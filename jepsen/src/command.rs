@@ -10,7 +10,7 @@ use clap::Args;
 use meridian_storage::mutation::{Mutation, Mutations};
 
 use crate::report::{Counters, Report};
-use crate::sim::{self, SimConfig, Workload};
+use crate::sim::{self, Shape, SimConfig, Workload};
 use crate::trace::Detail;
 
 /// How many reports between two lines of progress.
@@ -25,6 +25,9 @@ pub struct Common {
     /// Who uses the cluster.
     #[arg(long, value_enum, default_value_t)]
     pub workload: Workload,
+    /// What the cluster is made of.
+    #[arg(long, value_enum, default_value_t)]
+    pub shape: Shape,
     /// The rule to break (needs the `mutations` feature).
     #[arg(long, value_parser = parse_mutation)]
     pub mutation: Option<Mutation>,
@@ -85,10 +88,15 @@ pub struct MutationsArgs {
 pub fn mutations(args: &MutationsArgs) -> ExitCode {
     use crate::mutations::{Hunt, Method, hunt, method};
     let mut not_found = 0;
-    for mutation in Mutation::ALL {
+    let mutations = Mutation::ALL.into_iter().chain(Mutation::PARTS);
+    let count = mutations.clone().count();
+    for mutation in mutations {
         let name = format!("{mutation:?}");
         let outcome = match (hunt(mutation, args.threads), method(mutation)) {
-            (Hunt::BySeed(seed, violation), Method::Seeds(bound) | Method::Groups(bound)) => {
+            (
+                Hunt::BySeed(seed, violation),
+                Method::Seeds(bound) | Method::Groups(bound) | Method::Parts(bound),
+            ) => {
                 format!("found, {seed} of {bound} seeds: {:?}", violation.promise)
             }
             (Hunt::BySeed(seed, violation), _) => format!("found, seed {seed}: {violation}"),
@@ -102,14 +110,14 @@ pub fn mutations(args: &MutationsArgs) -> ExitCode {
         };
         println!("{name:<26} {outcome:<52} {}", mutation.describe());
     }
-    println!("{} mutations, {not_found} not found", Mutation::ALL.len());
+    println!("{count} mutations, {not_found} not found");
     if not_found == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 impl Common {
     fn sim(&self, seed: u64) -> SimConfig {
         let config = SimConfig::new(seed, self.workload, self.time);
-        SimConfig { mutations: Mutations(self.mutation), ..config }
+        SimConfig { shape: self.shape, mutations: Mutations(self.mutation), ..config }
     }
 
     fn replay_command(&self, seed: u64) -> String {
@@ -120,8 +128,12 @@ impl Common {
             Workload::Log => "",
             Workload::Groups => " --workload groups",
         };
+        let shape = match self.shape {
+            Shape::Mirror3Dc => "",
+            Shape::Block42 => " --shape block-4-2",
+        };
         format!(
-            "cargo run -p meridian-jepsen{features} -- sim replay {seed} --time {}s{workload}{mutation} \
+            "cargo run -p meridian-jepsen{features} -- sim replay {seed} --time {}s{workload}{shape}{mutation} \
              --verbose",
             self.time.as_secs()
         )
@@ -238,9 +250,10 @@ fn parse_mutation(name: &str) -> Result<Mutation, String> {
     if !cfg!(feature = "mutations") {
         return Err("this build keeps every rule; add --features mutations".to_owned());
     }
-    let known = Mutation::ALL.into_iter().find(|mutation| format!("{mutation:?}") == name);
+    let hunted = Mutation::ALL.into_iter().chain(Mutation::PARTS);
+    let known = hunted.clone().find(|mutation| format!("{mutation:?}") == name);
     known.ok_or_else(|| {
-        let names: Vec<String> = Mutation::ALL.iter().map(|each| format!("{each:?}")).collect();
+        let names: Vec<String> = hunted.map(|each| format!("{each:?}")).collect();
         format!("no such mutation; there are {}", names.join(", "))
     })
 }

@@ -9,20 +9,26 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meridian_base::id::Incarnation;
-use meridian_base::topology::{Slot, SlotSet, SlotState};
+use meridian_base::topology::{Geometry, Slot, SlotSet, SlotState};
 
 use crate::check::Verdict;
+use crate::desk::is_internal;
+use crate::keyed;
+use crate::metadata::Class;
 use crate::net::{Endpoint, Weather};
-use crate::world::{Event, GEOMETRY, World};
+use crate::world::{Event, World};
 use meridian_jepsen_runner::chance::Chance;
 
 /// Mean time from one fault to the next.
 const INTERVAL: Duration = Duration::from_millis(1_400);
 
+/// How often a partition is converted, besides, where it can be.
+const CONVERT_WEIGHT: usize = 10;
+
 /// The kinds of faults and how often each comes, of all together.
 const WEIGHTS: [(Fault, usize); 16] = [
     (Fault::CrashNode, 12),
-    (Fault::CrashDatacenterAndRack, 6),
+    (Fault::CrashTolerated, 6),
     (Fault::CrashAll, 4),
     (Fault::Pause, 14),
     (Fault::ChangeLeader, 16),
@@ -42,7 +48,7 @@ const WEIGHTS: [(Fault, usize); 16] = [
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     CrashNode,
-    CrashDatacenterAndRack,
+    CrashTolerated,
     CrashAll,
     Pause,
     ChangeLeader,
@@ -57,6 +63,7 @@ enum Fault {
     FailingDisk,
     LoseDisk,
     RotDisk,
+    Convert,
 }
 
 /// Injects faults into one run.
@@ -88,9 +95,12 @@ impl Nemesis {
 
     /// Injects one fault. Returns when the next one is due.
     pub fn act(&mut self, world: &mut World) -> Result<Duration, crate::check::Violation> {
-        let total = WEIGHTS.iter().map(|(_, weight)| weight).sum();
+        let is_convertible = world.geometry() == Geometry::Block42;
+        let converts = is_convertible.then_some((Fault::Convert, CONVERT_WEIGHT));
+        let weights: Vec<(Fault, usize)> = WEIGHTS.into_iter().chain(converts).collect();
+        let total = weights.iter().map(|(_, weight)| weight).sum();
         let mut drawn = self.chance.below(total);
-        for (fault, weight) in WEIGHTS {
+        for (fault, weight) in weights {
             if drawn < weight {
                 world.counters.fault_count += 1;
                 world.trace.event(world.now, format_args!("nemesis: {fault:?}"));
@@ -108,8 +118,8 @@ impl Nemesis {
                 let node = self.target(world);
                 self.crash(world, node, Duration::from_secs(1));
             }
-            Fault::CrashDatacenterAndRack => {
-                for slot in datacenter_and_rack(&mut self.chance).iter() {
+            Fault::CrashTolerated => {
+                for slot in tolerated(world.geometry(), &mut self.chance).iter() {
                     self.crash(world, slot.index(), Duration::from_secs(3));
                 }
             }
@@ -156,6 +166,7 @@ impl Nemesis {
             }
             Fault::LoseDisk => self.lose_disk(world),
             Fault::RotDisk => self.rot_disk(world),
+            Fault::Convert => self.convert(world),
         }
         Ok(())
     }
@@ -195,6 +206,20 @@ impl Nemesis {
         }
     }
 
+    /// The class of a partition changes, while records of the other one are on their way.
+    fn convert(&mut self, world: &mut World) {
+        let partition = self.chance.pick(&world.partitions);
+        let Some(partition) = partition.filter(|it| !keyed::is_keyed(*it) && !is_internal(*it))
+        else {
+            return;
+        };
+        let class = match world.metadata.latest().class_of(partition) {
+            Class::Copies => Class::Parts,
+            Class::Parts => Class::Copies,
+        };
+        world.convert(partition, class);
+    }
+
     fn cut(&mut self, fault: Fault, world: &mut World) {
         let node_count = world.nodes.len();
         match fault {
@@ -213,9 +238,12 @@ impl Nemesis {
                 world.network.isolate(&[Endpoint(node)]);
             }
             _ => {
+                let datacenter_count = world.geometry().datacenter_count();
                 let side: Vec<Endpoint> = match self.chance.below(4) {
-                    0 => world.network.endpoints_of(self.chance.below(3)),
-                    1 => datacenter_and_rack(&mut self.chance)
+                    0 if datacenter_count > 1 => {
+                        world.network.endpoints_of(self.chance.below(datacenter_count))
+                    }
+                    0 | 1 => tolerated(world.geometry(), &mut self.chance)
                         .iter()
                         .map(|slot| Endpoint(slot.index()))
                         .collect(),
@@ -235,7 +263,8 @@ impl Nemesis {
     fn cut_to_ring(&mut self, world: &mut World) {
         let count = world.nodes.len();
         let shift = self.chance.below(count);
-        let place = |node: usize| (node * 4 + shift) % count;
+        // Five has no divisor in common with eight or nine.
+        let place = |node: usize| (node * 5 + shift) % count;
         for from in 0..count {
             for to in 0..count {
                 let apart = (place(from) + count - place(to)) % count;
@@ -261,7 +290,7 @@ impl Nemesis {
             world.nodes[node].disk.keep_image();
             return;
         }
-        if !GEOMETRY.tolerated(self.lost_slots(world).with(slot)) {
+        if !world.geometry().tolerated(self.lost_slots(world).with(slot)) {
             return;
         }
         let group = &world.metadata.latest().group;
@@ -314,7 +343,8 @@ impl Nemesis {
     fn rot_disk(&mut self, world: &mut World) {
         let node = self.chance.below(world.nodes.len());
         let slot = world.nodes[node].slot();
-        if !world.is_running(node) || !GEOMETRY.tolerated(self.lost_slots(world).with(slot)) {
+        if !world.is_running(node) || !world.geometry().tolerated(self.lost_slots(world).with(slot))
+        {
             return;
         }
         let life = world.metadata.latest().group.slots[slot.index()].incarnation;
@@ -343,11 +373,15 @@ impl Nemesis {
     }
 }
 
-/// A whole datacenter and one rack of another: a maximal set that may be lost together.
-fn datacenter_and_rack(chance: &mut Chance) -> SlotSet {
-    let datacenter = chance.below(GEOMETRY.datacenter_count());
-    let whole = GEOMETRY.slots_of(datacenter);
-    let others: Vec<Slot> = GEOMETRY.slots().difference(whole).iter().collect();
+/// A maximal set that may be lost together: a whole datacenter and one rack of another, or two racks of
+/// the only one.
+fn tolerated(geometry: Geometry, chance: &mut Chance) -> SlotSet {
+    let whole = if geometry.datacenter_count() > 1 {
+        geometry.slots_of(chance.below(geometry.datacenter_count()))
+    } else {
+        SlotSet::EMPTY.with(Slot::new(chance.below(geometry.slot_count()) as u8))
+    };
+    let others: Vec<Slot> = geometry.slots().difference(whole).iter().collect();
     chance.pick(&others).map_or(whole, |rack| whole.with(rack))
 }
 
@@ -356,12 +390,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_datacenter_and_a_rack_may_be_lost_together() {
+    fn what_is_lost_together_is_tolerated_and_no_more_would_be() {
         let mut chance = Chance::new(1);
         for _ in 0..100 {
-            let lost = datacenter_and_rack(&mut chance);
-            assert_eq!(lost.count(), 4);
-            assert!(GEOMETRY.tolerated(lost));
+            for geometry in [Geometry::Mirror3Dc, Geometry::Block42] {
+                let lost = tolerated(geometry, &mut chance);
+                assert!(geometry.tolerated(lost));
+                let mut others = geometry.slots().difference(lost).iter();
+                assert!(others.all(|slot| !geometry.tolerated(lost.with(slot))));
+            }
         }
     }
 }

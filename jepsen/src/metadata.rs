@@ -2,7 +2,7 @@
 //! in its own time. A node that is slow, paused or cut off goes on with what it knew: that is where
 //! zombie leaders come from (rule T1).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId};
@@ -27,6 +27,15 @@ pub struct Owner {
     pub node: NodeId,
 }
 
+/// How the records of a partition are put from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// As whole copies.
+    Copies,
+    /// The larger blobs in parts.
+    Parts,
+}
+
 /// One decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
@@ -45,6 +54,13 @@ pub enum Entry {
         node: NodeId,
         /// The ids.
         block: Range<u32>,
+    },
+    /// A partition is converted.
+    Class {
+        /// The partition.
+        partition: PartitionId,
+        /// What to.
+        class: Class,
     },
     /// A disk was mounted, and may serve.
     Mounted {
@@ -68,12 +84,13 @@ pub struct View {
     pub owners: BTreeMap<PartitionId, Owner>,
     /// The newest block of producer ids of each node.
     pub producer_ids: BTreeMap<NodeId, Range<u32>>,
+    /// The partitions whose records are put in parts.
+    in_parts: BTreeSet<PartitionId>,
 }
 
 impl View {
     /// The cluster as it was founded, by the incarnations of its disks.
-    pub fn founded(incarnations: &[Incarnation]) -> Self {
-        let geometry = Geometry::Mirror3Dc;
+    pub fn founded(geometry: Geometry, incarnations: &[Incarnation]) -> Self {
         let slot = |(index, incarnation): (usize, &Incarnation)| SlotConfig {
             node: NodeId::new(index as u32),
             incarnation: *incarnation,
@@ -85,7 +102,13 @@ impl View {
             geometry,
             slots: incarnations.iter().enumerate().map(slot).collect(),
         };
-        Self { applied_count: 0, group, owners: BTreeMap::new(), producer_ids: BTreeMap::new() }
+        Self {
+            applied_count: 0,
+            group,
+            owners: BTreeMap::new(),
+            producer_ids: BTreeMap::new(),
+            in_parts: BTreeSet::new(),
+        }
     }
 
     /// Applies the next entry of the log.
@@ -99,8 +122,19 @@ impl View {
             Entry::ProducerIds { node, block } => {
                 self.producer_ids.insert(*node, block.clone());
             }
+            Entry::Class { partition, class: Class::Parts } => {
+                self.in_parts.insert(*partition);
+            }
+            Entry::Class { partition, class: Class::Copies } => {
+                self.in_parts.remove(partition);
+            }
             Entry::Mounted { .. } => {}
         }
+    }
+
+    /// How the records of `partition` are put.
+    pub fn class_of(&self, partition: PartitionId) -> Class {
+        if self.in_parts.contains(&partition) { Class::Parts } else { Class::Copies }
     }
 }
 
@@ -147,6 +181,11 @@ impl Metadata {
         let owner = self.next_owner(partition, node);
         self.commit(Entry::Appoint { partition, owner });
         owner
+    }
+
+    /// Changes how the records of `partition` are put.
+    pub fn convert(&mut self, partition: PartitionId, class: Class) {
+        self.commit(Entry::Class { partition, class });
     }
 
     /// Gives producer ids to a node that no other has, or had.
@@ -206,7 +245,7 @@ mod tests {
 
     fn metadata() -> Metadata {
         let incarnations: Vec<Incarnation> = (1..=9).map(Incarnation::new).collect();
-        Metadata::new(View::founded(&incarnations))
+        Metadata::new(View::founded(Geometry::Mirror3Dc, &incarnations))
     }
 
     fn identity(incarnation: u64, mount_epoch: u64) -> Identity {

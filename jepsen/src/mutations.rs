@@ -7,7 +7,7 @@ use meridian_storage::mutation::{Mutation, Mutations};
 use crate::check::{Verdict, Violation};
 use crate::command::{Common, for_each_seed};
 use crate::scenarios;
-use crate::sim::Workload;
+use crate::sim::{Shape, Workload};
 
 /// Virtual time of one seed.
 const SEED_DURATION: Duration = Duration::from_secs(300);
@@ -19,6 +19,8 @@ pub enum Method {
     Seeds(u64),
     /// By at most this many of the workload of groups.
     Groups(u64),
+    /// By at most this many of the shape with parts.
+    Parts(u64),
     /// By a directed schedule, which must end well only with every rule in force.
     Scenario(fn(Mutations) -> Verdict),
     /// Not here: the simulator has no part of what it breaks.
@@ -68,6 +70,11 @@ pub fn method(mutation: Mutation) -> Method {
             Method::Seeds(100)
         }
         Mutation::UnsureIsEmpty => Method::Seeds(400),
+        Mutation::FivePartsAcked
+        | Mutation::PartsCountedAsCopies
+        | Mutation::FewPartsKept
+        | Mutation::AllPartsAsked => Method::Parts(10),
+        Mutation::PartOfPeerKept => Method::Scenario(scenarios::replaced_racks),
         Mutation::AckBeforeSync => Method::Scenario(scenarios::power_cut),
         Mutation::HalfStartEstablished => Method::Scenario(scenarios::half_start),
         Mutation::StaleConfigAccepted | Mutation::IncarnationIgnored => {
@@ -100,12 +107,13 @@ pub enum Hunt {
 /// Looks for `mutation` by its method.
 pub fn hunt(mutation: Mutation, thread_count: usize) -> Hunt {
     match method(mutation) {
-        Method::Seeds(bound) | Method::Groups(bound) => {
-            let workload = match method(mutation) {
-                Method::Groups(_) => Workload::Groups,
-                _ => Workload::Log,
+        Method::Seeds(bound) | Method::Groups(bound) | Method::Parts(bound) => {
+            let (workload, shape) = match method(mutation) {
+                Method::Groups(_) => (Workload::Groups, Shape::Mirror3Dc),
+                Method::Parts(_) => (Workload::Log, Shape::Block42),
+                _ => (Workload::Log, Shape::Mirror3Dc),
             };
-            let common = Common { time: SEED_DURATION, workload, mutation: Some(mutation) };
+            let common = Common { time: SEED_DURATION, workload, shape, mutation: Some(mutation) };
             let found = for_each_seed(1, bound, thread_count, &common, |_| {});
             let found = found.and_then(|report| Some((report.seed, report.violation?)));
             found.map_or(Hunt::NotFound, |(seed, violation)| Hunt::BySeed(seed, violation))

@@ -28,7 +28,6 @@ use crate::net::Endpoint;
 use crate::seat::{Seat, SeatOutput, fresh_incarnation};
 use crate::sourced;
 use crate::workload::ClientRequest;
-use crate::world::GEOMETRY;
 
 /// What travels over the network.
 #[derive(Clone, Debug)]
@@ -253,6 +252,10 @@ impl Node {
                 }
                 self.carry_out_seat(outputs, out);
             }
+            Entry::Class { partition, class } => {
+                let led = self.brokers.iter_mut().filter(|((led, _), _)| led == partition);
+                led.for_each(|(_, broker)| broker.convert(*class));
+            }
             Entry::ProducerIds { node, block } => {
                 if *node == self.id {
                     self.producer_ids = block.clone();
@@ -283,7 +286,7 @@ impl Node {
             return;
         }
         let mut outputs = Vec::new();
-        let broker = Broker::begin(
+        let mut broker = Broker::begin(
             partition,
             owner.generation,
             self.view.group.clone(),
@@ -292,6 +295,7 @@ impl Node {
             now,
             &mut outputs,
         );
+        broker.convert(self.view.class_of(partition));
         self.brokers.insert(key, broker);
         self.carry_out_broker(now, key, outputs, out);
     }
@@ -524,7 +528,7 @@ impl Node {
                     }
                 }
                 BrokerOutput::Verify { ticket, producer, epoch } => {
-                    let coordinator = Endpoint(GEOMETRY.slot_count() + producer as usize);
+                    let coordinator = Endpoint(self.view.group.slots.len() + producer as usize);
                     let packet = Packet::Verify { partition, generation, ticket, epoch };
                     out.push(NodeOutput::Send(coordinator, packet));
                 }

@@ -6,6 +6,7 @@ use meridian_base::env::Instant;
 use meridian_base::position::Offset;
 use meridian_base::topology::{SLOT_COUNT_MAX, Slot, SlotSet};
 use meridian_storage::blob::{Blob, BlobKind};
+use meridian_storage::hot::{AssembleError, Gathering, Given};
 use meridian_storage::message::{Read, ReadFrom};
 
 use crate::broker::Asker;
@@ -60,15 +61,75 @@ pub(crate) struct ReadTask {
     pub(crate) purpose: Purpose,
     /// What is asked.
     pub(crate) request: Read,
+    slots: SlotSet,
     slot: Slot,
     tried: SlotSet,
     asked_at: Instant,
+    /// Parts, if that is what was given first.
+    gathering: Option<Gathering>,
+}
+
+/// What has come of a read by an answer.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// All that can be had of it.
+    Whole(Vec<Blob>),
+    /// Parts: further slots have to be asked for those that are missing.
+    Parts,
+    /// One of those; the others that were asked have to answer.
+    Part,
+    /// Nothing: another slot has to be asked instead.
+    Nothing,
 }
 
 impl ReadTask {
-    /// A read that asks `slot` first.
-    pub(crate) fn new(now: Instant, purpose: Purpose, slot: Slot, request: Read) -> Self {
-        Self { purpose, request, slot, tried: SlotSet::EMPTY.with(slot), asked_at: now }
+    /// A read that asks `slot` first, of all `slots`.
+    pub(crate) fn new(
+        now: Instant,
+        purpose: Purpose,
+        slots: SlotSet,
+        slot: Slot,
+        request: Read,
+    ) -> Self {
+        let tried = SlotSet::EMPTY.with(slot);
+        Self { purpose, request, slots, slot, tried, asked_at: now, gathering: None }
+    }
+
+    /// What the next slot is asked for.
+    pub(crate) fn asking(&self) -> Read {
+        self.gathering.as_ref().map_or(self.request, Gathering::request)
+    }
+
+    /// How many slots have to answer still.
+    pub(crate) fn missing_count(&self) -> usize {
+        self.gathering.as_ref().map_or(1, Gathering::missing_count)
+    }
+
+    /// Whether parts are being gathered.
+    pub(crate) fn is_gathering(&self) -> bool {
+        self.gathering.is_some()
+    }
+
+    /// Takes what a slot gave.
+    pub(crate) fn take(&mut self, blobs: Vec<Blob>) -> Result<Taken, AssembleError> {
+        let taken = match &mut self.gathering {
+            None => match Given::of(blobs) {
+                Some(Given::Whole(blobs)) => return Ok(Taken::Whole(blobs)),
+                Some(Given::Parts(gathering)) => {
+                    self.gathering = Some(gathering);
+                    Taken::Parts
+                }
+                None => Taken::Nothing,
+            },
+            Some(gathering) => {
+                let missing_count = gathering.missing_count();
+                gathering.add(&blobs);
+                let is_news = gathering.missing_count() < missing_count;
+                if is_news { Taken::Part } else { Taken::Nothing }
+            }
+        };
+        let whole = self.gathering.take_if(|gathering| gathering.missing_count() == 0);
+        whole.map_or(Ok(taken), |gathering| Ok(Taken::Whole(gathering.join()?)))
     }
 
     /// Whether the slot has been silent for too long.
@@ -78,12 +139,12 @@ impl ReadTask {
 
     /// Whether `slot` is the one being asked.
     pub(crate) fn is_asking(&self, slot: Slot) -> bool {
-        self.slot == slot
+        self.slot == slot || self.is_gathering()
     }
 
     /// The next slot to ask. Recovery begins anew when all were asked; a reader gives up.
     pub(crate) fn next_slot(&mut self, now: Instant) -> Option<Slot> {
-        if self.tried.count() == SLOT_COUNT_MAX {
+        if self.tried == self.slots {
             if self.asker().is_some() {
                 return None;
             }
@@ -91,7 +152,8 @@ impl ReadTask {
         }
         let after = (1..=SLOT_COUNT_MAX)
             .map(|distance| Slot::new(((self.slot.index() + distance) % SLOT_COUNT_MAX) as u8));
-        let next = after.into_iter().find(|slot| !self.tried.contains(*slot))?;
+        let untried = self.slots.difference(self.tried);
+        let next = after.into_iter().find(|slot| untried.contains(*slot))?;
         self.slot = next;
         self.tried.insert(next);
         self.asked_at = now;
@@ -153,7 +215,7 @@ mod tests {
             last_step: Step::START,
             size_bytes_max: 1,
         };
-        ReadTask::new(Instant::ZERO, purpose, Slot::new(7), request)
+        ReadTask::new(Instant::ZERO, purpose, SlotSet::first(9), Slot::new(7), request)
     }
 
     #[test]

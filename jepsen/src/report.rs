@@ -18,6 +18,10 @@ pub struct Counters {
     pub position_count: u64,
     /// Passes of compaction.
     pub pass_count: u64,
+    /// Blobs that were made whole from their parts, for readers and for recovery.
+    pub decoded_count: u64,
+    /// Partitions whose class was changed.
+    pub conversion_count: u64,
     /// Leaders that the metadata appointed.
     pub appointment_count: u64,
     /// Leaders that came to serve.
@@ -40,6 +44,8 @@ impl Counters {
         self.transaction_count += other.transaction_count;
         self.position_count += other.position_count;
         self.pass_count += other.pass_count;
+        self.decoded_count += other.decoded_count;
+        self.conversion_count += other.conversion_count;
         self.appointment_count += other.appointment_count;
         self.takeover_count += other.takeover_count;
         self.fault_count += other.fault_count;
@@ -54,13 +60,15 @@ impl fmt::Display for Counters {
         write!(
             f,
             "{:.2} simulated hours, {} operations, {} records acknowledged, {} transactions \
-             committed, {} positions of groups, {} passes, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
+             committed, {} positions of groups, {} passes, {} blobs decoded, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
             self.simulated.as_secs_f64() / 3600.0,
             self.operation_count,
             self.acknowledged_count,
             self.transaction_count,
             self.position_count,
             self.pass_count,
+            self.decoded_count,
+            self.conversion_count,
             self.takeover_count,
             self.appointment_count,
             self.fault_count,

@@ -6,6 +6,7 @@ mod late_end;
 mod one_partition;
 mod power_cut;
 mod replaced_disk;
+mod replaced_racks;
 mod shared_generation;
 
 pub use bit_rot::bit_rot;
@@ -14,27 +15,41 @@ pub use late_end::late_end;
 pub use one_partition::{late_coordinator, wrapped_epoch, wrapped_sequence};
 pub use power_cut::power_cut;
 pub use replaced_disk::replaced_disk;
+pub use replaced_racks::replaced_racks;
 pub use shared_generation::shared_generation;
 
 use std::time::Duration;
 
 use meridian_base::id::PartitionId;
+use meridian_base::topology::Geometry;
 use meridian_storage::mutation::Mutations;
 
-use crate::check::{Verdict, Violation};
+use crate::check::{Promise, Verdict, Violation};
 use crate::trace::Detail;
 use crate::world::{Event, World, WorldConfig};
 
 /// The only partition of a scenario.
 const PARTITION: PartitionId = PartitionId::new(1);
+/// How long a partition may take to be served, and the whole log to be read.
+const READ_WITHIN: Duration = Duration::from_secs(30);
 
 /// A world without nemesis, in which `PARTITION` is led by node 0.
 fn world(mutations: Mutations) -> Result<World, Violation> {
+    world_of(Geometry::Mirror3Dc, 1, mutations)
+}
+
+/// The same, of this shape and with so many producers.
+fn world_of(
+    geometry: Geometry,
+    producer_count: usize,
+    mutations: Mutations,
+) -> Result<World, Violation> {
     let mut world = World::new(WorldConfig {
         seed: 1,
+        geometry,
         mutations,
         partition_count: 1,
-        producer_count: 1,
+        producer_count,
         source_count: 0,
         transactor_count: 0,
         keyed_count: 0,
@@ -55,6 +70,68 @@ fn go_on(world: &mut World, duration: Duration) -> Verdict {
     world.schedule(duration, Event::Controller);
     while world.now < end {
         world.next_event()?;
+    }
+    Ok(())
+}
+
+/// Some seconds of bursts; then all is answered.
+fn write(world: &mut World) -> Verdict {
+    for _ in 0..20 {
+        world.rouse_producers();
+        go_on(world, Duration::from_millis(200))?;
+    }
+    world.clients.iter_mut().for_each(crate::workload::Client::stop);
+    go_on(world, Duration::from_secs(3))
+}
+
+/// All nodes restart, and another one leads.
+fn restart_all(world: &mut World) -> Verdict {
+    for node in 0..world.nodes.len() {
+        world.stop_node(node);
+    }
+    for node in 0..world.nodes.len() {
+        world.start_node(node)?;
+    }
+    go_on(world, Duration::from_secs(2))?;
+    world.metadata.appoint(PARTITION, world.nodes[1].id);
+    world.announce_metadata();
+    until(world, READ_WITHIN, "the partition is served", |world| world.is_served(PARTITION))
+}
+
+/// Reads the whole log, from the disks if all nodes have restarted.
+fn read_all(world: &mut World) -> Verdict {
+    for client in 0..world.clients.len() {
+        let until = world.checker.visible_end(PARTITION);
+        world.clients[client].begin_final_read(until);
+        world.wake_client(client, Duration::ZERO);
+    }
+    until(world, READ_WITHIN, "the log is read to its end", |world| {
+        world.clients.iter().any(|client| client.final_log().is_some())
+    })?;
+    let World { clients, checker, .. } = world;
+    clients
+        .iter()
+        .filter_map(|client| client.final_log())
+        .try_for_each(|(start, log)| checker.final_log(PARTITION, start, log))
+}
+
+/// Goes on until `done`.
+fn until(
+    world: &mut World,
+    within: Duration,
+    what: &str,
+    done: impl Fn(&World) -> bool,
+) -> Verdict {
+    let deadline = world.now + within;
+    while !done(world) {
+        if world.now >= deadline {
+            let disks: Vec<_> = world.nodes.iter().map(|node| node.seat.as_ref()).collect();
+            let disks: Vec<_> =
+                disks.into_iter().map(|seat| seat.map(crate::seat::Seat::scrub_status)).collect();
+            let detail = format!("not within {within:?}: {what}; {disks:?}");
+            return Err(Violation { promise: Promise::ServesAgain, detail });
+        }
+        go_on(world, Duration::from_millis(100))?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use meridian_base::env::Instant;
+use meridian_base::topology::Geometry;
 use meridian_storage::mutation::Mutations;
 
 use crate::check::{Promise, Verdict, Violation};
@@ -30,6 +31,27 @@ pub enum Workload {
     Groups,
 }
 
+/// What the cluster is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Shape {
+    /// Nine racks in three datacenters, with copies.
+    #[default]
+    #[value(name = "mirror-3-dc")]
+    Mirror3Dc,
+    /// Eight racks in one datacenter, with records in parts while their class says so.
+    #[value(name = "block-4-2")]
+    Block42,
+}
+
+impl Shape {
+    fn geometry(self) -> Geometry {
+        match self {
+            Self::Mirror3Dc => Geometry::Mirror3Dc,
+            Self::Block42 => Geometry::Block42,
+        }
+    }
+}
+
 /// What to run.
 #[derive(Clone, Copy, Debug)]
 pub struct SimConfig {
@@ -37,6 +59,8 @@ pub struct SimConfig {
     pub seed: u64,
     /// Who uses the cluster.
     pub workload: Workload,
+    /// What the cluster is made of.
+    pub shape: Shape,
     /// How long trouble lasts, in virtual time.
     pub duration: Duration,
     /// The broken rule, if any.
@@ -48,12 +72,14 @@ pub struct SimConfig {
 impl SimConfig {
     /// A run of `duration` with every rule in force, which counts its events.
     pub fn new(seed: u64, workload: Workload, duration: Duration) -> Self {
-        Self { seed, workload, duration, mutations: Mutations::NONE, detail: Detail::Count }
+        let (shape, mutations, detail) = (Shape::default(), Mutations::NONE, Detail::Count);
+        Self { seed, workload, shape, duration, mutations, detail }
     }
 
     fn world(self) -> WorldConfig {
         let log = WorldConfig {
             seed: self.seed,
+            geometry: self.shape.geometry(),
             mutations: self.mutations,
             partition_count: 3,
             producer_count: 2,

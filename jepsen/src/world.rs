@@ -20,7 +20,7 @@ use crate::check::{Checker, Verdict, Violation};
 use crate::describe::Words;
 use crate::disk::SimDisk;
 use crate::keyed;
-use crate::metadata::{Metadata, Owner, View};
+use crate::metadata::{Class, Metadata, Owner, View};
 use crate::net::{Endpoint, Network};
 use crate::node::{Node, NodeOutput, Packet, endpoint_of};
 use crate::queue::Queue;
@@ -30,8 +30,6 @@ use crate::trace::{Detail, Trace};
 use crate::workload::{Client, Decision};
 use meridian_jepsen_runner::chance::Chance;
 
-/// Shape of the cluster under test.
-pub const GEOMETRY: Geometry = Geometry::Mirror3Dc;
 /// How often a node looks at what is due.
 const TICK_EVERY: Duration = Duration::from_millis(10);
 /// Number of a node's first process.
@@ -46,6 +44,8 @@ const APPLY_AGAIN_AFTER: Duration = Duration::from_millis(150);
 pub struct WorldConfig {
     /// Decides everything.
     pub seed: u64,
+    /// Shape of the cluster under test.
+    pub geometry: Geometry,
     /// The broken rule, if any.
     pub mutations: Mutations,
     /// How many partitions.
@@ -113,7 +113,8 @@ impl World {
     /// Builds the world and starts every node; no partition has a leader yet.
     pub fn new(config: WorldConfig) -> Result<Self, Violation> {
         let mut root = Chance::new(config.seed);
-        let node_count = GEOMETRY.slot_count();
+        let geometry = config.geometry;
+        let node_count = geometry.slot_count();
         let client_count = config.partition_count
             * (config.producer_count + config.source_count + 1)
             + config.transactor_count
@@ -121,17 +122,17 @@ impl World {
         let application_count =
             if config.has_applications { applications::CHARACTERS.len() } else { 0 };
         let datacenter_of = (0..node_count)
-            .map(|node| GEOMETRY.datacenter_of(Slot::new(node as u8)))
+            .map(|node| geometry.datacenter_of(Slot::new(node as u8)))
             .chain(
                 (0..client_count + application_count)
-                    .map(|client| client % GEOMETRY.datacenter_count()),
+                    .map(|client| client % geometry.datacenter_count()),
             )
             .collect();
         let network = Network::new(root.branch(), datacenter_of);
         let ids: Vec<NodeId> = (0..node_count as u32).map(NodeId::new).collect();
         let incarnations: Vec<Incarnation> =
             ids.iter().map(|id| fresh_incarnation(*id, FIRST_BOOT)).collect();
-        let founded = View::founded(&incarnations);
+        let founded = View::founded(geometry, &incarnations);
         let nodes = ids
             .iter()
             .map(|id| {
@@ -159,6 +160,12 @@ impl World {
             mutations: config.mutations,
         };
         world.add_clients(&config, &mut root);
+        if geometry == Geometry::Block42 {
+            let unkeyed = world.partitions.clone().into_iter().filter(|it| !keyed::is_keyed(*it));
+            for partition in unkeyed {
+                world.convert(partition, Class::Parts);
+            }
+        }
         if config.has_applications {
             world.add_applications(&mut root);
         }
@@ -168,19 +175,24 @@ impl World {
         Ok(world)
     }
 
+    /// Shape of the cluster.
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.metadata.latest().group.geometry
+    }
+
     fn add_clients(&mut self, config: &WorldConfig, root: &mut Chance) {
         for partition in self.partitions.clone() {
             self.add_producers_and_reader(partition, config.producer_count, root);
         }
         for partition in self.partitions.clone() {
             for _ in 0..config.source_count {
-                let endpoint = Endpoint(GEOMETRY.slot_count() + self.clients.len());
+                let endpoint = Endpoint(self.nodes.len() + self.clients.len());
                 let id = self.clients.len() as u32;
                 self.add_client(Client::source(endpoint, partition, id, root.branch()));
             }
         }
         for _ in 0..config.transactor_count {
-            let endpoint = Endpoint(GEOMETRY.slot_count() + self.clients.len());
+            let endpoint = Endpoint(self.nodes.len() + self.clients.len());
             let id = self.clients.len() as u32;
             let client = Client::transactor(endpoint, &self.partitions, id, root.branch());
             self.add_client(client);
@@ -198,7 +210,7 @@ impl World {
         root: &mut Chance,
     ) {
         for index in 0..=producer_count {
-            let endpoint = Endpoint(GEOMETRY.slot_count() + self.clients.len());
+            let endpoint = Endpoint(self.nodes.len() + self.clients.len());
             let client = if index < producer_count {
                 let id = self.clients.len() as u32;
                 Client::producer(endpoint, partition, id, root.branch())

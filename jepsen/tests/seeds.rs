@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use meridian_jepsen::sim::{SimConfig, Workload, run};
+use meridian_jepsen::sim::{Shape, SimConfig, Workload, run};
 use meridian_jepsen::trace::Detail;
 
 #[test]
@@ -29,14 +29,31 @@ fn no_seed_breaks_a_promise_of_coordinators() {
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    for workload in [Workload::Log, Workload::Groups] {
+    let runs = [
+        (Workload::Log, Shape::Mirror3Dc),
+        (Workload::Groups, Shape::Mirror3Dc),
+        (Workload::Log, Shape::Block42),
+    ];
+    for (workload, shape) in runs {
         let digest = |seed| {
             let config = SimConfig::new(seed, workload, Duration::from_secs(30));
-            run(SimConfig { detail: Detail::Digest, ..config }).digest
+            run(SimConfig { shape, detail: Detail::Digest, ..config }).digest
         };
         let first: Vec<u64> = (1..=4).map(digest).collect();
         let second: Vec<u64> = (1..=4).map(digest).collect();
         assert_eq!(first, second);
         assert_ne!(first[0], first[1]);
+    }
+}
+
+#[test]
+fn no_seed_breaks_a_promise_of_records_in_parts() {
+    for seed in 1..=3 {
+        let config = SimConfig::new(seed, Workload::Log, Duration::from_secs(60));
+        let report = run(SimConfig { shape: Shape::Block42, ..config });
+        assert_eq!(report.violation, None, "sim replay {seed} --time 60s --shape block-4-2");
+        assert!(report.counters.acknowledged_count > 500, "{report:?}");
+        assert!(report.counters.decoded_count > 20, "{report:?}");
+        assert!(report.counters.conversion_count >= 3, "{report:?}");
     }
 }

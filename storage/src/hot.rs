@@ -11,12 +11,16 @@
 //! distinct parts, and quorums of parts are sets of slots, as those of copies are. A slot that is late is
 //! replaced by one that is not, which has another part; a slot that lost its disk makes its part again.
 
+mod gather;
+
 use meridian_base::id::PartitionId;
 use meridian_base::quorum::PARTS_NEEDED;
 use meridian_base::topology::{Geometry, Slot};
 
 use crate::blob::{BlobHeader, BlobKind, PartOf, Payload};
 use crate::erasure::{JoinError, Part, Shape, ShardEncoder, join, shard_size_bytes};
+
+pub use self::gather::{Gathering, Given};
 
 /// All parts of a blob, data and parity.
 pub const PART_COUNT: usize = Geometry::Block42.slot_count();
@@ -176,10 +180,12 @@ impl Assembly {
 pub(crate) mod tests {
     use bytes::Bytes;
     use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId};
-    use meridian_base::position::Offset;
+    use meridian_base::position::{Generation, LogPoint, Offset, Step};
     use meridian_base::topology::{GroupConfig, SlotConfig, SlotSet, SlotState};
 
     use super::*;
+    use crate::blob::{Blob, BlobKey};
+    use crate::message::ReadFrom;
 
     /// A group of eight racks whose disks are all good.
     pub(crate) fn eight_racks() -> GroupConfig {
@@ -278,6 +284,42 @@ pub(crate) mod tests {
         let mut assembly = assemble(&parts, SlotSet::first(3));
         assert!(assembly.add(&parts[1].0, &parts[1].1));
         assert_eq!(assembly.payload(), Err(AssembleError::TooFew { found: 3 }));
+    }
+
+    fn stored(key: BlobKey, (header, payload): &(BlobHeader, Payload)) -> Blob {
+        Blob { key, header: *header, payload: payload.clone() }
+    }
+
+    #[test]
+    fn one_answer_is_completed_by_three_and_ends_where_a_part_is_missing() {
+        let key = |step| BlobKey {
+            partition: PartitionId::new(1),
+            point: LogPoint::new(Generation::FIRST, Step::new(step)),
+        };
+        let wholes: Vec<_> = (0..4).map(|seed| blob(20_000, seed)).collect();
+        let parts: Vec<_> = wholes.iter().map(|(header, payload)| cut(header, payload)).collect();
+        let from = |number: usize, steps: &[u64]| -> Vec<Blob> {
+            let part = |step: &u64| stored(key(*step), &parts[*step as usize][number]);
+            steps.iter().map(part).collect()
+        };
+        // Of the slot that is asked first three blobs are in parts, and the fourth is whole.
+        let mut answer = from(5, &[0, 1, 2]);
+        answer.push(stored(key(3), &wholes[3]));
+        let Some(Given::Parts(mut gathering)) = Given::of(answer) else { panic!("parts") };
+        let request = gathering.request();
+        assert_eq!((request.from, request.last_step), (ReadFrom::Step(Step::new(0)), Step::new(2)));
+        assert_eq!(gathering.missing_count(), 3);
+        gathering.add(&from(0, &[0, 1, 2]));
+        gathering.add(&from(0, &[0, 1, 2]));
+        assert_eq!(gathering.missing_count(), 2, "what is known adds nothing");
+        gathering.add(&from(1, &[0, 2]));
+        gathering.add(&from(7, &[0, 1, 2]));
+        assert_eq!(gathering.missing_count(), 0);
+        let joined = gathering.join().expect("parts of one write each");
+        assert_eq!(joined, [stored(key(0), &wholes[0])], "of the second there are three parts");
+        assert!(Given::of(Vec::new()).is_none());
+        let whole = Given::of(vec![stored(key(3), &wholes[3]), from(5, &[0]).remove(0)]);
+        assert!(matches!(whole, Some(Given::Whole(blobs)) if blobs.len() == 1));
     }
 
     #[test]

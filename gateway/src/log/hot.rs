@@ -1,24 +1,17 @@
-//! Reading blobs in parts: one slot's answer says what there is, others' bring the rest of it.
+//! Reading blobs in parts: asks other slots for what one did not have ([`Gathering`]).
 
 use std::sync::Arc;
 
 use meridian_base::id::{NodeId, PartitionId};
-use meridian_base::quorum::PARTS_NEEDED;
 use meridian_base::topology::Slot;
 use meridian_storage::blob::Blob;
-use meridian_storage::hot::{Assembly, is_data, number_on};
-use meridian_storage::message::{Read, ReadFrom, ReadReply};
+use meridian_storage::hot::{Gathering, Given, is_data, number_on};
+use meridian_storage::message::ReadReply;
 use tokio::task::JoinSet;
 
 use super::Logs;
 use super::group::Group;
 use super::reader::ReadFailed;
-
-/// One blob, and what was read of it.
-struct Wanted {
-    first: Blob,
-    parts: Assembly,
-}
 
 impl Logs {
     /// Makes whole blobs of what `slot` gave: its whole ones up to the first part, or of its parts up to
@@ -27,22 +20,20 @@ impl Logs {
         self: &Arc<Self>,
         group: &Group,
         slot: Slot,
-        mut blobs: Vec<Blob>,
+        blobs: Vec<Blob>,
     ) -> Result<Vec<Blob>, ReadFailed> {
-        let is_part = |blob: &Blob| blob.header.part.is_some();
-        let Some(first) = blobs.first() else { return Err(ReadFailed) };
-        let in_parts = is_part(first);
-        let same = blobs.iter().take_while(|blob| is_part(blob) == in_parts).count();
-        blobs.truncate(same);
-        if !in_parts {
-            return Ok(blobs);
-        }
-        let wanted = self.gather_parts(group, slot, blobs).await?;
-        // Those after the first that lacks a part are read again by whoever wants them.
-        let wanted = wanted.into_iter().take_while(|wanted| wanted.parts.is_enough());
-        let join = move || wanted.map(Wanted::join).collect();
+        let parts = match Given::of(blobs).ok_or(ReadFailed)? {
+            Given::Whole(blobs) => return Ok(blobs),
+            Given::Parts(parts) => parts,
+        };
+        let parts = self.gather_parts(group, slot, parts).await?;
+        let request = parts.request();
         // Decoding takes half a millisecond for each blob: not on the threads that serve.
-        tokio::task::spawn_blocking(join).await.map_err(|_| ReadFailed)?
+        let joined = tokio::task::spawn_blocking(|| parts.join()).await.map_err(|_| ReadFailed)?;
+        joined.map_err(|error| {
+            tracing::error!(?request, %error, "parts were read that do not fit");
+            ReadFailed
+        })
     }
 
     /// Asks as many other slots at once as are needed, and one more for each that has too little, until
@@ -51,29 +42,17 @@ impl Logs {
         self: &Arc<Self>,
         group: &Group,
         slot: Slot,
-        blobs: Vec<Blob>,
-    ) -> Result<Vec<Wanted>, ReadFailed> {
-        let (Some(first), Some(last)) = (blobs.first(), blobs.last()) else {
-            return Err(ReadFailed);
-        };
-        let request = Read {
-            partition: first.key.partition,
-            generation: first.key.point.generation,
-            from: ReadFrom::Step(first.key.point.step),
-            last_step: last.key.point.step,
-            size_bytes_max: u32::MAX,
-        };
-        let mut wanted: Vec<Wanted> = blobs.into_iter().map(Wanted::new).collect();
+        mut parts: Gathering,
+    ) -> Result<Gathering, ReadFailed> {
+        let request = parts.request();
         let mut untried = self.parts_order(group, request.partition, slot).into_iter();
         let mut asked = JoinSet::new();
         loop {
-            let Some(first) = wanted.first() else { return Err(ReadFailed) };
-            if first.parts.is_enough() {
-                return Ok(wanted);
+            let missing_count = parts.missing_count();
+            if missing_count == 0 {
+                return Ok(parts);
             }
-            for (_, node) in
-                untried.by_ref().take(first.missing_count().saturating_sub(asked.len()))
-            {
+            for (_, node) in untried.by_ref().take(missing_count.saturating_sub(asked.len())) {
                 let logs = Arc::clone(self);
                 asked.spawn(async move { logs.ask(node, request).await });
             }
@@ -82,12 +61,7 @@ impl Logs {
                 return Err(ReadFailed);
             };
             if let Ok(Some(ReadReply::Blobs(blobs))) = answer {
-                for blob in blobs {
-                    let of = wanted.iter_mut().find(|wanted| wanted.first.key == blob.key);
-                    if let Some(wanted) = of {
-                        wanted.parts.add(&blob.header, &blob.payload);
-                    }
-                }
+                parts.add(&blobs);
             }
         }
     }
@@ -107,27 +81,5 @@ impl Logs {
             (suspect.contains(*slot), !is_data(number_on(partition, *slot)))
         });
         order
-    }
-}
-
-impl Wanted {
-    fn new(first: Blob) -> Self {
-        let mut parts = Assembly::of(&first.header);
-        parts.add(&first.header, &first.payload);
-        Self { first, parts }
-    }
-
-    fn missing_count(&self) -> usize {
-        PARTS_NEEDED.saturating_sub(self.parts.count())
-    }
-
-    /// The whole blob: no bytes are believed whose checksum is not the blob's.
-    fn join(self) -> Result<Blob, ReadFailed> {
-        let Self { first: Blob { key, .. }, parts } = self;
-        let payload = parts.payload().map_err(|error| {
-            tracing::error!(?key, %error, "parts were read that do not fit");
-            ReadFailed
-        })?;
-        Ok(Blob { key, header: *parts.header(), payload })
     }
 }

@@ -10,7 +10,7 @@ use meridian_storage::message::{CommitMark, Read, ReadFrom, ReadReply};
 use meridian_storage::placement::SlotHealth;
 
 use super::{Asker, Broker, BrokerOutput, ClientReply, FETCH_SIZE_BYTES_MAX, Phase, Shown};
-use crate::read::{Purpose, ReadTask, batches_of};
+use crate::read::{Purpose, ReadTask, Taken, batches_of};
 use crate::value::PlacedBatch;
 
 impl Broker {
@@ -153,7 +153,8 @@ impl Broker {
         request: Read,
         out: &mut Vec<BrokerOutput>,
     ) {
-        let task = ReadTask::new(now, purpose, self.own_slot, request);
+        let Some(group) = self.group() else { return };
+        let task = ReadTask::new(now, purpose, group.geometry.slots(), self.own_slot, request);
         self.send_read(self.own_slot, task, out);
     }
 
@@ -164,15 +165,57 @@ impl Broker {
         self.reads.insert(read, task);
     }
 
+    /// Asks the next slots, as many as have to answer still.
+    pub(super) fn read_on(&mut self, now: Instant, read: u64, out: &mut Vec<BrokerOutput>) {
+        let count = self.reads.get(&read).map_or(0, ReadTask::missing_count);
+        for _ in 0..count {
+            self.read_elsewhere(now, read, out);
+        }
+    }
+
+    /// Asks the next slot. A reader that has asked all of them in vain gives up.
     pub(super) fn read_elsewhere(&mut self, now: Instant, read: u64, out: &mut Vec<BrokerOutput>) {
         let Some(task) = self.reads.get_mut(&read) else { return };
+        let was_late = task.is_late(now);
         if let Some(slot) = task.next_slot(now) {
-            out.push(BrokerOutput::Read(slot, read, task.request));
+            out.push(BrokerOutput::Read(slot, read, task.asking()));
+            return;
+        }
+        if task.is_gathering() && !was_late {
             return;
         }
         let asker = task.asker();
         self.reads.remove(&read);
         out.extend(asker.map(|asker| BrokerOutput::Answer(asker, ClientReply::Retry)));
+    }
+
+    /// What a slot gave to a read, made whole; `None` if others have to give more.
+    fn take_blobs(
+        &mut self,
+        now: Instant,
+        read: u64,
+        blobs: Vec<Blob>,
+        out: &mut Vec<BrokerOutput>,
+    ) -> Option<Vec<Blob>> {
+        let task = self.reads.get_mut(&read)?;
+        let in_parts = task.is_gathering();
+        match task.take(blobs) {
+            Ok(Taken::Whole(blobs)) => {
+                let decoded_count = if in_parts { blobs.len() as u64 } else { 0 };
+                if decoded_count > 0 {
+                    out.push(BrokerOutput::Shown(Shown::Decoded(decoded_count)));
+                }
+                self.reads.remove(&read);
+                let bad = blobs.iter().find(|blob| !blob.header.matches(&blob.payload));
+                let Some(bad) = bad else { return Some(blobs) };
+                self.broken(format!("a slot served bad bytes for {}", bad.key.point), out);
+            }
+            Ok(Taken::Parts) => self.read_on(now, read, out),
+            Ok(Taken::Nothing) => self.read_elsewhere(now, read, out),
+            Ok(Taken::Part) => {}
+            Err(error) => self.broken(error.to_string(), out),
+        }
+        None
     }
 
     /// Takes a slot's answer to a read.
@@ -200,10 +243,7 @@ impl Broker {
             }
             return;
         };
-        self.reads.remove(&read);
-        if let Some(bad) = blobs.iter().find(|blob| !blob.header.matches(&blob.payload)) {
-            return self.broken(format!("a slot served bad bytes for {}", bad.key.point), out);
-        }
+        let Some(blobs) = self.take_blobs(now, read, blobs, out) else { return };
         match purpose {
             Purpose::Tail => {}
             Purpose::Checkpoint => {

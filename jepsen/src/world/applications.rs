@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use meridian_jepsen_runner::chance::Chance;
 
-use super::{APPLY_DELAY, Event, GEOMETRY, World};
+use super::{APPLY_DELAY, Event, World};
 use crate::application::{Application, Character};
 use crate::broker::Asker;
 use crate::check::Verdict;
@@ -59,7 +59,7 @@ impl World {
         let data = self.partitions.clone();
         self.partitions.extend([GROUPS, TRANSACTIONS]);
         for (id, character) in CHARACTERS.into_iter().enumerate() {
-            let endpoint = Endpoint(GEOMETRY.slot_count() + self.clients.len() + id);
+            let endpoint = Endpoint(self.nodes.len() + self.clients.len() + id);
             let chance = root.branch();
             let id = id as u32 + 1;
             let application = Application::new(endpoint, id, character, data.clone(), chance);

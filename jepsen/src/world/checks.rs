@@ -41,6 +41,10 @@ impl World {
                 self.counters.pass_count += 1;
                 Ok(())
             }
+            Shown::Decoded(count) => {
+                self.counters.decoded_count += count;
+                Ok(())
+            }
             Shown::Batch(placed) => self.checker.shown(partition, generation, placed),
             Shown::Acknowledged(placed) => self.checker.acknowledged(partition, generation, placed),
             Shown::Told(base_offset, batch) => self.checker.told(partition, base_offset, batch),

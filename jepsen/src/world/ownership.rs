@@ -7,7 +7,7 @@ use meridian_storage::mutation::Mutation;
 
 use super::{APPLY_AGAIN_AFTER, APPLY_DELAY, Event, World};
 use crate::check::Verdict;
-use crate::metadata::Entry;
+use crate::metadata::{Class, Entry};
 use crate::net::Endpoint;
 use crate::seat::{SeatOutput, fresh_incarnation};
 
@@ -80,6 +80,14 @@ impl World {
         self.announce_metadata();
     }
 
+    /// Has the records of a partition put in another way, once its leader hears of it.
+    pub(crate) fn convert(&mut self, partition: PartitionId, class: Class) {
+        self.trace.event(self.now, format_args!("metadata: {partition:?} to {class:?}"));
+        self.counters.conversion_count += 1;
+        self.metadata.convert(partition, class);
+        self.announce_metadata();
+    }
+
     /// Every node hears of new entries in its own time.
     pub(crate) fn announce_metadata(&mut self) {
         for node in 0..self.nodes.len() {
@@ -103,7 +111,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether a node can hear the metadata log: from five of nine that are up, both ways.
+    /// Whether a node can hear the metadata log: from a majority that is up, both ways.
     pub(crate) fn reaches_majority(&self, node: usize) -> bool {
         let here = Endpoint(node);
         let reached = (0..self.nodes.len())

@@ -9,8 +9,9 @@ use std::process::{Command, Stdio};
 /// A run: workload, faults and seed.
 type Run = (String, String, u64);
 
-/// Workloads of the simulator, and how many seeds of each every change must survive.
-const SIMULATED: [(&str, &str); 2] = [("log", "300"), ("groups", "60")];
+/// Workloads and shapes of the simulator, and how many seeds of each every change must survive.
+const SIMULATED: [(&str, &str, &str); 3] =
+    [("log", "mirror-3-dc", "240"), ("log", "block-4-2", "60"), ("groups", "mirror-3-dc", "60")];
 const SIMULATED_TIME: &str = "300s";
 const SMOKE_SECONDS: u32 = 60;
 /// Times what faults demand: runs share their machine with each other, and in CI with whatever else is on it.
@@ -52,14 +53,14 @@ pub(crate) fn mutations(root: &Path) -> Result<(), String> {
 /// Many simulated clusters.
 pub(crate) fn simulate(root: &Path) -> Result<(), String> {
     build_all(root)?;
-    for (workload, seeds) in SIMULATED {
+    for (workload, shape, seeds) in SIMULATED {
         let status = runner(root)
-            .args(["sim", "run", "--workload", workload])
+            .args(["sim", "run", "--workload", workload, "--shape", shape])
             .args(["--seeds", seeds, "--time", SIMULATED_TIME])
             .status()
             .map_err(|error| not_started(&error))?;
         if !status.success() {
-            return Err(format!("jepsen: simulate, workload {workload} ({status})"));
+            return Err(format!("jepsen: simulate, workload {workload}, {shape} ({status})"));
         }
     }
     Ok(())
