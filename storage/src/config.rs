@@ -49,6 +49,8 @@ pub struct StoreConfig {
     pub quiet_after: Duration,
     /// Above this share of the capacity files are emptied whatever their live share.
     pub fill_percent_max: u8,
+    /// Files that wait to be emptied are emptied over this time, unless the disk is quiet or nearly full.
+    pub emptying_spread: Duration,
     /// Bytes moved out of old files in one go.
     pub relocation_bytes_max: usize,
     /// How long to wait before peers are asked again for a damaged blob that none could give.
@@ -100,6 +102,7 @@ impl StoreConfig {
             quiet_live_percent_min: 95,
             quiet_after: Duration::from_secs(5),
             fill_percent_max: 85,
+            emptying_spread: Duration::from_secs(4),
             relocation_bytes_max: MIB,
             repair_retry_after: Duration::from_secs(30),
             scrub_bytes_per_second_max: 64 * MIB as u64,
@@ -120,6 +123,7 @@ impl StoreConfig {
             read_size_bytes_max: MIB as u32,
             sync_page_blobs_max: 64,
             relocation_bytes_max: MIB / 8,
+            emptying_spread: Duration::ZERO,
             repair_retry_after: Duration::from_secs(2),
             scrub_bytes_per_second_max: MIB as u64,
             quiet_live_percent_min: 25,

@@ -32,7 +32,7 @@ pub use self::counters::{Counters, DiskUsage};
 use self::pace::Pace;
 use self::put::PendingPut;
 use self::read::{Cache, Reads};
-use self::relocate::{Quiet, Relocation};
+use self::relocate::{Quiet, Relocation, Turns};
 use self::repair::Repairs;
 use self::scrub::Scrub;
 pub use self::scrub::{ScrubOrder, ScrubPosition, ScrubState, ScrubStatus};
@@ -153,6 +153,7 @@ pub struct Store {
     repairs: Repairs,
     scrub: Scrub,
     quiet: Quiet,
+    turns: Turns,
     counters: Counters,
     written_at: Instant,
     stopped: bool,
@@ -195,6 +196,7 @@ impl Store {
             repairs: Repairs::default(),
             scrub: Scrub::default(),
             quiet: Quiet::default(),
+            turns: Turns::default(),
             counters: Counters { corrupt: u64::from(recovered.damaged), ..Counters::default() },
             written_at: Instant::ZERO,
             stopped: false,

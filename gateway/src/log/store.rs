@@ -264,7 +264,7 @@ impl StoreHandle {
             // Under the lock, so that operations reach the disk in the order they were decided.
             outputs.retain_mut(|output| match output {
                 StoreOutput::Disk(op) => {
-                    let placeholder = DiskOp::Remove { file: String::new() };
+                    let placeholder = DiskOp::Remove { files: Vec::new() };
                     self.queue(std::mem::replace(op, placeholder));
                     false
                 }
@@ -278,8 +278,10 @@ impl StoreHandle {
 
     /// Hands an operation to its thread. What others had to do with a file that goes was queued before.
     fn queue(&self, op: DiskOp) {
-        if let DiskOp::Remove { file } | DiskOp::Replace { file, .. } = &op {
-            self.close(file);
+        match &op {
+            DiskOp::Remove { files } => files.iter().for_each(|file| self.close(file)),
+            DiskOp::Replace { file, .. } => self.close(file),
+            _ => {}
         }
         let lane = match op.lane() {
             Lane::Writes => &self.writes,

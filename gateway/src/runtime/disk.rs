@@ -23,6 +23,13 @@ const ZERO_FILL_SIZE_BYTES_MAX: u64 = 64 << 20;
 /// first sync into reserved space costs the file system more than one over zeros.
 const HASTE: Duration = Duration::from_secs(2);
 
+/// What recycled files are called, which nobody is to see.
+const RECYCLED: [&str; 2] = ["recycled-0", "recycled-1"];
+/// A smaller file is removed rather than recycled.
+const RECYCLED_SIZE_BYTES_MIN: u64 = 1 << 20;
+/// So many times its size must be free for a file to be recycled: where room is short, it is given back.
+const RECYCLED_FREE_MIN: u64 = 16;
+
 /// A folder as a disk. Open files are kept open.
 #[derive(Debug)]
 pub struct FolderDisk {
@@ -53,6 +60,25 @@ impl FolderDisk {
     /// Lets go of a file that is open: it goes, or is replaced.
     pub fn close(&mut self, name: &str) {
         self.files.remove(name);
+    }
+
+    /// Gives back the room of recycled files; says whether there was any.
+    pub fn discard_recycled(&self) -> bool {
+        let removed = RECYCLED.map(|name| fs::remove_file(self.folder.join(name)).is_ok());
+        removed.contains(&true)
+    }
+
+    /// Keeps a large file for `create_recycled`, if there is a place for it and room enough.
+    fn keep_recycled(&mut self, file: &str) -> Result<bool, DiskError> {
+        let path = self.folder.join(file);
+        let size_bytes = fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        let is_roomy = self.free_bytes()? >= RECYCLED_FREE_MIN.saturating_mul(size_bytes);
+        if size_bytes < RECYCLED_SIZE_BYTES_MIN || !is_roomy {
+            return Ok(false);
+        }
+        let mut places = RECYCLED.iter().map(|name| self.folder.join(name));
+        let Some(place) = places.find(|place| !place.exists()) else { return Ok(false) };
+        Ok(fs::rename(path, place).is_ok())
     }
 
     fn file(&mut self, name: &str) -> Result<&File, DiskError> {
@@ -151,7 +177,9 @@ impl Disk for FolderDisk {
         for entry in fs::read_dir(&self.folder).map_err(|e| error(&e))? {
             let entry = entry.map_err(|e| error(&e))?;
             let is_file = entry.file_type().map_err(|e| error(&e))?.is_file();
-            if let (true, Ok(name)) = (is_file, entry.file_name().into_string()) {
+            if let (true, Ok(name)) = (is_file, entry.file_name().into_string())
+                && !RECYCLED.contains(&name.as_str())
+            {
                 names.push(name);
             }
         }
@@ -172,6 +200,51 @@ impl Disk for FolderDisk {
         fs::rename(self.folder.join(from), self.folder.join(to))
             .map_err(|error| disk_error(from, "rename", &error))?;
         self.sync_folder(from)
+    }
+
+    /// Folder and file are synced once each, which the calls that it stands for would do twice.
+    fn replace(
+        &mut self,
+        file: &str,
+        temporary: &str,
+        parts: &[IoSlice<'_>],
+    ) -> Result<(), DiskError> {
+        self.files.remove(file);
+        let error = |operation| move |error: io::Error| disk_error(file, operation, &error);
+        let path = self.folder.join(temporary);
+        let written = File::create(&path).map_err(error("create"))?;
+        write_all_at(&written, 0, parts).map_err(error("write"))?;
+        written.sync_data().map_err(error("fdatasync"))?;
+        fs::rename(path, self.folder.join(file)).map_err(error("rename"))?;
+        self.sync_folder(file)
+    }
+
+    fn recycle(&mut self, files: &[String]) -> Result<(), DiskError> {
+        for file in files {
+            self.files.remove(file);
+            if self.keep_recycled(file)? {
+                continue;
+            }
+            match fs::remove_file(self.folder.join(file)) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                removed => removed.map_err(|error| disk_error(file, "remove", &error))?,
+            }
+        }
+        files.first().map_or(Ok(()), |file| self.sync_folder(file))
+    }
+
+    /// A recycled file needs no commit of the file system for each sync, as one does that is new: its blocks are
+    /// there, and were written.
+    fn create_recycled(&mut self, file: &str, size_bytes: u64) -> Result<(), DiskError> {
+        self.files.remove(file);
+        for name in RECYCLED {
+            if fs::rename(self.folder.join(name), self.folder.join(file)).is_ok()
+                && self.size_bytes(file)? == size_bytes
+            {
+                return self.sync_folder(file);
+            }
+        }
+        self.create(file, size_bytes)
     }
 
     #[expect(unsafe_code, reason = "the standard library has no statvfs")]
@@ -281,6 +354,35 @@ mod tests {
                 Box::new(FolderDisk::open(&scratch.0).expect("a folder that is there"))
             });
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_recycled_file_is_used_again() -> Result<(), DiskError> {
+        let scratch = Scratch::new("folder-disk-recycled");
+        let mut disk = FolderDisk::open(&scratch.0)?;
+        let size_bytes = RECYCLED_SIZE_BYTES_MIN;
+        let old: Vec<String> = (0..3).map(|number| format!("old-{number}")).collect();
+        for name in &old {
+            disk.create(name, size_bytes)?;
+            disk.write_at(name, 5, &[IoSlice::new(name.as_bytes())])?;
+        }
+        disk.create("small", 100)?;
+        disk.recycle(&[&old[..], &["small".to_owned()]].concat())?;
+        let kept = |name: &str| scratch.0.join(name).exists();
+        assert!(kept("recycled-0") && kept("recycled-1") && !kept("recycled-2"));
+        let mut found = [0; 5];
+        for name in &old[..2] {
+            disk.create_recycled(name, size_bytes)?;
+            disk.read_at(name, 5, &mut found)?;
+            assert_eq!(&found, name.as_bytes());
+        }
+        disk.create_recycled(&old[2], size_bytes)?;
+        disk.read_at(&old[2], 5, &mut found)?;
+        assert_eq!(found, [0; 5], "there was none left");
+        disk.recycle(&old[..1])?;
+        assert!(disk.discard_recycled() && !disk.discard_recycled());
+        assert_eq!(disk.list()?, old[1..]);
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
-use meridian_base::env::{Disk, DiskError};
+use meridian_base::env::{Disk, DiskError, recycle_nothing, replace_step_by_step};
 use meridian_storage::mutation::Mutations;
 use meridian_storage::tier::files::{self, Room, SMALL_FILE_BYTES};
 use meridian_storage::tier::{FastFile, TierRules, used_bytes};
@@ -154,6 +154,7 @@ impl TieredDisk {
             };
         };
         capacity.check_folder()?;
+        let _room_given_back = fast.discard_recycled();
         let tier = Tier {
             fast: folder.to_owned(),
             capacity: capacity.clone(),
@@ -378,6 +379,37 @@ impl Disk for TieredDisk {
     fn rename(&mut self, from: &str, to: &str) -> Result<(), DiskError> {
         let Some((capacity, _)) = &mut self.capacity else { return self.fast.rename(from, to) };
         files::rename(&mut self.fast, capacity, from, to, Mutations::NONE)
+    }
+
+    fn replace(
+        &mut self,
+        file: &str,
+        temporary: &str,
+        parts: &[IoSlice<'_>],
+    ) -> Result<(), DiskError> {
+        if self.capacity.is_some() {
+            return replace_step_by_step(self, file, temporary, parts);
+        }
+        match self.fast.replace(file, temporary, parts) {
+            Err(DiskError::Full { .. }) if self.fast.discard_recycled() => {
+                self.fast.replace(file, temporary, parts)
+            }
+            replaced => replaced,
+        }
+    }
+
+    fn recycle(&mut self, files: &[String]) -> Result<(), DiskError> {
+        match self.capacity {
+            Some(_) => recycle_nothing(self, files),
+            None => self.fast.recycle(files),
+        }
+    }
+
+    fn create_recycled(&mut self, file: &str, size_bytes: u64) -> Result<(), DiskError> {
+        match self.capacity {
+            Some(_) => self.create(file, size_bytes),
+            None => self.fast.create_recycled(file, size_bytes),
+        }
     }
 
     fn free_bytes(&mut self) -> Result<u64, DiskError> {

@@ -153,6 +153,49 @@ pub trait Disk: Send {
     /// Renames `from` to `to`, replacing it.
     fn rename(&mut self, from: &str, to: &str) -> Result<(), DiskError>;
 
+    /// Replaces `file` as a whole by `parts`, atomically; durable when it returns. Meanwhile there is a file
+    /// of the name `temporary`, which a crash may leave.
+    fn replace(
+        &mut self,
+        file: &str,
+        temporary: &str,
+        parts: &[IoSlice<'_>],
+    ) -> Result<(), DiskError> {
+        replace_step_by_step(self, file, temporary, parts)
+    }
+
+    /// Removes those of `files` that are there, and may keep their room for `create_recycled`.
+    fn recycle(&mut self, files: &[String]) -> Result<(), DiskError> {
+        recycle_nothing(self, files)
+    }
+
+    /// As `create`, but there may be anything in the file that a recycled one of this size held: who reads
+    /// it must know what is its own.
+    fn create_recycled(&mut self, file: &str, size_bytes: u64) -> Result<(), DiskError> {
+        self.create(file, size_bytes)
+    }
+
     /// Bytes that can still be allocated on this disk.
     fn free_bytes(&mut self) -> Result<u64, DiskError>;
+}
+
+/// [`Disk::replace`] by the other calls.
+pub fn replace_step_by_step<D: Disk + ?Sized>(
+    disk: &mut D,
+    file: &str,
+    temporary: &str,
+    parts: &[IoSlice<'_>],
+) -> Result<(), DiskError> {
+    disk.create(temporary, 0)?;
+    disk.write_at(temporary, 0, parts)?;
+    disk.sync(temporary)?;
+    disk.rename(temporary, file)
+}
+
+/// [`Disk::recycle`] of a disk that keeps no room.
+pub fn recycle_nothing<D: Disk + ?Sized>(disk: &mut D, files: &[String]) -> Result<(), DiskError> {
+    files.iter().try_for_each(|file| match disk.remove(file) {
+        Err(DiskError::NotFound { .. }) => Ok(()),
+        removed => removed,
+    })
 }

@@ -338,10 +338,8 @@ impl Journal {
             self.spare = Spare::Ready(created);
         }
         for file in removals {
-            for name in [file.log_name(), file.index_name()] {
-                ops.push(DiskOp::Remove { file: name });
-                self.changes.push_back(PendingChange::Removal);
-            }
+            ops.push(DiskOp::Remove { files: vec![file.log_name(), file.index_name()] });
+            self.changes.push_back(PendingChange::Removal);
             self.disk_full = false;
         }
         Ok(())

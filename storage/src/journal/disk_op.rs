@@ -33,7 +33,7 @@ pub enum DiskOp {
         /// its memory.
         past_cache: bool,
     },
-    /// Creates a file of zeros, durably.
+    /// Creates a file of anything, durably.
     Create {
         /// The file.
         file: String,
@@ -47,10 +47,10 @@ pub enum DiskOp {
         /// Its new contents.
         parts: Vec<Bytes>,
     },
-    /// Removes a file, if it is there.
+    /// Removes files, those that are there.
     Remove {
-        /// The file.
-        file: String,
+        /// The files.
+        files: Vec<String>,
     },
 }
 
@@ -127,17 +127,12 @@ pub fn execute(disk: &mut dyn Disk, op: DiskOp) -> DiskDone {
             DiskDone::Read { token, result }
         }
         DiskOp::Create { file, size_bytes } => {
-            DiskDone::Create { result: disk.create(&file, size_bytes) }
+            DiskDone::Create { result: disk.create_recycled(&file, size_bytes) }
         }
         DiskOp::Replace { file, parts } => {
             DiskDone::Replace { result: replace(disk, &file, &parts) }
         }
-        DiskOp::Remove { file } => DiskDone::Remove {
-            result: match disk.remove(&file) {
-                Err(DiskError::NotFound { .. }) => Ok(()),
-                other => other,
-            },
-        },
+        DiskOp::Remove { files } => DiskDone::Remove { result: disk.recycle(&files) },
     }
 }
 
@@ -152,16 +147,15 @@ fn write(
     offset_bytes: u64,
     parts: &[Bytes],
 ) -> Result<(), DiskError> {
-    let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
-    disk.write_at(file, offset_bytes, &slices)
+    disk.write_at(file, offset_bytes, &slices(parts))
+}
+
+fn slices(parts: &[Bytes]) -> Vec<IoSlice<'_>> {
+    parts.iter().map(|part| IoSlice::new(part)).collect()
 }
 
 pub(super) fn replace(disk: &mut dyn Disk, file: &str, parts: &[Bytes]) -> Result<(), DiskError> {
-    let temporary = temporary_name(file);
-    disk.create(&temporary, 0)?;
-    write(disk, &temporary, 0, parts)?;
-    disk.sync(&temporary)?;
-    disk.rename(&temporary, file)
+    disk.replace(file, &temporary_name(file), &slices(parts))
 }
 
 /// Reads exactly `size_bytes`, in pieces, so that a short file never costs a large allocation.

@@ -12,6 +12,7 @@ use super::Store;
 use super::read::Purpose;
 use super::stage::Waiter;
 use crate::blob::{BlobHeader, BlobKey, Payload};
+use crate::config::StoreConfig;
 use crate::journal::{
     BATCH_ALIGNMENT_BYTES, FileSequence, FileUsage, Location, Record, decode_heads,
 };
@@ -57,6 +58,32 @@ impl Quiet {
 
     fn lasts(&self, now: Instant, at_least: Duration) -> bool {
         now.since(self.since) >= at_least
+    }
+}
+
+/// When the next file may be emptied. Each costs the file system some commits of its own journal, which every
+/// sync waits for; and retention lets go of many files at once, on all nodes at once.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    next_at: Instant,
+}
+
+impl Turns {
+    /// Nodes of one group do not all begin at once.
+    fn none_waits(&mut self, now: Instant, config: &StoreConfig) {
+        const PHASE_COUNT: u32 = 8;
+        let phase = config.node.get() % PHASE_COUNT;
+        self.next_at = now + config.emptying_spread * phase / PHASE_COUNT;
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        now >= self.next_at
+    }
+
+    /// Those that wait go over the whole spread: the more there are, the sooner comes the next.
+    fn take(&mut self, now: Instant, waiting_count: usize, config: &StoreConfig) {
+        let waiting_count = u32::try_from(waiting_count).unwrap_or(u32::MAX).max(1);
+        self.next_at = now + config.emptying_spread / waiting_count;
     }
 }
 
@@ -125,24 +152,28 @@ impl Store {
             return self.plan_by_index(file);
         }
         let percent = |usage: &FileUsage| usage.live_bytes * 100 / usage.used_bytes.max(1);
-        let Some((file, usage)) =
-            self.journal.collectable().min_by_key(|(file, usage)| (percent(usage), *file))
-        else {
-            return;
-        };
         let taken_bytes = self.config.capacity_bytes.saturating_sub(self.journal.room_bytes());
         let filled = taken_bytes * 100
             > self.config.capacity_bytes * u64::from(self.config.fill_percent_max);
         const WORTHWHILE_PERCENT: u64 = 50;
-        let usual = if self.quiet.lasts(now, self.config.quiet_after) {
+        let is_quiet = self.quiet.lasts(now, self.config.quiet_after);
+        let usual = if is_quiet {
             self.config.quiet_live_percent_min
         } else {
             self.config.live_percent_min
         };
         let limit = if filled { WORTHWHILE_PERCENT.max(usual.into()) } else { usual.into() };
-        if percent(&usage) >= limit || !fits(&usage, room_bytes) {
+        let worthwhile = || self.journal.collectable().filter(|(_, usage)| percent(usage) < limit);
+        let Some((file, usage)) = worthwhile().min_by_key(|(file, usage)| (percent(usage), *file))
+        else {
+            return self.turns.none_waits(now, &self.config);
+        };
+        let is_due = filled || is_quiet || self.turns.is_due(now);
+        if !is_due || !fits(&usage, room_bytes) {
             return;
         }
+        let waiting_count = worthwhile().count();
+        self.turns.take(now, waiting_count, &self.config);
         match self.journal.contents(file) {
             Some(Ok(size_bytes)) => {
                 self.relocation = Relocation::Reading;

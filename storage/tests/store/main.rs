@@ -7,6 +7,7 @@ mod hot;
 mod model;
 #[cfg(feature = "mutations")]
 mod mutations;
+mod pace;
 mod rules;
 mod scrub;
 mod space;

@@ -12,6 +12,8 @@ const SIZE_BYTES_MAX: u64 = 20_000;
 /// More parts than the system takes at once (IOV_MAX is 1024).
 const PART_COUNT_MANY: usize = 2_500;
 const STEP_COUNT: usize = 600;
+/// Large enough for any disk to keep its room.
+const RECYCLED_SIZE_BYTES: u64 = 1 << 20;
 
 /// Runs the suite on an empty disk; every call of `open` gives one more handle on that same disk.
 ///
@@ -21,6 +23,8 @@ pub fn check(seed: u64, open: &mut dyn FnMut() -> Box<dyn Disk>) {
     names_that_are_not_there_are_told(&mut *open());
     many_parts_lie_one_after_another(&mut *open());
     another_handle_sees_what_is_written(&mut *open(), &mut *open());
+    a_file_is_replaced_whole(&mut *open());
+    what_is_recycled_is_gone(&mut *open(), &mut *open());
     let expected = steps_match_the_model(seed, &mut *open());
     // A process that starts anew finds the same.
     assert_holds(&mut *open(), &expected);
@@ -79,6 +83,45 @@ fn another_handle_sees_what_is_written(writer: &mut dyn Disk, reader: &mut dyn D
     writer.remove("shared").expect("a disk that works");
 }
 
+fn a_file_is_replaced_whole(disk: &mut dyn Disk) {
+    for text in ["longer than the next", "short"] {
+        let (first, second) = text.as_bytes().split_at(3);
+        let parts = [IoSlice::new(first), IoSlice::new(second)];
+        disk.replace("replaced", "replaced.new", &parts).expect("room for a file");
+        assert_eq!(contents(disk, "replaced"), text.as_bytes());
+        assert_eq!(disk.list(), Ok(vec!["replaced".to_owned()]), "nothing else is left");
+    }
+    disk.remove("replaced").expect("a disk that works");
+}
+
+/// More are recycled than any disk keeps, and more come than were kept.
+fn what_is_recycled_is_gone(disk: &mut dyn Disk, other: &mut dyn Disk) {
+    let names: Vec<String> = (0..5).map(|number| format!("old-{number}")).collect();
+    for name in &names {
+        disk.create(name, RECYCLED_SIZE_BYTES).expect("room for a file");
+        disk.write_at(name, 70_000, &[IoSlice::new(b"old")]).expect("room for a write");
+        disk.sync(name).expect("a disk that works");
+    }
+    disk.recycle(&names).expect("a disk that works");
+    disk.recycle(&names).expect("those that are not there are gone already");
+    assert_eq!(disk.list(), Ok(Vec::new()));
+    assert!(matches!(other.size_bytes("old-0"), Err(DiskError::NotFound { .. })));
+    disk.create("blank", RECYCLED_SIZE_BYTES).expect("room for a file");
+    assert!(contents(disk, "blank").iter().all(|byte| *byte == 0), "only for who asked for it");
+    let sizes = [RECYCLED_SIZE_BYTES / 2, RECYCLED_SIZE_BYTES, RECYCLED_SIZE_BYTES * 2];
+    for size_bytes in sizes.into_iter().chain([RECYCLED_SIZE_BYTES; 4]) {
+        disk.create_recycled("new", size_bytes).expect("room for a file");
+        assert_eq!(contents(disk, "new").len() as u64, size_bytes);
+        disk.write_at("new", 0, &[IoSlice::new(b"new")]).expect("room for a write");
+        disk.sync("new").expect("a disk that works");
+        assert!(contents(other, "new").starts_with(b"new"));
+        disk.rename("new", "renamed").expect("a disk that works");
+    }
+    assert_eq!(disk.list(), Ok(vec!["blank".to_owned(), "renamed".to_owned()]));
+    disk.remove("blank").expect("a disk that works");
+    disk.remove("renamed").expect("a disk that works");
+}
+
 /// Takes random steps on the disk and on a map; gives the map.
 fn steps_match_the_model(seed: u64, disk: &mut dyn Disk) -> BTreeMap<String, Vec<u8>> {
     let mut chance = SplitMix::new(seed);
@@ -87,7 +130,7 @@ fn steps_match_the_model(seed: u64, disk: &mut dyn Disk) -> BTreeMap<String, Vec
         let name = NAMES[chance.below(NAMES.len() as u64) as usize];
         let other = NAMES[chance.below(NAMES.len() as u64) as usize];
         let offset_bytes = chance.below(SIZE_BYTES_MAX);
-        match chance.below(8) {
+        match chance.below(10) {
             0 => {
                 disk.create(name, offset_bytes).expect("room for a file");
                 model.insert(name.to_owned(), vec![0; offset_bytes as usize]);
@@ -111,6 +154,17 @@ fn steps_match_the_model(seed: u64, disk: &mut dyn Disk) -> BTreeMap<String, Vec
                 if let Some(file) = model.remove(name) {
                     model.insert(other.to_owned(), file);
                 }
+            }
+            7 => {
+                disk.recycle(&[name.to_owned(), other.to_owned()]).expect("a disk that works");
+                model.remove(name);
+                model.remove(other);
+            }
+            8 => {
+                disk.create_recycled(name, offset_bytes).expect("room for a file");
+                let found = contents(disk, name);
+                assert_eq!(found.len() as u64, offset_bytes);
+                model.insert(name.to_owned(), found);
             }
             _ => assert_holds(disk, &model),
         }

@@ -10,6 +10,9 @@ use super::{Disk, DiskError, Rng, SplitMix};
 /// What a disk writes whole or not at all.
 pub const SECTOR_SIZE_BYTES: usize = 512;
 
+/// Recycled files that are kept.
+const RECYCLED_COUNT_MAX: usize = 4;
+
 /// What a power cut does to writes that were not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
@@ -33,6 +36,8 @@ struct File {
 
 struct State {
     files: BTreeMap<String, File>,
+    /// What recycled files held, for the next ones of their size.
+    recycled: Vec<Vec<u8>>,
     capacity_bytes: u64,
     failing_sync_count: u64,
     interrupted_sync_count: u64,
@@ -49,6 +54,7 @@ impl MemoryDisk {
     pub fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(State {
             files: BTreeMap::new(),
+            recycled: Vec::new(),
             capacity_bytes: 1 << 30,
             failing_sync_count: 0,
             interrupted_sync_count: 0,
@@ -102,7 +108,9 @@ impl MemoryDisk {
 
     /// Forgets every file: the disk was replaced.
     pub fn wipe(&self) {
-        self.lock().files.clear();
+        let mut state = self.lock();
+        state.files.clear();
+        state.recycled.clear();
     }
 
     /// Flips the lowest bit of one byte, durably. Returns whether the byte exists.
@@ -124,6 +132,7 @@ impl MemoryDisk {
         let state = self.lock();
         Self(Arc::new(Mutex::new(State {
             files: state.files.clone(),
+            recycled: state.recycled.clone(),
             capacity_bytes: state.capacity_bytes,
             failing_sync_count: 0,
             interrupted_sync_count: 0,
@@ -204,6 +213,29 @@ impl Disk for MemoryDisk {
         let synced = state.file(file)?;
         for (offset, bytes) in std::mem::take(&mut synced.unsynced) {
             overwrite(&mut synced.durable, offset, &bytes);
+        }
+        Ok(())
+    }
+
+    fn recycle(&mut self, files: &[String]) -> Result<(), DiskError> {
+        let mut state = self.lock();
+        for name in files {
+            let removed = state.files.remove(name);
+            state.recycled.extend(removed.map(|file| file.current));
+        }
+        let excess_count = state.recycled.len().saturating_sub(RECYCLED_COUNT_MAX);
+        state.recycled.drain(..excess_count);
+        Ok(())
+    }
+
+    fn create_recycled(&mut self, file: &str, size_bytes: u64) -> Result<(), DiskError> {
+        self.create(file, size_bytes)?;
+        let mut state = self.lock();
+        let fits = |old: &Vec<u8>| old.len() as u64 == size_bytes;
+        if let Some(index) = state.recycled.iter().position(fits) {
+            let old = state.recycled.remove(index);
+            let created = state.file(file)?;
+            (created.current, created.durable) = (old.clone(), old);
         }
         Ok(())
     }
