@@ -13,6 +13,9 @@ use reed_solomon_simd::ReedSolomonEncoder;
 
 const PARTITION: PartitionId = PartitionId::new(1);
 const ROUND_COUNT: usize = 5;
+/// Time is counted in steps of some milliseconds: a round must take many of them.
+const ENCODED_SIZE_BYTES: usize = 2 << 30;
+const READ_SIZE_BYTES: usize = 256 << 20;
 
 fn main() {
     for code in Code::ALL {
@@ -31,7 +34,7 @@ fn measure(code: Code, size_bytes: usize) {
             .expect("a code that the library supports");
     let mut padded = data.to_vec();
     padded.resize(shard_size_bytes * code.data_count(), 0);
-    let bare_rate = rate(size_bytes, || {
+    let bare_rate = rate(ENCODED_SIZE_BYTES, size_bytes, || {
         for shard in padded.chunks(shard_size_bytes) {
             bare.add_original_shard(shard).expect("a shard of that size");
         }
@@ -40,7 +43,7 @@ fn measure(code: Code, size_bytes: usize) {
     });
     let mut encoder = StripeEncoder::new(code);
     let point = LogPoint::new(Generation::FIRST, Step::new(9));
-    let encode_rate = rate(size_bytes, || {
+    let encode_rate = rate(ENCODED_SIZE_BYTES, size_bytes, || {
         let encoded = encoder.encode(point, &pieces);
         for part in &encoded.parts {
             black_box(part.to_blob(PARTITION, &encoded.stripe));
@@ -53,7 +56,7 @@ fn measure(code: Code, size_bytes: usize) {
         .map(|part| part.to_blob(PARTITION, &encoded.stripe).payload.to_contiguous())
         .collect();
     let read = |lost_count: usize| {
-        rate(size_bytes, || {
+        rate(READ_SIZE_BYTES, size_bytes, || {
             let numbers = lost_count..lost_count + code.data_count();
             let parts: Vec<Part> = numbers
                 .map(|number| {
@@ -80,8 +83,8 @@ fn measure(code: Code, size_bytes: usize) {
 }
 
 /// GB/s of the median round.
-fn rate(size_bytes: usize, mut work: impl FnMut()) -> f64 {
-    let repeat_count = ((128 << 20) / size_bytes).max(1);
+fn rate(round_size_bytes: usize, size_bytes: usize, mut work: impl FnMut()) -> f64 {
+    let repeat_count = round_size_bytes / size_bytes;
     let mut rounds: Vec<Duration> = (0..ROUND_COUNT)
         .map(|_| {
             let began = worked();

@@ -132,7 +132,7 @@ impl Part {
             return Err(PartError::Checksum("head"));
         }
         let crc = Self::check_head(head, partition, stripe, number)?;
-        if crc32c::crc32c(&shard) != crc {
+        if crc::append(0, &shard) != crc {
             return Err(PartError::Checksum("shard"));
         }
         Ok(Self { number, shard: shard.into(), crc })

@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use reed_solomon_simd::ReedSolomonDecoder;
 
-use super::crc::Shift;
+use super::crc::{self, Shift};
 use super::{Part, Stripe};
 
 /// Why a stripe could not be read from these parts.
@@ -111,7 +111,7 @@ fn restore(
             Some(part) => joined.add(part),
             None => {
                 let shard = restored.restored_original(number).unwrap_or_default();
-                joined.add_bytes(shard, crc32c::crc32c(shard));
+                joined.add_bytes(shard, crc::append(0, shard));
             }
         }
     }

@@ -8,11 +8,11 @@ use bytes::{Bytes, BytesMut};
 use meridian_base::position::LogPoint;
 use reed_solomon_simd::ReedSolomonEncoder;
 
-use super::crc::Shift;
+use super::crc::{self, Shift};
 use super::{Code, Part, SHARD_ALIGNMENT_BYTES, STRIPE_SIZE_BYTES_MAX, Stripe, shard_size_bytes};
 use crate::blob::Payload;
 
-/// Bytes of each shard that are coded at a time: what `crc32c` sums in three streams at once.
+/// Bytes of each shard that are coded at a time: all shards of a column stay in the second cache.
 const COLUMN_SIZE_BYTES: usize = 24 << 10;
 /// A shard of more pieces is copied into one: each costs wherever the part goes.
 const SHARD_PIECES_MAX: usize = 16;
@@ -111,13 +111,13 @@ impl ShardEncoder {
                 .expect("shards are multiples of 64 bytes");
             for (shard, crc) in shards.iter().zip(&mut crcs) {
                 let column = column(shard, begin, end, &mut self.scratch);
-                *crc = crc32c::crc32c_append(*crc, column);
+                *crc = crc::append(*crc, column);
                 self.inner.add_original_shard(column).expect("as many as announced, of that size");
             }
             let coded = self.inner.encode().expect("all shards were added");
             let coded = coded.recovery_iter().zip(&mut crcs[data_count..]);
             for ((column, crc), shard) in coded.zip(&mut parity) {
-                *crc = crc32c::crc32c_append(*crc, column);
+                *crc = crc::append(*crc, column);
                 shard.extend_from_slice(column);
             }
             begin = end;
