@@ -398,9 +398,9 @@ impl Store {
             Phase::Fencing => {
                 let answered = sync.complete();
                 let Some(own) = config.slot_of(self.config.node) else { return };
-                let mut queue = VecDeque::new();
+                let mut queue = Vec::new();
                 for (id, found) in std::mem::take(&mut sync.found) {
-                    for (point, blob) in found.blobs {
+                    for (turn, (point, blob)) in found.blobs.into_iter().enumerate() {
                         let key = BlobKey { partition: id, point };
                         let is_here = self.index.holds_of(key, own);
                         if is_here || !blob.is_wanted(config.geometry, answered) {
@@ -410,9 +410,12 @@ impl Store {
                         let header = blob.header;
                         let number = hot::number_on(id, own);
                         let parts = blob.in_parts.then(|| (Assembly::of(&header), number));
-                        queue.push_back(Copy { key, header, untried: holders, holders, parts });
+                        queue.push((turn, Copy { key, header, untried: holders, holders, parts }));
                     }
                 }
+                // A partition lies on three slots: one after another they would be read from two peers at a time.
+                queue.sort_by_key(|(turn, _)| *turn);
+                let queue = queue.into_iter().map(|(_, copy)| copy).collect();
                 sync.phase = Phase::Copying(Copying { queue, ..Copying::default() });
             }
             Phase::Settling => {
