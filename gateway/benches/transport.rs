@@ -1,11 +1,17 @@
 //! What the transport costs: two nodes in one process, each on a runtime of its own, so that their
 //! CPU time can be told apart by the names of their threads.
 //!
-//! `cargo bench --bench transport -- [datagram_bytes_max] [threads per node] [same|cross]`
+//! `cargo bench --bench transport -- [datagram_bytes_max] [threads per node] [same|cross] [folder]`
+//!
+//! With a folder, only this: files there are read, sent, written and synced there again, as a disk that is
+//! emptied gets its bytes back, with nothing decided on the way.
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -16,13 +22,18 @@ use meridian_gateway::runtime::quic::{
     Channel, Frame, Handler, PathClass, PeerState, SendError, Transport, TransportConfig,
 };
 use meridian_gateway::runtime::tls::{ClusterCa, Validity};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Notify;
 
 const SENDER: NodeId = NodeId::new(1);
 const RECEIVER: NodeId = NodeId::new(2);
 const VOLUME_BYTES: u64 = 4 << 30;
 const CALLS: usize = 50_000;
+/// What is copied between folders, in files, pieces and syncs like those of a journal.
+const COPIED_FILE_COUNT: u64 = 64;
+const COPIED_FILE_SIZE_BYTES: u64 = 16 << 20;
+const COPIED_PIECE_SIZE_BYTES: u64 = 128 << 10;
+const COPIED_SYNC_SIZE_BYTES: u64 = 4 << 20;
 
 type Error = Box<dyn std::error::Error>;
 
@@ -33,11 +44,17 @@ struct Node {
     received_bytes: AtomicU64,
     up: Notify,
     answered: Notify,
+    /// Takes what comes to be written.
+    writer: OnceLock<Sender<Bytes>>,
 }
 
 impl Handler for Node {
     fn on_frame(&self, from: NodeId, channel: Channel, frame: Bytes) {
         self.received_bytes.fetch_add(frame.len() as u64, Ordering::Relaxed);
+        if let (Channel::Bulk, Some(writer)) = (channel, self.writer.get()) {
+            writer.send(frame).expect("the writer is there");
+            return;
+        }
         if channel != Channel::Control {
             return;
         }
@@ -89,6 +106,9 @@ fn main() -> Result<(), Error> {
     receiving.block_on(receiver.up.notified());
     sending.block_on(sender.up.notified());
 
+    if let Some(folder) = arguments.next() {
+        return copy(Path::new(&folder), &sending, &sender, &receiver);
+    }
     for frame_bytes in [1 << 20, 64 << 10, 16 << 10, 4 << 10, 256] {
         let volume_bytes = if frame_bytes < 4096 { VOLUME_BYTES / 16 } else { VOLUME_BYTES };
         // Once to warm up: path MTU and congestion window.
@@ -141,6 +161,67 @@ fn stream(runtime: &Runtime, sender: &Arc<Node>, receiver: &Node, frame_bytes: u
         (received - cpu_before[1]) / gigabytes,
         lost() - lost_before,
     );
+}
+
+/// Copies files from one node to the other: MB/s until the last byte is durable there.
+fn copy(
+    folder: &Path,
+    runtime: &Runtime,
+    sender: &Arc<Node>,
+    receiver: &Node,
+) -> Result<(), Error> {
+    let (source, target) = (folder.join("copy-source"), folder.join("copy-target"));
+    fs::create_dir_all(&source)?;
+    fs::create_dir_all(&target)?;
+    let bytes: Vec<u8> = (0..COPIED_FILE_SIZE_BYTES).map(|at| ((at * at) >> 7) as u8).collect();
+    for number in 0..COPIED_FILE_COUNT {
+        let file = File::create(source.join(number.to_string()))?;
+        file.write_all_at(&bytes, 0)?;
+        file.sync_all()?;
+    }
+    let (writer, pieces) = mpsc::channel::<Bytes>();
+    receiver.writer.set(writer).map_err(|_| "set once")?;
+    let clock = Clock::start();
+    let node = Arc::clone(sender);
+    let runtime = runtime.handle().clone();
+    let reading = std::thread::spawn(move || read_and_send(&source, &runtime, &node));
+    let written = (0..COPIED_FILE_COUNT).try_for_each(|number| {
+        let file = File::create(target.join(number.to_string()))?;
+        let mut written_bytes = 0;
+        while written_bytes < COPIED_FILE_SIZE_BYTES {
+            let piece = pieces.recv().expect("the sender goes on");
+            file.write_all_at(&piece, written_bytes)?;
+            written_bytes += piece.len() as u64;
+            if written_bytes.is_multiple_of(COPIED_SYNC_SIZE_BYTES) {
+                file.sync_data()?;
+            }
+        }
+        Ok::<(), std::io::Error>(())
+    });
+    written?;
+    let seconds = clock.now().as_micros() as f64 / 1e6;
+    reading.join().expect("no panic")?;
+    let megabytes = (COPIED_FILE_COUNT * COPIED_FILE_SIZE_BYTES) as f64 / 1e6;
+    println!("files copied and synced: {:.0} MB/s", megabytes / seconds);
+    fs::remove_dir_all(folder.join("copy-source"))?;
+    fs::remove_dir_all(folder.join("copy-target"))?;
+    Ok(())
+}
+
+fn read_and_send(source: &Path, runtime: &Handle, sender: &Node) -> Result<(), std::io::Error> {
+    for number in 0..COPIED_FILE_COUNT {
+        let file = File::open(source.join(number.to_string()))?;
+        for from in (0..COPIED_FILE_SIZE_BYTES).step_by(COPIED_PIECE_SIZE_BYTES as usize) {
+            let mut piece = vec![0; COPIED_PIECE_SIZE_BYTES as usize];
+            file.read_exact_at(&mut piece, from)?;
+            let piece = Frame::from(Bytes::from(piece));
+            while let Err(error) = transport(sender).send(RECEIVER, Channel::Bulk, piece.clone()) {
+                assert_eq!(error, SendError::Full);
+                runtime.block_on(tokio::time::sleep(Duration::from_millis(1)));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn calls(runtime: &Runtime, caller: &Arc<Node>) {
