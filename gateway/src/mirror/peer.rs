@@ -13,6 +13,7 @@ use meridian_protocol::messages::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::survey;
 use crate::client::{Client, ClientError, Lane};
 use crate::node::Node;
 
@@ -20,6 +21,9 @@ use crate::node::Node;
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// What a consumer calls itself where a replica would say its id.
 const CONSUMER: i32 = -1;
+
+const NO_MERIDIAN: &str = "the source is no meridian cluster and can't be switched over: stop its producers, wait \
+     until nothing is missing, then promote";
 
 /// Why the other side did not do something.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,10 +39,6 @@ pub(super) enum PeerError {
 impl From<ClientError> for PeerError {
     fn from(error: ClientError) -> Self {
         match error {
-            ClientError::Unsupported { .. } => Self::Never(format!(
-                "{error}; a source that is no meridian cluster can't be switched over: stop its \
-                 producers, wait until nothing is missing, then promote"
-            )),
             ClientError::Server { code: ErrorCode::UnknownServerError, message, .. } => {
                 Self::Never(message.unwrap_or_else(|| "refused without a reason".to_owned()))
             }
@@ -48,12 +48,17 @@ impl From<ClientError> for PeerError {
     }
 }
 
-/// Calls a method of the other cluster. All of them can be repeated.
+/// Calls a method of the other cluster about one of its topics. All of them can be repeated. Apache Kafka is
+/// not asked: it would close the connection, which says nothing.
 pub(super) async fn call<R: DeserializeOwned>(
     client: &Client,
     method: &str,
+    topic: &str,
     arguments: &impl Serialize,
 ) -> Result<R, PeerError> {
+    if !survey::is_meridian(client, topic).await? {
+        return Err(PeerError::Never(NO_MERIDIAN.to_owned()));
+    }
     let body =
         serde_json::to_vec(arguments).map_err(|error| PeerError::Never(error.to_string()))?;
     let request = MeridianAdminRequest { method: method.into(), body: Bytes::from(body) };
@@ -112,4 +117,72 @@ pub(super) async fn ends(
         return Err(PeerError::Later(format!("not all ends of {topic} were told")));
     }
     Ok(ends.into_values().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_protocol::messages::{
+        ApiVersion, ApiVersionsResponse, DescribeConfigsResponse, DescribeConfigsResult,
+        DescribedConfig, MetadataBroker, MetadataResponse,
+    };
+    use meridian_protocol::{ApiKey, Request, Response, frame};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// What a source that is no meridian answers, and `None` to what it has never heard of.
+    fn answer(request: &Request, port: i32) -> Option<Response> {
+        match request {
+            Request::ApiVersions(_) => {
+                let known = [ApiKey::ApiVersions, ApiKey::Metadata, ApiKey::DescribeConfigs];
+                let api_keys = ApiVersion::advertise(&known);
+                Some(ApiVersionsResponse { api_keys, ..Default::default() }.into())
+            }
+            Request::Metadata(_) => {
+                let broker =
+                    MetadataBroker { host: "127.0.0.1".into(), port, ..Default::default() };
+                Some(MetadataResponse { brokers: vec![broker], ..Default::default() }.into())
+            }
+            Request::DescribeConfigs(request) => {
+                let policy =
+                    DescribedConfig { name: "cleanup.policy".into(), ..Default::default() };
+                let result = |topic: &str| DescribeConfigsResult {
+                    resource_name: topic.into(),
+                    configs: vec![policy.clone()],
+                    ..Default::default()
+                };
+                let results = request.resources.iter().map(|it| result(&it.resource_name));
+                let results = results.collect();
+                Some(DescribeConfigsResponse { results, ..Default::default() }.into())
+            }
+            _ => None,
+        }
+    }
+
+    /// Serves one client as Kafka does: at a request that it does not know it closes the connection.
+    async fn serve(mut client: TcpStream, port: i32) {
+        while let Ok(size_bytes) = client.read_u32().await {
+            let mut frame = vec![0; size_bytes as usize];
+            client.read_exact(&mut frame).await.expect("a whole request");
+            let (header, request) = frame::decode_request(frame.into()).expect("a request");
+            let Some(response) = answer(&request, port) else { return };
+            let answer = frame::encode_response(header.version, header.correlation_id, &response);
+            client.write_all(&answer.expect("fits").into_bytes()).await.expect("is read");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_source_that_is_no_meridian_is_not_asked_what_it_does_not_know() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(serve(client, i32::from(address.port())));
+            }
+        });
+        let client = Client::connect(&address.to_string()).await.expect("it serves");
+        let called = call::<serde_json::Value>(&client, "mirror.standing", "t", &()).await;
+        assert_eq!(called, Err(PeerError::Never(NO_MERIDIAN.to_owned())));
+    }
 }

@@ -42,6 +42,8 @@ pub(super) struct Survey {
 pub(super) struct SurveyedTopic {
     pub(super) id: TopicId,
     pub(super) is_compacted: bool,
+    /// Whether the source is a meridian cluster.
+    pub(super) is_meridian: bool,
     /// How far its mirrors may be behind (`mirror.max.lag.ms`).
     pub(super) lag_max_ms: Option<u64>,
     pub(super) partitions: Vec<SurveyedPartition>,
@@ -109,9 +111,10 @@ fn connect(client: &Client, leaders: BTreeSet<i32>, connecting: &mut JoinSet<Con
     }
 }
 
-async fn topics(client: &Client, names: &[String]) -> Result<Survey, ClientError> {
+/// Looks at these topics, and connects to nobody.
+pub(super) async fn topics(client: &Client, names: &[String]) -> Result<Survey, ClientError> {
     let asked: Vec<&str> = names.iter().map(String::as_str).collect();
-    let configs = configs(client, names, &[CLEANUP_POLICY, MIRROR_MAX_LAG_MS]);
+    let configs = configs(client, names, &[CLEANUP_POLICY, MIRROR_MAX_LAG_MS, DEDUP]);
     let (view, configs) = tokio::try_join!(client.refresh(Some(&asked)), configs)?;
     let mut topics = BTreeMap::new();
     for name in names {
@@ -124,7 +127,13 @@ async fn topics(client: &Client, names: &[String]) -> Result<Survey, ClientError
         let id = TopicId::new(u128::from_be_bytes(found.id.0));
         topics.insert(
             name.clone(),
-            SurveyedTopic { id, is_compacted: false, lag_max_ms: None, partitions },
+            SurveyedTopic {
+                id,
+                is_compacted: false,
+                is_meridian: false,
+                lag_max_ms: None,
+                partitions,
+            },
         );
     }
     for (name, configs) in configs {
@@ -132,6 +141,7 @@ async fn topics(client: &Client, names: &[String]) -> Result<Survey, ClientError
         let value =
             |name: &str| configs.iter().find(|config| config.name == name)?.value.as_deref();
         topic.is_compacted = value(CLEANUP_POLICY).is_some_and(|policy| policy.contains("compact"));
+        topic.is_meridian = tells_of_meridian(&configs);
         let limit_ms = value(MIRROR_MAX_LAG_MS).and_then(|limit| limit.parse().ok());
         topic.lag_max_ms = limit_ms.filter(|limit| *limit > 0);
     }
@@ -202,6 +212,18 @@ pub(super) async fn mirrors(
     Ok(mirrors)
 }
 
+/// Whether the source that described a topic is a meridian cluster: Kafka does not describe what it does not know.
+fn tells_of_meridian(described: &[DescribedConfig]) -> bool {
+    described.iter().any(|config| config.name == DEDUP)
+}
+
+/// Whether a source is a meridian cluster, by how it describes one of its topics. One that has no such topic is
+/// taken for one.
+pub(super) async fn is_meridian(client: &Client, topic: &str) -> Result<bool, ClientError> {
+    let described = configs(client, &[topic.to_owned()], &[DEDUP]).await?;
+    Ok(described.get(topic).is_none_or(|configs| tells_of_meridian(configs)))
+}
+
 /// One partition of a source.
 pub(super) struct FoundPartition {
     pub(super) topic: TopicId,
@@ -233,7 +255,7 @@ pub(super) async fn find(
     Ok(Some(FoundPartition {
         topic: TopicId::new(u128::from_be_bytes(found.id.0)),
         is_compacted: policy.contains("compact"),
-        is_meridian: configs.iter().any(|config| config.name == DEDUP),
+        is_meridian: tells_of_meridian(&configs),
         connection: client.node(leader, lane).await?,
     }))
 }

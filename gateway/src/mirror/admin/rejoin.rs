@@ -191,7 +191,7 @@ impl AdminCall {
         let client = source.client();
         let ask = Ask { topic: name.to_owned() };
         let told: StandingReport =
-            peer::call(&client, "mirror.standing", &ask).await.map_err(of_peer)?;
+            peer::call(&client, "mirror.standing", name, &ask).await.map_err(of_peer)?;
         if told.cluster != cluster.as_str() {
             let found = told.cluster;
             return Err(AdminError::Failed(format!("the link is to {cluster}, not to {found}")));

@@ -65,7 +65,7 @@ impl AdminCall {
             (plan::Source { link, options }.client(), mirror.source_name)
         };
         let ask = Ask { topic: source_name };
-        peer::call(&client, "mirror.standing", &ask).await.map_err(of_peer)
+        peer::call(&client, "mirror.standing", &ask.topic, &ask).await.map_err(of_peer)
     }
 
     /// Starts a switchover: whoever leads the metadata log goes on with it.

@@ -104,7 +104,7 @@ async fn find(source: &Source, name: &str) -> Result<Found, AdminError> {
 /// The link epoch that a topic has at its source: one day its mirror is promoted under a later one.
 async fn link_epoch_of(source: &Source, topic: &str) -> Result<LinkEpoch, AdminError> {
     let ask = Ask { topic: topic.to_owned() };
-    match peer::call::<StandingReport>(&source.client(), "mirror.standing", &ask).await {
+    match peer::call::<StandingReport>(&source.client(), "mirror.standing", topic, &ask).await {
         Ok(there) => Ok(LinkEpoch::new(there.link_epoch)),
         // A source that is no meridian cluster has none.
         Err(PeerError::Never(_)) => Ok(LinkEpoch::ZERO),

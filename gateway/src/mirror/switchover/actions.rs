@@ -87,7 +87,7 @@ impl Actions {
             to: self.cluster.to_string(),
             attempt: self.attempt.get(),
         };
-        let fenced: Fenced = peer::call(&self.source, "mirror.fence", &fence).await?;
+        let fenced: Fenced = peer::call(&self.source, "mirror.fence", &fence.topic, &fence).await?;
         Ok(LeaderEpoch::new(fenced.epoch_floor))
     }
 
@@ -140,7 +140,8 @@ impl Actions {
             source_topic_id: self.topic.into(),
             bootstrap: peer::own_bootstrap(&self.node),
         };
-        let Nothing {} = peer::call(&self.source, "mirror.reverse", &reverse).await?;
+        let Nothing {} =
+            peer::call(&self.source, "mirror.reverse", &reverse.topic, &reverse).await?;
         Ok(())
     }
 
@@ -151,7 +152,7 @@ impl Actions {
             topic_id: self.mirror.source_topic.into(),
             attempt: self.attempt.get(),
         };
-        match peer::call(&self.source, "mirror.release", &release).await {
+        match peer::call(&self.source, "mirror.release", &release.topic, &release).await {
             Ok(Nothing {}) => Ok(()),
             Err(error @ PeerError::Later(_)) => Err(error),
             Err(PeerError::Never(reason)) => {

@@ -27,6 +27,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// What is told, and when it was last.
 #[derive(Default)]
 pub(super) struct Teller {
+    /// Whether the source is a meridian cluster: no other has ears for it.
+    is_heard: bool,
     /// How far mirrors may be behind, by the name of a topic at the source.
     limits_ms: BTreeMap<String, u64>,
     told_at: Instant,
@@ -36,6 +38,7 @@ pub(super) struct Teller {
 impl Teller {
     /// The source was looked at.
     pub(super) fn on_survey(&mut self, survey: &Survey) {
+        self.is_heard = survey.topics.values().any(|topic| topic.is_meridian);
         let limits =
             survey.topics.iter().filter_map(|(name, it)| Some((name.clone(), it.lag_max_ms?)));
         self.limits_ms = limits.collect();
@@ -58,8 +61,8 @@ impl Drop for Teller {
 impl LinkWorker {
     /// When it is to be told again, if it is to be told at all.
     pub(super) fn tell_at(&self) -> Option<Instant> {
-        let is_told = !self.teller.limits_ms.is_empty() || self.lease().is_some();
-        is_told.then(|| self.teller.told_at + TELL_EVERY)
+        let has_news = !self.teller.limits_ms.is_empty() || self.lease().is_some();
+        (has_news && self.teller.is_heard).then(|| self.teller.told_at + TELL_EVERY)
     }
 
     /// Tells the leaders at the source where their mirrors end, if it is time, and that those are
