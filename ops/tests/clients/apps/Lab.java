@@ -78,7 +78,13 @@ final class Lab {
 
     static void create(Admin admin, String topic, int partitions, Map<String, String> configs) throws Exception {
         admin.createTopics(List.of(new NewTopic(topic, Optional.of(partitions), Optional.empty()).configs(configs))).all().get();
-        until("leaders of " + topic, () -> partitions(admin, topic).stream().allMatch(it -> it.leader() != null));
+        until("leaders of " + topic, () -> {
+            try {
+                return partitions(admin, topic).stream().allMatch(it -> it.leader() != null);
+            } catch (ExecutionException notEverywhereYet) {
+                return false;
+            }
+        });
     }
 
     static List<org.apache.kafka.common.TopicPartitionInfo> partitions(Admin admin, String topic) throws Exception {
@@ -127,8 +133,17 @@ final class Lab {
 
     /** Starts a class of this program's class path as a process of its own, that ends with this one. */
     static Process start(String log, Map<String, String> environment, String main, String... arguments) throws Exception {
+        return start(log, System.getProperty("java.class.path"), environment, main, arguments);
+    }
+
+    /** Starts a class of any class path. */
+    static Process start(String log, String classes, String main, String... arguments) throws Exception {
+        return start(log, classes, Map.of(), main, arguments);
+    }
+
+    private static Process start(String log, String classes, Map<String, String> environment, String main, String... arguments) throws Exception {
         List<String> command = new ArrayList<>(List.of(Path.of(System.getProperty("java.home"), "bin", "java").toString()));
-        command.addAll(List.of("-Xmx400m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", System.getProperty("java.class.path")));
+        command.addAll(List.of("-Xmx400m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", classes));
         command.add("-Dlog4j2.configurationFile=" + System.getProperty("log4j2.configurationFile"));
         command.add(main);
         command.addAll(List.of(arguments));

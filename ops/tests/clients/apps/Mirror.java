@@ -24,7 +24,7 @@ public final class Mirror {
     static final int RECORDS_PER_SECOND = 100;
     static final int PARTITIONS = 3;
     static final int PORT = Integer.parseInt(System.getenv("PORT"));
-    static final String KAFKA = "127.0.0.1:" + PORT;
+    static final String KAFKA = Apache.BOOTSTRAP;
 
     public static void main(String[] arguments) throws Exception {
         Lab.version();
@@ -33,7 +33,7 @@ public final class Mirror {
     }
 
     static String run() throws Exception {
-        startKafka();
+        Apache.start(Map.of());
         try (var here = Lab.admin(Lab.BOOTSTRAP); var kafka = Lab.admin(KAFKA);
                 var toKafka = Lab.producer(KAFKA); var toMeridian = Lab.producer(Lab.BOOTSTRAP)) {
             Lab.create(kafka, THERE, PARTITIONS, Map.of("retention.ms", "172800000"));
@@ -148,34 +148,6 @@ public final class Mirror {
 
     static ConfigResource resource(String topic) {
         return new ConfigResource(ConfigResource.Type.TOPIC, topic);
-    }
-
-    static void startKafka() throws Exception {
-        Map<String, String> options = new HashMap<>(Map.of("process.roles", "broker,controller", "node.id", "1"));
-        options.put("listeners", "PLAINTEXT://" + KAFKA + ",CONTROLLER://127.0.0.1:" + (PORT + 1));
-        options.put("advertised.listeners", "PLAINTEXT://" + KAFKA);
-        options.put("controller.listener.names", "CONTROLLER");
-        options.put("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT");
-        options.put("controller.quorum.voters", "1@127.0.0.1:" + (PORT + 1));
-        options.put("log.dirs", Lab.FOLDER.resolve("kafka").toString());
-        for (String topic : List.of("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")) {
-            options.put(topic + ".replication.factor", "1");
-        }
-        options.put("transaction.state.log.min.isr", "1");
-        options.put("share.coordinator.state.topic.min.isr", "1");
-        options.put("group.initial.rebalance.delay.ms", "0");
-        String file = Lab.settings("kafka.properties", options);
-        String id = org.apache.kafka.common.Uuid.randomUuid().toString();
-        int code = Lab.start("kafka", Map.of(), "kafka.tools.StorageTool", "format", "-t", id, "-c", file).waitFor();
-        Lab.expect(code == 0, "Apache Kafka's storage could not be formatted");
-        Lab.start("kafka", Map.of(), "kafka.Kafka", file);
-        Lab.until("Apache Kafka serves", () -> {
-            try (var admin = Lab.admin(KAFKA)) {
-                return !admin.describeCluster(new DescribeClusterOptions().timeoutMs(2000)).nodes().get().isEmpty();
-            } catch (java.util.concurrent.ExecutionException notYet) {
-                return false;
-            }
-        });
     }
 
     static Process startMirror() throws Exception {

@@ -30,6 +30,7 @@ pub(super) const APPS: &[App] = &[
     App { name: "streams", program: "WordCount", title: "Kafka Streams" },
     App { name: "connect", program: "Connect", title: "Kafka Connect" },
     App { name: "mirrormaker", program: "Mirror", title: "MirrorMaker 2" },
+    App { name: "kafka-source", program: "KafkaSource", title: "Apache Kafka" },
     App { name: "takeover", program: "Producers", title: "producers" },
     App { name: "count", program: "Count", title: "producers" },
 ];

@@ -98,8 +98,11 @@ const GO_FILES: &[&str] = &[
 /// The programs of the applications, and what they are made of.
 const APP_FILES: &[&str] = &[
     "pom.xml",
+    "Apache.java",
+    "Batches.java",
     "Connect.java",
     "Count.java",
+    "KafkaSource.java",
     "Killer.java",
     "Lab.java",
     "Mirror.java",
