@@ -126,8 +126,8 @@ fn appoint(node: &Arc<Node>) {
 fn start(node: Arc<Node>, link: &str, plan: Plan) -> WorkerHandle {
     let (plan, changes) = watch::channel(Arc::new(plan));
     let (reports, asked) = mpsc::channel(1);
-    let audit = AuditHandle::start(changes.clone());
     let metrics = Arc::default();
+    let audit = AuditHandle::start(changes.clone(), Arc::clone(&metrics));
     let worker = LinkWorker::new(node, link.to_owned(), changes, Arc::clone(&metrics));
     WorkerHandle { plan, reports, audit, metrics, task: tokio::spawn(worker.run(asked)) }
 }

@@ -20,6 +20,7 @@
 //!
 //! **Source**: DESIGN.md section 9; OffsetForLeaderEpoch as in KIP-101, KIP-279 and KIP-320.
 
+pub mod allowance;
 pub mod contract;
 pub mod digest;
 pub mod groups;

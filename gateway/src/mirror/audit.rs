@@ -5,30 +5,40 @@
 //! source has no such method: its records are fetched, and only when an operator asks for it.
 //!
 //! Two places of a partition are compared in turn: what was mirrored last, and the rest, from the
-//! beginning again and again. A difference is looked at twice before it counts.
+//! beginning again and again; how often, what the link carries says. A difference is looked at twice before
+//! it counts.
 
 mod sums;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
+use meridian_mirror::allowance::Allowance;
 use meridian_mirror::digest::{self, BatchSum, Difference, Digest};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
 pub(super) use self::sums::{At, DIGEST_METHOD, DigestAnswer, DigestArguments, of_log};
 use super::plan::{Plan, Source, Target};
-use super::survey;
+use super::survey::{self, Survey};
+use super::worker::LinkMetrics;
 use crate::client::{Client, ClientError, Lane};
 use crate::log::FetchError;
+use crate::runtime::clock::Clock;
 
-/// How often each partition is looked at.
-const AUDIT_EVERY: Duration = Duration::from_secs(5);
-/// Bytes of a partition that are compared at once.
+/// How often it is seen which partitions are to be compared.
+const AUDIT_EVERY: Duration = Allowance::EVERY_MIN;
+/// How often the source's topics are looked at though all is well.
+const SURVEY_EVERY: Duration = Duration::from_secs(60);
+/// Bytes of a partition that are compared at once ...
 pub(super) const STRETCH_SIZE_BYTES: u64 = 16 << 20;
+/// ... and of one that had to wait. It must stay below what a source digests at once.
+const STRETCH_SIZE_BYTES_MAX: u64 = 3 * STRETCH_SIZE_BYTES;
 /// Connections of audits carry nothing else: digesting takes its time.
 const LANE: Lane = Lane(3);
 /// Differences that are remembered of a partition.
@@ -79,6 +89,8 @@ struct Cursor {
     head: Offset,
     /// The rest is compared from here on.
     scrub: Offset,
+    /// When it was looked at last.
+    looked_at: Option<Instant>,
 }
 
 /// The audit of a link on this node.
@@ -94,13 +106,25 @@ impl Drop for AuditHandle {
 }
 
 impl AuditHandle {
-    /// Audits the partitions of the plan, whichever those are.
-    pub(super) fn start(plan: tokio::sync::watch::Receiver<Arc<Plan>>) -> Self {
+    /// Audits the partitions of the plan, whichever those are, as often as what the link carries allows.
+    pub(super) fn start(
+        plan: tokio::sync::watch::Receiver<Arc<Plan>>,
+        metrics: Arc<Mutex<LinkMetrics>>,
+    ) -> Self {
         let reports = Arc::new(Mutex::new(BTreeMap::new()));
         let source = plan.borrow().source.clone();
         let client = source.client();
-        let cursors = BTreeMap::new();
-        let audit = Audit { plan, source, client, cursors, reports: Arc::clone(&reports) };
+        let audit = Audit {
+            plan,
+            source,
+            client,
+            metrics,
+            clock: Clock::start(),
+            allowance: Allowance::default(),
+            survey: None,
+            cursors: BTreeMap::new(),
+            reports: Arc::clone(&reports),
+        };
         Self { reports, task: tokio::spawn(audit.run()) }
     }
 
@@ -114,6 +138,11 @@ struct Audit {
     plan: tokio::sync::watch::Receiver<Arc<Plan>>,
     source: Source,
     client: Client,
+    metrics: Arc<Mutex<LinkMetrics>>,
+    clock: Clock,
+    allowance: Allowance,
+    /// The source's topics, and when they were looked at.
+    survey: Option<(Survey, Instant)>,
     cursors: BTreeMap<PartitionId, Cursor>,
     reports: Arc<Mutex<BTreeMap<PartitionId, AuditReport>>>,
 }
@@ -125,9 +154,13 @@ impl Audit {
         loop {
             interval.tick().await;
             self.adopt();
-            let partitions: Vec<PartitionId> = self.cursors.keys().copied().collect();
-            for partition in partitions {
-                let result = self.look(partition).await;
+            for (partition, size_bytes) in self.due() {
+                let mut result = self.look(partition, size_bytes).await;
+                if result.is_err() {
+                    // Another may lead it by now.
+                    self.survey = None;
+                    result = self.look(partition, size_bytes).await;
+                }
                 let failure = result.err().map(|error| error.to_string());
                 self.tell(partition, |report| report.failure = failure);
             }
@@ -139,6 +172,7 @@ impl Audit {
         if plan.source != self.source {
             self.source = plan.source.clone();
             self.client = self.source.client();
+            self.survey = None;
         }
         self.cursors
             .retain(|partition, cursor| plan.targets.get(partition) == Some(&cursor.target));
@@ -147,6 +181,7 @@ impl Audit {
                 target: target.clone(),
                 head: target.log.high_watermark(),
                 scrub: target.log.log_start_offset(),
+                looked_at: None,
             });
         }
         let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -163,23 +198,90 @@ impl Audit {
         }));
     }
 
-    /// Compares a stretch of what is new and a stretch of the rest.
-    async fn look(&mut self, partition: PartitionId) -> Result<(), AuditError> {
-        let Some(cursor) = self.cursors.get(&partition) else { return Ok(()) };
-        let (target, head, scrub) = (cursor.target.clone(), cursor.head, cursor.scrub);
-        let Some(at) = locate(&self.client, &target).await? else { return Ok(()) };
-        let end = target.log.high_watermark();
-        if head < end {
-            let compared = compare(&target, &at, head, end).await?;
-            self.on_compared(partition, &compared, Place::Head);
+    /// The partitions to look at now, and how much of each: the longer ago, the more.
+    fn due(&mut self) -> Vec<(PartitionId, u64)> {
+        let now = self.clock.now();
+        let metrics = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+        self.allowance.on_carried(metrics.wire_bytes);
+        let mut due = Vec::new();
+        for (partition, cursor) in &mut self.cursors {
+            let since = cursor.looked_at.map(|at| now.since(at));
+            if since.is_none_or(|since| self.allowance.grants(since)) {
+                cursor.looked_at = Some(now);
+                let rounds = since.unwrap_or_default().as_secs() / AUDIT_EVERY.as_secs();
+                let size_bytes = STRETCH_SIZE_BYTES * rounds.max(1);
+                due.push((*partition, size_bytes.min(STRETCH_SIZE_BYTES_MAX)));
+            }
         }
-        let start = target.log.log_start_offset();
+        due
+    }
+
+    /// Compares a stretch of what is new and a stretch of the rest, or both at once.
+    async fn look(&mut self, partition: PartitionId, size_bytes: u64) -> Result<(), AuditError> {
+        let Some(cursor) = self.cursors.get(&partition) else { return Ok(()) };
+        let (target, scrub) = (cursor.target.clone(), cursor.scrub);
+        let Some(at) = self.locate(&target).await? else { return Ok(()) };
+        let (start, end) = (target.log.log_start_offset(), target.log.high_watermark());
         let from = if scrub >= end { start } else { scrub.max(start) };
         if from < end {
-            let compared = compare(&target, &at, from, end).await?;
-            self.on_compared(partition, &compared, Place::Scrub { end });
+            let compared = self.compare(&target, &at, from..end, size_bytes).await?;
+            self.on_compared(partition, &compared, Place::Scrub { from, end });
+        }
+        let head = self.cursors.get(&partition).map_or(end, |cursor| cursor.head);
+        if head < end {
+            let compared = self.compare(&target, &at, head..end, size_bytes).await?;
+            self.on_compared(partition, &compared, Place::Head);
         }
         Ok(())
+    }
+
+    /// The leader of a partition at a source that digests, if the topic is still the one that is
+    /// mirrored and was not compacted.
+    async fn locate(&mut self, target: &Target) -> Result<Option<At>, AuditError> {
+        let now = self.clock.now();
+        let known = self.survey.take().filter(|(_, at)| now.since(*at) < SURVEY_EVERY);
+        let (survey, _) = match known {
+            Some(known) => self.survey.insert(known),
+            None => {
+                let names = self.cursors.values().map(|it| it.target.mirror.source_name.clone());
+                let names: BTreeSet<String> = names.collect();
+                let names: Vec<String> = names.into_iter().collect();
+                let survey = survey::topics(&self.client, &names).await?;
+                self.survey.insert((survey, now))
+            }
+        };
+        let found = survey.topics.get(&target.mirror.source_name).filter(|found| {
+            found.id == target.mirror.source_topic && found.is_meridian && !found.is_compacted
+        });
+        let Some(found) = found else { return Ok(None) };
+        let leader = found.partitions.get(target.index as usize).and_then(|it| it.leader);
+        let Some(leader) = leader else { return Ok(None) };
+        let connection = self.client.node(leader, LANE).await?;
+        Ok(Some(At { connection, topic: found.id, partition: target.index }))
+    }
+
+    /// Compares a stretch at the beginning of a range; what differs is looked at a second time.
+    async fn compare(
+        &mut self,
+        target: &Target,
+        at: &At,
+        Range { start: from, end }: Range<Offset>,
+        size_bytes: u64,
+    ) -> Result<Compared, AuditError> {
+        let compared = compare_once(target, at, from..end, size_bytes).await?;
+        if compared.differences.is_empty() {
+            return Ok(compared);
+        }
+        // The topic may be another by now, or be compacted.
+        self.survey = None;
+        let Some(at) = self.locate(target).await? else {
+            return Ok(Compared { differences: Vec::new(), ..compared });
+        };
+        // Retention and new leaders on either side change what is read: what is different stays so.
+        let again = compare_once(target, &at, from..compared.next, size_bytes).await?;
+        let found = compared.differences.into_iter();
+        let differences = found.filter(|it| again.differences.contains(it)).collect();
+        Ok(Compared { differences, ..again })
     }
 
     fn on_compared(&mut self, partition: PartitionId, compared: &Compared, place: Place) {
@@ -187,9 +289,12 @@ impl Audit {
         let mut is_pass = false;
         match place {
             Place::Head => cursor.head = compared.next,
-            Place::Scrub { end } => {
+            Place::Scrub { from, end } => {
                 cursor.scrub = compared.next;
                 is_pass = compared.next >= end;
+                if is_pass && from <= cursor.head {
+                    cursor.head = cursor.head.max(end);
+                }
             }
         }
         let (head, target) = (cursor.head, cursor.target.clone());
@@ -214,38 +319,7 @@ impl Audit {
 #[derive(Clone, Copy)]
 enum Place {
     Head,
-    Scrub { end: Offset },
-}
-
-/// The leader of a partition at a source that digests, if the topic is still the one that is
-/// mirrored and was not compacted.
-async fn locate(client: &Client, target: &Target) -> Result<Option<At>, AuditError> {
-    let found = survey::find(client, &target.mirror.source_name, LANE, target.index).await?;
-    let comparable = found.filter(|found| {
-        found.topic == target.mirror.source_topic && found.is_meridian && !found.is_compacted
-    });
-    Ok(comparable.map(|found| At {
-        connection: found.connection,
-        topic: found.topic,
-        partition: target.index,
-    }))
-}
-
-/// Compares a stretch that begins at `from`; what differs is read a second time.
-async fn compare(
-    target: &Target,
-    at: &At,
-    from: Offset,
-    end: Offset,
-) -> Result<Compared, AuditError> {
-    let compared = compare_once(target, at, from, end).await?;
-    if compared.differences.is_empty() {
-        return Ok(compared);
-    }
-    // Retention and new leaders on either side change what is read: what is different stays so.
-    let again = compare_once(target, at, from, compared.next).await?;
-    let differences = compared.differences.into_iter().filter(|it| again.differences.contains(it));
-    Ok(Compared { differences: differences.collect(), ..again })
+    Scrub { from: Offset, end: Offset },
 }
 
 /// The own side of a stretch that begins at `from`: its batches, where it ends, and its digest.
@@ -253,21 +327,22 @@ async fn own_side(
     target: &Target,
     from: Offset,
     end: Offset,
+    size_bytes: u64,
 ) -> Result<(Vec<BatchSum>, Offset, Digest), AuditError> {
-    let own = of_log(&target.log, from, end, STRETCH_SIZE_BYTES).await?;
+    let own = of_log(&target.log, from, end, size_bytes).await?;
     let next = if own.end > from { own.end } else { end };
     let digest = Digest::of(&own.sums);
     Ok((own.sums, next, digest))
 }
 
-/// Compares a stretch with a source that digests.
+/// Compares a stretch of so many bytes, at the beginning of a range, with a source that digests.
 pub(super) async fn compare_once(
     target: &Target,
     at: &At,
-    from: Offset,
-    end: Offset,
+    Range { start: from, end }: Range<Offset>,
+    size_bytes: u64,
 ) -> Result<Compared, AuditError> {
-    let (sums, next, digest) = own_side(target, from, end).await?;
+    let (sums, next, digest) = own_side(target, from, end, size_bytes).await?;
     let theirs = at.digest(from, next, false).await?;
     if theirs.digest == digest {
         return Ok(Compared { next, digest, differences: Vec::new() });
@@ -284,7 +359,7 @@ pub(super) async fn compare_fetched(
     from: Offset,
     end: Offset,
 ) -> Result<Compared, AuditError> {
-    let (sums, next, digest) = own_side(target, from, end).await?;
+    let (sums, next, digest) = own_side(target, from, end, STRETCH_SIZE_BYTES).await?;
     match at.fetch(from, next).await {
         Ok(theirs) => {
             let differences = digest::compare(&sums, &theirs.sums);

@@ -227,7 +227,6 @@ pub(super) async fn is_meridian(client: &Client, topic: &str) -> Result<bool, Cl
 /// One partition of a source.
 pub(super) struct FoundPartition {
     pub(super) topic: TopicId,
-    pub(super) is_compacted: bool,
     /// Whether the source is a meridian cluster.
     pub(super) is_meridian: bool,
     /// To its leader.
@@ -248,13 +247,10 @@ pub(super) async fn find(
     let leaderless =
         || ClientError::NoLeader { topic: topic.to_owned(), partition: partition_index };
     let leader = partition.leader.ok_or_else(leaderless)?;
-    let described = configs(client, &[topic.to_owned()], &[]).await?;
+    let described = configs(client, &[topic.to_owned()], &[DEDUP]).await?;
     let configs = described.into_values().next().unwrap_or_default();
-    let policy = configs.iter().find(|config| config.name == CLEANUP_POLICY);
-    let policy = policy.and_then(|config| config.value.as_deref()).unwrap_or_default();
     Ok(Some(FoundPartition {
         topic: TopicId::new(u128::from_be_bytes(found.id.0)),
-        is_compacted: policy.contains("compact"),
         is_meridian: tells_of_meridian(&configs),
         connection: client.node(leader, lane).await?,
     }))

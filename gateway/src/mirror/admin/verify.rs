@@ -99,7 +99,10 @@ impl AdminCall {
         let began = clock::now();
         while report.next < to && began.elapsed() < WORK_FOR {
             let compared = match found.is_meridian {
-                true => audit::compare_once(&target, &at, report.next, to).await,
+                true => {
+                    let size_bytes = audit::STRETCH_SIZE_BYTES;
+                    audit::compare_once(&target, &at, report.next..to, size_bytes).await
+                }
                 false => audit::compare_fetched(&target, &at, report.next, to).await,
             };
             let compared = compared.map_err(of_audit)?;
