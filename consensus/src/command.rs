@@ -174,6 +174,18 @@ pub enum Command {
     },
     /// Writes rows whose meaning belongs to the gateway or the mirror (ACLs, SCRAM users...).
     PutRows(Vec<RowChange>),
+    /// Creates another storage group, of nodes whose disks fill no slot.
+    CreateGroup {
+        /// How many groups the proposer saw: the command is refused if there are others now.
+        expected_count: u32,
+        /// Its shape.
+        geometry: Geometry,
+        /// The node for each slot, in order.
+        nodes: Vec<NodeId>,
+    },
+    /// Moves partitions to other groups, each under a new leader, batched. What is stored stays where it
+    /// is; what is put from now on goes there.
+    MovePartitions(Vec<PartitionMove>),
 }
 
 /// What a node says about itself when it starts.
@@ -298,8 +310,10 @@ impl FeatureLevel {
     pub const OBJECTS: Self = Self(3);
     /// A storage group may be eight racks of one datacenter.
     pub const EIGHT_RACKS: Self = Self(4);
+    /// There may be several storage groups.
+    pub const GROUPS: Self = Self(5);
     /// The highest that this binary can run at.
-    pub const LATEST: Self = Self::EIGHT_RACKS;
+    pub const LATEST: Self = Self::GROUPS;
 
     /// The level from which on all nodes know groups of this shape.
     pub const fn of_geometry(geometry: Geometry) -> Self {
@@ -352,6 +366,15 @@ pub struct LeaderAssignment {
     /// The new leader epoch is above the partition's own and above this one: a promoted mirror
     /// continues its source's epochs (rule F6). [`LeaderEpoch::UNKNOWN`] otherwise.
     pub epoch_floor: LeaderEpoch,
+}
+
+/// Moves one partition to another group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionMove {
+    /// Its leader there; skipped like any assignment if it is stale.
+    pub assignment: LeaderAssignment,
+    /// The group; skipped if the partition is there.
+    pub group: GroupId,
 }
 
 /// Whose rows they are. The discriminants are persisted.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use meridian_base::topology::Geometry;
+
 /// Settings of the metadata plane on one node. [`Config::check`] holds them to their relations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -42,6 +44,8 @@ pub struct Config {
     pub moves_per_plan_max: usize,
     /// How long a node is dead before its slot moves to a spare disk; `None` leaves it to operators.
     pub heal_after: Option<Duration>,
+    /// Storage groups to be made, beside the first, of nodes that fill no slot.
+    pub further_groups: Vec<Geometry>,
 }
 
 impl Default for Config {
@@ -65,6 +69,7 @@ impl Default for Config {
             takeovers_at_once_max: 3,
             moves_per_plan_max: 100,
             heal_after: Some(Duration::from_secs(600)),
+            further_groups: Vec::new(),
         }
     }
 }

@@ -138,6 +138,25 @@ pub enum Refusal {
     /// All producer ids of the cluster are used up.
     #[error("no producer ids left")]
     ProducerIdsExhausted,
+    /// The cluster has not agreed yet on what the command needs.
+    #[error("the cluster's feature level is {current:?}, this needs {needed:?}; raise it first")]
+    FeatureLevelTooLow {
+        /// The present level.
+        current: FeatureLevel,
+        /// The level from which on all nodes know it.
+        needed: FeatureLevel,
+    },
+    /// The number of groups changed meanwhile.
+    #[error("there are {current} storage groups now; look again")]
+    StaleGroupCount {
+        /// The present count.
+        current: u32,
+    },
+    /// The nodes are not in the datacenters and racks of the geometry.
+    #[error(
+        "these nodes do not fill the geometry: each slot is a rack of its own, in its datacenter"
+    )]
+    NotTheGeometry,
 }
 
 /// A role, as named in errors.
@@ -201,7 +220,10 @@ impl Outcome for Refusal {
             | Self::StalePartitionCount { .. }
             | Self::TooLarge { .. }
             | Self::StaleRow { .. }
-            | Self::ProducerIdsExhausted => Retry::Never,
+            | Self::ProducerIdsExhausted
+            | Self::FeatureLevelTooLow { .. }
+            | Self::StaleGroupCount { .. }
+            | Self::NotTheGeometry => Retry::Never,
         }
     }
 

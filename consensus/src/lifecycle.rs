@@ -16,10 +16,10 @@
 use std::collections::BTreeSet;
 
 use meridian_base::id::NodeId;
-use meridian_base::topology::{GroupConfig, Slot, SlotSet};
+use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotSet};
 use serde::{Deserialize, Serialize};
 
-use crate::command::{Command, ExpectedVersion, Liveness, RowChange, RowKind};
+use crate::command::{Command, ExpectedVersion, FeatureLevel, Liveness, RowChange, RowKind};
 use crate::error::DecodeError;
 use crate::state::Metadata;
 
@@ -273,6 +273,42 @@ pub fn plan_farewell(metadata: &Metadata, own: NodeId) -> Option<Command> {
         .iter()
         .find(|lease| lease.purpose == Purpose::Leave && whole && is_empty(lease.node))
         .map(|lease| Command::RemoveNode { node: lease.node })
+}
+
+/// The next step to a further group, if `wanted` names more of a shape than there are beside the first
+/// group, and nodes that live and fill no slot are where it needs them. All nodes agree to know of several
+/// groups before there are.
+pub fn plan_group(metadata: &Metadata, wanted: &[Geometry]) -> Option<Command> {
+    let leases = Leases::read(metadata).ok()?;
+    let mut further: Vec<Geometry> =
+        metadata.groups().skip(1).map(|group| group.geometry).collect();
+    let is_missing = |geometry: &&Geometry| match further.iter().position(|it| it == *geometry) {
+        Some(found) => {
+            further.swap_remove(found);
+            false
+        }
+        None => true,
+    };
+    let geometry = *wanted.iter().find(is_missing)?;
+    let expected_count = metadata.groups().count() as u32;
+    let is_free = |id: NodeId| {
+        metadata.slot_filled_by(id).is_none()
+            && leases.purpose(id).is_none()
+            && metadata.node(id).is_some_and(|node| node.liveness == Liveness::Alive)
+    };
+    let nodes = metadata.nodes_that_fill(geometry, is_free)?;
+    let level = FeatureLevel::GROUPS;
+    if expected_count == 0
+        || metadata.nodes().any(|(_, node)| node.registration.feature_level_max < level)
+    {
+        return None;
+    }
+    let is_agreed = metadata.feature_level() >= level;
+    Some(if is_agreed {
+        Command::CreateGroup { expected_count, geometry, nodes }
+    } else {
+        Command::SetFeatureLevel(level)
+    })
 }
 
 /// Nodes with a lease that are still given partitions are to be drained.

@@ -1,19 +1,19 @@
 //! Which node leads which partition (rule M5). Pure: plans are commands that say what they were
 //! made from, so that a plan made on stale knowledge does no harm.
 //!
-//! A leader is an alive gateway node that fills a slot, so that one of its three puts is local; if
-//! no gateway fills a slot, any alive gateway. Topics name the datacenters they want their leaders
-//! in; within those, leaders are spread evenly.
+//! A leader is an alive gateway node that fills a slot, so that one of its three puts is local, if it
+//! can be one of the partition's own group; if no gateway fills a slot, any alive gateway. Topics name
+//! the datacenters they want their leaders in; within those, leaders are spread evenly.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meridian_base::id::{NodeId, PartitionId, TopicId};
+use meridian_base::id::{GroupId, NodeId, PartitionId, TopicId};
 use meridian_base::position::LeaderEpoch;
-use meridian_base::topology::Datacenter;
+use meridian_base::topology::{Datacenter, GroupConfig, Slot};
 
-use crate::command::{Command, ConfigResource, LeaderAssignment, Liveness};
+use crate::command::{Command, ConfigResource, LeaderAssignment, Liveness, PartitionMove};
 use crate::state::limits::BATCH_COUNT_MAX;
-use crate::state::{Metadata, Partition};
+use crate::state::{Metadata, Partition, STORAGE_CLASS};
 
 /// Config of topic or cluster: datacenters that should hold the leaders, best first, separated by
 /// commas.
@@ -32,6 +32,8 @@ pub struct Placement<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Candidate<'a> {
     datacenter: &'a Datacenter,
+    /// Whose slot it fills.
+    group: Option<GroupId>,
     partition_count: u32,
 }
 
@@ -58,7 +60,8 @@ impl<'a> Placement<'a> {
             .into_iter()
             .filter_map(|id| {
                 let datacenter = &metadata.node(id)?.registration.datacenter;
-                Some((id, Candidate { datacenter, partition_count: 0 }))
+                let group = metadata.slot_filled_by(id).map(|(group, _)| group);
+                Some((id, Candidate { datacenter, group, partition_count: 0 }))
             })
             .collect();
         for (_, partition) in metadata.partitions() {
@@ -69,14 +72,20 @@ impl<'a> Placement<'a> {
         Self { metadata, candidates }
     }
 
-    /// First leaders of `count` new partitions of one topic that prefer these datacenters; `None`
-    /// if no node can lead. The topic is spread over all nodes before any of them gets its second:
-    /// after takeovers the idlest few would otherwise lead all of it.
-    pub fn initial_leaders(&mut self, count: u32, preferred: &Preference) -> Option<Vec<NodeId>> {
+    /// First leaders of `count` new partitions of one topic of this storage class that prefer these
+    /// datacenters; `None` if no node can lead. The topic is spread over all nodes before any of them
+    /// gets its second: after takeovers the idlest few would otherwise lead all of it.
+    pub fn initial_leaders(
+        &mut self,
+        count: u32,
+        preferred: &Preference,
+        class: Option<&str>,
+    ) -> Option<Vec<NodeId>> {
+        let group = self.metadata.group_for_class(class);
         let mut of_topic: BTreeMap<NodeId, u32> = BTreeMap::new();
         let mut choose = |_| {
             let share = |node| of_topic.get(&node).copied().unwrap_or(0);
-            let node = self.choose_by(preferred, share)?;
+            let node = self.choose_by(group, preferred, share)?;
             *of_topic.entry(node).or_default() += 1;
             Some(node)
         };
@@ -84,18 +93,20 @@ impl<'a> Placement<'a> {
     }
 
     /// Takes the best candidate and counts the partition as its own.
-    fn choose(&mut self, preferred: &Preference) -> Option<NodeId> {
-        self.choose_by(preferred, |_| 0)
+    fn choose(&mut self, group: GroupId, preferred: &Preference) -> Option<NodeId> {
+        self.choose_by(Some(group), preferred, |_| 0)
     }
 
     /// The same, but among equally preferred nodes the one with the smallest `share`.
     fn choose_by(
         &mut self,
+        group: Option<GroupId>,
         preferred: &Preference,
         share: impl Fn(NodeId) -> u32,
     ) -> Option<NodeId> {
         let key = |(node, it): &(&NodeId, &mut Candidate<'_>)| {
-            (preferred.rank(it.datacenter), share(**node), it.partition_count, **node)
+            let rank = preferred.rank(it.datacenter);
+            (it.group != group, rank, share(**node), it.partition_count, **node)
         };
         let (node, candidate) = self.candidates.iter_mut().min_by_key(key)?;
         candidate.partition_count += 1;
@@ -116,15 +127,15 @@ impl<'a> Placement<'a> {
                 continue;
             }
             let preferred = preferences.of(partition.topic);
-            if let Some(leader) = self.choose(preferred) {
+            if let Some(leader) = self.choose(partition.group, preferred) {
                 assignments.push(assignment(id, partition, leader));
             }
         }
         batched(&assignments)
     }
 
-    /// At most `moves_max` planned moves: first to the datacenters that topics prefer and away from
-    /// nodes that are drained, then from crowded nodes to idle ones.
+    /// At most `moves_max` planned moves: first to the partitions' groups, to the datacenters that topics
+    /// prefer and away from nodes that are drained, then from crowded nodes to idle ones.
     pub fn plan_rebalance(&mut self, moves_max: usize) -> Vec<Command> {
         let mut preferences = Preferences::new(self.metadata);
         let mut moves = Vec::new();
@@ -137,8 +148,8 @@ impl<'a> Placement<'a> {
                 .node(partition.leader)
                 .is_some_and(|leader| leader.liveness != Liveness::Dead);
             let preferred = preferences.of(partition.topic);
-            if is_served && self.is_better_elsewhere(partition.leader, preferred) {
-                let Some(leader) = self.choose(preferred) else { break };
+            if is_served && self.is_better_elsewhere(partition, preferred) {
+                let Some(leader) = self.choose(partition.group, preferred) else { break };
                 if let Some(previous) = self.candidates.get_mut(&partition.leader) {
                     previous.partition_count -= 1;
                 }
@@ -148,18 +159,61 @@ impl<'a> Placement<'a> {
         batched(&moves)
     }
 
-    fn is_better_elsewhere(&self, leader: NodeId, preferred: &Preference) -> bool {
-        let Some(current) = self.candidates.get(&leader) else { return true };
-        let best = self
-            .candidates
-            .values()
-            .map(|it| (preferred.rank(it.datacenter), it.partition_count))
-            .min();
-        let Some((best_rank, best_count)) = best else { return false };
-        let rank = preferred.rank(current.datacenter);
-        let tolerated_count = best_count + (best_count / 10).max(IMBALANCE_MIN);
-        best_rank < rank || (best_rank == rank && current.partition_count > tolerated_count)
+    /// At most `moves_max` moves of partitions that are not in the group of their topic's storage class. Those
+    /// of dead leaders wait for their takeover, and all while the one group or the other does not serve.
+    pub fn plan_conversion(&mut self, moves_max: usize) -> Option<Command> {
+        let metadata = self.metadata;
+        let serving: BTreeSet<GroupId> =
+            metadata.groups().filter(|it| serves(metadata, it)).map(|it| it.group).collect();
+        if serving.len() < 2 {
+            return None;
+        }
+        let mut preferences = Preferences::new(metadata);
+        let mut wanted: BTreeMap<TopicId, Option<GroupId>> = BTreeMap::new();
+        let mut moves = Vec::new();
+        for (id, partition) in metadata.partitions() {
+            let group = *wanted.entry(partition.topic).or_insert_with(|| {
+                let topic = ConfigResource::Topic(partition.topic);
+                metadata.group_for_class(metadata.config(&topic, STORAGE_CLASS))
+            });
+            let Some(group) = group.filter(|group| *group != partition.group) else { continue };
+            let leader = metadata.node(partition.leader);
+            let is_led = leader.is_some_and(|leader| leader.liveness != Liveness::Dead);
+            if !is_led || !serving.contains(&group) || !serving.contains(&partition.group) {
+                continue;
+            }
+            let Some(leader) = self.choose(group, preferences.of(partition.topic)) else { break };
+            if let Some(previous) = self.candidates.get_mut(&partition.leader) {
+                previous.partition_count -= 1;
+            }
+            moves.push(PartitionMove { assignment: assignment(id, partition, leader), group });
+            if moves.len() == moves_max.min(BATCH_COUNT_MAX) {
+                break;
+            }
+        }
+        (!moves.is_empty()).then_some(Command::MovePartitions(moves))
     }
+
+    fn is_better_elsewhere(&self, partition: &Partition, preferred: &Preference) -> bool {
+        let Some(current) = self.candidates.get(&partition.leader) else { return true };
+        let group = Some(partition.group);
+        let place = |it: &Candidate<'_>| (it.group != group, preferred.rank(it.datacenter));
+        let best = self.candidates.values().map(|it| (place(it), it.partition_count)).min();
+        let Some((best_place, best_count)) = best else { return false };
+        let tolerated_count = best_count + (best_count / 10).max(IMBALANCE_MIN);
+        best_place < place(current)
+            || (best_place == place(current) && current.partition_count > tolerated_count)
+    }
+}
+
+/// Whether a group's slots that live and count are enough for takeovers and puts.
+fn serves(metadata: &Metadata, group: &GroupConfig) -> bool {
+    let lives = |slot: &Slot| {
+        let node = group.slot(*slot).and_then(|slot| metadata.node(slot.node));
+        node.is_some_and(|node| node.liveness != Liveness::Dead)
+    };
+    let well = group.good_slots().iter().filter(lives).collect();
+    group.geometry.put_quorum(well) && group.geometry.fence_quorum(well)
 }
 
 /// A node that restarted takes its own partitions again: it has forgotten where it was in their

@@ -26,6 +26,7 @@ use crate::membership::RaftLife;
 pub use apply::producer_id_prefix;
 pub use group::MountedAs;
 pub use rows::{RowError, RowKey};
+pub use topic::{STORAGE_CLASS, STORAGE_CLASS_PARTS};
 
 /// Limits that every node must agree on: to change one is to raise the feature level.
 pub mod limits {
@@ -41,6 +42,8 @@ pub mod limits {
     pub const VALUE_SIZE_BYTES_MAX: usize = 4_096;
     /// Bytes of a topic name.
     pub const TOPIC_NAME_SIZE_BYTES_MAX: usize = 249;
+    /// Times that a partition may be moved to another group.
+    pub const MOVES_MAX: usize = 64;
     /// Requests whose results are remembered.
     pub const REQUESTS_REMEMBERED_MAX: usize = 8_192;
     /// Producer ids handed out at once.
@@ -95,6 +98,15 @@ pub struct Partition {
     pub leader: NodeId,
     /// The epoch Kafka clients see.
     pub leader_epoch: LeaderEpoch,
+}
+
+/// A group that a partition is or was in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Home {
+    /// The first generation there; the last is the one before the next home's first.
+    pub first: Generation,
+    /// The group.
+    pub group: GroupId,
 }
 
 /// A row whose meaning belongs to the gateway or the mirror.
@@ -212,6 +224,8 @@ pub struct Metadata {
     topics: BTreeMap<TopicId, Topic>,
     topic_names: BTreeMap<String, TopicId>,
     partitions: BTreeMap<PartitionId, Partition>,
+    /// Of partitions that were ever moved.
+    homes: BTreeMap<PartitionId, Vec<Home>>,
     configs: BTreeMap<ConfigResource, BTreeMap<String, String>>,
     rows: BTreeMap<(RowKind, Vec<u8>), Row>,
     /// Results of the last requests by the log index that decided them.
@@ -225,7 +239,7 @@ impl Metadata {
         self.header.cluster.as_ref().map(|(id, _)| id)
     }
 
-    /// The shape of the cluster's storage group, once it is bootstrapped.
+    /// The shape of the cluster's first storage group, once it is bootstrapped.
     pub fn geometry(&self) -> Option<Geometry> {
         self.header.cluster.as_ref().map(|(_, geometry)| *geometry)
     }
@@ -289,6 +303,11 @@ impl Metadata {
     /// A partition by id.
     pub fn partition(&self, partition: PartitionId) -> Option<&Partition> {
         self.partitions.get(&partition)
+    }
+
+    /// The groups that a partition was in, oldest first, the present one last; none if it was never moved.
+    pub fn homes(&self, partition: PartitionId) -> &[Home] {
+        self.homes.get(&partition).map_or(&[], Vec::as_slice)
     }
 
     /// A partition by its index in a topic.

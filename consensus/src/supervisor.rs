@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::NodeId;
+use meridian_base::topology::Geometry;
 
 use crate::command::{Command, Liveness};
 use crate::config::Config;
 use crate::detector::{Detector, TakeoverBudget};
-use crate::lifecycle::{plan_drains, plan_farewell, plan_heal};
+use crate::lifecycle::{plan_drains, plan_farewell, plan_group, plan_heal};
 use crate::placement::Placement;
 use crate::state::Metadata;
 
@@ -32,6 +33,7 @@ pub struct Supervisor {
     rebalance_at: Instant,
     care_at: Instant,
     heal_after: Option<Duration>,
+    further_groups: Vec<Geometry>,
     /// Since when nodes have been dead, as far as this supervisor has seen.
     dead_since: BTreeMap<NodeId, Instant>,
 }
@@ -63,6 +65,7 @@ impl Supervisor {
             rebalance_at: now + REBALANCE_INTERVAL,
             care_at: now + CARE_INTERVAL,
             heal_after: config.heal_after,
+            further_groups: config.further_groups.clone(),
             dead_since: BTreeMap::new(),
         }
     }
@@ -110,7 +113,8 @@ impl Supervisor {
         }
     }
 
-    /// One step for nodes that rest, leave or are lost.
+    /// One step for nodes that rest, leave or are lost, that make a further group, or for topics that are to
+    /// be in another one.
     fn care(&self, now: Instant, own: NodeId, metadata: &Metadata) -> Vec<Command> {
         let drains = plan_drains(metadata);
         if !drains.is_empty() {
@@ -120,7 +124,13 @@ impl Supervisor {
             self.heal_after.is_some_and(|heal_after| now.since(**since) >= heal_after)
         };
         let lost = self.dead_since.iter().filter(is_lost).map(|(node, _)| *node).collect();
-        let step = plan_heal(metadata, &lost).or_else(|| plan_farewell(metadata, own));
+        let step = plan_heal(metadata, &lost)
+            .or_else(|| plan_farewell(metadata, own))
+            .or_else(|| plan_group(metadata, &self.further_groups))
+            .or_else(|| {
+                let mut placement = Placement::new(metadata, &BTreeSet::new());
+                placement.plan_conversion(self.moves_per_plan_max)
+            });
         step.into_iter().collect()
     }
 

@@ -48,7 +48,8 @@ impl World {
             });
         }
         let mut placement = Placement::new(&world.metadata, &BTreeSet::new());
-        let leaders = placement.initial_leaders(partition_count, &Preference::default()).unwrap();
+        let leaders =
+            placement.initial_leaders(partition_count, &Preference::default(), None).unwrap();
         world.apply(Command::CreateTopic {
             topic: TOPIC,
             name: "t".to_owned(),
@@ -131,7 +132,7 @@ fn a_new_topic_is_spread_over_busy_and_idle_nodes_alike() {
         world.apply(command);
     }
     let mut placement = Placement::new(&world.metadata, &BTreeSet::new());
-    let leaders = placement.initial_leaders(9, &Preference::default()).unwrap();
+    let leaders = placement.initial_leaders(9, &Preference::default(), None).unwrap();
     assert_eq!(leaders.into_iter().collect::<BTreeSet<_>>(), nodes([1, 2, 3, 4, 5, 6, 7, 8, 9]));
 }
 
@@ -139,7 +140,7 @@ fn a_new_topic_is_spread_over_busy_and_idle_nodes_alike() {
 fn new_partitions_go_where_they_are_wanted() {
     let world = World::new(0x10);
     let mut placement = Placement::new(&world.metadata, &nodes([4]));
-    let leaders = placement.initial_leaders(20, &Preference::parse(" dc1, dc0 ")).unwrap();
+    let leaders = placement.initial_leaders(20, &Preference::parse(" dc1, dc0 "), None).unwrap();
     let chosen: BTreeSet<NodeId> = leaders.into_iter().collect();
     assert_eq!(chosen, nodes([5, 6]));
 }
@@ -151,15 +152,15 @@ fn nodes_without_a_slot_lead_only_when_no_other_can() {
     apart.roles = Roles { meta: false, storage: false, gateway: true };
     world.apply(Command::RegisterNode(apart));
     let mut placement = Placement::new(&world.metadata, &BTreeSet::new());
-    let leaders = placement.initial_leaders(30, &Preference::default()).unwrap();
+    let leaders = placement.initial_leaders(30, &Preference::default(), None).unwrap();
     assert!(!leaders.contains(&NodeId::new(30)));
     let slots: BTreeSet<NodeId> = (1..=9).map(NodeId::new).collect();
     let mut placement = Placement::new(&world.metadata, &slots);
-    let leaders = placement.initial_leaders(2, &Preference::default()).unwrap();
+    let leaders = placement.initial_leaders(2, &Preference::default(), None).unwrap();
     assert_eq!(leaders, [NodeId::new(30), NodeId::new(30)]);
     let everyone = slots.iter().copied().chain([NodeId::new(30)]).collect();
     let mut placement = Placement::new(&world.metadata, &everyone);
-    assert_eq!(placement.initial_leaders(1, &Preference::default()), None);
+    assert_eq!(placement.initial_leaders(1, &Preference::default(), None), None);
 }
 
 #[test]

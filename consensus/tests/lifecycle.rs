@@ -47,7 +47,7 @@ impl World {
             world.start(registration(10 + dc, dc, 3));
         }
         let mut placement = Placement::new(&world.metadata, &BTreeSet::new());
-        let leaders = placement.initial_leaders(9, &Preference::default()).unwrap();
+        let leaders = placement.initial_leaders(9, &Preference::default(), None).unwrap();
         world.create_topic(leaders);
         world
     }

@@ -13,7 +13,8 @@ use meridian_base::position::{Generation, LeaderEpoch};
 use meridian_base::topology::{Geometry, Slot, SlotState};
 use meridian_consensus::command::{
     Command, ConfigChange, ConfigResource, ExpectedVersion, FeatureLevel, LeaderAssignment,
-    Liveness, MountEpoch, NodeEpoch, NodeRegistration, Proposal, RequestId, RowChange, RowKind,
+    Liveness, MountEpoch, NodeEpoch, NodeRegistration, PartitionMove, Proposal, RequestId,
+    RowChange, RowKind,
 };
 use meridian_consensus::error::Refusal;
 use meridian_consensus::snapshot;
@@ -75,6 +76,27 @@ fn full_cluster() -> Machine {
         machine.mount(node + 1, 0, 1, false);
     }
     assert_eq!(machine.metadata.groups().count(), 1);
+    machine
+}
+
+/// The same, with eight racks more in the first of them, which are a second group, and a topic.
+fn cluster_of_two_groups() -> Machine {
+    let mut machine = Machine::default();
+    let cluster_id = ClusterId::from_entropy(5);
+    machine.decide(Command::Bootstrap { cluster_id, geometry: Geometry::Mirror3Dc }).unwrap();
+    let places = (0..9).map(|node| (node / 3, node % 3)).chain((10..18).map(|rack| (0, rack)));
+    for (node, (datacenter, rack)) in (1..).zip(places) {
+        let feature_level_max = FeatureLevel::LATEST;
+        let registered = registration(node, datacenter, rack);
+        let registered = NodeRegistration { feature_level_max, ..registered };
+        machine.decide(Command::RegisterNode(registered)).unwrap();
+        machine.mount(node, 0, 1, false);
+    }
+    machine.decide(Command::SetFeatureLevel(FeatureLevel::GROUPS)).unwrap();
+    let (expected_count, geometry) = (1, Geometry::Block42);
+    let nodes = (10..18).map(NodeId::new).collect();
+    machine.decide(Command::CreateGroup { expected_count, geometry, nodes }).unwrap();
+    machine.decide(create_topic("orders", TOPIC, &[1, 2, 3])).unwrap();
     machine
 }
 
@@ -549,6 +571,22 @@ fn any_command() -> impl Strategy<Value = Command> {
         node().prop_map(|node| Command::RemoveNode { node }),
         node().prop_map(|node| Command::AllocateRaftLife { node }),
         any_rows(),
+        (1..3u32, prop::collection::vec(9..20u32, 8..9)).prop_map(|(expected_count, nodes)| {
+            let nodes = nodes.into_iter().map(NodeId::new).collect();
+            Command::CreateGroup { expected_count, geometry: Geometry::Block42, nodes }
+        }),
+        prop::collection::vec((1..12u64, 1..4u32, node(), 1..4u32), 0..5).prop_map(|entries| {
+            let moved = |(partition, expected, leader, group)| PartitionMove {
+                assignment: LeaderAssignment {
+                    partition: PartitionId::new(partition),
+                    expected: Generation::new(expected),
+                    leader,
+                    epoch_floor: LeaderEpoch::UNKNOWN,
+                },
+                group: GroupId::new(group),
+            };
+            Command::MovePartitions(entries.into_iter().map(moved).collect())
+        }),
     ]
 }
 
@@ -569,8 +607,9 @@ proptest! {
     #[test]
     fn applying_keeps_its_promises(
         commands in prop::collection::vec((any_command(), any::<bool>()), 1..60),
+        has_two_groups in any::<bool>(),
     ) {
-        let mut machine = full_cluster();
+        let mut machine = if has_two_groups { cluster_of_two_groups() } else { full_cluster() };
         let mut rows: std::collections::BTreeMap<_, _> = machine
             .metadata
             .row_keys()
@@ -606,6 +645,10 @@ proptest! {
                 if let Some(partition) = machine.metadata.partition(id) {
                     prop_assert!(partition.generation >= generation);
                     prop_assert!(partition.leader_epoch >= leader_epoch);
+                    let homes = machine.metadata.homes(id);
+                    prop_assert!(homes.last().is_none_or(|home| home.group == partition.group));
+                    prop_assert!(homes.windows(2).all(|pair| pair[0].first < pair[1].first));
+                    prop_assert!(homes.last().is_none_or(|it| it.first <= partition.generation));
                 }
             }
         }

@@ -108,8 +108,10 @@ pub struct NodeConfig {
     pub admin: Option<SocketAddr>,
     /// The cluster's id; `None` draws one at the first start of a cluster of one.
     pub cluster: Option<ClusterId>,
-    /// The storage group's shape.
+    /// The first storage group's shape.
     pub geometry: Geometry,
+    /// Shapes of groups to be made, beside the first, of nodes that fill no slot.
+    pub further_groups: Vec<Geometry>,
     /// The initial members, this node among them.
     pub members: Vec<Member>,
     /// Folder with `ca.pem`, `node.pem` and `node-key.pem`; needed if there are other members.
@@ -154,6 +156,7 @@ impl NodeConfig {
             admin: None,
             cluster: None,
             geometry: Geometry::None,
+            further_groups: Vec::new(),
             members: Vec::new(),
             tls: None,
             file_size_bytes: FILE_SIZE_BYTES_DEFAULT,
@@ -203,6 +206,7 @@ impl NodeConfig {
             admin,
             cluster: Some(ClusterId::from_text(file.cluster.id)),
             geometry: file.cluster.geometry,
+            further_groups: file.cluster.further_groups,
             members,
             tls: file.tls.map(|tls| folder.join(tls.folder)),
             file_size_bytes: file.storage.file_size_bytes.unwrap_or(FILE_SIZE_BYTES_DEFAULT),
@@ -375,6 +379,8 @@ struct ListenTable {
 struct ClusterTable {
     id: String,
     geometry: Geometry,
+    #[serde(default)]
+    further_groups: Vec<Geometry>,
     nodes: Vec<MemberTable>,
 }
 

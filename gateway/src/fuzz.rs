@@ -352,6 +352,7 @@ fn follow_message_seeds() -> Vec<Vec<u8>> {
         log_start_offset: Offset::ZERO,
         past: Vec::new(),
         epochs: Vec::new(),
+        checkpoint: None,
     };
     let whole = [progress.clone(), lineage.encode().to_vec()].concat();
     vec![follow, progress, whole]

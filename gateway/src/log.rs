@@ -169,7 +169,7 @@ impl Logs {
             store.on_config(config.clone());
         }
         for log in self.owned_logs() {
-            if log.ownership().group == config.group {
+            if log.homes.every().contains_key(&config.group) {
                 self.on_group_changed(&log, &config);
             }
         }
@@ -186,7 +186,6 @@ impl Logs {
         }
         let mut begun = Vec::with_capacity(owned.len());
         for ownership in owned {
-            let Some(group) = self.group(ownership.group) else { continue };
             let previous = self.owned(ownership.partition);
             if previous
                 .as_ref()
@@ -194,10 +193,10 @@ impl Logs {
             {
                 continue;
             }
+            let Some(log) = PartitionLog::new(self, ownership) else { continue };
             if let Some(previous) = previous {
                 previous.stop();
             }
-            let log = PartitionLog::new(self, group, ownership);
             self.owned
                 .write()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -232,8 +231,7 @@ impl Logs {
         ownership: Ownership,
         leader: NodeId,
     ) -> Option<Arc<FollowerLog>> {
-        let group = self.group(ownership.group)?;
-        Some(self.followers.get(self, group, ownership, leader))
+        self.followers.get(self, ownership, leader)
     }
 
     /// Runs `task` on the node's runtime, from whatever thread.
@@ -361,8 +359,13 @@ impl Logs {
         for partition in active {
             let log = self.owned(partition);
             let busy = log.as_ref().is_some_and(|log| {
-                let out = beacons.entry(log.ownership().group).or_default();
-                log.tick(out)
+                let mut out = Vec::new();
+                let busy = log.tick(&mut out);
+                // What a group holds of it from before a move is freed by the same word.
+                for group in log.homes.every().into_keys() {
+                    beacons.entry(group).or_default().extend(out.iter().copied());
+                }
+                busy
             });
             if !busy {
                 lock(&self.active).remove(&partition);

@@ -30,8 +30,8 @@ use meridian_consensus::state::{Decision, Metadata};
 use tokio::sync::{Notify, oneshot};
 
 pub(crate) use self::listener::{
-    EventSender, MetaEvent, datacenter_count_min, dedups_sources, is_compacted, layout_of,
-    ownership_of,
+    EventSender, MIN_INSYNC_DATACENTERS, MetaEvent, datacenter_count_min, dedups_sources,
+    is_compacted, layout_of, ownership_of,
 };
 use crate::broker::{ProposeError, Quorum};
 use crate::log::Wire;

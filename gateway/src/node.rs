@@ -249,7 +249,11 @@ fn meta_settings(config: &NodeConfig, clock: Clock) -> MetaSettings {
         voters: config.voters(),
         peers: config.peers().map(|member| member.node).collect(),
         folder: config.data.join("meta"),
-        config: MetaConfig { heal_after: config.heal_after, ..MetaConfig::default() },
+        config: MetaConfig {
+            heal_after: config.heal_after,
+            further_groups: config.further_groups.clone(),
+            ..MetaConfig::default()
+        },
         clock,
     }
 }
@@ -555,7 +559,8 @@ impl Node {
     async fn on_replaced(self: &Arc<Self>) {
         let (lost, reclaims) = {
             let metadata = self.meta.metadata();
-            let held: Vec<_> = self.logs.owned_logs().iter().map(|log| log.ownership()).collect();
+            let held: Vec<_> =
+                self.logs.owned_logs().iter().map(|log| log.ownership().clone()).collect();
             let is_current = |held: &crate::log::Ownership| {
                 ownership_of(&metadata, held.partition).is_some_and(|(owner, current)| {
                     owner == self.config.node && current.generation == held.generation

@@ -5,15 +5,15 @@ use meridian_base::id::NodeId;
 use meridian_base::topology::Geometry;
 use meridian_consensus::command::FeatureLevel;
 use meridian_consensus::state::Metadata;
+pub(crate) use meridian_consensus::state::STORAGE_CLASS;
+use meridian_consensus::state::STORAGE_CLASS_PARTS;
 use meridian_storage::erasure::Code;
 use meridian_storage::hot::Layout;
 
-/// The config that names a topic's storage class.
-pub(crate) const STORAGE_CLASS: &str = "meridian.storage.class";
+use crate::meta::MIN_INSYNC_DATACENTERS;
+
 /// Its default: copies, for ever.
 pub(crate) const STORAGE_CLASS_DEFAULT: &str = "mirror-3-dc";
-/// Parts instead of copies.
-const STORAGE_CLASS_PARTS: &str = "block-4-2";
 /// Every class there is.
 pub(crate) const STORAGE_CLASSES: &[&str] = &[
     STORAGE_CLASS_DEFAULT,
@@ -85,29 +85,45 @@ impl TierKnown {
     }
 }
 
-/// Whether a topic may have this storage class beside its other configs, in a group of this shape; if
-/// not, why.
+/// The shapes of the cluster's groups; before there is one, the shape it will have.
+pub(crate) fn geometries(metadata: &Metadata) -> Vec<Geometry> {
+    let formed: Vec<Geometry> = metadata.groups().map(|group| group.geometry).collect();
+    if formed.is_empty() { metadata.geometry().into_iter().collect() } else { formed }
+}
+
+/// Whether a topic may have this storage class beside its other configs, in one of the groups of these
+/// shapes; if not, why.
 pub(crate) fn check<'a>(
     config: impl Fn(&str) -> Option<&'a str>,
-    geometry: Option<Geometry>,
+    geometries: &[Geometry],
 ) -> Result<(), String> {
     let Some(class) = config(STORAGE_CLASS) else { return Ok(()) };
     if class == STORAGE_CLASS_DEFAULT {
         return Ok(());
     }
     let is_in_parts = layout(class) != Layout::Copies;
-    if is_in_parts && geometry.is_some_and(|geometry| geometry != Geometry::Block42) {
+    let none_fits =
+        |fits: &dyn Fn(Geometry) -> bool| !geometries.iter().any(|geometry| fits(*geometry));
+    if is_in_parts && none_fits(&|geometry| geometry == Geometry::Block42) {
         return Err(format!(
             "{STORAGE_CLASS}={class} needs a storage group of eight racks in one datacenter; this \
-             cluster has another shape, so leave it at {STORAGE_CLASS_DEFAULT}"
+             cluster has none, so leave it at {STORAGE_CLASS_DEFAULT}, or have one made \
+             (cluster.further_groups)"
+        ));
+    }
+    let datacenter_count_min = config(MIN_INSYNC_DATACENTERS).and_then(|value| value.parse().ok());
+    if is_in_parts && datacenter_count_min.is_some_and(|count: usize| count > 1) {
+        return Err(format!(
+            "{STORAGE_CLASS}={class} keeps records in one datacenter: no write would reach \
+             {MIN_INSYNC_DATACENTERS}; set that to 1 first"
         ));
     }
     if let Some(ColdTier::Stripes(code)) = cold_tier(class)
-        && geometry.is_some_and(|geometry| !code.fits(geometry))
+        && none_fits(&|geometry| code.fits(geometry))
     {
         return Err(format!(
             "{STORAGE_CLASS}={class} needs a storage group of three datacenters with three racks \
-             each; this cluster has another shape, so leave it at {STORAGE_CLASS_DEFAULT}"
+             each; this cluster has none, so leave it at {STORAGE_CLASS_DEFAULT}"
         ));
     }
     let policy = config("cleanup.policy").unwrap_or("delete");
@@ -165,7 +181,7 @@ mod tests {
                 "cleanup.policy" => Some(policy),
                 _ => None,
             };
-            check(config, Some(geometry))
+            check(config, &[geometry])
         };
         let cold = "mirror-3-dc,cold=rs-5-4";
         assert_eq!(with(cold, "delete", Geometry::Mirror3Dc), Ok(()));
@@ -179,6 +195,19 @@ mod tests {
         assert_eq!(with(STORAGE_CLASS_PARTS, "delete", Geometry::Block42), Ok(()));
         assert!(with(STORAGE_CLASS_PARTS, "delete", Geometry::Mirror3Dc).is_err());
         assert!(with(STORAGE_CLASS_PARTS, "compact", Geometry::Block42).is_err());
-        assert_eq!(check(|_| None, None), Ok(()));
+        assert_eq!(check(|_| None, &[]), Ok(()));
+        let wide = |name: &str| match name {
+            STORAGE_CLASS => Some(STORAGE_CLASS_PARTS),
+            MIN_INSYNC_DATACENTERS => Some("2"),
+            _ => None,
+        };
+        assert!(
+            check(wide, &[Geometry::Block42]).is_err_and(|text| text.contains("set that to 1"))
+        );
+        let both = [Geometry::Mirror3Dc, Geometry::Block42];
+        for class in STORAGE_CLASSES {
+            let config = |name: &str| (name == STORAGE_CLASS).then_some(*class);
+            assert_eq!(check(config, &both), Ok(()), "{class}");
+        }
     }
 }

@@ -238,7 +238,14 @@ impl Broker {
         out: &mut Vec<BrokerOutput>,
     ) -> Self {
         let leader_epoch = epoch_of(generation);
-        let config = TakeoverConfig { partition, generation, leader_epoch, group, mutations };
+        let config = TakeoverConfig {
+            partition,
+            generation,
+            leader_epoch,
+            group,
+            former: Vec::new(),
+            mutations,
+        };
         let mut outputs = Vec::new();
         let takeover = Takeover::begin(config, now, &mut outputs);
         let mut broker = Self {

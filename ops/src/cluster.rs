@@ -36,12 +36,25 @@ pub(crate) struct ClusterStatus {
     geometry: String,
     /// Decided by the server: "DC + rack", "DC", "rack", "nothing" or "not serving".
     tolerates: String,
+    /// All groups, the first one too; a server that knows of one says nothing.
+    #[serde(default)]
+    groups: Vec<GroupStatus>,
     pub(crate) nodes: Vec<NodeStatus>,
     raft: RaftStatus,
     partitions: PartitionStatus,
     /// What a newer server says besides.
     #[serde(flatten)]
     more: BTreeMap<String, serde_json::Value>,
+}
+
+/// A storage group.
+#[derive(Debug, Serialize, Deserialize)]
+struct GroupStatus {
+    id: u32,
+    geometry: String,
+    tolerates: String,
+    built_for: String,
+    partitions: usize,
 }
 
 /// The state of one node, as the cluster sees it.
@@ -52,6 +65,8 @@ pub(crate) struct NodeStatus {
     pub(crate) rack: String,
     pub(crate) kafka: String,
     pub(crate) liveness: String,
+    #[serde(default)]
+    pub(crate) group: Option<u32>,
     pub(crate) slot: Option<usize>,
     pub(crate) slot_state: Option<serde_json::Value>,
     pub(crate) leaders: usize,
@@ -103,6 +118,7 @@ impl ClusterStatus {
     fn is_degraded(&self) -> bool {
         let is_alive = |node: &NodeStatus| node.liveness.eq_ignore_ascii_case("alive");
         self.tolerates != built_for(&self.geometry)
+            || self.groups.iter().any(|group| group.tolerates != group.built_for)
             || self.partitions.leaderless > 0
             || self.raft.leader.is_none()
             || !self.nodes.iter().all(is_alive)
@@ -133,12 +149,21 @@ fn render(status: &ClusterStatus) -> String {
         partitions.total,
         partitions.leaderless
     );
-    format!("{head}\n{}", render_nodes(&status.nodes))
+    let of_group = |group: &GroupStatus| {
+        format!(
+            "group {} ({}): can be lost now: {} (built for: {}), partitions: {}\n",
+            group.id, group.geometry, group.tolerates, group.built_for, group.partitions
+        )
+    };
+    let is_one = status.groups.len() < 2;
+    let groups: String = status.groups.iter().filter(|_| !is_one).map(of_group).collect();
+    format!("{head}{groups}\n{}", render_nodes(&status.nodes))
 }
 
 /// The nodes as a table.
 pub(crate) fn render_nodes(nodes: &[NodeStatus]) -> String {
-    let header = ["NODE", "DC", "RACK", "LIVENESS", "SLOT", "SLOT STATE", "LEADERS", "KAFKA"];
+    let header =
+        ["NODE", "DC", "RACK", "LIVENESS", "GROUP", "SLOT", "SLOT STATE", "LEADERS", "KAFKA"];
     let mut table = Table::new(&header);
     for node in nodes {
         let slot_state = match &node.slot_state {
@@ -151,6 +176,7 @@ pub(crate) fn render_nodes(nodes: &[NodeStatus]) -> String {
             node.dc.clone(),
             node.rack.clone(),
             node.liveness.clone(),
+            node.group.map_or_else(|| "-".to_owned(), |group| group.to_string()),
             node.slot.map_or_else(|| "-".to_owned(), |slot| slot.to_string()),
             slot_state,
             node.leaders.to_string(),
@@ -188,6 +214,26 @@ mod tests {
         let text = render(&status("rack", "Alive", 1));
         assert!(text.starts_with("cluster c (mirror-3-dc) is DEGRADED\ncan be lost now: rack "));
         assert!(text.contains("partitions: 4, leaderless: 1\n"));
+    }
+
+    #[test]
+    fn a_further_group_is_shown_and_counts() {
+        let mut both = status("DC + rack", "Alive", 0);
+        assert!(!render(&both).contains("group "), "one group is the cluster");
+        let group = |id, geometry: &str, tolerates: &str| GroupStatus {
+            id,
+            geometry: geometry.to_owned(),
+            tolerates: tolerates.to_owned(),
+            built_for: tolerates.to_owned(),
+            partitions: 3,
+        };
+        both.groups.push(group(1, "mirror-3-dc", "DC + rack"));
+        both.groups.push(group(2, "block-4-2", "2 racks"));
+        assert!(!both.is_degraded());
+        both.groups[1].tolerates = "rack".to_owned();
+        assert!(both.is_degraded());
+        let line = "group 2 (block-4-2): can be lost now: rack (built for: 2 racks), partitions: 3";
+        assert!(render(&both).contains(line));
     }
 
     #[test]

@@ -67,6 +67,9 @@ struct Run {
     /// Nodes with a disk that fills no slot yet, in racks of their own, one datacenter after another
     #[arg(long, default_value_t = 0)]
     spares: usize,
+    /// Eight racks more in the first datacenter, which make a second storage group, of block-4-2
+    #[arg(long)]
+    block_group: bool,
     /// How long a node is down before a spare takes its slot, in seconds; 0 for never
     #[arg(long, value_name = "SECONDS")]
     heal_after_s: Option<u64>,
@@ -132,7 +135,8 @@ pub(crate) async fn run(dev: Dev) -> Result<Exit, Failure> {
 }
 
 async fn start(data: PathBuf, run: Run) -> Result<Exit, Failure> {
-    let shape = Shape::new(run.dcs, run.racks).map_err(Failure::Invalid)?.with_spares(run.spares);
+    let shape = Shape::new(run.dcs, run.racks).map_err(Failure::Invalid)?;
+    let shape = shape.with_spares(run.spares).with_block_group(run.block_group);
     if run.clusters == 1 {
         let cluster = prepare(&data, shape, run.base_port, &run).await?;
         return supervisor::run(cluster, None).await;

@@ -188,6 +188,7 @@ fn a_start() -> Start {
             last_step: Step::new(4),
         }],
         epochs: vec![EpochStart { epoch: LeaderEpoch::new(2), start_offset: Offset::new(0) }],
+        checkpoint: None,
     }
 }
 

@@ -9,6 +9,7 @@ use meridian_base::position::{Generation, LeaderEpoch, LogPoint, Offset, Step};
 
 use crate::blob::BlobInfo;
 use crate::codec::{DecodeError, Source};
+use crate::wire::parts::{header, put_header, put_point};
 
 /// A generation that lies behind: which of its steps count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,15 +46,21 @@ pub struct Start {
     pub past: Vec<Past>,
     /// Leader epochs, oldest first, this generation's own last.
     pub epochs: Vec<EpochStart>,
+    /// The newest checkpoint, if the partition was ever moved: it may be in a group that the next
+    /// takeover does not ask (rule H5).
+    pub checkpoint: Option<BlobInfo>,
 }
 
 const START_FORMAT: u8 = 1;
+/// With a checkpoint.
+const START_FORMAT_MOVED: u8 = 2;
 
 impl Start {
     /// Encodes the payload of a `Start` blob.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(64 + self.past.len() * 20 + self.epochs.len() * 12);
-        out.put_u8(START_FORMAT);
+        let is_moved = self.checkpoint.is_some();
+        out.put_u8(if is_moved { START_FORMAT_MOVED } else { START_FORMAT });
         let previous = self.previous.unwrap_or_default();
         out.put_u32(previous.generation.get());
         out.put_u64(previous.step.get());
@@ -71,6 +78,10 @@ impl Start {
             out.put_i32(epoch.epoch.get());
             out.put_i64(epoch.start_offset.get());
         }
+        if let Some(checkpoint) = &self.checkpoint {
+            put_point(&mut out, checkpoint.point);
+            put_header(&mut out, &checkpoint.header);
+        }
         out.freeze()
     }
 
@@ -78,7 +89,7 @@ impl Start {
     pub fn decode(payload: Bytes) -> Result<Self, DecodeError> {
         let mut source = Source::new(payload, "Start");
         let format = source.u8()?;
-        if format != START_FORMAT {
+        if !matches!(format, START_FORMAT | START_FORMAT_MOVED) {
             return Err(source.invalid("format", u64::from(format)));
         }
         let previous = source.point()?;
@@ -98,6 +109,12 @@ impl Start {
                 start_offset: Offset::new(source.i64()?),
             })
         })?;
+        let checkpoint = if format == START_FORMAT_MOVED {
+            let point = source.point()?;
+            Some(BlobInfo { point, header: header(&mut source)? })
+        } else {
+            None
+        };
         source.finish()?;
         let previous = match previous {
             LogPoint { generation: Generation::NONE, step: Step::START } => None,
@@ -110,7 +127,7 @@ impl Start {
             }
             point => Some(point),
         };
-        Ok(Self { previous, base_offset, tail_length, log_start_offset, past, epochs })
+        Ok(Self { previous, base_offset, tail_length, log_start_offset, past, epochs, checkpoint })
     }
 }
 
@@ -371,8 +388,12 @@ mod tests {
             log_start_offset: Offset::new(20),
             past: lineage.past,
             epochs: lineage.epochs,
+            checkpoint: None,
         };
-        assert_eq!(Start::decode(start.encode()), Ok(start));
+        let moved = Start { checkpoint: Some(checkpoint_at(3, 5, 130)), ..start.clone() };
+        for start in [start, moved] {
+            assert_eq!(Start::decode(start.encode()), Ok(start));
+        }
     }
 
     #[test]
@@ -388,6 +409,7 @@ mod tests {
                 last_step: Step::new(last_step),
             }],
             epochs: Vec::new(),
+            checkpoint: None,
         };
         let refused = |point, last_step| {
             matches!(

@@ -80,6 +80,9 @@ pub enum Mutation {
     FewPartsKept,
     AllPartsAsked,
     PartOfPeerKept,
+    FormerForgotten,
+    HomeSpanIgnored,
+    CheckpointLeftBehind,
 }
 
 impl Mutation {
@@ -176,10 +179,14 @@ impl Mutation {
         Self::PartOfPeerKept,
     ];
 
+    /// Those of partitions that move from group to group, which are found by `storage/tests/quorum_log`.
+    pub const MOVES: [Self; 3] =
+        [Self::FormerForgotten, Self::HomeSpanIgnored, Self::CheckpointLeftBehind];
+
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
         let cold = Self::STRIPES.into_iter().chain(Self::COLD).chain(Self::TIERS);
-        let mut every = Self::ALL.into_iter().chain(cold).chain(Self::PARTS);
+        let mut every = Self::ALL.into_iter().chain(cold).chain(Self::PARTS).chain(Self::MOVES);
         every.find(|mutation| format!("{mutation:?}") == name)
     }
 
@@ -278,6 +285,11 @@ impl Mutation {
                 "T5: a blob counts for seen only with as many parts as a put has"
             }
             Self::PartOfPeerKept => "S4: a slot takes a peer's part for its own",
+            Self::FormerForgotten => "H5: what the new group does not have was never there",
+            Self::HomeSpanIgnored => {
+                "H5: a group is believed about generations that were in another"
+            }
+            Self::CheckpointLeftBehind => "H5: `Start` does not say where the newest checkpoint is",
             _ => "a rule without words",
         }
     }

@@ -67,7 +67,7 @@ pub enum StoreInput {
     },
     /// A disk operation ended.
     DiskDone(DiskDone),
-    /// The metadata log has a configuration of this group. The first one after a mount says that
+    /// The metadata log has a configuration of a group. The first one after a mount says that
     /// the cluster has taken note of the mount and found the disk to be no old copy of itself
     /// (rule 12): until then the disk counts for nothing.
     Config(GroupConfig),
@@ -167,7 +167,10 @@ impl Store {
         let mut group: Option<(GroupConfig, FileSequence)> = None;
         let recovered = journal::open(disk, &config, &mut |record, location| match record {
             Record::Config(found) => {
-                if group.as_ref().is_none_or(|(known, _)| known.version <= found.version) {
+                let is_newer = |known: &GroupConfig| {
+                    known.group != found.group || known.version <= found.version
+                };
+                if group.as_ref().is_none_or(|(known, _)| is_newer(known)) {
                     group = Some((found, location.file));
                 }
             }
@@ -324,12 +327,16 @@ impl Store {
         }
     }
 
-    /// Goes by `config` if it is newer than the one known, and keeps it.
+    /// Goes by `config` if it is newer than the one known, and keeps it; by that of another group if
+    /// it names this node. A disk fills one slot at a time.
     fn adopt(&mut self, config: GroupConfig) {
-        let newer = self
-            .group
-            .as_ref()
-            .is_none_or(|known| known.group == config.group && known.version < config.version);
+        let newer = self.group.as_ref().is_none_or(|known| {
+            if known.group == config.group {
+                known.version < config.version
+            } else {
+                config.slot_of(self.config.node).is_some()
+            }
+        });
         if newer {
             self.staged.push_record(Record::Config(config.clone()));
             self.group = Some(config);

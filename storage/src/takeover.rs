@@ -11,8 +11,13 @@
 //! if too many are, the takeover waits. A gap in the union of a fence quorum's answers proves that
 //! nothing from there on was ever acknowledged. Of a blob in parts ([`crate::hot`]) fewer than give it
 //! back are a gap: a fence quorum sees more of all that was acknowledged.
+//!
+//! A partition may have been moved from one group to another ([`Former`]). The group it is in now is asked
+//! first, and believed only about the generations that began there. If none of these was ever
+//! established, nothing was acknowledged since the move, and the group before it is fenced and read.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use meridian_base::env::Instant;
@@ -41,10 +46,21 @@ pub struct TakeoverConfig {
     pub generation: Generation,
     /// The epoch that clients will see for it.
     pub leader_epoch: LeaderEpoch,
-    /// The storage group.
+    /// The storage group that the new generation is put to.
     pub group: GroupConfig,
+    /// The groups that the partition was in before, oldest first.
+    pub former: Vec<Former>,
     /// Broken rules, for tests.
     pub mutations: Mutations,
+}
+
+/// A group that a partition was in before it was moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Former {
+    /// The last generation there; the first is the one after the last of the group before.
+    pub last: Generation,
+    /// The group.
+    pub group: GroupConfig,
 }
 
 /// What the embedder is to do.
@@ -110,6 +126,7 @@ impl TakeoverPlan {
                 log_start_offset: Offset::ZERO,
                 past: Vec::new(),
                 epochs,
+                checkpoint: None,
             },
             tail: Vec::new(),
             checkpoint: None,
@@ -156,6 +173,8 @@ struct Answer {
 pub struct Takeover {
     config: TakeoverConfig,
     phase: Phase,
+    /// Which group is asked: a former one, or, above all these, the one that the partition is in.
+    home: usize,
     answers: BTreeMap<Slot, Answer>,
     /// Answers are being collected: at first, and again when the tail can't be read.
     fencing: bool,
@@ -166,9 +185,14 @@ pub struct Takeover {
 impl Takeover {
     /// Asks all slots to fence and read.
     pub fn begin(config: TakeoverConfig, now: Instant, out: &mut Vec<TakeoverOutput>) -> Self {
+        let home = config.former.len();
+        let is_moving =
+            config.former.last().is_some_and(|former| former.last.next() == config.generation);
         let mut takeover = Self {
             config,
             phase: Phase::Fencing,
+            // Of a generation that no other leader had there is nothing to be found.
+            home: home - usize::from(is_moving),
             answers: BTreeMap::new(),
             fencing: true,
             asked_at: None,
@@ -210,12 +234,16 @@ impl Takeover {
 
     /// Takes a newer group configuration; answers of disks whose life ended are dropped.
     pub fn on_config(&mut self, now: Instant, config: GroupConfig, out: &mut Vec<TakeoverOutput>) {
-        if config.version > self.config.group.version {
-            self.config.group = config;
-            if self.fencing && !matches!(self.phase, Phase::Over) {
-                self.ask(now, out);
-                self.try_decide(now, out);
-            }
+        let is_newer =
+            |known: &GroupConfig| known.group == config.group && known.version < config.version;
+        let is_asked = is_newer(self.group());
+        let former = self.config.former.iter_mut().map(|former| &mut former.group);
+        for known in former.chain([&mut self.config.group]).filter(|known| is_newer(known)) {
+            *known = config.clone();
+        }
+        if is_asked && self.fencing && !matches!(self.phase, Phase::Over) {
+            self.ask(now, out);
+            self.try_decide(now, out);
         }
     }
 
@@ -269,7 +297,7 @@ impl Takeover {
 
     /// Slots whose certain answer counts.
     pub fn certain(&self) -> SlotSet {
-        let config = &self.config.group;
+        let config = self.group();
         self.answers
             .iter()
             .filter(|(slot, answer)| {
@@ -288,19 +316,31 @@ impl Takeover {
         self.config.generation
     }
 
-    /// The group configuration that answers are counted by.
+    /// The group that is asked: what is to be sent goes there, and its answers are counted.
     pub fn group(&self) -> &GroupConfig {
-        &self.config.group
+        self.config.former.get(self.home).map_or(&self.config.group, |former| &former.group)
+    }
+
+    /// The generations that the group is believed about.
+    fn span(&self) -> RangeInclusive<Generation> {
+        let former = &self.config.former;
+        let before = self.home.checked_sub(1).and_then(|before| former.get(before));
+        let first = before.map_or(Generation::NONE, |before| before.last.next());
+        let last = former.get(self.home).map_or(self.config.generation, |former| former.last);
+        if Mutation::HomeSpanIgnored.active(self.config.mutations) {
+            return Generation::NONE..=self.config.generation;
+        }
+        first..=last
     }
 
     fn ask(&mut self, now: Instant, out: &mut Vec<TakeoverOutput>) {
         self.asked_at = Some(now);
-        let missing = self.config.group.geometry.slots().difference(self.certain());
+        let missing = self.group().geometry.slots().difference(self.certain());
         out.extend(missing.iter().map(|slot| TakeoverOutput::FenceRead { slot }));
     }
 
     fn try_decide(&mut self, now: Instant, out: &mut Vec<TakeoverOutput>) {
-        let geometry = self.config.group.geometry;
+        let geometry = self.group().geometry;
         let certain = self.certain();
         let enough = if Mutation::FenceQuorumIsPutQuorum.active(self.config.mutations) {
             geometry.put_quorum(certain)
@@ -319,10 +359,23 @@ impl Takeover {
             .iter()
             .filter(|(slot, _)| certain.contains(**slot))
             .map(|(slot, answer)| (*slot, &answer.view));
-        match Evidence::gather(views, self.config.mutations)
+        let is_former_left =
+            self.home > 0 && !Mutation::FormerForgotten.active(self.config.mutations);
+        match Evidence::gather(views, &self.span(), self.config.mutations)
             .and_then(|evidence| evidence.decide(&self.config))
         {
-            Ok(mut decision) => {
+            Ok(None) if is_former_left => {
+                self.home -= 1;
+                self.answers.clear();
+                self.fencing = true;
+                self.phase = Phase::Fencing;
+                self.ask(now, out);
+            }
+            Ok(decision) => {
+                let mut decision = decision.unwrap_or_else(|| Decision {
+                    plan: TakeoverPlan::first(self.config.leader_epoch),
+                    tail: Vec::new(),
+                });
                 let earlier = std::mem::replace(&mut self.phase, Phase::Over);
                 if let Phase::Reading(earlier) = earlier {
                     decision.keep_payloads(*earlier);
@@ -566,8 +619,11 @@ struct Cut {
 }
 
 impl Evidence {
+    /// What is said of the generations of `span`. Checkpoints count wherever they are of: whether they do
+    /// is the lineage's to say.
     fn gather<'a>(
         views: impl Iterator<Item = (Slot, &'a PartitionView)>,
+        span: &RangeInclusive<Generation>,
         mutations: Mutations,
     ) -> Result<Self, Contradiction> {
         let mut evidence = Self {
@@ -578,27 +634,27 @@ impl Evidence {
             checkpoints: BTreeMap::new(),
         };
         for (slot, view) in views {
-            evidence.mark = evidence.mark.max(view.mark);
+            let mark = view.mark.filter(|mark| span.contains(&mark.point.generation));
+            evidence.mark = evidence.mark.max(mark);
             evidence.log_start_offset = evidence.log_start_offset.max(view.log_start_offset);
-            for info in &view.blobs {
+            for info in view.blobs.iter().filter(|info| span.contains(&info.point.generation)) {
                 let seen = evidence.blobs.entry(info.point);
                 if !seen.or_insert_with(|| Seen::new(&info.header)).add(slot, &info.header) {
                     return Err(Contradiction::TwoValues(info.point));
                 }
             }
-            evidence.starts.extend(view.starts.iter().cloned());
+            let starts = view.starts.iter().filter(|(generation, _)| span.contains(generation));
+            evidence.starts.extend(starts.cloned());
             evidence.checkpoints.extend(view.checkpoints.iter().map(|info| (info.point, *info)));
         }
         evidence.blobs.retain(|_, seen| seen.is_whole(mutations));
         Ok(evidence)
     }
 
-    fn decide(&self, config: &TakeoverConfig) -> Result<Decision, Contradiction> {
+    /// What the new generation begins with; `None` if no generation was ever established.
+    fn decide(&self, config: &TakeoverConfig) -> Result<Option<Decision>, Contradiction> {
         let Some((generation, start)) = self.established(config.mutations)? else {
-            return Ok(Decision {
-                plan: TakeoverPlan::first(config.leader_epoch),
-                tail: Vec::new(),
-            });
+            return Ok(None);
         };
         let mut cut = self.cut(generation, start);
         let mut tail = self.tail(&cut)?;
@@ -620,7 +676,8 @@ impl Evidence {
         };
         lineage.epochs.push(EpochStart { epoch: config.leader_epoch, start_offset: end });
         let log_start_offset = self.log_start(start, &tail, &lineage);
-        let checkpoint = self.checkpoint(&lineage, config.mutations);
+        let checkpoint = self.checkpoint(start, &lineage, config.mutations);
+        let was_moved = !config.former.is_empty();
         lineage.trim(log_start_offset, log_start_offset, checkpoint.as_ref());
         let plan = TakeoverPlan {
             start: Start {
@@ -630,11 +687,12 @@ impl Evidence {
                 log_start_offset,
                 past: lineage.past,
                 epochs: lineage.epochs,
+                checkpoint: checkpoint.filter(|_| was_moved),
             },
             tail: Vec::new(),
             checkpoint,
         };
-        Ok(Decision { plan, tail })
+        Ok(Some(Decision { plan, tail }))
     }
 
     /// The highest generation that is known committed, or whose `Start` and whole copied tail are
@@ -723,12 +781,20 @@ impl Evidence {
             .fold(self.log_start_offset.max(start.log_start_offset), Offset::max)
     }
 
-    /// The newest checkpoint at or below the cut (rule T9).
-    fn checkpoint(&self, lineage: &Lineage, mutations: Mutations) -> Option<BlobInfo> {
+    /// The newest checkpoint at or below the cut (rule T9): one that the slots have, or that `start` says is
+    /// in a former group (rule H5).
+    fn checkpoint(
+        &self,
+        start: &Start,
+        lineage: &Lineage,
+        mutations: Mutations,
+    ) -> Option<BlobInfo> {
         let counts = |point: LogPoint| {
             Mutation::CheckpointInDoubt.active(mutations) || lineage.contains(point, Step::START)
         };
-        self.checkpoints.values().rev().find(|info| counts(info.point)).copied()
+        let here = self.checkpoints.values().rev().find(|info| counts(info.point)).copied();
+        let told = start.checkpoint.filter(|_| !Mutation::CheckpointLeftBehind.active(mutations));
+        here.into_iter().chain(told).max_by_key(|info| info.point)
     }
 }
 

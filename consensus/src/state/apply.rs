@@ -1,16 +1,17 @@
 //! Applying one entry: idempotence by request id, and the commands about nodes, leaders and rows.
 
-use meridian_base::id::{ClusterId, NodeId, PartitionId};
+use meridian_base::id::{ClusterId, GroupId, NodeId, PartitionId};
+use meridian_base::position::Generation;
 use meridian_base::topology::Geometry;
 
 use super::limits::{
-    BATCH_COUNT_MAX, NODES_MAX, PRODUCER_ID_BLOCK_COUNT, REQUESTS_REMEMBERED_MAX,
+    BATCH_COUNT_MAX, MOVES_MAX, NODES_MAX, PRODUCER_ID_BLOCK_COUNT, REQUESTS_REMEMBERED_MAX,
     VALUE_SIZE_BYTES_MAX,
 };
-use super::{Applied, Change, Decision, Metadata, Node, ProducerIdBlock, Row, RowKey};
+use super::{Applied, Change, Decision, Home, Metadata, Node, ProducerIdBlock, Row, RowKey};
 use crate::command::{
     Command, ExpectedVersion, FeatureLevel, LeaderAssignment, Liveness, NodeEpoch,
-    NodeRegistration, Proposal, RowChange,
+    NodeRegistration, PartitionMove, Proposal, RowChange,
 };
 use crate::error::{Limit, Refusal};
 
@@ -99,6 +100,10 @@ impl Metadata {
             Command::RemoveNode { node } => self.remove_node(*node, effects),
             Command::AllocateRaftLife { node } => self.allocate_raft_life(*node, effects),
             Command::PutRows(changes) => self.put_rows(index, changes, effects),
+            Command::CreateGroup { expected_count, geometry, nodes } => {
+                self.create_group(*expected_count, *geometry, nodes, effects)
+            }
+            Command::MovePartitions(moves) => self.move_partitions(moves, effects),
         }
     }
 
@@ -250,6 +255,49 @@ impl Metadata {
         partition.generation = partition.generation.next();
         partition.leader_epoch = partition.leader_epoch.max(assignment.epoch_floor).next();
         effects.record(Change::LeaderAssigned { partition: id, previous }, RowKey::Partition(id));
+        Some(id)
+    }
+
+    fn move_partitions(
+        &mut self,
+        moves: &[PartitionMove],
+        effects: &mut Effects,
+    ) -> Result<Decision, Refusal> {
+        check_batch(moves.len())?;
+        let (current, needed) = (self.header.feature_level, FeatureLevel::GROUPS);
+        if current < needed {
+            return Err(Refusal::FeatureLevelTooLow { current, needed });
+        }
+        let mut assigned_count = 0;
+        for PartitionMove { assignment, group } in moves {
+            if self.move_partition(assignment, *group, effects).is_some() {
+                assigned_count += 1;
+            }
+        }
+        let skipped_count = moves.len() as u32 - assigned_count;
+        Ok(Decision::Assigned { assigned_count, skipped_count })
+    }
+
+    /// Moves one partition, or nothing if what the proposer saw is not so any more.
+    fn move_partition(
+        &mut self,
+        assignment: &LeaderAssignment,
+        group: GroupId,
+        effects: &mut Effects,
+    ) -> Option<PartitionId> {
+        let id = assignment.partition;
+        let left = self.partitions.get(&id)?.group;
+        let is_new = group != left && self.groups.contains_key(&group);
+        if !is_new || self.homes(id).len() > MOVES_MAX {
+            return None;
+        }
+        self.assign_leader(assignment, effects)?;
+        let partition = self.partitions.get_mut(&id)?;
+        partition.group = group;
+        let first = partition.generation;
+        let before = || vec![Home { first: Generation::FIRST, group: left }];
+        self.homes.entry(id).or_insert_with(before).push(Home { first, group });
+        effects.rows.push(RowKey::Homes(id));
         Some(id)
     }
 

@@ -1,6 +1,6 @@
-//! Disks, slots and the storage group (rules S4, 10 to 15).
+//! Disks, slots and the storage groups (rules S4, 10 to 15).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId};
 use meridian_base::topology::{
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::apply::Effects;
 use super::{Change, Decision, Metadata, MountedDisk, RowKey};
-use crate::command::MountEpoch;
+use crate::command::{FeatureLevel, MountEpoch};
 use crate::error::{Refusal, RoleName};
 
 /// What a disk is that a node says it has mounted. For operators: what follows is the same for all
@@ -171,13 +171,62 @@ impl Metadata {
         Ok(Decision::Done)
     }
 
-    /// Creates the cluster's one group once mounted disks fill its geometry.
+    /// Creates the cluster's first group once mounted disks fill its geometry.
     pub(super) fn create_group_when_complete(&mut self, effects: &mut Effects) {
         let Some(geometry) = self.geometry().filter(|_| self.groups.is_empty()) else { return };
-        let Some(nodes) = self.nodes_that_fill(geometry) else { return };
-        let slots = nodes.into_iter().filter_map(|node| {
-            let incarnation = self.disks.get(&node)?.incarnation;
-            Some(SlotConfig { node, incarnation, state: SlotState::Good })
+        if let Some(nodes) = self.nodes_that_fill(geometry, |_| true) {
+            self.add_group(geometry, &nodes, effects);
+        }
+    }
+
+    /// Creates another group. Which nodes is the proposer's choice: they must have a disk that fills
+    /// no slot, and be where the geometry says.
+    pub(super) fn create_group(
+        &mut self,
+        expected_count: u32,
+        geometry: Geometry,
+        nodes: &[NodeId],
+        effects: &mut Effects,
+    ) -> Result<Decision, Refusal> {
+        let (current, needed) = (self.header.feature_level, FeatureLevel::GROUPS);
+        if current < needed {
+            return Err(Refusal::FeatureLevelTooLow { current, needed });
+        }
+        let current = self.groups.len() as u32;
+        if current == 0 {
+            return Err(Refusal::NotEnoughNodes);
+        }
+        if current != expected_count {
+            return Err(Refusal::StaleGroupCount { current });
+        }
+        let mut racks: BTreeMap<&Datacenter, BTreeSet<&Rack>> = BTreeMap::new();
+        for chunk in nodes.chunks(geometry.rack_count()) {
+            let datacenter = chunk.first().and_then(|node| self.nodes.get(node));
+            for id in chunk {
+                let node = self.nodes.get(id).ok_or(Refusal::UnknownNode(*id))?;
+                if !self.disks.contains_key(id) || self.slot_filled_by(*id).is_some() {
+                    return Err(Refusal::UnsuitableNode(*id));
+                }
+                let here = &node.registration;
+                if datacenter.is_some_and(|it| it.registration.datacenter == here.datacenter) {
+                    racks.entry(&here.datacenter).or_default().insert(&here.rack);
+                }
+            }
+        }
+        let is_full = racks.len() == geometry.datacenter_count()
+            && racks.values().all(|racks| racks.len() == geometry.rack_count())
+            && nodes.len() == geometry.slot_count();
+        if !is_full {
+            return Err(Refusal::NotTheGeometry);
+        }
+        self.add_group(geometry, nodes, effects);
+        Ok(Decision::Done)
+    }
+
+    fn add_group(&mut self, geometry: Geometry, nodes: &[NodeId], effects: &mut Effects) {
+        let slots = nodes.iter().filter_map(|node| {
+            let incarnation = self.disks.get(node)?.incarnation;
+            Some(SlotConfig { node: *node, incarnation, state: SlotState::Good })
         });
         self.header.group_count += 1;
         let group = GroupId::new(self.header.group_count);
@@ -188,11 +237,16 @@ impl Metadata {
         effects.record(Change::Group(group), RowKey::Group(group));
     }
 
-    /// The first datacenters, racks and nodes in order of name and id that fill `geometry`.
-    fn nodes_that_fill(&self, geometry: Geometry) -> Option<Vec<NodeId>> {
+    /// The first datacenters, racks and nodes in order of name and id that fill `geometry`, of those
+    /// that have a disk and `suit`.
+    pub(crate) fn nodes_that_fill(
+        &self,
+        geometry: Geometry,
+        suits: impl Fn(NodeId) -> bool,
+    ) -> Option<Vec<NodeId>> {
         let mut grid: BTreeMap<&Datacenter, BTreeMap<&Rack, NodeId>> = BTreeMap::new();
         for (id, node) in &self.nodes {
-            if node.registration.roles.storage && self.disks.contains_key(id) {
+            if node.registration.roles.storage && self.disks.contains_key(id) && suits(*id) {
                 let racks = grid.entry(&node.registration.datacenter).or_default();
                 racks.entry(&node.registration.rack).or_insert(*id);
             }

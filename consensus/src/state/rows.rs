@@ -34,6 +34,8 @@ pub enum RowKey {
     Extra(RowKind, Vec<u8>),
     /// The result of a request, by the index that decided it.
     Request(u64),
+    /// The groups that a partition was in, if it was ever moved.
+    Homes(PartitionId),
 }
 
 /// A topic without its partitions, which say themselves where they belong.
@@ -78,6 +80,7 @@ impl Metadata {
             RowKey::Config(resource, name) => self.configs.get(resource)?.get(name).map(encode),
             RowKey::Extra(kind, key) => self.extra_row(*kind, key).map(encode),
             RowKey::Request(index) => self.requests.get(index).map(encode),
+            RowKey::Homes(id) => self.homes.get(id).map(encode),
         }
     }
 
@@ -96,6 +99,7 @@ impl Metadata {
             .chain(configs)
             .chain(self.rows.keys().map(|(kind, key)| RowKey::Extra(*kind, key.clone())))
             .chain(self.requests.keys().copied().map(RowKey::Request))
+            .chain(self.homes.keys().copied().map(RowKey::Homes))
     }
 
     /// Rebuilds the state from its rows, in any order.
@@ -130,6 +134,7 @@ impl Metadata {
                 self.topics.insert(*id, topic);
             }
             RowKey::Partition(id) => drop(self.partitions.insert(*id, decode(&key, value)?)),
+            RowKey::Homes(id) => drop(self.homes.insert(*id, decode(&key, value)?)),
             RowKey::Config(resource, name) => {
                 let configs = self.configs.entry(resource.clone()).or_default();
                 configs.insert(name.clone(), decode(&key, value)?);
@@ -156,6 +161,13 @@ impl Metadata {
             match members {
                 Some(members) if members.len() == partition.index as usize => members.push(*id),
                 _ => return Err(RowError::Inconsistent { key: RowKey::Partition(*id) }),
+            }
+        }
+        for (id, homes) in &self.homes {
+            let here = self.partitions.get(id).map(|partition| partition.group);
+            let rises = homes.windows(2).all(|pair| pair[0].first < pair[1].first);
+            if !rises || homes.last().map(|home| home.group) != here {
+                return Err(RowError::Inconsistent { key: RowKey::Homes(*id) });
             }
         }
         Ok(())

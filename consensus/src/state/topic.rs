@@ -2,12 +2,18 @@
 
 use meridian_base::id::{GroupId, NodeId, PartitionId, TopicId};
 use meridian_base::position::{Generation, LeaderEpoch};
+use meridian_base::topology::{Geometry, GroupConfig};
 
 use super::apply::{Effects, check_batch, check_size};
 use super::limits::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_SIZE_BYTES_MAX};
 use super::{Change, Decision, Metadata, Partition, RowKey, Topic};
 use crate::command::{ConfigChange, ConfigResource};
 use crate::error::{Refusal, RoleName};
+
+/// Config of a topic: how its records are stored, and so in which group.
+pub const STORAGE_CLASS: &str = "meridian.storage.class";
+/// The class of records that are put in parts.
+pub const STORAGE_CLASS_PARTS: &str = "block-4-2";
 
 impl Metadata {
     pub(super) fn create_topic(
@@ -28,7 +34,9 @@ impl Metadata {
             return Err(Refusal::TopicCollides(other.clone()));
         }
         check_config_changes(configs)?;
-        let group = self.check_new_partitions(0, leaders)?;
+        let class = configs.iter().rfind(|change| change.name == STORAGE_CLASS);
+        let class = class.and_then(|change| change.value.as_deref());
+        let group = self.check_new_partitions(0, leaders, class)?;
         let topic = Topic { id, name: name.to_owned(), internal, partitions: Vec::new() };
         self.topic_names.insert(name.to_owned(), id);
         self.topics.insert(id, topic);
@@ -48,6 +56,9 @@ impl Metadata {
         for partition in &topic.partitions {
             self.partitions.remove(partition);
             effects.rows.push(RowKey::Partition(*partition));
+            if self.homes.remove(partition).is_some() {
+                effects.rows.push(RowKey::Homes(*partition));
+            }
         }
         let resource = ConfigResource::Topic(id);
         for name in self.configs.remove(&resource).into_iter().flatten().map(|(name, _)| name) {
@@ -69,7 +80,8 @@ impl Metadata {
         if current != expected_count {
             return Err(Refusal::StalePartitionCount { current });
         }
-        let group = self.check_new_partitions(current, leaders)?;
+        let class = self.config(&ConfigResource::Topic(id), STORAGE_CLASS);
+        let group = self.check_new_partitions(current, leaders, class)?;
         self.add_partitions(id, group, leaders, effects);
         Ok(Decision::Done)
     }
@@ -80,8 +92,9 @@ impl Metadata {
         &self,
         current_count: u32,
         leaders: &[NodeId],
+        class: Option<&str>,
     ) -> Result<GroupId, Refusal> {
-        let group = *self.groups.keys().next().ok_or(Refusal::NotEnoughNodes)?;
+        let group = self.group_for_class(class).ok_or(Refusal::NotEnoughNodes)?;
         let of_topic = current_count as usize + leaders.len();
         let of_cluster = self.partitions.len() + leaders.len();
         if leaders.is_empty()
@@ -95,6 +108,16 @@ impl Metadata {
         }
         leaders.iter().try_for_each(|leader| self.require_gateway(*leader))?;
         Ok(group)
+    }
+
+    /// The group whose slots hold topics of a storage class: for parts the first of eight racks in one
+    /// datacenter, for all others the first of another shape; the cluster's first if there is none
+    /// such. All nodes that know of several groups agree on it (`FeatureLevel::GROUPS`).
+    pub fn group_for_class(&self, class: Option<&str>) -> Option<GroupId> {
+        let in_parts = class == Some(STORAGE_CLASS_PARTS);
+        let fits = |group: &&GroupConfig| (group.geometry == Geometry::Block42) == in_parts;
+        let group = self.groups.values().find(fits).or_else(|| self.groups.values().next());
+        group.map(|group| group.group)
     }
 
     fn add_partitions(

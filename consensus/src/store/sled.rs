@@ -19,7 +19,7 @@ const POSITION_KEY: &[u8] = b"position";
 const LOCKED: &str = "could not acquire lock";
 
 /// Names of the trees; [`tree_of`] says which rows are in which.
-const TREES: [&str; 11] = [
+const TREES: [&str; 12] = [
     "position",
     "header",
     "nodes",
@@ -31,6 +31,7 @@ const TREES: [&str; 11] = [
     "configs",
     "extra",
     "requests",
+    "homes",
 ];
 
 /// The store in one folder of the local file system.
@@ -179,6 +180,7 @@ fn tree_of(key: &RowKey) -> usize {
         RowKey::Config(..) => 8,
         RowKey::Extra(..) => 9,
         RowKey::Request(_) => 10,
+        RowKey::Homes(_) => 11,
     }
 }
 

@@ -76,6 +76,11 @@ const FAMILIES: &[Family] = &[
         "1 for what can be lost right now without losing records or service, 0 for the others.",
         |s| states("failure", &TOLERATED, s.tolerates),
     ),
+    gauge(
+        "meridian_groups_short_count",
+        "Storage groups of which less can be lost right now than they were built for.",
+        |s| one(s.groups_short),
+    ),
     gauge("meridian_nodes_count", "Nodes of the cluster by liveness.", |s| {
         let [alive, draining, dead] = s.nodes_by_liveness;
         [("alive", alive), ("draining", draining), ("dead", dead)]
@@ -375,6 +380,7 @@ pub(super) struct Snapshot {
     identity: [(&'static str, String); 4],
     /// One of [`TOLERATED`]; empty before the cluster has formed.
     tolerates: &'static str,
+    groups_short: usize,
     nodes_by_liveness: [usize; 3],
     partitions: usize,
     leaderless: usize,
@@ -450,6 +456,9 @@ impl Snapshot {
         Self {
             identity,
             tolerates: status.as_ref().map_or("", |status| status.tolerates),
+            groups_short: status
+                .as_ref()
+                .map_or(0, |status| status.groups.iter().filter(|it| it.is_short()).count()),
             nodes_by_liveness: [Liveness::Alive, Liveness::Draining, Liveness::Dead].map(|state| {
                 let metadata = node.meta.metadata();
                 metadata.nodes().filter(|(_, node)| node.liveness == state).count()
@@ -627,6 +636,7 @@ mod tests {
                 ("version", "0".to_owned()),
             ],
             tolerates: "DC",
+            groups_short: 1,
             nodes_by_liveness: [2, 0, 1],
             partitions: 7,
             leaderless: 0,

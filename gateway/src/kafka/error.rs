@@ -88,7 +88,10 @@ fn of_refusal(refusal: &Refusal) -> ErrorCode {
         | Refusal::UnknownGroup(_)
         | Refusal::NodeInUse(_)
         | Refusal::UnsupportedFeatureLevel { .. }
-        | Refusal::FeatureLevelSinks { .. } => ErrorCode::InvalidRequest,
+        | Refusal::FeatureLevelSinks { .. }
+        | Refusal::FeatureLevelTooLow { .. }
+        | Refusal::StaleGroupCount { .. }
+        | Refusal::NotTheGeometry => ErrorCode::InvalidRequest,
         Refusal::ProducerIdsExhausted => ErrorCode::UnknownServerError,
     }
 }

@@ -171,7 +171,7 @@ impl FakeBroker {
             lookup::partition(&metadata, topic, index).expect("exists").0
         };
         let logs = self.logs.as_ref().expect("a cluster of one has logs");
-        let held = logs.owned(id).expect("led here").ownership();
+        let held = logs.owned(id).expect("led here").ownership().clone();
         self.decide(Command::AssignLeaders(vec![LeaderAssignment {
             partition: id,
             expected: held.generation,
@@ -244,6 +244,7 @@ impl FakeBroker {
                 Ownership {
                     partition: *id,
                     group: known.group,
+                    homes: Arc::from(metadata.homes(*id)),
                     generation: known.generation,
                     leader_epoch: known.leader_epoch,
                     datacenter_count_min: 1,

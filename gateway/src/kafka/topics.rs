@@ -19,7 +19,7 @@ use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
 use super::{Front, configs, topic_config};
 use crate::broker::ProposeError;
-use crate::storage_class;
+use crate::storage_class::{self, STORAGE_CLASS};
 
 /// Topics the cluster keeps its own state in begin like this; clients may not create them.
 const INTERNAL_PREFIX: &str = "__";
@@ -91,7 +91,7 @@ async fn create_with(
         Plan {
             topic: front.random_topic_id(),
             name: name.to_owned(),
-            leaders: choose_leaders(&metadata, partition_count, None)?,
+            leaders: choose_leaders(&metadata, partition_count, None, None)?,
             configs,
             replication_factor: replication_factor(&metadata),
         }
@@ -110,6 +110,7 @@ fn choose_leaders(
     metadata: &Metadata,
     count: u32,
     preferred: Option<&str>,
+    class: Option<&str>,
 ) -> Result<Vec<NodeId>, ApiError> {
     if count == 0 || count > limits::PARTITIONS_PER_TOPIC_MAX {
         let max = limits::PARTITIONS_PER_TOPIC_MAX;
@@ -119,7 +120,8 @@ fn choose_leaders(
     let preferred =
         preferred.or_else(|| metadata.config(&ConfigResource::Cluster, PREFERRED_LEADER_DC));
     let preference = preferred.map(Preference::parse).unwrap_or_default();
-    let leaders = Placement::new(metadata, &BTreeSet::new()).initial_leaders(count, &preference);
+    let leaders =
+        Placement::new(metadata, &BTreeSet::new()).initial_leaders(count, &preference, class);
     leaders.ok_or_else(|| {
         let message = "no node that could lead partitions is alive; retry when one is back";
         ApiError::new(ErrorCode::BrokerNotAvailable, message)
@@ -198,9 +200,12 @@ fn plan(front: &Front, metadata: &Metadata, topic: CreatableTopic) -> Result<Pla
     }
     let partition_count = partition_count(front, &topic)?;
     let configs = config_changes(metadata, &topic.configs)?;
-    let preferred = configs.iter().find(|change| change.name == PREFERRED_LEADER_DC);
-    let preferred = preferred.and_then(|change| change.value.as_deref());
-    let mut leaders = choose_leaders(metadata, partition_count, preferred)?;
+    let value = |name: &str| {
+        let set = configs.iter().find(|change| change.name == name)?;
+        set.value.as_deref()
+    };
+    let (preferred, class) = (value(PREFERRED_LEADER_DC), value(STORAGE_CLASS));
+    let mut leaders = choose_leaders(metadata, partition_count, preferred, class)?;
     assign(metadata, &topic, &mut leaders)?;
     Ok(Plan { topic: front.random_topic_id(), name, leaders, configs, replication_factor })
 }
@@ -267,7 +272,7 @@ fn config_changes(
         let set = changes.iter().find(|change| change.name == name)?;
         set.value.as_deref()
     };
-    storage_class::check(value, metadata.geometry()).map_err(invalid)?;
+    storage_class::check(value, &storage_class::geometries(metadata)).map_err(invalid)?;
     Ok(changes)
 }
 
@@ -441,7 +446,8 @@ fn plan_growth(metadata: &Metadata, wanted: &CreatePartitionsTopic) -> Result<Co
         return Err(ApiError::new(ErrorCode::InvalidPartitions, message));
     };
     let preferred: Option<String> = lookup::topic_config(metadata, topic.id, PREFERRED_LEADER_DC);
-    let mut leaders = choose_leaders(metadata, added, preferred.as_deref())?;
+    let class: Option<String> = lookup::topic_config(metadata, topic.id, STORAGE_CLASS);
+    let mut leaders = choose_leaders(metadata, added, preferred.as_deref(), class.as_deref())?;
     if let Some(assignments) = &wanted.assignments {
         if assignments.len() != leaders.len() {
             let message = format!("{added} partitions are added, and as many must be assigned");

@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 pub(super) use self::aborted_page::AbortedPage;
 use super::bells::Bells;
-use super::group::Group;
+use super::group::Homes;
 use super::partition_log::{FetchError, Fetched, Ownership};
 use super::reader::{Isolation, ReadView};
 use super::{Logs, lock};
@@ -110,6 +110,7 @@ impl FollowMessage {
                         log_start_offset: *log_start_offset,
                         past: lineage.past.clone(),
                         epochs: lineage.epochs.clone(),
+                        checkpoint: None,
                     };
                     out.put_slice(&start.encode());
                 }
@@ -204,6 +205,7 @@ impl FollowerSet {
 
 struct State {
     ownership: Ownership,
+    homes: Homes,
     leader: NodeId,
     view: Option<ReadView>,
     aborted: AbortedTransactions,
@@ -215,7 +217,6 @@ struct State {
 /// A partition led elsewhere that this node serves to readers nearby.
 pub struct FollowerLog {
     logs: Weak<Logs>,
-    group: Arc<Group>,
     partition: PartitionId,
     state: Mutex<State>,
     last_slot: AtomicU8,
@@ -230,7 +231,10 @@ impl FollowerLog {
         size_bytes_max: usize,
     ) -> Result<Fetched, FetchError> {
         let logs = self.logs.upgrade().ok_or(FetchError::NotLeader)?;
-        let view = self.view().ok_or(FetchError::Unavailable)?;
+        let (view, homes) = {
+            let state = lock(&self.state);
+            (state.view.clone().ok_or(FetchError::Unavailable)?, state.homes.clone())
+        };
         // A reader that was just sent here may be ahead of what the leader has told us.
         if from > view.mark.high_watermark {
             return Ok(view.fetched(Vec::new(), Vec::new()));
@@ -239,7 +243,7 @@ impl FollowerLog {
         let (partition, last) = (self.partition, &self.last_slot);
         let range = view.range(from, isolation);
         let taken =
-            logs.read_records(&self.group, partition, &view, range, size_bytes_max, last).await?;
+            logs.read_records(&homes, partition, &view, range, size_bytes_max, last).await?;
         let aborted = match (isolation, taken.end_offset) {
             (Isolation::ReadCommitted, Some(end)) => self.aborted_between(&view, from, end)?,
             (Isolation::ReadCommitted, None) | (Isolation::ReadUncommitted, _) => Vec::new(),
@@ -350,20 +354,20 @@ impl Followers {
     pub(super) fn get(
         &self,
         logs: &Arc<Logs>,
-        group: Arc<Group>,
         ownership: Ownership,
         leader: NodeId,
-    ) -> Arc<FollowerLog> {
+    ) -> Option<Arc<FollowerLog>> {
         let now = logs.now();
+        let homes = Homes::new(&ownership, |group| logs.group(group))?;
         let log = {
             let mut all = lock(&self.0);
             let log = all.entry(ownership.partition).or_insert_with(|| {
                 Arc::new(FollowerLog {
                     logs: Arc::downgrade(logs),
-                    group,
                     partition: ownership.partition,
                     state: Mutex::new(State {
-                        ownership,
+                        ownership: ownership.clone(),
+                        homes: homes.clone(),
                         leader,
                         view: None,
                         aborted: AbortedTransactions::default(),
@@ -381,13 +385,14 @@ impl Followers {
             state.used_at = now;
             if ownership.generation > state.ownership.generation {
                 state.ownership = ownership;
+                state.homes = homes;
                 state.leader = leader;
                 state.view = None;
                 state.asked_at = None;
             }
         }
         log.renew(logs, now);
-        log
+        Some(log)
     }
 
     /// Has readers look again: the partition has another leader, or is gone.

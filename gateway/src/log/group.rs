@@ -1,19 +1,25 @@
 //! A storage group as this node sees it: its configuration, and which slots are well.
 
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use meridian_base::env::Instant;
-use meridian_base::id::NodeId;
+use meridian_base::id::{GroupId, NodeId};
+use meridian_base::position::Generation;
 use meridian_base::topology::{GroupConfig, SLOT_COUNT_MAX, Slot, SlotSet};
+use meridian_consensus::state::Home;
 use meridian_storage::placement::SlotHealth;
+use meridian_storage::takeover::Former;
 
 use super::health::SlotWatch;
 use super::lock;
+use super::partition_log::Ownership;
 
 /// A storage group as this node sees it.
 #[derive(Debug)]
 pub struct Group {
+    pub(super) id: GroupId,
     node: NodeId,
     config: RwLock<GroupConfig>,
     watches: Mutex<[SlotWatch; SLOT_COUNT_MAX]>,
@@ -25,7 +31,7 @@ impl Group {
         let unknown =
             GroupConfig { version: meridian_base::id::ConfigVersion::new(0), ..config.clone() };
         let watches = Mutex::new(std::array::from_fn(|_| SlotWatch::new()));
-        Self { node, config: RwLock::new(unknown), watches }
+        Self { id: config.group, node, config: RwLock::new(unknown), watches }
     }
 
     /// Takes a newer configuration; false if it is not newer.
@@ -115,9 +121,54 @@ impl Group {
     }
 }
 
+/// The groups that hold a partition's blobs: which of its generations are where. A partition that was
+/// moved keeps in the group it left what it had put there.
+#[derive(Clone, Debug)]
+pub(super) struct Homes(Vec<(Generation, Arc<Group>)>);
+
+impl Homes {
+    /// Of a partition that is in `group`, and was in these before; `None` if one of them is not known here
+    /// yet.
+    pub(super) fn new(
+        ownership: &Ownership,
+        group_of: impl Fn(GroupId) -> Option<Arc<Group>>,
+    ) -> Option<Self> {
+        if ownership.homes.is_empty() {
+            return Some(Self(vec![(Generation::FIRST, group_of(ownership.group)?)]));
+        }
+        let home = |home: &Home| Some((home.first, group_of(home.group)?));
+        ownership.homes.iter().map(home).collect::<Option<_>>().map(Self)
+    }
+
+    /// The group that holds the blobs of `generation`.
+    pub(super) fn of(&self, generation: Generation) -> Option<&Group> {
+        let home = self.0.iter().rev().find(|(first, _)| *first <= generation);
+        home.map(|(_, group)| group.as_ref())
+    }
+
+    /// The group that the partition is in now.
+    pub(super) fn present(&self) -> Option<&Arc<Group>> {
+        self.0.last().map(|(_, group)| group)
+    }
+
+    /// Every group that may hold a blob, each once.
+    pub(super) fn every(&self) -> BTreeMap<GroupId, &Arc<Group>> {
+        self.0.iter().map(|(_, group)| (group.id, group)).collect()
+    }
+
+    /// The groups before the present one, for a takeover.
+    pub(super) fn former(&self) -> Vec<Former> {
+        let left = self.0.iter().zip(self.0.iter().skip(1));
+        let former = |((_, group), (next, _)): (&(Generation, Arc<Group>), &(Generation, _))| {
+            Former { last: Generation::new(next.get() - 1), group: group.config() }
+        };
+        left.map(former).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use meridian_base::id::{ConfigVersion, GroupId, Incarnation};
+    use meridian_base::id::{ConfigVersion, Incarnation};
     use meridian_base::topology::{Geometry, SlotConfig, SlotState};
 
     use super::*;

@@ -8,6 +8,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::{GroupId, NodeId, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_base::topology::{GroupConfig, Slot};
+use meridian_consensus::state::Home;
 use meridian_mirror::contract::Contract;
 use meridian_mirror::lease::WriterLease;
 use meridian_storage::hot::Layout;
@@ -20,7 +21,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::bells::Bells;
 use super::follower::{AbortedPage, FollowMessage, FollowerSet};
-use super::group::Group;
+use super::group::{Group, Homes};
 use super::held::{Held, Request};
 use super::reader::{Isolation, ReadFailed, ReadView};
 use super::{Logs, lock};
@@ -35,12 +36,14 @@ pub type Waiter = oneshot::Sender<Result<Appended, ProduceError>>;
 const NO_SLOT: u8 = u8::MAX;
 
 /// What the metadata log says of a partition this node owns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ownership {
     /// The partition.
     pub partition: PartitionId,
-    /// Where its blobs are.
+    /// Where its blobs are put.
     pub group: GroupId,
+    /// The groups that it was in, that one last; none if it was never moved.
+    pub homes: Arc<[Home]>,
     /// The ownership's number.
     pub generation: Generation,
     /// The epoch clients see.
@@ -173,7 +176,10 @@ fn refuse(requests: Vec<Request<Waiter>>, error: PutError, out: &mut Vec<Partiti
 /// A partition that this node owns.
 pub struct PartitionLog {
     logs: Weak<Logs>,
+    /// Where its blobs are put.
     pub(super) group: Arc<Group>,
+    /// Where those are that were put.
+    pub(super) homes: Homes,
     ownership: Ownership,
     pub(super) inner: Mutex<Inner>,
     /// The slot that served the last read from disk.
@@ -189,10 +195,13 @@ pub struct PartitionLog {
 }
 
 impl PartitionLog {
-    pub(super) fn new(logs: &Arc<Logs>, group: Arc<Group>, ownership: Ownership) -> Arc<Self> {
-        Arc::new(Self {
+    /// `None` while one of its groups is not known here.
+    pub(super) fn new(logs: &Arc<Logs>, ownership: Ownership) -> Option<Arc<Self>> {
+        let homes = Homes::new(&ownership, |group| logs.group(group))?;
+        Some(Arc::new(Self {
             logs: Arc::downgrade(logs),
-            group,
+            group: Arc::clone(homes.present()?),
+            homes,
             ownership,
             inner: Mutex::new(Inner {
                 role: Role::Stopped,
@@ -205,12 +214,12 @@ impl PartitionLog {
             lease: Mutex::default(),
             ending_count: AtomicU64::new(0),
             stripe_count: AtomicU64::new(0),
-        })
+        }))
     }
 
     /// What the metadata log says of it.
-    pub fn ownership(&self) -> Ownership {
-        self.ownership
+    pub fn ownership(&self) -> &Ownership {
+        &self.ownership
     }
 
     pub(super) fn logs(&self) -> Option<Arc<Logs>> {
@@ -275,7 +284,7 @@ impl PartitionLog {
             Some(taken) => taken,
             None => {
                 let (partition, last) = (self.ownership.partition, &self.last_slot);
-                logs.read_records(&self.group, partition, &view, range, size_bytes_max, last)
+                logs.read_records(&self.homes, partition, &view, range, size_bytes_max, last)
                     .await?
             }
         };
@@ -497,6 +506,9 @@ impl PartitionLog {
     }
 
     pub(super) fn on_config(self: &Arc<Self>, config: GroupConfig) {
+        if config.group != self.group.id {
+            return;
+        }
         self.act(|partition, now, health, out| partition.on_config(now, health, config, out));
     }
 
@@ -537,7 +549,11 @@ impl PartitionLog {
                 PartitionOutput::Progress(mark) => progress = Some(mark),
                 PartitionOutput::Beacon(beacon) => match beacons.as_deref_mut() {
                     Some(beacons) => beacons.push(beacon),
-                    None => logs.send_beacons(&self.group, vec![beacon]),
+                    None => {
+                        for group in self.homes.every().into_values() {
+                            logs.send_beacons(group, vec![beacon]);
+                        }
+                    }
                 },
                 PartitionOutput::Lost(cause) => self.on_lost(cause),
             }

@@ -16,7 +16,7 @@ use meridian_storage::manifest::{Manifest, Piece, Place};
 use meridian_storage::message::{CommitMark, Read, ReadFrom, ReadReply, StorageMessage};
 use tokio::sync::oneshot;
 
-use super::group::Group;
+use super::group::{Group, Homes};
 use super::partition_log::{FetchError, Fetched};
 use super::{Logs, lock};
 use crate::partition::{AbortedTransaction, BatchSlice, Taken, batches_in, take_batches};
@@ -130,7 +130,7 @@ impl Logs {
     /// may be none in a piece, and then the next one is read: only where the range ends is nothing.
     pub(super) async fn read_records(
         self: &Arc<Self>,
-        group: &Group,
+        homes: &Homes,
         partition: PartitionId,
         view: &ReadView,
         range: Range<Offset>,
@@ -145,11 +145,11 @@ impl Logs {
                 continue;
             }
             let batches = match piece {
-                Some((piece, _)) => self.read_piece(group, partition, piece, last_slot).await?,
+                Some((piece, _)) => self.read_piece(homes, partition, piece, last_slot).await?,
                 None => {
                     let request = view.request(partition, from, size_bytes_max);
                     let (request, kind) = (request.ok_or(ReadFailed)?, BlobKind::Records);
-                    Arc::new(self.read_batches(group, request, kind, last_slot).await?)
+                    Arc::new(self.read_batches(homes, request, kind, last_slot).await?)
                 }
             };
             let taken = take_batches(batches.iter(), from..range.end, size_bytes_max);
@@ -164,7 +164,7 @@ impl Logs {
     /// Reads a piece of a manifest.
     async fn read_piece(
         self: &Arc<Self>,
-        group: &Group,
+        homes: &Homes,
         partition: PartitionId,
         piece: &Piece,
         last_slot: &AtomicU8,
@@ -173,7 +173,8 @@ impl Logs {
             Place::Clean(point) => point,
             Place::Stripe { .. } => {
                 let stripe = piece.stripe().ok_or(ReadFailed)?;
-                return self.read_stripe(group, partition, stripe, piece.base_offset).await;
+                let home = homes.of(stripe.point.generation).ok_or(ReadFailed)?;
+                return self.read_stripe(home, partition, stripe, piece.base_offset).await;
             }
             Place::Object { .. } => {
                 let object = piece.object().ok_or(ReadFailed)?;
@@ -187,19 +188,20 @@ impl Logs {
             last_step: point.step,
             size_bytes_max: piece.size_bytes,
         };
-        Ok(Arc::new(self.read_batches(group, request, BlobKind::Clean, last_slot).await?))
+        Ok(Arc::new(self.read_batches(homes, request, BlobKind::Clean, last_slot).await?))
     }
 
     /// Asks for blobs and cuts those of this kind into their batches.
     async fn read_batches(
         self: &Arc<Self>,
-        group: &Group,
+        homes: &Homes,
         request: Read,
         kind: BlobKind,
         last_slot: &AtomicU8,
     ) -> Result<Vec<BatchSlice>, ReadFailed> {
         let first = Slot::checked(last_slot.load(Ordering::Relaxed));
-        let (slot, blobs) = self.read_blobs(group, request, first).await?;
+        let home = homes.of(request.generation).ok_or(ReadFailed)?;
+        let (slot, blobs) = self.read_blobs(home, request, first).await?;
         last_slot.store(slot.index() as u8, Ordering::Relaxed);
         let mut batches = Vec::new();
         for blob in blobs.into_iter().filter(|blob| blob.header.kind == kind) {

@@ -1,5 +1,6 @@
 //! The store of this node on its real disk, or two: one thread writes and syncs, another reads.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -7,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use meridian_base::env::Instant;
-use meridian_base::id::{Incarnation, NodeId, PartitionId};
+use meridian_base::id::{GroupId, Incarnation, NodeId, PartitionId};
 use meridian_base::topology::GroupConfig;
 use meridian_storage::config::StoreConfig;
 use meridian_storage::journal::{DiskOp, Identity, Lane, OpenError, execute};
@@ -95,7 +96,8 @@ pub(super) enum DiskJob {
 #[derive(Debug, Default)]
 struct Mount {
     is_confirmed: bool,
-    config: Option<GroupConfig>,
+    /// The newest of each group.
+    configs: BTreeMap<GroupId, GroupConfig>,
 }
 
 impl StoreHandle {
@@ -175,12 +177,12 @@ impl StoreHandle {
         if incarnation != self.identity().incarnation {
             self.step(StoreInput::Reincarnate(incarnation));
         }
-        let config = {
+        let configs = {
             let mut mount = lock(&self.mount);
             mount.is_confirmed = true;
-            mount.config.take()
+            std::mem::take(&mut mount.configs)
         };
-        if let Some(config) = config {
+        for config in configs.into_values() {
             self.step(StoreInput::Config(config));
         }
     }
@@ -231,7 +233,7 @@ impl StoreHandle {
         {
             let mut mount = lock(&self.mount);
             if !mount.is_confirmed {
-                mount.config = Some(config);
+                mount.configs.insert(config.group, config);
                 return;
             }
         }

@@ -1,4 +1,5 @@
-//! Takes partitions over: many at once after a node's death, with one fence request per slot.
+//! Takes partitions over: many at once after a node's death, with one fence request per slot. One that was
+//! moved from group to group is asked for where the takeover says.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,6 +43,15 @@ enum RecoverError {
     Replay(#[from] ReplayError),
 }
 
+impl PartitionLog {
+    /// Runs `decide` on the takeover, if there is one; gives the group that it asks then.
+    fn take_over(&self, decide: impl FnOnce(&mut Takeover)) -> Option<GroupId> {
+        let Role::TakingOver(takeover) = &mut lock(&self.inner).role else { return None };
+        decide(takeover);
+        Some(takeover.group().group)
+    }
+}
+
 impl Logs {
     /// Begins to take `logs` over. First generations have nothing to take over and start at once.
     pub(super) fn begin_takeovers(self: &Arc<Self>, logs: &[Arc<PartitionLog>]) {
@@ -57,12 +67,14 @@ impl Logs {
                 generation: ownership.generation,
                 leader_epoch: ownership.leader_epoch,
                 group: log.group.config(),
+                former: log.homes.former(),
                 mutations: self.settings.mutations,
             };
             let mut out = Vec::new();
             let takeover = Takeover::begin(config, self.now(), &mut out);
+            let asked = takeover.group().group;
             lock(&log.inner).role = Role::TakingOver(Box::new(takeover));
-            self.carry_out_takeover(log, out, &mut fences);
+            self.carry_out_takeover(log, Some(asked), out, &mut fences);
         }
         self.send_fences(fences);
     }
@@ -73,11 +85,9 @@ impl Logs {
         let now = self.now();
         for log in self.owned_logs() {
             let mut out = Vec::new();
-            if let Role::TakingOver(takeover) = &mut lock(&log.inner).role {
-                takeover.tick(now, &mut out);
-            }
+            let asked = log.take_over(|takeover| takeover.tick(now, &mut out));
             log.expire_held(now);
-            self.carry_out_takeover(&log, out, &mut fences);
+            self.carry_out_takeover(&log, asked, out, &mut fences);
         }
         self.send_fences(fences);
     }
@@ -88,19 +98,13 @@ impl Logs {
         config: &GroupConfig,
     ) {
         let mut out = Vec::new();
-        let leading = match &mut lock(&log.inner).role {
-            Role::TakingOver(takeover) => {
-                takeover.on_config(self.now(), config.clone(), &mut out);
-                false
-            }
-            Role::Leading(_) => true,
-            Role::Stopped => false,
-        };
-        if leading {
+        let now = self.now();
+        let asked = log.take_over(|takeover| takeover.on_config(now, config.clone(), &mut out));
+        if asked.is_none() {
             log.on_config(config.clone());
         }
         let mut fences = Fences::default();
-        self.carry_out_takeover(log, out, &mut fences);
+        self.carry_out_takeover(log, asked, out, &mut fences);
         self.send_fences(fences);
     }
 
@@ -111,15 +115,17 @@ impl Logs {
         let mut fences = Fences::default();
         for answer in reply.answers {
             let Some(log) = self.owned(answer.partition) else { continue };
-            let Some(slot) = log.group.slot_of(from) else { continue };
             let mut out = Vec::new();
-            if let Role::TakingOver(takeover) = &mut lock(&log.inner).role
-                && takeover.generation() == answer.generation
-            {
-                let now = self.now();
-                takeover.on_answer(now, slot, reply.incarnation, answer.result, &mut out);
-            }
-            self.carry_out_takeover(&log, out, &mut fences);
+            let now = self.now();
+            let asked = log.take_over(|takeover| {
+                // One of another group than is asked now is late.
+                if let Some(slot) = takeover.group().slot_of(from)
+                    && takeover.generation() == answer.generation
+                {
+                    takeover.on_answer(now, slot, reply.incarnation, answer.result, &mut out);
+                }
+            });
+            self.carry_out_takeover(&log, asked, out, &mut fences);
         }
         self.send_fences(fences);
     }
@@ -131,30 +137,32 @@ impl Logs {
         reply: ReadReply,
     ) {
         let mut out = Vec::new();
-        if let Role::TakingOver(takeover) = &mut lock(&log.inner).role {
-            takeover.on_read(self.now(), slot, reply, &mut out);
-        }
+        let now = self.now();
+        let asked = log.take_over(|takeover| takeover.on_read(now, slot, reply, &mut out));
         let mut fences = Fences::default();
-        self.carry_out_takeover(log, out, &mut fences);
+        self.carry_out_takeover(log, asked, out, &mut fences);
         self.send_fences(fences);
     }
 
+    /// `asked` is the group that the takeover asks.
     fn carry_out_takeover(
         self: &Arc<Self>,
         log: &Arc<PartitionLog>,
+        asked: Option<GroupId>,
         outputs: Vec<TakeoverOutput>,
         fences: &mut Fences,
     ) {
         let ownership = log.ownership();
+        let Some(asked) = asked else { return };
         for output in outputs {
             match output {
                 TakeoverOutput::FenceRead { slot } => fences
                     .0
-                    .entry((ownership.group, slot))
+                    .entry((asked, slot))
                     .or_default()
                     .push((ownership.partition, ownership.generation)),
                 TakeoverOutput::Read { slot, request } => {
-                    if let Some(node) = log.group.node_of(slot) {
+                    if let Some(node) = self.group(asked).and_then(|group| group.node_of(slot)) {
                         self.read_for_takeover(ownership.partition, slot, node, request);
                     }
                 }
@@ -275,18 +283,20 @@ impl Logs {
         };
         if let Some(point) = checkpoint {
             let request = request(point.generation, point.step, point.step);
-            let (_, blobs) = self.read_blobs(&log.group, request, None).await?;
+            let home = log.homes.of(point.generation).ok_or(ReadFailed)?;
+            let (_, blobs) = self.read_blobs(home, request, None).await?;
             let blob = blobs.into_iter().next().ok_or(ReadFailed)?;
             state =
                 PartitionState::decode(blob.payload.to_contiguous()).map_err(ReplayError::from)?;
         }
         state.track_sources(tracks_sources, clock::wall_time_ms());
         for segment in lineage.segments_after(checkpoint) {
+            let home = log.homes.of(segment.generation).ok_or(ReadFailed)?;
             let mut next = segment.first_step;
             let mut slot = None;
             while next <= segment.last_step {
                 let request = request(segment.generation, next, segment.last_step);
-                let (from, blobs) = self.read_blobs(&log.group, request, slot).await?;
+                let (from, blobs) = self.read_blobs(home, request, slot).await?;
                 slot = Some(from);
                 for blob in blobs {
                     state.apply_blob(&blob.header, blob.payload.to_contiguous())?;

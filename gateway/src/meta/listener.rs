@@ -4,8 +4,8 @@
 //! ownership decided *after* its own registration, and has what it owned before decided anew
 //! (rules 5, T1): no generation is ever led by two lives of a node.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use meridian_base::id::{NodeId, PartitionId, TopicId};
 use meridian_base::topology::GroupConfig;
@@ -161,6 +161,7 @@ pub(crate) fn ownership_of(
     let ownership = Ownership {
         partition,
         group: found.group,
+        homes: Arc::from(metadata.homes(partition)),
         generation: found.generation,
         leader_epoch: found.leader_epoch,
         datacenter_count_min: datacenter_count_min(metadata, found.topic),

@@ -57,7 +57,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    pub(super) fn ownership(&self) -> Ownership {
+    pub(super) fn ownership(&self) -> &Ownership {
         self.log.ownership()
     }
 }

@@ -1,7 +1,7 @@
 //! Cold storage as a chore: packs what has become cold in the partitions that this node leads, and
 //! tends what is packed, in stripes and in objects. One partition after another, a little of each, so that all get their turn.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -216,6 +216,12 @@ struct Arguments {
 #[derive(Debug, Serialize)]
 struct StorageStatus {
     class: String,
+    /// The group that it is put to.
+    group: u32,
+    /// Groups that it was in before, and what was put then still is.
+    former_groups: Vec<u32>,
+    /// Whether its group is that of its class.
+    is_in_place: bool,
     #[serde(flatten)]
     holding: Holding,
     #[serde(flatten)]
@@ -231,25 +237,37 @@ impl Node {
             .map_err(|error| AdminError::InvalidArguments(format!("topic.storage: {error}")))?;
         let Arguments { topic, partition: index } = arguments;
         let invalid = |message: String| AdminError::InvalidArguments(message);
-        let (partition, class, policy) = {
+        let (partition, homes, is_in_place, class, policy) = {
             let metadata = self.meta.metadata();
             let found = metadata
                 .topic_named(&topic)
                 .ok_or_else(|| invalid(format!("there is no topic {topic}")))?;
             let partition = metadata.partition_at(found.id, index);
-            let (partition, _) =
+            let (partition, placed) =
                 partition.ok_or_else(|| invalid(format!("{topic} has no partition {index}")))?;
             let resource = ConfigResource::Topic(found.id);
             let class = metadata.config(&resource, STORAGE_CLASS).unwrap_or(STORAGE_CLASS_DEFAULT);
             let policy = policy_of(&metadata, found.id, self.time.agreed_ms());
-            (partition, class.to_owned(), policy)
+            let is_in_place = metadata.group_for_class(Some(class)) == Some(placed.group);
+            let homes = metadata.homes(partition).iter().map(|home| home.group.get());
+            (partition, homes.collect::<BTreeSet<u32>>(), is_in_place, class.to_owned(), policy)
         };
         let not_led = || AdminError::Unavailable("another node leads the partition".to_owned());
         let log = self.logs.led(partition).ok_or_else(not_led)?;
         let holding = log.holding().await.map_err(|_| not_led())?;
         let objects = log.object_holding().await;
         let to_pack_bytes = policy.map_or(0, |policy| log.to_pack_bytes(&policy));
-        json(&StorageStatus { class, holding, objects, to_pack_bytes })
+        let group = log.ownership().group.get();
+        let former_groups = homes.into_iter().filter(|home| *home != group).collect();
+        json(&StorageStatus {
+            class,
+            group,
+            former_groups,
+            is_in_place,
+            holding,
+            objects,
+            to_pack_bytes,
+        })
     }
 }
 

@@ -16,12 +16,26 @@ use crate::mirror::AdminCall;
 #[derive(Debug, Serialize)]
 pub(crate) struct ClusterStatus {
     cluster_id: String,
+    /// The first group's.
     geometry: Geometry,
-    /// What can be lost right now without losing records or service.
+    /// What can be lost right now of the first group without losing records or service.
     pub(crate) tolerates: &'static str,
+    pub(crate) groups: Vec<GroupStatus>,
     nodes: Vec<NodeStatus>,
     raft: RaftStatus,
     pub(crate) partitions: PartitionStatus,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct GroupStatus {
+    id: u32,
+    geometry: Geometry,
+    /// What can be lost of it right now.
+    tolerates: &'static str,
+    /// What can be lost of it when all is well.
+    built_for: &'static str,
+    /// How many partitions it holds.
+    partitions: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -31,6 +45,8 @@ struct NodeStatus {
     rack: String,
     kafka: String,
     liveness: Liveness,
+    /// The group that has a slot of it.
+    group: Option<u32>,
     slot: Option<usize>,
     slot_state: Option<SlotState>,
     leaders: usize,
@@ -161,6 +177,13 @@ fn well_slots(metadata: &Metadata, group: &GroupConfig) -> SlotSet {
         .collect()
 }
 
+impl GroupStatus {
+    /// Whether less can be lost than it was built for.
+    pub(crate) fn is_short(&self) -> bool {
+        self.tolerates != self.built_for
+    }
+}
+
 impl Node {
     pub(crate) fn cluster_status(&self) -> Result<ClusterStatus, AdminError> {
         let leadership = self.meta.leadership();
@@ -169,17 +192,32 @@ impl Node {
         let unformed = || AdminError::Unavailable("the cluster has not formed yet".to_owned());
         let cluster_id = metadata.cluster_id().ok_or_else(unformed)?.to_string();
         let geometry = metadata.geometry().ok_or_else(unformed)?;
-        let group = metadata.groups().next();
+        let status_of = |group: &GroupConfig| GroupStatus {
+            id: group.group.get(),
+            geometry: group.geometry,
+            tolerates: tolerates(
+                group.geometry,
+                well_slots(&metadata, group),
+                &votes(&metadata, group, &voters),
+            ),
+            built_for: tolerates(group.geometry, group.geometry.slots(), &[]),
+            partitions: metadata.partitions().filter(|(_, it)| it.group == group.group).count(),
+        };
+        let groups: Vec<GroupStatus> = metadata.groups().map(status_of).collect();
         let nodes = metadata.nodes().map(|(id, node)| {
-            let slot = group.and_then(|group| group.slot_of(id));
+            let filled = metadata.slot_filled_by(id);
+            let slot = filled.map(|(_, slot)| slot);
             NodeStatus {
                 id: id.get(),
                 dc: node.registration.datacenter.to_string(),
                 rack: node.registration.rack.to_string(),
                 kafka: node.registration.kafka.to_string(),
                 liveness: node.liveness,
+                group: filled.map(|(group, _)| group.get()),
                 slot: slot.map(Slot::index),
-                slot_state: slot.and_then(|slot| group?.slot(slot)).map(|slot| slot.state),
+                slot_state: filled
+                    .and_then(|(group, slot)| metadata.group(group)?.slot(slot))
+                    .map(|slot| slot.state),
                 leaders: metadata.partitions_led_by(id).count(),
                 version: node.registration.binary_version.clone(),
             }
@@ -189,10 +227,8 @@ impl Node {
         Ok(ClusterStatus {
             cluster_id,
             geometry,
-            tolerates: group.map_or("not serving", |group| {
-                let votes = votes(&metadata, group, &voters);
-                tolerates(geometry, well_slots(&metadata, group), &votes)
-            }),
+            tolerates: groups.first().map_or("not serving", |group| group.tolerates),
+            groups,
             nodes: nodes.collect(),
             raft: RaftStatus {
                 leader: leadership.and_then(|it| it.leader).map(|leader| leader.node.get()),

@@ -126,6 +126,7 @@ struct Listen {
 struct Cluster<'a> {
     id: &'a str,
     geometry: Geometry,
+    further_groups: &'static [Geometry],
     nodes: Vec<Member<'a>>,
 }
 
@@ -174,6 +175,7 @@ impl<'a> Configuration<'a> {
             cluster: Cluster {
                 id: layout.cluster_id.as_str(),
                 geometry: layout.shape.geometry(),
+                further_groups: layout.shape.further_groups(),
                 nodes: layout.nodes.iter().map(member).collect(),
             },
             tls: has_peers.then_some(Tls { folder: "tls" }),
@@ -224,6 +226,7 @@ mod tests {
         assert_eq!(config.node, NodeId::new(4));
         assert_eq!((&config.datacenter.0[..], &config.rack.0[..]), ("B", "B1"));
         assert_eq!(config.voters().len(), 9);
+        assert_eq!(config.further_groups, []);
         assert_eq!(config.kafka.port(), 20_003);
         assert_eq!(config.peer.map(|peer| peer.port()), Some(20_103));
         assert_eq!(config.emulated_one_way_delay, Duration::from_millis(15));

@@ -26,6 +26,9 @@ pub(super) struct Shape {
     /// Nodes beyond the racks that fill slots, one in a rack of its own in each datacenter.
     #[serde(default)]
     pub(super) spares: usize,
+    /// Eight racks more in the first datacenter, for a second group.
+    #[serde(default)]
+    pub(super) block_group: bool,
 }
 
 /// A development cluster. Written to `dev.json` at each change.
@@ -102,12 +105,12 @@ pub(super) fn second_base_port(first: u16) -> Result<u16, Failure> {
 
 impl Shape {
     /// Of the second cluster.
-    pub(super) const SECOND: Self = Self { dcs: 3, racks: 1, spares: 0 };
+    pub(super) const SECOND: Self = Self { dcs: 3, racks: 1, spares: 0, block_group: false };
 
     /// A shape that a storage group can have.
     pub(super) fn new(dcs: usize, racks: usize) -> Result<Self, String> {
         match Geometry::for_counts(dcs, racks) {
-            Some(_) => Ok(Self { dcs, racks, spares: 0 }),
+            Some(_) => Ok(Self { dcs, racks, spares: 0, block_group: false }),
             None => Err(format!(
                 "there is no cluster of {dcs} datacenters with {racks} racks each; use --dcs 3 \
                  --racks 3, --dcs 3 --racks 1, --dcs 1 --racks 8, or --dcs 1 --racks 1"
@@ -118,6 +121,22 @@ impl Shape {
     /// The same with `spares` more nodes, in one datacenter after another.
     pub(super) fn with_spares(self, spares: usize) -> Self {
         Self { spares, ..self }
+    }
+
+    /// The same with a second group, of eight racks in the first datacenter, or without.
+    pub(super) fn with_block_group(self, block_group: bool) -> Self {
+        Self { block_group, ..self }
+    }
+
+    /// How many racks of the datacenter fill slots.
+    fn racks_of(self, dc: char) -> usize {
+        let is_first = self.block_group && dc == 'A';
+        self.racks + if is_first { Geometry::Block42.rack_count() } else { 0 }
+    }
+
+    /// The groups beside the first.
+    pub(super) fn further_groups(self) -> &'static [Geometry] {
+        if self.block_group { &[Geometry::Block42] } else { &[] }
     }
 
     pub(super) fn geometry(self) -> Geometry {
@@ -132,7 +151,9 @@ impl Shape {
 
 impl Layout {
     fn new(cluster_id: ClusterId, shape: Shape, base_port: u16) -> Result<Self, Failure> {
-        let count = u16::try_from(shape.dcs * shape.racks + shape.spares).unwrap_or(u16::MAX);
+        let dcs = || ('A'..='Z').take(shape.dcs);
+        let rack_count: usize = dcs().map(|dc| shape.racks_of(dc)).sum();
+        let count = u16::try_from(rack_count + shape.spares).unwrap_or(u16::MAX);
         let port_max = base_port.checked_add(ADMIN_PORT_OFFSET).and_then(|p| p.checked_add(count));
         if base_port == 0 || port_max.is_none() {
             return Err(Failure::Invalid(format!(
@@ -142,14 +163,14 @@ impl Layout {
             )));
         }
         let address = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let racks = ('A'..='Z')
-            .take(shape.dcs)
-            .flat_map(|dc| (1..=shape.racks).map(move |rack| (dc, rack)));
+        // Those of the second group come last, so that a node has the same number with it and without.
+        let racks = dcs().flat_map(|dc| (1..=shape.racks).map(move |rack| (dc, rack)));
+        let block = (shape.racks + 1..=shape.racks_of('A')).map(|rack| ('A', rack));
         let spares = (0..shape.spares).map(|index| {
             let dc = ('A'..='Z').nth(index % shape.dcs).unwrap_or('A');
-            (dc, shape.racks + 1 + index / shape.dcs)
+            (dc, shape.racks_of(dc) + 1 + index / shape.dcs)
         });
-        let racks = racks.chain(spares);
+        let racks = racks.chain(block).chain(spares);
         let nodes = racks.zip(0u16..).map(|((dc, rack), index)| NodePlace {
             id: u32::from(index) + 1,
             dc: dc.to_string(),
@@ -211,10 +232,11 @@ pub(super) fn prepare(
     };
     let same_port = base_port.is_none_or(|port| port == saved.base_port);
     if saved.shape != shape || !same_port {
-        let Shape { dcs, racks, spares } = saved.shape;
+        let Shape { dcs, racks, spares, block_group } = saved.shape;
+        let block_group = if block_group { " --block-group" } else { "" };
         return Err(Failure::Invalid(format!(
-            "{} holds a cluster with --dcs {dcs} --racks {racks} --spares {spares} --base-port {}; \
-             start it with \
+            "{} holds a cluster with --dcs {dcs} --racks {racks} --spares {spares}{block_group} \
+             --base-port {}; start it with \
              these, use another --data, or delete the folder",
             data.display(),
             saved.base_port
@@ -263,6 +285,18 @@ mod tests {
         let eight = layout(1, 8, 9092);
         assert_eq!((eight.nodes.len(), &eight.nodes[7].rack[..]), (8, "A8"));
         assert_eq!(eight.nodes.iter().filter(|node| node.is_voter).count(), 5);
+    }
+
+    #[test]
+    fn a_second_group_has_eight_racks_more_in_the_first_datacenter() {
+        let shape = Shape::new(3, 3).unwrap().with_block_group(true).with_spares(2);
+        let both = Layout::new(ClusterId::from_entropy(5), shape, 9092).unwrap();
+        let racks: Vec<_> = both.nodes.iter().map(|node| &node.rack[..]).collect();
+        assert_eq!(racks.len(), 19);
+        assert_eq!((racks[8], racks[9], racks[16]), ("C3", "A4", "A11"));
+        assert_eq!(racks[17..], ["A12", "B4"]);
+        let voters = both.nodes.iter().filter(|node| node.is_voter);
+        assert_eq!(voters.map(|node| node.id).collect::<Vec<_>>(), (1..=9).collect::<Vec<_>>());
     }
 
     #[test]

@@ -48,13 +48,17 @@ struct Describe {
 /// of the object store that the nodes are configured with. What is packed already stays as it is until
 /// retention deletes it: going back to copies, or on to another class, is for records that are not cold yet.
 ///
+/// In a cluster of several storage groups the topic moves to the group of its class within seconds: what is
+/// written from then on goes there, and what was written stays in the group that it is in.
+///
 /// Example: meridian topic storage convert orders --class rs-5-4 --after-ms 3600000 --wait 600
 #[derive(Debug, Args)]
 struct Convert {
     /// The topic
     topic: String,
     /// Its new class: mirror-3-dc keeps copies; rs-5-4 and block-4-2 pack cold records, at 1.8 and 1.5
-    /// bytes stored for each byte; object puts them into the object store
+    /// bytes stored for each byte; object puts them into the object store; hot-block-4-2 puts all records
+    /// in parts at once, on eight racks of one datacenter
     #[arg(long)]
     class: Class,
     /// Age at which records are cold, in milliseconds; -1 never by age
@@ -63,7 +67,7 @@ struct Convert {
     /// Newest bytes of each partition that stay in copies; -1 goes by age alone
     #[arg(long, allow_negative_numbers = true)]
     after_bytes: Option<i64>,
-    /// Wait until all that is cold is packed, at most so many seconds
+    /// Wait until the topic is in its group and all that is cold is packed, at most so many seconds
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
 }
@@ -77,6 +81,8 @@ enum Class {
     #[value(name = "block-4-2")]
     Block42,
     Object,
+    #[value(name = "hot-block-4-2")]
+    HotBlock42,
 }
 
 impl Class {
@@ -86,6 +92,7 @@ impl Class {
             Self::Rs54 => "mirror-3-dc,cold=rs-5-4",
             Self::Block42 => "mirror-3-dc,cold=block-4-2",
             Self::Object => "mirror-3-dc,cold=object",
+            Self::HotBlock42 => "block-4-2",
         }
     }
 }
@@ -94,6 +101,9 @@ impl Class {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PartitionStorage {
     class: String,
+    group: u32,
+    former_groups: Vec<u32>,
+    is_in_place: bool,
     slots_heard: usize,
     hot_bytes: u64,
     cold_bytes: u64,
@@ -146,8 +156,10 @@ impl Convert {
         changes.extend(number(AFTER_BYTES, self.after_bytes));
         admin::alter_configs(client, &self.topic, &changes).await?;
         for _ in 0..self.wait.unwrap_or(0) {
-            let described = ask(client, &self.topic).await?;
-            if described.partitions.iter().all(PartitionStorage::is_settled) {
+            // While a partition moves nobody leads it for a moment.
+            if let Ok(described) = ask(client, &self.topic).await
+                && described.partitions.iter().all(PartitionStorage::is_settled)
+            {
                 return Ok(described);
             }
             tokio::time::sleep(LOOK_EVERY).await;
@@ -157,9 +169,9 @@ impl Convert {
 }
 
 impl PartitionStorage {
-    /// Whether all that is cold is packed, and its copies are gone.
+    /// Whether it is in its group, all that is cold is packed, and its copies are gone.
     fn is_settled(&self) -> bool {
-        self.to_pack_bytes == 0 && self.is_whole() && self.surplus_parts == 0
+        self.is_in_place && self.to_pack_bytes == 0 && self.is_whole() && self.surplus_parts == 0
     }
 
     /// Whether all that is packed can be read, as far as is known.
@@ -200,6 +212,14 @@ fn ratio(stored_bytes: u64, payload_bytes: u64) -> String {
     format!("{:.2}", stored_bytes as f64 / payload_bytes as f64)
 }
 
+/// The groups that still hold what was put before a move.
+fn former(groups: &[u32]) -> String {
+    if groups.is_empty() {
+        return "-".to_owned();
+    }
+    groups.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
 fn render(described: &Described) -> String {
     let Described { topic, class, payload_bytes, stored_bytes, object_stored_bytes, partitions } =
         described;
@@ -218,6 +238,8 @@ fn render(described: &Described) -> String {
     text.push('\n');
     let mut table = Table::new(&[
         "PARTITION",
+        "GROUP",
+        "BEFORE",
         "HOT",
         "STORED",
         "EACH",
@@ -235,6 +257,8 @@ fn render(described: &Described) -> String {
     for (index, it) in partitions.iter().enumerate() {
         table.row([
             index.to_string(),
+            it.group.to_string(),
+            former(&it.former_groups),
             it.hot_bytes.to_string(),
             it.copies_stored_bytes.to_string(),
             ratio(it.copies_stored_bytes, it.hot_bytes),
@@ -262,6 +286,8 @@ mod tests {
     fn a_description_says_what_a_byte_costs() {
         let partition = PartitionStorage {
             class: Class::Rs54.config().to_owned(),
+            group: 1,
+            is_in_place: true,
             slots_heard: 9,
             hot_bytes: 0,
             cold_bytes: 1000,

@@ -153,11 +153,16 @@ impl Nodes {
             let nodes = status["nodes"].as_array().unwrap().iter();
             let is_well =
                 |node: &&Value| node["liveness"] == "alive" && node["slot_state"] == "good";
-            let (tolerates, slot_count) = match status["geometry"].as_str() {
-                Some("block-4-2") => ("2 racks", 8),
-                _ => ("DC + rack", 9),
+            let slots_of = |group: &Value| match group["geometry"].as_str() {
+                Some("block-4-2") => 8,
+                Some("one-per-dc") => 3,
+                _ => 9,
             };
-            status["tolerates"] == tolerates && nodes.filter(is_well).count() == slot_count
+            let groups = status["groups"].as_array().unwrap();
+            let slot_count: usize = groups.iter().map(slots_of).sum();
+            !groups.is_empty()
+                && groups.iter().all(|group| group["tolerates"] == group["built_for"])
+                && nodes.filter(is_well).count() == slot_count
         };
         let mut last = None;
         let deadline = Instant::now() + WHOLE_WITHIN;

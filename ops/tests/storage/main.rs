@@ -2,6 +2,7 @@
 //! become stripes, bits that flip.
 //!
 //! ```text
+//! groups two groups, and topics that move from one to the other
 //! heal   nodes are lost, replaced, rest, leave, and come back
 //! cold   bytes on disk per byte written, and what may be lost then
 //! object cold records in an object store, while nodes are killed
@@ -14,12 +15,18 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, and so may what it calls")]
 #![allow(clippy::disallowed_methods, reason = "these tests watch real processes in real time")]
 
+#[path = "../cluster/check.rs"]
+mod check;
 mod cold;
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../common/mod.rs"]
 mod common;
+mod groups;
 mod heal;
 mod lines;
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../cluster/load.rs"]
+mod load;
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../cluster/nodes.rs"]
 mod nodes;

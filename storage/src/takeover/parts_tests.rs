@@ -36,6 +36,7 @@ impl Bench {
             generation: Generation::new(2),
             leader_epoch: LeaderEpoch::new(2),
             group: eight_racks(),
+            former: Vec::new(),
             mutations: Mutations::NONE,
         };
         let mut out = Vec::new();

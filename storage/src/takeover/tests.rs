@@ -68,6 +68,7 @@ fn start(past: &[(u32, i64, u64)], base_offset: i64, tail_length: u64) -> Start 
         log_start_offset: Offset::ZERO,
         past,
         epochs: vec![EpochStart { epoch: LeaderEpoch::new(1), start_offset: Offset::ZERO }],
+        checkpoint: None,
     }
 }
 
@@ -102,6 +103,7 @@ impl Bench {
             generation: Generation::new(generation),
             leader_epoch: LeaderEpoch::new(generation as i32),
             group: group(),
+            former: Vec::new(),
             mutations: Mutations(mutation),
         };
         let mut out = Vec::new();

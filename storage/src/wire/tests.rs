@@ -100,6 +100,7 @@ fn start() -> impl Strategy<Value = Start> {
             log_start_offset,
             past,
             epochs,
+            checkpoint: None,
         })
 }
 

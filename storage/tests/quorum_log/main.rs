@@ -34,41 +34,45 @@ const SHAPES: [Shape; 3] = [
     IN_PARTS,
 ];
 
+/// The groups of a cluster of which the partition is in the first; if there are two it moves to and fro.
+const CLUSTERS: [&[Shape]; 5] =
+    [&[SHAPES[0]], &[SHAPES[1]], &[IN_PARTS], &[SHAPES[0], IN_PARTS], &[IN_PARTS, SHAPES[0]]];
+
 /// Runs one schedule; the number of records it acknowledged, or the promise it broke.
 fn run(
-    shape: Shape,
+    shapes: &[Shape],
     seed: u64,
     step_count: usize,
     mutation: Option<Mutation>,
 ) -> Result<usize, String> {
-    let mut world = World::new(shape, seed, mutation);
+    let mut world = World::new(shapes, seed, mutation);
     world.run(step_count)?;
     Ok(world.acknowledged_count())
 }
 
 #[test]
 fn the_promise_holds_under_random_schedules() {
-    for shape in SHAPES {
-        run_random_schedules(shape);
+    for shapes in CLUSTERS {
+        run_random_schedules(shapes);
     }
 }
 
-fn run_random_schedules(shape: Shape) {
+fn run_random_schedules(shapes: &[Shape]) {
     let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
     let rng = TestRng::deterministic_rng(config.rng_algorithm);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let acknowledged_count = Cell::new(0);
     let schedules = (proptest::num::u64::ANY, 100_usize..3000);
     let result = runner.run(&schedules, |(seed, step_count)| {
-        let count = run(shape, seed, step_count, None).map_err(TestCaseError::fail)?;
+        let count = run(shapes, seed, step_count, None).map_err(TestCaseError::fail)?;
         acknowledged_count.set(acknowledged_count.get() + count);
         Ok(())
     });
     if let Err(error) = result {
-        panic!("{shape:?}: {error}");
+        panic!("{shapes:?}: {error}");
     }
     let count = acknowledged_count.get();
-    assert!(count > 2000, "{shape:?}: only {count} records were acknowledged");
+    assert!(count > 2000, "{shapes:?}: only {count} records were acknowledged");
 }
 
 /// Each broken rule, with a number of schedules within which it is caught.
@@ -91,19 +95,21 @@ fn every_broken_rule_is_caught() {
         (Mutation::SilenceIsGap, 400),
         (Mutation::CheckpointInDoubt, 2000),
     ];
-    for shape in SHAPES {
-        hunt(shape, &broken_rules);
+    for shapes in CLUSTERS {
+        hunt(shapes, &broken_rules);
     }
     let broken_rules_of_parts = Mutation::PARTS.map(|mutation| (mutation, 100));
-    hunt(IN_PARTS, &broken_rules_of_parts);
+    hunt(&[IN_PARTS], &broken_rules_of_parts);
+    let broken_rules_of_moves = Mutation::MOVES.map(|mutation| (mutation, 400));
+    hunt(&[SHAPES[0], IN_PARTS], &broken_rules_of_moves);
 }
 
 #[cfg(feature = "mutations")]
-fn hunt(shape: Shape, broken_rules: &[(Mutation, u64)]) {
+fn hunt(shapes: &[Shape], broken_rules: &[(Mutation, u64)]) {
     for (mutation, schedule_count) in broken_rules {
-        let broken = |seed: u64| run(shape, seed, 1500, Some(*mutation)).err();
+        let broken = |seed: u64| run(shapes, seed, 1500, Some(*mutation)).err();
         let caught = (0..*schedule_count).find_map(|seed| Some((seed, broken(seed)?)));
-        println!("{shape:?} {mutation:?}: {caught:?}");
-        assert!(caught.is_some(), "{shape:?}: {mutation:?} passed {schedule_count} schedules");
+        println!("{shapes:?} {mutation:?}: {caught:?}");
+        assert!(caught.is_some(), "{shapes:?}: {mutation:?} passed {schedule_count} schedules");
     }
 }

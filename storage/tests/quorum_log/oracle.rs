@@ -12,6 +12,7 @@ use meridian_storage::lineage::Lineage;
 use meridian_storage::message::CommitMark;
 
 use crate::slot::ModelSlot;
+use crate::world::Homes;
 
 /// A broken promise.
 pub(crate) type Violation = String;
@@ -95,7 +96,7 @@ impl Oracle {
     /// values from offset 0.
     pub(crate) fn on_serving(
         &mut self,
-        slots: &[ModelSlot],
+        homes: &Homes<'_>,
         lineage: &Lineage,
         log_start_offset: i64,
         checkpoint: Option<BlobInfo>,
@@ -117,9 +118,9 @@ impl Oracle {
         if before(&self.log_starts).is_some_and(|before| log_start_offset < before) {
             return Err(format!("{generation} undoes a trim: log start {log_start_offset}"));
         }
-        self.check_replay(slots, &points, checkpoint, mark)?;
+        self.check_replay(homes, &points, checkpoint, mark)?;
         self.log_starts.insert(generation, log_start_offset);
-        self.show(slots, &points, generation)?;
+        self.show(homes, &points, generation)?;
         self.newest = self.newest.max(generation);
         let log = self.values_below(mark.high_watermark.get())?;
         if let Some(checkpoint) = checkpoint {
@@ -140,12 +141,12 @@ impl Oracle {
     /// A leader's own steps were committed.
     pub(crate) fn on_committed(
         &mut self,
-        slots: &[ModelSlot],
+        homes: &Homes<'_>,
         points: &[LogPoint],
         generation: Generation,
     ) -> Result<(), Violation> {
         let count = self.shown.len();
-        self.show(slots, points, generation)?;
+        self.show(homes, points, generation)?;
         self.acknowledged_count += self.shown.len() - count;
         for blob in points.iter().filter_map(|point| self.every_blob.get(point)) {
             if blob.header.kind == BlobKind::Trim {
@@ -159,7 +160,7 @@ impl Oracle {
     /// State is a checkpoint plus replay: every record after the checkpoint must still be held.
     fn check_replay(
         &self,
-        slots: &[ModelSlot],
+        homes: &Homes<'_>,
         points: &[LogPoint],
         checkpoint: Option<BlobInfo>,
         mark: CommitMark,
@@ -169,7 +170,7 @@ impl Oracle {
             let is_replayed =
                 blob.header.kind == BlobKind::Records && blob.header.next_offset().get() > end;
             let needed = if self.assemblies.contains_key(point) { PARTS_NEEDED } else { 1 };
-            let is_held = || holders(slots, *point).count() >= needed;
+            let is_held = || holders(homes.slots_of(point.generation), *point).count() >= needed;
             if is_replayed && blob.header.base_offset.get() <= end && is_held() {
                 end = blob.header.next_offset().get();
             }
@@ -190,7 +191,7 @@ impl Oracle {
     /// already, each record must be in its log; the blobs themselves may be void and gone.
     fn show(
         &mut self,
-        slots: &[ModelSlot],
+        homes: &Homes<'_>,
         points: &[LogPoint],
         generation: Generation,
     ) -> Result<(), Violation> {
@@ -214,7 +215,7 @@ impl Oracle {
                 return Err(format!("{point} was shown, but is not in the newer leader's log"));
             }
             if is_newest && next_offset > log_start_offset {
-                self.check_durable(slots, *point)?;
+                self.check_durable(homes, *point)?;
             }
             for (offset, value) in (base_offset..).zip(decode_values(&blob.payload)) {
                 let shown = self.shown.entry(offset).or_insert(Shown { value, point: *point });
@@ -235,7 +236,8 @@ impl Oracle {
 
     /// A record that was shown survives every tolerated failure: the slots that hold it, and those that
     /// are about to sync it from them, are a put quorum, or one of parts.
-    fn check_durable(&self, slots: &[ModelSlot], point: LogPoint) -> Result<(), Violation> {
+    fn check_durable(&self, homes: &Homes<'_>, point: LogPoint) -> Result<(), Violation> {
+        let slots = homes.slots_of(point.generation);
         let geometry = slots[0].config.geometry;
         let syncing = geometry.slots().iter().filter(|slot| !slots[slot.index()].synced);
         let holders = holders(slots, point).union(syncing.collect());

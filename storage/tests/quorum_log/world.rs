@@ -1,4 +1,4 @@
-//! The slots of a group, a lossy network and a row of leaders under one random schedule. The leaders and
+//! The slots of one or two groups, a lossy network and a row of leaders under one random schedule. The leaders and
 //! takeovers are the real machines; only the slots are models.
 
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use meridian_base::env::{Instant, Rng, SplitMix};
 use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, LogPoint, Offset, Step};
-use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotConfig, SlotSet, SlotState};
+use meridian_base::topology::{GroupConfig, Slot, SlotConfig, SlotSet, SlotState};
 use meridian_storage::blob::{BlobInfo, BlobKind};
 use meridian_storage::hot::Layout;
 use meridian_storage::leader::{Draft, Leader, LeaderConfig, LeaderOutput};
 use meridian_storage::message::{Beacon, CommitMark, Put, PutReply, Read, ReadReply};
 use meridian_storage::mutation::{Mutation, Mutations};
 use meridian_storage::placement::SlotHealth;
-use meridian_storage::takeover::{Takeover, TakeoverConfig, TakeoverOutput};
+use meridian_storage::takeover::{Former, Takeover, TakeoverConfig, TakeoverOutput};
 
 use crate::Shape;
 use crate::oracle::{Oracle, Violation, digest, encode_values};
@@ -40,8 +40,53 @@ enum Reply {
 
 #[derive(Clone, Debug)]
 enum Message {
-    ToSlot { slot: Slot, node: usize, request: Request },
-    ToNode { slot: Slot, node: usize, reply: Reply },
+    ToSlot { place: Place, node: usize, request: Request },
+    ToNode { place: Place, node: usize, reply: Reply },
+}
+
+/// A slot of one of the groups.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    group: usize,
+    slot: Slot,
+}
+
+/// A group: its slots, and how the partition's records are put while it is there.
+struct Group {
+    config: GroupConfig,
+    layout: Layout,
+    slots: Vec<ModelSlot>,
+    health: SlotHealth,
+}
+
+impl Group {
+    fn new(index: usize, shape: Shape) -> Self {
+        let Shape { geometry, layout } = shape;
+        let first = 100 * index as u32;
+        let slot = |slot| SlotConfig {
+            node: NodeId::new(first + slot),
+            incarnation: Incarnation::new(u64::from(first + slot) + 1),
+            state: SlotState::Good,
+        };
+        let config = GroupConfig {
+            group: GroupId::new(index as u32 + 1),
+            version: ConfigVersion::new(1),
+            geometry,
+            slots: (0..geometry.slot_count() as u32).map(slot).collect(),
+        };
+        Self {
+            slots: geometry.slots().iter().map(|slot| ModelSlot::new(slot, &config)).collect(),
+            config,
+            layout,
+            health: SlotHealth::all_alive(Duration::from_millis(20)),
+        }
+    }
+
+    /// Slots that are down or have yet to sync: never more than may be lost together.
+    fn lost(&self) -> SlotSet {
+        let lost = |slot: &Slot| !self.slots[slot.index()].up || !self.slots[slot.index()].synced;
+        self.config.geometry.slots().iter().filter(lost).collect()
+    }
 }
 
 enum Role {
@@ -53,6 +98,8 @@ enum Role {
 /// One leader, from its appointment to its death. Its index plus 1 is its generation.
 struct Node {
     role: Role,
+    /// The group that its generation is in.
+    group: usize,
     /// All values from offset 0 that it has put or taken over.
     log: Vec<u32>,
     checkpoint: Option<BlobInfo>,
@@ -64,10 +111,7 @@ struct Node {
 pub(crate) struct World {
     rng: SplitMix,
     now: Instant,
-    config: GroupConfig,
-    layout: Layout,
-    slots: Vec<ModelSlot>,
-    health: SlotHealth,
+    groups: Vec<Group>,
     net: Vec<Message>,
     nodes: Vec<Node>,
     pub(crate) oracle: Oracle,
@@ -77,31 +121,17 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(shape: Shape, seed: u64, mutation: Option<Mutation>) -> Self {
-        let Shape { geometry, layout } = shape;
-        let slot = |index| SlotConfig {
-            node: NodeId::new(index),
-            incarnation: Incarnation::new(u64::from(index) + 1),
-            state: SlotState::Good,
-        };
-        let config = GroupConfig {
-            group: GroupId::new(1),
-            version: ConfigVersion::new(1),
-            geometry,
-            slots: (0..geometry.slot_count() as u32).map(slot).collect(),
-        };
+    /// A partition in the group of the first shape, which moves to and fro if there are more.
+    pub(crate) fn new(shapes: &[Shape], seed: u64, mutation: Option<Mutation>) -> Self {
         Self {
             rng: SplitMix::new(seed),
             now: Instant::ZERO,
-            slots: geometry.slots().iter().map(|slot| ModelSlot::new(slot, &config)).collect(),
-            config,
-            layout,
-            health: SlotHealth::all_alive(Duration::from_millis(20)),
+            groups: (0..).zip(shapes).map(|(index, shape)| Group::new(index, *shape)).collect(),
             net: Vec::new(),
             nodes: Vec::new(),
             oracle: Oracle::default(),
             next_value: 1,
-            next_incarnation: 10,
+            next_incarnation: 1000,
             mutations: Mutations(mutation),
         }
     }
@@ -118,6 +148,7 @@ impl World {
 
     fn random_event(&mut self) -> Result<(), Violation> {
         match self.rng.below(1000) {
+            0..2 if self.groups.len() > 1 => self.move_away(),
             0..6 => self.appoint(),
             6..12 => self.break_something(),
             12..24 => self.repair_something(),
@@ -132,18 +163,40 @@ impl World {
 
     /// The metadata log appoints the next leader; the one before may not know, and go on.
     fn appoint(&mut self) -> Result<(), Violation> {
+        let group = self.nodes.last().map_or(0, |node| node.group);
+        self.appoint_in(group)
+    }
+
+    /// The metadata log moves the partition to the next group.
+    fn move_away(&mut self) -> Result<(), Violation> {
+        let group = self.nodes.last().map_or(0, |node| node.group);
+        self.appoint_in((group + 1) % self.groups.len())
+    }
+
+    fn appoint_in(&mut self, group: usize) -> Result<(), Violation> {
         let generation = self.nodes.len() as u32 + 1;
+        let mut former: Vec<Former> = Vec::new();
+        let homes = self.nodes.iter().map(|node| node.group).chain([group]);
+        let homes: Vec<usize> = homes.collect();
+        for (pair, last) in homes.windows(2).zip(1..) {
+            if pair[0] != pair[1] {
+                let group = self.groups[pair[0]].config.clone();
+                former.push(Former { last: Generation::new(last), group });
+            }
+        }
         let config = TakeoverConfig {
             partition: PARTITION,
             generation: Generation::new(generation),
             leader_epoch: LeaderEpoch::new(generation as i32),
-            group: self.config.clone(),
+            group: self.groups[group].config.clone(),
+            former,
             mutations: self.mutations,
         };
         let mut out = Vec::new();
         let takeover = Takeover::begin(config, self.now, &mut out);
         self.nodes.push(Node {
             role: Role::TakingOver(takeover),
+            group,
             log: Vec::new(),
             checkpoint: None,
             announced: Step::START,
@@ -157,12 +210,20 @@ impl World {
         Ok(())
     }
 
-    fn geometry(&self) -> Geometry {
-        self.config.geometry
+    fn random_place(&mut self) -> Place {
+        let group = self.rng.below(self.groups.len() as u64) as usize;
+        let slot = Slot::new(self.rng.below(self.groups[group].slots.len() as u64) as u8);
+        Place { group, slot }
     }
 
-    fn random_slot(&mut self) -> Slot {
-        Slot::new(self.rng.below(self.slots.len() as u64) as u8)
+    fn places(&self) -> Vec<Place> {
+        let slots = |group: usize| self.groups[group].config.geometry.slots().iter();
+        let places = |group| slots(group).map(move |slot| Place { group, slot });
+        (0..self.groups.len()).flat_map(places).collect()
+    }
+
+    fn slot(&mut self, place: Place) -> &mut ModelSlot {
+        &mut self.groups[place.group].slots[place.slot.index()]
     }
 
     fn random_node(&mut self) -> usize {
@@ -171,99 +232,99 @@ impl World {
         (newest - 1 - self.rng.below(newest.min(3))) as usize
     }
 
-    /// Slots that are down or have yet to sync: never more than may be lost together.
-    fn lost(&self) -> SlotSet {
-        let lost = |slot: &Slot| !self.slots[slot.index()].up || !self.slots[slot.index()].synced;
-        self.geometry().slots().iter().filter(lost).collect()
-    }
-
     fn break_something(&mut self) -> Result<(), Violation> {
-        let geometry = self.geometry();
-        let slot = self.random_slot();
+        let Place { group, slot } = self.random_place();
+        let geometry = self.groups[group].config.geometry;
         let mut victims = SlotSet::EMPTY.with(slot);
         if self.rng.below(4) == 0 {
             victims = geometry.slots_of(geometry.datacenter_of(slot));
         }
         let wiped = self.rng.below(2) == 0;
         for slot in victims.iter() {
-            if !geometry.tolerated(self.lost().with(slot)) {
+            if !geometry.tolerated(self.groups[group].lost().with(slot)) {
                 continue;
             }
-            self.slots[slot.index()].up = false;
+            let place = Place { group, slot };
+            self.slot(place).up = false;
             if wiped {
-                self.wipe(slot);
+                self.wipe(place);
             }
         }
         if self.rng.below(2) == 0 {
-            self.health.suspect = self.lost();
+            self.groups[group].health.suspect = self.groups[group].lost();
         }
         Ok(())
     }
 
-    fn wipe(&mut self, slot: Slot) {
+    fn wipe(&mut self, place: Place) {
         self.next_incarnation += 1;
         let incarnation = Incarnation::new(self.next_incarnation);
         let state = SlotState::LostData;
-        let of_slot = &mut self.config.slots[slot.index()];
+        let config = &mut self.groups[place.group].config;
+        let of_slot = &mut config.slots[place.slot.index()];
         *of_slot = SlotConfig { incarnation, state, ..*of_slot };
-        self.config.version = ConfigVersion::new(self.config.version.get() + 1);
-        let model = &mut self.slots[slot.index()];
+        config.version = ConfigVersion::new(config.version.get() + 1);
+        let config = config.clone();
+        let model = self.slot(place);
         model.wipe(incarnation);
-        model.adopt(&self.config);
+        model.adopt(&config);
     }
 
     fn repair_something(&mut self) -> Result<(), Violation> {
-        let slot = self.random_slot();
-        self.slots[slot.index()].up = true;
-        self.health.suspect = SlotSet::EMPTY;
+        let place = self.random_place();
+        self.slot(place).up = true;
+        self.groups[place.group].health.suspect = SlotSet::EMPTY;
         Ok(())
     }
 
     /// Each wiped slot that runs pulls one page from one peer.
     fn sync_something(&mut self) -> Result<(), Violation> {
-        let peer = self.random_slot();
-        for slot in self.geometry().slots().iter() {
-            self.sync_from(slot, peer);
+        let Place { group, slot: peer } = self.random_place();
+        for slot in self.groups[group].config.geometry.slots().iter() {
+            self.sync_from(Place { group, slot }, peer);
         }
         Ok(())
     }
 
-    fn sync_from(&mut self, slot: Slot, peer: Slot) {
+    fn sync_from(&mut self, place: Place, peer: Slot) {
         let keeps_foreign_parts = Mutation::PartOfPeerKept.active(self.mutations);
+        let slot = place.slot;
+        let Group { slots, config, .. } = &mut self.groups[place.group];
         let runs = |model: &ModelSlot, synced| model.up && model.synced == synced;
-        if !runs(&self.slots[slot.index()], false) || !runs(&self.slots[peer.index()], true) {
+        if !runs(&slots[slot.index()], false) || !runs(&slots[peer.index()], true) {
             return;
         }
-        let [own, other] = self
-            .slots
+        let [own, other] = slots
             .get_disjoint_mut([slot.index(), peer.index()])
             .expect("one has synced and the other has not");
         if own.pull_from(peer, other, keeps_foreign_parts) {
             own.synced = true;
-            self.config.slots[slot.index()].state = SlotState::Good;
-            self.config.version = ConfigVersion::new(self.config.version.get() + 1);
-            own.adopt(&self.config);
+            config.slots[slot.index()].state = SlotState::Good;
+            config.version = ConfigVersion::new(config.version.get() + 1);
+            own.adopt(config);
         }
     }
 
     fn tell_a_leader_the_configuration(&mut self) -> Result<(), Violation> {
         let node = self.random_node();
-        self.tell_configuration(node, self.config.clone())
+        let group = self.rng.below(self.groups.len() as u64) as usize;
+        self.tell_configuration(node, self.groups[group].config.clone())
     }
 
     fn tell_configuration(&mut self, node: usize, config: GroupConfig) -> Result<(), Violation> {
+        let health = &self.groups[self.nodes[node].group].health;
         match &mut self.nodes[node].role {
             Role::TakingOver(takeover) => {
                 let mut out = Vec::new();
                 takeover.on_config(self.now, config, &mut out);
                 self.handle_takeover(node, out)
             }
-            Role::Leading(leader) => {
+            Role::Leading(leader) if leader.group().group == config.group => {
                 let mut out = Vec::new();
-                leader.on_config(self.now, &self.health, config, &mut out);
+                leader.on_config(self.now, health, config, &mut out);
                 self.handle_leader(node, out)
             }
-            Role::Gone => Ok(()),
+            Role::Leading(_) | Role::Gone => Ok(()),
         }
     }
 
@@ -272,8 +333,9 @@ impl World {
         let choice = self.rng.below(20);
         let record_count = 1 + self.rng.below(2) as u32;
         let node = &mut self.nodes[index];
+        let health = &self.groups[node.group].health;
         let Role::Leading(leader) = &mut node.role else { return Ok(()) };
-        if leader.admit(&self.health).is_err() {
+        if leader.admit(health).is_err() {
             return Ok(());
         }
         let next_offset = leader.next_offset();
@@ -291,7 +353,7 @@ impl World {
         let record_count = if kind == BlobKind::Records { record_count } else { 0 };
         let draft = Draft { kind, base_offset, record_count, max_timestamp_ms: -1, payload };
         let mut out = Vec::new();
-        leader.put(self.now, &self.health, draft, &mut out).map_err(|error| error.to_string())?;
+        leader.put(self.now, health, draft, &mut out).map_err(|error| error.to_string())?;
         self.handle_leader(index, out)
     }
 
@@ -302,6 +364,7 @@ impl World {
     }
 
     fn tick(&mut self, node: usize) -> Result<(), Violation> {
+        let health = &self.groups[self.nodes[node].group].health;
         match &mut self.nodes[node].role {
             Role::TakingOver(takeover) => {
                 let mut out = Vec::new();
@@ -310,7 +373,7 @@ impl World {
             }
             Role::Leading(leader) => {
                 let mut out = Vec::new();
-                leader.tick(self.now, &self.health, &mut out);
+                leader.tick(self.now, health, &mut out);
                 self.handle_leader(node, out)
             }
             Role::Gone => Ok(()),
@@ -342,18 +405,18 @@ impl World {
 
     fn arrive(&mut self, message: Message) -> Result<(), Violation> {
         match message {
-            Message::ToSlot { slot, node, request } => {
-                if let Some(reply) = self.slot_takes(slot, node, request) {
-                    self.send(Message::ToNode { slot, node, reply });
+            Message::ToSlot { place, node, request } => {
+                if let Some(reply) = self.slot_takes(place, node, request) {
+                    self.send(Message::ToNode { place, node, reply });
                 }
                 Ok(())
             }
-            Message::ToNode { slot, node, reply } => self.node_takes(slot, node, reply),
+            Message::ToNode { place, node, reply } => self.node_takes(place, node, reply),
         }
     }
 
-    fn slot_takes(&mut self, slot: Slot, node: usize, request: Request) -> Option<Reply> {
-        let model = &mut self.slots[slot.index()];
+    fn slot_takes(&mut self, place: Place, node: usize, request: Request) -> Option<Reply> {
+        let model = self.slot(place);
         if !model.up {
             return None;
         }
@@ -372,9 +435,17 @@ impl World {
         }
     }
 
-    fn node_takes(&mut self, slot: Slot, node: usize, reply: Reply) -> Result<(), Violation> {
-        let now = self.now;
+    fn node_takes(&mut self, place: Place, node: usize, reply: Reply) -> Result<(), Violation> {
+        let (now, slot) = (self.now, place.slot);
+        let Group { health, config, .. } = &self.groups[place.group];
+        let is_asked = |group: &GroupConfig| group.group == config.group;
         match (&mut self.nodes[node].role, reply) {
+            (Role::TakingOver(takeover), Reply::FenceRead(_, Ok(_)) | Reply::Read(_))
+                if !is_asked(takeover.group()) =>
+            {
+                Ok(())
+            }
+            (Role::Leading(leader), _) if !is_asked(leader.group()) => Ok(()),
             (Role::TakingOver(takeover), Reply::FenceRead(incarnation, Ok(result))) => {
                 let mut out = Vec::new();
                 takeover.on_answer(now, slot, incarnation, result, &mut out);
@@ -390,7 +461,7 @@ impl World {
             }
             (Role::Leading(leader), Reply::Put(reply)) => {
                 let mut out = Vec::new();
-                leader.on_reply(now, &self.health, slot, reply, &mut out);
+                leader.on_reply(now, health, slot, reply, &mut out);
                 self.handle_leader(node, out)
             }
             _ => Ok(()),
@@ -403,28 +474,33 @@ impl World {
                 TakeoverOutput::FenceRead { slot } => {
                     let Role::TakingOver(takeover) = &self.nodes[node].role else { continue };
                     let request = Request::FenceRead(takeover.group().version);
-                    self.send(Message::ToSlot { slot, node, request });
+                    let place = Place { group: index_of(takeover.group()), slot };
+                    self.send(Message::ToSlot { place, node, request });
                 }
                 TakeoverOutput::Read { slot, request } => {
-                    self.send(Message::ToSlot { slot, node, request: Request::Read(request) });
+                    let Role::TakingOver(takeover) = &self.nodes[node].role else { continue };
+                    let place = Place { group: index_of(takeover.group()), slot };
+                    let request = Request::Read(request);
+                    self.send(Message::ToSlot { place, node, request });
                 }
                 TakeoverOutput::Superseded { .. } => self.nodes[node].role = Role::Gone,
                 TakeoverOutput::Broken(contradiction) => return Err(contradiction.to_string()),
                 TakeoverOutput::Decided(plan) => {
                     let Role::TakingOver(takeover) = &self.nodes[node].role else { continue };
+                    let home = &self.groups[self.nodes[node].group];
                     let config = LeaderConfig {
                         partition: PARTITION,
                         generation: takeover.generation(),
-                        group: takeover.group().clone(),
-                        own_slot: Some(Slot::new((node % self.slots.len()) as u8)),
+                        group: home.config.clone(),
+                        own_slot: Some(Slot::new((node % home.slots.len()) as u8)),
                         datacenter_count_min: 1,
-                        layout: self.layout,
+                        layout: home.layout,
                         pending_size_bytes_max: 40,
                         mutations: self.mutations,
                     };
                     self.nodes[node].checkpoint = plan.checkpoint;
                     let mut out = Vec::new();
-                    let leader = Leader::start(config, *plan, self.now, &self.health, &mut out);
+                    let leader = Leader::start(config, *plan, self.now, &home.health, &mut out);
                     self.nodes[node].role = Role::Leading(Box::new(leader));
                     self.handle_leader(node, out)?;
                 }
@@ -438,14 +514,16 @@ impl World {
             match output {
                 LeaderOutput::Put { slot, put } => {
                     self.oracle.on_put(slot, &put.blob)?;
-                    self.send(Message::ToSlot { slot, node, request: Request::Put(put) });
+                    let place = Place { group: self.nodes[node].group, slot };
+                    self.send(Message::ToSlot { place, node, request: Request::Put(put) });
                 }
                 LeaderOutput::Serving { mark } => self.on_serving(node, mark)?,
                 LeaderOutput::Committed { mark } => self.on_committed(node, mark)?,
                 LeaderOutput::Beacon(beacon) => {
-                    for slot in self.geometry().slots().iter() {
+                    // The groups it was in before free what is not needed there any more.
+                    for place in self.places() {
                         let request = Request::Beacon(beacon);
-                        self.send(Message::ToSlot { slot, node, request });
+                        self.send(Message::ToSlot { place, node, request });
                     }
                 }
                 LeaderOutput::Lost(_) => self.nodes[node].role = Role::Gone,
@@ -455,44 +533,52 @@ impl World {
     }
 
     fn on_serving(&mut self, index: usize, mark: CommitMark) -> Result<(), Violation> {
-        let node = &mut self.nodes[index];
+        let homes = Homes::of(&self.groups, &self.nodes);
+        let node = &self.nodes[index];
         let Role::Leading(leader) = &node.role else { return Ok(()) };
         let log_start_offset = leader.log_start_offset().get();
-        node.log = self.oracle.on_serving(
-            &self.slots,
+        let log = self.oracle.on_serving(
+            &homes,
             leader.lineage(),
             log_start_offset,
             node.checkpoint,
             mark,
         )?;
+        let node = &mut self.nodes[index];
+        node.log = log;
         node.announced = mark.point.step;
         Ok(())
     }
 
     fn on_committed(&mut self, index: usize, mark: CommitMark) -> Result<(), Violation> {
         let node = &mut self.nodes[index];
-        let Role::Leading(leader) = &mut node.role else { return Ok(()) };
+        if !matches!(node.role, Role::Leading(_)) {
+            return Ok(());
+        }
         let points: Vec<LogPoint> = (node.announced.get() + 1..=mark.point.step.get())
             .map(|step| LogPoint::new(mark.point.generation, Step::new(step)))
             .collect();
         node.announced = mark.point.step;
         let generation = mark.point.generation;
-        self.oracle.on_committed(&self.slots, &points, generation)?;
+        self.oracle.on_committed(&Homes::of(&self.groups, &self.nodes), &points, generation)?;
+        let Role::Leading(leader) = &mut self.nodes[index].role else { return Ok(()) };
         leader.set_log_start(Offset::new(self.oracle.log_start_of(generation)));
         Ok(())
     }
 
     /// Heals everything, appoints one more leader and lets it finish in a kind world.
     fn finish(&mut self) -> Result<(), Violation> {
-        for slot in self.geometry().slots().iter() {
-            self.slots[slot.index()].up = true;
+        for place in self.places() {
+            self.slot(place).up = true;
         }
-        for slot in self.geometry().slots().iter() {
-            for peer in self.geometry().slots().iter() {
-                self.sync_from(slot, peer);
+        for place in self.places() {
+            for peer in self.groups[place.group].config.geometry.slots().iter() {
+                self.sync_from(place, peer);
             }
         }
-        self.health.suspect = SlotSet::EMPTY;
+        for group in &mut self.groups {
+            group.health.suspect = SlotSet::EMPTY;
+        }
         self.net.clear();
         for node in &mut self.nodes {
             node.role = Role::Gone;
@@ -516,5 +602,24 @@ impl World {
     /// Whether anything was acknowledged at all.
     pub(crate) fn acknowledged_count(&self) -> usize {
         self.oracle.acknowledged_count
+    }
+}
+
+/// Which group it is.
+fn index_of(config: &GroupConfig) -> usize {
+    config.group.get() as usize - 1
+}
+
+/// The slots that hold a partition's blobs, by generation.
+pub(crate) struct Homes<'a>(Vec<&'a [ModelSlot]>);
+
+impl<'a> Homes<'a> {
+    fn of(groups: &'a [Group], nodes: &[Node]) -> Self {
+        Self(nodes.iter().map(|node| &groups[node.group].slots[..]).collect())
+    }
+
+    /// The slots that hold the blobs of this generation.
+    pub(crate) fn slots_of(&self, generation: Generation) -> &'a [ModelSlot] {
+        self.0[generation.get() as usize - 1]
     }
 }

@@ -131,6 +131,7 @@ fn collect_before_commit_drops_generations_too_early() {
         log_start_offset: Offset::ZERO,
         past: Vec::new(),
         epochs: Vec::new(),
+        checkpoint: None,
     };
     let start = blob_of(key(1, 2, 0), BlobKind::Start, Offset::ZERO, 0, start.encode());
     assert_eq!(start.key.point.generation, Generation::new(2));

@@ -32,6 +32,7 @@ fn start_blob(generation: u32, base: i64, past: Vec<Past>) -> Blob {
         log_start_offset: Offset::ZERO,
         past,
         epochs: Vec::new(),
+        checkpoint: None,
     };
     blob_of(key(1, generation, 0), BlobKind::Start, Offset::new(base), 0, start.encode())
 }

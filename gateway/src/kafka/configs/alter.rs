@@ -171,7 +171,7 @@ fn plan(
         (None, resource) => metadata.config(resource, name),
         (Some(None), _) => None,
     };
-    storage_class::check(together, metadata.geometry()).map_err(bad)?;
+    storage_class::check(together, &storage_class::geometries(metadata)).map_err(bad)?;
     let changes = changes.into_iter().map(|(name, value)| ConfigChange { name, value }).collect();
     Ok(Command::SetConfigs { resource, changes })
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meridian_base::id::{ConfigVersion, NodeId, PartitionId};
+use meridian_base::id::{ConfigVersion, GroupId, NodeId, PartitionId};
 use meridian_base::position::LogPoint;
 use meridian_base::topology::{Slot, SlotState};
 use meridian_storage::cold::Tending;
@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use super::ColdCounters;
 use super::objects::Unusable;
 use super::spread::SpreadError;
+use crate::log::group::Group;
 use crate::log::partition_log::{PartitionLog, Waiter};
 use crate::log::{Logs, lock};
 use crate::partition::{Partition, ProduceError};
@@ -81,6 +82,25 @@ struct Survey {
     surplus: Vec<(NodeId, Vec<LogPoint>)>,
 }
 
+impl Survey {
+    /// Adds what another group holds. What the partition has in all, each of them says.
+    fn add(&mut self, other: Self) {
+        let (known, more) = (self.holding, other.holding);
+        self.holding = Holding {
+            slots_heard: known.slots_heard + more.slots_heard,
+            hot_bytes: more.hot_bytes.saturating_sub(known.cold_bytes),
+            cold_bytes: known.cold_bytes + more.cold_bytes,
+            stripes: known.stripes + more.stripes,
+            copies_stored_bytes: known.copies_stored_bytes + more.copies_stored_bytes,
+            parts_stored_bytes: known.parts_stored_bytes + more.parts_stored_bytes,
+            missing_parts: known.missing_parts + more.missing_parts,
+            surplus_parts: known.surplus_parts + more.surplus_parts,
+        };
+        self.missing.extend(other.missing);
+        self.surplus.extend(other.surplus);
+    }
+}
+
 /// What the leader goes by.
 struct Named {
     stripes: BTreeMap<LogPoint, Stripe>,
@@ -110,7 +130,8 @@ impl PartitionLog {
         }
         for (stripe, numbers) in survey.missing.into_values() {
             let parts = self.make_again(&logs, stripe, &numbers).await?;
-            logs.spread(&self.group, partition, stripe, parts).await?;
+            let home = self.home_of(&stripe)?;
+            logs.spread(home, partition, stripe, parts).await?;
             ColdCounters::add(&logs.cold.counters.repaired_parts, numbers.len() as u64);
         }
         Ok(survey.holding)
@@ -131,9 +152,15 @@ impl PartitionLog {
         })
     }
 
-    /// The configuration of the slots that the stripes lie on.
+    /// Grows with every change of the slots that the stripes lie on.
     pub(crate) fn config_version(&self) -> ConfigVersion {
-        self.group.config().version
+        let versions = self.homes.every().into_values().map(|group| group.config().version.get());
+        ConfigVersion::new(versions.sum())
+    }
+
+    /// The group whose slots hold the parts of a stripe.
+    fn home_of(&self, stripe: &Stripe) -> Result<&Group, TendError> {
+        self.homes.of(stripe.point.generation).ok_or(TendError::NotLeader)
     }
 
     /// What of the cold part may go now.
@@ -150,12 +177,13 @@ impl PartitionLog {
     }
 
     /// What the manifest names, and of these parts those that may go though it does not.
-    fn named(&self, lists: &[(Slot, NodeId, PartList)]) -> Option<Named> {
+    fn named(&self, lists: &[(Slot, NodeId, PartList)], group: GroupId) -> Option<Named> {
         self.with(None, |partition| {
             let tending = self.tending(partition);
             let pieces = tending.in_use();
             let held = lists.iter().flat_map(|(_, _, list)| &list.parts).map(|part| part.point);
-            let stripes = pieces.iter().filter_map(Piece::stripe);
+            let is_here = |stripe: &Stripe| self.home_of(stripe).is_ok_and(|home| home.id == group);
+            let stripes = pieces.iter().filter_map(Piece::stripe).filter(is_here);
             let objects = pieces.iter().filter_map(Piece::object);
             Some(Named {
                 object_bytes: objects.map(|object| u64::from(object.size_bytes)).sum(),
@@ -168,7 +196,20 @@ impl PartitionLog {
 
     async fn survey(self: &Arc<Self>) -> Result<Survey, TendError> {
         let logs = self.logs().ok_or(TendError::NotLeader)?;
-        let config = self.group.config();
+        let mut survey = Survey::default();
+        for group in self.homes.every().into_values() {
+            survey.add(self.survey_of(&logs, group).await?);
+        }
+        Ok(survey)
+    }
+
+    /// The same of one of the groups that hold the partition's blobs.
+    async fn survey_of(
+        self: &Arc<Self>,
+        logs: &Arc<Logs>,
+        group: &Group,
+    ) -> Result<Survey, TendError> {
+        let config = group.config();
         let partition = self.ownership().partition;
         let mut lists = Vec::new();
         for slot in config.geometry.slots().iter() {
@@ -181,7 +222,7 @@ impl PartitionLog {
         }
         // What is named is looked up after the slots were asked: a stripe that was named meanwhile
         // may look as if its parts were missing, which costs time, never as if they were surplus.
-        let named = self.named(&lists).ok_or(TendError::NotLeader)?;
+        let named = self.named(&lists, group.id).ok_or(TendError::NotLeader)?;
         Ok(self.compare(&named, &lists))
     }
 
@@ -235,7 +276,7 @@ impl PartitionLog {
         numbers: &[u8],
     ) -> Result<Vec<Part>, TendError> {
         let partition = self.ownership().partition;
-        let decoded = logs.decode_stripe(&self.group, partition, stripe).await;
+        let decoded = logs.decode_stripe(self.home_of(&stripe)?, partition, stripe).await;
         let bytes = decoded.map_err(|_| TendError::Unreadable)?;
         let encoding = tokio::task::spawn_blocking(move || {
             StripeEncoder::new(stripe.code).encode(stripe.point, &[bytes])

@@ -38,6 +38,7 @@ fn ownership(generation: u32) -> Ownership {
     Ownership {
         partition: PARTITION,
         group: GroupId::new(0),
+        homes: Arc::from([]),
         generation: Generation::new(generation),
         leader_epoch: LeaderEpoch::new(0),
         datacenter_count_min: 1,

@@ -21,6 +21,7 @@ use crate::mirror::promotion::{self, Cause};
 use crate::mirror::succession::{change, change_mirror, put};
 use crate::mirror::wire::{Ask, StandingReport};
 use crate::mirror::{forget, plan, replace, steward, survey};
+use crate::storage_class::STORAGE_CLASS;
 
 #[derive(Deserialize)]
 struct Create {
@@ -144,8 +145,13 @@ impl AdminCall {
         found.configs.extend(policies);
         let leaders = {
             let metadata = self.node.meta.metadata();
-            Placement::new(&metadata, &BTreeSet::new())
-                .initial_leaders(found.partition_count, &Preference::default())
+            let class = found.configs.iter().rfind(|change| change.name == STORAGE_CLASS);
+            let class = class.and_then(|change| change.value.as_deref());
+            Placement::new(&metadata, &BTreeSet::new()).initial_leaders(
+                found.partition_count,
+                &Preference::default(),
+                class,
+            )
         };
         let none = || AdminError::Unavailable("no node that could lead is alive".to_owned());
         let leaders = leaders.ok_or_else(none)?;

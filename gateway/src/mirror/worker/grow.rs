@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use meridian_base::id::TopicId;
-use meridian_consensus::command::Command;
+use meridian_consensus::command::{Command, ConfigResource};
 use meridian_consensus::placement::{Placement, Preference};
 
 use super::LinkWorker;
 use crate::mirror::survey::Survey;
+use crate::storage_class::STORAGE_CLASS;
 
 impl LinkWorker {
     /// Adds partitions to the mirrors whose first partition is led here.
@@ -27,8 +28,11 @@ impl LinkWorker {
         let leaders = {
             let metadata = self.node.meta.metadata();
             let added = count - expected_count;
-            Placement::new(&metadata, &BTreeSet::new())
-                .initial_leaders(added, &Preference::default())
+            Placement::new(&metadata, &BTreeSet::new()).initial_leaders(
+                added,
+                &Preference::default(),
+                metadata.config(&ConfigResource::Topic(topic), STORAGE_CLASS),
+            )
         };
         let Some(leaders) = leaders else { return };
         let (node, link) = (Arc::clone(&self.node), self.name.clone());
