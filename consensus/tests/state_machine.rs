@@ -493,6 +493,18 @@ fn the_encoding_of_proposals_is_stable() {
         }]),
     };
     assert_eq!(proposal.encode(), [1, 1, 15, 1, 4, 1, 9, 0, 2, 5]);
+    let nodes = vec![NodeId::new(4), NodeId::new(5)];
+    let create = Command::CreateGroup { expected_count: 1, geometry: Geometry::Block42, nodes };
+    let assignment = LeaderAssignment {
+        partition: PartitionId::new(7),
+        expected: Generation::new(3),
+        leader: NodeId::new(2),
+        epoch_floor: LeaderEpoch::UNKNOWN,
+    };
+    let moves = vec![PartitionMove { assignment, group: GroupId::new(6) }];
+    let encoded = |command| Proposal { request_id: RequestId::new(1), command }.encode();
+    assert_eq!(encoded(create), [1, 1, 16, 1, 3, 2, 4, 5]);
+    assert_eq!(encoded(Command::MovePartitions(moves)), [1, 1, 17, 1, 7, 3, 2, 1, 6]);
 }
 
 fn any_rows() -> impl Strategy<Value = Command> {
@@ -571,23 +583,31 @@ fn any_command() -> impl Strategy<Value = Command> {
         node().prop_map(|node| Command::RemoveNode { node }),
         node().prop_map(|node| Command::AllocateRaftLife { node }),
         any_rows(),
-        (1..3u32, prop::collection::vec(9..20u32, 8..9)).prop_map(|(expected_count, nodes)| {
-            let nodes = nodes.into_iter().map(NodeId::new).collect();
-            Command::CreateGroup { expected_count, geometry: Geometry::Block42, nodes }
-        }),
-        prop::collection::vec((1..12u64, 1..4u32, node(), 1..4u32), 0..5).prop_map(|entries| {
-            let moved = |(partition, expected, leader, group)| PartitionMove {
-                assignment: LeaderAssignment {
-                    partition: PartitionId::new(partition),
-                    expected: Generation::new(expected),
-                    leader,
-                    epoch_floor: LeaderEpoch::UNKNOWN,
-                },
-                group: GroupId::new(group),
-            };
-            Command::MovePartitions(entries.into_iter().map(moved).collect())
-        }),
+        any_group(),
+        any_moves(),
     ]
+}
+
+fn any_group() -> impl Strategy<Value = Command> {
+    (1..3u32, prop::collection::vec(9..20u32, 8..9)).prop_map(|(expected_count, nodes)| {
+        let nodes = nodes.into_iter().map(NodeId::new).collect();
+        Command::CreateGroup { expected_count, geometry: Geometry::Block42, nodes }
+    })
+}
+
+fn any_moves() -> impl Strategy<Value = Command> {
+    prop::collection::vec((1..12u64, 1..4u32, 1..10u32, 1..4u32), 0..5).prop_map(|entries| {
+        let moved = |(partition, expected, leader, group)| PartitionMove {
+            assignment: LeaderAssignment {
+                partition: PartitionId::new(partition),
+                expected: Generation::new(expected),
+                leader: NodeId::new(leader),
+                epoch_floor: LeaderEpoch::UNKNOWN,
+            },
+            group: GroupId::new(group),
+        };
+        Command::MovePartitions(entries.into_iter().map(moved).collect())
+    })
 }
 
 proptest! {

@@ -1,9 +1,10 @@
 //! Taking over a partition of eight racks whose records are in parts: slots 6 and 7 stay silent.
 
 use bytes::Bytes;
+use meridian_base::position::Step;
 
 use super::*;
-use crate::blob::BlobKey;
+use crate::blob::{BlobKey, BlobKind};
 use crate::hot::tests::eight_racks;
 use crate::hot::{cut, number_on};
 

@@ -3,10 +3,13 @@
 
 use bytes::Bytes;
 use meridian_base::id::{ConfigVersion, GroupId, NodeId};
+use meridian_base::position::Step;
 use meridian_base::topology::{Geometry, SlotConfig};
 
 use super::*;
-use crate::blob::BlobKey;
+use crate::blob::{BlobKey, BlobKind};
+use crate::lineage::Past;
+use crate::message::CommitMark;
 
 const PARTITION: PartitionId = PartitionId::new(7);
 const FENCE_QUORUM: [u8; 5] = [0, 1, 2, 3, 4];
@@ -109,6 +112,25 @@ impl Bench {
         let mut out = Vec::new();
         let takeover = Takeover::begin(config, Instant::ZERO, &mut out);
         Self { takeover, now: Instant::ZERO, out }
+    }
+
+    /// Generations up to 4 were in the group; from 5 on the partition is in another.
+    fn of_moved(generation: u32) -> Self {
+        let config = TakeoverConfig {
+            partition: PARTITION,
+            generation: Generation::new(generation),
+            leader_epoch: LeaderEpoch::new(generation as i32),
+            group: GroupConfig { group: GroupId::new(2), ..group() },
+            former: vec![Former { last: Generation::new(4), group: group() }],
+            mutations: Mutations::NONE,
+        };
+        let mut out = Vec::new();
+        let takeover = Takeover::begin(config, Instant::ZERO, &mut out);
+        Self { takeover, now: Instant::ZERO, out }
+    }
+
+    fn asked(&self) -> u32 {
+        self.takeover.group().group.get()
     }
 
     fn answer_as(&mut self, slot: u8, incarnation: u64, result: FenceResult) {
@@ -613,4 +635,71 @@ fn t5_a_manifest_in_doubt_is_kept_and_clean_blobs_are_not() {
     let kept: Vec<BlobHeader> = plan.tail.iter().map(|(header, _)| *header).collect();
     assert_eq!(kept, [manifest.header, after.header]);
     assert_eq!(plan.start.previous, Some(point(1, 2)));
+}
+
+/// What a slot of the former group holds: a log that is committed up to step 9, with a checkpoint at 5.
+fn left_behind() -> PartitionView {
+    let mut left = view(mark(4, 9, 9), &[(4, start(&[], 0, 0))], &[records(point(4, 9), 8)]);
+    left.checkpoints = vec![info(&blob(point(4, 5), BlobKind::Checkpoint, 5, 0))];
+    left
+}
+
+#[test]
+fn h5_a_move_fences_and_reads_the_group_that_is_left_and_tells_of_its_checkpoint() {
+    let mut bench = Bench::of_moved(5);
+    assert_eq!((bench.asked(), bench.fenced_slots().len()), (1, 9));
+    bench.answers(left_behind(), left_behind());
+    let plan = bench.plan().unwrap();
+    assert_eq!(plan.start.previous, Some(point(4, 9)));
+    assert_eq!(plan.start.base_offset, Offset::new(9));
+    assert_eq!(plan.start.checkpoint, plan.checkpoint);
+    assert_eq!(plan.checkpoint.map(|info| info.point), Some(point(4, 5)));
+}
+
+#[test]
+fn h5_a_move_that_was_never_established_is_made_again_from_the_group_before() {
+    let mut bench = Bench::of_moved(6);
+    assert_eq!(bench.asked(), 2);
+    // Its leader died with half of the tail put; what a former stay has left here is none of its log.
+    let half = view(None, &[(5, start(&[(4, 0, 9)], 9, 2)), (2, first_start())], &[]);
+    bench.answers(half, view(mark(2, 3, 3), &[(2, first_start())], &[]));
+    assert_eq!((bench.asked(), bench.fenced_slots().len()), (1, 9));
+    assert_eq!(bench.plan(), None);
+    bench.answers(left_behind(), left_behind());
+    let past = &bench.plan().unwrap().start.past;
+    assert_eq!(past.iter().map(|past| past.generation.get()).collect::<Vec<_>>(), [4]);
+}
+
+#[test]
+fn h5_after_a_move_only_the_new_group_is_asked_and_the_checkpoint_is_not_forgotten() {
+    let checkpoint = left_behind().checkpoints[0];
+    let moved = Start { checkpoint: Some(checkpoint), ..start(&[(4, 0, 9)], 9, 0) };
+    let established = view(mark(5, 3, 12), &[(5, moved)], &[records(point(5, 3), 11)]);
+    let mut bench = Bench::of_moved(6);
+    bench.answers(established.clone(), established.clone());
+    let plan = bench.plan().unwrap();
+    assert_eq!(plan.checkpoint, Some(checkpoint));
+    assert_eq!(plan.start.checkpoint, Some(checkpoint), "the next one is told as well");
+
+    // One of its own is newer.
+    let mut later = established.clone();
+    later.checkpoints = vec![info(&blob(point(5, 2), BlobKind::Checkpoint, 10, 0))];
+    let mut bench = Bench::of_moved(6);
+    bench.answers(later, established);
+    assert_eq!(bench.plan().unwrap().checkpoint.map(|info| info.point), Some(point(5, 2)));
+}
+
+#[test]
+fn h5_a_group_that_does_not_answer_is_waited_for_wherever_it_is() {
+    let mut bench = Bench::of_moved(6);
+    bench.answer(0, PartitionView::default());
+    bench.wait(ASK_AGAIN_AFTER);
+    assert_eq!((bench.asked(), bench.plan()), (2, None));
+    bench.answers(PartitionView::default(), PartitionView::default());
+    assert_eq!(bench.asked(), 1);
+    // A configuration of the group that is asked counts, and of no other.
+    let renewed = GroupConfig { version: ConfigVersion::new(2), ..group() };
+    bench.out.clear();
+    bench.takeover.on_config(bench.now, renewed.clone(), &mut bench.out);
+    assert_eq!((bench.takeover.group(), bench.fenced_slots().len()), (&renewed, 9));
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use meridian_base::env::memory::{Crash, MemoryDisk};
-use meridian_base::id::{ConfigVersion, Incarnation};
+use meridian_base::id::{ConfigVersion, GroupId, Incarnation};
 use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotConfig, SlotState};
 use meridian_storage::blob::Blob;
 use meridian_storage::config::StoreConfig;
@@ -285,4 +285,25 @@ fn a_stale_disk_begins_a_new_life() {
     assert_eq!(group.synced.first(), Some(&incarnation));
     let slot = Slot::new(0);
     assert_eq!(group.config.slot(slot).map(|slot| slot.incarnation), Some(incarnation));
+}
+
+/// A spare has heard of one group when another gives it a slot; a group that does not name it is none of
+/// its business.
+#[test]
+fn a_disk_goes_by_the_group_that_names_its_node() {
+    let first = group_config(Geometry::OnePerDc, 7);
+    let mut spare = Node::mount(store_config(5, 5), MemoryDisk::new(5));
+    spare.input(StoreInput::Config(first.clone()));
+    assert_eq!(spare.store.standing(), Standing::NotMember);
+    let other = GroupId::new(2);
+    let second = GroupConfig { group: other, ..group_config(Geometry::Block42, 1) };
+    spare.input(StoreInput::Config(second.clone()));
+    assert_eq!(spare.store.standing(), Standing::Good);
+    let newer = GroupConfig { version: ConfigVersion::new(8), ..first };
+    spare.input(StoreInput::Config(newer));
+    assert_eq!(spare.store.group(), Some(&second));
+    spare.run();
+    // It is found so after a restart, though its version is the lower one.
+    let spare = spare.crash(Crash::LoseUnsynced);
+    assert_eq!(spare.store.group(), Some(&second));
 }
