@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use meridian_base::id::NodeId;
+use meridian_base::topology::Datacenter;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState};
 use serde::{Deserialize, Serialize};
 
@@ -155,7 +156,8 @@ pub(crate) fn to_conf_change(changes: &[(RaftId, MemberRole)]) -> ConfChangeV2 {
 /// [`crate::node::Node::change_membership`]; empty when there is none. Ask the leader regularly.
 ///
 /// Every registered node is a member in its present life; members of past lives and of removed
-/// nodes go. The voters are nodes with the `meta` role, as many as 9, 5, 3 or 1 allow; a voter
+/// nodes go. The voters are nodes with the `meta` role, as many as 9, 5, 3 or 1 allow, but never so many that
+/// one of several datacenters has half of the votes: with a second group in it, it has most of the nodes. A voter
 /// stays one, so that nothing moves without need, unless it is dead and has lost its slot: then a
 /// learner votes in its place. A learner is promoted when `is_caught_up`.
 pub fn plan_change(
@@ -188,13 +190,36 @@ pub fn plan_change(
     });
     let ready: Vec<RaftId> =
         candidates.map(|(member, _)| *member).filter(|member| is_caught_up(*member)).collect();
-    let reachable = membership.voters.len() + ready.len();
-    let target = [9, 5, 3, 1].into_iter().find(|count| *count <= reachable).unwrap_or(1);
-    let wanted = target.saturating_sub(membership.voters.len());
+    let voters = &membership.voters;
+    let heirs: Vec<RaftId> = spread(metadata, membership, ready.clone()).collect();
+    let with_heirs = |count: usize| {
+        let heirs = heirs.iter().take(count.saturating_sub(voters.len()));
+        voters.iter().chain(heirs).copied()
+    };
+    let target = [9, 5, 3, 1]
+        .into_iter()
+        .filter(|count| *count <= voters.len() + heirs.len())
+        .find(|count| survives_each_datacenter(metadata, with_heirs(*count), *count))
+        .unwrap_or(1);
+    let wanted = target.saturating_sub(voters.len());
     if wanted == 0 {
         return plan_succession(metadata, membership, ready);
     }
-    spread(metadata, membership, ready).take(wanted).map(|it| (it, MemberRole::Voter)).collect()
+    heirs.into_iter().take(wanted).map(|heir| (heir, MemberRole::Voter)).collect()
+}
+
+/// Whether a majority of `count` votes is left whichever datacenter is lost, if there are several.
+fn survives_each_datacenter(
+    metadata: &Metadata,
+    voters: impl Iterator<Item = RaftId>,
+    count: usize,
+) -> bool {
+    let mut votes: BTreeMap<&Datacenter, usize> = BTreeMap::new();
+    for node in voters.filter_map(|voter| metadata.node(voter.node)) {
+        *votes.entry(&node.registration.datacenter).or_default() += 1;
+    }
+    let is_wide = metadata.geometry().is_some_and(|geometry| geometry.datacenter_count() > 1);
+    !is_wide || votes.values().all(|lost| 2 * lost < count)
 }
 
 /// Gives the vote of a node that is lost for good to a learner that lives: votes must survive what slots

@@ -396,6 +396,32 @@ fn a_past_life_is_removed_and_the_new_one_promoted() {
     assert_eq!(settled.voters.len(), 9);
 }
 
+/// Eight racks more in one datacenter, for a second group: their nodes stay learners.
+#[test]
+fn a_datacenter_of_many_nodes_does_not_get_half_of_the_votes() {
+    let mut world = World { metadata: Metadata::default(), index: 0 };
+    let cluster_id = ClusterId::from_entropy(5);
+    world.apply(Command::Bootstrap { cluster_id, geometry: Geometry::OnePerDc });
+    for node in 0..3 {
+        world.apply(Command::RegisterNode(registration(node + 1, node, 0)));
+    }
+    for rack in 1..9 {
+        world.apply(Command::RegisterNode(registration(rack + 3, 0, rack)));
+    }
+    let first = membership(&[(1, 1), (2, 1), (3, 1)], &[]);
+    let settled = settle(&world, first.clone(), member((1, 1)));
+    assert_eq!(settled.voters, first.voters);
+    assert_eq!(settled.learners.len(), 8);
+    // With another in each of the others there are votes for five.
+    for (node, datacenter) in [(20, 1), (21, 2)] {
+        world.apply(Command::RegisterNode(registration(node, datacenter, 1)));
+    }
+    let settled = settle(&world, first, member((1, 1)));
+    let voters: Vec<u32> = settled.voters.iter().map(|voter| voter.node.get()).collect();
+    assert_eq!(voters.len(), 5);
+    assert!([1, 2, 3].iter().all(|voter| voters.contains(voter)));
+}
+
 #[test]
 fn nothing_changes_while_a_change_is_under_way_or_a_learner_lags() {
     let world = World::new(9);

@@ -361,9 +361,11 @@ impl Logs {
             let busy = log.as_ref().is_some_and(|log| {
                 let mut out = Vec::new();
                 let busy = log.tick(&mut out);
-                // What a group holds of it from before a move is freed by the same word.
-                for group in log.homes.every().into_keys() {
-                    beacons.entry(group).or_default().extend(out.iter().copied());
+                if !out.is_empty() {
+                    // What a group holds of it from before a move is freed by the same word.
+                    for group in log.homes.every().into_keys() {
+                        beacons.entry(group).or_default().extend(&out);
+                    }
                 }
                 busy
             });
