@@ -156,9 +156,11 @@ impl Convert {
         changes.extend(number(AFTER_BYTES, self.after_bytes));
         admin::alter_configs(client, &self.topic, &changes).await?;
         for _ in 0..self.wait.unwrap_or(0) {
-            // While a partition moves nobody leads it for a moment.
+            // A leader may not have heard of the change yet, and while a partition moves there is none.
+            let is_done =
+                |it: &PartitionStorage| it.class == self.class.config() && it.is_settled();
             if let Ok(described) = ask(client, &self.topic).await
-                && described.partitions.iter().all(PartitionStorage::is_settled)
+                && described.partitions.iter().all(is_done)
             {
                 return Ok(described);
             }
