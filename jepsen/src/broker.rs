@@ -4,6 +4,7 @@
 //! Embeds the real takeover and the real partition; adds what the node does around them: it reads
 //! from slot to slot, and answers clients.
 
+mod cold;
 mod compaction;
 mod coordination;
 mod reads;
@@ -11,12 +12,13 @@ mod transactions;
 
 use std::collections::BTreeMap;
 
+use self::cold::Cold;
 use self::compaction::Compaction;
 pub use self::coordination::Coordinate;
 use self::transactions::Verifying;
 use bytes::Bytes;
 use meridian_base::env::Instant;
-use meridian_base::id::{Incarnation, PartitionId};
+use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_gateway::coordination::journal::Entry;
@@ -28,7 +30,9 @@ use meridian_gateway::producer::SequenceError;
 use meridian_storage::hot::Layout;
 use meridian_storage::leader::{LeaderConfig, LossCause};
 use meridian_storage::lineage::Segment;
-use meridian_storage::message::{Beacon, CommitMark, FenceResult, Put, PutReply, Read};
+use meridian_storage::message::{
+    Beacon, CommitMark, FenceResult, FreeParts, ListParts, Put, PutReply, Read,
+};
 use meridian_storage::mutation::Mutations;
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::{Takeover, TakeoverConfig, TakeoverOutput, TakeoverPlan};
@@ -143,6 +147,10 @@ pub enum Shown {
     Log(Piece),
     /// A pass of compaction has come to an end.
     Compacted,
+    /// Stripes are named, and what they replace may go.
+    Packed,
+    /// So many parts of a stripe are made again.
+    Mended(u64),
     /// So many blobs were made whole from their parts.
     Decoded(u64),
     /// A committed batch.
@@ -167,6 +175,10 @@ pub enum BrokerOutput {
     Read(Slot, u64, Read),
     /// Tell every slot.
     Beacon(Beacon),
+    /// Ask a slot which parts of stripes it holds.
+    ListParts(Slot, ListParts),
+    /// Tell a slot which of them may go.
+    FreeParts(Slot, FreeParts),
     /// Ask a producer's coordinator whether this partition is in its transaction.
     Verify {
         /// Goes with the answer.
@@ -201,7 +213,7 @@ struct Recovery {
 pub struct Broker {
     partition: PartitionId,
     generation: Generation,
-    own_slot: Slot,
+    node: NodeId,
     layout: Layout,
     mutations: Mutations,
     phase: Phase,
@@ -212,6 +224,7 @@ pub struct Broker {
     next_read: u64,
     verifying: Verifying,
     compaction: Compaction,
+    cold: Cold,
     /// Of the coordinator, if the partition is internal.
     desk: Option<Desk>,
     /// How many there have been before it.
@@ -232,7 +245,7 @@ impl Broker {
         partition: PartitionId,
         generation: Generation,
         group: GroupConfig,
-        own_slot: Slot,
+        node: NodeId,
         mutations: Mutations,
         now: Instant,
         out: &mut Vec<BrokerOutput>,
@@ -251,7 +264,7 @@ impl Broker {
         let mut broker = Self {
             partition,
             generation,
-            own_slot,
+            node,
             layout: Layout::Copies,
             mutations,
             phase: Phase::TakingOver(takeover),
@@ -261,6 +274,7 @@ impl Broker {
             next_read: 0,
             verifying: Verifying::default(),
             compaction: Compaction::default(),
+            cold: Cold::default(),
             desk: Desk::of(partition, mutations),
             desk_count: 0,
             unwritten: None,
@@ -279,9 +293,10 @@ impl Broker {
     /// Puts records in another way from now on.
     pub fn convert(&mut self, class: Class) {
         self.layout = match class {
-            Class::Copies => Layout::Copies,
+            Class::Copies | Class::Cold(_) => Layout::Copies,
             Class::Parts => PARTS,
         };
+        self.convert_cold(class);
         if let Phase::Leading(partition) = &mut self.phase {
             partition.leader_mut().set_layout(self.layout);
         }
@@ -310,6 +325,11 @@ impl Broker {
             Phase::Leading(partition) => Some(partition.leader().group()),
             Phase::Over => None,
         }
+    }
+
+    /// The slot of the broker's own node, if it fills one.
+    fn own_slot(&self) -> Option<Slot> {
+        self.group()?.slot_of(self.node)
     }
 
     /// Takes a slot's answer to a fence.
@@ -384,6 +404,7 @@ impl Broker {
         }
         self.tick_verifications(now, health, out);
         self.tick_compaction(now, health, out);
+        self.tick_cold(now, health, out);
         self.tend_desk(now, health, out);
         let late: Vec<u64> =
             self.reads.iter().filter(|(_, task)| task.is_late(now)).map(|(id, _)| *id).collect();
@@ -468,7 +489,7 @@ impl Broker {
             partition: self.partition,
             generation: self.generation,
             group: takeover.group().clone(),
-            own_slot: Some(self.own_slot),
+            own_slot: takeover.group().slot_of(self.node),
             datacenter_count_min: 1,
             layout: self.layout,
             pending_size_bytes_max: PENDING_SIZE_BYTES_MAX,
@@ -607,8 +628,9 @@ impl Broker {
         self.unwritten = None;
         self.verifying = Verifying::default();
         self.compaction = Compaction::default();
+        let waiting = self.end_cold();
         let reads = std::mem::take(&mut self.reads);
-        let askers = reads.values().filter_map(ReadTask::asker);
+        let askers = reads.values().filter_map(ReadTask::asker).chain(waiting);
         out.extend(askers.map(|asker| BrokerOutput::Answer(asker, ClientReply::Retry)));
     }
 }

@@ -25,7 +25,6 @@ use std::fmt;
 
 use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::position::{Generation, Offset};
-use meridian_base::topology::Slot;
 
 use self::groups::Groups;
 use self::transactions::Transactions;
@@ -110,7 +109,7 @@ pub struct Checker {
     partitions: BTreeMap<PartitionId, PartitionHistory>,
     transactions: Transactions,
     groups: Groups,
-    fences: BTreeMap<(Slot, Incarnation, PartitionId), Generation>,
+    fences: BTreeMap<(NodeId, Incarnation, PartitionId), Generation>,
     /// Leaders that were told of a newer one.
     refused: BTreeSet<(NodeId, PartitionId, Generation)>,
 }
@@ -260,16 +259,16 @@ impl Checker {
     /// A disk answers a fence: the highest generation it refuses others below.
     pub fn fenced(
         &mut self,
-        slot: Slot,
+        node: NodeId,
         incarnation: Incarnation,
         partition: PartitionId,
         fence: Generation,
     ) -> Verdict {
-        let known = self.fences.entry((slot, incarnation, partition)).or_insert(fence);
+        let known = self.fences.entry((node, incarnation, partition)).or_insert(fence);
         if *known > fence {
             return violation(
                 Promise::FencesGrow,
-                format!("{partition:?} {slot:?} {incarnation:?}: fence was {known}, is {fence}"),
+                format!("{partition:?} {node:?} {incarnation:?}: fence was {known}, is {fence}"),
             );
         }
         *known = fence;

@@ -88,7 +88,7 @@ pub struct MutationsArgs {
 pub fn mutations(args: &MutationsArgs) -> ExitCode {
     use crate::mutations::{Hunt, Method, hunt, method};
     let mut not_found = 0;
-    let mutations = Mutation::ALL.into_iter().chain(Mutation::PARTS);
+    let mutations = hunted();
     let count = mutations.clone().count();
     for mutation in mutations {
         let name = format!("{mutation:?}");
@@ -131,6 +131,7 @@ impl Common {
         let shape = match self.shape {
             Shape::Mirror3Dc => "",
             Shape::Block42 => " --shape block-4-2",
+            Shape::Cold => " --shape cold",
         };
         format!(
             "cargo run -p meridian-jepsen{features} -- sim replay {seed} --time {}s{workload}{shape}{mutation} \
@@ -246,14 +247,27 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(number * seconds_per_unit))
 }
 
+/// Those of what is cold that show in whole clusters; the others need a schedule of their own.
+const OF_COLD: [Mutation; 5] = [
+    Mutation::TooFewParts,
+    Mutation::FreedInDoubt,
+    Mutation::FreedOfLaterLeader,
+    Mutation::FreedBelowOwnStart,
+    Mutation::ColdKeyReused,
+];
+
+/// The mutations that are looked for.
+fn hunted() -> impl Iterator<Item = Mutation> + Clone {
+    Mutation::ALL.into_iter().chain(Mutation::PARTS).chain(OF_COLD)
+}
+
 fn parse_mutation(name: &str) -> Result<Mutation, String> {
     if !cfg!(feature = "mutations") {
         return Err("this build keeps every rule; add --features mutations".to_owned());
     }
-    let hunted = Mutation::ALL.into_iter().chain(Mutation::PARTS);
-    let known = hunted.clone().find(|mutation| format!("{mutation:?}") == name);
+    let known = hunted().find(|mutation| format!("{mutation:?}") == name);
     known.ok_or_else(|| {
-        let names: Vec<String> = hunted.map(|each| format!("{each:?}")).collect();
+        let names: Vec<String> = hunted().map(|each| format!("{each:?}")).collect();
         format!("no such mutation; there are {}", names.join(", "))
     })
 }

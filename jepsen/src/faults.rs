@@ -8,15 +8,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use meridian_base::id::Incarnation;
+use meridian_base::env::Instant;
+use meridian_base::id::{Incarnation, NodeId};
 use meridian_base::topology::{Geometry, Slot, SlotSet, SlotState};
 
 use crate::check::Verdict;
-use crate::desk::is_internal;
-use crate::keyed;
 use crate::metadata::Class;
 use crate::net::{Endpoint, Weather};
-use crate::world::{Event, World};
+use crate::world::{Event, World, datacenter_of};
 use meridian_jepsen_runner::chance::Chance;
 
 /// Mean time from one fault to the next.
@@ -24,6 +23,8 @@ const INTERVAL: Duration = Duration::from_millis(1_400);
 
 /// How often a partition is converted, besides, where it can be.
 const CONVERT_WEIGHT: usize = 10;
+/// How often a slot is given to a spare, besides, where there are any.
+const REPLACE_WEIGHT: usize = 10;
 
 /// The kinds of faults and how often each comes, of all together.
 const WEIGHTS: [(Fault, usize); 16] = [
@@ -64,6 +65,7 @@ enum Fault {
     LoseDisk,
     RotDisk,
     Convert,
+    Replace,
 }
 
 /// Injects faults into one run.
@@ -71,15 +73,18 @@ pub struct Nemesis {
     chance: Chance,
     /// Slots that lost data, each with the life that ended.
     lost: BTreeMap<Slot, Incarnation>,
+    /// Slots whose parts of stripes may be missing, and since when nothing else is.
+    partless: BTreeMap<Slot, Instant>,
     /// The mount epoch in which a copy of each disk was taken. Only an epoch that has passed tells
     /// an old copy: a copy from within the present one looks like the disk after a restart.
-    copied_in: BTreeMap<Slot, u64>,
+    copied_in: BTreeMap<NodeId, u64>,
     /// Disks that have rotted in use, and are not mended yet.
     rotten: BTreeMap<Slot, Rot>,
 }
 
 /// When a disk has rotted.
 struct Rot {
+    node: usize,
     /// The life of its contents.
     life: Incarnation,
     /// The process that has it mounted, and the scrubs that had ended there.
@@ -90,14 +95,22 @@ struct Rot {
 impl Nemesis {
     /// A nemesis that has done nothing yet.
     pub fn new(chance: Chance) -> Self {
-        Self { chance, lost: BTreeMap::new(), copied_in: BTreeMap::new(), rotten: BTreeMap::new() }
+        Self {
+            chance,
+            lost: BTreeMap::new(),
+            partless: BTreeMap::new(),
+            copied_in: BTreeMap::new(),
+            rotten: BTreeMap::new(),
+        }
     }
 
     /// Injects one fault. Returns when the next one is due.
     pub fn act(&mut self, world: &mut World) -> Result<Duration, crate::check::Violation> {
-        let is_convertible = world.geometry() == Geometry::Block42;
-        let converts = is_convertible.then_some((Fault::Convert, CONVERT_WEIGHT));
-        let weights: Vec<(Fault, usize)> = WEIGHTS.into_iter().chain(converts).collect();
+        let converts = (!world.classes.is_empty()).then_some((Fault::Convert, CONVERT_WEIGHT));
+        let has_spares = world.nodes.len() > world.geometry().slot_count();
+        let replaces = has_spares.then_some((Fault::Replace, REPLACE_WEIGHT));
+        let weights: Vec<(Fault, usize)> =
+            WEIGHTS.into_iter().chain(converts).chain(replaces).collect();
         let total = weights.iter().map(|(_, weight)| weight).sum();
         let mut drawn = self.chance.below(total);
         for (fault, weight) in weights {
@@ -120,7 +133,8 @@ impl Nemesis {
             }
             Fault::CrashTolerated => {
                 for slot in tolerated(world.geometry(), &mut self.chance).iter() {
-                    self.crash(world, slot.index(), Duration::from_secs(3));
+                    let node = world.node_of(slot);
+                    self.crash(world, node, Duration::from_secs(3));
                 }
             }
             Fault::CrashAll => {
@@ -167,6 +181,7 @@ impl Nemesis {
             Fault::LoseDisk => self.lose_disk(world),
             Fault::RotDisk => self.rot_disk(world),
             Fault::Convert => self.convert(world),
+            Fault::Replace => self.replace(world),
         }
         Ok(())
     }
@@ -208,16 +223,35 @@ impl Nemesis {
 
     /// The class of a partition changes, while records of the other one are on their way.
     fn convert(&mut self, world: &mut World) {
-        let partition = self.chance.pick(&world.partitions);
-        let Some(partition) = partition.filter(|it| !keyed::is_keyed(*it) && !is_internal(*it))
-        else {
+        let Some(partition) = self.chance.pick(&world.convertible()) else { return };
+        let present = world.metadata.latest().class_of(partition);
+        let others: Vec<Class> =
+            world.classes.iter().copied().filter(|class| *class != present).collect();
+        let Some(class) = self.chance.pick(&others) else { return };
+        world.convert(partition, class);
+    }
+
+    /// A slot is given to a spare of its datacenter, which fills itself from the others, whether the disk that leaves is
+    /// lost, or rests, or serves. It may come back as a spare for this slot or another.
+    fn replace(&mut self, world: &mut World) {
+        let geometry = world.geometry();
+        let group = world.metadata.latest().group.clone();
+        let Some(slot) = self.chance.pick(&geometry.slots().iter().collect::<Vec<_>>()) else {
             return;
         };
-        let class = match world.metadata.latest().class_of(partition) {
-            Class::Copies => Class::Parts,
-            Class::Parts => Class::Copies,
-        };
-        world.convert(partition, class);
+        let spares: Vec<NodeId> = world
+            .nodes
+            .iter()
+            .map(|node| node.id)
+            .filter(|id| group.slot_of(*id).is_none() && world.is_running(id.get() as usize))
+            .filter(|id| datacenter_of(geometry, id.get() as usize) == geometry.datacenter_of(slot))
+            .collect();
+        let Some(spare) = self.chance.pick(&spares) else { return };
+        let life = group.slots[slot.index()].incarnation;
+        let is_tolerated = geometry.tolerated(self.lost_slots(world).with(slot));
+        if is_tolerated && world.replace(slot, spare) {
+            self.lost.insert(slot, life);
+        }
     }
 
     fn cut(&mut self, fault: Fault, world: &mut World) {
@@ -245,7 +279,7 @@ impl Nemesis {
                     }
                     0 | 1 => tolerated(world.geometry(), &mut self.chance)
                         .iter()
-                        .map(|slot| Endpoint(slot.index()))
+                        .map(|slot| Endpoint(world.node_of(slot)))
                         .collect(),
                     2 => (0..node_count)
                         .map(Endpoint)
@@ -283,20 +317,22 @@ impl Nemesis {
     /// A slot loses its disk, gets an older copy of it back, or finds bits flipped.
     fn lose_disk(&mut self, world: &mut World) {
         let node = self.chance.below(world.nodes.len());
-        let slot = world.nodes[node].slot();
+        let id = world.nodes[node].id;
+        let slot = world.slot_of(node);
         let kind = self.chance.below(4);
         if kind == 0 {
-            self.copied_in.insert(slot, world.metadata.mount_epoch(slot));
+            self.copied_in.insert(id, world.metadata.mount_epoch(id));
             world.nodes[node].disk.keep_image();
             return;
         }
-        if !world.geometry().tolerated(self.lost_slots(world).with(slot)) {
+        let lost = self.lost_slots(world);
+        if slot.is_some_and(|slot| !world.geometry().tolerated(lost.with(slot))) {
             return;
         }
         let group = &world.metadata.latest().group;
-        let copied_in = self.copied_in.get(&slot).copied();
-        let copy_is_old = copied_in.is_some_and(|epoch| epoch < world.metadata.mount_epoch(slot));
-        let life = group.slots[slot.index()].incarnation;
+        let copied_in = self.copied_in.get(&id).copied();
+        let copy_is_old = copied_in.is_some_and(|epoch| epoch < world.metadata.mount_epoch(id));
+        let life = slot.map(|slot| (slot, group.slots[slot.index()].incarnation));
         world.stop_node(node);
         let disk = &mut world.nodes[node].disk;
         let what = match kind {
@@ -309,7 +345,7 @@ impl Nemesis {
             }
         };
         if let Some(what) = what {
-            self.lost.insert(slot, life);
+            self.lost.extend(life);
             world.counters.disk_loss_count += 1;
             world.trace.event(world.now, format_args!("N{node} disk: {what}"));
         }
@@ -321,7 +357,11 @@ impl Nemesis {
     fn lost_slots(&mut self, world: &World) -> SlotSet {
         let group = &world.metadata.latest().group;
         self.rotten.retain(|slot, rot| {
-            let node = &world.nodes[slot.index()];
+            let node = &world.nodes[rot.node];
+            // It fills the slot no more, and counts for nothing.
+            if world.slot_of(rot.node) != Some(*slot) {
+                return false;
+            }
             let status = node.seat.as_ref().map(crate::seat::Seat::scrub_status);
             let Some(status) = status.filter(|_| node.boot == rot.boot) else {
                 // A mount can't tell what has rotted at its tail from a torn write.
@@ -332,17 +372,25 @@ impl Nemesis {
             // The pass that was under way may have been past it.
             status.passes < rot.passes + 2 || !is_whole
         });
+        let partless = &mut self.partless;
         self.lost.retain(|slot, ended| {
             let config = group.slots[slot.index()];
-            config.incarnation == *ended || config.state != SlotState::Good
+            let is_lost = config.incarnation == *ended || config.state != SlotState::Good;
+            // It has its copies. Parts of stripes are put there again by those who lead.
+            if !is_lost {
+                partless.insert(*slot, world.now);
+            }
+            is_lost
         });
-        self.lost.keys().chain(self.rotten.keys()).copied().collect()
+        self.partless.retain(|_, since| !world.is_cold_whole_since(*since));
+        let partless = self.partless.keys();
+        self.lost.keys().chain(self.rotten.keys()).chain(partless).copied().collect()
     }
 
     /// Bits flip on a disk in use: its scrub must find them before other disks may rot.
     fn rot_disk(&mut self, world: &mut World) {
         let node = self.chance.below(world.nodes.len());
-        let slot = world.nodes[node].slot();
+        let Some(slot) = world.slot_of(node) else { return };
         if !world.is_running(node) || !world.geometry().tolerated(self.lost_slots(world).with(slot))
         {
             return;
@@ -352,7 +400,7 @@ impl Nemesis {
         let places: Vec<_> =
             (0..=self.chance.below(3)).filter_map(|_| disk.flip_bit("journal")).collect();
         let Some(seat) = &world.nodes[node].seat else { return };
-        self.rotten.insert(slot, Rot { life, boot, passes: seat.scrub_status().passes });
+        self.rotten.insert(slot, Rot { node, life, boot, passes: seat.scrub_status().passes });
         world.counters.disk_loss_count += 1;
         world.trace.event(world.now, format_args!("N{node} disk: bits flipped at {places:?}"));
     }

@@ -2,12 +2,13 @@
 //! in its own time. A node that is slow, paused or cut off goes on with what it knew: that is where
 //! zombie leaders come from (rule T1).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId};
 use meridian_base::position::Generation;
 use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotConfig, SlotState};
+use meridian_storage::erasure::Code;
 use meridian_storage::journal::Identity;
 
 use crate::desk::PRODUCER_ID_MIN;
@@ -34,6 +35,8 @@ pub enum Class {
     Copies,
     /// The larger blobs in parts.
     Parts,
+    /// As copies, until they are packed into stripes of this code.
+    Cold(Code),
 }
 
 /// One decision.
@@ -78,18 +81,21 @@ pub enum Entry {
 pub struct View {
     /// How many entries were applied.
     pub applied_count: usize,
+    /// How many nodes there are.
+    pub node_count: usize,
     /// The storage group.
     pub group: GroupConfig,
     /// Every partition's owner.
     pub owners: BTreeMap<PartitionId, Owner>,
     /// The newest block of producer ids of each node.
     pub producer_ids: BTreeMap<NodeId, Range<u32>>,
-    /// The partitions whose records are put in parts.
-    in_parts: BTreeSet<PartitionId>,
+    /// The class of every partition that was ever converted.
+    classes: BTreeMap<PartitionId, Class>,
 }
 
 impl View {
     /// The cluster as it was founded, by the incarnations of its disks.
+    /// Nodes beyond those that the slots need are spares.
     pub fn founded(geometry: Geometry, incarnations: &[Incarnation]) -> Self {
         let slot = |(index, incarnation): (usize, &Incarnation)| SlotConfig {
             node: NodeId::new(index as u32),
@@ -100,14 +106,15 @@ impl View {
             group: GROUP,
             version: ConfigVersion::new(1),
             geometry,
-            slots: incarnations.iter().enumerate().map(slot).collect(),
+            slots: incarnations.iter().take(geometry.slot_count()).enumerate().map(slot).collect(),
         };
         Self {
             applied_count: 0,
+            node_count: incarnations.len(),
             group,
             owners: BTreeMap::new(),
             producer_ids: BTreeMap::new(),
-            in_parts: BTreeSet::new(),
+            classes: BTreeMap::new(),
         }
     }
 
@@ -122,11 +129,8 @@ impl View {
             Entry::ProducerIds { node, block } => {
                 self.producer_ids.insert(*node, block.clone());
             }
-            Entry::Class { partition, class: Class::Parts } => {
-                self.in_parts.insert(*partition);
-            }
-            Entry::Class { partition, class: Class::Copies } => {
-                self.in_parts.remove(partition);
+            Entry::Class { partition, class } => {
+                self.classes.insert(*partition, *class);
             }
             Entry::Mounted { .. } => {}
         }
@@ -134,7 +138,7 @@ impl View {
 
     /// How the records of `partition` are put.
     pub fn class_of(&self, partition: PartitionId) -> Class {
-        if self.in_parts.contains(&partition) { Class::Parts } else { Class::Copies }
+        self.classes.get(&partition).copied().unwrap_or(Class::Copies)
     }
 }
 
@@ -143,17 +147,27 @@ impl View {
 pub struct Metadata {
     entries: Vec<Entry>,
     latest: View,
-    /// The highest mount epoch seen of every slot's present incarnation.
-    mount_epochs: Vec<u64>,
+    /// The disk of every node.
+    disks: Vec<MountedDisk>,
     next_producer_id: u32,
+}
+
+/// A disk, as it was when it was mounted last.
+#[derive(Clone, Copy, Debug)]
+struct MountedDisk {
+    incarnation: Incarnation,
+    /// The highest one seen of this life.
+    mount_epoch: u64,
 }
 
 impl Metadata {
     /// The log of a cluster that has just been founded.
-    pub fn new(founded: View) -> Self {
-        let mount_epochs = vec![0; founded.group.slots.len()];
+    pub fn new(founded: View, incarnations: &[Incarnation]) -> Self {
+        let unmounted =
+            |incarnation: &Incarnation| MountedDisk { incarnation: *incarnation, mount_epoch: 0 };
+        let disks = incarnations.iter().map(unmounted).collect();
         let next_producer_id = PRODUCER_ID_MIN;
-        Self { entries: Vec::new(), latest: founded, mount_epochs, next_producer_id }
+        Self { entries: Vec::new(), latest: founded, disks, next_producer_id }
     }
 
     /// The state after every committed entry.
@@ -197,39 +211,57 @@ impl Metadata {
 
     /// Hears of a mount and decides what the disk is: as it was left, another one (new, wiped,
     /// damaged), or an old copy of itself, which begins a new life as `fresh` (rules S4, 12).
-    pub fn mounted(&mut self, slot: Slot, boot: u64, identity: Identity, fresh: Incarnation) {
-        let known = self.latest.group.slots[slot.index()];
+    pub fn mounted(&mut self, node: NodeId, boot: u64, identity: Identity, fresh: Incarnation) {
+        let known = self.disks[node.get() as usize];
         let is_known = known.incarnation == identity.incarnation;
-        let is_older = is_known && identity.mount_epoch <= self.mount_epochs[slot.index()];
+        let is_older = is_known && identity.mount_epoch <= known.mount_epoch;
         let reincarnated = is_older.then_some(fresh);
-        if !is_known || is_older {
-            let incarnation = reincarnated.unwrap_or(identity.incarnation);
-            self.set_slot(slot, incarnation, SlotState::LostData);
+        let incarnation = reincarnated.unwrap_or(identity.incarnation);
+        self.disks[node.get() as usize] =
+            MountedDisk { incarnation, mount_epoch: identity.mount_epoch };
+        if let Some(slot) = self.latest.group.slot_of(node)
+            && (!is_known || is_older)
+        {
+            self.set_slot(slot, SlotConfig { node, incarnation, state: SlotState::LostData });
         }
-        self.mount_epochs[slot.index()] = identity.mount_epoch;
-        self.commit(Entry::Mounted { node: known.node, boot, reincarnated });
+        self.commit(Entry::Mounted { node, boot, reincarnated });
     }
 
-    /// The highest mount epoch seen of the slot's present incarnation.
-    pub fn mount_epoch(&self, slot: Slot) -> u64 {
-        self.mount_epochs[slot.index()]
+    /// The highest mount epoch seen of the node's disk.
+    pub fn mount_epoch(&self, node: NodeId) -> u64 {
+        self.disks[node.get() as usize].mount_epoch
+    }
+
+    /// Gives a slot to a spare, if its disk was ever mounted and the group survives what is away then; to be filled
+    /// from the others. Returns whether it does.
+    pub fn replace(&mut self, slot: Slot, to: NodeId) -> bool {
+        let group = &self.latest.group;
+        let away = group.geometry.slots().difference(group.good_slots()).with(slot);
+        let disk = self.disks[to.get() as usize];
+        let may_fill = group.slot_of(to).is_none() && disk.mount_epoch > 0;
+        if !may_fill || !group.geometry.tolerated(away) {
+            return false;
+        }
+        let MountedDisk { incarnation, .. } = disk;
+        self.set_slot(slot, SlotConfig { node: to, incarnation, state: SlotState::LostData });
+        true
     }
 
     /// A disk says that it has refilled itself. Returns whether that was news.
-    pub fn synced(&mut self, slot: Slot, incarnation: Incarnation) -> bool {
+    pub fn synced(&mut self, node: NodeId, incarnation: Incarnation) -> bool {
+        let Some(slot) = self.latest.group.slot_of(node) else { return false };
         let known = self.latest.group.slots[slot.index()];
         let is_news = known.incarnation == incarnation && known.state == SlotState::LostData;
         if is_news {
-            self.set_slot(slot, incarnation, SlotState::Good);
+            self.set_slot(slot, SlotConfig { state: SlotState::Good, ..known });
         }
         is_news
     }
 
-    fn set_slot(&mut self, slot: Slot, incarnation: Incarnation, state: SlotState) {
+    fn set_slot(&mut self, slot: Slot, config: SlotConfig) {
         let mut group = self.latest.group.clone();
         group.version = ConfigVersion::new(group.version.get() + 1);
-        let config = &mut group.slots[slot.index()];
-        *config = SlotConfig { incarnation, state, ..*config };
+        group.slots[slot.index()] = config;
         self.commit(Entry::Group(group));
     }
 
@@ -245,7 +277,7 @@ mod tests {
 
     fn metadata() -> Metadata {
         let incarnations: Vec<Incarnation> = (1..=9).map(Incarnation::new).collect();
-        Metadata::new(View::founded(Geometry::Mirror3Dc, &incarnations))
+        Metadata::new(View::founded(Geometry::Mirror3Dc, &incarnations), &incarnations)
     }
 
     fn identity(incarnation: u64, mount_epoch: u64) -> Identity {
@@ -258,7 +290,7 @@ mod tests {
         let mut view = metadata.latest().clone();
         let partition = PartitionId::new(3);
         metadata.appoint(partition, NodeId::new(4));
-        metadata.mounted(Slot::new(2), 1, identity(77, 1), Incarnation::new(99));
+        metadata.mounted(NodeId::new(2), 1, identity(77, 1), Incarnation::new(99));
         let owner = metadata.appoint(partition, NodeId::new(5));
         assert_eq!(owner.generation, Generation::new(2));
         for entry in metadata.entries_after(0) {
@@ -272,17 +304,36 @@ mod tests {
 
     #[test]
     fn a_disk_that_mounts_with_an_old_epoch_begins_a_new_life() {
-        let (slot, fresh) = (Slot::new(0), Incarnation::new(99));
+        let (node, fresh) = (NodeId::new(0), Incarnation::new(99));
         let mut metadata = metadata();
         let version = metadata.latest().group.version;
-        metadata.mounted(slot, 1, identity(1, 5), fresh);
-        metadata.mounted(slot, 2, identity(1, 6), fresh);
+        metadata.mounted(node, 1, identity(1, 5), fresh);
+        metadata.mounted(node, 2, identity(1, 6), fresh);
         assert_eq!(metadata.latest().group.version, version);
-        metadata.mounted(slot, 3, identity(1, 6), fresh);
+        metadata.mounted(node, 3, identity(1, 6), fresh);
         let config = metadata.latest().group.slots[0];
         assert_eq!((config.incarnation, config.state), (fresh, SlotState::LostData));
-        assert!(!metadata.synced(slot, Incarnation::new(1)));
-        assert!(metadata.synced(slot, fresh));
+        assert!(!metadata.synced(node, Incarnation::new(1)));
+        assert!(metadata.synced(node, fresh));
         assert_eq!(metadata.latest().group.slots[0].state, SlotState::Good);
+    }
+
+    #[test]
+    fn a_spare_fills_a_slot_and_the_disk_that_left_may_come_back() {
+        let incarnations: Vec<Incarnation> = (1..=10).map(Incarnation::new).collect();
+        let founded = View::founded(Geometry::Mirror3Dc, &incarnations);
+        let mut metadata = Metadata::new(founded, &incarnations);
+        let (slot, old, spare) = (Slot::new(4), NodeId::new(4), NodeId::new(9));
+        assert!(!metadata.replace(slot, spare), "its disk was never mounted");
+        metadata.mounted(old, 1, identity(5, 1), Incarnation::new(99));
+        metadata.mounted(spare, 1, identity(10, 1), Incarnation::new(99));
+        assert!(metadata.replace(slot, spare));
+        let filled = metadata.latest().group.slots[4];
+        assert_eq!((filled.node, filled.incarnation), (spare, Incarnation::new(10)));
+        assert!(!metadata.synced(old, Incarnation::new(5)), "it fills no slot");
+        assert!(metadata.synced(spare, Incarnation::new(10)));
+        assert!(metadata.replace(slot, old));
+        assert_eq!(metadata.latest().group.slots[4].state, SlotState::LostData);
+        assert!(!metadata.replace(slot, old), "it is there");
     }
 }

@@ -21,6 +21,8 @@ pub enum Method {
     Groups(u64),
     /// By at most this many of the shape with parts.
     Parts(u64),
+    /// By at most this many of the shape with stripes.
+    Cold(u64),
     /// By a directed schedule, which must end well only with every rule in force.
     Scenario(fn(Mutations) -> Verdict),
     /// Not here: the simulator has no part of what it breaks.
@@ -74,6 +76,11 @@ pub fn method(mutation: Mutation) -> Method {
         | Mutation::PartsCountedAsCopies
         | Mutation::FewPartsKept
         | Mutation::AllPartsAsked => Method::Parts(10),
+        Mutation::TooFewParts
+        | Mutation::FreedInDoubt
+        | Mutation::FreedOfLaterLeader
+        | Mutation::FreedBelowOwnStart
+        | Mutation::ColdKeyReused => Method::Cold(20),
         Mutation::PartOfPeerKept => Method::Scenario(scenarios::replaced_racks),
         Mutation::AckBeforeSync => Method::Scenario(scenarios::power_cut),
         Mutation::HalfStartEstablished => Method::Scenario(scenarios::half_start),
@@ -107,10 +114,14 @@ pub enum Hunt {
 /// Looks for `mutation` by its method.
 pub fn hunt(mutation: Mutation, thread_count: usize) -> Hunt {
     match method(mutation) {
-        Method::Seeds(bound) | Method::Groups(bound) | Method::Parts(bound) => {
+        Method::Seeds(bound)
+        | Method::Groups(bound)
+        | Method::Parts(bound)
+        | Method::Cold(bound) => {
             let (workload, shape) = match method(mutation) {
                 Method::Groups(_) => (Workload::Groups, Shape::Mirror3Dc),
                 Method::Parts(_) => (Workload::Log, Shape::Block42),
+                Method::Cold(_) => (Workload::Log, Shape::Cold),
                 _ => (Workload::Log, Shape::Mirror3Dc),
             };
             let common = Common { time: SEED_DURATION, workload, shape, mutation: Some(mutation) };

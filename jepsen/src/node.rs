@@ -14,7 +14,7 @@ use meridian_base::position::Generation;
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_gateway::partition::{Marker, Ticket, Verification, VerifyError};
 use meridian_storage::journal::{DiskDone, DiskOp, OpenError};
-use meridian_storage::message::{FenceRead, FenceReadReply, ReadReply, StorageMessage};
+use meridian_storage::message::{FenceRead, FenceReadReply, PutReply, ReadReply, StorageMessage};
 use meridian_storage::mutation::{Mutation, Mutations};
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::store::STORE_TAG;
@@ -142,7 +142,7 @@ struct Pending {
 
 /// One node.
 pub struct Node {
-    /// Its id; also its endpoint and the number of its slot.
+    /// Its id; also its endpoint.
     pub id: NodeId,
     /// Its disk.
     pub disk: SimDisk,
@@ -184,9 +184,9 @@ impl Node {
         endpoint_of(self.id)
     }
 
-    /// The slot that the node fills.
-    pub fn slot(&self) -> Slot {
-        Slot::new(self.id.get() as u8)
+    /// The slot that the node fills, as far as it knows.
+    pub fn slot(&self) -> Option<Slot> {
+        self.view.group.slot_of(self.id)
     }
 
     /// Starts the process: everything in memory is new, the disk is as the last process left it.
@@ -227,6 +227,7 @@ impl Node {
 
     /// Applies one entry of the metadata log.
     pub fn apply(&mut self, now: Instant, entry: &Entry, out: &mut Vec<NodeOutput>) {
+        let before = self.view.group.clone();
         self.view.apply(entry);
         match entry {
             Entry::Appoint { partition, owner } => {
@@ -245,6 +246,12 @@ impl Node {
                 }
             }
             Entry::Group(group) => {
+                for slot in group.geometry.slots().iter() {
+                    let node = |group: &GroupConfig| group.slot(slot).map(|slot| slot.node);
+                    if node(&before) != node(group) {
+                        self.health.heard_from(slot);
+                    }
+                }
                 self.adopt(now, group, out);
                 let mut outputs = Vec::new();
                 if let Some(seat) = &mut self.seat {
@@ -290,7 +297,7 @@ impl Node {
             partition,
             owner.generation,
             self.view.group.clone(),
-            self.slot(),
+            self.id,
             self.mutations,
             now,
             &mut outputs,
@@ -338,11 +345,16 @@ impl Node {
         message: StorageMessage,
         out: &mut Vec<NodeOutput>,
     ) {
-        let slot = Slot::new(from.0 as u8);
+        let slot = self.view.group.slot_of(NodeId::new(from.0 as u32));
+        let Some(slot) = slot else { return self.on_storage_request(now, from, message, out) };
         self.health.heard_from(slot);
         match message {
             StorageMessage::PutReplies(replies) => {
                 for reply in replies {
+                    if reply.key.partition.is_cold() {
+                        self.on_part_reply(now, slot, &reply, out);
+                        continue;
+                    }
                     let key = (reply.key.partition, reply.key.point.generation);
                     self.with_broker(now, key, out, |broker, health, out| {
                         broker.on_put_reply(now, health, slot, reply, out);
@@ -355,13 +367,46 @@ impl Node {
             StorageMessage::ReadReply { tag, reply } if tag & STORE_TAG == 0 => {
                 self.on_read_reply(now, slot, tag, reply, out);
             }
-            request => {
-                let mut outputs = Vec::new();
-                if let Some(seat) = &mut self.seat {
-                    seat.on_message(now, from, request, &mut outputs);
-                }
-                self.carry_out_seat(outputs, out);
+            StorageMessage::PartList { tag, list } => {
+                let Some(pending) = self.pending.remove(&tag) else { return };
+                let key = (pending.partition, pending.generation);
+                self.with_broker(now, key, out, |broker, health, out| {
+                    broker.on_list(now, health, slot, list, out);
+                });
             }
+            request => self.on_storage_request(now, from, request, out),
+        }
+    }
+
+    /// What the store answers, whoever asks. What is an answer itself and not of the store's, it passes over.
+    fn on_storage_request(
+        &mut self,
+        now: Instant,
+        from: Endpoint,
+        message: StorageMessage,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        let mut outputs = Vec::new();
+        if let Some(seat) = &mut self.seat {
+            seat.on_message(now, from, message, &mut outputs);
+        }
+        self.carry_out_seat(outputs, out);
+    }
+
+    /// A part of a stripe, which a leader puts under the key that some leader gave it: this one or another.
+    fn on_part_reply(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        reply: &PutReply,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        let partition = reply.key.partition.hot();
+        let led = self.brokers.keys().filter(|(led, _)| *led == partition);
+        for key in led.copied().collect::<Vec<_>>() {
+            self.with_broker(now, key, out, |broker, health, out| {
+                broker.on_part_reply(now, health, slot, reply.clone(), out);
+            });
         }
     }
 
@@ -441,9 +486,9 @@ impl Node {
                 let records = sourced::to_record_batch(batch, session);
                 broker.on_produce(now, health, asker, batch, records, out);
             }
-            ClientRequest::Fetch(from) => broker.on_fetch(now, asker, from, out),
+            ClientRequest::Fetch(from) => broker.on_fetch(now, health, asker, from, out),
             ClientRequest::FetchCommitted(from) => {
-                broker.on_fetch_committed(now, asker, from, out);
+                broker.on_fetch_committed(now, health, asker, from, out);
             }
             ClientRequest::Trim(before) => broker.on_trim(now, health, before, out),
         });
@@ -522,13 +567,20 @@ impl Node {
                     let tag = self.tag(Pending { partition, generation, slot, read: Some(read) });
                     self.send(slot, StorageMessage::Read { tag, request }, out);
                 }
+                BrokerOutput::ListParts(slot, request) => {
+                    let tag = self.tag(Pending { partition, generation, slot, read: None });
+                    self.send(slot, StorageMessage::ListParts { tag, request }, out);
+                }
+                BrokerOutput::FreeParts(slot, parts) => {
+                    self.send(slot, StorageMessage::FreeParts(parts), out);
+                }
                 BrokerOutput::Beacon(beacon) => {
                     for slot in self.view.group.geometry.slots().iter() {
                         self.send(slot, StorageMessage::Beacons(vec![beacon]), out);
                     }
                 }
                 BrokerOutput::Verify { ticket, producer, epoch } => {
-                    let coordinator = Endpoint(self.view.group.slots.len() + producer as usize);
+                    let coordinator = Endpoint(self.view.node_count + producer as usize);
                     let packet = Packet::Verify { partition, generation, ticket, epoch };
                     out.push(NodeOutput::Send(coordinator, packet));
                 }
@@ -550,6 +602,10 @@ impl Node {
         for output in outputs {
             out.push(match output {
                 SeatOutput::Send(to, message) => NodeOutput::Send(to, Packet::Storage(message)),
+                SeatOutput::SendToSlot(slot, message) => {
+                    self.send(slot, message, out);
+                    continue;
+                }
                 SeatOutput::Disk(op) => NodeOutput::Disk(op),
                 other => NodeOutput::Seat(other),
             });
@@ -564,7 +620,9 @@ impl Node {
     }
 
     fn send(&self, slot: Slot, message: StorageMessage, out: &mut Vec<NodeOutput>) {
-        out.push(NodeOutput::Send(Endpoint(slot.index()), Packet::Storage(message)));
+        if let Some(slot) = self.view.group.slot(slot) {
+            out.push(NodeOutput::Send(endpoint_of(slot.node), Packet::Storage(message)));
+        }
     }
 }
 

@@ -40,6 +40,13 @@ pub(crate) enum Purpose {
         /// Where the manifest's piece that is read ends, if it is one.
         piece_end: Option<Offset>,
     },
+    /// Records that are to be packed into a stripe.
+    Pack {
+        /// What it asked for.
+        from: Offset,
+    },
+    /// A stripe of which parts are missing.
+    Mend,
     /// A coordinator's log.
     Load {
         /// What it asked for.
@@ -168,6 +175,8 @@ impl ReadTask {
             | Purpose::Checkpoint
             | Purpose::Replay
             | Purpose::Load { .. }
+            | Purpose::Pack { .. }
+            | Purpose::Mend
             | Purpose::Compact { .. } => None,
         }
     }

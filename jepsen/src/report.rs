@@ -18,8 +18,14 @@ pub struct Counters {
     pub position_count: u64,
     /// Passes of compaction.
     pub pass_count: u64,
-    /// Blobs that were made whole from their parts, for readers and for recovery.
+    /// Blobs and stripes that were made whole from their parts, for readers and for recovery.
     pub decoded_count: u64,
+    /// Manifests of stripes.
+    pub packed_count: u64,
+    /// Parts of stripes that were made again.
+    pub mended_count: u64,
+    /// Slots that were given to spares.
+    pub replacement_count: u64,
     /// Partitions whose class was changed.
     pub conversion_count: u64,
     /// Leaders that the metadata appointed.
@@ -45,6 +51,9 @@ impl Counters {
         self.position_count += other.position_count;
         self.pass_count += other.pass_count;
         self.decoded_count += other.decoded_count;
+        self.packed_count += other.packed_count;
+        self.mended_count += other.mended_count;
+        self.replacement_count += other.replacement_count;
         self.conversion_count += other.conversion_count;
         self.appointment_count += other.appointment_count;
         self.takeover_count += other.takeover_count;
@@ -60,7 +69,7 @@ impl fmt::Display for Counters {
         write!(
             f,
             "{:.2} simulated hours, {} operations, {} records acknowledged, {} transactions \
-             committed, {} positions of groups, {} passes, {} blobs decoded, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
+             committed, {} positions of groups, {} passes, {} blobs decoded, {} manifests of stripes, {} parts made again, {} slots moved, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
             self.simulated.as_secs_f64() / 3600.0,
             self.operation_count,
             self.acknowledged_count,
@@ -68,6 +77,9 @@ impl fmt::Display for Counters {
             self.position_count,
             self.pass_count,
             self.decoded_count,
+            self.packed_count,
+            self.mended_count,
+            self.replacement_count,
             self.conversion_count,
             self.takeover_count,
             self.appointment_count,

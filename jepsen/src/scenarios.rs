@@ -14,7 +14,7 @@ pub use half_start::half_start;
 pub use late_end::late_end;
 pub use one_partition::{late_coordinator, wrapped_epoch, wrapped_sequence};
 pub use power_cut::power_cut;
-pub use replaced_disk::replaced_disk;
+pub use replaced_disk::{moved_slot, replaced_disk};
 pub use replaced_racks::replaced_racks;
 pub use shared_generation::shared_generation;
 
@@ -33,29 +33,27 @@ const PARTITION: PartitionId = PartitionId::new(1);
 /// How long a partition may take to be served, and the whole log to be read.
 const READ_WITHIN: Duration = Duration::from_secs(30);
 
-/// A world without nemesis, in which `PARTITION` is led by node 0.
-fn world(mutations: Mutations) -> Result<World, Violation> {
-    world_of(Geometry::Mirror3Dc, 1, mutations)
-}
-
-/// The same, of this shape and with so many producers.
-fn world_of(
-    geometry: Geometry,
-    producer_count: usize,
-    mutations: Mutations,
-) -> Result<World, Violation> {
-    let mut world = World::new(WorldConfig {
+/// What scenarios begin with, but for what they say.
+fn config(mutations: Mutations) -> WorldConfig {
+    WorldConfig {
         seed: 1,
-        geometry,
+        geometry: Geometry::Mirror3Dc,
+        spare_count: 0,
+        classes: &[],
         mutations,
         partition_count: 1,
-        producer_count,
+        producer_count: 1,
         source_count: 0,
         transactor_count: 0,
         keyed_count: 0,
         has_applications: false,
         detail: Detail::Count,
-    })?;
+    }
+}
+
+/// A world without nemesis, in which `PARTITION` is led by node 0.
+fn world(config: WorldConfig) -> Result<World, Violation> {
+    let mut world = World::new(config)?;
     go_on(&mut world, Duration::from_secs(1))?;
     world.metadata.appoint(PARTITION, world.nodes[0].id);
     world.announce_metadata();

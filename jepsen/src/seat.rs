@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use meridian_base::env::{Instant, Rng, SplitMix};
 use meridian_base::id::{Incarnation, NodeId};
-use meridian_base::topology::GroupConfig;
+use meridian_base::topology::{GroupConfig, Slot};
 use meridian_storage::config::StoreConfig;
 use meridian_storage::journal::{DiskDone, DiskOp, Identity, OpenError};
 use meridian_storage::message::StorageMessage;
@@ -24,6 +24,8 @@ use crate::net::Endpoint;
 pub enum SeatOutput {
     /// Send a message.
     Send(Endpoint, StorageMessage),
+    /// Send a message to who fills this slot.
+    SendToSlot(Slot, StorageMessage),
     /// Carry out a disk operation.
     Disk(DiskOp),
     /// The disk has refilled itself.
@@ -130,9 +132,7 @@ impl Seat {
         self.store.step(now, input, &mut outputs);
         out.extend(outputs.into_iter().map(|output| match output {
             StoreOutput::Send { to, message } => SeatOutput::Send(Endpoint(to.0 as usize), message),
-            StoreOutput::SendToSlot { slot, message } => {
-                SeatOutput::Send(Endpoint(slot.index()), message)
-            }
+            StoreOutput::SendToSlot { slot, message } => SeatOutput::SendToSlot(slot, message),
             StoreOutput::Disk(op) => SeatOutput::Disk(op),
             StoreOutput::Synced { incarnation } => SeatOutput::Synced(incarnation),
             StoreOutput::Fatal { reason } => SeatOutput::Failed(reason),

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::topology::Geometry;
+use meridian_storage::erasure::Code;
 use meridian_storage::mutation::Mutations;
 
 use crate::check::{Promise, Verdict, Violation};
 use crate::desk::is_internal;
 use crate::faults::Nemesis;
+use crate::metadata::Class;
 use crate::report::{Counters, Report};
 use crate::trace::Detail;
 use crate::world::{Event, World, WorldConfig};
@@ -41,13 +43,31 @@ pub enum Shape {
     /// Eight racks in one datacenter, with records in parts while their class says so.
     #[value(name = "block-4-2")]
     Block42,
+    /// Nine racks in three datacenters, with stripes of what is old, while the class says so.
+    Cold,
 }
 
 impl Shape {
     fn geometry(self) -> Geometry {
         match self {
-            Self::Mirror3Dc => Geometry::Mirror3Dc,
+            Self::Mirror3Dc | Self::Cold => Geometry::Mirror3Dc,
             Self::Block42 => Geometry::Block42,
+        }
+    }
+
+    fn spare_count(self) -> usize {
+        match self {
+            Self::Mirror3Dc => 0,
+            Self::Block42 => 2,
+            Self::Cold => 1,
+        }
+    }
+
+    fn classes(self) -> &'static [Class] {
+        match self {
+            Self::Mirror3Dc => &[],
+            Self::Block42 => &[Class::Parts, Class::Copies],
+            Self::Cold => &[Class::Cold(Code::Rs54), Class::Cold(Code::Block42), Class::Copies],
         }
     }
 }
@@ -80,6 +100,8 @@ impl SimConfig {
         let log = WorldConfig {
             seed: self.seed,
             geometry: self.shape.geometry(),
+            spare_count: self.shape.spare_count(),
+            classes: self.shape.classes(),
             mutations: self.mutations,
             partition_count: 3,
             producer_count: 2,

@@ -18,6 +18,7 @@ use self::applications::Confirmed;
 use crate::application::Application;
 use crate::check::{Checker, Verdict, Violation};
 use crate::describe::Words;
+use crate::desk::is_internal;
 use crate::disk::SimDisk;
 use crate::keyed;
 use crate::metadata::{Class, Metadata, Owner, View};
@@ -46,6 +47,10 @@ pub struct WorldConfig {
     pub seed: u64,
     /// Shape of the cluster under test.
     pub geometry: Geometry,
+    /// Nodes that fill no slot, in each datacenter.
+    pub spare_count: usize,
+    /// The classes that partitions are converted to while it runs, the one that they begin with first.
+    pub classes: &'static [Class],
     /// The broken rule, if any.
     pub mutations: Mutations,
     /// How many partitions.
@@ -106,6 +111,8 @@ pub struct World {
     /// The number of each client's newest wake-up: older ones are void.
     wakes: Vec<u64>,
     application_wakes: Vec<u64>,
+    /// The classes that partitions are converted to.
+    pub(crate) classes: &'static [Class],
     mutations: Mutations,
 }
 
@@ -114,21 +121,22 @@ impl World {
     pub fn new(config: WorldConfig) -> Result<Self, Violation> {
         let mut root = Chance::new(config.seed);
         let geometry = config.geometry;
-        let node_count = geometry.slot_count();
+        let spares = geometry.datacenter_count() * config.spare_count;
+        let node_count = geometry.slot_count() + spares;
         let client_count = config.partition_count
             * (config.producer_count + config.source_count + 1)
             + config.transactor_count
             + config.keyed_count * (config.producer_count + 1);
         let application_count =
             if config.has_applications { applications::CHARACTERS.len() } else { 0 };
-        let datacenter_of = (0..node_count)
-            .map(|node| geometry.datacenter_of(Slot::new(node as u8)))
+        let datacenters = (0..node_count)
+            .map(|node| datacenter_of(geometry, node))
             .chain(
                 (0..client_count + application_count)
                     .map(|client| client % geometry.datacenter_count()),
             )
             .collect();
-        let network = Network::new(root.branch(), datacenter_of);
+        let network = Network::new(root.branch(), datacenters);
         let ids: Vec<NodeId> = (0..node_count as u32).map(NodeId::new).collect();
         let incarnations: Vec<Incarnation> =
             ids.iter().map(|id| fresh_incarnation(*id, FIRST_BOOT)).collect();
@@ -147,7 +155,7 @@ impl World {
             nodes,
             clients: Vec::new(),
             applications: Vec::new(),
-            metadata: Metadata::new(founded),
+            metadata: Metadata::new(founded, &incarnations),
             checker: Checker::new(),
             trace: Trace::new(config.detail),
             counters: Counters::default(),
@@ -157,13 +165,13 @@ impl World {
             metadata_lag: vec![Duration::ZERO; node_count],
             wakes: vec![0; client_count],
             application_wakes: Vec::new(),
+            classes: config.classes,
             mutations: config.mutations,
         };
         world.add_clients(&config, &mut root);
-        if geometry == Geometry::Block42 {
-            let unkeyed = world.partitions.clone().into_iter().filter(|it| !keyed::is_keyed(*it));
-            for partition in unkeyed {
-                world.convert(partition, Class::Parts);
+        if let Some(first) = config.classes.first() {
+            for partition in world.convertible() {
+                world.convert(partition, *first);
             }
         }
         if config.has_applications {
@@ -178,6 +186,22 @@ impl World {
     /// Shape of the cluster.
     pub(crate) fn geometry(&self) -> Geometry {
         self.metadata.latest().group.geometry
+    }
+
+    /// The node that fills a slot.
+    pub(crate) fn node_of(&self, slot: Slot) -> usize {
+        self.metadata.latest().group.slots[slot.index()].node.get() as usize
+    }
+
+    /// The slot that a node fills.
+    pub(crate) fn slot_of(&self, node: usize) -> Option<Slot> {
+        self.metadata.latest().group.slot_of(self.nodes[node].id)
+    }
+
+    /// The partitions whose class may change.
+    pub(crate) fn convertible(&self) -> Vec<PartitionId> {
+        let is_fixed = |it: &PartitionId| keyed::is_keyed(*it) || is_internal(*it);
+        self.partitions.iter().copied().filter(|it| !is_fixed(it)).collect()
     }
 
     fn add_clients(&mut self, config: &WorldConfig, root: &mut Chance) {
@@ -433,5 +457,14 @@ impl World {
     pub(crate) fn wake_client(&mut self, client: usize, delay: Duration) {
         self.wakes[client] += 1;
         self.schedule(delay, Event::ClientWake { client, wake: self.wakes[client] });
+    }
+}
+
+/// Index of the datacenter that a node is in: those that filled slots first, then spares, one in each in turn.
+pub(crate) fn datacenter_of(geometry: Geometry, node: usize) -> usize {
+    if node < geometry.slot_count() {
+        geometry.datacenter_of(Slot::new(node as u8))
+    } else {
+        node % geometry.datacenter_count()
     }
 }

@@ -33,6 +33,7 @@ fn the_same_seed_gives_the_same_trace() {
         (Workload::Log, Shape::Mirror3Dc),
         (Workload::Groups, Shape::Mirror3Dc),
         (Workload::Log, Shape::Block42),
+        (Workload::Log, Shape::Cold),
     ];
     for (workload, shape) in runs {
         let digest = |seed| {
@@ -55,5 +56,17 @@ fn no_seed_breaks_a_promise_of_records_in_parts() {
         assert!(report.counters.acknowledged_count > 500, "{report:?}");
         assert!(report.counters.decoded_count > 20, "{report:?}");
         assert!(report.counters.conversion_count >= 3, "{report:?}");
+    }
+}
+
+#[test]
+fn no_seed_breaks_a_promise_of_stripes() {
+    for seed in 1..=3 {
+        let config = SimConfig::new(seed, Workload::Log, Duration::from_secs(60));
+        let report = run(SimConfig { shape: Shape::Cold, ..config });
+        assert_eq!(report.violation, None, "sim replay {seed} --time 60s --shape cold");
+        assert!(report.counters.acknowledged_count > 500, "{report:?}");
+        assert!(report.counters.packed_count > 10, "{report:?}");
+        assert!(report.counters.decoded_count > 20, "{report:?}");
     }
 }

@@ -47,7 +47,6 @@ impl Broker {
     pub(super) fn piece_request(&self, from: Offset) -> Option<(Read, Offset)> {
         let Phase::Leading(partition) = &self.phase else { return None };
         let (piece, end) = partition.manifest()?.piece_at(from)?;
-        // Nothing is cold in the simulator.
         let Place::Clean(point) = piece.place else { return None };
         let request = Read {
             partition: self.partition,

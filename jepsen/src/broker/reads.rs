@@ -18,6 +18,7 @@ impl Broker {
     pub fn on_fetch(
         &mut self,
         now: Instant,
+        health: &SlotHealth,
         asker: Asker,
         from: Offset,
         out: &mut Vec<BrokerOutput>,
@@ -39,6 +40,10 @@ impl Broker {
         }
         if from >= mark.high_watermark {
             return self.answer_fetch(asker, Vec::new(), out);
+        }
+        if let Some(stripe) = self.stripe_at(from) {
+            let purpose = Purpose::Fetch { asker, from, piece_end: None };
+            return self.gather(now, health, stripe, purpose, out);
         }
         if let Some((request, end)) = self.piece_request(from) {
             return self.ask(
@@ -74,7 +79,7 @@ impl Broker {
         })
     }
 
-    fn answer_fetch(
+    pub(super) fn answer_fetch(
         &mut self,
         asker: Asker,
         batches: Vec<PlacedBatch>,
@@ -127,6 +132,20 @@ impl Broker {
         }
     }
 
+    fn on_checkpoint(&mut self, now: Instant, blobs: &[Blob], out: &mut Vec<BrokerOutput>) {
+        let payload = blobs.first().map(|blob| blob.payload.to_contiguous());
+        match (payload.map(PartitionState::decode), &mut self.recovery) {
+            (Some(Ok(mut state)), Some(recovery)) => {
+                state.track_sources(true, 0);
+                recovery.state = state;
+                self.replay(now, out);
+            }
+            (outcome, _) => {
+                self.broken(format!("checkpoint: {:?}", outcome.map(|o| o.err())), out);
+            }
+        }
+    }
+
     fn apply(&mut self, blobs: Vec<Blob>) -> Result<(), String> {
         let Some(recovery) = &mut self.recovery else { return Ok(()) };
         for blob in blobs {
@@ -154,8 +173,9 @@ impl Broker {
         out: &mut Vec<BrokerOutput>,
     ) {
         let Some(group) = self.group() else { return };
-        let task = ReadTask::new(now, purpose, group.geometry.slots(), self.own_slot, request);
-        self.send_read(self.own_slot, task, out);
+        let first = self.own_slot().unwrap_or(Slot::new(0));
+        let task = ReadTask::new(now, purpose, group.geometry.slots(), first, request);
+        self.send_read(first, task, out);
     }
 
     pub(super) fn send_read(&mut self, slot: Slot, task: ReadTask, out: &mut Vec<BrokerOutput>) {
@@ -228,6 +248,9 @@ impl Broker {
         reply: ReadReply,
         out: &mut Vec<BrokerOutput>,
     ) {
+        if self.is_gather(read) {
+            return self.on_part(now, health, slot, read, reply, out);
+        }
         let Some(task) = self.reads.get(&read) else { return };
         let (purpose, request) = (task.purpose, task.request);
         if purpose == Purpose::Tail {
@@ -245,21 +268,8 @@ impl Broker {
         };
         let Some(blobs) = self.take_blobs(now, read, blobs, out) else { return };
         match purpose {
-            Purpose::Tail => {}
-            Purpose::Checkpoint => {
-                let payload = blobs.first().map(|blob| blob.payload.to_contiguous());
-                match (payload.map(PartitionState::decode), &mut self.recovery) {
-                    (Some(Ok(mut state)), Some(recovery)) => {
-                        state.track_sources(true, 0);
-                        recovery.state = state;
-                    }
-                    (outcome, _) => {
-                        return self
-                            .broken(format!("checkpoint: {:?}", outcome.map(|o| o.err())), out);
-                    }
-                }
-                self.replay(now, out);
-            }
+            Purpose::Tail | Purpose::Mend => {}
+            Purpose::Checkpoint => self.on_checkpoint(now, &blobs, out),
             Purpose::Replay => match self.apply(blobs) {
                 Ok(()) => self.replay(now, out),
                 Err(what) => self.broken(what, out),
@@ -268,12 +278,17 @@ impl Broker {
                 Ok(mut batches) => {
                     batches.retain(|placed| placed.next_offset() > from);
                     match piece_end {
-                        Some(end) if batches.is_empty() => self.on_fetch(now, asker, end, out),
+                        Some(end) if batches.is_empty() => {
+                            self.on_fetch(now, health, asker, end, out);
+                        }
                         _ => self.answer_fetch(asker, batches, out),
                     }
                 }
                 Err(what) => self.broken(what, out),
             },
+            Purpose::Pack { from } => {
+                self.on_pack_read(now, health, from, (&request, &blobs), out);
+            }
             Purpose::Load { from } => {
                 self.on_desk_read(now, health, from, (&request, &blobs), out);
             }

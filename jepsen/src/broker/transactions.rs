@@ -104,6 +104,7 @@ impl Broker {
     pub fn on_fetch_committed(
         &mut self,
         now: Instant,
+        health: &SlotHealth,
         asker: Asker,
         from: Offset,
         out: &mut Vec<BrokerOutput>,
@@ -117,6 +118,10 @@ impl Broker {
         let is_clean = self.piece_request(from).is_some();
         if from < partition.leader().log_start_offset() || from >= stable || is_clean {
             return;
+        }
+        if let Some(stripe) = self.stripe_at(from) {
+            let purpose = Purpose::FetchCommitted { asker, from };
+            return self.gather(now, health, stripe, purpose, out);
         }
         if let Some(taken) =
             partition.tail().read_range(from..stable, FETCH_SIZE_BYTES_MAX as usize)

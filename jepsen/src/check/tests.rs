@@ -138,10 +138,10 @@ fn a_final_log_where_a_producers_value_is_missing() {
 #[test]
 fn a_fence_that_shrinks_in_one_life_of_a_disk() {
     let mut checker = Checker::new();
-    let (slot, first) = (Slot::new(3), Incarnation::new(1));
-    checker.fenced(slot, first, PARTITION, generation(4)).unwrap();
-    checker.fenced(slot, Incarnation::new(2), PARTITION, generation(1)).unwrap();
-    let verdict = checker.fenced(slot, first, PARTITION, generation(3));
+    let (node, first) = (NodeId::new(3), Incarnation::new(1));
+    checker.fenced(node, first, PARTITION, generation(4)).unwrap();
+    checker.fenced(node, Incarnation::new(2), PARTITION, generation(1)).unwrap();
+    let verdict = checker.fenced(node, first, PARTITION, generation(3));
     assert_eq!(promise(verdict), Some(Promise::FencesGrow));
 }
 

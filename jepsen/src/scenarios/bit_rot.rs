@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use meridian_storage::mutation::Mutations;
 
-use super::{read_all, restart_all, until, world, write};
+use super::{config, read_all, restart_all, until, world, write};
 use crate::check::Verdict;
 use crate::world::World;
 
@@ -16,7 +16,7 @@ const MENDED_WITHIN: Duration = Duration::from_secs(200);
 /// all is mended, the same happens to the next. In the end all nodes restart, and the whole log is
 /// read from the disks.
 pub fn bit_rot(mutations: Mutations) -> Verdict {
-    let mut world = world(mutations)?;
+    let mut world = world(config(mutations))?;
     write(&mut world)?;
     for node in 0..world.nodes.len() {
         let passes = passes(&world, node);

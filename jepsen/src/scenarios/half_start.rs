@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use meridian_storage::mutation::Mutations;
 
-use super::{PARTITION, go_on, world};
+use super::{PARTITION, config, go_on, world};
 use crate::check::Verdict;
 use crate::net::Weather;
 use crate::world::World;
@@ -15,7 +15,7 @@ const ROUND_COUNT: usize = 2000;
 /// Most puts of a new leader are lost, and then the leader itself; its successor must not take a
 /// `Start` without its whole tail for the end of the log.
 pub fn half_start(mutations: Mutations) -> Verdict {
-    let mut world = world(mutations)?;
+    let mut world = world(config(mutations))?;
     for round in 0..ROUND_COUNT {
         let (dying, heir) = (1 + round % 4, 5 + round % 4);
         world.rouse_producers();

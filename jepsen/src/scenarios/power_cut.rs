@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use meridian_storage::mutation::Mutations;
 
-use super::{PARTITION, go_on, world};
+use super::{PARTITION, config, go_on, world};
 use crate::check::Verdict;
 
 /// How often the power fails.
@@ -15,7 +15,7 @@ const SLOWDOWN: u32 = 40;
 /// Records are written while the disks are slow, and the power fails everywhere at once. What was acknowledged must
 /// be there when it is back.
 pub fn power_cut(mutations: Mutations) -> Verdict {
-    let mut world = world(mutations)?;
+    let mut world = world(config(mutations))?;
     let node_count = world.nodes.len();
     for round in 0..ROUND_COUNT {
         for node in &mut world.nodes {

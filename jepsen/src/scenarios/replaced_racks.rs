@@ -5,9 +5,10 @@ use std::time::Duration;
 use meridian_base::topology::{Geometry, Slot, SlotState};
 use meridian_storage::mutation::Mutations;
 
-use super::{PARTITION, go_on, read_all, restart_all, until, world_of, write};
+use super::{PARTITION, config, go_on, read_all, restart_all, until, world, write};
 use crate::check::{Promise, Verdict, Violation};
-use crate::world::World;
+use crate::metadata::Class;
+use crate::world::{World, WorldConfig};
 
 /// Several batches wait for slow disks at a time, so that blobs are large enough for parts.
 const PRODUCER_COUNT: usize = 4;
@@ -18,7 +19,12 @@ const SYNCED_WITHIN: Duration = Duration::from_secs(60);
 /// Each disk is replaced when the one before has made its parts again. In the end nothing is left of
 /// what the leader put; all nodes restart, and the whole log is read.
 pub fn replaced_racks(mutations: Mutations) -> Verdict {
-    let mut world = world_of(Geometry::Block42, PRODUCER_COUNT, mutations)?;
+    let mut world = world(WorldConfig {
+        geometry: Geometry::Block42,
+        classes: &[Class::Parts],
+        producer_count: PRODUCER_COUNT,
+        ..config(mutations)
+    })?;
     world.nodes.iter_mut().for_each(|node| node.disk.set_slowdown(SLOWDOWN));
     write(&mut world)?;
     world.nodes.iter_mut().for_each(|node| node.disk.set_slowdown(1));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use meridian_storage::mutation::Mutations;
 
-use super::{PARTITION, go_on, world};
+use super::{PARTITION, config, go_on, world};
 use crate::check::{Promise, Verdict, Violation};
 use crate::metadata::Owner;
 use crate::world::{Event, World};
@@ -16,7 +16,7 @@ const RIVAL: usize = 4;
 /// A second node leads under the first one's generation, both under load. It is as it should be if
 /// the second leader stops because a key holds other bytes.
 pub fn shared_generation(mutations: Mutations) -> Verdict {
-    let mut world = world(mutations)?;
+    let mut world = world(config(mutations))?;
     match two_leaders(&mut world) {
         Err(Violation { promise: Promise::Invariant, .. }) => Ok(()),
         Err(violation) => Err(violation),

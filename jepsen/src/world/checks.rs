@@ -41,6 +41,14 @@ impl World {
                 self.counters.pass_count += 1;
                 Ok(())
             }
+            Shown::Packed => {
+                self.counters.packed_count += 1;
+                Ok(())
+            }
+            Shown::Mended(count) => {
+                self.counters.mended_count += count;
+                Ok(())
+            }
             Shown::Decoded(count) => {
                 self.counters.decoded_count += count;
                 Ok(())
@@ -73,12 +81,12 @@ impl World {
             }
             _ => return Ok(()),
         };
-        let slot = self.nodes[node].slot();
+        let node = self.nodes[node].id;
         let certain =
             reply.answers.iter().filter(|answer| matches!(answer.result, FenceResult::Certain(_)));
         for answer in certain {
             let (partition, fence) = (answer.partition, answer.generation);
-            self.checker.fenced(slot, reply.incarnation, partition, fence)?;
+            self.checker.fenced(node, reply.incarnation, partition, fence)?;
         }
         Ok(())
     }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use meridian_base::id::PartitionId;
+use meridian_base::env::Instant;
+use meridian_base::id::{NodeId, PartitionId};
+use meridian_base::topology::Slot;
 use meridian_storage::mutation::Mutation;
 
 use super::{APPLY_AGAIN_AFTER, APPLY_DELAY, Event, World};
@@ -16,8 +18,8 @@ impl World {
     pub(super) fn on_seat_report(&mut self, node: usize, report: SeatOutput) {
         match report {
             SeatOutput::Synced(incarnation) => {
-                let slot = self.nodes[node].slot();
-                if self.reaches_majority(node) && self.metadata.synced(slot, incarnation) {
+                let id = self.nodes[node].id;
+                if self.reaches_majority(node) && self.metadata.synced(id, incarnation) {
                     self.trace.event(self.now, format_args!("N{node} disk: synced {incarnation}"));
                     self.announce_metadata();
                 }
@@ -28,7 +30,7 @@ impl World {
                 let delay = self.chance.around(Duration::from_secs(1));
                 self.schedule(delay, Event::Restart { node });
             }
-            SeatOutput::Send(..) | SeatOutput::Disk(_) => {}
+            SeatOutput::Send(..) | SeatOutput::SendToSlot(..) | SeatOutput::Disk(_) => {}
         }
     }
 
@@ -36,14 +38,14 @@ impl World {
     pub(super) fn report_mount(&mut self, node: usize, boot: u64) {
         let mounted = &self.nodes[node];
         let Some(seat) = mounted.seat.as_ref().filter(|_| mounted.boot == boot) else { return };
-        let (identity, slot, id) = (seat.identity(), mounted.slot(), mounted.id);
+        let (identity, id) = (seat.identity(), mounted.id);
         if !self.reaches_majority(node) {
             self.schedule(APPLY_AGAIN_AFTER, Event::ReportMount { node, boot });
             return;
         }
         self.trace.event(self.now, format_args!("N{node} mounted {identity:?}"));
         let fresh = fresh_incarnation(id, boot | 1 << 31);
-        self.metadata.mounted(slot, boot, identity, fresh);
+        self.metadata.mounted(id, boot, identity, fresh);
         self.announce_metadata();
     }
 
@@ -88,6 +90,17 @@ impl World {
         self.announce_metadata();
     }
 
+    /// Gives a slot to a spare, if it may have it.
+    pub(crate) fn replace(&mut self, slot: Slot, to: NodeId) -> bool {
+        let is_replaced = self.metadata.replace(slot, to);
+        if is_replaced {
+            self.trace.event(self.now, format_args!("metadata: {slot:?} to {to:?}"));
+            self.counters.replacement_count += 1;
+            self.announce_metadata();
+        }
+        is_replaced
+    }
+
     /// Every node hears of new entries in its own time.
     pub(crate) fn announce_metadata(&mut self) {
         for node in 0..self.nodes.len() {
@@ -111,10 +124,12 @@ impl World {
         Ok(())
     }
 
-    /// Whether a node can hear the metadata log: from a majority that is up, both ways.
+    /// Whether a node can hear the metadata log: from a majority of the voters that is up, both ways. Spares do not
+    /// vote.
     pub(crate) fn reaches_majority(&self, node: usize) -> bool {
         let here = Endpoint(node);
-        let reached = (0..self.nodes.len())
+        let voter_count = self.geometry().slot_count();
+        let reached = (0..voter_count)
             .filter(|&peer| {
                 let there = Endpoint(peer);
                 self.is_running(peer)
@@ -122,7 +137,18 @@ impl World {
                     && !self.network.is_cut(there, here)
             })
             .count();
-        reached > self.nodes.len() / 2
+        reached > voter_count / 2
+    }
+
+    /// Whether the leaders of all partitions have found every part of what is cold where it belongs, by
+    /// asking after `since`.
+    pub(crate) fn is_cold_whole_since(&self, since: Instant) -> bool {
+        self.convertible().into_iter().all(|partition| {
+            let Some(owner) = self.metadata.latest().owners.get(&partition) else { return false };
+            let node = &self.nodes[owner.node.get() as usize];
+            let broker = node.broker(partition, owner.generation);
+            broker.is_some_and(|broker| broker.is_cold_whole_since(since))
+        })
     }
 
     /// Whether the newest leader of `partition` serves clients.

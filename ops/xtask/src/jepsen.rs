@@ -10,8 +10,12 @@ use std::process::{Command, Stdio};
 type Run = (String, String, u64);
 
 /// Workloads and shapes of the simulator, and how many seeds of each every change must survive.
-const SIMULATED: [(&str, &str, &str); 3] =
-    [("log", "mirror-3-dc", "240"), ("log", "block-4-2", "60"), ("groups", "mirror-3-dc", "60")];
+const SIMULATED: [(&str, &str, &str); 4] = [
+    ("log", "mirror-3-dc", "200"),
+    ("log", "block-4-2", "50"),
+    ("log", "cold", "50"),
+    ("groups", "mirror-3-dc", "60"),
+];
 const SIMULATED_TIME: &str = "300s";
 const SMOKE_SECONDS: u32 = 60;
 /// Times what faults demand: runs share their machine with each other, and in CI with whatever else is on it.

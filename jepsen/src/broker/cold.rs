@@ -1,0 +1,714 @@
+//! Stripes: what the node does around the real code, spreading and gathering, when its partition packs what is
+//! old, reads it back and is tended.
+//!
+//! ```text
+//! Idle -> Reading -> Spreading, all parts durable -> Settling: manifest -> Promising -> Marking -> Idle
+//! Idle -> Listing: parts that nobody names go -> Mending: gather, make again -> Spreading -> the next one
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use meridian_base::env::Instant;
+use meridian_base::position::{LogPoint, Offset};
+use meridian_base::topology::{Geometry, Slot, SlotState};
+use meridian_gateway::partition::{ManifestError, PartitionOutput};
+use meridian_protocol::records;
+use meridian_storage::blob::Blob;
+use meridian_storage::cold::{self, Tending};
+use meridian_storage::erasure::{
+    Code, Gather, GatherOutput, Part, Spread, SpreadOutput, Stripe, StripeEncoder, decode,
+};
+use meridian_storage::manifest::{Piece, Place};
+use meridian_storage::message::{
+    FreeParts, ListParts, PartList, PutReply, Read, ReadFrom, ReadReply,
+};
+use meridian_storage::placement::SlotHealth;
+
+use super::{Asker, Broker, BrokerOutput, ClientReply, FETCH_SIZE_BYTES_MAX, Phase, Shown, Waiter};
+use crate::metadata::Class;
+use crate::read::{Purpose, answers};
+use crate::value::PlacedBatch;
+
+/// Records that must be hot before some of them are packed.
+const HOT_COUNT_MAX: i64 = 60;
+/// Records that stay hot.
+const HOT_COUNT_MIN: i64 = 20;
+/// Bytes of batches in a stripe, about.
+const STRIPE_SIZE_BYTES: usize = 700;
+/// Most stripes that one manifest adds.
+const PIECES_PER_MANIFEST: usize = 2;
+/// How long parts may be on their way, and lists.
+const SPREAD_WITHIN: Duration = Duration::from_secs(4);
+const LIST_WITHIN: Duration = Duration::from_millis(500);
+/// How long reading a stripe may take, and how long a slot is waited for.
+const READ_WITHIN: Duration = Duration::from_secs(2);
+const HEDGE_AFTER: Duration = Duration::from_millis(50);
+/// How often a partition is tended.
+const TEND_EVERY: Duration = Duration::from_secs(3);
+
+/// What a leader does with stripes.
+#[derive(Debug)]
+pub(super) struct Cold {
+    code: Option<Code>,
+    work: Work,
+    /// Stripes that it has packed.
+    packed_count: u64,
+    tend_at: Instant,
+    gathers: BTreeMap<u64, GatherTask>,
+    /// When the round began in which all parts were found to be there.
+    whole_at: Option<Instant>,
+}
+
+impl Default for Cold {
+    fn default() -> Self {
+        Self {
+            code: None,
+            work: Work::Idle,
+            packed_count: 0,
+            tend_at: Instant::ZERO,
+            gathers: BTreeMap::new(),
+            whole_at: None,
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Work {
+    Idle,
+    Reading(Packing, Run),
+    Spreading {
+        spread: Box<Spread>,
+        until: Instant,
+        then: Then,
+    },
+    /// Everything is durable; the manifest waits until it is taken.
+    Settling(Packing),
+    /// The manifest is put.
+    Promising(LogPoint),
+    /// So is a checkpoint that holds it.
+    Marking(LogPoint),
+    Listing {
+        lists: BTreeMap<Slot, PartList>,
+        begun_at: Instant,
+    },
+    Mending {
+        missing: Vec<(Stripe, Vec<u8>)>,
+    },
+}
+
+/// What follows when parts are durable.
+#[derive(Debug)]
+enum Then {
+    Pack(Packing),
+    Mend(Vec<(Stripe, Vec<u8>)>),
+}
+
+/// What the next manifest adds.
+#[derive(Debug)]
+struct Packing {
+    code: Code,
+    based_on: Offset,
+    next: Offset,
+    until: Offset,
+    pieces: Vec<Piece>,
+}
+
+/// What the next stripe holds.
+#[derive(Debug)]
+struct Run {
+    base_offset: Offset,
+    size_bytes: usize,
+    pieces: Vec<Bytes>,
+}
+
+/// A stripe that is being read.
+#[derive(Debug)]
+struct GatherTask {
+    gather: Gather,
+    stripe: Stripe,
+    begun_at: Instant,
+    purpose: Purpose,
+}
+
+impl Broker {
+    /// Packs in another way from now on; what is packed stays as it is.
+    pub(super) fn convert_cold(&mut self, class: Class) {
+        self.cold.code = match class {
+            Class::Cold(code) => Some(code),
+            Class::Copies | Class::Parts => None,
+        };
+    }
+
+    /// Whether nothing is cold, or all parts of it were found where they belong, by asking after `since`.
+    pub(crate) fn is_cold_whole_since(&self, since: Instant) -> bool {
+        let Phase::Leading(partition) = &self.phase else { return false };
+        let has_stripes = partition.manifest().is_some_and(|it| it.stripes().next().is_some());
+        partition.is_serving() && (!has_stripes || self.cold.whole_at > Some(since))
+    }
+
+    /// Does what is due of packing, tending and reading.
+    pub(super) fn tick_cold(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        self.tick_gathers(now, health, out);
+        let Phase::Leading(partition) = &mut self.phase else { return };
+        let may_be_cold = self.cold.code.is_some() || partition.manifest().is_some();
+        if crate::keyed::is_keyed(self.partition) || !partition.is_serving() || !may_be_cold {
+            return;
+        }
+        let committed = partition.leader().mark().map(|mark| mark.point);
+        let mut outputs: Vec<PartitionOutput<Waiter>> = Vec::new();
+        match &mut self.cold.work {
+            Work::Idle if now >= self.cold.tend_at => {
+                self.cold.tend_at = now + TEND_EVERY;
+                return self.begin_tending(now, health, out);
+            }
+            Work::Idle => return self.begin_packing(now, health, out),
+            Work::Reading(packing, _) => {
+                // What is being read may be freed.
+                if packing.next < partition.leader().log_start_offset() {
+                    self.end_packing();
+                }
+                return;
+            }
+            Work::Spreading { spread, until, .. } => {
+                if now >= *until {
+                    self.cold.work = Work::Idle;
+                    return;
+                }
+                let mut wanted = Vec::new();
+                spread.on_config(now, partition.leader().group().clone(), &mut wanted);
+                spread.tick(now, &mut wanted);
+                return self.carry_out_spread(now, health, wanted, out);
+            }
+            Work::Settling(_) => return self.name_pieces(now, health, out),
+            Work::Promising(point) if Some(*point) <= committed => {
+                if let Ok(point) = partition.put_checkpoint(now, health, &mut outputs) {
+                    self.cold.work = Work::Marking(point);
+                }
+            }
+            Work::Marking(point) if Some(*point) <= committed => {
+                if partition.put_mark(now, health, &mut outputs).is_ok() {
+                    self.cold.work = Work::Idle;
+                    out.push(BrokerOutput::Shown(Shown::Packed));
+                }
+            }
+            Work::Promising(_) | Work::Marking(_) => {}
+            Work::Listing { begun_at, .. } => {
+                if now.since(*begun_at) >= LIST_WITHIN {
+                    return self.compare(now, health, out);
+                }
+            }
+            Work::Mending { .. } => {}
+        }
+        self.carry_out_partition(outputs, out);
+    }
+}
+
+// Packing.
+impl Broker {
+    fn begin_packing(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        let (Phase::Leading(partition), Some(code)) = (&self.phase, self.cold.code) else { return };
+        let based_on = partition.state().clean_end();
+        let is_settled = partition.manifest().map_or(Offset::ZERO, |it| it.end) == based_on;
+        let next = based_on.max(partition.leader().log_start_offset());
+        let hot_count = partition.high_watermark().get() - next.get();
+        let group = partition.leader().group();
+        let well = group.good_slots().difference(health.suspect);
+        if !is_settled || hot_count < HOT_COUNT_MAX || well != group.geometry.slots() {
+            return;
+        }
+        let until = Offset::new(partition.high_watermark().get() - HOT_COUNT_MIN);
+        let packing = Packing { code, based_on, next, until, pieces: Vec::new() };
+        self.read_run(now, health, packing, out);
+    }
+
+    fn read_run(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        packing: Packing,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let run = Run { base_offset: packing.next, size_bytes: 0, pieces: Vec::new() };
+        self.cold.work = Work::Reading(packing, run);
+        self.read_for_run(now, health, out);
+    }
+
+    /// Reads on, from memory or from the slots, until the stripe is full.
+    fn read_for_run(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        loop {
+            let Work::Reading(packing, run) = &self.cold.work else { return };
+            if run.size_bytes >= STRIPE_SIZE_BYTES || packing.next >= packing.until {
+                return self.spread_run(now, health, out);
+            }
+            let from = packing.next;
+            let Phase::Leading(partition) = &self.phase else { return };
+            let Some(mark) = partition.leader().mark() else { return };
+            if from < partition.leader().log_start_offset() {
+                return self.end_packing();
+            }
+            if let Some(pieces) = partition.tail().read(from, FETCH_SIZE_BYTES_MAX as usize) {
+                if !self.take_for_run(pieces.concat().into()) {
+                    return self.end_packing();
+                }
+                continue;
+            }
+            let Some(request) = self.records_request(from, mark) else {
+                return self.broken(format!("no generation holds offset {from}"), out);
+            };
+            return self.ask(now, Purpose::Pack { from }, request, out);
+        }
+    }
+
+    /// Takes what was read for a stripe.
+    pub(super) fn on_pack_read(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        from: Offset,
+        (request, blobs): (&Read, &[Blob]),
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Work::Reading(packing, _) = &self.cold.work else { return };
+        if packing.next != from {
+            return;
+        }
+        let records = answers(request, blobs).map(|blob| blob.payload.to_contiguous());
+        if self.take_for_run(records.collect::<Vec<Bytes>>().concat().into()) {
+            self.read_for_run(now, health, out);
+        } else {
+            self.end_packing();
+        }
+    }
+
+    /// Takes batches until the stripe is full; whether there were any.
+    fn take_for_run(&mut self, bytes: Bytes) -> bool {
+        let Work::Reading(packing, run) = &mut self.cold.work else { return false };
+        let before = packing.next;
+        for batch in records::batches(bytes).filter_map(Result::ok) {
+            let header = batch.header();
+            let is_full = run.size_bytes >= STRIPE_SIZE_BYTES || packing.next >= packing.until;
+            if header.last_offset() < packing.next.get() || is_full {
+                continue;
+            }
+            packing.next = Offset::new(header.last_offset() + 1);
+            run.size_bytes += batch.bytes().len();
+            run.pieces.push(batch.bytes().clone());
+        }
+        packing.next > before
+    }
+
+    /// Codes a run, and puts the parts.
+    fn spread_run(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        let Work::Reading(mut packing, run) = std::mem::replace(&mut self.cold.work, Work::Idle)
+        else {
+            return;
+        };
+        self.cold.packed_count += 1;
+        let key = cold::key(self.generation, self.cold.packed_count, self.mutations);
+        let encoded = StripeEncoder::new(packing.code).encode(key, &run.pieces);
+        let stripe = encoded.stripe;
+        packing.pieces.push(Piece {
+            base_offset: run.base_offset,
+            max_timestamp_ms: -1,
+            size_bytes: stripe.size_bytes,
+            place: Place::Stripe { point: stripe.point, code: stripe.code, crc: stripe.crc },
+        });
+        self.spread(now, health, (stripe, encoded.parts), Then::Pack(packing), out);
+    }
+
+    fn spread(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        (stripe, parts): (Stripe, Vec<Part>),
+        then: Then,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Some(group) = self.group().cloned() else { return };
+        let mut wanted = Vec::new();
+        let spread =
+            Spread::begin(self.partition, stripe, parts, group, self.mutations, now, &mut wanted);
+        let (spread, until) = (Box::new(spread), now + SPREAD_WITHIN);
+        self.cold.work = Work::Spreading { spread, until, then };
+        self.carry_out_spread(now, health, wanted, out);
+    }
+
+    /// Takes a slot's answer to the put of a part.
+    pub fn on_part_reply(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        slot: Slot,
+        reply: PutReply,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Work::Spreading { spread, .. } = &mut self.cold.work else { return };
+        let mut wanted = Vec::new();
+        spread.on_reply(now, slot, reply, &mut wanted);
+        self.carry_out_spread(now, health, wanted, out);
+    }
+
+    fn carry_out_spread(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        wanted: Vec<SpreadOutput>,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        for output in wanted {
+            match output {
+                SpreadOutput::Put { slot, put } => out.push(BrokerOutput::Put(slot, *put)),
+                SpreadOutput::Conflict(slot) => {
+                    let what = format!("{slot:?} holds another part under the stripe's key");
+                    self.broken(what, out);
+                    self.cold.work = Work::Idle;
+                }
+                SpreadOutput::Durable => {
+                    let work = std::mem::replace(&mut self.cold.work, Work::Idle);
+                    let Work::Spreading { then, .. } = work else { return };
+                    return self.parts_are_durable(now, health, then, out);
+                }
+            }
+        }
+    }
+
+    fn parts_are_durable(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        then: Then,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        match then {
+            Then::Mend(missing) => self.mend(now, health, missing, out),
+            Then::Pack(packing) => {
+                let is_full = packing.pieces.len() == PIECES_PER_MANIFEST;
+                if is_full || packing.next >= packing.until {
+                    self.cold.work = Work::Settling(packing);
+                } else {
+                    self.read_run(now, health, packing, out);
+                }
+            }
+        }
+    }
+
+    /// Puts the manifest that names what was packed.
+    fn name_pieces(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        let (Work::Settling(packing), Phase::Leading(partition)) =
+            (&self.cold.work, &mut self.phase)
+        else {
+            return;
+        };
+        let log_start_offset = partition.leader().log_start_offset();
+        let newest = partition.manifest().map(std::sync::Arc::as_ref);
+        let (pieces, based_on) = (packing.pieces.clone(), packing.based_on);
+        let manifest = cold::extended(newest, log_start_offset, pieces, packing.next);
+        let mut outputs: Vec<PartitionOutput<Waiter>> = Vec::new();
+        match partition.put_manifest(now, health, manifest, based_on, &mut outputs) {
+            Ok(point) => self.cold.work = Work::Promising(point),
+            Err(ManifestError::InDoubt | ManifestError::Refused(_)) => {}
+            Err(ManifestError::Superseded) => self.cold.work = Work::Idle,
+        }
+        self.carry_out_partition(outputs, out);
+    }
+
+    fn end_packing(&mut self) {
+        self.cold.work = Work::Idle;
+        self.reads.retain(|_, task| !matches!(task.purpose, Purpose::Pack { .. }));
+    }
+}
+
+// Reading.
+impl Broker {
+    /// The stripe that holds `from`, the first offset in it, and where it ends.
+    pub(super) fn stripe_at(&self, from: Offset) -> Option<Stripe> {
+        let Phase::Leading(partition) = &self.phase else { return None };
+        partition.manifest()?.piece_at(from)?.0.stripe()
+    }
+
+    /// Reads a stripe.
+    pub(super) fn gather(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        stripe: Stripe,
+        purpose: Purpose,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Some(group) = self.group() else { return };
+        let slots = group.geometry.slots().iter();
+        let mut preferred: Vec<Slot> = slots.collect();
+        preferred
+            .sort_by_key(|slot| (health.suspect.contains(*slot), Some(*slot) != self.own_slot()));
+        let mut wanted = Vec::new();
+        let gather =
+            Gather::begin(self.partition, stripe, &preferred, HEDGE_AFTER, now, &mut wanted);
+        let read = self.next_read;
+        self.next_read += 1;
+        self.cold.gathers.insert(read, GatherTask { gather, stripe, begun_at: now, purpose });
+        self.carry_out_gather(now, health, read, wanted, out);
+    }
+
+    /// Whether a read is one of a stripe's parts.
+    pub(super) fn is_gather(&self, read: u64) -> bool {
+        self.cold.gathers.contains_key(&read)
+    }
+
+    /// Takes a slot's answer to the read of a part.
+    pub(super) fn on_part(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        slot: Slot,
+        read: u64,
+        reply: ReadReply,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Some(task) = self.cold.gathers.get_mut(&read) else { return };
+        let payload = match reply {
+            ReadReply::Blobs(blobs) => {
+                blobs.into_iter().next().map(|blob| blob.payload.to_contiguous())
+            }
+            ReadReply::NotHere | ReadReply::Unreadable => None,
+        };
+        let mut wanted = Vec::new();
+        // What is not the part that it should be counts for none.
+        let _ = task.gather.on_answer(now, slot, payload, &mut wanted);
+        self.carry_out_gather(now, health, read, wanted, out);
+    }
+
+    fn tick_gathers(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        let reads: Vec<u64> = self.cold.gathers.keys().copied().collect();
+        for read in reads {
+            let Some(task) = self.cold.gathers.get_mut(&read) else { continue };
+            let mut wanted = Vec::new();
+            if now.since(task.begun_at) >= READ_WITHIN {
+                wanted.push(GatherOutput::Failed);
+            } else {
+                task.gather.tick(now, &mut wanted);
+            }
+            self.carry_out_gather(now, health, read, wanted, out);
+        }
+    }
+
+    fn carry_out_gather(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        read: u64,
+        wanted: Vec<GatherOutput>,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        for output in wanted {
+            let Some(task) = self.cold.gathers.get(&read) else { return };
+            let LogPoint { generation, step } = task.stripe.point;
+            match output {
+                GatherOutput::Ask(slot) => {
+                    let request = Read {
+                        partition: self.partition.cold(),
+                        generation,
+                        from: ReadFrom::Step(step),
+                        last_step: step,
+                        size_bytes_max: u32::MAX,
+                    };
+                    out.push(BrokerOutput::Read(slot, read, request));
+                }
+                GatherOutput::Enough => {
+                    let Some(task) = self.cold.gathers.remove(&read) else { return };
+                    out.push(BrokerOutput::Shown(Shown::Decoded(1)));
+                    match decode(&task.stripe, task.gather.parts()) {
+                        Ok(bytes) => self.on_stripe(now, health, &task, bytes, out),
+                        Err(error) => self.broken(error.to_string(), out),
+                    }
+                }
+                GatherOutput::Failed => {
+                    let Some(task) = self.cold.gathers.remove(&read) else { return };
+                    match task.purpose {
+                        Purpose::Mend => self.cold.work = Work::Idle,
+                        Purpose::Fetch { asker, .. } => {
+                            out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// A stripe was read.
+    fn on_stripe(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        task: &GatherTask,
+        bytes: Bytes,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        if task.purpose == Purpose::Mend {
+            return self.make_again(now, health, task.stripe, bytes, out);
+        }
+        let Some(batches) = PlacedBatch::read_all(bytes) else {
+            return self.broken(format!("{} holds no batches", task.stripe.point), out);
+        };
+        let after = |from: Offset| {
+            let wanted = batches.iter().filter(|placed| placed.next_offset() > from);
+            wanted.copied().collect::<Vec<_>>()
+        };
+        match task.purpose {
+            Purpose::Fetch { asker, from, .. } => self.answer_fetch(asker, after(from), out),
+            Purpose::FetchCommitted { from, .. } => self.show_committed(from, after(from), out),
+            _ => {}
+        }
+    }
+
+    /// Those who wait for stripes ask again, elsewhere.
+    pub(super) fn end_cold(&mut self) -> impl Iterator<Item = Asker> + use<> {
+        let cold = std::mem::take(&mut self.cold);
+        cold.gathers.into_values().filter_map(|task| match task.purpose {
+            Purpose::Fetch { asker, .. } => Some(asker),
+            _ => None,
+        })
+    }
+}
+
+// Tending.
+impl Broker {
+    fn begin_tending(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        let Phase::Leading(partition) = &mut self.phase else { return };
+        if !partition.leader().is_manifest_safe() {
+            // Of a leader that died amid it, or of one that gave it up.
+            let mut outputs: Vec<PartitionOutput<Waiter>> = Vec::new();
+            if let Ok(point) = partition.put_checkpoint(now, health, &mut outputs) {
+                self.cold.work = Work::Marking(point);
+            }
+            return self.carry_out_partition(outputs, out);
+        }
+        let slots = partition.leader().group().geometry.slots();
+        self.cold.work = Work::Listing { lists: BTreeMap::new(), begun_at: now };
+        let request = ListParts { partition: self.partition, after: None };
+        out.extend(slots.iter().map(|slot| BrokerOutput::ListParts(slot, request)));
+    }
+
+    /// Takes a slot's list of parts.
+    pub fn on_list(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        slot: Slot,
+        mut page: PartList,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Work::Listing { lists, .. } = &mut self.cold.work else { return };
+        if let Some(known) = lists.remove(&slot) {
+            let follows = known.incarnation == page.incarnation
+                && known.parts.last().map(|it| it.point) < page.parts.first().map(|it| it.point);
+            if known.complete || !follows {
+                lists.insert(slot, known);
+                return;
+            }
+            page.parts.splice(0..0, known.parts);
+        }
+        if !page.complete {
+            let after = page.parts.last().map(|part| part.point);
+            let request = ListParts { partition: self.partition, after };
+            out.push(BrokerOutput::ListParts(slot, request));
+        }
+        lists.insert(slot, page);
+        let is_complete = lists.len() == Geometry::Mirror3Dc.slot_count()
+            && lists.values().all(|list| list.complete);
+        if is_complete {
+            self.compare(now, health, out);
+        }
+    }
+
+    /// Compares what the slots hold with what the manifest names.
+    fn compare(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        let work = std::mem::replace(&mut self.cold.work, Work::Idle);
+        let (Work::Listing { lists, begun_at }, Phase::Leading(partition)) = (work, &self.phase)
+        else {
+            return;
+        };
+        let leader = partition.leader();
+        let tending = Tending {
+            generation: self.generation,
+            manifest: partition.manifest().map(std::sync::Arc::as_ref),
+            is_manifest_safe: leader.is_manifest_safe(),
+            log_start_offset: leader.log_start_offset(),
+            log_start_safe: leader.beacon().map(|beacon| beacon.log_start_offset),
+            mutations: self.mutations,
+        };
+        let named = tending.in_use().iter().filter_map(Piece::stripe).collect::<Vec<_>>();
+        let mut missing: BTreeMap<LogPoint, (Stripe, Vec<u8>)> = BTreeMap::new();
+        let mut heard_count = 0;
+        for (slot, list) in &lists {
+            let counts = leader.group().slot(*slot).is_some_and(|own| {
+                own.state == SlotState::Good && own.incarnation == list.incarnation
+            });
+            if !counts || !list.complete {
+                continue;
+            }
+            heard_count += 1;
+            let holds = |point| list.parts.iter().any(|it| it.point == point && it.is_readable);
+            for stripe in named.iter().filter(|stripe| !holds(stripe.point)) {
+                if let Some(number) = stripe.code.part_on(stripe.point.step, *slot) {
+                    missing.entry(stripe.point).or_insert((*stripe, Vec::new())).1.push(number);
+                }
+            }
+            let is_named = |point| named.iter().any(|stripe| stripe.point == point);
+            let held = list.parts.iter().map(|part| part.point);
+            let points: Vec<LogPoint> =
+                held.filter(|point| !is_named(*point) && tending.may_go(*point)).collect();
+            if !points.is_empty() {
+                let parts = FreeParts { partition: self.partition, points };
+                out.push(BrokerOutput::FreeParts(*slot, parts));
+            }
+        }
+        if missing.is_empty() && heard_count == leader.group().geometry.slot_count() {
+            self.cold.whole_at = Some(begun_at);
+        }
+        self.mend(now, health, missing.into_values().collect(), out);
+    }
+
+    /// Makes parts again, stripe by stripe.
+    fn mend(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        missing: Vec<(Stripe, Vec<u8>)>,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        self.cold.work = Work::Idle;
+        if let Some((stripe, _)) = missing.last().cloned() {
+            self.cold.work = Work::Mending { missing };
+            self.gather(now, health, stripe, Purpose::Mend, out);
+        }
+    }
+
+    fn make_again(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        stripe: Stripe,
+        bytes: Bytes,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Work::Mending { missing } = &mut self.cold.work else { return };
+        let Some((_, numbers)) = missing.pop() else { return };
+        let missing = std::mem::take(missing);
+        let encoded = StripeEncoder::new(stripe.code).encode(stripe.point, &[bytes]);
+        if encoded.stripe != stripe {
+            return self.broken(format!("{} is not made again as it was", stripe.point), out);
+        }
+        let mut parts = encoded.parts;
+        parts.retain(|part| numbers.contains(&part.number));
+        out.push(BrokerOutput::Shown(Shown::Mended(parts.len() as u64)));
+        self.spread(now, health, (stripe, parts), Then::Mend(missing), out);
+    }
+}
