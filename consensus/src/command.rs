@@ -312,8 +312,10 @@ impl FeatureLevel {
     pub const EIGHT_RACKS: Self = Self(4);
     /// There may be several storage groups.
     pub const GROUPS: Self = Self(5);
+    /// Links may have options that say nothing of how connections are made, and the rows that these lead to.
+    pub const LINK_OPTIONS: Self = Self(6);
     /// The highest that this binary can run at.
-    pub const LATEST: Self = Self::GROUPS;
+    pub const LATEST: Self = Self::LINK_OPTIONS;
 
     /// The level from which on all nodes know groups of this shape.
     pub const fn of_geometry(geometry: Geometry) -> Self {

@@ -11,6 +11,7 @@ pub mod client;
 mod compact;
 pub mod config;
 pub mod coordination;
+mod features;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod group;

@@ -1,7 +1,6 @@
 //! How a topic's records are stored: three copies at first, and stripes or objects once they are cold; or, in
 //! eight racks of one datacenter, in parts from the first ack on.
 
-use meridian_base::id::NodeId;
 use meridian_base::topology::Geometry;
 use meridian_consensus::command::FeatureLevel;
 use meridian_consensus::state::Metadata;
@@ -60,31 +59,6 @@ pub(crate) fn layout(class: &str) -> Layout {
     if class == STORAGE_CLASS_PARTS { Layout::PARTS } else { Layout::Copies }
 }
 
-/// Whether manifests may name places of a tier: a node that does not know them would refuse the manifest,
-/// and could not serve the partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TierKnown {
-    /// The cluster has agreed on it: no node that does not know them is let in any more.
-    Agreed,
-    /// All nodes know them, and have yet to agree.
-    ByAll,
-    /// This node does not.
-    NotBy(NodeId),
-}
-
-impl TierKnown {
-    pub(crate) fn to(metadata: &Metadata, level: FeatureLevel) -> Self {
-        if metadata.feature_level() >= level {
-            return Self::Agreed;
-        }
-        let mut nodes = metadata.nodes();
-        match nodes.find(|(_, it)| it.registration.feature_level_max < level) {
-            Some((node, _)) => Self::NotBy(node),
-            None => Self::ByAll,
-        }
-    }
-}
-
 /// The shapes of the cluster's groups; before there is one, the shape it will have.
 pub(crate) fn geometries(metadata: &Metadata) -> Vec<Geometry> {
     let formed: Vec<Geometry> = metadata.groups().map(|group| group.geometry).collect();
@@ -138,10 +112,7 @@ pub(crate) fn check<'a>(
 
 #[cfg(test)]
 mod tests {
-    use meridian_consensus::command::Command;
-
     use super::*;
-    use crate::kafka::testing::FakeBroker;
 
     #[test]
     fn classes_name_their_tier() {
@@ -153,24 +124,6 @@ mod tests {
         );
         let in_parts = STORAGE_CLASSES.iter().filter(|class| layout(class) == Layout::PARTS);
         assert_eq!(in_parts.collect::<Vec<_>>(), [&STORAGE_CLASS_PARTS]);
-    }
-
-    #[tokio::test]
-    async fn a_tier_waits_until_every_node_knows_it() {
-        let level = ColdTier::Objects.feature_level();
-        let broker = FakeBroker::three_datacenters();
-        let known = || TierKnown::to(&broker.state(), level);
-        for (node, level) in
-            [(1, FeatureLevel::LATEST), (2, FeatureLevel::LATEST), (3, FeatureLevel::STRIPES)]
-        {
-            broker.register(node, level).unwrap();
-        }
-        assert_eq!(known(), TierKnown::NotBy(NodeId::new(3)));
-        broker.register(3, FeatureLevel::LATEST).unwrap();
-        assert_eq!(known(), TierKnown::ByAll);
-        broker.decide(Command::SetFeatureLevel(level));
-        assert_eq!(known(), TierKnown::Agreed);
-        assert!(broker.register(4, FeatureLevel::FIRST).is_err(), "it comes too late");
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub const COMPRESSION_TYPE: &str = "compression.type";
 /// The option that has the quotas of clients follow those of the source.
 pub const SYNC_CLIENT_QUOTAS: &str = "sync.client.quotas";
 /// Options that say nothing of how connections are made.
-const NOT_OF_CONNECTIONS: [&str; 3] = [LEASE_MS, COMPRESSION_TYPE, SYNC_CLIENT_QUOTAS];
+pub const NOT_OF_CONNECTIONS: [&str; 3] = [LEASE_MS, COMPRESSION_TYPE, SYNC_CLIENT_QUOTAS];
 /// In place of a secret, wherever options are shown.
 pub const HIDDEN: &str = "[hidden]";
 /// Most bytes of all options of a link: a few certificates.

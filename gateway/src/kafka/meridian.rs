@@ -7,7 +7,8 @@ use meridian_protocol::messages::{MeridianAdminRequest, MeridianAdminResponse};
 use meridian_protocol::{ErrorCode, Str};
 
 use super::dispatch::Call;
-use crate::broker::BoxFuture;
+use crate::broker::{BoxFuture, ProposeError};
+use crate::features::NotAgreed;
 
 /// Why an operator's method gave nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +28,26 @@ pub enum AdminError {
     /// It cannot work.
     #[error("{0}")]
     Failed(String),
+}
+
+impl From<ProposeError> for AdminError {
+    fn from(error: ProposeError) -> Self {
+        match error {
+            ProposeError::Refused(_) => Self::Failed(error.to_string()),
+            ProposeError::TimedOut | ProposeError::ShuttingDown => {
+                Self::Unavailable(error.to_string())
+            }
+        }
+    }
+}
+
+impl From<NotAgreed> for AdminError {
+    fn from(error: NotAgreed) -> Self {
+        match error {
+            NotAgreed::NotBy { .. } => Self::Failed(error.to_string()),
+            NotAgreed::Undecided(error) => error.into(),
+        }
+    }
 }
 
 /// The methods of the node, such as `cluster.status`: dispatch is by name alone.

@@ -18,7 +18,6 @@ use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::broker::ProposeError;
 use crate::client::ClientError;
 use crate::kafka::AdminError;
 use crate::mirror::{contracts, lease};
@@ -100,11 +99,7 @@ impl AdminCall {
     }
 
     async fn propose(&self, command: Command) -> Result<(), AdminError> {
-        match self.node.meta.propose(command).await {
-            Ok(_) => Ok(()),
-            Err(error @ ProposeError::Refused(_)) => Err(AdminError::Failed(error.to_string())),
-            Err(error) => Err(AdminError::Unavailable(error.to_string())),
-        }
+        Ok(self.node.meta.propose(command).await.map(drop)?)
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use meridian_base::id::{ClusterId, PartitionId, TopicId};
 use meridian_base::position::LeaderEpoch;
-use meridian_consensus::command::{ExpectedVersion, RowChange, RowKind};
+use meridian_consensus::command::{ExpectedVersion, FeatureLevel, RowChange, RowKind};
 use meridian_consensus::state::{Metadata, Row, Topic};
 use meridian_mirror::lease::{
     self, Grant, LENGTH_MAX, Need, Stamp, Standing, wait_before_promotion,
@@ -26,6 +26,7 @@ use super::succession::{latest_epoch, put, raise};
 use super::switchover::millis;
 use super::wire::TopicKey;
 use super::{leaders, plan, refuses_clients};
+use crate::features::agree;
 use crate::kafka::AdminError;
 use crate::node::Node;
 use crate::runtime::clock::Clock;
@@ -256,6 +257,7 @@ async fn have_needed(node: &Node, of: &ClusterId, topic: TopicId) -> Result<(), 
         expected,
     };
     if let (_, None) = read() {
+        agree(node, FeatureLevel::LINK_OPTIONS).await?;
         put(node, vec![change(&Need::new(of.clone()), ExpectedVersion::Absent)]).await?;
     }
     let other = || AdminError::Unavailable("the need of a lease is another now".to_owned());
@@ -299,7 +301,11 @@ pub(super) enum News {
 pub(super) async fn note(node: Arc<Node>, news: Vec<(TopicId, News)>) {
     for (topic, news) in news {
         let Some(change) = noted(&node.meta.metadata(), topic, news) else { continue };
-        if let Err(error) = put(&node, vec![change]).await {
+        let put = async {
+            agree(&*node, FeatureLevel::LINK_OPTIONS).await?;
+            put(&node, vec![change]).await
+        };
+        if let Err(error) = put.await {
             tracing::debug!(source_topic = %topic, ?news, %error, "not written down");
         }
     }

@@ -31,6 +31,7 @@ pub(super) use self::configs::is_own as is_own_config;
 use self::groups::{CarriedPosition, Groups};
 use super::plan::{self, Source};
 use crate::client::{Client, ClientError};
+use crate::features::NotAgreed;
 use crate::node::Node;
 use crate::runtime::clock::Clock;
 
@@ -124,6 +125,8 @@ pub(super) enum LookError {
     Source(#[from] ClientError),
     #[error("the link is to cluster {expected}, now {found} answers")]
     OtherCluster { expected: ClusterId, found: String },
+    #[error(transparent)]
+    NotAgreed(#[from] NotAgreed),
 }
 
 struct Steward {

@@ -7,7 +7,6 @@ use meridian_consensus::state::{Metadata, Partition};
 use meridian_mirror::rows::MirrorTopic;
 use meridian_mirror::succession::{Act, Succession};
 
-use crate::broker::ProposeError;
 use crate::kafka::AdminError;
 use crate::node::Node;
 
@@ -68,11 +67,7 @@ pub(super) async fn put(node: &Node, changes: Vec<RowChange>) -> Result<(), Admi
 
 /// Has a command decided.
 pub(super) async fn propose(node: &Node, command: Command) -> Result<(), AdminError> {
-    match node.meta.propose(command).await {
-        Ok(_) => Ok(()),
-        Err(error @ ProposeError::Refused(_)) => Err(AdminError::Failed(error.to_string())),
-        Err(error) => Err(AdminError::Unavailable(error.to_string())),
-    }
+    Ok(node.meta.propose(command).await.map(drop)?)
 }
 
 /// The partitions of a topic.

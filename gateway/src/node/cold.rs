@@ -9,18 +9,19 @@ use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::{ConfigVersion, PartitionId, TopicId};
 use meridian_base::position::Generation;
-use meridian_consensus::command::{Command, ConfigResource, FeatureLevel};
+use meridian_consensus::command::{ConfigResource, FeatureLevel};
 use meridian_consensus::state::Metadata;
 use serde::{Deserialize, Serialize};
 
 use super::Node;
 use super::status::json;
+use crate::features::agree;
 use crate::kafka::AdminError;
 use crate::log::{ColdPolicy, Holding, ObjectHolding, PartitionLog};
 use crate::partition::Retention;
 use crate::storage_class::{
     COLD_AFTER_BYTES, COLD_AFTER_MS, COLD_AFTER_MS_DEFAULT, ColdTier, STORAGE_CLASS,
-    STORAGE_CLASS_DEFAULT, TierKnown, cold_tier,
+    STORAGE_CLASS_DEFAULT, cold_tier,
 };
 
 /// How often partitions are looked at for records that have become cold.
@@ -104,21 +105,13 @@ async fn pack(node: &Node, log: &Arc<PartitionLog>, policy: &ColdPolicy) {
     }
 }
 
-/// Whether all nodes have agreed that manifests may name such places; has it agreed if they know them.
+/// Whether all nodes have agreed that manifests may name such places: one that does not know them would refuse the
+/// manifest, and could not serve the partition.
 async fn is_known(node: &Node, level: FeatureLevel) -> bool {
-    let known = TierKnown::to(&node.meta.metadata(), level);
-    match known {
-        TierKnown::Agreed => true,
-        TierKnown::ByAll => match node.meta.propose(Command::SetFeatureLevel(level)).await {
-            Ok(_) => true,
-            Err(error) => {
-                tracing::info!(%error, "packing waits; the copies stay");
-                false
-            }
-        },
-        TierKnown::NotBy(other) => {
-            let level = level.get();
-            tracing::info!(node = %other, level, "packing waits until this node's binary is newer");
+    match agree(node, level).await {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::info!(%error, "packing waits; the copies stay");
             false
         }
     }

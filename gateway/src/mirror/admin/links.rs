@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use meridian_base::id::ClusterId;
-use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
-use meridian_mirror::options::{LinkOptions, SIZE_BYTES_MAX};
+use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
+use meridian_mirror::options::{LinkOptions, NOT_OF_CONNECTIONS, SIZE_BYTES_MAX};
 use meridian_mirror::rows::{LINK_NAME_SIZE_BYTES_MAX, Link};
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,7 @@ use super::{AdminCall, json, of_source};
 use crate::client::Client;
 use crate::client::metadata::ClusterView;
 use crate::client::security::{Security, canonical};
+use crate::features::agree;
 use crate::kafka::AdminError;
 use crate::mirror::plan::{self, Source};
 use crate::mirror::switchover::millis;
@@ -98,6 +99,14 @@ fn cluster_of(view: &ClusterView) -> Result<ClusterId, AdminError> {
     view.cluster_id.as_deref().map(ClusterId::from_text).ok_or_else(nameless)
 }
 
+/// The level from which on all nodes know what is set; those of before would stop the link, and the rows that
+/// some options lead to would stop them.
+fn level_of(changes: &BTreeMap<String, Option<String>>) -> Option<FeatureLevel> {
+    let mut set = changes.iter().filter(|(_, value)| value.is_some());
+    let is_beside = |name: &str| NOT_OF_CONNECTIONS.contains(&canonical(name));
+    set.any(|(name, _)| is_beside(name)).then_some(FeatureLevel::LINK_OPTIONS)
+}
+
 /// Options after a change, if they can be used.
 fn changed(
     mut options: LinkOptions,
@@ -134,6 +143,7 @@ impl AdminCall {
         if plan::link(&self.node.meta.metadata(), &name).is_some() {
             return Err(AdminError::Failed(format!("link {name} exists already")));
         }
+        self.agree_on(&options).await?;
         let options = changed(LinkOptions::default(), options)?;
         // Which cluster it is, is known when it has answered.
         let link = Link {
@@ -153,6 +163,14 @@ impl AdminCall {
         }
         self.put_link(&name, &source, ExpectedVersion::Absent).await?;
         json(&self.link_report(name, source))
+    }
+
+    /// Has all nodes agree on options that are to be set.
+    async fn agree_on(&self, changes: &BTreeMap<String, Option<String>>) -> Result<(), AdminError> {
+        match level_of(changes) {
+            Some(level) => Ok(agree(&*self.node, level).await?),
+            None => Ok(()),
+        }
     }
 
     /// Writes a link and how it is secured.
@@ -219,6 +237,7 @@ impl AdminCall {
             self.arguments()?;
         let (mut link, version) = self.found_link(&name)?;
         let is_elsewhere = bootstrap.is_some() || !options.is_empty();
+        self.agree_on(&options).await?;
         let current = plan::options(&self.node.meta.metadata(), &name);
         // What can't be read is left as it is, unless it is about to be replaced.
         let options = if options.is_empty() { current } else { changed(current, options)? };
@@ -311,5 +330,22 @@ impl AdminCall {
             promotion_waits_ms: lease::wait_over(&options).map(millis),
             options: options.shown(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_older_nodes_do_not_know_wait_for_all_of_them() {
+        let of = |name: &str, value: Option<&str>| {
+            level_of(&[(name.to_owned(), value.map(str::to_owned))].into())
+        };
+        for name in NOT_OF_CONNECTIONS {
+            assert_eq!(of(name, Some("x")), Some(FeatureLevel::LINK_OPTIONS), "{name}");
+            assert_eq!(of(name, None), None, "taking {name} away");
+        }
+        assert_eq!(of("sasl.username", Some("x")), None);
     }
 }

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
+use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
 use meridian_consensus::state::Metadata;
 use meridian_mirror::quotas::{Carried, Outcome, Quotas, follow};
 use meridian_protocol::messages::DescribeClientQuotasRequest;
 
 use super::{LookError, Steward};
 use crate::client::ClientError;
+use crate::features::agree;
 use crate::kafka::quotas::carried as quotas;
 use crate::mirror::plan;
 
@@ -84,6 +85,9 @@ impl Steward {
         let there = quotas::told(&told.entries.unwrap_or_default());
         let Changes { rows, own } = changes(&self.node.meta.metadata(), &self.link, &there);
         self.tell(|report| report.own_quotas = own);
+        if !rows.is_empty() {
+            agree(&*self.node, FeatureLevel::LINK_OPTIONS).await?;
+        }
         for (name, told, rows) in rows {
             match self.node.meta.propose(Command::PutRows(rows)).await {
                 Ok(_) if told.is_empty() => {}
