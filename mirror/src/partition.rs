@@ -106,7 +106,7 @@ pub struct SourceView {
 }
 
 /// Names a question, so that an answer to an older one is told apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(u64);
 
 /// What to ask the source's leader, all of it under the leader epoch in the question.

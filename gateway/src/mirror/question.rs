@@ -14,7 +14,7 @@ use meridian_protocol::messages::{
     ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic, OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition, OffsetForLeaderTopic, PACKING_ZSTD,
 };
-use meridian_protocol::records::{self, BatchError};
+use meridian_protocol::records::{self, BatchError, PackedError};
 use meridian_protocol::{ErrorCode, Records, Str, Uuid};
 
 use crate::client::{ClientError, Connection};
@@ -157,13 +157,15 @@ pub(super) async fn ends(
 }
 
 /// What a fetch gave.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Fetched {
     /// For every want.
     pub(super) answers: Vec<(Asker, Answered)>,
     /// Bytes of the batches in them, and of what these took on the way.
     pub(super) size_bytes: u64,
     pub(super) wire_bytes: u64,
+    /// What was packed came damaged: asked for as it is, it may be read.
+    pub(super) is_damaged: bool,
 }
 
 /// One long poll for many partitions of one broker, which answers with so many bytes; the source may pack
@@ -204,7 +206,7 @@ pub(super) async fn fetch(
 
 /// What an answer says of each want. All its batches together are no more than `room_bytes`.
 fn read(wants: Vec<Want>, response: FetchResponse, mut room_bytes: usize) -> Fetched {
-    let mut all = Fetched { answers: Vec::new(), size_bytes: 0, wire_bytes: 0 };
+    let mut all = Fetched::default();
     let mut found: std::collections::HashMap<(Uuid, i32), FetchPartitionResponse> = response
         .responses
         .into_iter()
@@ -217,11 +219,13 @@ fn read(wants: Vec<Want>, response: FetchResponse, mut room_bytes: usize) -> Fet
         let answer = match found.remove(&(uuid(want.at.topic_id), want.at.index)) {
             Some(mut response) => {
                 let wire_bytes = response.records.as_ref().map_or(0, Records::size_bytes);
-                unpack(&want.at, &mut response, room_bytes).and_then(|()| {
+                all.wire_bytes += wire_bytes as u64;
+                let unpacked = unpack(&want.at, &mut response, room_bytes);
+                all.is_damaged |= matches!(unpacked, Err(Failure::Unreachable(_)));
+                unpacked.and_then(|()| {
                     let size_bytes = response.records.as_ref().map_or(0, Records::size_bytes);
                     room_bytes = room_bytes.saturating_sub(size_bytes);
                     all.size_bytes += size_bytes as u64;
-                    all.wire_bytes += wire_bytes as u64;
                     fetched(&want.at, response)
                 })
             }
@@ -239,28 +243,31 @@ fn unpack(
     size_bytes_max: usize,
 ) -> Result<(), Failure> {
     let place = || format!("{}-{} at the source", at.topic, at.index);
+    let unknown = |what: String| {
+        let advice = "set compression.type=none on the link";
+        Failure::Unsupported(format!("{}: {what}; {advice}", place()))
+    };
     match response.packing {
         0 => return Ok(()),
         PACKING_ZSTD => {}
-        unknown => {
-            let detail = format!(
-                "{}: records packed in a way ({unknown}) that was not asked for; set \
-                 compression.type=none on the link",
-                place()
-            );
-            return Err(Failure::Unsupported(detail));
+        way => {
+            return Err(unknown(format!("records packed in a way ({way}) that was not asked for")));
         }
     }
     let packed = response.records.take().map(Records::into_bytes).unwrap_or_default();
-    let unpacked = records::unpack(packed, size_bytes_max)
-        .map_err(|error| Failure::Unreachable(format!("{}: {error}", place())))?;
+    let unpacked = records::unpack(packed, size_bytes_max).map_err(|error| match error {
+        PackedError::UnknownKind(_) => unknown(error.to_string()),
+        PackedError::Truncated | PackedError::Damaged(_) | PackedError::TooLarge { .. } => {
+            Failure::Unreachable(format!("{}: {error}", place()))
+        }
+    })?;
     response.records = Some(unpacked.into());
     Ok(())
 }
 
 fn answer_all(wants: &[Want], failure: impl Fn(&Want) -> Failure) -> Fetched {
     let answers = wants.iter().map(|want| (want.asker, Err(failure(want)))).collect();
-    Fetched { answers, size_bytes: 0, wire_bytes: 0 }
+    Fetched { answers, ..Fetched::default() }
 }
 
 fn topics_of(wants: &[Want], partition_max_bytes: i32) -> Vec<FetchTopic> {
@@ -340,4 +347,45 @@ fn batches(at: &At, bytes: bytes::Bytes) -> Result<Vec<SourceBatch>, Failure> {
 
 pub(super) fn uuid(topic: TopicId) -> Uuid {
     Uuid(topic.get().to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use meridian_protocol::messages::FetchTopicResponse;
+
+    use super::*;
+
+    /// What comes of an answer with these records for one partition.
+    fn read_packed(packed: &'static [u8]) -> Fetched {
+        let topic_id = TopicId::new(7);
+        let leader_epoch = LeaderEpoch::new(1);
+        let at = At { topic: "t".into(), topic_id, index: 0, leader_epoch };
+        let asker = Asker { partition: PartitionId::new(1), life: 1, token: Token::default() };
+        let partition = FetchPartitionResponse {
+            packing: PACKING_ZSTD,
+            records: Some(Bytes::from_static(packed).into()),
+            ..Default::default()
+        };
+        let topic_id = uuid(topic_id);
+        let partitions = vec![partition];
+        let topic = FetchTopicResponse { topic_id, partitions, ..Default::default() };
+        let response = FetchResponse { responses: vec![topic], ..Default::default() };
+        read(vec![Want { asker, at, from: Offset::ZERO }], response, 1 << 20)
+    }
+
+    #[test]
+    fn what_cannot_be_unpacked_is_paid_for_and_not_asked_for_again_in_the_same_way() {
+        let damaged = read_packed(&[1, 0, 0, 0, 2, 7, 7]);
+        assert!(matches!(damaged.answers[..], [(_, Err(Failure::Unreachable(_)))]));
+        assert!(damaged.is_damaged);
+        assert_eq!((damaged.wire_bytes, damaged.size_bytes), (7, 0));
+
+        let newer = read_packed(&[9, 0, 0, 0, 0]);
+        let [(_, Err(Failure::Unsupported(said)))] = &newer.answers[..] else {
+            panic!("{newer:?}")
+        };
+        assert!(said.ends_with("set compression.type=none on the link"), "{said}");
+        assert!(!newer.is_damaged);
+    }
 }

@@ -150,6 +150,8 @@ pub(super) struct LinkWorker {
     lanes: Vec<FetchLane>,
     throttle: Throttle,
     portion: Portion,
+    /// Unless what the source packed could not be read.
+    packs: bool,
     glancer: Glancer,
     meter: Meter,
     teller: Teller,
@@ -176,6 +178,7 @@ impl LinkWorker {
             client: plan.source.client(),
             throttle: Throttle::new(plan.source.link.bytes_per_second_max),
             portion: Portion::default(),
+            packs: true,
             glancer: Glancer::default(),
             meter: Meter::new(metrics),
             teller: Teller::default(),
@@ -251,6 +254,7 @@ impl LinkWorker {
         if plan.source != self.plan.source {
             self.client = plan.source.client();
             self.throttle = Throttle::new(plan.source.link.bytes_per_second_max);
+            self.packs = true;
             self.partitions.clear();
         }
         self.partitions.retain(|partition, mirrored| {
@@ -333,7 +337,7 @@ impl LinkWorker {
     }
 
     fn on_fetched(&mut self, connection: &Arc<Connection>, fetched: Fetched) {
-        let Fetched { answers, size_bytes, wire_bytes } = fetched;
+        let Fetched { answers, size_bytes, wire_bytes, is_damaged } = fetched;
         let now = self.clock.now();
         let same = |lane: &&mut FetchLane| Arc::ptr_eq(&lane.connection, connection);
         if let Some(lane) = self.lanes.iter_mut().find(same) {
@@ -342,6 +346,9 @@ impl LinkWorker {
         }
         self.throttle.take(now, wire_bytes);
         self.meter.on_fetched(size_bytes, wire_bytes);
+        if is_damaged && std::mem::take(&mut self.packs) {
+            tracing::warn!(link = %self.name, "records packed on the way came damaged: asked for as they are");
+        }
         for (asker, answer) in answers {
             self.on_answer(asker, answer);
         }

@@ -13,6 +13,7 @@ use std::io::Read;
 
 use bytes::{Buf, Bytes};
 use thiserror::Error;
+use zstd::zstd_safe::DCtx;
 
 use super::{Compression, batches};
 use crate::wire::Records;
@@ -74,6 +75,7 @@ pub fn pack(records: &Records) -> Option<Records> {
 /// What was packed. It may take `size_bytes_max` bytes.
 pub fn unpack(mut packed: Bytes, size_bytes_max: usize) -> Result<Bytes, PackedError> {
     let mut records = Vec::new();
+    let mut context = DCtx::create();
     while !packed.is_empty() {
         if packed.len() < HEAD_SIZE_BYTES {
             return Err(PackedError::Truncated);
@@ -88,8 +90,16 @@ pub fn unpack(mut packed: Bytes, size_bytes_max: usize) -> Result<Bytes, PackedE
         let room = size_bytes_max.saturating_sub(records.len()).saturating_add(1);
         match kind {
             AS_IT_IS => records.extend_from_slice(piece.get(..room).unwrap_or(&piece)),
-            ZSTANDARD => inflate(&piece, &mut records, room)
-                .map_err(|cause| PackedError::Damaged(cause.to_string()))?,
+            ZSTANDARD => {
+                let before_bytes = records.len();
+                inflate(&mut context, &piece, &mut records, room)
+                    .map_err(|cause| PackedError::Damaged(cause.to_string()))?;
+                // As it is only packed if it becomes smaller: many frames of nothing would cost time and no room.
+                if records.len() - before_bytes < piece.len().min(room) {
+                    let detail = "it is larger than what is in it";
+                    return Err(PackedError::Damaged(detail.to_owned()));
+                }
+            }
             kind => return Err(PackedError::UnknownKind(kind)),
         }
         if records.len() > size_bytes_max {
@@ -99,8 +109,13 @@ pub fn unpack(mut packed: Bytes, size_bytes_max: usize) -> Result<Bytes, PackedE
     Ok(records.into())
 }
 
-fn inflate(frame: &[u8], into: &mut Vec<u8>, size_bytes_max: usize) -> std::io::Result<()> {
-    let mut decoder = zstd::stream::read::Decoder::with_buffer(frame)?;
+fn inflate(
+    context: &mut DCtx<'static>,
+    frame: &[u8],
+    into: &mut Vec<u8>,
+    size_bytes_max: usize,
+) -> std::io::Result<()> {
+    let mut decoder = zstd::stream::read::Decoder::with_context(frame, context);
     decoder.window_log_max(WINDOW_LOG_MAX)?;
     let limit = u64::try_from(size_bytes_max).unwrap_or(u64::MAX);
     decoder.take(limit).read_to_end(into).map(|_| ())
@@ -234,6 +249,14 @@ mod tests {
         assert_eq!(read(&[0, 0xff, 0xff, 0xff, 0xff, 1]), Err(PackedError::Truncated));
         assert_eq!(read(&[9, 0, 0, 0, 0]), Err(PackedError::UnknownKind(9)));
         assert!(matches!(read(&[1, 0, 0, 0, 2, 7, 7]), Err(PackedError::Damaged(_))));
+    }
+
+    #[test]
+    fn frames_of_nothing_are_not_read_one_by_one() {
+        let nothing = zstd::stream::encode_all(&[][..], LEVEL).unwrap();
+        let mut frames = Records::default();
+        (0..1000).for_each(|_| put(&mut frames, ZSTANDARD, nothing.clone().into()));
+        assert!(matches!(unpacked(frames, ROOM), Err(PackedError::Damaged(_))));
     }
 
     fn any_batch() -> impl Strategy<Value = Bytes> {

@@ -104,7 +104,7 @@ impl LinkWorker {
         if !self.throttle.wait(now).is_zero() {
             return;
         }
-        let packs = self.plan.source.options.compresses();
+        let packs = self.packs && self.plan.source.options.compresses();
         for lane in self.lanes.iter_mut().filter(|lane| !lane.is_busy) {
             (lane.is_busy, lane.asked_at) = (true, now);
             let wants = take_in_turn(&mut lane.wants, FETCH_COUNT_MAX);
