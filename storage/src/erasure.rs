@@ -26,6 +26,7 @@ mod tests;
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::id::PartitionId;
 use meridian_base::position::{LogPoint, Offset};
+use meridian_base::topology::Slot;
 
 pub use self::code::Code;
 use self::crc::Shift;
@@ -178,6 +179,7 @@ impl Part {
     /// The part as the slot stores it.
     pub fn to_blob(&self, partition: PartitionId, stripe: &Stripe) -> Blob {
         let head = self.head(partition, stripe);
+        let slot = stripe.code.slot_of(stripe.point.step, usize::from(self.number));
         let shard_size_bytes = self.shard.size_bytes() as u32;
         // Its checksum follows from those of head and shard: no byte is summed twice.
         let payload_crc = Shift::by(shard_size_bytes).join(crc32c::crc32c(&head), self.crc);
@@ -185,7 +187,7 @@ impl Part {
             kind: BlobKind::Part,
             base_offset: Offset::ZERO,
             record_count: 0,
-            max_timestamp_ms: -1,
+            max_timestamp_ms: slot.index() as i64,
             payload_size_bytes: PART_HEAD_SIZE_BYTES as u32 + shard_size_bytes,
             payload_crc,
             part: None,
@@ -193,6 +195,12 @@ impl Part {
         let pieces = std::iter::once(head).chain(self.shard.parts().iter().cloned());
         let payload = Payload::from_parts(pieces.collect());
         Blob { key: stripe.key(partition), header, payload }
+    }
+
+    /// The slot that a stored part was made for: it stands where records have their time. `None` if who made it did not
+    /// say so yet.
+    pub(crate) fn slot_in(header: &BlobHeader) -> Option<Slot> {
+        u8::try_from(header.max_timestamp_ms).ok().map(Slot::new)
     }
 
     fn head(&self, partition: PartitionId, stripe: &Stripe) -> Bytes {

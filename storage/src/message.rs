@@ -263,7 +263,7 @@ pub struct HeldPart {
     pub point: LogPoint,
     /// Its bytes, head included.
     pub size_bytes: u32,
-    /// Its bytes are not known to be damaged.
+    /// Its bytes are not known to be damaged, and it is not known to be another slot's.
     pub is_readable: bool,
 }
 

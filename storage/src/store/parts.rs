@@ -6,7 +6,8 @@
 //! is missing, and frees what no manifest names.
 
 use super::{Origin, Store, StoreOutput};
-use crate::blob::BlobKind;
+use crate::blob::{BlobHeader, BlobKind};
+use crate::erasure::Part;
 use crate::message::{FreeParts, HeldPart, ListParts, PartList, StorageMessage};
 
 /// Most parts in one answer.
@@ -32,13 +33,19 @@ impl Store {
             .map(|(point, entry)| HeldPart {
                 point,
                 size_bytes: entry.payload_size_bytes,
-                is_readable: !entry.unreadable,
+                is_readable: !entry.unreadable && self.is_own_part(&entry.header()),
             });
         let parts = held.by_ref().take(LIST_COUNT_MAX).collect();
         let complete = held.next().is_none();
         let incarnation = self.incarnation();
         let list = PartList { incarnation, copies_size_bytes, parts, complete };
         outputs.push(StoreOutput::Send { to, message: StorageMessage::PartList { tag, list } });
+    }
+
+    /// Whether a part was made for this slot, as far as it says so. A disk that filled another slot before has that one's.
+    pub(super) fn is_own_part(&self, header: &BlobHeader) -> bool {
+        let own = self.group.as_ref().and_then(|config| config.slot_of(self.config.node));
+        Part::slot_in(header).is_none_or(|slot| own == Some(slot))
     }
 
     /// Lets go of parts. A restart before their file is gone brings them back, to be listed and

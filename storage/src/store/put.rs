@@ -1,7 +1,7 @@
 //! Puts: what is refused (rule S1), what is stored (rule S2).
 
 use super::{Origin, Standing, Store, StoreOutput};
-use crate::blob::{BlobHeader, BlobKey, Payload};
+use crate::blob::{BlobHeader, BlobKey, BlobKind, Payload};
 use crate::journal::{Record, is_inline, staged_size_bytes};
 use crate::message::{Put, PutReply, PutResult, Refusal, StorageMessage};
 use crate::mutation::Mutation;
@@ -84,7 +84,10 @@ impl Store {
         }
         let entry = self.index.blob(key)?;
         if entry.header() != *header {
-            return (!overwrite).then_some(Known::Answer(PutResult::Conflict));
+            // A part that is of no use makes room for the one that belongs here.
+            let is_useless = entry.unreadable || !self.is_own_part(&entry.header());
+            let makes_room = entry.kind == BlobKind::Part && is_useless;
+            return (!overwrite && !makes_room).then_some(Known::Answer(PutResult::Conflict));
         }
         if entry.unreadable {
             // The same bytes again mend what can't be read.

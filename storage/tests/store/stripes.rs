@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::env::memory::{Crash, MemoryDisk};
-use meridian_base::id::{ConfigVersion, Incarnation};
+use meridian_base::id::{ConfigVersion, Incarnation, NodeId};
 use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotSet};
 use meridian_storage::erasure::{
     Code, EncodedStripe, Gather, GatherOutput, Part, Spread, SpreadOutput, Stripe, StripeEncoder,
@@ -297,6 +297,41 @@ fn a_wiped_disk_gets_its_parts_again_from_the_others() {
     assert_eq!(cluster.list(2).parts, [held]);
     cluster.lose(1, 6);
     assert_eq!(cluster.read(stripe), Some(data));
+}
+
+/// A node that comes back when its slot is another's is a spare, with the parts of that slot on its disk.
+#[test]
+fn a_disk_that_filled_another_slot_gets_the_parts_of_this_one() {
+    let mut cluster = Cluster::new();
+    let data = bytes(30_000, 6);
+    let encoded = encode(Code::Rs54, 9, &data);
+    let (stripe, parts) = (encoded.stripe, encoded.parts.clone());
+    cluster.store(encoded);
+    let disk = cluster.nodes[2].disk.clone();
+    cluster.nodes[5] = Node::mount(store_config(3, 77), disk);
+    cluster.nodes[2] = Node::mount(store_config(6, 78), MemoryDisk::new(78));
+    cluster.config.version = ConfigVersion::new(2);
+    for (slot, node) in [(5, 3), (2, 6)] {
+        cluster.config.slots[slot].node = NodeId::new(node);
+        cluster.config.slots[slot].incarnation = cluster.nodes[slot].store.incarnation();
+    }
+    for slot in 0..9 {
+        let config = cluster.config.clone();
+        cluster.nodes[slot].input(StoreInput::Config(config));
+        cluster.nodes[slot].run();
+    }
+    assert!(!cluster.list(5).parts[0].is_readable, "it is slot 2's");
+    let lost: Vec<Part> =
+        parts.into_iter().filter(|part| [2, 5].contains(&part_slot(&stripe, part))).collect();
+    assert!(cluster.spread(stripe, lost, Mutations::NONE).0);
+    cluster.restart(5);
+    assert!(cluster.list(5).parts[0].is_readable);
+    cluster.up = [1, 3, 5, 7, 8].into_iter().map(Slot::new).collect();
+    assert_eq!(cluster.read(stripe), Some(data));
+}
+
+fn part_slot(stripe: &Stripe, part: &Part) -> usize {
+    stripe.code.slot_of(stripe.point.step, usize::from(part.number)).index()
 }
 
 #[test]
