@@ -18,7 +18,7 @@
 
 mod evidence;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -182,6 +182,11 @@ pub struct Takeover {
     fencing: bool,
     asked_at: Option<Instant>,
     begun_at: Instant,
+    /// Blobs of the tail that no holder could give.
+    unread: BTreeSet<LogPoint>,
+    /// While such a blob is in the tail again, slots that have not answered are waited for until then: each time longer.
+    patient_until: Instant,
+    patience: Duration,
 }
 
 impl Takeover {
@@ -199,6 +204,9 @@ impl Takeover {
             fencing: true,
             asked_at: None,
             begun_at: now,
+            unread: BTreeSet::new(),
+            patient_until: now,
+            patience: Duration::ZERO,
         };
         takeover.ask(now, out);
         takeover
@@ -273,20 +281,27 @@ impl Takeover {
     ///
     /// If no slot known to hold a blob of the tail can give it, all slots are fenced and read once
     /// more: its holders may be gone for good, and then the others must be able to finish. Nothing
-    /// has been put yet, so deciding again on another fence quorum is as safe as deciding once.
+    /// has been put yet, so deciding again on another fence quorum is as safe as deciding once. If it is in
+    /// the tail again, the others are waited for a little: they may have it, or prove that nobody acknowledged it.
     pub fn tick(&mut self, now: Instant, out: &mut Vec<TakeoverOutput>) {
         if matches!(self.phase, Phase::Over) {
             return;
         }
         if let Phase::Reading(decision) = &self.phase
-            && decision.is_stuck()
+            && decision.stuck().next().is_some()
             && !self.fencing
         {
+            self.unread.extend(decision.stuck());
+            self.patience += ASK_AGAIN_AFTER;
+            self.patient_until = now + self.patience;
             self.fencing = true;
             self.answers.clear();
         }
         if self.fencing && self.asked_at.is_none_or(|asked| now.since(asked) >= ASK_AGAIN_AFTER) {
             self.ask(now, out);
+        }
+        if self.fencing && !self.unread.is_empty() {
+            self.try_decide(now, out);
         }
         if Mutation::SilenceIsGap.active(self.config.mutations)
             && matches!(self.phase, Phase::Fencing)
@@ -356,6 +371,8 @@ impl Takeover {
 
     fn decide(&mut self, now: Instant, out: &mut Vec<TakeoverOutput>) {
         let certain = self.certain();
+        let geometry = self.group().geometry;
+        let silent = geometry.slots().difference(certain);
         let views = self
             .answers
             .iter()
@@ -363,9 +380,9 @@ impl Takeover {
             .map(|(slot, answer)| (*slot, &answer.view));
         let is_former_left =
             self.home > 0 && !Mutation::FormerForgotten.active(self.config.mutations);
-        match Evidence::gather(views, &self.span(), self.config.mutations)
-            .and_then(|evidence| evidence.decide(&self.config))
-        {
+        match Evidence::gather(views, &self.span(), self.config.mutations).and_then(|evidence| {
+            evidence.without(&self.unread, geometry, silent).decide(&self.config)
+        }) {
             Ok(None) if is_former_left => {
                 self.home -= 1;
                 self.answers.clear();
@@ -373,6 +390,7 @@ impl Takeover {
                 self.phase = Phase::Fencing;
                 self.ask(now, out);
             }
+            Ok(Some(decision)) if self.waits_for_more(&decision, silent, now) => {}
             Ok(decision) => {
                 let mut decision = decision.unwrap_or_else(|| Decision {
                     plan: TakeoverPlan::first(self.config.leader_epoch),
@@ -391,6 +409,12 @@ impl Takeover {
                 out.push(TakeoverOutput::Broken(contradiction));
             }
         }
+    }
+
+    /// Whether others may yet have what could not be read of the tail, or prove that nobody acknowledged it.
+    fn waits_for_more(&self, decision: &Decision, silent: SlotSet, now: Instant) -> bool {
+        let is_unread = |blob: &TailBlob| self.unread.contains(&blob.info.point);
+        now < self.patient_until && !silent.is_empty() && decision.tail.iter().any(is_unread)
     }
 
     fn continue_reading(&mut self, now: Instant, out: &mut Vec<TakeoverOutput>) {
@@ -446,9 +470,10 @@ impl Decision {
         }
     }
 
-    /// Whether a blob of the tail can't be had from any slot known to hold it.
-    fn is_stuck(&self) -> bool {
-        self.tail.iter().any(|blob| blob.payload.is_none() && blob.given_up)
+    /// Blobs of the tail that can't be had from any slot known to hold them.
+    fn stuck(&self) -> impl Iterator<Item = LogPoint> {
+        let stuck = self.tail.iter().filter(|blob| blob.payload.is_none() && blob.given_up);
+        stuck.map(|blob| blob.info.point)
     }
 
     /// Takes over what an earlier decision has read already.

@@ -1,12 +1,12 @@
 //! What a fence quorum's answers say: which generation the log goes on from, where it is cut, and what of it is in doubt
 //! (rules T3 to T5, T9).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use meridian_base::position::{Generation, LogPoint, Offset, Step};
 use meridian_base::quorum::PARTS_NEEDED;
-use meridian_base::topology::{Slot, SlotSet};
+use meridian_base::topology::{Geometry, Slot, SlotSet};
 
 use super::{Contradiction, Decision, TailBlob, TakeoverConfig, TakeoverPlan};
 use crate::blob::{BlobHeader, BlobInfo, BlobKind};
@@ -100,6 +100,23 @@ impl Evidence {
         }
         evidence.blobs.retain(|_, seen| seen.is_whole(mutations));
         Ok(evidence)
+    }
+
+    /// The same without what could not be read and was never acknowledged (rule T5): no quorum holds it, not even
+    /// with all slots that are silent.
+    pub(super) fn without(
+        mut self,
+        unread: &BTreeSet<LogPoint>,
+        geometry: Geometry,
+        silent: SlotSet,
+    ) -> Self {
+        self.blobs.retain(|point, seen| {
+            let most = seen.holders.union(silent);
+            let may_be_acknowledged =
+                if seen.in_parts { geometry.part_quorum(most) } else { geometry.put_quorum(most) };
+            may_be_acknowledged || !unread.contains(point)
+        });
+        self
     }
 
     /// What the new generation begins with; `None` if no generation was ever established.

@@ -44,8 +44,14 @@ impl Bench {
         let takeover = Takeover::begin(config, Instant::ZERO, &mut out);
         out.clear();
         let mut bench = Self { takeover, now: Instant::ZERO, out };
+        bench.answer(0..6, held);
+        bench
+    }
+
+    /// These slots answer, each with what it holds beside the first `Start`.
+    fn answer(&mut self, slots: std::ops::Range<u8>, held: impl Fn(u8) -> Option<Blob>) {
         let start = TakeoverPlan::first(LeaderEpoch::new(1)).start;
-        for slot in 0..6 {
+        for slot in slots {
             let info = |blob: Blob| BlobInfo { point: blob.key.point, header: blob.header };
             let view = PartitionView {
                 starts: vec![(Generation::new(1), start.clone())],
@@ -53,9 +59,23 @@ impl Bench {
                 ..PartitionView::default()
             };
             let (answer, life) = (FenceResult::Certain(view), Incarnation::new(u64::from(slot)));
-            bench.takeover.on_answer(bench.now, Slot::new(slot), life, answer, &mut bench.out);
+            self.takeover.on_answer(self.now, Slot::new(slot), life, answer, &mut self.out);
         }
-        bench
+    }
+
+    fn wait(&mut self, by: Duration) {
+        self.now = self.now + by;
+        self.takeover.tick(self.now, &mut self.out);
+    }
+
+    /// Gives what is read of `whole`, until nobody is asked any more. The part on slot 2 has rotted.
+    fn give_but_2(&mut self, whole: &Payload) {
+        while let Some(slot) = self.asked().pop() {
+            let blob = part(whole, slot);
+            let rotted = slot == 2;
+            let reply = if rotted { ReadReply::Unreadable } else { ReadReply::Blobs(vec![blob]) };
+            self.read_gives(slot, reply);
+        }
     }
 
     /// Drains the outputs: whom it asks for its part.
@@ -125,4 +145,39 @@ fn h2_a_part_that_cannot_be_read_is_made_up_for_by_another() {
 fn h4_parts_of_two_writes_under_one_key_are_reported() {
     let bench = Bench::with_answers(|slot| Some(part(&payload(slot % 2), slot)));
     assert_eq!(bench.out, [TakeoverOutput::Broken(Contradiction::TwoValues(POINT))]);
+}
+
+/// Four parts, one of which rots. The slots that were silent first are heard, too: nobody acknowledged it.
+#[test]
+fn t5_what_cannot_be_read_and_was_never_acknowledged_is_a_gap() {
+    let whole = payload(1);
+    let held = |slot| (2..6).contains(&slot).then(|| part(&whole, slot));
+    let mut bench = Bench::with_answers(held);
+    bench.give_but_2(&whole);
+    bench.wait(ASK_AGAIN_AFTER / 3);
+    bench.answer(0..6, held);
+    assert_eq!((bench.asked(), bench.tail()), (vec![], None), "the others are waited for");
+    bench.answer(6..8, held);
+    assert_eq!(bench.tail(), Some(vec![]));
+}
+
+/// The same, but six may have acknowledged it, as two are silent.
+#[test]
+fn t5_what_cannot_be_read_and_may_have_been_acknowledged_is_waited_for() {
+    let whole = payload(1);
+    let held = |slot| (2..8).contains(&slot).then(|| part(&whole, slot));
+    let mut bench = Bench::with_answers(held);
+    for _ in 0..3 {
+        bench.give_but_2(&whole);
+        bench.wait(ASK_AGAIN_AFTER / 3);
+        bench.answer(0..6, held);
+        bench.wait(ASK_AGAIN_AFTER * 4);
+        assert_eq!(bench.tail(), None);
+    }
+    bench.give_but_2(&whole);
+    bench.wait(ASK_AGAIN_AFTER / 3);
+    bench.answer(0..7, held);
+    bench.wait(ASK_AGAIN_AFTER * 5);
+    bench.give_but_2(&whole);
+    assert_eq!(bench.tail(), Some(vec![whole]));
 }
