@@ -29,6 +29,7 @@ pub mod lease;
 pub mod mutation;
 pub mod options;
 pub mod partition;
+mod pipeline;
 mod portion;
 pub mod quotas;
 pub mod rejoin;
@@ -41,5 +42,6 @@ mod throttle;
 pub mod vigil;
 
 pub use lag::{Lag, Pace};
+pub use pipeline::{Answered, Pipeline};
 pub use portion::Portion;
 pub use throttle::Throttle;

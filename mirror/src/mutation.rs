@@ -19,6 +19,8 @@ pub enum Mutation {
     IgnoreIdentity,
     /// An answer to an earlier question is taken for the answer to the last.
     IgnoreToken,
+    /// An answer that goes on where another ended is taken though that one never came.
+    SkipAnswer,
     /// What the source has not committed is mirrored too.
     BeyondHighWatermark,
     /// A switchover does not fence the source.
@@ -63,7 +65,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Those of one mirrored partition, in a fixed order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::SkipGap,
         Self::AppendAgain,
         Self::Renumber,
@@ -71,6 +73,7 @@ impl Mutation {
         Self::IgnoreOverlap,
         Self::IgnoreIdentity,
         Self::IgnoreToken,
+        Self::SkipAnswer,
         Self::BeyondHighWatermark,
     ];
 

@@ -119,7 +119,8 @@ pub enum Question {
     },
     /// Where does the log begin and end (ListOffsets)?
     Bounds,
-    /// Which batches come from this offset on (Fetch)?
+    /// Which batches come from this offset on (Fetch)? The embedder may have the source go on from there, while
+    /// [`MirrorPartition::fetches_from`] says so.
     Fetch {
         /// The offset.
         from: Offset,
@@ -139,8 +140,12 @@ pub enum Answer {
         /// Offset after the last committed record.
         high_watermark: Offset,
     },
-    /// To [`Question::Fetch`].
+    /// To [`Question::Fetch`]. More than one may come: the source was asked to go on where the one before ended.
     Fetched {
+        /// From where it was read, if the source says so.
+        from: Option<Offset>,
+        /// Whether the source was asked to go on.
+        goes_on: bool,
         /// Whole batches in order; the first may begin before the offset asked for.
         batches: Vec<SourceBatch>,
         /// First offset that can be read.
@@ -255,7 +260,7 @@ enum Phase {
     Overlap,
     /// Asked where the source's log begins and ends, because of this.
     Bounds(BoundsFor),
-    /// Fetches; `is_asked` while an answer is to come.
+    /// Fetches; `is_asked` while answers are to come.
     Following { is_asked: bool },
     /// An operator must decide.
     Stopped(State),
@@ -364,6 +369,12 @@ impl MirrorPartition {
         is_lost || is_other
     }
 
+    /// From where the source may go on answering this question, if it may.
+    pub fn fetches_from(&self, token: Token) -> Option<Offset> {
+        let is_asked = self.phase == Phase::Following { is_asked: true };
+        (token == self.last_token && is_asked && self.has_room()).then(|| self.next())
+    }
+
     /// Whether it waits for the source's metadata.
     pub fn is_lost(&self) -> bool {
         matches!(self.phase, Phase::Lost | Phase::Retry { .. })
@@ -425,13 +436,22 @@ impl MirrorPartition {
         };
         match (self.phase.clone(), answer) {
             (Phase::EpochEnd, Answer::EpochEnd(end)) => self.on_epoch_end(end, out),
-            (Phase::Overlap, Answer::Fetched { batches, start, high_watermark }) => {
+            (Phase::Overlap, Answer::Fetched { batches, start, high_watermark, .. }) => {
                 self.on_overlap(now, batches, start, high_watermark, out);
             }
             (Phase::Bounds(cause), Answer::Bounds { start, high_watermark }) => {
                 self.on_bounds(now, cause, start, high_watermark, out);
             }
-            (Phase::Following { .. }, Answer::Fetched { batches, start, high_watermark }) => {
+            (
+                Phase::Following { .. },
+                Answer::Fetched { from, goes_on, batches, start, high_watermark },
+            ) => {
+                if from.is_some_and(|from| from > self.next()) && !self.breaks(Mutation::SkipAnswer)
+                {
+                    let detail = "an answer of the source was lost".to_owned();
+                    return self.retry(now, State::SourceUnreachable { detail });
+                }
+                self.phase = Phase::Following { is_asked: goes_on };
                 self.on_fetched(now, batches, start, high_watermark, out);
             }
             // An answer to another question than the last.

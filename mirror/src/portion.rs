@@ -29,7 +29,8 @@ impl Portion {
         self.size_bytes
     }
 
-    /// An answer of this size has come, or none (0), after a time.
+    /// An answer of this size has come, or none (0), in a time, that of the way to the source left out: on a way of a
+    /// second nothing would be quick.
     pub fn on_answer(&mut self, size_bytes: u64, took: Duration) {
         let next = if took > SLOW {
             self.size_bytes / 2
@@ -44,26 +45,33 @@ impl Portion {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use meridian_base::env::Instant;
 
-    /// The size after many answers over a way of this many bytes a second.
-    fn settled(rate: u64) -> u64 {
-        let mut portion = Portion::default();
+    use super::*;
+    use crate::{Answered, Pipeline};
+
+    /// The size after many answers over a way of this many bytes a second, on which a round trip takes a while.
+    fn settled(rate: u64, round_trip: Duration) -> u64 {
+        let (mut portion, mut pipeline) = (Portion::default(), Pipeline::new(round_trip));
+        let mut now = Instant::ZERO;
         for _ in 0..20 {
-            let size_bytes = portion.size_bytes();
-            let took = Duration::from_secs_f64(size_bytes as f64 / rate as f64);
-            portion.on_answer(size_bytes, took);
+            let (asked_at, size_bytes) = (now, portion.size_bytes());
+            now = now + round_trip + Duration::from_secs_f64(size_bytes as f64 / rate as f64);
+            let answered = Answered { asked_at, size_bytes, can_run: false };
+            portion.on_answer(size_bytes, pipeline.on_answer(now, answered));
         }
         portion.size_bytes()
     }
 
     #[test]
     fn an_answer_takes_about_a_second() {
-        assert_eq!(settled(1000), SIZE_BYTES_MIN);
-        assert_eq!(settled(1 << 40), SIZE_BYTES_MAX);
-        for rate in [100_000, 1_000_000, 10_000_000] {
-            let seconds = settled(rate) as f64 / rate as f64;
-            assert!((0.3..=2.5).contains(&seconds), "{seconds} s at {rate} bytes/s");
+        for round_trip in [0, 100, 800, 2000].map(Duration::from_millis) {
+            assert_eq!(settled(1000, round_trip), SIZE_BYTES_MIN);
+            assert_eq!(settled(1 << 40, round_trip), SIZE_BYTES_MAX);
+            for rate in [100_000, 1_000_000, 10_000_000] {
+                let seconds = settled(rate, round_trip) as f64 / rate as f64;
+                assert!((0.3..=2.5).contains(&seconds), "{seconds} s at {rate} bytes/s");
+            }
         }
     }
 

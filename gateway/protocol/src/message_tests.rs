@@ -162,10 +162,15 @@ fn request_headers_have_the_bytes_another_implementation_gives_them() {
 #[test]
 fn own_tags_are_read_by_us_and_passed_over_by_others() {
     let version = 13;
-    let partition = FetchPartitionResponse { packing: PACKING_ZSTD, ..Default::default() };
+    let partition =
+        FetchPartitionResponse { packing: PACKING_ZSTD, read_from: 3, ..Default::default() };
     let topic = FetchTopicResponse { partitions: vec![partition], ..Default::default() };
     let response = FetchResponse { responses: vec![topic], session_id: 5, ..Default::default() };
-    let request = FetchRequest { packing: PACKING_ZSTD, max_bytes: 7, ..Default::default() };
+    let asked = FetchPartition { run: RUN_GOES_ON, ..Default::default() };
+    let asked = FetchTopic { partitions: vec![asked], ..Default::default() };
+    let topics = vec![asked];
+    let request =
+        FetchRequest { packing: PACKING_ZSTD, max_bytes: 7, topics, ..Default::default() };
     let encoding = ApiKey::Fetch.encoding(version);
     assert_eq!(decode::<FetchResponse>(encode(&response, encoding), encoding), response);
     assert_eq!(decode::<FetchRequest>(encode(&request, encoding), encoding), request);

@@ -47,6 +47,7 @@ pub struct Connection {
     versions: HashMap<i16, RangeInclusive<i16>>,
     next_correlation_id: AtomicI32,
     heard: Arc<Heard>,
+    round_trip: Duration,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -138,12 +139,15 @@ impl Connection {
             versions: HashMap::from([(ApiKey::ApiVersions.key(), 0..=i16::MAX)]),
             next_correlation_id: AtomicI32::new(0),
             heard,
+            round_trip: Duration::ZERO,
             tasks,
         };
+        let asked_at = clock::now();
         connection.versions = match connection.offered_versions().await {
             Ok(versions) => versions,
             Err(error) => return Err(security.explained(address, error).await),
         };
+        connection.round_trip = asked_at.elapsed();
         security.authenticate(&connection).await?;
         Ok(connection)
     }
@@ -168,6 +172,11 @@ impl Connection {
         &self.address
     }
 
+    /// How long its first answer took, which was ready at once.
+    pub fn round_trip(&self) -> Duration {
+        self.round_trip
+    }
+
     /// Whether it can no longer be used.
     pub fn is_closed(&self) -> bool {
         self.outgoing.is_closed()
@@ -184,12 +193,8 @@ impl Connection {
         request: &R,
         timeout: Duration,
     ) -> Result<R::Response, ClientError> {
-        let result = self.send(request, timeout).await?.response().await;
-        if let Err(ClientError::Timeout { .. }) = &result {
-            // Later answers queue behind the missing one.
-            self.close();
-        }
-        Ok(result?.value)
+        let in_flight = self.send(request, timeout).await?;
+        self.answered(in_flight).await
     }
 
     /// Like [`Connection::call`], in a version from `version_min` on: a request that names topics by id needs
@@ -200,6 +205,17 @@ impl Connection {
         request: &R,
         silence: Duration,
     ) -> Result<R::Response, ClientError> {
+        let in_flight = self.send_from(version_min, request, silence).await?;
+        self.answered(in_flight).await
+    }
+
+    /// Sends such a request. The answer may be waited for later.
+    pub async fn send_from<R: RequestMessage>(
+        &self,
+        version_min: i16,
+        request: &R,
+        silence: Duration,
+    ) -> Result<InFlight<R>, ClientError> {
         let unsupported =
             || ClientError::Unsupported { address: self.address.clone(), api: R::API };
         let theirs = self.versions.get(&R::API.key()).ok_or_else(unsupported)?;
@@ -210,8 +226,17 @@ impl Connection {
         let mut in_flight = self.send_as(version, request, silence).await?;
         let last = in_flight.deadline + silence * SILENCE_COUNT_MAX;
         in_flight.heard = Some((Arc::clone(&self.heard), last));
+        Ok(in_flight)
+    }
+
+    /// Waits for an answer, without which the connection is given up.
+    pub async fn answered<R: RequestMessage>(
+        &self,
+        mut in_flight: InFlight<R>,
+    ) -> Result<R::Response, ClientError> {
         let result = in_flight.response().await;
         if let Err(ClientError::Timeout { .. }) = &result {
+            // Later answers queue behind the missing one.
             self.close();
         }
         Ok(result?.value)

@@ -84,6 +84,8 @@ pub(super) struct Client {
     pub(super) peer: SocketAddr,
     /// Where this connection was sent to a nearer reader: see [`fetch`].
     pub(super) redirects: Mutex<HashMap<PartitionId, Redirect>>,
+    /// Where this connection's runs of fetches go on: see [`fetch`].
+    pub(super) runs: Mutex<fetch::Runs>,
     /// Until then it is not read from: see [`quotas`].
     paused_until: Mutex<Option<Instant>>,
 }
@@ -99,7 +101,8 @@ pub(super) struct Redirect {
 
 impl Client {
     pub(super) fn new(peer: SocketAddr) -> Self {
-        Self { peer, redirects: Mutex::default(), paused_until: Mutex::default() }
+        let (redirects, runs, paused_until) = Default::default();
+        Self { peer, redirects, runs, paused_until }
     }
 
     /// Does not read from it before then.

@@ -10,11 +10,13 @@
 mod aborted;
 mod pack;
 mod read;
+mod run;
 mod session;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{FetchRequest, FetchResponse, FetchTopicResponse};
@@ -22,23 +24,32 @@ use tokio::sync::Notify;
 
 pub(super) use self::pack::PACK_COUNT_MAX;
 use self::read::{Answer, Reader};
+pub(super) use self::run::Runs;
 pub(super) use self::session::Sessions;
 use self::session::{Opened, Target};
 use super::dispatch::Call;
 use super::list_offsets::isolation;
-use super::lookup;
 use super::quotas::{self, Limit, Traffic};
+use super::{lock, lookup};
 
 /// From this version on topics are named by id.
 const IDS_FROM_VERSION: i16 = 13;
 /// From this version on endpoints of leaders are told.
 const ENDPOINTS_FROM_VERSION: i16 = 16;
 
-/// Answers a Fetch request.
-pub(super) async fn fetch(call: Call, request: FetchRequest) -> FetchResponse {
+/// Answers a Fetch request, whose turn on its connection may come later.
+pub(super) fn fetch(
+    call: Call,
+    request: FetchRequest,
+) -> impl Future<Output = FetchResponse> + Send + 'static {
+    let asked_at = call.front.now();
+    answer(call, request, asked_at)
+}
+
+async fn answer(call: Call, request: FetchRequest, asked_at: Instant) -> FetchResponse {
     // A stranger must not be taken for a replica, whatever it says (CVE-2018-1288): `replica_id`
     // is not looked at.
-    let opened = match call.front.sessions.open(&call.front, &request, call.version) {
+    let mut opened = match call.front.sessions.open(&call.front, &request, call.version) {
         Ok(opened) => opened,
         Err(error_code) => {
             call.front.metrics.on_error(error_code);
@@ -47,7 +58,13 @@ pub(super) async fn fetch(call: Call, request: FetchRequest) -> FetchResponse {
     };
     let limit = quotas::limit(&call, Traffic::Fetch);
     let bytes_max = limit.as_ref().map_or(usize::MAX, Limit::burst_bytes);
-    let answers = read(&call, &request, &opened.targets, bytes_max).await;
+    let goes_on = lock(&call.client.runs).go_on(&mut opened.targets);
+    // Requests that wait for each other do not wait one after another.
+    let waited = if goes_on { call.front.now().since(asked_at) } else { Duration::ZERO };
+    let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
+    let wait = wait.saturating_sub(waited);
+    let mut answers = read(&call, &request, &opened.targets, wait, bytes_max).await;
+    lock(&call.client.runs).remember(&opened.targets, &mut answers);
     let size_bytes = answers.iter().map(|answer| answer.size_bytes).sum();
     let throttle_time_ms = quotas::charge(&call, limit.as_ref(), size_bytes);
     let answers = pack::packed(&call.front, &request, answers).await;
@@ -59,9 +76,9 @@ async fn read(
     call: &Call,
     request: &FetchRequest,
     targets: &[Target],
+    wait: Duration,
     quota_bytes_max: usize,
 ) -> Vec<Answer> {
-    let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
     let bytes_min = usize::try_from(request.min_bytes).unwrap_or(0);
     let bytes_max = usize::try_from(request.max_bytes).unwrap_or(0);
     let reader = Reader {
@@ -136,6 +153,8 @@ const NO_SESSION: i32 = 0;
 
 #[cfg(test)]
 mod bad_input;
+#[cfg(test)]
+mod run_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

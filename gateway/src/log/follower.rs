@@ -27,7 +27,7 @@ use super::group::Homes;
 use super::partition_log::{FetchError, Fetched, Ownership};
 use super::reader::{Isolation, ReadView};
 use super::{Logs, lock};
-use crate::partition::{AbortedTransaction, AbortedTransactions};
+use crate::partition::{AbortedTransaction, AbortedTransactions, Taken};
 
 /// A leader forgets a follower that has not asked for this long.
 const FOLLOW_LEASE: Duration = Duration::from_secs(15);
@@ -237,7 +237,7 @@ impl FollowerLog {
         };
         // A reader that was just sent here may be ahead of what the leader has told us.
         if from > view.mark.high_watermark {
-            return Ok(view.fetched(Vec::new(), Vec::new()));
+            return Ok(view.fetched(Taken::default(), Vec::new()));
         }
         view.check(from)?;
         let (partition, last) = (self.partition, &self.last_slot);
@@ -248,7 +248,7 @@ impl FollowerLog {
             (Isolation::ReadCommitted, Some(end)) => self.aborted_between(&view, from, end)?,
             (Isolation::ReadCommitted, None) | (Isolation::ReadUncommitted, _) => Vec::new(),
         };
-        Ok(view.fetched(taken.pieces, aborted))
+        Ok(view.fetched(taken, aborted))
     }
 
     /// The aborted transactions with records in `from..until`, unless what was heard of them is

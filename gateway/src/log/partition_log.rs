@@ -61,6 +61,8 @@ pub struct Ownership {
 pub struct Fetched {
     /// Whole record batches, in pieces; may begin before the offset asked for.
     pub records: Vec<Bytes>,
+    /// Offset after the last of them, unless there are none.
+    pub end_offset: Option<Offset>,
     /// The aborted transactions that have records among them, for [`Isolation::ReadCommitted`].
     pub aborted: Vec<AbortedTransaction>,
     /// Offset after the last committed record.
@@ -294,7 +296,7 @@ impl PartitionLog {
         };
         // What was read may be void if a newer leader took over meanwhile; the view it was read
         // by is a committed prefix all the same.
-        Ok(view.fetched(taken.pieces, aborted))
+        Ok(view.fetched(taken, aborted))
     }
 
     /// Offset after the last committed record.

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_base::topology::Slot;
@@ -68,9 +67,10 @@ impl ReadView {
         }
     }
 
-    pub(super) fn fetched(&self, records: Vec<Bytes>, aborted: Vec<AbortedTransaction>) -> Fetched {
+    pub(super) fn fetched(&self, taken: Taken, aborted: Vec<AbortedTransaction>) -> Fetched {
         Fetched {
-            records,
+            records: taken.pieces,
+            end_offset: taken.end_offset,
             aborted,
             high_watermark: self.mark.high_watermark,
             last_stable_offset: self.last_stable_offset,

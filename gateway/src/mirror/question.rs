@@ -3,7 +3,6 @@
 //! Topics are fetched by id, never by name: a topic recreated between two fetches does not answer
 //! (rule F4). That takes Fetch 13, so a source is Kafka 3.1 or newer.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::{PartitionId, TopicId};
@@ -12,12 +11,12 @@ use meridian_mirror::partition::{Answer, Failure, SourceBatch, Token};
 use meridian_protocol::messages::{
     FetchPartition, FetchPartitionResponse, FetchRequest, FetchResponse, FetchTopic,
     ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic, OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition, OffsetForLeaderTopic, PACKING_ZSTD,
+    OffsetForLeaderPartition, OffsetForLeaderTopic, PACKING_ZSTD, RUN_BEGINS, RUN_GOES_ON,
 };
 use meridian_protocol::records::{self, BatchError, PackedError};
 use meridian_protocol::{ErrorCode, Records, Str, Uuid};
 
-use crate::client::{ClientError, Connection};
+use crate::client::{ClientError, Connection, InFlight};
 use crate::log::batch_id;
 
 /// Fetch requests name topics by id from this version on.
@@ -59,6 +58,8 @@ pub(super) struct Want {
     pub(super) asker: Asker,
     pub(super) at: At,
     pub(super) from: Offset,
+    /// From where the answer before ends, if the source knows; it is `from` or more.
+    pub(super) goes_on: bool,
 }
 
 type Answered = Result<Answer, Failure>;
@@ -97,10 +98,12 @@ pub(super) async fn epoch_end(source: &Connection, at: &At, epoch: LeaderEpoch) 
     }
 }
 
-/// ListOffsets, twice.
+/// ListOffsets, twice: the second does not wait for the answer to the first.
 pub(super) async fn bounds(source: &Connection, at: &At) -> Answered {
-    let start = bound(source, at, ListOffsetsPartition::TIMESTAMP_EARLIEST).await?;
-    let high_watermark = bound(source, at, ListOffsetsPartition::TIMESTAMP_LATEST).await?;
+    let (start, high_watermark) = tokio::try_join!(
+        bound(source, at, ListOffsetsPartition::TIMESTAMP_EARLIEST),
+        bound(source, at, ListOffsetsPartition::TIMESTAMP_LATEST),
+    )?;
     Ok(Answer::Bounds { start, high_watermark })
 }
 
@@ -166,16 +169,25 @@ pub(super) struct Fetched {
     pub(super) wire_bytes: u64,
     /// What was packed came damaged: asked for as it is, it may be read.
     pub(super) is_damaged: bool,
+    /// Whether the source can go on where an answer ends.
+    pub(super) can_run: bool,
 }
 
-/// One long poll for many partitions of one broker, which answers with so many bytes; the source may pack
-/// what it sends if `packs`. Every want is answered.
-pub(super) async fn fetch(
-    source: Arc<Connection>,
+/// A fetch that was sent, or why it was not.
+pub(super) struct Sent {
+    wants: Vec<Want>,
+    room_bytes: usize,
+    in_flight: Result<InFlight<FetchRequest>, ClientError>,
+}
+
+/// Sends one long poll for many partitions of one broker, which answers with so many bytes; the source may pack
+/// what it sends if `packs`.
+pub(super) async fn send_fetch(
+    source: &Connection,
     wants: Vec<Want>,
     size_bytes: u64,
     packs: bool,
-) -> Fetched {
+) -> Sent {
     let size_bytes_max = i32::try_from(size_bytes).unwrap_or(i32::MAX);
     let request = FetchRequest {
         replica_id: CONSUMER,
@@ -186,8 +198,21 @@ pub(super) async fn fetch(
         packing: if packs { PACKING_ZSTD } else { 0 },
         ..Default::default()
     };
-    let called = source.call_from(FETCH_VERSION_WITH_IDS, &request, WAIT_MAX + SILENCE_MAX);
-    let response = match called.await {
+    let silence = WAIT_MAX + SILENCE_MAX;
+    let in_flight = source.send_from(FETCH_VERSION_WITH_IDS, &request, silence).await;
+    // The last batch may be larger than all that was asked for.
+    let room_bytes = usize::try_from(size_bytes).unwrap_or(usize::MAX);
+    Sent { wants, room_bytes: room_bytes.saturating_add(BATCH_SIZE_BYTES_MAX), in_flight }
+}
+
+/// What comes of a fetch. Every want is answered.
+pub(super) async fn fetched(source: &Connection, sent: Sent) -> Fetched {
+    let Sent { wants, room_bytes, in_flight } = sent;
+    let called = match in_flight {
+        Ok(in_flight) => source.answered(in_flight).await,
+        Err(error) => Err(error),
+    };
+    let response = match called {
         Ok(response) if response.error_code.is_none() => response,
         Ok(response) => {
             let code = response.error_code;
@@ -195,9 +220,6 @@ pub(super) async fn fetch(
         }
         Err(error) => return answer_all(&wants, |_| unreachable(&error)),
     };
-    // The last batch may be larger than all that was asked for.
-    let room_bytes = usize::try_from(size_bytes).unwrap_or(usize::MAX);
-    let room_bytes = room_bytes.saturating_add(BATCH_SIZE_BYTES_MAX);
     let (asked, reading) = (wants.clone(), move || read(wants, response, room_bytes));
     tokio::task::spawn_blocking(reading).await.unwrap_or_else(|_| {
         answer_all(&asked, |_| Failure::Unreachable("this node is going down".to_owned()))
@@ -226,7 +248,8 @@ fn read(wants: Vec<Want>, response: FetchResponse, mut room_bytes: usize) -> Fet
                     let size_bytes = response.records.as_ref().map_or(0, Records::size_bytes);
                     room_bytes = room_bytes.saturating_sub(size_bytes);
                     all.size_bytes += size_bytes as u64;
-                    fetched(&want.at, response)
+                    all.can_run |= response.read_from >= 0;
+                    answer_of(&want.at, response)
                 })
             }
             None => Err(Failure::Unreachable("an answer without the partition".to_owned())),
@@ -272,12 +295,13 @@ fn answer_all(wants: &[Want], failure: impl Fn(&Want) -> Failure) -> Fetched {
 
 fn topics_of(wants: &[Want], partition_max_bytes: i32) -> Vec<FetchTopic> {
     let mut topics: Vec<FetchTopic> = Vec::new();
-    for Want { at, from, .. } in wants {
+    for Want { at, from, goes_on, .. } in wants {
         let partition = FetchPartition {
             partition: at.index,
             current_leader_epoch: at.leader_epoch.get(),
             fetch_offset: from.get(),
             partition_max_bytes,
+            run: if *goes_on { RUN_GOES_ON } else { RUN_BEGINS },
             ..Default::default()
         };
         let topic_id = uuid(at.topic_id);
@@ -293,14 +317,17 @@ fn topics_of(wants: &[Want], partition_max_bytes: i32) -> Vec<FetchTopic> {
     topics
 }
 
-fn fetched(at: &At, response: FetchPartitionResponse) -> Answered {
+fn answer_of(at: &At, response: FetchPartitionResponse) -> Answered {
     match response.error_code {
         ErrorCode::None => {}
         ErrorCode::OffsetOutOfRange => return Err(Failure::OutOfRange),
         code => return Err(refused("records", at, code)),
     }
     let records = response.records.map(|records| records.into_bytes()).unwrap_or_default();
+    let from = Offset::new(response.read_from);
     Ok(Answer::Fetched {
+        from: (from >= Offset::ZERO).then_some(from),
+        goes_on: false,
         batches: batches(at, records)?,
         start: Offset::new(response.log_start_offset.max(0)),
         high_watermark: Offset::new(response.high_watermark),

@@ -7,6 +7,7 @@
 mod carry;
 mod glance;
 mod grow;
+mod lane;
 mod lease;
 mod meter;
 mod tell;
@@ -28,13 +29,14 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::glance::Glancer;
+use self::lane::FetchLane;
 use self::lease::Leases;
 pub(crate) use self::meter::LinkMetrics;
 use self::meter::Meter;
 use self::tell::Teller;
 use super::lease::Told;
 use super::plan::{Plan, Target};
-use super::question::{Asker, Fetched, Want};
+use super::question::{Asker, Fetched};
 use super::survey::{self, Survey};
 use crate::client::{Client, ClientError, Connection};
 use crate::log::FetchError;
@@ -85,15 +87,6 @@ struct Mirrored {
     connection: Option<Arc<Connection>>,
     /// The broker that leads it at the source.
     leader: Option<i32>,
-}
-
-/// A connection over which partitions are fetched, one request at a time.
-struct FetchLane {
-    connection: Arc<Connection>,
-    wants: Vec<Want>,
-    is_busy: bool,
-    /// When its last request was sent.
-    asked_at: Instant,
 }
 
 /// How a partition is, for operators.
@@ -239,11 +232,11 @@ impl LinkWorker {
     fn idle(&self) -> Duration {
         let now = self.clock.now();
         let machines = self.partitions.values().filter_map(|it| it.machine.as_ref()?.wake_at());
-        let has_wants = self.lanes.iter().any(|lane| !lane.is_busy && !lane.wants.is_empty());
-        let throttled = has_wants.then(|| now + self.throttle.wait(now));
+        let fetch = self.lanes.iter().filter_map(FetchLane::next_at).min();
+        let fetch = fetch.map(|at| at.max(now + self.throttle.wait(now)));
         let wants_survey = self.is_survey_wanted && !self.is_surveying;
         let survey = wants_survey.then(|| self.surveyed_at + SURVEY_PAUSE);
-        let others = [throttled, self.glance_at(now), survey, self.tell_at()];
+        let others = [fetch, self.glance_at(now), survey, self.tell_at()];
         let wake_at = machines.chain(others.into_iter().flatten()).min();
         wake_at.map_or(IDLE_MAX, |at| at.since(now).clamp(Duration::from_millis(1), IDLE_MAX))
     }
@@ -336,14 +329,13 @@ impl LinkWorker {
         self.step(partition, life, Input::Answered(token, answer));
     }
 
-    fn on_fetched(&mut self, connection: &Arc<Connection>, fetched: Fetched) {
-        let Fetched { answers, size_bytes, wire_bytes, is_damaged } = fetched;
+    fn on_fetched(&mut self, connection: &Arc<Connection>, mut fetched: Fetched) {
         let now = self.clock.now();
         let same = |lane: &&mut FetchLane| Arc::ptr_eq(&lane.connection, connection);
         if let Some(lane) = self.lanes.iter_mut().find(same) {
-            lane.is_busy = false;
-            self.portion.on_answer(size_bytes, now.since(lane.asked_at));
+            lane.on_fetched(now, &mut self.portion, &mut fetched);
         }
+        let Fetched { answers, size_bytes, wire_bytes, is_damaged, .. } = fetched;
         self.throttle.take(now, wire_bytes);
         self.meter.on_fetched(size_bytes, wire_bytes);
         if is_damaged && std::mem::take(&mut self.packs) {

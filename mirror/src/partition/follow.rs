@@ -17,12 +17,19 @@ impl MirrorPartition {
 
     /// Asks for the next batches, unless that was done or too much is in flight.
     pub(super) fn ask_for_more(&mut self, out: &mut Vec<Output>) {
-        let has_room = self.in_flight_size_bytes < self.settings.in_flight_size_bytes_max;
-        if self.phase == (Phase::Following { is_asked: false }) && has_room {
+        if self.phase == (Phase::Following { is_asked: false }) && self.has_room() {
             self.phase = Phase::Following { is_asked: true };
-            let from = if self.is_unbegun() { self.seek } else { self.own.end };
-            self.ask(Question::Fetch { from }, out);
+            self.ask(Question::Fetch { from: self.next() }, out);
         }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.in_flight_size_bytes < self.settings.in_flight_size_bytes_max
+    }
+
+    /// Where the next batch is to come from.
+    pub(super) fn next(&self) -> Offset {
+        if self.is_unbegun() { self.seek } else { self.own.end }
     }
 
     pub(super) fn on_fetched(
@@ -33,7 +40,6 @@ impl MirrorPartition {
         high_watermark: Offset,
         out: &mut Vec<Output>,
     ) {
-        self.phase = Phase::Following { is_asked: false };
         self.failure = None;
         self.retry_after = self.settings.retry_after_min;
         self.lag.on_source(now, self.reached(), high_watermark);

@@ -29,6 +29,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => any::<u8>().prop_map(Op::LetGo),
         1 => prop_oneof![4 => Just(Op::Disconnect), 1 => Just(Op::Recreate), 1 => Just(Op::Delete)],
         12 => any::<u8>().prop_map(Op::Serve),
+        4 => any::<u8>().prop_map(Op::ServeAndGoOn),
         10 => any::<u8>().prop_map(Op::Deliver),
         2 => any::<u8>().prop_map(Op::DeliverAgain),
         4 => Just(Op::CommitHere),
@@ -63,7 +64,7 @@ proptest! {
 fn every_broken_rule_is_caught() {
     common::hunt(
         &Mutation::ALL,
-        5_000,
+        20_000,
         &(any::<bool>(), ops()),
         |(is_compacted, ops), mutation| holds(is_compacted, &ops, mutation),
     );

@@ -149,6 +149,8 @@ impl Source {
         let found = self.batches.iter().filter(|id| id.last_offset.get() >= from);
         let batch = |id: &BatchId| SourceBatch { id: *id, bytes: Bytes::from_static(b"batch") };
         Ok(Answer::Fetched {
+            from: Some(Offset::new(from)),
+            goes_on: false,
             batches: found.take(FETCH_COUNT_MAX).map(batch).collect(),
             start: Offset::new(self.start),
             high_watermark: Offset::new(self.high_watermark),

@@ -1,5 +1,6 @@
 //! Source, network, mirror and its log; and what must hold of them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use meridian_base::env::Instant;
@@ -34,6 +35,8 @@ pub(crate) enum Op {
     Delete,
     /// The source answers one of the questions under way.
     Serve(u8),
+    /// The same, and is to answer once more from where that answer ends.
+    ServeAndGoOn(u8),
     /// One of the answers under way arrives.
     Deliver(u8),
     /// One of the answers under way arrives, and will arrive again.
@@ -66,6 +69,8 @@ pub(crate) struct World {
     connection: u32,
     view_connection: u32,
     asked: Vec<(Token, i32, Question)>,
+    /// Questions that were answered more than once.
+    runs: BTreeSet<Token>,
     answers: Vec<(Token, Result<Answer, Failure>)>,
     /// The source did something that a mirror must not follow.
     is_harmed: bool,
@@ -99,6 +104,7 @@ impl World {
             connection: 0,
             view_connection: 0,
             asked: Vec::new(),
+            runs: BTreeSet::new(),
             answers: Vec::new(),
             is_harmed: false,
         };
@@ -145,7 +151,8 @@ impl World {
                 self.is_harmed = true;
                 self.disconnect()?;
             }
-            Op::Serve(chance) => self.serve(chance)?,
+            Op::Serve(chance) => self.serve(chance, false)?,
+            Op::ServeAndGoOn(chance) => self.serve(chance, true)?,
             Op::Deliver(chance) => {
                 if let Some(index) = pick(&self.answers, chance) {
                     let (token, answer) = self.answers.remove(index);
@@ -198,7 +205,7 @@ impl World {
         Ok(())
     }
 
-    fn serve(&mut self, chance: u8) -> Result<(), String> {
+    fn serve(&mut self, chance: u8, goes_on: bool) -> Result<(), String> {
         if std::mem::take(&mut self.wants_view) {
             self.view_connection = self.connection;
             let view = if self.source.is_deleted {
@@ -214,6 +221,7 @@ impl World {
         }
         let Some(index) = pick(&self.asked, chance) else { return Ok(()) };
         let (token, epoch, question) = self.asked.remove(index);
+        let goes_on = goes_on && self.machine.fetches_from(token).is_some();
         let is_other =
             self.source.topic != TOPIC && self.mutation != Some(Mutation::IgnoreIdentity);
         let answer = if self.view_connection != self.connection {
@@ -223,8 +231,36 @@ impl World {
         } else {
             self.source.answer(epoch, question)
         };
+        let answer = self.go_on(token, epoch, answer, goes_on);
         self.answers.push((token, answer));
         Ok(())
+    }
+
+    /// Has the source answer the same question once more, from where this answer ends.
+    fn go_on(
+        &mut self,
+        token: Token,
+        epoch: i32,
+        answer: Result<Answer, Failure>,
+        goes_on: bool,
+    ) -> Result<Answer, Failure> {
+        match answer {
+            Ok(Answer::Fetched { from: Some(from), batches, start, high_watermark, .. })
+                if goes_on =>
+            {
+                let next = batches.last().map_or(from, |last| last.id.last_offset.advance(1));
+                self.asked.push((token, epoch, Question::Fetch { from: next }));
+                self.runs.insert(token);
+                Ok(Answer::Fetched { from: Some(from), goes_on, batches, start, high_watermark })
+            }
+            // Kafka does not say from where it has read.
+            Ok(Answer::Fetched { batches, start, high_watermark, .. })
+                if !self.runs.contains(&token) =>
+            {
+                Ok(Answer::Fetched { from: None, goes_on, batches, start, high_watermark })
+            }
+            answer => answer,
+        }
     }
 
     fn commit_here(&mut self, end: i64) -> Result<(), String> {
@@ -253,6 +289,7 @@ impl World {
         self.log.end = last.map_or(committed, |id| id.last_offset.get() + 1).max(committed);
         self.log.committed = self.log.end;
         self.asked.clear();
+        self.runs.clear();
         self.answers.clear();
         let own =
             OwnLog { start: Offset::new(self.log.start), end: Offset::new(self.log.end), last };

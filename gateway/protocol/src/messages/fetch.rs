@@ -50,6 +50,7 @@ message! {
     } tagged {
         0: replica_directory_id: Uuid [17..],
         1: high_watermark: i64 [18..] = i64::MAX,
+        10_000: run: i8 [12..],
     }
 
     /// Partitions to leave out of the session from now on.
@@ -92,6 +93,7 @@ message! {
         1: current_leader: LeaderIdAndEpoch [12..],
         2: snapshot_id: SnapshotId [12..],
         10_000: packing: i8 [12..],
+        10_001: read_from: i64 [12..] = -1,
     }
 
     /// The end of the largest epoch that is common to fetcher and leader.
@@ -115,3 +117,9 @@ message! {
 
 /// How the records of an answer are packed: that they may be, and that they are.
 pub const PACKING_ZSTD: i8 = 1;
+
+/// A partition of a run of fetches over one connection: from the offset given on, and how far its answer got is
+/// remembered. The answer says from where it was read ([`FetchPartitionResponse::read_from`]).
+pub const RUN_BEGINS: i8 = 1;
+/// The next of the run: from where the answer before it ended, which whoever asks need not know yet.
+pub const RUN_GOES_ON: i8 = 2;

@@ -25,6 +25,8 @@ pub(super) struct Answer {
     pub(super) response: FetchPartitionResponse,
     pub(super) partition: Option<PartitionId>,
     pub(super) size_bytes: usize,
+    /// Offset after the last record, if there are any.
+    pub(super) end_offset: Option<Offset>,
 }
 
 /// What one reading of all partitions gave.
@@ -171,6 +173,7 @@ impl Reader<'_> {
         let bytes_max = bytes_max.min(target.bytes_max);
         let fetched = source.fetch(self.isolation, target.offset, bytes_max).await;
         let fetched = fetched.map_err(|cause| error::of_fetch(&cause))?;
+        let end_offset = fetched.end_offset;
         let records: Records = fetched.records.into_iter().collect();
         let size_bytes = records.size_bytes();
         let response = FetchPartitionResponse {
@@ -185,7 +188,7 @@ impl Reader<'_> {
             records: Some(records),
             ..Default::default()
         };
-        Ok(Answer { response, partition: Some(partition), size_bytes })
+        Ok(Answer { response, partition: Some(partition), size_bytes, end_offset })
     }
 
     /// The replica in the client's datacenter, if this node leads the partition and the client is
@@ -235,7 +238,7 @@ fn empty(partition: PartitionId, target: &Target) -> Answer {
         high_watermark: -1,
         ..Default::default()
     };
-    Answer { response, partition: Some(partition), size_bytes: 0 }
+    Answer { response, partition: Some(partition), size_bytes: 0, end_offset: None }
 }
 
 fn elsewhere(partition: PartitionId, target: &Target, reader: i32) -> Answer {
@@ -251,5 +254,5 @@ fn failed(partition: Option<PartitionId>, target: &Target, error_code: ErrorCode
         high_watermark: -1,
         ..Default::default()
     };
-    Answer { response, partition, size_bytes: 0 }
+    Answer { response, partition, size_bytes: 0, end_offset: None }
 }

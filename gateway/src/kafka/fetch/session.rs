@@ -13,6 +13,7 @@ use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{FetchPartition, FetchPartitionResponse, FetchRequest};
 
 use super::read::Answer;
+use super::run::Run;
 use super::{NO_SESSION, names_by_id};
 use crate::kafka::lookup::TopicKey;
 use crate::kafka::{Front, lock};
@@ -34,6 +35,7 @@ pub(super) struct Target {
     pub(super) leader_epoch: i32,
     pub(super) last_fetched_epoch: i32,
     pub(super) bytes_max: usize,
+    pub(super) run: Run,
 }
 
 impl Target {
@@ -45,6 +47,7 @@ impl Target {
             leader_epoch: partition.current_leader_epoch,
             last_fetched_epoch: partition.last_fetched_epoch,
             bytes_max: usize::try_from(partition.partition_max_bytes).unwrap_or(0).max(1),
+            run: Run::of(partition),
         }
     }
 }

@@ -2,18 +2,15 @@
 
 use std::sync::Arc;
 
-use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_consensus::command::{Command, LeaderAssignment};
 use meridian_mirror::partition::{Failure, Input, Output, Question, SourceBatch, Token};
 
-use super::{Event, FetchLane, LinkWorker};
+use super::lane::FetchLane;
+use super::{Event, LinkWorker};
 use crate::mirror::question::{self, Asker, At, Want};
 use crate::partition::MirrorError;
-
-/// Partitions of one fetch.
-const FETCH_COUNT_MAX: usize = 1000;
 
 impl LinkWorker {
     pub(super) fn carry_out(&mut self, partition: PartitionId, outputs: Vec<Output>) {
@@ -64,15 +61,13 @@ impl LinkWorker {
         let events = self.events.clone();
         match question {
             Question::Fetch { from } => {
-                let want = Want { asker, at, from };
-                let same = |lane: &&mut FetchLane| Arc::ptr_eq(&lane.connection, &connection);
-                match self.lanes.iter_mut().find(same) {
-                    Some(lane) => lane.wants.push(want),
-                    None => {
-                        let (wants, asked_at) = (vec![want], Instant::ZERO);
-                        self.lanes.push(FetchLane { connection, wants, is_busy: false, asked_at });
-                    }
-                }
+                let want = Want { asker, at, from, goes_on: false };
+                let same = |lane: &FetchLane| Arc::ptr_eq(&lane.connection, &connection);
+                let index = self.lanes.iter().position(same).unwrap_or_else(|| {
+                    self.lanes.push(FetchLane::new(connection, events));
+                    self.lanes.len() - 1
+                });
+                self.lanes[index].wants.push(want);
             }
             Question::EpochEnd { epoch } => {
                 tokio::spawn(async move {
@@ -97,23 +92,22 @@ impl LinkWorker {
         });
     }
 
-    /// Sends what is wanted over each connection that has nothing under way.
+    /// Sends what is wanted over each connection that may have one more fetch under way.
     pub(super) fn send_fetches(&mut self) {
-        self.lanes.retain(|lane| lane.is_busy || !lane.wants.is_empty());
-        let (now, size_bytes) = (self.clock.now(), self.portion.size_bytes());
+        self.lanes.retain(|lane| !lane.is_over());
+        let now = self.clock.now();
         if !self.throttle.wait(now).is_zero() {
             return;
         }
         let packs = self.packs && self.plan.source.options.compresses();
-        for lane in self.lanes.iter_mut().filter(|lane| !lane.is_busy) {
-            (lane.is_busy, lane.asked_at) = (true, now);
-            let wants = take_in_turn(&mut lane.wants, FETCH_COUNT_MAX);
-            let (connection, events) = (Arc::clone(&lane.connection), self.events.clone());
-            tokio::spawn(async move {
-                let lane = Arc::clone(&connection);
-                let fetched = question::fetch(connection, wants, size_bytes, packs).await;
-                let _worker_is_gone = events.send(Event::Fetched { lane, fetched }).await;
-            });
+        let partitions = &self.partitions;
+        let goes_on_from = |asker: &Asker| {
+            let mirrored = partitions.get(&asker.partition).filter(|it| it.life == asker.life)?;
+            mirrored.machine.as_ref()?.fetches_from(asker.token)
+        };
+        for lane in self.lanes.iter_mut().filter(|lane| lane.next_at().is_some_and(|at| at <= now))
+        {
+            lane.send(now, &self.portion, packs, goes_on_from);
         }
     }
 
@@ -180,35 +174,5 @@ impl LinkWorker {
                 tracing::warn!(?partition, %error, "the source's leader epoch not taken on yet");
             }
         });
-    }
-}
-
-/// Takes what the next request asks for. Who was asked for first may have filled the whole answer, and goes
-/// last this time.
-fn take_in_turn<T>(wants: &mut Vec<T>, count_max: usize) -> Vec<T> {
-    let count = wants.len().min(count_max);
-    wants.rotate_left(count.min(1));
-    wants.drain(..count).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_that_wants_something_is_first_in_its_turn() {
-        let mut wants = vec!['a', 'b', 'c'];
-        let mut firsts = Vec::new();
-        for _ in 0..3 {
-            let asked = take_in_turn(&mut wants, 1000);
-            firsts.push(asked[0]);
-            // All want more, and say so in the order of the answer.
-            wants = asked;
-        }
-        firsts.sort_unstable();
-        assert_eq!(firsts, ['a', 'b', 'c']);
-        assert_eq!(take_in_turn(&mut wants, 2).len(), 2);
-        assert_eq!(take_in_turn(&mut wants, 2).len(), 1);
-        assert_eq!(take_in_turn(&mut wants, 2), []);
     }
 }

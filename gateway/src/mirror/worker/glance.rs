@@ -32,7 +32,7 @@ impl LinkWorker {
         if is_under_way || self.throttle.wait(now).is_zero() {
             return None;
         }
-        let idle = self.lanes.iter().filter(|lane| !lane.is_busy);
+        let idle = self.lanes.iter().filter(|lane| lane.is_held());
         let count = idle.map(|lane| lane.wants.len()).sum();
         (count > 0).then(|| self.glancer.looked_at + self.throttle.glance_every(count))
     }
@@ -44,7 +44,7 @@ impl LinkWorker {
             return;
         }
         self.glancer.looked_at = now;
-        let held = self.lanes.iter().filter(|lane| !lane.is_busy && !lane.wants.is_empty());
+        let held = self.lanes.iter().filter(|lane| lane.is_held());
         let held: Vec<(Arc<Connection>, Vec<Want>)> =
             held.map(|lane| (Arc::clone(&lane.connection), lane.wants.clone())).collect();
         let events = self.events.clone();
