@@ -44,11 +44,12 @@ use self::audit::{AuditHandle, AuditReport};
 pub(crate) use self::contracts::ContractReport;
 pub(crate) use self::guard::{Closed, epoch_end, forget, refuses_clients, source_of};
 pub(crate) use self::lease::needs_lease;
-use self::plan::Plan;
+use self::plan::{Plan, Source};
 use self::steward::{StewardHandle, StewardReport};
 use self::switchover::Coordinators;
 pub(crate) use self::worker::LinkMetrics;
 use self::worker::{LinkWorker, PartitionReport};
+use crate::client::Client;
 use crate::node::Node;
 
 /// How often the metadata is looked at for links, mirrors and leaders that changed.
@@ -66,8 +67,18 @@ pub(crate) struct Mirrors {
     life: OnceLock<Option<Life>>,
     /// Held by whoever has topics need a lease, one at a time.
     needs: Arc<tokio::sync::Mutex<()>>,
+    /// By link: what commands ask its source over.
+    clients: Mutex<BTreeMap<String, (Source, SourceClients)>>,
     /// Rung when there is reason to look at once.
     bell: Notify,
+}
+
+/// Clients that stay connected: on a long way a new connection costs two round trips.
+#[derive(Clone)]
+struct SourceClients {
+    kafka: Client,
+    /// For questions of meridian clusters. Kafka closes the connection of whoever asks them.
+    peer: Client,
 }
 
 struct WorkerHandle {
@@ -138,6 +149,23 @@ impl Mirrors {
     fn life(&self) -> Option<Life> {
         let draw = || crate::node::entropy().ok().map(|drawn| Life::new(drawn as u64));
         *self.life.get_or_init(draw)
+    }
+
+    /// What commands about a link ask its source over.
+    fn clients(&self, node: &Node, link: &str, source: &Source) -> SourceClients {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let links = plan::links(&node.meta.metadata());
+        clients.retain(|name, (known, _)| {
+            links.iter().any(|(other, link)| other == name && *link == known.link)
+        });
+        match clients.get(link) {
+            Some((known, found)) if known == source => found.clone(),
+            _ => {
+                let made = SourceClients { kafka: source.client(), peer: source.client() };
+                clients.insert(link.to_owned(), (source.clone(), made.clone()));
+                made
+            }
+        }
     }
 
     /// Looks at once for what has changed.

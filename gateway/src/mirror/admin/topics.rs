@@ -6,17 +6,16 @@ use bytes::Bytes;
 use meridian_base::id::TopicId;
 use meridian_consensus::command::{Command, ConfigChange, ExpectedVersion, RowKind};
 use meridian_consensus::placement::{Placement, Preference};
-use meridian_mirror::rows::{MirrorTopic, Stage};
+use meridian_mirror::rows::{Link, MirrorTopic, Stage};
 use meridian_mirror::succession::{LinkEpoch, Succession};
 use meridian_mirror::vigil::Policy;
 use serde::{Deserialize, Serialize};
 
 use super::succession::of_peer;
 use super::{AdminCall, json, of_source};
-use crate::client::ClientError;
+use crate::client::{Client, ClientError};
 use crate::kafka::{AdminError, MIRROR_ON_DELETE, MIRROR_ON_RECREATE, check_topic_config};
 use crate::mirror::peer::{self, PeerError};
-use crate::mirror::plan::Source;
 use crate::mirror::promotion::{self, Cause};
 use crate::mirror::succession::{change, change_mirror, put};
 use crate::mirror::wire::{Ask, StandingReport};
@@ -69,9 +68,10 @@ struct Found {
 }
 
 /// Looks a topic up at the source.
-async fn find(source: &Source, name: &str) -> Result<Found, AdminError> {
-    let (link, client) = (&source.link, source.client());
-    let topic = client.topic(name).await.map_err(|error| match error {
+async fn find(client: &Client, link: &Link, name: &str) -> Result<Found, AdminError> {
+    // At once: on a long way each answer that is waited for costs a round trip.
+    let (topic, set) = tokio::join!(client.topic(name), survey::set_configs(client, name));
+    let topic = topic.map_err(|error| match error {
         ClientError::UnknownTopic { topic } => {
             AdminError::Failed(format!("the source has no topic {topic}"))
         }
@@ -89,7 +89,7 @@ async fn find(source: &Source, name: &str) -> Result<Found, AdminError> {
         let message = "the source gives its topics no ids: it must be Kafka 3.1 or newer";
         return Err(AdminError::Failed(message.to_owned()));
     }
-    let mut set = survey::set_configs(&client, name).await.map_err(|error| of_source(&error))?;
+    let mut set = set.map_err(|error| of_source(&error))?;
     set.retain(|(name, _)| !steward::is_own_config(name));
     let (known, ignored): (Vec<_>, Vec<_>) =
         set.into_iter().partition(|(name, value)| check_topic_config(name, value).is_ok());
@@ -103,9 +103,9 @@ async fn find(source: &Source, name: &str) -> Result<Found, AdminError> {
 }
 
 /// The link epoch that a topic has at its source: one day its mirror is promoted under a later one.
-async fn link_epoch_of(source: &Source, topic: &str) -> Result<LinkEpoch, AdminError> {
+async fn link_epoch_of(client: &Client, topic: &str) -> Result<LinkEpoch, AdminError> {
     let ask = Ask { topic: topic.to_owned() };
-    match peer::call::<StandingReport>(&source.client(), "mirror.standing", topic, &ask).await {
+    match peer::call::<StandingReport>(client, "mirror.standing", topic, &ask).await {
         Ok(there) => Ok(LinkEpoch::new(there.link_epoch)),
         // A source that is no meridian cluster has none.
         Err(PeerError::Never(_)) => Ok(LinkEpoch::ZERO),
@@ -141,7 +141,12 @@ impl AdminCall {
                 "topic {name} exists here already: a mirror begins as a new topic"
             )));
         }
-        let mut found = find(&source, &source_name).await?;
+        let clients = self.node.mirrors.clients(&self.node, &link_name, &source);
+        let (found, link_epoch) = tokio::join!(
+            find(&clients.kafka, &source.link, &source_name),
+            link_epoch_of(&clients.peer, &source_name)
+        );
+        let mut found = found?;
         found.configs.extend(policies);
         let leaders = {
             let metadata = self.node.meta.metadata();
@@ -155,7 +160,7 @@ impl AdminCall {
         };
         let none = || AdminError::Unavailable("no node that could lead is alive".to_owned());
         let leaders = leaders.ok_or_else(none)?;
-        let link_epoch = link_epoch_of(&source, &source_name).await?;
+        let link_epoch = link_epoch?;
         let topic = TopicId::new(crate::node::entropy().map_err(failed)?);
         let mut mirror = MirrorTopic {
             link: link_name,
