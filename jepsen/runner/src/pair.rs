@@ -10,6 +10,7 @@
 
 mod alarms;
 mod clusters;
+mod firsts;
 mod judge;
 mod report;
 mod rounds;
@@ -57,6 +58,9 @@ pub struct PairArgs {
     /// Seconds for which the lag of the mirror is measured before; 0 for not at all.
     #[arg(long, default_value_t = 10)]
     pub lag_seconds: u64,
+    /// Times that it is measured how soon the first record of a new mirror, topic and partition is mirrored.
+    #[arg(long, default_value_t = 0)]
+    pub firsts: usize,
     /// Topics of each kind of loss that mirrors must tell of; they come last.
     #[arg(long, default_value_t = 0)]
     pub alarms: usize,
@@ -88,6 +92,9 @@ pub struct PairArgs {
     /// Links over QUIC, with certificates on both sides.
     #[arg(long)]
     pub quic: bool,
+    /// Options that links are created with; may be repeated.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub link_config: Vec<String>,
     /// Cuts of the way between the clusters, ways that flap, and kills of the node that pulls, in turns.
     #[arg(long, default_value_t = 0, requires = "rtt_ms")]
     pub troubles: usize,
@@ -179,7 +186,8 @@ fn federate(pair: &Pair, args: &PairArgs) -> Result<(), Failure> {
         let source = &pair.sides[1 - side];
         let bootstrap = source.bootstrap();
         let mut arguments = vec!["link", "create", source.name, "--source", &bootstrap];
-        let options = if args.quic { pair.certify_link(1 - side)? } else { Vec::new() };
+        let mut options = if args.quic { pair.certify_link(1 - side)? } else { Vec::new() };
+        options.extend(args.link_config.iter().cloned());
         arguments.extend(options.iter().flat_map(|option| ["-c", option.as_str()]));
         pair.command(side, &arguments)?;
     }
@@ -195,6 +203,11 @@ fn play(args: &PairArgs, mut mover: Mover<'_>) -> Result<Outcome, Failure> {
     if args.lag_seconds > 0 {
         outcome.lags = mover.lags(Duration::from_secs(args.lag_seconds))?;
         say(&format!("lag p99 {:.1?}", report::quantile(&outcome.lags, 99)));
+    }
+    if args.firsts > 0 {
+        let firsts = firsts::run(&mover.pair, args.firsts)?;
+        say(&firsts.line());
+        mover.findings.extend(firsts.findings());
     }
     for number in 0..args.troubles {
         let done =

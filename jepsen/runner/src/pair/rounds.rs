@@ -140,18 +140,19 @@ impl<'a> Mover<'a> {
     /// How old records are when a consumer of the mirror gets them: from their acknowledgement on.
     pub(super) fn lags(&mut self, time: Duration) -> Result<Vec<Duration>, Failure> {
         self.settle()?;
-        let mut client = self.pair.client(1 - self.writer, 0, TOPIC);
-        let mut reader = Reader::new("", false);
-        reader.positions = ends_of(&mut client, &self.keys)?;
+        let client = || self.pair.client(1 - self.writer, 0, TOPIC);
+        let ends = ends_of(&mut client(), &self.keys)?;
         self.desk.take_latest();
         let until = clock::now() + time;
-        let mut seen: Vec<(Value, Instant)> = Vec::new();
-        while clock::now() < until {
-            let taken = reader.poll(&mut client);
-            let now = clock::now();
-            let values = taken.polled.values().flatten().map(|(_, value)| *value);
-            seen.extend(values.map(|value| (value, now)));
-        }
+        // A consumer for each partition: none waits for records of another.
+        let seen: Vec<(Value, Instant)> = std::thread::scope(|scope| {
+            let watch = |from| {
+                let client = client();
+                scope.spawn(move || sights(client, from, until))
+            };
+            let watches: Vec<_> = ends.into_iter().map(watch).collect();
+            watches.into_iter().flat_map(|it| it.join().unwrap_or_default()).collect()
+        });
         let acked: HashMap<Value, Instant> = self.desk.take_latest().into_iter().collect();
         let lag =
             |(value, at): (Value, Instant)| Some(at.saturating_duration_since(*acked.get(&value)?));
@@ -264,6 +265,24 @@ impl<'a> Mover<'a> {
             Failure::Cluster(format!("{topic} in the {side} cannot be read to its end: {problem}"))
         })
     }
+}
+
+/// The records of a partition from an offset on, and when each was seen.
+fn sights(
+    mut client: Client,
+    (key, offset): (Key, Offset),
+    until: Instant,
+) -> Vec<(Value, Instant)> {
+    let mut reader = Reader::new("", false);
+    reader.positions.insert(key, offset);
+    let mut seen = Vec::new();
+    while clock::now() < until {
+        let taken = reader.poll(&mut client);
+        let now = clock::now();
+        let values = taken.polled.values().flatten().map(|(_, value)| *value);
+        seen.extend(values.map(|value| (value, now)));
+    }
+    seen
 }
 
 /// Whether something holds of every partition of a mirror's status.
