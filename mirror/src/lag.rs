@@ -38,8 +38,8 @@ const PACE_WINDOW_MIN: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LagMeter {
     source_end: Option<Offset>,
-    /// When the source said so.
-    seen_at: Option<Instant>,
+    /// When it was asked for the last time: what the source took since may not be in its answer.
+    asked_at: Option<Instant>,
     /// Ends of the source that are not mirrored yet, and when each was first seen.
     sightings: VecDeque<(Offset, Instant)>,
     records_count: u64,
@@ -50,10 +50,16 @@ pub(crate) struct LagMeter {
 }
 
 impl LagMeter {
-    /// The source was seen to end at `source_end`.
-    pub(crate) fn on_source(&mut self, now: Instant, end: Offset, source_end: Offset) {
+    /// The source, asked at `asked_at`, was seen to end at `source_end`.
+    pub(crate) fn on_source(
+        &mut self,
+        now: Instant,
+        asked_at: Instant,
+        end: Offset,
+        source_end: Offset,
+    ) {
         self.source_end = Some(source_end);
-        self.seen_at = Some(now);
+        self.asked_at = self.asked_at.max(Some(asked_at));
         self.on_pace(now, source_end);
         // What the source has lost since is not missing any more.
         self.sightings.iter_mut().for_each(|(offset, _)| *offset = (*offset).min(source_end));
@@ -109,9 +115,9 @@ impl LagMeter {
         self.source_end
     }
 
-    /// How long ago that was.
+    /// How long ago that was, at most: an answer is as old as its question may be.
     pub(crate) fn source_seen_ago(&self, now: Instant) -> Option<Duration> {
-        self.seen_at.map(|seen_at| now.since(seen_at))
+        self.asked_at.map(|asked_at| now.since(asked_at))
     }
 
     /// Bytes mirrored since the meter was made.
@@ -147,8 +153,8 @@ mod tests {
     fn time_counts_from_the_first_sight_of_what_is_missing() {
         let mut meter = LagMeter::default();
         let end = Offset::new;
-        meter.on_source(at(1), end(0), end(10));
-        meter.on_source(at(2), end(0), end(20));
+        meter.on_source(at(1), at(1), end(0), end(10));
+        meter.on_source(at(2), at(2), end(0), end(20));
         meter.on_mirrored(10, 1000);
         assert_eq!(
             meter.lag(at(5), end(0)),
@@ -164,7 +170,7 @@ mod tests {
     fn the_pace_is_that_of_the_last_whole_window() {
         let mut meter = LagMeter::default();
         let mut hear = |second: u64, end: i64| {
-            meter.on_source(at(second), Offset::ZERO, Offset::new(end));
+            meter.on_source(at(second), at(second), Offset::ZERO, Offset::new(end));
             meter.pace().map(|pace| (pace.records, pace.within.as_secs()))
         };
         assert_eq!(hear(0, 1000), None, "all that was there before is no pace");
@@ -175,10 +181,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_source_said_is_as_old_as_the_question() {
+        let mut meter = LagMeter::default();
+        assert_eq!(meter.source_seen_ago(at(9)), None);
+        meter.on_source(at(3), at(1), Offset::ZERO, Offset::ZERO);
+        assert_eq!(meter.source_seen_ago(at(4)), Some(Duration::from_secs(3)));
+        // A question that was asked earlier is answered later.
+        meter.on_source(at(5), at(0), Offset::ZERO, Offset::ZERO);
+        assert_eq!(meter.source_seen_ago(at(6)), Some(Duration::from_secs(5)));
+    }
+
+    #[test]
     fn many_sightings_take_bounded_memory_and_never_understate() {
         let mut meter = LagMeter::default();
         for second in 0..10_000 {
-            meter.on_source(at(second), Offset::ZERO, Offset::new(second as i64 + 1));
+            let end = Offset::new(second as i64 + 1);
+            meter.on_source(at(second), at(second), Offset::ZERO, end);
         }
         assert_eq!(meter.sightings.len(), SIGHTINGS_MAX);
         let lag = meter.lag(at(10_000), Offset::new(9_999));

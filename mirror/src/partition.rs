@@ -183,7 +183,14 @@ pub enum Input {
     /// The source's metadata, after [`Output::Refresh`] or unasked.
     Source(Result<SourceView, NoView>),
     /// The answer to a question.
-    Answered(Token, Result<Answer, Failure>),
+    Answered {
+        /// The question's name.
+        token: Token,
+        /// When it was sent.
+        asked_at: Instant,
+        /// What came of it.
+        answer: Result<Answer, Failure>,
+    },
     /// What was appended is durable up to `end`.
     Committed {
         /// Offset after the last durable record.
@@ -192,7 +199,12 @@ pub enum Input {
         size_bytes: u64,
     },
     /// Where the source ends now, asked for while nothing may be fetched.
-    SourceEnd(Offset),
+    SourceEnd {
+        /// Its end.
+        end: Offset,
+        /// When it was asked for.
+        asked_at: Instant,
+    },
     /// The own log can never take what was to be appended.
     Refused(String),
     /// Time has passed. Needed when [`MirrorPartition::wake_at`] has come.
@@ -238,7 +250,7 @@ pub struct Status {
     pub end: Offset,
     /// Where the source was last seen to end.
     pub source_end: Option<Offset>,
-    /// How long ago that was: what the source took since is not in the lag.
+    /// How long ago that was, at most: what the source took since is not in the lag.
     pub source_seen_ago: Option<Duration>,
     /// How fast it grew then.
     pub source_pace: Option<Pace>,
@@ -322,10 +334,10 @@ impl MirrorPartition {
         match input {
             Input::Source(Ok(view)) => self.on_view(now, view, out),
             Input::Source(Err(no_view)) => self.on_no_view(now, no_view),
-            Input::Answered(token, answer) => {
+            Input::Answered { token, asked_at, answer } => {
                 let is_expected = token == self.last_token || self.breaks(Mutation::IgnoreToken);
                 if is_expected {
-                    self.on_answer(now, answer, out);
+                    self.on_answer(now, asked_at, answer, out);
                 }
             }
             Input::Committed { end, size_bytes } => {
@@ -334,11 +346,11 @@ impl MirrorPartition {
                 self.lag.on_end(self.reached());
                 self.ask_for_more(out);
             }
-            Input::SourceEnd(end) => {
+            Input::SourceEnd { end, asked_at } => {
                 if matches!(self.phase, Phase::Following { .. }) {
                     // It may come after the answer to a later fetch.
                     let end = self.lag.source_end().map_or(end, |known| known.max(end));
-                    self.lag.on_source(now, self.reached(), end);
+                    self.lag.on_source(now, asked_at, self.reached(), end);
                 }
             }
             Input::Refused(detail) => self.stop(State::Unsupported { detail }),
@@ -429,7 +441,13 @@ impl MirrorPartition {
         self.failure = Some(state);
     }
 
-    fn on_answer(&mut self, now: Instant, answer: Result<Answer, Failure>, out: &mut Vec<Output>) {
+    fn on_answer(
+        &mut self,
+        now: Instant,
+        asked_at: Instant,
+        answer: Result<Answer, Failure>,
+        out: &mut Vec<Output>,
+    ) {
         let answer = match answer {
             Ok(answer) => answer,
             Err(failure) => return self.on_failure(now, failure, out),
@@ -437,9 +455,10 @@ impl MirrorPartition {
         match (self.phase.clone(), answer) {
             (Phase::EpochEnd, Answer::EpochEnd(end)) => self.on_epoch_end(end, out),
             (Phase::Overlap, Answer::Fetched { batches, start, high_watermark, .. }) => {
-                self.on_overlap(now, batches, start, high_watermark, out);
+                self.on_overlap(now, asked_at, batches, start, high_watermark, out);
             }
             (Phase::Bounds(cause), Answer::Bounds { start, high_watermark }) => {
+                self.lag.on_source(now, asked_at, self.reached(), high_watermark);
                 self.on_bounds(now, cause, start, high_watermark, out);
             }
             (
@@ -452,7 +471,7 @@ impl MirrorPartition {
                     return self.retry(now, State::SourceUnreachable { detail });
                 }
                 self.phase = Phase::Following { is_asked: goes_on };
-                self.on_fetched(now, batches, start, high_watermark, out);
+                self.on_fetched(now, asked_at, batches, start, high_watermark, out);
             }
             // An answer to another question than the last.
             _ => {}

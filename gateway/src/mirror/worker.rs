@@ -61,11 +61,11 @@ enum Event {
     /// The source was looked at.
     Surveyed(Result<Survey, String>),
     /// A question was answered.
-    Answered { asker: Asker, answer: Result<Answer, Failure> },
+    Answered { asker: Asker, asked_at: Instant, answer: Result<Answer, Failure> },
     /// A fetch over a lane was answered.
-    Fetched { lane: Arc<Connection>, fetched: Fetched },
+    Fetched { lane: Arc<Connection>, asked_at: Instant, fetched: Fetched },
     /// Where partitions end at the source that may not be fetched yet.
-    Glanced(Vec<(Asker, Offset)>),
+    Glanced { asked_at: Instant, ends: Vec<(Asker, Offset)> },
     /// Batches are durable.
     Committed { partition: PartitionId, life: u64, end: Offset, size_bytes: u64 },
     /// Batches were refused, or their fate is unknown: the log itself knows.
@@ -102,7 +102,7 @@ pub(super) struct PartitionReport {
     pub(super) end_offset: i64,
     /// Where the source was last seen to end.
     pub(super) source_end_offset: Option<i64>,
-    /// How long ago that was: what the source took since is in no figure.
+    /// How long ago that was, at most: what the source took since is in no figure.
     pub(super) source_seen_ms_ago: Option<u64>,
     pub(super) lag_records: u64,
     pub(super) lag_bytes: u64,
@@ -290,11 +290,11 @@ impl LinkWorker {
             }
             Event::Lost { partition, life } => self.if_current(partition, life, Self::restart),
             Event::Surveyed(result) => self.on_survey(result),
-            Event::Answered { asker, answer } => self.on_answer(asker, answer),
-            Event::Fetched { lane, fetched } => self.on_fetched(&lane, fetched),
-            Event::Glanced(ends) => {
+            Event::Answered { asker, asked_at, answer } => self.on_answer(asker, asked_at, answer),
+            Event::Fetched { lane, asked_at, fetched } => self.on_fetched(&lane, asked_at, fetched),
+            Event::Glanced { asked_at, ends } => {
                 for (Asker { partition, life, .. }, end) in ends {
-                    self.step(partition, life, Input::SourceEnd(end));
+                    self.step(partition, life, Input::SourceEnd { end, asked_at });
                 }
             }
             Event::Told(answers) => self.on_told(answers),
@@ -324,12 +324,17 @@ impl LinkWorker {
         self.carry_out(partition, out);
     }
 
-    fn on_answer(&mut self, asker: Asker, answer: Result<Answer, Failure>) {
+    fn on_answer(&mut self, asker: Asker, asked_at: Instant, answer: Result<Answer, Failure>) {
         let Asker { partition, life, token } = asker;
-        self.step(partition, life, Input::Answered(token, answer));
+        self.step(partition, life, Input::Answered { token, asked_at, answer });
     }
 
-    fn on_fetched(&mut self, connection: &Arc<Connection>, mut fetched: Fetched) {
+    fn on_fetched(
+        &mut self,
+        connection: &Arc<Connection>,
+        asked_at: Instant,
+        mut fetched: Fetched,
+    ) {
         let now = self.clock.now();
         let same = |lane: &&mut FetchLane| Arc::ptr_eq(&lane.connection, connection);
         if let Some(lane) = self.lanes.iter_mut().find(same) {
@@ -342,7 +347,7 @@ impl LinkWorker {
             tracing::warn!(link = %self.name, "records packed on the way came damaged: asked for as they are");
         }
         for (asker, answer) in answers {
-            self.on_answer(asker, answer);
+            self.on_answer(asker, asked_at, answer);
         }
     }
 

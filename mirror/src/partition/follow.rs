@@ -35,6 +35,7 @@ impl MirrorPartition {
     pub(super) fn on_fetched(
         &mut self,
         now: Instant,
+        asked_at: Instant,
         batches: Vec<SourceBatch>,
         start: Offset,
         high_watermark: Offset,
@@ -42,7 +43,7 @@ impl MirrorPartition {
     ) {
         self.failure = None;
         self.retry_after = self.settings.retry_after_min;
-        self.lag.on_source(now, self.reached(), high_watermark);
+        self.lag.on_source(now, asked_at, self.reached(), high_watermark);
         self.begin(&batches, out);
         let stopped = self.append(batches, high_watermark, out);
         // What the source let go of goes here too, once our log reaches so far.

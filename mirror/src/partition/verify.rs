@@ -111,6 +111,7 @@ impl MirrorPartition {
     pub(super) fn on_overlap(
         &mut self,
         now: Instant,
+        asked_at: Instant,
         batches: Vec<SourceBatch>,
         start: Offset,
         high_watermark: Offset,
@@ -126,7 +127,7 @@ impl MirrorPartition {
         match first {
             Some(first) if same(&first) || is_compacted => {
                 self.phase = Phase::Following { is_asked: false };
-                self.on_fetched(now, batches, start, high_watermark, out);
+                self.on_fetched(now, asked_at, batches, start, high_watermark, out);
             }
             Some(_) => {
                 self.stop(State::Diverged { at: last.base_offset, epoch: last.leader_epoch });
@@ -151,7 +152,6 @@ impl MirrorPartition {
         high_watermark: Offset,
         out: &mut Vec<Output>,
     ) {
-        self.lag.on_source(now, self.reached(), high_watermark);
         let end = self.own.end;
         // Also if the source let go of more since it was asked: nothing is missing here yet.
         if cause == BoundsFor::Seek || self.is_unbegun() && start > end {

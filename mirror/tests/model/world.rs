@@ -156,13 +156,13 @@ impl World {
             Op::Deliver(chance) => {
                 if let Some(index) = pick(&self.answers, chance) {
                     let (token, answer) = self.answers.remove(index);
-                    self.step(Input::Answered(token, answer))?;
+                    self.answered(token, answer)?;
                 }
             }
             Op::DeliverAgain(chance) => {
                 if let Some(index) = pick(&self.answers, chance) {
                     let (token, answer) = self.answers[index].clone();
-                    self.step(Input::Answered(token, answer))?;
+                    self.answered(token, answer)?;
                 }
             }
             Op::CommitHere => self.commit_here(self.log.end)?,
@@ -200,9 +200,13 @@ impl World {
         let asked = std::mem::take(&mut self.asked).into_iter().map(|(token, ..)| token);
         let answered = self.answers.iter().map(|(token, _)| *token);
         for token in asked.chain(answered).collect::<Vec<_>>() {
-            self.step(Input::Answered(token, Err(Failure::Unreachable("cut".to_owned()))))?;
+            self.answered(token, Err(Failure::Unreachable("cut".to_owned())))?;
         }
         Ok(())
+    }
+
+    fn answered(&mut self, token: Token, answer: Result<Answer, Failure>) -> Result<(), String> {
+        self.step(Input::Answered { token, asked_at: self.now, answer })
     }
 
     fn serve(&mut self, chance: u8, goes_on: bool) -> Result<(), String> {

@@ -58,7 +58,7 @@ impl LinkWorker {
             index: i32::try_from(mirrored.target.index).unwrap_or(i32::MAX),
             leader_epoch,
         };
-        let events = self.events.clone();
+        let (events, asked_at) = (self.events.clone(), self.clock.now());
         match question {
             Question::Fetch { from } => {
                 let want = Want { asker, at, from, goes_on: false };
@@ -72,23 +72,23 @@ impl LinkWorker {
             Question::EpochEnd { epoch } => {
                 tokio::spawn(async move {
                     let answer = question::epoch_end(&connection, &at, epoch).await;
-                    let _gone = events.send(Event::Answered { asker, answer }).await;
+                    let _gone = events.send(Event::Answered { asker, asked_at, answer }).await;
                 });
             }
             Question::Bounds => {
                 tokio::spawn(async move {
                     let answer = question::bounds(&connection, &at).await;
-                    let _gone = events.send(Event::Answered { asker, answer }).await;
+                    let _gone = events.send(Event::Answered { asker, asked_at, answer }).await;
                 });
             }
         }
     }
 
     fn answer_later(&self, asker: Asker, failure: Failure) {
-        let events = self.events.clone();
+        let (events, asked_at) = (self.events.clone(), self.clock.now());
         tokio::spawn(async move {
             let answer = Err(failure);
-            let _worker_is_gone = events.send(Event::Answered { asker, answer }).await;
+            let _worker_is_gone = events.send(Event::Answered { asker, asked_at, answer }).await;
         });
     }
 

@@ -52,7 +52,7 @@ impl LinkWorker {
             for (connection, wants) in held {
                 // Whoever does not answer is found out by the next fetch.
                 let Ok(ends) = question::ends(&connection, &wants).await else { continue };
-                let _worker_is_gone = events.send(Event::Glanced(ends)).await;
+                let _worker_is_gone = events.send(Event::Glanced { asked_at: now, ends }).await;
             }
         }));
     }

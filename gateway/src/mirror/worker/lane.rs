@@ -36,6 +36,7 @@ struct UnderWay {
 }
 
 struct Fetch {
+    asked_at: Instant,
     wants: Vec<Want>,
     size_bytes: u64,
     packs: bool,
@@ -94,7 +95,7 @@ impl FetchLane {
         let size_bytes = self.pipeline.size_bytes(portion.size_bytes());
         self.under_way.push_back(UnderWay { wants: wants.clone(), asked_at: now });
         // There is room for all that may be under way; a task that has ended says so in its last answer.
-        let _has_room = self.fetches.try_send(Fetch { wants, size_bytes, packs });
+        let _has_room = self.fetches.try_send(Fetch { asked_at: now, wants, size_bytes, packs });
     }
 
     /// The oldest fetch under way was answered: whoever is asked for in a later one hears more.
@@ -122,23 +123,23 @@ impl FetchLane {
 async fn send_all(
     connection: Arc<Connection>,
     mut fetches: mpsc::Receiver<Fetch>,
-    sent: mpsc::Sender<Sent>,
+    sent: mpsc::Sender<(Instant, Sent)>,
 ) {
-    while let Some(Fetch { wants, size_bytes, packs }) = fetches.recv().await {
+    while let Some(Fetch { asked_at, wants, size_bytes, packs }) = fetches.recv().await {
         let fetch = question::send_fetch(&connection, wants, size_bytes, packs).await;
-        let _this_node_ends = sent.send(fetch).await;
+        let _this_node_ends = sent.send((asked_at, fetch)).await;
     }
 }
 
 async fn tell_all(
     lane: Arc<Connection>,
-    mut sent: mpsc::Receiver<Sent>,
+    mut sent: mpsc::Receiver<(Instant, Sent)>,
     events: mpsc::Sender<Event>,
 ) {
-    while let Some(fetch) = sent.recv().await {
+    while let Some((asked_at, fetch)) = sent.recv().await {
         let fetched = question::fetched(&lane, fetch).await;
         let lane = Arc::clone(&lane);
-        let _worker_is_gone = events.send(Event::Fetched { lane, fetched }).await;
+        let _worker_is_gone = events.send(Event::Fetched { lane, asked_at, fetched }).await;
     }
 }
 
