@@ -34,6 +34,13 @@ impl Source {
     pub(super) fn client(&self) -> Client {
         Client::secured(&self.link.bootstrap, Security::of(&self.options.connection()))
     }
+
+    /// Whether mirrors go on as they are when one becomes the other: only the cap may differ.
+    pub(super) fn is_reached_as(&self, other: &Self) -> bool {
+        let bytes_per_second_max = other.link.bytes_per_second_max;
+        Link { bytes_per_second_max, ..self.link.clone() } == other.link
+            && self.options == other.options
+    }
 }
 
 /// The work of one link on this node.
@@ -180,4 +187,29 @@ pub(super) fn plans(node: &Node) -> BTreeMap<String, Plan> {
         }
     }
     plans
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_base::id::ClusterId;
+
+    use super::*;
+
+    #[test]
+    fn a_cap_changes_nothing_but_the_pace() {
+        let link = Link {
+            bootstrap: "west:9092".to_owned(),
+            source: ClusterId::from_text("west"),
+            bytes_per_second_max: None,
+            is_paused: false,
+        };
+        let source = |link: &Link| Source { link: link.clone(), options: LinkOptions::default() };
+        let uncapped = source(&link);
+        assert!(
+            source(&Link { bytes_per_second_max: Some(9), ..link.clone() })
+                .is_reached_as(&uncapped)
+        );
+        let elsewhere = Link { bootstrap: "west:9093".to_owned(), ..link };
+        assert!(!source(&elsewhere).is_reached_as(&uncapped));
+    }
 }

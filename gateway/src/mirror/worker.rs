@@ -245,9 +245,11 @@ impl LinkWorker {
     fn adopt(&mut self) {
         let plan = Arc::clone(&self.changes.borrow_and_update());
         if plan.source != self.plan.source {
-            self.client = plan.source.client();
             self.throttle = Throttle::new(plan.source.link.bytes_per_second_max);
             self.packs = true;
+        }
+        if !plan.source.is_reached_as(&self.plan.source) {
+            self.client = plan.source.client();
             self.partitions.clear();
         }
         self.partitions.retain(|partition, mirrored| {
