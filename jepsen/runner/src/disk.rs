@@ -9,6 +9,7 @@
 
 pub(crate) mod control;
 pub(crate) mod damage;
+pub(crate) mod forge;
 pub(crate) mod undo;
 
 use std::path::{Path, PathBuf};

@@ -9,6 +9,7 @@
 //! It runs what operators run: `meridian dev --clusters 2` and the commands of `meridian mirror`.
 
 mod alarms;
+mod broken;
 mod clusters;
 mod firsts;
 mod judge;
@@ -95,13 +96,17 @@ pub struct PairArgs {
     /// Options that links are created with; may be repeated.
     #[arg(long, value_name = "NAME=VALUE")]
     pub link_config: Vec<String>,
-    /// Cuts of the way between the clusters, ways that flap, and kills of the node that pulls, in turns.
+    /// Cuts of the way between the clusters, kills of a node that pulls, ways that flap, and kills of a leader
+    /// of the source, in turns.
     #[arg(long, default_value_t = 0, requires = "rtt_ms")]
     pub troubles: usize,
-    /// Seconds that the longest of them takes; the shortest takes one.
+    /// Seconds that the shortest of them may take.
+    #[arg(long, default_value_t = 1)]
+    pub trouble_min: u64,
+    /// Seconds that the longest of them may take.
     #[arg(long, default_value_t = 60)]
     pub trouble_max: u64,
-    /// Switchovers whose coordinator is killed on the way.
+    /// Switchovers whose coordinator is killed on the way, in each step in turns.
     #[arg(long, default_value_t = 0)]
     pub broken_switchovers: usize,
     /// Milliseconds that p99 of the lag may be [default: twice the round trip, and 250].
@@ -119,16 +124,6 @@ pub struct PairArgs {
     /// Where everything is kept: a folder for each run.
     #[arg(long, default_value = "target/jepsen")]
     pub out: PathBuf,
-}
-
-impl PairArgs {
-    /// How long a trouble takes: from a second for the first of each kind to the longest for the last.
-    fn trouble_time(&self, number: usize) -> Duration {
-        let kinds = Trouble::ALL.len();
-        let (round, rounds) = (number / kinds, self.troubles.div_ceil(kinds));
-        let part = if rounds > 1 { round as f64 / (rounds - 1) as f64 } else { 1.0 };
-        Duration::from_secs_f64(1.0 + part * (self.trouble_max.max(1) - 1) as f64)
-    }
 }
 
 /// Makes a run and prints what it came to.
@@ -210,13 +205,14 @@ fn play(args: &PairArgs, mut mover: Mover<'_>) -> Result<Outcome, Failure> {
         mover.findings.extend(firsts.findings());
     }
     for number in 0..args.troubles {
-        let done =
-            mover.trouble(Trouble::ALL[number % Trouble::ALL.len()], args.trouble_time(number))?;
+        let bounds = [args.trouble_min, args.trouble_max].map(Duration::from_secs);
+        let time = mover.chance.between(bounds[0], bounds[1]);
+        let done = mover.trouble(Trouble::ALL[number % Trouble::ALL.len()], time)?;
         say(&done.line());
         outcome.troubles.push(done);
     }
-    for _ in 0..args.broken_switchovers {
-        let done = mover.break_switchover()?;
+    for number in 0..args.broken_switchovers {
+        let done = mover.break_switchover(number)?;
         say(&done.line());
         outcome.broken.push(done);
     }

@@ -1,6 +1,7 @@
 //! Reading partitions: from their leaders, or from whom leaders recommend.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher as _};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ pub(crate) struct Taken {
     pub(crate) polled: Polled,
     /// Offsets that were skipped, from and up to.
     pub(crate) gaps: Vec<(Key, Offset, Offset)>,
+    /// Batches: the offset of each one's first record, and a sum of all its bytes.
+    pub(crate) batches: Vec<(Key, Offset, u64)>,
     /// Offsets whose batches were written in this epoch, from the first to the last.
     pub(crate) epochs: Vec<(Key, Offset, Offset, Epoch)>,
     /// What went wrong at some partitions, if anything did.
@@ -148,6 +151,7 @@ impl Reader {
             if header.base_offset > position {
                 taken.gaps.push((key, position, header.base_offset));
             }
+            taken.batches.push((key, header.base_offset, sum(batch.bytes())));
             let (first, last) = (header.base_offset.max(position), header.last_offset());
             let epoch = Epoch::from(header.partition_leader_epoch);
             match taken.epochs.last_mut() {
@@ -199,6 +203,13 @@ pub(crate) fn high_watermark(
     let partition = partitions.next().ok_or(nothing)?;
     CallError::check("fetch", partition.error_code)?;
     Ok(partition.high_watermark)
+}
+
+/// Tells other bytes apart, in this process.
+fn sum(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
 }
 
 /// What a record holds; what holds no number holds -1, which nobody has sent.

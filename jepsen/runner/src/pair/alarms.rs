@@ -8,10 +8,12 @@
 //!  deleted     by name                                    source-deleted
 //!  recreated   deleted, and created under the same name   source-recreated
 //!  untouched   nothing                                    mirroring
+//!  flipped     a byte of a record on the mirror's disks   diverged, to the batch
 //! ```
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use meridian_protocol::messages::{
     DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic,
@@ -21,6 +23,7 @@ use serde_json::Value as Json;
 use super::clusters::{Pair, TRUE_WITHIN};
 use crate::client::CALL_TIMEOUT;
 use crate::clock;
+use crate::disk::forge;
 use crate::failure::Failure;
 
 const SOURCE: usize = 1;
@@ -32,38 +35,43 @@ const COMMAND_COUNT: usize = 4;
 const RECORD_COUNT: i64 = 20;
 
 /// What happens to topics, and the state that their mirrors must come to.
-const KINDS: [(&str, &str); 6] = [
+const KINDS: [(&str, &str); 7] = [
     ("overtaken", "gap"),
     ("truncated", "source-truncated"),
     ("regrown", "diverged"),
     ("deleted", "source-deleted"),
     ("recreated", "source-recreated"),
     ("untouched", "mirroring"),
+    (FLIPPED, "diverged"),
 ];
+const FLIPPED: &str = "flipped";
+/// The record that is not what it was; those of its round are in other batches than those of the next.
+const FLIPPED_OFFSET: i64 = 5;
 
-/// How many mirrors of each kind were, and how many said so.
+/// How many mirrors of each kind were, how many said so, and when all of its kinds had.
 #[derive(Default)]
 pub(super) struct Alarms {
-    counts: BTreeMap<&'static str, (usize, usize)>,
+    counts: BTreeMap<&'static str, (usize, usize, Duration)>,
     pub(super) findings: Vec<String>,
 }
 
 impl Alarms {
     pub(super) fn line(&self) -> String {
         let mut text = String::from("alarms:");
-        for (kind, (injected, alarmed)) in &self.counts {
-            let _in_memory = write!(text, " {kind} {alarmed} of {injected},");
+        for (kind, (injected, alarmed, after)) in &self.counts {
+            let _in_memory = write!(text, " {kind} {alarmed} of {injected} in {after:.1?},");
         }
         text.trim_end_matches(',').to_owned()
     }
 
     /// Waits until the mirrors of these kinds are in the states that they must come to.
     fn expect(&mut self, injections: &Injections<'_>, kinds: &[&str]) -> Result<(), Failure> {
+        let begun = clock::now();
         let looked = |states: &BTreeMap<String, String>| {
             let of = |(kind, state): &(&'static str, &str)| {
                 let names = injections.names(kind);
                 let is_so = |name: &&String| states.get(*name).is_some_and(|it| it == state);
-                (*kind, (names.len(), names.iter().filter(is_so).count()))
+                (*kind, (names.len(), names.iter().filter(is_so).count(), begun.elapsed()))
             };
             let wanted = KINDS.iter().filter(|(kind, _)| kinds.contains(kind));
             wanted.map(of).collect::<BTreeMap<_, _>>()
@@ -71,7 +79,7 @@ impl Alarms {
         let mut states = BTreeMap::new();
         let is_all = clock::until(TRUE_WITHIN, || {
             states = injections.states().ok()?;
-            looked(&states).values().all(|(all, alarmed)| all == alarmed).then_some(())
+            looked(&states).values().all(|(all, alarmed, _)| all == alarmed).then_some(())
         });
         self.counts.extend(looked(&states));
         if is_all.is_none() {
@@ -119,9 +127,24 @@ pub(super) fn run(pair: &mut Pair, count: usize) -> Result<Alarms, Failure> {
         after.source(&["topic", "create", name, "-p", "1"])
     })?;
     pair.command(MIRROR, &["link", "resume", link])?;
-    let rest: Vec<&str> = all.iter().copied().filter(|kind| *kind != "overtaken").collect();
+    let is_left = |kind: &&str| !["overtaken", FLIPPED].contains(kind);
+    let rest: Vec<&str> = all.iter().copied().filter(is_left).collect();
     alarms.expect(&after, &rest)?;
+
+    after.produce(&[FLIPPED], 1000)?;
+    after.wait_for_end(FLIPPED, 2 * RECORD_COUNT)?;
+    pair.kill(MIRROR)?;
+    Injections { pair, count }.flip()?;
+    pair.restart(MIRROR)?;
+    let flipped = Injections { pair, count };
+    alarms.expect(&flipped, &[FLIPPED])?;
+    alarms.findings.extend(flipped.misplaced()?);
     Ok(alarms)
+}
+
+/// What a record of a topic holds: nothing else is like it.
+fn text_of(topic: &str, number: i64) -> String {
+    format!("{topic}/{number}")
 }
 
 impl Injections<'_> {
@@ -166,13 +189,49 @@ impl Injections<'_> {
 
     /// Records in all topics of these kinds; `from` tells rounds apart.
     fn produce(&self, kinds: &[&str], from: i64) -> Result<(), Failure> {
-        let lines: String =
-            (from..).take(RECORD_COUNT as usize).map(|it| format!("{it}\n")).collect();
         kinds.iter().try_for_each(|kind| {
             self.each(kind, |name| {
+                let numbers = (from..).take(RECORD_COUNT as usize);
+                let lines: String = numbers.map(|it| text_of(name, it) + "\n").collect();
                 self.pair.command_with(SOURCE, &["topic", "produce", name], &lines)
             })
         })
+    }
+
+    /// Makes a byte of a record of each topic another in every copy that the mirror has of it, and all checksums
+    /// right.
+    fn flip(&self) -> Result<(), Failure> {
+        let names = self.names(FLIPPED);
+        let texts: Vec<Vec<u8>> =
+            names.iter().map(|name| text_of(name, FLIPPED_OFFSET).into_bytes()).collect();
+        let mut flipped_count = 0;
+        for disk in self.pair.disks(MIRROR)? {
+            flipped_count += forge::flip(&disk, &texts)?;
+        }
+        let none =
+            || Failure::Cluster(format!("{flipped_count} copies of {} records", texts.len()));
+        (flipped_count >= texts.len()).then_some(()).ok_or_else(none)
+    }
+
+    /// Of which topics another batch is said to differ than the one that does.
+    fn misplaced(&self) -> Result<Option<String>, Failure> {
+        let audits = self.pair.answer(MIRROR, &["mirror", "divergence"])?;
+        let is_right = |it: &Json| match it["differences"].as_array().map(Vec::as_slice) {
+            Some([one]) => {
+                let (from, to) = (one["from"].as_i64(), one["to"].as_i64());
+                from <= Some(FLIPPED_OFFSET)
+                    && to >= Some(FLIPPED_OFFSET)
+                    && to < Some(RECORD_COUNT)
+            }
+            _ => false,
+        };
+        let names = self.names(FLIPPED);
+        let is_flipped = |it: &&Json| names.iter().any(|name| it["topic"] == **name);
+        let audits = audits.as_array().map(Vec::as_slice).unwrap_or_default();
+        let wrong: Vec<&Json> =
+            audits.iter().filter(is_flipped).filter(|it| !is_right(it)).collect();
+        Ok((!wrong.is_empty())
+            .then(|| format!("flipped bytes were looked for elsewhere: {wrong:?}")))
     }
 
     /// Lets go of records that were not mirrored, as retention does.

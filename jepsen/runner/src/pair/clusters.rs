@@ -148,6 +148,12 @@ impl Pair {
         Ok(folders)
     }
 
+    /// The disks of a side's nodes.
+    pub(super) fn disks(&self, side: usize) -> Result<Vec<PathBuf>, Failure> {
+        let folders = self.node_folders(side)?;
+        Ok(folders.into_iter().map(|(folder, _)| folder.join("data/disk")).collect())
+    }
+
     /// Keeps what is on the disks of a side, whose nodes are down.
     pub(super) fn save(&self, side: usize) -> Result<(), Failure> {
         self.node_folders(side)?.iter().try_for_each(|(folder, saved)| copy(folder, saved))
@@ -225,11 +231,13 @@ impl Pair {
         }
     }
 
-    /// Does something while nothing gets from one cluster to the other.
-    pub(super) fn without_way(&self, act: impl FnOnce()) {
-        let cut: Option<(&Wan, Cut)> = self.wan.as_ref().map(|wan| (wan, wan.cut()));
-        act();
-        if let Some((wan, cut)) = cut {
+    /// Lets nothing get from one cluster to the other, until that is mended.
+    pub(super) fn cut(&self) -> Option<Cut> {
+        self.wan.as_ref().map(Wan::cut)
+    }
+
+    pub(super) fn mend(&self, cut: Option<Cut>) {
+        if let (Some(wan), Some(cut)) = (&self.wan, cut) {
             wan.mend(cut);
         }
     }
@@ -256,6 +264,26 @@ impl Pair {
         });
         let never = || Failure::Cluster("a switchover never ends".to_owned());
         ended.ok_or_else(never)
+    }
+
+    /// Where a node logs.
+    pub(super) fn node_log(&self, side: usize, node: u64) -> PathBuf {
+        folder_of(&self.data, self.sides[side].number).join(format!("node-{node}/node.log"))
+    }
+
+    /// Kills one node without a command's delay.
+    pub(super) fn kill_node_at_once(&self, side: usize, node: u64) -> Result<(), Failure> {
+        let file = folder_of(&self.data, self.sides[side].number).join("dev.json");
+        let text = std::fs::read(&file).map_err(Failure::file(&file))?;
+        let layout: Json = serde_json::from_slice(&text).unwrap_or_default();
+        let mut nodes = layout["nodes"].as_array().into_iter().flatten();
+        let pid = nodes.find(|it| it["id"] == node).and_then(|it| it["pid"].as_u64());
+        if let Some(pid) = pid {
+            let killed = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+            killed.map_err(Failure::system("kill"))?;
+        }
+        // Whoever looks after the nodes learns that it was meant.
+        self.kill_node(side, node)
     }
 
     /// Kills one node.

@@ -4,6 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::history::{Key, Offset, Polled, Value};
 
+/// A log as it was read, from its beginning on.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    pub(super) records: Polled,
+    /// A sum of all bytes of each batch, by the offset of its first record.
+    pub(super) batches: BTreeMap<Key, BTreeMap<Offset, u64>>,
+    /// Offsets that are missing, from and up to.
+    pub(super) gaps: Vec<(Key, Offset, Offset)>,
+}
+
 /// A record that a producer was told is in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ack {
@@ -70,10 +80,11 @@ impl Ledger {
     }
 
     /// What a whole log lacks that was promised, and what it has twice.
-    pub(super) fn judge(&self, log: &Polled) -> Vec<String> {
-        let mut findings = Vec::new();
+    pub(super) fn judge(&self, log: &Log) -> Vec<String> {
+        let mut findings: Vec<String> =
+            log.gaps.iter().map(|gap| format!("offsets are missing: {gap:?}")).collect();
         let mut places: BTreeMap<Value, (Key, Offset)> = BTreeMap::new();
-        for (key, records) in log {
+        for (key, records) in &log.records {
             for (offset, value) in records {
                 if let Some(other) = places.insert(*value, (*key, *offset)) {
                     findings.push(format!(
@@ -97,33 +108,37 @@ impl Ledger {
     }
 }
 
-/// What differs between two logs before these offsets: a mirror is a prefix of its source.
-pub(super) fn differences(
-    source: &Polled,
-    mirror: &Polled,
-    ends: &BTreeMap<Key, Offset>,
-) -> Vec<String> {
+/// What differs between two logs before these offsets: a mirror is a prefix of its source, record by record
+/// and byte by byte.
+pub(super) fn differences(source: &Log, mirror: &Log, ends: &BTreeMap<Key, Offset>) -> Vec<String> {
     let mut findings = Vec::new();
     for (key, end) in ends {
-        let before = |log: &Polled| -> BTreeSet<(Offset, Value)> {
-            let records = log.get(key).into_iter().flatten();
+        let records = |log: &Log| -> BTreeSet<(Offset, Value)> {
+            let records = log.records.get(key).into_iter().flatten();
             records.filter(|(offset, _)| offset < end).copied().collect()
         };
-        let (source, mirror) = (before(source), before(mirror));
-        if let Some((offset, value)) = source.symmetric_difference(&mirror).next() {
+        if let Some((offset, value)) = records(source).symmetric_difference(&records(mirror)).next()
+        {
             findings.push(format!(
                 "partition {key} is no prefix of its source: record {value} at offset {offset} is in \
                  one of them only"
             ));
+        }
+        let batches = |log: &Log| -> BTreeSet<(Offset, u64)> {
+            let batches = log.batches.get(key).into_iter().flatten();
+            batches.filter(|(offset, _)| *offset < end).map(|(at, sum)| (*at, *sum)).collect()
+        };
+        if let Some((offset, _)) = batches(source).symmetric_difference(&batches(mirror)).next() {
+            findings.push(format!("partition {key} has other bytes in the batch at {offset}"));
         }
     }
     findings
 }
 
 /// The records of a log from these offsets on, by partition.
-pub(super) fn beyond(log: &Polled, ends: &BTreeMap<Key, Offset>) -> BTreeMap<Key, Vec<Value>> {
+pub(super) fn beyond(log: &Log, ends: &BTreeMap<Key, Offset>) -> BTreeMap<Key, Vec<Value>> {
     let of = |key: &Key, end: Offset| -> Vec<Value> {
-        let records = log.get(key).into_iter().flatten();
+        let records = log.records.get(key).into_iter().flatten();
         records.filter(|(offset, _)| *offset >= end).map(|(_, value)| *value).collect()
     };
     ends.iter().map(|(key, end)| (*key, of(key, *end))).collect()
@@ -137,8 +152,12 @@ mod tests {
         Ack { era, key: 0, offset, value }
     }
 
-    fn log(values: &[Value]) -> Polled {
-        [(0, (0..).zip(values.iter().copied()).collect())].into()
+    /// Records in batches of one.
+    fn log(values: &[Value]) -> Log {
+        let records: Vec<(Offset, Value)> = (0..).zip(values.iter().copied()).collect();
+        let batches = records.iter().map(|(offset, value)| (*offset, value.unsigned_abs()));
+        let batches = [(0, batches.collect())].into();
+        Log { records: [(0, records)].into(), batches, gaps: Vec::new() }
     }
 
     #[test]
@@ -149,6 +168,8 @@ mod tests {
         assert_eq!(ledger.judge(&log(&[10])).len(), 1, "lost");
         assert_eq!(ledger.judge(&log(&[10, 11, 10])).len(), 2, "doubled, the second is elsewhere");
         assert_eq!(ledger.judge(&log(&[11, 10])).len(), 2, "both elsewhere");
+        let gaps = vec![(0, 2, 3)];
+        assert_eq!(ledger.judge(&Log { gaps, ..log(&[10, 11]) }).len(), 1, "a gap");
         assert_eq!(ledger.take(&[ack(0, 5, 10)]).len(), 1, "two places");
     }
 
@@ -171,8 +192,11 @@ mod tests {
         let source = log(&[1, 2, 3, 4]);
         let ends = [(0, 3)].into();
         assert!(differences(&source, &log(&[1, 2, 3, 9]), &ends).is_empty());
-        assert_eq!(differences(&source, &log(&[1, 2]), &ends).len(), 1);
-        assert_eq!(differences(&source, &log(&[1, 9, 3]), &ends).len(), 1);
+        assert_eq!(differences(&source, &log(&[1, 2]), &ends).len(), 2);
+        assert_eq!(differences(&source, &log(&[1, 9, 3]), &ends).len(), 2);
+        let mut other_bytes = log(&[1, 2, 3]);
+        other_bytes.batches.entry(0).or_default().insert(1, 77);
+        assert_eq!(differences(&source, &other_bytes, &ends).len(), 1);
         assert_eq!(beyond(&source, &ends), [(0, vec![4])].into());
     }
 }

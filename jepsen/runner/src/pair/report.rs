@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::alarms::Alarms;
-use super::troubles::{Broken, Troubled};
+use super::broken::Broken;
+use super::troubles::Troubled;
 
 /// A failover.
 pub(super) struct Failover {
@@ -110,13 +111,21 @@ impl Outcome {
         let mut line = |it: String| {
             let _in_memory = writeln!(text, "{it}");
         };
-        if let Some(worst) = self.failovers.iter().map(Failover::error_records).max() {
+        if !self.failovers.is_empty() {
             let downs: Vec<Duration> = self.failovers.iter().map(|it| it.down).collect();
+            let of = |number: fn(&Failover) -> u64| -> Vec<u64> {
+                self.failovers.iter().map(number).collect()
+            };
+            let (errors, open) = (of(Failover::error_records), of(Failover::open_records));
             line(format!(
-                "{} failovers: forecast wrong by {worst} records at most, ranges of {} records at most; down \
-                 p50 {:.1?}, p99 {:.1?}",
+                "{} failovers: forecast right in {}, else wrong by {} records at most; ranges of {} records \
+                 (p50), {} at most; {} records cut off and kept; down p50 {:.1?}, p99 {:.1?}",
                 self.failovers.len(),
-                self.failovers.iter().map(Failover::open_records).max().unwrap_or(0),
+                errors.iter().filter(|error| **error == 0).count(),
+                quantile(&errors, 100),
+                quantile(&open, 50),
+                quantile(&open, 100),
+                self.failovers.iter().map(|it| it.cut_off_records).sum::<usize>(),
                 quantile(&downs, 50),
                 quantile(&downs, 99)
             ));
@@ -147,11 +156,7 @@ impl Outcome {
             ));
         }
         if !self.broken.is_empty() {
-            let switched = self.broken.iter().filter(|it| it.is_switched).count();
-            let (all, back) = (self.broken.len(), self.broken.len() - switched);
-            line(format!(
-                "{all} switchovers without their coordinator: {switched} done, {back} rolled back"
-            ));
+            line(Broken::summary(&self.broken));
         }
         if let Some(alarms) = &self.alarms {
             line(alarms.line());
@@ -168,11 +173,11 @@ impl Outcome {
 }
 
 /// The value that `percent` of all do not exceed; 0 of none.
-pub(super) fn quantile(times: &[Duration], percent: usize) -> Duration {
-    let mut times = times.to_vec();
-    times.sort_unstable();
-    let rank = (times.len() * percent).div_ceil(100);
-    times.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+pub(super) fn quantile<T: Copy + Default + Ord>(values: &[T], percent: usize) -> T {
+    let mut values = values.to_vec();
+    values.sort_unstable();
+    let rank = (values.len() * percent).div_ceil(100);
+    values.get(rank.saturating_sub(1)).copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -207,6 +212,6 @@ mod tests {
         assert_eq!(quantile(&times, 50), Duration::from_millis(50));
         assert_eq!(quantile(&times, 99), Duration::from_millis(99));
         assert_eq!(quantile(&times[..3], 99), Duration::from_millis(100));
-        assert_eq!(quantile(&[], 99), Duration::ZERO);
+        assert_eq!(quantile::<Duration>(&[], 99), Duration::ZERO);
     }
 }

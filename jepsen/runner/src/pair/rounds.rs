@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value as Json;
 
 use super::clusters::{Pair, TRUE_WITHIN};
-use super::judge::{self, Ledger};
+use super::judge::{self, Ledger, Log};
 use super::report::{Failover, Switchover};
 use super::writers::{Desk, Open};
 use super::{DIVERGED, TOPIC};
@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::client::consumer::Reader;
 use crate::clock;
 use crate::failure::Failure;
-use crate::history::{Key, Offset, Polled, Value};
+use crate::history::{Key, Offset, Value};
 
 const LATEST: i64 = -1;
 /// For a log to be read from begin to end.
@@ -61,9 +61,11 @@ impl<'a> Mover<'a> {
         self.settle()?;
         if is_behind {
             self.cap(new, CAP_BYTES_PER_SECOND)?;
-            // It begins anew: until it has heard of the source there is nothing to forecast.
-            let has_heard =
-                |said: &Json| all_partitions(said, |it| it["source_end_offset"].is_i64());
+            // It begins anew: until it knows the source and its pace there is nothing to forecast.
+            let is_known = |it: &Json| {
+                it["source_end_offset"].is_i64() && it["source_records_per_second"].is_number()
+            };
+            let has_heard = |said: &Json| all_partitions(said, is_known);
             self.pair.command_until(new, &["mirror", "status", TOPIC], has_heard)?;
         }
         let wait = self.chance.between(Duration::from_millis(500), Duration::from_secs(3));
@@ -99,6 +101,8 @@ impl<'a> Mover<'a> {
             self.cap(new, "0")?;
         }
         let rejoined = self.rejoin(old, &cut)?;
+        self.settle()?;
+        self.look()?;
         let number = |field: &str| forecast["lost"][field].as_u64().unwrap_or(0);
         Ok(Failover {
             from: self.pair.sides[old].name,
@@ -198,11 +202,12 @@ impl<'a> Mover<'a> {
         let took = begun.elapsed();
         let mut wanted: Vec<Value> = cut.values().flatten().copied().collect();
         let kept = match wanted.is_empty() && self.diverged_counts[old] == 0 {
-            true => Polled::new(),
+            true => Log::default(),
             false => self.read(old, DIVERGED)?,
         };
         // Those of earlier failovers stay: what is new is judged.
-        let mut kept: Vec<Value> = kept.into_values().flatten().map(|(_, value)| value).collect();
+        let mut kept: Vec<Value> =
+            kept.records.into_values().flatten().map(|(_, value)| value).collect();
         let known = std::mem::replace(&mut self.diverged_counts[old], kept.len());
         let new_count = kept.len().saturating_sub(known);
         kept.sort_unstable();
@@ -226,12 +231,24 @@ impl<'a> Mover<'a> {
 
     /// Reads all of the writer's log and judges it by what producers were told before; gives how many
     /// records that were, and the log.
-    pub(super) fn read_writer(&mut self) -> Result<(usize, Polled), Failure> {
+    pub(super) fn read_writer(&mut self) -> Result<(usize, Log), Failure> {
         let acks = self.desk.take_acks();
         self.found(|ledger| ledger.take(&acks));
         let log = self.read(self.writer, TOPIC)?;
         self.found(|ledger| ledger.judge(&log));
         Ok((self.ledger.standing_count(), log))
+    }
+
+    /// Compares the mirror, as it is now, with its source, and judges that one too; gives how many records
+    /// the mirror had.
+    pub(super) fn look(&mut self) -> Result<usize, Failure> {
+        let mirror = self.read(1 - self.writer, TOPIC)?;
+        let (_, source) = self.read_writer()?;
+        let end_of =
+            |(key, records): (&Key, &Vec<(Offset, Value)>)| Some((*key, records.last()?.0 + 1));
+        let ends = mirror.records.iter().filter_map(end_of).collect();
+        self.findings.extend(judge::differences(&source, &mirror, &ends));
+        Ok(mirror.records.values().map(Vec::len).sum())
     }
 
     /// Where the partitions end at a side.
@@ -240,19 +257,23 @@ impl<'a> Mover<'a> {
     }
 
     /// All records of a topic at a side, up to where it ends now.
-    pub(super) fn read(&self, side: usize, topic: &'static str) -> Result<Polled, Failure> {
+    pub(super) fn read(&self, side: usize, topic: &'static str) -> Result<Log, Failure> {
         let mut client = self.pair.client(side, 0, topic);
         let ends = ends_of(&mut client, &self.keys)?;
         let mut reader = Reader::new("", false);
         reader.positions = self.keys.iter().map(|key| (*key, 0)).collect();
-        let mut log = Polled::new();
+        let mut log = Log::default();
         let mut problem = String::new();
         let all = clock::until(READ_WITHIN, || {
             while ends.iter().any(|(key, end)| reader.positions[key] < *end) {
                 let taken = reader.poll(&mut client);
                 for (key, records) in taken.polled {
-                    log.entry(key).or_default().extend(records);
+                    log.records.entry(key).or_default().extend(records);
                 }
+                for (key, offset, sum) in taken.batches {
+                    log.batches.entry(key).or_default().insert(offset, sum);
+                }
+                log.gaps.extend(taken.gaps);
                 if let Some(error) = taken.problem {
                     problem = error.to_string();
                     return None;

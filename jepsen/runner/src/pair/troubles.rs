@@ -1,5 +1,5 @@
-//! What goes wrong between the clusters while the topic stays where it is, or moves: the way is cut or
-//! flaps, the node that pulls dies, the one that coordinates a switchover dies.
+//! What goes wrong while the topic stays where it is: the way between the clusters is cut or flaps, a leader on
+//! either side dies.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value as Json;
 
 use super::TOPIC;
-use super::judge;
 use super::rounds::{Mover, ends_of};
-use super::writers::Open;
 use crate::clock;
 use crate::failure::Failure;
 use crate::history::{Key, Offset};
@@ -18,26 +16,29 @@ use crate::history::{Key, Offset};
 const FLAP: std::ops::Range<Duration> = Duration::from_millis(50)..Duration::from_millis(800);
 /// For a mirror to have what its source had when all was well again.
 const CATCH_UP_WITHIN: Duration = Duration::from_secs(120);
-/// A switchover is under way for about so long.
-const SWITCHOVER_TIME: Duration = Duration::from_millis(1500);
 const REST: Duration = Duration::from_millis(20);
 
-/// What happens to the link.
+/// What happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     Cut,
     Flap,
+    /// The node that leads a partition of the mirror, and pulls it.
     OwnerKilled,
+    /// The node that leads a partition of the source.
+    SourceLeaderKilled,
 }
 
 impl Trouble {
-    pub(super) const ALL: [Self; 3] = [Self::Cut, Self::Flap, Self::OwnerKilled];
+    pub(super) const ALL: [Self; 4] =
+        [Self::Cut, Self::OwnerKilled, Self::Flap, Self::SourceLeaderKilled];
 
     fn name(self) -> &'static str {
         match self {
             Self::Cut => "cut",
             Self::Flap => "flapping way",
             Self::OwnerKilled => "link owner killed",
+            Self::SourceLeaderKilled => "leader of the source killed",
         }
     }
 }
@@ -54,7 +55,8 @@ pub(super) struct Troubled {
     pub(super) caught_up: Duration,
     /// Bytes that were mirrored in that time.
     mirrored_bytes: u64,
-    compared_records: i64,
+    /// Records of the mirror that were compared with its source while it lasted, and after it.
+    compared_records: [usize; 2],
 }
 
 impl Troubled {
@@ -66,41 +68,21 @@ impl Troubled {
     pub(super) fn line(&self) -> String {
         format!(
             "{} for {:.1?}: {} records missing, the first there after {:.2?}, all after {:.2?} ({:.0} bytes/s); {} \
-             records compared",
+             records compared meanwhile, {} then",
             self.trouble.name(),
             self.time,
             self.missing_records,
             self.resumed,
             self.caught_up,
             self.rate_bytes(),
-            self.compared_records
-        )
-    }
-}
-
-/// A switchover whose coordinator was killed.
-pub(super) struct Broken {
-    from: &'static str,
-    killed_after: Duration,
-    /// Whether the other side is the writer.
-    pub(super) is_switched: bool,
-    judged_records: usize,
-}
-
-impl Broken {
-    pub(super) fn line(&self) -> String {
-        format!(
-            "switchover from {}, coordinator killed after {:.2?}: {}; {} records judged",
-            self.from,
-            self.killed_after,
-            if self.is_switched { "switched" } else { "rolled back" },
-            self.judged_records
+            self.compared_records[0],
+            self.compared_records[1]
         )
     }
 }
 
 impl Mover<'_> {
-    /// Has something befall the link for a time; gives how the mirror came out of it.
+    /// Has something happen for a time; gives how the mirror came out of it.
     pub(super) fn trouble(
         &mut self,
         trouble: Trouble,
@@ -108,23 +90,22 @@ impl Mover<'_> {
     ) -> Result<Troubled, Failure> {
         self.settle()?;
         let mirror = 1 - self.writer;
-        match trouble {
-            Trouble::Cut => self.pair.without_way(|| clock::sleep(time)),
+        let meanwhile = match trouble {
+            Trouble::Cut => {
+                let cut = self.pair.cut();
+                let compared = self.pass(time)?;
+                self.pair.mend(cut);
+                compared
+            }
             Trouble::Flap => {
-                let until = clock::now() + time;
-                while clock::now() < until {
-                    let (down, up) = (self.flap(), self.flap());
-                    self.pair.without_way(|| clock::sleep(down));
-                    clock::sleep(up);
-                }
+                self.flap(time / 2);
+                let compared = self.look()?;
+                self.flap(time / 2);
+                compared
             }
-            Trouble::OwnerKilled => {
-                let owner = self.owner(mirror)?;
-                self.pair.kill_node(mirror, owner)?;
-                clock::sleep(time);
-                self.pair.restart_node(mirror, owner)?;
-            }
-        }
+            Trouble::OwnerKilled => self.without_leader(mirror, time)?,
+            Trouble::SourceLeaderKilled => self.without_leader(self.writer, time)?,
+        };
         let mended = clock::now();
         let before = self.mirrored_bytes(mirror);
         let wanted = self.ends(self.writer)?;
@@ -134,10 +115,7 @@ impl Mover<'_> {
         self.wait_for(mirror, &wanted, 0, mended)?;
         let caught_up = mended.elapsed();
         let mirrored_bytes = self.mirrored_bytes(mirror).saturating_sub(before);
-        let ends = self.ends(mirror)?;
-        let (source, log) = (self.read(self.writer, TOPIC)?, self.read(mirror, TOPIC)?);
-        self.findings.extend(judge::differences(&source, &log, &ends));
-        let compared_records = ends.values().sum();
+        let compared_records = [meanwhile, self.look()?];
         Ok(Troubled {
             trouble,
             time,
@@ -149,8 +127,38 @@ impl Mover<'_> {
         })
     }
 
-    fn flap(&mut self) -> Duration {
-        self.chance.between(FLAP.start, FLAP.end)
+    /// Lets a time pass, and looks at the mirror in its middle; gives how many records were compared.
+    fn pass(&mut self, time: Duration) -> Result<usize, Failure> {
+        let begun = clock::now();
+        clock::sleep(time / 2);
+        let compared = self.look()?;
+        clock::sleep(time.saturating_sub(begun.elapsed()));
+        Ok(compared)
+    }
+
+    /// Cuts the way and mends it, again and again.
+    fn flap(&mut self, time: Duration) {
+        let until = clock::now() + time;
+        while clock::now() < until {
+            let [down, up] = [(); 2].map(|()| self.chance.between(FLAP.start, FLAP.end));
+            let cut = self.pair.cut();
+            clock::sleep(down);
+            self.pair.mend(cut);
+            clock::sleep(up);
+        }
+    }
+
+    /// The node that leads some partition at a side is dead for a time.
+    fn without_leader(&mut self, side: usize, time: Duration) -> Result<usize, Failure> {
+        let key = self.chance.pick(&self.keys).unwrap_or_default();
+        let leader = self.pair.client(side, 0, TOPIC).leader_number(key);
+        let leader = leader.and_then(|leader| u64::try_from(leader).ok());
+        let nobody = || Failure::Cluster(format!("nobody leads partition {key}"));
+        let leader = leader.ok_or_else(nobody)?;
+        self.pair.kill_node(side, leader)?;
+        let compared = self.pass(time)?;
+        self.pair.restart_node(side, leader)?;
+        Ok(compared)
     }
 
     /// Until no more than so many of the records wanted are missing.
@@ -178,49 +186,9 @@ impl Mover<'_> {
         Ok(said["mirrors"][0]["partitions"].as_array().cloned().unwrap_or_default())
     }
 
-    /// The node that pulls the first partition.
-    fn owner(&self, mirror: usize) -> Result<u64, Failure> {
-        let node = self.partitions(mirror)?.first().and_then(|it| it["node"].as_u64());
-        node.ok_or_else(|| Failure::Cluster("nobody pulls the first partition".to_owned()))
-    }
-
     fn mirrored_bytes(&self, mirror: usize) -> u64 {
         let partitions = self.partitions(mirror).unwrap_or_default();
         partitions.iter().filter_map(|it| it["mirrored_bytes"].as_u64()).sum()
-    }
-
-    /// Switches over, and kills the coordinator on the way: it ends in exactly one of two states.
-    pub(super) fn break_switchover(&mut self) -> Result<Broken, Failure> {
-        let (old, new) = (self.writer, 1 - self.writer);
-        self.settle()?;
-        let status = self.pair.answer(new, &["cluster", "status"])?;
-        let leader = status["raft"]["leader"].as_u64();
-        let none = || Failure::Cluster(format!("nobody leads the metadata log: {status}"));
-        let leader = leader.ok_or_else(none)?;
-        let killed_after = self.chance.between(Duration::ZERO, SWITCHOVER_TIME);
-        self.desk.lead(self.era, Open::Both);
-        let asked = self.pair.begin(new, &["mirror", "switchover", TOPIC])?;
-        clock::sleep(killed_after);
-        self.pair.kill_node(new, leader)?;
-        let _it_may_have_failed = asked.wait_with_output();
-        let is_settled = |said: &Json| {
-            let of_topic = |it: &&Json| it["topic"] == TOPIC;
-            let stage = |it: &Json| it["stage"].as_str().map(str::to_owned);
-            let stage = said.as_array().and_then(|all| all.iter().find(of_topic)).and_then(stage);
-            matches!(stage.as_deref(), Some("mirroring" | "promoted"))
-        };
-        // The one that comes after goes on: nothing has to be asked for again.
-        self.pair.end_of_switchover(new, TOPIC)?;
-        let listed = self.pair.command_until(new, &["mirror", "list"], is_settled)?;
-        self.pair.restart_node(new, leader)?;
-        let rows = listed.as_array().map(Vec::as_slice).unwrap_or_default();
-        let is_switched = rows.iter().any(|it| it["topic"] == TOPIC && it["stage"] == "promoted");
-        self.writer = if is_switched { new } else { old };
-        self.expect_progress("after a switchover without its coordinator");
-        self.desk.lead(self.era, Open::Only(self.writer));
-        let (judged_records, _) = self.read_writer()?;
-        let from = self.pair.sides[old].name;
-        Ok(Broken { from, killed_after, is_switched, judged_records })
     }
 }
 
