@@ -61,13 +61,13 @@ impl<'a> Mover<'a> {
         self.settle()?;
         if is_behind {
             self.cap(new, CAP_BYTES_PER_SECOND)?;
-            // It begins anew: until it knows the source and its pace there is nothing to forecast.
-            let is_known = |it: &Json| {
-                it["source_end_offset"].is_i64() && it["source_records_per_second"].is_number()
-            };
-            let has_heard = |said: &Json| all_partitions(said, is_known);
-            self.pair.command_until(new, &["mirror", "status", TOPIC], has_heard)?;
         }
+        // One that has just begun says that it cannot tell, until it knows the source's pace.
+        let is_known = |it: &Json| {
+            it["source_end_offset"].is_i64() && it["source_records_per_second"].is_number()
+        };
+        let can_tell = |said: &Json| all_partitions(said, is_known);
+        self.pair.command_until(new, &["mirror", "status", TOPIC], can_tell)?;
         let wait = self.chance.between(Duration::from_millis(500), Duration::from_secs(3));
         clock::sleep(wait);
         self.pair.kill(old)?;
