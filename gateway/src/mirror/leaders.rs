@@ -1,9 +1,11 @@
 //! Asking the leaders of all partitions of a topic for something, until each of them has done it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::{NodeId, PartitionId, TopicId};
+use tokio::task::JoinSet;
 
 use crate::client::clock::Backoff;
 use crate::node::Node;
@@ -26,13 +28,19 @@ pub(super) async fn ask_all(
     };
     let mut backoff = Backoff::until(within);
     loop {
+        // All at once: one that is silent holds up nobody but itself.
+        let mut asking = JoinSet::new();
         for (leader, partitions) in by_leader(node, &left) {
-            let asked = node.peers.ask(leader, request(partitions.clone()), ASK_TIMEOUT).await;
-            let done = asked.map(done).unwrap_or_default();
-            for (partition, is_done) in partitions.into_iter().zip(done) {
-                if is_done {
-                    left.remove(&partition);
-                }
+            let (peers, request) = (Arc::clone(&node.peers), request(partitions.clone()));
+            asking.spawn(async move {
+                let asked = peers.ask(leader, request, ASK_TIMEOUT).await;
+                let done = asked.map(done).unwrap_or_default();
+                partitions.into_iter().zip(done).filter(|(_, is_done)| *is_done).collect::<Vec<_>>()
+            });
+        }
+        while let Some(Ok(done)) = asking.join_next().await {
+            for (partition, _) in done {
+                left.remove(&partition);
             }
         }
         if left.is_empty() {

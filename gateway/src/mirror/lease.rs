@@ -21,6 +21,7 @@ use meridian_mirror::options::LinkOptions;
 use meridian_mirror::rows::{MirrorTopic, RowError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedMutexGuard;
+use tokio::task::JoinSet;
 
 use super::succession::{latest_epoch, put, raise};
 use super::switchover::millis;
@@ -34,6 +35,9 @@ use crate::transaction::wire::PeerRequest;
 
 /// Time for new leaders to take over; the next grant has them asked again.
 const TAKE_OVER_WITHIN: Duration = Duration::from_secs(5);
+
+/// Topics whose need is begun at the same time: each may wait for a leader that is silent.
+const BEGUN_AT_ONCE: usize = 16;
 
 /// What a mirror's node grants to a leader.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -86,8 +90,13 @@ pub(super) struct LeaseReport {
 
 /// Whose lease a topic needs.
 pub(super) fn need(metadata: &Metadata, topic: TopicId) -> Option<Need> {
-    let row = metadata.extra_row(RowKind::WriterLease, &Need::key(topic))?;
-    Need::decode(&row.value).ok()
+    read_need(metadata, topic).ok().flatten()
+}
+
+/// The same; an error if it needs one and whose can't be read.
+fn read_need(metadata: &Metadata, topic: TopicId) -> Result<Option<Need>, RowError> {
+    let row = metadata.extra_row(RowKind::WriterLease, &Need::key(topic));
+    row.map(|row| Need::decode(&row.value)).transpose()
 }
 
 /// Whether a topic is written to under a lease only. A row that can't be read is a need as well.
@@ -187,7 +196,8 @@ fn sort(metadata: &Metadata, by: &ClusterId, partitions: &[Leased]) -> Sorted {
     let mut sorted = Sorted::default();
     for Leased { topic_id, partition } in partitions {
         let Some(topic) = metadata.topic(topic_id.0) else { continue };
-        let need = need(metadata, topic.id);
+        // Nobody's grants count for a need that can't be read: whose it is, a newer binary knows.
+        let Ok(need) = read_need(metadata, topic.id) else { continue };
         let is_of = need.as_ref().is_none_or(|need| need.of == *by);
         if is_of {
             sorted.led.extend(topic.partitions.get(*partition as usize));
@@ -234,12 +244,20 @@ async fn begin(
     topics: BTreeSet<TopicId>,
     _alone: OwnedMutexGuard<()>,
 ) {
+    let mut beginning = JoinSet::new();
     for topic in topics {
-        match have_needed(&node, &of, topic).await {
-            Ok(()) => tracing::info!(%topic, cluster = %of, "takes records under a lease only"),
-            Err(error) => tracing::debug!(%topic, %error, "needs no lease yet"),
+        if beginning.len() == BEGUN_AT_ONCE {
+            beginning.join_next().await;
         }
+        let (node, of) = (Arc::clone(&node), of.clone());
+        beginning.spawn(async move {
+            match have_needed(&node, &of, topic).await {
+                Ok(()) => tracing::info!(%topic, cluster = %of, "takes records under a lease only"),
+                Err(error) => tracing::debug!(%topic, %error, "needs no lease yet"),
+            }
+        });
     }
+    while beginning.join_next().await.is_some() {}
 }
 
 /// A row first; then new generations, whose leaders have read it, and each of which says that it has taken

@@ -30,6 +30,7 @@ use tokio::task::JoinHandle;
 pub(super) use self::configs::is_own as is_own_config;
 use self::groups::{CarriedPosition, Groups};
 use super::plan::{self, Source};
+use crate::broker::ProposeError;
 use crate::client::{Client, ClientError};
 use crate::features::NotAgreed;
 use crate::node::Node;
@@ -127,6 +128,8 @@ pub(super) enum LookError {
     OtherCluster { expected: ClusterId, found: String },
     #[error(transparent)]
     NotAgreed(#[from] NotAgreed),
+    #[error("quotas of {first} and {} more were not changed, and are tried again: {error}", count - 1)]
+    QuotasRefused { first: String, count: usize, error: ProposeError },
 }
 
 struct Steward {

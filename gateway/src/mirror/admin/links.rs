@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use meridian_base::id::ClusterId;
 use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
+use meridian_consensus::state::Metadata;
+use meridian_consensus::state::limits::BATCH_COUNT_MAX;
 use meridian_mirror::options::{LinkOptions, NOT_OF_CONNECTIONS, SIZE_BYTES_MAX};
 use meridian_mirror::rows::{LINK_NAME_SIZE_BYTES_MAX, Link};
 use serde::{Deserialize, Serialize};
@@ -107,6 +109,52 @@ fn level_of(changes: &BTreeMap<String, Option<String>>) -> Option<FeatureLevel> 
     set.any(|(name, _)| is_beside(name)).then_some(FeatureLevel::LINK_OPTIONS)
 }
 
+fn row(
+    kind: RowKind,
+    key: Vec<u8>,
+    value: Option<Vec<u8>>,
+    expected: ExpectedVersion,
+) -> RowChange {
+    RowChange { kind, key, value, expected }
+}
+
+/// A link and the version of its row.
+fn found_link(metadata: &Metadata, name: &str) -> Result<(Link, u64), AdminError> {
+    plan::link(metadata, name).ok_or_else(|| {
+        AdminError::Failed(format!(
+            "link {name} does not exist; `meridian link list` shows which do"
+        ))
+    })
+}
+
+/// The changes that delete a link, and whether that is all: if an entry of the log can't take them, the link
+/// is paused and a part of what it has carried is forgotten first. The quotas that it has set stay, as this
+/// cluster's own.
+fn deletion(
+    metadata: &Metadata,
+    name: &str,
+    link: Link,
+    version: u64,
+    batch_count_max: usize,
+) -> (Vec<RowChange>, bool) {
+    let forget = |kind, key: Vec<u8>| row(kind, key, None, ExpectedVersion::Any);
+    let of_link = |value| row(RowKind::Link, name.into(), value, ExpectedVersion::Exactly(version));
+    let mut whole = vec![of_link(None)];
+    let options = LinkOptions::default().rows(name).into_iter();
+    whole.extend(options.map(|(key, _)| forget(RowKind::LinkOptions, key)));
+    let rules = rules::rules(metadata, Some(name)).into_iter();
+    whole.extend(rules.map(|rule| forget(RowKind::MirrorRule, rule.key())));
+    let carried = plan::carried_quotas(metadata, name).into_keys();
+    let mut carried: Vec<_> = carried.map(|key| forget(RowKind::CarriedQuota, key)).collect();
+    if carried.is_empty() || whole.len() + carried.len() <= batch_count_max {
+        whole.append(&mut carried);
+        return (whole, true);
+    }
+    carried.truncate(batch_count_max - 1);
+    carried.push(of_link(Some(Link { is_paused: true, ..link }.encode())));
+    (carried, false)
+}
+
 /// Options after a change, if they can be used.
 fn changed(
     mut options: LinkOptions,
@@ -181,13 +229,10 @@ impl AdminCall {
         expected: ExpectedVersion,
     ) -> Result<(), AdminError> {
         let Source { link, options } = source;
-        let changed = |kind, key, value, expected| RowChange { kind, key, value, expected };
-        let key = name.as_bytes().to_vec();
-        let mut changes = vec![changed(RowKind::Link, key, Some(link.encode()), expected)];
+        let mut changes = vec![row(RowKind::Link, name.into(), Some(link.encode()), expected)];
+        let options = options.rows(name).into_iter();
         changes.extend(
-            options.rows(name).into_iter().map(|(key, value)| {
-                changed(RowKind::LinkOptions, key, value, ExpectedVersion::Any)
-            }),
+            options.map(|(key, value)| row(RowKind::LinkOptions, key, value, ExpectedVersion::Any)),
         );
         self.propose(Command::PutRows(changes)).await
     }
@@ -263,7 +308,6 @@ impl AdminCall {
 
     pub(super) async fn delete_link(&self) -> Result<Bytes, AdminError> {
         let Named { link: name } = self.arguments()?;
-        let (_, version) = self.found_link(&name)?;
         let report = self.link_report(name.clone(), self.found_source(&name)?);
         if report.mirrors > 0 {
             let count = report.mirrors;
@@ -271,27 +315,17 @@ impl AdminCall {
                 "{count} topics still mirror over link {name}: promote or delete them first"
             )));
         }
-        let row = |kind, key: Vec<u8>, expected| RowChange { kind, key, value: None, expected };
-        let key = name.as_bytes().to_vec();
-        let mut changes = vec![row(RowKind::Link, key, ExpectedVersion::Exactly(version))];
-        changes.extend(
-            LinkOptions::default()
-                .rows(&name)
-                .into_iter()
-                .map(|(key, _)| row(RowKind::LinkOptions, key, ExpectedVersion::Any)),
-        );
-        let rules = rules::rules(&self.node.meta.metadata(), Some(&name));
-        let of_rule = |rule: &meridian_mirror::rules::Rule| {
-            row(RowKind::MirrorRule, rule.key(), ExpectedVersion::Any)
-        };
-        changes.extend(rules.iter().map(of_rule));
-        // What it has set stays, as this cluster's own.
-        let carried = plan::carried_quotas(&self.node.meta.metadata(), &name);
-        changes.extend(
-            carried.into_keys().map(|key| row(RowKind::CarriedQuota, key, ExpectedVersion::Any)),
-        );
-        self.propose(Command::PutRows(changes)).await?;
-        json(&report)
+        loop {
+            let (changes, is_whole) = {
+                let metadata = self.node.meta.metadata();
+                let (link, version) = found_link(&metadata, &name)?;
+                deletion(&metadata, &name, link, version, BATCH_COUNT_MAX)
+            };
+            self.propose(Command::PutRows(changes)).await?;
+            if is_whole {
+                return json(&report);
+            }
+        }
     }
 
     /// A link and how it is secured.
@@ -301,13 +335,9 @@ impl AdminCall {
         Ok(Source { link, options })
     }
 
-    /// A link and the version of its row.
+    /// The same, of now.
     pub(super) fn found_link(&self, name: &str) -> Result<(Link, u64), AdminError> {
-        plan::link(&self.node.meta.metadata(), name).ok_or_else(|| {
-            AdminError::Failed(format!(
-                "link {name} does not exist; `meridian link list` shows which do"
-            ))
-        })
+        found_link(&self.node.meta.metadata(), name)
     }
 
     fn link_report(&self, link: String, source: Source) -> LinkReport {
@@ -335,7 +365,11 @@ impl AdminCall {
 
 #[cfg(test)]
 mod tests {
+    use meridian_mirror::quotas::Carried;
+
     use super::*;
+    use crate::broker::Broker as _;
+    use crate::kafka::testing::FakeBroker;
 
     #[test]
     fn options_that_older_nodes_do_not_know_wait_for_all_of_them() {
@@ -347,5 +381,37 @@ mod tests {
             assert_eq!(of(name, None), None, "taking {name} away");
         }
         assert_eq!(of("sasl.username", Some("x")), None);
+    }
+
+    #[tokio::test]
+    async fn a_link_that_carried_more_than_an_entry_of_the_log_takes_is_deleted_all_the_same() {
+        let broker = FakeBroker::single();
+        let put = async |changes| broker.propose(Command::PutRows(changes)).await.expect("as read");
+        let link = Link {
+            bootstrap: "west:9092".to_owned(),
+            source: ClusterId::from_text("west"),
+            bytes_per_second_max: None,
+            is_paused: false,
+        };
+        let add = |kind, key: Vec<u8>, value| row(kind, key, value, ExpectedVersion::Absent);
+        put(vec![add(RowKind::Link, b"west".to_vec(), Some(link.encode()))]).await;
+        let key = |user: u8| [Carried::prefix("west"), vec![user]].concat();
+        let carried = Carried { quotas: [("producer_byte_rate".to_owned(), 1.0)].into() };
+        put((0..30)
+            .map(|user| add(RowKind::CarriedQuota, key(user), Some(carried.encode())))
+            .collect())
+        .await;
+
+        let found = || plan::link(&broker.state(), "west");
+        for (left, is_last) in [(11, false), (0, true)] {
+            let (link, version) = found().expect("not deleted yet");
+            let (changes, is_whole) = deletion(&broker.state(), "west", link, version, 20);
+            assert!(changes.len() <= 20);
+            assert_eq!(is_whole, is_last);
+            put(changes).await;
+            assert_eq!(plan::carried_quotas(&broker.state(), "west").len(), left);
+            assert_eq!(found().is_none(), is_last);
+            assert!(found().is_none_or(|(link, _)| link.is_paused), "no more is carried");
+        }
     }
 }

@@ -69,6 +69,10 @@ async fn a_mirror_hears_of_a_need_when_no_leader_is_left_that_may_know_nothing_o
     let sorted = sort(&broker.state(), &ClusterId::from_text("north"), &leased);
     assert!(sorted.led.is_empty() && sorted.unfenced.is_empty());
     assert_eq!(sorted.needs[0].of, "east");
+    // Nor do anybody's, where a newer binary wrote whose lease it is.
+    set(&broker, RowKind::WriterLease, &Need::key(topic), vec![99]).await;
+    let Sorted { led, needs, unfenced } = sort(&broker.state(), &east, &leased);
+    assert!(led.is_empty() && needs.is_empty() && unfenced.is_empty());
 }
 
 #[tokio::test]

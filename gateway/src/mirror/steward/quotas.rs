@@ -13,6 +13,9 @@ use crate::features::agree;
 use crate::kafka::quotas::carried as quotas;
 use crate::mirror::plan;
 
+/// Entities whose quotas one entry of the metadata log changes.
+const ENTITIES_PER_ENTRY: usize = 500;
+
 /// What must change for quotas to be those of the source.
 #[derive(Debug, Default)]
 struct Changes {
@@ -88,15 +91,24 @@ impl Steward {
         if !rows.is_empty() {
             agree(&*self.node, FeatureLevel::LINK_OPTIONS).await?;
         }
-        for (name, told, rows) in rows {
-            match self.node.meta.propose(Command::PutRows(rows)).await {
-                Ok(_) if told.is_empty() => {}
-                Ok(_) => self.on_event(&name, format!("quotas as at the source: {told}")),
-                Err(error) => tracing::debug!(%name, %error, "quotas not followed yet"),
-            }
+        let mut failure = None;
+        for entities in rows.chunks(ENTITIES_PER_ENTRY) {
+            let Err(error) = self.node.meta.propose(put(entities)).await else {
+                for (name, told, _) in entities.iter().filter(|(_, told, _)| !told.is_empty()) {
+                    self.on_event(name, format!("quotas as at the source: {told}"));
+                }
+                continue;
+            };
+            let (first, count) = (entities[0].0.clone(), entities.len());
+            failure = Some(LookError::QuotasRefused { first, count, error });
         }
-        Ok(())
+        failure.map_or(Ok(()), Err)
     }
+}
+
+/// Changes the quotas of several entities, or of none if somebody else has changed one of them since.
+fn put(entities: &[(String, String, Vec<RowChange>)]) -> Command {
+    Command::PutRows(entities.iter().flat_map(|(_, _, rows)| rows).cloned().collect())
 }
 
 #[cfg(test)]
@@ -129,9 +141,9 @@ mod tests {
     ) -> (Vec<String>, Vec<String>) {
         let Changes { rows, own } = changes(&broker.state(), link, there);
         let mut said = Vec::new();
-        for (name, told, rows) in rows {
-            broker.propose(Command::PutRows(rows)).await.expect("as it was read");
-            said.push(format!("{name}: {told}"));
+        for entities in rows.chunks(ENTITIES_PER_ENTRY) {
+            broker.propose(put(entities)).await.expect("as it was read");
+            said.extend(entities.iter().map(|(name, told, _)| format!("{name}: {told}")));
         }
         (said, own.into_keys().collect())
     }
@@ -173,6 +185,18 @@ mod tests {
         assert_eq!(follow(&broker, "west", &more).await, (vec![], own));
         assert_eq!(follow(&broker, "west", &BTreeMap::new()).await, none());
         assert_eq!(quotas::here(&broker.state())[&key].0, Some([(RATE.to_owned(), 7.0)].into()));
+    }
+
+    #[tokio::test]
+    async fn many_follow_by_few_entries_of_the_log() {
+        let broker = FakeBroker::single();
+        let count = ENTITIES_PER_ENTRY + 1;
+        let of = |number| there(&format!("user-{number}"), RATE, 1000.0);
+        let many: BTreeMap<_, _> = (0..count).flat_map(of).collect();
+        let Changes { rows, .. } = changes(&broker.state(), "west", &many);
+        assert_eq!(rows.chunks(ENTITIES_PER_ENTRY).count(), 2);
+        assert_eq!(follow(&broker, "west", &many).await.0.len(), count);
+        assert_eq!(follow(&broker, "west", &many).await, none());
     }
 
     #[tokio::test]
