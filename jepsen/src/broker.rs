@@ -197,7 +197,7 @@ pub enum BrokerOutput {
 }
 
 enum Phase {
-    TakingOver(Takeover),
+    TakingOver(Box<Takeover>),
     Leading(Box<Partition<Waiter>>),
     Over,
 }
@@ -267,7 +267,7 @@ impl Broker {
             node,
             layout: Layout::Copies,
             mutations,
-            phase: Phase::TakingOver(takeover),
+            phase: Phase::TakingOver(Box::new(takeover)),
             recovery: None,
             shown: None,
             reads: BTreeMap::new(),

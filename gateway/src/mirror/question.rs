@@ -398,7 +398,7 @@ mod tests {
         let partitions = vec![partition];
         let topic = FetchTopicResponse { topic_id, partitions, ..Default::default() };
         let response = FetchResponse { responses: vec![topic], ..Default::default() };
-        read(vec![Want { asker, at, from: Offset::ZERO }], response, 1 << 20)
+        read(vec![Want { asker, at, from: Offset::ZERO, goes_on: false }], response, 1 << 20)
     }
 
     #[test]

@@ -90,7 +90,7 @@ impl Group {
 }
 
 enum Role {
-    TakingOver(Takeover),
+    TakingOver(Box<Takeover>),
     Leading(Box<Leader>),
     Gone,
 }
@@ -195,7 +195,7 @@ impl World {
         let mut out = Vec::new();
         let takeover = Takeover::begin(config, self.now, &mut out);
         self.nodes.push(Node {
-            role: Role::TakingOver(takeover),
+            role: Role::TakingOver(Box::new(takeover)),
             group,
             log: Vec::new(),
             checkpoint: None,
