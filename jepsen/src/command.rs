@@ -247,18 +247,9 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(number * seconds_per_unit))
 }
 
-/// Those of what is cold that show in whole clusters; the others need a schedule of their own.
-const OF_COLD: [Mutation; 5] = [
-    Mutation::TooFewParts,
-    Mutation::FreedInDoubt,
-    Mutation::FreedOfLaterLeader,
-    Mutation::FreedBelowOwnStart,
-    Mutation::ColdKeyReused,
-];
-
 /// The mutations that are looked for.
 fn hunted() -> impl Iterator<Item = Mutation> + Clone {
-    Mutation::ALL.into_iter().chain(Mutation::PARTS).chain(OF_COLD)
+    Mutation::ALL.into_iter().chain(Mutation::PARTS).chain(Mutation::STRIPES)
 }
 
 fn parse_mutation(name: &str) -> Result<Mutation, String> {

@@ -5,12 +5,12 @@
 //! emptied, damaged or replaced by an old copy counts as lost until the metadata calls its next
 //! life good; until then only slots that the promise allows to fail with it are hit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, NodeId};
-use meridian_base::topology::{Geometry, Slot, SlotSet, SlotState};
+use meridian_base::topology::{Geometry, Slot, SlotConfig, SlotSet, SlotState};
 
 use crate::check::Verdict;
 use crate::metadata::Class;
@@ -75,6 +75,8 @@ pub struct Nemesis {
     lost: BTreeMap<Slot, Incarnation>,
     /// Slots whose parts of stripes may be missing, and since when nothing else is.
     partless: BTreeMap<Slot, Instant>,
+    /// Which disks have filled which slots since they were empty.
+    filled: BTreeSet<(NodeId, Slot)>,
     /// The mount epoch in which a copy of each disk was taken. Only an epoch that has passed tells
     /// an old copy: a copy from within the present one looks like the disk after a restart.
     copied_in: BTreeMap<NodeId, u64>,
@@ -99,6 +101,7 @@ impl Nemesis {
             chance,
             lost: BTreeMap::new(),
             partless: BTreeMap::new(),
+            filled: BTreeSet::new(),
             copied_in: BTreeMap::new(),
             rotten: BTreeMap::new(),
         }
@@ -247,11 +250,25 @@ impl Nemesis {
             .filter(|id| datacenter_of(geometry, id.get() as usize) == geometry.datacenter_of(slot))
             .collect();
         let Some(spare) = self.chance.pick(&spares) else { return };
-        let life = group.slots[slot.index()].incarnation;
+        if self.has_parts_of_other(world, spare, slot) {
+            let node = spare.get() as usize;
+            world.stop_node(node);
+            world.nodes[node].disk.wipe();
+            self.filled.retain(|(id, _)| *id != spare);
+            return self.crash(world, node, Duration::from_millis(500));
+        }
+        let SlotConfig { node, incarnation: life, .. } = group.slots[slot.index()];
         let is_tolerated = geometry.tolerated(self.lost_slots(world).with(slot));
         if is_tolerated && world.replace(slot, spare) {
             self.lost.insert(slot, life);
+            self.filled.extend([(node, slot), (spare, slot)]);
         }
+    }
+
+    /// Whether the disk has parts of stripes that belong into another slot: its operator empties it.
+    fn has_parts_of_other(&self, world: &World, spare: NodeId, slot: Slot) -> bool {
+        let is_cold = world.classes.iter().any(|class| matches!(class, Class::Cold(_)));
+        is_cold && self.filled.iter().any(|(id, other)| *id == spare && *other != slot)
     }
 
     fn cut(&mut self, fault: Fault, world: &mut World) {

@@ -76,11 +76,7 @@ pub fn method(mutation: Mutation) -> Method {
         | Mutation::PartsCountedAsCopies
         | Mutation::FewPartsKept
         | Mutation::AllPartsAsked => Method::Parts(10),
-        Mutation::TooFewParts
-        | Mutation::FreedInDoubt
-        | Mutation::FreedOfLaterLeader
-        | Mutation::FreedBelowOwnStart
-        | Mutation::ColdKeyReused => Method::Cold(20),
+        Mutation::TooFewParts => Method::Cold(20),
         Mutation::PartOfPeerKept => Method::Scenario(scenarios::replaced_racks),
         Mutation::AckBeforeSync => Method::Scenario(scenarios::power_cut),
         Mutation::HalfStartEstablished => Method::Scenario(scenarios::half_start),
