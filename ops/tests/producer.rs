@@ -16,8 +16,8 @@ use self::common::{Running, Scratch, json, meridian, ok, run, text};
 #[allow(dead_code, reason = "each test file needs its own part of it")]
 mod common;
 
-/// Lines of the file: enough that it takes several lives to write them.
-const LINE_COUNT: u64 = 120_000;
+/// Lines of the file: enough that it takes several lives to write them, on a fast machine too.
+const LINE_COUNT: u64 = 500_000;
 const KILL_COUNT: usize = 12;
 
 /// Waits for a random moment, or until the process ends by itself.
