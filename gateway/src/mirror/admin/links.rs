@@ -403,7 +403,7 @@ mod tests {
         .await;
 
         let found = || plan::link(&broker.state(), "west");
-        for (left, is_last) in [(11, false), (0, true)] {
+        for (left, is_last) in [(11, false), (0, false), (0, true)] {
             let (link, version) = found().expect("not deleted yet");
             let (changes, is_whole) = deletion(&broker.state(), "west", link, version, 20);
             assert!(changes.len() <= 20);
