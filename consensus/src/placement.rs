@@ -12,7 +12,7 @@ use meridian_base::position::LeaderEpoch;
 use meridian_base::topology::{Datacenter, GroupConfig, Slot};
 
 use crate::command::{Command, ConfigResource, LeaderAssignment, Liveness, PartitionMove};
-use crate::state::limits::BATCH_COUNT_MAX;
+use crate::state::limits::{BATCH_COUNT_MAX, MOVES_MAX};
 use crate::state::{Metadata, Partition, STORAGE_CLASS};
 
 /// Config of topic or cluster: datacenters that should hold the leaders, best first, separated by
@@ -179,7 +179,12 @@ impl<'a> Placement<'a> {
             let Some(group) = group.filter(|group| *group != partition.group) else { continue };
             let leader = metadata.node(partition.leader);
             let is_led = leader.is_some_and(|leader| leader.liveness != Liveness::Dead);
-            if !is_led || !serving.contains(&group) || !serving.contains(&partition.group) {
+            let is_spent = metadata.homes(id).len() > MOVES_MAX;
+            if !is_led
+                || is_spent
+                || !serving.contains(&group)
+                || !serving.contains(&partition.group)
+            {
                 continue;
             }
             let Some(leader) = self.choose(group, preferences.of(partition.topic)) else { break };

@@ -309,11 +309,12 @@ impl Leader {
             PutResult::Conflict => {
                 self.lose(LossCause::Conflict { point: reply.key.point }, out);
             }
-            PutResult::Stale { config } => {
+            PutResult::Stale { config } if config.group == self.config.group.group => {
                 self.on_config(now, health, config, out);
                 self.resend(now, slot, reply.key.point.step, out);
             }
-            PutResult::Refused { .. } => {
+            // One that goes by another group, whose versions say nothing here, has not heard that it is of this one.
+            PutResult::Stale { .. } | PutResult::Refused { .. } => {
                 if let Some(pending) = self.pending_mut(reply.key.point.step) {
                     pending.refused.insert(slot);
                     self.hedge_step(now, health, reply.key.point.step, out);
@@ -342,7 +343,9 @@ impl Leader {
         config: GroupConfig,
         out: &mut Vec<LeaderOutput>,
     ) {
-        if config.version <= self.config.group.version || self.state == State::Lost {
+        let known = &self.config.group;
+        let is_newer = config.group == known.group && config.version > known.version;
+        if !is_newer || self.state == State::Lost {
             return;
         }
         let ignore = Mutation::IncarnationIgnored.active(self.config.mutations);

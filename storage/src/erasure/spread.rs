@@ -101,7 +101,7 @@ impl Spread {
                     self.end_if_durable(out);
                 }
             }
-            PutResult::Stale { config } => {
+            PutResult::Stale { config } if config.group == self.group.group => {
                 self.on_config(now, config, out);
                 self.send(now, slot, out);
             }
@@ -109,14 +109,16 @@ impl Spread {
                 self.ended = true;
                 out.push(SpreadOutput::Conflict(slot));
             }
-            // Sent again by the tick; a leader that was replaced is stopped by its own puts.
-            PutResult::Refused { .. } | PutResult::Fenced { .. } => {}
+            // Sent again by the tick, also to one that goes by another group still; a leader that was replaced is
+            // stopped by its own puts.
+            PutResult::Stale { .. } | PutResult::Refused { .. } | PutResult::Fenced { .. } => {}
         }
     }
 
     /// Takes a newer group configuration: acks of disks whose life changed count no more.
     pub fn on_config(&mut self, now: Instant, config: GroupConfig, out: &mut Vec<SpreadOutput>) {
-        if config.version <= self.group.version || self.ended {
+        let is_newer = config.group == self.group.group && config.version > self.group.version;
+        if !is_newer || self.ended {
             return;
         }
         let life = |config: &GroupConfig, slot| config.slot(slot).map(|own| own.incarnation);

@@ -313,6 +313,21 @@ mod spreading {
     }
 
     #[test]
+    fn a_slot_that_goes_by_another_group_still_brings_no_configuration() {
+        let mut bench = Bench::new();
+        bench.put_to();
+        let mut other = group(40, [7; 9]);
+        other.group = GroupId::new(9);
+        bench.reply(3, 1, PutResult::Stale { config: other });
+        (0..9).filter(|slot| *slot != 3).for_each(|slot| bench.reply(slot, 1, PutResult::Stored));
+        assert_eq!(bench.put_to(), [], "not before it can have heard");
+        bench.spread.tick(Instant::ZERO + Duration::from_millis(500), &mut bench.out);
+        assert_eq!(bench.put_to(), [3]);
+        bench.reply(3, 1, PutResult::Stored);
+        assert_eq!(bench.out, [SpreadOutput::Durable], "its own group's disks count as before");
+    }
+
+    #[test]
     fn what_is_refused_is_sent_again_later() {
         let mut bench = Bench::new();
         bench.put_to();

@@ -247,6 +247,21 @@ fn l2_a_stale_answer_brings_the_configuration_and_the_blob_is_sent_again_under_i
 }
 
 #[test]
+fn l2_a_slot_that_goes_by_another_group_still_brings_no_configuration() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.out.clear();
+    let mut config = group_with_slot_3_replaced(40, SlotState::Good);
+    config.group = GroupId::new(2);
+    bench.reply(6, 1, 106, PutResult::Stale { config: config.clone() });
+    bench.config(config);
+    let is_again_there = |output: &LeaderOutput| matches!(output, LeaderOutput::Put { slot, .. } if slot.index() == 6);
+    assert!(!bench.out.iter().any(is_again_there), "not before it can have heard");
+    bench.stored(1, [0, 3, 7]);
+    assert_eq!(bench.committed(), Some((1, 1)), "its own group's disks count as before");
+}
+
+#[test]
 fn l2_an_older_configuration_changes_nothing() {
     let mut bench = Bench::serving();
     bench.config(group_with_slot_3_replaced(2, SlotState::Good));

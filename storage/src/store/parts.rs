@@ -42,10 +42,11 @@ impl Store {
         outputs.push(StoreOutput::Send { to, message: StorageMessage::PartList { tag, list } });
     }
 
-    /// Whether a part was made for this slot, as far as it says so. A disk that filled another slot before has that one's.
+    /// Whether a part was made for this slot, as far as it says so and the slot is known. A disk that filled another
+    /// slot before has that one's.
     pub(super) fn is_own_part(&self, header: &BlobHeader) -> bool {
         let own = self.group.as_ref().and_then(|config| config.slot_of(self.config.node));
-        Part::slot_in(header).is_none_or(|slot| own == Some(slot))
+        Part::slot_in(header).is_none_or(|slot| own.is_none_or(|own| own == slot))
     }
 
     /// Lets go of parts. A restart before their file is gone brings them back, to be listed and

@@ -205,7 +205,12 @@ impl Store {
         outputs: &mut Vec<StoreOutput>,
     ) {
         if self.group.as_ref().is_some_and(|known| known.group != request.group) {
-            return self.send_page(origin, tag, Vec::new(), true, outputs);
+            // What this disk held when it was of that group, it does not say: it counts for nothing.
+            let incarnation = self.incarnation();
+            let page =
+                SyncPage { incarnation, partitions: Vec::new(), complete: true, unsure: true };
+            let message = StorageMessage::SyncPage { tag, page };
+            return outputs.push(StoreOutput::Send { to: origin, message });
         }
         self.adopt(request.config);
         let waiter = PullWaiter { origin, tag, after: request.after };
