@@ -462,7 +462,7 @@ impl MirrorPartition {
                 self.on_bounds(now, cause, start, high_watermark, out);
             }
             (
-                Phase::Following { .. },
+                Phase::Following { is_asked },
                 Answer::Fetched { from, goes_on, batches, start, high_watermark },
             ) => {
                 if from.is_some_and(|from| from > self.next()) && !self.breaks(Mutation::SkipAnswer)
@@ -470,7 +470,8 @@ impl MirrorPartition {
                     let detail = "an answer of the source was lost".to_owned();
                     return self.retry(now, State::SourceUnreachable { detail });
                 }
-                self.phase = Phase::Following { is_asked: goes_on };
+                // One that comes a second time may say so when nothing is under way any more.
+                self.phase = Phase::Following { is_asked: is_asked && goes_on };
                 self.on_fetched(now, asked_at, batches, start, high_watermark, out);
             }
             // An answer to another question than the last.

@@ -61,6 +61,17 @@ proptest! {
 }
 
 #[test]
+fn an_answer_of_a_run_that_comes_twice_leaves_no_mirror_waiting() {
+    let mut ops = vec![Op::Produce(1); 4];
+    ops.push(Op::Restart);
+    ops.extend([Op::Produce(1); 6]);
+    ops.extend([Op::Serve(0), Op::Serve(0), Op::CommitAtSource, Op::Serve(0), Op::Deliver(0)]);
+    ops.extend([Op::ServeAndGoOn(0), Op::DeliverAgain(0), Op::Serve(0)]);
+    ops.extend([Op::Deliver(7), Op::Deliver(0), Op::UncleanElection(1)]);
+    assert_eq!(holds(true, &ops, None), Ok(()));
+}
+
+#[test]
 fn every_broken_rule_is_caught() {
     common::hunt(
         &Mutation::ALL,
