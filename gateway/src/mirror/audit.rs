@@ -159,7 +159,8 @@ impl Audit {
                 if result.is_err() {
                     // Another may lead it by now.
                     self.survey = None;
-                    result = self.look(partition, size_bytes).await;
+                    // It may also have been too much to digest at once.
+                    result = self.look(partition, STRETCH_SIZE_BYTES).await;
                 }
                 let failure = result.err().map(|error| error.to_string());
                 self.tell(partition, |report| report.failure = failure);

@@ -42,6 +42,8 @@ pub(super) struct Survey {
 pub(super) struct SurveyedTopic {
     pub(super) id: TopicId,
     pub(super) is_compacted: bool,
+    /// Whether the source has said how it is configured: only then is known what follows.
+    pub(super) is_described: bool,
     /// Whether the source is a meridian cluster.
     pub(super) is_meridian: bool,
     /// How far its mirrors may be behind (`mirror.max.lag.ms`).
@@ -130,6 +132,7 @@ pub(super) async fn topics(client: &Client, names: &[String]) -> Result<Survey, 
             SurveyedTopic {
                 id,
                 is_compacted: false,
+                is_described: false,
                 is_meridian: false,
                 lag_max_ms: None,
                 partitions,
@@ -141,6 +144,7 @@ pub(super) async fn topics(client: &Client, names: &[String]) -> Result<Survey, 
         let value =
             |name: &str| configs.iter().find(|config| config.name == name)?.value.as_deref();
         topic.is_compacted = value(CLEANUP_POLICY).is_some_and(|policy| policy.contains("compact"));
+        topic.is_described = true;
         topic.is_meridian = tells_of_meridian(&configs);
         let limit_ms = value(MIRROR_MAX_LAG_MS).and_then(|limit| limit.parse().ok());
         topic.lag_max_ms = limit_ms.filter(|limit| *limit > 0);

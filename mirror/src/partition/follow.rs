@@ -43,7 +43,10 @@ impl MirrorPartition {
     ) {
         self.failure = None;
         self.retry_after = self.settings.retry_after_min;
-        self.lag.on_source(now, asked_at, self.reached(), high_watermark);
+        // An answer that others have filled says nothing of where the partition ends.
+        if high_watermark >= Offset::ZERO {
+            self.lag.on_source(now, asked_at, self.reached(), high_watermark);
+        }
         self.begin(&batches, out);
         let stopped = self.append(batches, high_watermark, out);
         // What the source let go of goes here too, once our log reaches so far.

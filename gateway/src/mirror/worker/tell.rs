@@ -27,8 +27,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// What is told, and when it was last.
 #[derive(Default)]
 pub(super) struct Teller {
-    /// Whether the source is a meridian cluster: no other has ears for it.
-    is_heard: bool,
+    /// Whether the source is known to be no meridian cluster: no other has ears for it.
+    is_deaf: bool,
     /// How far mirrors may be behind, by the name of a topic at the source.
     limits_ms: BTreeMap<String, u64>,
     told_at: Instant,
@@ -38,7 +38,10 @@ pub(super) struct Teller {
 impl Teller {
     /// The source was looked at.
     pub(super) fn on_survey(&mut self, survey: &Survey) {
-        self.is_heard = survey.topics.values().any(|topic| topic.is_meridian);
+        let mut described = survey.topics.values().filter(|topic| topic.is_described).peekable();
+        if described.peek().is_some() {
+            self.is_deaf = !described.any(|topic| topic.is_meridian);
+        }
         let limits =
             survey.topics.iter().filter_map(|(name, it)| Some((name.clone(), it.lag_max_ms?)));
         self.limits_ms = limits.collect();
@@ -62,7 +65,7 @@ impl LinkWorker {
     /// When it is to be told again, if it is to be told at all.
     pub(super) fn tell_at(&self) -> Option<Instant> {
         let has_news = !self.teller.limits_ms.is_empty() || self.lease().is_some();
-        (has_news && self.teller.is_heard).then(|| self.teller.told_at + TELL_EVERY)
+        (has_news && !self.teller.is_deaf).then(|| self.teller.told_at + TELL_EVERY)
     }
 
     /// Tells the leaders at the source where their mirrors end, if it is time, and that those are
