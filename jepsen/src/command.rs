@@ -88,7 +88,7 @@ pub struct MutationsArgs {
 pub fn mutations(args: &MutationsArgs) -> ExitCode {
     use crate::mutations::{Hunt, Method, hunt, method};
     let mut not_found = 0;
-    let mutations = hunted();
+    let mutations = known().filter(|it| !matches!(method(*it), Method::Elsewhere));
     let count = mutations.clone().count();
     for mutation in mutations {
         let name = format!("{mutation:?}");
@@ -247,8 +247,8 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(number * seconds_per_unit))
 }
 
-/// The mutations that are looked for.
-fn hunted() -> impl Iterator<Item = Mutation> + Clone {
+/// The mutations that the simulator can break its nodes by.
+fn known() -> impl Iterator<Item = Mutation> + Clone {
     Mutation::ALL.into_iter().chain(Mutation::PARTS).chain(Mutation::STRIPES)
 }
 
@@ -256,9 +256,9 @@ fn parse_mutation(name: &str) -> Result<Mutation, String> {
     if !cfg!(feature = "mutations") {
         return Err("this build keeps every rule; add --features mutations".to_owned());
     }
-    let known = hunted().find(|mutation| format!("{mutation:?}") == name);
-    known.ok_or_else(|| {
-        let names: Vec<String> = hunted().map(|each| format!("{each:?}")).collect();
+    let found = known().find(|mutation| format!("{mutation:?}") == name);
+    found.ok_or_else(|| {
+        let names: Vec<String> = known().map(|each| format!("{each:?}")).collect();
         format!("no such mutation; there are {}", names.join(", "))
     })
 }

@@ -25,7 +25,7 @@ pub enum Method {
     Cold(u64),
     /// By a directed schedule, which must end well only with every rule in force.
     Scenario(fn(Mutations) -> Verdict),
-    /// Not here: the simulator has no part of what it breaks.
+    /// Not here: the simulator has no part of what it breaks, or hardly ever comes by it.
     Elsewhere,
 }
 
@@ -71,7 +71,8 @@ pub fn method(mutation: Mutation) -> Method {
         Mutation::AckOutOfOrder | Mutation::CheckpointInDoubt | Mutation::FreeBeforeManifest => {
             Method::Seeds(100)
         }
-        Mutation::UnsureIsEmpty => Method::Seeds(400),
+        // It takes a head that rots just before a restart: `storage/tests/store/mutations.rs` has it.
+        Mutation::UnsureIsEmpty => Method::Elsewhere,
         Mutation::FivePartsAcked
         | Mutation::PartsCountedAsCopies
         | Mutation::FewPartsKept
