@@ -67,18 +67,11 @@ pub(crate) struct Mirrors {
     life: OnceLock<Option<Life>>,
     /// Held by whoever has topics need a lease, one at a time.
     needs: Arc<tokio::sync::Mutex<()>>,
-    /// By link: what commands ask its source over.
-    clients: Mutex<BTreeMap<String, (Source, SourceClients)>>,
+    /// By link: what commands ask its source over. They stay connected: on a long way a new connection costs two round
+    /// trips.
+    clients: Mutex<BTreeMap<String, (Source, Client)>>,
     /// Rung when there is reason to look at once.
     bell: Notify,
-}
-
-/// Clients that stay connected: on a long way a new connection costs two round trips.
-#[derive(Clone)]
-struct SourceClients {
-    kafka: Client,
-    /// For questions of meridian clusters. Kafka closes the connection of whoever asks them.
-    peer: Client,
 }
 
 struct WorkerHandle {
@@ -152,7 +145,7 @@ impl Mirrors {
     }
 
     /// What commands about a link ask its source over.
-    fn clients(&self, node: &Node, link: &str, source: &Source) -> SourceClients {
+    fn client(&self, node: &Node, link: &str, source: &Source) -> Client {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let links = plan::links(&node.meta.metadata());
         clients.retain(|name, (known, _)| {
@@ -161,7 +154,7 @@ impl Mirrors {
         match clients.get(link) {
             Some((known, found)) if known == source => found.clone(),
             _ => {
-                let made = SourceClients { kafka: source.client(), peer: source.client() };
+                let made = source.client();
                 clients.insert(link.to_owned(), (source.clone(), made.clone()));
                 made
             }

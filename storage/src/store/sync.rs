@@ -206,11 +206,8 @@ impl Store {
     ) {
         if self.group.as_ref().is_some_and(|known| known.group != request.group) {
             // What this disk held when it was of that group, it does not say: it counts for nothing.
-            let incarnation = self.incarnation();
-            let page =
-                SyncPage { incarnation, partitions: Vec::new(), complete: true, unsure: true };
-            let message = StorageMessage::SyncPage { tag, page };
-            return outputs.push(StoreOutput::Send { to: origin, message });
+            let page = SyncPage { unsure: true, ..self.page(Vec::new(), true) };
+            return Self::send_page(origin, tag, page, outputs);
         }
         self.adopt(request.config);
         let waiter = PullWaiter { origin, tag, after: request.after };
@@ -239,20 +236,16 @@ impl Store {
                 blobs,
             });
         }
-        self.send_page(origin, tag, partitions, complete, outputs);
+        Self::send_page(origin, tag, self.page(partitions, complete), outputs);
     }
 
-    fn send_page(
-        &self,
-        to: Origin,
-        tag: u64,
-        partitions: Vec<SyncPartition>,
-        complete: bool,
-        outputs: &mut Vec<StoreOutput>,
-    ) {
+    fn page(&self, partitions: Vec<SyncPartition>, complete: bool) -> SyncPage {
         let incarnation = self.incarnation();
         let unsure = self.standing() != Standing::Good;
-        let page = SyncPage { incarnation, partitions, complete, unsure };
+        SyncPage { incarnation, partitions, complete, unsure }
+    }
+
+    fn send_page(to: Origin, tag: u64, page: SyncPage, outputs: &mut Vec<StoreOutput>) {
         outputs.push(StoreOutput::Send { to, message: StorageMessage::SyncPage { tag, page } });
     }
 }

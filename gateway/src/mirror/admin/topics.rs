@@ -141,10 +141,10 @@ impl AdminCall {
                 "topic {name} exists here already: a mirror begins as a new topic"
             )));
         }
-        let clients = self.node.mirrors.clients(&self.node, &link_name, &source);
+        let client = self.node.mirrors.client(&self.node, &link_name, &source);
         let (found, link_epoch) = tokio::join!(
-            find(&clients.kafka, &source.link, &source_name),
-            link_epoch_of(&clients.peer, &source_name)
+            find(&client, &source.link, &source_name),
+            link_epoch_of(&client, &source_name)
         );
         let mut found = found?;
         found.configs.extend(policies);
