@@ -136,7 +136,7 @@ struct Lab {
 
 impl Lab {
     fn new(root: &Path, base_port: u16) -> Result<Self, String> {
-        let folder = root.join("target/clients");
+        let folder = crate::target(root).join("clients");
         let log = folder.join("log");
         std::fs::create_dir_all(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         let ports = [base_port, base_port + 4, base_port + 8];

@@ -96,7 +96,7 @@ fn build(folder: &Path) -> Result<std::path::PathBuf, String> {
     if !status.success() {
         return Err("fuzz: the targets do not build".to_owned());
     }
-    Ok(folder.join("target").join(host).join("release/decoder"))
+    Ok(crate::target(folder).join(host).join("release/decoder"))
 }
 
 /// Whether the target bore everything.

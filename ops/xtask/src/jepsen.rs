@@ -6,6 +6,8 @@ mod nightly;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::target;
+
 /// A run: workload, faults and seed.
 type Run = (String, String, u64);
 
@@ -123,7 +125,7 @@ fn pair(root: &Path, options: &[String]) -> Result<(), String> {
 }
 
 fn folder(root: &Path) -> PathBuf {
-    root.join("target").join("jepsen")
+    target(root).join("jepsen")
 }
 
 /// What simulates, what hunts broken rules and what runs real processes, in one go and with the same features: each
@@ -138,7 +140,7 @@ fn build_all(root: &Path) -> Result<(), String> {
 fn build_broken(root: &Path) -> Result<PathBuf, String> {
     let features = format!("meridian/mutations,{SHARED_FEATURES}");
     build(root, &["-p", "meridian", "-p", "meridian-jepsen", "--features", &features])?;
-    let beside = root.join("target").join("teeth").join("fast");
+    let beside = target(root).join("teeth").join("fast");
     let binary = beside.join("meridian");
     std::fs::create_dir_all(&beside)
         .and_then(|()| std::fs::copy(fast(root).join("meridian"), &binary))
@@ -157,7 +159,7 @@ fn build(root: &Path, arguments: &[&str]) -> Result<(), String> {
 }
 
 fn fast(root: &Path) -> PathBuf {
-    root.join("target").join("fast")
+    target(root).join("fast")
 }
 
 fn runner(root: &Path) -> Command {

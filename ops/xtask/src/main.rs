@@ -34,6 +34,11 @@ fn main() -> ExitCode {
     }
 }
 
+/// Where cargo puts what it builds in a folder.
+fn target(folder: &Path) -> PathBuf {
+    folder.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}
+
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).unwrap_or(here).to_owned()

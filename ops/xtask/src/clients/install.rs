@@ -67,7 +67,7 @@ impl Kind {
                 node
             }
             Self::Go => Command::new(here.join(program)),
-            Self::Rust => Command::new(root.join("target/debug/examples").join(program)),
+            Self::Rust => Command::new(crate::target(root).join("debug/examples").join(program)),
             Self::Kcat => {
                 let mut bash = Command::new("bash");
                 bash.arg(source);
@@ -210,7 +210,7 @@ impl Lab {
         ]);
         ok(cargo.current_dir(&self.root))?;
         let folder = if profile == "dev" { "debug" } else { profile };
-        Ok(self.root.join("target").join(folder).join("meridian"))
+        Ok(crate::target(&self.root).join(folder).join("meridian"))
     }
 }
 
