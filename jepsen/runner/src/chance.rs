@@ -29,6 +29,11 @@ impl Chance {
         self.0.next_u64()
     }
 
+    /// So many random bytes.
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
+        std::iter::repeat_with(|| self.bits().to_le_bytes()).flatten().take(count).collect()
+    }
+
     /// A number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: usize) -> usize {
         self.0.below(bound as u64) as usize

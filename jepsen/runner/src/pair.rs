@@ -71,6 +71,9 @@ pub struct PairArgs {
     /// Records a second of all producers together.
     #[arg(long, default_value_t = 1000.0)]
     pub rate: f64,
+    /// Bytes that each record has beside its number; nothing can compress them.
+    #[arg(long, default_value_t = 0)]
+    pub padding_bytes: usize,
     /// Producers.
     #[arg(long, default_value_t = 6)]
     pub producers: usize,
@@ -154,7 +157,7 @@ fn run(args: &PairArgs) -> Result<Outcome, Failure> {
     let pair = Pair::start(setup)?;
     federate(&pair, args)?;
 
-    let desk = Desk::new(args.producers);
+    let desk = Desk::new(args.producers, args.padding_bytes);
     let keys: Vec<Key> = (0..Key::from(args.partitions)).collect();
     let batches_per_second = args.rate.max(0.1) / BATCH_RECORD_COUNT as f64;
     let pause = Duration::from_secs_f64(args.producers as f64 / batches_per_second);

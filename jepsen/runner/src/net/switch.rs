@@ -35,6 +35,20 @@ pub(crate) struct Cable {
 pub(crate) struct Traffic {
     pub(crate) passed: AtomicU64,
     pub(crate) dropped: AtomicU64,
+    /// Bytes that were not dropped, by port from, then port to.
+    bytes: Vec<Vec<AtomicU64>>,
+}
+
+impl Traffic {
+    fn of(port_count: usize) -> Self {
+        let row = || (0..port_count).map(|_| AtomicU64::new(0)).collect();
+        Self { bytes: (0..port_count).map(|_| row()).collect(), ..Self::default() }
+    }
+
+    /// Bytes that went from one port to another.
+    pub(crate) fn bytes(&self, from: Port, to: Port) -> u64 {
+        self.bytes[from.0][to.0].load(Ordering::Relaxed)
+    }
 }
 
 /// The handle of the switch. It ends with it.
@@ -56,7 +70,7 @@ impl Switch {
             weather: Mutex::default(),
             changed: AtomicBool::new(true),
             stop: AtomicBool::new(false),
-            traffic: Traffic::default(),
+            traffic: Traffic::of(cables.len()),
         });
         let mut engine = Engine::new(cables, chance, Arc::clone(&shared));
         std::thread::Builder::new()
@@ -193,6 +207,8 @@ impl Engine {
             *free = (*free).max(now) + Duration::from_nanos(nanos);
             due = *free;
         }
+        let bytes = &self.shared.traffic.bytes[from][to];
+        bytes.fetch_add(packet.len() as u64, Ordering::Relaxed);
         let copies = 1 + usize::from(self.chance.per_mille(effect.duplicate_per_mille));
         for _ in 0..copies {
             let late = effect.delay + self.chance.between(Duration::ZERO, effect.jitter);

@@ -108,6 +108,13 @@ impl Pair {
         self.wan.is_some()
     }
 
+    /// Bytes that have got from one side to the other, and how many can within a second; `None` if nobody counts, or
+    /// there is no limit.
+    pub(super) fn passed_bytes(&self, from: usize, to: usize) -> Option<(u64, u64)> {
+        let wan = self.wan.as_ref().filter(|wan| wan.distance.rate_bytes > 0)?;
+        Some((wan.passed_bytes(from, to), wan.distance.rate_bytes))
+    }
+
     /// A client of one side that looks at one topic.
     pub(super) fn client(&self, side: usize, first: usize, topic: &'static str) -> Client {
         let addresses = self.sides[side].addresses.clone();

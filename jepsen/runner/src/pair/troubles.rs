@@ -55,6 +55,8 @@ pub(super) struct Troubled {
     pub(super) caught_up: Duration,
     /// Bytes that were mirrored in that time.
     mirrored_bytes: u64,
+    /// How much of the way was used for it, if it has a limit: 1 for all.
+    used_way: Option<f64>,
     /// Records of the mirror that were compared with its source while it lasted, and after it.
     compared_records: [usize; 2],
 }
@@ -66,8 +68,11 @@ impl Troubled {
     }
 
     pub(super) fn line(&self) -> String {
+        let used = self.used_way.map_or_else(String::new, |it| {
+            format!(", {:.1} % of what the way carries", it * 100.0)
+        });
         format!(
-            "{} for {:.1?}: {} records missing, the first there after {:.2?}, all after {:.2?} ({:.0} bytes/s); {} \
+            "{} for {:.1?}: {} records missing, the first there after {:.2?}, all after {:.2?} ({:.0} bytes/s{used}); {} \
              records compared meanwhile, {} then",
             self.trouble.name(),
             self.time,
@@ -108,12 +113,17 @@ impl Mover<'_> {
         };
         let mended = clock::now();
         let before = self.mirrored_bytes(mirror);
+        let on_way_before = self.pair.passed_bytes(self.writer, mirror);
         let wanted = self.ends(self.writer)?;
         let missing_records = distance(&wanted, &self.ends(mirror)?);
         self.wait_for(mirror, &wanted, missing_records - 1, mended)?;
         let resumed = mended.elapsed();
         self.wait_for(mirror, &wanted, 0, mended)?;
         let caught_up = mended.elapsed();
+        let on_way = self.pair.passed_bytes(self.writer, mirror);
+        let used_way = on_way_before.zip(on_way).map(|((before, rate), (after, _))| {
+            (after - before) as f64 / rate as f64 / caught_up.as_secs_f64().max(0.001)
+        });
         let mirrored_bytes = self.mirrored_bytes(mirror).saturating_sub(before);
         let compared_records = [meanwhile, self.look()?];
         Ok(Troubled {
@@ -123,6 +133,7 @@ impl Mover<'_> {
             resumed,
             caught_up,
             mirrored_bytes,
+            used_way,
             compared_records,
         })
     }

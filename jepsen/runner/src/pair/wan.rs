@@ -28,6 +28,7 @@ pub(super) struct Distance {
 
 /// The way, as long as this lives.
 pub(super) struct Wan {
+    pub(super) distance: Distance,
     switch: Switch,
     hosts: Vec<Host>,
 }
@@ -46,7 +47,7 @@ impl Wan {
             hosts.push(host);
             cables.push(Cable { address, end });
         }
-        let wan = Self { switch: Switch::start(cables, chance)?, hosts };
+        let wan = Self { distance, switch: Switch::start(cables, chance)?, hosts };
         wan.between(Effect {
             delay: distance.rtt / 2,
             loss_per_mille: distance.loss_per_mille,
@@ -76,6 +77,11 @@ impl Wan {
 
     pub(super) fn mend(&self, cut: Cut) {
         self.switch.remove(cut.0);
+    }
+
+    /// Bytes that have got from one side to the other.
+    pub(super) fn passed_bytes(&self, from: usize, to: usize) -> u64 {
+        self.switch.traffic().bytes(Port(from), Port(to))
     }
 
     fn between(&self, effect: Effect) -> RuleId {

@@ -58,6 +58,8 @@ pub(super) struct Desk {
     /// Of each producer: batches that were acknowledged.
     acked_counts: Vec<AtomicU64>,
     next_value: AtomicI64,
+    /// What each record has beside its number.
+    padding_bytes: usize,
     is_over: AtomicBool,
 }
 
@@ -66,7 +68,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Desk {
-    pub(super) fn new(writer_count: usize) -> Self {
+    pub(super) fn new(writer_count: usize, padding_bytes: usize) -> Self {
         Self {
             way: Mutex::new(Way { era: 0, open: Open::Only(0) }),
             acks: Mutex::default(),
@@ -75,6 +77,7 @@ impl Desk {
             pauses_us: (0..writer_count).map(|_| AtomicU64::new(0)).collect(),
             acked_counts: (0..writer_count).map(|_| AtomicU64::new(0)).collect(),
             next_value: AtomicI64::new(0),
+            padding_bytes,
             is_over: AtomicBool::new(false),
         }
     }
@@ -214,7 +217,7 @@ impl<'a> Writer<'a> {
         let first = self.desk.next_value.fetch_add(BATCH_RECORD_COUNT as i64, Ordering::Relaxed);
         let values: Vec<Value> = (first..).take(BATCH_RECORD_COUNT).collect();
         let Some(identity) = self.identity.as_mut() else { return };
-        let bytes = batch(identity, self.key, &values);
+        let bytes = batch(identity, self.key, &values, self.desk.padding_bytes, &mut self.chance);
         self.window.push_back(Sent { bytes, values, is_acked: false });
         if self.window.len() > WINDOW_COUNT {
             self.window.pop_front();
@@ -240,7 +243,8 @@ impl<'a> Writer<'a> {
         self.identity = None;
         let Ok(mut identity) = Identity::acquire(&mut self.clients[self.side]) else { return };
         for sent in &mut self.window {
-            sent.bytes = batch(&mut identity, self.key, &sent.values);
+            let size_bytes = self.desk.padding_bytes;
+            sent.bytes = batch(&mut identity, self.key, &sent.values, size_bytes, &mut self.chance);
         }
         self.identity = Some(identity);
         self.may_gap = false;
@@ -327,11 +331,19 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn batch(identity: &mut Identity, key: Key, values: &[Value]) -> Bytes {
+fn batch(
+    identity: &mut Identity,
+    key: Key,
+    values: &[Value],
+    padding_bytes: usize,
+    chance: &mut Chance,
+) -> Bytes {
     let sequence = identity.sequences.get(&key).copied().unwrap_or(0);
     let mut builder = BatchBuilder::new().producer(identity.id, identity.epoch, sequence);
     for value in values {
-        builder.append(clock::wall_ms(), None, Some(value.to_string().as_bytes()), &[]);
+        let padding = chance.bytes(padding_bytes);
+        let padding = (padding_bytes > 0).then_some(padding.as_slice());
+        builder.append(clock::wall_ms(), padding, Some(value.to_string().as_bytes()), &[]);
     }
     identity.advance(key, i32::try_from(values.len()).unwrap_or(0));
     builder.build()
