@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::report::{Forecast, Status};
-use crate::client::{Client, admin, groups};
+use crate::client::{Client, admin, clock, groups};
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format, Table};
 
@@ -55,8 +55,14 @@ pub(super) async fn run(
     command: Failover,
 ) -> Result<Exit, Failure> {
     let Failover { topic, dry_run, force } = command;
-    let status = Status::ask(client, Some(&topic)).await?;
+    let begun = clock::now();
+    let mut status = Status::ask(client, Some(&topic)).await?;
     let is_source_reachable = is_reachable(client, status.link()).await?;
+    if !is_source_reachable {
+        // What it had sent before it was gone was on its way meanwhile.
+        let waited = begun.elapsed();
+        status = Status::ask(client, Some(&topic)).await?.as_of(waited);
+    }
     let mut consequences = Consequences {
         lost: Forecast::of(&status, is_source_reachable),
         groups: duplicates(client, &topic, &status.ends()).await?,

@@ -1,6 +1,7 @@
 //! The state of mirrors, gathered from all nodes: each knows of the partitions that it leads.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_protocol::messages::MeridianAdminRequest;
@@ -199,6 +200,16 @@ impl Status {
     pub(super) fn is_covered(&self) -> bool {
         let states = self.mirrors.iter().flat_map(MirrorStatus::lease_states);
         states.into_iter().all(|state| state == "granted")
+    }
+
+    /// The same for whoever began to ask so long ago: what a source may have taken since is nothing to them.
+    pub(super) fn as_of(mut self, ago: Duration) -> Self {
+        let ago_ms = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
+        for partition in self.mirrors.iter_mut().flat_map(|mirror| &mut mirror.partitions) {
+            let seen_ago = partition.source_seen_ms_ago.map(|it| it.saturating_sub(ago_ms));
+            partition.source_seen_ms_ago = seen_ago;
+        }
+        self
     }
 }
 
@@ -453,6 +464,18 @@ mod tests {
         assert_eq!(Forecast::of(&status, false).records, None);
         status.mirrors[0].partitions[0].source_seen_ms_ago = Some(HEARD_LATELY_MS + 1);
         assert_eq!(Forecast::of(&status, true).unknown_partitions, [1]);
+    }
+
+    #[test]
+    fn what_a_source_may_have_taken_is_told_as_of_the_beginning_of_a_long_look() {
+        let mut status = status("source-unreachable", 2);
+        for (partition, ago_ms) in status.mirrors[0].partitions.iter_mut().zip([900, 200]) {
+            partition.source_seen_ms_ago = Some(ago_ms);
+            partition.source_records_per_second = Some(100.0);
+        }
+        // The second one was heard of while it was looked whether the source answers.
+        let forecast = Forecast::of(&status.as_of(Duration::from_millis(400)), false);
+        assert_eq!((forecast.seen_records, forecast.unseen_records_estimate), (2, Some(50)));
     }
 
     #[test]
