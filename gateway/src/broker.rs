@@ -9,6 +9,7 @@ use meridian_consensus::command::Command;
 use meridian_consensus::error::Refusal;
 use meridian_consensus::membership::RaftId;
 use meridian_consensus::state::{Decision, Metadata};
+use tokio::sync::watch;
 
 use crate::log::{FollowerLog, PartitionLog};
 use crate::partition::{Verification, VerifyError};
@@ -60,6 +61,9 @@ pub trait Broker: Send + Sync + 'static {
 
     /// The applied metadata. Hold the guard briefly, never across an await.
     fn metadata(&self) -> RwLockReadGuard<'_, Metadata>;
+
+    /// Changes whenever the applied metadata may have.
+    fn applied(&self) -> watch::Receiver<u64>;
 
     /// Has `command` decided by the metadata log; retried under one request id until it is seen
     /// applied on this node, or time is up.

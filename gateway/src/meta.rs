@@ -14,7 +14,6 @@ mod thread;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLockReadGuard};
 use std::time::Duration;
@@ -27,7 +26,7 @@ use meridian_consensus::config::Config;
 use meridian_consensus::membership::PeerStanding;
 use meridian_consensus::node::{AppliedEntry, Leadership, MetadataHandle};
 use meridian_consensus::state::{Decision, Metadata};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 
 pub(crate) use self::listener::{
     EventSender, MIN_INSYNC_DATACENTERS, MetaEvent, datacenter_count_min, dedups_sources,
@@ -165,7 +164,8 @@ struct Shared {
     /// Who waits for this node to have applied what was decided before they asked.
     catching_up: Mutex<HashMap<RequestId, oneshot::Sender<()>>>,
     leadership: Mutex<Option<Leadership>>,
-    applied_index: AtomicU64,
+    /// The last entry that this node has applied since it started.
+    applied_index: watch::Sender<u64>,
     /// Who votes, of late.
     voters: Mutex<Vec<NodeId>>,
     /// Rung when this member turns out to be of a cluster that is there.
@@ -213,7 +213,7 @@ impl Meta {
             waiting: Mutex::default(),
             catching_up: Mutex::default(),
             leadership: Mutex::default(),
-            applied_index: AtomicU64::new(0),
+            applied_index: watch::Sender::new(0),
             voters: Mutex::default(),
             is_of_cluster: Notify::new(),
             rng: Mutex::new(rng),
@@ -269,7 +269,12 @@ impl Meta {
 
     /// The last entry that this node has applied since it started.
     pub(crate) fn applied_index(&self) -> u64 {
-        self.shared.applied_index.load(Ordering::Relaxed)
+        *self.shared.applied_index.borrow()
+    }
+
+    /// The same, as it changes.
+    pub(crate) fn applied(&self) -> watch::Receiver<u64> {
+        self.shared.applied_index.subscribe()
     }
 
     /// Has `command` decided, and waits until this node has applied the decision.

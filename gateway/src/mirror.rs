@@ -16,6 +16,7 @@ mod contracts;
 mod guard;
 mod leaders;
 mod lease;
+mod lookout;
 mod peer;
 mod plan;
 mod promotion;
@@ -52,8 +53,11 @@ use self::worker::{LinkWorker, PartitionReport};
 use crate::client::Client;
 use crate::node::Node;
 
-/// How often the metadata is looked at for links, mirrors and leaders that changed.
+/// How often the metadata is looked at for links, mirrors and leaders that changed, though nothing was decided: a
+/// partition may have been taken over.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// After something was decided: what it asks of the node is done by then, and many decisions are looked at once.
+const LOOK_AFTER: Duration = Duration::from_millis(20);
 /// How long a worker may take to say how it is.
 const REPORT_WITHIN: Duration = Duration::from_secs(2);
 
@@ -91,9 +95,11 @@ impl Drop for WorkerHandle {
 /// Keeps a worker for each link that this node has partitions of.
 pub(crate) async fn run(node: Arc<Node>) {
     let mut interval = tokio::time::interval(LOOK_EVERY);
+    let mut applied = node.meta.applied();
     loop {
         tokio::select! {
             _ = interval.tick() => {}
+            Ok(()) = applied.changed() => tokio::time::sleep(LOOK_AFTER).await,
             () = node.mirrors.bell.notified() => {}
         }
         node.mirrors.coordinators.tend(&node);

@@ -588,6 +588,10 @@ impl Broker for Node {
         self.meta.metadata()
     }
 
+    fn applied(&self) -> watch::Receiver<u64> {
+        self.meta.applied()
+    }
+
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Decision, ProposeError>> {
         Box::pin(self.meta.propose(command))
     }

@@ -84,6 +84,11 @@ pub struct Vigil {
 }
 
 impl Vigil {
+    /// Whether the source was the topic that it should be when it was last looked at.
+    pub fn is_calm(&self) -> bool {
+        matches!(self.seen, Some((Sight::Same, ..)))
+    }
+
     /// Takes in a look at the source.
     pub fn look(
         &mut self,
@@ -115,6 +120,16 @@ impl Vigil {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_source_that_was_seen_to_be_what_it_was_leaves_a_vigil_calm() {
+        let mut vigil = Vigil::default();
+        assert!(!vigil.is_calm());
+        for sight in [Sight::Gone, Sight::Other(TopicId::new(2)), Sight::Same] {
+            vigil.look(Instant::ZERO, sight, Policy::Stop, Policy::Stop);
+            assert_eq!(vigil.is_calm(), sight == Sight::Same);
+        }
+    }
 
     fn after_looks(sights: &[(u64, Sight)], on_delete: Policy, on_recreate: Policy) -> Verdict {
         let mut vigil = Vigil::default();

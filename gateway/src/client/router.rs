@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,8 @@ pub struct Lane(
 impl Lane {
     /// Metadata and management.
     pub const CONTROL: Self = Self(0);
+    /// Questions whose answers are held until there is news.
+    const WATCH: Self = Self(5);
 }
 
 /// A cluster, as seen by a client. Clones share everything.
@@ -50,6 +53,8 @@ struct Shared {
     heard_at: tokio::sync::Mutex<HashMap<String, Instant>>,
     /// Addresses that failed when they were last tried: asked when no other answers.
     suspects: Mutex<BTreeSet<String>>,
+    /// Whether it has turned out to be a meridian cluster.
+    is_meridian: AtomicBool,
 }
 
 type SharedPlace = Arc<tokio::sync::Mutex<Place>>;
@@ -86,6 +91,7 @@ impl Client {
                 connections: Mutex::default(),
                 heard_at: tokio::sync::Mutex::default(),
                 suspects: Mutex::default(),
+                is_meridian: AtomicBool::new(false),
             }),
         }
     }
@@ -93,6 +99,16 @@ impl Client {
     /// What was last heard of the cluster.
     pub fn view(&self) -> Arc<ClusterView> {
         Arc::clone(&lock(&self.shared.view))
+    }
+
+    /// Whether it is known to be a meridian cluster, which stays one.
+    pub fn is_known_meridian(&self) -> bool {
+        self.shared.is_meridian.load(Ordering::Relaxed)
+    }
+
+    /// It has turned out to be one: nobody has to ask again.
+    pub fn remember_meridian(&self) {
+        self.shared.is_meridian.store(true, Ordering::Relaxed);
     }
 
     /// Whether any broker can be reached now. Each is tried once: who asks this does not want to wait
@@ -103,24 +119,38 @@ impl Client {
 
     /// Asks for the cluster and these topics, or all topics.
     pub async fn refresh(&self, topics: Option<&[&str]>) -> Result<Arc<ClusterView>, ClientError> {
-        let named = |name: &&str| MetadataRequestTopic {
-            name: Some(Str::from(*name)),
-            ..Default::default()
-        };
-        let request = MetadataRequest {
-            topics: topics.map(|names| names.iter().map(named).collect()),
-            allow_auto_topic_creation: false,
-            ..Default::default()
-        };
-        let response: MetadataResponse = self.query(&request).await?;
-        let mut view = ClusterView::clone(&self.view());
+        let response = self.query(&question(topics)).await?;
+        Ok(self.take(topics, response))
+    }
+
+    /// Asks for them when something is other than it was at `seen_stamp` (0 for never), for so long at most: a
+    /// broker that knows of this holds the answer until then. Gives the new stamp, 0 from one that does not, and
+    /// what there is unless all is as it was.
+    pub async fn watch(
+        &self,
+        topics: Option<&[&str]>,
+        seen_stamp: i64,
+        hold: Duration,
+    ) -> Result<(i64, Option<Arc<ClusterView>>), ClientError> {
+        let hold_ms = i32::try_from(hold.as_millis()).unwrap_or(i32::MAX);
+        let request = MetadataRequest { seen_stamp, hold_ms, ..question(topics) };
+        let any = self.any().await?;
+        let connection = self.connection(any.address(), Lane::WATCH).await?;
+        let response = connection.call(&request, hold + QUERY_TIMEOUT).await?;
+        let stamp = response.stamp;
+        let is_news = stamp == 0 || stamp != seen_stamp;
+        Ok((stamp, is_news.then(|| self.take(topics, response))))
+    }
+
+    fn take(&self, topics: Option<&[&str]>, response: MetadataResponse) -> Arc<ClusterView> {
+        let mut known = lock(&self.shared.view);
+        let mut view = ClusterView::clone(&known);
         if topics.is_none() {
             view.topics.clear();
         }
         view.merge(response);
-        let view = Arc::new(view);
-        *lock(&self.shared.view) = Arc::clone(&view);
-        Ok(view)
+        *known = Arc::new(view);
+        Arc::clone(&known)
     }
 
     /// What is known of a topic; waits a while for one that was just created.
@@ -303,6 +333,16 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 /// Time for at least one broker to be reachable: a cluster that just started may need it.
 const REACH_PATIENCE: Duration = Duration::from_secs(2);
+
+fn question(topics: Option<&[&str]>) -> MetadataRequest {
+    let named =
+        |name: &&str| MetadataRequestTopic { name: Some(Str::from(*name)), ..Default::default() };
+    MetadataRequest {
+        topics: topics.map(|names| names.iter().map(named).collect()),
+        allow_auto_topic_creation: false,
+        ..Default::default()
+    }
+}
 
 /// Kafka's port, unless another is given.
 fn with_port(address: &str) -> String {

@@ -1,5 +1,7 @@
 //! Metadata and DescribeTopicPartitions: brokers, topics, leaders.
 
+mod held;
+
 use meridian_base::id::NodeId;
 use meridian_consensus::state::{Metadata, Partition, Topic};
 use meridian_protocol::messages::{
@@ -25,13 +27,13 @@ const ASKED_BY_ID_FROM_VERSION: i16 = 12;
 const PAGE_PARTITION_COUNT_MAX: i32 = 2000;
 
 /// Answers a Metadata request; creates topics that are asked for and may be.
-pub(super) async fn metadata(call: Call, request: MetadataRequest) -> MetadataResponse {
+pub(super) async fn metadata(call: Call, mut request: MetadataRequest) -> MetadataResponse {
     // Version 0 has no null, so that an empty list asks for all.
-    let wanted = request.topics.filter(|topics| call.version > 0 || !topics.is_empty());
+    request.topics = request.topics.filter(|topics| call.version > 0 || !topics.is_empty());
     // As in Kafka, one of them spoils the request.
     let is_too_early = call.version < ASKED_BY_ID_FROM_VERSION
-        && wanted.iter().flatten().any(|topic| is_by_id(call.version, topic));
-    if let Some(wanted) = &wanted
+        && request.topics.iter().flatten().any(|topic| is_by_id(call.version, topic));
+    if let Some(wanted) = &request.topics
         && !is_too_early
         && request.allow_auto_topic_creation
         && call.front.config.auto_create_topics
@@ -43,8 +45,14 @@ pub(super) async fn metadata(call: Call, request: MetadataRequest) -> MetadataRe
     } else {
         AUTHORIZED_OPERATIONS_OMITTED
     };
+    let is_held = request.hold_ms > 0;
+    if is_held {
+        held::wait_for_news(&call, &request).await;
+    }
     let metadata = call.front.broker.metadata();
-    let topics = match &wanted {
+    let stamp = if is_held { held::stamp(&call, &metadata, &request) } else { 0 };
+    let topics = match &request.topics {
+        _ if is_held && stamp == request.seen_stamp => Vec::new(),
         None => metadata.topics().map(|topic| describe(&metadata, topic, operations)).collect(),
         Some(wanted) if is_too_early => wanted.iter().map(refused).collect(),
         Some(wanted) => {
@@ -67,6 +75,7 @@ pub(super) async fn metadata(call: Call, request: MetadataRequest) -> MetadataRe
         // Every node takes decisions to the metadata log, so any may be called the controller.
         controller_id: lookup::broker_id(call.front.broker.node()),
         topics,
+        stamp,
         cluster_authorized_operations: if request.include_cluster_authorized_operations {
             CLUSTER_OPERATIONS
         } else {

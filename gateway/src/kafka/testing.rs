@@ -48,7 +48,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// A node as the front sees it.
 pub(crate) struct FakeBroker {
     metadata: RwLock<Metadata>,
-    applied: AtomicU64,
+    applied: watch::Sender<u64>,
     logs: Option<Arc<Logs>>,
     folder: Option<PathBuf>,
     peers: Arc<Peers>,
@@ -70,7 +70,7 @@ impl FakeBroker {
     fn bootstrapped(geometry: Geometry, node_count: u32) -> Self {
         let broker = Self {
             metadata: RwLock::default(),
-            applied: AtomicU64::new(0),
+            applied: watch::Sender::new(0),
             logs: None,
             folder: None,
             peers: Peers::new(NodeId::new(1), Arc::new(NoWire), 1),
@@ -208,7 +208,7 @@ impl FakeBroker {
 
     /// How many commands were applied.
     pub(super) fn applied_count(&self) -> u64 {
-        self.applied.load(Ordering::Relaxed)
+        *self.applied.borrow()
     }
 
     /// Judges a node's life.
@@ -219,10 +219,11 @@ impl FakeBroker {
     }
 
     fn apply(&self, command: Command) -> (Result<Decision, Refusal>, Vec<Change>) {
-        let index = self.applied.fetch_add(1, Ordering::Relaxed) + 1;
-        let request_id = RequestId::new(u128::from(index));
         let mut metadata = self.metadata.write().expect("no test panics while it writes");
+        let index = self.applied_count() + 1;
+        let request_id = RequestId::new(u128::from(index));
         let applied = metadata.apply(index, &Proposal { request_id, command });
+        self.applied.send_replace(index);
         (applied.result, applied.changes)
     }
 
@@ -325,6 +326,10 @@ impl Broker for FakeBroker {
 
     fn metadata(&self) -> RwLockReadGuard<'_, Metadata> {
         self.state()
+    }
+
+    fn applied(&self) -> watch::Receiver<u64> {
+        self.applied.subscribe()
     }
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Decision, ProposeError>> {

@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use meridian_base::env::SplitMix;
 use meridian_base::id::ClusterId;

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -331,7 +330,10 @@ impl MetaThread {
         if let Some(leadership) = progress.leadership {
             *lock(&self.shared.leadership) = Some(leadership);
         }
-        self.shared.applied_index.store(member.applied_index(), Ordering::Relaxed);
+        self.shared.applied_index.send_if_modified(|known| {
+            let applied = member.applied_index();
+            std::mem::replace(known, applied) != applied
+        });
         let metadata = member.metadata();
         if progress.state_replaced {
             self.listener.on_replaced(&metadata.read());

@@ -63,8 +63,12 @@ pub(super) fn rules(metadata: &Metadata, link: Option<&str>) -> Vec<Rule> {
 
 /// The rules of a link that this binary can match.
 pub(super) fn matchers(metadata: &Metadata, link: &str) -> Vec<Matcher> {
-    let compiled = rules(metadata, Some(link)).into_iter().map(Matcher::new);
-    compiled.filter_map(Result::ok).collect()
+    compiled(rules(metadata, Some(link)))
+}
+
+/// Those of these rules that this binary can match.
+pub(super) fn compiled(rules: Vec<Rule>) -> Vec<Matcher> {
+    rules.into_iter().map(Matcher::new).filter_map(Result::ok).collect()
 }
 
 #[cfg(test)]

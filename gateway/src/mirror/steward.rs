@@ -1,7 +1,7 @@
 //! What follows a link's source as a whole: new topics, deletions, configs, positions of groups.
 //!
 //! ```text
-//! source's metadata --every second--> topics: create what a rule takes, ask the vigils
+//! source's metadata --at once------> topics: create what a rule takes, ask the vigils
 //!                                     configs: set what the source has set
 //! source's groups ------------------> groups: commit positions here, where nobody reads
 //! source's quotas ------------------> quotas: set, where there are no others
@@ -16,33 +16,38 @@ mod groups;
 mod quotas;
 mod topics;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use meridian_base::env::Instant;
 use meridian_base::id::{ClusterId, TopicId};
 use meridian_consensus::command::Liveness;
 use meridian_consensus::state::Metadata;
+use meridian_mirror::rules::Rule;
 use meridian_mirror::vigil::Vigil;
 use serde::Serialize;
 use tokio::task::JoinHandle;
 
 pub(super) use self::configs::is_own as is_own_config;
 use self::groups::{CarriedPosition, Groups};
-use super::plan::{self, Source};
+use super::lookout::Lookout;
+use super::plan::{self, MirrorRow, Source};
 use crate::broker::ProposeError;
+use crate::client::metadata::ClusterView;
 use crate::client::{Client, ClientError};
 use crate::features::NotAgreed;
 use crate::node::Node;
 use crate::runtime::clock::Clock;
 
-/// How often the source's topics are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(700);
-/// Looks between two at configs, and two at groups.
-const LOOKS_PER_CONFIGS: u64 = 3;
-const LOOKS_PER_GROUPS: u64 = 2;
+/// How often the steward goes its round. The source's topics are looked at in each, unless the source tells when
+/// they change.
+const ROUND_EVERY: Duration = Duration::from_millis(700);
+/// Rounds between two looks at configs, and two at groups.
+const ROUNDS_PER_CONFIGS: u64 = 3;
+const ROUNDS_PER_GROUPS: u64 = 2;
 /// The same at quotas of clients.
-const LOOKS_PER_QUOTAS: u64 = 5;
+const ROUNDS_PER_QUOTAS: u64 = 5;
 /// Events that are remembered.
 const EVENT_COUNT_MAX: usize = 50;
 
@@ -97,10 +102,13 @@ impl StewardHandle {
             ..StewardReport::default()
         };
         let report = Arc::new(Mutex::new(report));
+        let client = source.client();
         let steward = Steward {
-            client: source.client(),
+            lookout: Lookout::new(client.clone()),
+            client,
             source: source.clone(),
             clock: Clock::start(),
+            looked: None,
             vigils: BTreeMap::new(),
             groups: Groups::default(),
             report: Arc::clone(&report),
@@ -132,12 +140,22 @@ pub(super) enum LookError {
     QuotasRefused { first: String, count: usize, error: ProposeError },
 }
 
+/// What a link has to follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Duties {
+    rules: Vec<Rule>,
+    mirrors: Vec<MirrorRow>,
+}
+
 struct Steward {
     node: Arc<Node>,
     link: String,
     source: Source,
     client: Client,
+    lookout: Lookout,
     clock: Clock,
+    /// When all was looked at, and what it was looked at for.
+    looked: Option<(Instant, Duties)>,
     /// By the topic here.
     vigils: BTreeMap<TopicId, Vigil>,
     groups: Groups,
@@ -146,19 +164,26 @@ struct Steward {
 
 impl Steward {
     async fn run(mut self) {
-        let mut interval = tokio::time::interval(LOOK_EVERY);
+        let mut interval = tokio::time::interval(ROUND_EVERY);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        for count in 0u64.. {
-            interval.tick().await;
-            let looked = self.look(count).await;
-            let failure = looked.as_ref().err().map(ToString::to_string);
-            self.tell(|report| report.failure = failure);
-            if looked.is_ok() && count % LOOKS_PER_GROUPS == 0 {
+        let mut count = 0u64;
+        loop {
+            tokio::select! {
+                _ = interval.tick() => count += 1,
+                news = self.lookout.news() => {
+                    let looked = self.look(Some(news), true).await;
+                    self.on_looked(&looked);
+                    continue;
+                }
+            }
+            let looked = self.look(None, count.is_multiple_of(ROUNDS_PER_CONFIGS)).await;
+            self.on_looked(&looked);
+            if looked.is_ok() && count.is_multiple_of(ROUNDS_PER_GROUPS) {
                 let carried = self.carry_groups().await;
                 let failure = carried.err().map(|error| error.to_string());
                 self.tell(|report| report.groups_failure = failure);
             }
-            if looked.is_ok() && self.follows_quotas() && count % LOOKS_PER_QUOTAS == 0 {
+            if looked.is_ok() && self.follows_quotas() && count.is_multiple_of(ROUNDS_PER_QUOTAS) {
                 let followed = self.follow_quotas().await;
                 let failure = followed.err().map(|error| error.to_string());
                 self.tell(|report| report.quotas_failure = failure);
@@ -170,33 +195,72 @@ impl Steward {
         self.source.options.follows_quotas()
     }
 
-    /// Looks at the source's topics.
-    async fn look(&mut self, count: u64) -> Result<(), LookError> {
-        let (rules, mirrors) = {
-            let metadata = self.node.meta.metadata();
-            let rules = super::rules::matchers(&metadata, &self.link);
-            let mut mirrors = plan::mirrors(&metadata);
-            mirrors.retain(|(topic, mirror, _)| {
-                mirror.link == self.link && metadata.topic(*topic).is_some()
-            });
-            (rules, mirrors)
-        };
+    fn on_looked(&self, looked: &Result<(), LookError>) {
+        let failure = looked.as_ref().err().map(ToString::to_string);
+        self.tell(|report| report.failure = failure);
+    }
+
+    /// What is to be looked at here.
+    fn duties(&self) -> Duties {
+        let metadata = self.node.meta.metadata();
+        let rules = super::rules::rules(&metadata, Some(&self.link));
+        let mut mirrors = plan::mirrors(&metadata);
+        mirrors.retain(|(topic, mirror, _)| {
+            mirror.link == self.link && metadata.topic(*topic).is_some()
+        });
+        Duties { rules, mirrors }
+    }
+
+    /// Whether nothing can be other than it was when it was looked at last: neither side has changed anything, and
+    /// the source would have told.
+    fn is_as_it_was(&self, duties: &Duties) -> bool {
+        let Some((at, known)) = &self.looked else { return false };
+        let is_recent = self.clock.now().since(*at) < self.lookout.look_every();
+        is_recent && known == duties && self.vigils.values().all(Vigil::is_calm)
+    }
+
+    /// Looks at the source's topics, unless they are known to be as they were.
+    async fn look(
+        &mut self,
+        news: Option<Arc<ClusterView>>,
+        is_with_configs: bool,
+    ) -> Result<(), LookError> {
+        let duties = self.duties();
+        let rules = super::rules::compiled(duties.rules.clone());
         let takes_new = rules.iter().any(super::rules::Matcher::is_of_topics);
-        if mirrors.is_empty() && !takes_new && !self.follows_quotas() {
+        if duties.mirrors.is_empty() && !takes_new && !self.follows_quotas() {
+            self.lookout.turn_to(Some(BTreeSet::new()));
             return Ok(());
         }
-        let names: Vec<&str> = mirrors.iter().map(|(_, it, _)| it.source_name.as_str()).collect();
-        let view = self.client.refresh(if takes_new { None } else { Some(&names) }).await?;
+        let names: BTreeSet<&str> =
+            duties.mirrors.iter().map(|(_, it, _)| it.source_name.as_str()).collect();
+        let all_names = || names.iter().map(|name| (*name).to_owned()).collect();
+        self.lookout.turn_to((!takes_new).then(all_names));
+        if news.is_none() && self.is_as_it_was(&duties) {
+            return Ok(());
+        }
+        // Until this look has ended well.
+        self.looked = None;
+        let view = match news {
+            Some(news) => news,
+            None => {
+                let names: Vec<&str> = names.into_iter().collect();
+                self.client.refresh(if takes_new { None } else { Some(&names) }).await?
+            }
+        };
         if view.cluster_id.as_deref() != Some(self.source.link.source.as_str()) {
             let expected = self.source.link.source.clone();
             let found = view.cluster_id.clone().unwrap_or_default();
             return Err(LookError::OtherCluster { expected, found });
         }
-        self.watch(&view, &mirrors).await;
-        self.take_new(&view, &rules).await?;
-        if count.is_multiple_of(LOOKS_PER_CONFIGS) {
-            self.follow_configs(&view, &mirrors).await?;
+        let looked_at = self.clock.now();
+        let mirrors = &duties.mirrors;
+        self.ask_vigils(&view, mirrors).await;
+        let is_all_taken = self.take_new(&view, &rules).await?;
+        if is_with_configs || self.lookout.is_told() {
+            self.follow_configs(&view, mirrors).await?;
         }
+        self.looked = is_all_taken.then_some((looked_at, duties));
         Ok(())
     }
 

@@ -224,8 +224,16 @@ fn tells_of_meridian(described: &[DescribedConfig]) -> bool {
 /// Whether a source is a meridian cluster, by how it describes one of its topics. One that has no such topic is
 /// taken for one.
 pub(super) async fn is_meridian(client: &Client, topic: &str) -> Result<bool, ClientError> {
+    if client.is_known_meridian() {
+        return Ok(true);
+    }
     let described = configs(client, &[topic.to_owned()], &[DEDUP]).await?;
-    Ok(described.get(topic).is_none_or(|configs| tells_of_meridian(configs)))
+    let Some(configs) = described.get(topic) else { return Ok(true) };
+    let is_meridian = tells_of_meridian(configs);
+    if is_meridian {
+        client.remember_meridian();
+    }
+    Ok(is_meridian)
 }
 
 /// One partition of a source.

@@ -12,7 +12,7 @@ mod lease;
 mod meter;
 mod tell;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -35,6 +35,7 @@ pub(crate) use self::meter::LinkMetrics;
 use self::meter::Meter;
 use self::tell::Teller;
 use super::lease::Told;
+use super::lookout::Lookout;
 use super::plan::{Plan, Target};
 use super::question::{Asker, Fetched};
 use super::survey::{self, Survey};
@@ -43,8 +44,8 @@ use crate::log::FetchError;
 use crate::node::Node;
 use crate::runtime::clock::Clock;
 
-/// How often the source's topics are looked at though all is well.
-const SURVEY_EVERY: Duration = Duration::from_millis(700);
+/// When it is looked again whether partitions that were to be added are there.
+const RETRY_AFTER: Duration = Duration::from_millis(700);
 /// Shortest time between two looks.
 const SURVEY_PAUSE: Duration = Duration::from_millis(50);
 /// How long a partition rests whose own log did not take or give something.
@@ -138,6 +139,7 @@ pub(super) struct LinkWorker {
     changes: watch::Receiver<Arc<Plan>>,
     plan: Arc<Plan>,
     client: Client,
+    lookout: Lookout,
     clock: Clock,
     partitions: BTreeMap<PartitionId, Mirrored>,
     lanes: Vec<FetchLane>,
@@ -156,6 +158,8 @@ pub(super) struct LinkWorker {
     is_survey_wanted: bool,
     is_surveying: bool,
     surveyed_at: Instant,
+    /// Mirrors had fewer partitions than their sources when it was looked last.
+    lacks_partitions: bool,
 }
 
 impl LinkWorker {
@@ -167,8 +171,10 @@ impl LinkWorker {
     ) -> Self {
         let plan = Arc::clone(&changes.borrow());
         let (events, received) = mpsc::channel(EVENT_COUNT_MAX);
+        let client = plan.source.client();
         Self {
-            client: plan.source.client(),
+            lookout: Lookout::new(client.clone()),
+            client,
             throttle: Throttle::new(plan.source.link.bytes_per_second_max),
             portion: Portion::default(),
             packs: true,
@@ -189,6 +195,7 @@ impl LinkWorker {
             is_survey_wanted: false,
             is_surveying: false,
             surveyed_at: Instant::ZERO,
+            lacks_partitions: false,
         }
     }
 
@@ -216,6 +223,7 @@ impl LinkWorker {
                     }
                     None => return,
                 },
+                _ = self.lookout.news() => self.is_survey_wanted = true,
                 () = tokio::time::sleep(idle) => {}
             }
             self.tick();
@@ -250,6 +258,7 @@ impl LinkWorker {
         }
         if !plan.source.is_reached_as(&self.plan.source) {
             self.client = plan.source.client();
+            self.lookout = Lookout::new(self.client.clone());
             self.partitions.clear();
         }
         self.partitions.retain(|partition, mirrored| {
@@ -261,6 +270,13 @@ impl LinkWorker {
             }
         }
         self.plan = plan;
+        self.lookout.turn_to(Some(self.source_names()));
+    }
+
+    /// The topics of the source that are mirrored here.
+    fn source_names(&self) -> BTreeSet<String> {
+        let targets = self.partitions.values().map(|it| &it.target);
+        targets.map(|target| target.mirror.source_name.clone()).collect()
     }
 
     /// Starts a partition from its own log.
@@ -399,15 +415,14 @@ impl LinkWorker {
     /// Looks at the source, if that is due and not under way.
     fn survey(&mut self) {
         let since = self.clock.now().since(self.surveyed_at);
-        let is_due = since >= SURVEY_EVERY || self.is_survey_wanted && since >= SURVEY_PAUSE;
+        let every = if self.lacks_partitions { RETRY_AFTER } else { self.lookout.look_every() };
+        let is_due = since >= every || self.is_survey_wanted && since >= SURVEY_PAUSE;
         if self.is_surveying || !is_due || self.partitions.is_empty() {
             return;
         }
         self.is_surveying = true;
         self.is_survey_wanted = false;
-        let names = self.partitions.values().map(|it| it.target.mirror.source_name.clone());
-        let names: std::collections::BTreeSet<String> = names.collect();
-        let names: Vec<String> = names.into_iter().collect();
+        let names: Vec<String> = self.source_names().into_iter().collect();
         let (client, events) = (self.client.clone(), self.events.clone());
         tokio::spawn(async move {
             let result = survey::survey(&client, &names).await.map_err(|error| match error {
@@ -427,7 +442,7 @@ impl LinkWorker {
             self.look(partition, &result);
         }
         if let Ok(survey) = &result {
-            self.follow_partitions(survey);
+            self.lacks_partitions = self.follow_partitions(survey);
             self.teller.on_survey(survey);
         }
     }

@@ -1,16 +1,24 @@
 //! Metadata: brokers, topics, leaders.
+//!
+//! Tags from 10,000 on are ours. Who does not know them passes over them (KIP-482), so a link may ask
+//! whoever it has for source.
 
 use super::AUTHORIZED_OPERATIONS_OMITTED;
 use crate::ErrorCode;
 use crate::wire::{Str, Uuid, message};
 
 message! {
-    /// Asks for brokers and topics. All topics: null; in version 0, which has no null, none.
+    /// Asks for brokers and topics. All topics: null; in version 0, which has no null, none. With the stamp
+    /// of an answer (0 for none) it asks for another one: it is held for as long as all is as it was then, and
+    /// has no topics if that is so to the end.
     pub struct MetadataRequest {
         topics: Option<Vec<MetadataRequestTopic>> [0.., null 1..],
         allow_auto_topic_creation: bool [4..] = true,
         include_cluster_authorized_operations: bool [8..=10],
         include_topic_authorized_operations: bool [8..],
+    } tagged {
+        10_000: seen_stamp: i64 [9..],
+        10_001: hold_ms: i32 [9..],
     }
 
     /// A topic asked for, by id or by name.
@@ -28,6 +36,8 @@ message! {
         topics: Vec<MetadataTopic> [0..],
         cluster_authorized_operations: i32 [8..=10] = AUTHORIZED_OPERATIONS_OMITTED,
         error_code: ErrorCode [13..],
+    } tagged {
+        10_000: stamp: i64 [9..],
     }
 
     /// Where a broker can be reached.

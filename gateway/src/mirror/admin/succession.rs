@@ -55,15 +55,16 @@ impl AdminCall {
     }
 
     async fn standing_of_source(&self, topic: &str) -> Result<StandingReport, AdminError> {
-        let (client, source_name) = {
+        let (link_name, source, source_name) = {
             let metadata = self.node.meta.metadata();
             let no_mirror = || AdminError::Failed(format!("topic {topic} is no mirror"));
             let (_, mirror, _) = plan::mirror_named(&metadata, topic).ok_or_else(no_mirror)?;
             let no_link = || AdminError::Failed(format!("link {} is gone", mirror.link));
             let (link, _) = plan::link(&metadata, &mirror.link).ok_or_else(no_link)?;
             let options = plan::options(&metadata, &mirror.link);
-            (plan::Source { link, options }.client(), mirror.source_name)
+            (mirror.link, plan::Source { link, options }, mirror.source_name)
         };
+        let client = self.node.mirrors.client(&self.node, &link_name, &source);
         let ask = Ask { topic: source_name };
         peer::call(&client, "mirror.standing", &ask.topic, &ask).await.map_err(of_peer)
     }

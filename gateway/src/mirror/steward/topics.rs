@@ -9,6 +9,7 @@ use meridian_mirror::rows::{MirrorTopic, Stage};
 use meridian_mirror::rules::Subject;
 use meridian_mirror::vigil::{Sight, Verdict};
 use serde_json::json;
+use tokio::task::JoinHandle;
 
 use super::{LookError, Steward};
 use crate::client::metadata::ClusterView;
@@ -18,12 +19,14 @@ use crate::mirror::plan::MirrorRow;
 use crate::mirror::rules::Matcher;
 use crate::mirror::{replace, survey};
 
+/// Mirrors that are created at the same time: on a long way each takes a while.
+const CREATE_COUNT_MAX: usize = 16;
 /// Topics of the source's own begin like this.
 const INTERNAL_PREFIX: &str = "__";
 
 impl Steward {
     /// Watches whether the sources of all mirrors are what they were.
-    pub(super) async fn watch(&mut self, view: &ClusterView, mirrors: &[MirrorRow]) {
+    pub(super) async fn ask_vigils(&mut self, view: &ClusterView, mirrors: &[MirrorRow]) {
         let now = self.clock.now();
         self.vigils.retain(|topic, _| mirrors.iter().any(|(known, ..)| known == topic));
         let mut verdicts = Vec::new();
@@ -78,12 +81,12 @@ impl Steward {
         }
     }
 
-    /// Mirrors topics that a rule takes and that are not here yet.
+    /// Mirrors topics that a rule takes and that are not here yet. False if one of them could not be created.
     pub(super) async fn take_new(
         &mut self,
         view: &ClusterView,
         rules: &[Matcher],
-    ) -> Result<(), LookError> {
+    ) -> Result<bool, LookError> {
         let mut refused = BTreeMap::new();
         let mut wanted: BTreeMap<&str, &Matcher> = BTreeMap::new();
         for (name, topic) in &view.topics {
@@ -103,16 +106,28 @@ impl Steward {
         let by_pattern = wanted.iter().filter(|(_, matcher)| !matcher.is_for_one());
         let names: Vec<String> = by_pattern.map(|(name, _)| (*name).to_owned()).collect();
         let mirrors = survey::mirrors(&self.client, &names).await?;
-        for (name, matcher) in wanted {
-            if mirrors.contains(name) {
-                let reason = "it is a mirror there: name it to mirror a mirror";
-                refused.insert(name.to_owned(), reason.to_owned());
-            } else if let Err(reason) = self.create(name, matcher).await {
-                refused.insert(name.to_owned(), reason);
+        let mut is_all_taken = true;
+        let (theirs, wanted): (Vec<_>, Vec<_>) =
+            wanted.into_iter().partition(|(name, _)| mirrors.contains(*name));
+        for (name, _) in theirs {
+            let reason = "it is a mirror there: name it to mirror a mirror";
+            refused.insert(name.to_owned(), reason.to_owned());
+        }
+        for wanted in wanted.chunks(CREATE_COUNT_MAX) {
+            let begin = |(name, matcher): &(&str, &Matcher)| self.begin_to_create(name, matcher);
+            let calls: Vec<JoinHandle<_>> = wanted.iter().map(begin).collect();
+            for ((name, matcher), call) in wanted.iter().zip(calls) {
+                match call.await.map_err(|error| error.to_string()).flatten() {
+                    Ok(()) => self.on_created(name, matcher).await,
+                    Err(reason) => {
+                        is_all_taken = false;
+                        refused.insert((*name).to_owned(), reason);
+                    }
+                }
             }
         }
         self.tell(|report| report.refused = refused);
-        Ok(())
+        Ok(is_all_taken)
     }
 
     /// Who has a name here.
@@ -135,25 +150,31 @@ impl Steward {
         }
     }
 
-    async fn create(&self, source_name: &str, matcher: &Matcher) -> Result<(), String> {
-        let Subject::Topics { on_delete, on_recreate, .. } = &matcher.rule.subject else {
-            return Ok(());
-        };
-        let name = matcher.name_of(source_name);
-        let arguments = json!({
-            "topic": name,
+    fn begin_to_create(
+        &self,
+        source_name: &str,
+        matcher: &Matcher,
+    ) -> JoinHandle<Result<(), String>> {
+        let mut arguments = json!({
+            "topic": matcher.name_of(source_name),
             "link": self.link,
             "source_topic": source_name,
-            "on_delete": on_delete.name(),
-            "on_recreate": on_recreate.name(),
         });
-        let body = Bytes::from(arguments.to_string());
-        let created = AdminCall::new(self.node.clone(), body).run("mirror.create").await;
-        created.map_err(|error| error.to_string())?;
-        let pattern = &matcher.rule.include;
+        if let Subject::Topics { on_delete, on_recreate, .. } = &matcher.rule.subject {
+            arguments["on_delete"] = on_delete.name().into();
+            arguments["on_recreate"] = on_recreate.name().into();
+        }
+        let call = AdminCall::new(self.node.clone(), Bytes::from(arguments.to_string()));
+        tokio::spawn(async move {
+            let created = call.run("mirror.create").await;
+            created.map(drop).map_err(|error| error.to_string())
+        })
+    }
+
+    async fn on_created(&self, source_name: &str, matcher: &Matcher) {
+        let (name, pattern) = (matcher.name_of(source_name), &matcher.rule.include);
         self.on_event(&name, format!("mirrors {source_name}, which the pattern {pattern} takes"));
         self.settle(matcher).await;
-        Ok(())
     }
 
     /// A rule for a single topic has done its work once the mirror is there.

@@ -12,16 +12,19 @@ use crate::mirror::survey::Survey;
 use crate::storage_class::STORAGE_CLASS;
 
 impl LinkWorker {
-    /// Adds partitions to the mirrors whose first partition is led here.
-    pub(super) fn follow_partitions(&self, survey: &Survey) {
+    /// Adds partitions to the mirrors whose first partition is led here; says whether there are such.
+    pub(super) fn follow_partitions(&self, survey: &Survey) -> bool {
+        let mut lacks_some = false;
         for mirrored in self.partitions.values().filter(|it| it.target.index == 0) {
             let target = &mirrored.target;
             let Some(source) = survey.topics.get(&target.mirror.source_name) else { continue };
             let count = source.partitions.len() as u32;
             if source.id == target.mirror.source_topic && count > target.partition_count {
+                lacks_some = true;
                 self.add_partitions(target.topic, target.partition_count, count);
             }
         }
+        lacks_some
     }
 
     fn add_partitions(&self, topic: TopicId, expected_count: u32, count: u32) {
