@@ -20,6 +20,7 @@ use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
 use meridian_mirror::allowance::Allowance;
 use meridian_mirror::digest::{self, BatchSum, Difference, Digest};
+use meridian_mirror::rows::MirrorTopic;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
@@ -56,6 +57,26 @@ pub(super) enum AuditError {
     /// The source has let go of what was to be compared.
     #[error("the source begins at {start} now")]
     Gone { start: Offset },
+}
+
+/// What a survey says of a partition that is to be compared.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    LedBy(i32),
+    /// Nobody leads it, or it is newer than the survey: a later one may know more.
+    NotYet,
+    /// Another topic has its name, or its source digests nothing that could be compared.
+    NotComparable,
+}
+
+fn seen(survey: &Survey, mirror: &MirrorTopic, index: u32) -> Seen {
+    let Some(found) = survey.topics.get(&mirror.source_name) else { return Seen::NotYet };
+    let is_comparable = found.is_meridian && !found.is_compacted;
+    if found.id != mirror.source_topic || found.is_described && !is_comparable {
+        return Seen::NotComparable;
+    }
+    let leader = found.partitions.get(index as usize).and_then(|it| it.leader);
+    leader.filter(|_| found.is_described).map_or(Seen::NotYet, Seen::LedBy)
 }
 
 /// What comparing a stretch gave.
@@ -175,8 +196,9 @@ impl Audit {
             self.client = self.source.client();
             self.survey = None;
         }
-        self.cursors
-            .retain(|partition, cursor| plan.targets.get(partition) == Some(&cursor.target));
+        self.cursors.retain(|partition, cursor| {
+            plan.targets.get(partition).is_some_and(|target| target.is_same_work(&cursor.target))
+        });
         for (partition, target) in &plan.targets {
             self.cursors.entry(*partition).or_insert_with(|| Cursor {
                 target: target.clone(),
@@ -251,14 +273,18 @@ impl Audit {
                 self.survey.insert((survey, now))
             }
         };
-        let found = survey.topics.get(&target.mirror.source_name).filter(|found| {
-            found.id == target.mirror.source_topic && found.is_meridian && !found.is_compacted
-        });
-        let Some(found) = found else { return Ok(None) };
-        let leader = found.partitions.get(target.index as usize).and_then(|it| it.leader);
-        let Some(leader) = leader else { return Ok(None) };
-        let connection = self.client.node(leader, LANE).await?;
-        Ok(Some(At { connection, topic: found.id, partition: target.index }))
+        let topic = target.mirror.source_topic;
+        match seen(survey, &target.mirror, target.index) {
+            Seen::LedBy(leader) => {
+                let connection = self.client.node(leader, LANE).await?;
+                Ok(Some(At { connection, topic, partition: target.index }))
+            }
+            Seen::NotYet => {
+                self.survey = None;
+                Ok(None)
+            }
+            Seen::NotComparable => Ok(None),
+        }
     }
 
     /// Compares a stretch at the beginning of a range; what differs is looked at a second time.
@@ -376,4 +402,52 @@ pub(super) async fn compare_fetched(
 /// Without what the source has let go of: retention there is no difference.
 fn since(start: Offset, differences: Vec<Difference>) -> Vec<Difference> {
     differences.into_iter().filter(|difference| difference.from >= start).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_base::id::TopicId;
+    use meridian_base::position::LeaderEpoch;
+    use meridian_mirror::rows::Stage;
+
+    use super::*;
+    use crate::mirror::survey::{SurveyedPartition, SurveyedTopic};
+
+    #[test]
+    fn what_a_survey_does_not_know_yet_is_looked_for_again() {
+        let id = TopicId::new(7);
+        let mirror = MirrorTopic {
+            link: "west".to_owned(),
+            name: "t".to_owned(),
+            source_name: "t".to_owned(),
+            source_topic: id,
+            stage: Stage::Mirroring,
+        };
+        let partition = |leader| SurveyedPartition { leader, leader_epoch: LeaderEpoch::new(1) };
+        let topic = SurveyedTopic {
+            id,
+            is_compacted: false,
+            is_described: true,
+            is_meridian: true,
+            lag_max_ms: None,
+            partitions: vec![partition(Some(3)), partition(None)],
+        };
+        let of = |topics: &[&SurveyedTopic], index| {
+            let topics = topics.iter().map(|topic| ("t".to_owned(), (*topic).clone())).collect();
+            seen(&Survey { cluster: None, topics, leaders: BTreeMap::new() }, &mirror, index)
+        };
+        assert_eq!(of(&[&topic], 0), Seen::LedBy(3));
+        assert_eq!(of(&[&topic], 1), Seen::NotYet, "it has no leader");
+        assert_eq!(of(&[&topic], 2), Seen::NotYet, "it was added since");
+        assert_eq!(of(&[], 0), Seen::NotYet, "it was mirrored since");
+        let undescribed = SurveyedTopic { is_described: false, ..topic.clone() };
+        assert_eq!(of(&[&undescribed], 0), Seen::NotYet);
+        for other in [
+            SurveyedTopic { id: TopicId::new(8), ..topic.clone() },
+            SurveyedTopic { is_compacted: true, ..topic.clone() },
+            SurveyedTopic { is_meridian: false, ..topic.clone() },
+        ] {
+            assert_eq!(of(&[&other], 0), Seen::NotComparable);
+        }
+    }
 }

@@ -67,6 +67,12 @@ impl Target {
     pub(super) fn ownership(&self) -> &Ownership {
         self.log.ownership()
     }
+
+    /// Whether work on the one goes on as work on the other: for the same log, of the same generation. Others that
+    /// are added beside it change nothing.
+    pub(super) fn is_same_work(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.log, &other.log) && self.mirror == other.mirror
+    }
 }
 
 impl std::fmt::Debug for Target {
@@ -75,11 +81,9 @@ impl std::fmt::Debug for Target {
     }
 }
 
-/// Equal targets are the same work: the same log of the same generation.
 impl PartialEq for Target {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.log, &other.log)
-            && (&self.mirror, self.partition_count) == (&other.mirror, other.partition_count)
+        self.is_same_work(other) && self.partition_count == other.partition_count
     }
 }
 
@@ -194,6 +198,33 @@ mod tests {
     use meridian_base::id::ClusterId;
 
     use super::*;
+    use crate::broker::Broker;
+    use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
+
+    #[tokio::test]
+    async fn what_is_mirrored_goes_on_when_a_partition_is_added_beside_it() {
+        let broker = FakeBroker::single();
+        let mut operator = TestClient::connect(&front_of(&broker, quick_config()));
+        operator.create_topic("t", 2).await;
+        let topic = broker.state().topic_named("t").expect("exists").clone();
+        let mirror = MirrorTopic {
+            link: "west".to_owned(),
+            name: "t".to_owned(),
+            source_name: "t".to_owned(),
+            source_topic: TopicId::new(5),
+            stage: Stage::Mirroring,
+        };
+        let target = |index: u32, partition_count| Target {
+            topic: topic.id,
+            mirror: Arc::new(mirror.clone()),
+            index,
+            partition_count,
+            log: broker.led(topic.partitions[index as usize]).expect("is served"),
+        };
+        assert!(target(0, 1).is_same_work(&target(0, 2)));
+        assert_ne!(target(0, 1), target(0, 2), "whoever follows the source is to know of it");
+        assert!(!target(0, 2).is_same_work(&target(1, 2)));
+    }
 
     #[test]
     fn a_cap_changes_nothing_but_the_pace() {

@@ -261,8 +261,12 @@ impl LinkWorker {
             self.lookout = Lookout::new(self.client.clone());
             self.partitions.clear();
         }
-        self.partitions.retain(|partition, mirrored| {
-            plan.targets.get(partition).is_some_and(|target| *target == mirrored.target)
+        self.partitions.retain(|partition, mirrored| match plan.targets.get(partition) {
+            Some(target) if target.is_same_work(&mirrored.target) => {
+                mirrored.target = target.clone();
+                true
+            }
+            _ => false,
         });
         for (partition, target) in &plan.targets {
             if !self.partitions.contains_key(partition) {
