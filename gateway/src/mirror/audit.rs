@@ -433,7 +433,8 @@ mod tests {
             partitions: vec![partition(Some(3)), partition(None)],
         };
         let of = |topics: &[&SurveyedTopic], index| {
-            let topics = topics.iter().map(|topic| ("t".to_owned(), (*topic).clone())).collect();
+            let topics =
+                topics.iter().map(|it| ("t".to_owned(), SurveyedTopic::clone(it))).collect();
             seen(&Survey { cluster: None, topics, leaders: BTreeMap::new() }, &mirror, index)
         };
         assert_eq!(of(&[&topic], 0), Seen::LedBy(3));
@@ -445,7 +446,7 @@ mod tests {
         for other in [
             SurveyedTopic { id: TopicId::new(8), ..topic.clone() },
             SurveyedTopic { is_compacted: true, ..topic.clone() },
-            SurveyedTopic { is_meridian: false, ..topic.clone() },
+            SurveyedTopic { is_meridian: false, ..topic },
         ] {
             assert_eq!(of(&[&other], 0), Seen::NotComparable);
         }

@@ -61,7 +61,7 @@ pub(super) async fn run(
     if !is_source_reachable {
         // What it had sent before it was gone was on its way meanwhile.
         let waited = begun.elapsed();
-        status = Status::ask(client, Some(&topic)).await?.as_of(waited);
+        status = Status::ask(client, Some(&topic)).await?.asked_before(waited);
     }
     let mut consequences = Consequences {
         lost: Forecast::of(&status, is_source_reachable),

@@ -203,7 +203,7 @@ impl Status {
     }
 
     /// The same for whoever began to ask so long ago: what a source may have taken since is nothing to them.
-    pub(super) fn as_of(mut self, ago: Duration) -> Self {
+    pub(super) fn asked_before(mut self, ago: Duration) -> Self {
         let ago_ms = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
         for partition in self.mirrors.iter_mut().flat_map(|mirror| &mut mirror.partitions) {
             let seen_ago = partition.source_seen_ms_ago.map(|it| it.saturating_sub(ago_ms));
@@ -474,7 +474,7 @@ mod tests {
             partition.source_records_per_second = Some(100.0);
         }
         // The second one was heard of while it was looked whether the source answers.
-        let forecast = Forecast::of(&status.as_of(Duration::from_millis(400)), false);
+        let forecast = Forecast::of(&status.asked_before(Duration::from_millis(400)), false);
         assert_eq!((forecast.seen_records, forecast.unseen_records_estimate), (2, Some(50)));
     }
 
