@@ -17,7 +17,9 @@
                              [nemesis :as nemesis]
                              [series :as series]
                              [topology :as topology]]
-            [jepsen.meridian.workload [list-append :as list-append]
+            [jepsen.meridian.workload [failover :as failover]
+                                      [list-append :as list-append]
+                                      [mirror :as mirror]
                                       [queue :as queue]
                                       [register :as register]]))
 
@@ -26,7 +28,13 @@
   {:queue       queue/workload
    :list-append list-append/workload
    :configs     register/configs
-   :offsets     register/offsets})
+   :offsets     register/offsets
+   :mirror      mirror/workload
+   :failover    failover/workload})
+
+(def pair-workloads
+  "Those that take two clusters."
+  #{:mirror :failover})
 
 (defn- keywords
   "\"kill,pause\" -> #{:kill :pause}"
@@ -86,7 +94,7 @@
    [nil "--targets SETS" (str "What kills and pauses hit: "
                               (str/join ", " (sort (map name nemesis/node-targets))))
     :default nemesis/node-targets, :parse-fn keywords
-    :validate (subset-of nemesis/node-targets)]
+    :validate (subset-of (conj nemesis/node-targets :owner))]
    [nil "--worker-threads COUNT" "Threads of a node"
     :default 1, :parse-fn parse-long, :validate positive]])
 
@@ -117,7 +125,8 @@
    [nil "--ww-deps" "Infer write-write dependencies from offsets" :id :ww-deps]])
 
 (def workload-option
-  ["-w" "--workload NAME" "queue, list-append, configs or offsets"
+  ["-w" "--workload NAME" (str "queue, list-append, configs or offsets; with two"
+                               " clusters mirror or failover")
    :default :queue, :parse-fn keyword
    :validate [workloads (cli/one-of workloads)]])
 
@@ -125,15 +134,26 @@
   "What cannot work is refused before it begins."
   [{:keys [options] :as parsed}]
   (cond-> parsed
-    (and (= :loopback (:local options)) (some #{:partition :packet} (:nemesis options)))
-    (update :errors conj "--local loopback has no partitions; use --local netns")))
+    (and (= :loopback (:local options))
+         (or (some #{:partition :packet :link} (:nemesis options))
+             (= :failover (:workload options))))
+    (update :errors conj "--local loopback has no partitions; use --local netns")
+
+    (and (:link (:nemesis options)) (not= :mirror (:workload options)))
+    (update :errors conj "--nemesis link is for --workload mirror")
+
+    (and (seq (:nemesis options)) (= :failover (:workload options)))
+    (update :errors conj "--workload failover makes its own faults: leave out --nemesis")))
 
 (defn- local-nodes
   "With --local, nodes are not those of --nodes."
   [{:keys [options] :as parsed}]
   (if-let [mode (:local options)]
-    (assoc-in parsed [:options :nodes]
-              (local/nodes mode (:dcs options) (:racks options)))
+    (let [{:keys [dcs racks workload]} options]
+      (assoc-in parsed [:options :nodes]
+                (cond-> (local/nodes mode 0 dcs racks)
+                  (pair-workloads workload)
+                  (into (local/nodes mode dcs topology/east-nodes 1)))))
     parsed))
 
 (defn- parse
@@ -204,28 +224,31 @@
 (defn meridian-test
   "A test map, of options from the command line."
   [opts]
-  (topology/geometry opts)
-  (let [opts     (assoc opts
-                        :fake-clock? (contains? (:nemesis opts) :clock)
-                        :disk-image? (contains? (:nemesis opts) :power))
+  (let [opts     (cond-> (assoc opts
+                                :fake-clock? (contains? (:nemesis opts) :clock)
+                                :disk-image? (contains? (:nemesis opts) :power))
+                   (pair-workloads (:workload opts)) topology/pair)
+        _        (run! topology/geometry (vals (topology/clusters opts)))
         workload ((workloads (:workload opts)) opts)
         db       (db/db opts)
         nemesis  (nemesis/package {:db       db
                                    :faults   (:nemesis opts)
-                                   :targets  (:targets opts)
+                                   :targets  (cond-> (:targets opts)
+                                               (= :mirror (:workload opts)) (conj :owner))
                                    :lasts    (or (:fault-seconds opts)
                                                  (:nemesis-interval opts))
                                    :interval (:nemesis-interval opts)})]
     (merge tests/noop-test
            {:os debian/os}
            opts
-           (select-keys workload [:concurrency])
+           (select-keys workload [:concurrency :mirror])
            (when-let [mode (:local opts)] (local/options mode))
            {:name      (str "meridian " (test-name opts))
             :db        db
             :client    (:client workload)
-            :nemesis   (:nemesis nemesis)
-            :generator (generator opts workload nemesis)
+            ; A workload may make its own faults, and say what comes when.
+            :nemesis   (if-let [mover (:mover workload)] (mover db) (:nemesis nemesis))
+            :generator (or (:play workload) (generator opts workload nemesis))
             :checker   (checker/compose
                          (update-vals
                            {:stats      (jtk/stats-checker)

@@ -56,7 +56,8 @@
 (defn configuration
   "A node's configuration file. Takes a function of a node to its address."
   [test node cluster-id address]
-  (let [{:keys [id dc rack]} (topology/place test node)
+  (let [test   (topology/cluster-of test node)
+        {:keys [id dc rack]} (topology/place test node)
         alone? (= 1 (count (:nodes test)))
         listen (fn [port] (quoted (str (address node) ":" port)))
         lines
@@ -105,23 +106,42 @@
               nil "%s: %s" (str/join " " command) err))
     (str/trim out)))
 
-(defn- prepare!
-  "Makes what all nodes need on the control node: the cluster's authority, the
-  nodes' certificates, and a copy of the binary for local nodes. Returns
-  {:folder, :cluster-id}."
+(defn- certify!
+  "Makes a cluster's authority and its nodes' certificates on the control node.
+  Returns {:folder, :cluster-id}."
   [test]
   (let [folder (str (Files/createTempDirectory "meridian-jepsen"
                                                (make-array FileAttribute 0)))
         ca     (str folder "/ca")]
-    (when (:local test)
-      (io/make-parents (binary test nil))
-      (sh! "cp" "--remove-destination" (:binary test) (binary test nil)))
     (sh! (:binary test) "cert" "ca" "--out" ca)
     (doseq [{:keys [id]} (topology/places test)]
       (sh! (:binary test) "cert" "node" (str id)
            "--ca" ca "--out" (str folder "/" id)))
     {:folder     folder
      :cluster-id (str/trim (slurp (str ca "/cluster-id")))}))
+
+(defn- prepare!
+  "Makes what nodes need on the control node: certificates, and a copy of the
+  binary for local nodes. Returns what `certify!` does of each cluster."
+  [test]
+  (when (:local test)
+    (io/make-parents (binary test nil))
+    (sh! "cp" "--remove-destination" (:binary test) (binary test nil)))
+  (update-vals (topology/clusters test) certify!))
+
+;; What operators say
+
+(defn command!
+  "Runs a command of the binary on the control node, which speaks to the nodes of
+  one of the clusters. Returns {:exit, :said, :err}; what it said is JSON."
+  [test side & args]
+  (let [{:keys [nodes]} (get (topology/clusters test) side)
+        bootstrap (str/join "," (map #(str % ":" (kafka-port test)) nodes))
+        {:keys [exit out err]}
+        (apply shell/sh (:binary test) (concat args ["-o" "json" "-b" bootstrap]))]
+    {:exit exit
+     :err  (str/trim err)
+     :said (when-not (str/blank? out) (json/read-str out :key-fn keyword))}))
 
 ;; What nodes say of themselves
 
@@ -255,7 +275,8 @@
   db/DB
   (setup! [this test node]
     (info "Setting up" (topology/place test node))
-    (let [{:keys [folder cluster-id]} @prepared
+    (let [{:keys [side]} (topology/cluster-of test node)
+          {:keys [folder cluster-id]} (get @prepared side)
           {:keys [id]} (topology/place test node)
           tls (in-dir test node "tls")]
       (remove-all! test node)
@@ -291,12 +312,13 @@
   db/Primary
   (setup-primary! [_ _test _node])
   (primaries [_ test]
-    ; The leader of the metadata plane.
-    (let [leader (-> (cluster-status test (shuffle (:nodes test)))
-                     :raft :leader)]
-      (->> (topology/places test)
-           (filter (comp #{leader} :id))
-           (mapv :node))))
+    ; The leader of each cluster's metadata plane.
+    (vec (for [cluster (vals (topology/clusters test))
+               :let [leader (-> (cluster-status cluster (shuffle (:nodes cluster)))
+                                :raft :leader)]
+               {:keys [node id]} (topology/places cluster)
+               :when (= leader id)]
+           node)))
 
   db/LogFiles
   (log-files [_ test node]

@@ -2,7 +2,8 @@
   "Apache Kafka's Java clients, as this suite wants them: short time-outs, so
   that a fault shows, and no retries beyond them."
   (:require [clojure.string :as str]
-            [jepsen.meridian.db :as db]
+            [jepsen.meridian [db :as db]
+                             [topology :as topology]]
             [jepsen.util :as util])
   (:import (java.time Duration)
            (java.util Collection Map Properties)
@@ -32,9 +33,9 @@
   "jepsen")
 
 (defn bootstrap
-  "Addresses of all nodes; a client's own node first."
+  "Addresses of all nodes of a cluster; a client's own node first."
   [test node]
-  (->> (cons node (remove #{node} (:nodes test)))
+  (->> (cons node (remove #{node} (:nodes (topology/cluster-of test node))))
        (map (fn [n] (str n ":" (db/kafka-port test))))
        (str/join ",")))
 
@@ -64,26 +65,30 @@
 
 (defn producer
   "A producer of longs: idempotent, and transactional with a transactional id.
-  Throws if the transactional id cannot be taken over."
-  ^KafkaProducer [test node transactional-id]
-  (let [p (KafkaProducer.
-            (properties
-              (assoc (common test node)
-                     "key.serializer"         (str long-codec "Serializer")
-                     "value.serializer"       (str long-codec "Serializer")
-                     "acks"                   "all"
-                     "enable.idempotence"     "true"
-                     "linger.ms"              0
-                     "delivery.timeout.ms"    10000
-                     "max.block.ms"           10000
-                     "transaction.timeout.ms" (when transactional-id 5000)
-                     "transactional.id"       transactional-id)))]
-    (when transactional-id
-      (try (.initTransactions p)
-           (catch Throwable t
-             (.close p (Duration/ofMillis 0))
-             (throw t))))
-    p))
+  Throws if the transactional id cannot be taken over. May be given a map of
+  further settings."
+  (^KafkaProducer [test node transactional-id]
+   (producer test node transactional-id {}))
+  (^KafkaProducer [test node transactional-id settings]
+   (let [p (KafkaProducer.
+             (properties
+               (merge (common test node)
+                      {"key.serializer"         (str long-codec "Serializer")
+                       "value.serializer"       (str long-codec "Serializer")
+                       "acks"                   "all"
+                       "enable.idempotence"     "true"
+                       "linger.ms"              0
+                       "delivery.timeout.ms"    10000
+                       "max.block.ms"           10000
+                       "transaction.timeout.ms" (when transactional-id 5000)
+                       "transactional.id"       transactional-id}
+                      settings)))]
+     (when transactional-id
+       (try (.initTransactions p)
+            (catch Throwable t
+              (.close p (Duration/ofMillis 0))
+              (throw t))))
+     p)))
 
 (defn consumer
   "A consumer of longs that begins at the beginning and commits only when told

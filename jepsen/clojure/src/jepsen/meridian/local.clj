@@ -24,9 +24,10 @@
   #{:netns :loopback})
 
 (defn nodes
-  "Names of the nodes of a local cluster."
-  [mode dcs racks]
-  (vec (for [dc (range 1 (inc dcs)), rack (range 1 (inc racks))]
+  "Names of the nodes of a local cluster, whose datacenters come after as many of
+  another one."
+  [mode dcs-before dcs racks]
+  (vec (for [dc (range (inc dcs-before) (+ 1 dcs-before dcs)), rack (range 1 (inc racks))]
          (str (case mode :netns "10.77." :loopback "127.77.") dc "." rack))))
 
 (def bridge "mjbr0")
@@ -41,6 +42,11 @@
   "Name of a node's network namespace."
   [node]
   (str "meridian-" (tail node)))
+
+(defn- link
+  "Name of the bridge's end of a node's link."
+  [node]
+  (str "mj" (tail node)))
 
 (defn- run
   "Runs a command on this machine; returns its output, throws if it fails."
@@ -103,7 +109,9 @@
     (when (run? "ip" "netns" "pids" ns)
       (doseq [pid (remove str/blank? (str/split-lines (run "ip" "netns" "pids" ns)))]
         (run? "kill" "-9" pid))
-      (run "ip" "netns" "del" ns))))
+      (run "ip" "netns" "del" ns))
+    ; It goes with its namespace, but not at once.
+    (run? "ip" "link" "del" (link node))))
 
 (defn- ensure-bridge! []
   (locking bridge
@@ -120,7 +128,7 @@
 
 (defn- add-namespace! [node]
   (let [ns   (netns node)
-        link (str "mj" (tail node))]
+        link (link node)]
     (run "ip" "netns" "add" ns)
     (run "ip" "link" "add" link "type" "veth" "peer" "name" "eth0" "netns" ns)
     (run "ip" "link" "set" link "master" bridge "up")

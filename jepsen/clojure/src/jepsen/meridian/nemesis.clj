@@ -8,11 +8,15 @@
       pause      SIGSTOP of the same sets
       partition  one node, random halves, a ring, one way, a datacenter, a
                  datacenter and a rack, the metadata leader apart
+      link       the way between two clusters is cut, or flaps
       clock      wall clocks jump, of single processes
       wipe       a node loses its disk
       power      one node, a datacenter and a rack, or all lose what they have
                  not synced (needs root)
-      packet     delay and loss (needs tc's netem)"
+      packet     delay and loss (needs tc's netem)
+
+  With two clusters each fault hits nodes of one of them; besides, kills and
+  pauses hit a node that pulls some of a mirror over the link."
   (:require [clojure.set :as set]
             [jepsen [control :as c]
                     [db :as db]
@@ -22,11 +26,12 @@
                     [util :as util]]
             [jepsen.nemesis.combined :as combined]
             [jepsen.meridian [db :as mdb]
+                             [kafka :as kafka]
                              [topology :as topology]]))
 
 (def faults
   "All faults."
-  #{:kill :pause :partition :clock :wipe :power :packet})
+  #{:kill :pause :partition :link :clock :wipe :power :packet})
 
 (def named
   "Names of mixes of faults."
@@ -35,6 +40,21 @@
    :nasty    [:kill :pause :partition :clock :wipe :power]})
 
 ;; Which nodes
+
+(defn- some-cluster
+  "The test as if it had one of its clusters only."
+  [test]
+  (rand/nth (vec (vals (topology/clusters test)))))
+
+(defn- link-owner
+  "The node that leads some partition of the mirror, and pulls it."
+  [{:keys [mirror] :as test}]
+  (let [east (:east (topology/clusters test))]
+    (with-open [admin (kafka/admin test (rand/nth (:nodes east)))]
+      (let [owners (set (vals (get (kafka/leaders admin [mirror]) mirror)))]
+        (some->> (topology/places east)
+                 (filter (comp owners :id))
+                 seq rand/nth :node vector)))))
 
 (defn- node-sets
   "What may be hit together. A map of names to functions of a test to nodes."
@@ -47,6 +67,13 @@
                    (:nodes test)
                    (val (rand/nth (vec (sort-by key failures)))))))
    :all      (fn [test] (:nodes test))})
+
+(defn- targeted
+  "The nodes that a target is now."
+  [db test target]
+  (vec (if (= :owner target)
+         (link-owner test)
+         ((get (node-sets db) target) (some-cluster test)))))
 
 (def node-targets
   "What kills and pauses may hit, by default: a failure is the loss of a
@@ -91,8 +118,10 @@
       n/Nemesis
       (setup! [this _test] this)
 
-      (invoke! [_ test {:keys [value] :as op}]
-        (let [nodes (vec ((get (node-sets db) value) test))]
+      (invoke! [_ test {:keys [f value] :as op}]
+        (let [nodes (if (#{:start :resume} f)
+                      (:nodes test)
+                      (targeted db test value))]
           (n/invoke! nemesis test (assoc op :value nodes))))
 
       (teardown! [_ _test]))))
@@ -133,15 +162,40 @@
   "Kinds of partitions."
   [:one :halves :ring :one-way :failure :leader])
 
+(def link-cuts
+  "What happens to the way between two clusters."
+  [:link :flap])
+
+(defn between-clusters
+  "A grudge of each cluster against the other; clients reach both."
+  [test]
+  (n/complete-grudge (map :nodes (vals (topology/clusters test)))))
+
 (defn grudge
   "Who drops whose packets, for a kind of partition."
-  [db {:keys [nodes] :as test} cut]
-  (let [some-nodes (node-sets db)]
+  [db test cut]
+  (let [some-nodes (node-sets db)
+        whole      test
+        {:keys [nodes] :as test} (some-cluster test)]
     (case cut
+      :link    (between-clusters whole)
       :halves  (n/complete-grudge (n/bisect (rand/shuffle nodes)))
       :ring    (n/majorities-ring nodes)
       :one-way (one-way nodes ((:failure some-nodes) test))
       (apart nodes ((get some-nodes cut) test)))))
+
+(def flap-ms
+  "For how long a way that flaps is up or down, at most."
+  800)
+
+(defn- flap!
+  "Cuts the way between two clusters and mends it, over and over."
+  [partitioner test]
+  (dotimes [_ (+ 2 (rand/long 5))]
+    (n/invoke! partitioner test {:f :start, :value (between-clusters test)})
+    (Thread/sleep (rand/long flap-ms))
+    (n/invoke! partitioner test {:f :stop})
+    (Thread/sleep (rand/long flap-ms))))
 
 (defn- partition-nemesis
   "Resolves kinds of partitions to grudges. The history keeps the kind, and
@@ -158,9 +212,14 @@
     (invoke! [_ test {:keys [f value] :as op}]
       (case f
         :start-partition
-        (let [g (grudge db test value)]
-          (n/invoke! partitioner test (assoc op :f :start, :value g))
-          (assoc op :value [value (into (sorted-map) (update-vals g (comp vec sort)))]))
+        (if (= :flap value)
+          (do (flap! partitioner test) op)
+          (let [g (grudge db test value)]
+            (n/invoke! partitioner test (assoc op :f :start, :value g))
+            (assoc op :value
+                   (if (= :link value)
+                     value
+                     [value (into (sorted-map) (update-vals g (comp vec sort)))]))))
 
         :stop-partition
         (do (n/invoke! partitioner test (assoc op :f :stop, :value nil))
@@ -170,8 +229,11 @@
       (n/teardown! partitioner test))))
 
 (defn- partition-package [{:keys [db faults] :as opts}]
-  (when (faults :partition)
-    (let [stop {:type :info, :f :stop-partition}]
+  (when (some faults [:partition :link])
+    (let [stop {:type :info, :f :stop-partition}
+          cuts (cond-> []
+                 (faults :partition) (into cuts)
+                 (faults :link)      (into link-cuts))]
       {:nemesis   (partition-nemesis db (n/partitioner))
        :generator (alternately opts
                                (fn [] {:type :info, :f :start-partition
@@ -260,7 +322,7 @@
     (setup! [this _test] this)
 
     (invoke! [_ test {:keys [value] :as op}]
-      (let [nodes (vec ((get (node-sets db) value) test))]
+      (let [nodes (targeted db test value)]
         (mdb/cut-power! db test nodes)
         (assoc op :value [value nodes])))
 

@@ -3,7 +3,38 @@
   datacenter, then those of the second, and so on.
 
       n1 n2 n3 | n4 n5 n6 | n7 n8 n9
-      A1 A2 A3 | B1 B2 B3 | C1 C2 C3")
+      A1 A2 A3 | B1 B2 B3 | C1 C2 C3
+
+  A test of mirrors has two clusters, :west and :east. The last three nodes are
+  the east's, one in each of its datacenters; all others are the west's.")
+
+(def east-nodes "How many nodes the second cluster has." 3)
+
+(defn pair
+  "A test with its nodes split into two clusters."
+  [{:keys [nodes] :as test}]
+  (let [[west east] (split-at (- (count nodes) east-nodes) nodes)]
+    (when (empty? west)
+      (throw (IllegalArgumentException.
+               (str "two clusters take more than " east-nodes " nodes, not "
+                    (count nodes)))))
+    (assoc test :clusters {:west {:nodes (vec west), :dcs (:dcs test)}
+                           :east {:nodes (vec east), :dcs east-nodes}})))
+
+(defn clusters
+  "A map of the names of a test's clusters to tests, each as if it had that
+  cluster only. A test of one cluster has it under nil."
+  [{:keys [clusters] :as test}]
+  (if clusters
+    (into (sorted-map)
+          (for [[side cluster] clusters]
+            [side (merge (dissoc test :clusters) cluster {:side side})]))
+    {nil test}))
+
+(defn cluster-of
+  "The test as if it had a node's cluster only."
+  [test node]
+  (first (filter (comp (partial some #{node}) :nodes) (vals (clusters test)))))
 
 (defn racks-per-dc
   "How many racks a datacenter has. Throws if nodes don't fill all of them."
@@ -46,7 +77,7 @@
 (defn place
   "Where one node is."
   [test node]
-  (first (filter (comp #{node} :node) (places test))))
+  (first (filter (comp #{node} :node) (places (cluster-of test node)))))
 
 (defn by-dc
   "A sorted map of datacenters to their nodes."

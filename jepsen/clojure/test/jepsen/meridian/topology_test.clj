@@ -2,11 +2,12 @@
   (:require [clojure.string :as str]
             [clojure.test :refer [deftest is testing]]
             [jepsen.meridian [db :as db]
+                             [kafka :as kafka]
                              [local :as local]
                              [nemesis :as nemesis]
                              [topology :as topology]]))
 
-(def nine {:nodes (local/nodes :netns 3 3), :dcs 3, :kafka-port 9092
+(def nine {:nodes (local/nodes :netns 0 3 3), :dcs 3, :kafka-port 9092
            :worker-threads 1})
 
 (deftest places-test
@@ -26,6 +27,24 @@
            (failures "DC A + rack C2"))))
   (is (= 3 (count (topology/failures {:nodes ["a" "b" "c"], :dcs 3})))))
 
+(def two
+  (topology/pair (update nine :nodes into (local/nodes :netns 3 3 1))))
+
+(deftest pair-test
+  (is (= [:east :west] (keys (topology/clusters two))))
+  (is (= ["one-per-dc" "mirror-3-dc"] (map topology/geometry (vals (topology/clusters two)))))
+  (is (= {:node "10.77.5.1", :id 2, :dc "B", :rack "B1"} (topology/place two "10.77.5.1")))
+  (is (= {:node "10.77.2.1", :id 4, :dc "B", :rack "B1"} (topology/place two "10.77.2.1")))
+  (is (= "10.77.6.1:9092,10.77.4.1:9092,10.77.5.1:9092" (kafka/bootstrap two "10.77.6.1")))
+  (is (thrown? IllegalArgumentException (topology/pair {:nodes ["a" "b" "c"], :dcs 3})))
+  (testing "a cut of the link keeps each cluster whole"
+    (let [grudge (nemesis/grudge nil two :link)]
+      (is (= 12 (count grudge)))
+      (is (= #{"10.77.4.1" "10.77.5.1" "10.77.6.1"} (grudge "10.77.1.1")))
+      (is (= 9 (count (grudge "10.77.4.1"))))))
+  (testing "other partitions are of one cluster"
+    (is (contains? #{3 9} (count (nemesis/grudge nil two :failure))))))
+
 (deftest configuration-test
   (let [toml (db/configuration nine "10.77.2.1" "the-id" identity)]
     (is (str/includes? toml "id = 4\ndatacenter = \"B\"\nrack = \"B1\""))
@@ -33,7 +52,11 @@
     (is (= 9 (count (re-seq #"\[\[cluster.nodes\]\]" toml)))))
   (testing "a cluster of one has no peers"
     (let [toml (db/configuration (assoc nine :nodes ["n1"] :dcs 1) "n1" "i" identity)]
-      (is (not (re-find #"listen.peer|\[tls\]" toml))))))
+      (is (not (re-find #"listen.peer|\[tls\]" toml)))))
+  (testing "a cluster knows nothing of the other one"
+    (let [toml (db/configuration two "10.77.5.1" "i" identity)]
+      (is (= 3 (count (re-seq #"\[\[cluster.nodes\]\]" toml))))
+      (is (not (str/includes? toml "10.77.1."))))))
 
 (deftest grudge-test
   (testing "the deaf hear nobody outside; all others hear everybody"
