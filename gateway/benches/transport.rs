@@ -217,7 +217,7 @@ fn read_and_send(source: &Path, runtime: &Handle, sender: &Node) -> Result<(), s
             let piece = Frame::from(Bytes::from(piece));
             while let Err(error) = transport(sender).send(RECEIVER, Channel::Bulk, piece.clone()) {
                 assert_eq!(error, SendError::Full);
-                runtime.block_on(tokio::time::sleep(Duration::from_millis(1)));
+                runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
             }
         }
     }
