@@ -7,12 +7,14 @@
 //!           from here on puts are taken
 //! copying   every blob that the peers who answered do not hold on a put quorum among themselves,
 //!           in-doubt ones too, under its own key: this disk may have been one of its holders. Of
-//!           a blob in parts this disk's own is made again from theirs
+//!           a blob in parts this disk's own is made again from theirs. Those that late peers may
+//!           hold come last, and are left out once their lists say that they do
 //! saving    the disk notes that it is whole
 //! done      `Synced`, until a configuration calls the disk good
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
@@ -37,6 +39,10 @@ const COPY_COUNT_MAX: usize = 256;
 /// No more are asked for once this much is on its way.
 const COPY_SIZE_BYTES: u64 = 8 << 20;
 
+/// Until a page is asked for once more: it gets lost above all while nodes find each other again, and what is
+/// missing when copying begins is copied for nothing.
+const PULL_AGAIN_AFTER: Duration = Duration::from_millis(200);
+
 /// A pull that is answered once all puts before it are durable.
 #[derive(Debug)]
 pub(super) struct PullWaiter {
@@ -58,7 +64,9 @@ pub(super) struct Sync {
 #[derive(Debug, Default)]
 struct Peer {
     after: Option<PartitionId>,
-    request: Option<(u64, Instant)>,
+    /// Under which the next page is asked for: once more under the same, so that a late answer counts too.
+    tag: Option<u64>,
+    asked_at: Option<Instant>,
     complete: bool,
 }
 
@@ -108,6 +116,24 @@ impl Copying {
     }
 }
 
+impl Copying {
+    /// A peer that was late has told all that it holds: what needs no copy here after all is left out.
+    fn learn(&mut self, found: &BTreeMap<PartitionId, Found>, geometry: Geometry, told: SlotSet) {
+        self.queue.retain_mut(|copy| {
+            let blobs = found.get(&copy.key.partition).map(|found| &found.blobs);
+            let Some(blob) = blobs.and_then(|blobs| blobs.get(&copy.key.point)) else {
+                return true;
+            };
+            if blob.header == copy.header && blob.in_parts == copy.parts.is_some() {
+                let holders = blob.holders.intersection(told).difference(copy.holders);
+                copy.holders = copy.holders.union(holders);
+                copy.untried = copy.untried.union(holders);
+            }
+            is_wanted(geometry, blob.in_parts, copy.holders)
+        });
+    }
+}
+
 impl Copy {
     /// Takes what a holder gave; what is to be stored here, once there is enough of it.
     fn take(&mut self, blob: Blob, mutations: Mutations) -> Option<Blob> {
@@ -139,16 +165,13 @@ struct FoundBlob {
     holders: SlotSet,
 }
 
-impl FoundBlob {
-    /// Whether it is to be had on this disk too, and can be.
-    fn is_wanted(&self, geometry: Geometry, answered: SlotSet) -> bool {
-        let holders = self.holders.intersection(answered);
-        if self.in_parts {
-            // Of an acknowledged one a fence quorum of peers has as many as give it back.
-            holders.count() >= PARTS_NEEDED && !geometry.part_quorum(holders)
-        } else {
-            !holders.is_empty() && !geometry.put_quorum(holders)
-        }
+/// Whether what these peers hold is to be had on this disk too, and can be.
+fn is_wanted(geometry: Geometry, in_parts: bool, holders: SlotSet) -> bool {
+    if in_parts {
+        // Of an acknowledged one a fence quorum of peers has as many as give it back.
+        holders.count() >= PARTS_NEEDED && !geometry.part_quorum(holders)
+    } else {
+        !holders.is_empty() && !geometry.put_quorum(holders)
     }
 }
 
@@ -175,6 +198,10 @@ impl Sync {
 
     fn complete(&self) -> SlotSet {
         self.peers.iter().filter(|(_, peer)| peer.complete).map(|(slot, _)| *slot).collect()
+    }
+
+    fn late(&self) -> SlotSet {
+        self.peers.iter().filter(|(_, peer)| !peer.complete).map(|(slot, _)| *slot).collect()
     }
 
     fn merge(&mut self, slot: Slot, partition: SyncPartition) {
@@ -270,7 +297,10 @@ impl Store {
         let sync = self.sync.get_or_insert_with(|| Sync::new(config, own, self.config.mutations));
         match &mut sync.phase {
             Phase::Pulling => self.pull(now, outputs),
-            Phase::Copying(_) => self.copy(now, outputs),
+            Phase::Copying(_) => {
+                self.pull(now, outputs);
+                self.copy(now, outputs);
+            }
             Phase::Saving if self.journal.is_saved() => {
                 sync.phase = Phase::Done { told_at: None };
                 self.tell_synced(now, outputs);
@@ -283,18 +313,12 @@ impl Store {
         let retry_after = self.config.sync_retry_after;
         let late = |sent_at: Instant| now.since(sent_at) >= retry_after;
         let Some(sync) = &mut self.sync else { return };
+        for peer in sync.peers.values_mut() {
+            peer.asked_at.take_if(|asked_at| now.since(*asked_at) >= PULL_AGAIN_AFTER);
+        }
         match &mut sync.phase {
-            Phase::Pulling => {
-                for peer in sync.peers.values_mut() {
-                    if peer.request.is_some_and(|(_, sent_at)| late(sent_at)) {
-                        peer.request = None;
-                    }
-                }
-                // The rest is given a while: the more answer, the less has to be copied.
-                if sync.quorum_at.is_some_and(late) {
-                    self.raise_found_fences();
-                }
-            }
+            // The rest is given a while: the more answer, the less has to be copied.
+            Phase::Pulling if sync.quorum_at.is_some_and(late) => self.raise_found_fences(),
             Phase::Copying(copying) => {
                 let lost: Vec<u64> = copying
                     .under_way
@@ -326,11 +350,11 @@ impl Store {
     fn pull(&mut self, now: Instant, outputs: &mut Vec<StoreOutput>) {
         let (Some(sync), Some(config)) = (&mut self.sync, &self.group) else { return };
         for (slot, peer) in &mut sync.peers {
-            if peer.complete || peer.request.is_some() {
+            if peer.complete || peer.asked_at.is_some() {
                 continue;
             }
-            let tag = STORE_TAG | self.reads.number();
-            peer.request = Some((tag, now));
+            let tag = *peer.tag.get_or_insert_with(|| STORE_TAG | self.reads.number());
+            peer.asked_at = Some(now);
             let request =
                 SyncPull { group: config.group, config: config.clone(), after: peer.after };
             let message = StorageMessage::SyncPull { tag, request };
@@ -340,10 +364,7 @@ impl Store {
 
     pub(super) fn sync_page(&mut self, now: Instant, tag: u64, page: SyncPage) {
         let (Some(sync), Some(config)) = (&mut self.sync, &self.group) else { return };
-        let asked = sync
-            .peers
-            .iter()
-            .find(|(_, peer)| peer.request.is_some_and(|(request, _)| request == tag));
+        let asked = sync.peers.iter().find(|(_, peer)| peer.tag == Some(tag));
         let Some(slot) = asked.map(|(slot, _)| *slot) else { return };
         let counts = config.slot(slot).is_some_and(|peer| {
             peer.state == SlotState::Good && peer.incarnation == page.incarnation
@@ -357,15 +378,21 @@ impl Store {
             sync.merge(slot, partition);
         }
         let Some(peer) = sync.peers.get_mut(&slot) else { return };
-        peer.request = None;
+        (peer.tag, peer.asked_at) = (None, None);
         peer.after = last.or(peer.after);
         peer.complete = page.complete;
-        let pulling = matches!(sync.phase, Phase::Pulling);
-        if pulling && config.geometry.fence_quorum(sync.complete()) {
-            sync.quorum_at.get_or_insert(now);
-            if sync.peers.values().all(|peer| peer.complete) {
-                self.raise_found_fences();
+        let (geometry, is_complete, told) = (config.geometry, peer.complete, sync.complete());
+        match &mut sync.phase {
+            Phase::Pulling if geometry.fence_quorum(told) => {
+                sync.quorum_at.get_or_insert(now);
+                if sync.peers.values().all(|peer| peer.complete) {
+                    self.raise_found_fences();
+                }
             }
+            Phase::Copying(copying) if is_complete => {
+                copying.learn(&sync.found, geometry, told);
+            }
+            _ => {}
         }
     }
 
@@ -394,25 +421,28 @@ impl Store {
         let (Some(sync), Some(config)) = (&mut self.sync, &self.group) else { return };
         match sync.phase {
             Phase::Fencing => {
-                let answered = sync.complete();
+                let geometry = config.geometry;
+                let (answered, late) = (sync.complete(), sync.late());
                 let Some(own) = config.slot_of(self.config.node) else { return };
                 let mut queue = Vec::new();
                 for (id, found) in std::mem::take(&mut sync.found) {
                     for (turn, (point, blob)) in found.blobs.into_iter().enumerate() {
                         let key = BlobKey { partition: id, point };
                         let is_here = self.index.holds_of(key, own);
-                        if is_here || !blob.is_wanted(config.geometry, answered) {
+                        let holders = blob.holders.intersection(answered);
+                        if is_here || !is_wanted(geometry, blob.in_parts, holders) {
                             continue;
                         }
-                        let holders = blob.holders.intersection(answered);
+                        let is_doubtful = !is_wanted(geometry, blob.in_parts, holders.union(late));
                         let header = blob.header;
                         let number = hot::number_on(id, own);
                         let parts = blob.in_parts.then(|| (Assembly::of(&header), number));
-                        queue.push((turn, Copy { key, header, untried: holders, holders, parts }));
+                        let copy = Copy { key, header, untried: holders, holders, parts };
+                        queue.push(((is_doubtful, turn), copy));
                     }
                 }
                 // A partition lies on three slots: one after another they would be read from two peers at a time.
-                queue.sort_by_key(|(turn, _)| *turn);
+                queue.sort_by_key(|(order, _)| *order);
                 let queue = queue.into_iter().map(|(_, copy)| copy).collect();
                 sync.phase = Phase::Copying(Copying { queue, ..Copying::default() });
             }

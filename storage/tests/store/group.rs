@@ -20,6 +20,9 @@ pub(crate) struct Group {
     pub(crate) nodes: Vec<Node>,
     up: Vec<bool>,
     synced: Vec<Incarnation>,
+    /// Which messages to a slot wait, and those that do.
+    is_late: fn(usize, &StoreInput) -> bool,
+    waiting: VecDeque<(usize, StoreInput)>,
 }
 
 impl Group {
@@ -32,7 +35,14 @@ impl Group {
             })
             .collect::<Vec<_>>();
         let up = vec![true; nodes.len()];
-        let mut group = Self { config, nodes, up, synced: Vec::new() };
+        let mut group = Self {
+            config,
+            nodes,
+            up,
+            synced: Vec::new(),
+            is_late: |_, _| false,
+            waiting: VecDeque::new(),
+        };
         group.tell_config();
         group
     }
@@ -67,7 +77,9 @@ impl Group {
                 }
             }
             let Some((to, input)) = network.pop_front() else { return };
-            if self.up[to] {
+            if (self.is_late)(to, &input) {
+                self.waiting.push_back((to, input));
+            } else if self.up[to] {
                 self.nodes[to].input(input);
             }
         }
@@ -91,10 +103,23 @@ impl Group {
         }
     }
 
+    fn put_all_on(&mut self, slots: &[usize], blobs: &[Blob]) {
+        for &slot in slots {
+            for blob in blobs {
+                self.nodes[slot].message(StorageMessage::Put(put(blob.clone())));
+            }
+            self.nodes[slot].run();
+            assert_eq!(self.nodes[slot].put_results().len(), blobs.len());
+        }
+    }
+
     /// The disk of `slot` comes back empty, and the metadata log takes note of its new life.
     pub(crate) fn lose_disk(&mut self, slot: usize, incarnation: u64) {
         let mutations = self.nodes[slot].config.mutations;
-        let config = StoreConfig { mutations, ..store_config(slot as u32 + 1, incarnation) };
+        let config = store_config(slot as u32 + 1, incarnation);
+        // Each copy may come in a batch of its own.
+        let capacity_bytes = 4 * config.capacity_bytes;
+        let config = StoreConfig { mutations, capacity_bytes, ..config };
         self.nodes[slot] = Node::mount(config, MemoryDisk::new(incarnation));
         self.config.version = ConfigVersion::new(self.config.version.get() + 1);
         self.config.slots[slot].incarnation = Incarnation::new(incarnation);
@@ -201,6 +226,48 @@ fn a_sync_needs_a_fence_quorum_of_the_others() {
     group.up[5] = true;
     group.rest(5);
     assert_eq!(group.synced.first(), Some(&Incarnation::new(70)));
+}
+
+fn is_read(input: &StoreInput) -> bool {
+    matches!(input, StoreInput::Message { message: StorageMessage::Read { .. }, .. })
+}
+
+/// How many blobs a disk copies that held 300, if a peer that holds as many others tells of them late.
+fn copied_count(of_peer: &[usize], is_late: fn(usize, &StoreInput) -> bool) -> u64 {
+    let mut group = Group::new(Geometry::Mirror3Dc);
+    let blobs = |partition: u64| -> Vec<Blob> {
+        (1..=300).map(|step| blob(key(partition, 1, step), "small")).collect()
+    };
+    let (own, others) = (blobs(1), blobs(2));
+    group.put_all_on(&[0, 4, 7], &own);
+    group.put_all_on(of_peer, &others);
+    group.lose_disk(0, 70);
+    group.is_late = is_late;
+    group.tell_config();
+    group.rest(3);
+    assert!(group.synced.is_empty(), "it copies");
+    // Of what the peer was asked over and over, the first gets there.
+    group.is_late = |_, input| is_read(input);
+    let asked = group.waiting.iter().position(|(_, input)| !is_read(input));
+    let (to, pull) = asked.and_then(|first| group.waiting.remove(first)).expect("it was asked");
+    group.nodes[to].input(pull);
+    group.settle();
+    group.is_late = |_, _| false;
+    group.rest(8);
+    assert_eq!(group.synced.first(), Some(&Incarnation::new(70)));
+    group.call_good(0);
+    assert!(own.iter().all(|blob| group.nodes[0].holds(blob)));
+    group.nodes[0].store.counters().synced_blobs
+}
+
+/// What the others may well have comes last, so that one that is slow to tell of it has the time.
+#[test]
+fn what_a_late_peer_holds_is_not_copied() {
+    let of_other_datacenter = copied_count(&[1, 3, 8], |to, input| to == 3 || is_read(input));
+    assert_eq!(of_other_datacenter, 300);
+    // A slot of its own datacenter may have any of it: half of what is under way by then is in vain.
+    let of_own = copied_count(&[1, 3, 8], |to, input| to == 1 || is_read(input));
+    assert!(of_own < 450, "{of_own} copied");
 }
 
 /// Of eight racks six are asked: any five could miss what the lost disk held with two that are silent.
