@@ -23,6 +23,8 @@ pub enum Mutation {
     SkipAnswer,
     /// What the source has not committed is mirrored too.
     BeyondHighWatermark,
+    /// Who says once that the source has lost records is believed.
+    BelieveAtOnce,
     /// A switchover does not fence the source.
     SkipFence,
     /// A switchover does not wait until the mirror has all.
@@ -65,7 +67,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Those of one mirrored partition, in a fixed order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::SkipGap,
         Self::AppendAgain,
         Self::Renumber,
@@ -75,6 +77,7 @@ impl Mutation {
         Self::IgnoreToken,
         Self::SkipAnswer,
         Self::BeyondHighWatermark,
+        Self::BelieveAtOnce,
     ];
 
     /// Those of a switchover.

@@ -43,6 +43,8 @@ pub struct Settings {
     pub retry_after_min: Duration,
     /// Longest pause after failures.
     pub retry_after_max: Duration,
+    /// How long a source must go on saying that it has lost records before that is final.
+    pub confirmed_after: Duration,
     /// A rule to break, for tests.
     pub mutation: Option<Mutation>,
 }
@@ -56,6 +58,7 @@ impl Settings {
             in_flight_size_bytes_max: 8 << 20,
             retry_after_min: Duration::from_millis(50),
             retry_after_max: Duration::from_secs(5),
+            confirmed_after: Duration::from_secs(10),
             mutation: None,
         }
     }
@@ -307,6 +310,8 @@ pub struct MirrorPartition {
     /// What failed, until the next answer.
     failure: Option<State>,
     retry_after: Duration,
+    /// Since when the source has said nothing but that it has lost records.
+    lost_since: Option<Instant>,
     lag: LagMeter,
 }
 
@@ -324,6 +329,7 @@ impl MirrorPartition {
             last_token: Token(0),
             failure: None,
             retry_after: settings.retry_after_min,
+            lost_since: None,
             lag: LagMeter::default(),
             settings,
         }
@@ -371,14 +377,19 @@ impl MirrorPartition {
         }
     }
 
-    /// Whether it waits for the source's metadata, or would start over with it: a view under
-    /// another epoch, or of another topic, than the one it works with.
-    pub fn is_looking_for(&self, view: &SourceView) -> bool {
+    /// Whether what was found at the source is news that it has to be told: that it waits for, or a view under a later
+    /// epoch, or of another topic, than the one it works with. What works is left to work while nobody answers, or only
+    /// a node that is behind: if there is more to it, its own questions will fail soon enough.
+    pub fn heeds(&self, found: &Result<SourceView, NoView>) -> bool {
         let is_lost = matches!(self.phase, Phase::Lost | Phase::Retry { .. });
-        let is_other = self.view.is_none_or(|known| {
-            (known.topic, known.leader_epoch) != (view.topic, view.leader_epoch)
-        });
-        is_lost || is_other
+        is_lost
+            || match found {
+                Ok(view) => self.view.is_none_or(|known| {
+                    known.topic != view.topic || known.leader_epoch < view.leader_epoch
+                }),
+                Err(NoView::Unreachable(_)) => false,
+                Err(NoView::Deleted | NoView::OtherCluster(_)) => true,
+            }
     }
 
     /// From where the source may go on answering this question, if it may.
@@ -387,9 +398,9 @@ impl MirrorPartition {
         (token == self.last_token && is_asked && self.has_room()).then(|| self.next())
     }
 
-    /// Whether it waits for the source's metadata.
-    pub fn is_lost(&self) -> bool {
-        matches!(self.phase, Phase::Lost | Phase::Retry { .. })
+    /// Whether it does nothing more: an operator must decide.
+    pub fn has_stopped(&self) -> bool {
+        matches!(self.phase, Phase::Stopped(_))
     }
 
     /// What operators see.
@@ -439,6 +450,19 @@ impl MirrorPartition {
         self.phase = Phase::Retry { at: now + self.retry_after };
         self.retry_after = (self.retry_after * 2).min(self.settings.retry_after_max);
         self.failure = Some(state);
+        self.lost_since = None;
+    }
+
+    /// The source says that it has lost what is here. So does a node of it that leads no more and has yet to hear of
+    /// that: operators are told at once, and it is final when it has been said for long enough, and nothing else.
+    fn mistrust(&mut self, now: Instant, state: State) {
+        let since = self.lost_since.unwrap_or(now);
+        if now.since(since) >= self.settings.confirmed_after || self.breaks(Mutation::BelieveAtOnce)
+        {
+            return self.stop(state);
+        }
+        self.retry(now, state);
+        self.lost_since = Some(since);
     }
 
     fn on_answer(
@@ -453,7 +477,7 @@ impl MirrorPartition {
             Err(failure) => return self.on_failure(now, failure, out),
         };
         match (self.phase.clone(), answer) {
-            (Phase::EpochEnd, Answer::EpochEnd(end)) => self.on_epoch_end(end, out),
+            (Phase::EpochEnd, Answer::EpochEnd(end)) => self.on_epoch_end(now, end, out),
             (Phase::Overlap, Answer::Fetched { batches, start, high_watermark, .. }) => {
                 self.on_overlap(now, asked_at, batches, start, high_watermark, out);
             }

@@ -460,21 +460,21 @@ impl LinkWorker {
             Err(detail) => Err(NoView::Unreachable(detail.clone())),
             Ok(survey) => view_of(survey, &source, &mirrored.target),
         };
-        let input = match found {
-            Ok((view, leader, connection)) => {
-                mirrored.leader = Some(leader);
-                if !machine.is_looking_for(&view) {
-                    return;
-                }
-                mirrored.connection = Some(connection);
-                Input::Source(Ok(view))
-            }
-            // What works is left to work: its own questions will fail soon enough.
-            Err(NoView::Unreachable(_)) if !machine.is_lost() => return,
-            Err(no_view) => Input::Source(Err(no_view)),
+        let (view, way) = match found {
+            Ok((view, leader, connection)) => (Ok(view), Some((leader, connection))),
+            Err(no_view) => (Err(no_view), None),
         };
-        let life = mirrored.life;
-        self.step(partition, life, input);
+        let is_news = machine.heeds(&view);
+        if let Some((leader, connection)) = way {
+            mirrored.leader = Some(leader);
+            if is_news {
+                mirrored.connection = Some(connection);
+            }
+        }
+        if is_news {
+            let life = mirrored.life;
+            self.step(partition, life, Input::Source(view));
+        }
     }
 
     fn reports(&self) -> Vec<PartitionReport> {

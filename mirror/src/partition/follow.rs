@@ -42,6 +42,7 @@ impl MirrorPartition {
         out: &mut Vec<Output>,
     ) {
         self.failure = None;
+        self.lost_since = None;
         self.retry_after = self.settings.retry_after_min;
         // An answer that others have filled says nothing of where the partition ends.
         if high_watermark >= Offset::ZERO {

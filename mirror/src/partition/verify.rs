@@ -21,8 +21,12 @@ impl MirrorPartition {
             return self.retry(now, State::SourceRecreated { detail });
         }
         let is_working = !matches!(self.phase, Phase::Lost | Phase::Retry { .. });
-        let known = self.view.replace(view);
-        if is_working && known.is_some_and(|known| known.leader_epoch == view.leader_epoch) {
+        let working_under = self.view.filter(|_| is_working).map(|known| known.leader_epoch);
+        if working_under.is_some_and(|epoch| epoch > view.leader_epoch) {
+            return;
+        }
+        self.view = Some(view);
+        if working_under == Some(view.leader_epoch) {
             return;
         }
         if view.leader_epoch > self.settings.leader_epoch {
@@ -76,6 +80,7 @@ impl MirrorPartition {
     /// Where the epoch of our last record ends at the source: it must not be before our end.
     pub(super) fn on_epoch_end(
         &mut self,
+        now: Instant,
         end: Option<(LeaderEpoch, Offset)>,
         out: &mut Vec<Output>,
     ) {
@@ -83,11 +88,12 @@ impl MirrorPartition {
         match end {
             Some((_, end)) if end >= self.own.end => self.compare_last(out),
             Some((epoch, end)) if epoch == last.leader_epoch && self.is_newest(epoch) => {
-                self.stop(State::SourceTruncated { source_end: end, end: self.own.end });
+                let state = State::SourceTruncated { source_end: end, end: self.own.end };
+                self.mistrust(now, state);
             }
             Some((epoch, end)) => {
                 let at = end.min(last.last_offset);
-                self.stop(State::Diverged { at, epoch });
+                self.mistrust(now, State::Diverged { at, epoch });
             }
             None => self.ask_bounds(BoundsFor::UnknownEpoch, out),
         }
@@ -168,7 +174,8 @@ impl MirrorPartition {
         }
         // A new leader's high watermark may lag, but by now its log was seen to reach our end.
         if high_watermark < end && cause != BoundsFor::Overlap {
-            return self.stop(State::SourceTruncated { source_end: high_watermark, end });
+            let state = State::SourceTruncated { source_end: high_watermark, end };
+            return self.mistrust(now, state);
         }
         match (cause, self.own.last) {
             // It has let go of the beginning of our last batch only.
@@ -180,7 +187,8 @@ impl MirrorPartition {
             (BoundsFor::Overlap, _) => self.follow(out),
             // The source has records where ours are, all of them of later epochs.
             (BoundsFor::UnknownEpoch, Some(last)) if start < end => {
-                self.stop(State::Diverged { at: last.base_offset, epoch: last.leader_epoch });
+                let state = State::Diverged { at: last.base_offset, epoch: last.leader_epoch };
+                self.mistrust(now, state);
             }
             (BoundsFor::UnknownEpoch, _) => self.follow(out),
             (BoundsFor::OutOfRange | BoundsFor::Seek, _) => {

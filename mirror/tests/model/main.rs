@@ -1,5 +1,5 @@
 //! A mirrored partition against a source that restarts, loses records, is recreated, compacts, lets
-//! records go, and answers late, twice and out of order. Every broken rule must be caught.
+//! records go, and answers late, twice, out of order, and by whoever leads no more. Every broken rule must be caught.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -25,6 +25,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => (0_u8..6).prop_map(Op::HighWatermarkLags),
         1 => (1_u8..4).prop_map(Op::UncleanElection),
         1 => (1_u8..4).prop_map(Op::RestoreOldDisk),
+        1 => Just(Op::HideElection),
         1 => any::<u8>().prop_map(Op::Compact),
         1 => any::<u8>().prop_map(Op::LetGo),
         1 => prop_oneof![4 => Just(Op::Disconnect), 1 => Just(Op::Recreate), 1 => Just(Op::Delete)],
@@ -36,11 +37,25 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => any::<u8>().prop_map(Op::RestartHere),
         6 => Just(Op::Time),
     ];
-    prop::collection::vec(op, 0..OPS_MAX)
+    // Answers to earlier questions come when the same leader was asked anew.
+    let late = prop_oneof![
+        4 => (1_u8..4).prop_map(Op::Produce),
+        4 => Just(Op::CommitAtSource),
+        2 => Just(Op::Disconnect),
+        8 => any::<u8>().prop_map(Op::Serve),
+        8 => any::<u8>().prop_map(Op::Deliver),
+        2 => any::<u8>().prop_map(Op::DeliverAgain),
+        4 => Just(Op::Time),
+    ];
+    prop_oneof![
+        3 => prop::collection::vec(op, 0..OPS_MAX),
+        1 => prop::collection::vec(late, 0..OPS_MAX),
+    ]
 }
 
 fn holds(is_compacted: bool, ops: &[Op], mutation: Option<Mutation>) -> Result<(), String> {
-    let mut world = World::new(is_compacted, mutation);
+    let has_deposed = ops.iter().any(|op| matches!(op, Op::HideElection));
+    let mut world = World::new(is_compacted, has_deposed, mutation);
     for op in ops {
         world.act(*op)?;
     }

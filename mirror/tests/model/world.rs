@@ -18,6 +18,8 @@ use super::source::Source;
 const TOPIC: u128 = 100;
 /// Rounds after which everything that can happen has happened.
 const SETTLE_ROUNDS: usize = 400;
+/// Longer than a leader that is deposed goes on answering.
+const CONFIRMED_AFTER: Duration = Duration::from_secs(60);
 
 /// What can happen.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +30,8 @@ pub(crate) enum Op {
     HighWatermarkLags(u8),
     UncleanElection(u8),
     RestoreOldDisk(u8),
+    /// A clean election of which the old leader does not hear; it answers some of the questions.
+    HideElection,
     Compact(u8),
     LetGo(u8),
     Disconnect,
@@ -59,6 +63,10 @@ struct Log {
 pub(crate) struct World {
     now: Instant,
     source: Source,
+    /// The leader before, as long as it does not know that it is; and whether it brought the last metadata.
+    deposed: Option<Source>,
+    is_view_deposed: bool,
+    confirmed_after: Duration,
     mutation: Option<Mutation>,
     machine: MirrorPartition,
     log: Log,
@@ -76,10 +84,11 @@ pub(crate) struct World {
     is_harmed: bool,
 }
 
-fn settings(leader_epoch: i32, mutation: Option<Mutation>) -> Settings {
+fn settings(leader_epoch: i32, confirmed_after: Duration, mutation: Option<Mutation>) -> Settings {
     let leader_epoch = LeaderEpoch::new(leader_epoch);
     Settings {
         in_flight_size_bytes_max: 20,
+        confirmed_after,
         mutation,
         ..Settings::new(TopicId::new(TOPIC), leader_epoch)
     }
@@ -90,12 +99,18 @@ fn pick<T>(from: &[T], chance: u8) -> Option<usize> {
 }
 
 impl World {
-    pub(crate) fn new(is_compacted: bool, mutation: Option<Mutation>) -> Self {
+    /// Where no leader is ever deposed, whatever a source says is true: `has_deposed` says whether any will be.
+    pub(crate) fn new(is_compacted: bool, has_deposed: bool, mutation: Option<Mutation>) -> Self {
+        let confirmed_after = if has_deposed { CONFIRMED_AFTER } else { Duration::ZERO };
         let mut out = Vec::new();
-        let machine = MirrorPartition::start(settings(0, mutation), OwnLog::default(), &mut out);
+        let settings = settings(0, confirmed_after, mutation);
+        let machine = MirrorPartition::start(settings, OwnLog::default(), &mut out);
         let mut world = Self {
             now: Instant::from_micros(1),
             source: Source::new(TOPIC, is_compacted),
+            deposed: None,
+            is_view_deposed: false,
+            confirmed_after,
             mutation,
             machine,
             log: Log::default(),
@@ -131,6 +146,10 @@ impl World {
                 self.is_harmed |= self.source.lose(count) > 0 || self.source.end < self.log.end;
                 self.source.epoch += 1;
                 self.disconnect()?;
+            }
+            Op::HideElection => {
+                self.deposed = Some(self.source.clone());
+                self.source.restart();
             }
             // On a compacted topic this can't be told from compaction, as the guide says.
             Op::RestoreOldDisk(count) if !self.source.is_compacted => {
@@ -178,6 +197,7 @@ impl World {
 
     /// Lets everything under way arrive, from a source that is well.
     pub(crate) fn settle(&mut self) -> Result<(), String> {
+        self.deposed = None;
         self.source.commit();
         for _ in 0..SETTLE_ROUNDS {
             self.act(Op::Serve(0))?;
@@ -212,13 +232,16 @@ impl World {
     fn serve(&mut self, chance: u8, goes_on: bool) -> Result<(), String> {
         if std::mem::take(&mut self.wants_view) {
             self.view_connection = self.connection;
-            let view = if self.source.is_deleted {
+            let deposed = self.deposed.as_ref().filter(|_| chance % 2 == 1);
+            self.is_view_deposed = deposed.is_some();
+            let source = deposed.unwrap_or(&self.source);
+            let view = if source.is_deleted {
                 Err(NoView::Deleted)
             } else {
                 Ok(SourceView {
-                    topic: TopicId::new(self.source.topic),
-                    leader_epoch: LeaderEpoch::new(self.source.epoch),
-                    is_compacted: self.source.is_compacted,
+                    topic: TopicId::new(source.topic),
+                    leader_epoch: LeaderEpoch::new(source.epoch),
+                    is_compacted: source.is_compacted,
                 })
             };
             return self.step(Input::Source(view));
@@ -226,14 +249,16 @@ impl World {
         let Some(index) = pick(&self.asked, chance) else { return Ok(()) };
         let (token, epoch, question) = self.asked.remove(index);
         let goes_on = goes_on && self.machine.fetches_from(token).is_some();
-        let is_other =
-            self.source.topic != TOPIC && self.mutation != Some(Mutation::IgnoreIdentity);
+        // One that has heard of its successor answers no more under its epoch.
+        let deposed = self.deposed.as_ref().filter(|_| self.is_view_deposed);
+        let source = deposed.unwrap_or(&self.source);
+        let is_other = source.topic != TOPIC && self.mutation != Some(Mutation::IgnoreIdentity);
         let answer = if self.view_connection != self.connection {
             Err(Failure::Unreachable("the connection is gone".to_owned()))
         } else if is_other {
             Err(Failure::Unreachable("unknown topic id".to_owned()))
         } else {
-            self.source.answer(epoch, question)
+            source.answer(epoch, question)
         };
         let answer = self.go_on(token, epoch, answer, goes_on);
         self.answers.push((token, answer));
@@ -298,7 +323,7 @@ impl World {
         let own =
             OwnLog { start: Offset::new(self.log.start), end: Offset::new(self.log.end), last };
         let mut out = Vec::new();
-        let settings = settings(self.leader_epoch, self.mutation);
+        let settings = settings(self.leader_epoch, self.confirmed_after, self.mutation);
         self.machine = MirrorPartition::start(settings, own, &mut out);
         self.carry_out(out)
     }
