@@ -51,7 +51,6 @@ pub(crate) use self::compaction::CompactionRules;
 pub use self::follower::FollowerLog;
 use self::follower::{FollowMessage, Followers};
 use self::group::Group;
-pub(crate) use self::mirrored::batch_id;
 pub use self::partition_log::{FetchError, Fetched, Ownership, PartitionLog, Waiter};
 pub use self::reader::Isolation;
 use self::reader::Pending;

@@ -45,7 +45,7 @@ pub use self::clean::{CleanRange, ManifestError};
 use self::endings::Endings;
 pub use self::error::{ProduceError, TransactionError};
 use self::judge::Judgement;
-pub use self::mirrored::MirrorError;
+pub use self::mirrored::{MirrorError, batch_id};
 use self::source::SourcedBatch;
 pub use self::state::{PartitionState, ReplayError, Retention, batches_in};
 pub use self::tail::{BatchSlice, RecordBlob, TailCache, Taken, take_batches};

@@ -7,7 +7,9 @@
 mod cold;
 mod compaction;
 mod coordination;
+mod mirror;
 mod reads;
+mod source;
 mod transactions;
 
 use std::collections::BTreeMap;
@@ -15,6 +17,8 @@ use std::collections::BTreeMap;
 use self::cold::Cold;
 use self::compaction::Compaction;
 pub use self::coordination::Coordinate;
+use self::mirror::{Appending, Mirroring};
+use self::source::{Runs, raw_batches};
 use self::transactions::Verifying;
 use bytes::Bytes;
 use meridian_base::env::Instant;
@@ -38,7 +42,8 @@ use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::{Takeover, TakeoverConfig, TakeoverOutput, TakeoverPlan};
 
 use crate::desk::{Desk, MarkerOrigin, Piece, is_internal};
-use crate::metadata::Class;
+use crate::link::LinkPacket;
+use crate::metadata::{Class, Owner};
 use crate::net::Endpoint;
 use crate::read::{Purpose, ReadTask};
 use crate::value::{Batch, Kind, PlacedBatch};
@@ -78,6 +83,8 @@ enum Waiter {
     Producer { asker: Asker, batch: Batch },
     /// The desk, if it is this one still.
     Desk(u64, ForDesk),
+    /// The link's worker.
+    Mirror(Appending),
     /// A coordinator, for its marker.
     Marker { origin: MarkerOrigin, marker: Marker },
 }
@@ -125,6 +132,17 @@ pub struct CommittedRead {
     pub aborted: Vec<(u32, Offset)>,
 }
 
+/// A batch as it lies in the log, byte for byte.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawBatch {
+    /// Offset of its first record.
+    pub base_offset: Offset,
+    /// Offset after its last record.
+    pub next_offset: Offset,
+    /// All of it.
+    pub bytes: Bytes,
+}
+
 /// What a broker shows to anyone, for the checker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
@@ -155,6 +173,10 @@ pub enum Shown {
     Decoded(u64),
     /// A committed batch.
     Batch(PlacedBatch),
+    /// A committed batch that another cluster mirrors, or that is mirrored here.
+    Raw(RawBatch),
+    /// Batches of a source are on their way into the log, up to this offset.
+    Mirroring(Offset),
     /// A batch whose producer is told that it is safe.
     Acknowledged(PlacedBatch),
     /// A batch of a persistent source, whose client is told that all of it is safe, and where the
@@ -190,6 +212,10 @@ pub enum BrokerOutput {
     },
     /// On behalf of a coordinator, or to ask one.
     Coordinate(Coordinate),
+    /// To a node of the other cluster, or to any of them.
+    Link(Option<usize>, LinkPacket),
+    /// Have the metadata log give the partition a leader epoch that is not below this one.
+    RaiseEpoch(LeaderEpoch),
     /// Answer a client.
     Answer(Asker, ClientReply),
     /// Tell the checker.
@@ -213,6 +239,7 @@ struct Recovery {
 pub struct Broker {
     partition: PartitionId,
     generation: Generation,
+    leader_epoch: LeaderEpoch,
     node: NodeId,
     layout: Layout,
     mutations: Mutations,
@@ -225,6 +252,8 @@ pub struct Broker {
     verifying: Verifying,
     compaction: Compaction,
     cold: Cold,
+    mirroring: Mirroring,
+    runs: Runs,
     /// Of the coordinator, if the partition is internal.
     desk: Option<Desk>,
     /// How many there have been before it.
@@ -243,14 +272,13 @@ impl Broker {
     /// Begins to take `partition` over.
     pub fn begin(
         partition: PartitionId,
-        generation: Generation,
+        owner: Owner,
         group: GroupConfig,
-        node: NodeId,
         mutations: Mutations,
         now: Instant,
         out: &mut Vec<BrokerOutput>,
     ) -> Self {
-        let leader_epoch = epoch_of(generation);
+        let Owner { generation, leader_epoch, node } = owner;
         let config = TakeoverConfig {
             partition,
             generation,
@@ -264,6 +292,7 @@ impl Broker {
         let mut broker = Self {
             partition,
             generation,
+            leader_epoch,
             node,
             layout: Layout::Copies,
             mutations,
@@ -275,6 +304,8 @@ impl Broker {
             verifying: Verifying::default(),
             compaction: Compaction::default(),
             cold: Cold::default(),
+            mirroring: Mirroring::default(),
+            runs: Runs::default(),
             desk: Desk::of(partition, mutations),
             desk_count: 0,
             unwritten: None,
@@ -305,6 +336,13 @@ impl Broker {
     /// Whether clients are served.
     pub fn is_serving(&self) -> bool {
         matches!(&self.phase, Phase::Leading(partition) if partition.is_serving())
+    }
+
+    /// Where the log begins and ends, if this broker may say so.
+    pub fn bounds(&self) -> Option<(Offset, Offset)> {
+        let Phase::Leading(partition) = &self.phase else { return None };
+        let start = partition.leader().log_start_offset();
+        self.served_mark().map(|mark| (start, mark.high_watermark))
     }
 
     /// What the broker is doing, in a word.
@@ -362,6 +400,7 @@ impl Broker {
         partition.on_reply(now, health, slot, reply, &mut outputs);
         self.carry_out_partition(outputs, out);
         self.tend_desk(now, health, out);
+        self.tend_mirror(now, health, out);
     }
 
     /// Takes a newer group configuration.
@@ -405,6 +444,8 @@ impl Broker {
         self.tick_verifications(now, health, out);
         self.tick_compaction(now, health, out);
         self.tick_cold(now, health, out);
+        self.tick_mirror(now, health, out);
+        self.tick_source(now, out);
         self.tend_desk(now, health, out);
         let late: Vec<u64> =
             self.reads.iter().filter(|(_, task)| task.is_late(now)).map(|(id, _)| *id).collect();
@@ -426,10 +467,15 @@ impl Broker {
         if let Kind::Marker { commit } = batch.kind {
             return self.on_marker(now, health, asker, (batch, commit), out);
         }
+        let is_closed = self.refuses_clients();
         let Phase::Leading(partition) = &mut self.phase else {
             out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
             return;
         };
+        if is_closed {
+            out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
+            return;
+        }
         let mut outputs = Vec::new();
         let waiter = Waiter::Producer { asker, batch };
         partition.produce(now, health, vec![records], waiter, &mut outputs);
@@ -438,6 +484,18 @@ impl Broker {
 
     /// A client deletes everything below `before`.
     pub fn on_trim(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        before: Offset,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        if !self.refuses_clients() {
+            self.trim(now, health, before, out);
+        }
+    }
+
+    fn trim(
         &mut self,
         now: Instant,
         health: &SlotHealth,
@@ -497,7 +555,7 @@ impl Broker {
         };
         let checkpoint = plan.checkpoint;
         let mut outputs = Vec::new();
-        let leader_epoch = epoch_of(self.generation);
+        let leader_epoch = self.leader_epoch;
         let limits = limits(self.partition);
         let partition =
             Partition::start(config, leader_epoch, limits, plan, now, health, &mut outputs);
@@ -554,6 +612,7 @@ impl Broker {
             Waiter::Desk(_, ForDesk::Batch(number)) => {
                 return self.on_desk_appended(number, result, out);
             }
+            Waiter::Mirror(appending) => return self.on_mirror_written(appending, &result),
             Waiter::Marker { origin, marker } => {
                 return self.on_marker_written(marker, origin, result, out);
             }
@@ -593,7 +652,12 @@ impl Broker {
         }
         while from < high_watermark {
             let Some(pieces) = partition.tail().read(from, 0) else { break };
-            let batches = PlacedBatch::read_all(Bytes::from(pieces.concat()));
+            let bytes = Bytes::from(pieces.concat());
+            if self.refuses_clients() {
+                let raw = raw_batches(bytes.clone()).first().map(RawBatch::of);
+                out.extend(raw.map(|raw| BrokerOutput::Shown(Shown::Raw(raw))));
+            }
+            let batches = PlacedBatch::read_all(bytes);
             let Some(placed) = batches.and_then(|batches| batches.first().copied()) else { break };
             out.push(BrokerOutput::Shown(Shown::Batch(placed)));
             from = placed.next_offset();
@@ -645,8 +709,4 @@ fn is_final(error: &ProduceError) -> bool {
         ProduceError::Transaction(_) => true,
         _ => false,
     }
-}
-
-fn epoch_of(generation: Generation) -> LeaderEpoch {
-    LeaderEpoch::new(generation.get() as i32)
 }

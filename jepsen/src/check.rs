@@ -16,8 +16,10 @@
 
 mod groups;
 mod keyed;
+mod prefix;
 mod transactions;
 
+pub(crate) use self::prefix::Prefix;
 pub(crate) use self::transactions::TransactionId;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +61,10 @@ pub enum Promise {
     StopsWhenFenced,
     /// After everything has healed, the partition is served and every producer is answered.
     ServesAgain,
+    /// A mirror is a prefix of its source, byte for byte.
+    ExactPrefix,
+    /// A mirror stops only for what its source has done, and says so.
+    MirrorsOn,
     /// No state machine finds its own invariants broken.
     Invariant,
 }
@@ -388,6 +394,16 @@ impl Checker {
         let seen = self.partitions.get(&partition).zip(before);
         seen.and_then(|(history, before)| history.offsets.get(&before))
             .is_some_and(|known| *known < offset)
+    }
+
+    /// What its source has shown was shown by a mirror too: it may have let go of it before anybody read it there.
+    pub(crate) fn inherit(&mut self, source: &Self) {
+        for (partition, of_source) in &source.partitions {
+            let history = self.partitions.entry(*partition).or_default();
+            for (value, offset) in &of_source.offsets {
+                history.offsets.entry(*value).or_insert(*offset);
+            }
+        }
     }
 
     /// How many records were acknowledged.

@@ -7,8 +7,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use clap::Args;
-use meridian_storage::mutation::{Mutation, Mutations};
 
+use crate::broken::Broken;
 use crate::report::{Counters, Report};
 use crate::sim::{self, Shape, SimConfig, Workload};
 use crate::trace::Detail;
@@ -30,7 +30,7 @@ pub struct Common {
     pub shape: Shape,
     /// The rule to break (needs the `mutations` feature).
     #[arg(long, value_parser = parse_mutation)]
-    pub mutation: Option<Mutation>,
+    pub mutation: Option<Broken>,
 }
 
 /// `sim run`
@@ -88,14 +88,17 @@ pub struct MutationsArgs {
 pub fn mutations(args: &MutationsArgs) -> ExitCode {
     use crate::mutations::{Hunt, Method, hunt, method};
     let mut not_found = 0;
-    let mutations = known().filter(|it| !matches!(method(*it), Method::Elsewhere));
+    let mutations = Broken::all().filter(|it| !matches!(method(*it), Method::Elsewhere));
     let count = mutations.clone().count();
     for mutation in mutations {
-        let name = format!("{mutation:?}");
+        let name = mutation.to_string();
         let outcome = match (hunt(mutation, args.threads), method(mutation)) {
             (
                 Hunt::BySeed(seed, violation),
-                Method::Seeds(bound) | Method::Groups(bound) | Method::Parts(bound),
+                Method::Seeds(bound)
+                | Method::Groups(bound)
+                | Method::Parts(bound)
+                | Method::Federation(bound),
             ) => {
                 format!("found, {seed} of {bound} seeds: {:?}", violation.promise)
             }
@@ -117,13 +120,18 @@ pub fn mutations(args: &MutationsArgs) -> ExitCode {
 impl Common {
     fn sim(&self, seed: u64) -> SimConfig {
         let config = SimConfig::new(seed, self.workload, self.time);
-        SimConfig { shape: self.shape, mutations: Mutations(self.mutation), ..config }
+        SimConfig {
+            shape: self.shape,
+            mutations: Broken::of_log(self.mutation),
+            mirror_mutation: Broken::of_mirrors(self.mutation),
+            ..config
+        }
     }
 
     fn replay_command(&self, seed: u64) -> String {
         let features = if self.mutation.is_some() { " --features mutations" } else { "" };
         let mutation =
-            self.mutation.map(|mutation| format!(" --mutation {mutation:?}")).unwrap_or_default();
+            self.mutation.map(|mutation| format!(" --mutation {mutation}")).unwrap_or_default();
         let workload = match self.workload {
             Workload::Log => "",
             Workload::Groups => " --workload groups",
@@ -132,6 +140,7 @@ impl Common {
             Shape::Mirror3Dc => "",
             Shape::Block42 => " --shape block-4-2",
             Shape::Cold => " --shape cold",
+            Shape::Federation => " --shape federation",
         };
         format!(
             "cargo run -p meridian-jepsen{features} -- sim replay {seed} --time {}s{workload}{shape}{mutation} \
@@ -247,18 +256,13 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(number * seconds_per_unit))
 }
 
-/// The mutations that the simulator can break its nodes by.
-fn known() -> impl Iterator<Item = Mutation> + Clone {
-    Mutation::ALL.into_iter().chain(Mutation::PARTS).chain(Mutation::STRIPES)
-}
-
-fn parse_mutation(name: &str) -> Result<Mutation, String> {
+fn parse_mutation(name: &str) -> Result<Broken, String> {
     if !cfg!(feature = "mutations") {
         return Err("this build keeps every rule; add --features mutations".to_owned());
     }
-    let found = known().find(|mutation| format!("{mutation:?}") == name);
+    let found = Broken::all().find(|mutation| mutation.to_string() == name);
     found.ok_or_else(|| {
-        let names: Vec<String> = known().map(|each| format!("{each:?}")).collect();
+        let names: Vec<String> = Broken::all().map(|each| each.to_string()).collect();
         format!("no such mutation; there are {}", names.join(", "))
     })
 }

@@ -21,6 +21,7 @@ impl fmt::Display for Words<'_> {
                 write!(f, "#{} {partition:?} {ask:?}", asker.request)
             }
             Packet::Told { request, told } => write!(f, "#{request} {told:?}"),
+            Packet::Link(packet) => write!(f, "{packet:?}"),
             Packet::Verify { .. }
             | Packet::Verified { .. }
             | Packet::Vouch { .. }

@@ -438,15 +438,17 @@ impl Nemesis {
     }
 }
 
-/// A maximal set that may be lost together: a whole datacenter and one rack of another, or two racks of
-/// the only one.
+/// A maximal set that may be lost together: a whole datacenter and one rack of another if there are several, or two
+/// racks of the only one.
 fn tolerated(geometry: Geometry, chance: &mut Chance) -> SlotSet {
     let whole = if geometry.datacenter_count() > 1 {
         geometry.slots_of(chance.below(geometry.datacenter_count()))
     } else {
         SlotSet::EMPTY.with(Slot::new(chance.below(geometry.slot_count()) as u8))
     };
-    let others: Vec<Slot> = geometry.slots().difference(whole).iter().collect();
+    let others = geometry.slots().difference(whole);
+    let others: Vec<Slot> =
+        others.iter().filter(|slot| geometry.tolerated(whole.with(*slot))).collect();
     chance.pick(&others).map_or(whole, |rack| whole.with(rack))
 }
 
@@ -458,7 +460,7 @@ mod tests {
     fn what_is_lost_together_is_tolerated_and_no_more_would_be() {
         let mut chance = Chance::new(1);
         for _ in 0..100 {
-            for geometry in [Geometry::Mirror3Dc, Geometry::Block42] {
+            for geometry in [Geometry::Mirror3Dc, Geometry::OnePerDc, Geometry::Block42] {
                 let lost = tolerated(geometry, &mut chance);
                 assert!(geometry.tolerated(lost));
                 let mut others = geometry.slots().difference(lost).iter();

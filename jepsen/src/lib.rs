@@ -8,6 +8,7 @@
 //! the same trace, byte for byte ([`trace`]).
 
 mod application;
+pub mod broken;
 pub mod broker;
 pub mod check;
 pub mod command;
@@ -15,8 +16,10 @@ mod describe;
 pub mod desk;
 pub mod disk;
 pub mod faults;
+mod federation;
 pub mod health;
 pub mod keyed;
+pub mod link;
 pub mod metadata;
 #[cfg(feature = "mutations")]
 pub mod mutations;

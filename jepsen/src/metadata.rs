@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId};
-use meridian_base::position::Generation;
+use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId, TopicId};
+use meridian_base::position::{Generation, LeaderEpoch};
 use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotConfig, SlotState};
+use meridian_mirror::rows::Stage;
 use meridian_storage::erasure::Code;
 use meridian_storage::journal::Identity;
 
@@ -24,8 +25,21 @@ const BLOCK_SIZE: u32 = 3;
 pub struct Owner {
     /// The leader's generation.
     pub generation: Generation,
+    /// The epoch that its batches carry.
+    pub leader_epoch: LeaderEpoch,
     /// The node.
     pub node: NodeId,
+}
+
+/// A partition that mirrors one of another cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MirrorRow {
+    /// The partition there.
+    pub source: PartitionId,
+    /// The topic that it was of when the mirror was made.
+    pub topic: TopicId,
+    /// Where the mirror is in its life.
+    pub stage: Stage,
 }
 
 /// How the records of a partition are put from now on.
@@ -65,6 +79,13 @@ pub enum Entry {
         /// What to.
         class: Class,
     },
+    /// A partition becomes a mirror, or its stage changes.
+    Mirror {
+        /// The partition.
+        partition: PartitionId,
+        /// What it is now.
+        row: MirrorRow,
+    },
     /// A disk was mounted, and may serve.
     Mounted {
         /// The node that holds it.
@@ -91,6 +112,8 @@ pub struct View {
     pub producer_ids: BTreeMap<NodeId, Range<u32>>,
     /// The class of every partition that was ever converted.
     classes: BTreeMap<PartitionId, Class>,
+    /// Every partition that is a mirror, or was.
+    pub mirrors: BTreeMap<PartitionId, MirrorRow>,
 }
 
 impl View {
@@ -115,6 +138,7 @@ impl View {
             owners: BTreeMap::new(),
             producer_ids: BTreeMap::new(),
             classes: BTreeMap::new(),
+            mirrors: BTreeMap::new(),
         }
     }
 
@@ -131,6 +155,9 @@ impl View {
             }
             Entry::Class { partition, class } => {
                 self.classes.insert(*partition, *class);
+            }
+            Entry::Mirror { partition, row } => {
+                self.mirrors.insert(*partition, *row);
             }
             Entry::Mounted { .. } => {}
         }
@@ -182,17 +209,35 @@ impl Metadata {
 
     /// The owner that the next appointment of `partition` to `node` would make.
     pub fn next_owner(&self, partition: PartitionId, node: NodeId) -> Owner {
-        let generation = self
-            .latest
-            .owners
-            .get(&partition)
-            .map_or(Generation::FIRST, |owner| owner.generation.next());
-        Owner { generation, node }
+        self.next_owner_above(partition, node, LeaderEpoch::UNKNOWN)
+    }
+
+    fn next_owner_above(
+        &self,
+        partition: PartitionId,
+        node: NodeId,
+        epoch_floor: LeaderEpoch,
+    ) -> Owner {
+        let known = self.latest.owners.get(&partition);
+        let generation = known.map_or(Generation::FIRST, |owner| owner.generation.next());
+        let latest = known.map_or(LeaderEpoch::new(0), |owner| owner.leader_epoch);
+        let leader_epoch = LeaderEpoch::new(latest.max(epoch_floor).get() + 1);
+        Owner { generation, leader_epoch, node }
     }
 
     /// Commits the appointment of `node`.
     pub fn appoint(&mut self, partition: PartitionId, node: NodeId) -> Owner {
-        let owner = self.next_owner(partition, node);
+        self.appoint_above(partition, node, LeaderEpoch::UNKNOWN)
+    }
+
+    /// Commits the appointment of `node`, whose leader epoch is to be above `epoch_floor`.
+    pub fn appoint_above(
+        &mut self,
+        partition: PartitionId,
+        node: NodeId,
+        epoch_floor: LeaderEpoch,
+    ) -> Owner {
+        let owner = self.next_owner_above(partition, node, epoch_floor);
         self.commit(Entry::Appoint { partition, owner });
         owner
     }
@@ -200,6 +245,11 @@ impl Metadata {
     /// Changes how the records of `partition` are put.
     pub fn convert(&mut self, partition: PartitionId, class: Class) {
         self.commit(Entry::Class { partition, class });
+    }
+
+    /// Makes a partition a mirror, or moves it to another stage.
+    pub fn mirror(&mut self, partition: PartitionId, row: MirrorRow) {
+        self.commit(Entry::Mirror { partition, row });
     }
 
     /// Gives producer ids to a node that no other has, or had.

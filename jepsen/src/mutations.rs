@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use meridian_storage::mutation::{Mutation, Mutations};
 
+use crate::broken::Broken;
 use crate::check::{Verdict, Violation};
 use crate::command::{Common, for_each_seed};
 use crate::scenarios;
@@ -23,6 +24,8 @@ pub enum Method {
     Parts(u64),
     /// By at most this many of the shape with stripes.
     Cold(u64),
+    /// By at most this many of the shape with a mirror.
+    Federation(u64),
     /// By a directed schedule, which must end well only with every rule in force.
     Scenario(fn(Mutations) -> Verdict),
     /// Not here: the simulator has no part of what it breaks, or hardly ever comes by it.
@@ -30,7 +33,8 @@ pub enum Method {
 }
 
 /// How `mutation` is found. The bounds are several times what is needed as a rule.
-pub fn method(mutation: Mutation) -> Method {
+pub fn method(broken: Broken) -> Method {
+    let Broken::Log(mutation) = broken else { return Method::Federation(20) };
     match mutation {
         Mutation::NoFence
         | Mutation::SplitFenceRead
@@ -109,16 +113,18 @@ pub enum Hunt {
 }
 
 /// Looks for `mutation` by its method.
-pub fn hunt(mutation: Mutation, thread_count: usize) -> Hunt {
+pub fn hunt(mutation: Broken, thread_count: usize) -> Hunt {
     match method(mutation) {
         Method::Seeds(bound)
         | Method::Groups(bound)
         | Method::Parts(bound)
-        | Method::Cold(bound) => {
+        | Method::Cold(bound)
+        | Method::Federation(bound) => {
             let (workload, shape) = match method(mutation) {
                 Method::Groups(_) => (Workload::Groups, Shape::Mirror3Dc),
                 Method::Parts(_) => (Workload::Log, Shape::Block42),
                 Method::Cold(_) => (Workload::Log, Shape::Cold),
+                Method::Federation(_) => (Workload::Log, Shape::Federation),
                 _ => (Workload::Log, Shape::Mirror3Dc),
             };
             let common = Common { time: SEED_DURATION, workload, shape, mutation: Some(mutation) };
@@ -127,7 +133,7 @@ pub fn hunt(mutation: Mutation, thread_count: usize) -> Hunt {
             found.map_or(Hunt::NotFound, |(seed, violation)| Hunt::BySeed(seed, violation))
         }
         Method::Scenario(scenario) => {
-            let verdict = scenario(Mutations(Some(mutation)));
+            let verdict = scenario(Broken::of_log(Some(mutation)));
             verdict.err().map_or(Hunt::NotFound, Hunt::ByScenario)
         }
         Method::Elsewhere => Hunt::NotFound,

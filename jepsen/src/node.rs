@@ -4,13 +4,16 @@
 //! network, and applies the metadata log in its own time.
 
 mod coordination;
+mod links;
+
+pub(crate) use self::links::topic_of;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
-use meridian_base::position::Generation;
+use meridian_base::position::{Generation, LeaderEpoch};
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_gateway::partition::{Marker, Ticket, Verification, VerifyError};
 use meridian_storage::journal::{DiskDone, DiskOp, OpenError};
@@ -23,6 +26,7 @@ use crate::broker::{Asker, Broker, BrokerOutput, ClientReply, Shown};
 use crate::desk::{Ask, MarkerOrigin, Told};
 use crate::disk::SimDisk;
 use crate::health::Health;
+use crate::link::LinkPacket;
 use crate::metadata::{Entry, GROUP, Owner, View};
 use crate::net::Endpoint;
 use crate::seat::{Seat, SeatOutput, fresh_incarnation};
@@ -50,6 +54,8 @@ pub enum Packet {
         /// The answer.
         reply: ClientReply,
     },
+    /// From or to a node of another cluster.
+    Link(LinkPacket),
     /// From an application to a coordinator, or to a partition in a transaction.
     Ask {
         /// Which partition.
@@ -126,6 +132,10 @@ pub enum NodeOutput {
     Shown(PartitionId, Generation, Shown),
     /// The store has something to say about its disk.
     Seat(SeatOutput),
+    /// Send a packet to a node of the other cluster, or to any of them.
+    Link(Option<usize>, LinkPacket),
+    /// The leader of this generation wants an epoch that is not below this one.
+    RaiseEpoch(PartitionId, Generation, LeaderEpoch),
     /// Producer ids are wanted of the metadata plane.
     WantIds,
     /// Give me this packet again once I have heard of all that is decided by now (ReadIndex).
@@ -153,6 +163,8 @@ pub struct Node {
     /// How many times it was started.
     pub boot: u64,
     mutations: Mutations,
+    /// The rule of mirrors that is broken, if any.
+    pub mirror_mutation: Option<meridian_mirror::mutation::Mutation>,
     health: Health,
     brokers: BTreeMap<(PartitionId, Generation), Broker>,
     pending: BTreeMap<u64, Pending>,
@@ -171,6 +183,7 @@ impl Node {
             view,
             boot: 0,
             mutations,
+            mirror_mutation: None,
             health: Health::default(),
             brokers: BTreeMap::new(),
             pending: BTreeMap::new(),
@@ -263,6 +276,11 @@ impl Node {
                 let led = self.brokers.iter_mut().filter(|((led, _), _)| led == partition);
                 led.for_each(|(_, broker)| broker.convert(*class));
             }
+            Entry::Mirror { partition, row } => {
+                let mutation = self.mirror_mutation;
+                let led = self.brokers.iter_mut().filter(|((led, _), _)| led == partition);
+                led.for_each(|(_, broker)| broker.follow(Some(*row), mutation));
+            }
             Entry::ProducerIds { node, block } => {
                 if *node == self.id {
                     self.producer_ids = block.clone();
@@ -295,14 +313,14 @@ impl Node {
         let mut outputs = Vec::new();
         let mut broker = Broker::begin(
             partition,
-            owner.generation,
+            owner,
             self.view.group.clone(),
-            self.id,
             self.mutations,
             now,
             &mut outputs,
         );
         broker.convert(self.view.class_of(partition));
+        broker.follow(self.view.mirrors.get(&partition).copied(), self.mirror_mutation);
         self.brokers.insert(key, broker);
         self.carry_out_broker(now, key, outputs, out);
     }
@@ -325,6 +343,7 @@ impl Node {
                     broker.on_verified(now, health, ticket, result, out);
                 });
             }
+            Packet::Link(packet) => self.on_link(now, packet, out),
             Packet::Ask { .. }
             | Packet::Vouch { .. }
             | Packet::WriteMarker { .. }
@@ -583,6 +602,10 @@ impl Node {
                     let coordinator = Endpoint(self.view.node_count + producer as usize);
                     let packet = Packet::Verify { partition, generation, ticket, epoch };
                     out.push(NodeOutput::Send(coordinator, packet));
+                }
+                BrokerOutput::Link(to, packet) => out.push(NodeOutput::Link(to, packet)),
+                BrokerOutput::RaiseEpoch(epoch) => {
+                    out.push(NodeOutput::RaiseEpoch(partition, generation, epoch));
                 }
                 BrokerOutput::Coordinate(what) => {
                     self.coordinate((partition, generation), what, out);

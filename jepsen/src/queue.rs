@@ -50,6 +50,11 @@ impl<E> Queue<E> {
         self.next_sequence += 1;
     }
 
+    /// When the next event is.
+    pub fn next_at(&self) -> Option<Instant> {
+        self.heap.peek().map(|Reverse(entry)| entry.at)
+    }
+
     /// Takes the next event.
     pub fn pop(&mut self) -> Option<(Instant, E)> {
         self.heap.pop().map(|Reverse(entry)| (entry.at, entry.event))

@@ -47,6 +47,18 @@ pub(crate) enum Purpose {
     },
     /// A stripe of which parts are missing.
     Mend,
+    /// A fetch of a mirror.
+    Link {
+        /// The node that asks, of the other cluster.
+        node: usize,
+        /// From where on.
+        from: Offset,
+    },
+    /// The batch that ends a mirror's own log.
+    OwnEnd {
+        /// Where that ends.
+        end: Offset,
+    },
     /// A coordinator's log.
     Load {
         /// What it asked for.
@@ -174,6 +186,8 @@ impl ReadTask {
             Purpose::Tail
             | Purpose::Checkpoint
             | Purpose::Replay
+            | Purpose::Link { .. }
+            | Purpose::OwnEnd { .. }
             | Purpose::Load { .. }
             | Purpose::Pack { .. }
             | Purpose::Mend

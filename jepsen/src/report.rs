@@ -24,6 +24,8 @@ pub struct Counters {
     pub packed_count: u64,
     /// Parts of stripes that were made again.
     pub mended_count: u64,
+    /// Batches of mirrors that were compared with their source's.
+    pub mirrored_count: u64,
     /// Slots that were given to spares.
     pub replacement_count: u64,
     /// Partitions whose class was changed.
@@ -53,6 +55,7 @@ impl Counters {
         self.decoded_count += other.decoded_count;
         self.packed_count += other.packed_count;
         self.mended_count += other.mended_count;
+        self.mirrored_count += other.mirrored_count;
         self.replacement_count += other.replacement_count;
         self.conversion_count += other.conversion_count;
         self.appointment_count += other.appointment_count;
@@ -69,7 +72,7 @@ impl fmt::Display for Counters {
         write!(
             f,
             "{:.2} simulated hours, {} operations, {} records acknowledged, {} transactions \
-             committed, {} positions of groups, {} passes, {} blobs decoded, {} manifests of stripes, {} parts made again, {} slots moved, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
+             committed, {} positions of groups, {} passes, {} blobs decoded, {} manifests of stripes, {} parts made again, {} batches mirrored, {} slots moved, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
             self.simulated.as_secs_f64() / 3600.0,
             self.operation_count,
             self.acknowledged_count,
@@ -79,6 +82,7 @@ impl fmt::Display for Counters {
             self.decoded_count,
             self.packed_count,
             self.mended_count,
+            self.mirrored_count,
             self.replacement_count,
             self.conversion_count,
             self.takeover_count,

@@ -47,6 +47,9 @@ fn config(mutations: Mutations) -> WorldConfig {
         transactor_count: 0,
         keyed_count: 0,
         has_applications: false,
+        foreign_count: 0,
+        kept_count_min: 0,
+        mirror_mutation: None,
         detail: Detail::Count,
     }
 }

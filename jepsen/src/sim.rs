@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use meridian_base::env::Instant;
+use meridian_base::id::PartitionId;
 use meridian_base::topology::Geometry;
 use meridian_storage::erasure::Code;
 use meridian_storage::mutation::Mutations;
@@ -10,6 +11,7 @@ use meridian_storage::mutation::Mutations;
 use crate::check::{Promise, Verdict, Violation};
 use crate::desk::is_internal;
 use crate::faults::Nemesis;
+use crate::federation;
 use crate::metadata::Class;
 use crate::report::{Counters, Report};
 use crate::trace::Detail;
@@ -21,7 +23,7 @@ const CONTROL_EVERY: Duration = Duration::from_millis(250);
 /// How long a partition may be without service before it gets another leader.
 const PATIENCE: Duration = Duration::from_millis(2_500);
 /// Within this time after everything has healed all partitions serve and all is answered.
-const CONVERGE_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const CONVERGE_WITHIN: Duration = Duration::from_secs(30);
 
 /// Who uses the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -45,19 +47,21 @@ pub enum Shape {
     Block42,
     /// Nine racks in three datacenters, with stripes of what is old, while the class says so.
     Cold,
+    /// Nine racks in three datacenters, and a second cluster of three that mirrors all of it.
+    Federation,
 }
 
 impl Shape {
     fn geometry(self) -> Geometry {
         match self {
-            Self::Mirror3Dc | Self::Cold => Geometry::Mirror3Dc,
+            Self::Mirror3Dc | Self::Cold | Self::Federation => Geometry::Mirror3Dc,
             Self::Block42 => Geometry::Block42,
         }
     }
 
     fn spare_count(self) -> usize {
         match self {
-            Self::Mirror3Dc => 0,
+            Self::Mirror3Dc | Self::Federation => 0,
             Self::Block42 => 2,
             Self::Cold => 1,
         }
@@ -65,7 +69,7 @@ impl Shape {
 
     fn classes(self) -> &'static [Class] {
         match self {
-            Self::Mirror3Dc => &[],
+            Self::Mirror3Dc | Self::Federation => &[],
             Self::Block42 => &[Class::Parts, Class::Copies],
             Self::Cold => &[Class::Cold(Code::Rs54), Class::Cold(Code::Block42), Class::Copies],
         }
@@ -85,6 +89,8 @@ pub struct SimConfig {
     pub duration: Duration,
     /// The broken rule, if any.
     pub mutations: Mutations,
+    /// The broken rule of mirrors, if any.
+    pub mirror_mutation: Option<meridian_mirror::mutation::Mutation>,
     /// What is kept of every event.
     pub detail: Detail,
 }
@@ -93,10 +99,11 @@ impl SimConfig {
     /// A run of `duration` with every rule in force, which counts its events.
     pub fn new(seed: u64, workload: Workload, duration: Duration) -> Self {
         let (shape, mutations, detail) = (Shape::default(), Mutations::NONE, Detail::Count);
-        Self { seed, workload, shape, duration, mutations, detail }
+        let mirror_mutation = None;
+        Self { seed, workload, shape, duration, mutations, mirror_mutation, detail }
     }
 
-    fn world(self) -> WorldConfig {
+    pub(crate) fn world(self) -> WorldConfig {
         let log = WorldConfig {
             seed: self.seed,
             geometry: self.shape.geometry(),
@@ -109,6 +116,9 @@ impl SimConfig {
             transactor_count: 2,
             keyed_count: 1,
             has_applications: false,
+            foreign_count: 0,
+            kept_count_min: 0,
+            mirror_mutation: self.mirror_mutation,
             detail: self.detail,
         };
         match self.workload {
@@ -128,6 +138,9 @@ impl SimConfig {
 
 /// Runs one seed.
 pub fn run(config: SimConfig) -> Report {
+    if config.shape == Shape::Federation {
+        return federation::run(config);
+    }
     let mut sim = match World::new(config.world()) {
         Ok(world) => Sim::new(config.seed, world),
         Err(violation) => {
@@ -139,8 +152,9 @@ pub fn run(config: SimConfig) -> Report {
     sim.report(config.seed, violation)
 }
 
-struct Sim {
-    world: World,
+/// One cluster and what breaks it.
+pub(crate) struct Sim {
+    pub(crate) world: World,
     nemesis: Nemesis,
     chance: Chance,
     begun_at: Instant,
@@ -149,7 +163,7 @@ struct Sim {
 }
 
 impl Sim {
-    fn new(seed: u64, world: World) -> Self {
+    pub(crate) fn new(seed: u64, world: World) -> Self {
         let mut root = Chance::new(!seed);
         let nemesis = Nemesis::new(root.branch());
         let unserved_since = vec![None; world.partitions.len()];
@@ -157,68 +171,101 @@ impl Sim {
         Self { world, nemesis, chance: root.branch(), begun_at, unserved_since }
     }
 
-    fn run(&mut self, duration: Duration) -> Verdict {
+    /// From now on faults come.
+    pub(crate) fn begin(&mut self) {
         self.world.schedule(Duration::ZERO, Event::Controller);
         self.world.schedule(Duration::from_secs(2), Event::Nemesis);
+    }
+
+    /// Carries out the next event. Without faults, those that were planned do not come.
+    pub(crate) fn step(&mut self, with_faults: bool) -> Verdict {
+        match self.world.take_event()? {
+            // Most faults fall into a moment when much is under way.
+            Some(Event::Nemesis) if with_faults => {
+                let busy = self.chance.per_mille(700);
+                if busy {
+                    self.world.rouse_producers();
+                }
+                let delay = Duration::from_millis(if busy { 12 } else { 0 });
+                let delay = self.chance.around(delay);
+                self.world.schedule(delay, Event::Strike);
+            }
+            Some(Event::Strike) if with_faults => {
+                let next = self.nemesis.act(&mut self.world)?;
+                self.world.schedule(next, Event::Nemesis);
+            }
+            Some(Event::Controller) => self.control(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, duration: Duration) -> Verdict {
+        self.begin();
         let end = self.begun_at + duration;
         while self.world.now < end {
-            match self.world.next_event()? {
-                // Most faults fall into a moment when much is under way.
-                Some(Event::Nemesis) => {
-                    let busy = self.chance.per_mille(700);
-                    if busy {
-                        self.world.rouse_producers();
-                    }
-                    let delay = Duration::from_millis(if busy { 12 } else { 0 });
-                    let delay = self.chance.around(delay);
-                    self.world.schedule(delay, Event::Strike);
-                }
-                Some(Event::Strike) => {
-                    let next = self.nemesis.act(&mut self.world)?;
-                    self.world.schedule(next, Event::Nemesis);
-                }
-                Some(_) => self.control(),
-                None => break,
-            }
+            self.step(true)?;
         }
+        self.heal()?;
+        self.converge("every batch is answered and every partition served", Self::is_settled)?;
+        self.begin_final_reads();
+        self.converge("every log is read to its end", Self::is_read)?;
+        self.conclude(|_| true)
+    }
+
+    /// Ends every fault, and has clients begin nothing more.
+    pub(crate) fn heal(&mut self) -> Verdict {
         self.nemesis.heal_all(&mut self.world)?;
         self.world.clients.iter_mut().for_each(crate::workload::Client::stop);
         self.world.stop_applications();
-        self.converge("every batch is answered and every partition served", |world| {
-            world.clients.iter().all(|client| client.in_flight_count() == 0)
-                && world.partitions.iter().all(|partition| world.is_served(*partition))
-                && world.is_coordination_idle()
-        })?;
+        Ok(())
+    }
+
+    /// Whether all is answered and served.
+    pub(crate) fn is_settled(&self) -> bool {
+        let world = &self.world;
+        world.clients.iter().all(|client| client.in_flight_count() == 0)
+            && world.partitions.iter().all(|partition| world.is_served(*partition))
+            && world.is_coordination_idle()
+    }
+
+    /// Has every log be read from its start.
+    pub(crate) fn begin_final_reads(&mut self) {
         for client in 0..self.world.clients.len() {
             let until = self.world.checker.visible_end(self.world.clients[client].partition);
             self.world.clients[client].begin_final_read(until);
             self.world.wake_client(client, Duration::ZERO);
         }
+    }
+
+    /// Whether that is done.
+    pub(crate) fn is_read(&self) -> bool {
         let partitions = self.world.partitions.iter();
         let reader_count = partitions.filter(|partition| !is_internal(**partition)).count();
-        self.converge("every log is read to its end", |world| {
-            let done = world.clients.iter().filter(|client| client.final_log().is_some());
-            done.count() == reader_count
-        })?;
+        let clients = self.world.clients.iter();
+        clients.filter(|client| client.final_log().is_some()).count() == reader_count
+    }
+
+    /// Judges what was read of the partitions that are to be judged.
+    pub(crate) fn conclude(&mut self, is_judged: impl Fn(PartitionId) -> bool) -> Verdict {
         let World { clients, checker, .. } = &mut self.world;
         clients
             .iter()
             .filter_map(|client| Some((client.partition, client.final_log()?)))
+            .filter(|(partition, _)| is_judged(*partition))
             .try_for_each(|(partition, (start, log))| checker.final_log(partition, start, log))?;
         checker.final_groups()
     }
 
     /// Goes on, without new faults, until `done`.
-    fn converge(&mut self, what: &str, done: impl Fn(&World) -> bool) -> Verdict {
+    fn converge(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Verdict {
         let deadline = self.world.now + CONVERGE_WITHIN;
-        while !done(&self.world) {
+        while !done(self) {
             if self.world.now >= deadline {
                 let detail = format!("not within {CONVERGE_WITHIN:?}: {what}; {}", self.state());
                 return Err(Violation { promise: Promise::ServesAgain, detail });
             }
-            if let Some(Event::Controller) = self.world.next_event()? {
-                self.control();
-            }
+            self.step(false)?;
         }
         Ok(())
     }
@@ -250,7 +297,7 @@ impl Sim {
         }
     }
 
-    fn is_leader_unreachable(&self, partition: meridian_base::id::PartitionId) -> bool {
+    fn is_leader_unreachable(&self, partition: PartitionId) -> bool {
         let owner = self.world.metadata.latest().owners.get(&partition);
         owner.is_none_or(|owner| {
             let node = owner.node.get() as usize;
@@ -259,7 +306,7 @@ impl Sim {
     }
 
     /// What every partition and client is at, for a liveness report.
-    fn state(&self) -> String {
+    pub(crate) fn state(&self) -> String {
         let world = &self.world;
         let partitions = world.partitions.iter().map(|partition| {
             let owner = world.metadata.latest().owners.get(partition);
@@ -278,7 +325,7 @@ impl Sim {
         )
     }
 
-    fn report(self, seed: u64, violation: Option<Violation>) -> Report {
+    pub(crate) fn report(self, seed: u64, violation: Option<Violation>) -> Report {
         let world = self.world;
         let counters = Counters {
             acknowledged_count: world.checker.acknowledged_count(),

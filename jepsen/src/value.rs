@@ -108,7 +108,7 @@ impl Batch {
         }
         let number = if let Kind::Transactional { number } = self.kind { number } else { 0 };
         let version = self.kind.version();
-        let header = BatchHeader {
+        let mut header = BatchHeader {
             attributes: Attributes(if version.is_some() { TRANSACTIONAL } else { 0 }),
             // Nobody asks for these by time.
             base_timestamp_ms: i64::from(number),
@@ -119,9 +119,10 @@ impl Batch {
             records_count: self.count as i32,
             ..BatchHeader::default()
         };
+        // The log does not check it; a mirror tells batches apart by it.
+        header.crc = header.compute_crc(&[]);
         let (producer_id, producer_epoch) = (header.producer_id, header.producer_epoch);
         RecordBatch {
-            // The front checks the checksum, the log does not.
             bytes: Bytes::copy_from_slice(&header.to_bytes()),
             record_count: self.count,
             max_timestamp_ms: 0,

@@ -26,7 +26,7 @@ const BURST_COUNT_MAX: usize = 12;
 const REST: Duration = Duration::from_secs(4);
 /// How often a reader that has caught up deletes what it has read, per thousand.
 const TRIM_PER_MILLE: u32 = 40;
-/// How many of the newest records it keeps at most.
+/// How many more of the newest records it keeps at most than at least.
 const KEPT_COUNT_MAX: usize = 300;
 /// How far a source's client goes back at most when it restarts.
 const RESENT_COUNT_MAX: usize = 30;
@@ -261,6 +261,8 @@ pub struct Reader {
     asked: Option<(u64, Instant)>,
     /// Delete everything below this with the next request.
     trim: Option<Offset>,
+    /// How many of the newest records it keeps at least then.
+    kept_count_min: usize,
     log_start_offset: Offset,
     /// Where the final read may end at the earliest.
     final_until: Offset,
@@ -270,9 +272,10 @@ pub struct Reader {
 }
 
 impl Reader {
-    fn new(partition: PartitionId) -> Self {
+    fn new(partition: PartitionId, kept_count_min: usize) -> Self {
         Self {
             partition,
+            kept_count_min,
             next: Offset::ZERO,
             next_request: 0,
             asked: None,
@@ -343,7 +346,7 @@ impl Reader {
         self.complete = self.log.is_some() && caught_up && self.next >= self.final_until;
         if caught_up && self.log.is_none() {
             if chance.per_mille(TRIM_PER_MILLE) {
-                let kept = chance.below(KEPT_COUNT_MAX) as i64;
+                let kept = (self.kept_count_min + chance.below(KEPT_COUNT_MAX)) as i64;
                 self.trim = Some(Offset::new(self.next.get() - kept)).filter(|o| *o > Offset::ZERO);
             }
             if chance.per_mille(10) {
@@ -397,9 +400,14 @@ impl Client {
         Self { endpoint, partition, chance, role, stopping: false }
     }
 
-    /// A reader.
-    pub fn reader(endpoint: Endpoint, partition: PartitionId, chance: Chance) -> Self {
-        let role = Role::Reader(Reader::new(partition));
+    /// A reader, which keeps at least so many of the newest records when it deletes the others.
+    pub fn reader(
+        endpoint: Endpoint,
+        partition: PartitionId,
+        kept_count_min: usize,
+        chance: Chance,
+    ) -> Self {
+        let role = Role::Reader(Reader::new(partition, kept_count_min));
         Self { endpoint, partition, chance, role, stopping: false }
     }
 
@@ -464,7 +472,7 @@ impl Client {
                 log: Some(Vec::new()),
                 final_until: until,
                 next_request: reader.next_request,
-                ..Reader::new(reader.partition)
+                ..Reader::new(reader.partition, reader.kept_count_min)
             };
         }
     }
@@ -530,7 +538,7 @@ mod tests {
 
     #[test]
     fn a_final_read_ends_at_the_high_watermark() {
-        let mut client = Client::reader(ENDPOINT, PARTITION, Chance::new(1));
+        let mut client = Client::reader(ENDPOINT, PARTITION, 0, Chance::new(1));
         client.begin_final_read(Offset::new(3));
         assert_eq!(sent(&client.wake(Instant::ZERO)), [0]);
         client.on_reply(Instant::ZERO, 0, &fetched(0, 4)).unwrap();
@@ -542,7 +550,7 @@ mod tests {
 
     #[test]
     fn a_reader_accepts_no_gap() {
-        let mut client = Client::reader(ENDPOINT, PARTITION, Chance::new(1));
+        let mut client = Client::reader(ENDPOINT, PARTITION, 0, Chance::new(1));
         client.wake(Instant::ZERO);
         assert!(client.on_reply(Instant::ZERO, 0, &fetched(1, 4)).is_err());
     }

@@ -3,6 +3,7 @@
 
 mod applications;
 mod checks;
+mod links;
 mod ownership;
 mod processes;
 
@@ -15,6 +16,7 @@ use meridian_storage::journal::Lane;
 use meridian_storage::mutation::Mutations;
 
 use self::applications::Confirmed;
+pub(crate) use self::links::Abroad;
 use crate::application::Application;
 use crate::check::{Checker, Verdict, Violation};
 use crate::describe::Words;
@@ -65,6 +67,12 @@ pub struct WorldConfig {
     pub transactor_count: usize,
     /// Whether there are coordinators, and applications that ask them.
     pub has_applications: bool,
+    /// How many nodes the other cluster has, if there is one.
+    pub foreign_count: usize,
+    /// How many of the newest records readers keep at least when they delete the others.
+    pub kept_count_min: usize,
+    /// The broken rule of mirrors, if any.
+    pub mirror_mutation: Option<meridian_mirror::mutation::Mutation>,
     /// What is kept of every event.
     pub detail: Detail,
 }
@@ -113,6 +121,10 @@ pub struct World {
     application_wakes: Vec<u64>,
     /// The classes that partitions are converted to.
     pub(crate) classes: &'static [Class],
+    kept_count_min: usize,
+    foreign_count: usize,
+    /// What is to go to the other cluster, and what is to be compared with it.
+    pub(crate) abroad: Abroad,
     mutations: Mutations,
 }
 
@@ -135,6 +147,7 @@ impl World {
                 (0..client_count + application_count)
                     .map(|client| client % geometry.datacenter_count()),
             )
+            .chain((0..config.foreign_count).map(|_| geometry.datacenter_count()))
             .collect();
         let network = Network::new(root.branch(), datacenters);
         let ids: Vec<NodeId> = (0..node_count as u32).map(NodeId::new).collect();
@@ -145,7 +158,9 @@ impl World {
             .iter()
             .map(|id| {
                 let disk = SimDisk::new(root.branch());
-                Node::new(*id, disk, founded.clone(), config.mutations)
+                let mut node = Node::new(*id, disk, founded.clone(), config.mutations);
+                node.mirror_mutation = config.mirror_mutation;
+                node
             })
             .collect();
         let mut world = Self {
@@ -166,6 +181,9 @@ impl World {
             wakes: vec![0; client_count],
             application_wakes: Vec::new(),
             classes: config.classes,
+            kept_count_min: config.kept_count_min,
+            foreign_count: config.foreign_count,
+            abroad: Abroad::default(),
             mutations: config.mutations,
         };
         world.add_clients(&config, &mut root);
@@ -239,7 +257,7 @@ impl World {
                 let id = self.clients.len() as u32;
                 Client::producer(endpoint, partition, id, root.branch())
             } else {
-                Client::reader(endpoint, partition, root.branch())
+                Client::reader(endpoint, partition, self.kept_count_min, root.branch())
             };
             self.add_client(client);
         }
@@ -255,14 +273,28 @@ impl World {
         self.queue.push(self.now + delay, event);
     }
 
+    /// When the next event is.
+    pub(crate) fn next_at(&self) -> Option<Instant> {
+        self.queue.next_at()
+    }
+
+    /// Takes the next event, and carries it out if it is the world's own business. Returns one that the caller has
+    /// to decide on.
+    pub(crate) fn take_event(&mut self) -> Result<Option<Event>, Violation> {
+        let Some((at, event)) = self.queue.pop() else { return Ok(None) };
+        self.now = self.now.max(at);
+        match event {
+            Event::Controller | Event::Nemesis | Event::Strike => Ok(Some(event)),
+            event => self.carry_out(event).map(|()| None),
+        }
+    }
+
     /// Takes the next event that is the world's own business, having carried out all before it.
     /// Returns one that the caller has to decide on.
     pub(crate) fn next_event(&mut self) -> Result<Option<Event>, Violation> {
-        while let Some((at, event)) = self.queue.pop() {
-            self.now = self.now.max(at);
-            match event {
-                Event::Controller | Event::Nemesis | Event::Strike => return Ok(Some(event)),
-                event => self.carry_out(event)?,
+        while self.next_at().is_some() {
+            if let Some(event) = self.take_event()? {
+                return Ok(Some(event));
             }
         }
         Ok(None)
@@ -351,6 +383,10 @@ impl World {
             self.note_refusals(to.0, &packet);
             return self.with_node(to.0, |node, now, out| node.on_packet(now, from, packet, out));
         }
+        if let Some(peer) = self.foreign(to) {
+            self.hand_over(from, peer, packet);
+            return Ok(());
+        }
         let client = to.0 - self.nodes.len();
         if let Some(application) = client.checked_sub(self.clients.len()) {
             return self.tell_application(application, from, packet);
@@ -407,6 +443,10 @@ impl World {
                     self.check(node, partition, generation, shown)?;
                 }
                 NodeOutput::Seat(report) => self.on_seat_report(node, report),
+                NodeOutput::Link(to, packet) => self.send_abroad(node, to, packet),
+                NodeOutput::RaiseEpoch(partition, generation, epoch) => {
+                    self.raise_epoch(node, partition, generation, epoch);
+                }
                 NodeOutput::WantIds => self.give_producer_ids(node),
                 NodeOutput::Confirm(from, packet) => self.confirm(node, from, packet),
             }
@@ -429,6 +469,7 @@ impl World {
         let action = self.clients[client].wake(self.now);
         if let Some(Decision { producer, epoch, commit }) = action.decision {
             self.checker.decided((producer, epoch, 0), commit);
+            self.abroad.decided.push((producer, epoch, commit));
         }
         let from = self.clients[client].endpoint;
         let guide = self.chance.below(self.nodes.len());

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use meridian_base::position::Offset;
 use meridian_mirror::partition::{BatchId, OwnLog, SourceBatch};
-use meridian_protocol::records::{self, Batch};
+use meridian_protocol::records;
 use meridian_storage::leader::PutError;
 use tokio::sync::{Notify, oneshot};
 
 use super::partition_log::{FetchError, PartitionLog};
-use crate::partition::{Appended, BatchSlice, MirrorError, ProduceError};
+use crate::partition::{Appended, BatchSlice, MirrorError, ProduceError, batch_id};
 use crate::runtime::clock;
 
 impl PartitionLog {
@@ -50,7 +50,7 @@ impl PartitionLog {
         batches: Vec<SourceBatch>,
     ) -> Result<oneshot::Receiver<Result<Appended, ProduceError>>, MirrorError> {
         let (waiter, answer) = oneshot::channel();
-        let slices = batches.into_iter().map(slice).collect();
+        let slices = batches.into_iter().map(BatchSlice::from).collect();
         let appended = self.act(|partition, now, health, out| {
             partition.append_mirrored(now, health, expected, slices, waiter, out)
         });
@@ -85,27 +85,4 @@ impl PartitionLog {
 
 fn lost() -> MirrorError {
     ProduceError::from(PutError::Lost).into()
-}
-
-/// What identifies a batch.
-pub(crate) fn batch_id(batch: &Batch) -> BatchId {
-    let header = batch.header();
-    BatchId {
-        base_offset: Offset::new(header.base_offset),
-        last_offset: Offset::new(header.last_offset()),
-        leader_epoch: meridian_base::position::LeaderEpoch::new(header.partition_leader_epoch),
-        crc: header.crc,
-    }
-}
-
-fn slice(batch: SourceBatch) -> BatchSlice {
-    let max_timestamp_ms =
-        records::BatchHeader::parse(&batch.bytes).map_or(-1, |header| header.max_timestamp_ms);
-    BatchSlice {
-        base_offset: batch.id.base_offset,
-        last_offset: batch.id.last_offset,
-        max_timestamp_ms,
-        head: batch.bytes,
-        body: Bytes::new(),
-    }
 }

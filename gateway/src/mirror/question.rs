@@ -17,7 +17,7 @@ use meridian_protocol::records::{self, BatchError, PackedError};
 use meridian_protocol::{ErrorCode, Records, Str, Uuid};
 
 use crate::client::{ClientError, Connection, InFlight};
-use crate::log::batch_id;
+use crate::partition::batch_id;
 
 /// Fetch requests name topics by id from this version on.
 const FETCH_VERSION_WITH_IDS: i16 = 13;

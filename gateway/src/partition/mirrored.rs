@@ -9,8 +9,11 @@
 //! To the quorum log a gap is nothing special: a blob's `record_count` is the number of offsets it
 //! spans, and each batch says itself where it begins.
 
+use bytes::Bytes;
 use meridian_base::env::Instant;
-use meridian_base::position::Offset;
+use meridian_base::position::{LeaderEpoch, Offset};
+use meridian_mirror::partition::{BatchId, SourceBatch};
+use meridian_protocol::records::{Batch, BatchHeader};
 use meridian_storage::blob::{BlobKind, Payload};
 use meridian_storage::leader::Draft;
 use meridian_storage::placement::SlotHealth;
@@ -173,6 +176,30 @@ impl<T> Partition<T> {
         self.open = OpenBlob::at(at);
         self.drain_leader(now, health, out);
         Ok(())
+    }
+}
+
+/// What identifies a batch.
+pub fn batch_id(batch: &Batch) -> BatchId {
+    let header = batch.header();
+    BatchId {
+        base_offset: Offset::new(header.base_offset),
+        last_offset: Offset::new(header.last_offset()),
+        leader_epoch: LeaderEpoch::new(header.partition_leader_epoch),
+        crc: header.crc,
+    }
+}
+
+impl From<SourceBatch> for BatchSlice {
+    fn from(batch: SourceBatch) -> Self {
+        let header = BatchHeader::parse(&batch.bytes);
+        Self {
+            base_offset: batch.id.base_offset,
+            last_offset: batch.id.last_offset,
+            max_timestamp_ms: header.map_or(-1, |header| header.max_timestamp_ms),
+            head: batch.bytes,
+            body: Bytes::new(),
+        }
     }
 }
 

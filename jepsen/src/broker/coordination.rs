@@ -17,8 +17,7 @@ use meridian_storage::message::Read;
 use meridian_storage::placement::SlotHealth;
 
 use super::{
-    Asker, Broker, BrokerOutput, FETCH_SIZE_BYTES_MAX, ForDesk, Phase, Shown, Waiter, epoch_of,
-    is_final,
+    Asker, Broker, BrokerOutput, FETCH_SIZE_BYTES_MAX, ForDesk, Phase, Shown, Waiter, is_final,
 };
 use crate::desk::{Ask, Desk, DeskOutput, DeskTime, MarkerOrigin, Piece, Told, TransactionWaiter};
 use crate::net::Endpoint;
@@ -157,7 +156,7 @@ impl Broker {
 
     fn desk_time(&self, now: Instant) -> DeskTime {
         let (generation, fresh_id) = (self.generation, self.fresh_id);
-        DeskTime { now, generation, leader_epoch: epoch_of(generation), fresh_id }
+        DeskTime { now, generation, leader_epoch: self.leader_epoch, fresh_id }
     }
 
     /// What the desk is to do now: read on, write on, look at deadlines.

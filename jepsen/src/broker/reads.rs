@@ -286,6 +286,12 @@ impl Broker {
                 }
                 Err(what) => self.broken(what, out),
             },
+            Purpose::Link { node, from } => {
+                self.on_link_read(now, (node, from), Some((&request, &blobs)), out);
+            }
+            Purpose::OwnEnd { end } => {
+                self.on_own_read(now, health, end, (&request, &blobs), out);
+            }
             Purpose::Pack { from } => {
                 self.on_pack_read(now, health, from, (&request, &blobs), out);
             }

@@ -53,6 +53,14 @@ impl World {
                 self.counters.decoded_count += count;
                 Ok(())
             }
+            Shown::Raw(raw) => {
+                self.abroad.raw.push((partition, raw));
+                Ok(())
+            }
+            Shown::Mirroring(_) => {
+                self.abroad.mirroring.push(node);
+                Ok(())
+            }
             Shown::Batch(placed) => self.checker.shown(partition, generation, placed),
             Shown::Acknowledged(placed) => self.checker.acknowledged(partition, generation, placed),
             Shown::Told(base_offset, batch) => self.checker.told(partition, base_offset, batch),

@@ -195,7 +195,7 @@ impl BatchHeader {
     }
 
     /// The checksum that the batch should have, given what follows the header.
-    pub(super) fn compute_crc(&self, records: &[u8]) -> u32 {
+    pub fn compute_crc(&self, records: &[u8]) -> u32 {
         let header = self.to_bytes();
         let (_, covered) = header.split_at(Self::CRC_COVERS_FROM);
         crc32c::crc32c_append(crc32c::crc32c(covered), records)

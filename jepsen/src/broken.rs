@@ -1,0 +1,66 @@
+//! Which rule a run breaks: one of the log, or one of mirrors.
+
+use std::fmt;
+
+use meridian_mirror::mutation::Mutation as MirrorMutation;
+use meridian_storage::mutation::{Mutation, Mutations};
+
+/// A rule to break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// One of stores, leaders, partitions and coordinators.
+    Log(Mutation),
+    /// One of mirrors.
+    Mirror(MirrorMutation),
+}
+
+impl Broken {
+    /// Those of mirrors that the simulator comes by; the others are found by `mirror/tests`.
+    pub const MIRRORS: [MirrorMutation; 2] =
+        [MirrorMutation::SkipAnswer, MirrorMutation::BelieveAtOnce];
+
+    /// Every one that the simulator can break its nodes by.
+    pub fn all() -> impl Iterator<Item = Self> + Clone {
+        let log = Mutation::ALL.into_iter().chain(Mutation::PARTS).chain(Mutation::STRIPES);
+        log.map(Self::Log).chain(Self::MIRRORS.into_iter().map(Self::Mirror))
+    }
+
+    /// What the log's code is told.
+    pub fn of_log(broken: Option<Self>) -> Mutations {
+        Mutations(match broken {
+            Some(Self::Log(mutation)) => Some(mutation),
+            Some(Self::Mirror(_)) | None => None,
+        })
+    }
+
+    /// What the mirrors' code is told.
+    pub fn of_mirrors(broken: Option<Self>) -> Option<MirrorMutation> {
+        match broken {
+            Some(Self::Mirror(mutation)) => Some(mutation),
+            Some(Self::Log(_)) | None => None,
+        }
+    }
+
+    /// The rule that is broken, and how.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Log(mutation) => mutation.describe(),
+            Self::Mirror(MirrorMutation::SkipAnswer) => {
+                "F2: an answer that goes on where a lost one ended is taken"
+            }
+            Self::Mirror(MirrorMutation::BelieveAtOnce) => {
+                "F4: who says once that the source has lost records is believed"
+            }
+            Self::Mirror(_) => "",
+        }
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Log(mutation) => write!(f, "{mutation:?}"),
+            Self::Mirror(mutation) => write!(f, "{mutation:?}"),
+        }
+    }
+}
