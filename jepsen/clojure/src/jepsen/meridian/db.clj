@@ -265,10 +265,10 @@
   :power-cut)
 
 (defn- remove-all!
-  "Removes all that a node keeps."
+  "Removes all that a node keeps. An earlier run that was killed may have left its
+  disk mounted."
   [test node]
-  (when (:disk-image? test)
-    (disk/unmount! (dir test node)))
+  (disk/unmount! (dir test node))
   (c/exec :rm :-rf (dir test node)))
 
 (defrecord DB [prepared]

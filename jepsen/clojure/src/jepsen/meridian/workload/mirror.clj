@@ -172,7 +172,7 @@
      :value {:side        (rand/nth [:west :east :east])
              :isolation   (rand/nth isolations)
              :partition   (rand/long partition-count)
-             :from-start? (< (rand/double) 1/20)}}))
+             :from-start? (< (rand/double) 1/50)}}))
 
 (defn- generator [partition-count]
   (gen/mix [(sends partition-count) (reads partition-count)]))
