@@ -99,7 +99,8 @@ pub enum Command {
         /// The life of the disk that synced.
         incarnation: Incarnation,
     },
-    /// Moves a slot to another node's disk of the same datacenter (self-heal, replacement).
+    /// Moves a slot to another node's disk of the same datacenter (self-heal, replacement). That disk begins a
+    /// new life there, from [`FeatureLevel::SLOT_LIVES`] on (rule S7).
     ReplaceSlot {
         /// The group.
         group: GroupId,
@@ -314,8 +315,10 @@ impl FeatureLevel {
     pub const GROUPS: Self = Self(5);
     /// Links may have options that say nothing of how connections are made, and the rows that these lead to.
     pub const LINK_OPTIONS: Self = Self(6);
+    /// A disk that is given a slot begins a new life.
+    pub const SLOT_LIVES: Self = Self(7);
     /// The highest that this binary can run at.
-    pub const LATEST: Self = Self::LINK_OPTIONS;
+    pub const LATEST: Self = Self::SLOT_LIVES;
 
     /// The level from which on all nodes know groups of this shape.
     pub const fn of_geometry(geometry: Geometry) -> Self {

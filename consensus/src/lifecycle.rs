@@ -238,7 +238,8 @@ pub fn plan_replacement(
 }
 
 /// The next slot to be moved by itself: of a node that leaves, or of one of `lost`. One at a time:
-/// none while a disk of its group has yet to sync, unless that one is lost as well.
+/// none while a disk of its group has yet to sync, unless that one is lost as well. All nodes agree first
+/// on what a disk does that is given a slot, if all know it (rule S7).
 pub fn plan_heal(metadata: &Metadata, lost: &BTreeSet<NodeId>) -> Option<Command> {
     let leases = Leases::read(metadata).ok()?;
     let is_due =
@@ -252,7 +253,16 @@ pub fn plan_heal(metadata: &Metadata, lost: &BTreeSet<NodeId>) -> Option<Command
     // Those that are lost first: what leaves still serves.
     let mut due: Vec<NodeId> = due.filter(|node| is_due(*node)).collect();
     due.sort_by_key(|node| (!lost.contains(node), *node));
-    due.into_iter().find_map(|node| plan_replacement(metadata, node, None).ok())
+    let step = due.into_iter().find_map(|node| plan_replacement(metadata, node, None).ok())?;
+    // A node that does not know of it, which may be the one that is lost, is not waited for.
+    Some(plan_level(metadata, FeatureLevel::SLOT_LIVES).unwrap_or(step))
+}
+
+/// Has all nodes agree on a level, if all know it and have yet to.
+fn plan_level(metadata: &Metadata, level: FeatureLevel) -> Option<Command> {
+    let mut nodes = metadata.nodes();
+    let is_known = nodes.all(|(_, node)| node.registration.feature_level_max >= level);
+    (is_known && metadata.feature_level() < level).then_some(Command::SetFeatureLevel(level))
 }
 
 /// What ends the stay of nodes that leave and are empty: first they are forgotten, then their
@@ -297,18 +307,13 @@ pub fn plan_group(metadata: &Metadata, wanted: &[Geometry]) -> Option<Command> {
             && metadata.node(id).is_some_and(|node| node.liveness == Liveness::Alive)
     };
     let nodes = metadata.nodes_that_fill(geometry, is_free)?;
-    let level = FeatureLevel::GROUPS;
-    if expected_count == 0
-        || metadata.nodes().any(|(_, node)| node.registration.feature_level_max < level)
-    {
+    if expected_count == 0 {
         return None;
     }
-    let is_agreed = metadata.feature_level() >= level;
-    Some(if is_agreed {
-        Command::CreateGroup { expected_count, geometry, nodes }
-    } else {
-        Command::SetFeatureLevel(level)
-    })
+    if metadata.feature_level() < FeatureLevel::GROUPS {
+        return plan_level(metadata, FeatureLevel::GROUPS);
+    }
+    Some(Command::CreateGroup { expected_count, geometry, nodes })
 }
 
 /// Nodes with a lease that are still given partitions are to be drained.

@@ -61,7 +61,7 @@ pub struct Node {
     pub liveness: Liveness,
 }
 
-/// The disk a node mounted last.
+/// The disk a node mounted last. Its life is another than at its mount if it was given a slot since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountedDisk {
     /// The life of its contents.

@@ -51,6 +51,7 @@ impl World {
         while let Some(step) = plan_group(&world.metadata, WANTED) {
             world.apply(step).unwrap();
         }
+        world.apply(Command::SetFeatureLevel(FeatureLevel::LATEST)).unwrap();
         world
     }
 

@@ -62,6 +62,7 @@ impl World {
             let feature_level_max = FeatureLevel::LATEST;
             world.start(NodeRegistration { feature_level_max, ..registration });
         }
+        world.apply(Command::SetFeatureLevel(FeatureLevel::LATEST)).unwrap();
         world.create_topic(vec![NodeId::new(1)]);
         world
     }
@@ -215,6 +216,54 @@ fn a_lost_slot_moves_to_the_spare_of_its_datacenter_one_at_a_time() {
     let heal = world.lost(&[5]).unwrap();
     world.apply(heal).unwrap();
     assert_eq!(world.node_of(4), 4);
+}
+
+#[test]
+fn a_disk_that_is_given_a_slot_begins_a_new_life() {
+    let (slot, owner, spare) = (3, NodeId::new(4), NodeId::new(11));
+    let give = |world: &mut World, from, to| {
+        let replace = plan_replacement(&world.metadata, from, Some(to)).unwrap();
+        world.apply(replace).unwrap();
+        world.sync(slot);
+    };
+    let life = |world: &World| world.group().slot(Slot::new(slot)).unwrap().incarnation;
+    let mut world = World::new();
+    let first = (life(&world), world.metadata.disk(owner).unwrap());
+    give(&mut world, owner, spare);
+    give(&mut world, spare, owner);
+    let kept = (life(&world), world.metadata.disk(owner).unwrap());
+    assert_eq!(kept, first, "there are nodes that would not take it on");
+
+    for node in (1..=12).map(NodeId::new) {
+        let known = world.metadata.node(node).unwrap().registration.clone();
+        let feature_level_max = FeatureLevel::LATEST;
+        world
+            .apply(Command::RegisterNode(NodeRegistration { feature_level_max, ..known }))
+            .unwrap();
+    }
+    world.mark(4, Liveness::Dead);
+    let agreement = Command::SetFeatureLevel(FeatureLevel::SLOT_LIVES);
+    assert_eq!(world.lost(&[4]), Some(agreement.clone()));
+    world.apply(agreement).unwrap();
+    let heal = world.lost(&[4]).unwrap();
+    world.apply(heal).unwrap();
+    world.sync(slot);
+    world.mark(4, Liveness::Alive);
+    give(&mut world, spare, owner);
+    let disk = world.metadata.disk(owner).unwrap();
+    assert!(disk.incarnation > first.0, "an ack of before the moves counts no more");
+    assert_eq!((life(&world), disk.mount_epoch), (disk.incarnation, first.1.mount_epoch));
+
+    // Its process ended before it had heard of that: what it says of itself is of a life that has ended.
+    let mount = Command::MountDisk {
+        node: owner,
+        incarnation: first.0,
+        mount_epoch: MountEpoch::new(2),
+        found_data: true,
+    };
+    let mounted = world.apply(mount).unwrap();
+    assert!(matches!(mounted, Decision::Mounted { state: SlotState::LostData, .. }), "{mounted:?}");
+    assert!(life(&world) > disk.incarnation);
 }
 
 #[test]

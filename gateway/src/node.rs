@@ -477,8 +477,18 @@ impl Node {
         {
             tracing::info!(?found, ?incarnation, ?state, "disk mounted");
             store.confirm_mount(incarnation);
+            self.begin_life();
         }
         Ok(())
+    }
+
+    /// Has the disk take on the life that it was given with its slot. What is asked for before the mount is
+    /// confirmed is asked for again then.
+    fn begin_life(&self) {
+        let known = self.meta.metadata().disk(self.config.node);
+        if let (Some(store), Some(known)) = (self.logs.store(), known) {
+            store.begin_life(known);
+        }
     }
 
     /// Why the node must stop, if it must.
@@ -494,7 +504,10 @@ impl Node {
     /// Does what an applied entry asks of this node.
     pub(crate) async fn on_event(self: &Arc<Self>, event: MetaEvent) {
         match event {
-            MetaEvent::Group(config) => self.logs.on_group(config),
+            MetaEvent::Group(config) => {
+                self.begin_life();
+                self.logs.on_group(config);
+            }
             MetaEvent::Ownership { owned, lost } => self.logs.on_ownership(owned, &lost),
             MetaEvent::Forget(partitions) => {
                 self.logs.on_ownership(Vec::new(), &partitions);

@@ -11,6 +11,7 @@ use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotConfig, SlotState
 use meridian_mirror::rows::Stage;
 use meridian_storage::erasure::Code;
 use meridian_storage::journal::Identity;
+use meridian_storage::mutation::{Mutation, Mutations};
 
 use crate::desk::PRODUCER_ID_MIN;
 
@@ -86,14 +87,14 @@ pub enum Entry {
         /// What it is now.
         row: MirrorRow,
     },
-    /// A disk was mounted, and may serve.
-    Mounted {
+    /// A disk was mounted, and may serve, or has been given a slot.
+    Disk {
         /// The node that holds it.
         node: NodeId,
         /// Which of the node's processes mounted it.
         boot: u64,
-        /// The new life it has to begin, if it was found to be an old copy of itself.
-        reincarnated: Option<Incarnation>,
+        /// The life it is in from now on.
+        incarnation: Incarnation,
     },
 }
 
@@ -159,7 +160,7 @@ impl View {
             Entry::Mirror { partition, row } => {
                 self.mirrors.insert(*partition, *row);
             }
-            Entry::Mounted { .. } => {}
+            Entry::Disk { .. } => {}
         }
     }
 
@@ -177,6 +178,8 @@ pub struct Metadata {
     /// The disk of every node.
     disks: Vec<MountedDisk>,
     next_producer_id: u32,
+    /// How many lives disks were given.
+    incarnation_count: u64,
 }
 
 /// A disk, as it was when it was mounted last.
@@ -185,16 +188,25 @@ struct MountedDisk {
     incarnation: Incarnation,
     /// The highest one seen of this life.
     mount_epoch: u64,
+    /// Which of the node's processes mounted it.
+    boot: u64,
 }
 
 impl Metadata {
     /// The log of a cluster that has just been founded.
     pub fn new(founded: View, incarnations: &[Incarnation]) -> Self {
-        let unmounted =
-            |incarnation: &Incarnation| MountedDisk { incarnation: *incarnation, mount_epoch: 0 };
-        let disks = incarnations.iter().map(unmounted).collect();
-        let next_producer_id = PRODUCER_ID_MIN;
-        Self { entries: Vec::new(), latest: founded, disks, next_producer_id }
+        let unmounted = |incarnation: &Incarnation| MountedDisk {
+            incarnation: *incarnation,
+            mount_epoch: 0,
+            boot: 0,
+        };
+        Self {
+            entries: Vec::new(),
+            latest: founded,
+            disks: incarnations.iter().map(unmounted).collect(),
+            next_producer_id: PRODUCER_ID_MIN,
+            incarnation_count: 0,
+        }
     }
 
     /// The state after every committed entry.
@@ -259,22 +271,25 @@ impl Metadata {
         self.commit(Entry::ProducerIds { node, block: first..first + BLOCK_SIZE });
     }
 
-    /// Hears of a mount and decides what the disk is: as it was left, another one (new, wiped,
-    /// damaged), or an old copy of itself, which begins a new life as `fresh` (rules S4, 12).
-    pub fn mounted(&mut self, node: NodeId, boot: u64, identity: Identity, fresh: Incarnation) {
+    /// Hears of a mount and decides what the disk is: as it was left, or another one (new, wiped,
+    /// damaged, or an old copy of itself), which begins a new life (rules S4, 12).
+    pub fn mounted(&mut self, node: NodeId, boot: u64, identity: Identity) {
+        let Identity { incarnation, mount_epoch, .. } = identity;
         let known = self.disks[node.get() as usize];
-        let is_known = known.incarnation == identity.incarnation;
-        let is_older = is_known && identity.mount_epoch <= known.mount_epoch;
-        let reincarnated = is_older.then_some(fresh);
-        let incarnation = reincarnated.unwrap_or(identity.incarnation);
-        self.disks[node.get() as usize] =
-            MountedDisk { incarnation, mount_epoch: identity.mount_epoch };
+        let is_same = known.incarnation == incarnation && mount_epoch > known.mount_epoch;
+        let incarnation = if is_same { incarnation } else { self.next_incarnation() };
+        self.disks[node.get() as usize] = MountedDisk { incarnation, mount_epoch, boot };
         if let Some(slot) = self.latest.group.slot_of(node)
-            && (!is_known || is_older)
+            && !is_same
         {
             self.set_slot(slot, SlotConfig { node, incarnation, state: SlotState::LostData });
         }
-        self.commit(Entry::Mounted { node, boot, reincarnated });
+        self.commit(Entry::Disk { node, boot, incarnation });
+    }
+
+    fn next_incarnation(&mut self) -> Incarnation {
+        self.incarnation_count += 1;
+        Incarnation::new(self.incarnation_count)
     }
 
     /// The highest mount epoch seen of the node's disk.
@@ -283,8 +298,8 @@ impl Metadata {
     }
 
     /// Gives a slot to a spare, if its disk was ever mounted and the group survives what is away then; to be filled
-    /// from the others. Returns whether it does.
-    pub fn replace(&mut self, slot: Slot, to: NodeId) -> bool {
+    /// from the others. Its disk begins a new life there (rule S7). Returns whether it does.
+    pub fn replace(&mut self, slot: Slot, to: NodeId, mutations: Mutations) -> bool {
         let group = &self.latest.group;
         let away = group.geometry.slots().difference(group.good_slots()).with(slot);
         let disk = self.disks[to.get() as usize];
@@ -292,8 +307,13 @@ impl Metadata {
         if !may_fill || !group.geometry.tolerated(away) {
             return false;
         }
-        let MountedDisk { incarnation, .. } = disk;
+        let MountedDisk { boot, mut incarnation, .. } = disk;
+        if !Mutation::LifeOutlivesSlot.active(mutations) {
+            incarnation = self.next_incarnation();
+            self.disks[to.get() as usize].incarnation = incarnation;
+        }
         self.set_slot(slot, SlotConfig { node: to, incarnation, state: SlotState::LostData });
+        self.commit(Entry::Disk { node: to, boot, incarnation });
         true
     }
 
@@ -325,8 +345,15 @@ impl Metadata {
 mod tests {
     use super::*;
 
+    /// The first life that the metadata log gives.
+    const FIRST_GIVEN: Incarnation = Incarnation::new(1);
+
+    fn founded_life(node: u64) -> Incarnation {
+        Incarnation::new(1_000 + node)
+    }
+
     fn metadata() -> Metadata {
-        let incarnations: Vec<Incarnation> = (1..=9).map(Incarnation::new).collect();
+        let incarnations: Vec<Incarnation> = (0..9).map(founded_life).collect();
         Metadata::new(View::founded(Geometry::Mirror3Dc, &incarnations), &incarnations)
     }
 
@@ -340,7 +367,7 @@ mod tests {
         let mut view = metadata.latest().clone();
         let partition = PartitionId::new(3);
         metadata.appoint(partition, NodeId::new(4));
-        metadata.mounted(NodeId::new(2), 1, identity(77, 1), Incarnation::new(99));
+        metadata.mounted(NodeId::new(2), 1, identity(77, 1));
         let owner = metadata.appoint(partition, NodeId::new(5));
         assert_eq!(owner.generation, Generation::new(2));
         for entry in metadata.entries_after(0) {
@@ -348,42 +375,44 @@ mod tests {
         }
         assert_eq!(view.owners, metadata.latest().owners);
         assert_eq!(view.group, metadata.latest().group);
-        assert_eq!(view.group.slots[2].incarnation, Incarnation::new(77));
+        assert_eq!(view.group.slots[2].incarnation, FIRST_GIVEN);
         assert!(metadata.entries_after(view.applied_count).is_empty());
     }
 
     #[test]
     fn a_disk_that_mounts_with_an_old_epoch_begins_a_new_life() {
-        let (node, fresh) = (NodeId::new(0), Incarnation::new(99));
+        let (node, life) = (NodeId::new(0), founded_life(0).get());
         let mut metadata = metadata();
         let version = metadata.latest().group.version;
-        metadata.mounted(node, 1, identity(1, 5), fresh);
-        metadata.mounted(node, 2, identity(1, 6), fresh);
+        metadata.mounted(node, 1, identity(life, 5));
+        metadata.mounted(node, 2, identity(life, 6));
         assert_eq!(metadata.latest().group.version, version);
-        metadata.mounted(node, 3, identity(1, 6), fresh);
+        metadata.mounted(node, 3, identity(life, 6));
         let config = metadata.latest().group.slots[0];
-        assert_eq!((config.incarnation, config.state), (fresh, SlotState::LostData));
-        assert!(!metadata.synced(node, Incarnation::new(1)));
-        assert!(metadata.synced(node, fresh));
+        assert_eq!((config.incarnation, config.state), (FIRST_GIVEN, SlotState::LostData));
+        assert!(!metadata.synced(node, Incarnation::new(life)));
+        assert!(metadata.synced(node, FIRST_GIVEN));
         assert_eq!(metadata.latest().group.slots[0].state, SlotState::Good);
     }
 
     #[test]
     fn a_spare_fills_a_slot_and_the_disk_that_left_may_come_back() {
-        let incarnations: Vec<Incarnation> = (1..=10).map(Incarnation::new).collect();
+        let incarnations: Vec<Incarnation> = (0..10).map(founded_life).collect();
         let founded = View::founded(Geometry::Mirror3Dc, &incarnations);
         let mut metadata = Metadata::new(founded, &incarnations);
         let (slot, old, spare) = (Slot::new(4), NodeId::new(4), NodeId::new(9));
-        assert!(!metadata.replace(slot, spare), "its disk was never mounted");
-        metadata.mounted(old, 1, identity(5, 1), Incarnation::new(99));
-        metadata.mounted(spare, 1, identity(10, 1), Incarnation::new(99));
-        assert!(metadata.replace(slot, spare));
+        let replace = |metadata: &mut Metadata, to| metadata.replace(slot, to, Mutations::NONE);
+        assert!(!replace(&mut metadata, spare), "its disk was never mounted");
+        metadata.mounted(old, 1, identity(founded_life(4).get(), 1));
+        metadata.mounted(spare, 1, identity(founded_life(9).get(), 1));
+        assert!(replace(&mut metadata, spare));
         let filled = metadata.latest().group.slots[4];
-        assert_eq!((filled.node, filled.incarnation), (spare, Incarnation::new(10)));
-        assert!(!metadata.synced(old, Incarnation::new(5)), "it fills no slot");
-        assert!(metadata.synced(spare, Incarnation::new(10)));
-        assert!(metadata.replace(slot, old));
-        assert_eq!(metadata.latest().group.slots[4].state, SlotState::LostData);
-        assert!(!metadata.replace(slot, old), "it is there");
+        assert_eq!((filled.node, filled.incarnation), (spare, FIRST_GIVEN));
+        assert!(!metadata.synced(old, founded_life(4)), "it fills no slot");
+        assert!(metadata.synced(spare, FIRST_GIVEN));
+        assert!(replace(&mut metadata, old));
+        let back = metadata.latest().group.slots[4];
+        assert_eq!((back.incarnation.get(), back.state), (2, SlotState::LostData));
+        assert!(!replace(&mut metadata, old), "it is there");
     }
 }

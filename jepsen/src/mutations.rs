@@ -88,6 +88,7 @@ pub fn method(broken: Broken) -> Method {
         Mutation::StaleConfigAccepted | Mutation::IncarnationIgnored => {
             Method::Scenario(scenarios::replaced_disk)
         }
+        Mutation::LifeOutlivesSlot => Method::Scenario(scenarios::slot_that_comes_back),
         Mutation::RepairUnchecked | Mutation::AbsenceIsProof | Mutation::ScrubForgetsFiles => {
             Method::Scenario(scenarios::bit_rot)
         }

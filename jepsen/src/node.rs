@@ -286,11 +286,11 @@ impl Node {
                     self.producer_ids = block.clone();
                 }
             }
-            Entry::Mounted { node, boot, reincarnated } => {
+            Entry::Disk { node, boot, incarnation } => {
                 if *node == self.id && *boot == self.boot {
                     let mut outputs = Vec::new();
                     if let Some(seat) = &mut self.seat {
-                        seat.admit(now, *reincarnated, &mut outputs);
+                        seat.admit(now, *incarnation, &mut outputs);
                     }
                     self.carry_out_seat(outputs, out);
                 }

@@ -71,16 +71,10 @@ impl Seat {
         self.store.scrub_status()
     }
 
-    /// The metadata plane knows of this mount. If it found the disk to be an old copy of itself,
-    /// `reincarnated` is the new life it has to begin.
-    pub fn admit(
-        &mut self,
-        now: Instant,
-        reincarnated: Option<Incarnation>,
-        out: &mut Vec<SeatOutput>,
-    ) {
+    /// The metadata plane knows of this mount, and that the disk is in this life from now on.
+    pub fn admit(&mut self, now: Instant, incarnation: Incarnation, out: &mut Vec<SeatOutput>) {
         self.admitted = true;
-        if let Some(incarnation) = reincarnated {
+        if incarnation != self.identity().incarnation {
             self.step(now, StoreInput::Reincarnate(incarnation), out);
         }
     }

@@ -14,6 +14,7 @@ pub enum Mutation {
     WipedCounts,
     StaleConfigAccepted,
     IncarnationIgnored,
+    LifeOutlivesSlot,
     AckOutOfOrder,
     PutQuorumIsTwoDatacenters,
     FenceQuorumIsPutQuorum,
@@ -87,7 +88,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation of the rules of the log and of coordinators, in a fixed order.
-    pub const ALL: [Self; 52] = [
+    pub const ALL: [Self; 53] = [
         Self::NoFence,
         Self::FenceNotPersisted,
         Self::SplitFenceRead,
@@ -96,6 +97,7 @@ impl Mutation {
         Self::WipedCounts,
         Self::StaleConfigAccepted,
         Self::IncarnationIgnored,
+        Self::LifeOutlivesSlot,
         Self::AckOutOfOrder,
         Self::PutQuorumIsTwoDatacenters,
         Self::FenceQuorumIsPutQuorum,
@@ -201,6 +203,7 @@ impl Mutation {
             Self::WipedCounts => "S4: an empty disk answers as if it were whole",
             Self::StaleConfigAccepted => "S1: a put under an old group configuration is stored",
             Self::IncarnationIgnored => "L1: acks of a disk's former life count",
+            Self::LifeOutlivesSlot => "S7: a disk that is given a slot goes on in the life it had",
             Self::AckOutOfOrder => "L1: a step is acknowledged before the steps below it",
             Self::PutQuorumIsTwoDatacenters => {
                 "L1: one copy in each of two datacenters (racks) is enough"

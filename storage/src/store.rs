@@ -71,8 +71,8 @@ pub enum StoreInput {
     /// the cluster has taken note of the mount and found the disk to be no old copy of itself
     /// (rule 12): until then the disk counts for nothing.
     Config(GroupConfig),
-    /// The cluster found the disk to be an old copy of itself (rule 12): its contents count for
-    /// nothing, under a new incarnation that was never used before.
+    /// The disk's contents count for nothing, under a new incarnation that was never used before: the
+    /// cluster found it to be an old copy of itself (rule 12), or gave it a slot (rule S7).
     Reincarnate(Incarnation),
     /// The topic was deleted.
     Forget(PartitionId),
@@ -244,6 +244,8 @@ impl Store {
             StoreInput::Reincarnate(incarnation) => {
                 self.journal.set_incarnation(incarnation);
                 self.sync = None;
+                // What was taken in the life before is not acknowledged in this one. Who waits asks again.
+                self.puts.values_mut().for_each(|put| put.origins.clear());
             }
             StoreInput::Forget(partition) => self.forget(partition),
             StoreInput::Scrub(order) => self.scrub_ordered(now, order, outputs),

@@ -165,10 +165,27 @@ impl Metadata {
         let (Some(disk), None, true) = (self.disk(to), self.slot_filled_by(to), same_place) else {
             return Err(Refusal::UnsuitableNode(to));
         };
-        let filled =
-            SlotConfig { node: to, incarnation: disk.incarnation, state: SlotState::LostData };
+        let incarnation = self.begin_life_in_slot(to, disk, effects);
+        let filled = SlotConfig { node: to, incarnation, state: SlotState::LostData };
         self.change_slot(group, slot, filled, effects);
         Ok(Decision::Done)
+    }
+
+    /// What the disk said when it filled this slot before, or another, counts for nothing in this one
+    /// (rule S7). Nodes that know nothing of it would not take the new life on.
+    fn begin_life_in_slot(
+        &mut self,
+        node: NodeId,
+        disk: MountedDisk,
+        effects: &mut Effects,
+    ) -> Incarnation {
+        if self.header.feature_level < FeatureLevel::SLOT_LIVES {
+            return disk.incarnation;
+        }
+        let incarnation = self.next_incarnation(effects);
+        self.disks.insert(node, MountedDisk { incarnation, ..disk });
+        effects.rows.push(RowKey::Disk(node));
+        incarnation
     }
 
     /// Creates the cluster's first group once mounted disks fill its geometry.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use meridian_base::env::Instant;
 use meridian_base::id::{GroupId, Incarnation, NodeId, PartitionId};
 use meridian_base::topology::GroupConfig;
+use meridian_consensus::state::MountedDisk;
 use meridian_storage::config::StoreConfig;
 use meridian_storage::journal::{DiskOp, Identity, Lane, OpenError, execute};
 use meridian_storage::message::StorageMessage;
@@ -184,6 +185,19 @@ impl StoreHandle {
         };
         for config in configs.into_values() {
             self.step(StoreInput::Config(config));
+        }
+    }
+
+    /// A disk that is given a slot begins a new life there, which only the metadata tells (rule S7).
+    /// One of another mount is another process's.
+    pub fn begin_life(&self, known: MountedDisk) {
+        let own = self.identity();
+        let is_this_mount = known.mount_epoch.get() == own.mount_epoch;
+        let is_confirmed = lock(&self.mount).is_confirmed;
+        // The cluster counts the lives it gives: what is told late takes none back.
+        if is_confirmed && is_this_mount && known.incarnation > own.incarnation {
+            tracing::info!(incarnation = ?known.incarnation, "the disk begins a new life in its slot");
+            self.step(StoreInput::Reincarnate(known.incarnation));
         }
     }
 

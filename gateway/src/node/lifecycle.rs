@@ -3,13 +3,14 @@
 
 use bytes::Bytes;
 use meridian_base::id::NodeId;
-use meridian_consensus::command::{Command, Liveness};
+use meridian_consensus::command::{Command, FeatureLevel, Liveness};
 use meridian_consensus::lifecycle::{Denial, Lease, Leases, Purpose, grant, plan_replacement};
 use serde::{Deserialize, Serialize};
 
 use super::Node;
 use super::status::json;
 use crate::broker::ProposeError;
+use crate::features::agree;
 use crate::kafka::AdminError;
 
 /// Arguments of methods about one node.
@@ -58,6 +59,9 @@ impl Node {
             "lifecycle.replace" => {
                 let Replace { node, with } = arguments(body)?;
                 let (from, to) = (NodeId::new(node), with.map(NodeId::new));
+                if let Err(error) = agree(self, FeatureLevel::SLOT_LIVES).await {
+                    tracing::warn!(%error, "the disk that takes the slot goes on in the life it has");
+                }
                 let command = plan_replacement(&self.meta.metadata(), from, to).map_err(denied)?;
                 if let Command::ReplaceSlot { to, .. } = &command {
                     replaced_by = Some(to.get());

@@ -1,11 +1,12 @@
-//! A slot gets another disk while a leader that does not know it counts the old one's ack (rules S1, L1).
+//! A slot gets another disk, or one that it had before, while a leader that does not know it counts the old
+//! one's ack (rules S1, L1, S7).
 
 use std::time::Duration;
 
 use meridian_base::topology::{Slot, SlotState};
 use meridian_storage::mutation::Mutations;
 
-use super::{PARTITION, config, go_on, world};
+use super::{PARTITION, READ_WITHIN, config, go_on, read_all, until, world};
 use crate::check::{Promise, Verdict, Violation};
 use crate::net::Endpoint;
 use crate::world::{World, WorldConfig};
@@ -14,6 +15,8 @@ use crate::world::{World, WorldConfig};
 const LEADER: usize = 0;
 const REPLACED: usize = 4;
 const THIRD: usize = 7;
+/// The node that leads after it.
+const HEIR: usize = 1;
 /// A node of the slot's datacenter that fills none.
 const SPARE: usize = 10;
 
@@ -65,7 +68,7 @@ fn an_ack_of_before(world: &mut World, replace: impl Fn(&mut World) -> Verdict) 
         world.stop_node(lost);
     }
     world.network.heal();
-    world.metadata.appoint(PARTITION, world.nodes[1].id);
+    world.metadata.appoint(PARTITION, world.nodes[HEIR].id);
     world.announce_metadata();
     go_on(world, Duration::from_secs(4))?;
     if world.is_served(PARTITION) {
@@ -75,9 +78,50 @@ fn an_ack_of_before(world: &mut World, replace: impl Fn(&mut World) -> Verdict) 
     Err(Violation { promise: Promise::ServesAgain, detail })
 }
 
+/// The slot goes to a spare, which answers a takeover, and comes back to the disk that had acked before, while
+/// the leader hears of nothing. When it reaches a slot in the third datacenter, which the takeover has not fenced,
+/// the ack of before the moves must not complete its quorum: the spare has said that there is no such record.
+pub fn slot_that_comes_back(mutations: Mutations) -> Verdict {
+    let mut world = world(WorldConfig { spare_count: 1, ..config(mutations) })?;
+    for peer in (0..world.nodes.len()).filter(|peer| ![LEADER, REPLACED].contains(peer)) {
+        cut(&mut world, peer);
+    }
+    world.rouse_producers();
+    go_on(&mut world, Duration::from_millis(200))?;
+    cut(&mut world, REPLACED);
+
+    move_slot(&mut world, SPARE)?;
+    cut_between(&mut world, HEIR, THIRD);
+    world.metadata.appoint(PARTITION, world.nodes[HEIR].id);
+    world.announce_metadata();
+    until(&mut world, READ_WITHIN, "the partition is served", |world| world.is_served(PARTITION))?;
+    move_slot(&mut world, REPLACED)?;
+
+    world.network.mend_one_way(Endpoint(LEADER), Endpoint(THIRD));
+    world.network.mend_one_way(Endpoint(THIRD), Endpoint(LEADER));
+    go_on(&mut world, Duration::from_secs(4))?;
+    world.network.heal();
+    go_on(&mut world, Duration::from_secs(4))?;
+    read_all(&mut world)
+}
+
+/// Gives the slot to another node, and waits until its disk has synced.
+fn move_slot(world: &mut World, to: usize) -> Verdict {
+    let slot = Slot::new(REPLACED as u8);
+    assert!(world.replace(slot, world.nodes[to].id), "all slots are good");
+    until(world, READ_WITHIN, "the disk has synced", |world| {
+        let config = world.metadata.latest().group.slot(slot).copied();
+        config.is_some_and(|config| config.state == SlotState::Good)
+    })
+}
+
 fn cut(world: &mut World, peer: usize) {
-    world.network.cut_one_way(Endpoint(LEADER), Endpoint(peer));
-    world.network.cut_one_way(Endpoint(peer), Endpoint(LEADER));
+    cut_between(world, LEADER, peer);
+}
+
+fn cut_between(world: &mut World, one: usize, other: usize) {
+    world.network.cut_one_way(Endpoint(one), Endpoint(other));
+    world.network.cut_one_way(Endpoint(other), Endpoint(one));
 }
 
 #[cfg(test)]
@@ -88,6 +132,11 @@ mod tests {
     fn an_ack_of_the_disk_before_does_not_count() {
         assert_eq!(replaced_disk(Mutations::NONE), Ok(()));
         assert_eq!(moved_slot(Mutations::NONE), Ok(()));
+    }
+
+    #[test]
+    fn an_ack_of_before_two_moves_does_not_count() {
+        assert_eq!(slot_that_comes_back(Mutations::NONE), Ok(()));
     }
 
     #[cfg(feature = "mutations")]

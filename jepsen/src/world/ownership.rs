@@ -11,7 +11,7 @@ use super::{APPLY_AGAIN_AFTER, APPLY_DELAY, Event, World};
 use crate::check::Verdict;
 use crate::metadata::{Class, Entry};
 use crate::net::Endpoint;
-use crate::seat::{SeatOutput, fresh_incarnation};
+use crate::seat::SeatOutput;
 
 impl World {
     /// The metadata plane hears what a store says of its disk.
@@ -44,8 +44,7 @@ impl World {
             return;
         }
         self.trace.event(self.now, format_args!("N{node} mounted {identity:?}"));
-        let fresh = fresh_incarnation(id, boot | 1 << 31);
-        self.metadata.mounted(id, boot, identity, fresh);
+        self.metadata.mounted(id, boot, identity);
         self.announce_metadata();
     }
 
@@ -92,7 +91,7 @@ impl World {
 
     /// Gives a slot to a spare, if it may have it.
     pub(crate) fn replace(&mut self, slot: Slot, to: NodeId) -> bool {
-        let is_replaced = self.metadata.replace(slot, to);
+        let is_replaced = self.metadata.replace(slot, to, self.mutations);
         if is_replaced {
             self.trace.event(self.now, format_args!("metadata: {slot:?} to {to:?}"));
             self.counters.replacement_count += 1;

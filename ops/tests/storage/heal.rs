@@ -130,13 +130,23 @@ fn nodes_rest(nodes: &Nodes) {
     }
 }
 
+/// And back: a disk begins a new life in each slot that it is given.
 fn a_slot_is_given_to_another(nodes: &Nodes) {
     let (from, spares_there) = (holder(nodes, 1).unwrap(), spares(nodes));
     let to = spares_there.into_iter().find(|spare| nodes.place(*spare).dc == nodes.place(from).dc);
-    let (from, to) = (from.to_string(), to.unwrap().to_string());
-    ok(&["node", "replace", &from, "--with", &to, "--wait", "-b", &nodes.bootstrap]);
-    assert_eq!(holder(nodes, 1).map(|it| it.to_string()), Some(to));
-    assert!(spares(nodes).contains(&from.parse().unwrap()), "node {from} is a spare");
+    let to = to.unwrap();
+    let life = |id: i32| disk(nodes, id)["incarnation"].as_u64().unwrap();
+    let (before, life_of_spare) = (life(from), life(to));
+    let give = |from: i32, to: i32| {
+        let (giver, taker) = (from.to_string(), to.to_string());
+        ok(&["node", "replace", &giver, "--with", &taker, "--wait", "-b", &nodes.bootstrap]);
+        assert_eq!(holder(nodes, 1), Some(to));
+        assert!(spares(nodes).contains(&from), "node {from} is a spare");
+    };
+    give(from, to);
+    // What it said as it had the slot before counts for nothing as it has it again.
+    give(to, from);
+    assert!(life(to) > life_of_spare && life(from) > before.max(life(to)), "lives of slot 1");
 }
 
 /// A node leaves for good. Started once more it says what is the matter; without its old data it joins

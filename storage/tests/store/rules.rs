@@ -1,10 +1,12 @@
 //! Rules S1 to S3 one by one.
 
 use meridian_base::env::memory::Crash;
-use meridian_base::id::ConfigVersion;
+use meridian_base::id::{ConfigVersion, Incarnation};
 use meridian_base::position::{Generation, Offset, Step};
 use meridian_base::topology::Geometry;
-use meridian_storage::message::{FenceResult, Put, PutResult, ReadFrom, ReadReply, StorageMessage};
+use meridian_storage::message::{
+    FenceResult, Put, PutResult, ReadFrom, ReadReply, Refusal, StorageMessage,
+};
 use meridian_storage::store::StoreInput;
 
 use crate::harness::{Node, blob, group_config, key, mark, put};
@@ -112,6 +114,18 @@ fn a_put_under_an_old_configuration_is_refused_with_the_new_one() {
     assert_eq!(node.put(old.clone()), PutResult::Stale { config }, "it is kept");
     let new = Put { config_version: ConfigVersion::new(2), ..old };
     assert_eq!(node.put(new), PutResult::Stored);
+}
+
+/// Its leader may have heard of the new life when the answer comes, and would count it.
+#[test]
+fn a_put_of_a_life_that_has_ended_is_not_acknowledged_in_the_next() {
+    let mut node = Node::alone();
+    let waits = put(blob(key(1, 1, 1), "waits"));
+    node.message(StorageMessage::Put(waits.clone()));
+    node.input(StoreInput::Reincarnate(Incarnation::new(2)));
+    node.run();
+    assert_eq!(node.put_results(), []);
+    assert_eq!(node.put(waits), PutResult::Refused { reason: Refusal::Syncing }, "asked again");
 }
 
 #[test]
