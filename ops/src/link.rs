@@ -2,7 +2,7 @@
 
 mod options;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use serde_json::{Value, json};
 
 use self::options::Options;
@@ -66,6 +66,8 @@ enum Command {
     /// Change where the source is found, how it is reached securely, or the cap
     ///
     /// Example: meridian link alter west --bytes-per-second 50000000
+    #[command(group = ArgGroup::new("changes").required(true).multiple(true)
+        .args(["source", "bytes_per_second", "config", "command_config"]))]
     Alter {
         /// Its name
         name: String,
@@ -146,7 +148,8 @@ pub(crate) async fn run(link: Link) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-async fn find(client: &Client, name: &str) -> Result<Value, Failure> {
+/// A link by its name.
+pub(crate) async fn find(client: &Client, name: &str) -> Result<Value, Failure> {
     let links = admin::call(client, "link.list", &json!({})).await?;
     let found = links.as_array().and_then(|links| links.iter().find(|it| it["link"] == name));
     let unknown = || {

@@ -199,6 +199,20 @@ fn topics_partitions_and_configs_follow_by_pattern() {
     assert!(rules["links"][0]["refused"]["w.orders.a"].as_str().unwrap().contains("a mirror"));
     assert_eq!(run(&["mirror", "rules", "-b", from]).status.code(), Some(2));
 
+    // A mirror that begins anew keeps its name, whatever patterns take its source as well.
+    let is_there = || {
+        let mirrors = said(&["mirror", "list", "-b", from]);
+        mirrors.as_array().unwrap().iter().any(|it| it["topic"] == "own.too")
+    };
+    let named = ["mirror", "create", "own.too", "--source-topic", "own", "--link", "east"];
+    ok(&[&named[..], &["-b", from]].concat());
+    ok(&["mirror", "repair", "own.too", "--recreate", "-b", from]);
+    wait("the mirror that begins anew", is_there);
+    // One node mirrors the same partition twice.
+    produce(to, "own", &lines(0..100));
+    wait_for_end(to, "own", from, "own.too");
+    wait_for_end(to, "own", from, "back.own");
+
     let own = config(to, "w.orders.a", "retention.ms");
     assert_eq!(own.as_deref(), Some("1000000000"));
     ok(&["mirror", "forget", "--link", "west", "--topics", "orders\\..*", "-b", to]);

@@ -62,6 +62,13 @@ pub(super) struct Want {
     pub(super) goes_on: bool,
 }
 
+impl Want {
+    /// What is asked for: several mirrors may ask for the same.
+    pub(super) fn place(&self) -> (TopicId, i32) {
+        (self.at.topic_id, self.at.index)
+    }
+}
+
 type Answered = Result<Answer, Failure>;
 
 fn unreachable(error: &ClientError) -> Failure {
@@ -140,6 +147,8 @@ pub(super) async fn ends(
             ..Default::default()
         };
         match topics.iter_mut().find(|topic| topic.name == at.topic) {
+            // Several mirrors of one topic ask for the same, and Kafka takes no partition twice.
+            Some(topic) if topic.partitions.iter().any(|it| it.partition_index == at.index) => {}
             Some(topic) => topic.partitions.push(partition),
             None => topics
                 .push(ListOffsetsTopic { name: at.topic.clone(), partitions: vec![partition] }),

@@ -66,9 +66,14 @@ pub(super) fn matchers(metadata: &Metadata, link: &str) -> Vec<Matcher> {
     compiled(rules(metadata, Some(link)))
 }
 
-/// Those of these rules that this binary can match.
+/// Those of these rules that this binary can match, in the order in which they are asked. A mirror that
+/// begins anew comes before the patterns that take its source as well: they would mirror it under the name
+/// that they have for it, and the mirror would never be back.
 pub(super) fn compiled(rules: Vec<Rule>) -> Vec<Matcher> {
-    rules.into_iter().map(Matcher::new).filter_map(Result::ok).collect()
+    let compiled = rules.into_iter().map(Matcher::new).filter_map(Result::ok);
+    let mut matchers: Vec<Matcher> = compiled.collect();
+    matchers.sort_by_key(|matcher| !matcher.is_for_one());
+    matchers
 }
 
 #[cfg(test)]
@@ -89,6 +94,18 @@ mod tests {
             include: include.to_owned(),
             exclude: exclude.map(str::to_owned),
         })
+    }
+
+    #[test]
+    fn a_mirror_that_begins_anew_comes_before_all_patterns() {
+        let pattern = matcher(".*", None, "west.").expect("legal");
+        let mut anew = matcher("orders", None, "").expect("legal");
+        if let Subject::Topics { rename, .. } = &mut anew.rule.subject {
+            *rename = Some("orders".to_owned());
+        }
+        let matchers = compiled(vec![pattern.rule, anew.rule]);
+        let taking = matchers.iter().find(|it| it.takes("orders")).expect("both do");
+        assert_eq!(taking.name_of("orders"), "orders");
     }
 
     #[test]

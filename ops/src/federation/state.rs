@@ -57,7 +57,9 @@ impl State {
         let links = by("link", list("link.list").await?);
         let mut mirrors = by("topic", list("mirror.list").await?);
         mirrors.retain(|_, mirror| mirror["stage"] != "promoted");
-        let rules = list("mirror.rule.list").await?;
+        let mut rules = list("mirror.rule.list").await?;
+        // Not an operator's, and gone once its mirror has begun anew.
+        rules.retain(|rule| rule["rename"].is_null());
         let view = client.refresh(None).await?;
         let mut topics = BTreeMap::new();
         for (name, topic) in view.topics.iter().filter(|(_, topic)| !topic.is_internal) {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, admin};
 use crate::failure::{Exit, Failure};
-use crate::link::cell;
+use crate::link::{cell, find};
 use crate::output::{self, Format, Table};
 
 /// What becomes of a mirror whose source is deleted or recreated.
@@ -141,6 +141,9 @@ impl Forget {
 
 impl Rules {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
+        if let Some(link) = &self.link {
+            find(client, link).await?;
+        }
         let is_of = |it: &Value| self.link.as_ref().is_none_or(|link| it["link"] == *link);
         let mut rules = admin::call(client, "mirror.rule.list", &json!({})).await?;
         if let Some(rules) = rules.as_array_mut() {
@@ -168,14 +171,22 @@ impl Rules {
 fn render_rules(rules: &Value) -> String {
     let header = ["LINK", "OF", "PATTERN", "EXCEPT", "PREFIX", "ON DELETE", "ON RECREATE"];
     let mut table = Table::new(&header);
+    let mut notes = String::new();
     for rule in rules.as_array().into_iter().flatten() {
+        if let Some(mirror) = rule["rename"].as_str() {
+            let source_topic = cell(&rule["include"]);
+            notes.push_str(&format!(
+                "{mirror} is about to begin anew, as a mirror of {source_topic}\n"
+            ));
+            continue;
+        }
         let names = ["link", "of", "include", "exclude", "prefix", "on_delete", "on_recreate"];
         table.row(names.map(|name| match cell(&rule[name]) {
             empty if empty.is_empty() => "-".to_owned(),
             text => text,
         }));
     }
-    table.render()
+    format!("{}{notes}", table.render())
 }
 
 fn render_stewards(stewards: &Value) -> String {

@@ -34,6 +34,9 @@ struct RuleReport {
     exclude: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prefix: Option<String>,
+    /// The mirror that begins anew, if the rule is only there for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rename: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     on_delete: Option<Policy>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,15 +52,17 @@ fn report(rule: &Rule) -> RuleReport {
             include,
             exclude,
             prefix: None,
+            rename: None,
             on_delete: None,
             on_recreate: None,
         },
-        Subject::Topics { prefix, on_delete, on_recreate, .. } => RuleReport {
+        Subject::Topics { prefix, rename, on_delete, on_recreate } => RuleReport {
             link,
             of: "topics",
             include,
             exclude,
             prefix: Some(prefix),
+            rename,
             on_delete: Some(on_delete),
             on_recreate: Some(on_recreate),
         },

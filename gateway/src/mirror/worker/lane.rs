@@ -1,7 +1,8 @@
 //! One connection to a broker of the source, and the fetches that are under way over it: they are sent in order, and
 //! what comes of them is told in order.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use meridian_base::env::Instant;
@@ -78,10 +79,13 @@ impl FetchLane {
         packs: bool,
         goes_on_from: impl Fn(&Asker) -> Option<Offset>,
     ) {
-        let mut wants = take_in_turn(&mut self.wants, FETCH_COUNT_MAX);
+        let mut first = first_of_each(&mut self.wants, Want::place);
+        let mut wants = take_in_turn(&mut first, FETCH_COUNT_MAX);
+        self.wants.splice(..0, first);
         if let Some(last) = self.under_way.back() {
+            let named: HashSet<_> = wants.iter().map(Want::place).collect();
             let again = |want: &Want| {
-                let from = goes_on_from(&want.asker)?;
+                let from = goes_on_from(&want.asker).filter(|_| !named.contains(&want.place()))?;
                 Some(Want { from, goes_on: true, ..want.clone() })
             };
             let mut all: Vec<Want> = last.wants.iter().filter_map(again).collect();
@@ -143,6 +147,16 @@ async fn tell_all(
     }
 }
 
+/// Takes the first that asks for each place, as a source answers for each once: several mirrors of one
+/// topic take turns.
+fn first_of_each<T, K: Eq + Hash>(wants: &mut Vec<T>, place: impl Fn(&T) -> K) -> Vec<T> {
+    let mut named = HashSet::new();
+    let all = std::mem::take(wants).into_iter();
+    let (first, others) = all.partition(|want| named.insert(place(want)));
+    *wants = others;
+    first
+}
+
 /// Takes what the next request asks for. Who was asked for first may have filled the whole answer, and goes
 /// last this time.
 fn take_in_turn<T>(wants: &mut Vec<T>, count_max: usize) -> Vec<T> {
@@ -154,6 +168,18 @@ fn take_in_turn<T>(wants: &mut Vec<T>, count_max: usize) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_asks_for_the_same_place_as_another_is_next() {
+        let place = |want: &(char, i32)| want.1;
+        let mut wants = vec![('a', 1), ('b', 1), ('c', 2)];
+        assert_eq!(first_of_each(&mut wants, place), [('a', 1), ('c', 2)]);
+        assert_eq!(wants, [('b', 1)]);
+        // The others were answered, and want more.
+        wants.extend([('a', 1), ('c', 2)]);
+        assert_eq!(first_of_each(&mut wants, place), [('b', 1), ('c', 2)]);
+        assert_eq!(wants, [('a', 1)]);
+    }
 
     #[test]
     fn each_that_wants_something_is_first_in_its_turn() {
