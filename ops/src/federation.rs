@@ -27,8 +27,8 @@ use crate::target::Target;
 /// Make a cluster what a file says: links, topics, mirrors, rules
 ///
 /// Changes what differs and leaves alone what the file does not speak of. ${NAME} in a value is taken from
-/// the environment, so that passwords need not be in the file. Errors have line and column; nothing is
-/// changed if there is one.
+/// the environment, so that passwords need not be in the file. Errors have line and column. Nothing is
+/// changed if the file has one; what only the cluster can tell ends it at the change in question.
 ///
 /// Example: meridian apply -f federation.yaml
 #[derive(Debug, Args)]
@@ -77,7 +77,7 @@ impl Apply {
         let client = self.target.connect().await?;
         let plan = Plan::new(&file, &State::read(&client).await?, self.secrets)?;
         if !self.dry_run {
-            carry_out(&client, &plan).await?;
+            carry_out(&client, &file, &plan).await?;
         }
         show(&plan, self.target.output)?;
         Ok(Exit::Ok)

@@ -114,6 +114,12 @@ impl File {
             // The rest of what it says shows the line, which is in the file for all to see.
             let said = error.to_string();
             let said = said.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            let place = format!("line {line} column {column}: ");
+            let said = match said.strip_prefix(&place).unwrap_or(said) {
+                "invalid u32" | "invalid u64" => "not a whole number",
+                // What follows is for who calls the parser.
+                said => said.split_once(", set DuplicateKeyPolicy").map_or(said, |(said, _)| said),
+            };
             Failure::Invalid(format!("{}:{line}:{column}: {said}", path.display()))
         })?;
         let Document { links, topics, mirrors, rules } = document;
@@ -185,7 +191,8 @@ mod tests {
     fn errors_have_line_and_column() {
         for (text, place) in [
             ("links:\n  west:\n    sourc: a:1\n", "f.yaml:3:"),
-            ("topics:\n  t:\n    partitions: many\n", "f.yaml:3:17: "),
+            ("topics:\n  t:\n    partitions: many\n", "f.yaml:3:17: not a whole number"),
+            ("topics:\n  t: {}\n  t: {}\n", "f.yaml:3:3: duplicate mapping key: t"),
             ("mirrors:\n  m:\n    link: west\n    on_delete: shrug\n", "f.yaml:4:16: "),
             ("links: [\n", "f.yaml:"),
         ] {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use serde_saphyr::Location;
 
 use super::file::{At, File, Link, Mirror, Rule, Topic};
 use super::state::{ON_DELETE, ON_RECREATE, State, is_compared};
@@ -15,6 +16,8 @@ use crate::link::{cell, read_option};
 pub(super) struct Change {
     pub(super) kind: &'static str,
     pub(super) name: String,
+    /// Where the file says it.
+    place: Location,
     /// Whether it is there already.
     is_there: bool,
     /// In words.
@@ -38,6 +41,26 @@ enum Act {
 }
 
 impl Change {
+    async fn carry_out(&self, client: &Client) -> Result<(), Failure> {
+        match &self.act {
+            Act::Call(method, arguments) => {
+                admin::command(client, method, arguments).await?;
+            }
+            Act::CreateTopic { partitions, configs } => {
+                admin::create_topic(client, &self.name, *partitions, configs).await?;
+            }
+            Act::AlterTopic { partitions, configs } => {
+                if let Some(count) = partitions {
+                    admin::add_partitions(client, &self.name, *count).await?;
+                }
+                if !configs.is_empty() {
+                    admin::alter_configs(client, &self.name, configs).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn action(&self) -> &'static str {
         if self.is_there { "change" } else { "create" }
     }
@@ -68,8 +91,16 @@ impl Plan {
         Ok(plan)
     }
 
-    fn add(&mut self, kind: &'static str, name: &str, is_there: bool, what: Vec<String>, act: Act) {
-        self.changes.push(Change { kind, name: name.to_owned(), is_there, what, act });
+    fn add(
+        &mut self,
+        (kind, name): (&'static str, &str),
+        place: &Location,
+        is_there: bool,
+        what: Vec<String>,
+        act: Act,
+    ) {
+        let (name, place) = (name.to_owned(), *place);
+        self.changes.push(Change { kind, name, place, is_there, what, act });
     }
 
     fn link(
@@ -80,7 +111,7 @@ impl Plan {
         at: &At<Link>,
         secrets: bool,
     ) -> Result<(), Failure> {
-        let link = &at.value;
+        let (place, link) = (&at.referenced, &at.value);
         let mut options = BTreeMap::new();
         for (option, value) in &link.options {
             let text = file.expanded(value, |name| std::env::var(name).ok())?;
@@ -94,11 +125,13 @@ impl Plan {
                 "options": options,
             });
             let what = vec![format!("source {}", link.source)];
-            self.add("link", name, false, what, Act::Call("link.create", arguments));
+            let act = Act::Call("link.create", arguments);
+            self.add(("link", name), place, false, what, act);
             if link.paused {
                 let arguments = json!({"link": name, "is_paused": true});
                 let what = vec!["paused".to_owned()];
-                self.add("link", name, true, what, Act::Call("link.alter", arguments));
+                let act = Act::Call("link.alter", arguments);
+                self.add(("link", name), place, true, what, act);
             }
             return Ok(());
         };
@@ -132,7 +165,8 @@ impl Plan {
             arguments["options"] = json!(changed);
         }
         if !what.is_empty() {
-            self.add("link", name, true, what, Act::Call("link.alter", arguments));
+            let act = Act::Call("link.alter", arguments);
+            self.add(("link", name), place, true, what, act);
         }
         Ok(())
     }
@@ -157,7 +191,7 @@ impl Plan {
                 partitions.iter().map(|count| format!("{count} partitions")).collect();
             what.extend(wanted.iter().map(|(config, value)| format!("{config}={value}")));
             let act = Act::CreateTopic { partitions: *partitions, configs: wanted };
-            self.add("topic", name, false, what, act);
+            self.add(("topic", name), place, false, what, act);
             return Ok(());
         };
         let mut what = Vec::new();
@@ -183,7 +217,7 @@ impl Plan {
         if !what.is_empty() {
             let partitions = grown.and(*partitions);
             let act = Act::AlterTopic { partitions, configs: changes };
-            self.add("topic", name, true, what, act);
+            self.add(("topic", name), place, true, what, act);
         }
         Ok(())
     }
@@ -209,7 +243,13 @@ impl Plan {
                 "on_delete": on_delete, "on_recreate": on_recreate,
             });
             let what = vec![format!("of {source_topic} over {}", link.value)];
-            self.add("mirror", name, false, what, Act::Call("mirror.create", arguments));
+            self.add(
+                ("mirror", name),
+                &at.referenced,
+                false,
+                what,
+                Act::Call("mirror.create", arguments),
+            );
             return Ok(());
         };
         let is_same = current["link"] == link.value && current["source_topic"] == source_topic;
@@ -232,7 +272,7 @@ impl Plan {
             };
             let what = changes.iter().map(words).collect();
             let act = Act::AlterTopic { partitions: None, configs: changes };
-            self.add("mirror", name, true, what, act);
+            self.add(("mirror", name), &at.referenced, true, what, act);
         }
         Ok(())
     }
@@ -269,7 +309,7 @@ impl Plan {
         });
         let name = format!("{}: {of} {include}", rule.link.value);
         let act = Act::Call("mirror.rule.put", arguments);
-        self.add("rule", &name, current.is_some(), Vec::new(), act);
+        self.add(("rule", &name), &at.referenced, current.is_some(), Vec::new(), act);
         Ok(())
     }
 }
@@ -283,25 +323,15 @@ fn known_link(file: &File, state: &State, link: &At<String>) -> Result<(), Failu
         .error(&link.referenced, format!("there is no link {name}, neither here nor in the file")))
 }
 
-/// Makes all changes, in their order; ends at the first that fails.
-pub(super) async fn carry_out(client: &Client, plan: &Plan) -> Result<(), Failure> {
-    for change in &plan.changes {
-        match &change.act {
-            Act::Call(method, arguments) => {
-                admin::command(client, method, arguments).await?;
-            }
-            Act::CreateTopic { partitions, configs } => {
-                admin::create_topic(client, &change.name, *partitions, configs).await?;
-            }
-            Act::AlterTopic { partitions, configs } => {
-                if let Some(count) = partitions {
-                    admin::add_partitions(client, &change.name, *count).await?;
-                }
-                if !configs.is_empty() {
-                    admin::alter_configs(client, &change.name, configs).await?;
-                }
-            }
-        }
+/// Makes all changes, in their order; ends at the first that fails, and says where the file asks for it.
+pub(super) async fn carry_out(client: &Client, file: &File, plan: &Plan) -> Result<(), Failure> {
+    let count = plan.changes.len();
+    for (done, change) in plan.changes.iter().enumerate() {
+        change.carry_out(client).await.map_err(|failure| {
+            let what =
+                format!("{failure} ({done} of {count} changes were made before this one failed)");
+            file.error(&change.place, what)
+        })?;
     }
     Ok(())
 }
