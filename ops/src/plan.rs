@@ -63,16 +63,21 @@ struct Load {
     #[arg(long, value_name = "BYTES")]
     peak: Option<Bytes>,
     /// How many times each record is read
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     fan_out: f64,
 }
 
 impl Load {
     /// What it asks of a cluster that keeps it for so long.
     fn kept_for(self, retention: Duration) -> Result<hardware::Need, Failure> {
-        let peak = self.peak.filter(|peak| *peak > self.write).unwrap_or(self.write);
+        let (write, peak) = (above_zero("--write", self.write)?, self.peak.unwrap_or(self.write));
+        if peak < write {
+            return Err(Failure::Invalid(format!(
+                "--peak {peak}/s is below the average that --write says, {write}/s"
+            )));
+        }
         let fan_out = not_negative("--fan-out", self.fan_out)?;
-        Ok(hardware::Need { write: self.write, peak, fan_out, retention })
+        Ok(hardware::Need { write, peak, fan_out, retention })
     }
 }
 
@@ -116,7 +121,7 @@ struct Tiering {
     #[arg(long, value_name = "BYTES")]
     fast: Bytes,
     /// Share of the fast disks that is kept free for bursts
-    #[arg(long, default_value_t = 0.5)]
+    #[arg(long, default_value_t = 0.5, allow_negative_numbers = true)]
     reserved: f64,
     /// What all capacity disks together take from the fast ones each second
     #[arg(long, value_name = "BYTES")]
@@ -152,13 +157,13 @@ struct Cost {
     #[command(flatten)]
     machine: Machine,
     /// A node without its disk, a month
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     node_price: f64,
     /// A gigabyte of disk, a month
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     disk_price: f64,
     /// A gigabyte from one datacenter to another
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     wan_price: f64,
 }
 
@@ -173,7 +178,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Exit, Failure> {
         }
         Command::Tiering(given) => {
             let plan = tiering::plan(&tiering::Tier {
-                fast: given.fast,
+                fast: above_zero("--fast", given.fast)?,
                 reserved_share: share("--reserved", given.reserved)?,
                 drain: given.drain,
                 burst: given.burst,
@@ -182,7 +187,9 @@ pub(crate) fn run(plan: &Plan) -> Result<Exit, Failure> {
             output::print(format, &plan, tiering::render)?;
         }
         Command::Retention(given) => {
-            let rows = retention::plan(given.write, given.nodes, given.disk)?;
+            let (write, disk) =
+                (above_zero("--write", given.write)?, above_zero("--disk", given.disk)?);
+            let rows = retention::plan(write, given.nodes, disk)?;
             output::print(format, &rows, |rows| retention::render(rows))?;
         }
         Command::Cost(given) => {
@@ -197,6 +204,13 @@ pub(crate) fn run(plan: &Plan) -> Result<Exit, Failure> {
         }
     }
     Ok(Exit::Ok)
+}
+
+fn above_zero(option: &str, bytes: Bytes) -> Result<Bytes, Failure> {
+    match bytes.0 > 0.0 {
+        true => Ok(bytes),
+        false => Err(Failure::Invalid(format!("{option} must be above 0"))),
+    }
 }
 
 fn not_negative(option: &str, value: f64) -> Result<f64, Failure> {

@@ -3,10 +3,6 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// Nodes of one storage group of three datacenters: one in each of nine racks.
-pub(super) const GROUP_NODES: f64 = 9.0;
-/// Nodes that are left of it with a datacenter and a rack of another lost.
-pub(super) const SURVIVORS: f64 = 5.0;
 /// A disk is full for planning when this share of it is used: compaction and rebuilding need room.
 pub(super) const FILL_MAX: f64 = 0.85;
 
@@ -26,6 +22,10 @@ pub(super) enum Layout {
     #[value(name = "block-4-2")]
     #[serde(rename = "block-4-2")]
     Block42,
+    /// Six parts on eight racks of one datacenter from the first ack on, any four do.
+    #[value(name = "hot-block-4-2")]
+    #[serde(rename = "hot-block-4-2")]
+    HotBlock42,
     /// Apache Kafka with three replicas, one in each datacenter.
     #[value(skip)]
     #[serde(rename = "kafka-rf-3")]
@@ -34,7 +34,8 @@ pub(super) enum Layout {
 
 impl Layout {
     /// All, Kafka last.
-    pub(super) const ALL: [Self; 4] = [Self::Mirror3Dc, Self::Rs54, Self::Block42, Self::KafkaRf3];
+    pub(super) const ALL: [Self; 5] =
+        [Self::Mirror3Dc, Self::Rs54, Self::Block42, Self::HotBlock42, Self::KafkaRf3];
 
     /// Its name.
     pub(super) fn name(self) -> &'static str {
@@ -42,8 +43,19 @@ impl Layout {
             Self::Mirror3Dc => "mirror-3-dc",
             Self::Rs54 => "rs-5-4",
             Self::Block42 => "block-4-2",
+            Self::HotBlock42 => "hot-block-4-2",
             Self::KafkaRf3 => "kafka RF 3",
         }
+    }
+
+    /// Nodes of one storage group: one in each of nine racks of three datacenters, or of eight racks of one.
+    pub(super) fn group_nodes(self) -> u32 {
+        if self == Self::HotBlock42 { 8 } else { 9 }
+    }
+
+    /// Nodes that are left of it with the worst lost: a datacenter and a rack of another, or two racks.
+    pub(super) fn survivors(self) -> u32 {
+        if self == Self::HotBlock42 { 6 } else { 5 }
     }
 
     /// Bytes kept for each payload byte.
@@ -51,7 +63,7 @@ impl Layout {
         match self {
             Self::Mirror3Dc | Self::KafkaRf3 => 3.0,
             Self::Rs54 => 9.0 / 5.0,
-            Self::Block42 => 6.0 / 4.0,
+            Self::Block42 | Self::HotBlock42 => 6.0 / 4.0,
         }
     }
 
@@ -60,15 +72,21 @@ impl Layout {
     pub(super) fn written(self) -> f64 {
         match self {
             Self::Rs54 | Self::Block42 => 3.0 + self.overhead(),
-            Self::Mirror3Dc | Self::KafkaRf3 => self.overhead(),
+            Self::Mirror3Dc | Self::HotBlock42 | Self::KafkaRf3 => self.overhead(),
         }
     }
 
+    /// Bytes of each that the leader keeps itself: a copy, or a part.
+    pub(super) fn leader_keeps(self) -> f64 {
+        if self == Self::HotBlock42 { 1.0 / 4.0 } else { 1.0 }
+    }
+
     /// Bytes that the disks write for each payload byte while a datacenter and a rack of another
-    /// are lost: two racks in each of the two datacenters left.
+    /// are lost: two racks in each of the two datacenters left. Of eight racks six are left, with a part on each.
     pub(super) fn written_degraded(self) -> f64 {
         match self {
             Self::Mirror3Dc | Self::Rs54 | Self::Block42 => 4.0,
+            Self::HotBlock42 => self.overhead(),
             // Two of three replicas are left where they did not share the lost rack.
             Self::KafkaRf3 => 2.0,
         }
@@ -79,6 +97,7 @@ impl Layout {
     pub(super) fn busiest_degraded(self) -> f64 {
         match self {
             Self::Mirror3Dc | Self::Rs54 | Self::Block42 => 1.0,
+            Self::HotBlock42 => 1.0 / 4.0,
             // Two replicas over five brokers, were they spread evenly.
             Self::KafkaRf3 => 2.0 / 5.0,
         }
@@ -93,6 +112,7 @@ impl Layout {
             Self::Rs54 => 2.0 + 6.0 / 5.0,
             // Two copies, then four of six parts, each a quarter.
             Self::Block42 => 3.0,
+            Self::HotBlock42 => 0.0,
         }
     }
 
@@ -101,6 +121,7 @@ impl Layout {
         match self {
             Self::Mirror3Dc | Self::Rs54 => "DC + rack",
             Self::Block42 => "DC or 2 racks",
+            Self::HotBlock42 => "2 racks",
             Self::KafkaRf3 => "DC; power loss only with fsync",
         }
     }
@@ -113,13 +134,13 @@ mod tests {
     #[test]
     fn bytes_kept_are_those_of_the_design() {
         let kept: Vec<f64> = Layout::ALL.iter().map(|layout| layout.overhead()).collect();
-        assert_eq!(kept, [3.0, 1.8, 1.5, 3.0]);
+        assert_eq!(kept, [3.0, 1.8, 1.5, 1.5, 3.0]);
     }
 
     #[test]
     fn the_busiest_survivor_takes_no_less_than_the_average_one() {
         for layout in Layout::ALL {
-            let average = layout.written_degraded() / SURVIVORS;
+            let average = layout.written_degraded() / f64::from(layout.survivors());
             assert!(layout.busiest_degraded() >= average - 1e-9, "{}", layout.name());
         }
     }

@@ -120,7 +120,7 @@ mod tests {
         let node = Node { disk: Bytes(4e12), disk_write: Bytes(1e9), network: Bytes(1.25e9) };
         let prices = Prices { node: 400.0, disk_gigabyte: 0.05, wan_gigabyte: 0.02 };
         let rows = plan(&need, &node, &prices).unwrap();
-        assert_eq!(rows.len(), 4);
+        assert_eq!(rows.len(), 5);
         assert_eq!((rows[0].nodes, rows[0].nodes_cost, rows[0].disks_cost), (9, 3600.0, 1800.0));
         assert!((rows[0].total_cost - 14_731.2).abs() < 1e-6);
         assert!((rows[0].cost_per_written_terabyte - 63.148).abs() < 1e-3);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::codec::{FILL_MAX, GROUP_NODES, Layout, SURVIVORS};
+use super::codec::{FILL_MAX, Layout};
 use super::units::{Bytes, three_digits};
 use crate::failure::Failure;
 use crate::output::Table;
@@ -80,12 +80,13 @@ pub(super) fn plan(need: &Need, node: &Node, layout: Layout) -> Result<Hardware,
             "--disk, --disk-write and --network must be above 0".to_owned(),
         ));
     }
+    let group_nodes = f64::from(layout.group_nodes());
     let kept = need.write.0 * need.retention.as_secs_f64() * layout.overhead();
     // Everything in one group: what that would ask of a node, in units of what a node has.
     let normal = normal_use(need, layout);
     let degraded = degraded_use(need, layout);
     let wants = [
-        ("capacity", kept / GROUP_NODES / (node.disk.0 * FILL_MAX)),
+        ("capacity", kept / group_nodes / (node.disk.0 * FILL_MAX)),
         ("disk", normal.disk_write.0.max(degraded.disk_write.0) / node.disk_write.0),
         ("network", most(&normal).max(most(&degraded)) / node.network.0),
     ];
@@ -94,7 +95,7 @@ pub(super) fn plan(need: &Need, node: &Node, layout: Layout) -> Result<Hardware,
     if groups > 1e6 {
         return Err(Failure::Invalid(format!(
             "{} nodes would be needed; give nodes more, or keep less",
-            three_digits(groups * GROUP_NODES)
+            three_digits(groups * group_nodes)
         )));
     }
     let over = |all: Use| Use {
@@ -104,7 +105,7 @@ pub(super) fn plan(need: &Need, node: &Node, layout: Layout) -> Result<Hardware,
     };
     let (normal, degraded) = (over(normal), over(degraded));
     let busy = (degraded.disk_write.0 / node.disk_write.0).max(most(&degraded) / node.network.0);
-    let nodes = groups * GROUP_NODES;
+    let nodes = groups * group_nodes;
     Ok(Hardware {
         layout,
         groups: whole(groups),
@@ -122,25 +123,28 @@ pub(super) fn plan(need: &Need, node: &Node, layout: Layout) -> Result<Hardware,
 }
 
 /// All of the peak in one group, nothing lost, shared evenly. The leader has the record from its
-/// producer; it keeps one copy and sends the others.
+/// producer; it keeps one copy, or part, and sends the others.
 fn normal_use(need: &Need, layout: Layout) -> Use {
-    let share = need.peak.0 / GROUP_NODES;
+    let share = need.peak.0 / f64::from(layout.group_nodes());
+    let sent = layout.written() - layout.leader_keeps();
     Use {
         disk_write: Bytes(share * layout.written()),
-        network_in: Bytes(share * layout.written()),
-        network_out: Bytes(share * (layout.written() - 1.0 + need.fan_out)),
+        network_in: Bytes(share * (1.0 + sent)),
+        network_out: Bytes(share * (sent + need.fan_out)),
     }
 }
 
 /// The same when the worst is lost: leaders are spread over the survivors, and the racks left in
 /// the broken datacenter keep a copy of everything.
 fn degraded_use(need: &Need, layout: Layout) -> Use {
-    let lead = need.peak.0 / SURVIVORS;
+    let lead = need.peak.0 / f64::from(layout.survivors());
     let keep = need.peak.0 * layout.busiest_degraded();
     Use {
         disk_write: Bytes(keep),
         network_in: Bytes(lead + keep),
-        network_out: Bytes(lead * (layout.written_degraded() - 1.0 + need.fan_out)),
+        network_out: Bytes(
+            lead * (layout.written_degraded() - layout.leader_keeps() + need.fan_out),
+        ),
     }
 }
 
@@ -241,6 +245,21 @@ mod tests {
     fn block_4_2_keeps_half_and_sends_half_as_much_again() {
         let plan = plan(&need(90e6, 1), &NODE, Layout::Block42).unwrap();
         assert_eq!((plan.nodes, plan.kept, plan.wan), (9, Bytes(11.664e12), Bytes(270e6)));
+    }
+
+    /// By hand: 80 MB/s x 86,400 s x 1.5 = 10.368 TB; over 8 disks 1.296 TB, of 3.4 usable: 1 group. Each
+    /// node leads 10 MB/s, keeps a quarter of it and sends five; six are left, with a quarter of all on each.
+    #[test]
+    fn parts_from_the_first_ack_on_keep_half_and_send_half() {
+        let plan = plan(&need(80e6, 1), &NODE, Layout::HotBlock42).unwrap();
+        assert_eq!((plan.nodes, plan.kept, plan.wan), (8, Bytes(10.368e12), Bytes(0.0)));
+        assert_eq!(plan.normal.disk_write, Bytes(15e6));
+        assert_eq!(
+            (plan.normal.network_in, plan.normal.network_out),
+            (Bytes(22.5e6), Bytes(32.5e6))
+        );
+        assert_eq!(plan.degraded.disk_write, Bytes(20e6));
+        assert_eq!(plan.survives, "2 racks");
     }
 
     #[test]

@@ -25,16 +25,29 @@ pub(super) fn plan(write: Bytes, nodes: u32, disk: Bytes) -> Result<Vec<Retentio
     if write.0 <= 0.0 {
         return Err(Failure::Invalid("--write must be above 0".to_owned()));
     }
-    let usable = f64::from(nodes) * disk.0 * FILL_MAX;
-    Ok(Layout::ALL
-        .into_iter()
-        .map(|layout| Retention {
-            layout,
-            payload: Bytes(usable / layout.overhead()),
-            retention_s: usable / layout.overhead() / write.0,
-            of_kafka: Layout::KafkaRf3.overhead() / layout.overhead(),
-        })
-        .collect())
+    let payload = |layout: Layout| {
+        // Nodes beyond whole groups are spares, which keep nothing; Kafka's brokers are not grouped.
+        let used = match layout {
+            Layout::KafkaRf3 => nodes,
+            layout => nodes / layout.group_nodes() * layout.group_nodes(),
+        };
+        f64::from(used) * disk.0 * FILL_MAX / layout.overhead()
+    };
+    let of_kafka = payload(Layout::KafkaRf3);
+    let row = |layout| Retention {
+        layout,
+        payload: Bytes(payload(layout)),
+        retention_s: payload(layout) / write.0,
+        of_kafka: payload(layout) / of_kafka,
+    };
+    let rows: Vec<Retention> =
+        Layout::ALL.into_iter().map(row).filter(|it| it.payload.0 > 0.0).collect();
+    match rows.len() {
+        0 | 1 => Err(Failure::Invalid(format!(
+            "--nodes {nodes}: a storage group has nine nodes, or eight in one datacenter"
+        ))),
+        _ => Ok(rows),
+    }
 }
 
 /// As a table.
@@ -61,8 +74,23 @@ mod tests {
     fn disks_keep_their_size_over_the_copies() {
         let rows = plan(Bytes(5e8), 9, Bytes(16e12)).unwrap();
         assert!((rows[0].retention_s - 81_600.0).abs() < 1e-6);
-        let of_kafka: Vec<String> = rows.iter().map(|row| three_digits(row.of_kafka)).collect();
-        assert_eq!(of_kafka, ["1.00", "1.67", "2.00", "1.00"]);
+        let of_kafka = |nodes| -> Vec<String> {
+            let rows = plan(Bytes(5e8), nodes, Bytes(16e12)).unwrap();
+            rows.iter().map(|row| three_digits(row.of_kafka)).collect()
+        };
+        assert_eq!(of_kafka(72), ["1.00", "1.67", "2.00", "2.00", "1.00"]);
+        // The ninth node is a spare of the eight.
+        assert_eq!(of_kafka(9), ["1.00", "1.67", "2.00", "1.78", "1.00"]);
+    }
+
+    #[test]
+    fn what_is_no_group_keeps_nothing() {
+        let layouts = |nodes| {
+            let rows = plan(Bytes(5e8), nodes, Bytes(16e12))?;
+            Ok::<_, Failure>(rows.into_iter().map(|row| row.layout).collect::<Vec<_>>())
+        };
+        assert_eq!(layouts(8).unwrap(), [Layout::HotBlock42, Layout::KafkaRf3]);
+        assert!(layouts(7).is_err());
     }
 
     #[test]
