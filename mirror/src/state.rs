@@ -101,19 +101,22 @@ impl State {
             Self::SourceUnreachable { .. } => {
                 Some("`meridian link test` shows which address does not answer")
             }
-            Self::SourceDeleted => {
-                Some("`meridian mirror promote` makes it a topic of its own, or delete it")
-            }
-            Self::SourceRecreated { .. } => {
-                Some("promote or delete the mirror, then create one of the new topic")
-            }
+            Self::SourceDeleted => Some(
+                "`meridian mirror promote` makes it a topic of its own, `meridian topic delete` deletes it",
+            ),
+            Self::SourceRecreated { .. } => Some(
+                "`meridian mirror promote` keeps it as a topic of its own; `meridian mirror repair \
+                 --recreate` begins anew with the new topic",
+            ),
             Self::SourceTruncated { .. } | Self::Diverged { .. } => Some(
-                "the mirror has records the source lost: promote it, or delete and create it again",
+                "the mirror has records the source lost: `meridian mirror promote` keeps them, `meridian mirror \
+                 repair --recreate` begins anew",
             ),
             Self::Gap { .. } => Some(
-                "retention at the source was faster: promote it, or delete and create it again",
+                "retention at the source was faster: `meridian mirror promote` keeps what is here, `meridian \
+                 mirror repair --recreate` begins anew",
             ),
-            Self::Unsupported { .. } => Some("see docs/operators.md, Federation, limits"),
+            Self::Unsupported { .. } => Some("see docs/operators.md, Federate, limits of links"),
         }
     }
 }

@@ -11,7 +11,7 @@ mod report;
 mod switchover;
 mod verify;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clap::{Args, Subcommand};
@@ -57,7 +57,7 @@ enum Command {
     ///
     /// Example: meridian mirror list
     List,
-    /// Show what each partition does, how far it is behind, and what to do about it
+    /// Show what each partition does, how far it is behind, how fast it follows, and what to do about it
     ///
     /// Exit code 2 if a partition has stopped or its source cannot be reached.
     ///
@@ -66,7 +66,7 @@ enum Command {
     Status {
         /// Only this mirror
         topic: Option<String>,
-        /// Look again every second, until interrupted
+        /// Look again every second, until interrupted: only then is it seen how fast bytes come
         #[arg(long)]
         watch: bool,
     },
@@ -199,18 +199,40 @@ pub(crate) async fn run(mirror: Mirror) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
+/// Fails unless a mirror has this name.
+async fn known(client: &Client, topic: &str) -> Result<(), Failure> {
+    let mirrors = admin::call(client, "mirror.list", &json!({})).await?;
+    let is_it = |it: &Value| it["topic"] == topic;
+    match mirrors.as_array().is_some_and(|mirrors| mirrors.iter().any(is_it)) {
+        true => Ok(()),
+        false => Err(no_mirror(topic)),
+    }
+}
+
+fn no_mirror(topic: &str) -> Failure {
+    Failure::Invalid(format!("topic {topic} is no mirror; `meridian mirror list` shows which are"))
+}
+
 async fn status(
     client: &Client,
     format: Format,
     topic: Option<&str>,
     watch: bool,
 ) -> Result<Exit, Failure> {
+    let mut before: Option<(Status, Instant)> = None;
     loop {
-        let status = Status::ask(client, topic).await?;
+        let (mut status, now) = (Status::ask(client, topic).await?, clock::now());
+        if let Some((before, then)) = &before {
+            status.measure(before, now.duration_since(*then));
+            if matches!(format, Format::Table) {
+                output::text("\n")?;
+            }
+        }
         output::print(format, &status, Status::render)?;
         if !watch {
             return Ok(if status.is_well() { Exit::Ok } else { Exit::Degraded });
         }
+        before = Some((status, now));
         clock::sleep(WATCH_EVERY).await;
     }
 }

@@ -110,6 +110,23 @@ fn a_mirror_is_an_exact_prefix_through_kills_of_both_sides() {
     assert_eq!(json(&["link", "list", "-b", from, "-o", "json"]), Value::Array(Vec::new()));
 }
 
+/// What is said to be equal was compared: the batch that holds the offset, and never nothing.
+fn check_comparing(to: &str) {
+    let of = |arguments: &[&str]| {
+        run(&[&["mirror", "verify", "kept", "-b", to, "-o", "json"], arguments].concat())
+    };
+    let inside = of(&["--from", "50", "--to", "51"]);
+    let inside: Value = serde_json::from_slice(&inside.stdout).unwrap();
+    assert_ne!(inside["partitions"][0]["batches"], 0, "{inside}");
+    assert_eq!(of(&["--from", "51", "--to", "51"]).status.code(), Some(1));
+    assert_eq!(of(&["--from", "5000"]).status.code(), Some(1));
+    for unknown in [["divergence", "none"], ["verify", "none"], ["repair", "none"]] {
+        let refused = run(&[&["mirror"], &unknown[..], &["-b", to]].concat());
+        assert_eq!(refused.status.code(), Some(1), "{unknown:?}");
+        assert!(text(&refused.stderr).contains("is no mirror"), "{}", text(&refused.stderr));
+    }
+}
+
 #[test]
 fn what_must_stop_a_mirror_stops_it_and_a_promoted_one_takes_records() {
     let folder = Scratch::new("promotion");
@@ -128,6 +145,7 @@ fn what_must_stop_a_mirror_stops_it_and_a_promoted_one_takes_records() {
     }
     let busy = run(&["link", "delete", "west", "-b", to]);
     assert!(text(&busy.stderr).contains("2 topics still mirror"));
+    assert!(!text(&busy.stderr).contains("UNKNOWN_SERVER_ERROR"));
 
     // The same name, the same number of records, but not the same topic.
     ok(&["topic", "delete", "recreated", "--yes", "-b", from]);
@@ -137,7 +155,15 @@ fn what_must_stop_a_mirror_stops_it_and_a_promoted_one_takes_records() {
     wait_for_state(to, "recreated", "source-recreated");
     let degraded = run(&["mirror", "status", "recreated", "-b", to]);
     assert_eq!(degraded.status.code(), Some(2));
-    assert!(text(&degraded.stdout).contains("promote or delete the mirror"));
+    assert!(text(&degraded.stdout).contains("`meridian mirror repair --recreate`"));
+    // Its cluster answers, but there is nothing to switch over with.
+    let refused = run(&["mirror", "failover", "recreated", "-b", to]);
+    assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("source-recreated"), "{}", text(&refused.stderr));
+    ok(&["mirror", "repair", "recreated", "--recreate", "-b", to]);
+    wait_for_end(from, "recreated", to, "recreated");
+
+    check_comparing(to);
 
     // A paused mirror does not follow; a resumed one does.
     ok(&["mirror", "pause", "kept", "-b", to]);
@@ -153,6 +179,11 @@ fn what_must_stop_a_mirror_stops_it_and_a_promoted_one_takes_records() {
     assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
     ok(&["mirror", "promote", "kept", "--dry-run", "-b", to]);
     ok(&["mirror", "promote", "kept", "--accept-loss", "-b", to]);
+    // What its node said of it before counts no more.
+    ok(&["mirror", "status", "kept", "-b", to]);
+    let again = run(&["mirror", "failover", "kept", "-b", to]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(text(&again.stderr).contains("kept is promoted"), "{}", text(&again.stderr));
     produce(to, "kept", &lines(200..300));
     let output = ok(&["topic", "consume", "kept", "-b", to]);
     let expected: Vec<String> = (0..300).map(|number| format!("record {number}")).collect();

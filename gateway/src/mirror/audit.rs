@@ -24,7 +24,7 @@ use meridian_mirror::rows::MirrorTopic;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
-pub(super) use self::sums::{At, DIGEST_METHOD, DigestAnswer, DigestArguments, of_log};
+pub(super) use self::sums::{At, DIGEST_METHOD, DigestAnswer, DigestArguments, batch_base, of_log};
 use super::plan::{Plan, Source, Target};
 use super::survey::{self, Survey};
 use super::worker::LinkMetrics;

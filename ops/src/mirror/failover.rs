@@ -30,6 +30,8 @@ struct Consequences {
     topic: String,
     /// Whether a broker of the source cluster answers.
     is_source_reachable: bool,
+    /// What would keep it from being switched over instead.
+    obstacles: Vec<String>,
     lost: Forecast,
     groups: Vec<GroupForecast>,
     /// How long the promotion waits until the source's lease has ended, if its link has one.
@@ -57,6 +59,11 @@ pub(super) async fn run(
     let Failover { topic, dry_run, force } = command;
     let begun = clock::now();
     let mut status = Status::ask(client, Some(&topic)).await?;
+    if status.is_promoted() {
+        return Err(Failure::Invalid(format!(
+            "{topic} is promoted: it takes records here, and nothing is to fail over"
+        )));
+    }
     let is_source_reachable = is_reachable(client, status.link()).await?;
     if !is_source_reachable {
         // What it had sent before it was gone was on its way meanwhile.
@@ -64,6 +71,7 @@ pub(super) async fn run(
         status = Status::ask(client, Some(&topic)).await?.asked_before(waited);
     }
     let mut consequences = Consequences {
+        obstacles: status.obstacles(),
         lost: Forecast::of(&status, is_source_reachable),
         groups: duplicates(client, &topic, &status.ends()).await?,
         lease_wait_ms: lease_wait_ms(client, status.link()).await?,
@@ -80,11 +88,7 @@ pub(super) async fn run(
     output::print(format, &consequences, Consequences::render)?;
     match dry_run || consequences.is_promoted {
         true => Ok(Exit::Ok),
-        false => Err(Failure::Refused(format!(
-            "{0} is not promoted: its source answers. `meridian mirror switchover {0}` loses \
-             nothing; --force promotes all the same",
-            consequences.topic
-        ))),
+        false => Err(consequences.refusal()),
     }
 }
 
@@ -129,10 +133,30 @@ async fn duplicates(
 }
 
 impl Consequences {
+    /// Why it is not promoted although nothing but that was asked for.
+    fn refusal(&self) -> Failure {
+        let Self { topic, obstacles, .. } = self;
+        Failure::Refused(match obstacles.first() {
+            None => format!(
+                "{topic} is not promoted: its source answers. `meridian mirror switchover {topic}` loses \
+                 nothing; --force promotes all the same"
+            ),
+            Some(obstacle) => format!(
+                "{topic} is not promoted: a cluster answers where its source is, though a switchover is not \
+                 possible now ({obstacle}). See `meridian mirror status {topic}`; --force promotes all the \
+                 same"
+            ),
+        })
+    }
+
     fn render(&self) -> String {
         let mut text = self.lost.render();
-        if self.is_source_reachable {
-            text.push_str("the source answers: a switchover would lose nothing\n");
+        match (self.is_source_reachable, self.obstacles.first()) {
+            (true, None) => text.push_str("the source answers: a switchover would lose nothing\n"),
+            (true, Some(obstacle)) => text.push_str(&format!(
+                "the source's cluster answers, but a switchover is not possible now: {obstacle}\n"
+            )),
+            (false, _) => {}
         }
         if self.needs_force {
             text.push_str(

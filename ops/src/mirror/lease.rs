@@ -56,7 +56,7 @@ impl Lease {
         format!(
             "{topic}-{partition}: {state}, {since}: producers are refused until the mirror of cluster \
              {cluster} is heard of (`meridian mirror status {topic}` there; `meridian link test`). If it \
-             was promoted, `meridian mirror rejoin {topic}` here; if it is gone for good and was not, \
+             was promoted, `meridian mirror rejoin {topic} --link LINK` here; if it is gone for good and was not, \
              `meridian mirror drop-lease {topic}` here\n"
         )
     }

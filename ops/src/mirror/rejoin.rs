@@ -51,7 +51,7 @@ pub(super) struct Failback {
     #[arg(long)]
     dry_run: bool,
     /// Seconds within which the switchover is decided, or rolled back
-    #[arg(long, default_value_t = 30)]
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     within_s: u64,
 }
 

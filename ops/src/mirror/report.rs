@@ -17,6 +17,9 @@ use crate::output::{self, Table};
 
 /// A partition's state while the node that leads it has not said anything of it.
 const STARTING: &str = "starting";
+const PAUSED: &str = "paused";
+/// The stage and state of a mirror that is none any more.
+const PROMOTED: &str = "promoted";
 /// The state of a promoted mirror whose source takes records as well.
 const BOTH_PROMOTED: &str = "both-promoted";
 const BOTH_PROMOTED_ADVICE: &str = "nothing is merged: run `meridian mirror rejoin` at the side with \
@@ -24,7 +27,7 @@ const BOTH_PROMOTED_ADVICE: &str = "nothing is merged: run `meridian mirror rejo
 /// A source that was not heard of for longer may have taken any number of records since.
 const HEARD_LATELY_MS: u64 = 2000;
 /// States in which nothing is wrong.
-const WELL: [&str; 6] = [STARTING, "verifying", "catching-up", "mirroring", "paused", "promoted"];
+const WELL: [&str; 6] = [STARTING, "verifying", "catching-up", "mirroring", PAUSED, PROMOTED];
 
 /// What `mirror status` shows.
 #[derive(Debug, Serialize)]
@@ -64,6 +67,12 @@ struct PartitionStatus {
     lag_ms: u64,
     #[serde(default)]
     source_lag_max_ms: Option<u64>,
+    /// Bytes of batches since the node began to follow.
+    #[serde(default)]
+    mirrored_bytes: Option<u64>,
+    /// How fast they came since the look before, while somebody watches.
+    #[serde(default)]
+    bytes_per_second: Option<u64>,
     #[serde(default)]
     source_records_per_second: Option<f64>,
     /// What a newer server says besides.
@@ -83,19 +92,36 @@ impl Status {
         if let (Some(topic), [], [], []) =
             (topic, wanted.as_slice(), contracts.as_slice(), leases.as_slice())
         {
-            return Err(Failure::Invalid(format!(
-                "topic {topic} is no mirror; `meridian mirror list` shows which are"
-            )));
+            return Err(super::no_mirror(topic));
         }
         let reports = reports(client).await?;
         let mut mirrors: Vec<_> = wanted.into_iter().map(|it| joined(it, &reports)).collect();
-        for mirror in mirrors.iter_mut().filter(|mirror| mirror.stage == "promoted") {
+        for mirror in mirrors.iter_mut().filter(|mirror| mirror.stage == PROMOTED) {
             mirror.compare(client).await;
         }
         let mut groups: BTreeMap<_, _> =
             super::groups::summary(&super::groups::stewards(client).await?).into_iter().collect();
         groups.retain(|link, _| mirrors.iter().any(|mirror| mirror.link == *link));
         Ok(Self { mirrors, groups, contracts, leases })
+    }
+
+    /// Says how much came since a look before.
+    pub(super) fn measure(&mut self, before: &Self, elapsed: Duration) {
+        for partition in self.mirrors.iter_mut().flat_map(|mirror| &mut mirror.partitions) {
+            let is_it = |it: &&PartitionStatus| {
+                (&it.topic, it.partition) == (&partition.topic, partition.partition)
+            };
+            let then = before.partitions().find(is_it).and_then(|it| it.mirrored_bytes);
+            // Another node counts from nothing.
+            let came = partition.mirrored_bytes.zip(then);
+            let came = came.and_then(|(now, then)| now.checked_sub(then));
+            partition.bytes_per_second = came.map(|bytes| per_second(bytes, elapsed));
+        }
+    }
+
+    /// Whether none of these is a mirror any more.
+    pub(super) fn is_promoted(&self) -> bool {
+        !self.mirrors.is_empty() && self.mirrors.iter().all(|mirror| mirror.stage == PROMOTED)
     }
 
     /// What keeps these mirrors from being switched over.
@@ -153,6 +179,7 @@ impl Status {
             "LAG",
             "LAG BYTES",
             "LAG MS",
+            "BYTES/S",
         ];
         let mut table = Table::new(&header);
         let mut notes = Vec::new();
@@ -160,6 +187,11 @@ impl Status {
             for partition in &mirror.partitions {
                 let offset =
                     |offset: Option<i64>| offset.map_or("-".to_owned(), |it| it.to_string());
+                // As long as nobody knows where the source ends, nobody knows that nothing is missing.
+                let lag = |text: String| match partition.source_end_offset {
+                    Some(_) => text,
+                    None => "-".to_owned(),
+                };
                 table.cells(vec![
                     mirror.topic.clone(),
                     mirror.link.clone(),
@@ -167,9 +199,10 @@ impl Status {
                     partition.state.clone(),
                     offset(partition.end_offset),
                     offset(partition.source_end_offset),
-                    partition.lag_records.to_string(),
-                    output::bytes(partition.lag_bytes),
-                    partition.lag_ms.to_string(),
+                    lag(partition.lag_records.to_string()),
+                    lag(output::bytes(partition.lag_bytes)),
+                    lag(partition.lag_ms.to_string()),
+                    partition.bytes_per_second.map_or("-".to_owned(), output::bytes),
                 ]);
                 if !WELL.contains(&partition.state.as_str()) {
                     let advice = partition.advice.as_deref().unwrap_or_default();
@@ -177,6 +210,7 @@ impl Status {
                     notes.push(format!("{place}: {}; {advice}\n", partition.reason));
                 }
             }
+            notes.extend(mirror.paused());
         }
         for (link, counts) in &self.groups {
             notes.push(format!(
@@ -214,6 +248,17 @@ impl Status {
 }
 
 impl MirrorStatus {
+    /// Who let it rest, and what to do about it: that is no fault, but easily forgotten.
+    fn paused(&self) -> Option<String> {
+        let Self { topic, link, stage, .. } = self;
+        let resume = match stage.as_str() {
+            "paused" => format!("mirror resume {topic}"),
+            _ => format!("link resume {link}"),
+        };
+        let is_paused = self.partitions.iter().any(|partition| partition.state == PAUSED);
+        is_paused.then(|| format!("{topic}: paused by an operator; `meridian {resume}` goes on\n"))
+    }
+
     /// What its partitions say of the lease of their source, if its link has one.
     fn lease_states(&self) -> Vec<&str> {
         let states = self.partitions.iter().filter_map(|it| it.more.get("source_lease")?.as_str());
@@ -252,6 +297,11 @@ impl MirrorStatus {
     }
 }
 
+fn per_second(bytes: u64, elapsed: Duration) -> u64 {
+    let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
+    bytes.saturating_mul(1000) / milliseconds
+}
+
 /// What every node says of the partitions that it mirrors. One that is down says nothing.
 async fn reports(client: &Client) -> Result<Vec<PartitionStatus>, Failure> {
     let view = client.refresh(Some(&[])).await?;
@@ -278,7 +328,7 @@ fn joined(mirror: &Value, reports: &[PartitionStatus]) -> MirrorStatus {
     let text = |name: &str| mirror[name].as_str().unwrap_or_default().to_owned();
     let (topic, stage) = (text("topic"), text("stage"));
     let state = match stage.as_str() {
-        "mirroring" if mirror["is_link_paused"] == true => "paused",
+        "mirroring" if mirror["is_link_paused"] == true => PAUSED,
         "mirroring" => STARTING,
         stage => stage,
     };
@@ -286,7 +336,12 @@ fn joined(mirror: &Value, reports: &[PartitionStatus]) -> MirrorStatus {
         topic: topic.clone(),
         partition,
         state: state.to_owned(),
-        reason: "no node has said anything of it yet".to_owned(),
+        reason: match state {
+            PAUSED => "by an operator",
+            PROMOTED => "a topic of this cluster's own",
+            _ => "no node has said anything of it yet",
+        }
+        .to_owned(),
         advice: None,
         end_offset: None,
         source_end_offset: None,
@@ -296,8 +351,12 @@ fn joined(mirror: &Value, reports: &[PartitionStatus]) -> MirrorStatus {
         lag_ms: 0,
         source_lag_max_ms: None,
         source_records_per_second: None,
+        mirrored_bytes: None,
+        bytes_per_second: None,
         more: BTreeMap::new(),
     };
+    // What nodes still say of one that was just promoted is of the time before.
+    let reports = if stage == PROMOTED { &[] } else { reports };
     let count = u32::try_from(mirror["partitions"].as_u64().unwrap_or(0)).unwrap_or(0);
     let find = |index| {
         let found = reports.iter().find(|it| it.topic == topic && it.partition == index);
@@ -443,6 +502,56 @@ mod tests {
         let status = status("diverged", 0);
         assert!(!status.is_well());
         assert!(status.render().ends_with("\nt-1: because; do it\n"));
+    }
+
+    #[test]
+    fn nothing_is_missing_only_if_that_is_known() {
+        let text = status("mirroring", 0).render();
+        let cells = |index: usize| text.lines().nth(index).map(|line| line.split_whitespace());
+        let lags = |index| cells(index).unwrap().skip(6).collect::<Vec<_>>().join(" ");
+        assert_eq!(lags(1), "- - - -", "{text}");
+        assert_eq!(lags(2), "0 20 B 30 -", "{text}");
+    }
+
+    #[test]
+    fn a_mirror_that_rests_says_what_has_it_go_on() {
+        let paused = |stage: &str, is_link_paused: bool| {
+            let mut status = status("mirroring", 0);
+            let mirror = json!({"topic": "t", "link": "l", "stage": stage, "partitions": 1,
+                "is_link_paused": is_link_paused});
+            status.mirrors = vec![joined(&mirror, &[])];
+            assert!(status.is_well());
+            status.render()
+        };
+        assert!(
+            paused("paused", false)
+                .ends_with("\nt: paused by an operator; `meridian mirror resume t` goes on\n")
+        );
+        assert!(paused("mirroring", true).ends_with("`meridian link resume l` goes on\n"));
+        assert!(!paused("mirroring", false).contains("resume"));
+    }
+
+    #[test]
+    fn what_was_said_of_a_mirror_before_its_promotion_is_not_shown_after_it() {
+        let before = status("source-deleted", 0);
+        let reports: Vec<_> = before.partitions().cloned().collect();
+        let mirror = json!({"topic": "t", "link": "l", "stage": "promoted", "partitions": 2});
+        let after = Status { mirrors: vec![joined(&mirror, &reports)], ..before };
+        assert!(after.is_well() && after.is_promoted());
+    }
+
+    #[test]
+    fn who_watches_sees_how_fast_bytes_come() {
+        let before = status("mirroring", 0);
+        let mut now = status("mirroring", 0);
+        now.mirrors[0].partitions[1].mirrored_bytes = Some(3001);
+        now.measure(&before, Duration::from_millis(1500));
+        let rates: Vec<_> = now.partitions().map(|it| it.bytes_per_second).collect();
+        assert_eq!(rates, [None, Some(2000)]);
+        // Another node mirrors it now, and has begun to count anew.
+        let mut moved = status("mirroring", 0);
+        moved.measure(&now, Duration::from_secs(1));
+        assert!(moved.partitions().all(|it| it.bytes_per_second.is_none()));
     }
 
     #[test]

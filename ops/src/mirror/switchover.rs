@@ -25,7 +25,7 @@ pub(super) struct Switchover {
     #[arg(long)]
     dry_run: bool,
     /// Seconds within which it is decided, or rolled back
-    #[arg(long, default_value_t = 30)]
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     within_s: u64,
     /// Wait for the end of one that was started before, by whomever
     #[arg(long, conflicts_with_all = ["dry_run", "rollback"])]
@@ -138,6 +138,11 @@ pub(super) async fn run(
 
 async fn plan(client: &Client, format: Format, topic: &str) -> Result<Exit, Failure> {
     let status = Status::ask(client, Some(topic)).await?;
+    if status.is_promoted() {
+        return Err(Failure::Invalid(format!(
+            "{topic} is promoted: it takes records here, and nothing is to be switched over"
+        )));
+    }
     let here = Standing::here(client, topic).await?;
     let mut obstacles = status.obstacles();
     let from_cluster = match Standing::at_source(client, topic).await {

@@ -25,11 +25,11 @@ pub(super) struct Verify {
     /// Only this partition
     #[arg(long, short)]
     partition: Option<u32>,
-    /// Only from this offset on
-    #[arg(long, value_name = "OFFSET")]
+    /// Only from the batch on that holds this offset
+    #[arg(long, value_name = "OFFSET", value_parser = clap::value_parser!(i64).range(0..))]
     from: Option<i64>,
-    /// Only before this offset
-    #[arg(long, value_name = "OFFSET")]
+    /// Only batches that begin before this offset
+    #[arg(long, value_name = "OFFSET", value_parser = clap::value_parser!(i64).range(0..))]
     to: Option<i64>,
 }
 
@@ -81,6 +81,10 @@ struct PartitionReport {
 }
 
 impl Report {
+    fn is_of_nothing(&self) -> bool {
+        self.partitions.iter().all(|partition| partition.batches == 0) && self.is_equal()
+    }
+
     fn is_equal(&self) -> bool {
         self.partitions.iter().all(|partition| partition.differences.is_empty())
     }
@@ -88,6 +92,13 @@ impl Report {
 
 impl Verify {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
+        if let (Some(from), Some(to)) = (self.from, self.to)
+            && from >= to
+        {
+            let message = format!("nothing is from offset {from} on and before {to}");
+            return Err(Failure::Invalid(message));
+        }
+        super::known(client, &self.topic).await?;
         let partitions = match self.partition {
             Some(partition) => vec![partition],
             None => {
@@ -97,6 +108,10 @@ impl Verify {
         };
         let report = verify(client, &self.topic, &partitions, self.from, self.to).await?;
         output::print(format, &report, render)?;
+        if self.from.is_some() && report.is_of_nothing() {
+            let message = format!("{} has no records there: nothing was compared", self.topic);
+            return Err(Failure::Invalid(message));
+        }
         Ok(if report.is_equal() { Exit::Ok } else { Exit::Degraded })
     }
 }
@@ -209,6 +224,9 @@ fn render(report: &Report) -> String {
 impl Divergence {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
         let mut audits = super::from_all_nodes(client, "mirror.audits").await?;
+        if let Some(topic) = &self.topic {
+            super::known(client, topic).await?;
+        }
         audits.retain(|it| self.topic.as_ref().is_none_or(|topic| it["topic"] == *topic));
         audits.sort_by_key(|it| (cell(&it["topic"]), it["partition"].as_u64()));
         let has = |it: &Value| it["differences"].as_array().is_some_and(|found| !found.is_empty());
@@ -251,6 +269,7 @@ impl Repair {
         render_mirrors: fn(&Value) -> String,
     ) -> Result<Exit, Failure> {
         let Self { topic, recreate } = self;
+        super::known(client, &topic).await?;
         if !recreate {
             let count = client.topic(&topic).await?.partitions.len();
             let partitions: Vec<u32> = (0..u32::try_from(count).unwrap_or(u32::MAX)).collect();

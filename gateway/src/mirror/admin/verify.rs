@@ -84,6 +84,10 @@ impl AdminCall {
         let at = At { connection: found.connection, topic: found.topic, partition };
         let bounds = (target.log.log_start_offset(), target.log.high_watermark());
         let from = from.unwrap_or(bounds.0).max(bounds.0);
+        let from = match from < bounds.1 {
+            true => audit::batch_base(&target.log, from).await.map_err(of_audit)?,
+            false => from,
+        };
         let to = to.unwrap_or(bounds.1).min(bounds.1);
         let mut report = VerifyReport {
             topic,

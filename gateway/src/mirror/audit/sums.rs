@@ -101,6 +101,17 @@ pub(in crate::mirror) async fn of_log(
     Ok(stretch)
 }
 
+/// Where the batch begins that holds an offset: stretches have whole batches.
+pub(in crate::mirror) async fn batch_base(
+    log: &PartitionLog,
+    offset: Offset,
+) -> Result<Offset, AuditError> {
+    let fetched = log.fetch(offset, 1).await?;
+    let first = records::batches(fetched.records.concat().into()).next();
+    let base = first.and_then(Result::ok).map(|batch| Offset::new(batch.header().base_offset));
+    Ok(base.map_or(offset, |base| base.min(offset)))
+}
+
 /// Where a source's partition is to be found.
 #[derive(Clone)]
 pub(in crate::mirror) struct At {
