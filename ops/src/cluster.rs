@@ -23,7 +23,8 @@ pub(crate) struct Cluster {
 enum Command {
     /// Show what can be lost right now without losing records or service
     ///
-    /// Exit code 2 if that is less than the cluster was built for.
+    /// Exit code 2 if that is less than the cluster was built for, or a node is away, or a partition has
+    /// no leader.
     ///
     /// Example: meridian cluster status -o json
     Status,
@@ -116,12 +117,27 @@ pub(crate) async fn ask(client: &Client) -> Result<ClusterStatus, Failure> {
 
 impl ClusterStatus {
     fn is_degraded(&self) -> bool {
-        let is_alive = |node: &NodeStatus| node.liveness.eq_ignore_ascii_case("alive");
-        self.tolerates != built_for(&self.geometry)
-            || self.groups.iter().any(|group| group.tolerates != group.built_for)
-            || self.partitions.leaderless > 0
-            || self.raft.leader.is_none()
-            || !self.nodes.iter().all(is_alive)
+        !self.faults().is_empty()
+    }
+
+    /// All that is not as it should be.
+    fn faults(&self) -> Vec<String> {
+        let is_short = self.tolerates != built_for(&self.geometry)
+            || self.groups.iter().any(|group| group.tolerates != group.built_for);
+        let mut faults = Vec::new();
+        if is_short {
+            faults.push("less can be lost than it was built for".to_owned());
+        }
+        if self.partitions.leaderless > 0 {
+            faults.push(format!("{} partitions have no leader", self.partitions.leaderless));
+        }
+        if self.raft.leader.is_none() {
+            faults.push("no metadata leader is known".to_owned());
+        }
+        let is_away = |node: &&NodeStatus| !node.liveness.eq_ignore_ascii_case("alive");
+        let away = self.nodes.iter().filter(is_away);
+        faults.extend(away.map(|node| format!("node {} is {}", node.id, node.liveness)));
+        faults
     }
 }
 
@@ -137,11 +153,14 @@ fn built_for(geometry: &str) -> &'static str {
 
 fn render(status: &ClusterStatus) -> String {
     let ClusterStatus { cluster_id, geometry, tolerates, raft, partitions, .. } = status;
-    let state = if status.is_degraded() { "DEGRADED" } else { "well" };
+    let (state, why) = match status.faults() {
+        faults if faults.is_empty() => ("well", String::new()),
+        faults => ("DEGRADED", format!("because: {}\n", faults.join(", "))),
+    };
     let leader = raft.leader.map_or_else(|| "none".to_owned(), |leader| format!("node {leader}"));
     let head = format!(
         "cluster {cluster_id} ({geometry}) is {state}\n\
-         can be lost now: {tolerates} (built for: {})\n\
+         can be lost now: {tolerates} (built for: {})\n{why}\
          metadata leader: {leader}, term {}\n\
          partitions: {}, leaderless: {}\n",
         built_for(geometry),
@@ -214,6 +233,12 @@ mod tests {
         let text = render(&status("rack", "Alive", 1));
         assert!(text.starts_with("cluster c (mirror-3-dc) is DEGRADED\ncan be lost now: rack "));
         assert!(text.contains("partitions: 4, leaderless: 1\n"));
+        let because =
+            "because: less can be lost than it was built for, 1 partitions have no leader\n";
+        assert!(text.contains(because), "{text}");
+        let text = render(&status("DC + rack", "draining", 0));
+        assert!(text.contains("\nbecause: node 1 is draining\n"), "{text}");
+        assert!(!render(&status("DC + rack", "alive", 0)).contains("because"));
     }
 
     #[test]

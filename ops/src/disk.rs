@@ -15,6 +15,8 @@ use crate::target::Target;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Inspect and scrub disks
+///
+/// Each node has one disk: `meridian node drain`, `replace` and `decommission` are for both.
 #[derive(Debug, Args)]
 pub(crate) struct Disk {
     #[command(flatten)]

@@ -30,6 +30,7 @@ enum Command {
     /// Show what a node says of its own disk and of its connections to the others
     ///
     /// Example: meridian node describe 4
+    #[command(alias = "status")]
     Describe {
         /// Its id
         id: i32,

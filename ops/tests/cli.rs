@@ -153,6 +153,20 @@ fn what_is_unsafe_or_wrong_is_refused_with_its_own_exit_code() {
     assert!(text(&exposed.stderr).contains("--insecure"));
     assert_eq!(run(&["no-such-command"]).status.code(), Some(1));
     assert_eq!(run(&["--help"]).status.code(), Some(0));
+    for (arguments, hint) in [
+        (&["hardware", "--write", "0", "--retention", "7d"][..], "--write must be above 0"),
+        (
+            &["hardware", "--write", "2MB", "--peak", "1MB", "--retention", "7d"],
+            "--peak 1.00 MB/s is below",
+        ),
+        (&["hardware", "--write", "1MB", "--retention", "7d", "--fan-out", "-1"], "0 or more"),
+        (&["tiering", "--fast", "0", "--drain", "1MB", "--burst", "2MB"], "--fast must be above 0"),
+        (&["retention", "--write", "1MB", "--disk", "1TB", "--nodes", "5"], "has nine nodes"),
+    ] {
+        let refused = run(&[&["plan"], arguments].concat());
+        assert_eq!(refused.status.code(), Some(1), "{arguments:?}");
+        assert!(text(&refused.stderr).contains(hint), "{arguments:?}: {}", text(&refused.stderr));
+    }
     // Port 1 has no broker.
     let unreachable = run(&["topic", "list", "-b", "127.0.0.1:1"]);
     assert_eq!(unreachable.status.code(), Some(1));
@@ -230,6 +244,9 @@ fn what_cannot_be_meant_is_refused_before_anybody_is_asked() {
         (vec!["producer", "describe", "t", "--producer-id", ""], "1 to 256 bytes"),
         (vec!["producer", "seqno", "t"], "--producer-id"),
         (vec!["topic", "produce", "t", "--producer-id", ""], "1 to 256 bytes"),
+        (vec!["link", "alter", "west"], "--bytes-per-second"),
+        (vec!["mirror", "switchover", "t", "--within-s", "0"], "0 is not in 1.."),
+        (vec!["mirror", "verify", "t", "--from=-1"], "-1 is not in 0.."),
     ] {
         // Nobody is there.
         let refused = run(&[&arguments[..], &["-b", "127.0.0.1:1"]].concat());

@@ -41,7 +41,7 @@ pub enum ClientError {
     Encode { api: ApiKey, source: EncodeError },
     #[error("{address} left {what} out of its answer to {api}")]
     Incomplete { address: String, api: ApiKey, what: String },
-    #[error("{what}: {code}{}", detail(.message))]
+    #[error("{what}: {}", said(*.code, .message.as_deref()))]
     Server { what: String, code: ErrorCode, message: Option<String> },
     #[error("topic {topic} does not exist; create it with `meridian topic create {topic}`")]
     UnknownTopic { topic: String },
@@ -51,7 +51,7 @@ pub enum ClientError {
         "partition {topic}-{partition} has no leader; `meridian cluster status` shows what is down"
     )]
     NoLeader { topic: String, partition: i32 },
-    #[error("broker {node} leads a partition but is not in the cluster's metadata; try again")]
+    #[error("node {node} is down or unknown; `meridian node list` shows which there are")]
     UnknownBroker { node: i32 },
     #[error("partition {topic}-{partition} holds a batch that cannot be read: {source}")]
     Batch { topic: String, partition: i32, source: BatchError },
@@ -100,8 +100,13 @@ impl ClientError {
     }
 }
 
-fn detail(message: &Option<String>) -> String {
-    message.as_ref().map(|message| format!(": {message}")).unwrap_or_default()
+/// What a server said. That it has no code for what it says tells nobody anything.
+fn said(code: ErrorCode, message: Option<&str>) -> String {
+    match message {
+        Some(message) if code == ErrorCode::UnknownServerError => message.to_owned(),
+        Some(message) => format!("{code}: {message}"),
+        None => code.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -121,6 +126,10 @@ mod tests {
         assert_eq!(
             check(ErrorCode::TopicAlreadyExists, None).unwrap_err(),
             "topic t: TOPIC_ALREADY_EXISTS"
+        );
+        assert_eq!(
+            check(ErrorCode::UnknownServerError, Some("no such link")).unwrap_err(),
+            "topic t: no such link"
         );
     }
 }

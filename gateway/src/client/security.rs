@@ -34,7 +34,7 @@ pub(super) type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the text of each variant says what it is")]
 pub enum SecurityError {
-    #[error("unknown option {name}; known are {}", options::NAMES.join(", "))]
+    #[error("unknown option {name}; `meridian link create --help` names those there are")]
     Unknown { name: String },
     #[error("{name}={value} is not possible; {possible}")]
     Invalid { name: &'static str, value: String, possible: &'static str },

@@ -145,6 +145,9 @@ pub(crate) async fn alter_configs(
     let request =
         IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false };
     for result in &client.command(&request).await?.responses {
+        if result.error_code == ErrorCode::UnknownTopicOrPartition {
+            return Err(ClientError::UnknownTopic { topic: topic.to_owned() });
+        }
         let what = || format!("configs of topic {topic} cannot be changed");
         ClientError::check(what, result.error_code, result.error_message.as_deref())?;
     }

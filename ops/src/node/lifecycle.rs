@@ -71,7 +71,15 @@ pub(super) async fn run(client: &Client, command: Lifecycle) -> Result<Value, Fa
             let stand = call(client, "lifecycle.drain", json!({ "node": id })).await?;
             wait_until(client, stand, wait, |stand| stand["leaders"] == 0).await
         }
-        Lifecycle::Undrain { id } => call(client, "lifecycle.end", json!({ "node": id })).await,
+        Lifecycle::Undrain { id } => {
+            let stand = call(client, "lifecycle.status", json!({ "node": id })).await?;
+            if stand["registered"] == false && stand["lease"].is_null() {
+                return Err(Failure::Invalid(format!(
+                    "node {id} is not registered; `meridian node list` shows those that are"
+                )));
+            }
+            call(client, "lifecycle.end", json!({ "node": id })).await
+        }
         Lifecycle::Decommission { id, wait } => {
             let stand = call(client, "lifecycle.decommission", json!({ "node": id })).await?;
             // While its lease is held it would be removed again as soon as it came back.

@@ -67,7 +67,8 @@ struct Convert {
     /// Newest bytes of each partition that stay in copies; -1 goes by age alone
     #[arg(long, allow_negative_numbers = true)]
     after_bytes: Option<i64>,
-    /// Wait until the topic is in its group and all that is cold is packed, at most so many seconds
+    /// Wait until the topic is in its group and all that is cold is packed, at most so many seconds; exit
+    /// code 2 if it is not by then
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
 }
@@ -136,18 +137,19 @@ struct Described {
 
 impl Storage {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
-        let described = match self.command {
-            Command::Describe(describe) => ask(client, &describe.topic).await?,
+        let (described, is_done) = match self.command {
+            Command::Describe(describe) => (ask(client, &describe.topic).await?, true),
             Command::Convert(convert) => convert.run(client).await?,
         };
         output::print(format, &described, render)?;
         let is_whole = described.partitions.iter().all(PartitionStorage::is_whole);
-        Ok(if is_whole { Exit::Ok } else { Exit::Degraded })
+        Ok(if is_whole && is_done { Exit::Ok } else { Exit::Degraded })
     }
 }
 
 impl Convert {
-    async fn run(self, client: &Client) -> Result<Described, Failure> {
+    /// How it is stored then, and whether all that was waited for is done.
+    async fn run(self, client: &Client) -> Result<(Described, bool), Failure> {
         let number = |name: &str, value: Option<i64>| {
             value.map(|value| (name.to_owned(), Some(value.to_string())))
         };
@@ -162,11 +164,11 @@ impl Convert {
             if let Ok(described) = ask(client, &self.topic).await
                 && described.partitions.iter().all(is_done)
             {
-                return Ok(described);
+                return Ok((described, true));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        ask(client, &self.topic).await
+        Ok((ask(client, &self.topic).await?, self.wait.is_none()))
     }
 }
 
