@@ -8,6 +8,7 @@ use meridian_mirror::quotas::{Carried, Outcome, Quotas, follow};
 use meridian_protocol::messages::DescribeClientQuotasRequest;
 
 use super::{LookError, Steward};
+use crate::broker::{Broker, ProposeError};
 use crate::client::ClientError;
 use crate::features::agree;
 use crate::kafka::quotas::carried as quotas;
@@ -16,11 +17,20 @@ use crate::mirror::plan;
 /// Entities whose quotas one entry of the metadata log changes.
 const ENTITIES_PER_ENTRY: usize = 500;
 
+/// Whose quotas must change.
+#[derive(Debug)]
+struct Entity {
+    name: String,
+    /// What is told of the change.
+    told: String,
+    /// All or none of them.
+    rows: Vec<RowChange>,
+}
+
 /// What must change for quotas to be those of the source.
 #[derive(Debug, Default)]
 struct Changes {
-    /// For whom, what is told of it, and the rows: all or none.
-    rows: Vec<(String, String, Vec<RowChange>)>,
+    rows: Vec<Entity>,
     /// For whom the quotas here are this cluster's own, and which they are.
     own: BTreeMap<String, String>,
 }
@@ -62,7 +72,7 @@ fn changes(metadata: &Metadata, link: &str, there: &BTreeMap<Vec<u8>, Quotas>) -
             rows.push(RowChange { kind, key: carried_key, value, expected });
         }
         if !rows.is_empty() {
-            changes.rows.push((name, text(&found, &here), rows));
+            changes.rows.push(Entity { name, told: text(&found, &here), rows });
         }
     }
     changes
@@ -91,24 +101,47 @@ impl Steward {
         if !rows.is_empty() {
             agree(&*self.node, FeatureLevel::LINK_OPTIONS).await?;
         }
-        let mut failure = None;
-        for entities in rows.chunks(ENTITIES_PER_ENTRY) {
-            let Err(error) = self.node.meta.propose(put(entities)).await else {
-                for (name, told, _) in entities.iter().filter(|(_, told, _)| !told.is_empty()) {
-                    self.on_event(name, format!("quotas as at the source: {told}"));
-                }
-                continue;
-            };
-            let (first, count) = (entities[0].0.clone(), entities.len());
-            failure = Some(LookError::QuotasRefused { first, count, error });
+        let (done, failure) = put_all(&*self.node, &rows).await;
+        for Entity { name, told, .. } in done.into_iter().filter(|it| !it.told.is_empty()) {
+            self.on_event(name, format!("quotas as at the source: {told}"));
         }
         failure.map_or(Ok(()), Err)
     }
 }
 
+/// Changes the quotas of all entities but those that somebody else has changed since they were read; gives whose were
+/// changed, and why not those of the others.
+async fn put_all<'r>(
+    broker: &dyn Broker,
+    entities: &'r [Entity],
+) -> (Vec<&'r Entity>, Option<LookError>) {
+    let (mut done, mut refused) = (Vec::new(), Vec::new());
+    let mut failure = None;
+    let mut parts: Vec<&[Entity]> = entities.chunks(ENTITIES_PER_ENTRY).collect();
+    while let Some(part) = parts.pop() {
+        match broker.propose(put(part)).await {
+            Ok(_) => done.extend(part),
+            // All or none of an entry: those whose quotas are as they were do not wait for the others.
+            Err(ProposeError::Refused(_)) if part.len() > 1 => {
+                parts.extend(<[_; 2]>::from(part.split_at(part.len() / 2)));
+            }
+            Err(error) => {
+                refused.extend(part);
+                failure = Some(error);
+            }
+        }
+    }
+    let failure = failure.zip(refused.first()).map(|(error, first)| LookError::QuotasRefused {
+        first: first.name.clone(),
+        count: refused.len(),
+        error,
+    });
+    (done, failure)
+}
+
 /// Changes the quotas of several entities, or of none if somebody else has changed one of them since.
-fn put(entities: &[(String, String, Vec<RowChange>)]) -> Command {
-    Command::PutRows(entities.iter().flat_map(|(_, _, rows)| rows).cloned().collect())
+fn put(entities: &[Entity]) -> Command {
+    Command::PutRows(entities.iter().flat_map(|it| &it.rows).cloned().collect())
 }
 
 #[cfg(test)]
@@ -117,7 +150,6 @@ mod tests {
     use meridian_protocol::messages::{QuotaEntityPart, QuotaEntry, QuotaValue};
 
     use super::*;
-    use crate::broker::Broker;
     use crate::kafka::testing::FakeBroker;
 
     const RATE: &str = "producer_byte_rate";
@@ -140,12 +172,10 @@ mod tests {
         there: &BTreeMap<Vec<u8>, Quotas>,
     ) -> (Vec<String>, Vec<String>) {
         let Changes { rows, own } = changes(&broker.state(), link, there);
-        let mut said = Vec::new();
-        for entities in rows.chunks(ENTITIES_PER_ENTRY) {
-            broker.propose(put(entities)).await.expect("as it was read");
-            said.extend(entities.iter().map(|(name, told, _)| format!("{name}: {told}")));
-        }
-        (said, own.into_keys().collect())
+        let (done, failure) = put_all(broker, &rows).await;
+        assert!(failure.is_none(), "{failure:?}");
+        let said = |it: &Entity| format!("{}: {}", it.name, it.told);
+        (done.into_iter().map(said).collect(), own.into_keys().collect())
     }
 
     async fn alter(broker: &FakeBroker, key: &[u8], value: Option<f64>) {
@@ -197,6 +227,21 @@ mod tests {
         assert_eq!(rows.chunks(ENTITIES_PER_ENTRY).count(), 2);
         assert_eq!(follow(&broker, "west", &many).await.0.len(), count);
         assert_eq!(follow(&broker, "west", &many).await, none());
+    }
+
+    #[tokio::test]
+    async fn whose_quotas_somebody_else_has_changed_keeps_nobody_waiting() {
+        let broker = FakeBroker::single();
+        let of = |number: u32| there(&format!("user-{number}"), RATE, 1000.0);
+        let many: BTreeMap<_, _> = (0..100).flat_map(of).collect();
+        let Changes { rows, .. } = changes(&broker.state(), "west", &many);
+        let key = of(70).into_keys().next().expect("one");
+        alter(&broker, &key, Some(7.0)).await;
+        let (done, failure) = put_all(&*broker, &rows).await;
+        assert_eq!(done.len(), 99);
+        let said = failure.expect("one is refused").to_string();
+        assert!(said.starts_with("quotas of user user-70 and 0 more"), "{said}");
+        assert_eq!(quotas::here(&broker.state())[&key].0, Some([(RATE.to_owned(), 7.0)].into()));
     }
 
     #[tokio::test]
