@@ -87,6 +87,7 @@ pub mod lifecycle;
 pub mod log;
 pub mod membership;
 pub mod metrics;
+pub mod mutation;
 pub mod node;
 pub mod placement;
 pub mod snapshot;

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::command::{Command, ExpectedVersion, FeatureLevel, Liveness, RowChange, RowKind};
 use crate::error::DecodeError;
+use crate::mutation::Mutation;
 use crate::state::Metadata;
 
 /// Version of the encoding of [`Leases`].
@@ -51,6 +52,8 @@ pub struct Lease {
 pub struct Leases {
     held: Vec<Lease>,
     version: Option<u64>,
+    /// Written whatever was written since: in tests of that rule.
+    is_blind: bool,
 }
 
 /// Why a node may not be away, or its slot not move.
@@ -98,15 +101,16 @@ pub enum Denial {
 impl Leases {
     /// The leases that are held.
     pub fn read(metadata: &Metadata) -> Result<Self, DecodeError> {
+        let is_blind = Mutation::LeasesOverwritten.active(metadata);
         let Some(row) = metadata.extra_row(RowKind::Lifecycle, LEASES_KEY) else {
-            return Ok(Self::default());
+            return Ok(Self { is_blind, ..Self::default() });
         };
         let (version, body) = row.value.split_first().ok_or(DecodeError::Empty)?;
         if *version != LEASES_VERSION {
             return Err(DecodeError::Version { found: *version, known: LEASES_VERSION });
         }
         let held = postcard::from_bytes(body).map_err(DecodeError::malformed)?;
-        Ok(Self { held, version: Some(row.version) })
+        Ok(Self { held, version: Some(row.version), is_blind })
     }
 
     /// What the node's lease is for, if it has one.
@@ -139,22 +143,30 @@ impl Leases {
             kind: RowKind::Lifecycle,
             key: LEASES_KEY.to_vec(),
             value: Some(value),
-            expected: self.version.map_or(ExpectedVersion::Absent, ExpectedVersion::Exactly),
+            expected: match self.version {
+                _ if self.is_blind => ExpectedVersion::Any,
+                Some(version) => ExpectedVersion::Exactly(version),
+                None => ExpectedVersion::Absent,
+            },
         }])
     }
 }
 
 /// Slots that do not serve, or may stop at any moment: their disk is not good, their node is dead,
 /// or it has a lease.
-fn away(metadata: &Metadata, group: &GroupConfig, leases: &Leases) -> SlotSet {
+pub(crate) fn away(metadata: &Metadata, group: &GroupConfig, leases: &Leases) -> SlotSet {
     let serves = |slot: &Slot| {
         let node = group.slot(*slot).map(|slot| slot.node);
         node.is_some_and(|node| {
-            leases.purpose(node).is_none()
-                && metadata.node(node).is_some_and(|it| it.liveness != Liveness::Dead)
+            let is_leased = leases.purpose(node).is_some();
+            let is_dead = metadata.node(node).is_none_or(|it| it.liveness == Liveness::Dead);
+            (!is_leased || Mutation::LeasesUncounted.active(metadata))
+                && (!is_dead || Mutation::DeadUncounted.active(metadata))
         })
     };
-    let serving = group.good_slots().iter().filter(serves).collect();
+    let syncing_counts = Mutation::SyncingUncounted.active(metadata);
+    let good = if syncing_counts { group.geometry.slots() } else { group.good_slots() };
+    let serving = good.iter().filter(serves).collect();
     group.geometry.slots().difference(serving)
 }
 
@@ -174,7 +186,9 @@ pub fn grant(metadata: &Metadata, lease: Lease) -> Result<Command, Denial> {
             let away = away.iter().map(Slot::index).collect();
             return Err(Denial::AtRisk { node, away });
         }
-        if purpose == Purpose::Leave && spares(metadata, group, slot, &leases).next().is_none() {
+        let has_spare = spares(metadata, group, slot, &leases).next().is_some()
+            || Mutation::LeftWithoutSpare.active(metadata);
+        if purpose == Purpose::Leave && !has_spare {
             return Err(Denial::NoSpare(node));
         }
     }
@@ -203,10 +217,11 @@ fn spares<'a>(
         let (here, place) = (&node.registration, place?);
         let suits = here.roles.storage
             && here.datacenter == place.datacenter
-            && !taken.contains(&(&here.datacenter, &here.rack))
+            && (!taken.contains(&(&here.datacenter, &here.rack))
+                || Mutation::RackShared.active(metadata))
             && metadata.disk(id).is_some()
             && metadata.slot_filled_by(id).is_none()
-            && leases.purpose(id).is_none();
+            && (leases.purpose(id).is_none() || Mutation::SpareLeased.active(metadata));
         suits.then_some((here.rack != place.rack, id))
     };
     let mut found: Vec<(bool, NodeId)> = metadata.nodes().filter_map(|(id, _)| suits(id)).collect();
@@ -247,7 +262,7 @@ pub fn plan_heal(metadata: &Metadata, lost: &BTreeSet<NodeId>) -> Option<Command
     let groups = metadata.groups().filter(|group| {
         let syncing = group.geometry.slots().difference(group.good_slots());
         let is_lost = |slot: Slot| group.slot(slot).is_some_and(|slot| lost.contains(&slot.node));
-        syncing.iter().all(is_lost)
+        syncing.iter().all(is_lost) || Mutation::MovedTwoAtOnce.active(metadata)
     });
     let due = groups.flat_map(|group| group.slots.iter().map(|slot| slot.node));
     // Those that are lost first: what leaves still serves.
@@ -273,7 +288,8 @@ pub fn plan_farewell(metadata: &Metadata, own: NodeId) -> Option<Command> {
     if let Some(gone) = gone {
         return Some(leases.without(gone.node));
     }
-    let whole = metadata.groups().all(|group| group.good_slots() == group.geometry.slots());
+    let whole = metadata.groups().all(|group| group.good_slots() == group.geometry.slots())
+        || Mutation::ForgottenUnsynced.active(metadata);
     let is_empty = |node: NodeId| {
         node != own
             && metadata.slot_filled_by(node).is_none()
@@ -299,14 +315,17 @@ pub fn plan_group(metadata: &Metadata, wanted: &[Geometry]) -> Option<Command> {
         }
         None => true,
     };
-    let geometry = *wanted.iter().find(is_missing)?;
+    let missing: Vec<Geometry> = wanted.iter().filter(is_missing).copied().collect();
     let expected_count = metadata.groups().count() as u32;
     let is_free = |id: NodeId| {
         metadata.slot_filled_by(id).is_none()
             && leases.purpose(id).is_none()
             && metadata.node(id).is_some_and(|node| node.liveness == Liveness::Alive)
     };
-    let nodes = metadata.nodes_that_fill(geometry, is_free)?;
+    // One that there are no nodes for yet holds back none that there are.
+    let (geometry, nodes) = missing
+        .into_iter()
+        .find_map(|geometry| Some((geometry, metadata.nodes_that_fill(geometry, is_free)?)))?;
     if expected_count == 0 {
         return None;
     }

@@ -22,6 +22,7 @@ use crate::command::{
 };
 use crate::error::Refusal;
 use crate::membership::RaftLife;
+use crate::mutation::Mutation;
 
 pub use apply::producer_id_prefix;
 pub use group::MountedAs;
@@ -231,9 +232,21 @@ pub struct Metadata {
     /// Results of the last requests by the log index that decided them.
     requests: BTreeMap<u64, (RequestId, Result<Decision, Refusal>)>,
     request_indexes: BTreeMap<RequestId, u64>,
+    /// The rule that is broken, in tests.
+    mutation: Option<Mutation>,
 }
 
 impl Metadata {
+    /// Nothing decided yet, and one rule broken from the beginning.
+    #[cfg(feature = "mutations")]
+    pub fn breaking(mutation: Mutation) -> Self {
+        Self { mutation: Some(mutation), ..Self::default() }
+    }
+
+    pub(crate) fn mutation(&self) -> Option<Mutation> {
+        self.mutation
+    }
+
     /// The cluster's id, once it is bootstrapped.
     pub fn cluster_id(&self) -> Option<&ClusterId> {
         self.header.cluster.as_ref().map(|(id, _)| id)

@@ -144,6 +144,17 @@ fn a_second_group_is_made_once_all_nodes_know_of_groups() {
 }
 
 #[test]
+fn a_shape_that_has_no_nodes_yet_holds_back_none_that_has() {
+    let mut world = World::new();
+    world.apply(Command::SetFeatureLevel(FeatureLevel::GROUPS)).unwrap();
+    let wanted = [Geometry::Mirror3Dc, Geometry::Block42];
+    let planned = plan_group(&world.metadata, &wanted);
+    let is_block =
+        |it: &Command| matches!(it, Command::CreateGroup { geometry: Geometry::Block42, .. });
+    assert!(planned.as_ref().is_some_and(is_block), "{planned:?}");
+}
+
+#[test]
 fn no_second_group_while_a_node_does_not_know_of_them_or_racks_are_missing() {
     let mut world = World::new();
     world.start(30, 1, 7, FeatureLevel::EIGHT_RACKS);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId};
 use meridian_base::topology::{
-    Datacenter, Geometry, GroupConfig, Rack, Slot, SlotConfig, SlotState,
+    Datacenter, Geometry, GroupConfig, Rack, Slot, SlotConfig, SlotSet, SlotState,
 };
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,8 @@ use super::apply::Effects;
 use super::{Change, Decision, Metadata, MountedDisk, RowKey};
 use crate::command::{FeatureLevel, MountEpoch};
 use crate::error::{Refusal, RoleName};
+use crate::lifecycle::{Leases, away};
+use crate::mutation::Mutation;
 
 /// What a disk is that a node says it has mounted. For operators: what follows is the same for all
 /// but [`MountedAs::Same`], a new life that counts for nothing until it has synced (rule S4).
@@ -72,8 +74,10 @@ impl Metadata {
         if !registered.registration.roles.storage {
             return Err(Refusal::MissingRole { node, role: RoleName::Storage });
         }
+        let copy_counts = Mutation::OldCopyCounts.active(self);
         let same_life = self.disks.get(&node).is_some_and(|disk| {
-            found_data && disk.incarnation == incarnation && mount_epoch > disk.mount_epoch
+            let is_newer = mount_epoch > disk.mount_epoch || copy_counts;
+            found_data && disk.incarnation == incarnation && is_newer
         });
         let incarnation = if same_life { incarnation } else { self.next_incarnation(effects) };
         self.disks.insert(node, MountedDisk { incarnation, mount_epoch });
@@ -131,7 +135,7 @@ impl Metadata {
     ) -> Result<Decision, Refusal> {
         let config = self.groups.get(&group).ok_or(Refusal::UnknownGroup(group))?;
         let current = *config.slot(slot).ok_or(Refusal::StaleSlot)?;
-        if current.incarnation != incarnation {
+        if current.incarnation != incarnation && !Mutation::OtherLifeSynced.active(self) {
             return Err(Refusal::StaleSlot);
         }
         if current.state == SlotState::LostData {
@@ -152,11 +156,11 @@ impl Metadata {
     ) -> Result<Decision, Refusal> {
         let config = self.groups.get(&group).ok_or(Refusal::UnknownGroup(group))?;
         let current = *config.slot(slot).ok_or(Refusal::StaleSlot)?;
-        if current.node != from {
+        if current.node != from && !Mutation::MovedFromAnother.active(self) {
             return Err(Refusal::StaleSlot);
         }
-        let away = config.geometry.slots().difference(config.good_slots()).with(slot);
-        if !config.geometry.tolerated(away) {
+        let away = self.away(config)?.with(slot);
+        if !config.geometry.tolerated(away) && !Mutation::MoveUnchecked.active(self) {
             return Err(Refusal::GroupAtRisk);
         }
         let leaving = self.nodes.get(&from).ok_or(Refusal::UnknownNode(from))?;
@@ -166,9 +170,21 @@ impl Metadata {
             return Err(Refusal::UnsuitableNode(to));
         };
         let incarnation = self.begin_life_in_slot(to, disk, effects);
-        let filled = SlotConfig { node: to, incarnation, state: SlotState::LostData };
+        let counts = Mutation::FilledCounts.active(self);
+        let state = if counts { SlotState::Good } else { SlotState::LostData };
+        let filled = SlotConfig { node: to, incarnation, state };
         self.change_slot(group, slot, filled, effects);
         Ok(Decision::Done)
+    }
+
+    /// Slots that can't be counted on while another moves, as whoever decided on the move has seen them: what was
+    /// granted or has failed since is seen here. Nodes of before that level look at disks alone.
+    fn away(&self, config: &GroupConfig) -> Result<SlotSet, Refusal> {
+        if self.header.feature_level < FeatureLevel::SLOT_LIVES {
+            return Ok(config.geometry.slots().difference(config.good_slots()));
+        }
+        let leases = Leases::read(self).map_err(|_unreadable| Refusal::GroupAtRisk)?;
+        Ok(away(self, config, &leases))
     }
 
     /// What the disk said when it filled this slot before, or another, counts for nothing in this one
@@ -179,7 +195,8 @@ impl Metadata {
         disk: MountedDisk,
         effects: &mut Effects,
     ) -> Incarnation {
-        if self.header.feature_level < FeatureLevel::SLOT_LIVES {
+        let is_agreed = self.header.feature_level >= FeatureLevel::SLOT_LIVES;
+        if !is_agreed || Mutation::LifeOutlivesSlot.active(self) {
             return disk.incarnation;
         }
         let incarnation = self.next_incarnation(effects);
