@@ -187,6 +187,13 @@ pub enum Command {
     /// Moves partitions to other groups, each under a new leader, batched. What is stored stays where it
     /// is; what is put from now on goes there.
     MovePartitions(Vec<PartitionMove>),
+    /// Takes a topic's name from it and makes it the cluster's own: another may have the old name.
+    SetAside {
+        /// The topic.
+        topic: TopicId,
+        /// Its name from now on.
+        name: String,
+    },
 }
 
 /// What a node says about itself when it starts.
@@ -317,8 +324,10 @@ impl FeatureLevel {
     pub const LINK_OPTIONS: Self = Self(6);
     /// A disk that is given a slot begins a new life.
     pub const SLOT_LIVES: Self = Self(7);
+    /// A topic may be set aside, for a mirror to take from it what both sides of a failover have.
+    pub const SEEDS: Self = Self(8);
     /// The highest that this binary can run at.
-    pub const LATEST: Self = Self::SLOT_LIVES;
+    pub const LATEST: Self = Self::SEEDS;
 
     /// The level from which on all nodes know groups of this shape.
     pub const fn of_geometry(geometry: Geometry) -> Self {
@@ -409,6 +418,8 @@ pub enum RowKind {
     LeaseGrant,
     /// Which quotas of clients a federation link has set.
     CarriedQuota,
+    /// What a mirror takes from the topic that had its name before.
+    Seed,
 }
 
 /// Writes or deletes one row.

@@ -176,6 +176,8 @@ pub enum Change {
     TopicCreated(TopicId),
     /// A topic is gone, and with it its partitions and configs.
     TopicDeleted(Topic),
+    /// A topic has another name and is the cluster's own now.
+    TopicSetAside(TopicId),
     /// A partition was created, its first leader appointed.
     PartitionCreated(PartitionId),
     /// A partition has a new generation.
@@ -307,8 +309,8 @@ impl Metadata {
         self.topic_names.values().filter_map(|id| self.topics.get(id))
     }
 
-    /// Changes whenever topics or partitions come or go: how many partitions were ever created, and
-    /// how many topics there are.
+    /// Changes whenever topics or partitions come or go: how many ids of partitions were ever given out,
+    /// and how many topics there are.
     pub fn topics_version(&self) -> (u64, usize) {
         (self.header.partition_count, self.topics.len())
     }

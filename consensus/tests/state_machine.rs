@@ -257,6 +257,27 @@ fn topics_are_created_looked_up_and_deleted() {
 }
 
 #[test]
+fn a_topic_that_is_set_aside_keeps_all_but_its_name() {
+    let mut machine = cluster_with_topic();
+    let before = machine.metadata.topics_version();
+    let aside = |name: &str| Command::SetAside { topic: TOPIC, name: name.to_owned() };
+    machine.decide(create_topic("other", TopicId::new(78), &[1])).unwrap();
+    assert_eq!(machine.decide(aside("other")), Err(Refusal::TopicExists));
+    assert_eq!(machine.decide(aside("")), Err(Refusal::InvalidTopicName));
+    let done = machine.apply(aside("__aside"));
+    assert_eq!(done.changes, [Change::TopicSetAside(TOPIC)]);
+    assert!(machine.metadata.topic_named("orders").is_none());
+    let topic = machine.metadata.topic_named("__aside").unwrap();
+    assert_eq!((topic.id, topic.partitions.len(), topic.internal), (TOPIC, 3, true));
+    assert_eq!(machine.metadata.configs(&ConfigResource::Topic(TOPIC)).count(), 1);
+    assert_ne!(machine.metadata.topics_version(), before, "groups look at their topics anew");
+    // Again: nothing happens, also to whoever has taken the name.
+    machine.decide(create_topic("orders", TopicId::new(79), &[1])).unwrap();
+    assert_eq!(machine.apply(aside("__aside")).changes, []);
+    assert_eq!(machine.metadata.topic_named("orders").unwrap().id, TopicId::new(79));
+}
+
+#[test]
 fn topics_that_cannot_be_are_refused() {
     let mut machine = cluster_with_topic();
     let other = TopicId::new(5);
@@ -505,6 +526,8 @@ fn the_encoding_of_proposals_is_stable() {
     let encoded = |command| Proposal { request_id: RequestId::new(1), command }.encode();
     assert_eq!(encoded(create), [1, 1, 16, 1, 3, 2, 4, 5]);
     assert_eq!(encoded(Command::MovePartitions(moves)), [1, 1, 17, 1, 7, 3, 2, 1, 6]);
+    let aside = Command::SetAside { topic: TopicId::new(5), name: "s".to_owned() };
+    assert_eq!(encoded(aside), [1, 1, 18, 5, 1, b's']);
 }
 
 fn any_rows() -> impl Strategy<Value = Command> {
@@ -553,6 +576,7 @@ fn any_command() -> impl Strategy<Value = Command> {
         (topic(), "[a-c]{1,2}", prop::collection::vec(1..10u32, 0..4))
             .prop_map(|(topic, name, leaders)| create_topic(&name, topic, &leaders)),
         topic().prop_map(|topic| Command::DeleteTopic { topic }),
+        (topic(), "[a-c]{1,2}").prop_map(|(topic, name)| Command::SetAside { topic, name }),
         (topic(), 0..4u32, prop::collection::vec(node(), 1..3)).prop_map(
             |(topic, expected_count, leaders)| Command::CreatePartitions {
                 topic,

@@ -23,6 +23,7 @@ mod promotion;
 mod question;
 mod replace;
 mod rules;
+mod seed;
 mod steward;
 mod succession;
 mod survey;
@@ -32,10 +33,11 @@ mod tests;
 mod wire;
 mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use meridian_base::id::PartitionId;
 use meridian_mirror::lease::Life;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -74,6 +76,8 @@ pub(crate) struct Mirrors {
     /// By link: what commands ask its source over. They stay connected: on a long way a new connection costs two round
     /// trips.
     clients: Mutex<BTreeMap<String, (Source, Client)>>,
+    /// Partitions that go on over the link although their seed may have more for them.
+    unseeded: Mutex<BTreeSet<PartitionId>>,
     /// Rung when there is reason to look at once.
     bell: Notify,
 }
@@ -92,8 +96,13 @@ impl Drop for WorkerHandle {
     }
 }
 
-/// Keeps a worker for each link that this node has partitions of.
+/// Looks after all links, as far as this node is to.
 pub(crate) async fn run(node: Arc<Node>) {
+    tokio::join!(work(Arc::clone(&node)), seed::run(node));
+}
+
+/// Keeps a worker for each link that this node has partitions of.
+async fn work(node: Arc<Node>) {
     let mut interval = tokio::time::interval(LOOK_EVERY);
     let mut applied = node.meta.applied();
     loop {
@@ -165,6 +174,17 @@ impl Mirrors {
                 made
             }
         }
+    }
+
+    /// Whether a partition goes on over the link although its seed may have more for it.
+    fn is_unseeded(&self, partition: PartitionId) -> bool {
+        self.unseeded.lock().unwrap_or_else(PoisonError::into_inner).contains(&partition)
+    }
+
+    /// Has a partition go on over the link.
+    fn leave_seed(&self, partition: PartitionId) {
+        self.unseeded.lock().unwrap_or_else(PoisonError::into_inner).insert(partition);
+        self.look();
     }
 
     /// Looks at once for what has changed.

@@ -3,7 +3,7 @@
 //! **Owns** what a link and a mirror topic are ([`rows`], [`options`]), the state machine of one
 //! mirrored partition ([`partition`]), the names of its states ([`state`]), what follows a source by
 //! itself: topics by pattern ([`rules`]), deletions ([`vigil`]), positions of groups ([`groups`]); and
-//! who writes to a topic next ([`succession`], [`switchover`], [`rejoin`]); and how far a mirror may be
+//! who writes to a topic next ([`succession`], [`switchover`], [`rejoin`], [`seed`]); and how far a mirror may be
 //! behind before its source refuses records ([`contract`]), and how a writer knows that it is the only
 //! one ([`lease`]). **Never does** I/O, reads no clock, speaks no protocol: the embedder fetches, appends
 //! and tells what came of it.
@@ -35,6 +35,7 @@ pub mod quotas;
 pub mod rejoin;
 pub mod rows;
 pub mod rules;
+pub mod seed;
 pub mod state;
 pub mod succession;
 pub mod switchover;

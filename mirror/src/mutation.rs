@@ -43,6 +43,8 @@ pub enum Mutation {
     ReplaceUnexported,
     /// The first record that only the old side has is not exported.
     DivergeLate,
+    /// A mirror takes from the old side's log a record that only that one had.
+    SeedBeyond,
     /// A lease runs from when its grant came, not from the writer's own stamp.
     CountFromReceipt,
     /// A stamp of another life of the writer is taken for one of this.
@@ -90,8 +92,13 @@ impl Mutation {
     ];
 
     /// Those of a rejoin.
-    pub const REJOIN: [Self; 4] =
-        [Self::IgnoreLinkEpoch, Self::ExportUnfenced, Self::ReplaceUnexported, Self::DivergeLate];
+    pub const REJOIN: [Self; 5] = [
+        Self::IgnoreLinkEpoch,
+        Self::ExportUnfenced,
+        Self::ReplaceUnexported,
+        Self::DivergeLate,
+        Self::SeedBeyond,
+    ];
 
     /// Those of the writer's lease.
     pub const LEASE: [Self; 10] = [

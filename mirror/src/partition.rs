@@ -25,6 +25,7 @@ use meridian_base::position::{LeaderEpoch, Offset};
 
 use crate::lag::{Lag, LagMeter, Pace};
 use crate::mutation::Mutation;
+use crate::seed::Part;
 use crate::state::State;
 
 /// A mirror that has been behind for less than this counts as up to date.
@@ -45,6 +46,8 @@ pub struct Settings {
     pub retry_after_max: Duration,
     /// How long a source must go on saying that it has lost records before that is final.
     pub confirmed_after: Duration,
+    /// What is taken of the source, if not all: it is the topic that had the mirror's name before.
+    pub seed: Option<Part>,
     /// A rule to break, for tests.
     pub mutation: Option<Mutation>,
 }
@@ -59,6 +62,7 @@ impl Settings {
             retry_after_min: Duration::from_millis(50),
             retry_after_max: Duration::from_secs(5),
             confirmed_after: Duration::from_secs(10),
+            seed: None,
             mutation: None,
         }
     }
@@ -395,7 +399,7 @@ impl MirrorPartition {
     /// From where the source may go on answering this question, if it may.
     pub fn fetches_from(&self, token: Token) -> Option<Offset> {
         let is_asked = self.phase == Phase::Following { is_asked: true };
-        (token == self.last_token && is_asked && self.has_room()).then(|| self.next())
+        (token == self.last_token && is_asked && self.wants_more()).then(|| self.next())
     }
 
     /// Whether it does nothing more: an operator must decide.
@@ -475,6 +479,10 @@ impl MirrorPartition {
         let answer = match answer {
             Ok(answer) => answer,
             Err(failure) => return self.on_failure(now, failure, out),
+        };
+        let answer = match self.settings.seed {
+            Some(part) => part.limit(answer),
+            None => answer,
         };
         match (self.phase.clone(), answer) {
             (Phase::EpochEnd, Answer::EpochEnd(end)) => self.on_epoch_end(now, end, out),

@@ -1,6 +1,7 @@
 //! A rejoin after a failover that is interrupted anywhere, run again, run twice at once and taken back,
 //! while producers write to both sides. What only the old side had is exported, each record once; the
-//! promoted side loses nothing; and the old side ends as its mirror. Every broken rule must be caught.
+//! promoted side loses nothing; and the old side ends as its mirror, which takes what both sides have from the
+//! old log. Every broken rule must be caught.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -11,6 +12,7 @@ use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_mirror::mutation::Mutation;
 use meridian_mirror::rejoin::{self, Action, End, Here, Progress, There};
 use meridian_mirror::rows::Stage;
+use meridian_mirror::seed::Part;
 use meridian_mirror::succession::{LinkEpoch, Succession};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
@@ -37,8 +39,12 @@ enum Op {
     Crash(u8),
     /// An operator changes his mind.
     TakeBack,
-    /// The link brings about the mirror, and fills it.
-    Follow,
+    /// Retention lets a record go.
+    LetGoHere,
+    LetGoThere,
+    /// The link brings about the mirror, and it is filled; from the link although it could be from the seed if
+    /// that fails.
+    Follow(bool),
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -52,7 +58,9 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         24 => (any::<u8>(), any::<bool>()).prop_map(|(which, is_whole)| Op::Run(which, is_whole)),
         2 => any::<u8>().prop_map(Op::Crash),
         1 => Just(Op::TakeBack),
-        4 => Just(Op::Follow),
+        1 => Just(Op::LetGoHere),
+        1 => Just(Op::LetGoThere),
+        4 => any::<bool>().prop_map(Op::Follow),
     ];
     prop::collection::vec(op, 0..OPS_MAX)
 }
@@ -85,7 +93,13 @@ struct World {
     /// What was exported, by its number, which the log of exports remembers.
     diverged: Vec<(i64, u32)>,
     is_rule_there: bool,
-    mirror: Option<Vec<u32>>,
+    /// How many records each side has let go of.
+    old_start: usize,
+    promoted_start: usize,
+    /// What the mirror may take from the log that was replaced.
+    seed: Option<(Vec<u32>, Part)>,
+    /// Where the mirror begins, and what it has.
+    mirror: Option<(usize, Vec<u32>)>,
     runs: Vec<Run>,
 }
 
@@ -120,6 +134,9 @@ impl World {
             acknowledged: 2000,
             diverged: Vec::new(),
             is_rule_there: false,
+            old_start: 0,
+            promoted_start: 0,
+            seed: None,
             mirror: None,
             runs: Vec::new(),
         }
@@ -161,7 +178,12 @@ impl World {
                     self.old_row = row;
                 }
             }
-            Op::Follow => self.follow(),
+            // What is only there is exported first, by bounds that no model needs.
+            Op::LetGoHere => self.old_start = self.common.min(self.old_start + 1),
+            Op::LetGoThere => {
+                self.promoted_start = self.promoted.len().min(self.promoted_start + 1);
+            }
+            Op::Follow(seed_fails) => self.follow(seed_fails),
         }
         self.check()
     }
@@ -275,7 +297,13 @@ impl World {
             return Ok(());
         }
         self.is_rule_there = true;
-        let only_here = &self.old.take().unwrap()[self.common..];
+        let old = self.old.take().unwrap();
+        let [old_start, promoted_start, common] =
+            [self.old_start, self.promoted_start, self.common]
+                .map(|it| Offset::new(i64::try_from(it).unwrap()));
+        let part = Part::of(old_start, promoted_start, common, self.mutation);
+        self.seed = part.map(|part| (old.clone(), part));
+        let only_here = &old[self.common..];
         let exported: Vec<u32> = self.diverged.iter().map(|(_, record)| *record).collect();
         if exported != only_here {
             return Err(format!("exported {exported:?}, only there were {only_here:?}"));
@@ -283,21 +311,32 @@ impl World {
         Ok(())
     }
 
-    fn follow(&mut self) {
-        if self.old.is_none() && self.mirror.is_none() && self.is_rule_there {
-            self.mirror = Some(Vec::new());
+    fn follow(&mut self, seed_fails: bool) {
+        if self.old.is_some() || !self.is_rule_there {
+            return;
         }
-        if let Some(mirror) = &mut self.mirror {
-            let next = self.promoted.get(mirror.len()).copied();
-            mirror.extend(next);
-        }
+        let place = |offset: Offset| usize::try_from(offset.get()).unwrap();
+        let end = self.mirror.as_ref().map(|(start, records)| start + records.len());
+        // A seed that lacks what comes next is left, and so is one that cannot be read.
+        let has_next = |part: &Part| match end {
+            None => self.old_start <= place(part.from),
+            Some(end) => (self.old_start..place(part.until)).contains(&end),
+        };
+        let seed = self.seed.as_ref().filter(|(_, part)| !seed_fails && has_next(part));
+        let begin = seed.map_or(self.promoted_start, |(_, part)| place(part.from));
+        let (start, records) = self.mirror.get_or_insert_with(|| (begin, Vec::new()));
+        let log = seed.map_or(&self.promoted, |(old, _)| old);
+        records.extend(log.get(*start + records.len()).copied());
     }
 
     fn check(&self) -> Result<(), String> {
-        if let Some(mirror) = &self.mirror
-            && !self.promoted.starts_with(mirror)
-        {
-            return Err("the mirror is no prefix".to_owned());
+        if let Some((start, records)) = &self.mirror {
+            if !self.promoted[*start..].starts_with(records) {
+                return Err("the mirror is no prefix".to_owned());
+            }
+            if *start > self.promoted_start {
+                return Err("the promoted side has records before the mirror's first".to_owned());
+            }
         }
         if self.old.is_none() && !self.is_rule_there {
             return Err("nothing would bring the mirror about".to_owned());
@@ -311,7 +350,7 @@ impl World {
         self.act(Op::Start)?;
         for _ in 0..400 {
             self.act(Op::Run(0, true))?;
-            self.act(Op::Follow)?;
+            self.act(Op::Follow(false))?;
         }
         // The row of the promoted topic's mirror says that all is done.
         let (topic, row) = (TopicId::new(3), Succession::default());
@@ -325,7 +364,7 @@ impl World {
         };
         assert_eq!(rejoin::progress(&here, &there, None), Ok(Progress::Following));
         match &self.mirror {
-            Some(mirror) if *mirror == self.promoted => Ok(()),
+            Some((start, records)) if *records == self.promoted[*start..] => Ok(()),
             other => Err(format!("it does not follow: {other:?}")),
         }
     }

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use meridian_gateway::client::{Client, Lane, REQUEST_TIMEOUT, clock};
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{
-    MeridianAdminRequest, ProducePartition, ProduceRequest, ProduceTopic,
+    DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic, MeridianAdminRequest,
+    ProducePartition, ProduceRequest, ProduceTopic,
 };
 use meridian_protocol::records::BatchBuilder;
 use serde_json::Value;
@@ -31,6 +32,9 @@ const PARTITIONS: usize = 3;
 /// Records that only the old side has, and only the promoted one.
 const ONLY_OLD: u32 = 250;
 const ONLY_PROMOTED: u32 = 400;
+/// What both have is much larger: records of so many bytes.
+const LARGE_COUNT: u32 = 2000;
+const LARGE_SIZE_BYTES: u64 = 1000;
 
 /// The west was cut off with records that the east has not, and the east was promoted and has written
 /// on. Both take records; each has a link to the other.
@@ -42,6 +46,7 @@ fn failed_over(folder: &Scratch) -> [Cluster; 2] {
     ok(&["link", "create", "east", "--source", &b, "-b", &a]);
     ok(&["mirror", "create", "t", "--link", "west", "-b", &b]);
     produce(&a, "t", &lines(0..600));
+    produce(&a, "t", &large_lines());
     wait_for_end(&a, "t", &b, "t");
     ok(&["link", "pause", "west", "-b", &b]);
     wait_for_state(&b, "t", "paused");
@@ -53,6 +58,36 @@ fn failed_over(folder: &Scratch) -> [Cluster; 2] {
     west.restart();
     wait_for_state(&b, "t", "both-promoted");
     [west, east]
+}
+
+/// Lines that can hardly be compressed.
+fn large_lines() -> String {
+    let mut state: u64 = 1;
+    let mut digit = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        char::from(b'0' + ((state >> 33) % 75) as u8)
+    };
+    let mut line = |_| (1..LARGE_SIZE_BYTES).map(|_| digit()).chain(['\n']).collect::<String>();
+    (0..LARGE_COUNT).map(&mut line).collect()
+}
+
+/// Bytes of records that have come over a link, which are told a moment later, once they are as many as this.
+fn crossed_bytes(bootstrap: &str, link: &str, min: u64) -> u64 {
+    let mut crossed = 0;
+    wait(&format!("{min} bytes have come over link {link}"), || {
+        let told = said(&["link", "describe", link, "-b", bootstrap]);
+        crossed = told[0]["fetched_bytes"].as_u64().unwrap();
+        crossed >= min
+    });
+    crossed
+}
+
+/// What was set aside is deleted once its mirror has taken all of it.
+fn wait_until_nothing_is_set_aside(bootstrap: &str) {
+    wait("what was set aside is deleted", || {
+        !ok(&["topic", "list", "--internal", "-b", bootstrap]).contains("__seed.")
+    });
 }
 
 /// The records of a topic, each with all that a consumer sees of it, by partition and offset.
@@ -131,6 +166,12 @@ fn the_old_side_rejoins_and_what_only_it_had_is_kept() {
     // The promoted log is intact.
     assert_eq!(records(b, "t"), promoted);
     wait_for_state(b, "t", "promoted");
+    // What both sides have did not cross the link again.
+    let size = u64::from(LARGE_COUNT) * LARGE_SIZE_BYTES;
+    let crossed = crossed_bytes(a, "east", u64::from(ONLY_PROMOTED) * 10);
+    println!("{crossed} bytes have come over the link, of {size} and more");
+    assert!(crossed < size / 10, "{crossed} of {size} bytes");
+    wait_until_nothing_is_set_aside(a);
     // Again: it is done, and nothing is exported twice.
     let again = json(&["mirror", "rejoin", "t", "--link", "east", "-b", a, "-o", "json"]);
     assert_eq!((&again["records"], &again["is_done"]), (&Value::Null, &true.into()));
@@ -171,6 +212,30 @@ fn a_rejoin_that_is_interrupted_anywhere_can_be_run_again() {
     check_diverged(&a, &only_west);
     check_equal(b, &a);
     assert_eq!(records(b, "t"), promoted);
+    wait_until_nothing_is_set_aside(&a);
+}
+
+#[test]
+fn what_the_old_side_let_go_of_or_may_not_use_comes_over_the_link() {
+    let folder = Scratch::new("rejoin-over-link");
+    let [west, east] = failed_over(&folder);
+    let (a, b) = (west.address.as_str(), east.address.as_str());
+    let promoted = records(b, "t");
+    delete_records(a, 0, 10);
+    ok(&["mirror", "rejoin", "t", "--link", "east", "-b", a]);
+    check_equal(b, a);
+    assert_eq!(records(b, "t"), promoted);
+    let size = u64::from(LARGE_COUNT) * LARGE_SIZE_BYTES;
+    let a_third = crossed_bytes(a, "east", size / 5);
+    println!("{a_third} bytes have come over the link, of {size} and more");
+    assert!(a_third < size / 2, "{a_third} of {size} bytes");
+    wait_until_nothing_is_set_aside(a);
+
+    // A mirror that is made anew takes nothing from what was set aside.
+    ok(&["mirror", "repair", "t", "--recreate", "-b", a]);
+    check_equal(b, a);
+    let all = crossed_bytes(a, "east", size);
+    println!("{all} bytes have come over the link by now, of {size} and more");
 }
 
 #[test]
@@ -194,6 +259,21 @@ fn a_failback_makes_the_old_side_the_writer_again() {
     // Again: it is done.
     let again = json(&["mirror", "failback", "t", "--link", "east", "-b", a, "-o", "json"]);
     assert_eq!(again["progress"], "writing", "{again}");
+}
+
+/// Lets go of the records of a partition before an offset.
+fn delete_records(bootstrap: &str, partition_index: i32, offset: i64) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let partitions = vec![DeleteRecordsPartition { partition_index, offset }];
+    let topics = vec![DeleteRecordsTopic { name: "t".into(), partitions }];
+    let request = DeleteRecordsRequest { topics, timeout_ms: 10_000 };
+    runtime.block_on(async {
+        let client = Client::connect(bootstrap).await.unwrap();
+        let leader = client.leader("t", partition_index).await.unwrap();
+        let connection = client.node(leader, Lane::CONTROL).await.unwrap();
+        let told = connection.call(&request, REQUEST_TIMEOUT).await.unwrap();
+        assert_eq!(told.topics[0].partitions[0].error_code, ErrorCode::None);
+    });
 }
 
 /// How the topic stands.

@@ -104,6 +104,7 @@ impl Metadata {
                 self.create_group(*expected_count, *geometry, nodes, effects)
             }
             Command::MovePartitions(moves) => self.move_partitions(moves, effects),
+            Command::SetAside { topic, name } => self.set_aside(*topic, name, effects),
         }
     }
 

@@ -68,6 +68,32 @@ impl Metadata {
         Ok(Decision::Done)
     }
 
+    pub(super) fn set_aside(
+        &mut self,
+        id: TopicId,
+        name: &str,
+        effects: &mut Effects,
+    ) -> Result<Decision, Refusal> {
+        check_topic_name(name)?;
+        let topic = self.topics.get_mut(&id).ok_or(Refusal::UnknownTopic(id))?;
+        if topic.name == name && topic.internal {
+            return Ok(Decision::Done);
+        }
+        if self.topic_names.contains_key(name) {
+            return Err(Refusal::TopicExists);
+        }
+        let old_name = std::mem::replace(&mut topic.name, name.to_owned());
+        topic.internal = true;
+        self.topic_names.remove(&old_name);
+        self.topic_names.insert(name.to_owned(), id);
+        // To clients a topic is gone, though there are as many as before: an id that nobody gets tells
+        // those who watch for that.
+        self.header.partition_count += 1;
+        effects.record(Change::TopicSetAside(id), RowKey::Topic(id));
+        effects.rows.push(RowKey::Header);
+        Ok(Decision::Done)
+    }
+
     pub(super) fn create_partitions(
         &mut self,
         id: TopicId,

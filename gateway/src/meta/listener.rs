@@ -109,7 +109,8 @@ impl MetaListener for EventSender {
                         self.flush(&mut owned, &mut lost);
                         self.send(MetaEvent::Forget(topic.partitions.clone()));
                     }
-                    Change::Configs(ConfigResource::Topic(topic)) => {
+                    Change::Configs(ConfigResource::Topic(topic))
+                    | Change::TopicSetAside(topic) => {
                         self.flush(&mut owned, &mut lost);
                         self.send(MetaEvent::TopicConfigs(*topic));
                     }

@@ -83,7 +83,7 @@ pub(super) fn reports(node: &Node) -> Vec<ContractReport> {
             let limit = lag_limit(&metadata, topic.id)?;
             Some((topic.name.clone(), limit, topic.partitions.clone()))
         };
-        metadata.topics().filter_map(of).collect()
+        metadata.topics().filter(|topic| !topic.internal).filter_map(of).collect()
     };
     let mut reports = Vec::new();
     for (topic, limit, partitions) in bound {

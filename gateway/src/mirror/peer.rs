@@ -83,6 +83,21 @@ pub(super) async fn ends(
     topic: &str,
     is_read_committed: bool,
 ) -> Result<Vec<End>, PeerError> {
+    bounds(client, topic, ListOffsetsPartition::TIMESTAMP_LATEST, is_read_committed).await
+}
+
+/// Where the partitions of a topic begin, in index order.
+pub(super) async fn starts(client: &Client, topic: &str) -> Result<Vec<Offset>, PeerError> {
+    let starts = bounds(client, topic, ListOffsetsPartition::TIMESTAMP_EARLIEST, false).await?;
+    Ok(starts.into_iter().map(|start| start.offset).collect())
+}
+
+async fn bounds(
+    client: &Client,
+    topic: &str,
+    timestamp: i64,
+    is_read_committed: bool,
+) -> Result<Vec<End>, PeerError> {
     let found = client.topic(topic).await?;
     let mut by_leader: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for (index, partition) in (0..).zip(&found.partitions) {
@@ -91,12 +106,12 @@ pub(super) async fn ends(
     }
     let mut ends = BTreeMap::new();
     for (leader, indexes) in by_leader {
-        let latest = |partition_index: &i32| ListOffsetsPartition {
+        let bound = |partition_index: &i32| ListOffsetsPartition {
             partition_index: *partition_index,
-            timestamp: ListOffsetsPartition::TIMESTAMP_LATEST,
+            timestamp,
             ..Default::default()
         };
-        let partitions = indexes.iter().map(latest).collect();
+        let partitions = indexes.iter().map(bound).collect();
         let request = ListOffsetsRequest {
             replica_id: CONSUMER,
             isolation_level: i8::from(is_read_committed),
@@ -106,7 +121,7 @@ pub(super) async fn ends(
         let connection = client.node(leader, Lane::CONTROL).await?;
         let response = connection.call(&request, ANSWER_WITHIN).await?;
         for found in response.topics.iter().flat_map(|topic| &topic.partitions) {
-            let what = || format!("the end of {topic}-{}", found.partition_index);
+            let what = || format!("an offset of {topic}-{}", found.partition_index);
             ClientError::check(what, found.error_code, None)?;
             let leader_epoch = LeaderEpoch::new(found.leader_epoch);
             let end = End { leader_epoch, offset: Offset::new(found.offset) };
@@ -114,7 +129,7 @@ pub(super) async fn ends(
         }
     }
     if ends.len() != found.partitions.len() {
-        return Err(PeerError::Later(format!("not all ends of {topic} were told")));
+        return Err(PeerError::Later(format!("not all offsets of {topic} were told")));
     }
     Ok(ends.into_values().collect())
 }

@@ -9,7 +9,9 @@ use meridian_consensus::state::Metadata;
 use meridian_mirror::options::LinkOptions;
 use meridian_mirror::quotas::Carried;
 use meridian_mirror::rows::{Link, MirrorTopic, RowError, Stage};
+use meridian_mirror::seed::Part;
 
+use super::seed::{self, Seeds};
 use crate::client::Client;
 use crate::client::security::Security;
 use crate::log::{Ownership, PartitionLog};
@@ -60,6 +62,8 @@ pub(super) struct Target {
     pub(super) index: u32,
     /// Number of partitions here.
     pub(super) partition_count: u32,
+    /// What is taken of the source, if that is not all: it is a seed.
+    pub(super) seed: Option<Part>,
     pub(super) log: Arc<PartitionLog>,
 }
 
@@ -71,7 +75,8 @@ impl Target {
     /// Whether work on the one goes on as work on the other: for the same log, of the same generation. Others that
     /// are added beside it change nothing.
     pub(super) fn is_same_work(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.log, &other.log) && self.mirror == other.mirror
+        Arc::ptr_eq(&self.log, &other.log)
+            && (&self.mirror, self.seed) == (&other.mirror, other.seed)
     }
 }
 
@@ -161,7 +166,7 @@ pub(super) fn mirror_named(metadata: &Metadata, name: &str) -> Option<MirrorRow>
 pub(super) fn plans(node: &Node) -> BTreeMap<String, Plan> {
     let mut wanted: Vec<(PartitionId, TopicId, Arc<MirrorTopic>, u32, u32)> = Vec::new();
     let mut plans: BTreeMap<String, Plan> = BTreeMap::new();
-    {
+    let seeds = {
         let metadata = node.meta.metadata();
         for (id, mirror, _) in mirrors(&metadata) {
             let Some(topic) = metadata.topic(id) else { continue };
@@ -183,12 +188,24 @@ pub(super) fn plans(node: &Node) -> BTreeMap<String, Plan> {
                 }
             }
         }
-    }
+        Seeds::read(&metadata)
+    };
+    let mut seeded = BTreeMap::new();
     for (partition, topic, mirror, index, partition_count) in wanted {
         if let (Some(log), Some(plan)) = (node.logs.led(partition), plans.get_mut(&mirror.link)) {
-            let target = Target { topic, mirror, index, partition_count, log };
-            plan.targets.insert(partition, target);
+            let seed = seeds.of(&mirror, index).filter(|(_, part)| {
+                log.high_watermark() < part.until && !node.mirrors.is_unseeded(partition)
+            });
+            let (mirror, seed, targets) = match seed {
+                Some((seed, part)) => (seed, Some(part), &mut seeded),
+                None => (mirror, None, &mut plan.targets),
+            };
+            let target = Target { topic, mirror, index, partition_count, seed, log };
+            targets.insert(partition, target);
         }
+    }
+    if let (false, Some(source)) = (seeded.is_empty(), seed::source(node)) {
+        plans.insert(seed::PLAN.to_owned(), Plan { source, targets: seeded });
     }
     plans
 }
@@ -219,6 +236,7 @@ mod tests {
             mirror: Arc::new(mirror.clone()),
             index,
             partition_count,
+            seed: None,
             log: broker.led(topic.partitions[index as usize]).expect("is served"),
         };
         assert!(target(0, 1).is_same_work(&target(0, 2)));

@@ -4,8 +4,10 @@ use meridian_base::id::TopicId;
 use meridian_consensus::command::{Command, ConfigResource, ExpectedVersion, RowChange, RowKind};
 use meridian_mirror::rows::MirrorTopic;
 use meridian_mirror::rules::{Rule, Subject};
+use meridian_mirror::seed::Part;
 use meridian_mirror::vigil::Policy;
 
+use super::seed;
 use crate::broker::ProposeError;
 use crate::node::Node;
 
@@ -37,11 +39,13 @@ pub(super) async fn put_rule(node: &Node, rule: &Rule, is_there: bool) -> Result
 }
 
 /// Deletes a mirror, and leaves a rule that mirrors what its source is now in its place. The rule
-/// comes first: whatever fails after it, the topic is mirrored again.
+/// comes first: whatever fails after it, the topic is mirrored again. What both sides are known to have is set
+/// aside for the new mirror to take.
 pub(super) async fn replace(
     node: &Node,
     topic: TopicId,
     mirror: &MirrorTopic,
+    both: Vec<(u32, Part)>,
 ) -> Result<(), ProposeError> {
     let rule = Rule {
         link: mirror.link.clone(),
@@ -55,5 +59,9 @@ pub(super) async fn replace(
         exclude: None,
     };
     put_rule(node, &rule, true).await?;
-    delete(node, topic).await
+    if both.is_empty() {
+        delete(node, topic).await
+    } else {
+        seed::set_aside(node, topic, mirror, both).await
+    }
 }

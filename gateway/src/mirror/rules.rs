@@ -61,6 +61,15 @@ pub(super) fn rules(metadata: &Metadata, link: Option<&str>) -> Vec<Rule> {
     rules.filter(|rule| link.is_none_or(|link| rule.link == link)).collect()
 }
 
+/// Whether a topic is about to be mirrored over a link in place of one that was deleted.
+pub(super) fn is_awaited(metadata: &Metadata, link: &str, name: &str) -> bool {
+    let is_of = |rule: &Rule| match &rule.subject {
+        Subject::Topics { rename: Some(known), .. } => known == name,
+        _ => false,
+    };
+    rules(metadata, Some(link)).iter().any(is_of)
+}
+
 /// The rules of a link that this binary can match.
 pub(super) fn matchers(metadata: &Metadata, link: &str) -> Vec<Matcher> {
     compiled(rules(metadata, Some(link)))

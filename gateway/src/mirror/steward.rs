@@ -297,7 +297,7 @@ pub(super) fn duties(node: &Node) -> BTreeMap<String, Source> {
 }
 
 /// By rendezvous hashing: when a node comes or goes, only the links move that must.
-fn steward_of(metadata: &Metadata, link: &str) -> Option<meridian_base::id::NodeId> {
+pub(super) fn steward_of(metadata: &Metadata, link: &str) -> Option<meridian_base::id::NodeId> {
     let alive = metadata
         .nodes()
         .filter(|(_, node)| node.registration.roles.gateway && node.liveness == Liveness::Alive);

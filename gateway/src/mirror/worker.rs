@@ -10,6 +10,7 @@ mod grow;
 mod lane;
 mod lease;
 mod meter;
+mod stall;
 mod tell;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,7 @@ use meridian_mirror::digest::Difference;
 use meridian_mirror::partition::{
     Answer, Failure, Input, MirrorPartition, NoView, OwnLog, Settings, SourceView,
 };
+use meridian_mirror::seed::Part;
 use meridian_mirror::state::State;
 use meridian_mirror::{Pace, Portion, Throttle};
 use serde::Serialize;
@@ -33,6 +35,7 @@ use self::lane::FetchLane;
 use self::lease::Leases;
 pub(crate) use self::meter::LinkMetrics;
 use self::meter::Meter;
+use self::stall::Stalls;
 use self::tell::Teller;
 use super::lease::Told;
 use super::lookout::Lookout;
@@ -118,6 +121,32 @@ pub(super) struct PartitionReport {
 }
 
 impl PartitionReport {
+    /// While it takes from its seed, how far it is behind its source is not known.
+    fn of_seed(node: u32, target: &Target, part: Part) -> Self {
+        let (end, until) = (target.log.high_watermark(), part.until);
+        let state = State::CatchingUp;
+        Self {
+            topic: target.mirror.name.clone(),
+            partition: target.index,
+            node,
+            state: state.name(),
+            reason: format!(
+                "takes up to offset {until} from what it was before, then over the link"
+            ),
+            advice: state.advice(),
+            end_offset: end.get(),
+            source_end_offset: None,
+            source_seen_ms_ago: None,
+            lag_records: u64::try_from(until.get() - end.get()).unwrap_or(0),
+            lag_bytes: 0,
+            lag_ms: 0,
+            mirrored_bytes: 0,
+            source_lag_max_ms: None,
+            source_lease: None,
+            source_records_per_second: None,
+        }
+    }
+
     /// Comparing it with its source has found this, which matters unless it has stopped already.
     pub(super) fn on_difference(&mut self, difference: &Difference) {
         let works = [State::Verifying, State::CatchingUp, State::Mirroring];
@@ -151,6 +180,7 @@ pub(super) struct LinkWorker {
     meter: Meter,
     teller: Teller,
     leases: Leases,
+    stalls: Stalls,
     life_count: u64,
     events: mpsc::Sender<Event>,
     received: mpsc::Receiver<Event>,
@@ -182,6 +212,7 @@ impl LinkWorker {
             meter: Meter::new(metrics),
             teller: Teller::default(),
             leases: Leases::default(),
+            stalls: Stalls::default(),
             node,
             name,
             changes,
@@ -227,6 +258,7 @@ impl LinkWorker {
                 () = tokio::time::sleep(idle) => {}
             }
             self.tick();
+            self.leave_seeds();
             self.send_fetches();
             self.glance();
             self.survey();
@@ -339,7 +371,9 @@ impl LinkWorker {
             return;
         }
         let source_topic = mirrored.target.mirror.source_topic;
-        let settings = Settings::new(source_topic, mirrored.target.ownership().leader_epoch);
+        let leader_epoch = mirrored.target.ownership().leader_epoch;
+        let seed = mirrored.target.seed;
+        let settings = Settings { seed, ..Settings::new(source_topic, leader_epoch) };
         let mut out = Vec::new();
         mirrored.machine = Some(MirrorPartition::start(settings, own, &mut out));
         tracing::info!(target = ?mirrored.target, end = %own.end, "mirrors from its own end on");
@@ -392,7 +426,9 @@ impl LinkWorker {
         let (before, after) = (before.state, after.state);
         if before.name() != after.name() {
             let (target, state) = (&mirrored.target, after.name());
-            if after.is_stopped() {
+            if mirrored.target.seed.is_some() {
+                tracing::info!(?target, state, reason = %after, "the seed's state changed");
+            } else if after.is_stopped() {
                 tracing::error!(?target, state, reason = %after, "the mirror has stopped");
             } else {
                 tracing::info!(?target, state, reason = %after, "the mirror's state changed");
@@ -482,6 +518,9 @@ impl LinkWorker {
         let node = self.node.config.node.get();
         let report = |mirrored: &Mirrored| {
             let status = mirrored.machine.as_ref().map(|machine| machine.status(now));
+            if let Some(part) = mirrored.target.seed {
+                return PartitionReport::of_seed(node, &mirrored.target, part);
+            }
             let end = mirrored.target.log.high_watermark();
             let state = status.as_ref().map_or(State::Verifying, |status| status.state.clone());
             let lag = status.as_ref().map(|status| status.lag).unwrap_or_default();

@@ -17,14 +17,16 @@ impl MirrorPartition {
 
     /// Asks for the next batches, unless that was done or too much is in flight.
     pub(super) fn ask_for_more(&mut self, out: &mut Vec<Output>) {
-        if self.phase == (Phase::Following { is_asked: false }) && self.has_room() {
+        if self.phase == (Phase::Following { is_asked: false }) && self.wants_more() {
             self.phase = Phase::Following { is_asked: true };
             self.ask(Question::Fetch { from: self.next() }, out);
         }
     }
 
-    pub(super) fn has_room(&self) -> bool {
-        self.in_flight_size_bytes < self.settings.in_flight_size_bytes_max
+    /// Whether there is room for more, and more to be had.
+    pub(super) fn wants_more(&self) -> bool {
+        let has_all = self.settings.seed.is_some_and(|part| self.next() >= part.until);
+        self.in_flight_size_bytes < self.settings.in_flight_size_bytes_max && !has_all
     }
 
     /// Where the next batch is to come from.
@@ -48,6 +50,9 @@ impl MirrorPartition {
         if high_watermark >= Offset::ZERO {
             self.lag.on_source(now, asked_at, self.reached(), high_watermark);
         }
+        if let Some(late) = self.late_beginning(&batches) {
+            return self.stop(late);
+        }
         self.begin(&batches, out);
         let stopped = self.append(batches, high_watermark, out);
         // What the source let go of goes here too, once our log reaches so far.
@@ -59,6 +64,12 @@ impl MirrorPartition {
             Some(state) => self.stop(state),
             None => self.ask_for_more(out),
         }
+    }
+
+    /// A seed must have what the mirror is to begin with: a link might.
+    fn late_beginning(&self, batches: &[SourceBatch]) -> Option<State> {
+        let (from, to) = (self.settings.seed?.from, batches.first()?.id.base_offset);
+        (self.is_unbegun() && to > from).then_some(State::Gap { from, to })
     }
 
     /// An empty log begins where the first batch does.
@@ -90,6 +101,7 @@ impl MirrorPartition {
             }
             let is_uncommitted = batch.id.last_offset >= high_watermark;
             if is_uncommitted && !self.breaks(Mutation::BeyondHighWatermark) {
+                stopped = self.seed_ends_early(&batch.id);
                 break;
             }
             if batch.id.last_offset < self.own.end && !self.breaks(Mutation::AppendAgain) {
@@ -111,6 +123,13 @@ impl MirrorPartition {
             out.push(Output::Append { expected, batches: accepted });
         }
         stopped
+    }
+
+    /// A batch of the seed that is not wholly of the part to be taken must come where that ends.
+    fn seed_ends_early(&self, batch: &BatchId) -> Option<State> {
+        let until = self.settings.seed?.until;
+        let is_missed = batch.last_offset >= until && self.own.end < until;
+        is_missed.then_some(State::Gap { from: self.own.end, to: until })
     }
 
     /// Whether a batch may follow the own log.

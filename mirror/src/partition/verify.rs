@@ -11,7 +11,9 @@ use crate::state::State;
 
 impl MirrorPartition {
     /// The source's metadata has come.
-    pub(super) fn on_view(&mut self, now: Instant, view: SourceView, out: &mut Vec<Output>) {
+    pub(super) fn on_view(&mut self, now: Instant, mut view: SourceView, out: &mut Vec<Output>) {
+        // What is missing in a seed may be there at the promoted side.
+        view.is_compacted &= self.settings.seed.is_none();
         if matches!(self.phase, Phase::Stopped(_)) {
             return;
         }
@@ -161,6 +163,11 @@ impl MirrorPartition {
         let end = self.own.end;
         // Also if the source let go of more since it was asked: nothing is missing here yet.
         if cause == BoundsFor::Seek || self.is_unbegun() && start > end {
+            if let Some(part) = self.settings.seed
+                && start > part.from
+            {
+                return self.stop(State::Gap { from: part.from, to: start });
+            }
             self.seek = start.max(end);
             self.lag.on_end(self.reached());
             return self.follow(out);

@@ -37,6 +37,10 @@ pub(super) struct Rejoin {
     /// stays
     #[arg(long)]
     take_back: bool,
+    /// Have all of the topic cross the link again, instead of taking what both sides have from what
+    /// is here: it needs no room for that part twice
+    #[arg(long)]
+    over_link: bool,
 }
 
 /// What is to become the writer again.
@@ -50,6 +54,9 @@ pub(super) struct Failback {
     /// Only say what would be exported
     #[arg(long)]
     dry_run: bool,
+    /// Have all of the topic cross the link again
+    #[arg(long)]
+    over_link: bool,
     /// Seconds within which the switchover is decided, or rolled back
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     within_s: u64,
@@ -109,7 +116,7 @@ impl Look {
 impl Rejoin {
     /// Runs the command.
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
-        let Self { topic, link, dry_run, take_back } = self;
+        let Self { topic, link, dry_run, take_back, over_link } = self;
         if take_back {
             let arguments = json!({"topic": topic});
             admin::command(client, "mirror.take-back", &arguments).await?;
@@ -120,7 +127,7 @@ impl Rejoin {
         }
         let outcome = match dry_run {
             true => forecast(client, &topic, &link).await?,
-            false => rejoin(client, &topic, &link).await?,
+            false => rejoin(client, &topic, &link, over_link).await?,
         };
         if outcome.progress == "writing" {
             let Outcome { topic, cluster, .. } = outcome;
@@ -136,7 +143,7 @@ impl Rejoin {
 impl Failback {
     /// Runs the command.
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
-        let Self { topic, link, dry_run, within_s } = self;
+        let Self { topic, link, dry_run, over_link, within_s } = self;
         if dry_run {
             let outcome = forecast(client, &topic, &link).await?;
             output::print(format, &outcome, |outcome| {
@@ -147,7 +154,7 @@ impl Failback {
             })?;
             return Ok(Exit::Ok);
         }
-        let outcome = rejoin(client, &topic, &link).await?;
+        let outcome = rejoin(client, &topic, &link, over_link).await?;
         if outcome.progress == "writing" {
             output::print(format, &outcome, |it| {
                 format!(
@@ -182,6 +189,7 @@ struct Run<'r> {
     client: &'r Client,
     topic: &'r str,
     link: &'r str,
+    over_link: bool,
     /// Up to where each partition was exported.
     exported: Option<Vec<i64>>,
     /// What was exported.
@@ -193,10 +201,16 @@ struct Run<'r> {
 }
 
 /// Does what comes next until nothing does. What fails for a while is tried again.
-async fn rejoin(client: &Client, topic: &str, link: &str) -> Result<Outcome, Failure> {
+async fn rejoin(
+    client: &Client,
+    topic: &str,
+    link: &str,
+    over_link: bool,
+) -> Result<Outcome, Failure> {
     let (exported, records, partitions) = (None, None, Vec::new());
     let (last, since) = (String::new(), clock::now());
-    let mut run = Run { client, topic, link, exported, records, partitions, last, since };
+    let mut run =
+        Run { client, topic, link, over_link, exported, records, partitions, last, since };
     loop {
         match run.advance().await {
             Ok(Some(outcome)) => return Ok(outcome),
@@ -229,7 +243,10 @@ impl Run<'_> {
         } else {
             clock::sleep(LOOK_EVERY).await;
         }
-        let arguments = json!({"topic": topic, "link": link, "exported": self.exported});
+        let (exported, over_link) = (&self.exported, self.over_link);
+        let arguments = json!({
+            "topic": topic, "link": link, "exported": exported, "over_link": over_link,
+        });
         match look.next.as_str() {
             "give-way" => drop(admin::command(client, "mirror.give-way", &arguments).await?),
             "export" => {
@@ -286,11 +303,11 @@ impl Outcome {
         let end = match self.is_done {
             true => format!(
                 "{records} records that cluster {cluster} does not have are in {diverged_topic}; \
-                 {topic} is its mirror now, and is copied anew\n"
+                 {topic} is its mirror now, and is filled anew\n"
             ),
             false => format!(
                 "up to {records} records that cluster {cluster} does not have would go to \
-                 {diverged_topic}; {topic} would be copied anew from there\n"
+                 {diverged_topic}; {topic} would be filled anew\n"
             ),
         };
         format!("{}\n{end}", table.render())

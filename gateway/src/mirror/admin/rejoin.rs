@@ -4,10 +4,10 @@
 use bytes::Bytes;
 use meridian_base::id::{ClusterId, TopicId};
 use meridian_base::position::{LeaderEpoch, Offset};
-use meridian_consensus::state::Metadata;
+use meridian_consensus::command::FeatureLevel;
 use meridian_mirror::rejoin::{self, End, Here, Progress, There};
 use meridian_mirror::rows::{MirrorTopic, Stage};
-use meridian_mirror::rules::{Rule, Subject};
+use meridian_mirror::seed::Part;
 use meridian_mirror::succession::LinkEpoch;
 use meridian_protocol::messages::{
     OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic,
@@ -17,12 +17,14 @@ use serde::{Deserialize, Serialize};
 use super::succession::{found, of_peer, refused};
 use super::{AdminCall, json};
 use crate::client::{Client, ClientError, Lane, REQUEST_TIMEOUT};
+use crate::features::agree;
 use crate::kafka::AdminError;
+use crate::meta::is_compacted;
 use crate::mirror::peer;
 use crate::mirror::plan::{self, Source};
 use crate::mirror::succession::{self, Standing, change, put, standing};
 use crate::mirror::wire::{Ask, Nothing, StandingReport};
-use crate::mirror::{replace, rules};
+use crate::mirror::{replace, rules, survey};
 
 /// What a consumer calls itself where a replica would say its id.
 const CONSUMER: i32 = -1;
@@ -34,6 +36,9 @@ struct Rejoin {
     link: String,
     /// Up to where each partition was exported, once it was.
     exported: Option<Vec<i64>>,
+    /// All of the topic is to cross the link again.
+    #[serde(default)]
+    over_link: bool,
 }
 
 /// How far a rejoin is, and what comes next.
@@ -86,10 +91,10 @@ impl Sides {
 impl AdminCall {
     /// How far the rejoin of a topic is; changes nothing.
     pub(super) async fn look_at_rejoin(&self) -> Result<Bytes, AdminError> {
-        let Rejoin { topic: name, link, exported } = self.arguments()?;
+        let Rejoin { topic: name, link, exported, .. } = self.arguments()?;
         let source = self.found_source(&link)?;
         let is_there = self.node.meta.metadata().topic_named(&name).is_some();
-        if !is_there && is_awaited(&self.node.meta.metadata(), &link, &name) {
+        if !is_there && rules::is_awaited(&self.node.meta.metadata(), &link, &name) {
             let cluster = source.link.source.to_string();
             let (progress, next) = ("replacing", "wait");
             let look = Look {
@@ -156,9 +161,9 @@ impl AdminCall {
         json(&Nothing {})
     }
 
-    /// Deletes the topic, and has the promoted side's mirrored in its place.
+    /// Takes its name from the topic, and has the promoted side's mirrored in its place.
     pub(super) async fn replace_diverged(&self) -> Result<Bytes, AdminError> {
-        let Rejoin { topic: name, link, exported } = self.arguments()?;
+        let Rejoin { topic: name, link, exported, over_link } = self.arguments()?;
         let sides = self.sides(&name, &self.found_source(&link)?).await?;
         if sides.progress()? == Progress::Following {
             return json(&Nothing {});
@@ -180,7 +185,9 @@ impl AdminCall {
             source_topic: sides.topic_there,
             stage: Stage::Creating,
         };
-        let replaced = replace::replace(&self.node, sides.topic, &mirror).await;
+        let both =
+            if over_link { Vec::new() } else { self.both_have(&sides, &mirror.name).await? };
+        let replaced = replace::replace(&self.node, sides.topic, &mirror, both).await;
         replaced.map_err(|error| AdminError::Unavailable(error.to_string()))?;
         json(&Nothing {})
     }
@@ -214,6 +221,34 @@ impl AdminCall {
         Ok(Sides { topic, standing, mirrors, there, topic_there: told.topic_id.0, client })
     }
 
+    /// What the new mirror may take from the old topic. Of one that was compacted nothing: what has
+    /// overwritten a record of both sides may be only here.
+    async fn both_have(&self, sides: &Sides, name: &str) -> Result<Vec<(u32, Part)>, AdminError> {
+        let there = survey::topics(&sides.client, &[name.to_owned()]).await;
+        let there = there.map_err(|error| of_peer(error.into()))?;
+        let there = there.topics.get(name);
+        if !there.is_some_and(|it| it.is_described && !it.is_compacted)
+            || is_compacted(&self.node.meta.metadata(), sides.topic)
+        {
+            return Ok(Vec::new());
+        }
+        if let Err(error) = agree(&*self.node, FeatureLevel::SEEDS).await {
+            tracing::warn!(topic = name, %error, "all of the topic crosses the link again");
+            return Ok(Vec::new());
+        }
+        let own = Client::unconnected(&peer::own_bootstrap(&self.node));
+        let floor = sides.there.epoch_floor.unwrap_or_default();
+        let starts = peer::starts(&own, name).await.map_err(of_peer)?;
+        let starts_there = peer::starts(&sides.client, name).await.map_err(of_peer)?;
+        let common = common_ends(&sides.client, name, floor).await;
+        let common = common.map_err(|error| of_peer(error.into()))?;
+        let all = starts.into_iter().zip(starts_there).zip(common);
+        let part = |(index, ((start, start_there), common))| {
+            Some((index, Part::of(start, start_there, common, None)?))
+        };
+        Ok((0..).zip(all).filter_map(part).collect())
+    }
+
     /// Where the partitions end here.
     async fn own_ends(&self, name: &str) -> Result<Vec<End>, AdminError> {
         let own = Client::unconnected(&peer::own_bootstrap(&self.node));
@@ -224,15 +259,6 @@ impl AdminCall {
 
 fn offsets(raw: Vec<i64>) -> Vec<Offset> {
     raw.into_iter().map(Offset::new).collect()
-}
-
-/// Whether a topic is about to be mirrored over a link in place of one that was deleted.
-fn is_awaited(metadata: &Metadata, link: &str, name: &str) -> bool {
-    let is_of = |rule: &Rule| match &rule.subject {
-        Subject::Topics { rename: Some(known), .. } => known == name,
-        _ => false,
-    };
-    rules::rules(metadata, Some(link)).iter().any(is_of)
 }
 
 /// What each partition has that the promoted side does not.

@@ -19,7 +19,7 @@ use crate::mirror::peer::{self, PeerError};
 use crate::mirror::promotion::{self, Cause};
 use crate::mirror::succession::{change, change_mirror, put};
 use crate::mirror::wire::{Ask, StandingReport};
-use crate::mirror::{forget, plan, replace, steward, survey};
+use crate::mirror::{forget, plan, replace, seed, steward, survey};
 use crate::storage_class::STORAGE_CLASS;
 
 #[derive(Deserialize)]
@@ -197,7 +197,10 @@ impl AdminCall {
         let rows = plan::mirrors(&self.node.meta.metadata());
         let mut reports: Vec<MirrorReport> = rows
             .into_iter()
-            .filter(|(topic, ..)| self.node.meta.metadata().topic(*topic).is_some())
+            .filter(|(topic, ..)| {
+                // One that was set aside may have been a mirror once.
+                self.node.meta.metadata().topic(*topic).is_some_and(|topic| !topic.internal)
+            })
             .map(|(topic, mirror, _)| self.mirror_report(topic, mirror))
             .collect();
         reports.sort_by(|a, b| a.topic.cmp(&b.topic));
@@ -226,8 +229,12 @@ impl AdminCall {
             return Err(no_mirror_any_more(&mirror.name));
         }
         let report = self.mirror_report(topic, mirror.clone());
-        let replaced = replace::replace(&self.node, topic, &mirror).await;
-        replaced.map_err(|error| AdminError::Unavailable(error.to_string()))?;
+        let replaced = async {
+            // A mirror that is no good may owe that to its seed.
+            seed::discard(&self.node, &mirror).await?;
+            replace::replace(&self.node, topic, &mirror, Vec::new()).await
+        };
+        replaced.await.map_err(|error| AdminError::Unavailable(error.to_string()))?;
         json(&report)
     }
 

@@ -143,6 +143,7 @@ impl AdminCall {
             mirror: mirror.into(),
             index,
             partition_count: u32::try_from(count).unwrap_or(u32::MAX),
+            seed: None,
             log,
         })
     }

@@ -70,7 +70,7 @@ impl Steward {
                 ("its source was deleted: deleted too, as its policy says", result)
             }
             Verdict::Replace => {
-                let result = replace::replace(&self.node, topic, mirror).await;
+                let result = replace::replace(&self.node, topic, mirror, Vec::new()).await;
                 let result = result.map_err(|error| error.to_string());
                 ("its source was recreated: it begins anew, as its policy says", result)
             }

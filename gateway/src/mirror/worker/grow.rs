@@ -15,8 +15,9 @@ impl LinkWorker {
     /// Adds partitions to the mirrors whose first partition is led here; says whether there are such.
     pub(super) fn follow_partitions(&self, survey: &Survey) -> bool {
         let mut lacks_some = false;
-        for mirrored in self.partitions.values().filter(|it| it.target.index == 0) {
-            let target = &mirrored.target;
+        // A seed may have partitions that the source has not.
+        let firsts = self.partitions.values().map(|it| &it.target);
+        for target in firsts.filter(|it| it.index == 0 && it.seed.is_none()) {
             let Some(source) = survey.topics.get(&target.mirror.source_name) else { continue };
             let count = source.partitions.len() as u32;
             if source.id == target.mirror.source_topic && count > target.partition_count {
