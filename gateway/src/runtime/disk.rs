@@ -23,6 +23,9 @@ const ZERO_FILL_SIZE_BYTES_MAX: u64 = 64 << 20;
 /// first sync into reserved space costs the file system more than one over zeros.
 const HASTE: Duration = Duration::from_secs(2);
 
+/// The device begins to write once there is this much, before all of a large write is there.
+const BEGUN_SIZE_BYTES: usize = 1 << 20;
+
 /// What recycled files are called, which nobody is to see.
 const RECYCLED: [&str; 2] = ["recycled-0", "recycled-1"];
 /// A smaller file is removed rather than recycled.
@@ -132,7 +135,7 @@ impl Disk for FolderDisk {
         parts: &[IoSlice<'_>],
     ) -> Result<(), DiskError> {
         let handle = self.file(file)?;
-        write_all_at(handle, offset_bytes, parts).map_err(|error| disk_error(file, "write", &error))
+        write_behind(handle, offset_bytes, parts).map_err(|error| disk_error(file, "write", &error))
     }
 
     fn sync(&mut self, file: &str) -> Result<(), DiskError> {
@@ -284,6 +287,39 @@ fn reserve(file: &File, size_bytes: u64) -> io::Result<()> {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),
     }
+}
+
+/// Writes, and has the device begin with each stretch at once: a sync that finds it all still to be written keeps
+/// the device busy for as long, and other disks' syncs on the same device waiting.
+fn write_behind(file: &File, offset_bytes: u64, parts: &[IoSlice<'_>]) -> io::Result<()> {
+    let mut offset_bytes = offset_bytes;
+    let mut rest = parts;
+    while !rest.is_empty() {
+        let mut stretch_bytes = 0;
+        let is_full = |part: &IoSlice<'_>| {
+            let fits = stretch_bytes < BEGUN_SIZE_BYTES;
+            stretch_bytes += if fits { part.len() } else { 0 };
+            !fits
+        };
+        let count = rest.iter().position(is_full).unwrap_or(rest.len());
+        let (stretch, others) = rest.split_at(count);
+        write_all_at(file, offset_bytes, stretch)?;
+        if !others.is_empty() {
+            begin_writing(file, offset_bytes, stretch_bytes);
+        }
+        offset_bytes += stretch_bytes as u64;
+        rest = others;
+    }
+    Ok(())
+}
+
+#[expect(unsafe_code, reason = "the standard library has no sync_file_range")]
+fn begin_writing(file: &File, offset_bytes: u64, size_bytes: usize) {
+    let (Ok(offset), Ok(length)) = (offset_bytes.try_into(), size_bytes.try_into()) else { return };
+    // SAFETY: the descriptor is open; the call reads no memory. It proves nothing: the sync that follows does.
+    let _hint = unsafe {
+        libc::sync_file_range(file.as_raw_fd(), offset, length, libc::SYNC_FILE_RANGE_WRITE)
+    };
 }
 
 /// Most parts one `pwritev` takes (IOV_MAX on Linux).

@@ -35,15 +35,24 @@ pub(super) struct FileState {
     pub(super) damaged: bool,
 }
 
-/// The next file, created ahead of need.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spare {
-    None,
-    Creating(FileSequence),
-    /// Created, but not yet in the list of files: must not be used.
-    Unlisted(FileSequence),
-    Ready(FileSequence),
+/// The next files, created ahead of need. In rising order: those that are ready, those that are not in the list
+/// of files yet and must not be used, those that are being created.
+#[derive(Debug, Default)]
+pub(super) struct Spares {
+    pub(super) ready: VecDeque<FileSequence>,
+    unlisted: Vec<FileSequence>,
+    creating: VecDeque<FileSequence>,
 }
+
+impl Spares {
+    fn count(&self) -> usize {
+        self.ready.len() + self.unlisted.len() + self.creating.len()
+    }
+}
+
+/// How many bytes of files are created ahead when much is about to be written: each time the list of files is
+/// saved costs the file system as much as a file.
+const AHEAD_SIZE_BYTES: u32 = 128 << 20;
 
 /// Writes under way, in order.
 #[derive(Debug, PartialEq, Eq)]
@@ -82,7 +91,7 @@ pub(crate) struct Journal {
     pub(super) active: FileSequence,
     pub(super) offset_bytes: u32,
     pub(super) previous_crc: u32,
-    pub(super) spare: Spare,
+    pub(super) spares: Spares,
     pub(super) file_size_bytes: u32,
     pub(super) file_count_max: usize,
     /// The last batch says that all before it is durable.
@@ -93,6 +102,8 @@ pub(crate) struct Journal {
     disk_full: bool,
     /// What failed for want of space may be tried again.
     retry: bool,
+    /// Much is about to be written.
+    is_filling: bool,
     pub(super) dirty: bool,
     saving: bool,
     /// The first copy was written; whether the second also is decides.
@@ -110,7 +121,8 @@ pub(super) struct Tail {
     pub(super) active: FileSequence,
     pub(super) offset_bytes: u32,
     pub(super) previous_crc: u32,
-    pub(super) spare: Spare,
+    /// Blank files.
+    pub(super) spares: VecDeque<FileSequence>,
     pub(super) ends_synced: bool,
 }
 
@@ -128,13 +140,14 @@ impl Journal {
             active: tail.active,
             offset_bytes: tail.offset_bytes,
             previous_crc: tail.previous_crc,
-            spare: tail.spare,
+            spares: Spares { ready: tail.spares, ..Spares::default() },
             file_size_bytes,
             file_count_max,
             ends_synced: tail.ends_synced,
             damaged_below: None,
             disk_full: false,
             retry: true,
+            is_filling: false,
             dirty: false,
             saving: false,
             first_copy_saved: false,
@@ -161,7 +174,7 @@ impl Journal {
         if size_bytes <= self.active_room_bytes() {
             return true;
         }
-        let Spare::Ready(next) = self.spare else { return false };
+        let Some(next) = self.spares.ready.pop_front() else { return false };
         self.seal(next, ops);
         size_bytes <= self.active_room_bytes()
     }
@@ -174,14 +187,38 @@ impl Journal {
     /// What is left for batches before the disk is full, files yet to be created included.
     pub(crate) fn room_bytes(&self) -> u64 {
         let file_size_bytes = u64::from(self.file_size_bytes);
-        let spare = if self.spare == Spare::None { 0 } else { file_size_bytes };
-        let creatable = if self.disk_full {
-            0
-        } else {
-            let taken = self.files.len() + usize::from(self.spare != Spare::None);
-            self.file_count_max.saturating_sub(taken) as u64 * file_size_bytes
-        };
-        self.active_room_bytes() as u64 + spare + creatable
+        let creatable_count = if self.disk_full { 0 } else { self.creatable_count() };
+        let file_count = (self.spares.count() + creatable_count) as u64;
+        self.active_room_bytes() as u64 + file_count * file_size_bytes
+    }
+
+    /// How many records a large batch should have, in bytes: what fills the file, or the next if next to nothing
+    /// fits in.
+    pub(crate) fn filling_size_bytes(&self) -> usize {
+        let (room_bytes, whole_bytes) = (self.active_room_bytes(), self.batch_size_bytes_max());
+        let is_full = room_bytes < whole_bytes / 16;
+        let batch_bytes = if is_full { whole_bytes } else { room_bytes };
+        batch_bytes.saturating_sub(HEAD_SIZE_BYTES_MIN)
+    }
+
+    /// Says whether much is about to be written, for which files are created several at a time.
+    pub(crate) fn set_filling(&mut self, is_filling: bool) {
+        self.is_filling = is_filling;
+    }
+
+    fn creatable_count(&self) -> usize {
+        self.file_count_max.saturating_sub(self.files.len() + self.spares.count())
+    }
+
+    /// How many files are to be created now.
+    fn wanted_count(&self) -> usize {
+        let ahead_count =
+            if self.is_filling { (AHEAD_SIZE_BYTES / self.file_size_bytes).clamp(1, 8) } else { 1 };
+        let (count, ahead_count) = (self.spares.count(), ahead_count as usize);
+        let half_full = self.offset_bytes > self.file_size_bytes / 2;
+        let is_due = self.is_filling || half_full || self.is_active_damaged();
+        let is_low = self.spares.creating.is_empty() && 2 * count <= ahead_count;
+        if is_due && is_low { (ahead_count - count).min(self.creatable_count()) } else { 0 }
     }
 
     /// Upper bound of the bytes a batch of these takes in the file.
@@ -218,22 +255,20 @@ impl Journal {
 
     /// Creates the next file ahead of need and saves the list of files; called at every step.
     pub(crate) fn maintain(&mut self, ops: &mut Vec<DiskOp>) {
-        let half_full = self.offset_bytes > self.file_size_bytes / 2;
-        if self.spare == Spare::None
-            && (half_full || self.is_active_damaged())
-            && (self.retry || !self.disk_full)
-            && self.files.len() < self.file_count_max
-        {
+        let may_try = self.retry || !self.disk_full;
+        for _ in 0..if may_try { self.wanted_count() } else { 0 } {
             let next = self.superblock.next_file;
             self.superblock.next_file = next.next();
-            self.spare = Spare::Creating(next);
+            self.spares.creating.push_back(next);
             self.changes.push_back(PendingChange::Spare);
             ops.push(DiskOp::Create {
                 file: next.log_name(),
                 size_bytes: u64::from(self.file_size_bytes),
             });
         }
-        if self.dirty && !self.saving && (self.retry || !self.disk_full) {
+        // Files that are created together are listed together; on a full disk those that go make room for them.
+        let may_list = self.spares.creating.is_empty() || self.disk_full;
+        if self.dirty && !self.saving && may_list && may_try {
             self.dirty = false;
             self.saving = true;
             self.removals_saving = std::mem::take(&mut self.removals);
@@ -304,15 +339,14 @@ impl Journal {
     }
 
     fn spare_created(&mut self, result: Result<(), DiskError>) -> Result<(), DiskError> {
-        let Spare::Creating(created) = self.spare else { return Ok(()) };
+        let Some(created) = self.spares.creating.pop_front() else { return Ok(()) };
         if full(&result) {
             self.disk_full = true;
-            self.spare = Spare::None;
             return Ok(());
         }
         result?;
         self.disk_full = false;
-        self.spare = Spare::Unlisted(created);
+        self.spares.unlisted.push(created);
         self.superblock.files.push(created);
         self.dirty = true;
         Ok(())
@@ -332,10 +366,8 @@ impl Journal {
             return Ok(());
         }
         result?;
-        if let Spare::Unlisted(created) = self.spare
-            && !self.dirty
-        {
-            self.spare = Spare::Ready(created);
+        if !self.dirty {
+            self.spares.ready.extend(self.spares.unlisted.drain(..));
         }
         for file in removals {
             ops.push(DiskOp::Remove { files: vec![file.log_name(), file.index_name()] });
@@ -357,7 +389,6 @@ impl Journal {
     fn seal(&mut self, next: FileSequence, ops: &mut Vec<DiskOp>) {
         self.write(vec![Record::End], Vec::new(), PendingWrite::End, ops);
         self.ending.push_back(self.active);
-        self.spare = Spare::None;
         self.active = next;
         self.offset_bytes = 0;
         self.files.entry(next).or_default();
@@ -473,8 +504,8 @@ impl Journal {
 
     /// Goes on in the next file if the active one is damaged. No batch may be in flight.
     pub(crate) fn leave_damaged(&mut self, ops: &mut Vec<DiskOp>) {
-        if let Spare::Ready(next) = self.spare
-            && self.is_active_damaged()
+        if self.is_active_damaged()
+            && let Some(next) = self.spares.ready.pop_front()
         {
             self.seal(next, ops);
         }

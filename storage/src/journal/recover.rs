@@ -1,13 +1,13 @@
 //! Mounting a disk: what its files hold, what was torn, what is corrupt.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
 
 use bytes::Bytes;
 use meridian_base::env::{Disk, DiskError};
 use meridian_base::id::Incarnation;
 
-use super::append::{FileState, Journal, Spare, Tail};
+use super::append::{FileState, Journal, Tail};
 use super::disk_op::{read, replace, temporary_name};
 use super::record::{
     Address, Batch, HEAD_SIZE_BYTES_MIN, Record, encode_heads, head_size_bytes, is_inline,
@@ -86,15 +86,15 @@ pub(crate) fn open(
     // Behind damage a new file is begun, so that a sync can say which files it made good.
     let tail = match tail {
         Some(tail) if !unsure => tail,
-        // The spare, if there is one, is left to be collected: files are filled in order.
+        // Spares, if there are any, are left to be collected: files are filled in order.
         _ => first_file(disk, &mut superblock, config.file_size_bytes)?,
     };
     superblock.save(disk)?;
     let mut journal =
         Journal::new(superblock, files, tail, config.file_size_bytes, config.file_count_max());
     journal.files.entry(journal.active).or_default();
-    if let Spare::Ready(spare) = journal.spare {
-        journal.files.remove(&spare);
+    for spare in &journal.spares.ready {
+        journal.files.remove(spare);
     }
     journal.damaged_below = unsure.then_some(journal.active);
     prove_tail(disk, &mut journal)?;
@@ -140,7 +140,13 @@ fn first_file(
     superblock.next_file = active.next();
     disk.create(&active.log_name(), u64::from(file_size_bytes))?;
     superblock.files.push(active);
-    Ok(Tail { active, offset_bytes: 0, previous_crc: 0, spare: Spare::None, ends_synced: true })
+    Ok(Tail {
+        active,
+        offset_bytes: 0,
+        previous_crc: 0,
+        spares: VecDeque::new(),
+        ends_synced: true,
+    })
 }
 
 /// Adds a `Synced` batch, so that from here on nothing before it can pass for a torn write.
@@ -183,12 +189,13 @@ impl Scanner<'_> {
         // The last file with batches that lacks its end, and the blank files behind it.
         let mut tail: Option<(FileSequence, End)> = None;
         let mut blank = Vec::new();
+        let written =
+            listed.iter().rposition(|file| !self.is_blank(*file)).map_or(0, |last| last + 1);
         for (index, &file) in listed.iter().enumerate() {
             let end = if self.read_side_file(file)? {
                 End { batch_count: 1, ends_file: true, ..End::default() }
             } else {
-                let is_last = listed[index + 1..].iter().all(|later| self.is_blank(*later));
-                let Some(end) = self.scan_file(file, is_last)? else { continue };
+                let Some(end) = self.scan_file(file, index + 1 >= written)? else { continue };
                 end
             };
             if end.batch_count == 0 {
@@ -217,7 +224,7 @@ impl Scanner<'_> {
             active,
             offset_bytes: end.offset_bytes,
             previous_crc: end.crc,
-            spare: blank.next().map_or(Spare::None, Spare::Ready),
+            spares: blank.collect(),
             ends_synced: end.ends_synced,
         }))
     }

@@ -130,7 +130,14 @@ impl Store {
         self.wake_at = None;
         let due_at = self.pace.due_at(self.staged.size_bytes);
         let may_wait = self.in_flight.is_none() && !self.staged.is_empty();
-        if may_wait && self.staged.waiter_count == 0 && now < due_at {
+        let may_wait = may_wait && self.staged.waiter_count == 0;
+        // Of copies nobody waits for, and more are on their way.
+        let is_gathering =
+            self.sync_is_copying() && self.staged.size_bytes < self.copied_batch_size_bytes();
+        if may_wait && is_gathering {
+            return;
+        }
+        if may_wait && now < due_at {
             self.wake_at = Some(due_at);
             return;
         }
@@ -138,7 +145,12 @@ impl Store {
             self.journal.leave_damaged(&mut self.ops);
         }
         while self.in_flight.is_none() && !self.staged.is_empty() {
-            let (count, size_bytes) = self.staged.next_batch(self.config.batch_size_bytes_max);
+            let size_bytes_max = if self.sync_is_copying() {
+                self.copied_batch_size_bytes()
+            } else {
+                self.config.batch_size_bytes_max
+            };
+            let (count, size_bytes) = self.staged.next_batch(size_bytes_max);
             if size_bytes == 0 {
                 let batch = self.staged.take(count, 0);
                 self.wake(batch.waiters, outputs);

@@ -37,7 +37,9 @@ use crate::mutation::{Mutation, Mutations};
 /// numbers.
 const COPY_COUNT_MAX: usize = 256;
 /// No more are asked for once this much is on its way.
-const COPY_SIZE_BYTES: u64 = 8 << 20;
+const COPY_SIZE_BYTES: u64 = 16 << 20;
+/// Most that is written at once: enough for one sync to serve a whole file of usual size.
+const COPIED_BATCH_SIZE_BYTES: usize = 32 << 20;
 
 /// Until a page is asked for once more: it gets lost above all while nodes find each other again, and what is
 /// missing when copying begins is copied for nothing.
@@ -286,10 +288,24 @@ impl Store {
             .is_some_and(|sync| !matches!(sync.phase, Phase::Pulling | Phase::Fencing))
     }
 
+    /// Whether copies are on their way to this disk.
+    pub(super) fn sync_is_copying(&self) -> bool {
+        let phase = self.sync.as_ref().map(|sync| &sync.phase);
+        matches!(phase, Some(Phase::Copying(copying)) if !copying.under_way.is_empty())
+    }
+
+    /// How many bytes of copies are written and synced together: as many as fill a file. Each sync costs the
+    /// file system, and whoever else writes to it, a commit; and copies count for nothing before the last.
+    pub(super) fn copied_batch_size_bytes(&self) -> usize {
+        let size_bytes_max = COPIED_BATCH_SIZE_BYTES.min(self.config.staged_bytes_max / 4);
+        self.journal.filling_size_bytes().min(size_bytes_max)
+    }
+
     /// Does what the sync's phase asks for; called at every step.
     pub(super) fn sync_advance(&mut self, now: Instant, outputs: &mut Vec<StoreOutput>) {
         if self.standing_by_config() != Standing::LostData {
             self.sync = None;
+            self.journal.set_filling(false);
             return;
         }
         let Some(config) = &self.group else { return };
@@ -445,9 +461,11 @@ impl Store {
                 queue.sort_by_key(|(order, _)| *order);
                 let queue = queue.into_iter().map(|(_, copy)| copy).collect();
                 sync.phase = Phase::Copying(Copying { queue, ..Copying::default() });
+                self.journal.set_filling(true);
             }
             Phase::Settling => {
                 sync.phase = Phase::Saving;
+                self.journal.set_filling(false);
                 self.journal.set_repaired();
             }
             Phase::Pulling | Phase::Copying(_) | Phase::Saving | Phase::Done { .. } => {}
