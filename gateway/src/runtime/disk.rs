@@ -394,6 +394,22 @@ mod tests {
     }
 
     #[test]
+    fn a_large_write_goes_in_stretches() -> Result<(), DiskError> {
+        let scratch = Scratch::new("folder-disk-stretches");
+        let mut disk = FolderDisk::open(&scratch.0)?;
+        disk.create("a", 0)?;
+        let sizes = [1, BEGUN_SIZE_BYTES - 1, 0, 3 * BEGUN_SIZE_BYTES, 7, BEGUN_SIZE_BYTES, 5];
+        let parts = sizes.iter().zip(1..).map(|(size, byte)| vec![byte; *size]);
+        let parts: Vec<Vec<u8>> = parts.collect();
+        let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        disk.write_at("a", 3, &slices)?;
+        disk.sync("a")?;
+        let expected = [vec![0; 3], parts.concat()].concat();
+        assert_eq!(fs::read(scratch.0.join("a")).ok(), Some(expected));
+        Ok(())
+    }
+
+    #[test]
     fn a_recycled_file_is_used_again() -> Result<(), DiskError> {
         let scratch = Scratch::new("folder-disk-recycled");
         let mut disk = FolderDisk::open(&scratch.0)?;
