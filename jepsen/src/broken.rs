@@ -16,8 +16,11 @@ pub enum Broken {
 
 impl Broken {
     /// Those of mirrors that the simulator comes by; the others are found by `mirror/tests`.
-    pub const MIRRORS: [MirrorMutation; 2] =
-        [MirrorMutation::SkipAnswer, MirrorMutation::BelieveAtOnce];
+    pub const MIRRORS: [MirrorMutation; 3] = [
+        MirrorMutation::SkipAnswer,
+        MirrorMutation::BelieveAtOnce,
+        MirrorMutation::PromoteUnfenced,
+    ];
 
     /// Every one that the simulator can break its nodes by.
     pub fn all() -> impl Iterator<Item = Self> + Clone {
@@ -50,6 +53,9 @@ impl Broken {
             }
             Self::Mirror(MirrorMutation::BelieveAtOnce) => {
                 "F4: who says once that the source has lost records is believed"
+            }
+            Self::Mirror(MirrorMutation::PromoteUnfenced) => {
+                "F6: a promotion gives its partitions no new generations"
             }
             Self::Mirror(_) => "",
         }

@@ -85,6 +85,8 @@ enum Waiter {
     Desk(u64, ForDesk),
     /// The link's worker.
     Mirror(Appending),
+    /// Whoever promotes the mirror, whose epochs so far end here.
+    Promoter(LeaderEpoch),
     /// A coordinator, for its marker.
     Marker { origin: MarkerOrigin, marker: Marker },
 }
@@ -109,6 +111,8 @@ pub enum ClientReply {
     Retry,
     /// The producer has been replaced by one with a newer epoch.
     Fenced,
+    /// Of a mirror that was promoted: what came before the batch is not here. The producer begins a new epoch.
+    OutOfOrder,
     /// Committed batches from the asked offset on, and the end of what is visible.
     Fetched {
         /// The batches.
@@ -177,6 +181,8 @@ pub enum Shown {
     Raw(RawBatch),
     /// Batches of a source are on their way into the log, up to this offset.
     Mirroring(Offset),
+    /// What the source of a mirror left open is aborted, by a leader whose epoch is above this one.
+    AbortedOpen(LeaderEpoch),
     /// A batch whose producer is told that it is safe.
     Acknowledged(PlacedBatch),
     /// A batch of a persistent source, whose client is told that all of it is safe, and where the
@@ -612,6 +618,11 @@ impl Broker {
             Waiter::Desk(_, ForDesk::Batch(number)) => {
                 return self.on_desk_appended(number, result, out);
             }
+            Waiter::Promoter(above) => {
+                let is_done = result.is_ok();
+                return out
+                    .extend(is_done.then_some(BrokerOutput::Shown(Shown::AbortedOpen(above))));
+            }
             Waiter::Mirror(appending) => return self.on_mirror_written(appending, &result),
             Waiter::Marker { origin, marker } => {
                 return self.on_marker_written(marker, origin, result, out);
@@ -628,6 +639,7 @@ impl Broker {
                 ClientReply::Acknowledged(base_offset)
             }
             Err(error) if is_final(&error) => ClientReply::Fenced,
+            Err(ProduceError::Sequence(_)) if self.was_mirror() => ClientReply::OutOfOrder,
             // A leader that was replaced while it slept may have missed what a source wrote since, and
             // find its order broken. A leader in office must not: the source would never be answered.
             Err(_) => ClientReply::Retry,

@@ -63,6 +63,10 @@ pub enum Promise {
     ServesAgain,
     /// A mirror is a prefix of its source, byte for byte.
     ExactPrefix,
+    /// Who has mirrored a partition mirrors no more once it is promoted.
+    OneWriter,
+    /// Two sides that have both taken records are never made one.
+    NeverMerged,
     /// A mirror stops only for what its source has done, and says so.
     MirrorsOn,
     /// No state machine finds its own invariants broken.
@@ -396,14 +400,31 @@ impl Checker {
             .is_some_and(|known| *known < offset)
     }
 
-    /// What its source has shown was shown by a mirror too: it may have let go of it before anybody read it there.
-    pub(crate) fn inherit(&mut self, source: &Self) {
-        for (partition, of_source) in &source.partitions {
-            let history = self.partitions.entry(*partition).or_default();
-            for (value, offset) in &of_source.offsets {
+    /// What its source has shown below `end` was shown by a mirror too: it may have let go of it before anybody read it
+    /// there.
+    pub(crate) fn inherit(&mut self, partition: PartitionId, source: &Self, end: Option<Offset>) {
+        let Some(of_source) = source.partitions.get(&partition) else { return };
+        let history = self.partitions.entry(partition).or_default();
+        for (value, offset) in &of_source.offsets {
+            if end.is_none_or(|end| *offset < end) {
                 history.offsets.entry(*value).or_insert(*offset);
             }
         }
+    }
+
+    /// Whether all that was shown here from `from` on was shown there too.
+    pub(crate) fn agrees_from(&self, partition: PartitionId, other: &Self, from: Offset) -> bool {
+        let (here, there) = (self.partitions.get(&partition), other.partitions.get(&partition));
+        let (Some(here), Some(there)) = (here, there) else { return true };
+        let mut shown = here.values.range(from..);
+        shown.all(|(offset, (value, _))| {
+            there.values.get(offset).is_some_and(|(other, _)| other == value)
+        })
+    }
+
+    /// Where a value is, if anybody has shown it.
+    pub(crate) fn offset_of(&self, partition: PartitionId, value: Value) -> Option<Offset> {
+        self.partitions.get(&partition)?.offsets.get(&value).copied()
     }
 
     /// How many records were acknowledged.

@@ -22,7 +22,8 @@ impl fmt::Display for Words<'_> {
             }
             Packet::Told { request, told } => write!(f, "#{request} {told:?}"),
             Packet::Link(packet) => write!(f, "{packet:?}"),
-            Packet::Verify { .. }
+            Packet::AbortOpen { .. }
+            | Packet::Verify { .. }
             | Packet::Verified { .. }
             | Packet::Vouch { .. }
             | Packet::WriteMarker { .. }

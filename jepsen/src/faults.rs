@@ -338,7 +338,10 @@ impl Nemesis {
         let slot = world.slot_of(node);
         let kind = self.chance.below(4);
         if kind == 0 {
-            self.copied_in.insert(id, world.metadata.mount_epoch(id));
+            // The metadata plane may not have heard of the last mount yet.
+            let seat = world.nodes[node].seat.as_ref();
+            let mounted = seat.map_or(0, |seat| seat.identity().mount_epoch);
+            self.copied_in.insert(id, mounted.max(world.metadata.mount_epoch(id)));
             world.nodes[node].disk.keep_image();
             return;
         }

@@ -56,6 +56,13 @@ pub enum Packet {
     },
     /// From or to a node of another cluster.
     Link(LinkPacket),
+    /// From whoever promotes a mirror: abort what its source left open, if you came with the promotion.
+    AbortOpen {
+        /// The mirror.
+        partition: PartitionId,
+        /// The leader's epoch must be above this one.
+        above: LeaderEpoch,
+    },
     /// From an application to a coordinator, or to a partition in a transaction.
     Ask {
         /// Which partition.
@@ -344,6 +351,12 @@ impl Node {
                 });
             }
             Packet::Link(packet) => self.on_link(now, packet, out),
+            Packet::AbortOpen { partition, above } => {
+                let Some(key) = self.newest(partition) else { return };
+                self.with_broker(now, key, out, |broker, health, out| {
+                    broker.on_abort_open(now, health, above, out);
+                });
+            }
             Packet::Ask { .. }
             | Packet::Vouch { .. }
             | Packet::WriteMarker { .. }

@@ -26,6 +26,8 @@ pub struct Counters {
     pub mended_count: u64,
     /// Batches of mirrors that were compared with their source's.
     pub mirrored_count: u64,
+    /// Mirrors that were promoted.
+    pub promotion_count: u64,
     /// Slots that were given to spares.
     pub replacement_count: u64,
     /// Partitions whose class was changed.
@@ -56,6 +58,7 @@ impl Counters {
         self.packed_count += other.packed_count;
         self.mended_count += other.mended_count;
         self.mirrored_count += other.mirrored_count;
+        self.promotion_count += other.promotion_count;
         self.replacement_count += other.replacement_count;
         self.conversion_count += other.conversion_count;
         self.appointment_count += other.appointment_count;
@@ -72,7 +75,7 @@ impl fmt::Display for Counters {
         write!(
             f,
             "{:.2} simulated hours, {} operations, {} records acknowledged, {} transactions \
-             committed, {} positions of groups, {} passes, {} blobs decoded, {} manifests of stripes, {} parts made again, {} batches mirrored, {} slots moved, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
+             committed, {} positions of groups, {} passes, {} blobs decoded, {} manifests of stripes, {} parts made again, {} batches mirrored, {} mirrors promoted, {} slots moved, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
             self.simulated.as_secs_f64() / 3600.0,
             self.operation_count,
             self.acknowledged_count,
@@ -83,6 +86,7 @@ impl fmt::Display for Counters {
             self.packed_count,
             self.mended_count,
             self.mirrored_count,
+            self.promotion_count,
             self.replacement_count,
             self.conversion_count,
             self.takeover_count,

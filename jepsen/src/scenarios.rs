@@ -47,6 +47,8 @@ fn config(mutations: Mutations) -> WorldConfig {
         transactor_count: 0,
         keyed_count: 0,
         has_applications: false,
+        client_id_min: 0,
+        is_asleep: false,
         foreign_count: 0,
         kept_count_min: 0,
         mirror_mutation: None,

@@ -116,6 +116,8 @@ impl SimConfig {
             transactor_count: 2,
             keyed_count: 1,
             has_applications: false,
+            client_id_min: 0,
+            is_asleep: false,
             foreign_count: 0,
             kept_count_min: 0,
             mirror_mutation: self.mirror_mutation,

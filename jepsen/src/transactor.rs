@@ -197,7 +197,10 @@ impl Transactor {
             ClientReply::Retry => self.send_again_at = self.send_again_at.min(now + BACKOFF),
             // Another copy of the request was acknowledged, and what came of it has ended.
             ClientReply::Fenced if write.done => {}
-            ClientReply::Fenced | ClientReply::Fetched { .. } | ClientReply::Deleted { .. } => {
+            ClientReply::Fenced
+            | ClientReply::OutOfOrder
+            | ClientReply::Fetched { .. }
+            | ClientReply::Deleted { .. } => {
                 let batch = write.batch;
                 let detail = format!("{batch:?}, of the newest epoch, was answered {reply:?}");
                 return Err(Violation { promise: Promise::ProducerOrder, detail });

@@ -33,6 +33,8 @@ const RESENT_COUNT_MAX: usize = 30;
 /// Producer ids of sources' clients begin here; each source has as many as it can restart.
 const SESSION_ID_MIN: i64 = 1 << 32;
 const SESSION_COUNT_MAX: i64 = 1 << 20;
+/// Requests of a producer that takes another's place begin here.
+const FRESH_REQUEST_MIN: u64 = 1 << 40;
 /// How long an answer is waited for.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(400);
 /// How long a client waits after it was sent elsewhere.
@@ -216,6 +218,7 @@ impl Producer {
         let rest = self.rest_until.since(now).max(pause);
         let again = self.send_again_at.since(now).max(Duration::from_millis(1));
         match self.in_flight.len() {
+            0 if stopping => Duration::from_secs(1),
             0 => rest,
             full if full == self.in_flight_count_max() => again,
             _ => rest.min(again),
@@ -242,6 +245,13 @@ impl Producer {
             }
             ClientReply::Retry => {
                 self.send_again_at = self.send_again_at.min(now + BACKOFF);
+                Ok(())
+            }
+            // As Kafka's client does (KIP-360). What was under way and is not here was never answered.
+            ClientReply::OutOfOrder => {
+                self.epoch += 1;
+                self.next_sequence = 0;
+                self.in_flight.clear();
                 Ok(())
             }
             ClientReply::Fenced | ClientReply::Fetched { .. } | ClientReply::Deleted { .. } => {
@@ -446,6 +456,36 @@ impl Client {
     pub fn rouse(&mut self, now: Instant) {
         if let Role::Producer(producer) = &mut self.role {
             producer.rouse(now);
+        }
+    }
+
+    /// The first value of a batch under way.
+    pub fn first_of(&self, request: u64) -> Option<Value> {
+        let Role::Producer(producer) = &self.role else { return None };
+        let entry = producer.in_flight.iter().find(|entry| entry.request == request)?;
+        Some(entry.batch.first)
+    }
+
+    /// Whether it is an idempotent producer.
+    pub fn is_producer(&self) -> bool {
+        matches!(&self.role, Role::Producer(Producer { life: None, .. }))
+    }
+
+    /// An idempotent producer goes on here with what it has under way; the one that has slept here takes its place there.
+    /// It must never have sent anything, and its requests have other numbers.
+    pub fn take_over(&mut self, there: &mut Self) {
+        std::mem::swap(&mut self.role, &mut there.role);
+        if let Role::Producer(fresh) = &mut there.role {
+            fresh.next_request = FRESH_REQUEST_MIN;
+        }
+        self.stopping = false;
+    }
+
+    /// A producer stops, whatever becomes of what it has under way.
+    pub fn give_up(&mut self) {
+        if let Role::Producer(producer) = &mut self.role {
+            producer.in_flight.clear();
+            self.stopping = true;
         }
     }
 

@@ -18,6 +18,7 @@ use meridian_storage::mutation::Mutations;
 use self::applications::Confirmed;
 pub(crate) use self::links::Abroad;
 use crate::application::Application;
+use crate::broker::ClientReply;
 use crate::check::{Checker, Verdict, Violation};
 use crate::describe::Words;
 use crate::desk::is_internal;
@@ -67,6 +68,10 @@ pub struct WorldConfig {
     pub transactor_count: usize,
     /// Whether there are coordinators, and applications that ask them.
     pub has_applications: bool,
+    /// The number of the first client: none has one of the other cluster's.
+    pub client_id_min: u32,
+    /// Whether producers wait until they are woken.
+    pub is_asleep: bool,
     /// How many nodes the other cluster has, if there is one.
     pub foreign_count: usize,
     /// How many of the newest records readers keep at least when they delete the others.
@@ -224,41 +229,44 @@ impl World {
 
     fn add_clients(&mut self, config: &WorldConfig, root: &mut Chance) {
         for partition in self.partitions.clone() {
-            self.add_producers_and_reader(partition, config.producer_count, root);
+            self.add_producers_and_reader(partition, config, root);
         }
         for partition in self.partitions.clone() {
             for _ in 0..config.source_count {
                 let endpoint = Endpoint(self.nodes.len() + self.clients.len());
-                let id = self.clients.len() as u32;
+                let id = config.client_id_min + self.clients.len() as u32;
                 self.add_client(Client::source(endpoint, partition, id, root.branch()));
             }
         }
         for _ in 0..config.transactor_count {
             let endpoint = Endpoint(self.nodes.len() + self.clients.len());
-            let id = self.clients.len() as u32;
+            let id = config.client_id_min + self.clients.len() as u32;
             let client = Client::transactor(endpoint, &self.partitions, id, root.branch());
             self.add_client(client);
         }
         for partition in (0..config.keyed_count as u64).map(keyed::partition) {
             self.partitions.push(partition);
-            self.add_producers_and_reader(partition, config.producer_count, root);
+            self.add_producers_and_reader(partition, config, root);
         }
     }
 
     fn add_producers_and_reader(
         &mut self,
         partition: PartitionId,
-        producer_count: usize,
+        config: &WorldConfig,
         root: &mut Chance,
     ) {
-        for index in 0..=producer_count {
+        for index in 0..=config.producer_count {
             let endpoint = Endpoint(self.nodes.len() + self.clients.len());
-            let client = if index < producer_count {
-                let id = self.clients.len() as u32;
+            let mut client = if index < config.producer_count {
+                let id = config.client_id_min + self.clients.len() as u32;
                 Client::producer(endpoint, partition, id, root.branch())
             } else {
                 Client::reader(endpoint, partition, self.kept_count_min, root.branch())
             };
+            if config.is_asleep {
+                client.stop();
+            }
             self.add_client(client);
         }
     }
@@ -399,6 +407,11 @@ impl World {
         }
         let Packet::Reply { request, reply } = packet else { return Ok(()) };
         self.trace.event(self.now, format_args!("{}->{} #{request} {reply:?}", from.0, to.0));
+        if reply == ClientReply::OutOfOrder
+            && let Some(first) = self.clients[client].first_of(request)
+        {
+            self.abroad.out_of_order.push((self.clients[client].partition, first));
+        }
         let sooner = self.clients[client].on_reply(self.now, request, &reply)?;
         if let Some(delay) = sooner {
             self.wake_client(client, delay);

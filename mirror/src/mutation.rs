@@ -61,6 +61,8 @@ pub enum Mutation {
     TellUnheard,
     /// A mirror is promoted although its source may need the lease of another cluster.
     PromoteUnnamed,
+    /// A promotion gives its partitions no new generations, and has whoever leads them abort what is open.
+    PromoteUnfenced,
     /// A promotion does not wait for leases to end.
     PromoteAtOnce,
     /// A promotion waits as if all clocks ran alike.

@@ -101,6 +101,37 @@ impl Broker {
         self.mirroring.row.is_some_and(|row| row.stage.refuses_clients())
     }
 
+    /// Whether it was a mirror, and is none any more: its producers may have had more at the source.
+    pub(super) fn was_mirror(&self) -> bool {
+        self.mirroring.row.is_some_and(|row| !row.stage.refuses_clients())
+    }
+
+    /// Whoever promotes the mirror has what the source left open aborted, by a leader that came with the promotion.
+    pub fn on_abort_open(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        above: LeaderEpoch,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let is_of_promotion = self.leader_epoch > above && self.is_serving();
+        let Phase::Leading(partition) = &mut self.phase else { return };
+        if is_of_promotion {
+            let mut outputs = Vec::new();
+            let waiter = Waiter::Promoter(above);
+            partition.abort_open_transactions(now, health, 0, waiter, &mut outputs);
+            self.carry_out_partition(outputs, out);
+        }
+    }
+
+    /// Up to which epoch the log is what was mirrored, if it was promoted.
+    pub(super) fn epoch_floor(&self) -> Option<LeaderEpoch> {
+        match self.mirroring.row?.stage {
+            Stage::Promoted { epoch_floor } | Stage::Detached { epoch_floor } => Some(epoch_floor),
+            _ => None,
+        }
+    }
+
     /// How the mirror is, while there is one.
     pub fn mirror_status(&self, now: Instant) -> Option<Status> {
         self.mirroring.machine.as_ref().map(|machine| machine.status(now))

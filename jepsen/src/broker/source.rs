@@ -15,6 +15,7 @@ use meridian_storage::message::{CommitMark, Read};
 use super::{Broker, BrokerOutput, FETCH_SIZE_BYTES_MAX, Phase, RawBatch, Shown};
 use crate::link::{LinkAsker, LinkPacket};
 use crate::read::{Purpose, answers};
+use crate::value::PlacedBatch;
 
 /// How long a fetch for which there is nothing is held.
 const HELD_FOR: Duration = Duration::from_millis(250);
@@ -65,7 +66,12 @@ impl Broker {
         let (start, high_watermark) = (leader.log_start_offset(), mark.high_watermark);
         match question {
             Question::EpochEnd { epoch } => {
-                let end = leader.lineage().end_of_epoch(epoch, high_watermark);
+                let own = |epoch| leader.lineage().end_of_epoch(epoch, high_watermark);
+                // What was mirrored has its source's epochs, of which the log's own lineage knows nothing.
+                let end = match self.epoch_floor() {
+                    Some(floor) if epoch <= floor => own(floor).map(|(_, end)| (epoch, end)),
+                    _ => own(epoch),
+                };
                 answer(asker, Ok(Answer::EpochEnd(end)), out);
             }
             Question::Bounds => answer(asker, Ok(Answer::Bounds { start, high_watermark }), out),
@@ -177,6 +183,10 @@ impl Broker {
         let Some(first) = run.waiting.pop_front() else { return };
         run.end = Some(batches.last().map_or(from, |last| last.id.last_offset.advance(1)));
         let committed = batches.iter().filter(|it| it.id.last_offset < mark.high_watermark);
+        if self.was_mirror() {
+            let placed = committed.clone().filter_map(|it| PlacedBatch::read_all(it.bytes.clone()));
+            out.extend(placed.flatten().map(|it| BrokerOutput::Shown(Shown::Batch(it))));
+        }
         out.extend(committed.map(|it| BrokerOutput::Shown(Shown::Raw(RawBatch::of(it)))));
         let fetched = Answer::Fetched {
             from: Some(from),

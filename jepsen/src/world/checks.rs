@@ -58,7 +58,11 @@ impl World {
                 Ok(())
             }
             Shown::Mirroring(_) => {
-                self.abroad.mirroring.push(node);
+                self.abroad.mirroring.push((node, partition, generation));
+                Ok(())
+            }
+            Shown::AbortedOpen(above) => {
+                self.abroad.aborted.push((partition, generation, above));
                 Ok(())
             }
             Shown::Batch(placed) => self.checker.shown(partition, generation, placed),

@@ -9,7 +9,8 @@ use crate::broker::{Broker, RawBatch};
 use crate::link::{LinkPacket, Peer};
 use crate::metadata::MirrorRow;
 use crate::net::Endpoint;
-use crate::node::Packet;
+use crate::node::{Packet, endpoint_of};
+use crate::value::Value;
 
 /// What whoever has both clusters has to take from one.
 #[derive(Debug, Default)]
@@ -18,8 +19,12 @@ pub(crate) struct Abroad {
     pub(crate) packets: Vec<(usize, usize, LinkPacket)>,
     /// Batches that were served to a mirror, or are committed in one.
     pub(crate) raw: Vec<(PartitionId, RawBatch)>,
-    /// Nodes that have just begun to append what they mirror.
-    pub(crate) mirroring: Vec<usize>,
+    /// Nodes that have just begun to append what they mirror, and where.
+    pub(crate) mirroring: Vec<(usize, PartitionId, Generation)>,
+    /// What was left open is aborted: by which generation, and above which epoch.
+    pub(crate) aborted: Vec<(PartitionId, Generation, LeaderEpoch)>,
+    /// Batches that were refused as not the next ones.
+    pub(crate) out_of_order: Vec<(PartitionId, Value)>,
     /// Transactions that were decided: producer, epoch, and whether they count.
     pub(crate) decided: Vec<(u32, u16, bool)>,
 }
@@ -87,6 +92,22 @@ impl World {
             self.trace.event(self.now, format_args!("metadata: {partition:?} {owner:?}, raised"));
             self.announce_metadata();
         }
+    }
+
+    /// Gives a mirror that is being promoted a new generation, whose epoch is above all that it had.
+    pub(crate) fn fence_mirror(&mut self, partition: PartitionId) {
+        let Some(owner) = self.metadata.latest().owners.get(&partition).copied() else { return };
+        self.metadata.appoint_above(partition, owner.node, owner.leader_epoch);
+        self.counters.appointment_count += 1;
+        self.announce_metadata();
+    }
+
+    /// Asks the leader of a mirror that is being promoted to abort what is open.
+    pub(crate) fn ask_to_abort(&mut self, partition: PartitionId, above: LeaderEpoch) {
+        let Some(owner) = self.metadata.latest().owners.get(&partition) else { return };
+        let to = endpoint_of(owner.node);
+        let from = Endpoint(self.chance.below(self.nodes.len()));
+        self.send(from, to, Packet::AbortOpen { partition, above });
     }
 
     /// How a mirror is, as its newest leader has it.
