@@ -19,8 +19,8 @@ use crate::mutation::Mutation;
 pub(super) enum Waiter {
     Fence(FenceWaiter),
     Pull(PullWaiter),
-    /// The sync's raised fences, or its last copies, are durable.
-    SyncPhase,
+    /// The raised fences of the sync of this number, or its last copies, are durable.
+    SyncPhase(u64),
     /// All that was moved out of a file is durable.
     Relocated,
 }
@@ -227,7 +227,7 @@ impl Store {
             match waiter {
                 Waiter::Fence(waiter) => self.fence_durable(waiter, outputs),
                 Waiter::Pull(waiter) => self.answer_pull(waiter, outputs),
-                Waiter::SyncPhase => self.sync_phase_durable(),
+                Waiter::SyncPhase(number) => self.sync_phase_durable(number),
                 Waiter::Relocated => self.relocated(),
             }
         }

@@ -56,6 +56,8 @@ pub(super) struct PullWaiter {
 /// A sync under way.
 #[derive(Debug)]
 pub(super) struct Sync {
+    /// Tells it from those before it: what they waited for may be durable only now.
+    number: u64,
     peers: BTreeMap<Slot, Peer>,
     found: BTreeMap<PartitionId, Found>,
     /// When the peers that had answered in full became a fence quorum.
@@ -187,10 +189,11 @@ struct Found {
 }
 
 impl Sync {
-    fn new(config: &GroupConfig, own: Slot, mutations: Mutations) -> Self {
+    fn new(number: u64, config: &GroupConfig, own: Slot, mutations: Mutations) -> Self {
         let wiped_counts = Mutation::WipedCounts.active(mutations);
         let peers = config.geometry.slots().iter().filter(|slot| *slot != own);
         Self {
+            number,
             peers: peers.map(|slot| (slot, Peer::default())).collect(),
             found: BTreeMap::new(),
             quorum_at: None,
@@ -310,7 +313,9 @@ impl Store {
         }
         let Some(config) = &self.group else { return };
         let Some(own) = config.slot_of(self.config.node) else { return };
-        let sync = self.sync.get_or_insert_with(|| Sync::new(config, own, self.config.mutations));
+        let sync = self.sync.get_or_insert_with(|| {
+            Sync::new(self.reads.number(), config, own, self.config.mutations)
+        });
         match &mut sync.phase {
             Phase::Pulling => self.pull(now, outputs),
             Phase::Copying(_) => {
@@ -414,6 +419,7 @@ impl Store {
 
     fn raise_found_fences(&mut self) {
         let Some(sync) = &mut self.sync else { return };
+        let number = sync.number;
         sync.phase = Phase::Fencing;
         for (id, found) in &sync.found {
             let partition = self.index.entry(*id);
@@ -430,11 +436,14 @@ impl Store {
                 forgotten: partition.forgotten,
             }));
         }
-        self.staged.push_waiter(Waiter::SyncPhase);
+        self.staged.push_waiter(Waiter::SyncPhase(number));
     }
 
-    pub(super) fn sync_phase_durable(&mut self) {
+    pub(super) fn sync_phase_durable(&mut self, number: u64) {
         let (Some(sync), Some(config)) = (&mut self.sync, &self.group) else { return };
+        if sync.number != number {
+            return;
+        }
         match sync.phase {
             Phase::Fencing => {
                 let geometry = config.geometry;
@@ -475,7 +484,7 @@ impl Store {
     /// Reads what has to be copied from those who hold it.
     fn copy(&mut self, now: Instant, outputs: &mut Vec<StoreOutput>) {
         let busy = self.staged.size_bytes() > self.config.staged_bytes_max / 2;
-        let Some(Sync { phase, .. }) = &mut self.sync else { return };
+        let Some(Sync { number, phase, .. }) = &mut self.sync else { return };
         let Phase::Copying(copying) = phase else { return };
         let size_bytes = |copy: &Copy| u64::from(copy.header.payload_size_bytes);
         let mut asked_bytes: u64 =
@@ -513,7 +522,7 @@ impl Store {
         let over = copying.queue.is_empty() && copying.parked.is_empty();
         if over && copying.under_way.is_empty() {
             *phase = Phase::Settling;
-            self.staged.push_waiter(Waiter::SyncPhase);
+            self.staged.push_waiter(Waiter::SyncPhase(*number));
         }
     }
 

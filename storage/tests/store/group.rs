@@ -23,6 +23,8 @@ pub(crate) struct Group {
     /// Which messages to a slot wait, and those that do.
     is_late: fn(usize, &StoreInput) -> bool,
     waiting: VecDeque<(usize, StoreInput)>,
+    /// Whose disk does nothing but what it is told to.
+    held: Option<usize>,
 }
 
 impl Group {
@@ -42,6 +44,7 @@ impl Group {
             synced: Vec::new(),
             is_late: |_, _| false,
             waiting: VecDeque::new(),
+            held: None,
         };
         group.tell_config();
         group
@@ -59,7 +62,9 @@ impl Group {
         let mut network: VecDeque<(usize, StoreInput)> = VecDeque::new();
         loop {
             for from in 0..self.nodes.len() {
-                self.nodes[from].run();
+                if self.held != Some(from) {
+                    self.nodes[from].run();
+                }
                 for output in std::mem::take(&mut self.nodes[from].outputs) {
                     match output {
                         StoreOutput::SendToSlot { slot, message } => {
@@ -375,6 +380,40 @@ fn a_stale_disk_begins_a_new_life() {
     assert_eq!(group.synced.first(), Some(&incarnation));
     let slot = Slot::new(0);
     assert_eq!(group.config.slot(slot).map(|slot| slot.incarnation), Some(incarnation));
+}
+
+/// What the sync of the life before waited for becomes durable when the next has begun: that says nothing of the next.
+#[test]
+fn a_sync_goes_by_what_it_waited_for_itself() {
+    (0..20).for_each(copies_are_durable_when_a_disk_is_whole_in_its_second_life);
+}
+
+fn copies_are_durable_when_a_disk_is_whole_in_its_second_life(steps_of_the_first: usize) {
+    let mut group = Group::new(Geometry::OnePerDc);
+    let blobs: Vec<Blob> = (1..=4).map(|step| blob(key(1, 1, step), "kept")).collect();
+    group.put_all_on(&[1], &blobs);
+    group.held = Some(0);
+    group.lose_disk(0, 90);
+    group.tell_config();
+    for _ in 0..steps_of_the_first {
+        group.rest(4);
+        group.nodes[0].disk_step();
+    }
+    group.synced.clear();
+    let next = Incarnation::new(91);
+    group.nodes[0].input(StoreInput::Reincarnate(next));
+    group.config.version = ConfigVersion::new(3);
+    group.config.slots[0].incarnation = next;
+    group.tell_config();
+    while !group.synced.contains(&next) {
+        group.rest(4);
+        group.nodes[0].disk_step();
+        group.settle();
+    }
+    let empty = Node::mount(store_config(9, 9), MemoryDisk::new(9));
+    let mut node = std::mem::replace(&mut group.nodes[0], empty).crash(Crash::LoseUnsynced);
+    let held = blobs.iter().filter(|blob| node.holds(blob));
+    assert_eq!(held.count(), blobs.len(), "after {steps_of_the_first} steps of the first life");
 }
 
 /// A spare has heard of one group when another gives it a slot; a group that does not name it is none of
