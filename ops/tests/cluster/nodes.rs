@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::{Running, Scratch, base_port, json, ok, run, text};
+use crate::common::{Running, Scratch, base_port, ok, run, text};
 
 /// Between two looks at a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -125,10 +125,12 @@ impl Nodes {
         is_answer.then(|| serde_json::from_str(&text(&output.stdout)).unwrap())
     }
 
-    /// What a node says of its own disk.
+    /// What a node says of its own disk; nothing while others do not know that it is there.
     pub(crate) fn disk(&self, id: i32) -> Value {
         let id = id.to_string();
-        json(&["node", "describe", &id, "-b", &self.bootstrap, "-o", "json"])["disk"].clone()
+        let output = run(&["node", "describe", &id, "-b", &self.bootstrap, "-o", "json"]);
+        let described: Option<Value> = serde_json::from_str(&text(&output.stdout)).ok();
+        described.map_or(Value::Null, |node| node["disk"].clone())
     }
 
     /// Loses what a node has stored of partitions' logs. The node must be down.

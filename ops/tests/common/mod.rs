@@ -104,6 +104,7 @@ pub(crate) fn ok(arguments: &[&str]) -> String {
     text(&output.stdout)
 }
 
+#[allow(dead_code, reason = "not every test reads JSON")]
 pub(crate) fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&ok(arguments)).unwrap()
 }
