@@ -79,6 +79,6 @@ fn no_seed_breaks_a_promise_of_mirrors() {
         let report = run(SimConfig { shape: Shape::Federation, ..config });
         assert_eq!(report.violation, None, "sim replay {seed} --time 60s --shape federation");
         assert!(report.counters.acknowledged_count > 500, "{report:?}");
-        assert!(report.counters.mirrored_count > 500, "{report:?}");
+        assert!(report.counters.mirrored_count > 100, "{report:?}");
     }
 }
