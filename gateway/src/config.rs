@@ -133,6 +133,8 @@ pub struct NodeConfig {
     pub object_store: Option<ObjectStoreConfig>,
     /// How long a node is dead before its slot moves to a spare disk; `None` leaves it to operators.
     pub heal_after: Option<Duration>,
+    /// Most bytes that a disk which lost its data asks its peers for in a second.
+    pub heal_bytes_per_second_max: Option<u64>,
     /// Bounds and defaults for Kafka clients.
     pub front: FrontConfig,
     /// Threads that serve clients and peers; 1 is best where many nodes share few cores.
@@ -167,6 +169,7 @@ impl NodeConfig {
             scrub: ScrubConfig::default(),
             object_store: None,
             heal_after: Some(HEAL_AFTER_DEFAULT),
+            heal_bytes_per_second_max: None,
             front: FrontConfig::default(),
             worker_threads: default_worker_threads(),
             emulated_one_way_delay: Duration::ZERO,
@@ -220,6 +223,7 @@ impl NodeConfig {
             scrub: scrub(&file.scrub),
             object_store: file.object_store.map(|table| table.config(folder)).transpose()?,
             heal_after: heal_after(&file.heal),
+            heal_bytes_per_second_max: file.heal.bytes_per_second_max,
             front,
             worker_threads: file.limits.worker_threads.unwrap_or_else(default_worker_threads),
             emulated_one_way_delay: Duration::from_secs_f64(file.dev.wan_rtt_ms.max(0.0) / 2e3),
@@ -281,6 +285,9 @@ impl NodeConfig {
         }
         if self.scrub.bytes_per_second_max < MIB {
             return value("scrub.bytes_per_second_max", "must be at least 1 MiB");
+        }
+        if self.heal_bytes_per_second_max.is_some_and(|rate| rate < MIB) {
+            return value("heal.bytes_per_second_max", "must be at least 1 MiB");
         }
         if self.worker_threads == 0 {
             return value("limits.worker_threads", "must be at least 1");
@@ -438,6 +445,7 @@ fn scrub(table: &ScrubTable) -> ScrubConfig {
 #[serde(deny_unknown_fields)]
 struct HealTable {
     after_s: Option<u64>,
+    bytes_per_second_max: Option<u64>,
 }
 
 /// 0 leaves it to operators.

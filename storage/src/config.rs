@@ -55,6 +55,8 @@ pub struct StoreConfig {
     pub relocation_bytes_max: usize,
     /// How long to wait before peers are asked again for a damaged blob that none could give.
     pub repair_retry_after: Duration,
+    /// Most bytes that a disk which lost its data asks its peers for in a second; as fast as it goes if not given.
+    pub copy_bytes_per_second_max: Option<u64>,
     /// Bytes that a scrub reads in a second.
     pub scrub_bytes_per_second_max: u64,
     /// How long the disk idles before it is noted that all is durable.
@@ -105,6 +107,7 @@ impl StoreConfig {
             emptying_spread: Duration::from_secs(4),
             relocation_bytes_max: MIB,
             repair_retry_after: Duration::from_secs(30),
+            copy_bytes_per_second_max: None,
             scrub_bytes_per_second_max: 64 * MIB as u64,
             synced_mark_after: Duration::from_millis(500),
             mutations: Mutations::NONE,

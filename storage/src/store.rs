@@ -10,6 +10,7 @@
 //!
 //! One store is one slot of one storage group.
 
+mod allowance;
 mod counters;
 mod fence;
 mod pace;

@@ -20,6 +20,7 @@ use bytes::Bytes;
 use meridian_base::env::{DiskError, Instant};
 use meridian_base::topology::Slot;
 
+use super::allowance::Allowance;
 use super::{STORE_TAG, Standing, Store, StoreOutput};
 use crate::blob::Payload;
 use crate::journal::{Batch, FileSequence, Heads, IDENTITY_COPIES, Location, Record};
@@ -85,9 +86,7 @@ pub struct ScrubStatus {
 #[derive(Debug, Default)]
 pub(super) struct Scrub {
     phase: Phase,
-    /// Bytes that may be read now; below zero after a large batch.
-    allowance_bytes: i64,
-    refilled_at: Instant,
+    allowance: Allowance,
 }
 
 #[derive(Debug, Default)]
@@ -249,7 +248,7 @@ impl Store {
     }
 
     fn scrub_begin(&mut self, now: Instant, from: ScrubPosition) {
-        self.scrub.refilled_at = now;
+        self.scrub.allowance = Allowance::new(now);
         self.scrub.phase = Phase::Running(Pass::new(from, self.journal.end()));
     }
 
@@ -280,18 +279,10 @@ impl Store {
             self.scrub.phase = Phase::Idle;
             return;
         }
-        let rate = self.config.scrub_bytes_per_second_max;
-        let Scrub { phase, allowance_bytes, refilled_at } = &mut self.scrub;
+        let Scrub { phase, allowance } = &mut self.scrub;
         let Phase::Running(pass) = phase else { return };
-        let rested_us = now.since(*refilled_at).as_micros().min(1_000_000) as u64;
-        let earned_bytes = rate.saturating_mul(rested_us) / 1_000_000;
-        if earned_bytes > 0 {
-            *refilled_at = now;
-            let most_bytes = (rate / 4).max(1) as i64;
-            *allowance_bytes = allowance_bytes.saturating_add_unsigned(earned_bytes);
-            *allowance_bytes = (*allowance_bytes).min(most_bytes);
-        }
-        if pass.reading.is_none() && *allowance_bytes > 0 {
+        allowance.earn(now, self.config.scrub_bytes_per_second_max);
+        if pass.reading.is_none() && allowance.is_left() {
             self.scrub_on();
         }
     }
@@ -339,7 +330,7 @@ impl Store {
 
     fn scrub_await(&mut self, name: String, offset_bytes: u32, size_bytes: u32, reading: Reading) {
         let token = self.read_for_scrub(name, offset_bytes, size_bytes);
-        self.scrub.allowance_bytes -= i64::from(size_bytes);
+        self.scrub.allowance.spend(u64::from(size_bytes));
         if let Phase::Running(pass) = &mut self.scrub.phase {
             pass.reading = Some((token, reading));
         }

@@ -22,6 +22,7 @@ use meridian_base::position::{Generation, LogPoint, Offset};
 use meridian_base::quorum::PARTS_NEEDED;
 use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotSet, SlotState};
 
+use super::allowance::Allowance;
 use super::put::PendingPut;
 use super::stage::Waiter;
 use super::{Origin, STORE_TAG, Standing, Store, StoreOutput};
@@ -94,6 +95,8 @@ struct Copying {
     under_way: BTreeMap<u64, (Copy, Slot, Instant)>,
     /// No holder could read them; tried again at the next tick.
     parked: Vec<Copy>,
+    /// What may be asked for now, if there is a bound.
+    allowance: Allowance,
 }
 
 #[derive(Debug)]
@@ -139,6 +142,12 @@ impl Copying {
 }
 
 impl Copy {
+    /// What one holder gives: all of it, or a part.
+    fn answer_size_bytes(&self) -> u64 {
+        let size_bytes = u64::from(self.header.payload_size_bytes);
+        if self.parts.is_some() { size_bytes / PARTS_NEEDED as u64 } else { size_bytes }
+    }
+
     /// Takes what a holder gave; what is to be stored here, once there is enough of it.
     fn take(&mut self, blob: Blob, mutations: Mutations) -> Option<Blob> {
         let Some((parts, number)) = &mut self.parts else {
@@ -487,9 +496,14 @@ impl Store {
         let Some(Sync { number, phase, .. }) = &mut self.sync else { return };
         let Phase::Copying(copying) = phase else { return };
         let size_bytes = |copy: &Copy| u64::from(copy.header.payload_size_bytes);
+        let rate = self.config.copy_bytes_per_second_max;
+        copying.allowance.earn(now, rate.unwrap_or(0));
         let mut asked_bytes: u64 =
             copying.under_way.values().map(|(copy, ..)| size_bytes(copy)).sum();
         while copying.under_way.len() < COPY_COUNT_MAX && asked_bytes < COPY_SIZE_BYTES && !busy {
+            if rate.is_some() && !copying.allowance.is_left() {
+                break;
+            }
             let Some(mut copy) = copying.queue.pop_front() else { break };
             // Those who hold it take turns.
             let turn = copy.key.point.step.get() % copy.untried.count().max(1) as u64;
@@ -515,6 +529,7 @@ impl Store {
             };
             copy.untried.remove(slot);
             asked_bytes += size_bytes(&copy);
+            copying.allowance.spend(copy.answer_size_bytes());
             copying.under_way.insert(tag, (copy, slot, now));
             let message = StorageMessage::Read { tag, request };
             outputs.push(StoreOutput::SendToSlot { slot, message });

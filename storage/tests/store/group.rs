@@ -416,6 +416,31 @@ fn copies_are_durable_when_a_disk_is_whole_in_its_second_life(steps_of_the_first
     assert_eq!(held.count(), blobs.len(), "after {steps_of_the_first} steps of the first life");
 }
 
+#[test]
+fn a_disk_asks_for_no_more_in_a_second_than_it_may() {
+    let mut group = Group::new(Geometry::OnePerDc);
+    let payload = "x".repeat(1000);
+    let blobs: Vec<Blob> = (1..=300).map(|step| blob(key(1, 1, step), &payload)).collect();
+    for chunk in blobs.chunks(50) {
+        group.put_all_on(&[1], chunk);
+    }
+    group.lose_disk(0, 90);
+    group.nodes[0] = {
+        let config =
+            StoreConfig { copy_bytes_per_second_max: Some(100_000), ..group.nodes[0].config };
+        Node::mount(config, MemoryDisk::new(90))
+    };
+    group.tell_config();
+    let mut seconds = 0.0;
+    while group.synced.is_empty() {
+        group.rest(1);
+        seconds += 0.5;
+    }
+    // A question that begins within what may be asked for may go beyond it.
+    assert!((2.0..7.0).contains(&seconds), "300 kB in {seconds} s");
+    assert!(blobs.iter().all(|blob| group.nodes[0].holds(blob)));
+}
+
 /// A spare has heard of one group when another gives it a slot; a group that does not name it is none of
 /// its business.
 #[test]

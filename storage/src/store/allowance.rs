@@ -1,0 +1,65 @@
+//! What background work may read or ask for now, of a bound per second.
+
+use meridian_base::env::Instant;
+
+/// Bytes earned with time, and spent.
+#[derive(Debug, Default)]
+pub(super) struct Allowance {
+    /// Bytes that may be spent now; below zero after a large read.
+    bytes: i64,
+    earned_at: Instant,
+}
+
+impl Allowance {
+    /// Nothing yet.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { bytes: 0, earned_at: now }
+    }
+
+    /// Adds what was earned since the last time; what nothing was done with for long is not kept.
+    pub(super) fn earn(&mut self, now: Instant, bytes_per_second: u64) {
+        let rested_us = now.since(self.earned_at).as_micros().min(1_000_000) as u64;
+        let earned_bytes = bytes_per_second.saturating_mul(rested_us) / 1_000_000;
+        if earned_bytes > 0 {
+            self.earned_at = now;
+            let most_bytes = i64::try_from((bytes_per_second / 4).max(1)).unwrap_or(i64::MAX);
+            self.bytes = self.bytes.saturating_add_unsigned(earned_bytes).min(most_bytes);
+        }
+    }
+
+    pub(super) fn is_left(&self) -> bool {
+        self.bytes > 0
+    }
+
+    pub(super) fn spend(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub_unsigned(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_spent_than_is_earned_whatever_the_size_of_what_is_read() {
+        let at = |ms: u64| Instant::from_micros(ms * 1000);
+        let mut allowance = Allowance::new(at(0));
+        assert!(!allowance.is_left());
+        let mut spent = 0;
+        for ms in 1..=10_000 {
+            allowance.earn(at(ms), 1_000_000);
+            if allowance.is_left() {
+                allowance.spend(70_000);
+                spent += 70_000;
+            }
+        }
+        assert!((9_900_000..=10_070_000).contains(&spent), "{spent}");
+        allowance.earn(at(60_000), 1_000_000);
+        let burst = (0..).take_while(|_| {
+            let is_left = allowance.is_left();
+            allowance.spend(50_000);
+            is_left
+        });
+        assert!(burst.count() <= 5, "a rest is not made up for");
+    }
+}
