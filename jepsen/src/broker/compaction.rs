@@ -140,6 +140,10 @@ impl Broker {
             let Some(from) = pass.read_from() else { break };
             let Phase::Leading(partition) = &self.phase else { return };
             let Some(mark) = partition.leader().mark() else { return };
+            if from < partition.leader().log_start_offset() {
+                // It was trimmed meanwhile: the next pass begins where the log does now.
+                return self.end_pass();
+            }
             if let Some((request, end)) = self.piece_request(from) {
                 let purpose = Purpose::Compact { from, piece_end: Some(end) };
                 return self.ask(now, purpose, request, out);
