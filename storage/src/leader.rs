@@ -306,7 +306,7 @@ impl Leader {
                     self.lose(LossCause::Fenced { by }, out);
                 }
             }
-            PutResult::Conflict => {
+            PutResult::Conflict if self.is_in_life(slot, reply.incarnation) => {
                 self.lose(LossCause::Conflict { point: reply.key.point }, out);
             }
             PutResult::Stale { config } if config.group == self.config.group.group => {
@@ -314,7 +314,8 @@ impl Leader {
                 self.resend(now, slot, reply.key.point.step, out);
             }
             // One that goes by another group, whose versions say nothing here, has not heard that it is of this one.
-            PutResult::Stale { .. } | PutResult::Refused { .. } => {
+            // What a disk holds of another slot, before it has begun its life in this one, is no conflict (rule S7).
+            PutResult::Stale { .. } | PutResult::Refused { .. } | PutResult::Conflict => {
                 if let Some(pending) = self.pending_mut(reply.key.point.step) {
                     pending.refused.insert(slot);
                     self.hedge_step(now, health, reply.key.point.step, out);
@@ -570,6 +571,11 @@ impl Leader {
         pending.sent_at[slot.index()] = now;
         let blob = pending.for_slot(slot);
         out.push(LeaderOutput::Put { slot, put: Put { config_version, mark, blob } });
+    }
+
+    /// Whether this is the life of the disk that fills the slot.
+    fn is_in_life(&self, slot: Slot, incarnation: Incarnation) -> bool {
+        self.config.group.slot(slot).is_some_and(|own| own.incarnation == incarnation)
     }
 
     /// Whether an ack from this life of the slot's disk counts. One of a disk that has yet to sync

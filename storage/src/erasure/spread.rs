@@ -91,12 +91,13 @@ impl Spread {
         if self.ended || reply.key != self.key() {
             return;
         }
+        let is_its_life =
+            self.group.slot(slot).is_some_and(|own| own.incarnation == reply.incarnation);
         match reply.result {
             PutResult::Stored => {
-                let counts = self.group.slot(slot).is_some_and(|own| {
-                    own.incarnation == reply.incarnation && own.state == SlotState::Good
-                });
-                if counts {
+                if is_its_life
+                    && self.group.slot(slot).is_some_and(|own| own.state == SlotState::Good)
+                {
                     self.acked.insert(slot);
                     self.end_if_durable(out);
                 }
@@ -105,13 +106,16 @@ impl Spread {
                 self.on_config(now, config, out);
                 self.send(now, slot, out);
             }
-            PutResult::Conflict => {
+            PutResult::Conflict if is_its_life => {
                 self.ended = true;
                 out.push(SpreadOutput::Conflict(slot));
             }
             // Sent again by the tick, also to one that goes by another group still; a leader that was replaced is
             // stopped by its own puts.
-            PutResult::Stale { .. } | PutResult::Refused { .. } | PutResult::Fenced { .. } => {}
+            PutResult::Stale { .. }
+            | PutResult::Refused { .. }
+            | PutResult::Fenced { .. }
+            | PutResult::Conflict => {}
         }
     }
 
