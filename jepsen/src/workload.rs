@@ -335,6 +335,8 @@ impl Reader {
         let (batches, high_watermark) = match reply {
             ClientReply::Fetched { batches, high_watermark } => (batches, high_watermark),
             ClientReply::Deleted { log_start_offset } => {
+                // What was read before lies below: it was deleted meanwhile.
+                self.log.iter_mut().for_each(Vec::clear);
                 self.next = *log_start_offset;
                 self.log_start_offset = *log_start_offset;
                 return Ok(Some(BACKOFF / 8));
@@ -586,6 +588,21 @@ mod tests {
         assert_eq!(sent(&client.wake(Instant::ZERO)), [2]);
         client.on_reply(Instant::ZERO, 2, &fetched(2, 4)).unwrap();
         assert_eq!(client.final_log().map(|(_, log)| log.len()), Some(2));
+    }
+
+    #[test]
+    fn a_final_read_leaves_out_what_is_deleted_meanwhile() {
+        let mut client = Client::reader(ENDPOINT, PARTITION, 0, Chance::new(1));
+        client.begin_final_read(Offset::ZERO);
+        client.wake(Instant::ZERO);
+        client.on_reply(Instant::ZERO, 0, &fetched(0, 9)).unwrap();
+        client.wake(Instant::ZERO);
+        let deleted = ClientReply::Deleted { log_start_offset: Offset::new(7) };
+        client.on_reply(Instant::ZERO, 2, &deleted).unwrap();
+        client.wake(Instant::ZERO);
+        client.on_reply(Instant::ZERO, 4, &fetched(7, 9)).unwrap();
+        let log = client.final_log().map(|(start, log)| (start.get(), log[0].base_offset.get()));
+        assert_eq!(log, Some((7, 7)));
     }
 
     #[test]
