@@ -326,8 +326,10 @@ impl FeatureLevel {
     pub const SLOT_LIVES: Self = Self(7);
     /// A topic may be set aside, for a mirror to take from it what both sides of a failover have.
     pub const SEEDS: Self = Self(8);
+    /// A lease is looked at once more when its entry is applied.
+    pub const LEASES_CHECKED: Self = Self(9);
     /// The highest that this binary can run at.
-    pub const LATEST: Self = Self::SEEDS;
+    pub const LATEST: Self = Self::LEASES_CHECKED;
 
     /// The level from which on all nodes know groups of this shape.
     pub const fn of_geometry(geometry: Geometry) -> Self {

@@ -20,7 +20,7 @@ use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotSet};
 use serde::{Deserialize, Serialize};
 
 use crate::command::{Command, ExpectedVersion, FeatureLevel, Liveness, RowChange, RowKind};
-use crate::error::DecodeError;
+use crate::error::{DecodeError, Refusal};
 use crate::mutation::Mutation;
 use crate::state::Metadata;
 
@@ -105,12 +105,15 @@ impl Leases {
         let Some(row) = metadata.extra_row(RowKind::Lifecycle, LEASES_KEY) else {
             return Ok(Self { is_blind, ..Self::default() });
         };
-        let (version, body) = row.value.split_first().ok_or(DecodeError::Empty)?;
+        Ok(Self { held: Self::decode(&row.value)?, version: Some(row.version), is_blind })
+    }
+
+    fn decode(value: &[u8]) -> Result<Vec<Lease>, DecodeError> {
+        let (version, body) = value.split_first().ok_or(DecodeError::Empty)?;
         if *version != LEASES_VERSION {
             return Err(DecodeError::Version { found: *version, known: LEASES_VERSION });
         }
-        let held = postcard::from_bytes(body).map_err(DecodeError::malformed)?;
-        Ok(Self { held, version: Some(row.version), is_blind })
+        postcard::from_bytes(body).map_err(DecodeError::malformed)
     }
 
     /// What the node's lease is for, if it has one.
@@ -193,6 +196,31 @@ pub fn grant(metadata: &Metadata, lease: Lease) -> Result<Command, Denial> {
         }
     }
     Ok(leases.with(lease))
+}
+
+/// Looks once more, when its entry is applied, at what a change of rows lets be away: since it was decided a node may
+/// have died, and a slot have moved. All nodes know of this look before there is one.
+pub(crate) fn check_leases(metadata: &Metadata, change: &RowChange) -> Result<(), Refusal> {
+    let is_agreed = metadata.feature_level() >= FeatureLevel::LEASES_CHECKED;
+    let is_of_leases = change.kind == RowKind::Lifecycle && change.key == LEASES_KEY;
+    let Some(value) = change.value.as_ref().filter(|_| is_agreed && is_of_leases) else {
+        return Ok(());
+    };
+    if Mutation::LeaseUnchecked.active(metadata) {
+        return Ok(());
+    }
+    let unreadable = |_| Refusal::GroupAtRisk;
+    let before = Leases::read(metadata).map_err(unreadable)?;
+    let held = Leases::decode(value).map_err(unreadable)?;
+    let after = Leases { held, ..Leases::default() };
+    for lease in after.iter().filter(|lease| before.purpose(lease.node) != Some(lease.purpose)) {
+        metadata.node(lease.node).ok_or(Refusal::UnknownNode(lease.node))?;
+        let Some((group, slot)) = slot_of(metadata, lease.node) else { continue };
+        if !group.geometry.tolerated(away(metadata, group, &after).with(slot)) {
+            return Err(Refusal::GroupAtRisk);
+        }
+    }
+    Ok(())
 }
 
 /// Nodes whose disk may fill the slot, those in its own rack first.

@@ -12,6 +12,7 @@ pub enum Mutation {
     DeadUncounted,
     SyncingUncounted,
     LeasesOverwritten,
+    LeaseUnchecked,
     MoveUnchecked,
     MovedFromAnother,
     RackShared,
@@ -27,11 +28,12 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation, in a fixed order.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::LeasesUncounted,
         Self::DeadUncounted,
         Self::SyncingUncounted,
         Self::LeasesOverwritten,
+        Self::LeaseUnchecked,
         Self::MoveUnchecked,
         Self::MovedFromAnother,
         Self::RackShared,
@@ -53,6 +55,9 @@ impl Mutation {
             Self::SyncingUncounted => "disks that have yet to sync are not counted as away",
             Self::LeasesOverwritten => {
                 "a lease is written whatever was written since it was decided"
+            }
+            Self::LeaseUnchecked => {
+                "a node may be away whatever has failed or moved since that was decided"
             }
             Self::MoveUnchecked => "a slot moves whatever has failed since that was decided",
             Self::MovedFromAnother => "a slot moves off a node that it was not to move off",

@@ -112,6 +112,16 @@ impl World {
         Ok(())
     }
 
+    /// All nodes are given a binary that knows the latest level.
+    fn know_all_levels(&mut self) {
+        for node in (1..=12).map(NodeId::new) {
+            let known = self.metadata.node(node).unwrap().registration.clone();
+            let feature_level_max = FeatureLevel::LATEST;
+            let registration = NodeRegistration { feature_level_max, ..known };
+            self.apply(Command::RegisterNode(registration)).unwrap();
+        }
+    }
+
     fn node_of(&self, slot: u8) -> u32 {
         self.group().slot(Slot::new(slot)).unwrap().node.get()
     }
@@ -198,6 +208,35 @@ fn of_two_leases_decided_at_once_one_is_refused() {
 }
 
 #[test]
+fn a_lease_is_refused_if_a_node_has_died_or_a_slot_has_moved_since() {
+    let with_level = |level| {
+        let mut world = World::new();
+        world.know_all_levels();
+        world.apply(Command::SetFeatureLevel(level)).unwrap();
+        for node in [1, 2, 3] {
+            world.lease(node, Purpose::Rest).unwrap();
+        }
+        let lease = Lease { node: NodeId::new(4), purpose: Purpose::Rest };
+        let granted = grant(&world.metadata, lease).unwrap();
+        (world, granted)
+    };
+    let (mut world, granted) = with_level(FeatureLevel::LEASES_CHECKED);
+    world.mark(5, Liveness::Dead);
+    assert_eq!(world.apply(granted.clone()), Err(Refusal::GroupAtRisk));
+    world.mark(5, Liveness::Alive);
+    let (from, to) = (NodeId::new(6), NodeId::new(11));
+    let replace = plan_replacement(&world.metadata, from, Some(to)).unwrap();
+    world.apply(replace).unwrap();
+    assert_eq!(world.apply(granted.clone()), Err(Refusal::GroupAtRisk), "its disk has yet to sync");
+    world.sync(5);
+    world.apply(granted).unwrap();
+
+    let (mut world, granted) = with_level(FeatureLevel::SEEDS);
+    world.mark(5, Liveness::Dead);
+    world.apply(granted).expect("there are nodes that would not look");
+}
+
+#[test]
 fn a_lost_slot_moves_to_the_spare_of_its_datacenter_one_at_a_time() {
     let mut world = World::new();
     assert_eq!(world.lost(&[]), None);
@@ -234,13 +273,7 @@ fn a_disk_that_is_given_a_slot_begins_a_new_life() {
     let kept = (life(&world), world.metadata.disk(owner).unwrap());
     assert_eq!(kept, first, "there are nodes that would not take it on");
 
-    for node in (1..=12).map(NodeId::new) {
-        let known = world.metadata.node(node).unwrap().registration.clone();
-        let feature_level_max = FeatureLevel::LATEST;
-        world
-            .apply(Command::RegisterNode(NodeRegistration { feature_level_max, ..known }))
-            .unwrap();
-    }
+    world.know_all_levels();
     world.mark(4, Liveness::Dead);
     let agreement = Command::SetFeatureLevel(FeatureLevel::SLOT_LIVES);
     assert_eq!(world.lost(&[4]), Some(agreement.clone()));

@@ -196,12 +196,10 @@ impl World {
         self.members.get_mut(&node).unwrap().incarnation = incarnation;
     }
 
-    /// What was decided before a failure is not decided after it: that takes as long as an entry takes to be applied.
     fn mark(&mut self, node: NodeId, liveness: Liveness) {
         if let Some(epoch) = self.metadata.node(node).map(|node| node.epoch) {
             self.apply(Command::MarkNode { node, epoch, liveness }).unwrap();
         }
-        self.past.clear();
     }
 
     fn do_one(&mut self, op: Op) -> Holds {
@@ -248,11 +246,6 @@ impl World {
 
     fn grant(&mut self, node: NodeId, purpose: Purpose, age: usize) -> Holds {
         let view = self.view(age);
-        let version = |metadata: &Metadata| metadata.groups().next().map(|group| group.version);
-        if version(&view) != version(&self.metadata) {
-            // The same holds of a slot that moves meanwhile.
-            return Ok(());
-        }
         let Ok(command) = grant(&view, Lease { node, purpose }) else { return Ok(()) };
         let fills_slot = view.slot_filled_by(node).is_some();
         if purpose == Purpose::Leave && fills_slot && heir(&view, node).is_none() {

@@ -14,6 +14,7 @@ use crate::command::{
     NodeRegistration, PartitionMove, Proposal, RowChange,
 };
 use crate::error::{Limit, Refusal};
+use crate::lifecycle::check_leases;
 
 /// Bits of a producer id below the cluster's prefix.
 const PRODUCER_ID_COUNTER_BITS: u32 = 36;
@@ -341,6 +342,7 @@ impl Metadata {
             if !holds {
                 return Err(Refusal::StaleRow { index: position as u32 });
             }
+            check_leases(self, change)?;
         }
         for change in changes {
             let key = (change.kind, change.key.clone());

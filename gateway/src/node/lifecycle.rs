@@ -76,6 +76,9 @@ impl Node {
 
     async fn lease(&self, OfNode { node }: OfNode, purpose: Purpose) -> Result<u32, AdminError> {
         let lease = Lease { node: NodeId::new(node), purpose };
+        if let Err(error) = agree(self, FeatureLevel::LEASES_CHECKED).await {
+            tracing::warn!(%error, "what fails before the lease is written is not looked at");
+        }
         let command = grant(&self.meta.metadata(), lease).map_err(denied)?;
         self.decide(command).await?;
         self.mark(lease.node, Liveness::Alive, Liveness::Draining).await?;
