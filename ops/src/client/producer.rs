@@ -68,8 +68,6 @@ struct Sent<T> {
     batch: Bytes,
     tag: T,
     state: State,
-    /// A batch before it was sent again: this one may have been refused for that gap.
-    predecessor_failed: bool,
 }
 
 #[derive(Debug)]
@@ -77,6 +75,11 @@ enum State {
     Waiting(InFlight<ProduceRequest>),
     /// `acks=0`.
     Unanswered(Instant),
+    /// Written, while one before it was not: told when its turn comes.
+    Written {
+        base_offset: i64,
+        at: Instant,
+    },
     Failed(ClientError),
 }
 
@@ -163,7 +166,7 @@ impl<T> PartitionWriter<T> {
     pub(crate) fn is_ready(&self) -> bool {
         self.in_flight.front().is_some_and(|sent| match &sent.state {
             State::Waiting(reply) => reply.is_ready(),
-            State::Unanswered(_) | State::Failed(_) => true,
+            State::Unanswered(_) | State::Written { .. } | State::Failed(_) => true,
         })
     }
 
@@ -178,50 +181,75 @@ impl<T> PartitionWriter<T> {
     /// If [`is_full`](Self::is_full).
     pub(crate) async fn send(&mut self, batch: Bytes, tag: T) {
         assert!(!self.is_full(), "take an answer first");
-        let state = self.transmit(batch.clone()).await.unwrap_or_else(State::Failed);
-        self.in_flight.push_back(Sent { batch, tag, state, predecessor_failed: false });
+        let state = match self.lost_leader() {
+            // It would overtake those that are lost with their connection, and be refused for the gap.
+            Some(error) if !self.in_flight.is_empty() => State::Failed(error),
+            _ => self.transmit(batch.clone()).await.unwrap_or_else(State::Failed),
+        };
+        self.in_flight.push_back(Sent { batch, tag, state });
     }
 
     /// The oldest batch in flight, once it is written; `None` if there is none. Sends it again as
-    /// often as it takes. Must not be dropped before it is done.
+    /// often as it takes, and with it those behind it. Must not be dropped before it is done.
     pub(crate) async fn next(&mut self) -> Option<Result<Acked<T>, ClientError>> {
-        let Sent { batch, tag, state, predecessor_failed } = self.in_flight.pop_front()?;
         let mut backoff = Backoff::until(self.options.delivery_timeout);
-        let mut outcome = self.outcome(state).await;
         loop {
-            let error = match outcome {
-                Ok((base_offset, at)) => {
-                    return Some(Ok(Acked { tag, batch, base_offset, at }));
-                }
+            let Sent { batch, tag, state } = self.in_flight.pop_front()?;
+            let error = match self.outcome(state).await {
+                Ok((base_offset, at)) => return Some(Ok(Acked { tag, batch, base_offset, at })),
                 Err(error) => error,
             };
-            let is_gap = matches!(
-                error,
-                ClientError::Server { code: ErrorCode::OutOfOrderSequenceNumber, .. }
-            );
-            let retriable = error.is_retriable() || (is_gap && predecessor_failed);
-            if !retriable || !backoff.pause().await {
+            if !error.is_retriable() || !backoff.pause().await {
                 return Some(Err(error));
             }
-            self.retry_count += 1;
-            self.find_leader_again(&error).await;
-            outcome = match self.transmit(batch.clone()).await {
-                Ok(state) => self.outcome(state).await,
-                Err(error) => Err(error),
-            };
+            self.in_flight.push_front(Sent { batch, tag, state: State::Failed(error) });
+            self.settle().await;
+            self.leader = None;
+            self.client.leader_moved(&self.topic).await;
+            self.send_again().await;
         }
     }
 
-    async fn find_leader_again(&mut self, error: &ClientError) {
-        let leader = self.leader.take();
-        if let (Some(leader), ClientError::Timeout { .. }) = (leader, error) {
-            // Later answers, also those of other partitions, queue behind the missing one.
-            leader.close();
+    /// Waits for what becomes of all that is in flight: what was sent behind a batch that failed was
+    /// refused for the gap, or soon will be.
+    async fn settle(&mut self) {
+        for Sent { batch, tag, state } in std::mem::take(&mut self.in_flight) {
+            let state = match self.outcome(state).await {
+                Ok((base_offset, at)) => State::Written { base_offset, at },
+                Err(error) => {
+                    if let (Some(leader), ClientError::Timeout { .. }) = (&self.leader, &error) {
+                        // Later answers, also those of other partitions, queue behind the missing one.
+                        leader.close();
+                    }
+                    State::Failed(error)
+                }
+            };
+            self.in_flight.push_back(Sent { batch, tag, state });
         }
-        for later in &mut self.in_flight {
-            later.predecessor_failed = true;
+    }
+
+    /// Sends all that failed once more, in order and without waiting in between: one by one they would
+    /// always be behind those that are sent meanwhile.
+    async fn send_again(&mut self) {
+        let mut is_in_order = true;
+        for mut sent in std::mem::take(&mut self.in_flight) {
+            if let State::Failed(error) = &sent.state {
+                is_in_order &= error.is_retriable() || is_gap(error);
+                if is_in_order {
+                    self.retry_count += 1;
+                    let again = self.transmit(sent.batch.clone()).await;
+                    is_in_order = again.is_ok();
+                    sent.state = again.unwrap_or_else(State::Failed);
+                }
+            }
+            self.in_flight.push_back(sent);
         }
-        self.client.leader_moved(&self.topic).await;
+    }
+
+    /// What is said of batches whose connection is gone.
+    fn lost_leader(&self) -> Option<ClientError> {
+        let leader = self.leader.as_ref().filter(|leader| leader.is_closed())?;
+        Some(ClientError::Disconnected { address: leader.address().to_owned() })
     }
 
     async fn transmit(&mut self, batch: Bytes) -> Result<State, ClientError> {
@@ -260,6 +288,7 @@ impl<T> PartitionWriter<T> {
         match state {
             State::Failed(error) => Err(error),
             State::Unanswered(at) => Ok((-1, at)),
+            State::Written { base_offset, at } => Ok((base_offset, at)),
             State::Waiting(mut reply) => {
                 let response = tokio::select! {
                     response = reply.response() => response?,
@@ -305,18 +334,10 @@ impl<T> PartitionWriter<T> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sequences_wrap_to_zero_and_stay_unset_without_an_id() {
-        let identity = ProducerIdentity { id: 7, epoch: 0 };
-        assert_eq!(identity.first_sequence(), 0);
-        assert_eq!(identity.advance(0, 3), 3);
-        assert_eq!(identity.advance(i32::MAX, 1), 0);
-        assert_eq!(identity.advance(i32::MAX - 1, 3), 1);
-        assert_eq!(ProducerIdentity::NONE.advance(NO_SEQUENCE, 3), NO_SEQUENCE);
-        assert_eq!(ProducerIdentity::NONE.first_sequence(), NO_SEQUENCE);
-    }
+/// Whether the broker lacks what was sent before.
+fn is_gap(error: &ClientError) -> bool {
+    matches!(error, ClientError::Server { code: ErrorCode::OutOfOrderSequenceNumber, .. })
 }
+
+#[cfg(test)]
+mod tests;
