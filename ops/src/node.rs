@@ -1,6 +1,6 @@
 //! `meridian node`: the nodes, what each knows of itself, and how they rest, leave and are replaced.
 
-mod lifecycle;
+pub(crate) mod lifecycle;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ enum Command {
     /// Show what a node says of its own disk and of its connections to the others
     ///
     /// Example: meridian node describe 4
-    #[command(alias = "status")]
+    #[command(visible_alias = "status")]
     Describe {
         /// Its id
         id: i32,

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Lifecycle {
+pub(crate) enum Lifecycle {
     /// Let a node rest: its leaders move away, its slot stays, and it may be stopped
     ///
     /// Refused (exit code 3) if the group would not survive the nodes that rest or are down then.
@@ -65,7 +65,7 @@ pub(super) enum Lifecycle {
 }
 
 /// Runs the command; gives where the node stands.
-pub(super) async fn run(client: &Client, command: Lifecycle) -> Result<Value, Failure> {
+pub(crate) async fn run(client: &Client, command: Lifecycle) -> Result<Value, Failure> {
     match command {
         Lifecycle::Drain { id, wait } => {
             let stand = call(client, "lifecycle.drain", json!({ "node": id })).await?;
