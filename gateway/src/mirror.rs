@@ -30,11 +30,12 @@ mod survey;
 mod switchover;
 #[cfg(test)]
 mod tests;
+mod unopened;
 mod wire;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use meridian_base::id::PartitionId;
@@ -50,6 +51,7 @@ pub(crate) use self::lease::needs_lease;
 use self::plan::{Plan, Source};
 use self::steward::{StewardHandle, StewardReport};
 use self::switchover::Coordinators;
+use self::unopened::Unopened;
 pub(crate) use self::worker::LinkMetrics;
 use self::worker::{LinkWorker, PartitionReport};
 use crate::client::Client;
@@ -78,6 +80,7 @@ pub(crate) struct Mirrors {
     clients: Mutex<BTreeMap<String, (Source, Client)>>,
     /// Partitions that go on over the link although their seed may have more for them.
     unseeded: Mutex<BTreeSet<PartitionId>>,
+    unopened: Mutex<Unopened>,
     /// Rung when there is reason to look at once.
     bell: Notify,
 }
@@ -113,7 +116,8 @@ async fn work(node: Arc<Node>) {
         }
         node.mirrors.coordinators.tend(&node);
         appoint(&node);
-        let plans = plan::plans(&node);
+        let (plans, unopened) = plan::plans(&node);
+        node.mirrors.unopened().look(node.logs.now(), unopened);
         let mut workers = node.mirrors.workers.lock().unwrap_or_else(PoisonError::into_inner);
         workers.retain(|link, worker| plans.contains_key(link) && !worker.task.is_finished());
         for (link, plan) in plans {
@@ -221,13 +225,18 @@ impl Mirrors {
         stewards.values().map(StewardHandle::report).collect()
     }
 
+    fn unopened(&self) -> MutexGuard<'_, Unopened> {
+        self.unopened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// How the partitions are that this node mirrors.
-    async fn reports(&self) -> Vec<PartitionReport> {
+    async fn reports(&self, node: &Node) -> Vec<PartitionReport> {
         let asked: Vec<_> = {
             let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
             workers.values().map(|worker| worker.reports.clone()).collect()
         };
-        let mut reports = Vec::new();
+        let own = node.config.node.get();
+        let mut reports = self.unopened().reports(own, node.logs.now());
         for worker in asked {
             let (reply, answer) = oneshot::channel();
             let ask = async { worker.send(reply).await.ok().map(|()| answer)?.await.ok() };

@@ -18,6 +18,11 @@ pub enum State {
     Mirroring,
     /// An operator paused the link or the mirror.
     Paused,
+    /// Its own log cannot be opened or read: too few of this cluster's disks answer.
+    Unreadable {
+        /// What was tried and what came of it.
+        detail: String,
+    },
     /// The source does not answer, or has no leader.
     SourceUnreachable {
         /// What was tried and what came of it.
@@ -66,6 +71,7 @@ impl State {
             Self::CatchingUp => "catching-up",
             Self::Mirroring => "mirroring",
             Self::Paused => "paused",
+            Self::Unreadable { .. } => "unreadable",
             Self::SourceUnreachable { .. } => "source-unreachable",
             Self::SourceDeleted => "source-deleted",
             Self::SourceRecreated { .. } => "source-recreated",
@@ -83,6 +89,7 @@ impl State {
             | Self::CatchingUp
             | Self::Mirroring
             | Self::Paused
+            | Self::Unreadable { .. }
             | Self::SourceUnreachable { .. } => false,
             Self::SourceDeleted
             | Self::SourceRecreated { .. }
@@ -98,6 +105,10 @@ impl State {
         match self {
             Self::Verifying | Self::CatchingUp | Self::Mirroring => None,
             Self::Paused => Some("`meridian mirror resume` or `meridian link resume` goes on"),
+            Self::Unreadable { .. } => Some(
+                "it goes on by itself as soon as its disks answer: `meridian cluster status` and \
+                 `meridian disk list` show which do not",
+            ),
             Self::SourceUnreachable { .. } => {
                 Some("`meridian link test` shows which address does not answer")
             }
@@ -128,7 +139,8 @@ impl fmt::Display for State {
             Self::CatchingUp => f.write_str("behind the source, and catching up"),
             Self::Mirroring => f.write_str("follows the source"),
             Self::Paused => f.write_str("paused by an operator"),
-            Self::SourceUnreachable { detail }
+            Self::Unreadable { detail }
+            | Self::SourceUnreachable { detail }
             | Self::SourceRecreated { detail }
             | Self::Unsupported { detail } => f.write_str(detail),
             Self::SourceDeleted => f.write_str("the source has no such topic or partition"),
@@ -157,6 +169,7 @@ mod tests {
             State::CatchingUp,
             State::Mirroring,
             State::Paused,
+            State::Unreadable { detail: String::new() },
             State::SourceUnreachable { detail: String::new() },
             State::SourceDeleted,
             State::SourceRecreated { detail: String::new() },

@@ -51,7 +51,7 @@ impl AdminCall {
             "link.traffic" => self.tell_traffic(),
             "mirror.create" => self.create_mirror().await,
             "mirror.list" => self.list_mirrors(),
-            "mirror.partitions" => json(&self.node.mirrors.reports().await),
+            "mirror.partitions" => json(&self.node.mirrors.reports(&self.node).await),
             "mirror.stewards" => json(&self.node.mirrors.stewards()),
             "mirror.rule.put" => self.put_rule().await,
             "mirror.rule.list" => self.list_rules(),

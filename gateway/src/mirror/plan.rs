@@ -12,6 +12,7 @@ use meridian_mirror::rows::{Link, MirrorTopic, RowError, Stage};
 use meridian_mirror::seed::Part;
 
 use super::seed::{self, Seeds};
+use super::unopened::Place;
 use crate::client::Client;
 use crate::client::security::Security;
 use crate::log::{Ownership, PartitionLog};
@@ -162,8 +163,8 @@ pub(super) fn mirror_named(metadata: &Metadata, name: &str) -> Option<MirrorRow>
     Some((topic, MirrorTopic::decode(&row.value).ok()?, row.version))
 }
 
-/// The work of each link on this node.
-pub(super) fn plans(node: &Node) -> BTreeMap<String, Plan> {
+/// The work of each link on this node, and what it cannot work on because it does not serve it.
+pub(super) fn plans(node: &Node) -> (BTreeMap<String, Plan>, BTreeMap<PartitionId, Place>) {
     let mut wanted: Vec<(PartitionId, TopicId, Arc<MirrorTopic>, u32, u32)> = Vec::new();
     let mut plans: BTreeMap<String, Plan> = BTreeMap::new();
     let seeds = {
@@ -190,9 +191,13 @@ pub(super) fn plans(node: &Node) -> BTreeMap<String, Plan> {
         }
         Seeds::read(&metadata)
     };
-    let mut seeded = BTreeMap::new();
+    let (mut seeded, mut unopened) = (BTreeMap::new(), BTreeMap::new());
     for (partition, topic, mirror, index, partition_count) in wanted {
-        if let (Some(log), Some(plan)) = (node.logs.led(partition), plans.get_mut(&mirror.link)) {
+        let Some(log) = node.logs.led(partition) else {
+            unopened.insert(partition, (mirror.name.clone(), index));
+            continue;
+        };
+        if let Some(plan) = plans.get_mut(&mirror.link) {
             let seed = seeds.of(&mirror, index).filter(|(_, part)| {
                 log.high_watermark() < part.until && !node.mirrors.is_unseeded(partition)
             });
@@ -207,7 +212,7 @@ pub(super) fn plans(node: &Node) -> BTreeMap<String, Plan> {
     if let (false, Some(source)) = (seeded.is_empty(), seed::source(node)) {
         plans.insert(seed::PLAN.to_owned(), Plan { source, targets: seeded });
     }
-    plans
+    (plans, unopened)
 }
 
 #[cfg(test)]

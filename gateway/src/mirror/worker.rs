@@ -87,10 +87,19 @@ struct Mirrored {
     life: u64,
     /// `None` until the own log has been read.
     machine: Option<MirrorPartition>,
+    /// Why it could not be, when it was last tried.
+    unreadable: Option<FetchError>,
     /// Where its questions go.
     connection: Option<Arc<Connection>>,
     /// The broker that leads it at the source.
     leader: Option<i32>,
+}
+
+impl Mirrored {
+    /// Whether its own log could not be read when that was last tried.
+    fn is_unreadable(&self) -> bool {
+        self.machine.is_none() && self.unreadable.is_some()
+    }
 }
 
 /// How a partition is, for operators.
@@ -102,8 +111,8 @@ pub(super) struct PartitionReport {
     pub(super) state: &'static str,
     pub(super) reason: String,
     pub(super) advice: Option<&'static str>,
-    /// Offset after the last mirrored record.
-    pub(super) end_offset: i64,
+    /// Offset after the last mirrored record; `None` while that cannot be read.
+    pub(super) end_offset: Option<i64>,
     /// Where the source was last seen to end.
     pub(super) source_end_offset: Option<i64>,
     /// How long ago that was, at most: what the source took since is in no figure.
@@ -123,21 +132,33 @@ pub(super) struct PartitionReport {
 impl PartitionReport {
     /// While it takes from its seed, how far it is behind its source is not known.
     fn of_seed(node: u32, target: &Target, part: Part) -> Self {
-        let (end, until) = (target.log.high_watermark(), part.until);
-        let state = State::CatchingUp;
+        let until = part.until;
+        let reason =
+            format!("takes up to offset {until} from what it was before, then over the link");
+        let end = target.log.high_watermark();
+        let missing = u64::try_from(until.get() - end.get()).unwrap_or(0);
+        let place = (target.mirror.name.clone(), target.index);
         Self {
-            topic: target.mirror.name.clone(),
-            partition: target.index,
+            reason,
+            end_offset: Some(end.get()),
+            lag_records: missing,
+            ..Self::bare(node, place, &State::CatchingUp)
+        }
+    }
+
+    /// One of which nothing but its state is known.
+    pub(super) fn bare(node: u32, (topic, partition): (String, u32), state: &State) -> Self {
+        Self {
+            topic,
+            partition,
             node,
             state: state.name(),
-            reason: format!(
-                "takes up to offset {until} from what it was before, then over the link"
-            ),
+            reason: state.to_string(),
             advice: state.advice(),
-            end_offset: end.get(),
+            end_offset: None,
             source_end_offset: None,
             source_seen_ms_ago: None,
-            lag_records: u64::try_from(until.get() - end.get()).unwrap_or(0),
+            lag_records: 0,
             lag_bytes: 0,
             lag_ms: 0,
             mirrored_bytes: 0,
@@ -302,7 +323,7 @@ impl LinkWorker {
         });
         for (partition, target) in &plan.targets {
             if !self.partitions.contains_key(partition) {
-                self.begin(*partition, target.clone(), Duration::ZERO);
+                self.begin(*partition, target.clone(), Duration::ZERO, None);
             }
         }
         self.plan = plan;
@@ -315,11 +336,18 @@ impl LinkWorker {
         targets.map(|target| target.mirror.source_name.clone()).collect()
     }
 
-    /// Starts a partition from its own log.
-    fn begin(&mut self, partition: PartitionId, target: Target, after: Duration) {
+    /// Starts a partition from its own log, which could not be read before if `unreadable` says so.
+    fn begin(
+        &mut self,
+        partition: PartitionId,
+        target: Target,
+        after: Duration,
+        unreadable: Option<FetchError>,
+    ) {
         self.life_count += 1;
         let (life, events, log) = (self.life_count, self.events.clone(), Arc::clone(&target.log));
-        let mirrored = Mirrored { target, life, machine: None, connection: None, leader: None };
+        let mirrored =
+            Mirrored { target, life, machine: None, unreadable, connection: None, leader: None };
         self.partitions.insert(partition, mirrored);
         tokio::spawn(async move {
             tokio::time::sleep(after).await;
@@ -330,17 +358,30 @@ impl LinkWorker {
 
     /// Starts a partition over: its machine and its log are not of one mind.
     fn restart(&mut self, partition: PartitionId) {
-        if let Some(Mirrored { target, .. }) = self.partitions.remove(&partition) {
-            self.begin(partition, target, RESTART_AFTER);
+        if let Some(Mirrored { target, unreadable, .. }) = self.partitions.remove(&partition) {
+            self.begin(partition, target, RESTART_AFTER, unreadable);
         }
+    }
+
+    /// The own log of a partition could not be read: that is tried again, and told meanwhile.
+    fn on_unreadable(&mut self, partition: PartitionId, life: u64, error: FetchError) {
+        let Some(mirrored) = self.partitions.get_mut(&partition) else { return };
+        if mirrored.life != life {
+            return;
+        }
+        if mirrored.unreadable.is_none() {
+            tracing::warn!(target = ?mirrored.target, %error, "the own log is not read; trying again");
+        }
+        // Who leads is decided elsewhere: what another node leads is no longer for this one to tell.
+        mirrored.unreadable = (!matches!(error, FetchError::NotLeader)).then_some(error);
+        self.restart(partition);
     }
 
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Started { partition, life, own: Ok(own) } => self.start(partition, life, own),
             Event::Started { partition, life, own: Err(error) } => {
-                tracing::debug!(?partition, %error, "own log not read; trying again");
-                self.if_current(partition, life, Self::restart);
+                self.on_unreadable(partition, life, error);
             }
             Event::Lost { partition, life } => self.if_current(partition, life, Self::restart),
             Event::Surveyed(result) => self.on_survey(result),
@@ -375,6 +416,7 @@ impl LinkWorker {
         let seed = mirrored.target.seed;
         let settings = Settings { seed, ..Settings::new(source_topic, leader_epoch) };
         let mut out = Vec::new();
+        mirrored.unreadable = None;
         mirrored.machine = Some(MirrorPartition::start(settings, own, &mut out));
         tracing::info!(target = ?mirrored.target, end = %own.end, "mirrors from its own end on");
         self.carry_out(partition, out);
@@ -522,7 +564,11 @@ impl LinkWorker {
                 return PartitionReport::of_seed(node, &mirrored.target, part);
             }
             let end = mirrored.target.log.high_watermark();
-            let state = status.as_ref().map_or(State::Verifying, |status| status.state.clone());
+            let state = match (&status, &mirrored.unreadable) {
+                (Some(status), _) => status.state.clone(),
+                (None, None) => State::Verifying,
+                (None, Some(error)) => State::Unreadable { detail: error.to_string() },
+            };
             let lag = status.as_ref().map(|status| status.lag).unwrap_or_default();
             let source_end = status.as_ref().and_then(|status| status.source_end);
             let pace = status.as_ref().and_then(|status| status.source_pace);
@@ -534,7 +580,7 @@ impl LinkWorker {
                 state: state.name(),
                 reason: state.to_string(),
                 advice: state.advice(),
-                end_offset: status.as_ref().map_or(end, |status| status.end).get(),
+                end_offset: Some(status.as_ref().map_or(end, |status| status.end).get()),
                 source_end_offset: source_end.map(Offset::get),
                 source_seen_ms_ago: seen_ago.map(super::switchover::millis),
                 lag_records: lag.records,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use meridian_base::env::Instant;
+use meridian_mirror::state::State;
 
 use super::LinkWorker;
 
@@ -72,6 +73,11 @@ impl LinkWorker {
             wire_bytes: self.meter.wire_bytes,
             ..LinkMetrics::default()
         };
+        let unreadable = self.partitions.values().filter(|it| it.is_unreadable()).count();
+        if unreadable > 0 {
+            let state = State::Unreadable { detail: String::new() };
+            sums.partitions.insert(state.name(), unreadable as u64);
+        }
         for machine in self.partitions.values().filter_map(|it| it.machine.as_ref()) {
             let status = machine.status(now);
             *sums.partitions.entry(status.state.name()).or_default() += 1;

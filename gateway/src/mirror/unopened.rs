@@ -1,0 +1,68 @@
+//! Mirrors' partitions that this node is to lead and does not serve: nobody else would speak of them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use meridian_base::env::Instant;
+use meridian_base::id::PartitionId;
+use meridian_mirror::state::State;
+
+use super::worker::PartitionReport;
+
+/// How long a takeover may go on before operators are told. Most take less than a second.
+const OPENED_WITHIN: Duration = Duration::from_secs(5);
+
+/// A partition's topic, and its index there.
+pub(super) type Place = (String, u32);
+
+/// Since when each has been waited for.
+#[derive(Debug, Default)]
+pub(super) struct Unopened(BTreeMap<PartitionId, (Place, Instant)>);
+
+impl Unopened {
+    /// These are not served at `now`.
+    pub(super) fn look(&mut self, now: Instant, unopened: BTreeMap<PartitionId, Place>) {
+        self.0.retain(|partition, _| unopened.contains_key(partition));
+        for (partition, place) in unopened {
+            self.0.entry(partition).or_insert((place, now));
+        }
+    }
+
+    /// What is said of those that have not been served for long.
+    pub(super) fn reports(&self, node: u32, now: Instant) -> Vec<PartitionReport> {
+        let overdue = self.0.values().filter(|(_, since)| now.since(*since) >= OPENED_WITHIN);
+        let report = |(place, since): &(Place, Instant)| {
+            let seconds = now.since(*since).as_secs();
+            let detail = format!(
+                "node {node} has been taking its log over for {seconds} s, and too few disks answer"
+            );
+            PartitionReport::bare(node, place.clone(), &State::Unreadable { detail })
+        };
+        overdue.map(report).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_does_not_open_is_told_of_after_a_while() {
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        let partitions = |ids: &[u64]| {
+            let place = |id: &u64| (PartitionId::new(*id), ("t".to_owned(), *id as u32));
+            ids.iter().map(place).collect::<BTreeMap<_, _>>()
+        };
+        let mut unopened = Unopened::default();
+        unopened.look(at(1), partitions(&[4, 5]));
+        assert!(unopened.reports(2, at(5)).is_empty(), "a takeover takes a moment");
+        unopened.look(at(5), partitions(&[5]));
+        let reports = unopened.reports(2, at(6));
+        let told: Vec<_> = reports.iter().map(|it| (it.partition, it.state)).collect();
+        assert_eq!(told, [(5, "unreadable")]);
+        assert!(reports[0].reason.contains("for 5 s"), "{}", reports[0].reason);
+        unopened.look(at(7), BTreeMap::new());
+        unopened.look(at(8), partitions(&[5]));
+        assert!(unopened.reports(2, at(9)).is_empty(), "another takeover");
+    }
+}
