@@ -22,7 +22,7 @@ mod topic;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Command, CommandFactory, FromArgMatches, Parser};
 
 use crate::failure::{Exit, Failure};
 
@@ -51,7 +51,23 @@ enum Cli {
 }
 
 fn main() -> ExitCode {
-    Cli::try_parse().map(run).map_or_else(failure::usage, failure::finish)
+    parse().map(run).map_or_else(failure::usage, failure::finish)
+}
+
+fn parse() -> Result<Cli, clap::Error> {
+    let mut command = with_numbers_below_zero(Cli::command());
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// Has every value be looked at by its own option, which says what is wrong with it: `-5` would otherwise be taken
+/// for an option that nobody knows.
+fn with_numbers_below_zero(command: Command) -> Command {
+    let command = command.mut_args(|arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    });
+    command.mut_subcommands(with_numbers_below_zero)
 }
 
 fn run(cli: Cli) -> Result<Exit, Failure> {

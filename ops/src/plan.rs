@@ -57,13 +57,13 @@ enum Command {
 #[derive(Debug, Clone, Copy, Args)]
 struct Load {
     /// Payload bytes written each second, on average
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     write: Bytes,
     /// The same in the worst hour; the average otherwise
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     peak: Option<Bytes>,
     /// How many times each record is read
-    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1.0)]
     fan_out: f64,
 }
 
@@ -77,6 +77,9 @@ impl Load {
             )));
         }
         let fan_out = not_negative("--fan-out", self.fan_out)?;
+        if retention.is_zero() {
+            return Err(Failure::Invalid("--retention must be above 0, not 0 s".to_owned()));
+        }
         Ok(hardware::Need { write, peak, fan_out, retention })
     }
 }
@@ -85,19 +88,23 @@ impl Load {
 #[derive(Debug, Clone, Copy, Args)]
 struct Machine {
     /// A node's disk
-    #[arg(long, value_name = "BYTES", default_value = "4TB")]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, default_value = "4TB")]
     disk: Bytes,
     /// What a node's disk writes each second
-    #[arg(long, value_name = "BYTES", default_value = "1GB")]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, default_value = "1GB")]
     disk_write: Bytes,
     /// What a node's network carries each second, each way
-    #[arg(long, value_name = "BYTES", default_value = "1.25GB")]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, default_value = "1.25GB")]
     network: Bytes,
 }
 
 impl Machine {
-    fn node(self) -> hardware::Node {
-        hardware::Node { disk: self.disk, disk_write: self.disk_write, network: self.network }
+    fn node(self) -> Result<hardware::Node, Failure> {
+        Ok(hardware::Node {
+            disk: above_zero("--disk", self.disk)?,
+            disk_write: above_zero("--disk-write", self.disk_write)?,
+            network: above_zero("--network", self.network)?,
+        })
     }
 }
 
@@ -106,7 +113,7 @@ struct Hardware {
     #[command(flatten)]
     load: Load,
     /// How long records are kept
-    #[arg(long, value_parser = units::duration)]
+    #[arg(long, value_parser = units::duration, allow_hyphen_values = true)]
     retention: Duration,
     /// How they are laid out
     #[arg(long, value_enum, default_value = "mirror-3-dc")]
@@ -118,32 +125,32 @@ struct Hardware {
 #[derive(Debug, Args)]
 struct Tiering {
     /// Fast disks of all nodes together
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     fast: Bytes,
     /// Share of the fast disks that is kept free for bursts
-    #[arg(long, default_value_t = 0.5, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.5)]
     reserved: f64,
     /// What all capacity disks together take from the fast ones each second
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     drain: Bytes,
     /// Height of the burst: stored bytes each second, all copies counted
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     burst: Bytes,
     /// Stored bytes each second between bursts
-    #[arg(long, value_name = "BYTES", default_value = "0B")]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, default_value = "0B")]
     base: Bytes,
 }
 
 #[derive(Debug, Args)]
 struct Retention {
     /// Payload bytes written each second, on average
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     write: Bytes,
     /// Nodes, all alike
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     nodes: u32,
     /// A node's disk
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     disk: Bytes,
 }
 
@@ -152,18 +159,18 @@ struct Cost {
     #[command(flatten)]
     load: Load,
     /// How long records are kept
-    #[arg(long, value_parser = units::duration)]
+    #[arg(long, value_parser = units::duration, allow_hyphen_values = true)]
     retention: Duration,
     #[command(flatten)]
     machine: Machine,
     /// A node without its disk, a month
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.0)]
     node_price: f64,
     /// A gigabyte of disk, a month
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.0)]
     disk_price: f64,
     /// A gigabyte from one datacenter to another
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.0)]
     wan_price: f64,
 }
 
@@ -173,15 +180,15 @@ pub(crate) fn run(plan: &Plan) -> Result<Exit, Failure> {
     match &plan.command {
         Command::Hardware(given) => {
             let need = given.load.kept_for(given.retention)?;
-            let plan = hardware::plan(&need, &given.machine.node(), given.layout)?;
+            let plan = hardware::compare(&need, &given.machine.node()?, given.layout)?;
             output::print(format, &plan, hardware::render)?;
         }
         Command::Tiering(given) => {
             let plan = tiering::plan(&tiering::Tier {
                 fast: above_zero("--fast", given.fast)?,
                 reserved_share: share("--reserved", given.reserved)?,
-                drain: given.drain,
-                burst: given.burst,
+                drain: above_zero("--drain", given.drain)?,
+                burst: above_zero("--burst", given.burst)?,
                 base: given.base,
             })?;
             output::print(format, &plan, tiering::render)?;
@@ -199,7 +206,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Exit, Failure> {
                 disk_gigabyte: not_negative("--disk-price", given.disk_price)?,
                 wan_gigabyte: not_negative("--wan-price", given.wan_price)?,
             };
-            let rows = cost::plan(&need, &given.machine.node(), &prices)?;
+            let rows = cost::plan(&need, &given.machine.node()?, &prices)?;
             output::print(format, &rows, |rows| cost::render(rows))?;
         }
     }
@@ -209,7 +216,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Exit, Failure> {
 fn above_zero(option: &str, bytes: Bytes) -> Result<Bytes, Failure> {
     match bytes.0 > 0.0 {
         true => Ok(bytes),
-        false => Err(Failure::Invalid(format!("{option} must be above 0"))),
+        false => Err(Failure::Invalid(format!("{option} must be above 0, not {bytes}"))),
     }
 }
 

@@ -160,10 +160,47 @@ fn what_is_unsafe_or_wrong_is_refused_with_its_own_exit_code() {
             "--peak 1.00 MB/s is below",
         ),
         (&["hardware", "--write", "1MB", "--retention", "7d", "--fan-out", "-1"], "0 or more"),
+        (&["hardware", "--write", "1MB", "--retention", "0s"], "--retention must be above 0"),
+        (
+            &["hardware", "--write", "1MB", "--retention", "-7d"],
+            "--retention <RETENTION>': -7d is below 0",
+        ),
+        (&["hardware", "--write", "-5", "--retention", "7d"], "--write <BYTES>': -5 is below 0"),
+        (
+            &["cost", "--write", "1MB", "--retention", "7d", "--network", "0"],
+            "--network must be above 0",
+        ),
+        (
+            &["cost", "--write", "1MB", "--retention", "7d", "--wan-price", "-1"],
+            "--wan-price -1 must be 0",
+        ),
         (&["tiering", "--fast", "0", "--drain", "1MB", "--burst", "2MB"], "--fast must be above 0"),
+        (
+            &["tiering", "--fast", "1GB", "--drain", "0", "--burst", "2MB"],
+            "--drain must be above 0",
+        ),
+        (
+            &["tiering", "--fast", "1GB", "--drain", "1MB", "--burst", "0"],
+            "--burst must be above 0",
+        ),
+        (&["tiering", "--fast", "1GB", "--drain", "1MB", "--burst", "-2MB"], "-2MB is below 0"),
+        (
+            &["retention", "--write", "1MB", "--disk", "1TB", "--nodes", "-9"],
+            "'-9' for '--nodes <NODES>'",
+        ),
         (&["retention", "--write", "1MB", "--disk", "1TB", "--nodes", "5"], "has nine nodes"),
     ] {
         let refused = run(&[&["plan"], arguments].concat());
+        assert_eq!(refused.status.code(), Some(1), "{arguments:?}");
+        assert!(text(&refused.stderr).contains(hint), "{arguments:?}: {}", text(&refused.stderr));
+    }
+    for (arguments, hint) in [
+        (&["topic", "create", "t", "-p", "-5"][..], "'-5' for '--partitions <"),
+        (&["bench", "produce", "--topic", "t", "--rate", "-1"], "'-1' for '--rate <"),
+        (&["node", "drain", "-4"], "'-4' for '<ID>'"),
+        (&["disk", "drain", "-4"], "'-4' for '<DISK>'"),
+    ] {
+        let refused = run(arguments);
         assert_eq!(refused.status.code(), Some(1), "{arguments:?}");
         assert!(text(&refused.stderr).contains(hint), "{arguments:?}: {}", text(&refused.stderr));
     }

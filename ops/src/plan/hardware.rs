@@ -73,6 +73,22 @@ pub(super) struct Hardware {
     pub(super) survives: &'static str,
 }
 
+/// A cluster for a load, beside those that each other layout would need.
+#[derive(Debug, Serialize)]
+pub(super) struct Compared {
+    #[serde(flatten)]
+    plan: Hardware,
+    /// All layouts, Kafka with three replicas last.
+    layouts: Vec<Hardware>,
+}
+
+/// The plan for this layout, and those for all.
+pub(super) fn compare(need: &Need, node: &Node, layout: Layout) -> Result<Compared, Failure> {
+    let layouts: Result<Vec<_>, _> =
+        Layout::ALL.into_iter().map(|layout| plan(need, node, layout)).collect();
+    Ok(Compared { plan: plan(need, node, layout)?, layouts: layouts? })
+}
+
 /// The smallest cluster that keeps everything, and takes the peak while the worst is lost.
 pub(super) fn plan(need: &Need, node: &Node, layout: Layout) -> Result<Hardware, Failure> {
     if [node.disk, node.disk_write, node.network].iter().any(|bytes| bytes.0 <= 0.0) {
@@ -161,8 +177,24 @@ fn whole(count: f64) -> u32 {
     count as u32
 }
 
-/// As a table.
-pub(super) fn render(plan: &Hardware) -> String {
+/// As tables.
+pub(super) fn render(compared: &Compared) -> String {
+    let mut layouts =
+        Table::new(&["LAYOUT", "NODES", "KEPT", "TO OTHER DCS", "LEFT AT WORST", "MAY BE LOST"]);
+    for plan in &compared.layouts {
+        layouts.row([
+            plan.layout.name().into(),
+            plan.nodes.to_string(),
+            plan.kept.to_string(),
+            format!("{}/s", plan.wan),
+            format!("{:.0} %", plan.headroom_degraded * 100.0),
+            plan.survives.into(),
+        ]);
+    }
+    format!("{}\n{}", render_one(&compared.plan), layouts.render())
+}
+
+fn render_one(plan: &Hardware) -> String {
     let mut head = Table::new(&["", ""]);
     head.row(["layout".into(), plan.layout.name().into()]);
     head.row(["nodes".into(), format!("{} in {} group(s)", plan.nodes, plan.groups)]);
@@ -260,6 +292,16 @@ mod tests {
         );
         assert_eq!(plan.degraded.disk_write, Bytes(20e6));
         assert_eq!(plan.survives, "2 racks");
+    }
+
+    #[test]
+    fn a_plan_is_shown_beside_those_of_all_layouts() {
+        let compared = compare(&need(90e6, 7), &NODE, Layout::Rs54).unwrap();
+        let text = render(&compared);
+        assert!(text.starts_with("layout                        rs-5-4\n"), "{text}");
+        let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
+        assert_eq!(row("kafka RF 3").split_whitespace().nth(3), Some("54"), "{text}");
+        assert_eq!(row("mirror-3-dc").split_whitespace().nth(1), Some("54"), "{text}");
     }
 
     #[test]

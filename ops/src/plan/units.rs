@@ -32,8 +32,9 @@ impl FromStr for Bytes {
             .iter()
             .find_map(|(unit, factor)| Some((upper.strip_suffix(unit)?, *factor)))
             .unwrap_or((&upper, 1.0));
-        match number.trim().parse::<f64>() {
-            Ok(number) if number.is_finite() && number >= 0.0 => Ok(Self(number * factor)),
+        match number.trim().parse::<f64>().map(|number| number * factor) {
+            Ok(bytes) if bytes < 0.0 => Err(format!("{text} is below 0")),
+            Ok(bytes) if bytes.is_finite() => Ok(Self(bytes)),
             _ => Err(format!("{text:?} is no size; write for example 500MB or 2TiB")),
         }
     }
@@ -70,6 +71,9 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         .find_map(|(unit, factor)| Some((text.trim().strip_suffix(unit)?, *factor)))
         .ok_or_else(wrong)?;
     let seconds = number.trim().parse::<f64>().map_err(|_| wrong())? * factor;
+    if seconds < 0.0 {
+        return Err(format!("{text} is below 0"));
+    }
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
@@ -93,9 +97,10 @@ mod tests {
         {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
         }
-        for text in ["", "MB", "-1GB", "12 apples", "NaN", "inf"] {
+        for text in ["", "MB", "-1GB", "12 apples", "NaN", "inf", "1e300TB"] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
         }
+        assert_eq!("-1GB".parse::<Bytes>(), Err("-1GB is below 0".to_owned()));
     }
 
     #[test]
@@ -103,9 +108,10 @@ mod tests {
         assert_eq!(duration("7d"), Ok(Duration::from_secs(604_800)));
         assert_eq!(duration("1.5h"), Ok(Duration::from_secs(5400)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        for text in ["", "7", "d", "-1s", "1w"] {
+        for text in ["", "7", "d", "-1s", "1w", "NaNs"] {
             assert!(duration(text).is_err(), "{text}");
         }
+        assert_eq!(duration("-1s"), Err("-1s is below 0".to_owned()));
     }
 
     #[test]
