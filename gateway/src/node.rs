@@ -36,7 +36,7 @@ use self::cluster_time::ClusterTime;
 pub use self::compaction::CompactionConfig;
 use self::compaction::CompactionCounters;
 pub(crate) use self::compaction::CompactionCounts;
-pub(crate) use self::status::TOLERATED;
+pub(crate) use self::status::{GroupStatus, TOLERATED};
 use self::switch::Switch;
 use crate::admin::{Admin, AdminBindError, AdminServer};
 use crate::broker::{BoxFuture, Broker, ProposeError, Quorum};

@@ -27,6 +27,9 @@ pub(crate) const COLD_AFTER_MS_DEFAULT: i64 = 24 * 3600 * 1000;
 /// How many of a partition's newest bytes stay hot whatever their age.
 pub(crate) const COLD_AFTER_BYTES: &str = "meridian.cold.after.bytes";
 
+/// The configs that [`check`] looks at.
+pub(crate) const CHECKED: [&str; 3] = [STORAGE_CLASS, MIN_INSYNC_DATACENTERS, "cleanup.policy"];
+
 /// Where cold records are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ColdTier {
@@ -88,8 +91,8 @@ pub(crate) fn check<'a>(
     let datacenter_count_min = config(MIN_INSYNC_DATACENTERS).and_then(|value| value.parse().ok());
     if is_in_parts && datacenter_count_min.is_some_and(|count: usize| count > 1) {
         return Err(format!(
-            "{STORAGE_CLASS}={class} keeps records in one datacenter: no write would reach \
-             {MIN_INSYNC_DATACENTERS}; set that to 1 first"
+            "{STORAGE_CLASS}={class} keeps records in one datacenter, so {MIN_INSYNC_DATACENTERS} above \
+             1 would refuse every write; set that to 1 for the topic first"
         ));
     }
     if let Some(ColdTier::Stripes(code)) = cold_tier(class)

@@ -116,17 +116,28 @@ pub(crate) async fn ask(client: &Client) -> Result<ClusterStatus, Failure> {
 }
 
 impl ClusterStatus {
+    /// Whether what is said of the cluster is said of all it has.
+    fn is_one_group(&self) -> bool {
+        self.groups.len() < 2
+    }
+
     fn is_degraded(&self) -> bool {
         !self.faults().is_empty()
     }
 
     /// All that is not as it should be.
     fn faults(&self) -> Vec<String> {
-        let is_short = self.tolerates != built_for(&self.geometry)
-            || self.groups.iter().any(|group| group.tolerates != group.built_for);
         let mut faults = Vec::new();
-        if is_short {
-            faults.push("less can be lost than it was built for".to_owned());
+        if self.is_one_group() {
+            if self.tolerates != built_for(&self.geometry) {
+                faults.push("less can be lost than it was built for".to_owned());
+            }
+        } else {
+            let short = self.groups.iter().filter(|group| group.tolerates != group.built_for);
+            let fault = |it: &GroupStatus| {
+                format!("less of group {} can be lost than it was built for", it.id)
+            };
+            faults.extend(short.map(fault));
         }
         if self.partitions.leaderless > 0 {
             faults.push(format!("{} partitions have no leader", self.partitions.leaderless));
@@ -158,25 +169,28 @@ fn render(status: &ClusterStatus) -> String {
         faults => ("DEGRADED", format!("because: {}\n", faults.join(", "))),
     };
     let leader = raft.leader.map_or_else(|| "none".to_owned(), |leader| format!("node {leader}"));
-    let head = format!(
-        "cluster {cluster_id} ({geometry}) is {state}\n\
-         can be lost now: {tolerates} (built for: {})\n{why}\
-         metadata leader: {leader}, term {}\n\
-         partitions: {}, leaderless: {}\n",
-        built_for(geometry),
-        raft.term,
-        partitions.total,
-        partitions.leaderless
-    );
     let of_group = |group: &GroupStatus| {
         format!(
             "group {} ({}): can be lost now: {} (built for: {}), partitions: {}\n",
             group.id, group.geometry, group.tolerates, group.built_for, group.partitions
         )
     };
-    let is_one = status.groups.len() < 2;
-    let groups: String = status.groups.iter().filter(|_| !is_one).map(of_group).collect();
-    format!("{head}{groups}\n{}", render_nodes(&status.nodes))
+    let (shapes, losses) = if status.is_one_group() {
+        let built_for = built_for(geometry);
+        (geometry.clone(), format!("can be lost now: {tolerates} (built for: {built_for})\n"))
+    } else {
+        let shapes: Vec<&str> = status.groups.iter().map(|it| it.geometry.as_str()).collect();
+        (shapes.join(" and "), status.groups.iter().map(of_group).collect())
+    };
+    format!(
+        "cluster {cluster_id} ({shapes}) is {state}\n{losses}{why}\
+         metadata leader: {leader}, term {}\n\
+         partitions: {}, leaderless: {}\n\n{}",
+        raft.term,
+        partitions.total,
+        partitions.leaderless,
+        render_nodes(&status.nodes)
+    )
 }
 
 /// The nodes as a table.
@@ -257,8 +271,12 @@ mod tests {
         assert!(!both.is_degraded());
         both.groups[1].tolerates = "rack".to_owned();
         assert!(both.is_degraded());
-        let line = "group 2 (block-4-2): can be lost now: rack (built for: 2 racks), partitions: 3";
-        assert!(render(&both).contains(line));
+        let head = "cluster c (mirror-3-dc and block-4-2) is DEGRADED\n\
+                    group 1 (mirror-3-dc): can be lost now: DC + rack (built for: DC + rack), partitions: 3\n\
+                    group 2 (block-4-2): can be lost now: rack (built for: 2 racks), partitions: 3\n\
+                    because: less of group 2 can be lost than it was built for\n";
+        let text = render(&both);
+        assert!(text.starts_with(head), "{text}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use meridian_storage::store::{Counters, DiskUsage, ScrubState, Standing};
 use crate::kafka;
 use crate::log::{ColdCounts, OngoingCounts, PartitionLog, ScrubReport};
 use crate::mirror::{LinkMetrics, Mirrors};
-use crate::node::{CompactionCounts, Node, TOLERATED};
+use crate::node::{CompactionCounts, GroupStatus, Node, TOLERATED};
 use crate::runtime::clock;
 use crate::runtime::quic::{PeerState, PeerStats, TransportStats};
 use crate::runtime::tiered::TierUsage;
@@ -73,13 +73,13 @@ const FAMILIES: &[Family] = &[
     // The cluster, as this node knows it.
     gauge(
         "meridian_tolerates",
-        "1 for what can be lost right now without losing records or service, 0 for the others.",
-        |s| states("failure", &TOLERATED, s.tolerates),
+        "1 for what a storage group can lose right now without losing records or service, 0 for the others.",
+        |s| s.groups.iter().flat_map(tolerates).collect(),
     ),
     gauge(
         "meridian_groups_short_count",
         "Storage groups of which less can be lost right now than they were built for.",
-        |s| one(s.groups_short),
+        |s| one(s.groups.iter().filter(|group| group.is_short()).count()),
     ),
     gauge("meridian_nodes_count", "Nodes of the cluster by liveness.", |s| {
         let [alive, draining, dead] = s.nodes_by_liveness;
@@ -378,9 +378,8 @@ fn standing_name(standing: Standing) -> &'static str {
 /// Everything that is measured, at one moment.
 pub(super) struct Snapshot {
     identity: [(&'static str, String); 4],
-    /// One of [`TOLERATED`]; empty before the cluster has formed.
-    tolerates: &'static str,
-    groups_short: usize,
+    /// Empty before the cluster has formed.
+    groups: Vec<GroupStatus>,
     nodes_by_liveness: [usize; 3],
     partitions: usize,
     leaderless: usize,
@@ -443,7 +442,7 @@ impl Snapshot {
             ("rack", config.rack.to_string()),
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
         ];
-        let status = node.cluster_status().ok();
+        let mut status = node.cluster_status().ok();
         let owned = node.logs.owned_logs();
         let led = owned.iter().filter(|log| log.is_serving()).count();
         let disk = node.logs.store().map(|store| Disk {
@@ -455,10 +454,7 @@ impl Snapshot {
         });
         Self {
             identity,
-            tolerates: status.as_ref().map_or("", |status| status.tolerates),
-            groups_short: status
-                .as_ref()
-                .map_or(0, |status| status.groups.iter().filter(|it| it.is_short()).count()),
+            groups: status.as_mut().map_or_else(Vec::new, |it| std::mem::take(&mut it.groups)),
             nodes_by_liveness: [Liveness::Alive, Liveness::Draining, Liveness::Dead].map(|state| {
                 let metadata = node.meta.metadata();
                 metadata.nodes().filter(|(_, node)| node.liveness == state).count()
@@ -539,6 +535,16 @@ fn one(count: usize) -> Vec<Sample> {
 
 fn one_u64(count: u64) -> Vec<Sample> {
     vec![Sample { labels: Vec::new(), value: count as f64 }]
+}
+
+/// What a group can lose. With what it was built for, so that one rule tells of the groups of each shape.
+fn tolerates(group: &GroupStatus) -> Vec<Sample> {
+    let mut samples = states("failure", &TOLERATED, group.tolerates);
+    let of = [("group", group.id.to_string()), ("built_for", group.built_for.to_owned())];
+    for sample in &mut samples {
+        sample.labels.splice(0..0, of.clone());
+    }
+    samples
 }
 
 /// 1 for the state that is, 0 for all others.
@@ -623,6 +629,7 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use meridian_base::topology::Geometry;
     use meridian_storage::store::ScrubStatus;
 
     use super::*;
@@ -635,8 +642,15 @@ mod tests {
                 ("rack", "r".to_owned()),
                 ("version", "0".to_owned()),
             ],
-            tolerates: "DC",
-            groups_short: 1,
+            groups: [("DC", "DC + rack", 1), ("2 racks", "2 racks", 2)]
+                .map(|(tolerates, built_for, id)| GroupStatus {
+                    id,
+                    geometry: Geometry::Mirror3Dc,
+                    tolerates,
+                    built_for,
+                    partitions: 0,
+                })
+                .into(),
             nodes_by_liveness: [2, 0, 1],
             partitions: 7,
             leaderless: 0,
@@ -698,8 +712,10 @@ mod tests {
             "meridian_link_wire_bytes_total{link=\"west\"} 7",
             "meridian_mirror_differences_count{link=\"west\"} 2",
             "# TYPE meridian_tolerates gauge",
-            "meridian_tolerates{failure=\"DC\"} 1",
-            "meridian_tolerates{failure=\"DC + rack\"} 0",
+            "meridian_tolerates{group=\"1\",built_for=\"DC + rack\",failure=\"DC\"} 1",
+            "meridian_tolerates{group=\"1\",built_for=\"DC + rack\",failure=\"DC + rack\"} 0",
+            "meridian_tolerates{group=\"2\",built_for=\"2 racks\",failure=\"2 racks\"} 1",
+            "meridian_groups_short_count 1",
             "meridian_nodes_count{liveness=\"dead\"} 1",
             "meridian_raft_is_leader 0",
             "meridian_transactions_ongoing_count 3",

@@ -80,7 +80,7 @@ impl FakeBroker {
         let cluster_id = ClusterId::from_entropy(7);
         broker.decide(Command::Bootstrap { cluster_id, geometry });
         for node in 1..=node_count {
-            broker.register(node, FeatureLevel::FIRST).expect("not refused");
+            broker.register(node, FeatureLevel::of_geometry(geometry)).expect("not refused");
         }
         broker
     }
@@ -89,6 +89,15 @@ impl FakeBroker {
     pub(crate) fn three_datacenters() -> Arc<Self> {
         let broker = Self::bootstrapped(Geometry::OnePerDc, 3);
         for node in 1..=3 {
+            broker.mount(node, Incarnation::new(u64::from(node)));
+        }
+        Arc::new(broker)
+    }
+
+    /// Node 1 of eight racks of one datacenter. No partition is served.
+    pub(crate) fn eight_racks() -> Arc<Self> {
+        let broker = Self::bootstrapped(Geometry::Block42, 8);
+        for node in 1..=8 {
             broker.mount(node, Incarnation::new(u64::from(node)));
         }
         Arc::new(broker)
@@ -134,7 +143,8 @@ impl FakeBroker {
         node: u32,
         feature_level_max: FeatureLevel,
     ) -> Result<Decision, Refusal> {
-        self.apply(Command::RegisterNode(registration(node, feature_level_max))).0
+        let geometry = self.state().geometry();
+        self.apply(Command::RegisterNode(registration(node, geometry, feature_level_max))).0
     }
 
     fn mount(&self, node: u32, incarnation: Incarnation) -> Incarnation {
@@ -293,14 +303,21 @@ impl FakeBroker {
     }
 }
 
-fn registration(node: u32, feature_level_max: FeatureLevel) -> NodeRegistration {
-    let datacenters = ["dc-a", "dc-b", "dc-c"];
+fn registration(
+    node: u32,
+    geometry: Option<Geometry>,
+    feature_level_max: FeatureLevel,
+) -> NodeRegistration {
+    let datacenters: &[&str] = match geometry {
+        Some(Geometry::Block42) => &["dc-a"],
+        _ => &["dc-a", "dc-b", "dc-c"],
+    };
     let datacenter = datacenters[(node as usize - 1) % datacenters.len()];
     let endpoint = |port| Endpoint { host: format!("host-{node}"), port };
     NodeRegistration {
         node: NodeId::new(node),
         datacenter: Datacenter(datacenter.to_owned()),
-        rack: Rack("rack".to_owned()),
+        rack: Rack(format!("rack-{node}")),
         roles: Roles::ALL,
         kafka: endpoint(9092),
         peer: endpoint(9093),

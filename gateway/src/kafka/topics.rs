@@ -268,9 +268,9 @@ fn config_changes(
         topic_config::check(&name, value).map_err(invalid)?;
         changes.push(ConfigChange { name, value: Some(value.to_string()) });
     }
-    let value = |name: &str| {
-        let set = changes.iter().find(|change| change.name == name)?;
-        set.value.as_deref()
+    let value = |name: &str| match changes.iter().find(|change| change.name == name) {
+        Some(set) => set.value.as_deref(),
+        None => metadata.config(&ConfigResource::Cluster, name),
     };
     storage_class::check(value, &storage_class::geometries(metadata)).map_err(invalid)?;
     Ok(changes)

@@ -19,7 +19,7 @@ pub(crate) struct ClusterStatus {
     /// The first group's.
     geometry: Geometry,
     /// What can be lost right now of the first group without losing records or service.
-    pub(crate) tolerates: &'static str,
+    tolerates: &'static str,
     pub(crate) groups: Vec<GroupStatus>,
     nodes: Vec<NodeStatus>,
     raft: RaftStatus,
@@ -28,14 +28,14 @@ pub(crate) struct ClusterStatus {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct GroupStatus {
-    id: u32,
-    geometry: Geometry,
+    pub(crate) id: u32,
+    pub(crate) geometry: Geometry,
     /// What can be lost of it right now.
-    tolerates: &'static str,
+    pub(crate) tolerates: &'static str,
     /// What can be lost of it when all is well.
-    built_for: &'static str,
+    pub(crate) built_for: &'static str,
     /// How many partitions it holds.
-    partitions: usize,
+    pub(crate) partitions: usize,
 }
 
 #[derive(Debug, Serialize)]

@@ -165,15 +165,44 @@ fn plan(
         }
         changes.insert(config.name.to_owned(), value);
     }
-    let together = |name: &str| match (changes.get(name), &resource) {
-        (Some(Some(value)), _) => Some(value.as_str()),
-        (None, ConfigResource::Topic(topic)) => metadata.topic_config(*topic, name),
-        (None, resource) => metadata.config(resource, name),
-        (Some(None), _) => None,
-    };
-    storage_class::check(together, &storage_class::geometries(metadata)).map_err(bad)?;
+    check_classes(metadata, &resource, &changes).map_err(bad)?;
     let changes = changes.into_iter().map(|(name, value)| ConfigChange { name, value }).collect();
     Ok(Command::SetConfigs { resource, changes })
+}
+
+/// Whether what topics would have then goes together with their storage classes: of one topic, or, when defaults
+/// change, of all. If not, why.
+fn check_classes(
+    metadata: &Metadata,
+    altered: &ConfigResource,
+    changes: &BTreeMap<String, Option<String>>,
+) -> Result<(), String> {
+    if !storage_class::CHECKED.iter().any(|name| changes.contains_key(*name)) {
+        return Ok(());
+    }
+    let geometries = storage_class::geometries(metadata);
+    // What a resource would have then of its own.
+    let own = |resource: &ConfigResource, name: &str| match changes.get(name) {
+        Some(change) if resource == altered => change.clone(),
+        _ => metadata.config(resource, name).map(str::to_owned),
+    };
+    for topic in metadata.topics().filter(|topic| !topic.internal) {
+        let resource = ConfigResource::Topic(topic.id);
+        if *altered != resource && *altered != ConfigResource::Cluster {
+            continue;
+        }
+        let set: BTreeMap<&str, String> = storage_class::CHECKED
+            .iter()
+            .filter_map(|name| {
+                let value = own(&resource, name).or_else(|| own(&ConfigResource::Cluster, name));
+                Some((*name, value?))
+            })
+            .collect();
+        let config = |name: &str| set.get(name).map(String::as_str);
+        storage_class::check(config, &geometries)
+            .map_err(|text| format!("topic {}: {text}", topic.name))?;
+    }
+    Ok(())
 }
 
 /// What Kafka refuses before it looks at the resource.

@@ -239,3 +239,38 @@ async fn what_has_configs_is_listed() {
     let request = ListConfigResourcesRequest { resource_types: vec![99] };
     assert_eq!(client.call(1, request).await.error_code, ErrorCode::UnsupportedVersion);
 }
+
+#[tokio::test]
+async fn what_no_write_to_a_topic_in_parts_would_reach_is_refused() {
+    let mut client = TestClient::connect(&front_of(&FakeBroker::eight_racks(), quick_config()));
+    client.create_topic_with("parts", 1, &[("meridian.storage.class", "block-4-2")]).await;
+    client.create_topic("t", 1).await;
+    let set = |name: &str, value: &str| IncrementalAlterableConfig {
+        name: name.into(),
+        config_operation: OPERATION_SET,
+        value: Some(value.into()),
+    };
+    let mut alter = async |kind: i8, name: &str, change| {
+        let altered = IncrementalAlterConfigsResource {
+            resource_type: kind,
+            resource_name: name.into(),
+            configs: vec![change],
+        };
+        let request =
+            IncrementalAlterConfigsRequest { resources: vec![altered], validate_only: false };
+        let told = client.call(1, request).await.responses.remove(0);
+        told.error_message.map_or_else(String::new, |text| text.to_string())
+    };
+    let wide = || set("min.insync.datacenters", "2");
+    let told = alter(RESOURCE_BROKER, "", wide()).await;
+    assert!(told.starts_with("topic parts: ") && told.contains("set that to 1"), "{told}");
+    let told = alter(RESOURCE_BROKER, "", set("log.cleanup.policy", "compact")).await;
+    assert!(told.starts_with("topic parts: "), "{told}");
+    // What a topic says itself goes before what all say.
+    assert_eq!(alter(RESOURCE_TOPIC, "parts", set("min.insync.datacenters", "1")).await, "");
+    assert_eq!(alter(RESOURCE_BROKER, "", wide()).await, "");
+    let told = alter(RESOURCE_TOPIC, "t", set("meridian.storage.class", "block-4-2")).await;
+    assert!(told.contains("set that to 1"), "{told}");
+    let told = alter(RESOURCE_TOPIC, "parts", set("min.insync.datacenters", "3")).await;
+    assert!(told.contains("set that to 1"), "{told}");
+}
