@@ -1,15 +1,17 @@
 //! What the transport costs: two nodes in one process, each on a runtime of its own, so that their
 //! CPU time can be told apart by the names of their threads.
 //!
-//! `cargo bench --bench transport -- [datagram_bytes_max] [threads per node] [same|cross] [folder]`
+//! `cargo bench --bench transport -- [datagram_bytes_max] [threads per node] [same|cross] [from] [to] [files]`
 //!
-//! With a folder, only this: files there are read, sent, written and synced there again, as a disk that is
-//! emptied gets its bytes back, with nothing decided on the way.
+//! With a folder, only this: files there are read, sent, written and synced there again, or in another one, as a disk
+//! that is emptied gets its bytes back, with nothing decided on the way. `NAMESPACE@ADDRESS:FOLDER` is one of another
+//! host, which is a network namespace.
 
 use std::fs::{self, File};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
@@ -35,7 +37,7 @@ const COPIED_FILE_SIZE_BYTES: u64 = 16 << 20;
 const COPIED_PIECE_SIZE_BYTES: u64 = 128 << 10;
 const COPIED_SYNC_SIZE_BYTES: u64 = 4 << 20;
 
-type Error = Box<dyn std::error::Error>;
+type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Counts what arrives; answers on `Control`.
 #[derive(Default)]
@@ -80,34 +82,48 @@ fn main() -> Result<(), Error> {
         Some("cross") => PathClass::CrossDatacenter,
         _ => PathClass::SameDatacenter,
     };
+    let from = arguments.next().map(|text| Place::parse(&text)).transpose()?;
+    let to = arguments.next().map(|text| Place::parse(&text)).transpose()?.or(from.clone());
+    let file_count = arguments.next().map_or(Ok(COPIED_FILE_COUNT), |text| text.parse())?;
     let now = clock::wall_time();
     let cluster = ClusterId::from_text("bench");
     let ca = ClusterCa::create(&cluster, Validity::days(now, 1))?;
-    let start = |id: NodeId, name: &str| -> Result<(Runtime, Arc<Node>), Error> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(threads)
-            .thread_name(name)
-            .enable_all()
-            .build()?;
-        let node = Arc::new(Node::default());
-        let identity = ca.issue(id, Validity::days(now, 1))?;
-        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut config = TransportConfig::new(id, cluster.clone(), identity, listen);
-        config.datagram_bytes_max = datagram_bytes_max.unwrap_or(config.datagram_bytes_max);
-        let transport = runtime.block_on(Transport::start(config, Arc::<Node>::clone(&node)))?;
-        node.transport.set(transport).map_err(|_| "set once")?;
-        Ok((runtime, node))
-    };
-    let (sending, sender) = start(SENDER, "sender")?;
-    let (receiving, receiver) = start(RECEIVER, "receiver")?;
-    let (from, to) = (transport(&sender), transport(&receiver));
-    to.set_peer(SENDER, from.local_address(), path);
-    from.set_peer(RECEIVER, to.local_address(), path);
+    let start =
+        |id: NodeId, name: &str, place: Option<&Place>| -> Result<(Runtime, Arc<Node>), Error> {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(threads)
+                .thread_name(name)
+                .enable_all()
+                .build()?;
+            let node = Arc::new(Node::default());
+            let identity = ca.issue(id, Validity::days(now, 1))?;
+            let address = place.map_or(Ipv4Addr::LOCALHOST.into(), |place| place.address);
+            let listen = SocketAddr::new(address, 0);
+            let mut config = TransportConfig::new(id, cluster.clone(), identity, listen);
+            config.datagram_bytes_max = datagram_bytes_max.unwrap_or(config.datagram_bytes_max);
+            let namespace = place.and_then(|place| place.namespace.as_deref());
+            let starting = Transport::start(config, Arc::<Node>::clone(&node));
+            // The socket stays on the host of the thread that opens it.
+            let transport = std::thread::scope(|scope| {
+                let started = scope.spawn(|| {
+                    namespace.map_or(Ok(()), enter)?;
+                    Ok::<_, Error>(runtime.block_on(starting)?)
+                });
+                started.join().expect("no panic")
+            })?;
+            node.transport.set(transport).map_err(|_| "set once")?;
+            Ok((runtime, node))
+        };
+    let (sending, sender) = start(SENDER, "sender", from.as_ref())?;
+    let (receiving, receiver) = start(RECEIVER, "receiver", to.as_ref())?;
+    let (near, far) = (transport(&sender), transport(&receiver));
+    far.set_peer(SENDER, near.local_address(), path);
+    near.set_peer(RECEIVER, far.local_address(), path);
     receiving.block_on(receiver.up.notified());
     sending.block_on(sender.up.notified());
 
-    if let Some(folder) = arguments.next() {
-        return copy(Path::new(&folder), &sending, &sender, &receiver);
+    if let (Some(from), Some(to)) = (from, to) {
+        return copy([&from.folder, &to.folder], file_count, &sending, &sender, &receiver);
     }
     for frame_bytes in [1 << 20, 64 << 10, 16 << 10, 4 << 10, 256] {
         let volume_bytes = if frame_bytes < 4096 { VOLUME_BYTES / 16 } else { VOLUME_BYTES };
@@ -117,6 +133,40 @@ fn main() -> Result<(), Error> {
     }
     calls(&sending, &sender);
     Ok(())
+}
+
+/// Where one of the nodes is.
+#[derive(Clone)]
+struct Place {
+    namespace: Option<String>,
+    address: IpAddr,
+    folder: PathBuf,
+}
+
+impl Place {
+    fn parse(text: &str) -> Result<Self, Error> {
+        let Some((namespace, rest)) = text.split_once('@') else {
+            return Ok(Self {
+                namespace: None,
+                address: Ipv4Addr::LOCALHOST.into(),
+                folder: text.into(),
+            });
+        };
+        let (address, folder) = rest.split_once(':').ok_or("NAMESPACE@ADDRESS:FOLDER is wanted")?;
+        let namespace = Some(namespace.to_owned());
+        Ok(Self { namespace, address: address.parse()?, folder: folder.into() })
+    }
+}
+
+/// Moves the calling thread to another host.
+#[expect(unsafe_code, reason = "the standard library knows no namespaces")]
+fn enter(namespace: &str) -> Result<(), Error> {
+    let door = File::open(Path::new("/run/netns").join(namespace))?;
+    // SAFETY: the descriptor is open; only this thread's network changes.
+    match unsafe { libc::setns(door.as_raw_fd(), libc::CLONE_NEWNET) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().into()),
+    }
 }
 
 fn transport(node: &Node) -> &Transport {
@@ -165,16 +215,17 @@ fn stream(runtime: &Runtime, sender: &Arc<Node>, receiver: &Node, frame_bytes: u
 
 /// Copies files from one node to the other: MB/s until the last byte is durable there.
 fn copy(
-    folder: &Path,
+    [from, to]: [&Path; 2],
+    file_count: u64,
     runtime: &Runtime,
     sender: &Arc<Node>,
     receiver: &Node,
 ) -> Result<(), Error> {
-    let (source, target) = (folder.join("copy-source"), folder.join("copy-target"));
+    let (source, target) = (from.join("copy-source"), to.join("copy-target"));
     fs::create_dir_all(&source)?;
     fs::create_dir_all(&target)?;
     let bytes: Vec<u8> = (0..COPIED_FILE_SIZE_BYTES).map(|at| ((at * at) >> 7) as u8).collect();
-    for number in 0..COPIED_FILE_COUNT {
+    for number in 0..file_count {
         let file = File::create(source.join(number.to_string()))?;
         file.write_all_at(&bytes, 0)?;
         file.sync_all()?;
@@ -184,8 +235,8 @@ fn copy(
     let clock = Clock::start();
     let node = Arc::clone(sender);
     let runtime = runtime.handle().clone();
-    let reading = std::thread::spawn(move || read_and_send(&source, &runtime, &node));
-    let written = (0..COPIED_FILE_COUNT).try_for_each(|number| {
+    let reading = std::thread::spawn(move || read_and_send(&source, file_count, &runtime, &node));
+    let written = (0..file_count).try_for_each(|number| {
         let file = File::create(target.join(number.to_string()))?;
         let mut written_bytes = 0;
         while written_bytes < COPIED_FILE_SIZE_BYTES {
@@ -201,15 +252,20 @@ fn copy(
     written?;
     let seconds = clock.now().as_micros() as f64 / 1e6;
     reading.join().expect("no panic")?;
-    let megabytes = (COPIED_FILE_COUNT * COPIED_FILE_SIZE_BYTES) as f64 / 1e6;
+    let megabytes = (file_count * COPIED_FILE_SIZE_BYTES) as f64 / 1e6;
     println!("files copied and synced: {:.0} MB/s", megabytes / seconds);
-    fs::remove_dir_all(folder.join("copy-source"))?;
-    fs::remove_dir_all(folder.join("copy-target"))?;
+    fs::remove_dir_all(from.join("copy-source"))?;
+    fs::remove_dir_all(to.join("copy-target"))?;
     Ok(())
 }
 
-fn read_and_send(source: &Path, runtime: &Handle, sender: &Node) -> Result<(), std::io::Error> {
-    for number in 0..COPIED_FILE_COUNT {
+fn read_and_send(
+    source: &Path,
+    file_count: u64,
+    runtime: &Handle,
+    sender: &Node,
+) -> Result<(), std::io::Error> {
+    for number in 0..file_count {
         let file = File::open(source.join(number.to_string()))?;
         for from in (0..COPIED_FILE_SIZE_BYTES).step_by(COPIED_PIECE_SIZE_BYTES as usize) {
             let mut piece = vec![0; COPIED_PIECE_SIZE_BYTES as usize];

@@ -58,6 +58,7 @@ pub(super) async fn start(
     }
     let batches = BatchMaker::new(window.start, load.size, load.batch_bytes)?;
     let budget = Arc::new(AtomicU64::new(load.consume.records.unwrap_or(u64::MAX)));
+    tokio::spawn(end_early(Arc::clone(&budget)));
     // Every producer has a partition, and every partition a producer.
     let partitions_count = u32::try_from(partitions.len()).unwrap_or(u32::MAX);
     let lanes_count = producers_count.max(partitions_count);
@@ -92,6 +93,16 @@ pub(super) async fn start(
         }
     }
     Ok(lanes)
+}
+
+/// The first Ctrl-C lets no more be written, so that what was is waited for and reported; the next one ends it all.
+async fn end_early(budget: Arc<AtomicU64>) {
+    if tokio::signal::ctrl_c().await.is_ok() {
+        budget.store(0, Ordering::Relaxed);
+    }
+    if tokio::signal::ctrl_c().await.is_ok() {
+        std::process::exit(130);
+    }
 }
 
 impl Writing {

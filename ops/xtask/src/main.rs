@@ -2,12 +2,13 @@
 //!
 //! `cargo xtask ci` is the whole CI; `cargo xtask tidy` checks the house rules that no other tool
 //! knows; `cargo xtask fuzz` fuzzes every decoder, `cargo xtask clients` runs real Kafka clients, and
-//! `cargo xtask jepsen` breaks real processes. No dependencies, so that it starts at once.
+//! `cargo xtask jepsen` breaks real processes, `cargo xtask refill` measures how an emptied node gets its records back. No dependencies, so that it starts at once.
 
 mod ci;
 mod clients;
 mod fuzz;
 mod jepsen;
+mod refill;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -23,7 +24,8 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::run(&root(), rest),
         "tidy" => tidy::run(&root()),
         "jepsen" => jepsen::run(&root(), rest),
-        _ => Err("usage: cargo xtask ci | clients | fuzz | jepsen | tidy".to_owned()),
+        "refill" => refill::run(&root(), rest),
+        _ => Err("usage: cargo xtask ci | clients | fuzz | jepsen | refill | tidy".to_owned()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
