@@ -65,7 +65,7 @@ impl FolderDisk {
         self.files.remove(name);
     }
 
-    /// Gives back the room of recycled files; says whether there was any.
+    /// Gives back the room of recycled files; says whether there was any. Whoever lacks room has it first.
     pub fn discard_recycled(&self) -> bool {
         let removed = RECYCLED.map(|name| fs::remove_file(self.folder.join(name)).is_ok());
         removed.contains(&true)
@@ -96,16 +96,8 @@ impl FolderDisk {
         self.files.get(name).ok_or_else(|| DiskError::NotFound { file: name.to_owned() })
     }
 
-    /// Makes creations, removals and renames durable (rule 27).
-    fn sync_folder(&self, name: &str) -> Result<(), DiskError> {
-        File::open(&self.folder)
-            .and_then(|folder| folder.sync_all())
-            .map_err(|error| disk_error(name, "fsync of the folder", &error))
-    }
-}
-
-impl Disk for FolderDisk {
-    fn create(&mut self, file: &str, size_bytes: u64) -> Result<(), DiskError> {
+    /// Creates a file, or leaves nothing.
+    fn try_create(&mut self, file: &str, size_bytes: u64) -> Result<(), DiskError> {
         self.files.remove(file);
         let created = OpenOptions::new()
             .read(true)
@@ -122,10 +114,58 @@ impl Disk for FolderDisk {
         } else {
             fill_with_zeros(&created, size_bytes)
         };
-        allocated.map_err(|error| disk_error(file, "allocate", &error))?;
-        created.sync_all().map_err(|error| disk_error(file, "fsync", &error))?;
+        let allocated = allocated.map_err(|error| disk_error(file, "allocate", &error));
+        let synced = || created.sync_all().map_err(|error| disk_error(file, "fsync", &error));
+        if let Err(error) = allocated.and_then(|()| synced()) {
+            self.give_up(file);
+            return Err(error);
+        }
         self.files.insert(file.to_owned(), created);
         self.sync_folder(file)
+    }
+
+    /// Replaces a file, or leaves it as it was.
+    fn try_replace(
+        &mut self,
+        file: &str,
+        temporary: &str,
+        parts: &[IoSlice<'_>],
+    ) -> Result<(), DiskError> {
+        let error = |operation| move |error: io::Error| disk_error(file, operation, &error);
+        let path = self.folder.join(temporary);
+        let written = File::create(&path).map_err(error("create")).and_then(|written| {
+            write_all_at(&written, 0, parts).map_err(error("write"))?;
+            written.sync_data().map_err(error("fdatasync"))?;
+            fs::rename(&path, self.folder.join(file)).map_err(error("rename"))
+        });
+        if let Err(error) = written {
+            self.give_up(temporary);
+            return Err(error);
+        }
+        self.sync_folder(file)
+    }
+
+    /// What a file that could not be made has taken of a full disk is what the others lack.
+    fn give_up(&self, file: &str) {
+        let _it_may_not_be_there = fs::remove_file(self.folder.join(file));
+    }
+
+    /// Makes creations, removals and renames durable (rule 27).
+    fn sync_folder(&self, name: &str) -> Result<(), DiskError> {
+        File::open(&self.folder)
+            .and_then(|folder| folder.sync_all())
+            .map_err(|error| disk_error(name, "fsync of the folder", &error))
+    }
+}
+
+impl Disk for FolderDisk {
+    fn create(&mut self, file: &str, size_bytes: u64) -> Result<(), DiskError> {
+        match self.try_create(file, size_bytes) {
+            Err(DiskError::Full { .. }) if self.discard_recycled() => {
+                self.try_create(file, size_bytes)
+            }
+            created => created,
+        }
     }
 
     fn write_at(
@@ -213,13 +253,12 @@ impl Disk for FolderDisk {
         parts: &[IoSlice<'_>],
     ) -> Result<(), DiskError> {
         self.files.remove(file);
-        let error = |operation| move |error: io::Error| disk_error(file, operation, &error);
-        let path = self.folder.join(temporary);
-        let written = File::create(&path).map_err(error("create"))?;
-        write_all_at(&written, 0, parts).map_err(error("write"))?;
-        written.sync_data().map_err(error("fdatasync"))?;
-        fs::rename(path, self.folder.join(file)).map_err(error("rename"))?;
-        self.sync_folder(file)
+        match self.try_replace(file, temporary, parts) {
+            Err(DiskError::Full { .. }) if self.discard_recycled() => {
+                self.try_replace(file, temporary, parts)
+            }
+            replaced => replaced,
+        }
     }
 
     fn recycle(&mut self, files: &[String]) -> Result<(), DiskError> {
@@ -435,6 +474,19 @@ mod tests {
         disk.recycle(&old[..1])?;
         assert!(disk.discard_recycled() && !disk.discard_recycled());
         assert_eq!(disk.list()?, old[1..]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_made_leaves_nothing() -> Result<(), DiskError> {
+        let scratch = Scratch::new("folder-disk-failed");
+        let mut disk = FolderDisk::open(&scratch.0)?;
+        disk.create("kept", 3)?;
+        // More than any file can have.
+        assert!(disk.create("too-large", u64::MAX).is_err());
+        fs::create_dir(scratch.0.join("folder")).expect("a folder that is there");
+        assert!(disk.replace("folder", "folder.new", &[IoSlice::new(b"x")]).is_err());
+        assert_eq!(disk.list()?, ["kept"]);
         Ok(())
     }
 

@@ -390,12 +390,7 @@ impl Disk for TieredDisk {
         if self.capacity.is_some() {
             return replace_step_by_step(self, file, temporary, parts);
         }
-        match self.fast.replace(file, temporary, parts) {
-            Err(DiskError::Full { .. }) if self.fast.discard_recycled() => {
-                self.fast.replace(file, temporary, parts)
-            }
-            replaced => replaced,
-        }
+        self.fast.replace(file, temporary, parts)
     }
 
     fn recycle(&mut self, files: &[String]) -> Result<(), DiskError> {

@@ -115,7 +115,7 @@ pub enum DiskError {
 /// Nothing is durable before `sync` of the same file has returned `Ok`; `create`, `remove` and
 /// `rename` are durable when they return (the implementation syncs the folder).
 pub trait Disk: Send {
-    /// Creates (or truncates) `file` with `size_bytes` preallocated zero bytes.
+    /// Creates (or truncates) `file` with `size_bytes` preallocated zero bytes, or leaves none.
     fn create(&mut self, file: &str, size_bytes: u64) -> Result<(), DiskError>;
 
     /// Writes `parts` one after another at `offset_bytes`; grows the file when it is longer.
@@ -164,7 +164,8 @@ pub trait Disk: Send {
         replace_step_by_step(self, file, temporary, parts)
     }
 
-    /// Removes those of `files` that are there, and may keep their room for `create_recycled`.
+    /// Removes those of `files` that are there, and may keep their room for `create_recycled`, until anything else
+    /// needs it.
     fn recycle(&mut self, files: &[String]) -> Result<(), DiskError> {
         recycle_nothing(self, files)
     }
@@ -186,9 +187,14 @@ pub fn replace_step_by_step<D: Disk + ?Sized>(
     temporary: &str,
     parts: &[IoSlice<'_>],
 ) -> Result<(), DiskError> {
-    disk.create(temporary, 0)?;
-    disk.write_at(temporary, 0, parts)?;
-    disk.sync(temporary)?;
+    let mut written = disk.create(temporary, 0);
+    written = written.and_then(|()| disk.write_at(temporary, 0, parts));
+    written = written.and_then(|()| disk.sync(temporary));
+    if let Err(error) = written {
+        // What it has taken of a full disk is what the others lack.
+        let _it_may_not_be_there = disk.remove(temporary);
+        return Err(error);
+    }
     disk.rename(temporary, file)
 }
 

@@ -152,12 +152,17 @@ impl State {
     }
 
     fn used_bytes(&self) -> u64 {
-        self.files.values().map(|file| file.current.len() as u64).sum()
+        let files = self.files.values().map(|file| &file.current);
+        files.chain(&self.recycled).map(|contents| contents.len() as u64).sum()
     }
 
-    fn reserve(&self, name: &str, more_bytes: u64) -> Result<(), DiskError> {
-        if self.used_bytes() + more_bytes > self.capacity_bytes {
-            return Err(DiskError::Full { file: name.to_owned() });
+    /// Makes room for what comes, at the cost of what is recycled.
+    fn reserve(&mut self, name: &str, more_bytes: u64) -> Result<(), DiskError> {
+        while self.used_bytes() + more_bytes > self.capacity_bytes {
+            if self.recycled.is_empty() {
+                return Err(DiskError::Full { file: name.to_owned() });
+            }
+            self.recycled.remove(0);
         }
         Ok(())
     }
@@ -229,11 +234,15 @@ impl Disk for MemoryDisk {
     }
 
     fn create_recycled(&mut self, file: &str, size_bytes: u64) -> Result<(), DiskError> {
-        self.create(file, size_bytes)?;
-        let mut state = self.lock();
         let fits = |old: &Vec<u8>| old.len() as u64 == size_bytes;
-        if let Some(index) = state.recycled.iter().position(fits) {
-            let old = state.recycled.remove(index);
+        let recycled = {
+            let mut state = self.lock();
+            let index = state.recycled.iter().position(fits);
+            index.map(|index| state.recycled.remove(index))
+        };
+        self.create(file, size_bytes)?;
+        if let Some(old) = recycled {
+            let mut state = self.lock();
             let created = state.file(file)?;
             (created.current, created.durable) = (old.clone(), old);
         }
@@ -394,5 +403,24 @@ mod tests {
         disk.create("f", 8).unwrap();
         assert!(disk.write_at("f", 8, &[IoSlice::new(b"abc")]).is_err());
         assert_eq!(disk.free_bytes().unwrap(), 2);
+        let replaced = disk.replace("g", "g.new", &[IoSlice::new(b"abc")]);
+        assert_eq!(replaced, Err(DiskError::Full { file: "g.new".to_owned() }));
+        assert_eq!(disk.list().unwrap(), ["f"], "what can't be written takes no room");
+    }
+
+    #[test]
+    fn recycled_files_take_room_until_it_is_needed() {
+        let mut disk = MemoryDisk::new(0);
+        disk.set_capacity_bytes(10);
+        for name in ["a", "b"] {
+            disk.create(name, 4).unwrap();
+        }
+        disk.recycle(&["a".to_owned(), "b".to_owned()]).unwrap();
+        assert_eq!(disk.free_bytes().unwrap(), 2);
+        disk.create_recycled("c", 4).unwrap();
+        assert_eq!(disk.free_bytes().unwrap(), 2, "of the room that was kept");
+        disk.create("d", 6).unwrap();
+        assert_eq!(disk.list().unwrap(), ["c", "d"]);
+        assert_eq!(disk.create("e", 1), Err(DiskError::Full { file: "e".to_owned() }));
     }
 }
