@@ -282,12 +282,21 @@ fn a_disk_that_is_given_a_slot_begins_a_new_life() {
     world.apply(heal).unwrap();
     world.sync(slot);
     world.mark(4, Liveness::Alive);
-    give(&mut world, spare, owner);
+    let back = plan_replacement(&world.metadata, spare, Some(owner)).unwrap();
+    world.apply(back).unwrap();
     let disk = world.metadata.disk(owner).unwrap();
     assert!(disk.incarnation > first.0, "an ack of before the moves counts no more");
     assert_eq!((life(&world), disk.mount_epoch), (disk.incarnation, first.1.mount_epoch));
 
     // Its process ended before it had heard of that: what it says of itself is of a life that has ended.
+    let judge = |world: &World, mount_epoch| {
+        world.metadata.judge_mount(owner, first.0, MountEpoch::new(mount_epoch))
+    };
+    assert_eq!(judge(&world, 2), MountedAs::LifeNotBegun);
+    assert_eq!(judge(&world, 3), MountedAs::Stale, "not the mount after the one that is known");
+    let mut synced = World { metadata: world.metadata.clone(), index: world.index };
+    synced.sync(slot);
+    assert_eq!(judge(&synced, 2), MountedAs::Stale, "a disk that has synced had begun its life");
     let mount = Command::MountDisk {
         node: owner,
         incarnation: first.0,

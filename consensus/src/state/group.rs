@@ -29,6 +29,8 @@ pub enum MountedAs {
     Blank,
     /// An older copy of the disk (rule 12).
     Stale,
+    /// The node's disk, whose node ended before the disk had begun the life that it was given with its slot.
+    LifeNotBegun,
     /// The node's disk, which has found durable records of its own missing or unreadable.
     Damaged,
     /// The disk of another node.
@@ -57,9 +59,25 @@ impl Metadata {
             Some(_) if of_other.is_some() => of_other.unwrap_or(MountedAs::Stale),
             Some(_) if mount_epoch <= MountEpoch::new(1) => MountedAs::Blank,
             // The cluster counts the lives it gives; a disk that finds damage draws one by chance.
-            Some(_) if incarnation.get() <= self.header.incarnation_count => MountedAs::Stale,
+            Some(known) if incarnation.get() <= self.header.incarnation_count => {
+                let is_next_mount = mount_epoch.get() == known.mount_epoch.get() + 1;
+                if is_next_mount && self.has_yet_to_sync(node, known.incarnation) {
+                    MountedAs::LifeNotBegun
+                } else {
+                    MountedAs::Stale
+                }
+            }
             Some(_) => MountedAs::Damaged,
         }
+    }
+
+    /// Whether the node's disk fills a slot in this life, and has told of no sync in it.
+    fn has_yet_to_sync(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        let filled = self.slot_filled_by(node);
+        let config = filled.and_then(|(group, slot)| self.groups.get(&group)?.slot(slot));
+        config.is_some_and(|slot| {
+            slot.incarnation == incarnation && slot.state == SlotState::LostData
+        })
     }
 
     pub(super) fn mount_disk(
