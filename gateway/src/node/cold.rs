@@ -205,6 +205,12 @@ struct Arguments {
     partition: u32,
 }
 
+#[derive(Debug, Serialize)]
+struct GroupHolding {
+    group: u32,
+    stored_bytes: u64,
+}
+
 /// Answer of `topic.storage`.
 #[derive(Debug, Serialize)]
 struct StorageStatus {
@@ -213,6 +219,8 @@ struct StorageStatus {
     group: u32,
     /// Groups that it was in before, and what was put then still is.
     former_groups: Vec<u32>,
+    /// How many bytes lie in which group, as far as its slots were heard.
+    groups: Vec<GroupHolding>,
     /// Whether its group is that of its class.
     is_in_place: bool,
     #[serde(flatten)]
@@ -247,7 +255,10 @@ impl Node {
         };
         let not_led = || AdminError::Unavailable("another node leads the partition".to_owned());
         let log = self.logs.led(partition).ok_or_else(not_led)?;
-        let holding = log.holding().await.map_err(|_| not_led())?;
+        let (holding, stored_bytes) = log.holding().await.map_err(|_| not_led())?;
+        let groups = stored_bytes
+            .into_iter()
+            .map(|(group, stored_bytes)| GroupHolding { group: group.get(), stored_bytes });
         let objects = log.object_holding().await;
         let to_pack_bytes = policy.map_or(0, |policy| log.to_pack_bytes(&policy));
         let group = log.ownership().group.get();
@@ -256,6 +267,7 @@ impl Node {
             class,
             group,
             former_groups,
+            groups: groups.collect(),
             is_in_place,
             holding,
             objects,

@@ -1,6 +1,6 @@
 //! How a topic's records are stored: what lies in copies, what in stripes or objects, and changing it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -105,6 +105,9 @@ pub(super) struct PartitionStorage {
     class: String,
     group: u32,
     former_groups: Vec<u32>,
+    /// Older nodes do not say it.
+    #[serde(default)]
+    groups: Vec<GroupHolding>,
     is_in_place: bool,
     slots_heard: usize,
     hot_bytes: u64,
@@ -124,6 +127,13 @@ pub(super) struct PartitionStorage {
     to_pack_bytes: u64,
 }
 
+/// How many bytes of a partition lie in one group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct GroupHolding {
+    group: u32,
+    stored_bytes: u64,
+}
+
 /// A topic's partitions, and all of them together.
 #[derive(Debug, Serialize)]
 struct Described {
@@ -133,6 +143,8 @@ struct Described {
     /// On the nodes' disks.
     stored_bytes: u64,
     object_stored_bytes: u64,
+    /// In groups that partitions have left since: until retention deletes it.
+    left_behind: Vec<GroupHolding>,
     partitions: Vec<PartitionStorage>,
     /// What a conversion leaves as it was.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -260,9 +272,22 @@ async fn ask(client: &Client, topic: &str) -> Result<Described, Failure> {
         payload_bytes: sum(|it| it.hot_bytes + it.cold_bytes + it.object_bytes),
         stored_bytes: sum(|it| it.copies_stored_bytes + it.parts_stored_bytes),
         object_stored_bytes: sum(|it| it.object_stored_bytes),
+        left_behind: left_behind(&partitions),
         partitions,
         stays: None,
     })
+}
+
+/// What partitions have in groups that they are in no more, group by group.
+fn left_behind(partitions: &[PartitionStorage]) -> Vec<GroupHolding> {
+    let mut left: BTreeMap<u32, u64> = BTreeMap::new();
+    for it in partitions {
+        for held in it.groups.iter().filter(|held| held.group != it.group) {
+            *left.entry(held.group).or_default() += held.stored_bytes;
+        }
+    }
+    let held = |(group, stored_bytes)| GroupHolding { group, stored_bytes };
+    left.into_iter().map(held).collect()
 }
 
 fn ratio(stored_bytes: u64, payload_bytes: u64) -> String {
@@ -272,12 +297,14 @@ fn ratio(stored_bytes: u64, payload_bytes: u64) -> String {
     format!("{:.2}", stored_bytes as f64 / payload_bytes as f64)
 }
 
-/// The groups that still hold what was put before a move.
-fn former(groups: &[u32]) -> String {
-    if groups.is_empty() {
-        return "-".to_owned();
-    }
-    groups.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+/// The groups that still hold what was put before a move, and how many bytes.
+fn former(partition: &PartitionStorage) -> String {
+    let former = partition.former_groups.iter().map(|group| {
+        let held = partition.groups.iter().find(|held| held.group == *group);
+        held.map_or(group.to_string(), |held| format!("{group} ({})", held.stored_bytes))
+    });
+    let former: Vec<String> = former.collect();
+    if former.is_empty() { "-".to_owned() } else { former.join(",") }
 }
 
 fn render(described: &Described) -> String {
@@ -290,6 +317,12 @@ fn render(described: &Described) -> String {
     );
     if let Some(store) = partitions.iter().find_map(|it| it.object_store.as_ref()) {
         text.push_str(&format!("object store: {object_stored_bytes} bytes in {store}\n"));
+    }
+    let left_behind = described.left_behind.iter().filter(|_| described.stays.is_none());
+    for GroupHolding { group, stored_bytes } in left_behind {
+        text.push_str(&format!(
+            "group {group}: {stored_bytes} of the bytes stored, put there before a move, until retention deletes them\n"
+        ));
     }
     text.extend(described.stays.as_ref().map(Stays::render));
     for (index, it) in partitions.iter().enumerate() {
@@ -320,7 +353,7 @@ fn render(described: &Described) -> String {
         table.row([
             index.to_string(),
             it.group.to_string(),
-            former(&it.former_groups),
+            former(it),
             it.hot_bytes.to_string(),
             it.copies_stored_bytes.to_string(),
             ratio(it.copies_stored_bytes, it.hot_bytes),
@@ -365,6 +398,7 @@ mod tests {
             payload_bytes: 1000,
             stored_bytes: 1870,
             object_stored_bytes: 0,
+            left_behind: Vec::new(),
             partitions: vec![partition],
             stays: None,
         };
@@ -391,6 +425,7 @@ mod tests {
             payload_bytes: 0,
             stored_bytes: 0,
             object_stored_bytes: 0,
+            left_behind: Vec::new(),
             partitions: vec![partition(1, &[], true), partition(1, &[], true)],
             stays: None,
         };
@@ -407,5 +442,32 @@ mod tests {
         );
         let again = Stays::of(Class::Rs54, &before, &before.partitions);
         assert_eq!(again.render(), "", "it is of that class already");
+    }
+
+    #[test]
+    fn a_description_says_what_a_move_has_left_behind() {
+        let held = |group, stored_bytes| GroupHolding { group, stored_bytes };
+        let moved = |bytes_before| PartitionStorage {
+            group: 2,
+            former_groups: vec![1],
+            groups: vec![held(1, bytes_before), held(2, 1500)],
+            ..PartitionStorage::default()
+        };
+        let partitions = vec![moved(300), moved(0), moved(30)];
+        let left_behind = left_behind(&partitions);
+        assert_eq!(left_behind, [held(1, 330)]);
+        let described = Described {
+            topic: "t".to_owned(),
+            class: Class::HotBlock42.config().to_owned(),
+            payload_bytes: 3110,
+            stored_bytes: 4830,
+            object_stored_bytes: 0,
+            left_behind,
+            partitions,
+            stays: None,
+        };
+        let text = render(&described);
+        assert!(text.contains("group 1: 330 of the bytes stored"), "{text}");
+        assert!(text.contains("1 (300)") && text.contains("1 (0)"), "{text}");
     }
 }

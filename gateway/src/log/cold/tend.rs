@@ -49,6 +49,13 @@ pub(crate) struct Holding {
     pub(crate) surplus_parts: usize,
 }
 
+impl Holding {
+    /// Bytes of all that lies on the slots that were heard.
+    fn stored_bytes(&self) -> u64 {
+        self.copies_stored_bytes + self.parts_stored_bytes
+    }
+}
+
 /// Why a partition could not be tended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TendError {
@@ -76,6 +83,8 @@ pub(crate) enum TendError {
 #[derive(Debug, Default)]
 struct Survey {
     holding: Holding,
+    /// How many bytes lie in which group.
+    stored_bytes: BTreeMap<GroupId, u64>,
     /// By stripe, the parts to be made again.
     missing: BTreeMap<LogPoint, (Stripe, Vec<u8>)>,
     /// By node, the stripes whose parts may go.
@@ -96,6 +105,7 @@ impl Survey {
             missing_parts: known.missing_parts + more.missing_parts,
             surplus_parts: known.surplus_parts + more.surplus_parts,
         };
+        self.stored_bytes.extend(other.stored_bytes);
         self.missing.extend(other.missing);
         self.surplus.extend(other.surplus);
     }
@@ -112,9 +122,12 @@ struct Named {
 }
 
 impl PartitionLog {
-    /// What the slots hold of this partition now.
-    pub(crate) async fn holding(self: &Arc<Self>) -> Result<Holding, TendError> {
-        Ok(self.survey().await?.holding)
+    /// What the slots hold of this partition now, and how many bytes of it lie in which group.
+    pub(crate) async fn holding(
+        self: &Arc<Self>,
+    ) -> Result<(Holding, BTreeMap<GroupId, u64>), TendError> {
+        let Survey { holding, stored_bytes, .. } = self.survey().await?;
+        Ok((holding, stored_bytes))
     }
 
     /// Makes missing parts again, and frees what nobody needs.
@@ -223,7 +236,9 @@ impl PartitionLog {
         // What is named is looked up after the slots were asked: a stripe that was named meanwhile
         // may look as if its parts were missing, which costs time, never as if they were surplus.
         let named = self.named(&lists, group.id).ok_or(TendError::NotLeader)?;
-        Ok(self.compare(&named, &lists))
+        let mut survey = self.compare(&named, &lists);
+        survey.stored_bytes.insert(group.id, survey.holding.stored_bytes());
+        Ok(survey)
     }
 
     fn compare(&self, named: &Named, lists: &[(Slot, NodeId, PartList)]) -> Survey {
