@@ -177,30 +177,14 @@ impl Assembly {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use bytes::Bytes;
-    use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId};
     use meridian_base::position::{Generation, LogPoint, Offset, Step};
-    use meridian_base::topology::{GroupConfig, SlotConfig, SlotSet, SlotState};
+    use meridian_base::topology::SlotSet;
 
     use super::*;
     use crate::blob::{Blob, BlobKey};
     use crate::message::ReadFrom;
-
-    /// A group of eight racks whose disks are all good.
-    pub(crate) fn eight_racks() -> GroupConfig {
-        let slot = |index| SlotConfig {
-            node: NodeId::new(index),
-            incarnation: Incarnation::new(u64::from(index)),
-            state: SlotState::Good,
-        };
-        GroupConfig {
-            group: GroupId::new(1),
-            version: ConfigVersion::new(1),
-            geometry: Geometry::Block42,
-            slots: (0..8).map(slot).collect(),
-        }
-    }
 
     fn blob(size_bytes: usize, seed: u8) -> (BlobHeader, Payload) {
         let bytes: Vec<u8> = (0..size_bytes).map(|n| (n * 31 / 7) as u8 ^ seed).collect();

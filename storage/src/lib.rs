@@ -28,5 +28,7 @@ pub mod mutation;
 pub mod placement;
 pub mod store;
 pub mod takeover;
+#[cfg(test)]
+mod testing;
 pub mod tier;
 mod wire;

@@ -162,6 +162,20 @@ pub struct Read {
     pub size_bytes_max: u32,
 }
 
+impl Read {
+    /// Reads this blob and no other.
+    pub fn one(key: BlobKey) -> Self {
+        Self {
+            partition: key.partition,
+            generation: key.point.generation,
+            from: ReadFrom::Step(key.point.step),
+            last_step: key.point.step,
+            // The first always comes, and there is no second.
+            size_bytes_max: 1,
+        }
+    }
+}
+
 /// Where a read begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadFrom {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_base::topology::Slot;
-use meridian_storage::blob::{Blob, BlobKind};
+use meridian_storage::blob::{Blob, BlobKey, BlobKind};
 use meridian_storage::lineage::Lineage;
 use meridian_storage::manifest::{Manifest, Piece, Place};
 use meridian_storage::message::{CommitMark, Read, ReadFrom, ReadReply, StorageMessage};
@@ -181,13 +181,7 @@ impl Logs {
                 return self.read_object(partition, object, piece.base_offset).await;
             }
         };
-        let request = Read {
-            partition,
-            generation: point.generation,
-            from: ReadFrom::Step(point.step),
-            last_step: point.step,
-            size_bytes_max: piece.size_bytes,
-        };
+        let request = Read::one(BlobKey { partition, point });
         Ok(Arc::new(self.read_batches(homes, request, BlobKind::Clean, last_slot).await?))
     }
 

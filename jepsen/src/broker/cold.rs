@@ -21,9 +21,7 @@ use meridian_storage::erasure::{
     Code, Gather, GatherOutput, Part, Spread, SpreadOutput, Stripe, StripeEncoder, decode,
 };
 use meridian_storage::manifest::{Piece, Place};
-use meridian_storage::message::{
-    FreeParts, ListParts, PartList, PutReply, Read, ReadFrom, ReadReply,
-};
+use meridian_storage::message::{FreeParts, ListParts, PartList, PutReply, Read, ReadReply};
 use meridian_storage::placement::SlotHealth;
 
 use super::{Asker, Broker, BrokerOutput, ClientReply, FETCH_SIZE_BYTES_MAX, Phase, Shown, Waiter};
@@ -508,16 +506,10 @@ impl Broker {
     ) {
         for output in wanted {
             let Some(task) = self.cold.gathers.get(&read) else { return };
-            let LogPoint { generation, step } = task.stripe.point;
+            let stripe = task.stripe;
             match output {
                 GatherOutput::Ask(slot) => {
-                    let request = Read {
-                        partition: self.partition.cold(),
-                        generation,
-                        from: ReadFrom::Step(step),
-                        last_step: step,
-                        size_bytes_max: u32::MAX,
-                    };
+                    let request = Read::one(stripe.key(self.partition));
                     out.push(BrokerOutput::Read(slot, read, request));
                 }
                 GatherOutput::Enough => {

@@ -10,9 +10,9 @@ use meridian_base::position::{LogPoint, Offset};
 use meridian_gateway::cleaner::{Pass, PassLimits};
 use meridian_gateway::partition::{ManifestError, PartitionOutput};
 use meridian_protocol::records::{self, Batch};
-use meridian_storage::blob::Blob;
+use meridian_storage::blob::{Blob, BlobKey};
 use meridian_storage::manifest::{Manifest, Place};
-use meridian_storage::message::{Read, ReadFrom};
+use meridian_storage::message::Read;
 use meridian_storage::placement::SlotHealth;
 
 use super::{Broker, BrokerOutput, FETCH_SIZE_BYTES_MAX, Phase, Shown, Waiter};
@@ -48,14 +48,7 @@ impl Broker {
         let Phase::Leading(partition) = &self.phase else { return None };
         let (piece, end) = partition.manifest()?.piece_at(from)?;
         let Place::Clean(point) = piece.place else { return None };
-        let request = Read {
-            partition: self.partition,
-            generation: point.generation,
-            from: ReadFrom::Step(point.step),
-            last_step: point.step,
-            size_bytes_max: 1,
-        };
-        Some((request, end))
+        Some((Read::one(BlobKey { partition: self.partition, point }), end))
     }
 
     /// What a manifest names counts: none of it was cut off by a takeover since.

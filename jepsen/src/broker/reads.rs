@@ -5,7 +5,7 @@ use meridian_base::env::Instant;
 use meridian_base::position::Offset;
 use meridian_base::topology::Slot;
 use meridian_gateway::partition::PartitionState;
-use meridian_storage::blob::{Blob, BlobInfo};
+use meridian_storage::blob::{Blob, BlobInfo, BlobKey};
 use meridian_storage::message::{CommitMark, Read, ReadFrom, ReadReply};
 use meridian_storage::placement::SlotHealth;
 
@@ -100,13 +100,7 @@ impl Broker {
         info: BlobInfo,
         out: &mut Vec<BrokerOutput>,
     ) {
-        let request = Read {
-            partition: self.partition,
-            generation: info.point.generation,
-            from: ReadFrom::Step(info.point.step),
-            last_step: info.point.step,
-            size_bytes_max: 1,
-        };
+        let request = Read::one(BlobKey { partition: self.partition, point: info.point });
         self.ask(now, Purpose::Checkpoint, request, out);
     }
 

@@ -3,9 +3,10 @@
 
 use bytes::Bytes;
 use meridian_base::position::LeaderEpoch;
+use meridian_base::topology::Geometry;
 
 use super::*;
-use crate::hot::tests::eight_racks;
+use crate::testing::whole_group;
 
 const PARTITION: PartitionId = PartitionId::new(11);
 const GENERATION: Generation = Generation::new(2);
@@ -23,7 +24,7 @@ impl Bench {
         let config = LeaderConfig {
             partition: PARTITION,
             generation: GENERATION,
-            group: eight_racks(),
+            group: whole_group(Geometry::Block42),
             own_slot: Some(Slot::new(6)),
             datacenter_count_min: 1,
             layout: Layout::Parts { blob_size_bytes_min: LARGE_SIZE_BYTES },
@@ -70,7 +71,7 @@ impl Bench {
         for slot in slots {
             let reply = PutReply {
                 key: BlobKey { partition: PARTITION, point },
-                incarnation: Incarnation::new(u64::from(*slot)),
+                incarnation: Incarnation::new(100 + u64::from(*slot)),
                 result: PutResult::Stored,
             };
             let slot = Slot::new(*slot);

@@ -2,31 +2,22 @@
 //! prefers the first rack, so a healthy put goes to slots 0, 3 and 6.
 
 use bytes::Bytes;
-use meridian_base::id::{ConfigVersion, GroupId, NodeId};
+use meridian_base::id::{ConfigVersion, GroupId};
 use meridian_base::position::LeaderEpoch;
-use meridian_base::topology::{Geometry, SlotConfig};
+use meridian_base::topology::Geometry;
 
 use super::*;
 use crate::lineage::Past;
 use crate::manifest::{Manifest, Piece, Place};
 use crate::message::Refusal;
+use crate::testing::whole_group;
 
 const PARTITION: PartitionId = PartitionId::new(3);
 const GENERATION: Generation = Generation::new(2);
 const HEDGE_AFTER: Duration = Duration::from_millis(5);
 
 fn group() -> GroupConfig {
-    let slot = |index| SlotConfig {
-        node: NodeId::new(index),
-        incarnation: Incarnation::new(100 + u64::from(index)),
-        state: SlotState::Good,
-    };
-    GroupConfig {
-        group: GroupId::new(1),
-        version: ConfigVersion::new(1),
-        geometry: Geometry::Mirror3Dc,
-        slots: (0..9).map(slot).collect(),
-    }
+    whole_group(Geometry::Mirror3Dc)
 }
 
 /// The group after slot 3's disk was replaced: another incarnation, in `state`.

@@ -21,7 +21,7 @@ use super::{STORE_TAG, Standing, Store, StoreOutput};
 use crate::blob::{Blob, BlobHeader, BlobKey, BlobKind, Payload};
 use crate::hot::Assembly;
 use crate::journal::Location;
-use crate::message::{Read, ReadFrom, ReadReply, StorageMessage};
+use crate::message::{Read, ReadReply, StorageMessage};
 use crate::mutation::Mutation;
 
 /// Most blobs asked of peers at once.
@@ -175,14 +175,7 @@ impl Store {
         outputs: &mut Vec<StoreOutput>,
     ) {
         let tag = STORE_TAG | self.reads.number();
-        let point = repair.key.point;
-        let request = Read {
-            partition: repair.key.partition,
-            generation: point.generation,
-            from: ReadFrom::Step(point.step),
-            last_step: point.step,
-            size_bytes_max: repair.header.payload_size_bytes,
-        };
+        let request = Read::one(repair.key);
         self.repairs.asked.insert(tag, (repair, now));
         outputs
             .push(StoreOutput::SendToSlot { slot, message: StorageMessage::Read { tag, request } });

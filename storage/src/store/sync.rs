@@ -30,7 +30,7 @@ use crate::blob::{Blob, BlobHeader, BlobKey};
 use crate::hot::{self, AssembleError, Assembly};
 use crate::journal::{PartitionRecord, Record};
 use crate::message::{
-    CommitMark, Read, ReadFrom, ReadReply, StorageMessage, SyncPage, SyncPartition, SyncPull,
+    CommitMark, Read, ReadReply, StorageMessage, SyncPage, SyncPartition, SyncPull,
 };
 use crate::mutation::{Mutation, Mutations};
 
@@ -519,14 +519,7 @@ impl Store {
                 continue;
             };
             let tag = STORE_TAG | self.reads.number();
-            let point = copy.key.point;
-            let request = Read {
-                partition: copy.key.partition,
-                generation: point.generation,
-                from: ReadFrom::Step(point.step),
-                last_step: point.step,
-                size_bytes_max: copy.header.payload_size_bytes,
-            };
+            let request = Read::one(copy.key);
             copy.untried.remove(slot);
             asked_bytes += size_bytes(&copy);
             copying.allowance.spend(copy.answer_size_bytes());

@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 use meridian_base::position::Step;
+use meridian_base::topology::Geometry;
 
 use super::*;
 use crate::blob::{BlobKey, BlobKind};
-use crate::hot::tests::eight_racks;
 use crate::hot::{cut, number_on};
+use crate::testing::whole_group;
 
 const PARTITION: PartitionId = PartitionId::new(8);
 const POINT: LogPoint = LogPoint::new(Generation::new(1), Step::new(1));
@@ -36,7 +37,7 @@ impl Bench {
             partition: PARTITION,
             generation: Generation::new(2),
             leader_epoch: LeaderEpoch::new(2),
-            group: eight_racks(),
+            group: whole_group(Geometry::Block42),
             former: Vec::new(),
             mutations: Mutations::NONE,
         };
@@ -58,7 +59,8 @@ impl Bench {
                 blobs: held(slot).map(info).into_iter().collect(),
                 ..PartitionView::default()
             };
-            let (answer, life) = (FenceResult::Certain(view), Incarnation::new(u64::from(slot)));
+            let (answer, life) =
+                (FenceResult::Certain(view), Incarnation::new(100 + u64::from(slot)));
             self.takeover.on_answer(self.now, Slot::new(slot), life, answer, &mut self.out);
         }
     }

@@ -2,30 +2,21 @@
 //! is all of A and two racks of B, and slots 5-8 stay silent.
 
 use bytes::Bytes;
-use meridian_base::id::{ConfigVersion, GroupId, NodeId};
+use meridian_base::id::{ConfigVersion, GroupId};
 use meridian_base::position::Step;
-use meridian_base::topology::{Geometry, SlotConfig};
+use meridian_base::topology::Geometry;
 
 use super::*;
 use crate::blob::{BlobKey, BlobKind};
 use crate::lineage::Past;
 use crate::message::CommitMark;
+use crate::testing::whole_group;
 
 const PARTITION: PartitionId = PartitionId::new(7);
 const FENCE_QUORUM: [u8; 5] = [0, 1, 2, 3, 4];
 
 fn group() -> GroupConfig {
-    let slot = |index| SlotConfig {
-        node: NodeId::new(index),
-        incarnation: Incarnation::new(100 + u64::from(index)),
-        state: SlotState::Good,
-    };
-    GroupConfig {
-        group: GroupId::new(1),
-        version: ConfigVersion::new(1),
-        geometry: Geometry::Mirror3Dc,
-        slots: (0..9).map(slot).collect(),
-    }
+    whole_group(Geometry::Mirror3Dc)
 }
 
 fn point(generation: u32, step: u64) -> LogPoint {

@@ -8,7 +8,7 @@ use meridian_base::id::{NodeId, PartitionId};
 use meridian_base::position::Offset;
 use meridian_base::topology::Slot;
 use meridian_storage::erasure::{Gather, GatherOutput, Part, Stripe, decode};
-use meridian_storage::message::{Read, ReadFrom, ReadReply};
+use meridian_storage::message::{Read, ReadReply};
 use tokio::sync::mpsc;
 
 use super::ColdCounters;
@@ -159,13 +159,7 @@ impl Logs {
         answers: mpsc::Sender<(Slot, Option<Bytes>)>,
     ) {
         let logs = Arc::clone(self);
-        let request = Read {
-            partition: partition.cold(),
-            generation: stripe.point.generation,
-            from: ReadFrom::Step(stripe.point.step),
-            last_step: stripe.point.step,
-            size_bytes_max: u32::MAX,
-        };
+        let request = Read::one(stripe.key(partition));
         self.spawn(async move {
             let payload = match logs.ask(node, request).await {
                 Some(ReadReply::Blobs(blobs)) => {
