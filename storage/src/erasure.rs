@@ -15,10 +15,13 @@
 //! the stripe alone, so a lost part is made again bit by bit by whoever holds enough of the others.
 
 mod code;
+mod coder;
 mod crc;
 mod decode;
 mod encode;
 mod gather;
+#[cfg(target_arch = "x86_64")]
+mod products;
 mod spread;
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,8 @@
 
 mod gather;
 
+use std::cell::RefCell;
+
 use meridian_base::id::PartitionId;
 use meridian_base::quorum::PARTS_NEEDED;
 use meridian_base::topology::{Geometry, Slot};
@@ -71,12 +73,17 @@ pub fn is_data(number: u8) -> bool {
     usize::from(number) < PARTS_NEEDED
 }
 
+thread_local! {
+    /// One for each thread: thousands of partitions would keep what it works in for nothing.
+    static ENCODER: RefCell<ShardEncoder> =
+        RefCell::new(ShardEncoder::new(PARTS_NEEDED, PART_COUNT - PARTS_NEEDED));
+}
+
 /// All parts of a blob, in order. The data parts share its memory.
 pub fn cut(header: &BlobHeader, payload: &Payload) -> Vec<(BlobHeader, Payload)> {
     let shard_size_bytes = shard_size_bytes(PARTS_NEEDED, payload.size_bytes());
-    // Made for each blob: thousands of partitions would keep what it works in for nothing.
-    let mut encoder = ShardEncoder::new(PARTS_NEEDED, PART_COUNT - PARTS_NEEDED);
-    let parts = encoder.encode(payload.parts(), shard_size_bytes);
+    let parts =
+        ENCODER.with_borrow_mut(|encoder| encoder.encode(payload.parts(), shard_size_bytes));
     parts
         .into_iter()
         .map(|Part { number, shard, crc }| {

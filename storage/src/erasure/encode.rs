@@ -6,14 +6,14 @@
 
 use bytes::{Bytes, BytesMut};
 use meridian_base::position::LogPoint;
-use reed_solomon_simd::ReedSolomonEncoder;
 
+use super::coder::Coder;
 use super::crc::{self, Shift};
 use super::{Code, Part, SHARD_ALIGNMENT_BYTES, STRIPE_SIZE_BYTES_MAX, Stripe, shard_size_bytes};
 use crate::blob::Payload;
 
 /// Bytes of each shard that are coded at a time: all shards of a column stay in the second cache.
-const COLUMN_SIZE_BYTES: usize = 24 << 10;
+const COLUMN_SIZE_BYTES: usize = 16 << 10;
 /// A shard of more pieces is copied into one: each costs wherever the part goes.
 const SHARD_PIECES_MAX: usize = 16;
 /// What shards are padded with.
@@ -64,9 +64,9 @@ impl StripeEncoder {
 pub(crate) struct ShardEncoder {
     data_count: usize,
     parity_count: usize,
-    inner: ReedSolomonEncoder,
-    /// A column that lies in several pieces.
-    scratch: Vec<u8>,
+    coder: Coder,
+    /// The column of each data shard that lies in several pieces.
+    scratch: Vec<Vec<u8>>,
 }
 
 impl std::fmt::Debug for ShardEncoder {
@@ -77,10 +77,8 @@ impl std::fmt::Debug for ShardEncoder {
 
 impl ShardEncoder {
     pub(crate) fn new(data_count: usize, parity_count: usize) -> Self {
-        // It grows to the columns that it is given.
-        let inner = ReedSolomonEncoder::new(data_count, parity_count, SHARD_ALIGNMENT_BYTES)
-            .expect("every code is one that the library supports");
-        Self { data_count, parity_count, inner, scratch: Vec::new() }
+        let coder = Coder::new(data_count, parity_count);
+        Self { data_count, parity_count, coder, scratch: vec![Vec::new(); data_count] }
     }
 
     /// All parts of `pieces`, one after another and padded with zeros, in order. The data parts share
@@ -106,20 +104,18 @@ impl ShardEncoder {
         let mut begin = 0;
         while begin < shard_size_bytes {
             let end = (begin + COLUMN_SIZE_BYTES).min(shard_size_bytes);
-            self.inner
-                .reset(data_count, parity_count, end - begin)
-                .expect("shards are multiples of 64 bytes");
-            for (shard, crc) in shards.iter().zip(&mut crcs) {
-                let column = column(shard, begin, end, &mut self.scratch);
+            let mut columns = Vec::with_capacity(data_count);
+            for ((shard, crc), scratch) in shards.iter().zip(&mut crcs).zip(&mut self.scratch) {
+                let column = column(shard, begin, end, scratch);
                 *crc = crc::append(*crc, column);
-                self.inner.add_original_shard(column).expect("as many as announced, of that size");
+                columns.push(column);
             }
-            let coded = self.inner.encode().expect("all shards were added");
-            let coded = coded.recovery_iter().zip(&mut crcs[data_count..]);
-            for ((column, crc), shard) in coded.zip(&mut parity) {
+            let mut coded = parity.iter_mut().zip(&mut crcs[data_count..]);
+            self.coder.code(&columns, |column| {
+                let (shard, crc) = coded.next().expect("as many as announced");
                 *crc = crc::append(*crc, column);
                 shard.extend_from_slice(column);
-            }
+            });
             begin = end;
         }
         (parity, crcs)
