@@ -223,6 +223,7 @@ async fn list(client: &Client) -> Result<Vec<Value>, Failure> {
             fields.insert("disk".to_owned(), DiskName(node.id).to_string().into());
             fields.insert("dc".to_owned(), node.dc.into());
             fields.insert("rack".to_owned(), node.rack.into());
+            fields.insert("group".to_owned(), node.group.into());
             fields.insert("slot".to_owned(), node.slot.into());
         }
         disks.push(disk);
@@ -270,6 +271,7 @@ fn render(disks: &[Value], now_ms: i64) -> String {
         "DISK",
         "DC",
         "RACK",
+        "GROUP",
         "SLOT",
         "STANDING",
         "MOUNTED AS",
@@ -299,6 +301,7 @@ fn render(disks: &[Value], now_ms: i64) -> String {
             text(&disk["disk"]),
             text(&disk["dc"]),
             text(&disk["rack"]),
+            text(&disk["group"]),
             text(&disk["slot"]),
             text(standing),
             mounted_as(&disk["mounted_as"]),
@@ -341,7 +344,7 @@ mod tests {
 
     fn disk(standing: &str, passes: u64, state: &str, unreadable: u64) -> Value {
         json!({
-            "disk": "4/disk", "node": 4, "dc": "B", "rack": "B1", "slot": 3, "standing": standing,
+            "disk": "4/disk", "node": 4, "dc": "B", "rack": "B1", "group": 2, "slot": 3, "standing": standing,
             "used_bytes": 100, "live_bytes": 60, "free_bytes": 900,
             "corrupt": 2, "repaired": 1, "unreadable": unreadable, "mending": unreadable == 2,
             "scrub": {"state": state, "file": 2, "last_file": 7, "passes": passes,
@@ -393,7 +396,8 @@ mod tests {
     fn the_list_says_how_far_a_scrub_is() {
         let text = render(&[disk("Good", 0, "running", 0)], 601_000);
         assert!(text.contains("file 2 of 7") && text.contains("10 min ago"), "{text}");
-        assert!(text.lines().nth(1).is_some_and(|line| line.starts_with("4/disk")), "{text}");
+        let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().take(5).collect();
+        assert_eq!(row, ["4/disk", "B", "B1", "2", "3"], "{text}");
         let mut borrowed = disk("LostData", 0, "idle", 0);
         borrowed["mounted_as"] = json!({ "of-node": 9 });
         assert!(render(&[borrowed], 0).contains("disk of node 9"));
