@@ -8,6 +8,7 @@ mod cold;
 mod compaction;
 mod coordination;
 mod mirror;
+mod objects;
 mod reads;
 mod source;
 mod transactions;
@@ -18,6 +19,7 @@ use self::cold::Cold;
 use self::compaction::Compaction;
 pub use self::coordination::Coordinate;
 use self::mirror::{Appending, Mirroring};
+use self::objects::Objects;
 use self::source::{Runs, raw_batches};
 use self::transactions::Verifying;
 use bytes::Bytes;
@@ -45,6 +47,7 @@ use crate::desk::{Desk, MarkerOrigin, Piece, is_internal};
 use crate::link::LinkPacket;
 use crate::metadata::{Class, Owner};
 use crate::net::Endpoint;
+use crate::objects::ObjectRequest;
 use crate::read::{Purpose, ReadTask};
 use crate::value::{Batch, Kind, PlacedBatch};
 
@@ -169,8 +172,10 @@ pub enum Shown {
     Log(Piece),
     /// A pass of compaction has come to an end.
     Compacted,
-    /// Stripes are named, and what they replace may go.
+    /// Stripes or objects are named, and what they replace may go.
     Packed,
+    /// An object that nobody needs is gone.
+    ObjectDeleted,
     /// So many parts of a stripe are made again.
     Mended(u64),
     /// So many blobs were made whole from their parts.
@@ -207,6 +212,8 @@ pub enum BrokerOutput {
     ListParts(Slot, ListParts),
     /// Tell a slot which of them may go.
     FreeParts(Slot, FreeParts),
+    /// Ask the object store; its answer comes back with this number.
+    Objects(u64, ObjectRequest),
     /// Ask a producer's coordinator whether this partition is in its transaction.
     Verify {
         /// Goes with the answer.
@@ -258,6 +265,7 @@ pub struct Broker {
     verifying: Verifying,
     compaction: Compaction,
     cold: Cold,
+    objects: Objects,
     mirroring: Mirroring,
     runs: Runs,
     /// Of the coordinator, if the partition is internal.
@@ -310,6 +318,7 @@ impl Broker {
             verifying: Verifying::default(),
             compaction: Compaction::default(),
             cold: Cold::default(),
+            objects: Objects::default(),
             mirroring: Mirroring::default(),
             runs: Runs::default(),
             desk: Desk::of(partition, mutations),
@@ -330,7 +339,7 @@ impl Broker {
     /// Puts records in another way from now on.
     pub fn convert(&mut self, class: Class) {
         self.layout = match class {
-            Class::Copies | Class::Cold(_) => Layout::Copies,
+            Class::Copies | Class::Cold(_) | Class::Objects => Layout::Copies,
             Class::Parts => PARTS,
         };
         self.convert_cold(class);
@@ -704,7 +713,7 @@ impl Broker {
         self.unwritten = None;
         self.verifying = Verifying::default();
         self.compaction = Compaction::default();
-        let waiting = self.end_cold();
+        let waiting: Vec<Asker> = self.end_cold().chain(self.end_objects()).collect();
         let reads = std::mem::take(&mut self.reads);
         let askers = reads.values().filter_map(ReadTask::asker).chain(waiting);
         out.extend(askers.map(|asker| BrokerOutput::Answer(asker, ClientReply::Retry)));

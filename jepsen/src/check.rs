@@ -69,6 +69,8 @@ pub enum Promise {
     NeverMerged,
     /// A mirror stops only for what its source has done, and says so.
     MirrorsOn,
+    /// When all has settled, the object store has what manifests name, and nothing else.
+    ObjectsAreNamed,
     /// No state machine finds its own invariants broken.
     Invariant,
 }

@@ -98,6 +98,7 @@ pub fn mutations(args: &MutationsArgs) -> ExitCode {
                 Method::Seeds(bound)
                 | Method::Groups(bound)
                 | Method::Parts(bound)
+                | Method::Object(bound)
                 | Method::Federation(bound),
             ) => {
                 format!("found, {seed} of {bound} seeds: {:?}", violation.promise)
@@ -140,6 +141,7 @@ impl Common {
             Shape::Mirror3Dc => "",
             Shape::Block42 => " --shape block-4-2",
             Shape::Cold => " --shape cold",
+            Shape::Object => " --shape object",
             Shape::Federation => " --shape federation",
         };
         format!(

@@ -15,6 +15,7 @@ use meridian_base::topology::{Geometry, Slot, SlotConfig, SlotSet, SlotState};
 use crate::check::Verdict;
 use crate::metadata::Class;
 use crate::net::{Endpoint, Weather};
+use crate::objects::Trouble;
 use crate::world::{Event, World, datacenter_of};
 use meridian_jepsen_runner::chance::Chance;
 
@@ -25,6 +26,9 @@ const INTERVAL: Duration = Duration::from_millis(1_400);
 const CONVERT_WEIGHT: usize = 10;
 /// How often a slot is given to a spare, besides, where there are any.
 const REPLACE_WEIGHT: usize = 10;
+
+/// How often the object store has trouble, besides, where there is one.
+const OBJECT_TROUBLE_WEIGHT: usize = 10;
 
 /// The kinds of faults and how often each comes, of all together.
 const WEIGHTS: [(Fault, usize); 16] = [
@@ -66,6 +70,7 @@ enum Fault {
     RotDisk,
     Convert,
     Replace,
+    ObjectTrouble,
 }
 
 /// Injects faults into one run.
@@ -112,8 +117,10 @@ impl Nemesis {
         let converts = (!world.classes.is_empty()).then_some((Fault::Convert, CONVERT_WEIGHT));
         let has_spares = world.nodes.len() > world.geometry().slot_count();
         let replaces = has_spares.then_some((Fault::Replace, REPLACE_WEIGHT));
+        let troubles =
+            world.has_object_store().then_some((Fault::ObjectTrouble, OBJECT_TROUBLE_WEIGHT));
         let weights: Vec<(Fault, usize)> =
-            WEIGHTS.into_iter().chain(converts).chain(replaces).collect();
+            WEIGHTS.into_iter().chain(converts).chain(replaces).chain(troubles).collect();
         let total = weights.iter().map(|(_, weight)| weight).sum();
         let mut drawn = self.chance.below(total);
         for (fault, weight) in weights {
@@ -185,6 +192,7 @@ impl Nemesis {
             Fault::RotDisk => self.rot_disk(world),
             Fault::Convert => self.convert(world),
             Fault::Replace => self.replace(world),
+            Fault::ObjectTrouble => self.object_trouble(world),
         }
         Ok(())
     }
@@ -326,6 +334,18 @@ impl Nemesis {
         }
     }
 
+    /// The object store is out, or bad, for some seconds.
+    fn object_trouble(&mut self, world: &mut World) {
+        let refused =
+            if self.chance.per_mille(300) { 1_000 } else { self.chance.below(500) as u32 };
+        let mut per_mille = || self.chance.below(400) as u32;
+        let trouble =
+            Trouble { refused, unknown: per_mille(), twice: per_mille(), late: per_mille() };
+        world.objects.set_trouble(trouble);
+        let delay = self.chance.around(Duration::from_secs(5));
+        world.schedule(delay, Event::EndOfObjectTrouble);
+    }
+
     fn end_disk_fault(&mut self, world: &mut World, node: usize) {
         let delay = self.chance.around(Duration::from_millis(1_500));
         world.schedule(delay, Event::EndOfDiskFault { node });
@@ -431,6 +451,7 @@ impl Nemesis {
         world.network.heal();
         world.network.set_weather(Weather::CALM);
         world.metadata_lag.fill(Duration::ZERO);
+        world.objects.set_trouble(Trouble::NONE);
         for node in 0..world.nodes.len() {
             world.nodes[node].disk.set_slowdown(1);
             world.nodes[node].disk.set_full(false);

@@ -25,6 +25,7 @@ pub mod metadata;
 pub mod mutations;
 pub mod net;
 pub mod node;
+pub mod objects;
 pub mod queue;
 mod read;
 pub mod report;

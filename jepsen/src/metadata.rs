@@ -52,6 +52,8 @@ pub enum Class {
     Parts,
     /// As copies, until they are packed into stripes of this code.
     Cold(Code),
+    /// As copies, until they are put into the object store.
+    Objects,
 }
 
 /// One decision.

@@ -24,6 +24,8 @@ pub enum Method {
     Parts(u64),
     /// By at most this many of the shape with stripes.
     Cold(u64),
+    /// By at most this many of the shape with an object store.
+    Object(u64),
     /// By at most this many of the shape with a mirror.
     Federation(u64),
     /// By a directed schedule, which must end well only with every rule in force.
@@ -82,6 +84,11 @@ pub fn method(broken: Broken) -> Method {
         | Mutation::FewPartsKept
         | Mutation::AllPartsAsked => Method::Parts(10),
         Mutation::TooFewParts => Method::Cold(20),
+        Mutation::NamedBeforeStored
+        | Mutation::FreedOfLaterLeader
+        | Mutation::FreedWhilePacking
+        | Mutation::ColdKeyReused
+        | Mutation::ObjectsForgotten => Method::Object(20),
         Mutation::PartOfPeerKept => Method::Scenario(scenarios::replaced_racks),
         Mutation::AckBeforeSync => Method::Scenario(scenarios::power_cut),
         Mutation::HalfStartEstablished => Method::Scenario(scenarios::half_start),
@@ -120,10 +127,12 @@ pub fn hunt(mutation: Broken, thread_count: usize) -> Hunt {
         | Method::Groups(bound)
         | Method::Parts(bound)
         | Method::Cold(bound)
+        | Method::Object(bound)
         | Method::Federation(bound) => {
             let (workload, shape) = match method(mutation) {
                 Method::Groups(_) => (Workload::Groups, Shape::Mirror3Dc),
                 Method::Parts(_) => (Workload::Log, Shape::Block42),
+                Method::Object(_) => (Workload::Log, Shape::Object),
                 Method::Cold(_) => (Workload::Log, Shape::Cold),
                 Method::Federation(_) => (Workload::Log, Shape::Federation),
                 _ => (Workload::Log, Shape::Mirror3Dc),

@@ -29,6 +29,7 @@ use crate::health::Health;
 use crate::link::LinkPacket;
 use crate::metadata::{Entry, GROUP, Owner, View};
 use crate::net::Endpoint;
+use crate::objects::{ObjectAnswer, ObjectRequest};
 use crate::seat::{Seat, SeatOutput, fresh_incarnation};
 use crate::sourced;
 use crate::workload::ClientRequest;
@@ -143,6 +144,8 @@ pub enum NodeOutput {
     Link(Option<usize>, LinkPacket),
     /// The leader of this generation wants an epoch that is not below this one.
     RaiseEpoch(PartitionId, Generation, LeaderEpoch),
+    /// The leader of this generation asks the object store.
+    Objects(PartitionId, Generation, u64, ObjectRequest),
     /// Producer ids are wanted of the metadata plane.
     WantIds,
     /// Give me this packet again once I have heard of all that is decided by now (ReadIndex).
@@ -172,6 +175,8 @@ pub struct Node {
     mutations: Mutations,
     /// The rule of mirrors that is broken, if any.
     pub mirror_mutation: Option<meridian_mirror::mutation::Mutation>,
+    /// Whether the cluster has an object store.
+    pub has_object_store: bool,
     health: Health,
     brokers: BTreeMap<(PartitionId, Generation), Broker>,
     pending: BTreeMap<u64, Pending>,
@@ -191,6 +196,7 @@ impl Node {
             boot: 0,
             mutations,
             mirror_mutation: None,
+            has_object_store: false,
             health: Health::default(),
             brokers: BTreeMap::new(),
             pending: BTreeMap::new(),
@@ -327,6 +333,7 @@ impl Node {
             &mut outputs,
         );
         broker.convert(self.view.class_of(partition));
+        broker.set_object_store(self.has_object_store);
         broker.follow(self.view.mirrors.get(&partition).copied(), self.mirror_mutation);
         self.brokers.insert(key, broker);
         self.carry_out_broker(now, key, outputs, out);
@@ -535,6 +542,19 @@ impl Node {
         self.carry_out_seat(outputs, out);
     }
 
+    /// Takes an answer of the object store.
+    pub fn on_object_answer(
+        &mut self,
+        now: Instant,
+        key: (PartitionId, Generation),
+        (number, answer): (u64, ObjectAnswer),
+        out: &mut Vec<NodeOutput>,
+    ) {
+        self.with_broker(now, key, out, |broker, health, out| {
+            broker.on_object_answer(now, health, number, answer, out);
+        });
+    }
+
     /// Does what is due. Call every few milliseconds.
     pub fn tick(&mut self, now: Instant, out: &mut Vec<NodeOutput>) {
         let mut outputs = Vec::new();
@@ -615,6 +635,9 @@ impl Node {
                     let coordinator = Endpoint(self.view.node_count + producer as usize);
                     let packet = Packet::Verify { partition, generation, ticket, epoch };
                     out.push(NodeOutput::Send(coordinator, packet));
+                }
+                BrokerOutput::Objects(number, request) => {
+                    out.push(NodeOutput::Objects(partition, generation, number, request));
                 }
                 BrokerOutput::Link(to, packet) => out.push(NodeOutput::Link(to, packet)),
                 BrokerOutput::RaiseEpoch(epoch) => {

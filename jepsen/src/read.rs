@@ -181,17 +181,24 @@ impl ReadTask {
 
     /// The reader that waits for the answer, if it is one.
     pub(crate) fn asker(&self) -> Option<Asker> {
-        match self.purpose {
-            Purpose::Fetch { asker, .. } | Purpose::FetchCommitted { asker, .. } => Some(asker),
-            Purpose::Tail
-            | Purpose::Checkpoint
-            | Purpose::Replay
-            | Purpose::Link { .. }
-            | Purpose::OwnEnd { .. }
-            | Purpose::Load { .. }
-            | Purpose::Pack { .. }
-            | Purpose::Mend
-            | Purpose::Compact { .. } => None,
+        self.purpose.asker()
+    }
+}
+
+impl Purpose {
+    /// The reader that waits for the answer, if it is one.
+    pub(crate) fn asker(&self) -> Option<Asker> {
+        match *self {
+            Self::Fetch { asker, .. } | Self::FetchCommitted { asker, .. } => Some(asker),
+            Self::Tail
+            | Self::Checkpoint
+            | Self::Replay
+            | Self::Link { .. }
+            | Self::OwnEnd { .. }
+            | Self::Load { .. }
+            | Self::Pack { .. }
+            | Self::Mend
+            | Self::Compact { .. } => None,
         }
     }
 }

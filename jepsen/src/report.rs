@@ -20,8 +20,12 @@ pub struct Counters {
     pub pass_count: u64,
     /// Blobs and stripes that were made whole from their parts, for readers and for recovery.
     pub decoded_count: u64,
-    /// Manifests of stripes.
+    /// Manifests of stripes and objects.
     pub packed_count: u64,
+    /// Objects that were put.
+    pub object_count: u64,
+    /// Objects that leaders deleted.
+    pub object_deletion_count: u64,
     /// Parts of stripes that were made again.
     pub mended_count: u64,
     /// Batches of mirrors that were compared with their source's.
@@ -56,6 +60,8 @@ impl Counters {
         self.pass_count += other.pass_count;
         self.decoded_count += other.decoded_count;
         self.packed_count += other.packed_count;
+        self.object_count += other.object_count;
+        self.object_deletion_count += other.object_deletion_count;
         self.mended_count += other.mended_count;
         self.mirrored_count += other.mirrored_count;
         self.promotion_count += other.promotion_count;
@@ -75,7 +81,7 @@ impl fmt::Display for Counters {
         write!(
             f,
             "{:.2} simulated hours, {} operations, {} records acknowledged, {} transactions \
-             committed, {} positions of groups, {} passes, {} blobs decoded, {} manifests of stripes, {} parts made again, {} batches mirrored, {} mirrors promoted, {} slots moved, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
+             committed, {} positions of groups, {} passes, {} blobs decoded, {} manifests of what is cold, {} objects put and {} deleted, {} parts made again, {} batches mirrored, {} mirrors promoted, {} slots moved, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
             self.simulated.as_secs_f64() / 3600.0,
             self.operation_count,
             self.acknowledged_count,
@@ -84,6 +90,8 @@ impl fmt::Display for Counters {
             self.pass_count,
             self.decoded_count,
             self.packed_count,
+            self.object_count,
+            self.object_deletion_count,
             self.mended_count,
             self.mirrored_count,
             self.promotion_count,

@@ -47,6 +47,8 @@ pub enum Shape {
     Block42,
     /// Nine racks in three datacenters, with stripes of what is old, while the class says so.
     Cold,
+    /// Nine racks in three datacenters, and an object store that takes what is old, while the class says so.
+    Object,
     /// Nine racks in three datacenters, and a second cluster of three that mirrors all of it.
     Federation,
 }
@@ -54,14 +56,14 @@ pub enum Shape {
 impl Shape {
     fn geometry(self) -> Geometry {
         match self {
-            Self::Mirror3Dc | Self::Cold | Self::Federation => Geometry::Mirror3Dc,
+            Self::Mirror3Dc | Self::Cold | Self::Object | Self::Federation => Geometry::Mirror3Dc,
             Self::Block42 => Geometry::Block42,
         }
     }
 
     fn spare_count(self) -> usize {
         match self {
-            Self::Mirror3Dc | Self::Federation => 0,
+            Self::Mirror3Dc | Self::Object | Self::Federation => 0,
             Self::Block42 => 2,
             Self::Cold => 1,
         }
@@ -71,6 +73,7 @@ impl Shape {
         match self {
             Self::Mirror3Dc | Self::Federation => &[],
             Self::Block42 => &[Class::Parts, Class::Copies],
+            Self::Object => &[Class::Objects, Class::Copies, Class::Cold(Code::Rs54)],
             Self::Cold => &[Class::Cold(Code::Rs54), Class::Cold(Code::Block42), Class::Copies],
         }
     }
@@ -212,7 +215,12 @@ impl Sim {
         self.converge("every batch is answered and every partition served", Self::is_settled)?;
         self.begin_final_reads();
         self.converge("every log is read to its end", Self::is_read)?;
-        self.conclude(|_| true)
+        self.conclude(|_| true)?;
+        let objects = self.converge("objects are those that are named", Self::are_objects_named);
+        objects.map_err(|_| Violation {
+            promise: Promise::ObjectsAreNamed,
+            detail: self.world.unsettled_objects().unwrap_or_default(),
+        })
     }
 
     /// Ends every fault, and has clients begin nothing more.
@@ -246,6 +254,11 @@ impl Sim {
         let reader_count = partitions.filter(|partition| !is_internal(**partition)).count();
         let clients = self.world.clients.iter();
         clients.filter(|client| client.final_log().is_some()).count() == reader_count
+    }
+
+    /// Whether the object store has what manifests name, and nothing else.
+    fn are_objects_named(&self) -> bool {
+        self.world.unsettled_objects().is_none()
     }
 
     /// Judges what was read of the partitions that are to be judged.

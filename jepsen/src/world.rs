@@ -4,6 +4,7 @@
 mod applications;
 mod checks;
 mod links;
+mod objects;
 mod ownership;
 mod processes;
 
@@ -17,6 +18,7 @@ use meridian_storage::mutation::Mutations;
 
 use self::applications::Confirmed;
 pub(crate) use self::links::Abroad;
+use self::objects::{Answered, Arriving};
 use crate::application::Application;
 use crate::broker::ClientReply;
 use crate::check::{Checker, Verdict, Violation};
@@ -27,6 +29,7 @@ use crate::keyed;
 use crate::metadata::{Class, Metadata, Owner, View};
 use crate::net::{Endpoint, Network};
 use crate::node::{Node, NodeOutput, Packet, endpoint_of};
+use crate::objects::{SimObjects, Trouble};
 use crate::queue::Queue;
 use crate::report::Counters;
 use crate::seat::fresh_incarnation;
@@ -34,6 +37,8 @@ use crate::trace::{Detail, Trace};
 use crate::workload::{Client, Decision};
 use meridian_jepsen_runner::chance::Chance;
 
+/// Sets the object store's chance apart from all others.
+const OBJECTS_SEED: u64 = 0x6f62_6a65_6374_7321;
 /// How often a node looks at what is due.
 const TICK_EVERY: Duration = Duration::from_millis(10);
 /// Number of a node's first process.
@@ -101,6 +106,9 @@ pub(crate) enum Event {
     Restart { node: usize },
     Resume { node: usize },
     EndOfDiskFault { node: usize },
+    ObjectArrives(Box<Arriving>),
+    ObjectAnswered(Box<Answered>),
+    EndOfObjectTrouble,
 }
 
 /// One run's world.
@@ -108,6 +116,7 @@ pub struct World {
     pub(crate) now: Instant,
     pub(crate) queue: Queue<Event>,
     pub(crate) network: Network,
+    pub(crate) objects: SimObjects,
     pub(crate) nodes: Vec<Node>,
     pub(crate) clients: Vec<Client>,
     pub(crate) applications: Vec<Application>,
@@ -165,6 +174,7 @@ impl World {
                 let disk = SimDisk::new(root.branch());
                 let mut node = Node::new(*id, disk, founded.clone(), config.mutations);
                 node.mirror_mutation = config.mirror_mutation;
+                node.has_object_store = config.classes.contains(&Class::Objects);
                 node
             })
             .collect();
@@ -172,6 +182,7 @@ impl World {
             now: Instant::from_micros(1_000_000),
             queue: Queue::default(),
             network,
+            objects: SimObjects::new(Chance::new(config.seed ^ OBJECTS_SEED)),
             nodes,
             clients: Vec::new(),
             applications: Vec::new(),
@@ -354,6 +365,15 @@ impl World {
                 self.trace.event(self.now, format_args!("N{node} disk is itself again"));
                 Ok(())
             }
+            Event::ObjectArrives(request) => {
+                self.object_arrives(&request);
+                Ok(())
+            }
+            Event::ObjectAnswered(answered) => self.object_answered(*answered),
+            Event::EndOfObjectTrouble => {
+                self.objects.set_trouble(Trouble::LITTLE);
+                Ok(())
+            }
             Event::Controller | Event::Nemesis | Event::Strike => Ok(()),
         }
     }
@@ -366,6 +386,7 @@ impl World {
             | Event::Tick { node, .. }
             | Event::ReportMount { node, .. } => *node,
             Event::Confirmed(question) => question.node,
+            Event::ObjectAnswered(answered) => answered.node,
             Event::ApplyMetadata { node } | Event::Lead { node, .. } => *node,
             _ => return Some(event),
         };
@@ -459,6 +480,9 @@ impl World {
                 NodeOutput::Link(to, packet) => self.send_abroad(node, to, packet),
                 NodeOutput::RaiseEpoch(partition, generation, epoch) => {
                     self.raise_epoch(node, partition, generation, epoch);
+                }
+                NodeOutput::Objects(partition, generation, number, request) => {
+                    self.ask_objects(node, (partition, generation), number, request);
                 }
                 NodeOutput::WantIds => self.give_producer_ids(node),
                 NodeOutput::Confirm(from, packet) => self.confirm(node, from, packet),

@@ -34,6 +34,7 @@ fn the_same_seed_gives_the_same_trace() {
         (Workload::Groups, Shape::Mirror3Dc),
         (Workload::Log, Shape::Block42),
         (Workload::Log, Shape::Cold),
+        (Workload::Log, Shape::Object),
         (Workload::Log, Shape::Federation),
     ];
     for (workload, shape) in runs {
@@ -69,6 +70,18 @@ fn no_seed_breaks_a_promise_of_stripes() {
         assert!(report.counters.acknowledged_count > 500, "{report:?}");
         assert!(report.counters.packed_count > 10, "{report:?}");
         assert!(report.counters.decoded_count > 20, "{report:?}");
+    }
+}
+
+#[test]
+fn no_seed_breaks_a_promise_of_objects() {
+    for seed in 1..=3 {
+        let config = SimConfig::new(seed, Workload::Log, Duration::from_secs(60));
+        let report = run(SimConfig { shape: Shape::Object, ..config });
+        assert_eq!(report.violation, None, "sim replay {seed} --time 60s --shape object");
+        assert!(report.counters.acknowledged_count > 500, "{report:?}");
+        assert!(report.counters.object_count > 10, "{report:?}");
+        assert!(report.counters.object_deletion_count > 3, "{report:?}");
     }
 }
 

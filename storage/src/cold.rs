@@ -1,14 +1,16 @@
 //! What is cold, as a partition's leader judges it: which key a stripe or an object gets, which manifest names
-//! it, and which ones nobody can come to read. Rules O1-O6 of `docs/protocol.md`.
+//! it, and which ones nobody can come to read. Rules O1-O7 of `docs/protocol.md`.
 //!
 //! ```text
 //! stored, durable -> manifest put, from the one in force -> committed -> known to every takeover: copies may go
 //! held, not named, and nobody can come to name it: may go
 //! ```
 
+use std::collections::BTreeMap;
+
 use meridian_base::position::{Generation, LogPoint, Offset, Step};
 
-use crate::manifest::{Manifest, Piece};
+use crate::manifest::{Manifest, Object, Piece};
 use crate::mutation::{Mutation, Mutations};
 
 /// The key of the stripe or object with this number, from 1, of a leader: never used before, as a generation is
@@ -66,6 +68,12 @@ impl Tending<'_> {
         self.manifest.map(|it| it.pieces_from(log_start_offset)).unwrap_or_default()
     }
 
+    /// The objects among them.
+    pub fn objects_in_use(&self) -> BTreeMap<LogPoint, Object> {
+        let pieces = self.in_use();
+        pieces.iter().filter_map(Piece::object).map(|object| (object.point, object)).collect()
+    }
+
     /// Whether what is held under this key, and not in use, may go.
     pub fn may_go(&self, key: LogPoint) -> bool {
         let is_safe = self.is_manifest_safe || Mutation::FreedInDoubt.active(self.mutations);
@@ -73,5 +81,88 @@ impl Tending<'_> {
         let is_ours = key.generation <= self.generation
             || Mutation::FreedOfLaterLeader.active(self.mutations);
         is_safe && is_ours
+    }
+}
+
+/// Whether a leader has to look for objects of its partition that nobody needs: it puts some, its manifest names
+/// some, or the store has some, whoever put them and whatever the partition's class was then.
+pub fn may_have_objects(puts: bool, names: bool, is_in_store: bool, mutations: Mutations) -> bool {
+    puts || names || is_in_store && !Mutation::ObjectsForgotten.active(mutations)
+}
+
+/// An object that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// What it is named by.
+    pub point: LogPoint,
+    /// Its size.
+    pub size_bytes: u64,
+}
+
+/// Which objects of those that are there are of no use, and which that should be there are not.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Compared {
+    /// How many are named and not there, or not whole.
+    pub missing: usize,
+    /// How many are there and not named.
+    pub unnamed: usize,
+    /// Those of them that nobody can come to name.
+    pub surplus: Vec<LogPoint>,
+}
+
+/// Compares what is in use with what is there. What is named has to be looked up last: what was named meanwhile
+/// may look as if it were not there then, never as if nobody named it.
+pub fn compare(
+    named: &BTreeMap<LogPoint, Object>,
+    listed: &[Listed],
+    tending: &Tending<'_>,
+) -> Compared {
+    let there: BTreeMap<LogPoint, u64> =
+        listed.iter().map(|listed| (listed.point, listed.size_bytes)).collect();
+    let is_whole = |object: &Object| {
+        there
+            .get(&object.point)
+            .is_some_and(|size_bytes| *size_bytes == u64::from(object.size_bytes))
+    };
+    let unnamed = there.keys().filter(|point| !named.contains_key(point));
+    Compared {
+        missing: named.values().filter(|object| !is_whole(object)).count(),
+        unnamed: unnamed.clone().count(),
+        surplus: unnamed.filter(|point| tending.may_go(**point)).copied().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(generation: u32, step: u64) -> LogPoint {
+        LogPoint::new(Generation::new(generation), Step::new(step))
+    }
+
+    #[test]
+    fn only_what_nobody_can_come_to_name_is_surplus() {
+        let object = |point, size_bytes| (point, Object { point, size_bytes, crc: 1 });
+        let named: BTreeMap<LogPoint, Object> =
+            [object(point(1, 1), 10), object(point(1, 2), 10), object(point(1, 3), 10)].into();
+        let there = [(1, 1, 10), (1, 2, 9), (1, 9, 10), (2, 1, 10), (3, 1, 10)];
+        let listed = there.map(|(generation, step, size_bytes)| Listed {
+            point: point(generation, step),
+            size_bytes,
+        });
+        let safe = Tending {
+            generation: Generation::new(2),
+            manifest: None,
+            is_manifest_safe: true,
+            log_start_offset: Offset::ZERO,
+            log_start_safe: None,
+            mutations: Mutations::NONE,
+        };
+        let compared = compare(&named, &listed, &safe);
+        assert_eq!((compared.missing, compared.unnamed), (2, 3), "one is short, one is not there");
+        assert_eq!(compared.surplus, [point(1, 9), point(2, 1)], "a later leader's is not ours");
+        let unsafe_yet = Tending { is_manifest_safe: false, ..safe };
+        let unsafe_yet = compare(&named, &listed, &unsafe_yet);
+        assert_eq!(unsafe_yet, Compared { surplus: Vec::new(), ..compared });
     }
 }

@@ -68,6 +68,7 @@ pub enum Mutation {
     FreedBelowOwnStart,
     FreedWhilePacking,
     ColdKeyReused,
+    ObjectsForgotten,
     MovedUnsealed,
     MovedBeforeSync,
     RemovedBeforePlaced,
@@ -159,6 +160,9 @@ impl Mutation {
         Self::ColdKeyReused,
     ];
 
+    /// Those of objects, which the simulator finds.
+    pub const OBJECTS: [Self; 1] = [Self::ObjectsForgotten];
+
     /// Those of two disks, which are found by `storage/tests/rules/tiers.rs`.
     pub const TIERS: [Self; 8] = [
         Self::MovedUnsealed,
@@ -187,7 +191,8 @@ impl Mutation {
 
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
-        let cold = Self::STRIPES.into_iter().chain(Self::COLD).chain(Self::TIERS);
+        let cold = Self::STRIPES.into_iter().chain(Self::COLD).chain(Self::OBJECTS);
+        let cold = cold.chain(Self::TIERS);
         let mut every = Self::ALL.into_iter().chain(cold).chain(Self::PARTS).chain(Self::MOVES);
         every.find(|mutation| format!("{mutation:?}") == name)
     }
@@ -259,6 +264,7 @@ impl Mutation {
             Self::FreedBelowOwnStart => "O4: what goes lies below a log start that may be cut",
             Self::FreedWhilePacking => "O5: what is stored and not named yet is freed",
             Self::ColdKeyReused => "O6: two leaders store under one key",
+            Self::ObjectsForgotten => "O7: objects are looked for only where there should be some",
             _ => self.describe_of_two_disks(),
         }
     }

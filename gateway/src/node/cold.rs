@@ -11,6 +11,8 @@ use meridian_base::id::{ConfigVersion, PartitionId, TopicId};
 use meridian_base::position::Generation;
 use meridian_consensus::command::{ConfigResource, FeatureLevel};
 use meridian_consensus::state::Metadata;
+use meridian_storage::cold;
+use meridian_storage::mutation::Mutations;
 use serde::{Deserialize, Serialize};
 
 use super::Node;
@@ -46,10 +48,13 @@ struct Tended {
 /// Packs and tends, until the node goes down.
 pub(super) async fn run_cold(node: Arc<Node>) {
     let mut interval = tokio::time::interval(PACK_EVERY);
-    let (mut tended, mut tended_objects) = (HashMap::new(), HashMap::new());
+    let (mut tended, mut rounds) = (HashMap::new(), ObjectRounds::default());
     let mut failing = Failing::default();
     loop {
         interval.tick().await;
+        if !failing.rests(node.logs.cold_counts().object_errors, node.logs.now()) {
+            rounds.look(&node).await;
+        }
         let logs = node.logs.owned_logs();
         for log in logs.iter().filter(|log| log.is_serving()) {
             let policy = policy_for(&node, log);
@@ -60,12 +65,11 @@ pub(super) async fn run_cold(node: Arc<Node>) {
             }
             tend(&node, log, &mut tended).await;
             if !rests {
-                tend_objects(&node, log, policy.as_ref(), &mut tended_objects).await;
+                tend_objects(&node, log, policy.as_ref(), &mut rounds).await;
             }
         }
-        for tended in [&mut tended, &mut tended_objects] {
-            tended.retain(|partition, _| node.logs.owned(*partition).is_some());
-        }
+        tended.retain(|partition, _| node.logs.owned(*partition).is_some());
+        rounds.tended.retain(|partition, _| node.logs.owned(*partition).is_some());
     }
 }
 
@@ -146,25 +150,62 @@ async fn tend(node: &Node, log: &Arc<PartitionLog>, tended: &mut HashMap<Partiti
     }
 }
 
+/// What is known of objects: which partitions the store has any of, and when each was tended, by which leader.
+#[derive(Default)]
+struct ObjectRounds {
+    looked_at: Option<Instant>,
+    in_store: BTreeSet<PartitionId>,
+    tended: HashMap<PartitionId, (Generation, Instant)>,
+}
+
+impl ObjectRounds {
+    /// Asks the store which partitions it has objects of. A leader that died may have left some of a partition
+    /// whose class puts none any more, and that no manifest names: nothing else tells of those.
+    async fn look(&mut self, node: &Node) {
+        let at = node.logs.now();
+        let is_recent = self.looked_at.is_some_and(|last| at.since(last) < TEND_OBJECTS_EVERY);
+        let Ok(objects) = node.logs.objects() else { return };
+        if is_recent {
+            return;
+        }
+        match node.logs.note_object_error(objects.partitions().await) {
+            Ok(found) => {
+                self.in_store = found.into_iter().collect();
+                self.looked_at = Some(at);
+            }
+            Err(error) => tracing::warn!(%error, "what the object store holds is not known"),
+        }
+    }
+
+    /// Whether objects of a partition are to be looked at, if there may be any: by each leader at once, and then
+    /// now and then.
+    fn is_due(&self, partition: PartitionId, generation: Generation, at: Instant) -> bool {
+        self.tended
+            .get(&partition)
+            .is_none_or(|(by, last)| *by != generation || at.since(*last) >= TEND_OBJECTS_EVERY)
+    }
+
+    fn may_have_objects(&self, partition: PartitionId, puts: bool, names: bool) -> bool {
+        let is_in_store = self.in_store.contains(&partition);
+        cold::may_have_objects(puts, names, is_in_store, Mutations::NONE)
+    }
+}
+
 async fn tend_objects(
     node: &Node,
     log: &Arc<PartitionLog>,
     policy: Option<&ColdPolicy>,
-    tended: &mut HashMap<PartitionId, Tended>,
+    rounds: &mut ObjectRounds,
 ) {
     let ownership = log.ownership();
-    let (generation, config_version) = (ownership.generation, log.config_version());
-    let at = node.logs.now();
-    let last = tended.get(&ownership.partition);
-    let is_recent = last.is_some_and(|last| {
-        last.generation == generation && at.since(last.at) < TEND_OBJECTS_EVERY
-    });
+    let (partition, generation, at) = (ownership.partition, ownership.generation, node.logs.now());
     let puts = policy.is_some_and(|policy| policy.tier == ColdTier::Objects);
-    if is_recent || !(puts || last.is_some() || log.has_objects()) {
+    if !rounds.is_due(partition, generation, at)
+        || !rounds.may_have_objects(partition, puts, log.has_objects())
+    {
         return;
     }
-    tended.insert(ownership.partition, Tended { generation, config_version, at });
-    let partition = ownership.partition;
+    rounds.tended.insert(partition, (generation, at));
     match log.tend_objects().await {
         Ok(ObjectHolding { missing_objects: 0, surplus_objects, .. }) => {
             if surplus_objects > 0 {
@@ -279,6 +320,21 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_are_looked_for_wherever_the_store_has_any() {
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        let (one, two) = (PartitionId::new(1), PartitionId::new(2));
+        let in_store = [one].into();
+        let mut rounds = ObjectRounds { in_store, ..ObjectRounds::default() };
+        assert!(rounds.may_have_objects(one, false, false), "of a leader that died");
+        assert!(!rounds.may_have_objects(two, false, false));
+        assert!(rounds.may_have_objects(two, true, false));
+        rounds.tended.insert(one, (Generation::FIRST, at(5)));
+        assert!(!rounds.is_due(one, Generation::FIRST, at(600)));
+        assert!(rounds.is_due(one, Generation::FIRST, at(605)));
+        assert!(rounds.is_due(one, Generation::FIRST.next(), at(6)));
+    }
 
     #[test]
     fn a_store_that_fails_is_left_alone_for_a_while() {

@@ -16,6 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use meridian_base::id::{ClusterId, PartitionId};
 use meridian_base::position::{Generation, LogPoint, Step};
+use meridian_storage::cold::Listed;
 use meridian_storage::manifest::Object;
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
@@ -92,15 +93,6 @@ pub enum ObjectError {
         /// Their CRC-32C.
         crc: u32,
     },
-}
-
-/// An object that is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// What it is named by.
-    pub point: LogPoint,
-    /// Its size.
-    pub size_bytes: u64,
 }
 
 /// The object store, as one cluster uses it.

@@ -1,8 +1,9 @@
 //! Stripes: what the node does around the real code, spreading and gathering, when its partition packs what is
-//! old, reads it back and is tended.
+//! old, reads it back and is tended. Packing into objects is the same, but for where a run goes.
 //!
 //! ```text
 //! Idle -> Reading -> Spreading, all parts durable -> Settling: manifest -> Promising -> Marking -> Idle
+//!                 -> Storing, an object is durable -^
 //! Idle -> Listing: parts that nobody names go -> Mending: gather, make again -> Spreading -> the next one
 //! ```
 
@@ -16,7 +17,7 @@ use meridian_base::topology::{Geometry, Slot, SlotState};
 use meridian_gateway::partition::{ManifestError, PartitionOutput};
 use meridian_protocol::records;
 use meridian_storage::blob::Blob;
-use meridian_storage::cold::{self, Tending};
+use meridian_storage::cold;
 use meridian_storage::erasure::{
     Code, Gather, GatherOutput, Part, Spread, SpreadOutput, Stripe, StripeEncoder, decode,
 };
@@ -49,8 +50,8 @@ const TEND_EVERY: Duration = Duration::from_secs(3);
 /// What a leader does with stripes.
 #[derive(Debug)]
 pub(super) struct Cold {
-    code: Option<Code>,
-    work: Work,
+    pub(super) tier: Option<Tier>,
+    pub(super) work: Work,
     /// Stripes that it has packed.
     packed_count: u64,
     tend_at: Instant,
@@ -62,7 +63,7 @@ pub(super) struct Cold {
 impl Default for Cold {
     fn default() -> Self {
         Self {
-            code: None,
+            tier: None,
             work: Work::Idle,
             packed_count: 0,
             tend_at: Instant::ZERO,
@@ -72,8 +73,15 @@ impl Default for Cold {
     }
 }
 
+/// Where what is old goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tier {
+    Stripes(Code),
+    Objects,
+}
+
 #[derive(Debug)]
-enum Work {
+pub(super) enum Work {
     Idle,
     Reading(Packing, Run),
     Spreading {
@@ -81,6 +89,8 @@ enum Work {
         until: Instant,
         then: Then,
     },
+    /// The object store is to take this.
+    Storing(Packing, Piece),
     /// Everything is durable; the manifest waits until it is taken.
     Settling(Packing),
     /// The manifest is put.
@@ -98,24 +108,24 @@ enum Work {
 
 /// What follows when parts are durable.
 #[derive(Debug)]
-enum Then {
+pub(super) enum Then {
     Pack(Packing),
     Mend(Vec<(Stripe, Vec<u8>)>),
 }
 
 /// What the next manifest adds.
 #[derive(Debug)]
-struct Packing {
-    code: Code,
+pub(super) struct Packing {
+    tier: Tier,
     based_on: Offset,
     next: Offset,
     until: Offset,
-    pieces: Vec<Piece>,
+    pub(super) pieces: Vec<Piece>,
 }
 
 /// What the next stripe holds.
 #[derive(Debug)]
-struct Run {
+pub(super) struct Run {
     base_offset: Offset,
     size_bytes: usize,
     pieces: Vec<Bytes>,
@@ -133,8 +143,9 @@ struct GatherTask {
 impl Broker {
     /// Packs in another way from now on; what is packed stays as it is.
     pub(super) fn convert_cold(&mut self, class: Class) {
-        self.cold.code = match class {
-            Class::Cold(code) => Some(code),
+        self.cold.tier = match class {
+            Class::Cold(code) => Some(Tier::Stripes(code)),
+            Class::Objects => Some(Tier::Objects),
             Class::Copies | Class::Parts => None,
         };
     }
@@ -154,8 +165,11 @@ impl Broker {
         out: &mut Vec<BrokerOutput>,
     ) {
         self.tick_gathers(now, health, out);
+        self.tick_objects(now, health, out);
+        let tends_objects = matches!(self.cold.work, Work::Idle) && self.tend_objects(now, out);
+        let is_tending = tends_objects || self.objects.are_tended();
         let Phase::Leading(partition) = &mut self.phase else { return };
-        let may_be_cold = self.cold.code.is_some() || partition.manifest().is_some();
+        let may_be_cold = self.cold.tier.is_some() || partition.manifest().is_some();
         if crate::keyed::is_keyed(self.partition) || !partition.is_serving() || !may_be_cold {
             return;
         }
@@ -166,6 +180,7 @@ impl Broker {
                 self.cold.tend_at = now + TEND_EVERY;
                 return self.begin_tending(now, health, out);
             }
+            Work::Idle if is_tending => {}
             Work::Idle => return self.begin_packing(now, health, out),
             Work::Reading(packing, _) => {
                 // What is being read may be freed.
@@ -202,7 +217,7 @@ impl Broker {
                     return self.compare(now, health, out);
                 }
             }
-            Work::Mending { .. } => {}
+            Work::Storing(..) | Work::Mending { .. } => {}
         }
         self.carry_out_partition(outputs, out);
     }
@@ -211,18 +226,20 @@ impl Broker {
 // Packing.
 impl Broker {
     fn begin_packing(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
-        let (Phase::Leading(partition), Some(code)) = (&self.phase, self.cold.code) else { return };
+        let (Phase::Leading(partition), Some(tier)) = (&self.phase, self.cold.tier) else { return };
         let based_on = partition.state().clean_end();
         let is_settled = partition.manifest().map_or(Offset::ZERO, |it| it.end) == based_on;
         let next = based_on.max(partition.leader().log_start_offset());
         let hot_count = partition.high_watermark().get() - next.get();
         let group = partition.leader().group();
         let well = group.good_slots().difference(health.suspect);
-        if !is_settled || hot_count < HOT_COUNT_MAX || well != group.geometry.slots() {
+        // An object needs no slot.
+        let may_pack = tier == Tier::Objects || well == group.geometry.slots();
+        if !is_settled || hot_count < HOT_COUNT_MAX || !may_pack {
             return;
         }
         let until = Offset::new(partition.high_watermark().get() - HOT_COUNT_MIN);
-        let packing = Packing { code, based_on, next, until, pieces: Vec::new() };
+        let packing = Packing { tier, based_on, next, until, pieces: Vec::new() };
         self.read_run(now, health, packing, out);
     }
 
@@ -243,7 +260,7 @@ impl Broker {
         loop {
             let Work::Reading(packing, run) = &self.cold.work else { return };
             if run.size_bytes >= STRIPE_SIZE_BYTES || packing.next >= packing.until {
-                return self.spread_run(now, health, out);
+                return self.store_run(now, health, out);
             }
             let from = packing.next;
             let Phase::Leading(partition) = &self.phase else { return };
@@ -302,15 +319,19 @@ impl Broker {
         packing.next > before
     }
 
-    /// Codes a run, and puts the parts.
-    fn spread_run(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+    /// Codes a run, and puts the parts; or puts it as an object.
+    fn store_run(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
         let Work::Reading(mut packing, run) = std::mem::replace(&mut self.cold.work, Work::Idle)
         else {
             return;
         };
         self.cold.packed_count += 1;
         let key = cold::key(self.generation, self.cold.packed_count, self.mutations);
-        let encoded = StripeEncoder::new(packing.code).encode(key, &run.pieces);
+        let Tier::Stripes(code) = packing.tier else {
+            let run = (key, run.base_offset, &run.pieces[..]);
+            return self.store_object(now, health, packing, run, out);
+        };
+        let encoded = StripeEncoder::new(code).encode(key, &run.pieces);
         let stripe = encoded.stripe;
         packing.pieces.push(Piece {
             base_offset: run.base_offset,
@@ -386,14 +407,23 @@ impl Broker {
     ) {
         match then {
             Then::Mend(missing) => self.mend(now, health, missing, out),
-            Then::Pack(packing) => {
-                let is_full = packing.pieces.len() == PIECES_PER_MANIFEST;
-                if is_full || packing.next >= packing.until {
-                    self.cold.work = Work::Settling(packing);
-                } else {
-                    self.read_run(now, health, packing, out);
-                }
-            }
+            Then::Pack(packing) => self.run_is_stored(now, health, packing, out),
+        }
+    }
+
+    /// All of a run is durable: the next one, or the manifest.
+    pub(super) fn run_is_stored(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        packing: Packing,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let is_full = packing.pieces.len() == PIECES_PER_MANIFEST;
+        if is_full || packing.next >= packing.until {
+            self.cold.work = Work::Settling(packing);
+        } else {
+            self.read_run(now, health, packing, out);
         }
     }
 
@@ -425,14 +455,30 @@ impl Broker {
 
 // Reading.
 impl Broker {
-    /// The stripe that holds `from`, the first offset in it, and where it ends.
-    pub(super) fn stripe_at(&self, from: Offset) -> Option<Stripe> {
+    /// The stripe or the object that holds `from`.
+    pub(super) fn cold_at(&self, from: Offset) -> Option<Piece> {
         let Phase::Leading(partition) = &self.phase else { return None };
-        partition.manifest()?.piece_at(from)?.0.stripe()
+        let piece = *partition.manifest()?.piece_at(from)?.0;
+        (piece.stripe().is_some() || piece.object().is_some()).then_some(piece)
+    }
+
+    /// Reads it.
+    pub(super) fn read_cold(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        (piece, purpose): (Piece, Purpose),
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        if let Some(stripe) = piece.stripe() {
+            self.gather(now, health, stripe, purpose, out);
+        } else if let Some(object) = piece.object() {
+            self.get(now, object, purpose, out);
+        }
     }
 
     /// Reads a stripe.
-    pub(super) fn gather(
+    fn gather(
         &mut self,
         now: Instant,
         health: &SlotHealth,
@@ -516,7 +562,12 @@ impl Broker {
                     let Some(task) = self.cold.gathers.remove(&read) else { return };
                     out.push(BrokerOutput::Shown(Shown::Decoded(1)));
                     match decode(&task.stripe, task.gather.parts()) {
-                        Ok(bytes) => self.on_stripe(now, health, &task, bytes, out),
+                        Ok(bytes) if task.purpose == Purpose::Mend => {
+                            self.make_again(now, health, task.stripe, bytes, out);
+                        }
+                        Ok(bytes) => {
+                            self.on_cold_bytes(task.stripe.point, task.purpose, bytes, out);
+                        }
                         Err(error) => self.broken(error.to_string(), out),
                     }
                 }
@@ -534,26 +585,22 @@ impl Broker {
         }
     }
 
-    /// A stripe was read.
-    fn on_stripe(
+    /// A stripe or an object was read.
+    pub(super) fn on_cold_bytes(
         &mut self,
-        now: Instant,
-        health: &SlotHealth,
-        task: &GatherTask,
+        point: LogPoint,
+        purpose: Purpose,
         bytes: Bytes,
         out: &mut Vec<BrokerOutput>,
     ) {
-        if task.purpose == Purpose::Mend {
-            return self.make_again(now, health, task.stripe, bytes, out);
-        }
         let Some(batches) = PlacedBatch::read_all(bytes) else {
-            return self.broken(format!("{} holds no batches", task.stripe.point), out);
+            return self.broken(format!("{point} holds no batches"), out);
         };
         let after = |from: Offset| {
             let wanted = batches.iter().filter(|placed| placed.next_offset() > from);
             wanted.copied().collect::<Vec<_>>()
         };
-        match task.purpose {
+        match purpose {
             Purpose::Fetch { asker, from, .. } => self.answer_fetch(asker, after(from), out),
             Purpose::FetchCommitted { from, .. } => self.show_committed(from, after(from), out),
             _ => {}
@@ -628,14 +675,7 @@ impl Broker {
             return;
         };
         let leader = partition.leader();
-        let tending = Tending {
-            generation: self.generation,
-            manifest: partition.manifest().map(std::sync::Arc::as_ref),
-            is_manifest_safe: leader.is_manifest_safe(),
-            log_start_offset: leader.log_start_offset(),
-            log_start_safe: leader.beacon().map(|beacon| beacon.log_start_offset),
-            mutations: self.mutations,
-        };
+        let tending = self.tending(partition);
         let named = tending.in_use().iter().filter_map(Piece::stripe).collect::<Vec<_>>();
         let mut missing: BTreeMap<LogPoint, (Stripe, Vec<u8>)> = BTreeMap::new();
         let mut heard_count = 0;

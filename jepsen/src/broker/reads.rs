@@ -41,9 +41,9 @@ impl Broker {
         if from >= mark.high_watermark {
             return self.answer_fetch(asker, Vec::new(), out);
         }
-        if let Some(stripe) = self.stripe_at(from) {
+        if let Some(piece) = self.cold_at(from) {
             let purpose = Purpose::Fetch { asker, from, piece_end: None };
-            return self.gather(now, health, stripe, purpose, out);
+            return self.read_cold(now, health, (piece, purpose), out);
         }
         if let Some((request, end)) = self.piece_request(from) {
             return self.ask(

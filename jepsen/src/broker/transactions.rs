@@ -119,9 +119,9 @@ impl Broker {
         if from < partition.leader().log_start_offset() || from >= stable || is_clean {
             return;
         }
-        if let Some(stripe) = self.stripe_at(from) {
+        if let Some(piece) = self.cold_at(from) {
             let purpose = Purpose::FetchCommitted { asker, from };
-            return self.gather(now, health, stripe, purpose, out);
+            return self.read_cold(now, health, (piece, purpose), out);
         }
         if let Some(taken) =
             partition.tail().read_range(from..stable, FETCH_SIZE_BYTES_MAX as usize)

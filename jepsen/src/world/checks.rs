@@ -45,6 +45,10 @@ impl World {
                 self.counters.packed_count += 1;
                 Ok(())
             }
+            Shown::ObjectDeleted => {
+                self.counters.object_deletion_count += 1;
+                Ok(())
+            }
             Shown::Mended(count) => {
                 self.counters.mended_count += count;
                 Ok(())

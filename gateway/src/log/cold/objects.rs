@@ -6,14 +6,13 @@
 //! list -> named, not there: told to operators    there, never to be named: deleted
 //! ```
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::PartitionId;
 use meridian_base::position::{LogPoint, Offset};
 use meridian_storage::blob::BlobKey;
-use meridian_storage::cold::Tending;
+use meridian_storage::cold::compare;
 use meridian_storage::manifest::{Object, Piece, Place, crc_of};
 use serde::Serialize;
 
@@ -24,7 +23,7 @@ use super::{ColdCounters, Logs};
 use crate::log::partition_log::PartitionLog;
 use crate::log::reader::ReadFailed;
 use crate::partition::batches_in;
-use crate::runtime::objects::{Listed, ObjectError, Objects};
+use crate::runtime::objects::{ObjectError, Objects};
 
 /// An object that was not read by then is given up; the client asks again.
 const READ_WITHIN: Duration = Duration::from_secs(10);
@@ -59,36 +58,6 @@ pub(crate) struct ObjectHolding {
     pub(crate) surplus_objects: usize,
     /// Why the store can't be asked now.
     pub(crate) object_error: Option<String>,
-}
-
-/// Which objects of those that are there are of no use, and which that should be there are not.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Compared {
-    missing: usize,
-    unnamed: usize,
-    /// Those of them that nobody can come to name.
-    surplus: Vec<LogPoint>,
-}
-
-/// Compares what is named with what is there.
-fn compare(
-    named: &BTreeMap<LogPoint, Object>,
-    listed: &[Listed],
-    tending: &Tending<'_>,
-) -> Compared {
-    let there: BTreeMap<LogPoint, u64> =
-        listed.iter().map(|listed| (listed.point, listed.size_bytes)).collect();
-    let is_whole = |object: &Object| {
-        there
-            .get(&object.point)
-            .is_some_and(|size_bytes| *size_bytes == u64::from(object.size_bytes))
-    };
-    let unnamed = there.keys().filter(|point| !named.contains_key(point));
-    Compared {
-        missing: named.values().filter(|object| !is_whole(object)).count(),
-        unnamed: unnamed.clone().count(),
-        surplus: unnamed.filter(|point| tending.may_go(**point)).copied().collect(),
-    }
 }
 
 impl Logs {
@@ -215,9 +184,7 @@ impl PartitionLog {
         let (named, compared) = self
             .with(None, |partition| {
                 let tending = self.tending(partition);
-                let pieces = tending.in_use();
-                let named = pieces.iter().filter_map(Piece::object).map(|it| (it.point, it));
-                let named: BTreeMap<LogPoint, Object> = named.collect();
+                let named = tending.objects_in_use();
                 let compared = compare(&named, &listed, &tending);
                 Some((named, compared))
             })
@@ -232,43 +199,5 @@ impl PartitionLog {
             object_error: None,
         };
         Ok((holding, compared.surplus))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use meridian_base::position::{Generation, Step};
-    use meridian_storage::mutation::Mutations;
-
-    use super::*;
-
-    fn point(generation: u32, step: u64) -> LogPoint {
-        LogPoint::new(Generation::new(generation), Step::new(step))
-    }
-
-    #[test]
-    fn only_what_nobody_can_come_to_name_is_surplus() {
-        let object = |point, size_bytes| (point, Object { point, size_bytes, crc: 1 });
-        let named: BTreeMap<LogPoint, Object> =
-            [object(point(1, 1), 10), object(point(1, 2), 10), object(point(1, 3), 10)].into();
-        let there = [(1, 1, 10), (1, 2, 9), (1, 9, 10), (2, 1, 10), (3, 1, 10)];
-        let listed = there.map(|(generation, step, size_bytes)| Listed {
-            point: point(generation, step),
-            size_bytes,
-        });
-        let safe = Tending {
-            generation: Generation::new(2),
-            manifest: None,
-            is_manifest_safe: true,
-            log_start_offset: Offset::ZERO,
-            log_start_safe: None,
-            mutations: Mutations::NONE,
-        };
-        let compared = compare(&named, &listed, &safe);
-        assert_eq!((compared.missing, compared.unnamed), (2, 3), "one is short, one is not there");
-        assert_eq!(compared.surplus, [point(1, 9), point(2, 1)], "a later leader's is not ours");
-        let unsafe_yet = Tending { is_manifest_safe: false, ..safe };
-        let unsafe_yet = compare(&named, &listed, &unsafe_yet);
-        assert_eq!(unsafe_yet, Compared { surplus: Vec::new(), ..compared });
     }
 }
