@@ -206,6 +206,11 @@ impl Logs {
         self.begin_takeovers(&begun);
     }
 
+    /// The partitions that this node's disk has anything of.
+    pub fn stored_partitions(&self) -> BTreeSet<PartitionId> {
+        self.store.as_ref().map(|store| store.partitions()).unwrap_or_default()
+    }
+
     /// Frees a deleted topic's partition on this node's disk.
     pub fn forget(&self, partition: PartitionId) {
         if let Some(store) = &self.store {

@@ -10,9 +10,9 @@ mod compaction;
 mod disks;
 mod expiry;
 mod lifecycle;
-mod object_sweep;
 mod sources;
 mod status;
+mod sweep;
 mod switch;
 
 use std::net::SocketAddr;
@@ -237,7 +237,8 @@ fn spawn_chores(node: &Arc<Node>) {
     tokio::spawn(cluster_time::run_clock(Arc::clone(node)));
     tokio::spawn(chores::run_retention(Arc::clone(node)));
     tokio::spawn(cold::run_cold(Arc::clone(node)));
-    tokio::spawn(object_sweep::run_object_sweep(Arc::clone(node)));
+    tokio::spawn(sweep::run_object_sweep(Arc::clone(node)));
+    tokio::spawn(sweep::run_disk_sweep(Arc::clone(node)));
     tokio::spawn(expiry::run_expiry(Arc::clone(node)));
     tokio::spawn(compaction::run_compaction(Arc::clone(node)));
     tokio::spawn(crate::mirror::run(Arc::clone(node)));

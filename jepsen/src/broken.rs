@@ -25,7 +25,7 @@ impl Broken {
     /// Every one that the simulator can break its nodes by.
     pub fn all() -> impl Iterator<Item = Self> + Clone {
         let log = Mutation::ALL.into_iter().chain(Mutation::PARTS).chain(Mutation::STRIPES);
-        let log = log.chain(Mutation::COLD).chain(Mutation::OBJECTS);
+        let log = log.chain(Mutation::COLD).chain(Mutation::LEFT_BEHIND);
         log.map(Self::Log).chain(Self::MIRRORS.into_iter().map(Self::Mirror))
     }
 

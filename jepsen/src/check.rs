@@ -69,8 +69,9 @@ pub enum Promise {
     NeverMerged,
     /// A mirror stops only for what its source has done, and says so.
     MirrorsOn,
-    /// When all has settled, the object store has what manifests name, and nothing else.
-    ObjectsAreNamed,
+    /// When all has settled, the object store has what manifests name, and nothing else; and nothing of topics that
+    /// were deleted is anywhere.
+    NothingIsLeftBehind,
     /// No state machine finds its own invariants broken.
     Invariant,
 }

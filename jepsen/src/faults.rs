@@ -27,6 +27,8 @@ const CONVERT_WEIGHT: usize = 10;
 /// How often a slot is given to a spare, besides, where there are any.
 const REPLACE_WEIGHT: usize = 10;
 
+/// How often the topic that is created anew is deleted, besides, where there is one.
+const RECREATE_WEIGHT: usize = 6;
 /// How often the object store has trouble, besides, where there is one.
 const OBJECT_TROUBLE_WEIGHT: usize = 10;
 
@@ -71,6 +73,7 @@ enum Fault {
     Convert,
     Replace,
     ObjectTrouble,
+    Recreate,
 }
 
 /// Injects faults into one run.
@@ -119,8 +122,14 @@ impl Nemesis {
         let replaces = has_spares.then_some((Fault::Replace, REPLACE_WEIGHT));
         let troubles =
             world.has_object_store().then_some((Fault::ObjectTrouble, OBJECT_TROUBLE_WEIGHT));
-        let weights: Vec<(Fault, usize)> =
-            WEIGHTS.into_iter().chain(converts).chain(replaces).chain(troubles).collect();
+        let recreates = world.is_recreatable().then_some((Fault::Recreate, RECREATE_WEIGHT));
+        let weights: Vec<(Fault, usize)> = WEIGHTS
+            .into_iter()
+            .chain(converts)
+            .chain(replaces)
+            .chain(troubles)
+            .chain(recreates)
+            .collect();
         let total = weights.iter().map(|(_, weight)| weight).sum();
         let mut drawn = self.chance.below(total);
         for (fault, weight) in weights {
@@ -192,6 +201,7 @@ impl Nemesis {
             Fault::RotDisk => self.rot_disk(world),
             Fault::Convert => self.convert(world),
             Fault::Replace => self.replace(world),
+            Fault::Recreate => world.recreate(),
             Fault::ObjectTrouble => self.object_trouble(world),
         }
         Ok(())

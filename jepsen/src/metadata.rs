@@ -9,17 +9,31 @@ use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId
 use meridian_base::position::{Generation, LeaderEpoch};
 use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotConfig, SlotState};
 use meridian_mirror::rows::Stage;
+use meridian_storage::deleted::is_deleted;
 use meridian_storage::erasure::Code;
 use meridian_storage::journal::Identity;
 use meridian_storage::mutation::{Mutation, Mutations};
 
-use crate::desk::PRODUCER_ID_MIN;
+use crate::desk::{GROUPS, PRODUCER_ID_MIN};
 
 /// The only storage group of a simulation.
 pub const GROUP: GroupId = GroupId::new(1);
 
 /// Producer ids that a node gets at once: few, so that it often asks for more.
 const BLOCK_SIZE: u32 = 3;
+
+/// Partitions from this one on are of a topic that is deleted and created anew.
+const RECREATED_MIN: u64 = 1_000;
+
+/// The only partition of the topic's life with this number.
+pub fn recreated(number: u64) -> PartitionId {
+    PartitionId::new(RECREATED_MIN + number)
+}
+
+/// Whether a partition is of the topic that is deleted and created anew.
+pub fn is_recreated(partition: PartitionId) -> bool {
+    (RECREATED_MIN..GROUPS.get()).contains(&partition.hot().get())
+}
 
 /// Who owns a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +96,10 @@ pub enum Entry {
         /// What to.
         class: Class,
     },
+    /// The topic that is created anew has its next partition.
+    Create(PartitionId),
+    /// It is deleted.
+    Delete(PartitionId),
     /// A partition becomes a mirror, or its stage changes.
     Mirror {
         /// The partition.
@@ -115,6 +133,8 @@ pub struct View {
     pub producer_ids: BTreeMap<NodeId, Range<u32>>,
     /// The class of every partition that was ever converted.
     classes: BTreeMap<PartitionId, Class>,
+    /// The partition of the topic that is created anew, if it is there, and how many it has had.
+    pub recreated: (Option<PartitionId>, u64),
     /// Every partition that is a mirror, or was.
     pub mirrors: BTreeMap<PartitionId, MirrorRow>,
 }
@@ -141,6 +161,7 @@ impl View {
             owners: BTreeMap::new(),
             producer_ids: BTreeMap::new(),
             classes: BTreeMap::new(),
+            recreated: (None, 0),
             mirrors: BTreeMap::new(),
         }
     }
@@ -162,8 +183,23 @@ impl View {
             Entry::Mirror { partition, row } => {
                 self.mirrors.insert(*partition, *row);
             }
+            Entry::Create(partition) => {
+                self.recreated = (Some(*partition), self.recreated.1 + 1);
+            }
+            Entry::Delete(partition) => {
+                self.recreated.0 = None;
+                self.owners.remove(partition);
+            }
             Entry::Disk { .. } => {}
         }
+    }
+
+    /// Whether a partition was, and is no more, as far as this is known here.
+    pub fn is_deleted(&self, partition: PartitionId, mutations: Mutations) -> bool {
+        let (present, count) = self.recreated;
+        let given_out = (RECREATED_MIN + count).saturating_sub(1);
+        let is_there = present == Some(partition) || !is_recreated(partition);
+        is_deleted(partition, given_out, is_there, mutations)
     }
 
     /// How the records of `partition` are put.
@@ -259,6 +295,18 @@ impl Metadata {
     /// Changes how the records of `partition` are put.
     pub fn convert(&mut self, partition: PartitionId, class: Class) {
         self.commit(Entry::Class { partition, class });
+    }
+
+    /// Creates the topic anew; gives its partition.
+    pub fn create(&mut self) -> PartitionId {
+        let partition = recreated(self.latest.recreated.1);
+        self.commit(Entry::Create(partition));
+        partition
+    }
+
+    /// Deletes it.
+    pub fn delete(&mut self, partition: PartitionId) {
+        self.commit(Entry::Delete(partition));
     }
 
     /// Makes a partition a mirror, or moves it to another stage.

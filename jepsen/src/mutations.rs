@@ -84,11 +84,6 @@ pub fn method(broken: Broken) -> Method {
         | Mutation::FewPartsKept
         | Mutation::AllPartsAsked => Method::Parts(10),
         Mutation::TooFewParts => Method::Cold(20),
-        Mutation::NamedBeforeStored
-        | Mutation::FreedOfLaterLeader
-        | Mutation::FreedWhilePacking
-        | Mutation::ColdKeyReused
-        | Mutation::ObjectsForgotten => Method::Object(20),
         Mutation::PartOfPeerKept => Method::Scenario(scenarios::replaced_racks),
         Mutation::AckBeforeSync => Method::Scenario(scenarios::power_cut),
         Mutation::HalfStartEstablished => Method::Scenario(scenarios::half_start),
@@ -104,7 +99,21 @@ pub fn method(broken: Broken) -> Method {
         Mutation::EpochWraps => Method::Scenario(scenarios::wrapped_epoch),
         Mutation::LateEndAccepted => Method::Scenario(scenarios::late_end),
         Mutation::OldCoordinatorAccepted => Method::Scenario(scenarios::late_coordinator),
-        // Those that are not in `Mutation::ALL`.
+        _ => method_of_cold(mutation),
+    }
+}
+
+/// The same of what is cold, and of topics that were deleted.
+fn method_of_cold(mutation: Mutation) -> Method {
+    match mutation {
+        Mutation::NamedBeforeStored
+        | Mutation::FreedOfLaterLeader
+        | Mutation::FreedWhilePacking
+        | Mutation::ColdKeyReused
+        | Mutation::ObjectsForgotten
+        | Mutation::UnheardIsDeleted
+        | Mutation::ToldOnceOfDeletion => Method::Object(20),
+        // The others have a model: `storage/tests/rules/cold.rs`.
         _ => Method::Elsewhere,
     }
 }

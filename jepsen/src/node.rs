@@ -10,6 +10,7 @@ pub(crate) use self::links::topic_of;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
@@ -33,6 +34,9 @@ use crate::objects::{ObjectAnswer, ObjectRequest};
 use crate::seat::{Seat, SeatOutput, fresh_incarnation};
 use crate::sourced;
 use crate::workload::ClientRequest;
+
+/// How often a node looks its disk through for what is no more.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// What travels over the network.
 #[derive(Clone, Debug)]
@@ -181,6 +185,8 @@ pub struct Node {
     brokers: BTreeMap<(PartitionId, Generation), Broker>,
     pending: BTreeMap<u64, Pending>,
     next_tag: u64,
+    /// When the disk is looked through for what is no more.
+    sweep_at: Instant,
     /// Producer ids that may be given away.
     producer_ids: Range<u32>,
 }
@@ -201,6 +207,7 @@ impl Node {
             brokers: BTreeMap::new(),
             pending: BTreeMap::new(),
             next_tag: 0,
+            sweep_at: Instant::ZERO,
             producer_ids: 0..0,
         }
     }
@@ -219,6 +226,7 @@ impl Node {
     pub fn start(&mut self, now: Instant, out: &mut Vec<NodeOutput>) -> Result<(), OpenError> {
         self.boot += 1;
         self.next_tag = self.boot << 32;
+        self.sweep_at = now;
         // What is left of a block when its process ends is never used.
         self.producer_ids = match self.view.producer_ids.get(&self.id) {
             Some(block) if Mutation::ProducerIdReused.active(self.mutations) => block.clone(),
@@ -267,7 +275,7 @@ impl Node {
                     self.with_broker(now, key, out, |broker, _, out| broker.end(out));
                     self.brokers.remove(&key);
                 }
-                if owner.node == self.id {
+                if owner.node == self.id && !self.view.is_deleted(*partition, Mutations::NONE) {
                     self.lead(now, *partition, *owner, out);
                 }
             }
@@ -284,6 +292,15 @@ impl Node {
                     seat.on_config(now, group, &mut outputs);
                 }
                 self.carry_out_seat(outputs, out);
+            }
+            Entry::Create(_) => {}
+            Entry::Delete(partition) => {
+                let led = self.brokers.keys().filter(|(led, _)| led == partition);
+                for key in led.copied().collect::<Vec<_>>() {
+                    self.with_broker(now, key, out, |broker, _, out| broker.end(out));
+                    self.brokers.remove(&key);
+                }
+                self.forget(now, *partition, out);
             }
             Entry::Class { partition, class } => {
                 let led = self.brokers.iter_mut().filter(|((led, _), _)| led == partition);
@@ -307,6 +324,28 @@ impl Node {
                     }
                     self.carry_out_seat(outputs, out);
                 }
+            }
+        }
+    }
+
+    fn forget(&mut self, now: Instant, partition: PartitionId, out: &mut Vec<NodeOutput>) {
+        let mut outputs = Vec::new();
+        if let Some(seat) = &mut self.seat {
+            seat.forget(now, partition, &mut outputs);
+        }
+        self.carry_out_seat(outputs, out);
+    }
+
+    /// Frees what the disk has of partitions that are no more, now and then.
+    fn sweep_disk(&mut self, now: Instant, out: &mut Vec<NodeOutput>) {
+        if now < self.sweep_at || Mutation::ToldOnceOfDeletion.active(self.mutations) {
+            return;
+        }
+        self.sweep_at = now + SWEEP_EVERY;
+        let found = self.seat.as_ref().map(Seat::partitions).unwrap_or_default();
+        for partition in found {
+            if self.view.is_deleted(partition, self.mutations) {
+                self.forget(now, partition, out);
             }
         }
     }
@@ -562,6 +601,7 @@ impl Node {
             seat.tick(now, &mut outputs);
         }
         self.carry_out_seat(outputs, out);
+        self.sweep_disk(now, out);
         let keys: Vec<(PartitionId, Generation)> = self.brokers.keys().copied().collect();
         for key in keys {
             self.with_broker(now, key, out, |broker, health, out| broker.tick(now, health, out));

@@ -34,6 +34,8 @@ pub struct Counters {
     pub promotion_count: u64,
     /// Slots that were given to spares.
     pub replacement_count: u64,
+    /// Topics that were deleted and created anew.
+    pub recreation_count: u64,
     /// Partitions whose class was changed.
     pub conversion_count: u64,
     /// Leaders that the metadata appointed.
@@ -66,6 +68,7 @@ impl Counters {
         self.mirrored_count += other.mirrored_count;
         self.promotion_count += other.promotion_count;
         self.replacement_count += other.replacement_count;
+        self.recreation_count += other.recreation_count;
         self.conversion_count += other.conversion_count;
         self.appointment_count += other.appointment_count;
         self.takeover_count += other.takeover_count;
@@ -81,7 +84,7 @@ impl fmt::Display for Counters {
         write!(
             f,
             "{:.2} simulated hours, {} operations, {} records acknowledged, {} transactions \
-             committed, {} positions of groups, {} passes, {} blobs decoded, {} manifests of what is cold, {} objects put and {} deleted, {} parts made again, {} batches mirrored, {} mirrors promoted, {} slots moved, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
+             committed, {} positions of groups, {} passes, {} blobs decoded, {} manifests of what is cold, {} objects put and {} deleted, {} parts made again, {} batches mirrored, {} mirrors promoted, {} slots moved, {} topics created anew, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
             self.simulated.as_secs_f64() / 3600.0,
             self.operation_count,
             self.acknowledged_count,
@@ -96,6 +99,7 @@ impl fmt::Display for Counters {
             self.mirrored_count,
             self.promotion_count,
             self.replacement_count,
+            self.recreation_count,
             self.conversion_count,
             self.takeover_count,
             self.appointment_count,

@@ -46,6 +46,7 @@ fn config(mutations: Mutations) -> WorldConfig {
         source_count: 0,
         transactor_count: 0,
         keyed_count: 0,
+        recreation_count: 0,
         has_applications: false,
         client_id_min: 0,
         is_asleep: false,

@@ -3,10 +3,11 @@
 //! Between mounting and admission it says nothing: its disk may be an old copy of itself, and only
 //! the metadata log knows (rule 12).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use meridian_base::env::{Instant, Rng, SplitMix};
-use meridian_base::id::{Incarnation, NodeId};
+use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_storage::config::StoreConfig;
 use meridian_storage::journal::{DiskDone, DiskOp, Identity, OpenError};
@@ -96,6 +97,16 @@ impl Seat {
     /// Takes the outcome of a disk operation.
     pub fn on_disk_done(&mut self, now: Instant, done: DiskDone, out: &mut Vec<SeatOutput>) {
         self.step(now, StoreInput::DiskDone(done), out);
+    }
+
+    /// The partitions that the disk has anything of.
+    pub fn partitions(&self) -> BTreeSet<PartitionId> {
+        self.store.partitions()
+    }
+
+    /// Frees a partition that is no more.
+    pub fn forget(&mut self, now: Instant, partition: PartitionId, out: &mut Vec<SeatOutput>) {
+        self.step(now, StoreInput::Forget(partition), out);
     }
 
     /// Takes a configuration from the metadata log.

@@ -1,5 +1,6 @@
 //! One run from its seed to its verdict: trouble, then healing, then the final read of everything.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meridian_base::env::Instant;
@@ -118,6 +119,7 @@ impl SimConfig {
             source_count: 1,
             transactor_count: 2,
             keyed_count: 1,
+            recreation_count: if self.shape == Shape::Object { 6 } else { 0 },
             has_applications: false,
             client_id_min: 0,
             is_asleep: false,
@@ -164,14 +166,14 @@ pub(crate) struct Sim {
     chance: Chance,
     begun_at: Instant,
     /// Since when each partition has not been served.
-    unserved_since: Vec<Option<Instant>>,
+    unserved_since: BTreeMap<PartitionId, Instant>,
 }
 
 impl Sim {
     pub(crate) fn new(seed: u64, world: World) -> Self {
         let mut root = Chance::new(!seed);
         let nemesis = Nemesis::new(root.branch());
-        let unserved_since = vec![None; world.partitions.len()];
+        let unserved_since = BTreeMap::new();
         let begun_at = world.now;
         Self { world, nemesis, chance: root.branch(), begun_at, unserved_since }
     }
@@ -216,11 +218,12 @@ impl Sim {
         self.begin_final_reads();
         self.converge("every log is read to its end", Self::is_read)?;
         self.conclude(|_| true)?;
-        let objects = self.converge("objects are those that are named", Self::are_objects_named);
-        objects.map_err(|_| Violation {
-            promise: Promise::ObjectsAreNamed,
-            detail: self.world.unsettled_objects().unwrap_or_default(),
-        })
+        self.converge("nothing is left behind", |sim| sim.world.left_behind().is_none()).map_err(
+            |violation| Violation {
+                promise: Promise::NothingIsLeftBehind,
+                detail: self.world.left_behind().unwrap_or(violation.detail),
+            },
+        )
     }
 
     /// Ends every fault, and has clients begin nothing more.
@@ -256,13 +259,9 @@ impl Sim {
         clients.filter(|client| client.final_log().is_some()).count() == reader_count
     }
 
-    /// Whether the object store has what manifests name, and nothing else.
-    fn are_objects_named(&self) -> bool {
-        self.world.unsettled_objects().is_none()
-    }
-
     /// Judges what was read of the partitions that are to be judged.
     pub(crate) fn conclude(&mut self, is_judged: impl Fn(PartitionId) -> bool) -> Verdict {
+        self.world.nothing_old_is_seen()?;
         let World { clients, checker, .. } = &mut self.world;
         clients
             .iter()
@@ -288,14 +287,13 @@ impl Sim {
     /// The metadata plane: a partition whose leader is gone, cut off or stuck gets another one.
     fn control(&mut self) {
         self.world.schedule(CONTROL_EVERY, Event::Controller);
-        for index in 0..self.world.partitions.len() {
-            let partition = self.world.partitions[index];
+        for partition in self.world.partitions.clone() {
             if self.world.is_served(partition) && !self.is_leader_unreachable(partition) {
-                self.unserved_since[index] = None;
+                self.unserved_since.remove(&partition);
                 continue;
             }
             let now = self.world.now;
-            let since = *self.unserved_since[index].get_or_insert(now);
+            let since = *self.unserved_since.entry(partition).or_insert(now);
             let never_led = !self.world.metadata.latest().owners.contains_key(&partition);
             let gone =
                 self.is_leader_unreachable(partition) && now.since(since) >= 2 * CONTROL_EVERY;
@@ -307,7 +305,7 @@ impl Sim {
                 .collect();
             if let Some(node) = self.chance.pick(&candidates) {
                 self.world.appoint(partition, node);
-                self.unserved_since[index] = None;
+                self.unserved_since.remove(&partition);
             }
         }
     }

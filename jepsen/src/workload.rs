@@ -468,6 +468,14 @@ impl Client {
         Some(entry.batch.first)
     }
 
+    /// The number of a producer that is not transactional.
+    pub fn id(&self) -> Option<u32> {
+        match &self.role {
+            Role::Producer(producer) => Some(producer.id),
+            Role::Transactor(_) | Role::Reader(_) => None,
+        }
+    }
+
     /// Whether it is an idempotent producer.
     pub fn is_producer(&self) -> bool {
         matches!(&self.role, Role::Producer(Producer { life: None, .. }))
@@ -489,6 +497,11 @@ impl Client {
             producer.in_flight.clear();
             self.stopping = true;
         }
+    }
+
+    /// Begins what it has slept until now.
+    pub fn begin(&mut self) {
+        self.stopping = false;
     }
 
     /// No new batches: only those under way are brought home. A reader is not told.

@@ -7,6 +7,7 @@ mod links;
 mod objects;
 mod ownership;
 mod processes;
+mod recreation;
 
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use crate::describe::Words;
 use crate::desk::is_internal;
 use crate::disk::SimDisk;
 use crate::keyed;
-use crate::metadata::{Class, Metadata, Owner, View};
+use crate::metadata::{self, Class, Metadata, Owner, View};
 use crate::net::{Endpoint, Network};
 use crate::node::{Node, NodeOutput, Packet, endpoint_of};
 use crate::objects::{SimObjects, Trouble};
@@ -39,6 +40,8 @@ use meridian_jepsen_runner::chance::Chance;
 
 /// Sets the object store's chance apart from all others.
 const OBJECTS_SEED: u64 = 0x6f62_6a65_6374_7321;
+/// How often objects of partitions that are no more are looked for.
+const SWEEP_OBJECTS_EVERY: Duration = Duration::from_secs(3);
 /// How often a node looks at what is due.
 const TICK_EVERY: Duration = Duration::from_millis(10);
 /// Number of a node's first process.
@@ -69,6 +72,8 @@ pub struct WorldConfig {
     pub source_count: usize,
     /// How many partitions there are besides whose values have keys, and which are compacted.
     pub keyed_count: usize,
+    /// How many times there is a topic, besides, that is deleted and created anew.
+    pub recreation_count: usize,
     /// How many transactional producers there are, each of which writes to all other partitions.
     pub transactor_count: usize,
     /// Whether there are coordinators, and applications that ask them.
@@ -109,6 +114,7 @@ pub(crate) enum Event {
     ObjectArrives(Box<Arriving>),
     ObjectAnswered(Box<Answered>),
     EndOfObjectTrouble,
+    SweepObjects,
 }
 
 /// One run's world.
@@ -136,6 +142,7 @@ pub struct World {
     /// The classes that partitions are converted to.
     pub(crate) classes: &'static [Class],
     kept_count_min: usize,
+    recreation_count: u64,
     foreign_count: usize,
     /// What is to go to the other cluster, and what is to be compared with it.
     pub(crate) abroad: Abroad,
@@ -151,6 +158,7 @@ impl World {
         let node_count = geometry.slot_count() + spares;
         let client_count = config.partition_count
             * (config.producer_count + config.source_count + 1)
+            + config.recreation_count * (config.producer_count + 1)
             + config.transactor_count
             + config.keyed_count * (config.producer_count + 1);
         let application_count =
@@ -168,16 +176,7 @@ impl World {
         let incarnations: Vec<Incarnation> =
             ids.iter().map(|id| fresh_incarnation(*id, FIRST_BOOT)).collect();
         let founded = View::founded(geometry, &incarnations);
-        let nodes = ids
-            .iter()
-            .map(|id| {
-                let disk = SimDisk::new(root.branch());
-                let mut node = Node::new(*id, disk, founded.clone(), config.mutations);
-                node.mirror_mutation = config.mirror_mutation;
-                node.has_object_store = config.classes.contains(&Class::Objects);
-                node
-            })
-            .collect();
+        let nodes = ids.iter().map(|id| node(*id, &founded, &config, &mut root)).collect();
         let mut world = Self {
             now: Instant::from_micros(1_000_000),
             queue: Queue::default(),
@@ -198,11 +197,16 @@ impl World {
             application_wakes: Vec::new(),
             classes: config.classes,
             kept_count_min: config.kept_count_min,
+            recreation_count: config.recreation_count as u64,
             foreign_count: config.foreign_count,
             abroad: Abroad::default(),
             mutations: config.mutations,
         };
         world.add_clients(&config, &mut root);
+        if config.recreation_count > 0 {
+            world.create();
+            world.schedule(SWEEP_OBJECTS_EVERY, Event::SweepObjects);
+        }
         if let Some(first) = config.classes.first() {
             for partition in world.convertible() {
                 world.convert(partition, *first);
@@ -258,6 +262,10 @@ impl World {
         for partition in (0..config.keyed_count as u64).map(keyed::partition) {
             self.partitions.push(partition);
             self.add_producers_and_reader(partition, config, root);
+        }
+        let asleep = WorldConfig { is_asleep: true, ..*config };
+        for partition in (0..config.recreation_count as u64).map(metadata::recreated) {
+            self.add_producers_and_reader(partition, &asleep, root);
         }
     }
 
@@ -370,6 +378,11 @@ impl World {
                 Ok(())
             }
             Event::ObjectAnswered(answered) => self.object_answered(*answered),
+            Event::SweepObjects => {
+                self.schedule(SWEEP_OBJECTS_EVERY, Event::SweepObjects);
+                self.sweep_objects();
+                Ok(())
+            }
             Event::EndOfObjectTrouble => {
                 self.objects.set_trouble(Trouble::LITTLE);
                 Ok(())
@@ -536,6 +549,15 @@ impl World {
         self.wakes[client] += 1;
         self.schedule(delay, Event::ClientWake { client, wake: self.wakes[client] });
     }
+}
+
+/// A node that has never been started.
+fn node(id: NodeId, founded: &View, config: &WorldConfig, root: &mut Chance) -> Node {
+    let disk = SimDisk::new(root.branch());
+    let mut node = Node::new(id, disk, founded.clone(), config.mutations);
+    node.mirror_mutation = config.mirror_mutation;
+    node.has_object_store = config.classes.contains(&Class::Objects);
+    node
 }
 
 /// Index of the datacenter that a node is in: those that filled slots first, then spares, one in each in turn.

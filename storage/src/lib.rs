@@ -14,6 +14,7 @@ pub mod blob;
 pub mod codec;
 pub mod cold;
 pub mod config;
+pub mod deleted;
 pub mod erasure;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;

@@ -69,6 +69,8 @@ pub enum Mutation {
     FreedWhilePacking,
     ColdKeyReused,
     ObjectsForgotten,
+    UnheardIsDeleted,
+    ToldOnceOfDeletion,
     MovedUnsealed,
     MovedBeforeSync,
     RemovedBeforePlaced,
@@ -160,8 +162,9 @@ impl Mutation {
         Self::ColdKeyReused,
     ];
 
-    /// Those of objects, which the simulator finds.
-    pub const OBJECTS: [Self; 1] = [Self::ObjectsForgotten];
+    /// Those of objects and of topics that were deleted, which the simulator finds.
+    pub const LEFT_BEHIND: [Self; 3] =
+        [Self::ObjectsForgotten, Self::UnheardIsDeleted, Self::ToldOnceOfDeletion];
 
     /// Those of two disks, which are found by `storage/tests/rules/tiers.rs`.
     pub const TIERS: [Self; 8] = [
@@ -191,7 +194,7 @@ impl Mutation {
 
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
-        let cold = Self::STRIPES.into_iter().chain(Self::COLD).chain(Self::OBJECTS);
+        let cold = Self::STRIPES.into_iter().chain(Self::COLD).chain(Self::LEFT_BEHIND);
         let cold = cold.chain(Self::TIERS);
         let mut every = Self::ALL.into_iter().chain(cold).chain(Self::PARTS).chain(Self::MOVES);
         every.find(|mutation| format!("{mutation:?}") == name)
@@ -256,6 +259,13 @@ impl Mutation {
             Self::PositionsUnconfirmed => "G5: a coordinator that was replaced tells positions",
             Self::EpochWraps => "P2: epoch 0 of the same producer id follows the highest",
             Self::TimeOutUnfenced => "X8: who was timed out goes on in its epoch (version 1)",
+            _ => self.describe_of_cold(),
+        }
+    }
+
+    /// The same of those in [`Mutation::COLD`] and [`Mutation::LEFT_BEHIND`].
+    const fn describe_of_cold(self) -> &'static str {
+        match self {
             Self::OldBaseAccepted => "O1: a manifest made from one that was replaced is put",
             Self::NamedBeforeStored => "O2: a manifest names an object that is not stored yet",
             Self::CopiesFreedEarly => "O3: copies go before the manifest is committed",
@@ -265,6 +275,8 @@ impl Mutation {
             Self::FreedWhilePacking => "O5: what is stored and not named yet is freed",
             Self::ColdKeyReused => "O6: two leaders store under one key",
             Self::ObjectsForgotten => "O7: objects are looked for only where there should be some",
+            Self::UnheardIsDeleted => "Q1: who has not heard of a partition deletes what it has",
+            Self::ToldOnceOfDeletion => "Q1: disks free a deleted topic when told, and only then",
             _ => self.describe_of_two_disks(),
         }
     }

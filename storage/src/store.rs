@@ -23,7 +23,7 @@ mod scrub;
 mod stage;
 mod sync;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_base::env::{Disk, Instant};
 use meridian_base::id::{Incarnation, PartitionId};
@@ -434,6 +434,12 @@ impl Store {
             Some(own) if own.state == SlotState::LostData => Standing::LostData,
             Some(_) => Standing::Good,
         }
+    }
+
+    /// The partitions that it has anything of, but for those that were deleted.
+    pub fn partitions(&self) -> BTreeSet<PartitionId> {
+        let known = self.index.after(None).filter(|(_, partition)| !partition.forgotten);
+        known.map(|(id, _)| id.hot()).collect()
     }
 
     /// Who the disk is; the cluster is told at every mount.

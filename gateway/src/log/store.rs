@@ -1,6 +1,6 @@
 //! The store of this node on its real disk, or two: one thread writes and syncs, another reads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -252,6 +252,11 @@ impl StoreHandle {
             }
         }
         self.step(StoreInput::Config(config));
+    }
+
+    /// The partitions that the disk has anything of.
+    pub(super) fn partitions(&self) -> BTreeSet<PartitionId> {
+        lock(&self.store).partitions()
     }
 
     pub(super) fn forget(&self, partition: PartitionId) {

@@ -19,6 +19,10 @@ impl World {
         shown: Shown,
     ) -> Verdict {
         self.trace.event(self.now, format_args!("N{node} {partition:?} {generation} {shown:?}"));
+        // What becomes of a topic that was deleted is nobody's business, but that it goes.
+        if self.is_deleted(partition) {
+            return Ok(());
+        }
         match shown {
             Shown::Serving(high_watermark) => {
                 self.counters.takeover_count += 1;
@@ -102,6 +106,9 @@ impl World {
             reply.answers.iter().filter(|answer| matches!(answer.result, FenceResult::Certain(_)));
         for answer in certain {
             let (partition, fence) = (answer.partition, answer.generation);
+            if self.is_deleted(partition) {
+                continue;
+            }
             self.checker.fenced(node, reply.incarnation, partition, fence)?;
         }
         Ok(())

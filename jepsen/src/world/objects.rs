@@ -89,14 +89,9 @@ impl World {
     }
 
     /// Where the object store and what leaders name are not the same; `None` if they are.
-    pub(crate) fn unsettled_objects(&self) -> Option<String> {
+    pub(super) fn unsettled_objects(&self) -> Option<String> {
         if !self.has_object_store() {
             return None;
-        }
-        for partition in self.objects.partitions() {
-            if !self.partitions.contains(&partition) {
-                return Some(format!("{partition:?} is no more, and has objects"));
-            }
         }
         self.convertible().into_iter().find_map(|partition| {
             let Some(owner) = self.metadata.latest().owners.get(&partition) else {
@@ -118,5 +113,23 @@ impl World {
                 )
             })
         })
+    }
+
+    /// Whoever leads the metadata deletes what partitions that are no more have left, as far as it knows of them.
+    pub(super) fn sweep_objects(&mut self) {
+        let nodes: Vec<usize> =
+            (0..self.nodes.len()).filter(|node| self.reaches_majority(*node)).collect();
+        let Some(node) = self.chance.pick(&nodes).filter(|node| self.is_running(*node)) else {
+            return;
+        };
+        for partition in self.objects.partitions() {
+            if !self.nodes[node].view.is_deleted(partition, self.mutations) {
+                continue;
+            }
+            for point in self.objects.of(partition).into_keys() {
+                let request = ObjectRequest::Delete(point);
+                self.ask_objects(node, (partition, Generation::NONE), 0, request);
+            }
+        }
     }
 }

@@ -65,6 +65,9 @@ impl World {
     /// Appoints a leader. Now and then the proposal is lost and another node is appointed under the
     /// same generation: a node that acts before the entry is applied shares it (rule T1).
     pub(crate) fn appoint(&mut self, partition: PartitionId, node: usize) {
+        if self.is_deleted(partition) {
+            return;
+        }
         let lost_proposal = self.chance.per_mille(200);
         let heir = self.chance.below(self.nodes.len());
         let id = self.nodes[node].id;

@@ -365,8 +365,10 @@ fn a_deleted_topic_frees_its_blobs_for_good() {
     let mut node = Node::alone();
     store_all(&mut node, &[large(1, 1), large(2, 1)]);
     let live_before = node.store.usage().live_bytes;
+    assert_eq!(node.store.partitions(), [partition(1), partition(2)].into());
     node.input(StoreInput::Forget(partition(1)));
     node.run();
+    assert_eq!(node.store.partitions(), [partition(2)].into());
     assert!(node.store.usage().live_bytes <= live_before / 2);
     assert!(!node.holds(&large(1, 1)));
     let refused = node.put(Put { ..put(large(1, 2)) });

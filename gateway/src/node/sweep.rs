@@ -1,25 +1,45 @@
-//! Objects of partitions that are no more: the node that leads the metadata deletes them. It needs no memory
-//! of what was deleted, so a topic's objects go whoever was down when it was.
+//! What partitions that are no more have left: each node frees what its disk has of them, and the node that leads
+//! the metadata deletes their objects. It needs no memory of what was deleted, so all of a topic goes whoever was down
+//! when it was.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::PartitionId;
 use meridian_consensus::state::Metadata;
+use meridian_storage::deleted::is_deleted;
+use meridian_storage::mutation::Mutations;
 
 use super::Node;
 use crate::broker::Broker;
 use crate::log::ObjectsUnusable;
 
 /// How often the object store is asked which partitions it has objects of.
-const SWEEP_EVERY: Duration = Duration::from_secs(30);
+const SWEEP_OBJECTS_EVERY: Duration = Duration::from_secs(30);
 
-/// Sweeps, until the node goes down.
+/// How often the disk is looked through. Each node frees a topic as it hears that it was deleted; what is found here is
+/// of one that died before that was on its disk, that has heard of it by a snapshot, or whose peers sent it more.
+const SWEEP_DISK_EVERY: Duration = Duration::from_secs(300);
+
+/// Frees what the node's disk has of partitions that are no more, until the node goes down.
+pub(super) async fn run_disk_sweep(node: Arc<Node>) {
+    let mut interval = tokio::time::interval(SWEEP_DISK_EVERY);
+    loop {
+        interval.tick().await;
+        let found = deleted(node.logs.stored_partitions(), &node.meta.metadata());
+        for partition in found {
+            tracing::info!(?partition, "what a deleted topic has left here is freed");
+            node.logs.forget(partition);
+        }
+    }
+}
+
+/// Deletes objects of partitions that are no more, until the node goes down.
 pub(super) async fn run_object_sweep(node: Arc<Node>) {
     if node.logs.objects().is_err() {
         return;
     }
-    let mut interval = tokio::time::interval(SWEEP_EVERY);
+    let mut interval = tokio::time::interval(SWEEP_OBJECTS_EVERY);
     loop {
         interval.tick().await;
         if node.metadata_leader() != Some(node.config.node) {
@@ -34,7 +54,7 @@ pub(super) async fn run_object_sweep(node: Arc<Node>) {
 async fn sweep(node: &Node) -> Result<(), ObjectsUnusable> {
     let objects = node.logs.objects()?;
     let found = node.logs.note_object_error(objects.partitions().await)?;
-    let deleted = deleted(&found, &node.meta.metadata());
+    let deleted = deleted(found, &node.meta.metadata());
     for partition in deleted {
         let listed = node.logs.note_object_error(objects.list(partition).await)?;
         for object in &listed {
@@ -47,14 +67,12 @@ async fn sweep(node: &Node) -> Result<(), ObjectsUnusable> {
     Ok(())
 }
 
-/// Partitions that were, and are no more. Ids are counted up and never used again: so one that was given out
-/// as far as this node knows, and has no partition, never will have one. One that this node has not heard of
-/// yet may be in use.
-fn deleted(found: &[PartitionId], metadata: &Metadata) -> Vec<PartitionId> {
+/// The partitions that are no more.
+fn deleted(found: impl IntoIterator<Item = PartitionId>, metadata: &Metadata) -> Vec<PartitionId> {
     let (given_out, _) = metadata.topics_version();
-    let is_deleted =
-        |id: &&PartitionId| id.get() <= given_out && metadata.partition(**id).is_none();
-    found.iter().filter(is_deleted).copied().collect()
+    let is_there = |id: PartitionId| metadata.partition(id).is_some();
+    let is_no_more = |id: &PartitionId| is_deleted(*id, given_out, is_there(*id), Mutations::NONE);
+    found.into_iter().filter(is_no_more).collect()
 }
 
 #[cfg(test)]
@@ -79,7 +97,7 @@ mod tests {
         }
         broker.decide(Command::DeleteTopic { topic: TopicId::new(1) });
         let found = [1, 2, 3].map(PartitionId::new);
-        let swept = deleted(&found, &broker.state());
+        let swept = deleted(found, &broker.state());
         assert_eq!(swept, [PartitionId::new(1)], "3 may be new elsewhere");
     }
 }
