@@ -56,16 +56,14 @@ pub(crate) fn open(
     config: &StoreConfig,
     apply: &mut dyn FnMut(Record, Location),
 ) -> Result<Recovered, OpenError> {
-    let names = disk.list()?;
+    let has_journal = disk.list()?.iter().any(|name| name.starts_with(JOURNAL_PREFIX));
     let mut superblock = match Superblock::load(disk)? {
         Loaded::Found(found) => found,
-        Loaded::Absent if !names.iter().any(|name| name.starts_with(JOURNAL_PREFIX)) => {
-            format(config.fresh_incarnation)
-        }
+        Loaded::Absent if !has_journal => format(disk, config.fresh_incarnation)?,
         Loaded::Absent | Loaded::Unreadable => return Err(OpenError::IdentityUnreadable),
     };
     superblock.identity.mount_epoch += 1;
-    remove_unlisted(disk, &superblock, &names)?;
+    remove_unlisted(disk, &superblock)?;
     let mut scanner = Scanner {
         disk,
         id: superblock.identity.disk,
@@ -101,27 +99,27 @@ pub(crate) fn open(
     Ok(Recovered { journal, damaged })
 }
 
-fn format(incarnation: Incarnation) -> Superblock {
-    Superblock {
+/// Makes an empty disk one of this node's. It says whose it is before it has any other file: one with files that
+/// does not say it has lost it, and is left to its operator.
+fn format(disk: &mut dyn Disk, incarnation: Incarnation) -> Result<Superblock, DiskError> {
+    let mut superblock = Superblock {
         identity: Identity { disk: incarnation.get(), incarnation, mount_epoch: 0 },
         version: 0,
         files: Vec::new(),
         next_file: FileSequence::FIRST,
         repaired_below: FileSequence::FIRST,
-    }
+    };
+    superblock.save(disk)?;
+    Ok(superblock)
 }
 
 /// Removes what a crash left half made or half removed.
-fn remove_unlisted(
-    disk: &mut dyn Disk,
-    superblock: &Superblock,
-    names: &[String],
-) -> Result<(), DiskError> {
+fn remove_unlisted(disk: &mut dyn Disk, superblock: &Superblock) -> Result<(), DiskError> {
     let listed = |name: &String| {
         superblock.files.iter().any(|file| *name == file.log_name() || *name == file.index_name())
     };
     let temporary = temporary_name("");
-    for name in names.iter().filter(|name| !listed(name)) {
+    for name in disk.list()?.iter().filter(|name| !listed(name)) {
         let half_made = name.starts_with(IDENTITY_PREFIX) && name.ends_with(&temporary);
         if name.starts_with(JOURNAL_PREFIX) || half_made {
             disk.remove(name)?;
