@@ -9,7 +9,7 @@ use crate::mutation::Mutation;
 /// A put that is staged or in flight.
 #[derive(Debug)]
 pub(super) struct PendingPut {
-    header: BlobHeader,
+    pub(super) header: BlobHeader,
     /// Who is answered when it is durable.
     pub(super) origins: Vec<Origin>,
 }

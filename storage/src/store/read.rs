@@ -215,9 +215,11 @@ impl Store {
         let payload = found.clone().map(Payload::from).filter(|bytes| header.matches(bytes));
         if payload.is_none() {
             let size_bytes = header.payload_size_bytes;
-            match self.index.blob(key).map(|entry| entry.location()) {
+            match self.index.blob(key).map(|entry| (entry.location(), entry.header() == header)) {
                 None => part.failure = Some(ReadReply::NotHere),
-                Some(moved) if moved != location => {
+                // Another took its place meanwhile.
+                Some((_, false)) => part.failure = Some(ReadReply::Unreadable),
+                Some((moved, true)) if moved != location => {
                     part.location = moved;
                     return self.read_disk(moved, size_bytes, Purpose::Serve { read, index });
                 }

@@ -350,7 +350,8 @@ impl Store {
     fn move_blob(&mut self, blob: Moving, found: Option<Bytes>) -> bool {
         let Moving { key, header, location } = blob;
         let stands = self.index.blob(key).is_some_and(|entry| entry.location() == location);
-        if !stands {
+        // What is on its way under the key takes its place, which this would take back.
+        if !stands || self.puts.contains_key(&key) {
             return true;
         }
         let payload = found.clone().map(Payload::from).filter(|bytes| header.matches(bytes));

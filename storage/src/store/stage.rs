@@ -197,6 +197,10 @@ impl Store {
                             self.index.entry(key.partition).collect_before_commit(generation);
                         self.count_freed(&freed);
                     }
+                    // What is moved within the disk may be what the put is to replace.
+                    if self.puts.get(&key).is_none_or(|put| put.header != header) {
+                        continue;
+                    }
                     let Some(put) = self.puts.remove(&key) else { continue };
                     self.counters.puts += 1;
                     self.counters.put_bytes += u64::from(header.payload_size_bytes);

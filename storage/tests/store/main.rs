@@ -5,6 +5,7 @@ mod format;
 mod group;
 mod harness;
 mod hot;
+mod lives;
 mod model;
 #[cfg(feature = "mutations")]
 mod mutations;

@@ -20,25 +20,25 @@ use meridian_storage::store::StoreInput;
 
 use crate::harness::{Node, group_config, partition, point, store_config};
 
-const ID: u64 = 4;
+pub(crate) const ID: u64 = 4;
 
-struct Cluster {
-    config: GroupConfig,
-    nodes: Vec<Node>,
-    up: SlotSet,
+pub(crate) struct Cluster {
+    pub(crate) config: GroupConfig,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) up: SlotSet,
 }
 
-fn bytes(size_bytes: usize, seed: u32) -> Bytes {
+pub(crate) fn bytes(size_bytes: usize, seed: u32) -> Bytes {
     let byte = |n: usize| (n as u32).wrapping_add(seed).wrapping_mul(2_654_435_761) >> 13;
     (0..size_bytes).map(|n| byte(n) as u8).collect()
 }
 
-fn encode(code: Code, step: u64, data: &Bytes) -> EncodedStripe {
+pub(crate) fn encode(code: Code, step: u64, data: &Bytes) -> EncodedStripe {
     StripeEncoder::new(code).encode(point(3, step), std::slice::from_ref(data))
 }
 
 impl Cluster {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let config = group_config(Geometry::Mirror3Dc, 1);
         let node = |node: u32| {
             let mut node =
@@ -51,7 +51,7 @@ impl Cluster {
         Self { config, nodes, up: Geometry::Mirror3Dc.slots() }
     }
 
-    fn call(&mut self, slot: Slot, message: StorageMessage) -> Vec<StorageMessage> {
+    pub(crate) fn call(&mut self, slot: Slot, message: StorageMessage) -> Vec<StorageMessage> {
         if !self.up.contains(slot) {
             return Vec::new();
         }
@@ -93,7 +93,7 @@ impl Cluster {
         (false, spread.acked())
     }
 
-    fn store(&mut self, encoded: EncodedStripe) {
+    pub(crate) fn store(&mut self, encoded: EncodedStripe) {
         let (durable, _) = self.spread(encoded.stripe, encoded.parts, Mutations::NONE);
         assert!(durable);
     }
@@ -133,7 +133,7 @@ impl Cluster {
         }
     }
 
-    fn list(&mut self, slot: usize) -> PartList {
+    pub(crate) fn list(&mut self, slot: usize) -> PartList {
         let request = ListParts { partition: partition(ID), after: None };
         let message = StorageMessage::ListParts { tag: 3, request };
         match self.call(Slot::new(slot as u8), message).pop() {
@@ -146,6 +146,22 @@ impl Cluster {
         let spare = Node::mount(store_config(99, 99), MemoryDisk::new(99));
         let node = std::mem::replace(&mut self.nodes[slot], spare);
         self.nodes[slot] = node.crash(Crash::LoseUnsynced);
+    }
+
+    /// The disk of slot 2 fills slot 5 from now on, and an empty one slot 2.
+    pub(crate) fn move_disk(&mut self) {
+        let disk = self.nodes[2].disk.clone();
+        self.nodes[5] = Node::mount(store_config(3, 77), disk);
+        self.nodes[2] = Node::mount(store_config(6, 78), MemoryDisk::new(78));
+        self.config.version = ConfigVersion::new(2);
+        for (slot, node) in [(5, 3), (2, 6)] {
+            self.config.slots[slot].node = NodeId::new(node);
+            self.config.slots[slot].incarnation = self.nodes[slot].store.incarnation();
+        }
+        for node in &mut self.nodes {
+            node.input(StoreInput::Config(self.config.clone()));
+            node.run();
+        }
     }
 
     /// The slots of a datacenter and a rack of another.
@@ -307,19 +323,7 @@ fn a_disk_that_filled_another_slot_gets_the_parts_of_this_one() {
     let encoded = encode(Code::Rs54, 9, &data);
     let (stripe, parts) = (encoded.stripe, encoded.parts.clone());
     cluster.store(encoded);
-    let disk = cluster.nodes[2].disk.clone();
-    cluster.nodes[5] = Node::mount(store_config(3, 77), disk);
-    cluster.nodes[2] = Node::mount(store_config(6, 78), MemoryDisk::new(78));
-    cluster.config.version = ConfigVersion::new(2);
-    for (slot, node) in [(5, 3), (2, 6)] {
-        cluster.config.slots[slot].node = NodeId::new(node);
-        cluster.config.slots[slot].incarnation = cluster.nodes[slot].store.incarnation();
-    }
-    for slot in 0..9 {
-        let config = cluster.config.clone();
-        cluster.nodes[slot].input(StoreInput::Config(config));
-        cluster.nodes[slot].run();
-    }
+    cluster.move_disk();
     assert!(!cluster.list(5).parts[0].is_readable, "it is slot 2's");
     let lost: Vec<Part> =
         parts.into_iter().filter(|part| [2, 5].contains(&part_slot(&stripe, part))).collect();
