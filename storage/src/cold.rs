@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use meridian_base::position::{Generation, LogPoint, Offset, Step};
 
+use crate::erasure::Stripe;
 use crate::manifest::{Manifest, Object, Piece};
 use crate::mutation::{Mutation, Mutations};
 
@@ -38,6 +39,18 @@ pub fn extended(
     let replaced_size_bytes = packed.iter().map(|piece| u64::from(piece.size_bytes)).sum();
     let known = newest.map(|newest| newest.pieces_from(log_start_offset)).unwrap_or_default();
     Manifest { end, replaced_size_bytes, pieces: known.into_iter().chain(packed).collect() }
+}
+
+/// In which order stripes are made whole: those first that have the fewest parts left to lose. Each comes with the
+/// parts that it lacks.
+pub fn most_endangered_first(
+    missing: impl IntoIterator<Item = (Stripe, Vec<u8>)>,
+) -> Vec<(Stripe, Vec<u8>)> {
+    let mut missing: Vec<(Stripe, Vec<u8>)> = missing.into_iter().collect();
+    missing.sort_by_key(|(stripe, lacking)| {
+        (stripe.code.parity_count().saturating_sub(lacking.len()), stripe.point)
+    });
+    missing
 }
 
 /// What a leader goes by when it has stripes and objects deleted.
@@ -135,6 +148,7 @@ pub fn compare(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::erasure::Code;
 
     fn point(generation: u32, step: u64) -> LogPoint {
         LogPoint::new(Generation::new(generation), Step::new(step))
@@ -164,5 +178,22 @@ mod tests {
         let unsafe_yet = Tending { is_manifest_safe: false, ..safe };
         let unsafe_yet = compare(&named, &listed, &unsafe_yet);
         assert_eq!(unsafe_yet, Compared { surplus: Vec::new(), ..compared });
+    }
+
+    #[test]
+    fn what_is_nearest_to_being_lost_is_made_whole_first() {
+        let stripe = |step, code, lacking: &[u8]| {
+            let point = LogPoint::new(Generation::FIRST, Step::new(step));
+            (Stripe { point, code, size_bytes: 1, crc: 1 }, lacking.to_vec())
+        };
+        let missing = [
+            stripe(1, Code::Rs54, &[0, 1]),
+            stripe(2, Code::Block42, &[3]),
+            stripe(3, Code::Rs54, &[0, 1, 2, 3]),
+            stripe(4, Code::Block42, &[0, 1, 2]),
+            stripe(5, Code::Rs54, &[0, 1, 2]),
+        ];
+        let order = most_endangered_first(missing).into_iter().map(|(it, _)| it.point.step.get());
+        assert_eq!(order.collect::<Vec<_>>(), [3, 4, 2, 5, 1]);
     }
 }

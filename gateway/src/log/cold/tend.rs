@@ -9,7 +9,7 @@ use std::time::Duration;
 use meridian_base::id::{ConfigVersion, GroupId, NodeId, PartitionId};
 use meridian_base::position::LogPoint;
 use meridian_base::topology::{Slot, SlotState};
-use meridian_storage::cold::Tending;
+use meridian_storage::cold::{self, Tending};
 use meridian_storage::erasure::{Part, Stripe, StripeEncoder};
 use meridian_storage::manifest::Piece;
 use meridian_storage::message::{FreeParts, HeldPart, ListParts, PartList, StorageMessage};
@@ -141,13 +141,21 @@ impl PartitionLog {
             let freed = FreeParts { partition, points };
             let _told_again = logs.deliver(node, StorageMessage::FreeParts(freed));
         }
-        for (stripe, numbers) in survey.missing.into_values() {
-            let parts = self.make_again(&logs, stripe, &numbers).await?;
+        let mut unreadable = None;
+        for (stripe, numbers) in cold::most_endangered_first(survey.missing.into_values()) {
+            let parts = match self.make_again(&logs, stripe, &numbers).await {
+                // It must not keep the others from being made whole.
+                Err(error @ (TendError::Unreadable | TendError::Changed)) => {
+                    unreadable = Some(error);
+                    continue;
+                }
+                parts => parts?,
+            };
             let home = self.home_of(&stripe)?;
             logs.spread(home, partition, stripe, parts).await?;
             ColdCounters::add(&logs.cold.counters.repaired_parts, numbers.len() as u64);
         }
-        Ok(survey.holding)
+        unreadable.map_or(Ok(survey.holding), Err)
     }
 
     /// Has every takeover find the newest manifest.
