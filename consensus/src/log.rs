@@ -171,11 +171,11 @@ impl<D: Disk> RaftLog<D> {
             replay.frame(segment, payload)
         })? {
             Ok(journal) => journal,
-            Err(disk) => return Ok(Opened::Empty(disk)),
+            Err(disk) => return Self::nothing(disk),
         };
         let Some(raft_id) = replay.raft_id else {
             // The crash came before the first frame was durable: nothing was promised yet.
-            return Ok(Opened::Empty(journal.into_disk()));
+            return Self::nothing(journal.into_disk());
         };
         let mut log = Self::empty(journal, raft_id);
         replay.check().map_err(|detail| LogError::Corrupt {
@@ -192,24 +192,35 @@ impl<D: Disk> RaftLog<D> {
         Ok(Opened::Log(Box::new(log)))
     }
 
-    /// Loads the newest snapshot that the journal vouches for and removes all others.
+    /// A disk without a journal: a new one, unless there is a snapshot that only a journal can have led to.
+    fn nothing(mut disk: D) -> Result<Opened<D>, LogError> {
+        match snapshot_file::list(&mut disk)?.last() {
+            Some(newest) if *newest > BOOTSTRAP.index => Err(LogError::Corrupt {
+                file: "raft-*.log".to_owned(),
+                offset_bytes: 0,
+                detail: "there is a snapshot and no log",
+            }),
+            _ => Ok(Opened::Empty(disk)),
+        }
+    }
+
+    /// Loads the newest snapshot that the journal vouches for and removes all others. Its name may be nowhere but
+    /// in memory, if the folder's sync failed: it is written again before anything is given up for it.
     fn load_snapshot(&mut self) -> Result<(), LogError> {
         let commit = self.hard_state.commit;
         let indexes = snapshot_file::list(self.journal.disk())?;
         let newest = indexes.iter().copied().filter(|index| *index <= commit).max();
+        if newest.unwrap_or(0) < self.compacted.index {
+            return Err(snapshot_file::missing(self.compacted.index));
+        }
+        if let Some(newest) = newest {
+            let snapshot = snapshot_file::read(self.journal.disk(), newest)?;
+            snapshot_file::write(self.journal.disk(), &snapshot)?;
+            self.snapshot = Some(snapshot);
+        }
         for index in indexes.into_iter().filter(|index| Some(*index) != newest) {
             snapshot_file::remove(self.journal.disk(), index)?;
         }
-        let Some(newest) = newest else {
-            if self.compacted.index == 0 {
-                return Ok(());
-            }
-            return Err(snapshot_file::missing(self.compacted.index));
-        };
-        if newest < self.compacted.index {
-            return Err(snapshot_file::missing(self.compacted.index));
-        }
-        self.snapshot = Some(snapshot_file::read(self.journal.disk(), newest)?);
         Ok(())
     }
 
@@ -378,11 +389,11 @@ impl<D: Disk> RaftLog<D> {
 
 /// Removes log and snapshots from a disk.
 fn wipe(disk: &mut impl Disk) -> Result<(), LogError> {
-    Journal::wipe(disk)?;
+    // While there is a snapshot there is a log.
     for index in snapshot_file::list(disk)? {
         snapshot_file::remove(disk, index)?;
     }
-    Ok(())
+    Journal::wipe(disk)
 }
 
 fn entry_size_bytes(entry: &Entry) -> u64 {

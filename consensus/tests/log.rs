@@ -8,7 +8,7 @@ use std::io::IoSlice;
 use meridian_base::env::Disk;
 use meridian_base::env::memory::{Crash, MemoryDisk};
 use meridian_base::id::NodeId;
-use meridian_consensus::log::{Opened, RaftLog};
+use meridian_consensus::log::{LogError, Opened, RaftLog};
 use meridian_consensus::membership::RaftId;
 use proptest::prelude::*;
 use raft::Storage;
@@ -200,6 +200,48 @@ fn a_snapshot_the_journal_does_not_vouch_for_is_removed() {
     assert_eq!((log.compacted_index(), log.last_index_held()), (1, 2));
     assert_eq!(log.latest_snapshot().unwrap().get_metadata().index, 1);
     assert!(!before.list().unwrap().contains(&file));
+}
+
+/// A snapshot may be seen under a name that is not durable: what it makes needless stays until it is.
+#[test]
+fn a_snapshot_is_believed_only_once_its_name_is_durable() {
+    let disk = MemoryDisk::new(1);
+    let mut log = bootstrap(&disk);
+    let hard_state = HardState { term: 1, commit: 5, ..HardState::default() };
+    let entries: Vec<Entry> = (2..=5).map(|index| entry(index, 1, 10)).collect();
+    log.append(&entries, Some(&hard_state)).unwrap();
+    // Its creation is one change of the folder, its renaming the second.
+    for healthy_count in 0..2 {
+        let disk = disk.image();
+        let mut log = open(&disk);
+        disk.fail_folder_syncs_after(healthy_count, 1);
+        assert!(log.save_snapshot(snapshot(5, 1)).is_err());
+        let mut log = open(&disk);
+        log.compact(log.latest_snapshot().unwrap().get_metadata().index).unwrap();
+        let believed = log.latest_snapshot().cloned();
+        disk.crash(Crash::LoseUnsynced);
+        assert_eq!(open(&disk).latest_snapshot().cloned(), believed);
+    }
+}
+
+/// A log that is gone was there: its snapshot tells. It is not begun anew.
+#[test]
+fn a_snapshot_without_a_log_is_corruption() {
+    let mut disk = MemoryDisk::new(1);
+    let mut log = bootstrap(&disk);
+    let files = |disk: &mut MemoryDisk| disk.list().unwrap();
+    let log_file = files(&mut disk).into_iter().find(|file| file.ends_with(".log")).unwrap();
+    let mut new = disk.image();
+    new.remove(&log_file).unwrap();
+    let opened = RaftLog::open(new, SEGMENT_SIZE_BYTES);
+    assert!(matches!(opened, Ok(Opened::Empty(_))), "a cluster that was never formed");
+
+    let hard_state = HardState { term: 1, commit: 2, ..HardState::default() };
+    log.append(&[entry(2, 1, 10)], Some(&hard_state)).unwrap();
+    log.save_snapshot(snapshot(2, 1)).unwrap();
+    disk.remove(&log_file).unwrap();
+    let opened = RaftLog::open(disk, SEGMENT_SIZE_BYTES);
+    assert!(matches!(opened, Err(LogError::Corrupt { .. })));
 }
 
 /// Old segments go once their entries are compacted, so that the log stays small.

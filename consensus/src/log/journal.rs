@@ -15,8 +15,13 @@
 //! stale or misdirected sector with a right checksum is noticed (rules 28, 29). After a torn tail
 //! writing goes on in a new segment, whose first frame chains to the last good one: that link is
 //! also what proves that an older segment lost nothing.
+//!
+//! The last frame may be read and yet be nowhere but in memory: its sync failed, or the process ended
+//! before it. It is written again before it is believed, for a sync alone would find nothing to do
+//! (rule 26).
 
 use std::io::IoSlice;
+use std::ops::Range;
 
 use meridian_base::env::{Disk, DiskError};
 
@@ -112,8 +117,10 @@ impl<D: Disk> Journal<D> {
             is_oldest = false;
         }
         journal.check_number(last, first.0 + segments.len() as u64)?;
-        let stop = journal.read_segment(last, &last_contents, is_oldest, &mut replay)?;
-        match judge_end(last, &last_contents, stop)? {
+        let last_frame = journal.read_segment(last, &last_contents, is_oldest, &mut replay)?;
+        let end = judge_end(last, &last_contents, last_frame.end)?;
+        journal.write_again(last_frame, &last_contents)?;
+        match end {
             End::Clean { offset } if offset > 0 => journal.offset = offset,
             // The frame of the old segments' contents may be cut: writing goes on elsewhere.
             End::Clean { .. } | End::Torn => journal.offset = usize::MAX,
@@ -141,21 +148,35 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// Replays the good frames of one segment; returns where reading stopped.
+    /// Writes a frame of the last segment once more, durably.
+    fn write_again(&mut self, frame: Range<usize>, contents: &[u8]) -> Result<(), DiskError> {
+        let (file, offset_bytes) = (self.segment.file(), frame.start as u64);
+        let Some(bytes) = contents.get(frame.start..frame.end.min(contents.len())) else {
+            return Ok(());
+        };
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.disk.write_at(&file, offset_bytes, &[IoSlice::new(bytes)])?;
+        self.disk.sync(&file)
+    }
+
+    /// Replays the good frames of one segment; returns where the last of them is: reading stopped at its end.
     fn read_segment(
         &mut self,
         number: SegmentNumber,
         contents: &[u8],
         is_oldest: bool,
         replay: &mut impl FnMut(SegmentNumber, &[u8]) -> Result<(), String>,
-    ) -> Result<usize, LogError> {
+    ) -> Result<Range<usize>, LogError> {
         let corrupt = |offset: usize, detail| LogError::Corrupt {
             file: number.file(),
             offset_bytes: offset as u64,
             detail,
         };
-        let mut offset = 0;
-        while let Some((header, payload)) = frame_at(number, contents, offset) {
+        let mut last = 0..0;
+        while let Some((header, payload)) = frame_at(number, contents, last.end) {
+            let offset = last.end;
             // The oldest segment's first frame chains to a segment that is gone.
             let chained = header.previous == self.chain || (is_oldest && offset == 0);
             if !chained {
@@ -167,9 +188,9 @@ impl<D: Disk> Journal<D> {
                 detail,
             })?;
             self.chain = header.own_crc;
-            offset = frame_end(offset, payload.len());
+            last = offset..frame_end(offset, payload.len());
         }
-        Ok(offset)
+        Ok(last)
     }
 
     /// Whether the next frame of this size starts a new segment. The caller then makes it hold all
@@ -396,6 +417,20 @@ mod tests {
             assert_eq!(frames.len(), usize::from(count) + survived + 1);
         }
         assert!((1..100).contains(&survived_count), "{survived_count} of 200 frames were whole");
+    }
+
+    /// The first of a segment as well as one in its middle.
+    #[test]
+    fn a_frame_is_believed_only_once_it_is_durable() {
+        for count in 1..7 {
+            let (disk, mut journal) = written(0, count);
+            disk.fail_syncs(1);
+            assert!(journal.append(&frame(99, 700)).is_err());
+            let (_, believed) = open(&disk).unwrap();
+            assert_eq!(believed.last(), Some(&frame(99, 700)));
+            disk.crash(Crash::LoseUnsynced);
+            assert_eq!(open(&disk).unwrap().1, believed, "of {count} frames");
+        }
     }
 
     #[test]

@@ -113,7 +113,8 @@ pub enum DiskError {
 /// block; the real one runs on a thread of its own. An engine is what passes the suite in `conformance`.
 ///
 /// Nothing is durable before `sync` of the same file has returned `Ok`; `create`, `remove` and
-/// `rename` are durable when they return (the implementation syncs the folder).
+/// `rename` are durable when they return (the implementation syncs the folder). What fails may have been done all the
+/// same, and be seen, and be lost in a crash; but of a file that could not be made nothing is left.
 pub trait Disk: Send {
     /// Creates (or truncates) `file` with `size_bytes` preallocated zero bytes, or leaves none.
     fn create(&mut self, file: &str, size_bytes: u64) -> Result<(), DiskError>;

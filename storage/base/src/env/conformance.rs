@@ -25,6 +25,7 @@ pub fn check(seed: u64, open: &mut dyn FnMut() -> Box<dyn Disk>) {
     another_handle_sees_what_is_written(&mut *open(), &mut *open());
     a_file_is_replaced_whole(&mut *open());
     what_is_recycled_is_gone(&mut *open(), &mut *open());
+    what_there_is_no_room_for_takes_none(&mut *open());
     let expected = steps_match_the_model(seed, &mut *open());
     // A process that starts anew finds the same.
     assert_holds(&mut *open(), &expected);
@@ -84,6 +85,8 @@ fn another_handle_sees_what_is_written(writer: &mut dyn Disk, reader: &mut dyn D
 }
 
 fn a_file_is_replaced_whole(disk: &mut dyn Disk) {
+    // A crash may have left it half made.
+    disk.create("replaced.new", 100).expect("room for a file");
     for text in ["longer than the next", "short"] {
         let (first, second) = text.as_bytes().split_at(3);
         let parts = [IoSlice::new(first), IoSlice::new(second)];
@@ -92,6 +95,16 @@ fn a_file_is_replaced_whole(disk: &mut dyn Disk) {
         assert_eq!(disk.list(), Ok(vec!["replaced".to_owned()]), "nothing else is left");
     }
     disk.remove("replaced").expect("a disk that works");
+}
+
+/// Larger than any file may be.
+fn what_there_is_no_room_for_takes_none(disk: &mut dyn Disk) {
+    disk.create("there", 10).expect("room for a file");
+    assert!(disk.create("huge", 1 << 63).is_err());
+    assert!(disk.create_recycled("huge", 1 << 63).is_err());
+    assert_eq!(disk.list(), Ok(vec!["there".to_owned()]));
+    assert!(disk.sync("huge").is_err());
+    disk.remove("there").expect("a disk that works");
 }
 
 /// More are recycled than any disk keeps, and more come than were kept.

@@ -1,7 +1,7 @@
 //! A disk in memory that crashes like a real one: what was not synced is lost, kept or torn, one
-//! sector at a time. For tests and simulation.
+//! sector at a time, and so are names of files whose folder was not. For tests and simulation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,15 +32,33 @@ struct File {
     durable: Vec<u8>,
     /// Written since the last sync: (offset, bytes).
     unsynced: Vec<(usize, Vec<u8>)>,
+    /// Sectors that can't be read until they are written again.
+    bad_sectors: BTreeSet<usize>,
 }
 
+/// Names, and the numbers of the files that they stand for.
+type Folder = BTreeMap<String, u64>;
+
+/// What one call does to a folder, as a whole or not at all: names that stand for another file, or for none.
+type FolderChange = Vec<(String, Option<u64>)>;
+
+#[derive(Clone)]
 struct State {
-    files: BTreeMap<String, File>,
+    files: BTreeMap<u64, File>,
+    next_number: u64,
+    /// What a reader sees.
+    folder: Folder,
+    /// What survives a crash for certain.
+    durable_folder: Folder,
+    /// Made since, but the folder's sync failed.
+    unsynced_changes: Vec<FolderChange>,
     /// What recycled files held, for the next ones of their size.
     recycled: Vec<Vec<u8>>,
     capacity_bytes: u64,
     failing_sync_count: u64,
     interrupted_sync_count: u64,
+    healthy_folder_sync_count: u64,
+    failing_folder_sync_count: u64,
     sync_count: u64,
     chance: SplitMix,
 }
@@ -54,10 +72,16 @@ impl MemoryDisk {
     pub fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(State {
             files: BTreeMap::new(),
+            next_number: 0,
+            folder: Folder::new(),
+            durable_folder: Folder::new(),
+            unsynced_changes: Vec::new(),
             recycled: Vec::new(),
             capacity_bytes: 1 << 30,
             failing_sync_count: 0,
             interrupted_sync_count: 0,
+            healthy_folder_sync_count: 0,
+            failing_folder_sync_count: 0,
             sync_count: 0,
             chance: SplitMix::new(seed),
         })))
@@ -80,43 +104,68 @@ impl MemoryDisk {
         self.lock().interrupted_sync_count = count;
     }
 
+    /// Makes the next `count` calls that change the folder fail as it is synced: what they did is seen, and
+    /// meets its fate in the next crash, unless it is done again.
+    pub fn fail_folder_syncs(&self, count: u64) {
+        self.fail_folder_syncs_after(0, count);
+    }
+
+    /// The same, after `healthy_count` calls that do not fail.
+    pub fn fail_folder_syncs_after(&self, healthy_count: u64, count: u64) {
+        let mut state = self.lock();
+        (state.healthy_folder_sync_count, state.failing_folder_sync_count) = (healthy_count, count);
+    }
+
     /// How many calls of `sync` there were.
     pub fn sync_count(&self) -> u64 {
         self.lock().sync_count
     }
 
-    /// Cuts the power: unsynced writes meet their fate, files keep what is durable.
+    /// Cuts the power: unsynced writes and names meet their fate, files keep what is durable.
     pub fn crash(&self, crash: Crash) {
         let mut state = self.lock();
-        let State { files, chance, .. } = &mut *state;
-        for file in files.values_mut() {
+        let State { files, folder, durable_folder, unsynced_changes, chance, .. } = &mut *state;
+        let mut is_kept = || match crash {
+            Crash::LoseUnsynced => false,
+            Crash::KeepUnsynced => true,
+            Crash::TearUnsynced => chance.below(2) == 0,
+        };
+        // In the order of their names, as far as they have any.
+        let numbers: Vec<u64> = folder.values().chain(durable_folder.values()).copied().collect();
+        for number in numbers {
+            let Some(file) = files.get_mut(&number) else { continue };
             for (offset, bytes) in std::mem::take(&mut file.unsynced) {
                 for (offset, sector) in sectors(offset, &bytes) {
-                    let kept = match crash {
-                        Crash::LoseUnsynced => false,
-                        Crash::KeepUnsynced => true,
-                        Crash::TearUnsynced => chance.below(2) == 0,
-                    };
-                    if kept {
+                    if is_kept() {
                         overwrite(&mut file.durable, offset, sector);
                     }
                 }
             }
             file.current.clone_from(&file.durable);
         }
+        for change in std::mem::take(unsynced_changes) {
+            if is_kept() {
+                apply(durable_folder, &change);
+            }
+        }
+        state.folder = state.durable_folder.clone();
+        state.drop_nameless();
     }
 
     /// Forgets every file: the disk was replaced.
     pub fn wipe(&self) {
         let mut state = self.lock();
         state.files.clear();
+        state.folder.clear();
+        state.durable_folder.clear();
+        state.unsynced_changes.clear();
         state.recycled.clear();
     }
 
     /// Flips the lowest bit of one byte, durably. Returns whether the byte exists.
     pub fn flip_bit(&self, file: &str, offset_bytes: usize) -> bool {
         let mut state = self.lock();
-        let Some(file) = state.files.get_mut(file) else { return false };
+        let Ok(file) = state.file(file) else { return false };
         let mut flipped = false;
         for contents in [&mut file.current, &mut file.durable] {
             if let Some(byte) = contents.get_mut(offset_bytes) {
@@ -127,18 +176,28 @@ impl MemoryDisk {
         flipped
     }
 
+    /// Makes the sector with this byte unreadable until it is written again. Returns whether the byte exists.
+    pub fn spoil_sector(&self, file: &str, offset_bytes: usize) -> bool {
+        let mut state = self.lock();
+        let Ok(file) = state.file(file) else { return false };
+        let exists = offset_bytes < file.current.len();
+        if exists {
+            file.bad_sectors.insert(offset_bytes / SECTOR_SIZE_BYTES);
+        }
+        exists
+    }
+
     /// A copy of the disk as it is now, to be mounted later as a stale disk.
     pub fn image(&self) -> Self {
-        let state = self.lock();
-        Self(Arc::new(Mutex::new(State {
-            files: state.files.clone(),
-            recycled: state.recycled.clone(),
-            capacity_bytes: state.capacity_bytes,
+        let image = State {
             failing_sync_count: 0,
             interrupted_sync_count: 0,
+            healthy_folder_sync_count: 0,
+            failing_folder_sync_count: 0,
             sync_count: 0,
-            chance: state.chance.clone(),
-        })))
+            ..self.lock().clone()
+        };
+        Self(Arc::new(Mutex::new(image)))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -147,13 +206,45 @@ impl MemoryDisk {
 }
 
 impl State {
+    fn number(&self, name: &str) -> Result<u64, DiskError> {
+        let number = self.folder.get(name).copied();
+        number.ok_or_else(|| DiskError::NotFound { file: name.to_owned() })
+    }
+
     fn file(&mut self, name: &str) -> Result<&mut File, DiskError> {
-        self.files.get_mut(name).ok_or_else(|| DiskError::NotFound { file: name.to_owned() })
+        let number = self.number(name)?;
+        Ok(self.files.get_mut(&number).expect("every name stands for a file"))
+    }
+
+    /// Changes the folder, and syncs it. A sync that succeeds says nothing of what one before it failed at.
+    fn change(&mut self, name: &str, change: FolderChange) -> Result<(), DiskError> {
+        apply(&mut self.folder, &change);
+        if self.healthy_folder_sync_count > 0 {
+            self.healthy_folder_sync_count -= 1;
+        } else if self.failing_folder_sync_count > 0 {
+            self.failing_folder_sync_count -= 1;
+            self.unsynced_changes.push(change);
+            return Err(injected(name, "fsync of the folder"));
+        }
+        apply(&mut self.durable_folder, &change);
+        let is_older = |(name, _): &(String, _)| !change.iter().any(|(changed, _)| changed == name);
+        self.unsynced_changes.iter_mut().for_each(|unsynced| unsynced.retain(is_older));
+        self.drop_nameless();
+        Ok(())
+    }
+
+    fn drop_nameless(&mut self) {
+        let Self { files, folder, durable_folder, unsynced_changes, .. } = self;
+        let unsynced = unsynced_changes.iter().flatten().filter_map(|(_, number)| *number);
+        let named = folder.values().chain(durable_folder.values()).copied().chain(unsynced);
+        let named: BTreeSet<u64> = named.collect();
+        files.retain(|number, _| named.contains(number));
     }
 
     fn used_bytes(&self) -> u64 {
-        let files = self.files.values().map(|file| &file.current);
-        files.chain(&self.recycled).map(|contents| contents.len() as u64).sum()
+        let files = self.folder.values().filter_map(|number| self.files.get(number));
+        let contents = files.map(|file| &file.current).chain(&self.recycled);
+        contents.map(|contents| contents.len() as u64).sum()
     }
 
     /// Makes room for what comes, at the cost of what is recycled.
@@ -171,12 +262,16 @@ impl State {
 impl Disk for MemoryDisk {
     fn create(&mut self, file: &str, size_bytes: u64) -> Result<(), DiskError> {
         let mut state = self.lock();
-        state.files.remove(file);
+        if state.folder.remove(file).is_some() {
+            state.durable_folder.remove(file);
+        }
         state.reserve(file, size_bytes)?;
         let zeros = vec![0; size_bytes as usize];
-        let created = File { current: zeros.clone(), durable: zeros, unsynced: Vec::new() };
-        state.files.insert(file.to_owned(), created);
-        Ok(())
+        let created = File { current: zeros.clone(), durable: zeros, ..File::default() };
+        let number = state.next_number;
+        state.next_number += 1;
+        state.files.insert(number, created);
+        state.change(file, vec![(file.to_owned(), Some(number))])
     }
 
     fn write_at(
@@ -192,6 +287,9 @@ impl Disk for MemoryDisk {
         state.reserve(file, (offset + bytes.len()).saturating_sub(size) as u64)?;
         let written = state.file(file)?;
         overwrite(&mut written.current, offset, &bytes);
+        for (at, _) in sectors(offset, &bytes) {
+            written.bad_sectors.remove(&(at / SECTOR_SIZE_BYTES));
+        }
         written.unsynced.push((offset, bytes));
         Ok(())
     }
@@ -199,21 +297,16 @@ impl Disk for MemoryDisk {
     fn sync(&mut self, file: &str) -> Result<(), DiskError> {
         let mut state = self.lock();
         state.sync_count += 1;
-        let injected = DiskError::Io {
-            file: file.to_owned(),
-            operation: "sync",
-            detail: "injected fault".to_owned(),
-        };
         if state.interrupted_sync_count > 0 {
             state.interrupted_sync_count -= 1;
-            return Err(injected);
+            return Err(injected(file, "sync"));
         }
         if state.failing_sync_count > 0 {
             state.failing_sync_count -= 1;
             // The pages are clean now, though they never reached the disk: another sync would
             // succeed without writing them.
             state.file(file)?.unsynced.clear();
-            return Err(injected);
+            return Err(injected(file, "sync"));
         }
         let synced = state.file(file)?;
         for (offset, bytes) in std::mem::take(&mut synced.unsynced) {
@@ -224,13 +317,16 @@ impl Disk for MemoryDisk {
 
     fn recycle(&mut self, files: &[String]) -> Result<(), DiskError> {
         let mut state = self.lock();
+        let mut change = FolderChange::new();
         for name in files {
-            let removed = state.files.remove(name);
-            state.recycled.extend(removed.map(|file| file.current));
+            let Ok(file) = state.file(name) else { continue };
+            let contents = file.current.clone();
+            state.recycled.push(contents);
+            change.push((name.clone(), None));
         }
         let excess_count = state.recycled.len().saturating_sub(RECYCLED_COUNT_MAX);
         state.recycled.drain(..excess_count);
-        Ok(())
+        files.first().map_or(Ok(()), |name| state.change(name, change))
     }
 
     fn create_recycled(&mut self, file: &str, size_bytes: u64) -> Result<(), DiskError> {
@@ -256,9 +352,14 @@ impl Disk for MemoryDisk {
         buffer: &mut [u8],
     ) -> Result<usize, DiskError> {
         let mut state = self.lock();
-        let contents = &state.file(file)?.current;
-        let available = contents.get(offset_bytes as usize..).unwrap_or_default();
+        let found = state.file(file)?;
+        let available = found.current.get(offset_bytes as usize..).unwrap_or_default();
         let count = available.len().min(buffer.len());
+        let first = offset_bytes as usize / SECTOR_SIZE_BYTES;
+        let end = (offset_bytes as usize + count).div_ceil(SECTOR_SIZE_BYTES);
+        if count > 0 && found.bad_sectors.range(first..end).next().is_some() {
+            return Err(injected(file, "read"));
+        }
         buffer[..count].copy_from_slice(&available[..count]);
         Ok(count)
     }
@@ -268,28 +369,38 @@ impl Disk for MemoryDisk {
     }
 
     fn list(&mut self) -> Result<Vec<String>, DiskError> {
-        Ok(self.lock().files.keys().cloned().collect())
+        Ok(self.lock().folder.keys().cloned().collect())
     }
 
     fn remove(&mut self, file: &str) -> Result<(), DiskError> {
         let mut state = self.lock();
-        state.file(file)?;
-        state.files.remove(file);
-        Ok(())
+        state.number(file)?;
+        state.change(file, vec![(file.to_owned(), None)])
     }
 
     fn rename(&mut self, from: &str, to: &str) -> Result<(), DiskError> {
         let mut state = self.lock();
-        let renamed = std::mem::take(state.file(from)?);
-        state.files.remove(from);
-        state.files.insert(to.to_owned(), renamed);
-        Ok(())
+        let renamed = state.number(from)?;
+        state.change(from, vec![(from.to_owned(), None), (to.to_owned(), Some(renamed))])
     }
 
     fn free_bytes(&mut self) -> Result<u64, DiskError> {
         let state = self.lock();
         Ok(state.capacity_bytes.saturating_sub(state.used_bytes()))
     }
+}
+
+fn apply(folder: &mut Folder, change: &FolderChange) {
+    for (name, number) in change {
+        match number {
+            Some(number) => _ = folder.insert(name.clone(), *number),
+            None => _ = folder.remove(name),
+        }
+    }
+}
+
+fn injected(file: &str, operation: &'static str) -> DiskError {
+    DiskError::Io { file: file.to_owned(), operation, detail: "injected fault".to_owned() }
 }
 
 /// Cuts a write at sector boundaries: (offset, bytes) of each piece.
@@ -318,109 +429,4 @@ fn overwrite(contents: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn contents(disk: &mut MemoryDisk) -> Vec<u8> {
-        let mut buffer = vec![0; 4096];
-        let count = disk.read_at("f", 0, &mut buffer).unwrap();
-        buffer.truncate(count);
-        buffer
-    }
-
-    fn disk_with_synced_and_unsynced() -> MemoryDisk {
-        let mut disk = MemoryDisk::new(7);
-        disk.create("f", 0).unwrap();
-        disk.write_at("f", 0, &[IoSlice::new(b"synced")]).unwrap();
-        disk.sync("f").unwrap();
-        disk.write_at("f", 6, &[IoSlice::new(b" not")]).unwrap();
-        disk
-    }
-
-    #[test]
-    fn it_does_what_every_disk_must() {
-        for seed in 0..20 {
-            let disk = MemoryDisk::new(seed);
-            super::super::conformance::check(seed, &mut || Box::new(disk.clone()));
-        }
-    }
-
-    #[test]
-    fn a_crash_loses_or_keeps_what_was_not_synced() {
-        let mut disk = disk_with_synced_and_unsynced();
-        assert_eq!(contents(&mut disk), b"synced not");
-        disk.crash(Crash::LoseUnsynced);
-        assert_eq!(contents(&mut disk), b"synced");
-        let mut disk = disk_with_synced_and_unsynced();
-        disk.crash(Crash::KeepUnsynced);
-        assert_eq!(contents(&mut disk), b"synced not");
-    }
-
-    #[test]
-    fn a_tearing_crash_decides_sector_by_sector() {
-        let mut disk = MemoryDisk::new(1);
-        disk.create("f", 16 * SECTOR_SIZE_BYTES as u64).unwrap();
-        disk.write_at("f", 0, &[IoSlice::new(&[1; 16 * SECTOR_SIZE_BYTES])]).unwrap();
-        disk.crash(Crash::TearUnsynced);
-        let mut buffer = vec![0; 16 * SECTOR_SIZE_BYTES];
-        disk.read_at("f", 0, &mut buffer).unwrap();
-        let kept: Vec<bool> = buffer
-            .chunks(SECTOR_SIZE_BYTES)
-            .map(|sector| {
-                assert!(sector.iter().all(|byte| *byte == sector[0]));
-                sector[0] == 1
-            })
-            .collect();
-        assert!(kept.contains(&true) && kept.contains(&false));
-    }
-
-    #[test]
-    fn a_failed_sync_makes_nothing_durable() {
-        let mut disk = disk_with_synced_and_unsynced();
-        disk.fail_syncs(1);
-        assert!(matches!(disk.sync("f"), Err(DiskError::Io { operation: "sync", .. })));
-        disk.crash(Crash::LoseUnsynced);
-        assert_eq!(contents(&mut disk), b"synced");
-    }
-
-    #[test]
-    fn an_interrupted_sync_leaves_the_write_to_chance() {
-        let mut disk = disk_with_synced_and_unsynced();
-        disk.interrupt_syncs(1);
-        assert!(disk.sync("f").is_err());
-        let mut kept = disk.image();
-        disk.crash(Crash::LoseUnsynced);
-        kept.crash(Crash::KeepUnsynced);
-        assert_eq!(contents(&mut disk), b"synced");
-        assert_eq!(contents(&mut kept), b"synced not");
-    }
-
-    #[test]
-    fn a_full_disk_refuses() {
-        let mut disk = MemoryDisk::new(0);
-        disk.set_capacity_bytes(10);
-        assert_eq!(disk.create("f", 11), Err(DiskError::Full { file: "f".to_owned() }));
-        disk.create("f", 8).unwrap();
-        assert!(disk.write_at("f", 8, &[IoSlice::new(b"abc")]).is_err());
-        assert_eq!(disk.free_bytes().unwrap(), 2);
-        let replaced = disk.replace("g", "g.new", &[IoSlice::new(b"abc")]);
-        assert_eq!(replaced, Err(DiskError::Full { file: "g.new".to_owned() }));
-        assert_eq!(disk.list().unwrap(), ["f"], "what can't be written takes no room");
-    }
-
-    #[test]
-    fn recycled_files_take_room_until_it_is_needed() {
-        let mut disk = MemoryDisk::new(0);
-        disk.set_capacity_bytes(10);
-        for name in ["a", "b"] {
-            disk.create(name, 4).unwrap();
-        }
-        disk.recycle(&["a".to_owned(), "b".to_owned()]).unwrap();
-        assert_eq!(disk.free_bytes().unwrap(), 2);
-        disk.create_recycled("c", 4).unwrap();
-        assert_eq!(disk.free_bytes().unwrap(), 2, "of the room that was kept");
-        disk.create("d", 6).unwrap();
-        assert_eq!(disk.list().unwrap(), ["c", "d"]);
-        assert_eq!(disk.create("e", 1), Err(DiskError::Full { file: "e".to_owned() }));
-    }
-}
+mod tests;
