@@ -15,12 +15,13 @@ mod status;
 mod sweep;
 mod switch;
 
+use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, RwLockReadGuard};
 
-use meridian_base::env::{Rng, SplitMix};
+use meridian_base::env::{Disk as _, Rng, SplitMix};
 use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId};
 use meridian_base::topology::Datacenter;
 use meridian_consensus::command::{Command, Endpoint, FeatureLevel, MountEpoch, NodeRegistration};
@@ -53,6 +54,7 @@ use crate::mirror::Mirrors;
 use crate::partition::PartitionLimits;
 use crate::peers::Peers;
 use crate::runtime::clock::{self, Clock};
+use crate::runtime::disk::FolderDisk;
 use crate::runtime::mutation;
 use crate::runtime::objects::{ObjectError, Objects};
 use crate::runtime::quic::{PathClass, Transport, TransportConfig, TransportError};
@@ -280,23 +282,30 @@ pub(crate) fn entropy() -> std::io::Result<u128> {
     Ok(u128::from_ne_bytes(bytes))
 }
 
+/// Where a cluster of one keeps the id that it drew.
+const CLUSTER_ID_FILE: &str = "cluster-id";
+
 /// The configured id of the cluster; in a cluster of one, the id drawn at its first start.
 fn cluster_id(config: &NodeConfig, rng: &mut SplitMix) -> Result<ClusterId, StartError> {
     if let Some(cluster) = &config.cluster {
         return Ok(cluster.clone());
     }
-    let file = config.data.join("cluster-id");
-    let failed = |error: std::io::Error| StartError::Data {
-        folder: config.data.display().to_string(),
-        detail: error.to_string(),
-    };
-    std::fs::create_dir_all(&config.data).map_err(failed)?;
+    let file = config.data.join(CLUSTER_ID_FILE);
     if let Ok(text) = std::fs::read_to_string(&file) {
         return Ok(ClusterId::from_text(text.trim()));
     }
     let drawn = u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64());
     let cluster = ClusterId::from_entropy(drawn);
-    std::fs::write(&file, cluster.as_str()).map_err(failed)?;
+    // Durable before anything else is: an id that a power cut made empty would never fit what was written under it.
+    FolderDisk::open(&config.data)
+        .and_then(|mut folder| {
+            let text = [IoSlice::new(cluster.as_str().as_bytes())];
+            folder.replace(CLUSTER_ID_FILE, "cluster-id.new", &text)
+        })
+        .map_err(|error| StartError::Data {
+            folder: config.data.display().to_string(),
+            detail: error.to_string(),
+        })?;
     Ok(cluster)
 }
 
@@ -353,8 +362,7 @@ fn capacity_tier(config: &NodeConfig, fast: &Path) -> Result<Option<CapacityTier
 
 /// What a journal may take of a disk if nothing else was said: of what is free, and what it has.
 fn room(folder: &Path) -> Result<u64, StartError> {
-    use meridian_base::env::Disk;
-    let mut disk = crate::runtime::disk::FolderDisk::open(folder).map_err(StoreFailure::from)?;
+    let mut disk = FolderDisk::open(folder).map_err(StoreFailure::from)?;
     let mut bytes = disk.free_bytes().map_err(StoreFailure::from)? / 100 * CAPACITY_PERCENT;
     for file in disk.list().map_err(StoreFailure::from)? {
         bytes += disk.size_bytes(&file).map_err(StoreFailure::from)?;

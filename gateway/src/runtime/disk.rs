@@ -40,18 +40,22 @@ pub struct FolderDisk {
     files: HashMap<String, File>,
     clock: Clock,
     created_at: Option<Instant>,
+    #[cfg(test)]
+    folder_syncs: std::sync::atomic::AtomicU32,
 }
 
 impl FolderDisk {
     /// Uses `folder`, creating it if it does not exist.
     pub fn open(folder: &Path) -> Result<Self, DiskError> {
         let name = folder.display().to_string();
-        fs::create_dir_all(folder).map_err(|error| disk_error(&name, "mkdir", &error))?;
+        make_folder(folder).map_err(|error| disk_error(&name, "mkdir", &error))?;
         Ok(Self {
             folder: folder.to_owned(),
             files: HashMap::new(),
             clock: Clock::start(),
             created_at: None,
+            #[cfg(test)]
+            folder_syncs: std::sync::atomic::AtomicU32::default(),
         })
     }
 
@@ -154,7 +158,10 @@ impl FolderDisk {
     fn sync_folder(&self, name: &str) -> Result<(), DiskError> {
         File::open(&self.folder)
             .and_then(|folder| folder.sync_all())
-            .map_err(|error| disk_error(name, "fsync of the folder", &error))
+            .map_err(|error| disk_error(name, "fsync of the folder", &error))?;
+        #[cfg(test)]
+        self.folder_syncs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -302,6 +309,23 @@ impl Disk for FolderDisk {
     }
 }
 
+/// Makes a folder and those that it is in, durably: what is in it would go with its name (rule 27).
+fn make_folder(folder: &Path) -> io::Result<()> {
+    let parent = folder.parent().unwrap_or(folder);
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let is_there = folder.is_dir();
+    if !is_there {
+        make_folder(parent)?;
+        match fs::create_dir(folder) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            made => made?,
+        }
+    }
+    // That of an earlier start may have ended before this; but who may not read the parent did not make it.
+    let synced = File::open(parent).and_then(|parent| parent.sync_all());
+    if is_there { Ok(()) } else { synced }
+}
+
 fn fill_with_zeros(file: &File, size_bytes: u64) -> io::Result<()> {
     let mut written = 0;
     while written < size_bytes {
@@ -321,10 +345,13 @@ fn reserve(file: &File, size_bytes: u64) -> io::Result<()> {
         return Ok(());
     }
     let length = i64::try_from(size_bytes).map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
-    // SAFETY: the descriptor is open for writing.
-    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
+    loop {
+        // SAFETY: the descriptor is open for writing.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+            0 => return Ok(()),
+            libc::EINTR => {}
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
     }
 }
 
@@ -428,6 +455,40 @@ mod tests {
             meridian_base::env::conformance::check(seed, &mut || {
                 Box::new(FolderDisk::open(&scratch.0).expect("a folder that is there"))
             });
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_folder_is_made_with_those_that_it_is_in() -> Result<(), DiskError> {
+        let scratch = Scratch::new("folder-disk-nested");
+        let folder = scratch.0.join("data").join("disk");
+        for _ in 0..2 {
+            FolderDisk::open(&folder)?.create("a", 10)?;
+        }
+        fs::write(scratch.0.join("file"), "").expect("room for a file");
+        assert!(FolderDisk::open(&scratch.0.join("file").join("disk")).is_err());
+        Ok(())
+    }
+
+    /// No test cuts the power under a folder, so that none would miss its sync.
+    #[test]
+    fn every_change_of_the_folder_is_synced() -> Result<(), DiskError> {
+        type Change = fn(&mut FolderDisk) -> Result<(), DiskError>;
+        let scratch = Scratch::new("folder-disk-folder-syncs");
+        let mut disk = FolderDisk::open(&scratch.0)?;
+        let changes: [Change; 7] = [
+            |disk| disk.create("a", RECYCLED_SIZE_BYTES_MIN),
+            |disk| disk.rename("a", "b"),
+            |disk| disk.recycle(&["b".to_owned()]),
+            |disk| disk.create_recycled("c", RECYCLED_SIZE_BYTES_MIN),
+            |disk| disk.remove("c"),
+            |disk| disk.create_recycled("d", 10),
+            |disk| disk.replace("e", "e.new", &[IoSlice::new(b"whole")]),
+        ];
+        for (index, change) in changes.iter().enumerate() {
+            change(&mut disk)?;
+            assert_eq!(*disk.folder_syncs.get_mut(), index as u32 + 1, "change {index}");
         }
         Ok(())
     }
