@@ -38,6 +38,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_mirror::lease::Life;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -204,10 +205,12 @@ impl Mirrors {
 
     /// What is measured of each link that this node pulls over, and how many differences comparing
     /// with its source has found.
-    pub(crate) fn metrics(&self) -> Vec<(String, LinkMetrics, usize)> {
+    pub(crate) fn metrics(&self, now: Instant) -> Vec<(String, LinkMetrics, usize)> {
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         let of = |(link, worker): (&String, &WorkerHandle)| {
-            let metrics = worker.metrics.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let metrics = worker.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut metrics = metrics.clone();
+            metrics.add_unreadable(self.unopened().count(link, now));
             let differences = worker.audit.reports().iter().map(|it| it.differences.len()).sum();
             (link.clone(), metrics, differences)
         };

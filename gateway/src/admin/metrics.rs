@@ -471,7 +471,7 @@ impl Snapshot {
             transport: node.switch.stats(),
             links: node
                 .mirrors
-                .metrics()
+                .metrics(node.logs.now())
                 .into_iter()
                 .map(|(name, metrics, differences)| Link { name, metrics, differences })
                 .collect(),

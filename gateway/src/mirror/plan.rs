@@ -194,7 +194,8 @@ pub(super) fn plans(node: &Node) -> (BTreeMap<String, Plan>, BTreeMap<PartitionI
     let (mut seeded, mut unopened) = (BTreeMap::new(), BTreeMap::new());
     for (partition, topic, mirror, index, partition_count) in wanted {
         let Some(log) = node.logs.led(partition) else {
-            unopened.insert(partition, (mirror.name.clone(), index));
+            let (link, topic) = (mirror.link.clone(), mirror.name.clone());
+            unopened.insert(partition, Place { link, topic, index });
             continue;
         };
         if let Some(plan) = plans.get_mut(&mirror.link) {

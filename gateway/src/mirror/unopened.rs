@@ -12,8 +12,13 @@ use super::worker::PartitionReport;
 /// How long a takeover may go on before operators are told. Most take less than a second.
 const OPENED_WITHIN: Duration = Duration::from_secs(5);
 
-/// A partition's topic, and its index there.
-pub(super) type Place = (String, u32);
+/// A partition, as operators know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) link: String,
+    pub(super) topic: String,
+    pub(super) index: u32,
+}
 
 /// Since when each has been waited for.
 #[derive(Debug, Default)]
@@ -30,15 +35,24 @@ impl Unopened {
 
     /// What is said of those that have not been served for long.
     pub(super) fn reports(&self, node: u32, now: Instant) -> Vec<PartitionReport> {
-        let overdue = self.0.values().filter(|(_, since)| now.since(*since) >= OPENED_WITHIN);
         let report = |(place, since): &(Place, Instant)| {
             let seconds = now.since(*since).as_secs();
             let detail = format!(
                 "node {node} has been taking its log over for {seconds} s, and too few disks answer"
             );
-            PartitionReport::bare(node, place.clone(), &State::Unreadable { detail })
+            let place = (place.topic.clone(), place.index);
+            PartitionReport::bare(node, place, &State::Unreadable { detail })
         };
-        overdue.map(report).collect()
+        self.overdue(now).map(report).collect()
+    }
+
+    /// How many of a link's have not been served for long.
+    pub(super) fn count(&self, link: &str, now: Instant) -> usize {
+        self.overdue(now).filter(|(place, _)| place.link == link).count()
+    }
+
+    fn overdue(&self, now: Instant) -> impl Iterator<Item = &(Place, Instant)> {
+        self.0.values().filter(move |(_, since)| now.since(*since) >= OPENED_WITHIN)
     }
 }
 
@@ -50,8 +64,12 @@ mod tests {
     fn a_log_that_does_not_open_is_told_of_after_a_while() {
         let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
         let partitions = |ids: &[u64]| {
-            let place = |id: &u64| (PartitionId::new(*id), ("t".to_owned(), *id as u32));
-            ids.iter().map(place).collect::<BTreeMap<_, _>>()
+            let place = |id: &u64| Place {
+                link: "west".to_owned(),
+                topic: "t".to_owned(),
+                index: u32::try_from(*id).expect("small"),
+            };
+            ids.iter().map(|id| (PartitionId::new(*id), place(id))).collect::<BTreeMap<_, _>>()
         };
         let mut unopened = Unopened::default();
         unopened.look(at(1), partitions(&[4, 5]));
@@ -61,6 +79,7 @@ mod tests {
         let told: Vec<_> = reports.iter().map(|it| (it.partition, it.state)).collect();
         assert_eq!(told, [(5, "unreadable")]);
         assert!(reports[0].reason.contains("for 5 s"), "{}", reports[0].reason);
+        assert_eq!((unopened.count("west", at(6)), unopened.count("east", at(6))), (1, 0));
         unopened.look(at(7), BTreeMap::new());
         unopened.look(at(8), partitions(&[5]));
         assert!(unopened.reports(2, at(9)).is_empty(), "another takeover");

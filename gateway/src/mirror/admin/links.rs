@@ -253,7 +253,7 @@ impl AdminCall {
             fetched_bytes: metrics.fetched_bytes,
             wire_bytes: metrics.wire_bytes,
         };
-        let reports = self.node.mirrors.metrics().into_iter().map(report);
+        let reports = self.node.mirrors.metrics(self.node.logs.now()).into_iter().map(report);
         json(&reports.collect::<Vec<_>>())
     }
 

@@ -29,6 +29,16 @@ pub(crate) struct LinkMetrics {
     pub(crate) wire_bytes: u64,
 }
 
+impl LinkMetrics {
+    /// So many partitions more have logs that cannot be opened or read.
+    pub(crate) fn add_unreadable(&mut self, count: usize) {
+        if count > 0 {
+            let state = State::Unreadable { detail: String::new() };
+            *self.partitions.entry(state.name()).or_default() += count as u64;
+        }
+    }
+}
+
 /// Counts what is mirrored, and publishes the sums.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
@@ -73,11 +83,7 @@ impl LinkWorker {
             wire_bytes: self.meter.wire_bytes,
             ..LinkMetrics::default()
         };
-        let unreadable = self.partitions.values().filter(|it| it.is_unreadable()).count();
-        if unreadable > 0 {
-            let state = State::Unreadable { detail: String::new() };
-            sums.partitions.insert(state.name(), unreadable as u64);
-        }
+        sums.add_unreadable(self.partitions.values().filter(|it| it.is_unreadable()).count());
         for machine in self.partitions.values().filter_map(|it| it.machine.as_ref()) {
             let status = machine.status(now);
             *sums.partitions.entry(status.state.name()).or_default() += 1;
