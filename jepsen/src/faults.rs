@@ -5,12 +5,12 @@
 //! emptied, damaged or replaced by an old copy counts as lost until the metadata calls its next
 //! life good; until then only slots that the promise allows to fail with it are hit.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, NodeId};
-use meridian_base::topology::{Geometry, Slot, SlotConfig, SlotSet, SlotState};
+use meridian_base::topology::{Geometry, Slot, SlotSet, SlotState};
 
 use crate::check::Verdict;
 use crate::metadata::Class;
@@ -83,8 +83,6 @@ pub struct Nemesis {
     lost: BTreeMap<Slot, Incarnation>,
     /// Slots whose parts of stripes may be missing, and since when nothing else is.
     partless: BTreeMap<Slot, Instant>,
-    /// Which disks have filled which slots since they were empty.
-    filled: BTreeSet<(NodeId, Slot)>,
     /// The mount epoch in which a copy of each disk was taken. Only an epoch that has passed tells
     /// an old copy: a copy from within the present one looks like the disk after a restart.
     copied_in: BTreeMap<NodeId, u64>,
@@ -109,7 +107,6 @@ impl Nemesis {
             chance,
             lost: BTreeMap::new(),
             partless: BTreeMap::new(),
-            filled: BTreeSet::new(),
             copied_in: BTreeMap::new(),
             rotten: BTreeMap::new(),
         }
@@ -268,25 +265,10 @@ impl Nemesis {
             .filter(|id| datacenter_of(geometry, id.get() as usize) == geometry.datacenter_of(slot))
             .collect();
         let Some(spare) = self.chance.pick(&spares) else { return };
-        if self.has_parts_of_other(world, spare, slot) {
-            let node = spare.get() as usize;
-            world.stop_node(node);
-            world.nodes[node].disk.wipe();
-            self.filled.retain(|(id, _)| *id != spare);
-            return self.crash(world, node, Duration::from_millis(500));
-        }
-        let SlotConfig { node, incarnation: life, .. } = group.slots[slot.index()];
-        let is_tolerated = geometry.tolerated(self.lost_slots(world).with(slot));
-        if is_tolerated && world.replace(slot, spare) {
+        let life = group.slots[slot.index()].incarnation;
+        if self.may_lose(world, slot) && world.replace(slot, spare) {
             self.lost.insert(slot, life);
-            self.filled.extend([(node, slot), (spare, slot)]);
         }
-    }
-
-    /// Whether the disk has parts of stripes that belong into another slot: its operator empties it.
-    fn has_parts_of_other(&self, world: &World, spare: NodeId, slot: Slot) -> bool {
-        let is_cold = world.classes.iter().any(|class| matches!(class, Class::Cold(_)));
-        is_cold && self.filled.iter().any(|(id, other)| *id == spare && *other != slot)
     }
 
     fn cut(&mut self, fault: Fault, world: &mut World) {
@@ -375,8 +357,7 @@ impl Nemesis {
             world.nodes[node].disk.keep_image();
             return;
         }
-        let lost = self.lost_slots(world);
-        if slot.is_some_and(|slot| !world.geometry().tolerated(lost.with(slot))) {
+        if slot.is_some_and(|slot| !self.may_lose(world, slot)) {
             return;
         }
         let group = &world.metadata.latest().group;
@@ -401,6 +382,12 @@ impl Nemesis {
         }
         let delay = self.chance.around(Duration::from_millis(800));
         world.schedule(delay, Event::Restart { node });
+    }
+
+    /// Whether what this slot holds may be lost too: by the group, and by the code of every stripe that there may be.
+    fn may_lose(&mut self, world: &World, slot: Slot) -> bool {
+        let lost = self.lost_slots(world).with(slot);
+        world.geometry().tolerated(lost) && world.codes().all(|code| code.survives(lost))
     }
 
     /// Slots that have lost data, or may have.
@@ -441,8 +428,7 @@ impl Nemesis {
     fn rot_disk(&mut self, world: &mut World) {
         let node = self.chance.below(world.nodes.len());
         let Some(slot) = world.slot_of(node) else { return };
-        if !world.is_running(node) || !world.geometry().tolerated(self.lost_slots(world).with(slot))
-        {
+        if !world.is_running(node) || !self.may_lose(world, slot) {
             return;
         }
         let life = world.metadata.latest().group.slots[slot.index()].incarnation;

@@ -157,6 +157,13 @@ impl Broker {
         partition.is_serving() && (!has_stripes || self.cold.whole_at > Some(since))
     }
 
+    /// Whether there may be stripes of this code: one that does not serve yet knows of none.
+    pub(crate) fn may_have_stripes_of(&self, code: Code) -> bool {
+        let Phase::Leading(partition) = &self.phase else { return true };
+        let mut stripes = partition.manifest().into_iter().flat_map(|it| it.stripes());
+        !partition.is_serving() || stripes.any(|stripe| stripe.code == code)
+    }
+
     /// Does what is due of packing, tending and reading.
     pub(super) fn tick_cold(
         &mut self,
@@ -574,7 +581,7 @@ impl Broker {
                 GatherOutput::Failed => {
                     let Some(task) = self.cold.gathers.remove(&read) else { return };
                     match task.purpose {
-                        Purpose::Mend => self.cold.work = Work::Idle,
+                        Purpose::Mend => self.pass_over(now, health, out),
                         Purpose::Fetch { asker, .. } => {
                             out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
                         }
@@ -705,7 +712,10 @@ impl Broker {
         if missing.is_empty() && heard_count == leader.group().geometry.slot_count() {
             self.cold.whole_at = Some(begun_at);
         }
-        self.mend(now, health, missing.into_values().collect(), out);
+        // The last is made whole first.
+        let mut missing = cold::most_endangered_first(missing.into_values());
+        missing.reverse();
+        self.mend(now, health, missing, out);
     }
 
     /// Makes parts again, stripe by stripe.
@@ -721,6 +731,14 @@ impl Broker {
             self.cold.work = Work::Mending { missing };
             self.gather(now, health, stripe, Purpose::Mend, out);
         }
+    }
+
+    /// Goes on with the next stripe: one that can't be made again now must not keep the others from it.
+    fn pass_over(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        let Work::Mending { missing } = &mut self.cold.work else { return };
+        missing.pop();
+        let missing = std::mem::take(missing);
+        self.mend(now, health, missing, out);
     }
 
     fn make_again(

@@ -125,7 +125,7 @@ impl World {
         self.newest_broker(partition)?.bounds()
     }
 
-    fn newest_broker(&self, partition: PartitionId) -> Option<&Broker> {
+    pub(super) fn newest_broker(&self, partition: PartitionId) -> Option<&Broker> {
         let owner = self.metadata.latest().owners.get(&partition)?;
         self.nodes[owner.node.get() as usize].broker(partition, owner.generation)
     }

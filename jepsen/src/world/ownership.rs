@@ -5,9 +5,11 @@ use std::time::Duration;
 use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_base::topology::Slot;
+use meridian_storage::erasure::Code;
 use meridian_storage::mutation::Mutation;
 
 use super::{APPLY_AGAIN_AFTER, APPLY_DELAY, Event, World};
+use crate::broker::Broker;
 use crate::check::Verdict;
 use crate::metadata::{Class, Entry};
 use crate::net::Endpoint;
@@ -146,17 +148,24 @@ impl World {
     /// asking after `since`.
     pub(crate) fn is_cold_whole_since(&self, since: Instant) -> bool {
         self.convertible().into_iter().all(|partition| {
-            let Some(owner) = self.metadata.latest().owners.get(&partition) else { return false };
-            let node = &self.nodes[owner.node.get() as usize];
-            let broker = node.broker(partition, owner.generation);
-            broker.is_some_and(|broker| broker.is_cold_whole_since(since))
+            self.newest_broker(partition).is_some_and(|broker| broker.is_cold_whole_since(since))
         })
+    }
+
+    /// The codes of all stripes that there may be: of those that leaders know of, and of those that they pack.
+    pub(crate) fn codes(&self) -> impl Iterator<Item = Code> {
+        let may_be = move |code: Code| {
+            self.convertible().into_iter().any(|partition| {
+                let packs = self.metadata.latest().class_of(partition) == Class::Cold(code);
+                packs || self.newest_broker(partition).is_none_or(|it| it.may_have_stripes_of(code))
+            })
+        };
+        let codes = Code::ALL.into_iter();
+        codes.filter(move |code| self.classes.contains(&Class::Cold(*code)) && may_be(*code))
     }
 
     /// Whether the newest leader of `partition` serves clients.
     pub(crate) fn is_served(&self, partition: PartitionId) -> bool {
-        let Some(owner) = self.metadata.latest().owners.get(&partition) else { return false };
-        let node = &self.nodes[owner.node.get() as usize];
-        node.broker(partition, owner.generation).is_some_and(|broker| broker.is_serving())
+        self.newest_broker(partition).is_some_and(Broker::is_serving)
     }
 }

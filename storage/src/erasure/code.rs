@@ -1,7 +1,7 @@
 //! The codes, and which slot each part of a stripe lies on.
 
 use meridian_base::position::Step;
-use meridian_base::topology::{Geometry, Slot};
+use meridian_base::topology::{Geometry, Slot, SlotSet};
 
 /// How a stripe is coded. The discriminants are stored: stable for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,6 +84,14 @@ impl Code {
         Slot::new(index as u8)
     }
 
+    /// Whether every stripe can be read without the parts on these slots.
+    pub fn survives(self, lost: SlotSet) -> bool {
+        (0..Geometry::Mirror3Dc.slot_count() as u64).all(|step| {
+            let slots = (0..self.part_count()).map(|number| self.slot_of(Step::new(step), number));
+            slots.filter(|slot| lost.contains(*slot)).count() <= self.parity_count()
+        })
+    }
+
     /// The part of the stripe at `step` that `slot` is to hold, if any.
     pub fn part_on(self, step: Step, slot: Slot) -> Option<u8> {
         let number = (0..self.part_count()).find(|number| self.slot_of(step, *number) == slot)?;
@@ -93,8 +101,6 @@ impl Code {
 
 #[cfg(test)]
 mod tests {
-    use meridian_base::topology::SlotSet;
-
     use super::*;
 
     fn slots(code: Code, step: u64) -> SlotSet {
@@ -112,6 +118,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_a_code_survives_is_what_it_says() {
+        let racks = |slots: &[u8]| slots.iter().copied().map(Slot::new).collect::<SlotSet>();
+        let datacenter_and_rack = racks(&[0, 1, 2, 8]);
+        assert!(Code::Rs54.survives(datacenter_and_rack));
+        assert!(!Code::Rs54.survives(datacenter_and_rack.with(Slot::new(5))));
+        assert!(
+            Code::Block42.survives(racks(&[0, 1, 2])) && Code::Block42.survives(racks(&[4, 8]))
+        );
+        assert!(!Code::Block42.survives(racks(&[6, 8, 5])), "two of a datacenter, and another");
     }
 
     #[test]
