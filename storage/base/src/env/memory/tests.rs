@@ -128,7 +128,10 @@ fn a_crash_loses_or_keeps_names_whose_folder_was_not_synced() {
         assert_eq!(disk.list().unwrap(), expected);
         let (kept, size) = (disk.image(), size_of_b(disk.image()));
         disk.crash(Crash::LoseUnsynced);
-        assert_eq!((disk.list().unwrap(), size_of_b(disk)), (before, Some(2)));
+        let mut left = disk.list().unwrap();
+        // What was to take a file's place may be left under the other name.
+        left.retain(|name| name != "c");
+        assert_eq!((left, size_of_b(disk)), (before, Some(2)));
         kept.crash(Crash::KeepUnsynced);
         assert_eq!((kept.clone().list().unwrap(), size_of_b(kept)), (owned(expected), size));
     }
