@@ -87,6 +87,12 @@ pub enum Mutation {
     FormerForgotten,
     HomeSpanIgnored,
     CheckpointLeftBehind,
+    EmptiedEarly,
+    EmptiedUnrecorded,
+    EmptiedUnproven,
+    UnlistedFileUsed,
+    OldHeadsBelieved,
+    GoneFileIgnored,
 }
 
 impl Mutation {
@@ -192,11 +198,22 @@ impl Mutation {
     pub const MOVES: [Self; 3] =
         [Self::FormerForgotten, Self::HomeSpanIgnored, Self::CheckpointLeftBehind];
 
+    /// Those of the journal's files, which are found by `storage/tests/store/files.rs`.
+    pub const FILES: [Self; 6] = [
+        Self::EmptiedEarly,
+        Self::EmptiedUnrecorded,
+        Self::EmptiedUnproven,
+        Self::UnlistedFileUsed,
+        Self::OldHeadsBelieved,
+        Self::GoneFileIgnored,
+    ];
+
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
         let cold = Self::STRIPES.into_iter().chain(Self::COLD).chain(Self::LEFT_BEHIND);
         let cold = cold.chain(Self::TIERS);
-        let mut every = Self::ALL.into_iter().chain(cold).chain(Self::PARTS).chain(Self::MOVES);
+        let groups = Self::PARTS.into_iter().chain(Self::MOVES);
+        let mut every = Self::ALL.into_iter().chain(cold).chain(groups).chain(Self::FILES);
         every.find(|mutation| format!("{mutation:?}") == name)
     }
 
@@ -311,6 +328,19 @@ impl Mutation {
                 "H5: a group is believed about generations that were in another"
             }
             Self::CheckpointLeftBehind => "H5: `Start` does not say where the newest checkpoint is",
+            _ => self.describe_of_files(),
+        }
+    }
+
+    /// The same of those in [`Mutation::FILES`].
+    const fn describe_of_files(self) -> &'static str {
+        match self {
+            Self::EmptiedEarly => "J1: a file goes before what was live in it is durable elsewhere",
+            Self::EmptiedUnrecorded => "J2: a file goes with blobs that no record says are freed",
+            Self::EmptiedUnproven => "J1: what was live in a file goes on in what may look torn",
+            Self::UnlistedFileUsed => "J3: a file is written to that the disk does not list yet",
+            Self::OldHeadsBelieved => "J4: what a file held before it was recycled is believed",
+            Self::GoneFileIgnored => "J5: a file that is gone is taken for one that held nothing",
             _ => "a rule without words",
         }
     }

@@ -355,7 +355,8 @@ impl Store {
                 continue;
             }
             partition.mark = partition.mark.max(Some(beacon.mark));
-            let risen = beacon.log_start_offset > partition.log_start_offset
+            let risen = partition.is_unrecorded
+                || beacon.log_start_offset > partition.log_start_offset
                 || beacon.free_below > partition.free_below
                 || beacon.clean_from > partition.clean_from
                 || beacon.generation_min > partition.generation_min;
@@ -367,9 +368,11 @@ impl Store {
                     generation_min: beacon.generation_min,
                 });
                 self.count_freed(&freed);
-                // Should it be lost, the next beacon says it again.
+                // Should it be lost, the next beacon says it again. Whoever empties a file of them writes it too.
                 if !self.is_below(2) {
                     self.stage_partition(beacon.partition);
+                } else if let Some(partition) = self.index.get_mut(beacon.partition) {
+                    partition.is_unrecorded = true;
                 }
             }
         }
@@ -394,6 +397,9 @@ impl Store {
     fn stage_partition(&mut self, id: PartitionId) {
         if let Some(record) = self.index.record(id) {
             self.staged.push_record(Record::Partition(record));
+        }
+        if let Some(partition) = self.index.get_mut(id) {
+            partition.is_unrecorded = false;
         }
     }
 

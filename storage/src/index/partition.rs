@@ -108,6 +108,9 @@ pub(crate) struct Partition {
     pub(crate) record_file: Option<FileSequence>,
     /// File with the newest blob whose header carried the mark.
     pub(crate) mark_file: Option<FileSequence>,
+    /// Blobs were freed by what no record says yet. No file may go that has any of them: after a crash they would
+    /// be missing above the mark, as if nobody had ever been told that they are safe.
+    pub(crate) is_unrecorded: bool,
     pub(super) generations: BTreeMap<Generation, VecDeque<Entry>>,
     pub(super) starts: BTreeMap<Generation, Bytes>,
     pub(super) checkpoints: BTreeSet<LogPoint>,

@@ -11,6 +11,8 @@ use super::record::{
 };
 use super::superblock::{Identity, Superblock};
 use super::{BATCH_ALIGNMENT_BYTES, FileSequence, Location, aligned};
+use crate::config::StoreConfig;
+use crate::mutation::{Mutation, Mutations};
 
 /// How much of a journal file is used, and how much of that is still needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +96,7 @@ pub(crate) struct Journal {
     pub(super) spares: Spares,
     pub(super) file_size_bytes: u32,
     pub(super) file_count_max: usize,
+    mutations: Mutations,
     /// The last batch says that all before it is durable.
     pub(super) ends_synced: bool,
     /// Set if the files below were found damaged, until the disk has synced.
@@ -131,8 +134,7 @@ impl Journal {
         superblock: Superblock,
         files: BTreeMap<FileSequence, FileState>,
         tail: Tail,
-        file_size_bytes: u32,
-        file_count_max: usize,
+        config: &StoreConfig,
     ) -> Self {
         Self {
             superblock,
@@ -141,8 +143,9 @@ impl Journal {
             offset_bytes: tail.offset_bytes,
             previous_crc: tail.previous_crc,
             spares: Spares { ready: tail.spares, ..Spares::default() },
-            file_size_bytes,
-            file_count_max,
+            file_size_bytes: config.file_size_bytes,
+            file_count_max: config.file_count_max(),
+            mutations: config.mutations,
             ends_synced: tail.ends_synced,
             damaged_below: None,
             disk_full: false,
@@ -346,7 +349,11 @@ impl Journal {
         }
         result?;
         self.disk_full = false;
-        self.spares.unlisted.push(created);
+        if Mutation::UnlistedFileUsed.active(self.mutations) {
+            self.spares.ready.push_back(created);
+        } else {
+            self.spares.unlisted.push(created);
+        }
         self.superblock.files.push(created);
         self.dirty = true;
         Ok(())
@@ -382,6 +389,9 @@ impl Journal {
         assert!(file != self.active, "the active file is never removed");
         self.files.remove(&file);
         self.superblock.files.retain(|listed| *listed != file);
+        if self.damaged_below.is_none() && !self.has_damage() {
+            self.superblock.repaired_below = FileSequence::FIRST;
+        }
         self.removals.push(file);
         self.dirty = true;
     }
@@ -523,10 +533,12 @@ impl Journal {
         Some(Err(records_of(batches?)))
     }
 
-    /// Notes that the disk has synced: what was corrupt when it was mounted matters no more.
+    /// Notes that the disk has synced: what was corrupt when it was mounted matters no more. It holds until
+    /// the damaged files are gone: what is found in others from then on is news.
     pub(crate) fn set_repaired(&mut self) {
         if let Some(file) = self.damaged_below.take() {
-            self.superblock.repaired_below = file;
+            self.superblock.repaired_below =
+                if self.has_damage() { file } else { FileSequence::FIRST };
             self.dirty = true;
         }
     }

@@ -257,6 +257,12 @@ pub(super) fn head_size_bytes(bytes: &[u8]) -> Option<u32> {
     word(4).filter(|size| is_head && *size as usize >= HEAD_SIZE_BYTES_MIN)
 }
 
+/// The file that a head says it is in.
+pub(super) fn named_file(head: &[u8]) -> Option<FileSequence> {
+    let raw = head.get(20..24)?.try_into().ok()?;
+    Some(FileSequence::new(u32::from_be_bytes(raw)))
+}
+
 /// Turns each record's end in the head into the file offset of its payload; gives the size of all
 /// payloads, `None` if they pass 4 GiB.
 fn place(records: &mut [(Record, u32)], offset_bytes: u32, head_size_bytes: u32) -> Option<u32> {

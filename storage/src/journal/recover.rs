@@ -11,13 +11,13 @@ use super::append::{FileState, Journal, Tail};
 use super::disk_op::{read, replace, temporary_name};
 use super::record::{
     Address, Batch, HEAD_SIZE_BYTES_MIN, Record, encode_heads, head_size_bytes, is_inline,
-    parse_heads,
+    named_file, parse_heads,
 };
 use super::superblock::{Identity, Loaded, Superblock};
 use super::{BATCH_ALIGNMENT_BYTES, FileSequence, Location, aligned};
 use super::{IDENTITY_PREFIX, JOURNAL_PREFIX};
 use crate::config::StoreConfig;
-use crate::mutation::Mutation;
+use crate::mutation::{Mutation, Mutations};
 
 /// Why a disk could not be mounted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,24 +72,33 @@ pub(crate) fn open(
         files: BTreeMap::new(),
         repaired_below: superblock.repaired_below,
         damaged: false,
+        read_failed: false,
+        mutations: config.mutations,
     };
-    let listed = std::mem::take(&mut superblock.files);
-    let tail = scanner.scan_all(&listed)?;
-    let Scanner { files, damaged, .. } = scanner;
-    superblock.files = listed;
+    let tail = scanner.scan_all(&superblock.files)?;
+    let Scanner { mut files, damaged, .. } = scanner;
     let unsure = damaged && !Mutation::UnsureIsEmpty.active(config.mutations);
     if unsure {
         superblock.identity.incarnation = config.fresh_incarnation;
     }
+    // What is gone, or lost all it had, is to be noticed once; others go when what can be read in them is elsewhere.
+    let stays = |file: &FileSequence| {
+        files.get(file).is_some_and(|state| !unsure || state.usage.used_bytes > 0)
+    };
+    let (listed, gone): (Vec<_>, Vec<_>) = superblock.files.into_iter().partition(stays);
+    superblock.files = listed;
+    gone.iter().for_each(|file| _ = files.remove(file));
+    if !files.values().any(|file| file.damaged) {
+        superblock.repaired_below = FileSequence::FIRST;
+    }
     // Behind damage a new file is begun, so that a sync can say which files it made good.
     let tail = match tail {
         Some(tail) if !unsure => tail,
-        // Spares, if there are any, are left to be collected: files are filled in order.
         _ => first_file(disk, &mut superblock, config.file_size_bytes)?,
     };
     superblock.save(disk)?;
-    let mut journal =
-        Journal::new(superblock, files, tail, config.file_size_bytes, config.file_count_max());
+    remove(disk, &gone)?;
+    let mut journal = Journal::new(superblock, files, tail, config);
     journal.files.entry(journal.active).or_default();
     for spare in &journal.spares.ready {
         journal.files.remove(spare);
@@ -126,6 +135,13 @@ fn remove_unlisted(disk: &mut dyn Disk, superblock: &Superblock) -> Result<(), D
         }
     }
     Ok(())
+}
+
+/// Removes files that are no longer in the list.
+fn remove(disk: &mut dyn Disk, files: &[FileSequence]) -> Result<(), DiskError> {
+    let names: Vec<String> =
+        files.iter().flat_map(|file| [file.log_name(), file.index_name()]).collect();
+    if names.is_empty() { Ok(()) } else { disk.recycle(&names) }
 }
 
 /// Creates a file to write to when there is none with room.
@@ -169,6 +185,9 @@ struct Scanner<'a> {
     apply: &'a mut dyn FnMut(Record, Location),
     files: BTreeMap<FileSequence, FileState>,
     damaged: bool,
+    /// A read has failed since this was last looked at.
+    read_failed: bool,
+    mutations: Mutations,
 }
 
 /// How far a file's batches go.
@@ -200,7 +219,8 @@ impl Scanner<'_> {
                 blank.push(file);
                 continue;
             }
-            blank.clear();
+            // Files are filled in order: those before one with batches had some too.
+            blank.drain(..).for_each(|emptied| self.gone(emptied));
             if let Some((unended, _)) = tail.take() {
                 self.damage(unended, true);
             }
@@ -267,7 +287,7 @@ impl Scanner<'_> {
         let name = file.log_name();
         let size_bytes = match self.disk.size_bytes(&name) {
             Err(DiskError::NotFound { .. }) => {
-                self.damage(file, true);
+                self.gone(file);
                 return Ok(false);
             }
             size_bytes => size_bytes?,
@@ -280,8 +300,17 @@ impl Scanner<'_> {
         Ok(true)
     }
 
+    /// Takes note of damage: it makes the disk unsure, unless that was made good, and the file goes.
     fn damage(&mut self, file: FileSequence, found: bool) {
         self.damaged |= found && file >= self.repaired_below;
+        if let Some(state) = self.files.get_mut(&file) {
+            state.damaged |= found;
+        }
+    }
+
+    /// Takes note that a file is gone, or all that it had.
+    fn gone(&mut self, file: FileSequence) {
+        self.damage(file, !Mutation::GoneFileIgnored.active(self.mutations));
     }
 
     fn is_blank(&mut self, file: FileSequence) -> bool {
@@ -290,18 +319,21 @@ impl Scanner<'_> {
 
     /// Walks a file batch by batch; `None` if the file is gone.
     fn scan_file(&mut self, file: FileSequence, is_last: bool) -> Result<Option<End>, OpenError> {
+        self.files.insert(file, FileState::default());
         if !self.size_is_right(file)? {
+            self.files.remove(&file);
             return Ok(None);
         }
-        self.files.insert(file, FileState::default());
         let mut end = End::default();
         let mut last: Option<Batch> = None;
         loop {
+            self.read_failed = false;
             let mut found = self.batch_at(file, end.offset_bytes);
             if found.is_none() {
-                // A batch further on was written after this one was durable: corruption.
+                // A batch further on was written after this one was durable: corruption. And what can't be read
+                // may have been one.
                 found = self.next_batch(file, end.offset_bytes);
-                self.damage(file, found.is_some());
+                self.damage(file, found.is_some() || self.read_failed);
             }
             let Some(batch) = found else { break };
             self.damage(file, end.batch_count > 0 && batch.previous_crc != end.crc);
@@ -330,15 +362,15 @@ impl Scanner<'_> {
         end: &mut End,
     ) -> Result<(), OpenError> {
         if !end.ends_file && !self.payloads_are_whole(file, &batch) {
-            // With a later file behind it, it was durable once.
-            self.damage(file, !is_last);
+            // With a later file behind it, it was durable once; and what can't be read may have been whole.
+            self.damage(file, !is_last || self.read_failed);
             end.offset_bytes = batch.offset_bytes;
             end.crc = batch.previous_crc;
             end.batch_count -= 1;
             end.ends_synced = false;
             return Ok(());
         }
-        if !end.ends_file && is_last {
+        if is_last {
             self.write_again(file, &batch)?;
         }
         self.keep(file, batch);
@@ -359,13 +391,9 @@ impl Scanner<'_> {
         batch.records.iter().all(|(record, offset_bytes)| {
             let Record::Blob { header, .. } = record else { return true };
             is_inline(header.kind)
-                || read(
-                    self.disk,
-                    &file.log_name(),
-                    u64::from(*offset_bytes),
-                    header.payload_size_bytes,
-                )
-                .is_ok_and(|payload| crc32c::crc32c(&payload) == header.payload_crc)
+                || self
+                    .bytes(file, *offset_bytes, header.payload_size_bytes)
+                    .is_some_and(|payload| crc32c::crc32c(&payload) == header.payload_crc)
         })
     }
 
@@ -383,20 +411,22 @@ impl Scanner<'_> {
     }
 
     fn batch_at(&mut self, file: FileSequence, offset_bytes: u32) -> Option<Batch> {
-        let name = file.log_name();
         let left = self.file_size_bytes.checked_sub(offset_bytes)?;
         let first_size_bytes = left.min(BATCH_ALIGNMENT_BYTES);
         if (first_size_bytes as usize) < HEAD_SIZE_BYTES_MIN {
             return None;
         }
-        let first = read(self.disk, &name, u64::from(offset_bytes), first_size_bytes).ok()?;
+        let first = self.bytes(file, offset_bytes, first_size_bytes)?;
         let size_bytes = head_size_bytes(&first).filter(|size_bytes| *size_bytes <= left)?;
         let head = if size_bytes <= first_size_bytes {
             first
         } else {
-            read(self.disk, &name, u64::from(offset_bytes), size_bytes).ok()?
+            self.bytes(file, offset_bytes, size_bytes)?
         };
-        let address = Address { disk: self.id, file, offset_bytes };
+        let mut address = Address { disk: self.id, file, offset_bytes };
+        if Mutation::OldHeadsBelieved.active(self.mutations) {
+            address.file = named_file(&head)?;
+        }
         let batch = Batch::parse(&head, address)?;
         (batch.size_bytes() <= left).then_some(batch)
     }
@@ -408,7 +438,8 @@ impl Scanner<'_> {
         let mut window_start = aligned(offset_bytes + 1);
         while window_start < self.file_size_bytes {
             let size_bytes = WINDOW_SIZE_BYTES.min(self.file_size_bytes - window_start);
-            let window = self.window(file, window_start, size_bytes);
+            // What can't be read at once is tried piece by piece.
+            let window = self.bytes(file, window_start, size_bytes);
             for inner in (0..size_bytes).step_by(step as usize) {
                 let maybe = window
                     .as_ref()
@@ -422,8 +453,10 @@ impl Scanner<'_> {
         None
     }
 
-    /// The bytes of a window, `None` if they must be tried piece by piece.
-    fn window(&mut self, file: FileSequence, offset_bytes: u32, size_bytes: u32) -> Option<Bytes> {
-        read(self.disk, &file.log_name(), u64::from(offset_bytes), size_bytes).ok()
+    /// These bytes of a file, if they can be read.
+    fn bytes(&mut self, file: FileSequence, offset_bytes: u32, size_bytes: u32) -> Option<Bytes> {
+        let bytes = read(self.disk, &file.log_name(), u64::from(offset_bytes), size_bytes).ok();
+        self.read_failed |= bytes.is_none();
+        bytes
     }
 }

@@ -16,6 +16,7 @@ use crate::config::StoreConfig;
 use crate::journal::{
     BATCH_ALIGNMENT_BYTES, FileSequence, FileUsage, Location, Record, decode_heads,
 };
+use crate::mutation::Mutation;
 
 /// The file that is being emptied, if any.
 #[derive(Debug, Default)]
@@ -279,6 +280,11 @@ impl Store {
             } else {
                 self.relocation = Relocation::Settling(file);
                 self.staged.push_waiter(Waiter::Relocated);
+                if Mutation::EmptiedEarly.active(self.config.mutations) {
+                    self.relocation = Relocation::Idle;
+                    self.counters.files_removed += 1;
+                    self.journal.remove(file);
+                }
             }
         }
     }
@@ -311,8 +317,10 @@ impl Store {
 
     fn move_partition(&mut self, id: PartitionId, file: FileSequence) {
         let Some(partition) = self.index.get(id) else { return };
-        let here = partition.record_file == Some(file) || partition.mark_file == Some(file);
-        if !here {
+        let is_here = partition.record_file == Some(file) || partition.mark_file == Some(file);
+        let is_unrecorded =
+            partition.is_unrecorded && !Mutation::EmptiedUnrecorded.active(self.config.mutations);
+        if !is_here && !is_unrecorded {
             return;
         }
         if partition.forgotten && self.journal.oldest() == file {
@@ -367,14 +375,15 @@ impl Store {
     /// All that was live in the file is durable elsewhere: once that is proven the file goes,
     /// unless something in it could not be moved.
     pub(super) fn relocated(&mut self) {
+        let is_proof_needed = !Mutation::EmptiedUnproven.active(self.config.mutations);
         let file = match self.relocation {
-            Relocation::Settling(file) => {
+            Relocation::Settling(file) if is_proof_needed => {
                 self.relocation = Relocation::Proving(file);
                 self.staged.push_record(Record::Synced);
                 self.staged.push_waiter(Waiter::Relocated);
                 return;
             }
-            Relocation::Proving(file) => file,
+            Relocation::Settling(file) | Relocation::Proving(file) => file,
             Relocation::Idle | Relocation::Reading | Relocation::Moving { .. } => return,
         };
         self.relocation = Relocation::Idle;

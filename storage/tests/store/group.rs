@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use meridian_base::env::Disk;
 use meridian_base::env::memory::{Crash, MemoryDisk};
 use meridian_base::id::{ConfigVersion, GroupId, Incarnation};
 use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotConfig, SlotState};
@@ -355,13 +356,25 @@ fn a_damaged_disk_syncs_under_a_new_life_and_stays_whole() {
     let FenceResult::Certain(view) = group.fence(0, 1, 3) else { panic!() };
     assert_eq!(view.blobs.len(), blobs.len());
     assert!(blobs.iter().all(|blob| group.nodes[0].holds(blob)));
-    // The corruption is still on the disk, but it was made good.
-    let node =
-        std::mem::replace(&mut group.nodes[0], Node::mount(store_config(9, 9), MemoryDisk::new(9)));
-    let mut node = node.crash(Crash::LoseUnsynced);
-    assert_eq!(node.store.incarnation(), Incarnation::new(90));
-    assert_eq!(node.store.standing(), Standing::Good);
-    assert!(blobs.iter().all(|blob| node.holds(blob)));
+    // It was made good, whether the file is still there or has gone.
+    for tick_count in [0, 20] {
+        group.rest(tick_count);
+        let fresh_incarnation = Incarnation::new(92);
+        let config = StoreConfig { fresh_incarnation, ..group.nodes[0].config };
+        let mut node = Node::mount(config, group.nodes[0].disk.image());
+        assert_eq!(node.store.incarnation(), Incarnation::new(90));
+        assert_eq!(node.store.standing(), Standing::Good);
+        assert!(blobs.iter().all(|blob| node.holds(blob)));
+    }
+    // What is found from then on is news, wherever it is.
+    let disk = group.nodes[0].disk.image();
+    let files = disk.clone().list().expect("a disk that works");
+    assert!(!files.contains(&"journal-00000001.log".to_owned()), "{files:?}");
+    let holding = files.iter().find(|file| file.ends_with(".log")).expect("a journal file");
+    assert!(disk.clone().remove(holding).is_ok());
+    let config = StoreConfig { fresh_incarnation: Incarnation::new(91), ..group.nodes[0].config };
+    let node = Node::mount(config, disk);
+    assert_eq!(node.store.incarnation(), Incarnation::new(91));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! One disk's store against its rules, over a disk in memory that crashes, tears and rots.
 
 mod damage;
+mod files;
 mod format;
 mod group;
 mod harness;

@@ -5,6 +5,7 @@ use meridian_base::env::memory::{Crash, MemoryDisk};
 use meridian_base::position::Step;
 use meridian_base::topology::Geometry;
 use meridian_storage::blob::Blob;
+use meridian_storage::config::StoreConfig;
 use meridian_storage::message::{FenceResult, ReadFrom, ReadReply};
 use meridian_storage::store::{
     ScrubOrder, ScrubPosition, ScrubState, ScrubStatus, Standing, StoreInput,
@@ -38,7 +39,7 @@ pub(crate) fn scrub_now(group: &mut Group, slot: usize) -> ScrubStatus {
 }
 
 /// Every place where the disk holds `needle`.
-fn places_of(disk: &MemoryDisk, needle: &[u8]) -> Vec<(String, usize)> {
+pub(crate) fn places_of(disk: &MemoryDisk, needle: &[u8]) -> Vec<(String, usize)> {
     let mut disk = disk.clone();
     let mut places = Vec::new();
     for file in disk.list().expect("a disk that works") {
@@ -169,6 +170,28 @@ fn disks_of_a_group_take_turns() {
     }
     assert_eq!(most, 1);
     assert!(group.nodes.iter().all(|node| node.store.scrub_status().passes >= 1));
+}
+
+#[test]
+fn a_scrub_reads_no_more_in_a_second_than_it_may() {
+    const RATE_BYTES: u64 = 20_000;
+    /// All of a file's batches are read in one go.
+    const READ_SIZE_BYTES_MAX: u64 = 64 << 10;
+    let (mut group, _) = filled(Geometry::OnePerDc, 40);
+    let node = &group.nodes[0];
+    let config = StoreConfig { scrub_bytes_per_second_max: RATE_BYTES, ..node.config };
+    group.nodes[0] = Node::mount(config, node.disk.clone());
+    group.nodes[0].input(StoreInput::Scrub(ScrubOrder::Now));
+    let mut half_seconds = 0;
+    while group.nodes[0].store.scrub_status().passes == 0 {
+        let scrubbed_bytes = group.nodes[0].store.counters().scrubbed_bytes;
+        let earned_bytes = half_seconds * RATE_BYTES / 2;
+        assert!(scrubbed_bytes <= earned_bytes + READ_SIZE_BYTES_MAX, "{scrubbed_bytes}");
+        group.rest(1);
+        half_seconds += 1;
+        assert!(half_seconds < 60);
+    }
+    assert!(half_seconds >= 6, "it took {half_seconds} half seconds");
 }
 
 #[test]

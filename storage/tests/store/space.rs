@@ -13,7 +13,11 @@ use meridian_storage::store::StoreInput;
 
 use crate::harness::{Node, blob, blob_of, key, mark, partition, point, put};
 
-fn beacon(mark: meridian_storage::message::CommitMark, log_start: i64, low: u32) -> StorageMessage {
+pub(crate) fn beacon(
+    mark: meridian_storage::message::CommitMark,
+    log_start: i64,
+    low: u32,
+) -> StorageMessage {
     StorageMessage::Beacons(vec![Beacon {
         partition: partition(1),
         mark,
@@ -42,7 +46,7 @@ fn checkpoint(generation: u32, step: u64, offset: i64) -> Blob {
     blob_of(key(1, generation, step), BlobKind::Checkpoint, Offset::new(offset), 0, bytes)
 }
 
-fn large(id: u64, step: u64) -> Blob {
+pub(crate) fn large(id: u64, step: u64) -> Blob {
     blob(key(id, 1, step), &format!("{step:08}").repeat(1000))
 }
 
