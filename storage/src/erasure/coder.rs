@@ -1,57 +1,75 @@
-//! The parity of columns: by the library, or at once where the processor multiplies by matrices of bits.
+//! The parity of columns, and the checksums of all shards: by libraries, or at once where the processor
+//! multiplies by matrices of bits.
 //!
 //! Parity is a sum of products: each data shard times a number of GF(2^16) that depends on the two
 //! shards alone. To multiply by a number is linear over bits, so it is a matrix of 16 x 16 of them,
 //! which the library tells: the products of 1, 2, 4 .. 2^15 are its columns. With GFNI and AVX-512 a
 //! product of 32 symbols is two instructions; the library takes some sixteen, and goes over its
-//! memory several times. The bytes are the same.
+//! memory several times. What is in registers for that is summed there, too. The bytes are the same.
 
+use bytes::BytesMut;
 use reed_solomon_simd::ReedSolomonEncoder;
 
-#[cfg(target_arch = "x86_64")]
-use super::products::Products;
+use super::crc;
 
-/// Codes column after column, reusing its working memory.
-pub(super) enum Coder {
-    /// On any processor.
-    Library { inner: ReedSolomonEncoder, data_count: usize, parity_count: usize },
-    /// On one with GFNI and AVX-512.
-    #[cfg(target_arch = "x86_64")]
-    Products(Products),
+/// Codes column after column of a stripe, and then those of the next, reusing its working memory.
+pub(super) trait Coder: Send {
+    /// Appends the parity of one column of each data shard to each parity shard. Columns are of one
+    /// size, a multiple of 64.
+    fn code(&mut self, columns: &[&[u8]], parity: &mut [BytesMut]);
+
+    /// The checksums of all shards, each of so many bytes; what is coded next is another stripe.
+    fn finish(&mut self, shard_size_bytes: usize) -> Vec<u32>;
 }
 
-impl Coder {
-    /// The fastest that this processor has.
-    pub(super) fn new(data_count: usize, parity_count: usize) -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(products) = Products::new(data_count, parity_count) {
-            return Self::Products(products);
+/// The fastest that this processor has.
+pub(super) fn fastest(data_count: usize, parity_count: usize) -> Box<dyn Coder> {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(coder) = super::products::coder(data_count, parity_count) {
+        return coder;
+    }
+    Box::new(Library::new(data_count, parity_count))
+}
+
+/// Codes and sums with what others wrote, on any processor.
+struct Library {
+    inner: ReedSolomonEncoder,
+    data_count: usize,
+    parity_count: usize,
+    /// Of each shard so far.
+    crcs: Vec<u32>,
+}
+
+impl Library {
+    fn new(data_count: usize, parity_count: usize) -> Self {
+        let inner = library(data_count, parity_count);
+        let crcs = vec![0; data_count + parity_count];
+        Self { inner, data_count, parity_count, crcs }
+    }
+}
+
+impl Coder for Library {
+    fn code(&mut self, columns: &[&[u8]], parity: &mut [BytesMut]) {
+        let Self { inner, data_count, parity_count, crcs } = self;
+        let size_bytes = columns.first().map_or(0, |column| column.len());
+        inner
+            .reset(*data_count, *parity_count, size_bytes)
+            .expect("shards are multiples of 64 bytes");
+        let (data_crcs, parity_crcs) = crcs.split_at_mut(*data_count);
+        for (column, crc) in columns.iter().zip(data_crcs) {
+            *crc = crc::append(*crc, column);
+            inner.add_original_shard(column).expect("as many as announced, of that size");
         }
-        Self::library(data_count, parity_count)
+        let coded = inner.encode().expect("all shards were added");
+        for ((column, shard), crc) in coded.recovery_iter().zip(parity).zip(parity_crcs) {
+            *crc = crc::append(*crc, column);
+            shard.extend_from_slice(column);
+        }
     }
 
-    /// The library's.
-    pub(super) fn library(data_count: usize, parity_count: usize) -> Self {
-        Self::Library { inner: library(data_count, parity_count), data_count, parity_count }
-    }
-
-    /// Gives the parity of one column of each data shard, in order. Columns are of one size, a multiple of 64.
-    pub(super) fn code(&mut self, columns: &[&[u8]], take: impl FnMut(&[u8])) {
-        match self {
-            Self::Library { inner, data_count, parity_count } => {
-                let size_bytes = columns.first().map_or(0, |column| column.len());
-                inner
-                    .reset(*data_count, *parity_count, size_bytes)
-                    .expect("shards are multiples of 64 bytes");
-                for column in columns {
-                    inner.add_original_shard(column).expect("as many as announced, of that size");
-                }
-                let coded = inner.encode().expect("all shards were added");
-                coded.recovery_iter().for_each(take);
-            }
-            #[cfg(target_arch = "x86_64")]
-            Self::Products(products) => products.code(columns).for_each(take),
-        }
+    fn finish(&mut self, _: usize) -> Vec<u32> {
+        let none = vec![0; self.crcs.len()];
+        std::mem::replace(&mut self.crcs, none)
     }
 }
 
@@ -67,25 +85,27 @@ mod tests {
 
     use super::*;
 
-    fn parity_of(coder: &mut Coder, column: usize, shards: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    /// The parity of `shards`, coded in columns, and the checksums of all.
+    fn coded(
+        coder: &mut dyn Coder,
+        column: usize,
+        shards: &[Vec<u8>],
+        parity_count: usize,
+    ) -> (Vec<BytesMut>, Vec<u32>) {
         let size_bytes = shards[0].len();
-        let mut parity = Vec::new();
+        let mut parity = vec![BytesMut::with_capacity(size_bytes); parity_count];
         for begin in (0..size_bytes).step_by(column) {
             let end = (begin + column).min(size_bytes);
             let columns: Vec<&[u8]> = shards.iter().map(|shard| &shard[begin..end]).collect();
-            let mut number = 0;
-            coder.code(&columns, |column| {
-                parity.resize(parity.len().max(number + 1), Vec::new());
-                parity[number].extend_from_slice(column);
-                number += 1;
-            });
+            coder.code(&columns, &mut parity);
         }
-        parity
+        let crcs = coder.finish(size_bytes);
+        (parity, crcs)
     }
 
     proptest! {
         #[test]
-        fn parity_is_that_of_the_library_on_whole_shards(
+        fn parity_and_checksums_are_those_of_libraries_on_whole_shards(
             (data_count, parity_count) in prop::sample::select(vec![(5, 4), (4, 2), (4, 4)]),
             block_count in 1usize..40,
             column_block_count in 1usize..40,
@@ -99,11 +119,15 @@ mod tests {
             let shard = |_| (0..block_count * 64).map(|_| next()).collect();
             let shards: Vec<Vec<u8>> = (0..data_count).map(shard).collect();
             let bare = reed_solomon_simd::encode(data_count, parity_count, &shards).unwrap();
-            for mut coder in
-                [Coder::new(data_count, parity_count), Coder::library(data_count, parity_count)]
-            {
-                let parity = parity_of(&mut coder, column_block_count * 64, &shards);
-                prop_assert_eq!(&parity, &bare);
+            let crcs: Vec<u32> = shards.iter().chain(&bare).map(|shard| crc32c::crc32c(shard)).collect();
+            let library = Box::new(Library::new(data_count, parity_count));
+            for mut coder in [fastest(data_count, parity_count), library] {
+                // Once more, as nothing of a stripe may be left for the next.
+                for _ in 0..2 {
+                    let coded = coded(&mut *coder, column_block_count * 64, &shards, parity_count);
+                    prop_assert_eq!(&coded.0, &bare);
+                    prop_assert_eq!(&coded.1, &crcs);
+                }
             }
         }
     }

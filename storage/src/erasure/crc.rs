@@ -23,6 +23,14 @@ const BYTES: [u32; 32] = {
     powers
 };
 
+/// What a checksum is before it is inverted, all zero: to begin with it sums bytes as a plain polynomial.
+#[cfg(target_arch = "x86_64")]
+pub(super) const OF_ZERO_REGISTER: u32 = !0;
+/// What each 16 bytes are multiplied with, carry-less, when 64 more follow: their last eight, and their
+/// first. A product of 64 bits and 32, lowest powers highest, stands 33 powers too high among 128.
+#[cfg(target_arch = "x86_64")]
+pub(super) const FOLD: (u32, u32) = (power(8 * 64 - 33), power(8 * 64 + 64 - 33));
+
 /// The checksum of bytes with checksum `before` and of these behind them. For shards: what is small `crc32c` sums as fast.
 pub(super) fn append(before: u32, bytes: &[u8]) -> u32 {
     // A state is not inverted yet.
@@ -45,6 +53,20 @@ impl Shift {
     pub(super) fn join(self, before: u32, after: u32) -> u32 {
         multiply(self.0, before) ^ after
     }
+}
+
+/// x^exponent.
+#[cfg(target_arch = "x86_64")]
+const fn power(exponent: u32) -> u32 {
+    let (mut product, mut square, mut rest) = (ONE, ONE >> 1, exponent);
+    while rest > 0 {
+        if rest & 1 == 1 {
+            product = multiply(product, square);
+        }
+        square = multiply(square, square);
+        rest >>= 1;
+    }
+    product
 }
 
 const fn multiply(left: u32, mut right: u32) -> u32 {

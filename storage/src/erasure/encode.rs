@@ -7,8 +7,8 @@
 use bytes::{Bytes, BytesMut};
 use meridian_base::position::LogPoint;
 
-use super::coder::Coder;
-use super::crc::{self, Shift};
+use super::coder::{self, Coder};
+use super::crc::Shift;
 use super::{Code, Part, SHARD_ALIGNMENT_BYTES, STRIPE_SIZE_BYTES_MAX, Stripe, shard_size_bytes};
 use crate::blob::Payload;
 
@@ -64,7 +64,7 @@ impl StripeEncoder {
 pub(crate) struct ShardEncoder {
     data_count: usize,
     parity_count: usize,
-    coder: Coder,
+    coder: Box<dyn Coder>,
     /// The column of each data shard that lies in several pieces.
     scratch: Vec<Vec<u8>>,
 }
@@ -77,7 +77,7 @@ impl std::fmt::Debug for ShardEncoder {
 
 impl ShardEncoder {
     pub(crate) fn new(data_count: usize, parity_count: usize) -> Self {
-        let coder = Coder::new(data_count, parity_count);
+        let coder = coder::fastest(data_count, parity_count);
         Self { data_count, parity_count, coder, scratch: vec![Vec::new(); data_count] }
     }
 
@@ -97,28 +97,18 @@ impl ShardEncoder {
         shards: &[Payload],
         shard_size_bytes: usize,
     ) -> (Vec<BytesMut>, Vec<u32>) {
-        let (data_count, parity_count) = (self.data_count, self.parity_count);
-        let mut crcs = vec![0; data_count + parity_count];
         let mut parity: Vec<BytesMut> =
-            (0..parity_count).map(|_| BytesMut::with_capacity(shard_size_bytes)).collect();
+            (0..self.parity_count).map(|_| BytesMut::with_capacity(shard_size_bytes)).collect();
         let mut begin = 0;
         while begin < shard_size_bytes {
             let end = (begin + COLUMN_SIZE_BYTES).min(shard_size_bytes);
-            let mut columns = Vec::with_capacity(data_count);
-            for ((shard, crc), scratch) in shards.iter().zip(&mut crcs).zip(&mut self.scratch) {
-                let column = column(shard, begin, end, scratch);
-                *crc = crc::append(*crc, column);
-                columns.push(column);
-            }
-            let mut coded = parity.iter_mut().zip(&mut crcs[data_count..]);
-            self.coder.code(&columns, |column| {
-                let (shard, crc) = coded.next().expect("as many as announced");
-                *crc = crc::append(*crc, column);
-                shard.extend_from_slice(column);
-            });
+            let shards = shards.iter().zip(&mut self.scratch);
+            let columns: Vec<&[u8]> =
+                shards.map(|(shard, scratch)| column(shard, begin, end, scratch)).collect();
+            self.coder.code(&columns, &mut parity);
             begin = end;
         }
-        (parity, crcs)
+        (parity, self.coder.finish(shard_size_bytes))
     }
 }
 

@@ -1,24 +1,52 @@
-//! Sums of products in GF(2^16), by instructions that multiply bytes by matrices of bits.
+//! Sums of products in GF(2^16), by instructions that multiply bytes by matrices of bits, and checksums of
+//! what is in registers for that: each byte is loaded once.
 #![expect(unsafe_code, reason = "vectors are loaded and stored by address")]
 
 use std::arch::x86_64::{
-    __m512i, _mm512_gf2p8affine_epi64_epi8, _mm512_loadu_si512, _mm512_set_epi64,
-    _mm512_setzero_si512, _mm512_shuffle_i64x2, _mm512_storeu_si512, _mm512_xor_si512,
+    __m512i, _mm512_clmulepi64_epi128, _mm512_gf2p8affine_epi64_epi8, _mm512_loadu_si512,
+    _mm512_set_epi64, _mm512_setzero_si512, _mm512_shuffle_i64x2, _mm512_storeu_si512,
+    _mm512_ternarylogic_epi64,
 };
+use std::mem::MaybeUninit;
 
-use super::coder::library;
+use bytes::BytesMut;
+
+use super::coder::{Coder, library};
+use super::crc::{self, Shift};
 
 /// What shards consist of: the low bytes of 32 symbols, then their high bytes.
 type Block = [u8; 64];
+/// Where a block is to be.
+type Room = [MaybeUninit<u8>; size_of::<Block>()];
 const SYMBOL_COUNT: usize = 32;
+/// Stands for no bytes, and for zeros.
+const NOTHING: Block = [0; size_of::<Block>()];
 
-/// Parity columns in the making.
-pub(super) struct Products {
-    /// What a data shard is multiplied with for a parity shard: those of the first data shard first.
-    factors: Vec<Factor>,
-    parity_count: usize,
-    /// One parity shard after another.
-    sums: Vec<Block>,
+/// `None` if the processor lacks the instructions, or for a code of another shape.
+pub(super) fn coder(data_count: usize, parity_count: usize) -> Option<Box<dyn Coder>> {
+    let is_able = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("gfni")
+        && is_x86_feature_detected!("vpclmulqdq");
+    if !is_able {
+        return None;
+    }
+    // SAFETY: the processor has the instructions.
+    unsafe {
+        match (data_count, parity_count) {
+            (4, 2) => Some(Box::new(Products::<4, 2>::of_library())),
+            (5, 4) => Some(Box::new(Products::<5, 4>::of_library())),
+            _ => None,
+        }
+    }
+}
+
+/// Codes `D` data shards into `P` parity shards.
+struct Products<const D: usize, const P: usize> {
+    /// What each data shard is multiplied with for each parity shard.
+    factors: [[Factor; P]; D],
+    /// What stands for all bytes of a shard so far: has their checksum, if the register is zero before.
+    data_sums: [Block; D],
+    parity_sums: [Block; P],
 }
 
 /// The 16 x 16 bits of multiplying by a number, in matrices of 8 x 8.
@@ -51,70 +79,100 @@ fn matrix(columns: &[u8]) -> u64 {
     (0..8).map(|bit| row(bit) << (8 * (7 - bit))).sum()
 }
 
-impl Products {
-    /// `None` if the processor lacks the instructions, or for a code of another shape.
-    pub(super) fn new(data_count: usize, parity_count: usize) -> Option<Self> {
-        let is_able = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("gfni");
-        if !is_able || !matches!(parity_count, 2 | 4) {
-            return None;
-        }
-        let mut powers = [0; size_of::<Block>()];
+impl<const D: usize, const P: usize> Products<D, P> {
+    #[target_feature(enable = "avx512f")]
+    fn of_library() -> Self {
+        let mut powers = NOTHING;
         for bit in 0..8 {
             powers[bit] = 1 << bit;
             powers[SYMBOL_COUNT + 8 + bit] = 1 << bit;
         }
-        let mut library = library(data_count, parity_count);
-        let mut factors = Vec::new();
-        for number in 0..data_count {
-            for other in 0..data_count {
-                let shard = if other == number { powers } else { [0; size_of::<Block>()] };
+        let mut library = library(D, P);
+        let zero = _mm512_setzero_si512();
+        let mut factors = [[Factor { straight: zero, crossed: zero }; P]; D];
+        for (number, factors) in factors.iter_mut().enumerate() {
+            for other in 0..D {
+                let shard = if other == number { powers } else { NOTHING };
                 library.add_original_shard(shard).expect("a shard of that size");
             }
             let coded = library.encode().expect("all shards were added");
-            // SAFETY: the processor has the instructions.
-            factors.extend(coded.recovery_iter().map(|it| unsafe { Factor::of_products(it) }));
-        }
-        Some(Self { factors, parity_count, sums: Vec::new() })
-    }
-
-    /// The parity of one column of each data shard, in order.
-    pub(super) fn code(&mut self, columns: &[&[u8]]) -> impl Iterator<Item = &[u8]> {
-        let block_count = columns.first().map_or(0, |column| column.len()) / size_of::<Block>();
-        self.sums.resize(block_count * self.parity_count, [0; size_of::<Block>()]);
-        let columns: Vec<&[Block]> = columns.iter().map(|column| column.as_chunks().0).collect();
-        assert!(columns.iter().all(|column| column.len() == block_count), "columns of one size");
-        assert_eq!(self.factors.len(), columns.len() * self.parity_count, "as many as announced");
-        // SAFETY: there is a `Products` only where the processor has the instructions.
-        unsafe {
-            match self.parity_count {
-                2 => add_products::<2>(&self.factors, &columns, &mut self.sums),
-                _ => add_products::<4>(&self.factors, &columns, &mut self.sums),
+            for (factor, products) in factors.iter_mut().zip(coded.recovery_iter()) {
+                *factor = Factor::of_products(products);
             }
         }
-        self.sums.chunks(block_count.max(1)).map(<[Block]>::as_flattened)
+        Self { factors, data_sums: [NOTHING; D], parity_sums: [NOTHING; P] }
+    }
+
+    /// Writes the parity of all columns to the rooms, and adds both to the sums.
+    #[target_feature(enable = "avx512f,gfni,vpclmulqdq")]
+    fn code_blocks(&mut self, columns: [&[Block]; D], rooms: [&mut [Room]; P]) {
+        let block_count = columns[0].len();
+        let columns = columns.map(|column| &column[..block_count]);
+        let rooms = rooms.map(|room| &mut room[..block_count]);
+        let mut data_sums = self.data_sums.each_ref().map(|sum| load(sum));
+        let mut parity_sums = self.parity_sums.each_ref().map(|sum| load(sum));
+        for index in 0..block_count {
+            let mut parity = [_mm512_setzero_si512(); P];
+            for number in 0..D {
+                let symbols = load(&columns[number][index]);
+                data_sums[number] = fold(data_sums[number], symbols);
+                // The low bytes where the high ones were.
+                let swapped = _mm512_shuffle_i64x2::<0b01_00_11_10>(symbols, symbols);
+                for (parity, factor) in parity.iter_mut().zip(&self.factors[number]) {
+                    let straight = _mm512_gf2p8affine_epi64_epi8::<0>(symbols, factor.straight);
+                    let crossed = _mm512_gf2p8affine_epi64_epi8::<0>(swapped, factor.crossed);
+                    *parity = xor(*parity, straight, crossed);
+                }
+            }
+            for number in 0..P {
+                parity_sums[number] = fold(parity_sums[number], parity[number]);
+                store(parity[number], &mut rooms[number][index]);
+            }
+        }
+        self.data_sums = data_sums.map(|sum| bytes(sum));
+        self.parity_sums = parity_sums.map(|sum| bytes(sum));
     }
 }
 
-/// Writes to each of `P` runs of blocks the sum of the products of all columns.
-#[target_feature(enable = "avx512f,gfni")]
-fn add_products<const P: usize>(factors: &[Factor], columns: &[&[Block]], sums: &mut [Block]) {
-    let block_count = sums.len() / P;
-    for index in 0..block_count {
-        let mut sum = [_mm512_setzero_si512(); P];
-        for (column, factors) in columns.iter().zip(factors.chunks_exact(P)) {
-            let symbols = load(&column[index]);
-            // The low bytes where the high ones were.
-            let swapped = _mm512_shuffle_i64x2::<0b01_00_11_10>(symbols, symbols);
-            for (sum, factor) in sum.iter_mut().zip(factors) {
-                let straight = _mm512_gf2p8affine_epi64_epi8::<0>(symbols, factor.straight);
-                let crossed = _mm512_gf2p8affine_epi64_epi8::<0>(swapped, factor.crossed);
-                *sum = _mm512_xor_si512(*sum, _mm512_xor_si512(straight, crossed));
-            }
-        }
-        for (number, sum) in sum.iter().enumerate() {
-            store(*sum, &mut sums[number * block_count + index]);
+impl<const D: usize, const P: usize> Coder for Products<D, P> {
+    fn code(&mut self, columns: &[&[u8]], parity: &mut [BytesMut]) {
+        let columns: [&[u8]; D] = columns.try_into().expect("as many as announced");
+        let parity: &mut [BytesMut; P] = parity.try_into().expect("as many as announced");
+        let columns = columns.map(|column| column.as_chunks().0);
+        let size_bytes = columns[0].as_flattened().len();
+        parity.iter_mut().for_each(|shard| shard.reserve(size_bytes));
+        let rooms = parity.each_mut().map(|shard| shard.spare_capacity_mut().as_chunks_mut().0);
+        // SAFETY: there is a `Products` only where the processor has the instructions.
+        unsafe { self.code_blocks(columns, rooms) };
+        for shard in parity {
+            // SAFETY: there was room, and for each block of a column one was written to it.
+            unsafe { shard.set_len(shard.len() + size_bytes) };
         }
     }
+
+    fn finish(&mut self, shard_size_bytes: usize) -> Vec<u32> {
+        let shift = Shift::by(shard_size_bytes as u32);
+        let sums = self.data_sums.iter_mut().chain(&mut self.parity_sums);
+        let blocks = sums.map(|sum| std::mem::replace(sum, NOTHING));
+        let zero = crc::OF_ZERO_REGISTER;
+        blocks.map(|block| shift.join(zero, crc32c::crc32c_append(zero, &block))).collect()
+    }
+}
+
+/// The sum with these bytes behind it.
+#[target_feature(enable = "avx512f,vpclmulqdq")]
+fn fold(sum: __m512i, block: __m512i) -> __m512i {
+    let (last, first) = (crc::FOLD.0.into(), crc::FOLD.1.into());
+    let factors = _mm512_set_epi64(last, first, last, first, last, first, last, first);
+    let low = _mm512_clmulepi64_epi128::<0x00>(sum, factors);
+    let high = _mm512_clmulepi64_epi128::<0x11>(sum, factors);
+    xor(low, high, block)
+}
+
+#[target_feature(enable = "avx512f")]
+fn xor(first: __m512i, second: __m512i, third: __m512i) -> __m512i {
+    const XOR: i32 = 0b1001_0110;
+    _mm512_ternarylogic_epi64::<XOR>(first, second, third)
 }
 
 #[target_feature(enable = "avx512f")]
@@ -124,9 +182,15 @@ fn load(block: &Block) -> __m512i {
 }
 
 #[target_feature(enable = "avx512f")]
-fn store(vector: __m512i, block: &mut Block) {
+fn store(vector: __m512i, room: &mut Room) {
     // SAFETY: a block is as large as a vector; no alignment is asked for.
-    unsafe { _mm512_storeu_si512(block.as_mut_ptr().cast(), vector) }
+    unsafe { _mm512_storeu_si512(room.as_mut_ptr().cast(), vector) }
+}
+
+#[target_feature(enable = "avx512f")]
+fn bytes(vector: __m512i) -> Block {
+    // SAFETY: all bytes of a vector are initialised.
+    unsafe { std::mem::transmute::<__m512i, Block>(vector) }
 }
 
 /// One matrix for the first half of a vector, another for the second.
