@@ -36,9 +36,9 @@ const BEFORE: Duration = Duration::from_secs(8);
 const DOWN: Duration = Duration::from_secs(4);
 const SETTLED: Duration = Duration::from_secs(3);
 const WHOLE_WITHIN: Duration = Duration::from_secs(90);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// More than lists of what is to be copied.
-const BEGUN_BYTES: u64 = 4 << 20;
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// What comes between two looks while copies come: more than lists of them, or producers.
+const COPIES_BYTES: u64 = 256 << 10;
 const COPIED_FILE_SIZE_MB: u64 = 16;
 
 /// What is to be measured.
@@ -143,9 +143,8 @@ fn measure(tools: &Tools, folder: &Path, options: &Options) -> Result<Row, Strin
     let plain = load.end()?;
     thread::sleep(SETTLED);
     let load = Load::start(&cluster, options.rate)?;
-    let (copying, until_whole) = refill(&mut cluster, lost_bytes)?;
+    let (refill_mb_per_s, until_whole) = refill(&mut cluster)?;
     let refilled = load.end()?;
-    let refill_mb_per_s = lost_bytes / 1e6 / copying.as_secs_f64();
     let latencies = [before, down, plain, refilled];
     Ok(Row { plain_mb_per_s, refill_mb_per_s, until_whole, latencies })
 }
@@ -159,22 +158,27 @@ fn fill(cluster: &Cluster, options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Restarts the emptied node; how long copying took, and how long it was until the disk was whole.
-fn refill(cluster: &mut Cluster, lost_bytes: f64) -> Result<(Duration, Duration), String> {
+/// Restarts the emptied node; how many MB came to its host in a second of copying, headers of packets with them, and
+/// how long it was until the disk was whole.
+fn refill(cluster: &mut Cluster) -> Result<(f64, Duration), String> {
     let start = Instant::now();
     let process = cluster.run(EMPTIED)?;
-    let mut begun = None;
+    let (mut before_bytes, mut begun) = (None, None);
     loop {
         thread::sleep(LOOK_EVERY);
-        let received_bytes = net::received_bytes(process);
-        if begun.is_none() && received_bytes > BEGUN_BYTES {
-            begun = Some(Instant::now());
-        }
-        if received_bytes as f64 > lost_bytes * 0.7 {
+        // Its host has received what it held before, too.
+        let Some(received_bytes) = net::received_bytes(process) else { continue };
+        let came_bytes =
+            received_bytes - before_bytes.replace(received_bytes).unwrap_or(received_bytes);
+        if came_bytes > COPIES_BYTES {
+            begun.get_or_insert((Instant::now(), received_bytes));
+        } else if let Some((begun_at, begun_bytes)) = begun {
+            // Asked only between copies: it takes processor time that producers miss.
             let status = ["disk", "status", "--node", &EMPTIED.to_string()];
             let told = cluster.ask(EMPTIED, &status).unwrap_or_default();
             if told.replace(' ', "").contains("\"standing\":\"Good\"") {
-                return Ok((begun.unwrap_or(start).elapsed(), start.elapsed()));
+                let copied_mb = (received_bytes - begun_bytes) as f64 / 1e6;
+                return Ok((copied_mb / begun_at.elapsed().as_secs_f64(), start.elapsed()));
             }
         }
         if start.elapsed() > WHOLE_WITHIN {

@@ -105,11 +105,11 @@ pub(super) fn address(host: u32) -> String {
     format!("10.79.0.{host}")
 }
 
-/// Bytes that have come to the host of this process.
-pub(super) fn received_bytes(process: u32) -> u64 {
+/// Bytes that have come to the host of this process, once it is there.
+pub(super) fn received_bytes(process: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/net/dev")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.trim_start().strip_prefix("wire:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix("wire:"))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 fn ip(arguments: &[&str]) -> Result<(), String> {
