@@ -3,13 +3,14 @@
 //!
 //! A leader is an alive gateway node that fills a slot, so that one of its three puts is local, if it
 //! can be one of the partition's own group; if no gateway fills a slot, any alive gateway. Topics name
-//! the datacenters they want their leaders in; within those, leaders are spread evenly.
+//! the datacenters they want their leaders in; within those, leaders are spread evenly, and a node whose disk is
+//! being refilled comes last.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_base::id::{GroupId, NodeId, PartitionId, TopicId};
 use meridian_base::position::LeaderEpoch;
-use meridian_base::topology::{Datacenter, GroupConfig, Slot};
+use meridian_base::topology::{Datacenter, GroupConfig, Slot, SlotState};
 
 use crate::command::{Command, ConfigResource, LeaderAssignment, Liveness, PartitionMove};
 use crate::state::limits::{BATCH_COUNT_MAX, MOVES_MAX};
@@ -34,6 +35,8 @@ struct Candidate<'a> {
     datacenter: &'a Datacenter,
     /// Whose slot it fills.
     group: Option<GroupId>,
+    /// Its disk gets its copies back: what it would lead waits behind them.
+    is_refilled: bool,
     partition_count: u32,
 }
 
@@ -60,8 +63,12 @@ impl<'a> Placement<'a> {
             .into_iter()
             .filter_map(|id| {
                 let datacenter = &metadata.node(id)?.registration.datacenter;
-                let group = metadata.slot_filled_by(id).map(|(group, _)| group);
-                Some((id, Candidate { datacenter, group, partition_count: 0 }))
+                let slot = metadata.slot_filled_by(id);
+                let group = slot.map(|(group, _)| group);
+                let is_refilled = slot
+                    .and_then(|(group, slot)| metadata.group(group)?.slot(slot))
+                    .is_some_and(|slot| slot.state == SlotState::LostData);
+                Some((id, Candidate { datacenter, group, is_refilled, partition_count: 0 }))
             })
             .collect();
         for (_, partition) in metadata.partitions() {
@@ -106,7 +113,8 @@ impl<'a> Placement<'a> {
     ) -> Option<NodeId> {
         let key = |(node, it): &(&NodeId, &mut Candidate<'_>)| {
             let rank = preferred.rank(it.datacenter);
-            (it.group != group, rank, share(**node), it.partition_count, **node)
+            let order = (share(**node), it.partition_count, **node);
+            (it.group != group, rank, it.is_refilled, order)
         };
         let (node, candidate) = self.candidates.iter_mut().min_by_key(key)?;
         candidate.partition_count += 1;
@@ -203,7 +211,8 @@ impl<'a> Placement<'a> {
         let Some(current) = self.candidates.get(&partition.leader) else { return true };
         let group = Some(partition.group);
         let place = |it: &Candidate<'_>| (it.group != group, preferred.rank(it.datacenter));
-        let best = self.candidates.values().map(|it| (place(it), it.partition_count)).min();
+        let open = self.candidates.values().filter(|it| !it.is_refilled);
+        let best = open.map(|it| (place(it), it.partition_count)).min();
         let Some((best_place, best_count)) = best else { return false };
         let tolerated_count = best_count + (best_count / 10).max(IMBALANCE_MIN);
         best_place < place(current)

@@ -203,6 +203,28 @@ fn rebalancing_is_bounded_and_comes_to_rest() {
     assert!(loads[&1] >= 8, "{loads:?}");
 }
 
+/// Takeovers on such a node wait behind the copies that its disk asks for, and producers for them.
+#[test]
+fn a_node_whose_disk_is_refilled_gets_its_share_when_it_is_whole() {
+    let mut world = World::new(90);
+    let dead = nodes([1]);
+    let plan = Placement::new(&world.metadata, &dead).plan_takeover(&dead, |_, _| true);
+    world.apply_all(plan);
+    world.apply(Command::MountDisk {
+        node: NodeId::new(1),
+        incarnation: Incarnation::new(0),
+        mount_epoch: MountEpoch::new(2),
+        found_data: false,
+    });
+    assert_eq!(world.rebalance(1_000), 0);
+    let slot = world.metadata.slot_filled_by(NodeId::new(1)).unwrap();
+    let filled = world.metadata.group(slot.0).unwrap().slot(slot.1).unwrap();
+    let incarnation = filled.incarnation;
+    world.apply(Command::SlotSynced { group: slot.0, slot: slot.1, incarnation });
+    while world.rebalance(1_000) > 0 {}
+    assert!(world.loads()[&1] >= 8, "{:?}", world.loads());
+}
+
 #[test]
 fn a_draining_node_is_emptied_and_a_dead_one_left_to_takeover() {
     let mut world = World::new(90);

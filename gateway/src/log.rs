@@ -318,6 +318,12 @@ impl Logs {
             StorageMessage::FenceRead { .. } | StorageMessage::FenceReadReply { .. } => {
                 Channel::Control
             }
+            // For a disk that is mended or refilled, which readers must not wait behind.
+            StorageMessage::Read { tag, .. } | StorageMessage::ReadReply { tag, .. }
+                if StoreHandle::owns_tag(*tag) =>
+            {
+                Channel::Bulk
+            }
             StorageMessage::Read { .. } | StorageMessage::ReadReply { .. } => Channel::Read,
             StorageMessage::SyncPull { .. }
             | StorageMessage::SyncPage { .. }

@@ -22,6 +22,7 @@ mod repair;
 mod scrub;
 mod stage;
 mod sync;
+mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -277,7 +278,7 @@ impl Store {
             StorageMessage::SyncPage { tag, page } => self.sync_page(now, tag, page),
             StorageMessage::ReadReply { tag, reply } => {
                 if let Some(reply) = self.repair_reply(tag, reply) {
-                    self.sync_read_reply(tag, reply);
+                    self.sync_read_reply(now, tag, reply);
                 }
             }
             StorageMessage::ScrubAsk { tag, slot } => {

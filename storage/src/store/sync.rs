@@ -25,6 +25,7 @@ use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotSet, SlotState};
 use super::allowance::Allowance;
 use super::put::PendingPut;
 use super::stage::Waiter;
+use super::window::Window;
 use super::{Origin, STORE_TAG, Standing, Store, StoreOutput};
 use crate::blob::{Blob, BlobHeader, BlobKey};
 use crate::hot::{self, AssembleError, Assembly};
@@ -37,8 +38,8 @@ use crate::mutation::{Mutation, Mutations};
 /// Most blobs being read from peers at once: across an ocean as well, small ones too should come in
 /// numbers.
 const COPY_COUNT_MAX: usize = 256;
-/// No more are asked for once this much is on its way.
-const COPY_SIZE_BYTES: u64 = 16 << 20;
+/// What an ask and its answer take beside the blob, about.
+const ASK_SIZE_BYTES: u64 = 256;
 /// Most that is written at once: enough for one sync to serve a whole file of usual size.
 const COPIED_BATCH_SIZE_BYTES: usize = 32 << 20;
 
@@ -79,7 +80,7 @@ struct Peer {
 enum Phase {
     Pulling,
     Fencing,
-    Copying(Copying),
+    Copying(Box<Copying>),
     /// The last copies are on their way to the disk.
     Settling,
     Saving,
@@ -95,6 +96,8 @@ struct Copying {
     under_way: BTreeMap<u64, (Copy, Slot, Instant)>,
     /// No holder could read them; tried again at the next tick.
     parked: Vec<Copy>,
+    /// How much may be on its way.
+    window: Window,
     /// What may be asked for now, if there is a bound.
     allowance: Allowance,
 }
@@ -145,7 +148,8 @@ impl Copy {
     /// What one holder gives: all of it, or a part.
     fn answer_size_bytes(&self) -> u64 {
         let size_bytes = u64::from(self.header.payload_size_bytes);
-        if self.parts.is_some() { size_bytes / PARTS_NEEDED as u64 } else { size_bytes }
+        let parts = if self.parts.is_some() { PARTS_NEEDED as u64 } else { 1 };
+        size_bytes / parts + ASK_SIZE_BYTES
     }
 
     /// Takes what a holder gave; what is to be stored here, once there is enough of it.
@@ -357,10 +361,13 @@ impl Store {
                     .map(|(tag, _)| *tag)
                     .collect();
                 for tag in lost {
-                    if let Some((copy, ..)) = copying.under_way.remove(&tag) {
+                    if let Some((copy, slot, sent_at)) = copying.under_way.remove(&tag) {
+                        let waited = now.since(sent_at);
+                        copying.window.on_lost(slot, copy.answer_size_bytes(), waited);
                         copying.ask_another(copy);
                     }
                 }
+                copying.window.on_tick();
                 copying.queue.extend(copying.parked.drain(..));
             }
             Phase::Done { told_at } if told_at.is_none_or(late) => self.tell_synced(now, outputs),
@@ -478,7 +485,7 @@ impl Store {
                 // A partition lies on three slots: one after another they would be read from two peers at a time.
                 queue.sort_by_key(|(order, _)| *order);
                 let queue = queue.into_iter().map(|(_, copy)| copy).collect();
-                sync.phase = Phase::Copying(Copying { queue, ..Copying::default() });
+                sync.phase = Phase::Copying(Box::new(Copying { queue, ..Copying::default() }));
                 self.journal.set_filling(true);
             }
             Phase::Settling => {
@@ -495,19 +502,14 @@ impl Store {
         let busy = self.staged.size_bytes() > self.config.staged_bytes_max / 2;
         let Some(Sync { number, phase, .. }) = &mut self.sync else { return };
         let Phase::Copying(copying) = phase else { return };
-        let size_bytes = |copy: &Copy| u64::from(copy.header.payload_size_bytes);
         let rate = self.config.copy_bytes_per_second_max;
         copying.allowance.earn(now, rate.unwrap_or(0));
-        let mut asked_bytes: u64 =
-            copying.under_way.values().map(|(copy, ..)| size_bytes(copy)).sum();
-        while copying.under_way.len() < COPY_COUNT_MAX && asked_bytes < COPY_SIZE_BYTES && !busy {
+        while copying.under_way.len() < COPY_COUNT_MAX && copying.window.has_room() && !busy {
             if rate.is_some() && !copying.allowance.is_left() {
                 break;
             }
             let Some(mut copy) = copying.queue.pop_front() else { break };
-            // Those who hold it take turns.
-            let turn = copy.key.point.step.get() % copy.untried.count().max(1) as u64;
-            let Some(slot) = copy.untried.iter().nth(turn as usize) else {
+            let Some(slot) = copying.window.choose(copy.untried, copy.key.point.step.get()) else {
                 // Every holder was asked: those that are left hold it, but can't read it now.
                 if !copy.holders.is_empty() {
                     copy.untried = copy.holders;
@@ -521,8 +523,8 @@ impl Store {
             let tag = STORE_TAG | self.reads.number();
             let request = Read::one(copy.key);
             copy.untried.remove(slot);
-            asked_bytes += size_bytes(&copy);
-            copying.allowance.spend(copy.answer_size_bytes());
+            copying.window.on_asked(slot, copy.answer_size_bytes());
+            copying.allowance.spend(copy.answer_size_bytes() - ASK_SIZE_BYTES);
             copying.under_way.insert(tag, (copy, slot, now));
             let message = StorageMessage::Read { tag, request };
             outputs.push(StoreOutput::SendToSlot { slot, message });
@@ -534,9 +536,11 @@ impl Store {
         }
     }
 
-    pub(super) fn sync_read_reply(&mut self, tag: u64, reply: ReadReply) {
+    pub(super) fn sync_read_reply(&mut self, now: Instant, tag: u64, reply: ReadReply) {
         let Some(Sync { phase: Phase::Copying(copying), .. }) = &mut self.sync else { return };
-        let Some((mut copy, asked, _)) = copying.under_way.remove(&tag) else { return };
+        let Some((mut copy, asked, sent_at)) = copying.under_way.remove(&tag) else { return };
+        let took = now.since(sent_at);
+        copying.window.on_answer(now, asked, copy.answer_size_bytes(), took);
         match reply {
             ReadReply::Blobs(blobs) => {
                 let first = blobs.into_iter().next().filter(|blob| blob.key == copy.key);
