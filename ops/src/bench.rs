@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use tokio::task::JoinSet;
 
+use self::batch::Keys;
 use self::meter::Meter;
 use self::report::Report;
 use crate::client::producer::{Acks, IDEMPOTENT_IN_FLIGHT_MAX};
@@ -86,6 +87,9 @@ struct Load {
     /// Bytes of each record's value
     #[arg(long, default_value_t = 1024)]
     size: usize,
+    /// Give records one of so many keys, in turn, spread over the partitions; without it they have none
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    keys: Option<u32>,
     /// Records a second, over all partitions; 0 writes as fast as the server takes them
     #[arg(long, default_value_t = 0)]
     rate: u64,
@@ -244,6 +248,16 @@ impl Load {
             ));
         }
         Ok(())
+    }
+
+    /// The keys of records in so many partitions, if they are to have any.
+    fn keys_over(&self, partitions_count: u32) -> Result<Option<Keys>, Failure> {
+        if self.keys.is_some_and(|count| count < partitions_count) {
+            return Err(Failure::Invalid(format!(
+                "--keys must be at least {partitions_count}, one for each partition of the topic"
+            )));
+        }
+        Ok(self.keys.map(|count| Keys::new(count, partitions_count)))
     }
 
     fn is_idempotent(&self) -> bool {

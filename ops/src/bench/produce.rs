@@ -56,11 +56,12 @@ pub(super) async fn start(
             false => ProducerIdentity::NONE,
         });
     }
-    let batches = BatchMaker::new(window.start, load.size, load.batch_bytes)?;
     let budget = Arc::new(AtomicU64::new(load.consume.records.unwrap_or(u64::MAX)));
     tokio::spawn(end_early(Arc::clone(&budget)));
     // Every producer has a partition, and every partition a producer.
     let partitions_count = u32::try_from(partitions.len()).unwrap_or(u32::MAX);
+    let keys = load.keys_over(partitions_count)?;
+    let batches = BatchMaker::new(window.start, load.size, load.batch_bytes, keys)?;
     let lanes_count = producers_count.max(partitions_count);
     let mut lanes = JoinSet::new();
     for index in 0..lanes_count {
@@ -71,13 +72,14 @@ pub(super) async fn start(
             delivery_timeout: DELIVERY_TIMEOUT,
             lane: Lane(producer + 1),
         };
-        let Some(&partition) = partitions.get((index % partitions_count) as usize) else { break };
+        let number = index % partitions_count;
+        let Some(&partition) = partitions.get(number as usize) else { break };
         let Some(&identity) = identities.get(producer as usize) else { break };
         let writing = Writing {
             writer: PartitionWriter::new(client.clone(), &load.consume.topic, partition, options),
             identity,
             sequence: identity.first_sequence(),
-            batches: batches.clone(),
+            batches: batches.for_partition(number),
             size_bytes: load.size as u64,
             linger: Duration::from_millis(load.linger_ms),
             end: window.end,
