@@ -4,6 +4,7 @@
 //! layout      which nodes there are, and where: DIR/dev.json
 //! files       certificates and configuration of each node
 //! process     one child
+//! readiness   whether all that was asked for is there
 //! supervisor  starts the children, obeys `dev kill` and the like, notices who ends
 //! control     how those commands reach the supervisor: DIR/dev.sock
 //! view        what is shown meanwhile
@@ -13,6 +14,7 @@ mod control;
 mod files;
 mod layout;
 mod process;
+mod readiness;
 mod supervisor;
 mod view;
 

@@ -139,6 +139,11 @@ impl Shape {
         if self.block_group { &[Geometry::Block42] } else { &[] }
     }
 
+    /// How many storage groups there are when all are formed.
+    pub(super) fn group_count(self) -> usize {
+        1 + self.further_groups().len()
+    }
+
     pub(super) fn geometry(self) -> Geometry {
         Geometry::for_counts(self.dcs, self.racks).unwrap_or(Geometry::None)
     }

@@ -5,11 +5,12 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::control::{Action, Call, Listener};
 use super::layout::{Layout, NodePlace, NodeState};
 use super::process;
+use super::readiness::{self, News, Readiness};
 use super::view::View;
 use crate::client::clock;
 use crate::failure::{Exit, Failure};
@@ -60,7 +61,9 @@ struct Supervisor {
     events: mpsc::Sender<Event>,
     waiting: Vec<Waiting>,
     view: View,
-    announced: bool,
+    /// Whether every node knows of all storage groups.
+    groups: watch::Receiver<bool>,
+    readiness: Readiness,
 }
 
 /// A cluster that is ready to be started.
@@ -79,8 +82,11 @@ pub(super) async fn run(cluster: Prepared, number: Option<u8>) -> Result<Exit, F
         (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?);
     let (events, mut happened) = mpsc::channel(EVENTS_COUNT_MAX);
     let view = View::new(&layout, number);
+    let groups = readiness::watch_groups(&layout);
+    let mut formed = groups.clone();
+    let readiness = Readiness::default();
     let mut cluster =
-        Supervisor { data, layout, events, waiting: Vec::new(), view, announced: false };
+        Supervisor { data, layout, events, waiting: Vec::new(), view, groups, readiness };
     for node in cluster.ids() {
         cluster.start(node)?;
     }
@@ -95,6 +101,7 @@ pub(super) async fn run(cluster: Prepared, number: Option<u8>) -> Result<Exit, F
                 Ok(call) => cluster.on_call(call).await,
                 Err(failure) => Err(failure),
             },
+            Ok(()) = formed.changed() => cluster.announce(),
             _ = tick.tick() => cluster.on_tick().await,
         };
         if let Err(failure) = step {
@@ -174,13 +181,22 @@ impl Supervisor {
 
     fn announce(&mut self) -> Result<(), Failure> {
         let all_up = self.layout.nodes.iter().all(|node| node.state == NodeState::Up);
-        if all_up && !self.announced {
-            self.announced = true;
-            let count = self.layout.nodes.len();
-            let bootstrap = self.layout.bootstrap();
-            self.view.note(&format!("ready: {count} nodes serve; bootstrap {bootstrap}"))?;
+        let has_groups = *self.groups.borrow();
+        let bootstrap = self.layout.bootstrap();
+        let group_count = self.layout.shape.group_count();
+        match self.readiness.step(clock::now(), all_up, has_groups) {
+            None => Ok(()),
+            Some(News::Ready) => {
+                let count = self.layout.nodes.len();
+                self.view.note(&format!("ready: {count} nodes serve; bootstrap {bootstrap}"))
+            }
+            Some(News::Late) => self.view.note(&format!(
+                "not ready: all nodes serve, but not every one knows of {group_count} storage groups yet; see \
+                 `meridian cluster status -b {bootstrap}` for what there is, and the nodes' node.log \
+                 in {}",
+                self.data.display()
+            )),
         }
-        Ok(())
     }
 
     async fn on_call(&mut self, call: Call) -> Result<(), Failure> {
@@ -291,6 +307,7 @@ impl Supervisor {
 
     async fn on_tick(&mut self) -> Result<(), Failure> {
         self.advance_waiting().await?;
+        self.announce()?;
         self.view.show(&self.layout)
     }
 

@@ -49,6 +49,13 @@ impl Nodes {
 
     /// The same in a folder of this name, with further options of `meridian dev`.
     pub(crate) fn start_with(name: &str, options: &[&str]) -> Self {
+        let nodes = Self::start_ready(name, options);
+        nodes.wait_until_whole();
+        nodes
+    }
+
+    /// The same, as it is when it says that it is ready.
+    pub(crate) fn start_ready(name: &str, options: &[&str]) -> Self {
         let folder = Scratch::new(name);
         let data = folder.path().join("d");
         let port = base_port();
@@ -56,9 +63,7 @@ impl Nodes {
         let arguments: Vec<&str> = arguments.iter().chain(options).copied().collect();
         let mut supervisor = Running::start(&arguments, folder.path());
         let bootstrap = supervisor.wait_for("bootstrap ");
-        let nodes = Self { bootstrap, data, supervisor, _folder: folder };
-        nodes.wait_until_whole();
-        nodes
+        Self { bootstrap, data, supervisor, _folder: folder }
     }
 
     /// Ends all nodes in good order.

@@ -21,8 +21,8 @@ const ACK_COUNT: u64 = 50;
 fn a_topic_moves_to_another_group_and_back_while_it_is_written() {
     let _turn = turn();
     // A rack in each of three datacenters, and eight more in the first.
-    let nodes = Nodes::start_with("groups", &["--dcs", "3", "--racks", "1", "--block-group"]);
-    until("the second group is made", WITHIN, || groups(&nodes).len() == 2);
+    let nodes = Nodes::start_ready("groups", &["--dcs", "3", "--racks", "1", "--block-group"]);
+    assert_eq!(groups(&nodes).len(), 2, "who is ready has all its groups");
     nodes.wait_until_whole();
     let copies = Lines::write(&nodes, "copies", 3, SIZE_BYTES);
     let in_parts = "meridian.storage.class=block-4-2";
