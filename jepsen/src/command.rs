@@ -142,6 +142,7 @@ impl Common {
             Shape::Block42 => " --shape block-4-2",
             Shape::Cold => " --shape cold",
             Shape::Object => " --shape object",
+            Shape::Tiers => " --shape tiers",
             Shape::Federation => " --shape federation",
         };
         format!(

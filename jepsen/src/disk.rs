@@ -1,5 +1,7 @@
 //! A node's disk: operations take time, those of a lane one after another, and a power cut falls between or
-//! amid them. What survives is up to [`MemoryDisk`].
+//! amid them. What survives is up to [`MemoryDisk`]. It may be two disks that are used as one.
+
+mod tiers;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
@@ -9,18 +11,35 @@ use bytes::Bytes;
 use meridian_base::env::Disk;
 use meridian_base::env::memory::{Crash, MemoryDisk};
 use meridian_storage::journal::{DiskDone, DiskOp, Lane, execute};
+use meridian_storage::mutation::Mutations;
+use meridian_storage::tier::pair::PairError;
+
+use self::tiers::TwoDisks;
+pub use self::tiers::{Moved, Which};
 
 use meridian_jepsen_runner::chance::Chance;
 
+/// How large files of the journal are.
+const FILE_SIZE_BYTES: u32 = 1 << 20;
+/// Where they move from disk to disk: many of them do.
+const TIERED_FILE_SIZE_BYTES: u32 = 128 << 10;
+/// What a node writes to.
+enum Memory {
+    One {
+        disk: MemoryDisk,
+        /// An older copy, kept to be mounted by mistake.
+        image: Option<MemoryDisk>,
+    },
+    Two(Box<TwoDisks>),
+}
+
 /// The disk and what is queued for it.
 pub struct SimDisk {
-    memory: MemoryDisk,
+    memory: Memory,
     /// Operations not yet carried out; the first of each lane is under way.
     lanes: BTreeMap<Lane, VecDeque<DiskOp>>,
     chance: Chance,
     slowdown: u32,
-    /// An older copy, kept to be mounted by mistake.
-    image: Option<MemoryDisk>,
 }
 
 impl SimDisk {
@@ -29,8 +48,49 @@ impl SimDisk {
 
     /// An empty disk.
     pub fn new(mut chance: Chance) -> Self {
-        let memory = MemoryDisk::new(chance.bits());
-        Self { memory, lanes: BTreeMap::new(), chance, slowdown: 1, image: None }
+        let memory = Memory::One { disk: MemoryDisk::new(chance.bits()), image: None };
+        Self { memory, lanes: BTreeMap::new(), chance, slowdown: 1 }
+    }
+
+    /// A fast disk and a capacity disk, both of them empty.
+    pub fn tiered(mut chance: Chance, mutations: Mutations) -> Self {
+        let two = TwoDisks::new(&mut chance, TIERED_FILE_SIZE_BYTES, mutations);
+        Self { memory: Memory::Two(Box::new(two)), lanes: BTreeMap::new(), chance, slowdown: 1 }
+    }
+
+    /// Whether it is two.
+    pub fn is_tiered(&self) -> bool {
+        matches!(self.memory, Memory::Two(_))
+    }
+
+    /// How large the journal's files are.
+    pub fn file_size_bytes(&self) -> u32 {
+        if self.is_tiered() { TIERED_FILE_SIZE_BYTES } else { FILE_SIZE_BYTES }
+    }
+
+    /// Puts right what a crash left; refuses two disks that are no pair.
+    pub fn mount(&mut self) -> Result<(), PairError> {
+        match &mut self.memory {
+            Memory::One { .. } => Ok(()),
+            Memory::Two(two) => two.mount(&mut self.chance),
+        }
+    }
+
+    /// Whether one of two disks was lost, so that nobody may use the other.
+    pub fn is_half(&self) -> bool {
+        matches!(&self.memory, Memory::Two(two) if two.is_half)
+    }
+
+    /// Whether nothing was done to two disks but to cut their power, and to fail them for a time.
+    pub fn is_unharmed(&self) -> bool {
+        matches!(&self.memory, Memory::Two(two) if !two.is_harmed)
+    }
+
+    /// Does the next step of who moves files from the fast disk. Gives when the one after it is due.
+    pub fn move_files(&mut self) -> Option<(Moved, Duration)> {
+        let Memory::Two(two) = &mut self.memory else { return None };
+        let (moved, delay) = two.step();
+        Some((moved, delay / 2 + self.chance.around(delay / 2)))
     }
 
     /// Queues an operation. Returns its lane, and when the disk is done with it if that was idle.
@@ -47,8 +107,12 @@ impl SimDisk {
     pub fn complete(&mut self, lane: Lane) -> Option<(DiskDone, Option<Duration>)> {
         let queue = self.lanes.get_mut(&lane)?;
         let op = queue.pop_front()?;
-        let is_idle = queue.is_empty();
-        let done = execute(&mut self.memory, op);
+        let mut is_idle = queue.is_empty();
+        let done = execute(self.contents(), op);
+        // As on a node, nothing is written behind a write that failed: it would look like damage.
+        if self.is_tiered() && matches!(done, DiskDone::Write { result: Err(_) }) {
+            is_idle = self.lanes.remove(&lane).is_some();
+        }
         Some((done, (!is_idle).then(|| self.latency(lane))))
     }
 
@@ -74,72 +138,134 @@ impl SimDisk {
                 self.begin(op);
             }
         }
-        let fates = [Crash::LoseUnsynced, Crash::KeepUnsynced, Crash::TearUnsynced];
-        self.memory.crash(self.chance.pick(&fates).unwrap_or(Crash::LoseUnsynced));
+        match &mut self.memory {
+            Memory::One { disk, .. } => disk.crash(draw_fate(&mut self.chance)),
+            Memory::Two(two) => {
+                let fates = [draw_fate(&mut self.chance), draw_fate(&mut self.chance)];
+                if self.chance.per_mille(500) {
+                    two.lose_power(&mut self.chance);
+                    two.step();
+                }
+                two.crash(fates);
+            }
+        }
     }
 
     /// Carries out what a power cut lets happen of `op`. A full disk lets nothing happen, which is
     /// one of the things a power cut may do.
     fn begin(&mut self, op: DiskOp) {
+        let disk = match &mut self.memory {
+            Memory::One { disk, .. } => disk,
+            Memory::Two(two) => {
+                two.lose_power(&mut self.chance);
+                return drop(execute(two.mounted(), op));
+            }
+        };
         match op {
             DiskOp::Write { file, offset_bytes, parts } => {
-                let _ = self.memory.write_at(&file, offset_bytes, &slices_of(&parts));
+                let _ = disk.write_at(&file, offset_bytes, &slices_of(&parts));
             }
             DiskOp::Replace { file, parts } if self.chance.per_mille(500) => {
                 let temporary = format!("{file}.new");
-                let _ = self.memory.create(&temporary, 0);
-                let _ = self.memory.write_at(&temporary, 0, &slices_of(&parts));
+                let _ = disk.create(&temporary, 0);
+                let _ = disk.write_at(&temporary, 0, &slices_of(&parts));
             }
-            op if self.chance.per_mille(500) => drop(execute(&mut self.memory, op)),
+            op if self.chance.per_mille(500) => drop(execute(disk, op)),
             _ => {}
         }
     }
 
-    /// Replaces the disk by an empty one.
+    /// Replaces the disk by an empty one, or both disks.
     pub fn wipe(&mut self) {
         self.lanes.clear();
-        self.memory = MemoryDisk::new(self.chance.bits());
-        self.image = None;
+        match &mut self.memory {
+            Memory::One { disk, image } => {
+                *disk = MemoryDisk::new(self.chance.bits());
+                *image = None;
+            }
+            Memory::Two(two) => two.wipe(Which::Both),
+        }
+    }
+
+    /// Replaces one of two disks by an empty one, or both. Returns which; `None` if there is but one.
+    pub fn wipe_any(&mut self) -> Option<Which> {
+        let Memory::Two(two) = &mut self.memory else { return None };
+        let which = Which::draw(&mut self.chance);
+        self.lanes.clear();
+        two.wipe(which);
+        Some(which)
     }
 
     /// Keeps a copy of the disk as it is now.
     pub fn keep_image(&mut self) {
-        self.image = Some(self.memory.image());
+        match &mut self.memory {
+            Memory::One { disk, image } => *image = Some(disk.image()),
+            Memory::Two(two) => two.keep_image(),
+        }
     }
 
-    /// Mounts the kept copy in place of the disk. Returns whether there was one.
-    pub fn mount_image(&mut self) -> bool {
-        let Some(image) = self.image.take() else { return false };
+    /// Mounts the kept copy in place of the disk; of two, in place of one or both. Returns which, if there was one.
+    pub fn mount_image(&mut self) -> Option<Which> {
+        let which = match &mut self.memory {
+            Memory::One { disk, image } => {
+                *disk = image.take()?;
+                disk.crash(Crash::KeepUnsynced);
+                Which::Both
+            }
+            Memory::Two(two) => {
+                let which = Which::draw(&mut self.chance);
+                two.mount_image(which).then_some(which)?
+            }
+        };
         self.lanes.clear();
-        image.crash(Crash::KeepUnsynced);
-        self.memory = image;
-        true
+        Some(which)
     }
 
     /// Makes the next sync fail.
     pub fn fail_next_sync(&mut self) {
-        self.memory.fail_syncs(1);
+        match &mut self.memory {
+            Memory::One { disk, .. } => disk.fail_syncs(1),
+            Memory::Two(two) => two.fail_next_sync(&mut self.chance),
+        }
     }
 
-    /// Leaves no room for growth, or gives it back.
+    /// Leaves no room for growth, or gives it back. Of two disks one may have room.
     pub fn set_full(&mut self, full: bool) {
-        let capacity_bytes = if full { 0 } else { 1 << 30 };
-        self.memory.set_capacity_bytes(capacity_bytes);
+        match &mut self.memory {
+            Memory::One { disk, .. } => disk.set_capacity_bytes(if full { 0 } else { 1 << 30 }),
+            Memory::Two(two) => two.set_full(full.then(|| Which::draw(&mut self.chance))),
+        }
     }
 
     /// Flips a bit of something that was written to a file whose name begins with `prefix`. Returns
     /// where, `None` if there is no such thing.
     pub fn flip_bit(&mut self, prefix: &str) -> Option<(String, usize)> {
-        let names = self.memory.list().ok()?;
-        let files: Vec<&String> = names.iter().filter(|name| name.starts_with(prefix)).collect();
-        let file = (*files.get(self.chance.below(files.len()))?).clone();
-        let size_bytes = self.memory.size_bytes(&file).ok()?;
+        let files = self.files(prefix);
+        let (mut disk, file) = files.get(self.chance.below(files.len()))?.clone();
+        let size_bytes = disk.size_bytes(&file).ok()?;
         let mut contents = vec![0; size_bytes as usize];
-        self.memory.read_at(&file, 0, &mut contents).ok()?;
+        disk.read_at(&file, 0, &mut contents).ok()?;
         let written: Vec<usize> =
             (0..contents.len()).filter(|&index| contents[index] != 0).collect();
         let offset_bytes = self.chance.pick(&written)?;
-        self.memory.flip_bit(&file, offset_bytes).then_some((file, offset_bytes))
+        if let Memory::Two(two) = &mut self.memory {
+            two.is_harmed = true;
+        }
+        disk.flip_bit(&file, offset_bytes).then_some((file, offset_bytes))
+    }
+
+    /// The files whose names begin with `prefix`, and the disks that they are on.
+    fn files(&mut self, prefix: &str) -> Vec<(MemoryDisk, String)> {
+        let disks = match &self.memory {
+            Memory::One { disk, .. } => vec![disk.clone()],
+            Memory::Two(two) => two.memories().to_vec(),
+        };
+        let files = |mut disk: MemoryDisk| {
+            let names = disk.list().unwrap_or_default().into_iter();
+            names.map(move |name| (disk.clone(), name))
+        };
+        let files = disks.into_iter().flat_map(files);
+        files.filter(|(_, name)| name.starts_with(prefix)).collect()
     }
 
     /// Flips several bits in every 4 KiB that were written of the files whose names begin with
@@ -147,12 +273,11 @@ impl SimDisk {
     pub fn rot(&mut self, prefix: &str) -> usize {
         const BLOCK_SIZE_BYTES: usize = 4096;
         const FLIPS_PER_BLOCK: usize = 8;
-        let names = self.memory.list().unwrap_or_default();
         let mut flipped_count = 0;
-        for file in names.iter().filter(|name| name.starts_with(prefix)) {
-            let size_bytes = self.memory.size_bytes(file).unwrap_or_default();
+        for (mut disk, file) in self.files(prefix) {
+            let size_bytes = disk.size_bytes(&file).unwrap_or_default();
             let mut contents = vec![0; size_bytes as usize];
-            if self.memory.read_at(file, 0, &mut contents).is_err() {
+            if disk.read_at(&file, 0, &mut contents).is_err() {
                 continue;
             }
             for (block, bytes) in contents.chunks(BLOCK_SIZE_BYTES).enumerate() {
@@ -160,7 +285,7 @@ impl SimDisk {
                     (0..bytes.len()).filter(|&index| bytes[index] != 0).collect();
                 for _ in 0..FLIPS_PER_BLOCK {
                     let Some(index) = self.chance.pick(&written) else { break };
-                    let is_flipped = self.memory.flip_bit(file, block * BLOCK_SIZE_BYTES + index);
+                    let is_flipped = disk.flip_bit(&file, block * BLOCK_SIZE_BYTES + index);
                     flipped_count += usize::from(is_flipped);
                 }
             }
@@ -169,9 +294,18 @@ impl SimDisk {
     }
 
     /// The contents, for the store to open.
-    pub fn contents(&mut self) -> &mut MemoryDisk {
-        &mut self.memory
+    pub fn contents(&mut self) -> &mut dyn Disk {
+        match &mut self.memory {
+            Memory::One { disk, .. } => disk,
+            Memory::Two(two) => two.mounted(),
+        }
     }
+}
+
+/// What becomes of what was not synced.
+fn draw_fate(chance: &mut Chance) -> Crash {
+    let fates = [Crash::LoseUnsynced, Crash::KeepUnsynced, Crash::TearUnsynced];
+    chance.pick(&fates).unwrap_or(Crash::LoseUnsynced)
 }
 
 fn slices_of(parts: &[Bytes]) -> Vec<IoSlice<'_>> {
@@ -243,9 +377,9 @@ mod tests {
         disk.keep_image();
         disk.submit(write(1));
         disk.complete(Lane::Writes);
-        assert!(disk.mount_image());
+        assert!(disk.mount_image().is_some());
         assert_eq!(first_byte(&mut disk), 0);
-        assert!(!disk.mount_image());
+        assert!(disk.mount_image().is_none());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use meridian_base::id::{Incarnation, NodeId};
 use meridian_base::topology::{Geometry, Slot, SlotSet, SlotState};
 
 use crate::check::Verdict;
+use crate::disk::{SimDisk, Which};
 use crate::metadata::Class;
 use crate::net::{Endpoint, Weather};
 use crate::objects::Trouble;
@@ -368,12 +369,17 @@ impl Nemesis {
         let disk = &mut world.nodes[node].disk;
         let what = match kind {
             1 => disk.flip_bit("journal").map(|place| format!("bit flipped at {place:?}")),
-            2 if copy_is_old => disk.mount_image().then(|| "an older copy".to_owned()),
-            2 => None,
-            _ => {
-                disk.wipe();
-                Some("empty".to_owned())
+            2 if copy_is_old => {
+                disk.mount_image().map(|which| format!("an older copy{}", of_two(disk, which)))
             }
+            2 => None,
+            _ => match disk.wipe_any() {
+                Some(which) => Some(format!("empty{}", of_two(disk, which))),
+                None => {
+                    disk.wipe();
+                    Some("empty".to_owned())
+                }
+            },
         };
         if let Some(what) = what {
             self.lost.extend(life);
@@ -456,6 +462,11 @@ impl Nemesis {
         }
         Ok(())
     }
+}
+
+/// Which of two disks, in words.
+fn of_two(disk: &SimDisk, which: Which) -> String {
+    if disk.is_tiered() { format!(" ({which:?})") } else { String::new() }
 }
 
 /// A maximal set that may be lost together: a whole datacenter and one rack of another if there are several, or two

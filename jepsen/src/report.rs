@@ -34,6 +34,8 @@ pub struct Counters {
     pub promotion_count: u64,
     /// Slots that were given to spares.
     pub replacement_count: u64,
+    /// Files that moved from a fast disk to a capacity disk.
+    pub moved_count: u64,
     /// Topics that were deleted and created anew.
     pub recreation_count: u64,
     /// Partitions whose class was changed.
@@ -68,6 +70,7 @@ impl Counters {
         self.mirrored_count += other.mirrored_count;
         self.promotion_count += other.promotion_count;
         self.replacement_count += other.replacement_count;
+        self.moved_count += other.moved_count;
         self.recreation_count += other.recreation_count;
         self.conversion_count += other.conversion_count;
         self.appointment_count += other.appointment_count;
@@ -84,7 +87,7 @@ impl fmt::Display for Counters {
         write!(
             f,
             "{:.2} simulated hours, {} operations, {} records acknowledged, {} transactions \
-             committed, {} positions of groups, {} passes, {} blobs decoded, {} manifests of what is cold, {} objects put and {} deleted, {} parts made again, {} batches mirrored, {} mirrors promoted, {} slots moved, {} topics created anew, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
+             committed, {} positions of groups, {} passes, {} blobs decoded, {} manifests of what is cold, {} objects put and {} deleted, {} parts made again, {} batches mirrored, {} mirrors promoted, {} slots moved, {} files moved, {} topics created anew, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
             self.simulated.as_secs_f64() / 3600.0,
             self.operation_count,
             self.acknowledged_count,
@@ -99,6 +102,7 @@ impl fmt::Display for Counters {
             self.mirrored_count,
             self.promotion_count,
             self.replacement_count,
+            self.moved_count,
             self.recreation_count,
             self.conversion_count,
             self.takeover_count,

@@ -39,6 +39,7 @@ fn config(mutations: Mutations) -> WorldConfig {
         seed: 1,
         geometry: Geometry::Mirror3Dc,
         spare_count: 0,
+        is_tiered: false,
         classes: &[],
         mutations,
         partition_count: 1,

@@ -56,8 +56,13 @@ impl Seat {
         fresh: Incarnation,
         mutations: Mutations,
     ) -> Result<Self, OpenError> {
-        let config =
-            StoreConfig { mutations, ..StoreConfig::small(node, fresh, SimDisk::CAPACITY_BYTES) };
+        let file_size_bytes = disk.file_size_bytes();
+        let config = StoreConfig {
+            file_size_bytes,
+            batch_size_bytes_max: file_size_bytes as usize / 2,
+            mutations,
+            ..StoreConfig::small(node, fresh, SimDisk::CAPACITY_BYTES)
+        };
         let store = Store::open(disk.contents(), config)?;
         Ok(Self { store, admitted: false, scrub_at: Instant::ZERO, passes: 0 })
     }

@@ -50,6 +50,8 @@ pub enum Shape {
     Cold,
     /// Nine racks in three datacenters, and an object store that takes what is old, while the class says so.
     Object,
+    /// Nine racks in three datacenters, each node with a fast disk and a capacity disk.
+    Tiers,
     /// Nine racks in three datacenters, and a second cluster of three that mirrors all of it.
     Federation,
 }
@@ -57,14 +59,16 @@ pub enum Shape {
 impl Shape {
     fn geometry(self) -> Geometry {
         match self {
-            Self::Mirror3Dc | Self::Cold | Self::Object | Self::Federation => Geometry::Mirror3Dc,
             Self::Block42 => Geometry::Block42,
+            Self::Mirror3Dc | Self::Cold | Self::Object | Self::Tiers | Self::Federation => {
+                Geometry::Mirror3Dc
+            }
         }
     }
 
     fn spare_count(self) -> usize {
         match self {
-            Self::Mirror3Dc | Self::Object | Self::Federation => 0,
+            Self::Mirror3Dc | Self::Object | Self::Tiers | Self::Federation => 0,
             Self::Block42 => 2,
             Self::Cold => 1,
         }
@@ -72,7 +76,7 @@ impl Shape {
 
     fn classes(self) -> &'static [Class] {
         match self {
-            Self::Mirror3Dc | Self::Federation => &[],
+            Self::Mirror3Dc | Self::Tiers | Self::Federation => &[],
             Self::Block42 => &[Class::Parts, Class::Copies],
             Self::Object => &[Class::Objects, Class::Copies, Class::Cold(Code::Rs54)],
             Self::Cold => &[Class::Cold(Code::Rs54), Class::Cold(Code::Block42), Class::Copies],
@@ -112,6 +116,7 @@ impl SimConfig {
             seed: self.seed,
             geometry: self.shape.geometry(),
             spare_count: self.shape.spare_count(),
+            is_tiered: self.shape == Shape::Tiers,
             classes: self.shape.classes(),
             mutations: self.mutations,
             partition_count: 3,

@@ -60,6 +60,8 @@ pub struct WorldConfig {
     pub geometry: Geometry,
     /// Nodes that fill no slot, in each datacenter.
     pub spare_count: usize,
+    /// Whether each node has two disks.
+    pub is_tiered: bool,
     /// The classes that partitions are converted to while it runs, the one that they begin with first.
     pub classes: &'static [Class],
     /// The broken rule, if any.
@@ -98,6 +100,7 @@ pub(crate) enum Event {
     Packet { from: Endpoint, to: Endpoint, packet: Box<Packet> },
     DiskDone { node: usize, boot: u64, lane: Lane },
     Tick { node: usize, boot: u64 },
+    Move { node: usize, boot: u64 },
     ReportMount { node: usize, boot: u64 },
     ApplyMetadata { node: usize },
     Lead { node: usize, partition: PartitionId, owner: Owner },
@@ -339,6 +342,10 @@ impl World {
                 self.schedule(TICK_EVERY, Event::Tick { node, boot });
                 self.with_node(node, |node, now, out| node.tick(now, out))
             }
+            Event::Move { node, boot } => {
+                self.move_files(node, boot);
+                Ok(())
+            }
             Event::ReportMount { node, boot } => {
                 self.report_mount(node, boot);
                 Ok(())
@@ -397,6 +404,7 @@ impl World {
             Event::Packet { to, .. } => to.0,
             Event::DiskDone { node, .. }
             | Event::Tick { node, .. }
+            | Event::Move { node, .. }
             | Event::ReportMount { node, .. } => *node,
             Event::Confirmed(question) => question.node,
             Event::ObjectAnswered(answered) => answered.node,
@@ -553,7 +561,10 @@ impl World {
 
 /// A node that has never been started.
 fn node(id: NodeId, founded: &View, config: &WorldConfig, root: &mut Chance) -> Node {
-    let disk = SimDisk::new(root.branch());
+    let disk = match config.is_tiered {
+        true => SimDisk::tiered(root.branch(), config.mutations),
+        false => SimDisk::new(root.branch()),
+    };
     let mut node = Node::new(id, disk, founded.clone(), config.mutations);
     node.mirror_mutation = config.mirror_mutation;
     node.has_object_store = config.classes.contains(&Class::Objects);

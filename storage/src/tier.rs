@@ -9,7 +9,9 @@
 //! A file that is being written never moves, and neither does one of which it is not known that it is sealed.
 //! What moves is what was written longest ago: copies of old records, and parts of stripes.
 
+pub mod disk;
 pub mod files;
+pub mod pair;
 
 use std::time::Duration;
 
@@ -62,6 +64,16 @@ impl TierRules {
         let is_old = self.migrate_after.is_some_and(|after| oldest.age >= after);
         (is_old || used_bytes(files) > self.kept_bytes()).then_some(oldest)
     }
+}
+
+/// Whether this is a file of the journal, which moves once it is sealed.
+pub fn is_journal(file: &str) -> bool {
+    file.starts_with("journal-") && file.ends_with(".log")
+}
+
+/// What is beside a journal file once nothing more is written to it.
+fn side_file(journal: &str) -> String {
+    format!("{}.idx", journal.trim_end_matches(".log"))
 }
 
 /// Bytes of all files.

@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use super::scrub::{Calendar, ScrubConfig};
 use super::{Logs, lock};
 use crate::runtime::clock::{self, Clock};
-use crate::runtime::tiered::{CapacityTier, TierError, TieredDisk};
+use crate::runtime::tiered::{self, CapacityTier, TierError, TieredDisk};
 
 const TICK_EVERY: Duration = Duration::from_millis(100);
 
@@ -104,7 +104,7 @@ struct Mount {
 impl StoreHandle {
     /// Mounts the disk (blocking while it reads the journal's heads) and starts its threads.
     pub fn open(settings: StoreSettings, clock: Clock) -> Result<Arc<Self>, StoreFailure> {
-        let mut disk = TieredDisk::open(&settings.folder, settings.capacity.as_ref())?;
+        let mut disk = tiered::open(&settings.folder, settings.capacity.as_ref())?;
         let (changer, reader, mover) = (disk.another()?, disk.another()?, disk.another()?);
         let tiers = disk.another()?;
         let config = StoreConfig {
@@ -138,7 +138,9 @@ impl StoreHandle {
         Self::spawn(&handle, "disk-write", disk, write_ops)?;
         Self::spawn(&handle, "disk-change", changer, change_ops)?;
         Self::spawn(&handle, "disk-read", reader, read_ops)?;
-        Self::spawn_mover(Arc::downgrade(&handle), mover, stopped)?;
+        if let Some(tier) = &settings.capacity {
+            Self::spawn_mover(Arc::downgrade(&handle), mover, tier.bytes_per_second, stopped)?;
+        }
         Ok(handle)
     }
 

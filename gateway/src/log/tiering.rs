@@ -20,15 +20,14 @@ impl StoreHandle {
         self.tiers.usage()
     }
 
-    /// Starts to move files, if there is a disk to move them to. It ends when `stop`'s other end is dropped.
+    /// Starts to move files to the second disk. It ends when `stop`'s other end is dropped.
     pub(super) fn spawn_mover(
         store: Weak<Self>,
         disk: TieredDisk,
+        bytes_per_second: u64,
         stop: Receiver<()>,
     ) -> Result<(), StoreFailure> {
-        let Some(bytes_per_second) = disk.tier().map(|tier| tier.bytes_per_second.max(1)) else {
-            return Ok(());
-        };
+        let bytes_per_second = bytes_per_second.max(1);
         let mut mover = Mover { store, disk, bytes_per_second, clock: Clock::start(), stop };
         let run = move || while mover.move_next() {};
         let spawned = std::thread::Builder::new().name("disk-move".to_owned()).spawn(run);

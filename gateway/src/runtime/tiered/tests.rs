@@ -1,3 +1,8 @@
+use std::io::IoSlice;
+
+use meridian_base::env::Disk;
+use meridian_storage::tier::pair::NAME_FILE;
+
 use super::*;
 
 /// Two folders that are gone after the test.
@@ -14,7 +19,7 @@ impl Scratch {
         let rules = TierRules { fast_bytes, migrate_threshold: 0.5, migrate_after: None };
         let folder = self.0.join("capacity");
         let capacity = CapacityTier { folder, rules, bytes_per_second: 1 << 30 };
-        TieredDisk::open(&self.0.join("fast"), Some(&capacity))
+        open(&self.0.join("fast"), Some(&capacity))
     }
 
     fn names(&self, tier: &str) -> Vec<String> {
@@ -109,7 +114,7 @@ fn files_spill_when_others_have_filled_the_fast_disk() -> Result<(), TierError> 
         disk.write_at(file, 0, &[IoSlice::new(&[1; 7])])?;
         assert_eq!(read(&mut disk, file)?, [1; 7]);
     }
-    assert_eq!(scratch.names("fast"), [PAIR_FILE], "what was begun there has gone for good");
+    assert_eq!(scratch.names("fast"), [NAME_FILE], "what was begun there has gone for good");
     assert_eq!(disk.usage().expect("there are two tiers").counts.spilled_files, 1);
     let mut disk = scratch.open(1000)?;
     assert_eq!(read(&mut disk, journal)?, [1; 7], "it is no remainder of a move");
@@ -142,7 +147,7 @@ fn what_a_crash_leaves_of_a_move_is_put_right() -> Result<(), TierError> {
     copy(&format!("{name}.moving"));
     let mut disk = scratch.open(1000)?;
     assert_eq!(read(&mut disk, &name)?, [1; 50]);
-    assert_eq!(scratch.names("capacity"), [PAIR_FILE]);
+    assert_eq!(scratch.names("capacity"), [NAME_FILE]);
     Ok(())
 }
 
@@ -179,7 +184,7 @@ fn a_capacity_disk_that_is_another_is_refused() -> Result<(), TierError> {
     let mut fresh = scratch.open(10)?;
     assert_eq!(fresh.list()?, Vec::<String>::new());
     let fast = scratch.0.join("fast");
-    assert!(matches!(TieredDisk::open(&fast, None), Err(TierError::NoCapacity { .. })));
+    assert!(matches!(open(&fast, None), Err(TierError::NoCapacity { .. })));
     Ok(())
 }
 
