@@ -99,6 +99,7 @@ pub fn mutations(args: &MutationsArgs) -> ExitCode {
                 | Method::Groups(bound)
                 | Method::Parts(bound)
                 | Method::Object(bound)
+                | Method::Tiers(bound)
                 | Method::Federation(bound),
             ) => {
                 format!("found, {seed} of {bound} seeds: {:?}", violation.promise)

@@ -26,6 +26,8 @@ pub enum Method {
     Cold(u64),
     /// By at most this many of the shape with an object store.
     Object(u64),
+    /// By at most this many of the shape with two disks on each node.
+    Tiers(u64),
     /// By at most this many of the shape with a mirror.
     Federation(u64),
     /// By a directed schedule, which must end well only with every rule in force.
@@ -103,7 +105,7 @@ pub fn method(broken: Broken) -> Method {
     }
 }
 
-/// The same of what is cold, and of topics that were deleted.
+/// The same of what is cold, of topics that were deleted, and of two disks.
 fn method_of_cold(mutation: Mutation) -> Method {
     match mutation {
         Mutation::NamedBeforeStored
@@ -113,7 +115,8 @@ fn method_of_cold(mutation: Mutation) -> Method {
         | Mutation::ObjectsForgotten
         | Mutation::UnheardIsDeleted
         | Mutation::ToldOnceOfDeletion => Method::Object(20),
-        // The others have a model: `storage/tests/rules/cold.rs`.
+        Mutation::MovedUnsealed | Mutation::MovedBeforeSync => Method::Tiers(20),
+        // The others have models: `storage/tests/rules`.
         _ => Method::Elsewhere,
     }
 }
@@ -137,12 +140,14 @@ pub fn hunt(mutation: Broken, thread_count: usize) -> Hunt {
         | Method::Parts(bound)
         | Method::Cold(bound)
         | Method::Object(bound)
+        | Method::Tiers(bound)
         | Method::Federation(bound) => {
             let (workload, shape) = match method(mutation) {
                 Method::Groups(_) => (Workload::Groups, Shape::Mirror3Dc),
                 Method::Parts(_) => (Workload::Log, Shape::Block42),
                 Method::Object(_) => (Workload::Log, Shape::Object),
                 Method::Cold(_) => (Workload::Log, Shape::Cold),
+                Method::Tiers(_) => (Workload::Log, Shape::Tiers),
                 Method::Federation(_) => (Workload::Log, Shape::Federation),
                 _ => (Workload::Log, Shape::Mirror3Dc),
             };
