@@ -25,7 +25,7 @@ use crate::partition::CleanRange;
 pub struct PassLimits {
     /// Memory of the map of keys.
     pub keys_size_bytes_max: usize,
-    /// A clean blob is put when it has reached this size.
+    /// A clean blob is put when it has reached this size: what is produced behind it waits for it.
     pub blob_size_bytes: usize,
     /// Most bytes that a batch may decompress to.
     pub batch_size_bytes_max: usize,
@@ -35,7 +35,7 @@ impl Default for PassLimits {
     fn default() -> Self {
         Self {
             keys_size_bytes_max: 64 << 20,
-            blob_size_bytes: 1 << 20,
+            blob_size_bytes: 256 << 10,
             batch_size_bytes_max: 64 << 20,
         }
     }

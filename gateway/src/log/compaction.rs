@@ -2,7 +2,7 @@
 //! survives, and makes readers use it.
 //!
 //! ```text
-//! read a MiB -> judge it on a blocking thread -> put what survives -> rest        at most so fast
+//! read 256 KiB -> judge it on a blocking thread -> put what survives -> rest        at most so fast
 //! all committed -> manifest -> committed -> checkpoint -> committed -> a mark: the rest may go
 //! ```
 //! A pass is void with its leader, and begins again at the next one. What it has put is then freed
@@ -21,8 +21,8 @@ use super::{FetchError, PartitionLog};
 use crate::cleaner::{Pass, PassLimits, Plan};
 use crate::partition::{CleanRange, ManifestError, ProduceError};
 
-/// Bytes read at once.
-const READ_SIZE_BYTES: usize = 1 << 20;
+/// Bytes read at once: with producers that send record by record a thousand blobs are a MiB, and as many reads.
+const READ_SIZE_BYTES: usize = 256 << 10;
 /// A pass puts nothing while more than this is on its way to the disks.
 const PENDING_SIZE_BYTES_MAX: usize = 1 << 20;
 /// How long it waits then, or when a read found no disk.
