@@ -23,6 +23,9 @@ use meridian_jepsen_runner::chance::Chance;
 const FILE_SIZE_BYTES: u32 = 1 << 20;
 /// Where they move from disk to disk: many of them do.
 const TIERED_FILE_SIZE_BYTES: u32 = 128 << 10;
+/// How often the power goes while two disks are mounted.
+const MOUNT_CUT_PER_MILLE: u32 = 100;
+
 /// What a node writes to.
 enum Memory {
     One {
@@ -68,15 +71,20 @@ impl SimDisk {
         if self.is_tiered() { TIERED_FILE_SIZE_BYTES } else { FILE_SIZE_BYTES }
     }
 
-    /// Puts right what a crash left; refuses two disks that are no pair.
+    /// Puts right what a crash left; refuses two disks that are no pair. The power may go amid that, too.
     pub fn mount(&mut self) -> Result<(), PairError> {
-        match &mut self.memory {
-            Memory::One { .. } => Ok(()),
-            Memory::Two(two) => two.mount(&mut self.chance),
+        let Memory::Two(two) = &mut self.memory else { return Ok(()) };
+        if !self.chance.per_mille(MOUNT_CUT_PER_MILLE) {
+            return two.mount(&mut self.chance);
         }
+        two.lose_power(&mut self.chance);
+        let mounted = two.mount(&mut self.chance);
+        let fates = [draw_fate(&mut self.chance), draw_fate(&mut self.chance)];
+        two.crash(fates);
+        mounted.and(Err(PairError::Disk(tiers::no_power())))
     }
 
-    /// Whether one of two disks was lost, so that nobody may use the other.
+    /// Whether one of two disks was lost, or the capacity disk is an older copy, so that nobody may use the two.
     pub fn is_half(&self) -> bool {
         matches!(&self.memory, Memory::Two(two) if two.is_half)
     }

@@ -115,7 +115,9 @@ fn method_of_cold(mutation: Mutation) -> Method {
         | Mutation::ObjectsForgotten
         | Mutation::UnheardIsDeleted
         | Mutation::ToldOnceOfDeletion => Method::Object(20),
-        Mutation::MovedUnsealed | Mutation::MovedBeforeSync => Method::Tiers(20),
+        Mutation::MovedUnsealed | Mutation::MovedBeforeSync | Mutation::OtherCapacityUsed => {
+            Method::Tiers(30)
+        }
         // The others have models: `storage/tests/rules`.
         _ => Method::Elsewhere,
     }

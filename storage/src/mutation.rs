@@ -79,6 +79,7 @@ pub enum Mutation {
     ReplacedOnOneDisk,
     RemovedOnOneDisk,
     ShortCopyPlaced,
+    OtherCapacityUsed,
     FivePartsAcked,
     PartsCountedAsCopies,
     FewPartsKept,
@@ -184,6 +185,9 @@ impl Mutation {
         Self::ShortCopyPlaced,
     ];
 
+    /// Those of the pair that two disks are, which the simulator finds.
+    pub const PAIRS: [Self; 1] = [Self::OtherCapacityUsed];
+
     /// Those of records in parts, which are found by `storage/tests/quorum_log`, and the last one by
     /// `storage/tests/store/hot.rs` too.
     pub const PARTS: [Self; 5] = [
@@ -211,7 +215,7 @@ impl Mutation {
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
         let cold = Self::STRIPES.into_iter().chain(Self::COLD).chain(Self::LEFT_BEHIND);
-        let cold = cold.chain(Self::TIERS);
+        let cold = cold.chain(Self::TIERS).chain(Self::PAIRS);
         let groups = Self::PARTS.into_iter().chain(Self::MOVES);
         let mut every = Self::ALL.into_iter().chain(cold).chain(groups).chain(Self::FILES);
         every.find(|mutation| format!("{mutation:?}") == name)
@@ -298,7 +302,7 @@ impl Mutation {
         }
     }
 
-    /// The same of those in [`Mutation::TIERS`].
+    /// The same of those in [`Mutation::TIERS`] and [`Mutation::PAIRS`].
     const fn describe_of_two_disks(self) -> &'static str {
         match self {
             Self::MovedUnsealed => "D1: a file that is written to moves",
@@ -309,6 +313,7 @@ impl Mutation {
             Self::ReplacedOnOneDisk => "D4: a file is replaced on one disk, and stays on the other",
             Self::RemovedOnOneDisk => "D3: a file is removed from one disk, and stays on the other",
             Self::ShortCopyPlaced => "D2: a copy counts of which a part could not be read",
+            Self::OtherCapacityUsed => "D5: a capacity disk of no or another fast disk is used",
             _ => self.describe_of_parts(),
         }
     }

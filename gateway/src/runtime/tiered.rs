@@ -75,6 +75,17 @@ pub enum TierError {
         /// The capacity disk.
         capacity: String,
     },
+    /// The capacity disk is an older copy of the right one.
+    #[error(
+        "{capacity} is an older copy of the disk that the one in {fast} has moved files to; mount the newest one, or, if \
+         it is lost, empty {capacity}, remove {fast} and let the node refill"
+    )]
+    OlderCapacity {
+        /// The fast disk.
+        fast: String,
+        /// The capacity disk.
+        capacity: String,
+    },
     /// No capacity disk is configured any more.
     #[error(
         "the disk in {fast} has moved files to a capacity disk, and there is no [storage.tiers]; configure it again, \
@@ -93,6 +104,7 @@ impl TierError {
             PairError::Disk(error) => Self::Disk(error),
             PairError::WrongPair => Self::WrongPair { fast, capacity },
             PairError::OtherFast => Self::OtherFast { fast, capacity },
+            PairError::OlderCapacity => Self::OlderCapacity { fast, capacity },
         }
     }
 }
@@ -115,7 +127,7 @@ pub fn open(folder: &Path, capacity: Option<&CapacityTier>) -> Result<TieredDisk
         operation: "draw a name",
         detail: error.to_string(),
     })?;
-    pair::join(&mut fast, &mut capacity, drawn)
+    pair::join(&mut fast, &mut capacity, drawn, Mutations::NONE)
         .map_err(|error| TierError::of(error, folder, &tier.folder))?;
     Ok(TieredDisk::join(fast, capacity, tier.rules, Mutations::NONE)?)
 }

@@ -77,7 +77,7 @@ impl Powered {
 }
 
 /// What a disk without power says.
-fn no_power() -> DiskError {
+pub(super) fn no_power() -> DiskError {
     DiskError::Io { file: String::new(), operation: "change", detail: "no power".to_owned() }
 }
 
@@ -177,7 +177,7 @@ pub(super) struct TwoDisks {
     copied: Option<(String, u64)>,
     /// Older copies of both.
     images: Option<(MemoryDisk, MemoryDisk)>,
-    /// One of a pair was replaced by an empty one: nobody may mount the other.
+    /// One of a pair was replaced by an empty one, or the capacity disk by an older copy: nobody may use the two.
     pub(super) is_half: bool,
     /// Bits have flipped, or something else was done to the disks than to cut their power.
     pub(super) is_harmed: bool,
@@ -213,7 +213,7 @@ impl TwoDisks {
     pub(super) fn mount(&mut self, chance: &mut Chance) -> Result<(), PairError> {
         let (fast, capacity) = (&mut self.fast, &mut self.capacity);
         let drawn = u128::from(chance.bits()) << 64 | u128::from(chance.bits());
-        pair::join(fast, capacity, drawn)?;
+        pair::join(fast, capacity, drawn, self.mutations)?;
         let (fast, capacity) = (fast.clone(), capacity.clone());
         self.mounted = TieredDisk::join(fast, capacity, self.rules, self.mutations)?;
         Ok(())
@@ -286,6 +286,8 @@ impl TwoDisks {
         if which.has_capacity() {
             self.capacity.memory = capacity;
         }
+        // An older fast disk has an older identity, which whoever admits it sees.
+        self.is_half = which == Which::Capacity;
         self.is_harmed = true;
         true
     }
@@ -298,9 +300,17 @@ impl TwoDisks {
 
     /// Leaves no room for growth on one disk, or both, or gives it back.
     pub(super) fn set_full(&mut self, full: Option<Which>) {
-        let room_bytes = |is_full: bool| if is_full { 0 } else { SIZE_BYTES };
         let is_full = |has: fn(Which) -> bool| full.is_some_and(has);
-        self.fast.memory.set_capacity_bytes(room_bytes(is_full(Which::has_fast)));
-        self.capacity.memory.set_capacity_bytes(room_bytes(is_full(Which::has_capacity)));
+        set_full(&mut self.fast.memory, is_full(Which::has_fast));
+        set_full(&mut self.capacity.memory, is_full(Which::has_capacity));
+    }
+}
+
+/// What there is may be written over on a full disk.
+fn set_full(disk: &mut MemoryDisk, is_full: bool) {
+    disk.set_capacity_bytes(SIZE_BYTES);
+    if is_full {
+        let free_bytes = disk.free_bytes().unwrap_or_default();
+        disk.set_capacity_bytes(SIZE_BYTES - free_bytes);
     }
 }

@@ -61,7 +61,7 @@ impl World {
         let refused = disk.mount();
         let detail = match refused {
             Ok(()) if is_half => {
-                format!("N{node} uses one of two disks without the other")
+                format!("N{node} uses two disks that are no pair, or of two times")
             }
             Ok(()) => return Ok(true),
             Err(PairError::Disk(error)) => {

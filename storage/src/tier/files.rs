@@ -106,12 +106,12 @@ pub fn remove(
 }
 
 /// Copies a file to the capacity disk, where it does not count yet; `pace` is told how many bytes were copied.
-/// Gives its size, or `None` if it is not on the fast disk.
+/// Gives its size, or `None` if it is not on the fast disk. What can't be copied takes no room.
 pub fn copy(
     fast: &mut impl Disk,
     capacity: &mut impl Disk,
     file: &str,
-    mut pace: impl FnMut(u64),
+    pace: impl FnMut(u64),
     mutations: Mutations,
 ) -> Result<Option<u64>, DiskError> {
     let copy = name_of_copy(file);
@@ -122,7 +122,22 @@ pub fn copy(
     if capacity.free_bytes()? < size_bytes {
         return Err(DiskError::Full { file: copy });
     }
-    capacity.create(&copy, 0)?;
+    let copied = copy_bytes(fast, capacity, (file, &copy, size_bytes), pace, mutations);
+    if copied.is_err() {
+        // The file may be gone before it is tried again.
+        let _it_goes_at_the_next_mount = capacity.remove(&copy);
+    }
+    copied.map(|()| Some(size_bytes))
+}
+
+fn copy_bytes(
+    fast: &mut impl Disk,
+    capacity: &mut impl Disk,
+    (file, copy, size_bytes): (&str, &str, u64),
+    mut pace: impl FnMut(u64),
+    mutations: Mutations,
+) -> Result<(), DiskError> {
+    capacity.create(copy, 0)?;
     let mut buffer = vec![0; CHUNK_SIZE_BYTES];
     let mut copied_bytes = 0;
     while copied_bytes < size_bytes {
@@ -137,18 +152,18 @@ pub fn copy(
                 detail: format!("the file ended after {copied_bytes} of {size_bytes} bytes"),
             });
         }
-        capacity.write_at(&copy, copied_bytes, &[IoSlice::new(&buffer[..count])])?;
+        capacity.write_at(copy, copied_bytes, &[IoSlice::new(&buffer[..count])])?;
         copied_bytes += count as u64;
         if copied_bytes.is_multiple_of(SYNC_EVERY_BYTES) {
-            capacity.sync(&copy)?;
-            capacity.drop_cached(&copy, 0, copied_bytes);
+            capacity.sync(copy)?;
+            capacity.drop_cached(copy, 0, copied_bytes);
         }
         pace(copied_bytes);
     }
     if !Mutation::MovedBeforeSync.active(mutations) {
-        capacity.sync(&copy)?;
+        capacity.sync(copy)?;
     }
-    Ok(Some(size_bytes))
+    Ok(())
 }
 
 /// Has the copy take the file's place; says whether it has: the file may have gone meanwhile. Nothing else may
@@ -232,6 +247,18 @@ mod tests {
     use meridian_base::env::memory::MemoryDisk;
 
     use super::*;
+
+    #[test]
+    fn a_copy_that_fails_takes_no_room() {
+        let capacity = MemoryDisk::new(2);
+        let (mut from, mut to) = (MemoryDisk::new(1), capacity.clone());
+        from.create("a", 10).expect("there is room");
+        capacity.fail_syncs(1);
+        let copied = copy(&mut from, &mut to, "a", |_| (), Mutations::NONE);
+        assert!(matches!(copied, Err(DiskError::Io { operation: "sync", .. })));
+        assert_eq!(to.list(), Ok(Vec::new()));
+        assert_eq!(copy(&mut from, &mut to, "a", |_| (), Mutations::NONE), Ok(Some(10)));
+    }
 
     #[test]
     fn a_small_file_takes_the_last_room_on_the_fast_disk() {

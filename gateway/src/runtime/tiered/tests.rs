@@ -114,7 +114,11 @@ fn files_spill_when_others_have_filled_the_fast_disk() -> Result<(), TierError> 
         disk.write_at(file, 0, &[IoSlice::new(&[1; 7])])?;
         assert_eq!(read(&mut disk, file)?, [1; 7]);
     }
-    assert_eq!(scratch.names("fast"), [NAME_FILE], "what was begun there has gone for good");
+    assert_eq!(
+        scratch.names("fast"),
+        [NAME_FILE, "tiers-fast"],
+        "what was begun there has gone for good"
+    );
     assert_eq!(disk.usage().expect("there are two tiers").counts.spilled_files, 1);
     let mut disk = scratch.open(1000)?;
     assert_eq!(read(&mut disk, journal)?, [1; 7], "it is no remainder of a move");
@@ -147,7 +151,7 @@ fn what_a_crash_leaves_of_a_move_is_put_right() -> Result<(), TierError> {
     copy(&format!("{name}.moving"));
     let mut disk = scratch.open(1000)?;
     assert_eq!(read(&mut disk, &name)?, [1; 50]);
-    assert_eq!(scratch.names("capacity"), [NAME_FILE]);
+    assert_eq!(scratch.names("capacity"), [NAME_FILE, "tiers-capacity"]);
     Ok(())
 }
 
