@@ -10,11 +10,9 @@ use crc_fast::{CrcAlgorithm, Digest};
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 /// The polynomial 1.
 const ONE: u32 = 1 << 31;
-/// x^8, what a byte more multiplies a checksum with.
-const BYTE: u32 = 1 << 23;
-/// x^(8 * 2^i), for each bit `i` of a length.
-const BYTES: [u32; 32] = {
-    let mut powers = [BYTE; 32];
+/// x^(2^i), for each bit `i` of eight times a length.
+const POWERS: [u32; 35] = {
+    let mut powers = [ONE >> 1; 35];
     let mut bit = 1;
     while bit < powers.len() {
         powers[bit] = multiply(powers[bit - 1], powers[bit - 1]);
@@ -45,8 +43,7 @@ pub(super) struct Shift(u32);
 
 impl Shift {
     pub(super) fn by(size_bytes: u32) -> Self {
-        let powers = BYTES.iter().enumerate().filter(|(bit, _)| size_bytes >> bit & 1 == 1);
-        Self(powers.fold(ONE, |product, (_, power)| multiply(product, *power)))
+        Self(power(8 * u64::from(size_bytes)))
     }
 
     /// The checksum of bytes with checksum `before`, and of those after them with checksum `after`.
@@ -56,15 +53,13 @@ impl Shift {
 }
 
 /// x^exponent.
-#[cfg(target_arch = "x86_64")]
-const fn power(exponent: u32) -> u32 {
-    let (mut product, mut square, mut rest) = (ONE, ONE >> 1, exponent);
-    while rest > 0 {
-        if rest & 1 == 1 {
-            product = multiply(product, square);
+const fn power(exponent: u64) -> u32 {
+    let (mut product, mut bit) = (ONE, 0);
+    while exponent >> bit > 0 {
+        if exponent >> bit & 1 == 1 {
+            product = multiply(product, POWERS[bit]);
         }
-        square = multiply(square, square);
-        rest >>= 1;
+        bit += 1;
     }
     product
 }
