@@ -148,8 +148,12 @@ impl Copy {
     /// What one holder gives: all of it, or a part.
     fn answer_size_bytes(&self) -> u64 {
         let size_bytes = u64::from(self.header.payload_size_bytes);
-        let parts = if self.parts.is_some() { PARTS_NEEDED as u64 } else { 1 };
-        size_bytes / parts + ASK_SIZE_BYTES
+        if self.parts.is_some() { size_bytes / PARTS_NEEDED as u64 } else { size_bytes }
+    }
+
+    /// What is on its way for that.
+    fn asked_size_bytes(&self) -> u64 {
+        self.answer_size_bytes() + ASK_SIZE_BYTES
     }
 
     /// Takes what a holder gave; what is to be stored here, once there is enough of it.
@@ -363,7 +367,7 @@ impl Store {
                 for tag in lost {
                     if let Some((copy, slot, sent_at)) = copying.under_way.remove(&tag) {
                         let waited = now.since(sent_at);
-                        copying.window.on_lost(slot, copy.answer_size_bytes(), waited);
+                        copying.window.on_lost(slot, copy.asked_size_bytes(), waited);
                         copying.ask_another(copy);
                     }
                 }
@@ -523,8 +527,8 @@ impl Store {
             let tag = STORE_TAG | self.reads.number();
             let request = Read::one(copy.key);
             copy.untried.remove(slot);
-            copying.window.on_asked(slot, copy.answer_size_bytes());
-            copying.allowance.spend(copy.answer_size_bytes() - ASK_SIZE_BYTES);
+            copying.window.on_asked(slot, copy.asked_size_bytes());
+            copying.allowance.spend(copy.answer_size_bytes());
             copying.under_way.insert(tag, (copy, slot, now));
             let message = StorageMessage::Read { tag, request };
             outputs.push(StoreOutput::SendToSlot { slot, message });
@@ -540,7 +544,7 @@ impl Store {
         let Some(Sync { phase: Phase::Copying(copying), .. }) = &mut self.sync else { return };
         let Some((mut copy, asked, sent_at)) = copying.under_way.remove(&tag) else { return };
         let took = now.since(sent_at);
-        copying.window.on_answer(now, asked, copy.answer_size_bytes(), took);
+        copying.window.on_answer(now, asked, copy.asked_size_bytes(), took);
         match reply {
             ReadReply::Blobs(blobs) => {
                 let first = blobs.into_iter().next().filter(|blob| blob.key == copy.key);

@@ -99,11 +99,11 @@ impl Window {
     /// An answer has come.
     pub(super) fn on_answer(&mut self, now: Instant, slot: Slot, size_bytes: u64, took: Duration) {
         let was_full = !self.has_room();
-        if self.looks(now, slot, took) {
-            self.note(slot, size_bytes, took);
+        let is_looking = self.looks(now, slot, took);
+        let late = self.note(slot, size_bytes, took);
+        if is_looking {
             return;
         }
-        let late = self.note(slot, size_bytes, took);
         self.recent[self.recent_count % RECENT_COUNT] = late;
         self.recent_count += 1;
         if self.recent_count < RECENT_COUNT {

@@ -122,8 +122,7 @@ fn read(disk: &mut impl Disk, file: &str) -> Result<Option<Vec<u8>>, DiskError> 
 
 fn replace(disk: &mut impl Disk, file: &str, text: &str) -> Result<(), DiskError> {
     disk.create(file, 0)?;
-    disk.write_at(file, 0, &[IoSlice::new(text.as_bytes())])?;
-    disk.sync(file)
+    write(disk, file, text)
 }
 
 /// The same in place: a crash leaves what was there before, or all that is new, for it is within one sector.
@@ -131,6 +130,10 @@ fn overwrite(disk: &mut impl Disk, file: &str, text: &str) -> Result<(), DiskErr
     if read(disk, file)?.is_none() {
         disk.create(file, 0)?;
     }
+    write(disk, file, text)
+}
+
+fn write(disk: &mut impl Disk, file: &str, text: &str) -> Result<(), DiskError> {
     disk.write_at(file, 0, &[IoSlice::new(text.as_bytes())])?;
     disk.sync(file)
 }
