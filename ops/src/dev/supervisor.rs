@@ -182,18 +182,20 @@ impl Supervisor {
     fn announce(&mut self) -> Result<(), Failure> {
         let all_up = self.layout.nodes.iter().all(|node| node.state == NodeState::Up);
         let has_groups = *self.groups.borrow();
+        let Some(news) = self.readiness.step(clock::now(), all_up, has_groups) else {
+            return Ok(());
+        };
         let bootstrap = self.layout.bootstrap();
-        let group_count = self.layout.shape.group_count();
-        match self.readiness.step(clock::now(), all_up, has_groups) {
-            None => Ok(()),
-            Some(News::Ready) => {
+        match news {
+            News::Ready => {
                 let count = self.layout.nodes.len();
                 self.view.note(&format!("ready: {count} nodes serve; bootstrap {bootstrap}"))
             }
-            Some(News::Late) => self.view.note(&format!(
-                "not ready: all nodes serve, but not every one knows of {group_count} storage groups yet; see \
+            News::Late => self.view.note(&format!(
+                "not ready: all nodes serve, but not every one knows of {} storage groups yet; see \
                  `meridian cluster status -b {bootstrap}` for what there is, and the nodes' node.log \
                  in {}",
+                self.layout.shape.group_count(),
                 self.data.display()
             )),
         }
