@@ -59,7 +59,8 @@ struct Convert {
     topic: String,
     /// Its new class: mirror-3-dc keeps copies; rs-5-4 and block-4-2 pack cold records, at 1.8 and 1.5
     /// bytes stored for each byte; object puts them into the object store; hot-block-4-2 puts all records
-    /// in parts at once, on eight racks of one datacenter
+    /// in parts at once, on eight racks of one datacenter. mirror-3-dc,cold=rs-5-4 and the like, which `storage
+    /// describe` shows, are taken too
     #[arg(long)]
     class: Class,
     /// Age at which records are cold, in milliseconds; -1 never by age
@@ -74,14 +75,16 @@ struct Convert {
     wait: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+/// Those with a cold class are also taken as a topic's configuration says them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Class {
     #[value(name = "mirror-3-dc")]
     Mirror3Dc,
-    #[value(name = "rs-5-4")]
+    #[value(name = "rs-5-4", alias = "mirror-3-dc,cold=rs-5-4")]
     Rs54,
-    #[value(name = "block-4-2")]
+    #[value(name = "block-4-2", alias = "mirror-3-dc,cold=block-4-2")]
     Block42,
+    #[value(alias = "mirror-3-dc,cold=object")]
     Object,
     #[value(name = "hot-block-4-2")]
     HotBlock42,
@@ -375,7 +378,18 @@ fn render(described: &Described) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum;
+
     use super::*;
+
+    #[test]
+    fn a_class_is_also_taken_as_the_configuration_of_a_topic_says_it() {
+        for class in [Class::Mirror3Dc, Class::Rs54, Class::Block42, Class::Object] {
+            assert_eq!(Class::from_str(class.config(), false), Ok(class));
+        }
+        assert_eq!(Class::from_str("block-4-2", false), Ok(Class::Block42), "of cold records");
+        assert!(Class::from_str("mirror-3-dc,cold=rs-6-3", false).is_err());
+    }
 
     #[test]
     fn a_description_says_what_a_byte_costs() {
