@@ -1,5 +1,5 @@
-//! What a node believes of the slots' health: one that has been silent for too long is suspect, and
-//! after a while gets another chance.
+//! What a node believes of the slots' health: one that has been silent for too long is suspect, one that refused a
+//! put is asked last, and after a while either gets another chance.
 
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ const SUSPECT_AFTER: Duration = Duration::from_millis(400);
 /// How long it stays so before it is tried again.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(1_200);
 
-/// Since when each slot owes an answer.
+/// Since when each slot owes an answer, and when it last refused a put.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
     owes_since: [Option<Instant>; SLOT_COUNT_MAX],
+    refused_at: [Option<Instant>; SLOT_COUNT_MAX],
 }
 
 impl Health {
@@ -35,6 +36,11 @@ impl Health {
         self.owes_since[slot.index()] = None;
     }
 
+    /// It takes no puts for now.
+    pub fn refused(&mut self, now: Instant, slot: Slot) {
+        self.refused_at[slot.index()] = Some(now);
+    }
+
     /// What leaders are told.
     pub fn slots(&self, now: Instant) -> SlotHealth {
         let mut health = SlotHealth::all_alive(HEDGE_AFTER);
@@ -42,6 +48,9 @@ impl Health {
             let silent = owes_since.map_or(Duration::ZERO, |since| now.since(since));
             if silent >= SUSPECT_AFTER && silent < TRY_AGAIN_AFTER {
                 health.suspect.insert(Slot::new(index as u8));
+            }
+            if self.refused_at[index].is_some_and(|at| now.since(at) < TRY_AGAIN_AFTER) {
+                health.declining.insert(Slot::new(index as u8));
             }
         }
         health
@@ -65,5 +74,8 @@ mod tests {
         assert!(health.slots(at(SUSPECT_AFTER)).suspect.contains(slot));
         health.heard_from(slot);
         assert!(!health.slots(at(SUSPECT_AFTER)).suspect.contains(slot));
+        health.refused(at(SUSPECT_AFTER), slot);
+        assert!(health.slots(at(TRY_AGAIN_AFTER)).declining.contains(slot));
+        assert!(!health.slots(at(SUSPECT_AFTER + TRY_AGAIN_AFTER)).declining.contains(slot));
     }
 }

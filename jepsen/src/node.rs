@@ -18,7 +18,9 @@ use meridian_base::position::{Generation, LeaderEpoch};
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_gateway::partition::{Marker, Ticket, Verification, VerifyError};
 use meridian_storage::journal::{DiskDone, DiskOp, OpenError};
-use meridian_storage::message::{FenceRead, FenceReadReply, PutReply, ReadReply, StorageMessage};
+use meridian_storage::message::{
+    FenceRead, FenceReadReply, PutReply, PutResult, ReadReply, StorageMessage,
+};
 use meridian_storage::mutation::{Mutation, Mutations};
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::store::STORE_TAG;
@@ -432,6 +434,9 @@ impl Node {
                     if reply.key.partition.is_cold() {
                         self.on_part_reply(now, slot, &reply, out);
                         continue;
+                    }
+                    if matches!(reply.result, PutResult::Refused { .. }) {
+                        self.health.refused(now, slot);
                     }
                     let key = (reply.key.partition, reply.key.point.generation);
                     self.with_broker(now, key, out, |broker, health, out| {

@@ -23,7 +23,7 @@ use crate::hot::{Layout, cut, number_on};
 use crate::lineage::{Lineage, free_below};
 use crate::message::{Beacon, CommitMark, Put, PutReply, PutResult};
 use crate::mutation::{Mutation, Mutations};
-use crate::placement::{SlotHealth, choose_targets};
+use crate::placement::{Preference, SlotHealth, choose_targets};
 use crate::takeover::TakeoverPlan;
 
 /// How long an unanswered put waits before it is sent again to the same slot.
@@ -544,15 +544,16 @@ impl Leader {
         let live = pending.acked.union(pending.sent.difference(late));
         let usable =
             self.config.group.good_slots().difference(health.suspect).difference(pending.sent);
-        let (preferred, in_parts) = (self.preferred_row(), pending.is_in_parts());
-        let targets = choose_targets(
-            self.config.group.geometry,
-            live,
-            usable,
-            self.config.own_slot,
-            preferred,
-            |set| self.is_enough(in_parts, set),
-        );
+        let preference = Preference {
+            declining: health.declining,
+            own_slot: self.config.own_slot,
+            row: self.preferred_row(),
+        };
+        let in_parts = pending.is_in_parts();
+        let geometry = self.config.group.geometry;
+        let targets = choose_targets(geometry, live, usable, &preference, |set| {
+            self.is_enough(in_parts, set)
+        });
         for slot in targets.iter() {
             self.resend(now, slot, step, out);
         }

@@ -9,6 +9,9 @@ use meridian_base::topology::{Geometry, SLOT_COUNT_MAX, Slot, SlotSet};
 pub struct SlotHealth {
     /// Slots taken for dead or unreachable: nothing new is sent there.
     pub suspect: SlotSet,
+    /// Slots that refused a put a moment ago, as those of a disk that is emptied and has yet to learn what it may take:
+    /// asked only where there is no other, for each refusal costs a round trip.
+    pub declining: SlotSet,
     /// How long to wait for each slot before hedging: max(2 x its p95, 5 ms).
     pub hedge_after: [Duration; SLOT_COUNT_MAX],
 }
@@ -16,7 +19,11 @@ pub struct SlotHealth {
 impl SlotHealth {
     /// Every slot alive, each hedged after `hedge_after`.
     pub fn all_alive(hedge_after: Duration) -> Self {
-        Self { suspect: SlotSet::EMPTY, hedge_after: [hedge_after; SLOT_COUNT_MAX] }
+        Self {
+            suspect: SlotSet::EMPTY,
+            declining: SlotSet::EMPTY,
+            hedge_after: [hedge_after; SLOT_COUNT_MAX],
+        }
     }
 }
 
@@ -24,14 +31,12 @@ impl SlotHealth {
 /// slots hold it. First one slot in every datacenter; where a datacenter has none left, two in each
 /// of the others; three in the only one. Empty if `live` is enough, or if nothing usable would help.
 ///
-/// `usable` are slots neither suspect nor already asked. In its own datacenter a leader prefers
-/// `own_slot`, which costs no network; elsewhere the rack `preferred_row`.
+/// `usable` are slots neither suspect nor already asked.
 pub fn choose_targets(
     geometry: Geometry,
     live: SlotSet,
     usable: SlotSet,
-    own_slot: Option<Slot>,
-    preferred_row: usize,
+    preference: &Preference,
     is_enough: impl Fn(SlotSet) -> bool,
 ) -> SlotSet {
     let mut targets = SlotSet::EMPTY;
@@ -42,7 +47,7 @@ pub fn choose_targets(
                 && live.union(targets).intersection(here).count() < holders_per_datacenter
             {
                 let candidates = usable.difference(targets).intersection(here);
-                let Some(slot) = prefer(geometry, candidates, own_slot, preferred_row) else {
+                let Some(slot) = preference.first(geometry, candidates) else {
                     break;
                 };
                 targets.insert(slot);
@@ -52,18 +57,28 @@ pub fn choose_targets(
     targets
 }
 
-fn prefer(
-    geometry: Geometry,
-    candidates: SlotSet,
-    own_slot: Option<Slot>,
-    preferred_row: usize,
-) -> Option<Slot> {
-    let rack_count = geometry.rack_count();
-    let distance = |slot: Slot| {
-        let row = slot.index() % rack_count;
-        (row + rack_count - preferred_row % rack_count) % rack_count
-    };
-    candidates.iter().min_by_key(|slot| (Some(*slot) != own_slot, distance(*slot)))
+/// Which slots of a datacenter a leader asks first.
+#[derive(Clone, Copy, Debug)]
+pub struct Preference {
+    /// See [`SlotHealth::declining`].
+    pub declining: SlotSet,
+    /// That of the leader's own node, which costs no network.
+    pub own_slot: Option<Slot>,
+    /// Elsewhere this rack, or the next.
+    pub row: usize,
+}
+
+impl Preference {
+    fn first(&self, geometry: Geometry, candidates: SlotSet) -> Option<Slot> {
+        let rack_count = geometry.rack_count();
+        let distance = |slot: Slot| {
+            let row = slot.index() % rack_count;
+            (row + rack_count - self.row % rack_count) % rack_count
+        };
+        candidates.iter().min_by_key(|slot| {
+            (self.declining.contains(*slot), Some(*slot) != self.own_slot, distance(*slot))
+        })
+    }
 }
 
 #[cfg(test)]
@@ -72,13 +87,16 @@ mod tests {
 
     const GEOMETRY: Geometry = Geometry::Mirror3Dc;
 
+    fn prefer(own: Option<u8>, row: usize) -> Preference {
+        Preference { declining: SlotSet::EMPTY, own_slot: own.map(Slot::new), row }
+    }
+
     fn choose(live: u16, usable: u16, own: Option<u8>) -> SlotSet {
         choose_targets(
             GEOMETRY,
             SlotSet::from_bits(live),
             SlotSet::from_bits(usable),
-            own.map(Slot::new),
-            1,
+            &prefer(own, 1),
             |set| GEOMETRY.put_quorum(set),
         )
     }
@@ -92,6 +110,19 @@ mod tests {
     #[test]
     fn a_late_slot_is_replaced_in_its_own_datacenter() {
         assert_eq!(choose(0b000_010_001, 0b101_000_000, None), SlotSet::from_bits(0b100_000_000));
+    }
+
+    #[test]
+    fn one_that_declines_is_asked_where_there_is_no_other() {
+        let declining = SlotSet::from_bits(0b110_010_001);
+        let preference = Preference { declining, ..prefer(Some(0), 1) };
+        let chosen = |usable: u16| {
+            let usable = SlotSet::from_bits(usable);
+            let enough = |set| GEOMETRY.put_quorum(set);
+            choose_targets(GEOMETRY, SlotSet::EMPTY, usable, &preference, enough).bits()
+        };
+        assert_eq!(chosen(0o777), 0b001_100_010, "neither its own slot nor the preferred rack");
+        assert_eq!(chosen(0b110_010_111), 0b010_010_010, "no datacenter is left out for that");
     }
 
     #[test]
@@ -111,7 +142,8 @@ mod tests {
                 let lost = SlotSet::from_bits(bits);
                 let usable = geometry.slots().difference(lost);
                 let enough = |set| geometry.put_quorum(set);
-                let targets = choose_targets(geometry, SlotSet::EMPTY, usable, None, 1, enough);
+                let targets =
+                    choose_targets(geometry, SlotSet::EMPTY, usable, &prefer(None, 1), enough);
                 assert_eq!(enough(targets), enough(usable), "{geometry:?} {lost:?}");
             }
         }
@@ -122,8 +154,9 @@ mod tests {
         let geometry = Geometry::Block42;
         let choose = |live: u16, usable: u16, row| {
             let (live, usable) = (SlotSet::from_bits(live), SlotSet::from_bits(usable));
-            let own = Some(Slot::new(0));
-            choose_targets(geometry, live, usable, own, row, |set| geometry.put_quorum(set)).bits()
+            let preference = prefer(Some(0), row);
+            choose_targets(geometry, live, usable, &preference, |set| geometry.put_quorum(set))
+                .bits()
         };
         assert_eq!(choose(0, 0xff, 6), 0b1100_0001, "its own, and two from the preferred one on");
         assert_eq!(choose(0, 0xff, 7), 0b1000_0011, "the own one may be among those");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use meridian_base::env::Instant;
 use meridian_base::id::{GroupId, NodeId};
 use meridian_base::position::Generation;
-use meridian_base::topology::{GroupConfig, SLOT_COUNT_MAX, Slot, SlotSet};
+use meridian_base::topology::{GroupConfig, SLOT_COUNT_MAX, Slot};
 use meridian_consensus::state::Home;
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::Former;
@@ -76,15 +76,18 @@ impl Group {
     /// Which slots are taken for dead, and how long each may take.
     pub fn health(&self, now: Instant) -> SlotHealth {
         let mut watches = lock(&self.watches);
-        let mut suspect = SlotSet::EMPTY;
-        let mut hedge_after = [Duration::ZERO; SLOT_COUNT_MAX];
+        let mut health = SlotHealth::all_alive(Duration::ZERO);
         for (index, watch) in watches.iter_mut().enumerate() {
-            hedge_after[index] = watch.hedge_after();
+            let slot = Slot::new(index as u8);
+            health.hedge_after[index] = watch.hedge_after();
             if watch.is_suspect(now) {
-                suspect.insert(Slot::new(index as u8));
+                health.suspect.insert(slot);
+            }
+            if watch.is_declining(now) {
+                health.declining.insert(slot);
             }
         }
-        SlotHealth { suspect, hedge_after }
+        health
     }
 
     pub(super) fn on_sent(&self, now: Instant, slot: Slot) {
@@ -93,6 +96,10 @@ impl Group {
 
     pub(super) fn on_answer(&self, slot: Slot, took: Option<Duration>) {
         lock(&self.watches)[slot.index()].on_answer(took);
+    }
+
+    pub(super) fn on_refused(&self, now: Instant, slot: Slot) {
+        lock(&self.watches)[slot.index()].on_refused(now);
     }
 
     pub(super) fn on_peer(&self, now: Instant, node: NodeId, reachable: bool) {
@@ -169,7 +176,7 @@ impl Homes {
 #[cfg(test)]
 mod tests {
     use meridian_base::id::{ConfigVersion, Incarnation};
-    use meridian_base::topology::{Geometry, SlotConfig, SlotState};
+    use meridian_base::topology::{Geometry, SlotConfig, SlotSet, SlotState};
 
     use super::*;
 

@@ -13,7 +13,7 @@ const HEDGE_AFTER_UNKNOWN: Duration = Duration::from_millis(100);
 /// A slot that was sent something and said nothing for this long (or ten times its usual time) is
 /// suspect.
 const SILENT_AFTER_MIN: Duration = Duration::from_millis(500);
-/// After this long a suspect slot is tried again.
+/// After this long a slot that is suspect, or refused a put, is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 const SAMPLE_COUNT: usize = 64;
 /// The 95th percentile is worked out anew after this many samples.
@@ -28,6 +28,7 @@ pub(super) struct SlotWatch {
     /// When the oldest unanswered put was sent.
     waiting_since: Option<Instant>,
     suspect_since: Option<Instant>,
+    refused_at: Option<Instant>,
     reachable: bool,
 }
 
@@ -39,6 +40,7 @@ impl SlotWatch {
             percentile_95: None,
             waiting_since: None,
             suspect_since: None,
+            refused_at: None,
             reachable: true,
         }
     }
@@ -51,6 +53,7 @@ impl SlotWatch {
         self.waiting_since = None;
         self.suspect_since = None;
         let Some(took) = took else { return };
+        self.refused_at = None;
         self.samples[self.sample_count % SAMPLE_COUNT] = took;
         self.sample_count += 1;
         if self.sample_count.is_multiple_of(SAMPLES_PER_UPDATE) {
@@ -59,6 +62,16 @@ impl SlotWatch {
             known.sort_unstable();
             self.percentile_95 = known.get(known.len() * 95 / 100).copied();
         }
+    }
+
+    /// The slot takes no puts for now.
+    pub(super) fn on_refused(&mut self, now: Instant) {
+        self.refused_at = Some(now);
+    }
+
+    /// Whether it refused a put a moment ago.
+    pub(super) fn is_declining(&self, now: Instant) -> bool {
+        self.refused_at.is_some_and(|at| now.since(at) < RETRY_AFTER)
     }
 
     pub(super) fn on_reachable(&mut self, now: Instant, reachable: bool) {
@@ -129,6 +142,19 @@ mod tests {
         watch.on_sent(at(1600));
         watch.on_answer(None);
         assert!(!watch.is_suspect(at(9000)));
+    }
+
+    #[test]
+    fn one_that_refused_is_tried_again_after_a_second_or_once_it_took_one() {
+        let mut watch = SlotWatch::new();
+        assert!(!watch.is_declining(at(0)));
+        watch.on_refused(at(100));
+        watch.on_answer(None);
+        assert!(watch.is_declining(at(1099)) && !watch.is_suspect(at(1099)));
+        assert!(!watch.is_declining(at(1100)));
+        watch.on_refused(at(1200));
+        watch.on_answer(Some(Duration::from_millis(1)));
+        assert!(!watch.is_declining(at(1200)));
     }
 
     #[test]

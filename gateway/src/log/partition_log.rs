@@ -14,7 +14,7 @@ use meridian_mirror::lease::WriterLease;
 use meridian_storage::hot::Layout;
 use meridian_storage::leader::{LossCause, PutError};
 use meridian_storage::lineage::Lineage;
-use meridian_storage::message::{Beacon, CommitMark, PutReply, StorageMessage};
+use meridian_storage::message::{Beacon, CommitMark, PutReply, PutResult, StorageMessage};
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::Takeover;
 use tokio::sync::{Notify, oneshot};
@@ -502,6 +502,9 @@ impl PartitionLog {
 
     pub(super) fn on_put_reply(self: &Arc<Self>, from: NodeId, reply: PutReply) {
         let Some(slot) = self.group.slot_of(from) else { return };
+        if let (PutResult::Refused { .. }, Some(logs)) = (&reply.result, self.logs.upgrade()) {
+            self.group.on_refused(logs.now(), slot);
+        }
         let took = self
             .act(|partition, now, health, out| partition.on_reply(now, health, slot, reply, out));
         self.group.on_answer(slot, took.flatten());
@@ -639,4 +642,33 @@ fn view_of(partition: &Partition<Waiter>) -> Option<ReadView> {
 fn base_offset_of(records: &Bytes) -> Option<Offset> {
     let bytes = records.first_chunk::<8>()?;
     Some(Offset::new(i64::from_be_bytes(*bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_base::id::Incarnation;
+    use meridian_base::position::{LogPoint, Step};
+    use meridian_base::topology::SlotSet;
+    use meridian_storage::blob::BlobKey;
+    use meridian_storage::message::Refusal;
+
+    use super::*;
+    use crate::log::testing::Bench;
+
+    #[tokio::test]
+    async fn a_slot_that_refuses_is_asked_last_until_it_takes_one() {
+        let bench = Bench::new().await;
+        let Ownership { partition, generation, .. } = *bench.log.ownership();
+        let key = BlobKey { partition, point: LogPoint::new(generation, Step::new(1)) };
+        let result = PutResult::Refused { reason: Refusal::Syncing };
+        bench.log.on_put_reply(
+            NodeId::new(1),
+            PutReply { key, incarnation: Incarnation::new(1), result },
+        );
+        let group = &bench.log.group;
+        let now = bench.log.logs.upgrade().expect("it is led").now();
+        assert_eq!(group.health(now).declining, SlotSet::EMPTY.with(Slot::new(0)));
+        bench.write(0..1, 1).await;
+        assert_eq!(group.health(now).declining, SlotSet::EMPTY, "there was no other");
+    }
 }

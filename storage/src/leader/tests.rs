@@ -339,6 +339,14 @@ fn l4_a_slot_that_refuses_is_replaced_at_once() {
 }
 
 #[test]
+fn l4_a_slot_that_refused_a_moment_ago_is_not_asked_first() {
+    let mut bench = Bench::serving();
+    bench.health.declining = SlotSet::EMPTY.with(Slot::new(3));
+    bench.put(records(0, b"a")).expect("admitted");
+    assert_eq!(bench.puts(), [(0, 1), (4, 1), (6, 1)]);
+}
+
+#[test]
 fn l4_what_counts_is_the_set_of_acks_whatever_attempt_they_belong_to() {
     let mut bench = Bench::serving();
     bench.put(records(0, b"a")).expect("admitted");
