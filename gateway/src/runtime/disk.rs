@@ -116,7 +116,7 @@ impl FolderDisk {
         let allocated = if in_haste || size_bytes > ZERO_FILL_SIZE_BYTES_MAX {
             reserve(&created, size_bytes)
         } else {
-            fill_with_zeros(&created, size_bytes)
+            fill_with_zeros(&created, size_bytes, &self.clock)
         };
         let allocated = allocated.map_err(|error| disk_error(file, "allocate", &error));
         let synced = || created.sync_all().map_err(|error| disk_error(file, "fsync", &error));
@@ -326,14 +326,25 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     if is_there { Ok(()) } else { synced }
 }
 
-fn fill_with_zeros(file: &File, size_bytes: u64) -> io::Result<()> {
+/// Rests between stretches for as long as one took: a file is made ahead of need, but for a new disk's first, and others
+/// wait for the processor and the disk.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a thread of its own rests, and nothing is decided by it"
+)]
+fn fill_with_zeros(file: &File, size_bytes: u64, clock: &Clock) -> io::Result<()> {
     let mut written = 0;
+    let mut began = clock.now();
     while written < size_bytes {
         let length = (size_bytes - written).min(ZEROS.len() as u64);
         file.write_all_at(&ZEROS[..length as usize], written)?;
         written += length;
         if written.is_multiple_of(ZEROS_SYNCED_BYTES) {
             file.sync_data()?;
+            if written < size_bytes {
+                std::thread::sleep(clock.now().since(began));
+                began = clock.now();
+            }
         }
     }
     Ok(())
@@ -355,8 +366,8 @@ fn reserve(file: &File, size_bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Writes, and has the device begin with each stretch at once: a sync that finds it all still to be written keeps
-/// the device busy for as long, and other disks' syncs on the same device waiting.
+/// Writes, and has the device write each stretch before the next is there: a sync that finds it all still to be
+/// written keeps the device, and the processors that feed it, busy for as long, and others on the same machine waiting.
 fn write_behind(file: &File, offset_bytes: u64, parts: &[IoSlice<'_>]) -> io::Result<()> {
     let mut offset_bytes = offset_bytes;
     let mut rest = parts;
@@ -371,7 +382,7 @@ fn write_behind(file: &File, offset_bytes: u64, parts: &[IoSlice<'_>]) -> io::Re
         let (stretch, others) = rest.split_at(count);
         write_all_at(file, offset_bytes, stretch)?;
         if !others.is_empty() {
-            begin_writing(file, offset_bytes, stretch_bytes);
+            write_out(file, offset_bytes, stretch_bytes)?;
         }
         offset_bytes += stretch_bytes as u64;
         rest = others;
@@ -379,13 +390,24 @@ fn write_behind(file: &File, offset_bytes: u64, parts: &[IoSlice<'_>]) -> io::Re
     Ok(())
 }
 
+/// Waits until the device has a stretch. That makes nothing durable, the sync that follows does; but a failure told
+/// here is not told there again.
 #[expect(unsafe_code, reason = "the standard library has no sync_file_range")]
-fn begin_writing(file: &File, offset_bytes: u64, size_bytes: usize) {
-    let (Ok(offset), Ok(length)) = (offset_bytes.try_into(), size_bytes.try_into()) else { return };
-    // SAFETY: the descriptor is open; the call reads no memory. It proves nothing: the sync that follows does.
-    let _hint = unsafe {
-        libc::sync_file_range(file.as_raw_fd(), offset, length, libc::SYNC_FILE_RANGE_WRITE)
+fn write_out(file: &File, offset_bytes: u64, size_bytes: usize) -> io::Result<()> {
+    let (Ok(offset), Ok(length)) = (offset_bytes.try_into(), size_bytes.try_into()) else {
+        return Ok(());
     };
+    let flags = libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: the descriptor is open; the call reads no memory.
+    if unsafe { libc::sync_file_range(file.as_raw_fd(), offset, length, flags) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EIO | libc::ENOSPC | libc::EDQUOT) => Err(error),
+        // Not every file system has it, and none has to.
+        _ => Ok(()),
+    }
 }
 
 /// Most parts one `pwritev` takes (IOV_MAX on Linux).
