@@ -104,19 +104,59 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     Err(format!("clients: {}; see {}/log", failures.join("; "), lab.folder.display()))
 }
 
-/// Waits until a program ends, or ends it; says how it ended.
-fn wait(child: &mut Child, at_most: Duration) -> String {
-    let deadline = Instant::now() + at_most;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return status.to_string(),
-            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(50)),
-            _ => {
-                let _already_gone = child.kill();
-                let _already_gone = child.wait();
-                return format!("it did not end within {} s", at_most.as_secs());
+/// A client's program that runs, and ends with this: left behind, it would write into the log of the next run.
+struct Program {
+    child: Child,
+    /// What it tells.
+    log: PathBuf,
+}
+
+impl Program {
+    fn spawn(name: &str, command: &mut Command, log: PathBuf) -> Result<Self, String> {
+        let problem = |error| format!("{}: {error}", log.display());
+        let file = File::create(&log).map_err(problem)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stderr(file.try_clone().map_err(problem)?)
+            .stdout(file)
+            .spawn()
+            .map_err(|error| format!("{name} could not be started: {error}"))?;
+        Ok(Self { child, log })
+    }
+
+    fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits until it ends, or ends it; says how it ended.
+    fn wait(&mut self, at_most: Duration) -> String {
+        let deadline = Instant::now() + at_most;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return status.to_string(),
+                Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(50)),
+                _ => {
+                    self.end();
+                    return format!("it did not end within {} s", at_most.as_secs());
+                }
             }
         }
+    }
+
+    fn end(&mut self) {
+        if !self.has_ended() {
+            // Scripts start others, which would be left.
+            let _has_none =
+                Command::new("pkill").args(["-KILL", "-P", &self.child.id().to_string()]).status();
+        }
+        let _already_gone = self.child.kill();
+        let _already_gone = self.child.wait();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -154,23 +194,16 @@ impl Lab {
         client: &Client,
         phase: &str,
         more: &[(&str, &OsStr)],
-    ) -> Result<(Child, PathBuf), String> {
+    ) -> Result<Program, String> {
         let log = self.folder.join("log").join(format!("{}-{phase}.txt", client.name));
-        let problem = |error| format!("{}: {error}", log.display());
-        let file = File::create(&log).map_err(problem)?;
-        let child = self
-            .command(client)
+        let mut command = self.command(client);
+        command
             .env("BOOTSTRAP", &self.bootstrap)
             .env("PREFIX", self.prefix(client))
             .env("PHASE", phase)
             .env("DURATION", WRITING.as_secs().to_string())
-            .envs(more.iter().copied())
-            .stdin(Stdio::null())
-            .stderr(file.try_clone().map_err(problem)?)
-            .stdout(file)
-            .spawn()
-            .map_err(|error| format!("{} could not be started: {error}", client.name))?;
-        Ok((child, log))
+            .envs(more.iter().copied());
+        Program::spawn(client.name, &mut command, log)
     }
 
     fn command(&self, client: &Client) -> Command {
@@ -178,9 +211,9 @@ impl Lab {
     }
 
     /// Waits for a program and reads what it says.
-    fn finish(&self, client: &Client, child: &mut Child, log: &Path, at_most: Duration) -> Report {
-        let ended = wait(child, at_most);
-        Report::read(client.name, &read(log), &ended)
+    fn finish(client: &Client, program: &mut Program, at_most: Duration) -> Report {
+        let ended = program.wait(at_most);
+        Report::read(client.name, &read(&program.log), &ended)
     }
 
     fn steady(&self, clients: &[&Client]) -> Result<Vec<Report>, String> {
@@ -191,8 +224,8 @@ impl Lab {
                 let taken = next.lock().map_err(|_| "a client's thread failed")?.next();
                 let Some(index) = taken else { return Ok(()) };
                 let client = clients[index];
-                let (mut child, log) = self.start(client, "steady", &[])?;
-                let report = self.finish(client, &mut child, &log, PROGRAM_TIME_MAX);
+                let mut program = self.start(client, "steady", &[])?;
+                let report = Self::finish(client, &mut program, PROGRAM_TIME_MAX);
                 println!("== {}", report.summary());
                 reports.lock().map_err(|_| "a client's thread failed")?.push((index, report));
             }
@@ -239,8 +272,8 @@ impl Lab {
             cluster.restart(victim)?;
         }
         let mut reports = Vec::new();
-        for ((client, (child, log)), lost) in clients.iter().zip(&mut running).zip(leaders_lost) {
-            let mut report = self.finish(client, child, log, PROGRAM_TIME_MAX);
+        for ((client, program), lost) in clients.iter().zip(&mut running).zip(leaders_lost) {
+            let mut report = Self::finish(client, program, PROGRAM_TIME_MAX);
             if !lost {
                 let words = "none of the nodes killed led a partition of its topic";
                 report.note("kill", Outcome::Failed, words);
@@ -249,5 +282,40 @@ impl Lab {
             reports.push(report);
         }
         Ok(reports)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_ends_with_its_handle_and_so_does_what_it_started() {
+        let folder = std::env::temp_dir().join(format!("meridian-clients-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600 & echo $!; wait"]);
+        let mut program = Program::spawn("sh", &mut command, folder.join("log")).unwrap();
+        let started = loop {
+            if let Some(number) = read(&program.log).strip_suffix('\n') {
+                break number.to_owned();
+            }
+            assert!(!program.has_ended());
+            thread::yield_now();
+        };
+        // One that is dead is listed until somebody asks how it ended.
+        let runs = || {
+            let state = read(Path::new(&format!("/proc/{started}/stat")));
+            !state.is_empty() && !state.contains(") Z ")
+        };
+        assert!(runs());
+        assert_eq!(program.wait(Duration::ZERO), "it did not end within 0 s");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while runs() {
+            assert!(Instant::now() < deadline, "what it started is left");
+            thread::yield_now();
+        }
+        drop(program);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

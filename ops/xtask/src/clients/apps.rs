@@ -3,9 +3,7 @@
 //! Each application is a program of `ops/tests/clients/apps` that kills nodes itself, because it knows which
 //! of them lead what it uses. They run one after another, so that a kill has one meaning.
 
-use std::fs::File;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::cluster::Cluster;
 use super::install::Kind;
 use super::table::{self, Report};
-use super::{Lab, Options, read, wait};
+use super::{Lab, Options, Program, read};
 
 /// An application.
 pub(super) struct App {
@@ -87,10 +85,8 @@ impl Lab {
         std::fs::create_dir_all(&folder).map_err(problem)?;
         let log = self.folder.join("log").join(app.name);
         let told = log.with_extension("txt");
-        let problem = |error| format!("{}: {error}", told.display());
-        let file = File::create(&told).map_err(problem)?;
-        let mut child = Kind::Apps
-            .command(&self.root, &self.folder, app.program)
+        let mut command = Kind::Apps.command(&self.root, &self.folder, app.program);
+        command
             .env("BOOTSTRAP", &self.bootstrap)
             .env("PREFIX", format!("{}-{}-", app.name, self.run))
             .env("FOLDER", &folder)
@@ -101,17 +97,13 @@ impl Lab {
             .env("KILLS", options.kill_count.to_string())
             .env("KILL_EVERY", KILL_EVERY.as_secs().to_string())
             .env("MERIDIAN", program)
-            .env("DATA", self.folder.join("cluster"))
-            .stdin(Stdio::null())
-            .stderr(file.try_clone().map_err(problem)?)
-            .stdout(file)
-            .spawn()
-            .map_err(|error| format!("{} could not be started: {error}", app.name))?;
+            .env("DATA", self.folder.join("cluster"));
+        let mut running = Program::spawn(app.name, &mut command, told.clone())?;
         let at_most = AROUND + WORKING.max(KILL_EVERY * options.kill_count * 2);
         let ended = thread::scope(|scope| {
             let (is_over, over) = mpsc::channel();
             scope.spawn(|| show_progress(&told, over));
-            let ended = wait(&mut child, at_most);
+            let ended = running.wait(at_most);
             drop(is_over);
             ended
         });

@@ -9,15 +9,13 @@
 //! ```
 //! Names are chosen so that all groups have one coordinator, and all transactions: one kill hits every client's.
 
-use std::path::PathBuf;
-use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::cluster::Cluster;
 use super::ledger::{GROUP_PARTITION_COUNT, Ledger, TRANSACTION_PARTITION_COUNT};
 use super::table::{Outcome, Report};
-use super::{CALM, Client, DOWN, Lab, PROGRAM_TIME_MAX, read};
+use super::{CALM, Client, DOWN, Lab, PROGRAM_TIME_MAX, Program, read};
 
 /// Says whether what was told adds up.
 type Judge = fn(&Ledger) -> Result<String, String>;
@@ -67,8 +65,7 @@ struct Running<'a> {
     client: &'a Client,
     phase: &'a Phase,
     topic: String,
-    child: Child,
-    log: PathBuf,
+    program: Program,
 }
 
 impl Lab {
@@ -106,7 +103,7 @@ impl Lab {
         let mut reports: Vec<Report> = Vec::new();
         for one in running {
             let left = PROGRAM_TIME_MAX.saturating_sub(stopped.elapsed());
-            let report = self.judge(one, left);
+            let report = Self::judge(one, left);
             match reports.iter_mut().find(|known| known.is_of_same(&report)) {
                 Some(known) => known.join(report),
                 None => reports.push(report),
@@ -135,8 +132,8 @@ impl Lab {
         };
         let signals = self.folder.join("signals");
         let more = [("NAME", name.as_ref()), ("SIGNALS", signals.as_os_str())];
-        let (child, log) = self.start(client, phase.name, &more)?;
-        Ok(Running { client, phase, topic, child, log })
+        let program = self.start(client, phase.name, &more)?;
+        Ok(Running { client, phase, topic, program })
     }
 
     /// Kills one after another; each is looked for when its turn comes.
@@ -175,12 +172,12 @@ impl Lab {
     }
 
     /// Waits for a program; what it told must add up.
-    fn judge(&self, mut running: Running<'_>, at_most: Duration) -> Report {
-        let Running { client, phase, child, log, .. } = &mut running;
-        let mut report = self.finish(client, child, log, at_most);
+    fn judge(mut running: Running<'_>, at_most: Duration) -> Report {
+        let Running { client, phase, program, .. } = &mut running;
+        let mut report = Self::finish(client, program, at_most);
         let passed = report.outcome(phase.name) == Some(Outcome::Passed);
         if let Some(judge) = phase.judge.filter(|_| passed) {
-            match judge(&Ledger::read(&read(log))) {
+            match judge(&Ledger::read(&read(&program.log))) {
                 Ok(words) => report.note(phase.name, Outcome::Passed, &words),
                 Err(words) => report.note(phase.name, Outcome::Failed, &words),
             }
@@ -193,8 +190,7 @@ impl Lab {
 fn wait_until_ready(running: &mut [Running<'_>]) {
     let deadline = Instant::now() + READY_WITHIN;
     let mut is_ready = |one: &mut Running<'_>| {
-        read(&one.log).lines().any(|line| line == "READY")
-            || one.child.try_wait().is_ok_and(|status| status.is_some())
+        read(&one.program.log).lines().any(|line| line == "READY") || one.program.has_ended()
     };
     while !running.iter_mut().all(&mut is_ready) && Instant::now() < deadline {
         thread::sleep(LOOK_EVERY);
