@@ -1,6 +1,7 @@
 //! What each node of a development cluster finds in its folder: certificates and configuration.
 
 use std::fs;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use meridian_base::id::NodeId;
@@ -15,6 +16,9 @@ use crate::failure::Failure;
 
 /// A development cluster is not meant to grow old.
 const CERTIFICATE_DAYS: u32 = 3650;
+
+/// Of a node's last words.
+const LAST_WORDS_SIZE_BYTES_MAX: u64 = 2048;
 
 /// What may differ from run to run.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +35,29 @@ pub(super) struct Settings<'a> {
 /// A node's folder.
 pub(super) fn node_folder(data: &Path, node: u32) -> PathBuf {
     data.join(format!("node-{node}"))
+}
+
+/// A node's log.
+pub(super) fn log_file(data: &Path, node: u32) -> PathBuf {
+    node_folder(data, node).join("node.log")
+}
+
+/// Why a node ended, as it said itself, and where to read on.
+pub(super) fn account_of_end(data: &Path, node: u32) -> String {
+    format!("{}; see {}", last_words(data, node), log_file(data, node).display())
+}
+
+/// The last thing that a node said.
+fn last_words(data: &Path, node: u32) -> String {
+    let mut end = Vec::new();
+    let read = fs::File::open(log_file(data, node)).and_then(|mut log| {
+        let size_bytes = log.metadata()?.len();
+        log.seek(SeekFrom::Start(size_bytes.saturating_sub(LAST_WORDS_SIZE_BYTES_MAX)))?;
+        log.read_to_end(&mut end)
+    });
+    let text = String::from_utf8_lossy(&end);
+    let last = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
+    if read.is_ok() { last.unwrap_or_default().to_owned() } else { String::new() }
 }
 
 /// A node's configuration file.
@@ -197,6 +224,18 @@ mod tests {
 
     use super::super::layout::{self, Shape};
     use super::*;
+
+    #[test]
+    fn the_last_words_are_the_last_line_of_the_log() {
+        let scratch = std::env::temp_dir().join(format!("meridian-words-{}", std::process::id()));
+        fs::create_dir_all(node_folder(&scratch, 3)).unwrap();
+        assert_eq!(last_words(&scratch, 3), "");
+        fs::write(log_file(&scratch, 3), "ready\nmeridian: no such folder\n\n").unwrap();
+        assert_eq!(last_words(&scratch, 3), "meridian: no such folder");
+        fs::write(log_file(&scratch, 3), [b'x'; 1 << 16]).unwrap();
+        assert_eq!(last_words(&scratch, 3).len() as u64, LAST_WORDS_SIZE_BYTES_MAX);
+        fs::remove_dir_all(scratch).unwrap();
+    }
 
     #[test]
     fn the_server_reads_what_is_written() {

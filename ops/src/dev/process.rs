@@ -16,7 +16,7 @@ pub(super) fn start(
     data: &Path,
     node: u32,
 ) -> Result<(Child, Lines<BufReader<ChildStdout>>), Failure> {
-    let log = files::node_folder(data, node).join("node.log");
+    let log = files::log_file(data, node);
     let log =
         OpenOptions::new().create(true).append(true).open(&log).map_err(Failure::file(&log))?;
     // This very program, even if another was built in its place since.

@@ -9,9 +9,9 @@ use tokio::sync::{mpsc, watch};
 
 use super::control::{Action, Call, Listener};
 use super::layout::{Layout, NodePlace, NodeState};
-use super::process;
 use super::readiness::{self, News, Readiness};
 use super::view::View;
+use super::{files, process};
 use crate::client::clock;
 use crate::failure::{Exit, Failure};
 use crate::sys::{self, Signal};
@@ -146,7 +146,6 @@ impl Supervisor {
     }
 
     async fn on_event(&mut self, event: &Event) -> Result<(), Failure> {
-        let log = super::files::node_folder(&self.data, event.node).join("node.log");
         let Some(node) = self.node(event.node).filter(|node| node.pid == Some(event.pid)) else {
             return Ok(());
         };
@@ -165,10 +164,10 @@ impl Supervisor {
                 } else {
                     node.state = NodeState::Failed;
                     let status = status.map_or_else(String::new, |status| format!(" ({status})"));
+                    let account = files::account_of_end(&self.data, event.node);
                     self.view.note(&format!(
-                        "{name} ended by itself{status}; see {}; `meridian dev restart --node {}` \
-                         starts it again",
-                        log.display(),
+                        "{name} ended by itself{status}: {account}; \
+                         `meridian dev restart --node {}` starts it again",
                         event.node
                     ))?;
                 }
@@ -260,8 +259,8 @@ impl Supervisor {
             let names = names.join(", ");
             let failed = places.iter().find(|node| node.state == NodeState::Failed);
             if let (Goal::Up, Some(node)) = (waiting.goal, failed) {
-                let log = super::files::node_folder(&self.data, node.id).join("node.log");
-                let problem = format!("node {} ended; see {}", node.id, log.display());
+                let account = files::account_of_end(&self.data, node.id);
+                let problem = format!("node {} ended: {account}", node.id);
                 waiting.call.answer(Err(problem)).await;
                 continue;
             }
