@@ -35,6 +35,8 @@ const WARM: Duration = Duration::from_secs(1);
 const BEFORE: Duration = Duration::from_secs(8);
 const DOWN: Duration = Duration::from_secs(4);
 const SETTLED: Duration = Duration::from_secs(3);
+/// Leaders of new partitions are balanced every 10 s, and each that moves costs its producers a takeover.
+const BALANCED: Duration = Duration::from_secs(14);
 const WHOLE_WITHIN: Duration = Duration::from_secs(90);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// What comes between two looks while copies come: more than lists of them, or producers.
@@ -141,6 +143,7 @@ fn measure(tools: &Tools, folder: &Path, options: &Options) -> Result<Row, Strin
     let load = Load::start(&cluster, options.rate)?;
     let plain_mb_per_s = copy_plainly(tools, &cluster, lost_bytes / 1e6)?;
     let plain = load.end()?;
+    cluster.give_back(EMPTIED)?;
     thread::sleep(SETTLED);
     let load = Load::start(&cluster, options.rate)?;
     let (refill_mb_per_s, until_whole) = refill(&mut cluster)?;
@@ -154,7 +157,7 @@ fn fill(cluster: &Cluster, options: &Options) -> Result<(), String> {
     let records = (options.fill_mb * 3 * 1000).to_string();
     let what = ["bench", "produce", "--topic", "fill", "--partitions", "24", "--size", "1000"];
     cluster.ask(1, &[&what[..], &["--records", &records]].concat())?;
-    thread::sleep(SETTLED);
+    thread::sleep(BALANCED);
     Ok(())
 }
 
