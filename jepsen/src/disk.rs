@@ -276,11 +276,10 @@ impl SimDisk {
         files.filter(|(_, name)| name.starts_with(prefix)).collect()
     }
 
-    /// Flips several bits in every 4 KiB that were written of the files whose names begin with
-    /// `prefix`. Returns how many.
-    pub fn rot(&mut self, prefix: &str) -> usize {
+    /// Flips so many bits in every 4 KiB that were written of the files whose names begin with
+    /// `prefix`. Returns how many in all.
+    pub fn rot(&mut self, prefix: &str, flips_per_block: usize) -> usize {
         const BLOCK_SIZE_BYTES: usize = 4096;
-        const FLIPS_PER_BLOCK: usize = 8;
         let mut flipped_count = 0;
         for (mut disk, file) in self.files(prefix) {
             let size_bytes = disk.size_bytes(&file).unwrap_or_default();
@@ -291,7 +290,7 @@ impl SimDisk {
             for (block, bytes) in contents.chunks(BLOCK_SIZE_BYTES).enumerate() {
                 let written: Vec<usize> =
                     (0..bytes.len()).filter(|&index| bytes[index] != 0).collect();
-                for _ in 0..FLIPS_PER_BLOCK {
+                for _ in 0..flips_per_block {
                     let Some(index) = self.chance.pick(&written) else { break };
                     let is_flipped = disk.flip_bit(&file, block * BLOCK_SIZE_BYTES + index);
                     flipped_count += usize::from(is_flipped);

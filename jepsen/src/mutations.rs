@@ -81,6 +81,8 @@ pub fn method(broken: Broken) -> Method {
         }
         // It takes a head that rots just before a restart: `storage/tests/store/mutations.rs` has it.
         Mutation::UnsureIsEmpty => Method::Elsewhere,
+        // It takes copies of a blob that are damaged at one and the same place: the same.
+        Mutation::VoteUnchecked => Method::Elsewhere,
         Mutation::FivePartsAcked
         | Mutation::PartsCountedAsCopies
         | Mutation::FewPartsKept

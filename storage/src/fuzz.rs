@@ -283,7 +283,8 @@ fn some_answers() -> Vec<StorageMessage> {
             results.map(|result| PutReply { key, incarnation, result }).into(),
         ),
         StorageMessage::FenceReadReply { tag: 1, reply },
-        StorageMessage::ReadReply { tag: 2, reply: ReadReply::Blobs(vec![blob]) },
+        StorageMessage::ReadReply { tag: 2, reply: ReadReply::Blobs(vec![blob.clone()]) },
+        StorageMessage::ReadReply { tag: 5, reply: ReadReply::Damaged(blob) },
         StorageMessage::ReadReply { tag: 3, reply: ReadReply::NotHere },
         StorageMessage::SyncPage {
             tag: 4,

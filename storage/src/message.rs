@@ -158,11 +158,15 @@ pub struct Read {
     /// Last step that counts.
     pub last_step: Step,
     /// Stop before the answer grows above this, parts counted as the blobs that they are of; the first
-    /// always comes.
+    /// always comes. With [`Read::AS_FOUND`] it is the only one, and comes even if it is damaged.
     pub size_bytes_max: u32,
 }
 
 impl Read {
+    /// No bound that a reader asks for. A slot that does not know what else it means says that a damaged blob is
+    /// unreadable, as to everyone.
+    pub const AS_FOUND: u32 = 0;
+
     /// Reads this blob and no other.
     pub fn one(key: BlobKey) -> Self {
         Self {
@@ -173,6 +177,11 @@ impl Read {
             // The first always comes, and there is no second.
             size_bytes_max: 1,
         }
+    }
+
+    /// Reads this blob and no other, damaged or not: [`ReadReply::Damaged`] is of use to who mends it.
+    pub fn as_found(key: BlobKey) -> Self {
+        Self { size_bytes_max: Self::AS_FOUND, ..Self::one(key) }
     }
 }
 
@@ -194,6 +203,8 @@ pub enum ReadReply {
     NotHere,
     /// The slot holds it but can't read it now.
     Unreadable,
+    /// Only to [`Read::as_found`]: what the disk gave of a blob, whose checksum it does not have.
+    Damaged(Blob),
 }
 
 /// Asks a peer for what it knows, to refill a disk that lost its data (rule S4).

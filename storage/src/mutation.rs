@@ -41,6 +41,7 @@ pub enum Mutation {
     RunInForceFreed,
     RepairUnchecked,
     AbsenceIsProof,
+    VoteUnchecked,
     ScrubForgetsFiles,
     ProducersForgotten,
     StableOffsetIgnored,
@@ -98,7 +99,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation of the rules of the log and of coordinators, in a fixed order.
-    pub const ALL: [Self; 53] = [
+    pub const ALL: [Self; 54] = [
         Self::NoFence,
         Self::FenceNotPersisted,
         Self::SplitFenceRead,
@@ -129,6 +130,7 @@ impl Mutation {
         Self::AbortedForgotten,
         Self::RepairUnchecked,
         Self::AbsenceIsProof,
+        Self::VoteUnchecked,
         Self::ScrubForgetsFiles,
         Self::FreeBeforeManifest,
         Self::ManifestBeforeRun,
@@ -261,6 +263,9 @@ impl Mutation {
             Self::RunInForceFreed => "C2: the blobs that the manifest names are freed",
             Self::RepairUnchecked => "S5: damage is mended with the bytes found in its place",
             Self::AbsenceIsProof => "S5: a damaged blob is dropped because a peer does not have it",
+            Self::VoteUnchecked => {
+                "S5: what two of three damaged copies agree on is taken unchecked"
+            }
             Self::ScrubForgetsFiles => "S6: a scrub passes over every other file",
             Self::ProducersForgotten => "T9: a new leader forgets the order of producers",
             Self::StableOffsetIgnored => "X3: readers of committed records see undecided ones",

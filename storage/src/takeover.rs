@@ -272,7 +272,9 @@ impl Takeover {
                     decision.accept(slot, blob);
                 }
             }
-            ReadReply::NotHere | ReadReply::Unreadable => decision.give_up_on(slot),
+            ReadReply::NotHere | ReadReply::Unreadable | ReadReply::Damaged(_) => {
+                decision.give_up_on(slot);
+            }
         }
         self.continue_reading(now, out);
     }

@@ -96,7 +96,8 @@ impl StorageMessage {
         encoded
     }
 
-    /// Decodes a message received whole; payloads are slices of `bytes`, their checksums verified.
+    /// Decodes a message received whole; payloads are slices of `bytes`, their checksums verified
+    /// unless they are said to be damaged.
     pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
         let mut source = Source::new(bytes, "storage message");
         let message = message(&mut source)?;
@@ -198,11 +199,15 @@ fn take_payload(
     key: BlobKey,
     header: BlobHeader,
 ) -> Result<Blob, DecodeError> {
-    let payload = Payload::from(source.take(header.payload_size_bytes as usize)?);
+    let payload = take_unchecked(source, &header)?;
     if payload.crc() != header.payload_crc {
         return Err(source.invalid("payload checksum", u64::from(payload.crc())));
     }
     Ok(Blob { key, header, payload })
+}
+
+fn take_unchecked(source: &mut Source, header: &BlobHeader) -> Result<Payload, DecodeError> {
+    Ok(Payload::from(source.take(header.payload_size_bytes as usize)?))
 }
 
 fn put_fence_read(out: &mut BytesMut, request: &FenceRead) {
@@ -228,6 +233,10 @@ fn put_read_reply(out: &mut BytesMut, payloads: &mut Vec<Bytes>, reply: &ReadRep
         }
         ReadReply::NotHere => out.put_u8(1),
         ReadReply::Unreadable => out.put_u8(2),
+        ReadReply::Damaged(blob) => {
+            out.put_u8(3);
+            put_blob(out, payloads, blob);
+        }
     }
 }
 
@@ -359,6 +368,11 @@ fn read_reply(source: &mut Source) -> Result<ReadReply, DecodeError> {
         }
         1 => ReadReply::NotHere,
         2 => ReadReply::Unreadable,
+        3 => {
+            let (key, header) = blob_header(source)?;
+            let payload = take_unchecked(source, &header)?;
+            ReadReply::Damaged(Blob { key, header, payload })
+        }
         other => return Err(source.invalid("read reply", u64::from(other))),
     })
 }

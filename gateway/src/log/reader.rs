@@ -96,7 +96,8 @@ impl ReadView {
             generation: holder.generation,
             from: ReadFrom::Offset(offset),
             last_step: holder.last_step.unwrap_or(self.mark.point.step),
-            size_bytes_max: u32::try_from(size_bytes_max).unwrap_or(u32::MAX),
+            // Not 0, which is for those who mend ([`Read::AS_FOUND`]).
+            size_bytes_max: u32::try_from(size_bytes_max).unwrap_or(u32::MAX).max(1),
         })
     }
 }

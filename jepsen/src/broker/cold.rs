@@ -527,7 +527,7 @@ impl Broker {
             ReadReply::Blobs(blobs) => {
                 blobs.into_iter().next().map(|blob| blob.payload.to_contiguous())
             }
-            ReadReply::NotHere | ReadReply::Unreadable => None,
+            ReadReply::NotHere | ReadReply::Unreadable | ReadReply::Damaged(_) => None,
         };
         let mut wanted = Vec::new();
         // What is not the part that it should be counts for none.

@@ -1,5 +1,5 @@
-//! Every disk rots, one after another, in every block: each is mended from the others before the
-//! next one goes (rules S5, S6).
+//! Every disk rots in every block: one after another, each mended from the others before the next one
+//! goes, and all at once, at different places (rules S5, S6).
 
 use std::time::Duration;
 
@@ -11,20 +11,31 @@ use crate::world::World;
 
 /// How long two scrubs, each in its disk's turn, and all they mend may take.
 const MENDED_WITHIN: Duration = Duration::from_secs(200);
+/// The same of all disks, whose turns come one after another.
+const ALL_MENDED_WITHIN: Duration = Duration::from_secs(900);
 
 /// Bits flip in every 4 KiB of a disk in use, heads and payloads alike; once its scrub says that
-/// all is mended, the same happens to the next. In the end all nodes restart, and the whole log is
-/// read from the disks.
+/// all is mended, the same happens to the next. Then a bit flips in every block of all of them, so that
+/// no blob has a whole copy. In the end all nodes restart, and the whole log is read from the disks.
 pub fn bit_rot(mutations: Mutations) -> Verdict {
     let mut world = world(config(mutations))?;
     write(&mut world)?;
     for node in 0..world.nodes.len() {
         let passes = passes(&world, node);
-        assert!(world.nodes[node].disk.rot("journal") > 0, "something was written");
+        assert!(world.nodes[node].disk.rot("journal", 8) > 0, "something was written");
         until(&mut world, MENDED_WITHIN, "a rotten disk is mended", |world| {
             passes_when_whole(world, node).is_some_and(|now| now >= passes + 2)
         })?;
     }
+    let all = 0..world.nodes.len();
+    let before: Vec<u64> = all.clone().map(|node| passes(&world, node)).collect();
+    for node in &mut world.nodes {
+        assert!(node.disk.rot("journal", 1) > 0, "something was written");
+    }
+    until(&mut world, ALL_MENDED_WITHIN, "disks that are all rotten mend each other", |world| {
+        let mut nodes = all.clone();
+        nodes.all(|it| passes_when_whole(world, it).is_some_and(|now| now >= before[it] + 2))
+    })?;
     restart_all(&mut world)?;
     read_all(&mut world)
 }
@@ -43,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_disk_may_rot_in_its_turn() {
+    fn every_disk_may_rot_in_its_turn_and_all_at_once() {
         assert_eq!(bit_rot(Mutations::NONE), Ok(()));
     }
 

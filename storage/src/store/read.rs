@@ -66,6 +66,8 @@ pub(super) struct Reads {
 struct Waiting {
     origin: Origin,
     tag: u64,
+    /// Damaged is better than none.
+    as_found: bool,
     blobs: Vec<Part>,
     missing_count: usize,
 }
@@ -103,7 +105,8 @@ impl Store {
         if self.reads.waiting.len() >= self.config.reads_max {
             return send(origin, tag, ReadReply::Unreadable, outputs);
         }
-        let mut waiting = Waiting { origin, tag, missing_count: 0, blobs };
+        let as_found = request.size_bytes_max == Read::AS_FOUND;
+        let mut waiting = Waiting { origin, tag, as_found, missing_count: 0, blobs };
         let read = self.reads.number();
         for index in 0..waiting.blobs.len() {
             let part = &mut waiting.blobs[index];
@@ -211,6 +214,7 @@ impl Store {
         let Some(waiting) = self.reads.waiting.get_mut(&read) else { return };
         let part = &mut waiting.blobs[index];
         let (key, header, location) = (part.key, part.header, part.location);
+        let as_found = waiting.as_found;
         let found = result.ok();
         let payload = found.clone().map(Payload::from).filter(|bytes| header.matches(bytes));
         if payload.is_none() {
@@ -224,7 +228,10 @@ impl Store {
                     return self.read_disk(moved, size_bytes, Purpose::Serve { read, index });
                 }
                 Some(_) => {
-                    part.failure = Some(ReadReply::Unreadable);
+                    let given = found.clone().filter(|_| as_found);
+                    part.failure = Some(given.map_or(ReadReply::Unreadable, |bytes| {
+                        ReadReply::Damaged(Blob { key, header, payload: bytes.into() })
+                    }));
                     self.blob_unreadable(key, header, location, found);
                 }
             }

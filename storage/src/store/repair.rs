@@ -7,6 +7,8 @@
 //!                   +-- parked <-+  no peer has them now; all are asked again after a while
 //! ```
 //! Of a blob in parts no peer has this slot's: it is made again from those of as many as give the blob back.
+//! Of a whole one, peers whose own copy is damaged give what they have: copies that are damaged at different places
+//! outvote each other's damage, bit by bit, and the checksum tells whether they did (ADR 0034).
 //! A peer without the blob proves nothing: blobs lie on some slots only. So what no peer can give
 //! stays as it is, held but unreadable, and its file with it.
 
@@ -22,7 +24,7 @@ use crate::blob::{Blob, BlobHeader, BlobKey, BlobKind, Payload};
 use crate::hot::Assembly;
 use crate::journal::Location;
 use crate::message::{Read, ReadReply, StorageMessage};
-use crate::mutation::Mutation;
+use crate::mutation::{Mutation, Mutations};
 
 /// Most blobs asked of peers at once.
 const ASKED_COUNT_MAX: usize = 16;
@@ -49,6 +51,8 @@ struct Repair {
     untried: Option<SlotSet>,
     /// The parts read in this round, if what is damaged is one.
     parts: Option<Assembly>,
+    /// What peers gave in this round that is damaged too.
+    damaged: Vec<Bytes>,
 }
 
 impl Repair {
@@ -66,6 +70,38 @@ impl Repair {
         let (header, payload) = parts.part(own.number).ok()?;
         (header == self.header).then_some(Blob { key: self.key, header, payload })
     }
+
+    /// Takes a damaged copy; the very bytes that were put, if three copies are damaged at different places.
+    fn take_damaged(&mut self, blob: Blob, mutations: Mutations) -> Option<Blob> {
+        let payload = blob.payload.to_contiguous();
+        if blob.key != self.key
+            || blob.header != self.header
+            || payload.len() != self.header.payload_size_bytes as usize
+        {
+            return None;
+        }
+        let known = &self.damaged;
+        let pairs = known.iter().enumerate().flat_map(|(index, first)| {
+            known[index + 1..].iter().map(move |second| (first, second))
+        });
+        let voted = pairs
+            .map(|(first, second)| majority([first, second, &payload]))
+            .find(|voted| self.header.matches(voted) || Mutation::VoteUnchecked.active(mutations));
+        self.damaged.push(payload);
+        voted.map(|payload| Blob { key: self.key, header: self.header, payload })
+    }
+
+    /// Whether memory is held for it.
+    fn is_begun(&self) -> bool {
+        self.parts.is_some() || !self.damaged.is_empty()
+    }
+}
+
+/// Each bit as at least two of three copies of the same length have it.
+fn majority([first, second, third]: [&[u8]; 3]) -> Payload {
+    let bytes = first.iter().zip(second).zip(third);
+    let voted: Vec<u8> = bytes.map(|((a, b), c)| (a & b) | (c & (a | b))).collect();
+    Payload::from(Bytes::from(voted))
 }
 
 impl Repairs {
@@ -83,13 +119,14 @@ impl Repairs {
 
     fn add(&mut self, key: BlobKey, header: BlobHeader) {
         if self.known.len() < KNOWN_COUNT_MAX && self.known.insert(key) {
-            self.waiting.push_back(Repair { key, header, untried: None, parts: None });
+            let repair = Repair { key, header, untried: None, parts: None, damaged: Vec::new() };
+            self.waiting.push_back(repair);
         }
     }
 
-    /// Has a further peer be asked: next, if parts are held in memory for it.
+    /// Has a further peer be asked: next, if something is held in memory for it.
     fn ask_another(&mut self, repair: Repair) {
-        if repair.parts.is_some() {
+        if repair.is_begun() {
             self.waiting.push_front(repair);
         } else {
             self.waiting.push_back(repair);
@@ -139,7 +176,7 @@ impl Store {
                 self.repairs.known.remove(&repair.key);
                 continue;
             }
-            match self.next_peer(repair.untried) {
+            match self.next_slot(&repair) {
                 Some((slot, untried)) => {
                     repair.untried = Some(untried);
                     self.ask_for(now, repair, slot, outputs);
@@ -148,21 +185,27 @@ impl Store {
                     if self.repairs.parked.is_empty() {
                         self.repairs.retry_at = now + self.config.repair_retry_after;
                     }
-                    self.repairs.parked.push(Repair { untried: None, parts: None, ..repair });
+                    let Repair { key, header, .. } = repair;
+                    let parked =
+                        Repair { key, header, untried: None, parts: None, damaged: Vec::new() };
+                    self.repairs.parked.push(parked);
                 }
             }
         }
     }
 
-    /// The nearest peer among `untried` (all, if none was tried yet) and those that are left.
-    fn next_peer(&self, untried: Option<SlotSet>) -> Option<(Slot, SlotSet)> {
+    /// The nearest peer that was not tried yet, and those that are left. The last is this slot itself, if what it
+    /// has can outvote what others gave.
+    fn next_slot(&self, repair: &Repair) -> Option<(Slot, SlotSet)> {
         let group = self.group.as_ref()?;
         let own = group.slot_of(self.config.node)?;
-        let mut peers = group.geometry.slots();
+        let mut untried = repair.untried.unwrap_or(group.geometry.slots());
+        let mut peers = untried;
         peers.remove(own);
-        let mut untried = untried.unwrap_or(peers).intersection(peers);
         let near = group.geometry.slots_of(group.geometry.datacenter_of(own));
-        let slot = untried.intersection(near).iter().chain(untried.iter()).next()?;
+        let mut in_order = peers.intersection(near).iter().chain(peers.iter());
+        let votes = untried.contains(own) && repair.damaged.len() >= 2;
+        let slot = in_order.next().or(votes.then_some(own))?;
         untried.remove(slot);
         Some((slot, untried))
     }
@@ -175,7 +218,8 @@ impl Store {
         outputs: &mut Vec<StoreOutput>,
     ) {
         let tag = STORE_TAG | self.reads.number();
-        let request = Read::one(repair.key);
+        let is_part = repair.header.part.is_some();
+        let request = if is_part { Read::one(repair.key) } else { Read::as_found(repair.key) };
         self.repairs.asked.insert(tag, (repair, now));
         outputs
             .push(StoreOutput::SendToSlot { slot, message: StorageMessage::Read { tag, request } });
@@ -208,6 +252,10 @@ impl Store {
                     None => self.repairs.ask_another(repair),
                 }
             }
+            ReadReply::Damaged(blob) => match repair.take_damaged(blob, self.config.mutations) {
+                Some(blob) => self.mend(blob),
+                None => self.repairs.ask_another(repair),
+            },
             ReadReply::NotHere if Mutation::AbsenceIsProof.active(self.config.mutations) => {
                 let partition = self.index.get_mut(key.partition);
                 let freed = partition.and_then(|partition| partition.remove(key.point));

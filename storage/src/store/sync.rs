@@ -558,7 +558,7 @@ impl Store {
                 copy.holders.remove(asked);
                 copying.ask_another(copy);
             }
-            ReadReply::Unreadable => copying.ask_another(copy),
+            ReadReply::Unreadable | ReadReply::Damaged(_) => copying.ask_another(copy),
         }
     }
 

@@ -235,6 +235,10 @@ fn message() -> impl Strategy<Value = StorageMessage> {
         vec(blob(), 0..4).prop_map(ReadReply::Blobs),
         Just(ReadReply::NotHere),
         Just(ReadReply::Unreadable),
+        (blob(), any::<u32>()).prop_map(|(blob, payload_crc)| {
+            let header = BlobHeader { payload_crc, ..blob.header };
+            ReadReply::Damaged(Blob { header, ..blob })
+        }),
     ];
     let beacon = (partition(), mark(), offset(), offset(), point(), generation()).prop_map(
         |(partition, mark, log_start_offset, free_below, clean_from, generation_min)| Beacon {

@@ -119,7 +119,9 @@ fn check_flipped(disk: MemoryDisk, blobs: &[Blob]) -> &'static str {
         match node.read(1, 1, ReadFrom::Step(step), step.get()) {
             ReadReply::Blobs(read) => assert!(read.len() == 1 && read[0] == *blob),
             ReadReply::Unreadable => outcome = "unreadable",
-            ReadReply::NotHere => panic!("{:?} is gone", blob.key),
+            other @ (ReadReply::NotHere | ReadReply::Damaged(_)) => {
+                panic!("{:?}: {other:?}", blob.key)
+            }
         }
     }
     assert_eq!(node.view(1, 1).blobs.len(), blobs.len());

@@ -295,7 +295,9 @@ fn check_damaged(disk: MemoryDisk, promises: &Promises) {
         match node.read(id, point.generation.get(), from, point.step.get()) {
             ReadReply::Blobs(read) => assert!(read[0] == *blob, "{:?}", blob.key),
             ReadReply::Unreadable => {}
-            ReadReply::NotHere => panic!("{:?} is gone", blob.key),
+            other @ (ReadReply::NotHere | ReadReply::Damaged(_)) => {
+                panic!("{:?}: {other:?}", blob.key)
+            }
         }
     }
     for (id, fence) in &promises.fences {

@@ -14,7 +14,7 @@ use meridian_storage::store::{Standing, StoreInput, StoreOutput};
 
 use crate::group::Group;
 use crate::harness::{Node, blob, blob_of, group_config, key, put, store_config};
-use crate::scrub::{rot, scrub_now};
+use crate::scrub::{rot, rot_at, scrub_now};
 
 fn broken(mutation: Mutation) -> Node {
     let config = StoreConfig { mutations: Mutations(Some(mutation)), ..store_config(1, 1) };
@@ -160,6 +160,27 @@ fn repair_unchecked_serves_other_bytes() {
     let (mut group, blobs) = rotten_and_scrubbed(Mutation::RepairUnchecked);
     let read = group.nodes[0].read(1, 1, ReadFrom::Step(Step::new(2)), 2);
     assert!(matches!(read, ReadReply::Blobs(found) if found[0].payload != blobs[1].payload));
+}
+
+#[test]
+fn vote_unchecked_serves_what_two_agree_on() {
+    let config = |mutations| StoreConfig { mutations, ..store_config(1, 1) };
+    for broken in [false, true] {
+        let mut group = Group::new(Geometry::OnePerDc);
+        let mutations = Mutations(broken.then_some(Mutation::VoteUnchecked));
+        group.nodes[0] = Node::mount(config(mutations), MemoryDisk::new(1));
+        group.tell_config();
+        let it = blob(key(1, 1, 1), "what was put");
+        group.put_on(&[0, 1, 2], &it);
+        group.rest(3);
+        for (slot, byte) in [(0, 3), (1, 3), (2, 7)] {
+            rot_at(&group, slot, &it, &[byte]);
+        }
+        scrub_now(&mut group, 0);
+        let read = group.nodes[0].read(1, 1, ReadFrom::Step(Step::new(1)), 1);
+        let is_false = matches!(&read, ReadReply::Blobs(found) if found[0].payload != it.payload);
+        assert_eq!(is_false, broken, "{read:?}");
+    }
 }
 
 #[test]

@@ -53,11 +53,16 @@ pub(crate) fn places_of(disk: &MemoryDisk, needle: &[u8]) -> Vec<(String, usize)
 
 /// Flips a bit in the middle of a blob's payload.
 pub(crate) fn rot(group: &Group, slot: usize, blob: &Blob) {
+    rot_at(group, slot, blob, &[blob.payload.size_bytes() / 2]);
+}
+
+/// Flips a bit in each of these bytes of a blob's payload.
+pub(crate) fn rot_at(group: &Group, slot: usize, blob: &Blob, bytes: &[usize]) {
     let disk = &group.nodes[slot].disk;
-    let payload = blob.payload.to_contiguous();
-    let places = places_of(disk, &payload);
+    let places = places_of(disk, &blob.payload.to_contiguous());
     assert_eq!(places.len(), 1, "{:?} is on slot {slot}", blob.key);
-    assert!(disk.flip_bit(&places[0].0, places[0].1 + payload.len() / 2));
+    let (file, start) = &places[0];
+    assert!(bytes.iter().all(|byte| disk.flip_bit(file, start + byte)));
 }
 
 #[test]
@@ -125,6 +130,45 @@ fn a_read_that_finds_damage_has_it_mended_at_once() {
     group.settle();
     assert!(group.nodes[1].holds(&blobs[1]), "no scrub was needed");
     assert_eq!(group.nodes[1].store.counters().repaired, 1);
+}
+
+/// Whichever is scrubbed first, and whoever else's damage is known by then.
+#[test]
+fn copies_damaged_at_different_places_mend_each_other() {
+    for first in 0..3 {
+        let (mut group, blobs) = filled(Geometry::OnePerDc, 20);
+        for (slot, blob) in (0..3).flat_map(|slot| blobs.iter().map(move |blob| (slot, blob))) {
+            rot_at(&group, slot, blob, &[100 * slot, 100 * slot + 1, 2900 - slot]);
+        }
+        let status = scrub_now(&mut group, first);
+        assert_eq!((status.passes, status.unreadable, status.mending), (1, 0, false));
+        assert!(blobs.iter().all(|blob| group.nodes[first].holds(blob)), "slot {first}");
+        // They found their own damage when they were asked.
+        group.rest(8);
+        for node in &mut group.nodes {
+            assert!(blobs.iter().all(|blob| node.holds(blob)));
+            assert_eq!((node.store.counters().corrupt, node.store.counters().repaired), (20, 20));
+        }
+    }
+}
+
+#[test]
+fn what_no_majority_of_copies_has_stays_unreadable() {
+    let (mut group, blobs) = filled(Geometry::OnePerDc, 1);
+    // Two agree on what was never put.
+    for (slot, byte) in [(0, 700), (1, 700), (2, 5)] {
+        rot_at(&group, slot, &blobs[0], &[byte]);
+    }
+    let read = |node: &mut Node| node.read(1, 1, ReadFrom::Step(Step::new(1)), 1);
+    for slot in 0..3 {
+        assert_eq!(scrub_now(&mut group, slot).unreadable, 1);
+        assert_eq!(read(&mut group.nodes[slot]), ReadReply::Unreadable, "others are told nothing");
+    }
+    // A third copy that has it right is enough, damaged as it is elsewhere.
+    group.put_on(&[1], &blobs[0]);
+    rot_at(&group, 1, &blobs[0], &[3]);
+    group.rest(8);
+    assert!(group.nodes.iter_mut().all(|node| node.holds(&blobs[0])));
 }
 
 /// That peers do not have a blob proves nothing: it may be the only copy of one in doubt.

@@ -165,7 +165,9 @@ impl Logs {
                 Some(ReadReply::Blobs(blobs)) => {
                     blobs.into_iter().next().map(|blob| blob.payload.to_contiguous())
                 }
-                Some(ReadReply::NotHere | ReadReply::Unreadable) | None => None,
+                Some(ReadReply::NotHere | ReadReply::Unreadable | ReadReply::Damaged(_)) | None => {
+                    None
+                }
             };
             let _reader_has_enough = answers.send((slot, payload)).await;
         });
