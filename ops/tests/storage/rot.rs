@@ -11,11 +11,11 @@ use crate::nodes::Nodes;
 /// From one flipped bit to the next.
 const EVERY_BYTES: usize = 64 << 10;
 
-/// Flips bits all over the journals of nodes, at other places of each, and scrubs them: afterwards
-/// nothing is damaged any more.
+/// Flips bits all over the journals of nodes, others of each, and scrubs them: afterwards nothing is
+/// damaged any more.
 pub(crate) fn flip_and_scrub(nodes: &Nodes, ids: &[i32]) {
     for (index, id) in ids.iter().enumerate() {
-        let flipped_count = flip(nodes, *id, 20_000 * index + 999);
+        let flipped_count = flip(nodes, *id, 20_000 * index + 999, 1 << index);
         assert!(flipped_count > 0, "node {id} has written nothing");
     }
     for id in ids {
@@ -36,7 +36,7 @@ pub(crate) fn status(nodes: &Nodes, id: i32) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_default()
 }
 
-fn flip(nodes: &Nodes, id: i32, first: usize) -> usize {
+fn flip(nodes: &Nodes, id: i32, first: usize, bit: u8) -> usize {
     let mut flipped_count = 0;
     for entry in fs::read_dir(nodes.data().join(format!("node-{id}/data/disk"))).unwrap() {
         let path = entry.unwrap().path();
@@ -49,7 +49,7 @@ fn flip(nodes: &Nodes, id: i32, first: usize) -> usize {
         for at in (first..contents.len()).step_by(EVERY_BYTES) {
             // What is zero was not written yet.
             if contents[at] != 0 {
-                file.write_all_at(&[contents[at] ^ 4], at as u64).unwrap();
+                file.write_all_at(&[contents[at] ^ bit], at as u64).unwrap();
                 flipped_count += 1;
             }
         }
