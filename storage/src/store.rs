@@ -82,6 +82,8 @@ pub enum StoreInput {
     Scrub(ScrubOrder),
     /// Time passed. Wanted about every 100 ms.
     Tick,
+    /// It is [`Store::wake_at`].
+    Wake,
 }
 
 /// What a store wants done.
@@ -252,6 +254,7 @@ impl Store {
             StoreInput::Forget(partition) => self.forget(partition),
             StoreInput::Scrub(order) => self.scrub_ordered(now, order, outputs),
             StoreInput::Tick => self.tick(now, outputs),
+            StoreInput::Wake => {}
         }
         self.sync_advance(now, outputs);
         self.repair(now, outputs);
@@ -454,10 +457,10 @@ impl Store {
         self.journal.identity()
     }
 
-    /// When the store wants a [`StoreInput::Tick`] beside the regular ones, because it holds back a
-    /// batch so that more can join it. Ask after every step.
+    /// When the store wants a [`StoreInput::Wake`], because it holds back a batch so that more can join it, or
+    /// what it asks peers for. Ask after every step.
     pub fn wake_at(&self) -> Option<Instant> {
-        self.wake_at
+        self.wake_at.into_iter().chain(self.sync_wake_at()).min()
     }
 
     /// The present life of the disk's contents.

@@ -19,6 +19,7 @@ use meridian_storage::store::{
 };
 
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::scrub::{Calendar, ScrubConfig};
 use super::{Logs, lock};
@@ -232,9 +233,9 @@ impl StoreHandle {
                 let rest = due_at.since(self.clock.now());
                 if rest.is_zero() {
                     *lock(&self.wake_at) = None;
-                    self.step(StoreInput::Tick);
+                    self.step(StoreInput::Wake);
                 } else {
-                    tokio::time::sleep(rest).await;
+                    let _or_earlier = timeout(rest, self.wake_changed.notified()).await;
                 }
             }
         }
@@ -280,7 +281,7 @@ impl StoreHandle {
             store.step(self.clock.now(), input, &mut outputs);
             if let Some(wake_at) = store.wake_at() {
                 let waiting = lock(&self.wake_at).replace(wake_at);
-                if waiting.is_none() {
+                if waiting.is_none_or(|waiting| wake_at < waiting) {
                     self.wake_changed.notify_one();
                 }
             }

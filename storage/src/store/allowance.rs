@@ -1,5 +1,7 @@
 //! What background work may read or ask for now, of a bound per second.
 
+use std::time::Duration;
+
 use meridian_base::env::Instant;
 
 /// Bytes earned with time, and spent.
@@ -31,6 +33,13 @@ impl Allowance {
         self.bytes > 0
     }
 
+    /// When something is left again.
+    pub(super) fn left_at(&self, now: Instant, bytes_per_second: u64) -> Instant {
+        let missing_bytes = self.bytes.min(0).unsigned_abs() + 1;
+        let after_us = missing_bytes.saturating_mul(1_000_000).div_ceil(bytes_per_second.max(1));
+        now + Duration::from_micros(after_us)
+    }
+
     pub(super) fn spend(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub_unsigned(bytes);
     }
@@ -39,6 +48,18 @@ impl Allowance {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_tells_when_something_is_left_again() {
+        let at = |us: u64| Instant::from_micros(us);
+        let mut allowance = Allowance::new(at(0));
+        allowance.spend(70_000);
+        let left_at = allowance.left_at(at(0), 1_000_000);
+        allowance.earn(at(left_at.as_micros() - 1), 1_000_000);
+        assert!(!allowance.is_left());
+        allowance.earn(left_at, 1_000_000);
+        assert!(allowance.is_left());
+    }
 
     #[test]
     fn no_more_is_spent_than_is_earned_whatever_the_size_of_what_is_read() {

@@ -100,6 +100,8 @@ struct Copying {
     window: Window,
     /// What may be asked for now, if there is a bound.
     allowance: Allowance,
+    /// When more may be.
+    wake_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -311,7 +313,14 @@ impl Store {
     /// Whether copies are on their way to this disk.
     pub(super) fn sync_is_copying(&self) -> bool {
         let phase = self.sync.as_ref().map(|sync| &sync.phase);
-        matches!(phase, Some(Phase::Copying(copying)) if !copying.under_way.is_empty())
+        matches!(phase, Some(Phase::Copying(copying))
+            if !copying.under_way.is_empty() || copying.wake_at.is_some())
+    }
+
+    /// When more may be asked for, if a bound is what keeps it from that.
+    pub(super) fn sync_wake_at(&self) -> Option<Instant> {
+        let Phase::Copying(copying) = &self.sync.as_ref()?.phase else { return None };
+        copying.wake_at
     }
 
     /// How many bytes of copies are written and synced together: as many as fill a file. Each sync costs the
@@ -508,8 +517,12 @@ impl Store {
         let Phase::Copying(copying) = phase else { return };
         let rate = self.config.copy_bytes_per_second_max;
         copying.allowance.earn(now, rate.unwrap_or(0));
+        copying.wake_at = None;
         while copying.under_way.len() < COPY_COUNT_MAX && copying.window.has_room() && !busy {
-            if rate.is_some() && !copying.allowance.is_left() {
+            if let Some(rate) = rate
+                && !copying.allowance.is_left()
+            {
+                copying.wake_at = Some(copying.allowance.left_at(now, rate));
                 break;
             }
             let Some(mut copy) = copying.queue.pop_front() else { break };
