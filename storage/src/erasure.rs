@@ -47,7 +47,7 @@ pub const STRIPE_SIZE_BYTES_MIN: usize = 256 << 10;
 /// No stripe is larger; a part must fit a frame and a batch of the journal.
 pub const STRIPE_SIZE_BYTES_MAX: usize = 16 << 20;
 /// Shards are multiples of this, as the code works on blocks of it.
-const SHARD_ALIGNMENT_BYTES: usize = 64;
+pub(crate) const SHARD_ALIGNMENT_BYTES: usize = 64;
 /// What precedes the shard in a part.
 pub const PART_HEAD_SIZE_BYTES: usize = 44;
 const PART_MAGIC: u32 = 0x4d45_4331;

@@ -12,9 +12,11 @@
 //! replaced by one that is not, which has another part; a slot that lost its disk makes its part again.
 
 mod gather;
+mod mend;
 
 use std::cell::RefCell;
 
+use bytes::Bytes;
 use meridian_base::id::PartitionId;
 use meridian_base::quorum::PARTS_NEEDED;
 use meridian_base::topology::{Geometry, Slot};
@@ -82,9 +84,7 @@ thread_local! {
 /// All parts of a blob, in order. The data parts share its memory.
 pub fn cut(header: &BlobHeader, payload: &Payload) -> Vec<(BlobHeader, Payload)> {
     let shard_size_bytes = shard_size_bytes(PARTS_NEEDED, payload.size_bytes());
-    let parts =
-        ENCODER.with_borrow_mut(|encoder| encoder.encode(payload.parts(), shard_size_bytes));
-    parts
+    encode(payload, shard_size_bytes)
         .into_iter()
         .map(|Part { number, shard, crc }| {
             let whole =
@@ -98,6 +98,10 @@ pub fn cut(header: &BlobHeader, payload: &Payload) -> Vec<(BlobHeader, Payload)>
             (header, shard)
         })
         .collect()
+}
+
+fn encode(payload: &Payload, shard_size_bytes: usize) -> Vec<Part> {
+    ENCODER.with_borrow_mut(|encoder| encoder.encode(payload.parts(), shard_size_bytes))
 }
 
 /// Why parts do not give their blob.
@@ -119,25 +123,46 @@ pub enum AssembleError {
 pub struct Assembly {
     whole: BlobHeader,
     parts: Vec<Part>,
+    /// Those that are not what was put.
+    damaged: Vec<Part>,
 }
 
 impl Assembly {
     /// Begins with no part of the blob that `header`, its own or a part's, belongs to.
     pub fn of(header: &BlobHeader) -> Self {
-        Self { whole: header.whole(), parts: Vec::new() }
+        Self { whole: header.whole(), parts: Vec::new(), damaged: Vec::new() }
     }
 
     /// Takes a part, unless it is none of this blob or not what was put; whether it was taken.
     pub fn add(&mut self, header: &BlobHeader, payload: &Payload) -> bool {
-        let Some(PartOf { number, .. }) = header.part else { return false };
-        let is_one = header.whole() == self.whole
-            && header.payload_size_bytes as usize == self.shape().shard_size_bytes
-            && header.matches(payload);
-        if is_one && self.parts.iter().all(|known| known.number != number) {
-            let crc = header.payload_crc;
-            self.parts.push(Part { number, shard: payload.clone(), crc });
+        let Some(part) = self.fitting(header, payload).filter(|_| header.matches(payload)) else {
+            return false;
+        };
+        if self.parts.iter().all(|known| known.number != part.number) {
+            self.damaged.retain(|known| known.number != part.number);
+            self.parts.push(part);
         }
-        is_one
+        true
+    }
+
+    /// Takes what a disk gave of a part that is damaged.
+    pub fn add_damaged(&mut self, header: &BlobHeader, payload: &Payload) {
+        let part = self.fitting(header, payload);
+        self.damaged.extend(part.filter(|part| self.given().all(|it| it.number != part.number)));
+    }
+
+    fn fitting(&self, header: &BlobHeader, payload: &Payload) -> Option<Part> {
+        let PartOf { number, .. } = header.part?;
+        let size_bytes = self.shape().shard_size_bytes;
+        let fits = header.whole() == self.whole
+            && usize::from(number) < PART_COUNT
+            && header.payload_size_bytes as usize == size_bytes
+            && payload.size_bytes() == size_bytes;
+        fits.then(|| Part { number, shard: payload.clone(), crc: header.payload_crc })
+    }
+
+    fn given(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter().chain(&self.damaged)
     }
 
     /// How many distinct ones there are.
@@ -157,18 +182,30 @@ impl Assembly {
 
     /// The blob's bytes.
     pub fn payload(&self) -> Result<Payload, AssembleError> {
-        let (mut bytes, _) = join(self.shape(), &self.parts).map_err(|error| match error {
+        let (bytes, _) = join(self.shape(), &self.parts).map_err(|error| match error {
             JoinError::TooFew { found } => AssembleError::TooFew { found },
             JoinError::Unfit => AssembleError::NotTheBlob,
         })?;
+        self.checked(bytes.freeze())
+    }
+
+    /// The same, of parts that are damaged, too, each at a place of its own.
+    fn mended(&self) -> Result<Payload, AssembleError> {
+        let given: Vec<Part> = self.given().cloned().collect();
+        let bytes = mend::mend(self.shape(), &given);
+        self.checked(bytes.ok_or(AssembleError::TooFew { found: self.count() })?)
+    }
+
+    fn checked(&self, mut bytes: Bytes) -> Result<Payload, AssembleError> {
         bytes.truncate(self.whole.payload_size_bytes as usize);
-        let payload = Payload::from(bytes.freeze());
+        let payload = Payload::from(bytes);
         if self.whole.matches(&payload) { Ok(payload) } else { Err(AssembleError::NotTheBlob) }
     }
 
-    /// Part `number`, made again if it is none of those that were read.
+    /// Part `number`, made again if it is none of those that were read; from damaged ones, if there are not enough
+    /// others.
     pub fn part(&self, number: u8) -> Result<(BlobHeader, Payload), AssembleError> {
-        let payload = self.payload()?;
+        let payload = if self.is_enough() { self.payload()? } else { self.mended()? };
         let mut parts = cut(&self.whole, &payload);
         Ok(parts.swap_remove(usize::from(number)))
     }
@@ -185,7 +222,6 @@ impl Assembly {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use meridian_base::position::{Generation, LogPoint, Offset, Step};
     use meridian_base::topology::SlotSet;
 
@@ -226,6 +262,64 @@ mod tests {
                     Err(error) => assert_eq!(error, AssembleError::TooFew { found }),
                 }
             }
+        }
+    }
+
+    /// Flips a bit in each of these bytes.
+    fn damaged(payload: &Payload, places: impl IntoIterator<Item = usize>) -> Payload {
+        let mut bytes = payload.to_contiguous().to_vec();
+        places.into_iter().for_each(|place| bytes[place] ^= 8);
+        Payload::from(Bytes::from(bytes))
+    }
+
+    #[test]
+    fn six_parts_damaged_at_different_places_give_the_blob() {
+        let (header, payload) = blob(100_003, 3);
+        let parts = cut(&header, &payload);
+        let shard_size_bytes = parts[0].1.size_bytes();
+        for left_out in [[0, 1], [2, 7], [6, 7]] {
+            for whole_count in 0..4 {
+                let mut assembly = Assembly::of(&header);
+                let numbers = (0..PART_COUNT).filter(|number| !left_out.contains(number));
+                for (index, number) in numbers.enumerate() {
+                    let (part, shard) = &parts[number];
+                    let result = assembly.part(left_out[0] as u8);
+                    assert!(result.is_err(), "{index} parts, {whole_count} of them whole");
+                    if index < whole_count {
+                        assert!(assembly.add(part, shard));
+                        continue;
+                    }
+                    // Several columns of each, and neighbours of those of others.
+                    let places = (64 * number..shard_size_bytes).step_by(64 * PART_COUNT * 3);
+                    let given = damaged(shard, places);
+                    assert!(!assembly.add(part, &given));
+                    assembly.add_damaged(part, &given);
+                }
+                for (number, part) in (0..).zip(&parts) {
+                    assert_eq!(assembly.part(number), Ok(part.clone()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn parts_damaged_at_the_same_place_give_nothing() {
+        let (header, payload) = blob(40_000, 4);
+        let parts = cut(&header, &payload);
+        for second in [64, 127, 64 + 32] {
+            let mut assembly = Assembly::of(&header);
+            for (index, (part, shard)) in parts[..6].iter().enumerate() {
+                let places = match index {
+                    0 => [64],
+                    1 => [second],
+                    _ => [640 + 64 * index],
+                };
+                assembly.add_damaged(part, &damaged(shard, places));
+            }
+            assert!(assembly.part(0).is_err(), "bytes 64 and {second} are of one column");
+            // One of the two as it was put decides it.
+            assert!(assembly.add(&parts[1].0, &parts[1].1));
+            assert_eq!(assembly.part(0), Ok(parts[0].clone()));
         }
     }
 

@@ -7,8 +7,8 @@
 //!                   +-- parked <-+  no peer has them now; all are asked again after a while
 //! ```
 //! Of a blob in parts no peer has this slot's: it is made again from those of as many as give the blob back.
-//! Of a whole one, peers whose own copy is damaged give what they have: copies that are damaged at different places
-//! outvote each other's damage, bit by bit, and the checksum tells whether they did (ADR 0034).
+//! Peers whose own copy or part is damaged give what they have. Copies that are damaged at different places outvote each
+//! other's damage, bit by bit, and parts column by column; the checksum tells whether they did (ADR 0034).
 //! A peer without the blob proves nothing: blobs lie on some slots only. So what no peer can give
 //! stays as it is, held but unreadable, and its file with it.
 
@@ -20,7 +20,7 @@ use meridian_base::topology::{Slot, SlotSet};
 
 use super::put::PendingPut;
 use super::{STORE_TAG, Standing, Store, StoreOutput};
-use crate::blob::{Blob, BlobHeader, BlobKey, BlobKind, Payload};
+use crate::blob::{Blob, BlobHeader, BlobKey, BlobKind, PartOf, Payload};
 use crate::hot::Assembly;
 use crate::journal::Location;
 use crate::message::{Read, ReadReply, StorageMessage};
@@ -51,7 +51,7 @@ struct Repair {
     untried: Option<SlotSet>,
     /// The parts read in this round, if what is damaged is one.
     parts: Option<Assembly>,
-    /// What peers gave in this round that is damaged too.
+    /// The copies given in this round that are damaged too.
     damaged: Vec<Bytes>,
 }
 
@@ -67,17 +67,28 @@ impl Repair {
         };
         let parts = self.parts.get_or_insert_with(|| Assembly::of(&self.header));
         parts.add(&blob.header, &blob.payload);
-        let (header, payload) = parts.part(own.number).ok()?;
+        self.part(own)
+    }
+
+    /// This slot's part, if those that were given suffice.
+    fn part(&self, own: PartOf) -> Option<Blob> {
+        let (header, payload) = self.parts.as_ref()?.part(own.number).ok()?;
         (header == self.header).then_some(Blob { key: self.key, header, payload })
     }
 
-    /// Takes a damaged copy; the very bytes that were put, if three copies are damaged at different places.
+    /// Takes what is damaged; the very bytes that were put, if all damage is at different places.
     fn take_damaged(&mut self, blob: Blob, mutations: Mutations) -> Option<Blob> {
+        if blob.key != self.key {
+            return None;
+        }
+        if let Some(own) = self.header.part {
+            let parts = self.parts.get_or_insert_with(|| Assembly::of(&self.header));
+            parts.add_damaged(&blob.header, &blob.payload);
+            return self.part(own);
+        }
         let payload = blob.payload.to_contiguous();
-        if blob.key != self.key
-            || blob.header != self.header
-            || payload.len() != self.header.payload_size_bytes as usize
-        {
+        let size_bytes = self.header.payload_size_bytes as usize;
+        if blob.header != self.header || payload.len() != size_bytes {
             return None;
         }
         let known = &self.damaged;
@@ -195,7 +206,7 @@ impl Store {
     }
 
     /// The nearest peer that was not tried yet, and those that are left. The last is this slot itself, if what it
-    /// has can outvote what others gave.
+    /// has may be what is missing.
     fn next_slot(&self, repair: &Repair) -> Option<(Slot, SlotSet)> {
         let group = self.group.as_ref()?;
         let own = group.slot_of(self.config.node)?;
@@ -204,8 +215,8 @@ impl Store {
         peers.remove(own);
         let near = group.geometry.slots_of(group.geometry.datacenter_of(own));
         let mut in_order = peers.intersection(near).iter().chain(peers.iter());
-        let votes = untried.contains(own) && repair.damaged.len() >= 2;
-        let slot = in_order.next().or(votes.then_some(own))?;
+        let own = Some(own).filter(|own| untried.contains(*own) && repair.is_begun());
+        let slot = in_order.next().or(own)?;
         untried.remove(slot);
         Some((slot, untried))
     }
@@ -218,8 +229,7 @@ impl Store {
         outputs: &mut Vec<StoreOutput>,
     ) {
         let tag = STORE_TAG | self.reads.number();
-        let is_part = repair.header.part.is_some();
-        let request = if is_part { Read::one(repair.key) } else { Read::as_found(repair.key) };
+        let request = Read::as_found(repair.key);
         self.repairs.asked.insert(tag, (repair, now));
         outputs
             .push(StoreOutput::SendToSlot { slot, message: StorageMessage::Read { tag, request } });

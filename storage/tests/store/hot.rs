@@ -8,7 +8,7 @@ use meridian_storage::message::PutResult;
 
 use crate::group::Group;
 use crate::harness::{blob, key};
-use crate::scrub::{rot, scrub_now};
+use crate::scrub::{rot, rot_at, scrub_now};
 
 /// A blob of 3 KB.
 fn large(step: u64) -> Blob {
@@ -116,6 +116,26 @@ fn parts_that_rot_on_two_disks_are_made_again_in_one_scrub_of_each() {
     for slot in [1, 4] {
         assert_eq!(scrub_now(&mut group, slot).unreadable, 0);
         assert_eq!(group.nodes[slot].store.counters().repaired, 20);
+        assert!(blobs.iter().all(|whole| group.nodes[slot].holds(&part(whole, slot))));
+    }
+}
+
+/// More than the code could do without, had they to be whole.
+#[test]
+fn parts_that_rot_on_all_disks_at_different_places_are_mended() {
+    let mut group = Group::new(Geometry::Block42);
+    let blobs: Vec<Blob> = (1..=20).map(large).collect();
+    let slots = [0, 1, 2, 3, 4, 5];
+    for whole in &blobs {
+        put_parts(&mut group, &slots, whole);
+    }
+    group.rest(3);
+    for (slot, whole) in slots.iter().flat_map(|slot| blobs.iter().map(move |it| (*slot, it))) {
+        let part = part(whole, slot);
+        rot_at(&group, slot, &part, &[64 * slot, part.payload.size_bytes() - 64 * (slot + 1)]);
+    }
+    for slot in slots {
+        assert_eq!(scrub_now(&mut group, slot).unreadable, 0, "{slot}");
         assert!(blobs.iter().all(|whole| group.nodes[slot].holds(&part(whole, slot))));
     }
 }
