@@ -56,6 +56,11 @@ struct Repair {
 }
 
 impl Repair {
+    /// Begins a round.
+    fn of(key: BlobKey, header: BlobHeader) -> Self {
+        Self { key, header, untried: None, parts: None, damaged: Vec::new() }
+    }
+
     /// Takes what a peer gave; the very bytes that were put here, once they can be had from it.
     fn take(&mut self, blob: Blob) -> Option<Blob> {
         if blob.key != self.key {
@@ -130,8 +135,7 @@ impl Repairs {
 
     fn add(&mut self, key: BlobKey, header: BlobHeader) {
         if self.known.len() < KNOWN_COUNT_MAX && self.known.insert(key) {
-            let repair = Repair { key, header, untried: None, parts: None, damaged: Vec::new() };
-            self.waiting.push_back(repair);
+            self.waiting.push_back(Repair::of(key, header));
         }
     }
 
@@ -196,10 +200,7 @@ impl Store {
                     if self.repairs.parked.is_empty() {
                         self.repairs.retry_at = now + self.config.repair_retry_after;
                     }
-                    let Repair { key, header, .. } = repair;
-                    let parked =
-                        Repair { key, header, untried: None, parts: None, damaged: Vec::new() };
-                    self.repairs.parked.push(parked);
+                    self.repairs.parked.push(Repair::of(repair.key, repair.header));
                 }
             }
         }
