@@ -20,6 +20,7 @@ mod crc;
 mod decode;
 mod encode;
 mod gather;
+mod mend;
 #[cfg(target_arch = "x86_64")]
 mod products;
 mod spread;
@@ -38,6 +39,7 @@ pub(crate) use self::decode::{JoinError, Shape, join};
 pub(crate) use self::encode::ShardEncoder;
 pub use self::encode::{EncodedStripe, StripeEncoder};
 pub use self::gather::{Gather, GatherOutput};
+pub(crate) use self::mend::mend;
 pub use self::spread::{Spread, SpreadOutput};
 use crate::blob::{Blob, BlobHeader, BlobKey, BlobKind, Payload};
 use crate::codec::{DecodeError, Source};
@@ -47,7 +49,7 @@ pub const STRIPE_SIZE_BYTES_MIN: usize = 256 << 10;
 /// No stripe is larger; a part must fit a frame and a batch of the journal.
 pub const STRIPE_SIZE_BYTES_MAX: usize = 16 << 20;
 /// Shards are multiples of this, as the code works on blocks of it.
-pub(crate) const SHARD_ALIGNMENT_BYTES: usize = 64;
+const SHARD_ALIGNMENT_BYTES: usize = 64;
 /// What precedes the shard in a part.
 pub const PART_HEAD_SIZE_BYTES: usize = 44;
 const PART_MAGIC: u32 = 0x4d45_4331;
@@ -75,6 +77,14 @@ impl Stripe {
     pub fn stored_bytes(&self) -> u64 {
         let part_size_bytes = self.shard_size_bytes() + PART_HEAD_SIZE_BYTES;
         (part_size_bytes * self.code.part_count()) as u64
+    }
+
+    fn shape(&self) -> Shape {
+        Shape {
+            data_count: self.code.data_count(),
+            parity_count: self.code.parity_count(),
+            shard_size_bytes: self.shard_size_bytes(),
+        }
     }
 
     /// The key of all its parts.
@@ -177,6 +187,12 @@ impl Part {
             Some((what, _)) => Err(PartError::Other(what)),
             None => Ok(crc),
         }
+    }
+
+    /// What a disk gave of a part that is damaged, whatever its head says.
+    fn damaged(stripe: &Stripe, number: u8, payload: Bytes) -> Option<Self> {
+        let is_one = payload.len() == PART_HEAD_SIZE_BYTES + stripe.shard_size_bytes();
+        is_one.then(|| Self { number, shard: payload.slice(PART_HEAD_SIZE_BYTES..).into(), crc: 0 })
     }
 
     /// The part as the slot stores it.

@@ -12,7 +12,6 @@
 //! replaced by one that is not, which has another part; a slot that lost its disk makes its part again.
 
 mod gather;
-mod mend;
 
 use std::cell::RefCell;
 
@@ -22,7 +21,7 @@ use meridian_base::quorum::PARTS_NEEDED;
 use meridian_base::topology::{Geometry, Slot};
 
 use crate::blob::{BlobHeader, BlobKind, PartOf, Payload};
-use crate::erasure::{JoinError, Part, Shape, ShardEncoder, join, shard_size_bytes};
+use crate::erasure::{JoinError, Part, Shape, ShardEncoder, join, mend, shard_size_bytes};
 
 pub use self::gather::{Gathering, Given};
 
@@ -84,7 +83,9 @@ thread_local! {
 /// All parts of a blob, in order. The data parts share its memory.
 pub fn cut(header: &BlobHeader, payload: &Payload) -> Vec<(BlobHeader, Payload)> {
     let shard_size_bytes = shard_size_bytes(PARTS_NEEDED, payload.size_bytes());
-    encode(payload, shard_size_bytes)
+    let parts =
+        ENCODER.with_borrow_mut(|encoder| encoder.encode(payload.parts(), shard_size_bytes));
+    parts
         .into_iter()
         .map(|Part { number, shard, crc }| {
             let whole =
@@ -98,10 +99,6 @@ pub fn cut(header: &BlobHeader, payload: &Payload) -> Vec<(BlobHeader, Payload)>
             (header, shard)
         })
         .collect()
-}
-
-fn encode(payload: &Payload, shard_size_bytes: usize) -> Vec<Part> {
-    ENCODER.with_borrow_mut(|encoder| encoder.encode(payload.parts(), shard_size_bytes))
 }
 
 /// Why parts do not give their blob.
@@ -192,7 +189,7 @@ impl Assembly {
     /// The same, of parts that are damaged, too, each at a place of its own.
     fn mended(&self) -> Result<Payload, AssembleError> {
         let given: Vec<Part> = self.given().cloned().collect();
-        let bytes = mend::mend(self.shape(), &given);
+        let bytes = mend(self.shape(), &given);
         self.checked(bytes.ok_or(AssembleError::TooFew { found: self.count() })?)
     }
 

@@ -527,7 +527,8 @@ impl Broker {
             ReadReply::Blobs(blobs) => {
                 blobs.into_iter().next().map(|blob| blob.payload.to_contiguous())
             }
-            ReadReply::NotHere | ReadReply::Unreadable | ReadReply::Damaged(_) => None,
+            ReadReply::Damaged(blob) => Some(blob.payload.to_contiguous()),
+            ReadReply::NotHere | ReadReply::Unreadable => None,
         };
         let mut wanted = Vec::new();
         // What is not the part that it should be counts for none.
@@ -562,7 +563,7 @@ impl Broker {
             let stripe = task.stripe;
             match output {
                 GatherOutput::Ask(slot) => {
-                    let request = Read::one(stripe.key(self.partition));
+                    let request = Read::as_found(stripe.key(self.partition));
                     out.push(BrokerOutput::Read(slot, read, request));
                 }
                 GatherOutput::Enough => {

@@ -25,11 +25,7 @@ pub enum DecodeStripeError {
 /// The batches of `stripe`. With all its data parts this is joining them; else what is missing is
 /// decoded. The result is checked against the manifest, whatever the parts said.
 pub fn decode(stripe: &Stripe, parts: &[Part]) -> Result<Bytes, DecodeStripeError> {
-    let shape = Shape {
-        data_count: stripe.code.data_count(),
-        parity_count: stripe.code.parity_count(),
-        shard_size_bytes: stripe.shard_size_bytes(),
-    };
+    let shape = stripe.shape();
     let (mut bytes, crc) = join(shape, parts).map_err(|error| match error {
         JoinError::TooFew { found } => {
             DecodeStripeError::TooFew { found, needed: shape.data_count }

@@ -1,5 +1,8 @@
 //! Reading a stripe: which slots to ask for their part, and whom to ask instead of those that are
 //! late or have none. No I/O: answers and time come in, questions go out.
+//!
+//! Once all were asked and too few parts are whole, those that are damaged at different places still give the stripe
+//! (ADR 0034).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,16 +12,17 @@ use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::topology::Slot;
 
-use super::{Part, PartError, Stripe};
+use super::mend::{SPARE_COUNT_MIN, mend};
+use super::{Part, PartError, Stripe, StripeEncoder};
 
 /// What a gathering wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GatherOutput {
-    /// Ask this slot for the blob under the stripe's key.
+    /// Ask this slot for the blob under the stripe's key, damaged or not.
     Ask(Slot),
     /// There are parts enough: [`Gather::parts`].
     Enough,
-    /// Every slot was asked, and too few have a part that can be read.
+    /// Every slot was asked, and too few have a part that can be read or mended.
     Failed,
 }
 
@@ -40,6 +44,9 @@ pub struct Gather {
     untried: VecDeque<Slot>,
     asked: Vec<Asked>,
     parts: Vec<Part>,
+    damaged: Vec<Part>,
+    /// Of so many, some damaged, it was tried in vain.
+    tried_count: usize,
     /// Slots that gave no part, or a wrong one.
     failed: Vec<Slot>,
     ended: bool,
@@ -65,6 +72,8 @@ impl Gather {
             untried,
             asked: Vec::new(),
             parts: Vec::new(),
+            damaged: Vec::new(),
+            tried_count: 0,
             failed: Vec::new(),
             ended: false,
         };
@@ -72,7 +81,7 @@ impl Gather {
         gather
     }
 
-    /// Takes a slot's answer: the payload it holds under the stripe's key, if it could give one.
+    /// Takes a slot's answer: the payload it holds under the stripe's key, damaged or not, if it could give one.
     pub fn on_answer(
         &mut self,
         now: Instant,
@@ -88,8 +97,9 @@ impl Gather {
             return Ok(());
         }
         let number = self.stripe.code.part_on(self.stripe.point.step, slot);
-        let parsed = number
-            .zip(payload)
+        let given = number.zip(payload);
+        let parsed = given
+            .clone()
             .map(|(number, payload)| Part::parse(self.partition, &self.stripe, number, payload));
         let result = match parsed {
             Some(Ok(part)) => {
@@ -98,6 +108,9 @@ impl Gather {
             }
             Some(Err(error)) => {
                 self.failed.push(slot);
+                let damaged = given
+                    .and_then(|(number, payload)| Part::damaged(&self.stripe, number, payload));
+                self.damaged.extend(damaged);
                 Err(error)
             }
             None => {
@@ -144,9 +157,35 @@ impl Gather {
             self.asked.push(Asked { slot, at: now, hedged: false });
             out.push(GatherOutput::Ask(slot));
         }
-        if self.parts.len() + self.asked.len() < needed {
+        let given_count = self.parts.len() + self.damaged.len();
+        let mendable_count = needed + SPARE_COUNT_MIN;
+        if self.untried.is_empty() && given_count >= mendable_count.max(self.tried_count + 1) {
+            self.tried_count = given_count;
+            if self.mend() {
+                self.ended = true;
+                out.push(GatherOutput::Enough);
+                return;
+            }
+        }
+        let asked_count = self.asked.len();
+        let may_suffice = self.parts.len() + asked_count >= needed;
+        let may_be_mended = asked_count > 0 && given_count + asked_count >= mendable_count;
+        if !may_suffice && !may_be_mended {
             self.ended = true;
             out.push(GatherOutput::Failed);
         }
+    }
+
+    /// Has all parts, if those that were read give the stripe though some are damaged.
+    fn mend(&mut self) -> bool {
+        let given: Vec<Part> = self.parts.iter().chain(&self.damaged).cloned().collect();
+        let Some(mut bytes) = mend(self.stripe.shape(), &given) else { return false };
+        bytes.truncate(self.stripe.size_bytes as usize);
+        let made = StripeEncoder::new(self.stripe.code).encode(self.stripe.point, &[bytes]);
+        let is_it = made.stripe == self.stripe;
+        if is_it {
+            self.parts = made.parts;
+        }
+        is_it
     }
 }

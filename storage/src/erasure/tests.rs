@@ -221,6 +221,35 @@ mod gathering {
     }
 
     #[test]
+    fn parts_that_are_all_damaged_at_different_places_give_the_stripe() {
+        // With two that do not answer at all, seven are left, as many as it takes.
+        let answers = |bench: &mut Bench, place: fn(u8) -> usize| {
+            for index in 0..7 {
+                let mut part = payload(&bench.encoded, usize::from(index)).to_vec();
+                part[PART_HEAD_SIZE_BYTES + place(index)] ^= 1;
+                let answer = Some(Bytes::from(part));
+                let slot = Slot::new(index);
+                let refused = bench.gather.on_answer(at(1), slot, answer, &mut bench.out);
+                assert_eq!(refused, Err(PartError::Checksum("shard")));
+            }
+        };
+        let mut bench = Bench::new();
+        answers(&mut bench, |index| 64 * usize::from(index));
+        assert_eq!(bench.out.pop(), Some(GatherOutput::Enough));
+        assert_eq!(bench.gather.failed().len(), 7);
+        assert!(decode(&bench.encoded.stripe, bench.gather.parts()).is_ok());
+
+        let mut bench = Bench::new();
+        answers(&mut bench, |index| 64 * usize::from(index / 2));
+        assert!(!bench.out.contains(&GatherOutput::Enough), "two are damaged at each place");
+        assert!(!bench.out.contains(&GatherOutput::Failed), "two have yet to answer");
+        for index in [7, 8] {
+            bench.gather.on_answer(at(2), Slot::new(index), None, &mut bench.out).unwrap();
+        }
+        assert_eq!(bench.out.pop(), Some(GatherOutput::Failed));
+    }
+
+    #[test]
     fn fails_when_too_few_are_left() {
         let mut bench = Bench::new();
         for index in 0..5 {

@@ -159,15 +159,14 @@ impl Logs {
         answers: mpsc::Sender<(Slot, Option<Bytes>)>,
     ) {
         let logs = Arc::clone(self);
-        let request = Read::one(stripe.key(partition));
+        let request = Read::as_found(stripe.key(partition));
         self.spawn(async move {
             let payload = match logs.ask(node, request).await {
                 Some(ReadReply::Blobs(blobs)) => {
                     blobs.into_iter().next().map(|blob| blob.payload.to_contiguous())
                 }
-                Some(ReadReply::NotHere | ReadReply::Unreadable | ReadReply::Damaged(_)) | None => {
-                    None
-                }
+                Some(ReadReply::Damaged(blob)) => Some(blob.payload.to_contiguous()),
+                Some(ReadReply::NotHere | ReadReply::Unreadable) | None => None,
             };
             let _reader_has_enough = answers.send((slot, payload)).await;
         });

@@ -1,4 +1,4 @@
-//! Parts that are damaged at different places still give their blob.
+//! Parts that are damaged at different places still give what was cut into them.
 //!
 //! ```text
 //! part 0   |    |    | x  |    |      the code works on columns of 64 bytes, each by itself: where the parts
@@ -6,22 +6,21 @@
 //! part 2   |    |    |    | x  |
 //! ...
 //! ```
-//! Four parts make up a column and a fifth tells whether they are right, so six are needed to tell which one is wrong.
+//! As many parts as there are of data make up a column and one more tells whether they are right; to tell which one is
+//! wrong takes another.
 
 use bytes::{Bytes, BytesMut};
-use meridian_base::quorum::PARTS_NEEDED;
 
-use super::encode;
+use super::{Part, SHARD_ALIGNMENT_BYTES as COLUMN_SIZE_BYTES, Shape, ShardEncoder, join};
 use crate::blob::Payload;
-use crate::erasure::{Part, SHARD_ALIGNMENT_BYTES as COLUMN_SIZE_BYTES, Shape, join};
 
-/// Fewer can't tell which of them is damaged.
-const MENDABLE_COUNT: usize = PARTS_NEEDED + 2;
+/// With fewer beyond those of data it can't be told which one is damaged.
+pub(crate) const SPARE_COUNT_MIN: usize = 2;
 
 /// What was cut into these parts, with its padding, if no column is damaged in more than one of them. `None` if it can
 /// be seen that this is not so; the rest is for the checksum of the whole to tell.
-pub(super) fn mend(shape: Shape, parts: &[Part]) -> Option<Bytes> {
-    if parts.len() < MENDABLE_COUNT {
+pub(crate) fn mend(shape: Shape, parts: &[Part]) -> Option<Bytes> {
+    if parts.len() < shape.data_count + SPARE_COUNT_MIN {
         return None;
     }
     let (mut bytes, made) = make_all(shape, parts)?;
@@ -41,7 +40,7 @@ pub(super) fn mend(shape: Shape, parts: &[Part]) -> Option<Bytes> {
                 left.push(known_as);
                 continue;
             }
-            for (number, part) in made.iter().enumerate().take(PARTS_NEEDED) {
+            for (number, part) in made.iter().enumerate().take(shape.data_count) {
                 let at = number * shape.shard_size_bytes + known_as * COLUMN_SIZE_BYTES;
                 bytes[at..at + COLUMN_SIZE_BYTES].copy_from_slice(&column(part, index));
             }
@@ -54,8 +53,9 @@ pub(super) fn mend(shape: Shape, parts: &[Part]) -> Option<Bytes> {
 /// What these parts come to, and all parts of that.
 fn make_all(shape: Shape, parts: &[Part]) -> Option<(BytesMut, Vec<Part>)> {
     let (bytes, _) = join(shape, parts).ok()?;
-    let whole = Payload::from(bytes.clone().freeze());
-    Some((bytes, encode(&whole, shape.shard_size_bytes)))
+    let mut encoder = ShardEncoder::new(shape.data_count, shape.parity_count);
+    let made = encoder.encode(&[bytes.clone().freeze()], shape.shard_size_bytes);
+    Some((bytes, made))
 }
 
 /// Whether a column of each of these is what was made of them all.
