@@ -100,11 +100,16 @@ impl Repair {
         let pairs = known.iter().enumerate().flat_map(|(index, first)| {
             known[index + 1..].iter().map(move |second| (first, second))
         });
-        let voted = pairs
-            .map(|(first, second)| majority([first, second, &payload]))
-            .find(|voted| self.header.matches(voted) || Mutation::VoteUnchecked.active(mutations));
+        let mut voted = pairs.map(|(first, second)| majority([first, second, &payload]));
+        let blob = |header, payload| Blob { key: self.key, header, payload };
+        let mended = if Mutation::VoteUnchecked.active(mutations) {
+            let any = voted.next();
+            any.map(|it| blob(BlobHeader { payload_crc: it.crc(), ..self.header }, it))
+        } else {
+            voted.find(|it| self.header.matches(it)).map(|it| blob(self.header, it))
+        };
         self.damaged.push(payload);
-        voted.map(|payload| Blob { key: self.key, header: self.header, payload })
+        mended
     }
 
     /// Whether memory is held for it.
