@@ -3,6 +3,7 @@
 //! Every write, fence and sync names the partition, the generation and the group configuration it
 //! was made under (rule S1); every answer names the disk's incarnation (rule L1).
 
+use bytes::Bytes;
 use meridian_base::id::{ConfigVersion, GroupId, Incarnation, PartitionId};
 use meridian_base::position::{Generation, LogPoint, Offset, Step};
 use meridian_base::topology::{GroupConfig, Slot};
@@ -205,6 +206,18 @@ pub enum ReadReply {
     Unreadable,
     /// Only to [`Read::as_found`]: what the disk gave of a blob, whose checksum it does not have.
     Damaged(Blob),
+}
+
+impl ReadReply {
+    /// What was given of the one blob that was asked for, damaged or not.
+    pub fn into_payload(self) -> Option<Bytes> {
+        let blob = match self {
+            Self::Blobs(blobs) => blobs.into_iter().next()?,
+            Self::Damaged(blob) => blob,
+            Self::NotHere | Self::Unreadable => return None,
+        };
+        Some(blob.payload.to_contiguous())
+    }
 }
 
 /// Asks a peer for what it knows, to refill a disk that lost its data (rule S4).

@@ -523,16 +523,9 @@ impl Broker {
         out: &mut Vec<BrokerOutput>,
     ) {
         let Some(task) = self.cold.gathers.get_mut(&read) else { return };
-        let payload = match reply {
-            ReadReply::Blobs(blobs) => {
-                blobs.into_iter().next().map(|blob| blob.payload.to_contiguous())
-            }
-            ReadReply::Damaged(blob) => Some(blob.payload.to_contiguous()),
-            ReadReply::NotHere | ReadReply::Unreadable => None,
-        };
         let mut wanted = Vec::new();
         // What is not the part that it should be counts for none.
-        let _ = task.gather.on_answer(now, slot, payload, &mut wanted);
+        let _ = task.gather.on_answer(now, slot, reply.into_payload(), &mut wanted);
         self.carry_out_gather(now, health, read, wanted, out);
     }
 

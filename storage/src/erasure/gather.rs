@@ -45,7 +45,7 @@ pub struct Gather {
     asked: Vec<Asked>,
     parts: Vec<Part>,
     damaged: Vec<Part>,
-    /// Of so many, some damaged, it was tried in vain.
+    /// So many, some damaged, were not enough.
     tried_count: usize,
     /// Slots that gave no part, or a wrong one.
     failed: Vec<Slot>,
@@ -146,7 +146,7 @@ impl Gather {
         if self.ended {
             return;
         }
-        if self.parts.len() >= needed {
+        if self.parts.len() >= needed || self.is_mended() {
             self.ended = true;
             out.push(GatherOutput::Enough);
             return;
@@ -157,27 +157,26 @@ impl Gather {
             self.asked.push(Asked { slot, at: now, hedged: false });
             out.push(GatherOutput::Ask(slot));
         }
-        let given_count = self.parts.len() + self.damaged.len();
-        let mendable_count = needed + SPARE_COUNT_MIN;
-        if self.untried.is_empty() && given_count >= mendable_count.max(self.tried_count + 1) {
-            self.tried_count = given_count;
-            if self.mend() {
-                self.ended = true;
-                out.push(GatherOutput::Enough);
-                return;
-            }
-        }
         let asked_count = self.asked.len();
         let may_suffice = self.parts.len() + asked_count >= needed;
-        let may_be_mended = asked_count > 0 && given_count + asked_count >= mendable_count;
+        let may_be_mended =
+            asked_count > 0 && self.given_count() + asked_count >= needed + SPARE_COUNT_MIN;
         if !may_suffice && !may_be_mended {
             self.ended = true;
             out.push(GatherOutput::Failed);
         }
     }
 
-    /// Has all parts, if those that were read give the stripe though some are damaged.
-    fn mend(&mut self) -> bool {
+    fn given_count(&self) -> usize {
+        self.parts.len() + self.damaged.len()
+    }
+
+    /// Whether what all slots gave is the stripe though some parts are damaged: then it has all parts.
+    fn is_mended(&mut self) -> bool {
+        if !self.untried.is_empty() || self.given_count() <= self.tried_count {
+            return false;
+        }
+        self.tried_count = self.given_count();
         let given: Vec<Part> = self.parts.iter().chain(&self.damaged).cloned().collect();
         let Some(mut bytes) = mend(self.stripe.shape(), &given) else { return false };
         bytes.truncate(self.stripe.size_bytes as usize);

@@ -261,24 +261,21 @@ impl Store {
     pub(super) fn repair_reply(&mut self, tag: u64, reply: ReadReply) -> Option<ReadReply> {
         let Some((mut repair, _)) = self.repairs.asked.remove(&tag) else { return Some(reply) };
         let key = repair.key;
-        match reply {
-            ReadReply::Blobs(blobs) => {
-                match blobs.into_iter().next().and_then(|blob| repair.take(blob)) {
-                    Some(blob) => self.mend(blob),
-                    None => self.repairs.ask_another(repair),
-                }
-            }
-            ReadReply::Damaged(blob) => match repair.take_damaged(blob, self.config.mutations) {
-                Some(blob) => self.mend(blob),
-                None => self.repairs.ask_another(repair),
-            },
+        let mended = match reply {
+            ReadReply::Blobs(blobs) => blobs.into_iter().next().and_then(|blob| repair.take(blob)),
+            ReadReply::Damaged(blob) => repair.take_damaged(blob, self.config.mutations),
             ReadReply::NotHere if Mutation::AbsenceIsProof.active(self.config.mutations) => {
                 let partition = self.index.get_mut(key.partition);
                 let freed = partition.and_then(|partition| partition.remove(key.point));
                 self.count_freed(freed.as_slice());
                 self.repairs.known.remove(&key);
+                return None;
             }
-            ReadReply::NotHere | ReadReply::Unreadable => self.repairs.ask_another(repair),
+            ReadReply::NotHere | ReadReply::Unreadable => None,
+        };
+        match mended {
+            Some(blob) => self.mend(blob),
+            None => self.repairs.ask_another(repair),
         }
         None
     }

@@ -161,13 +161,7 @@ impl Logs {
         let logs = Arc::clone(self);
         let request = Read::as_found(stripe.key(partition));
         self.spawn(async move {
-            let payload = match logs.ask(node, request).await {
-                Some(ReadReply::Blobs(blobs)) => {
-                    blobs.into_iter().next().map(|blob| blob.payload.to_contiguous())
-                }
-                Some(ReadReply::Damaged(blob)) => Some(blob.payload.to_contiguous()),
-                Some(ReadReply::NotHere | ReadReply::Unreadable) | None => None,
-            };
+            let payload = logs.ask(node, request).await.and_then(ReadReply::into_payload);
             let _reader_has_enough = answers.send((slot, payload)).await;
         });
     }
