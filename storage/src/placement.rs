@@ -28,8 +28,8 @@ impl SlotHealth {
 }
 
 /// The further slots to send a blob to, so that with `live` (acked, or asked and not late) enough
-/// slots hold it. First one slot in every datacenter; where a datacenter has none left, two in each
-/// of the others; three in the only one. Empty if `live` is enough, or if nothing usable would help.
+/// slots hold it. First one slot in every datacenter, beginning with the leader's own; where a datacenter has none left,
+/// two in each of the others; three in the only one. Empty if `live` is enough, or if nothing usable would help.
 ///
 /// `usable` are slots neither suspect nor already asked.
 pub fn choose_targets(
@@ -40,8 +40,10 @@ pub fn choose_targets(
     is_enough: impl Fn(SlotSet) -> bool,
 ) -> SlotSet {
     let mut targets = SlotSet::EMPTY;
+    let datacenter_count = geometry.datacenter_count();
+    let first = preference.own_slot.map_or(0, |own| geometry.datacenter_of(own));
     for holders_per_datacenter in 1..=geometry.holders_per_datacenter_max() {
-        for datacenter in 0..geometry.datacenter_count() {
+        for datacenter in (first..first + datacenter_count).map(|it| it % datacenter_count) {
             let here = geometry.slots_of(datacenter);
             while !is_enough(live.union(targets))
                 && live.union(targets).intersection(here).count() < holders_per_datacenter
@@ -123,6 +125,20 @@ mod tests {
         };
         assert_eq!(chosen(0o777), 0b001_100_010, "neither its own slot nor the preferred rack");
         assert_eq!(chosen(0b110_010_111), 0b010_010_010, "no datacenter is left out for that");
+    }
+
+    #[test]
+    fn where_two_of_three_suffice_the_leaders_own_is_one() {
+        let geometry = Geometry::OnePerDc;
+        let choose = |usable: u16, own| {
+            let usable = SlotSet::from_bits(usable);
+            let enough = |set| geometry.put_quorum(set);
+            choose_targets(geometry, SlotSet::EMPTY, usable, &prefer(own, 0), enough).bits()
+        };
+        let chosen = [0, 1, 2].map(|own| choose(0b111, Some(own)));
+        assert_eq!(chosen, [0b011, 0b110, 0b101], "and each of the others is for one of them");
+        assert_eq!(choose(0b101, Some(0)), 0b101);
+        assert_eq!(choose(0b011, Some(2)), 0b011);
     }
 
     #[test]

@@ -21,13 +21,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use self::net::Network;
-use self::nodes::{Cluster, NODES};
+use self::nodes::{Cluster, node_count};
 use crate::target;
 
-const USAGE: &str = "usage: cargo xtask refill [--link-mbit N] [--rtt-ms N] [--disks own|shared] [--fill-mb N] \
-    [--rate N] [--heal-max BYTES] [--runs N] [--built]; needs root";
+const USAGE: &str = "usage: cargo xtask refill [--racks 1|3] [--link-mbit N] [--rtt-ms N] [--disks own|shared] \
+    [--fill-mb N] [--rate N] [--heal-max BYTES] [--runs N] [--built]; needs root";
 const LOAD: &str = "load";
-const EMPTIED: u32 = 9;
 /// From here files are copied for comparison.
 const SENDER: u32 = 1;
 /// Until connections are there.
@@ -46,6 +45,8 @@ const COPIED_FILE_SIZE_MB: u64 = 16;
 /// What is to be measured.
 #[derive(Debug)]
 struct Options {
+    /// In each of three datacenters, a node in each: with one there is more of two processors for each.
+    racks: u32,
     /// Of each node's link; 0 is no bound.
     link_mbit: u32,
     /// Between datacenters, as the nodes emulate it.
@@ -131,30 +132,32 @@ impl Tools {
 }
 
 fn measure(tools: &Tools, folder: &Path, options: &Options) -> Result<Row, String> {
-    let _network = Network::build(&NODES, options.link_mbit)?;
+    let emptied = options.emptied();
+    let _network = Network::build(emptied, options.link_mbit)?;
     let mut cluster = Cluster::start(&tools.meridian, folder, options, LOAD)?;
     fill(&cluster, options)?;
     let before = Load::start(&cluster, options.rate)?.during(BEFORE)?;
-    let held = cluster.ask(EMPTIED, &["disk", "status", "--node", &EMPTIED.to_string()])?;
+    let held = cluster.ask(emptied, &["disk", "status", "--node", &emptied.to_string()])?;
     let lost_bytes = number_after(&held, "\"live_bytes\":").ok_or("no size of the disk")?;
-    cluster.kill_and_empty(EMPTIED)?;
+    cluster.kill_and_empty(emptied)?;
     thread::sleep(SETTLED);
     let down = Load::start(&cluster, options.rate)?.during(DOWN)?;
     let load = Load::start(&cluster, options.rate)?;
-    let plain_mb_per_s = copy_plainly(tools, &cluster, lost_bytes / 1e6)?;
+    let plain_mb_per_s = copy_plainly(tools, &cluster, emptied, lost_bytes / 1e6)?;
     let plain = load.end()?;
-    cluster.give_back(EMPTIED)?;
+    cluster.give_back(emptied)?;
     thread::sleep(SETTLED);
     let load = Load::start(&cluster, options.rate)?;
-    let (refill_mb_per_s, until_whole) = refill(&mut cluster)?;
+    let (refill_mb_per_s, until_whole) = refill(&mut cluster, emptied)?;
     let refilled = load.end()?;
     let latencies = [before, down, plain, refilled];
     Ok(Row { plain_mb_per_s, refill_mb_per_s, until_whole, latencies })
 }
 
 fn fill(cluster: &Cluster, options: &Options) -> Result<(), String> {
-    // Three of nine hold each record.
-    let records = (options.fill_mb * 3 * 1000).to_string();
+    // Three of nine hold each record, or two of three.
+    let lost_share = if options.racks == 1 { 2.0 / 3.0 } else { 1.0 / 3.0 };
+    let records = (options.fill_mb as f64 / lost_share * 1000.0).round().to_string();
     let what = ["bench", "produce", "--topic", "fill", "--partitions", "24", "--size", "1000"];
     cluster.ask(1, &[&what[..], &["--records", &records]].concat())?;
     thread::sleep(BALANCED);
@@ -163,9 +166,9 @@ fn fill(cluster: &Cluster, options: &Options) -> Result<(), String> {
 
 /// Restarts the emptied node; how many MB came to its host in a second of copying, headers of packets with them, and
 /// how long it was until the disk was whole.
-fn refill(cluster: &mut Cluster) -> Result<(f64, Duration), String> {
+fn refill(cluster: &mut Cluster, emptied: u32) -> Result<(f64, Duration), String> {
     let start = Instant::now();
-    let process = cluster.run(EMPTIED)?;
+    let process = cluster.run(emptied)?;
     let (mut before_bytes, mut begun) = (None, None);
     loop {
         thread::sleep(LOOK_EVERY);
@@ -177,8 +180,8 @@ fn refill(cluster: &mut Cluster) -> Result<(f64, Duration), String> {
             begun.get_or_insert((Instant::now(), received_bytes));
         } else if let Some((begun_at, begun_bytes)) = begun {
             // Asked only between copies: it takes processor time that producers miss.
-            let status = ["disk", "status", "--node", &EMPTIED.to_string()];
-            let told = cluster.ask(EMPTIED, &status).unwrap_or_default();
+            let status = ["disk", "status", "--node", &emptied.to_string()];
+            let told = cluster.ask(emptied, &status).unwrap_or_default();
             if told.replace(' ', "").contains("\"standing\":\"Good\"") {
                 let copied_mb = (received_bytes - begun_bytes) as f64 / 1e6;
                 return Ok((copied_mb / begun_at.elapsed().as_secs_f64(), start.elapsed()));
@@ -191,14 +194,19 @@ fn refill(cluster: &mut Cluster) -> Result<(f64, Duration), String> {
 }
 
 /// Copies files from one host to that of the emptied node; MB/s until all is synced there.
-fn copy_plainly(tools: &Tools, cluster: &Cluster, megabytes: f64) -> Result<f64, String> {
+fn copy_plainly(
+    tools: &Tools,
+    cluster: &Cluster,
+    emptied: u32,
+    megabytes: f64,
+) -> Result<f64, String> {
     let files = (megabytes as u64 / COPIED_FILE_SIZE_MB).max(1);
     let host = |node: u32| {
         let folder = cluster.folder(node);
         format!("{}@{}:{}", net::namespace(node), net::address(node), folder.display())
     };
     let output = Command::new(&tools.transport)
-        .args(["6500", "1", "same", &host(SENDER), &host(EMPTIED), &files.to_string()])
+        .args(["6500", "1", "same", &host(SENDER), &host(emptied), &files.to_string()])
         .output()
         .map_err(|error| format!("{}: {error}", tools.transport.display()))?;
     let told = String::from_utf8_lossy(&output.stdout);
@@ -260,7 +268,8 @@ fn processor_time() -> (f64, f64) {
 
 fn print(options: &Options, rows: &[Row]) {
     let disks = if options.has_own_disks { "a disk in memory each" } else { "one disk" };
-    println!("links of {} Mbit/s, {} ms, {disks}\n", options.link_mbit, options.rtt_ms);
+    let (nodes, link_mbit) = (node_count(options.racks), options.link_mbit);
+    println!("{nodes} nodes, links of {link_mbit} Mbit/s, {} ms, {disks}\n", options.rtt_ms);
     println!(
         "| plain MB/s | refill MB/s | ratio | until whole | p99 before | node down | copying plainly | refilling | \
          processors in use |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
@@ -309,6 +318,7 @@ fn run_quietly(program: &str, arguments: &[&str]) -> Result<(), String> {
 impl Options {
     fn parse(arguments: &[String]) -> Result<Self, String> {
         let mut options = Self {
+            racks: 3,
             link_mbit: 1000,
             rtt_ms: 2.0,
             has_own_disks: true,
@@ -322,6 +332,7 @@ impl Options {
         while let Some(argument) = arguments.next() {
             let value = &mut arguments;
             match argument.as_str() {
+                "--racks" => options.racks = parsed(value.next())?,
                 "--link-mbit" => options.link_mbit = parsed(value.next())?,
                 "--rtt-ms" => options.rtt_ms = parsed(value.next())?,
                 "--fill-mb" => options.fill_mb = parsed(value.next())?,
@@ -339,7 +350,12 @@ impl Options {
                 _ => return Err(USAGE.to_owned()),
             }
         }
-        Ok(options)
+        if matches!(options.racks, 1 | 3) { Ok(options) } else { Err(USAGE.to_owned()) }
+    }
+
+    /// The node that is emptied: the last.
+    fn emptied(&self) -> u32 {
+        node_count(self.racks)
     }
 }
 
@@ -360,6 +376,11 @@ mod tests {
             (2500, false, true)
         );
         assert!(Options::parse(&words("--disks none")).unwrap_err().starts_with("usage"));
+        assert_eq!(
+            (options.emptied(), Options::parse(&words("--racks 1")).unwrap().emptied()),
+            (9, 3)
+        );
+        assert!(Options::parse(&words("--racks 2")).is_err());
         assert!(Options::parse(&words("--runs")).is_err());
         assert_eq!(number_after("files copied and synced: 118 MB/s", "synced:"), Some(118.0));
         assert_eq!(number_after("{\"p99\":3.25,", "\"p99\":"), Some(3.25));

@@ -21,11 +21,9 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Hosts with these numbers and one for clients, on links of `link_mbit`; 0 is no bound.
-    pub(super) fn build(nodes: &[u32], link_mbit: u32) -> Result<Self, String> {
-        let mut hosts = nodes.to_vec();
-        hosts.push(CLIENT);
-        let network = Self { hosts };
+    /// Hosts 1 to `node_count` and one for clients, on links of `link_mbit`; 0 is no bound.
+    pub(super) fn build(node_count: u32, link_mbit: u32) -> Result<Self, String> {
+        let network = Self { hosts: (1..=node_count).chain([CLIENT]).collect() };
         network.remove();
         ip(&["netns", "add", SWITCH])?;
         ip(&["-n", SWITCH, "link", "add", "switch", "type", "bridge"])?;

@@ -1,4 +1,4 @@
-//! Nine nodes, each on its host and its disk.
+//! Nodes in three datacenters, each on its host and its disk.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -10,12 +10,17 @@ use std::time::{Duration, Instant};
 use super::net::{self, CLIENT};
 use super::{Options, run_quietly};
 
-pub(super) const NODES: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+const DATACENTERS: [&str; 3] = ["A", "B", "C"];
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const CAPACITY_BYTES: u64 = 4 << 30;
 /// Of a disk of a node's own: what it holds, and what is copied there for comparison.
 const DISK_SIZE_BYTES: u64 = 6 << 30;
 const IMAGES: &str = "/dev/shm/meridian-refill";
+
+/// How many nodes there are with so many racks in each datacenter.
+pub(super) fn node_count(racks: u32) -> u32 {
+    DATACENTERS.len() as u32 * racks
+}
 
 /// The cluster; it ends with this, and its disks go.
 pub(super) struct Cluster {
@@ -26,7 +31,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts nine new nodes and waits until they serve.
+    /// Starts new nodes and waits until they serve.
     pub(super) fn start(
         program: &Path,
         folder: &Path,
@@ -43,7 +48,7 @@ impl Cluster {
         fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let authority = folder.join("ca").display().to_string();
         let id = cluster.tell(&["cert", "ca", "--out", &authority])?;
-        for node in NODES {
+        for node in 1..=options.emptied() {
             cluster.make_disk(node)?;
             let tls = cluster.folder(node).join("tls").display().to_string();
             let name = node.to_string();
@@ -150,7 +155,8 @@ impl Cluster {
     }
 
     fn remove_disks(&self) {
-        for node in NODES {
+        // Of nine, whatever an earlier run had.
+        for node in 1..=node_count(3) {
             let target = self.folder(node);
             let _was_not_mounted =
                 Command::new("umount").arg(target).stderr(Stdio::null()).status();
@@ -174,10 +180,13 @@ fn end(child: &mut Child) {
 
 fn configuration(node: u32, cluster: &str, options: &Options) -> String {
     let host = net::address(node);
+    let racks = options.racks;
     let place = |node: u32| {
-        let datacenter = ["A", "B", "C"][(node as usize - 1) / 3];
-        format!("datacenter = \"{datacenter}\"\nrack = \"{datacenter}{}\"", (node - 1) % 3 + 1)
+        let datacenter = DATACENTERS[((node - 1) / racks) as usize];
+        let rack = (node - 1) % racks + 1;
+        format!("datacenter = \"{datacenter}\"\nrack = \"{datacenter}{rack}\"")
     };
+    let geometry = if racks == 1 { "one-per-dc" } else { "mirror-3-dc" };
     let heal = options.heal_bytes_per_second_max;
     let heal = heal.map_or(String::new(), |bytes| format!("bytes_per_second_max = {bytes}\n"));
     let mut text = format!(
@@ -186,11 +195,11 @@ fn configuration(node: u32, cluster: &str, options: &Options) -> String {
          [storage]\ncapacity_bytes = {CAPACITY_BYTES}\n\n[heal]\n{heal}\n\
          [limits]\nworker_threads = 1\n\n[tls]\nfolder = \"tls\"\n\n\
          [dev]\nwan_rtt_ms = {:.3}\n\n\
-         [cluster]\nid = \"{cluster}\"\ngeometry = \"mirror-3-dc\"\n",
+         [cluster]\nid = \"{cluster}\"\ngeometry = \"{geometry}\"\n",
         place(node),
         options.rtt_ms,
     );
-    for member in NODES {
+    for member in 1..=options.emptied() {
         // Writing to a string cannot fail.
         let _ = write!(
             text,
