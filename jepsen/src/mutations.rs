@@ -38,7 +38,7 @@ pub enum Method {
 
 /// How `mutation` is found. The bounds are several times what is needed as a rule.
 pub fn method(broken: Broken) -> Method {
-    let Broken::Log(mutation) = broken else { return Method::Federation(40) };
+    let Broken::Log(mutation) = broken else { return Method::Federation(120) };
     match mutation {
         Mutation::NoFence
         | Mutation::SplitFenceRead

@@ -172,6 +172,11 @@ impl<T> Partition<T> {
     pub fn manifest(&self) -> Option<&Arc<Manifest>> {
         self.manifest.as_ref()
     }
+
+    /// Whether a newer one is put, and not committed yet.
+    pub fn is_manifest_in_doubt(&self) -> bool {
+        self.in_flight.iter().any(|it| matches!(it, InFlight::Manifest { .. }))
+    }
 }
 
 impl PartitionState {

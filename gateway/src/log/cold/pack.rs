@@ -136,8 +136,8 @@ impl PartitionLog {
             let end_offset = is_idle.then_some(high_watermark);
             let until = partition.state().expired_before(&policy.hot, end_offset)?;
             let until = until.min(high_watermark);
-            // A manifest in doubt: the next pass will see.
-            let is_settled = partition.manifest().map_or(Offset::ZERO, |it| it.end) == based_on;
+            // Otherwise the next pass will see.
+            let is_settled = !partition.is_manifest_in_doubt();
             let size_bytes = partition.state().size_bytes_between(from, until);
             let is_enough = size_bytes >= STRIPE_SIZE_BYTES_MIN as u64;
             (from < until && is_settled && is_enough).then_some(ToPack { based_on, from, until })

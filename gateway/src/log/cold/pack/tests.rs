@@ -89,6 +89,25 @@ async fn what_was_packed_beside_a_compaction_comes_to_nothing() {
 }
 
 #[tokio::test]
+async fn when_all_that_was_packed_is_deleted_what_comes_then_is_packed() {
+    let bench = Bench::new().await;
+    let _bucket = Bucket::of(&bench, "pack-deleted");
+    for round in 0..40 {
+        bench.write(0..50, round).await;
+    }
+    all_of(&bench.log).await;
+    assert!(bench.log.pack(&ALL).await.expect("it takes objects") > 0);
+    bench.log.delete_records(bench.log.high_watermark()).await.expect("it is deleted");
+    for round in 0..40 {
+        bench.write(0..50, round).await;
+    }
+    let written = bench.read_all().await;
+    all_of(&bench.log).await;
+    assert!(bench.log.pack(&ALL).await.expect("it takes objects") > 0);
+    assert_eq!(bench.read_all().await, written);
+}
+
+#[tokio::test]
 async fn what_is_packed_is_read_here_and_at_the_next_leader() {
     let mut bench = Bench::new().await;
     let _bucket = Bucket::of(&bench, "pack");
