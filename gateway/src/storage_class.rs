@@ -33,8 +33,6 @@ pub(crate) const CHECKED: [&str; 3] = [STORAGE_CLASS, MIN_INSYNC_DATACENTERS, "c
 /// Where cold records are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ColdTier {
-    /// In the partition's own blobs: none is cold, and what was packed is taken back.
-    Copies,
     /// On the slots, in stripes.
     Stripes(Code),
     /// In the cluster's object store.
@@ -45,18 +43,14 @@ impl ColdTier {
     /// From which level on all nodes can read it.
     pub(crate) fn feature_level(self) -> FeatureLevel {
         match self {
-            Self::Copies => FeatureLevel::FIRST,
             Self::Stripes(_) => FeatureLevel::STRIPES,
             Self::Objects => FeatureLevel::OBJECTS,
         }
     }
 }
 
-/// Where a class's cold records are; `None` if there is no such class.
+/// Where a class's cold records are; `None` if it has no such.
 pub(crate) fn cold_tier(class: &str) -> Option<ColdTier> {
-    if matches!(class, STORAGE_CLASS_DEFAULT | STORAGE_CLASS_PARTS) {
-        return Some(ColdTier::Copies);
-    }
     match class.strip_prefix(STORAGE_CLASS_DEFAULT)?.strip_prefix(",cold=")? {
         "object" => Some(ColdTier::Objects),
         code => Code::from_name(code).map(ColdTier::Stripes),
@@ -126,13 +120,11 @@ mod tests {
     #[test]
     fn classes_name_their_tier() {
         let tiers: Vec<_> = STORAGE_CLASSES.iter().map(|class| cold_tier(class)).collect();
-        let copies = Some(ColdTier::Copies);
         let stripes = |code| Some(ColdTier::Stripes(code));
         assert_eq!(
             tiers,
-            [copies, stripes(Code::Rs54), stripes(Code::Block42), Some(ColdTier::Objects), copies]
+            [None, stripes(Code::Rs54), stripes(Code::Block42), Some(ColdTier::Objects), None]
         );
-        assert_eq!(cold_tier("mirror-3-dc,cold=ice"), None);
         let in_parts = STORAGE_CLASSES.iter().filter(|class| layout(class) == Layout::PARTS);
         assert_eq!(in_parts.collect::<Vec<_>>(), [&STORAGE_CLASS_PARTS]);
     }

@@ -69,10 +69,10 @@ pub fn method(broken: Broken) -> Method {
         | Mutation::GroupsForgotten
         | Mutation::PositionsBeforeMarker
         | Mutation::PendingForgotten
+        | Mutation::PositionsUnconfirmed
         | Mutation::MarkerBeforeRecord
         | Mutation::ProducerIdReused
         | Mutation::TimeOutUnfenced => Method::Groups(20),
-        Mutation::PositionsUnconfirmed => Method::Groups(80),
         Mutation::FenceNotPersisted | Mutation::LinkInDoubt | Mutation::WipedCounts => {
             Method::Seeds(60)
         }
@@ -114,10 +114,9 @@ fn method_of_cold(mutation: Mutation) -> Method {
         | Mutation::FreedOfLaterLeader
         | Mutation::FreedWhilePacking
         | Mutation::ColdKeyReused
-        | Mutation::RepackedInPart
         | Mutation::ObjectsForgotten
         | Mutation::UnheardIsDeleted
-        | Mutation::ToldOnceOfDeletion => Method::Object(80),
+        | Mutation::ToldOnceOfDeletion => Method::Object(20),
         Mutation::MovedUnsealed | Mutation::MovedBeforeSync | Mutation::OtherCapacityUsed => {
             Method::Tiers(30)
         }

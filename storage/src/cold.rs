@@ -1,15 +1,12 @@
 //! What is cold, as a partition's leader judges it: which key a stripe or an object gets, which manifest names
-//! it, and which ones nobody can come to read. Rules O1-O8 of `docs/protocol.md`.
+//! it, and which ones nobody can come to read. Rules O1-O7 of `docs/protocol.md`.
 //!
 //! ```text
 //! stored, durable -> manifest put, from the one in force -> committed -> known to every takeover: copies may go
 //! held, not named, and nobody can come to name it: may go
 //! ```
-//! What lies elsewhere than its class says is packed again: the manifest that names the new place has the others as
-//! they were.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use meridian_base::position::{Generation, LogPoint, Offset, Step};
 
@@ -25,16 +22,11 @@ pub fn key(generation: Generation, number: u64, mutations: Mutations) -> LogPoin
     LogPoint::new(generation, Step::new(number))
 }
 
-/// Whether a manifest that ends at `end` and was made from `based_on` may be put after `newest`. Otherwise its pieces
-/// may overlap what that names, or name what was freed since.
-pub fn may_follow(
-    newest: Option<&Manifest>,
-    based_on: Option<&Manifest>,
-    end: Offset,
-    mutations: Mutations,
-) -> bool {
+/// Whether a manifest that ends at `end` and was made from the one that ends at `based_on` may be put, while the
+/// newest ends at `newest` (zero for none). Otherwise its pieces may overlap what that names.
+pub fn may_follow(newest: Offset, based_on: Offset, end: Offset, mutations: Mutations) -> bool {
     let is_current = based_on == newest || Mutation::OldBaseAccepted.active(mutations);
-    is_current && newest.is_none_or(|newest| end >= newest.end)
+    is_current && end > newest
 }
 
 /// The manifest that names what `newest` does, but what lies below the log's start, and `packed` after it.
@@ -47,63 +39,6 @@ pub fn extended(
     let replaced_size_bytes = packed.iter().map(|piece| u64::from(piece.size_bytes)).sum();
     let known = newest.map(|newest| newest.pieces_from(log_start_offset)).unwrap_or_default();
     Manifest { end, replaced_size_bytes, pieces: known.into_iter().chain(packed).collect() }
-}
-
-/// Records that lie elsewhere than they should.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misplaced {
-    /// Their offsets: whole pieces, but for what is below the log's start.
-    pub offsets: Range<Offset>,
-    /// Bytes of their batches.
-    pub size_bytes: u64,
-}
-
-/// What of a manifest is not in place, in runs of pieces of at most `size_bytes_max`, or of one.
-pub fn misplaced(
-    manifest: &Manifest,
-    log_start_offset: Offset,
-    size_bytes_max: u64,
-    mutations: Mutations,
-    is_in_place: impl Fn(&Piece) -> bool,
-) -> Vec<Misplaced> {
-    let mut runs: Vec<Misplaced> = Vec::new();
-    let pieces = manifest.pieces_from(log_start_offset);
-    for (index, piece) in pieces.iter().enumerate().filter(|(_, piece)| !is_in_place(piece)) {
-        let base_offset = piece.base_offset.max(log_start_offset);
-        let size_bytes = u64::from(piece.size_bytes);
-        let end = pieces.get(index + 1).map_or(manifest.end, |next| next.base_offset);
-        match runs.last_mut() {
-            Some(run)
-                if run.offsets.end == base_offset
-                    && run.size_bytes + size_bytes <= size_bytes_max =>
-            {
-                run.offsets.end = end;
-                run.size_bytes += size_bytes;
-            }
-            _ => runs.push(Misplaced { offsets: base_offset..end, size_bytes }),
-        }
-    }
-    if Mutation::RepackedInPart.active(mutations) {
-        for Misplaced { offsets, .. } in &mut runs {
-            offsets.end = offsets.end.min(offsets.start.advance(1));
-        }
-    }
-    runs
-}
-
-/// The manifest that names `packed` where `newest` named what holds these offsets, which are those of a [`Misplaced`].
-pub fn repacked(
-    newest: &Manifest,
-    log_start_offset: Offset,
-    offsets: &Range<Offset>,
-    packed: Vec<Piece>,
-) -> Manifest {
-    let first = newest.pieces.partition_point(|piece| piece.base_offset <= offsets.start);
-    let (before, rest) = newest.pieces.split_at(first.saturating_sub(1));
-    let after = rest.iter().filter(|piece| piece.base_offset >= offsets.end);
-    let pieces = before.iter().copied().chain(packed).chain(after.copied()).collect();
-    let all = Manifest { end: newest.end, replaced_size_bytes: 0, pieces };
-    Manifest { pieces: all.pieces_from(log_start_offset), ..all }
 }
 
 /// In which order stripes are made whole: those first that have the fewest parts left to lose. Each comes with the
@@ -214,7 +149,6 @@ pub fn compare(
 mod tests {
     use super::*;
     use crate::erasure::Code;
-    use crate::manifest::Place;
 
     fn point(generation: u32, step: u64) -> LogPoint {
         LogPoint::new(Generation::new(generation), Step::new(step))
@@ -244,64 +178,6 @@ mod tests {
         let unsafe_yet = Tending { is_manifest_safe: false, ..safe };
         let unsafe_yet = compare(&named, &listed, &unsafe_yet);
         assert_eq!(unsafe_yet, Compared { surplus: Vec::new(), ..compared });
-    }
-
-    fn manifest(pieces: &[(i64, u32, Place)], end: i64) -> Manifest {
-        let piece = |(base, size_bytes, place): &(i64, u32, Place)| Piece {
-            base_offset: Offset::new(*base),
-            max_timestamp_ms: 0,
-            size_bytes: *size_bytes,
-            place: *place,
-        };
-        let pieces = pieces.iter().map(piece).collect();
-        Manifest { end: Offset::new(end), replaced_size_bytes: 9, pieces }
-    }
-
-    #[test]
-    fn what_lies_elsewhere_is_packed_again_in_runs_and_the_rest_stays() {
-        let object = |step| Place::Object { point: point(1, step), crc: 0 };
-        let stripe = |step| Place::Stripe { point: point(1, step), code: Code::Rs54, crc: 0 };
-        let pieces = [
-            (0, 5, object(1)),
-            (10, 5, stripe(2)),
-            (20, 4, object(3)),
-            (30, 4, object(4)),
-            (40, 4, object(5)),
-            (50, 1, stripe(6)),
-        ];
-        let newest = manifest(&pieces, 60);
-        let found = |log_start, size_bytes_max| -> Vec<(i64, i64, u64)> {
-            let is_in_place = |piece: &Piece| piece.stripe().is_some();
-            let log_start = Offset::new(log_start);
-            misplaced(&newest, log_start, size_bytes_max, Mutations::NONE, is_in_place)
-                .into_iter()
-                .map(|it| (it.offsets.start.get(), it.offsets.end.get(), it.size_bytes))
-                .collect()
-        };
-        assert_eq!(found(0, 9), [(0, 10, 5), (20, 40, 8), (40, 50, 4)]);
-        assert_eq!(found(0, 99), [(0, 10, 5), (20, 50, 12)]);
-        assert_eq!(
-            found(0, 1),
-            [(0, 10, 5), (20, 30, 4), (30, 40, 4), (40, 50, 4)],
-            "one at least"
-        );
-        assert_eq!(found(35, 99), [(35, 50, 8)], "of the first only what is left");
-        assert_eq!(found(55, 99), []);
-
-        let packed = |bases: &[i64]| {
-            let piece = |base: &i64| (*base, 6, stripe(7));
-            manifest(&bases.iter().map(piece).collect::<Vec<_>>(), 60).pieces
-        };
-        let again = |log_start, offsets: Range<i64>, bases: &[i64]| {
-            let offsets = Offset::new(offsets.start)..Offset::new(offsets.end);
-            repacked(&newest, Offset::new(log_start), &offsets, packed(bases))
-        };
-        let all = again(0, 20..50, &[20, 33]);
-        let expected = [pieces[0], pieces[1], (20, 6, stripe(7)), (33, 6, stripe(7)), pieces[5]];
-        assert_eq!(all, Manifest { replaced_size_bytes: 0, ..manifest(&expected, 60) });
-        let cut = again(35, 35..50, &[35]);
-        assert_eq!(cut.pieces, manifest(&[(35, 6, stripe(7)), pieces[5]], 60).pieces);
-        assert_eq!(again(55, 35..50, &[35]).pieces, manifest(&[pieces[5]], 60).pieces, "deleted");
     }
 
     #[test]

@@ -184,12 +184,6 @@ impl Lineage {
         Some(Holder { generation: past.generation, last_step: Some(past.last_step) })
     }
 
-    /// First offset that blobs of `generation`, or of a later one, hold.
-    pub fn start_of(&self, generation: Generation) -> Offset {
-        let since = self.past.iter().find(|past| past.generation >= generation);
-        since.map_or(self.base_offset, |past| past.base_offset)
-    }
-
     /// Whether `point` counts, taken that the current generation counts up to `committed`.
     pub fn contains(&self, point: LogPoint, committed: Step) -> bool {
         if point.generation == self.generation {

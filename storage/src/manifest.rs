@@ -142,14 +142,6 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// The blob of the partition that holds it, if one does.
-    pub fn clean_point(&self) -> Option<LogPoint> {
-        match self.place {
-            Place::Clean(point) => Some(point),
-            Place::Stripe { .. } | Place::Object { .. } => None,
-        }
-    }
-
     /// The stripe that holds it, if one does.
     pub fn stripe(&self) -> Option<Stripe> {
         match self.place {
@@ -203,7 +195,10 @@ impl Manifest {
 
     /// The blobs of the partition that it names, in the order of their offsets.
     pub fn clean_points(&self) -> impl Iterator<Item = LogPoint> {
-        self.pieces.iter().filter_map(Piece::clean_point)
+        self.pieces.iter().filter_map(|piece| match piece.place {
+            Place::Clean(point) => Some(point),
+            Place::Stripe { .. } | Place::Object { .. } => None,
+        })
     }
 
     /// The stripes that it names, in the order of their offsets.

@@ -69,7 +69,6 @@ pub enum Mutation {
     FreedBelowOwnStart,
     FreedWhilePacking,
     ColdKeyReused,
-    RepackedInPart,
     ObjectsForgotten,
     UnheardIsDeleted,
     ToldOnceOfDeletion,
@@ -161,7 +160,7 @@ impl Mutation {
     pub const STRIPES: [Self; 1] = [Self::TooFewParts];
 
     /// Those of what is cold, which are found by `storage/tests/rules/cold.rs`.
-    pub const COLD: [Self; 9] = [
+    pub const COLD: [Self; 8] = [
         Self::OldBaseAccepted,
         Self::NamedBeforeStored,
         Self::CopiesFreedEarly,
@@ -170,7 +169,6 @@ impl Mutation {
         Self::FreedBelowOwnStart,
         Self::FreedWhilePacking,
         Self::ColdKeyReused,
-        Self::RepackedInPart,
     ];
 
     /// Those of objects and of topics that were deleted, which the simulator finds.
@@ -302,7 +300,6 @@ impl Mutation {
             Self::FreedBelowOwnStart => "O4: what goes lies below a log start that may be cut",
             Self::FreedWhilePacking => "O5: what is stored and not named yet is freed",
             Self::ColdKeyReused => "O6: two leaders store under one key",
-            Self::RepackedInPart => "O8: a piece is replaced when some of it was packed again",
             Self::ObjectsForgotten => "O7: objects are looked for only where there should be some",
             Self::UnheardIsDeleted => "Q1: who has not heard of a partition deletes what it has",
             Self::ToldOnceOfDeletion => "Q1: disks free a deleted topic when told, and only then",

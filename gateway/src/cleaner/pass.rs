@@ -8,7 +8,6 @@
 //! The last batch of the log is never judged, so that a reader in a gap always has one to come to.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use bytes::Bytes;
 use meridian_base::position::{LogPoint, Offset};
@@ -47,8 +46,8 @@ impl Default for PassLimits {
 pub struct Plan {
     /// First offset that can be read.
     pub log_start_offset: Offset,
-    /// The newest manifest: what is below its end was judged by earlier passes.
-    pub based_on: Option<Arc<Manifest>>,
+    /// The end of the manifest in force: what is below was judged by earlier passes.
+    pub clean_end: Offset,
     /// Up to here every transaction is decided and everything is committed.
     pub last_stable_offset: Offset,
     /// Where the log ends.
@@ -111,18 +110,10 @@ pub struct Pass {
     kept_size_bytes: u64,
 }
 
-impl Plan {
-    /// Where what no pass has judged begins.
-    fn dirty_from(&self) -> Offset {
-        let clean_end = self.based_on.as_ref().map_or(Offset::ZERO, |manifest| manifest.end);
-        clean_end.max(self.log_start_offset)
-    }
-}
-
 impl Pass {
     /// Begins a pass.
     pub fn begin(plan: Plan) -> Self {
-        let dirty_from = plan.dirty_from();
+        let dirty_from = plan.clean_end.max(plan.log_start_offset);
         Self {
             keys: KeyOffsets::new(dirty_from, plan.limits.keys_size_bytes_max),
             next: dirty_from,
@@ -191,7 +182,8 @@ impl Pass {
     }
 
     fn end_keys(&mut self) {
-        if self.keys.end() <= self.plan.dirty_from() {
+        let begun = self.plan.clean_end.max(self.plan.log_start_offset);
+        if self.keys.end() <= begun {
             self.phase = Phase::Idle;
             return;
         }
@@ -320,9 +312,9 @@ impl Pass {
         })
     }
 
-    /// The manifest that this pass began from.
-    pub fn based_on(&self) -> Option<&Arc<Manifest>> {
-        self.plan.based_on.as_ref()
+    /// The end of the manifest that this pass began from.
+    pub fn based_on(&self) -> Offset {
+        self.plan.clean_end
     }
 
     /// Bytes that survived, and the number of keys that were looked for.

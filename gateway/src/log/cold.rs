@@ -11,7 +11,6 @@
 //! ```
 
 mod cache;
-mod choose;
 mod objects;
 mod pack;
 mod read;
@@ -28,8 +27,8 @@ use meridian_storage::message::{PartList, PutReply};
 use tokio::sync::{mpsc, oneshot};
 
 use self::cache::StripeCache;
-pub(crate) use self::choose::ColdPolicy;
 pub(crate) use self::objects::{ObjectHolding, Unusable as ObjectsUnusable};
+pub(crate) use self::pack::ColdPolicy;
 pub(crate) use self::tend::Holding;
 use super::{Logs, lock};
 use crate::runtime::objects::Objects;

@@ -141,8 +141,7 @@ impl PartitionLog {
         let end = manifest.end;
         self.committed(manifest.clean_points().max().unwrap_or_default()).await?;
         let put = self.act(|partition, now, health, out| {
-            let based_on = pass.based_on().map(Arc::as_ref);
-            partition.put_manifest(now, health, manifest, based_on, out)
+            partition.put_manifest(now, health, manifest, pass.based_on(), out)
         });
         self.committed(put.unwrap_or_else(|| Err(lost().into()))?).await?;
         self.settle().await?;
@@ -182,10 +181,7 @@ impl PartitionLog {
     }
 
     /// Puts a clean blob as soon as little else is on its way.
-    pub(super) async fn put_range(
-        self: &Arc<Self>,
-        range: CleanRange,
-    ) -> Result<LogPoint, ProduceError> {
+    async fn put_range(self: &Arc<Self>, range: CleanRange) -> Result<LogPoint, ProduceError> {
         loop {
             let put = self.act(|partition, now, health, out| {
                 if partition.leader().pending_size_bytes() > PENDING_SIZE_BYTES_MAX {

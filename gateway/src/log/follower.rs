@@ -169,8 +169,8 @@ pub(super) struct FollowerSet {
     asked_at: BTreeMap<NodeId, Instant>,
     /// How many aborted transactions all of them were told of, if nothing was lost on its way.
     told_count: u64,
-    /// The manifest that they were told of, likewise.
-    told_manifest: Option<Arc<Manifest>>,
+    /// The end of the manifest that they were told of, likewise.
+    told_end: Offset,
 }
 
 impl FollowerSet {
@@ -191,12 +191,9 @@ impl FollowerSet {
         self.told_count = count;
     }
 
-    /// They are about to be told of a manifest; whether it is news. One that names what was packed again ends where
-    /// the one before did.
-    pub(super) fn tell_manifest(&mut self, manifest: Option<&Arc<Manifest>>) -> bool {
-        let is_news = manifest.map(Arc::as_ptr) != self.told_manifest.as_ref().map(Arc::as_ptr);
-        self.told_manifest = manifest.cloned();
-        is_news
+    /// They are about to be told of a manifest that ends here; whether it is news.
+    pub(super) fn tell_manifest(&mut self, end: Offset) -> bool {
+        std::mem::replace(&mut self.told_end, end) != end
     }
 
     /// Those that asked lately.

@@ -158,12 +158,6 @@ impl Homes {
         self.0.last().map(|(_, group)| group)
     }
 
-    /// The first generation in the present group, if there was another one before.
-    pub(super) fn moved_in(&self) -> Option<Generation> {
-        let (first, _) = self.0.last().filter(|_| self.0.len() > 1)?;
-        Some(*first)
-    }
-
     /// Every group that may hold a blob, each once.
     pub(super) fn every(&self) -> BTreeMap<GroupId, &Arc<Group>> {
         self.0.iter().map(|(_, group)| (group.id, group)).collect()

@@ -603,7 +603,8 @@ impl PartitionLog {
             let Some(view) = view_of(partition) else { return };
             let page = AbortedPage::of(partition, inner.followers.told_count());
             let told_count = page.end();
-            let is_news = inner.followers.tell_manifest(view.manifest.as_ref());
+            let clean_end = view.manifest.as_ref().map_or(Offset::ZERO, |manifest| manifest.end);
+            let is_news = inner.followers.tell_manifest(clean_end);
             let message =
                 FollowMessage::progress(self.ownership.partition, &view, page, is_news, false);
             inner.followers.tell(told_count);

@@ -1,5 +1,5 @@
-//! Cold storage as a chore: packs what has become cold in the partitions that this node leads, or lies elsewhere than
-//! the topic's class says, and tends what is packed, in stripes and in objects. One partition after another, a little of each, so that all get their turn.
+//! Cold storage as a chore: packs what has become cold in the partitions that this node leads, and
+//! tends what is packed, in stripes and in objects. One partition after another, a little of each, so that all get their turn.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -43,22 +43,6 @@ struct Tended {
     generation: Generation,
     config_version: ConfigVersion,
     at: Instant,
-    /// Whether any slot had a part of a stripe, for all that is known.
-    found_parts: bool,
-}
-
-impl Tended {
-    /// Whether a partition is to be tended now, which was so `last`, and whose manifest names stripes or not. A leader that
-    /// died may have left parts of stripes that no manifest names any more: so each looks once, if the topic's class
-    /// was ever set.
-    fn is_due(last: Option<&Self>, now: &Self, has_stripes: bool, has_class: bool) -> bool {
-        let Some(last) = last.filter(|last| last.generation == now.generation) else {
-            return has_stripes || has_class || last.is_some_and(|last| last.found_parts);
-        };
-        let is_recent =
-            last.config_version == now.config_version && now.at.since(last.at) < TEND_EVERY;
-        (has_stripes || last.found_parts) && !is_recent
-    }
 }
 
 /// Packs and tends, until the node goes down.
@@ -75,11 +59,9 @@ pub(super) async fn run_cold(node: Arc<Node>) {
         for log in logs.iter().filter(|log| log.is_serving()) {
             let policy = policy_for(&node, log);
             let rests = failing.rests(node.logs.cold_counts().object_errors, node.logs.now());
-            let needs_objects =
-                |policy: &ColdPolicy| policy.tier == ColdTier::Objects || log.has_objects();
-            let waits = |policy: &ColdPolicy| rests && needs_objects(policy);
+            let waits = |policy: &ColdPolicy| rests && policy.tier == ColdTier::Objects;
             if let Some(policy) = policy.filter(|policy| !waits(policy)) {
-                pack(&node, log, &policy, &mut rounds).await;
+                pack(&node, log, &policy).await;
             }
             tend(&node, log, &mut tended).await;
             if !rests {
@@ -115,23 +97,15 @@ fn policy_for(node: &Node, log: &PartitionLog) -> Option<ColdPolicy> {
     policy_of(&metadata, topic, node.time.agreed_ms())
 }
 
-async fn pack(
-    node: &Node,
-    log: &Arc<PartitionLog>,
-    policy: &ColdPolicy,
-    rounds: &mut ObjectRounds,
-) {
+async fn pack(node: &Node, log: &Arc<PartitionLog>, policy: &ColdPolicy) {
     let partition = log.ownership().partition;
     if log.to_pack_bytes(policy) == 0 || !is_known(node, policy.tier.feature_level()).await {
         return;
     }
-    if policy.tier != ColdTier::Objects && log.has_objects() {
-        rounds.look_soon(partition);
-    }
     match log.pack(policy).await {
         Ok(0) => {}
-        Ok(packed_bytes) => tracing::debug!(?partition, packed_bytes, "packed"),
-        Err(error) => tracing::info!(?partition, %error, "packing waits; what is there stays"),
+        Ok(packed_bytes) => tracing::debug!(?partition, packed_bytes, "packed what is cold"),
+        Err(error) => tracing::info!(?partition, %error, "packing waits; the copies stay"),
     }
 }
 
@@ -141,7 +115,7 @@ async fn is_known(node: &Node, level: FeatureLevel) -> bool {
     match agree(node, level).await {
         Ok(()) => true,
         Err(error) => {
-            tracing::info!(%error, "packing waits; what is there stays");
+            tracing::info!(%error, "packing waits; the copies stay");
             false
         }
     }
@@ -150,28 +124,30 @@ async fn is_known(node: &Node, level: FeatureLevel) -> bool {
 async fn tend(node: &Node, log: &Arc<PartitionLog>, tended: &mut HashMap<PartitionId, Tended>) {
     let ownership = log.ownership();
     let is_wanted = node.logs.take_tending(ownership.partition);
-    let partition = ownership.partition;
-    let mut now = Tended {
-        generation: ownership.generation,
-        config_version: log.config_version(),
-        at: node.logs.now(),
-        found_parts: true,
-    };
-    let has_class = has_class(&node.meta.metadata(), partition);
-    let is_due = Tended::is_due(tended.get(&partition), &now, log.has_stripes(), has_class);
-    if !is_due && !is_wanted {
+    let generation = ownership.generation;
+    let config_version = log.config_version();
+    let at = node.logs.now();
+    let is_recent = tended.get(&ownership.partition).is_some_and(|last| {
+        last.generation == generation
+            && last.config_version == config_version
+            && at.since(last.at) < TEND_EVERY
+    });
+    // A partition that has no stripe any more may still have parts.
+    let had_stripes = tended.contains_key(&ownership.partition) || log.has_stripes();
+    if !had_stripes || (is_recent && !is_wanted) {
         return;
     }
+    tended.insert(ownership.partition, Tended { generation, config_version, at });
     match log.tend().await {
-        Ok(Holding { missing_parts, surplus_parts, stripes, .. }) => {
-            now.found_parts = stripes + missing_parts + surplus_parts > 0;
-            if missing_parts + surplus_parts > 0 {
-                tracing::info!(?partition, missing_parts, surplus_parts, "stripes tended");
-            }
+        Ok(Holding { missing_parts: 0, surplus_parts: 0, .. }) => {}
+        Ok(Holding { missing_parts, surplus_parts, .. }) => {
+            let partition = ownership.partition;
+            tracing::info!(?partition, missing_parts, surplus_parts, "stripes tended");
         }
-        Err(error) => tracing::warn!(?partition, %error, "stripes are not whole yet"),
+        Err(error) => {
+            tracing::warn!(partition = ?ownership.partition, %error, "stripes are not whole yet");
+        }
     }
-    tended.insert(partition, now);
 }
 
 /// What is known of objects: which partitions the store has any of, and when each was tended, by which leader.
@@ -199,12 +175,6 @@ impl ObjectRounds {
             }
             Err(error) => tracing::warn!(%error, "what the object store holds is not known"),
         }
-    }
-
-    /// Has objects of a partition looked at, for some may be of no use any more.
-    fn look_soon(&mut self, partition: PartitionId) {
-        self.in_store.insert(partition);
-        self.tended.remove(&partition);
     }
 
     /// Whether objects of a partition are to be looked at, if there may be any: by each leader at once, and then
@@ -249,17 +219,10 @@ async fn tend_objects(
     }
 }
 
-/// Whether it was ever said how the partition's topic is to be stored.
-fn has_class(metadata: &Metadata, partition: PartitionId) -> bool {
-    let topic = metadata.partition(partition).map(|it| ConfigResource::Topic(it.topic));
-    topic.is_some_and(|topic| metadata.config(&topic, STORAGE_CLASS).is_some())
-}
-
-/// What of a topic is cold, and where that is; `None` if its log is compacted, which says where its records are.
+/// What of a topic is cold; `None` if nothing ever is.
 fn policy_of(metadata: &Metadata, topic: TopicId, now_ms: Option<i64>) -> Option<ColdPolicy> {
     let resource = ConfigResource::Topic(topic);
-    let class = metadata.config(&resource, STORAGE_CLASS).unwrap_or(STORAGE_CLASS_DEFAULT);
-    let tier = cold_tier(class)?;
+    let tier = cold_tier(metadata.config(&resource, STORAGE_CLASS)?)?;
     let policy = metadata.topic_config(topic, "cleanup.policy").unwrap_or("delete");
     if policy.contains("compact") || metadata.topic(topic).is_some_and(|topic| topic.internal) {
         return None;
@@ -371,29 +334,6 @@ mod tests {
         assert!(!rounds.is_due(one, Generation::FIRST, at(600)));
         assert!(rounds.is_due(one, Generation::FIRST, at(605)));
         assert!(rounds.is_due(one, Generation::FIRST.next(), at(6)));
-    }
-
-    #[test]
-    fn parts_are_looked_for_by_each_leader_and_while_there_are_some() {
-        let tended = |generation, seconds, found_parts| Tended {
-            generation: Generation::new(generation),
-            config_version: ConfigVersion::new(1),
-            at: Instant::ZERO + Duration::from_secs(seconds),
-            found_parts,
-        };
-        let is_due = |last: Option<Tended>, now, has_stripes, has_class| {
-            Tended::is_due(last.as_ref(), &now, has_stripes, has_class)
-        };
-        let (none, some) = (tended(1, 0, false), tended(1, 0, true));
-        assert!(!is_due(None, tended(1, 0, true), false, false), "most topics never have any");
-        assert!(is_due(None, tended(1, 0, true), false, true), "a leader that died left some");
-        assert!(is_due(None, tended(1, 0, true), true, false));
-        assert!(!is_due(Some(none), tended(1, 99, true), false, true), "there are none");
-        assert!(is_due(Some(none), tended(2, 1, true), false, true), "until another leads");
-        assert!(!is_due(Some(some), tended(1, 29, true), false, true));
-        assert!(is_due(Some(some), tended(1, 30, true), false, true), "whether they are gone");
-        let moved = Tended { config_version: ConfigVersion::new(2), ..tended(1, 1, true) };
-        assert!(is_due(Some(some), moved, true, true), "to slots that lost their disk");
     }
 
     #[test]

@@ -80,17 +80,18 @@ impl<T> Partition<T> {
         Ok(self.point(step))
     }
 
-    /// Puts a manifest that was made from `based_on`, the newest then. Readers use it when it is committed.
+    /// Puts a manifest that was made from `based_on`, the end of the one then in force (zero for none).
+    /// Readers use it when it is committed.
     pub fn put_manifest(
         &mut self,
         now: Instant,
         health: &SlotHealth,
         manifest: Manifest,
-        based_on: Option<&Manifest>,
+        based_on: Offset,
         out: &mut Vec<PartitionOutput<T>>,
     ) -> Result<LogPoint, ManifestError> {
         self.admit(health)?;
-        let newest = self.state.manifest.as_deref();
+        let newest = self.state.clean_end();
         if !cold::may_follow(newest, based_on, manifest.end, self.mutations) {
             return Err(ManifestError::Superseded);
         }
@@ -150,7 +151,7 @@ impl<T> Partition<T> {
     ) -> Plan {
         Plan {
             log_start_offset: self.leader.log_start_offset(),
-            based_on: self.state.manifest.clone(),
+            clean_end: self.state.clean_end(),
             last_stable_offset: self.last_stable_offset(),
             high_watermark: self.high_watermark(),
             last_batches: self.state.producers.last_batches().collect(),

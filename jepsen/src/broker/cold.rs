@@ -1,37 +1,33 @@
 //! Stripes: what the node does around the real code, spreading and gathering, when its partition packs what is
-//! old, or was packed in another way, reads it back and is tended. Packing into objects, or back into copies, is the
-//! same, but for where a run goes.
+//! old, reads it back and is tended. Packing into objects is the same, but for where a run goes.
 //!
 //! ```text
 //! Idle -> Reading -> Spreading, all parts durable -> Settling: manifest -> Promising -> Marking -> Idle
 //!                 -> Storing, an object is durable -^
-//!                 -> a blob is put as copies -------^
 //! Idle -> Listing: parts that nobody names go -> Mending: gather, make again -> Spreading -> the next one
 //! ```
 
-mod pack;
-
 use std::collections::BTreeMap;
-use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::position::{LogPoint, Offset};
 use meridian_base::topology::{Geometry, Slot, SlotState};
-use meridian_gateway::partition::PartitionOutput;
+use meridian_gateway::partition::{ManifestError, PartitionOutput};
+use meridian_protocol::records;
+use meridian_storage::blob::Blob;
 use meridian_storage::cold;
 use meridian_storage::erasure::{
-    Code, Gather, GatherOutput, Spread, Stripe, StripeEncoder, decode,
+    Code, Gather, GatherOutput, Part, Spread, SpreadOutput, Stripe, StripeEncoder, decode,
 };
-use meridian_storage::manifest::{Manifest, Piece};
-use meridian_storage::message::{FreeParts, ListParts, PartList, Read, ReadReply};
+use meridian_storage::manifest::{Piece, Place};
+use meridian_storage::message::{FreeParts, ListParts, PartList, PutReply, Read, ReadReply};
 use meridian_storage::placement::SlotHealth;
 
-use super::{Asker, Broker, BrokerOutput, ClientReply, Phase, Shown, Waiter};
+use super::{Asker, Broker, BrokerOutput, ClientReply, FETCH_SIZE_BYTES_MAX, Phase, Shown, Waiter};
 use crate::metadata::Class;
-use crate::read::Purpose;
+use crate::read::{Purpose, answers};
 use crate::value::PlacedBatch;
 
 /// Records that must be hot before some of them are packed.
@@ -42,10 +38,6 @@ const HOT_COUNT_MIN: i64 = 20;
 const STRIPE_SIZE_BYTES: usize = 700;
 /// Most stripes that one manifest adds.
 const PIECES_PER_MANIFEST: usize = 2;
-/// Bytes of batches that one manifest replaces, about.
-const AGAIN_SIZE_BYTES: u64 = 2_000;
-/// How long reading a run may take.
-const RUN_WITHIN: Duration = Duration::from_secs(5);
 /// How long parts may be on their way, and lists.
 const SPREAD_WITHIN: Duration = Duration::from_secs(4);
 const LIST_WITHIN: Duration = Duration::from_millis(500);
@@ -84,7 +76,6 @@ impl Default for Cold {
 /// Where what is old goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tier {
-    Copies,
     Stripes(Code),
     Objects,
 }
@@ -126,12 +117,9 @@ pub(super) enum Then {
 #[derive(Debug)]
 pub(super) struct Packing {
     tier: Tier,
-    based_on: Option<Arc<Manifest>>,
-    /// What it replaces, unless it is new.
-    replaces: Option<Range<Offset>>,
+    based_on: Offset,
     next: Offset,
     until: Offset,
-    give_up_at: Instant,
     pub(super) pieces: Vec<Piece>,
 }
 
@@ -153,12 +141,12 @@ struct GatherTask {
 }
 
 impl Broker {
-    /// Packs in another way from now on, and what is packed again.
+    /// Packs in another way from now on; what is packed stays as it is.
     pub(super) fn convert_cold(&mut self, class: Class) {
         self.cold.tier = match class {
             Class::Cold(code) => Some(Tier::Stripes(code)),
             Class::Objects => Some(Tier::Objects),
-            Class::Copies | Class::Parts => Some(Tier::Copies),
+            Class::Copies | Class::Parts => None,
         };
     }
 
@@ -188,8 +176,7 @@ impl Broker {
         let tends_objects = matches!(self.cold.work, Work::Idle) && self.tend_objects(now, out);
         let is_tending = tends_objects || self.objects.are_tended();
         let Phase::Leading(partition) = &mut self.phase else { return };
-        let packs = !matches!(self.cold.tier, None | Some(Tier::Copies));
-        let may_be_cold = packs || partition.manifest().is_some();
+        let may_be_cold = self.cold.tier.is_some() || partition.manifest().is_some();
         if crate::keyed::is_keyed(self.partition) || !partition.is_serving() || !may_be_cold {
             return;
         }
@@ -203,9 +190,8 @@ impl Broker {
             Work::Idle if is_tending => {}
             Work::Idle => return self.begin_packing(now, health, out),
             Work::Reading(packing, _) => {
-                // What is being read may be freed, and no slot may have it now.
-                let is_deleted = packing.next < partition.leader().log_start_offset();
-                if is_deleted || now >= packing.give_up_at {
+                // What is being read may be freed.
+                if packing.next < partition.leader().log_start_offset() {
                     self.end_packing();
                 }
                 return;
@@ -241,6 +227,236 @@ impl Broker {
             Work::Storing(..) | Work::Mending { .. } => {}
         }
         self.carry_out_partition(outputs, out);
+    }
+}
+
+// Packing.
+impl Broker {
+    fn begin_packing(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        let (Phase::Leading(partition), Some(tier)) = (&self.phase, self.cold.tier) else { return };
+        let based_on = partition.state().clean_end();
+        let is_settled = partition.manifest().map_or(Offset::ZERO, |it| it.end) == based_on;
+        let next = based_on.max(partition.leader().log_start_offset());
+        let hot_count = partition.high_watermark().get() - next.get();
+        let group = partition.leader().group();
+        let well = group.good_slots().difference(health.suspect);
+        // An object needs no slot.
+        let may_pack = tier == Tier::Objects || well == group.geometry.slots();
+        if !is_settled || hot_count < HOT_COUNT_MAX || !may_pack {
+            return;
+        }
+        let until = Offset::new(partition.high_watermark().get() - HOT_COUNT_MIN);
+        let packing = Packing { tier, based_on, next, until, pieces: Vec::new() };
+        self.read_run(now, health, packing, out);
+    }
+
+    fn read_run(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        packing: Packing,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let run = Run { base_offset: packing.next, size_bytes: 0, pieces: Vec::new() };
+        self.cold.work = Work::Reading(packing, run);
+        self.read_for_run(now, health, out);
+    }
+
+    /// Reads on, from memory or from the slots, until the stripe is full.
+    fn read_for_run(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        loop {
+            let Work::Reading(packing, run) = &self.cold.work else { return };
+            if run.size_bytes >= STRIPE_SIZE_BYTES || packing.next >= packing.until {
+                return self.store_run(now, health, out);
+            }
+            let from = packing.next;
+            let Phase::Leading(partition) = &self.phase else { return };
+            let Some(mark) = partition.leader().mark() else { return };
+            if from < partition.leader().log_start_offset() {
+                return self.end_packing();
+            }
+            if let Some(pieces) = partition.tail().read(from, FETCH_SIZE_BYTES_MAX as usize) {
+                if !self.take_for_run(pieces.concat().into()) {
+                    return self.end_packing();
+                }
+                continue;
+            }
+            let Some(request) = self.records_request(from, mark) else {
+                return self.broken(format!("no generation holds offset {from}"), out);
+            };
+            return self.ask(now, Purpose::Pack { from }, request, out);
+        }
+    }
+
+    /// Takes what was read for a stripe.
+    pub(super) fn on_pack_read(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        from: Offset,
+        (request, blobs): (&Read, &[Blob]),
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Work::Reading(packing, _) = &self.cold.work else { return };
+        if packing.next != from {
+            return;
+        }
+        let records = answers(request, blobs).map(|blob| blob.payload.to_contiguous());
+        if self.take_for_run(records.collect::<Vec<Bytes>>().concat().into()) {
+            self.read_for_run(now, health, out);
+        } else {
+            self.end_packing();
+        }
+    }
+
+    /// Takes batches until the stripe is full; whether there were any.
+    fn take_for_run(&mut self, bytes: Bytes) -> bool {
+        let Work::Reading(packing, run) = &mut self.cold.work else { return false };
+        let before = packing.next;
+        for batch in records::batches(bytes).filter_map(Result::ok) {
+            let header = batch.header();
+            let is_full = run.size_bytes >= STRIPE_SIZE_BYTES || packing.next >= packing.until;
+            if header.last_offset() < packing.next.get() || is_full {
+                continue;
+            }
+            packing.next = Offset::new(header.last_offset() + 1);
+            run.size_bytes += batch.bytes().len();
+            run.pieces.push(batch.bytes().clone());
+        }
+        packing.next > before
+    }
+
+    /// Codes a run, and puts the parts; or puts it as an object.
+    fn store_run(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        let Work::Reading(mut packing, run) = std::mem::replace(&mut self.cold.work, Work::Idle)
+        else {
+            return;
+        };
+        self.cold.packed_count += 1;
+        let key = cold::key(self.generation, self.cold.packed_count, self.mutations);
+        let Tier::Stripes(code) = packing.tier else {
+            let run = (key, run.base_offset, &run.pieces[..]);
+            return self.store_object(now, health, packing, run, out);
+        };
+        let encoded = StripeEncoder::new(code).encode(key, &run.pieces);
+        let stripe = encoded.stripe;
+        packing.pieces.push(Piece {
+            base_offset: run.base_offset,
+            max_timestamp_ms: -1,
+            size_bytes: stripe.size_bytes,
+            place: Place::Stripe { point: stripe.point, code: stripe.code, crc: stripe.crc },
+        });
+        self.spread(now, health, (stripe, encoded.parts), Then::Pack(packing), out);
+    }
+
+    fn spread(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        (stripe, parts): (Stripe, Vec<Part>),
+        then: Then,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Some(group) = self.group().cloned() else { return };
+        let mut wanted = Vec::new();
+        let spread =
+            Spread::begin(self.partition, stripe, parts, group, self.mutations, now, &mut wanted);
+        let (spread, until) = (Box::new(spread), now + SPREAD_WITHIN);
+        self.cold.work = Work::Spreading { spread, until, then };
+        self.carry_out_spread(now, health, wanted, out);
+    }
+
+    /// Takes a slot's answer to the put of a part.
+    pub fn on_part_reply(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        slot: Slot,
+        reply: PutReply,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Work::Spreading { spread, .. } = &mut self.cold.work else { return };
+        let mut wanted = Vec::new();
+        spread.on_reply(now, slot, reply, &mut wanted);
+        self.carry_out_spread(now, health, wanted, out);
+    }
+
+    fn carry_out_spread(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        wanted: Vec<SpreadOutput>,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        for output in wanted {
+            match output {
+                SpreadOutput::Put { slot, put } => out.push(BrokerOutput::Put(slot, *put)),
+                SpreadOutput::Conflict(slot) => {
+                    let what = format!("{slot:?} holds another part under the stripe's key");
+                    self.broken(what, out);
+                    self.cold.work = Work::Idle;
+                }
+                SpreadOutput::Durable => {
+                    let work = std::mem::replace(&mut self.cold.work, Work::Idle);
+                    let Work::Spreading { then, .. } = work else { return };
+                    return self.parts_are_durable(now, health, then, out);
+                }
+            }
+        }
+    }
+
+    fn parts_are_durable(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        then: Then,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        match then {
+            Then::Mend(missing) => self.mend(now, health, missing, out),
+            Then::Pack(packing) => self.run_is_stored(now, health, packing, out),
+        }
+    }
+
+    /// All of a run is durable: the next one, or the manifest.
+    pub(super) fn run_is_stored(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        packing: Packing,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let is_full = packing.pieces.len() == PIECES_PER_MANIFEST;
+        if is_full || packing.next >= packing.until {
+            self.cold.work = Work::Settling(packing);
+        } else {
+            self.read_run(now, health, packing, out);
+        }
+    }
+
+    /// Puts the manifest that names what was packed.
+    fn name_pieces(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        let (Work::Settling(packing), Phase::Leading(partition)) =
+            (&self.cold.work, &mut self.phase)
+        else {
+            return;
+        };
+        let log_start_offset = partition.leader().log_start_offset();
+        let newest = partition.manifest().map(std::sync::Arc::as_ref);
+        let (pieces, based_on) = (packing.pieces.clone(), packing.based_on);
+        let manifest = cold::extended(newest, log_start_offset, pieces, packing.next);
+        let mut outputs: Vec<PartitionOutput<Waiter>> = Vec::new();
+        match partition.put_manifest(now, health, manifest, based_on, &mut outputs) {
+            Ok(point) => self.cold.work = Work::Promising(point),
+            Err(ManifestError::InDoubt | ManifestError::Refused(_)) => {}
+            Err(ManifestError::Superseded) => self.cold.work = Work::Idle,
+        }
+        self.carry_out_partition(outputs, out);
+    }
+
+    fn end_packing(&mut self) {
+        self.cold.work = Work::Idle;
+        self.reads.retain(|_, task| !matches!(task.purpose, Purpose::Pack { .. }));
     }
 }
 
@@ -351,8 +567,7 @@ impl Broker {
                             self.make_again(now, health, task.stripe, bytes, out);
                         }
                         Ok(bytes) => {
-                            let read = (task.stripe.point, task.purpose);
-                            self.on_cold_bytes(now, health, read, bytes, out);
+                            self.on_cold_bytes(task.stripe.point, task.purpose, bytes, out);
                         }
                         Err(error) => self.broken(error.to_string(), out),
                     }
@@ -374,15 +589,11 @@ impl Broker {
     /// A stripe or an object was read.
     pub(super) fn on_cold_bytes(
         &mut self,
-        now: Instant,
-        health: &SlotHealth,
-        (point, purpose): (LogPoint, Purpose),
+        point: LogPoint,
+        purpose: Purpose,
         bytes: Bytes,
         out: &mut Vec<BrokerOutput>,
     ) {
-        if let Purpose::Pack { from } = purpose {
-            return self.go_on_packing(now, health, from, bytes, out);
-        }
         let Some(batches) = PlacedBatch::read_all(bytes) else {
             return self.broken(format!("{point} holds no batches"), out);
         };

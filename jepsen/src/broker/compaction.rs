@@ -4,8 +4,6 @@
 //! tick: dirty? -> Reading -> all put -> Settling -> manifest committed -> Marking -> checkpoint committed
 //! ```
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::position::{LogPoint, Offset};
@@ -37,7 +35,7 @@ pub(super) enum Compaction {
     /// Some read of it is under way.
     Reading(Box<Pass>),
     /// Everything is put; the manifest waits until it is committed.
-    Settling { manifest: Manifest, based_on: Option<Arc<Manifest>> },
+    Settling { manifest: Manifest, based_on: Offset },
     /// The manifest is put.
     Promising(LogPoint),
     /// So is a checkpoint that holds it.
@@ -99,7 +97,7 @@ impl Broker {
                 return;
             }
             Compaction::Settling { manifest, based_on } => {
-                let (manifest, based_on) = (manifest.clone(), based_on.as_deref());
+                let (manifest, based_on) = (manifest.clone(), *based_on);
                 let put = partition.put_manifest(now, health, manifest, based_on, &mut outputs);
                 match put {
                     Ok(point) => self.compaction = Compaction::Promising(point),
@@ -154,7 +152,7 @@ impl Broker {
         }
         let Compaction::Reading(pass) = &self.compaction else { return };
         self.compaction = match pass.manifest() {
-            Some(manifest) => Compaction::Settling { manifest, based_on: pass.based_on().cloned() },
+            Some(manifest) => Compaction::Settling { manifest, based_on: pass.based_on() },
             None => Compaction::Idle,
         };
     }

@@ -238,7 +238,7 @@ impl Broker {
                 if Object::of(object.point, &bytes) != object {
                     return self.broken(format!("{object:?} is another one"), out);
                 }
-                self.on_cold_bytes(now, health, (object.point, purpose), bytes, out);
+                self.on_cold_bytes(object.point, purpose, bytes, out);
             }
             // Of a leader that was replaced, which does not know it, it may have been deleted.
             (Call::Get { purpose, .. }, _) => {

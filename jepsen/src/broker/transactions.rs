@@ -114,14 +114,9 @@ impl Broker {
             return;
         };
         let stable = partition.last_stable_offset();
-        if from < partition.leader().log_start_offset() || from >= stable {
-            return;
-        }
-        if let Some((request, _)) = self.piece_request(from) {
-            // There are no transactions in partitions that are compacted.
-            if !crate::keyed::is_keyed(self.partition) {
-                self.ask(now, Purpose::FetchCommitted { asker, from }, request, out);
-            }
+        // There are no transactions in partitions that are compacted.
+        let is_clean = self.piece_request(from).is_some();
+        if from < partition.leader().log_start_offset() || from >= stable || is_clean {
             return;
         }
         if let Some(piece) = self.cold_at(from) {

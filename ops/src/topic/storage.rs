@@ -1,6 +1,6 @@
 //! How a topic's records are stored: what lies in copies, what in stripes or objects, and changing it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -46,12 +46,11 @@ struct Describe {
 /// Change how a topic's records are stored, while it is being written and read
 ///
 /// From then on records that are old enough are packed into stripes of the class's code, or into objects
-/// of the object store that the nodes are configured with. What is packed in another way is packed again, or
-/// taken back into copies if the class has no cold records.
+/// of the object store that the nodes are configured with. What is packed already stays as it is until
+/// retention deletes it: going back to copies, or on to another class, is for records that are not cold yet.
 ///
 /// In a cluster of several storage groups the topic moves to the group of its class within seconds: what is
-/// written from then on goes there. What was written follows: at once if the class has no cold records, else when it is
-/// cold.
+/// written from then on goes there, and what was written stays in the group that it is in.
 ///
 /// Example: meridian topic storage convert orders --class rs-5-4 --after-ms 3600000 --wait 600
 #[derive(Debug, Args)]
@@ -70,7 +69,7 @@ struct Convert {
     /// Newest bytes of each partition that stay in copies; -1 goes by age alone
     #[arg(long, allow_negative_numbers = true)]
     after_bytes: Option<i64>,
-    /// Wait until the topic is in its group and all records are where the class says, at most so many seconds; exit
+    /// Wait until the topic is in its group and all that is cold is packed, at most so many seconds; exit
     /// code 2 if it is not by then
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
@@ -147,9 +146,55 @@ struct Described {
     /// On the nodes' disks.
     stored_bytes: u64,
     object_stored_bytes: u64,
-    /// In groups that partitions have left since.
+    /// In groups that partitions have left since: until retention deletes it.
     left_behind: Vec<GroupHolding>,
     partitions: Vec<PartitionStorage>,
+    /// What a conversion leaves as it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stays: Option<Stays>,
+}
+
+/// What stays as it was before a conversion, until retention deletes it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Stays {
+    /// Bytes that were packed into stripes, or into objects.
+    stripes_bytes: u64,
+    objects_bytes: u64,
+    /// Groups that hold what was written before, and are no longer written to.
+    groups: Vec<u32>,
+}
+
+impl Stays {
+    /// What is left of `before`, now that records are stored as this class says.
+    fn of(class: Class, before: &Described, after: &[PartitionStorage]) -> Self {
+        let is_new = before.class != class.config();
+        let packed = |of: fn(&PartitionStorage) -> u64| {
+            before.partitions.iter().filter(|_| is_new).map(of).sum()
+        };
+        // One that is yet to move leaves the group that it is in.
+        let left = after.iter().flat_map(|it| {
+            let own = (!it.is_in_place).then_some(it.group);
+            it.former_groups.iter().copied().chain(own)
+        });
+        let groups: BTreeSet<u32> = left.collect();
+        Self {
+            stripes_bytes: packed(|it| it.cold_bytes),
+            objects_bytes: packed(|it| it.object_bytes),
+            groups: groups.into_iter().collect(),
+        }
+    }
+
+    /// A line for each place, and none if nothing stays.
+    fn render(&self) -> String {
+        let packed = [(self.stripes_bytes, "stripes"), (self.objects_bytes, "objects")];
+        let packed = packed.into_iter().filter(|(bytes, _)| *bytes > 0).map(|(bytes, place)| {
+            format!("{bytes} bytes that were packed before stay in {place} until retention deletes them\n")
+        });
+        let group = |group: &u32| {
+            format!("what was written in group {group} stays there until retention deletes it\n")
+        };
+        packed.chain(self.groups.iter().map(group)).collect()
+    }
 }
 
 impl Storage {
@@ -170,6 +215,8 @@ impl Convert {
         let number = |name: &str, value: Option<i64>| {
             value.map(|value| (name.to_owned(), Some(value.to_string())))
         };
+        // While a partition is without a leader nobody knows: then nothing is said of it.
+        let before = ask(client, &self.topic).await.ok();
         let mut changes = vec![(CLASS.to_owned(), Some(self.class.config().to_owned()))];
         changes.extend(number(AFTER_MS, self.after_ms));
         changes.extend(number(AFTER_BYTES, self.after_bytes));
@@ -181,11 +228,17 @@ impl Convert {
             if let Ok(described) = ask(client, &self.topic).await
                 && described.partitions.iter().all(is_done)
             {
-                return Ok((described, true));
+                return Ok((self.with_what_stays(before.as_ref(), described), true));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        Ok((ask(client, &self.topic).await?, self.wait.is_none()))
+        let described = ask(client, &self.topic).await?;
+        Ok((self.with_what_stays(before.as_ref(), described), self.wait.is_none()))
+    }
+
+    fn with_what_stays(&self, before: Option<&Described>, after: Described) -> Described {
+        let stays = before.map(|before| Stays::of(self.class, before, &after.partitions));
+        Described { stays, ..after }
     }
 }
 
@@ -224,6 +277,7 @@ async fn ask(client: &Client, topic: &str) -> Result<Described, Failure> {
         object_stored_bytes: sum(|it| it.object_stored_bytes),
         left_behind: left_behind(&partitions),
         partitions,
+        stays: None,
     })
 }
 
@@ -267,11 +321,13 @@ fn render(described: &Described) -> String {
     if let Some(store) = partitions.iter().find_map(|it| it.object_store.as_ref()) {
         text.push_str(&format!("object store: {object_stored_bytes} bytes in {store}\n"));
     }
-    for GroupHolding { group, stored_bytes } in &described.left_behind {
+    let left_behind = described.left_behind.iter().filter(|_| described.stays.is_none());
+    for GroupHolding { group, stored_bytes } in left_behind {
         text.push_str(&format!(
-            "group {group}: {stored_bytes} of the bytes stored, put there before a move\n"
+            "group {group}: {stored_bytes} of the bytes stored, put there before a move, until retention deletes them\n"
         ));
     }
+    text.extend(described.stays.as_ref().map(Stays::render));
     for (index, it) in partitions.iter().enumerate() {
         if let Some(error) = &it.object_error {
             text.push_str(&format!("partition {index}: {error}\n"));
@@ -358,12 +414,48 @@ mod tests {
             object_stored_bytes: 0,
             left_behind: Vec::new(),
             partitions: vec![partition],
+            stays: None,
         };
         let text = render(&described);
         assert!(
             text.starts_with("t: mirror-3-dc,cold=rs-5-4; 1000 bytes, 1870 stored, 1.87 for each")
         );
         assert!(text.lines().last().is_some_and(|line| line.contains("1.81")), "{text}");
+    }
+
+    #[test]
+    fn a_conversion_says_what_it_leaves() {
+        let partition = |group, former_groups: &[u32], is_in_place| PartitionStorage {
+            group,
+            former_groups: former_groups.to_vec(),
+            is_in_place,
+            cold_bytes: 1000,
+            object_bytes: 10,
+            ..PartitionStorage::default()
+        };
+        let before = Described {
+            topic: "t".to_owned(),
+            class: Class::Rs54.config().to_owned(),
+            payload_bytes: 0,
+            stored_bytes: 0,
+            object_stored_bytes: 0,
+            left_behind: Vec::new(),
+            partitions: vec![partition(1, &[], true), partition(1, &[], true)],
+            stays: None,
+        };
+        // One has moved, one is about to.
+        let after = [partition(2, &[1], true), partition(1, &[], false)];
+        let stays = Stays::of(Class::HotBlock42, &before, &after);
+        let left = Stays { stripes_bytes: 2000, objects_bytes: 20, groups: vec![1] };
+        assert_eq!(stays, left);
+        assert_eq!(
+            stays.render(),
+            "2000 bytes that were packed before stay in stripes until retention deletes them\n\
+             20 bytes that were packed before stay in objects until retention deletes them\n\
+             what was written in group 1 stays there until retention deletes it\n"
+        );
+        let again = Stays::of(Class::Rs54, &before, &before.partitions);
+        assert_eq!(again.render(), "", "it is of that class already");
     }
 
     #[test]
@@ -386,6 +478,7 @@ mod tests {
             object_stored_bytes: 0,
             left_behind,
             partitions,
+            stays: None,
         };
         let text = render(&described);
         assert!(text.contains("group 1: 330 of the bytes stored"), "{text}");

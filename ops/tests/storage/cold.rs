@@ -1,6 +1,5 @@
 //! Records become stripes: what they take on disk, and what may be lost then.
 
-use std::ops::Range;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -37,16 +36,6 @@ fn classes_take_what_they_promise_and_survive_what_they_promise() {
     flip_and_scrub(&nodes, &[1, 4, 5, 8]);
     both_read("after bits have flipped on four nodes");
     assert_whole(&nodes, "striped");
-
-    // What was packed is packed again, and taken back.
-    // Copies on slots that are late stay, beside those that hedge them.
-    let hedged = 0.8;
-    for (class, per_byte, more) in
-        [("block-4-2", 1.5, MARGIN), ("mirror-3-dc", 3.0, hedged), ("rs-5-4", 1.8, MARGIN)]
-    {
-        convert(&nodes, &striped, class, per_byte - MARGIN..per_byte + more);
-        striped.check(&nodes, class);
-    }
 
     let block = store(&nodes, "block", "block-4-2", 1.5);
     block.check(&nodes, "at rest");
@@ -98,25 +87,6 @@ fn store(nodes: &Nodes, topic: &'static str, class: &str, per_byte: f64) -> Line
         "{class}: {seen:.3} bytes on the disks for each byte, after {took:.0} s; {dead} dead"
     ));
     lines
-}
-
-/// Has all records of a topic stored in another class, until its slots hold as much as they should.
-fn convert(nodes: &Nodes, lines: &Lines, class: &str, per_byte: Range<f64>) {
-    let began = Instant::now();
-    let convert = ["topic", "storage", "convert", lines.topic(), "--class", class];
-    let cold = ["--after-ms", "0", "--wait", "120", "-b", &nodes.bootstrap];
-    ok(&convert.into_iter().chain(cold).collect::<Vec<_>>());
-    let mut seen = 0.0;
-    until(&format!("{class} takes {per_byte:?} bytes for each"), WITHIN, || {
-        let describe = ["topic", "storage", "describe", lines.topic(), "-o", "json"];
-        let output = run(&describe.into_iter().chain(["-b", &nodes.bootstrap]).collect::<Vec<_>>());
-        let described: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        let number = |name: &str| described[name].as_f64().unwrap_or_default();
-        seen = number("stored_bytes") / number("payload_bytes");
-        per_byte.contains(&seen)
-    });
-    let took = began.elapsed().as_secs_f64();
-    say(&format!("{} to {class}: {seen:.3} bytes for each, after {took:.0} s", lines.topic()));
 }
 
 /// What all disks say of themselves, in sum. Dead bytes stay in a file for as long as it is written to: so how many

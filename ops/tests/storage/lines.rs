@@ -45,10 +45,6 @@ impl Lines {
         lines
     }
 
-    pub(crate) fn topic(&self) -> &'static str {
-        self.topic
-    }
-
     pub(crate) fn size_bytes(&self) -> usize {
         self.lines.len() * LINE_SIZE_BYTES
     }

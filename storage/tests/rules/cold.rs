@@ -2,10 +2,9 @@
 //! what is in doubt and objects arrive late: whatever may come into force names what is there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use meridian_base::position::{Generation, LogPoint, Offset, Step};
-use meridian_storage::cold::{self, Misplaced, Tending};
+use meridian_storage::cold::{self, Tending};
 use meridian_storage::manifest::{Manifest, Piece, Place};
 use meridian_storage::mutation::{Mutation, Mutations};
 use proptest::prelude::*;
@@ -18,8 +17,6 @@ enum Op {
     Produce(i64),
     /// A leader begins to put an object of so many records. Where it says who, the one before may be meant.
     Pack(Who, i64),
-    /// It begins to put one of what is in other objects from this offset on, some so many records of it.
-    Repack(Who, i64, u64),
     /// An object is stored: the oldest on its way, or another.
     Arrive(usize),
     Name(Who),
@@ -47,7 +44,6 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         3 => (1i64..9).prop_map(Op::Produce),
         4 => (who(), 1i64..9).prop_map(|(who, count)| Op::Pack(who, count)),
-        2 => (who(), 0i64..9, 1u64..9).prop_map(|(who, from, count)| Op::Repack(who, from, count)),
         4 => (0usize..3).prop_map(Op::Arrive),
         4 => who().prop_map(Op::Name),
         1 => (1i64..9).prop_map(Op::BeginPass),
@@ -90,11 +86,9 @@ impl Said {
 }
 
 struct Packing {
-    based_on: Option<Manifest>,
+    based_on: Offset,
     piece: Piece,
     end: Offset,
-    /// What it is to replace, unless it is new.
-    replaces: Option<Range<Offset>>,
     is_stored: bool,
 }
 
@@ -106,8 +100,8 @@ struct Leader {
     committed: Said,
     is_manifest_safe: bool,
     packing: Option<Packing>,
-    /// The manifest that there was when a pass began, and where the pass ends.
-    pass: Option<(Option<Manifest>, Offset)>,
+    /// Where the manifest ended when a pass began, and where the pass ends.
+    pass: Option<(Offset, Offset)>,
     listed: Vec<LogPoint>,
 }
 
@@ -166,16 +160,12 @@ impl World {
         match op {
             Op::Produce(count) => self.high_watermark += count,
             Op::Pack(who, count) => self.pack(who, count),
-            Op::Repack(who, from, count) => self.repack(who, from, count),
             Op::Arrive(which) => self.arrive(which),
             Op::Name(who) => self.name(who),
             Op::BeginPass(count) => {
-                let end = self.leader.newest.end().get() + count;
-                let end = Offset::new(end.min(self.high_watermark));
-                // A pass that has nothing to judge puts none.
-                if end > self.leader.newest.end() {
-                    self.leader.pass = Some((self.leader.newest.manifest.clone(), end));
-                }
+                let based_on = self.leader.newest.end();
+                let end = (based_on.get() + count).min(self.high_watermark);
+                self.leader.pass = Some((based_on, Offset::new(end)));
             }
             Op::EndPass => self.end_pass(),
             Op::Trim(count) => {
@@ -190,7 +180,7 @@ impl World {
                 }
             }
             Op::Settle => {
-                let are_all_committed = self.leader.newest.manifest == self.committed.manifest;
+                let are_all_committed = self.leader.newest.end() == self.committed.end();
                 self.leader.is_manifest_safe = are_all_committed;
                 if are_all_committed {
                     self.free_copies(self.committed.end());
@@ -228,43 +218,24 @@ impl World {
     }
 
     fn pack(&mut self, who: Who, count: i64) {
-        let high_watermark = self.high_watermark;
+        let (high_watermark, mutations) = (self.high_watermark, self.mutations);
         let Some(leader) = self.who(who) else { return };
-        let from = leader.newest.end().get().max(leader.newest.log_start);
+        let based_on = leader.newest.end();
+        let from = based_on.get().max(leader.newest.log_start);
         let until = (from + count).min(high_watermark);
-        if from < until {
-            self.put_object(who, Offset::new(from)..Offset::new(until), None);
-        }
-    }
-
-    fn repack(&mut self, who: Who, from: i64, count: u64) {
-        let mutations = self.mutations;
-        let Some(leader) = self.who(who) else { return };
-        let Some(manifest) = &leader.newest.manifest else { return };
-        let is_in_place = |piece: &Piece| piece.base_offset.get() < from;
-        let log_start = Offset::new(leader.newest.log_start);
-        let found = cold::misplaced(manifest, log_start, count, mutations, is_in_place);
-        if let Some(Misplaced { offsets, .. }) = found.into_iter().next() {
-            self.put_object(who, offsets.clone(), Some(offsets));
-        }
-    }
-
-    fn put_object(&mut self, who: Who, records: Range<Offset>, replaces: Option<Range<Offset>>) {
-        let mutations = self.mutations;
-        let Some(leader) = self.who(who) else { return };
-        let is_settled = leader.newest.manifest == leader.committed.manifest;
-        if leader.packing.is_some() || !is_settled {
+        let is_settled = based_on == leader.committed.end();
+        if leader.packing.is_some() || !is_settled || from >= until {
             return;
         }
         leader.count += 1;
         let point = cold::key(leader.generation, leader.count, mutations);
         let place = Place::Object { point, crc: 0 };
-        let Range { start: base_offset, end } = records;
-        let size_bytes = (end.get() - base_offset.get()) as u32;
+        let base_offset = Offset::new(from);
+        let size_bytes = (until - from) as u32;
         let piece = Piece { base_offset, max_timestamp_ms: 0, size_bytes, place };
-        let based_on = leader.newest.manifest.clone();
-        leader.packing = Some(Packing { based_on, piece, end, replaces, is_stored: false });
-        self.on_their_way.push((point, (base_offset.get(), end.get())));
+        let end = Offset::new(until);
+        leader.packing = Some(Packing { based_on, piece, end, is_stored: false });
+        self.on_their_way.push((point, (from, until)));
     }
 
     fn arrive(&mut self, which: usize) {
@@ -295,11 +266,8 @@ impl World {
             return;
         }
         let log_start = Offset::new(leader.newest.log_start);
-        let (known, piece) = (leader.committed.manifest.as_ref(), vec![packing.piece]);
-        let manifest = match (packing.replaces, known) {
-            (Some(offsets), Some(known)) => cold::repacked(known, log_start, &offsets, piece),
-            _ => cold::extended(known, log_start, piece, packing.end),
-        };
+        let manifest = leader.committed.manifest.as_ref();
+        let manifest = cold::extended(manifest, log_start, vec![packing.piece], packing.end);
         self.put_manifest(packing.based_on, manifest);
     }
 
@@ -314,9 +282,9 @@ impl World {
         }
     }
 
-    fn put_manifest(&mut self, based_on: Option<Manifest>, manifest: Manifest) {
-        let (newest, end) = (self.leader.newest.manifest.as_ref(), manifest.end);
-        if cold::may_follow(newest, based_on.as_ref(), end, self.mutations) {
+    fn put_manifest(&mut self, based_on: Offset, manifest: Manifest) {
+        let (newest, end) = (self.leader.newest.end(), manifest.end);
+        if cold::may_follow(newest, based_on, end, self.mutations) {
             self.put(InDoubt::Manifest(manifest));
             if Mutation::CopiesFreedEarly.active(self.mutations) {
                 self.free_copies(end);

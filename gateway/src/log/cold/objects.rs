@@ -92,13 +92,13 @@ impl Logs {
         point: LogPoint,
         run: Run,
     ) -> Result<Piece, Unusable> {
-        let (size_bytes, crc) = (run.size_bytes() as u32, crc_of(&run.pieces));
+        let crc = crc_of(&run.pieces);
         let (base_offset, max_timestamp_ms) = (run.base_offset, run.max_timestamp_ms);
         let put = self.objects()?.put(partition, point, run.pieces).await;
         self.note_object_error(put)?;
         ColdCounters::add(&self.cold.counters.put_objects, 1);
-        ColdCounters::add(&self.cold.counters.put_object_bytes, u64::from(size_bytes));
-        let place = Place::Object { point, crc };
+        ColdCounters::add(&self.cold.counters.put_object_bytes, run.size_bytes as u64);
+        let (size_bytes, place) = (run.size_bytes as u32, Place::Object { point, crc });
         Ok(Piece { base_offset, max_timestamp_ms, size_bytes, place })
     }
 

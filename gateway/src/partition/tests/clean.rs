@@ -40,13 +40,15 @@ impl Bench {
         (bench, manifest)
     }
 
-    fn put_manifest(
-        &mut self,
-        manifest: &Manifest,
-        based_on: Option<&Manifest>,
-    ) -> Result<(), ManifestError> {
+    fn put_manifest(&mut self, manifest: &Manifest, based_on: i64) -> Result<(), ManifestError> {
         let (mut out, manifest, health) = (Vec::new(), manifest.clone(), &self.health);
-        let put = self.partition.put_manifest(Instant::ZERO, health, manifest, based_on, &mut out);
+        let put = self.partition.put_manifest(
+            Instant::ZERO,
+            health,
+            manifest,
+            offset(based_on),
+            &mut out,
+        );
         self.take(out);
         put.map(|_| ())
     }
@@ -55,12 +57,12 @@ impl Bench {
 #[test]
 fn a_manifest_counts_when_it_is_committed_and_not_before() {
     let (mut bench, manifest) = Bench::with_run();
-    assert_eq!(bench.put_manifest(&manifest, None), Err(ManifestError::InDoubt));
+    assert_eq!(bench.put_manifest(&manifest, 0), Err(ManifestError::InDoubt));
     bench.store_all();
-    assert_eq!(bench.put_manifest(&manifest, Some(&manifest)), Err(ManifestError::Superseded));
-    assert_eq!(bench.put_manifest(&manifest, None), Ok(()));
+    assert_eq!(bench.put_manifest(&manifest, 3), Err(ManifestError::Superseded));
+    assert_eq!(bench.put_manifest(&manifest, 0), Ok(()));
     assert_eq!(bench.partition.manifest(), None, "readers still need the records");
-    assert_eq!(bench.put_manifest(&manifest, None), Err(ManifestError::Superseded));
+    assert_eq!(bench.put_manifest(&manifest, 0), Err(ManifestError::Superseded));
     bench.store_all();
     assert_eq!(bench.partition.manifest().map(|it| (**it).clone()), Some(manifest));
     assert_eq!(bench.partition.high_watermark(), offset(10), "no offset is taken by it");
@@ -75,7 +77,7 @@ fn checkpoint_and_replay_both_give_the_manifest_to_the_next_leader() {
         bench.store_one();
     }
     let before = bench.partition.state().clone();
-    bench.put_manifest(&manifest, None).unwrap();
+    bench.put_manifest(&manifest, 0).unwrap();
     let mut out = Vec::new();
     bench.partition.put_checkpoint(Instant::ZERO, &bench.health, &mut out).unwrap();
     bench.take(out);
@@ -101,7 +103,7 @@ fn size_and_time_are_those_of_what_is_left() {
     bench.store_all();
     let size_bytes = bench.partition.state().size_bytes();
     assert_eq!(bench.partition.state().dirty().0, size_bytes);
-    bench.put_manifest(&manifest, None).unwrap();
+    bench.put_manifest(&manifest, 0).unwrap();
     let state = bench.partition.state();
     assert_eq!(state.dirty().0, size_bytes - size_bytes / 2);
     assert_eq!(state.size_bytes(), size_bytes - size_bytes / 2 + CLEAN.len() as u64);
@@ -112,7 +114,7 @@ fn size_and_time_are_those_of_what_is_left() {
 fn a_manifest_below_the_log_start_is_forgotten() {
     let (mut bench, manifest) = Bench::with_run();
     bench.store_all();
-    bench.put_manifest(&manifest, None).unwrap();
+    bench.put_manifest(&manifest, 0).unwrap();
     bench.store_all();
     let mut out = Vec::new();
     bench.partition.trim(Instant::ZERO, &bench.health, offset(5), &mut out).unwrap();
@@ -124,7 +126,7 @@ fn a_manifest_below_the_log_start_is_forgotten() {
 fn slots_are_told_what_may_go_once_the_mark_is_put() {
     let (mut bench, manifest) = Bench::with_run();
     bench.store_all();
-    bench.put_manifest(&manifest, None).unwrap();
+    bench.put_manifest(&manifest, 0).unwrap();
     bench.store_all();
     let told = |bench: &Bench| bench.partition.leader().beacon().unwrap().free_below.get();
     let mut out = Vec::new();

@@ -7,9 +7,7 @@ use meridian_storage::manifest::Manifest;
 
 use super::*;
 use crate::kafka::testing::PATIENCE;
-use crate::log::cold::choose::ToPack;
 use crate::log::testing::{Bench, rules};
-use crate::partition::Retention;
 use crate::runtime::objects::{ObjectStoreConfig, Objects};
 
 const ALL: ColdPolicy = ColdPolicy {
@@ -67,14 +65,13 @@ async fn what_was_packed_beside_a_compaction_comes_to_nothing() {
     }
     let (log, logs) = (Arc::clone(&bench.log), bench.log.logs().expect("the node runs"));
     let cold = all_of(&log).await;
-    let packer = log.packer(&logs, ALL.tier, &cold).expect("there is an object store");
-    let packed = log.pack_some(&logs, packer, ALL.tier, &cold).await;
-    let (pieces, end) = packed.expect("it takes objects");
+    let packer = log.packer(&logs, ALL.tier).expect("there is an object store");
+    let (pieces, end) = log.pack_some(&logs, packer, cold).await.expect("it takes objects");
     assert_eq!(pieces.len(), 1);
     let compacted = log.compact(&rules(), 0).await.unwrap().expect("there is much to do");
-    assert!(compacted.end > cold.offsets.start && compacted.end < end, "{compacted:?} in mid-pack");
+    assert!(compacted.end > cold.from && compacted.end < end, "{compacted:?} in mid-pack");
 
-    let named = log.name_pieces(pieces, end, cold).await;
+    let named = log.name_pieces(pieces, end, cold.based_on).await;
     let manifest =
         log.with(None, |partition| partition.manifest().cloned()).expect("of the compaction");
     assert_eq!(
@@ -107,42 +104,6 @@ async fn when_all_that_was_packed_is_deleted_what_comes_then_is_packed() {
     let written = bench.read_all().await;
     all_of(&bench.log).await;
     assert!(bench.log.pack(&ALL).await.expect("it takes objects") > 0);
-    assert_eq!(bench.read_all().await, written);
-}
-
-#[tokio::test]
-async fn what_was_packed_is_taken_back_and_packed_again_as_the_class_says() {
-    let mut bench = Bench::new().await;
-    let _bucket = Bucket::of(&bench, "pack-again");
-    for round in 0..60 {
-        bench.write(0..50, round).await;
-    }
-    let written = bench.read_all().await;
-    all_of(&bench.log).await;
-    assert!(bench.log.pack(&ALL).await.expect("it takes objects") > 0);
-    let packed_bytes = bench.log.object_holding().await.object_bytes;
-
-    let copies = ColdPolicy { tier: ColdTier::Copies, ..ALL };
-    assert_eq!(bench.log.to_pack_bytes(&copies), packed_bytes, "all of it lies elsewhere");
-    let based_on = bench.log.to_pack(&copies).expect("it does").based_on;
-    assert_eq!(bench.log.pack(&copies).await.expect("the slots take it"), packed_bytes);
-    assert_eq!((bench.log.to_pack_bytes(&copies), bench.log.has_objects()), (0, false));
-    let taken_back = bench.log.with(None, |partition| partition.manifest().cloned());
-    let end_of = |manifest: Option<Arc<Manifest>>| manifest.map(|it| it.end);
-    assert_eq!(end_of(taken_back.clone()), end_of(based_on), "the log is where it was");
-    assert!(taken_back.is_some_and(|it| it.pieces.len() > 1), "in blobs of a moderate size");
-    assert_eq!(bench.read_all().await, written);
-    let left = bench.log.tend_objects().await.expect("the store answers");
-    assert_eq!((left.objects, left.surplus_objects), (0, 1));
-    assert_eq!(bench.log.object_holding().await.object_stored_bytes, 0, "it was deleted");
-
-    bench.take_over().await;
-    assert_eq!(bench.read_all().await, written);
-    assert_eq!(bench.log.to_pack_bytes(&copies), 0);
-    assert_eq!(bench.log.pack(&ALL).await.expect("it takes objects"), packed_bytes);
-    assert_eq!(bench.log.object_holding().await.object_bytes, packed_bytes);
-    assert_eq!(bench.read_all().await, written);
-    bench.take_over().await;
     assert_eq!(bench.read_all().await, written);
 }
 
