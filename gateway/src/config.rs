@@ -271,8 +271,8 @@ impl NodeConfig {
         if !(FILE_SIZE_BYTES_MIN..=FILE_SIZE_BYTES_MAX).contains(&self.file_size_bytes) {
             return value("storage.file_size_bytes", "must be between 16 MiB and 1 GiB");
         }
-        if self.capacity_bytes.is_some_and(|bytes| bytes < 256 * MIB) {
-            return value("storage.capacity_bytes", "must be at least 256 MiB");
+        if self.capacity_bytes.is_some_and(|bytes| bytes < 5 * u64::from(self.file_size_bytes)) {
+            return value("storage.capacity_bytes", "must be at least 5 x storage.file_size_bytes");
         }
         if let Some(tiers) = &self.tiers {
             tiers.check(self.file_size_bytes)?;

@@ -47,7 +47,7 @@ pub struct SimDisk {
 
 impl SimDisk {
     /// How much a disk holds.
-    pub const CAPACITY_BYTES: u64 = 8 << 20;
+    pub const CAPACITY_BYTES: u64 = 10 << 20;
 
     /// An empty disk.
     pub fn new(mut chance: Chance) -> Self {

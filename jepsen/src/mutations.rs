@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use meridian_mirror::mutation::Mutation as MirrorMutation;
 use meridian_storage::mutation::{Mutation, Mutations};
 
 use crate::broken::Broken;
@@ -38,7 +39,15 @@ pub enum Method {
 
 /// How `mutation` is found. The bounds are several times what is needed as a rule.
 pub fn method(broken: Broken) -> Method {
-    let Broken::Log(mutation) = broken else { return Method::Federation(120) };
+    match broken {
+        Broken::Log(mutation) => method_of_log(mutation),
+        Broken::Mirror(MirrorMutation::BelieveAtOnce) => Method::Federation(120),
+        Broken::Mirror(_) => Method::Federation(40),
+    }
+}
+
+/// The same of a rule of the log.
+fn method_of_log(mutation: Mutation) -> Method {
     match mutation {
         Mutation::NoFence
         | Mutation::SplitFenceRead

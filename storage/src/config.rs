@@ -20,8 +20,6 @@ pub struct StoreConfig {
     pub file_size_bytes: u32,
     /// Bytes that all journal files together may take.
     pub capacity_bytes: u64,
-    /// Room kept for fences and for moving blobs out of old files; puts are refused below it.
-    pub reserve_bytes: u64,
     /// Most bytes of one batch; a single larger blob still goes alone.
     pub batch_size_bytes_max: usize,
     /// Longest rest of the disk between two batches under load; zero writes at once, always.
@@ -47,7 +45,7 @@ pub struct StoreConfig {
     pub quiet_live_percent_min: u8,
     /// How long nothing must be put for the disk to count as quiet.
     pub quiet_after: Duration,
-    /// Above this share of the capacity files are emptied whatever their live share.
+    /// Above this share of what puts may take files are emptied at once, and the fuller the disk the more live ones.
     pub fill_percent_max: u8,
     /// Files that wait to be emptied are emptied over this time, unless the disk is quiet or nearly full.
     pub emptying_spread: Duration,
@@ -71,8 +69,8 @@ pub enum ConfigError {
     /// Too small, or not a multiple of the batch alignment.
     #[error("file_size_bytes {0}: must be a multiple of 4096 and at least 65536")]
     FileSize(u32),
-    /// There must be room for a file being written, the next one, and one being emptied.
-    #[error("capacity_bytes {capacity_bytes}: must hold three files and the reserve")]
+    /// There must be room for a file being written, the next one, one being emptied, and the reserve.
+    #[error("capacity_bytes {capacity_bytes}: must hold five files of storage.file_size_bytes")]
     Capacity {
         /// The value refused.
         capacity_bytes: u64,
@@ -90,7 +88,6 @@ impl StoreConfig {
             fresh_incarnation,
             file_size_bytes: 64 * MIB as u32,
             capacity_bytes,
-            reserve_bytes: 64 * MIB as u64,
             batch_size_bytes_max: 4 * MIB,
             rest_max: Duration::from_millis(5),
             full_batch_size_bytes: MIB / 2,
@@ -118,7 +115,6 @@ impl StoreConfig {
     pub fn small(node: NodeId, fresh_incarnation: Incarnation, capacity_bytes: u64) -> Self {
         Self {
             file_size_bytes: MIB as u32,
-            reserve_bytes: 256 << 10,
             batch_size_bytes_max: MIB / 2,
             rest_max: Duration::ZERO,
             staged_bytes_max: 4 * MIB,
@@ -140,7 +136,7 @@ impl StoreConfig {
         if file_size_bytes < 65536 || !file_size_bytes.is_multiple_of(BATCH_ALIGNMENT_BYTES) {
             return Err(ConfigError::FileSize(file_size_bytes));
         }
-        let needed_bytes = 3 * u64::from(file_size_bytes) + self.reserve_bytes;
+        let needed_bytes = 3 * u64::from(file_size_bytes) + self.reserve_bytes();
         if self.capacity_bytes < needed_bytes {
             return Err(ConfigError::Capacity { capacity_bytes: self.capacity_bytes });
         }
@@ -150,7 +146,46 @@ impl StoreConfig {
         Ok(())
     }
 
+    /// Room kept for fences and for moving blobs out of old files; puts are refused below it. Two files: half
+    /// of it is enough to empty one that is half live, and all of it for one that is nearly all live.
+    pub fn reserve_bytes(&self) -> u64 {
+        2 * u64::from(self.file_size_bytes)
+    }
+
+    /// Bytes that puts may take.
+    pub fn usable_bytes(&self) -> u64 {
+        self.capacity_bytes.saturating_sub(self.reserve_bytes())
+    }
+
+    /// How much of a file may be live for it to be emptied amid puts, once `taken_bytes` are taken and the disk is
+    /// nearly full: the fuller it is, the more work a little room is worth. Nothing below `fill_percent_max`.
+    pub(crate) fn filled_live_percent(&self, taken_bytes: u64) -> Option<u64> {
+        const FILLED_PERCENT: u64 = 50;
+        const FULL_PERCENT: u64 = 85;
+        let taken_percent = (taken_bytes * 100 / self.usable_bytes().max(1)).min(100);
+        let beyond =
+            taken_percent.checked_sub(self.fill_percent_max.into()).filter(|beyond| *beyond > 0)?;
+        let rise = (FULL_PERCENT - FILLED_PERCENT) * beyond;
+        Some(FILLED_PERCENT + rise / (100 - u64::from(self.fill_percent_max)).max(1))
+    }
+
     pub(crate) fn file_count_max(&self) -> usize {
         (self.capacity_bytes / u64::from(self.file_size_bytes)) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fuller_the_disk_the_more_live_files_are_emptied() {
+        let config = StoreConfig::new(NodeId::new(1), Incarnation::new(1), 102 << 26);
+        let percent = |file_count: u64| config.filled_live_percent(file_count << 26);
+        assert_eq!(config.usable_bytes(), 100 << 26);
+        assert_eq!((percent(0), percent(85)), (None, None));
+        assert_eq!((percent(86), percent(93)), (Some(52), Some(68)));
+        // Fences, and what is moved, take some of the reserve.
+        assert_eq!((percent(100), percent(101)), (Some(85), Some(85)));
     }
 }

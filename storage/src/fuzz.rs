@@ -106,7 +106,6 @@ fn config() -> StoreConfig {
     const FILE_SIZE_BYTES: u32 = 64 << 10;
     StoreConfig {
         file_size_bytes: FILE_SIZE_BYTES,
-        reserve_bytes: u64::from(FILE_SIZE_BYTES),
         batch_size_bytes_max: 16 << 10,
         ..StoreConfig::small(NodeId::new(1), Incarnation::new(1), 8 * u64::from(FILE_SIZE_BYTES))
     }

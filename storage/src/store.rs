@@ -411,7 +411,7 @@ impl Store {
     /// fences at half of it; the rest serves to empty files.
     fn is_below(&self, divisor: u64) -> bool {
         let staged_bytes = self.staged.size_bytes() as u64;
-        self.journal.room_bytes() < self.config.reserve_bytes / divisor + staged_bytes
+        self.journal.room_bytes() < self.config.reserve_bytes() / divisor + staged_bytes
     }
 
     fn count_freed(&mut self, freed: &[Entry]) {

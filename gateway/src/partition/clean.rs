@@ -14,7 +14,7 @@ use meridian_base::position::{LogPoint, Offset, Step};
 use meridian_storage::blob::{BlobKind, Payload};
 use meridian_storage::cold;
 use meridian_storage::leader::Draft;
-use meridian_storage::manifest::Manifest;
+use meridian_storage::manifest::{Manifest, PIECE_COUNT_MAX};
 use meridian_storage::mutation::Mutation;
 use meridian_storage::placement::SlotHealth;
 
@@ -48,6 +48,11 @@ pub enum ManifestError {
     /// A blob that it names is not known committed.
     #[error("a blob that the manifest names is not committed yet; retry when it is")]
     InDoubt,
+    /// It would have more pieces than [`PIECE_COUNT_MAX`].
+    #[error(
+        "the manifest would have {0} pieces, more than {PIECE_COUNT_MAX}; keep less of the topic or use more partitions"
+    )]
+    TooLarge(usize),
 }
 
 impl<T> Partition<T> {
@@ -91,6 +96,9 @@ impl<T> Partition<T> {
         out: &mut Vec<PartitionOutput<T>>,
     ) -> Result<LogPoint, ManifestError> {
         self.admit(health)?;
+        if manifest.pieces.len() > PIECE_COUNT_MAX {
+            return Err(ManifestError::TooLarge(manifest.pieces.len()));
+        }
         let newest = self.state.clean_end();
         if !cold::may_follow(newest, based_on, manifest.end, self.mutations) {
             return Err(ManifestError::Superseded);
@@ -171,6 +179,15 @@ impl<T> Partition<T> {
     /// Where the log lies below the manifest's end, once the manifest is committed.
     pub fn manifest(&self) -> Option<&Arc<Manifest>> {
         self.manifest.as_ref()
+    }
+
+    /// Refuses to name this many pieces more than the newest manifest does, if that is more than one can have.
+    pub fn check_pieces(&self, more: usize) -> Result<(), ManifestError> {
+        let known = self.state.manifest.as_ref().map_or(0, |manifest| manifest.pieces.len());
+        if known + more > PIECE_COUNT_MAX {
+            return Err(ManifestError::TooLarge(known + more));
+        }
+        Ok(())
     }
 
     /// Whether a newer one is put, and not committed yet.

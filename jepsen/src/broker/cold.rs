@@ -235,14 +235,13 @@ impl Broker {
     fn begin_packing(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
         let (Phase::Leading(partition), Some(tier)) = (&self.phase, self.cold.tier) else { return };
         let based_on = partition.state().clean_end();
-        let is_settled = partition.manifest().map_or(Offset::ZERO, |it| it.end) == based_on;
         let next = based_on.max(partition.leader().log_start_offset());
         let hot_count = partition.high_watermark().get() - next.get();
         let group = partition.leader().group();
         let well = group.good_slots().difference(health.suspect);
         // An object needs no slot.
         let may_pack = tier == Tier::Objects || well == group.geometry.slots();
-        if !is_settled || hot_count < HOT_COUNT_MAX || !may_pack {
+        if partition.is_manifest_in_doubt() || hot_count < HOT_COUNT_MAX || !may_pack {
             return;
         }
         let until = Offset::new(partition.high_watermark().get() - HOT_COUNT_MIN);
@@ -396,6 +395,7 @@ impl Broker {
                     self.broken(what, out);
                     self.cold.work = Work::Idle;
                 }
+                SpreadOutput::Fenced => return self.end(out),
                 SpreadOutput::Durable => {
                     let work = std::mem::replace(&mut self.cold.work, Work::Idle);
                     let Work::Spreading { then, .. } = work else { return };
@@ -449,7 +449,9 @@ impl Broker {
         match partition.put_manifest(now, health, manifest, based_on, &mut outputs) {
             Ok(point) => self.cold.work = Work::Promising(point),
             Err(ManifestError::InDoubt | ManifestError::Refused(_)) => {}
-            Err(ManifestError::Superseded) => self.cold.work = Work::Idle,
+            Err(ManifestError::Superseded | ManifestError::TooLarge(_)) => {
+                self.cold.work = Work::Idle
+            }
         }
         self.carry_out_partition(outputs, out);
     }

@@ -102,7 +102,9 @@ impl Broker {
                 match put {
                     Ok(point) => self.compaction = Compaction::Promising(point),
                     Err(ManifestError::InDoubt | ManifestError::Refused(_)) => {}
-                    Err(ManifestError::Superseded) => self.compaction = Compaction::Idle,
+                    Err(ManifestError::Superseded | ManifestError::TooLarge(_)) => {
+                        self.compaction = Compaction::Idle
+                    }
                 }
             }
             Compaction::Promising(point) if Some(*point) <= committed => {

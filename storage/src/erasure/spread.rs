@@ -33,6 +33,8 @@ pub enum SpreadOutput {
     /// A slot holds other bytes under the stripe's key: its point was used twice. Never seen if the
     /// rules hold.
     Conflict(Slot),
+    /// The partition was deleted: who leads it has yet to hear of that, and is to put no more (rule L3).
+    Fenced,
 }
 
 /// Some or all parts of one stripe, on their way to their slots.
@@ -110,12 +112,13 @@ impl Spread {
                 self.ended = true;
                 out.push(SpreadOutput::Conflict(slot));
             }
-            // Sent again by the tick, also to one that goes by another group still; a leader that was replaced is
-            // stopped by its own puts.
-            PutResult::Stale { .. }
-            | PutResult::Refused { .. }
-            | PutResult::Fenced { .. }
-            | PutResult::Conflict => {}
+            // Parts go under the generation that made them, whoever leads: no takeover fences those.
+            PutResult::Fenced { .. } => {
+                self.ended = true;
+                out.push(SpreadOutput::Fenced);
+            }
+            // Sent again by the tick, also to one that goes by another group still.
+            PutResult::Stale { .. } | PutResult::Refused { .. } | PutResult::Conflict => {}
         }
     }
 

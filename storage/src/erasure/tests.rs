@@ -309,7 +309,7 @@ mod spreading {
         fn put_to(&mut self) -> Vec<usize> {
             let slots = self.out.drain(..).filter_map(|output| match output {
                 SpreadOutput::Put { slot, .. } => Some(slot.index()),
-                SpreadOutput::Durable | SpreadOutput::Conflict(_) => None,
+                _ => None,
             });
             slots.collect()
         }
@@ -366,6 +366,18 @@ mod spreading {
         assert_eq!(bench.put_to(), []);
         bench.spread.tick(Instant::ZERO + Duration::from_millis(500), &mut bench.out);
         assert_eq!(bench.put_to(), [3]);
+    }
+
+    #[test]
+    fn nothing_more_is_put_once_the_partition_was_deleted() {
+        let mut bench = Bench::new();
+        bench.put_to();
+        let by = Generation::new(u32::MAX);
+        bench.reply(3, 1, PutResult::Fenced { by });
+        assert_eq!(std::mem::take(&mut bench.out), [SpreadOutput::Fenced]);
+        bench.spread.tick(Instant::ZERO + Duration::from_secs(5), &mut bench.out);
+        bench.reply(4, 1, PutResult::Stored);
+        assert_eq!(bench.out, []);
     }
 
     #[test]

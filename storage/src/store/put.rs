@@ -108,7 +108,7 @@ impl Store {
         }
         let needed_bytes = (self.staged.size_bytes() + size_bytes) as u64;
         if size_bytes > self.journal.batch_size_bytes_max()
-            || needed_bytes + self.config.reserve_bytes > self.journal.room_bytes()
+            || needed_bytes + self.config.reserve_bytes() > self.journal.room_bytes()
         {
             return Some(PutResult::Refused { reason: Refusal::Full });
         }

@@ -152,24 +152,27 @@ impl Store {
         if let Some((file, _)) = damaged {
             return self.plan_by_index(file);
         }
-        let percent = |usage: &FileUsage| usage.live_bytes * 100 / usage.used_bytes.max(1);
-        let taken_bytes = self.config.capacity_bytes.saturating_sub(self.journal.room_bytes());
-        let filled = taken_bytes * 100
-            > self.config.capacity_bytes * u64::from(self.config.fill_percent_max);
-        const WORTHWHILE_PERCENT: u64 = 50;
+        let share = |usage: &FileUsage, bytes| bytes * 100 / usage.used_bytes.max(1);
+        let percent = |usage: &FileUsage| share(usage, usage.live_bytes);
+        let taken_bytes = self.config.capacity_bytes.saturating_sub(room_bytes);
+        let when_filled = self.config.filled_live_percent(taken_bytes);
         let is_quiet = self.quiet.lasts(now, self.config.quiet_after);
         let usual = if is_quiet {
             self.config.quiet_live_percent_min
         } else {
             self.config.live_percent_min
         };
-        let limit = if filled { WORTHWHILE_PERCENT.max(usual.into()) } else { usual.into() };
-        let worthwhile = || self.journal.collectable().filter(|(_, usage)| percent(usage) < limit);
+        // With what the move itself takes: else a full disk would move the same blobs for ever, and gain nothing.
+        let gains = |usage: &FileUsage| {
+            when_filled.is_some_and(|limit| share(usage, usage.live_bytes + ROOM_BYTES) < limit)
+        };
+        let is_worthwhile = |usage: &FileUsage| percent(usage) < usual.into() || gains(usage);
+        let worthwhile = || self.journal.collectable().filter(|(_, usage)| is_worthwhile(usage));
         let Some((file, usage)) = worthwhile().min_by_key(|(file, usage)| (percent(usage), *file))
         else {
             return self.turns.none_waits(now, &self.config);
         };
-        let is_due = filled || is_quiet || self.turns.is_due(now);
+        let is_due = when_filled.is_some() || is_quiet || self.turns.is_due(now);
         if !is_due || !fits(&usage, room_bytes) {
             return;
         }

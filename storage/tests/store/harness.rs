@@ -28,7 +28,6 @@ const CAPACITY_BYTES: u64 = 16 * FILE_SIZE_BYTES as u64;
 pub(crate) fn store_config(node: u32, incarnation: u64) -> StoreConfig {
     StoreConfig {
         file_size_bytes: FILE_SIZE_BYTES,
-        reserve_bytes: u64::from(FILE_SIZE_BYTES),
         batch_size_bytes_max: 16 << 10,
         staged_bytes_max: 128 << 10,
         relocation_bytes_max: 16 << 10,

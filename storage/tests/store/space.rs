@@ -318,6 +318,45 @@ fn a_full_disk_refuses_puts_but_fences() {
     assert!(node.holds(&large(1, stored)));
 }
 
+/// A blob that fills a batch of three blocks, so that next to nothing of a file is padding.
+fn dense(id: u64, step: u64) -> Blob {
+    blob(key(id, 1, step), &format!("{step:08}").repeat(1480))
+}
+
+#[test]
+fn a_full_disk_gives_back_what_is_freed_everywhere_at_once() {
+    let mut node = Node::alone();
+    let (mut kept, mut freed) = (0, 0);
+    let mut rounds = 0;
+    // Three of five blobs of every file are for good, and the two between them only for now.
+    loop {
+        let is_kept = (kept + freed) % 5 < 3;
+        let blob = if is_kept { dense(2, kept + 1) } else { dense(1, freed + 1) };
+        match node.put(put(blob)) {
+            PutResult::Stored if is_kept => kept += 1,
+            PutResult::Stored => freed += 1,
+            PutResult::Refused { reason: Refusal::Full } => {
+                node.message(beacon(mark(1, freed), 10 * freed as i64, 1));
+                node.rest(200);
+                node.sent();
+                assert!(matches!(node.fence(3, rounds + 1), FenceResult::Certain(_)));
+                rounds += 1;
+                let kept_bytes = kept * 12_288;
+                if kept_bytes * 100 > node.config.usable_bytes() * 65 {
+                    break;
+                }
+                assert!(node.store.counters().relocated_bytes < 2 * node.config.capacity_bytes);
+                assert!(rounds < 20, "{kept} blobs kept take {kept_bytes} bytes, and it is full");
+            }
+            other => panic!("{other:?}"),
+        }
+        node.rest(1);
+    }
+    for step in 1..=kept {
+        assert!(node.holds(&dense(2, step)), "{step} of {kept}");
+    }
+}
+
 #[test]
 fn a_disk_smaller_than_its_configuration_refuses_and_recovers_every_time() {
     let mut node = Node::alone();

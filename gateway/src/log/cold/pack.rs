@@ -18,7 +18,7 @@ use super::ColdCounters;
 use super::objects::Unusable;
 use super::spread::SpreadError;
 use crate::log::Logs;
-use crate::log::partition_log::{FetchError, PartitionLog};
+use crate::log::partition_log::{FetchError, PartitionLog, base_offset_of};
 use crate::partition::{ManifestError, ProduceError, ReplayError, Retention, batches_in};
 use crate::storage_class::ColdTier;
 
@@ -112,6 +112,7 @@ impl PartitionLog {
     pub(crate) async fn pack(self: &Arc<Self>, policy: &ColdPolicy) -> Result<u64, PackError> {
         let logs = self.logs().ok_or(PackError::Stopping)?;
         let Some(cold) = self.to_pack(policy) else { return Ok(0) };
+        self.with(Ok(()), |partition| partition.check_pieces(PIECES_PER_MANIFEST))?;
         let packer = self.packer(&logs, policy.tier)?;
         let (pieces, end) = self.pack_some(&logs, packer, cold).await?;
         if pieces.is_empty() {
@@ -235,7 +236,10 @@ impl PartitionLog {
         while run.end_offset < until && run.size_bytes < size_bytes {
             let fetched = self.fetch(run.end_offset, size_bytes - run.size_bytes).await?;
             let bytes = Bytes::from(fetched.records.concat());
-            let batches = batches_in(run.end_offset, bytes.clone())?;
+            // A log may start amid a batch, which is read whole: the piece begins where the batch does.
+            let base_offset = base_offset_of(&bytes).unwrap_or(run.end_offset);
+            run.base_offset = run.base_offset.min(base_offset);
+            let batches = batches_in(base_offset, bytes.clone())?;
             let wanted = batches.into_iter().take_while(|batch| batch.base_offset < until);
             let before = run.size_bytes;
             for batch in wanted {

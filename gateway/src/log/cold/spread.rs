@@ -30,6 +30,9 @@ pub(crate) enum SpreadError {
     /// The stripe's key was used before: an invariant is broken.
     #[error("{0:?} holds another part under the stripe's key")]
     Conflict(Slot),
+    /// The partition is no more.
+    #[error("the partition was deleted")]
+    Deleted,
 }
 
 /// Hears the answers to one stripe's puts for as long as it lives.
@@ -74,6 +77,12 @@ impl Logs {
                     }
                     SpreadOutput::Durable => return Ok(()),
                     SpreadOutput::Conflict(slot) => return Err(SpreadError::Conflict(slot)),
+                    SpreadOutput::Fenced => {
+                        if let Some(log) = self.owned(partition) {
+                            log.stop();
+                        }
+                        return Err(SpreadError::Deleted);
+                    }
                 }
             }
             let now = self.now();

@@ -1,6 +1,6 @@
 //! Runs of clean blobs and the manifests that name them.
 
-use meridian_storage::manifest::{Piece, Place};
+use meridian_storage::manifest::{PIECE_COUNT_MAX, Piece, Place};
 
 use super::*;
 
@@ -52,6 +52,23 @@ impl Bench {
         self.take(out);
         put.map(|_| ())
     }
+}
+
+#[test]
+fn a_manifest_that_fits_in_no_frame_is_refused() {
+    let (mut bench, Manifest { pieces, .. }) = Bench::with_run();
+    bench.store_all();
+    let many = |count: usize| {
+        let piece = |n| Piece { base_offset: offset(n as i64), ..pieces[0] };
+        let pieces = (0..count).map(piece).collect();
+        Manifest { end: offset(count as i64), replaced_size_bytes: 0, pieces }
+    };
+    let refused = Err(ManifestError::TooLarge(PIECE_COUNT_MAX + 1));
+    assert_eq!(bench.put_manifest(&many(PIECE_COUNT_MAX + 1), 0), refused);
+    assert!(many(PIECE_COUNT_MAX).encode().len() <= 8 << 20);
+    assert_eq!(bench.put_manifest(&many(PIECE_COUNT_MAX), 0), Ok(()));
+    assert_eq!(bench.partition.check_pieces(0), Ok(()));
+    assert_eq!(bench.partition.check_pieces(1), refused);
 }
 
 #[test]

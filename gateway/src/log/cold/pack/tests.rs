@@ -108,6 +108,28 @@ async fn when_all_that_was_packed_is_deleted_what_comes_then_is_packed() {
 }
 
 #[tokio::test]
+async fn a_log_that_starts_amid_a_batch_is_packed_from_that_batch_on() {
+    let mut bench = Bench::new().await;
+    let _bucket = Bucket::of(&bench, "pack-amid");
+    for round in 0..40 {
+        bench.write(0..50, round).await;
+    }
+    let (from, until) = (Offset::new(75), bench.log.high_watermark());
+    bench.log.delete_records(from).await.expect("it is deleted");
+    let written = bench.read_all().await;
+    assert_eq!(written.first().map(|(offset, ..)| *offset), Some(75));
+    let (log, logs) = (Arc::clone(&bench.log), bench.log.logs().expect("the node runs"));
+    let cold = ToPack { based_on: Offset::ZERO, from, until };
+    let packer = log.packer(&logs, ALL.tier).expect("there is an object store");
+    let (pieces, end) = log.pack_some(&logs, packer, cold).await.expect("it can be read");
+    assert_eq!((pieces.len(), end), (1, until));
+    log.name_pieces(pieces, end, cold.based_on).await.expect("no other is in force");
+    assert_eq!(bench.read_all().await, written);
+    bench.take_over().await;
+    assert_eq!(bench.read_all().await, written);
+}
+
+#[tokio::test]
 async fn what_is_packed_is_read_here_and_at_the_next_leader() {
     let mut bench = Bench::new().await;
     let _bucket = Bucket::of(&bench, "pack");
