@@ -3,8 +3,9 @@
 
 mod nightly;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::target;
 
@@ -134,8 +135,50 @@ fn folder(root: &Path) -> PathBuf {
 /// What simulates, what hunts broken rules and what runs real processes, in one go and with the same features: each
 /// set of features is minutes of compiling. The nodes have storage's questions for a broken rule in them, and no
 /// way to name one: that takes `meridian/mutations`, which only `--teeth` builds.
+const ALL: [&str; 6] = ["-p", "meridian", "-p", "meridian-jepsen", "--features", SHARED_FEATURES];
+
 fn build_all(root: &Path) -> Result<(), String> {
-    build(root, &["-p", "meridian", "-p", "meridian-jepsen", "--features", SHARED_FEATURES])
+    build(root, &ALL)
+}
+
+/// The same build behind whatever else goes on, at the lowest priority. Ends with this process, at the latest.
+pub(crate) struct BuildBehind {
+    cargo: Child,
+    log: PathBuf,
+}
+
+impl BuildBehind {
+    pub(crate) fn start(root: &Path) -> Result<Self, String> {
+        let log = target(root).join("build-behind.log");
+        let output = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+        let cargo = Command::new("nice")
+            .args(["-n", "19", env!("CARGO"), "build", "--profile", "fast"])
+            .args(ALL)
+            .current_dir(root)
+            .stdin(Stdio::null())
+            .stderr(output)
+            .spawn()
+            .map_err(|error| format!("nice could not be started: {error}"))?;
+        Ok(Self { cargo, log })
+    }
+
+    /// Waits for it; what it printed is shown if it failed.
+    pub(crate) fn finish(mut self) -> Result<(), String> {
+        let status = self.cargo.wait().map_err(|error| format!("cargo: {error}"))?;
+        if status.success() {
+            return Ok(());
+        }
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        Err(format!("{log}jepsen: the build failed ({status})"))
+    }
+}
+
+impl Drop for BuildBehind {
+    fn drop(&mut self) {
+        // Fails if it has ended, as it should have.
+        let _ = self.cargo.kill();
+        let _ = self.cargo.wait();
+    }
 }
 
 /// Nodes that break the rule that their environment names. Their binary is put beside the one that keeps all rules,

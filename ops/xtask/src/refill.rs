@@ -155,9 +155,9 @@ fn measure(tools: &Tools, folder: &Path, options: &Options) -> Result<Row, Strin
 }
 
 fn fill(cluster: &Cluster, options: &Options) -> Result<(), String> {
-    // Three of nine hold each record, or two of three.
-    let lost_share = if options.racks == 1 { 2.0 / 3.0 } else { 1.0 / 3.0 };
-    let records = (options.fill_mb as f64 / lost_share * 1000.0).round().to_string();
+    // Two of three nodes hold each record of a kilobyte, or three of nine.
+    let records_per_mb = if options.racks == 1 { 1500 } else { 3000 };
+    let records = (options.fill_mb * records_per_mb).to_string();
     let what = ["bench", "produce", "--topic", "fill", "--partitions", "24", "--size", "1000"];
     cluster.ask(1, &[&what[..], &["--records", &records]].concat())?;
     thread::sleep(BALANCED);
