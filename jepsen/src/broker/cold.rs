@@ -235,7 +235,7 @@ impl Broker {
     fn begin_packing(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
         let (Phase::Leading(partition), Some(tier)) = (&self.phase, self.cold.tier) else { return };
         let based_on = partition.state().clean_end();
-        let next = based_on.max(partition.leader().log_start_offset());
+        let next = based_on.max(partition.state().log_start_offset);
         let hot_count = partition.high_watermark().get() - next.get();
         let group = partition.leader().group();
         let well = group.good_slots().difference(health.suspect);
@@ -441,10 +441,10 @@ impl Broker {
         else {
             return;
         };
-        let log_start_offset = partition.leader().log_start_offset();
-        let newest = partition.manifest().map(std::sync::Arc::as_ref);
+        let state = partition.state();
         let (pieces, based_on) = (packing.pieces.clone(), packing.based_on);
-        let manifest = cold::extended(newest, log_start_offset, pieces, packing.next);
+        let newest = state.manifest.as_deref();
+        let manifest = cold::extended(newest, state.log_start_offset, pieces, packing.next);
         let mut outputs: Vec<PartitionOutput<Waiter>> = Vec::new();
         match partition.put_manifest(now, health, manifest, based_on, &mut outputs) {
             Ok(point) => self.cold.work = Work::Promising(point),

@@ -131,7 +131,8 @@ impl PartitionLog {
     fn to_pack(&self, policy: &ColdPolicy) -> Option<ToPack> {
         self.with(None, |partition| {
             let based_on = partition.state().clean_end();
-            let from = based_on.max(partition.leader().log_start_offset());
+            // Where a deletion that is under way has the log start: with it goes the manifest.
+            let from = based_on.max(partition.state().log_start_offset);
             let high_watermark = partition.high_watermark();
             let is_idle = !partition.has_work();
             let end_offset = is_idle.then_some(high_watermark);
@@ -271,9 +272,9 @@ impl PartitionLog {
     ) -> Result<u64, PackError> {
         let size_bytes = pieces.iter().map(|piece| u64::from(piece.size_bytes)).sum();
         let put = self.act(|partition, now, health, out| {
-            let log_start_offset = partition.leader().log_start_offset();
-            let newest = partition.manifest().map(Arc::as_ref);
-            let manifest = cold::extended(newest, log_start_offset, pieces, end);
+            let state = partition.state();
+            let newest = state.manifest.as_deref();
+            let manifest = cold::extended(newest, state.log_start_offset, pieces, end);
             partition.put_manifest(now, health, manifest, based_on, out)
         });
         let lost = || ProduceError::from(PutError::Lost);

@@ -108,6 +108,28 @@ async fn when_all_that_was_packed_is_deleted_what_comes_then_is_packed() {
 }
 
 #[tokio::test]
+async fn nothing_is_packed_again_while_what_was_packed_is_being_deleted() {
+    let bench = Bench::new().await;
+    let _bucket = Bucket::of(&bench, "pack-deleting");
+    for round in 0..12 {
+        bench.write(0..4000, round).await;
+    }
+    all_of(&bench.log).await;
+    while bench.log.pack(&ALL).await.expect("it takes objects") > 0 {}
+    for round in 0..24 {
+        bench.write(0..4000, round).await;
+    }
+    let deleted = Offset::new(13 * 4000);
+    let put =
+        bench.log.act(|partition, now, health, out| partition.trim(now, health, deleted, out));
+    assert_eq!(put, Some(Ok(())));
+    let committed = bench.log.log_start_offset();
+    assert_eq!(committed, Offset::ZERO, "the deletion is under way");
+    let cold = bench.log.to_pack(&ALL);
+    assert!(cold.is_none_or(|cold| cold.from >= deleted), "{cold:?}: that is packed already");
+}
+
+#[tokio::test]
 async fn a_log_that_starts_amid_a_batch_is_packed_from_that_batch_on() {
     let mut bench = Bench::new().await;
     let _bucket = Bucket::of(&bench, "pack-amid");
