@@ -124,8 +124,8 @@ fn method_of_cold(mutation: Mutation) -> Method {
         | Mutation::FreedWhilePacking
         | Mutation::ColdKeyReused
         | Mutation::ObjectsForgotten
-        | Mutation::UnheardIsDeleted
         | Mutation::ToldOnceOfDeletion => Method::Object(20),
+        Mutation::UnheardIsDeleted => Method::Scenario(scenarios::late_news),
         Mutation::MovedUnsealed | Mutation::MovedBeforeSync | Mutation::OtherCapacityUsed => {
             Method::Tiers(30)
         }

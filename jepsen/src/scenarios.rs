@@ -3,6 +3,7 @@
 mod bit_rot;
 mod half_start;
 mod late_end;
+mod late_news;
 mod one_partition;
 mod power_cut;
 mod replaced_disk;
@@ -12,6 +13,7 @@ mod shared_generation;
 pub use bit_rot::bit_rot;
 pub use half_start::half_start;
 pub use late_end::late_end;
+pub use late_news::late_news;
 pub use one_partition::{late_coordinator, wrapped_epoch, wrapped_sequence};
 pub use power_cut::power_cut;
 pub use replaced_disk::{moved_slot, replaced_disk, slot_that_comes_back};
@@ -105,19 +107,28 @@ fn restart_all(world: &mut World) -> Verdict {
 
 /// Reads the whole log, from the disks if all nodes have restarted.
 fn read_all(world: &mut World) -> Verdict {
+    read_all_of(world, PARTITION)
+}
+
+/// The same of another partition.
+fn read_all_of(world: &mut World, partition: PartitionId) -> Verdict {
+    let is_reader = |client: &crate::workload::Client| client.partition == partition;
     for client in 0..world.clients.len() {
-        let until = world.checker.visible_end(PARTITION);
-        world.clients[client].begin_final_read(until);
-        world.wake_client(client, Duration::ZERO);
+        if is_reader(&world.clients[client]) {
+            let until = world.checker.visible_end(partition);
+            world.clients[client].begin_final_read(until);
+            world.wake_client(client, Duration::ZERO);
+        }
     }
     until(world, READ_WITHIN, "the log is read to its end", |world| {
-        world.clients.iter().any(|client| client.final_log().is_some())
+        world.clients.iter().any(|client| is_reader(client) && client.final_log().is_some())
     })?;
     let World { clients, checker, .. } = world;
     clients
         .iter()
+        .filter(|client| is_reader(client))
         .filter_map(|client| client.final_log())
-        .try_for_each(|(start, log)| checker.final_log(PARTITION, start, log))
+        .try_for_each(|(start, log)| checker.final_log(partition, start, log))
 }
 
 /// Goes on until `done`.
