@@ -14,6 +14,7 @@ use meridian_base::id::{ClusterId, NodeId};
 use meridian_base::topology::{Datacenter, Geometry, Rack};
 use meridian_consensus::command::{Endpoint, Roles};
 use meridian_consensus::state::limits;
+use meridian_storage::config::FILE_COUNT_MIN;
 use serde::Deserialize;
 
 use self::object_store::ObjectStoreTable;
@@ -271,8 +272,10 @@ impl NodeConfig {
         if !(FILE_SIZE_BYTES_MIN..=FILE_SIZE_BYTES_MAX).contains(&self.file_size_bytes) {
             return value("storage.file_size_bytes", "must be between 16 MiB and 1 GiB");
         }
-        if self.capacity_bytes.is_some_and(|bytes| bytes < 5 * u64::from(self.file_size_bytes)) {
-            return value("storage.capacity_bytes", "must be at least 5 x storage.file_size_bytes");
+        let capacity_bytes_min = FILE_COUNT_MIN * u64::from(self.file_size_bytes);
+        if self.capacity_bytes.is_some_and(|bytes| bytes < capacity_bytes_min) {
+            let problem = format!("must be at least {FILE_COUNT_MIN} x storage.file_size_bytes");
+            return value("storage.capacity_bytes", &problem);
         }
         if let Some(tiers) = &self.tiers {
             tiers.check(self.file_size_bytes)?;

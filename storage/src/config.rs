@@ -8,6 +8,10 @@ use crate::journal::BATCH_ALIGNMENT_BYTES;
 use crate::mutation::Mutations;
 
 const MIB: usize = 1 << 20;
+/// Files kept free, see [`StoreConfig::reserve_bytes`].
+const RESERVE_FILE_COUNT: u64 = 2;
+/// Files that the capacity must hold: one being written, the next one, one being emptied, and the reserve.
+pub const FILE_COUNT_MIN: u64 = 3 + RESERVE_FILE_COUNT;
 
 /// How one disk's store works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +73,10 @@ pub enum ConfigError {
     /// Too small, or not a multiple of the batch alignment.
     #[error("file_size_bytes {0}: must be a multiple of 4096 and at least 65536")]
     FileSize(u32),
-    /// There must be room for a file being written, the next one, one being emptied, and the reserve.
-    #[error("capacity_bytes {capacity_bytes}: must hold five files of storage.file_size_bytes")]
+    /// There must be room for [`FILE_COUNT_MIN`] files.
+    #[error(
+        "capacity_bytes {capacity_bytes}: must hold {FILE_COUNT_MIN} files of storage.file_size_bytes"
+    )]
     Capacity {
         /// The value refused.
         capacity_bytes: u64,
@@ -136,8 +142,7 @@ impl StoreConfig {
         if file_size_bytes < 65536 || !file_size_bytes.is_multiple_of(BATCH_ALIGNMENT_BYTES) {
             return Err(ConfigError::FileSize(file_size_bytes));
         }
-        let needed_bytes = 3 * u64::from(file_size_bytes) + self.reserve_bytes();
-        if self.capacity_bytes < needed_bytes {
+        if self.capacity_bytes < u64::from(file_size_bytes) * FILE_COUNT_MIN {
             return Err(ConfigError::Capacity { capacity_bytes: self.capacity_bytes });
         }
         if self.batch_size_bytes_max > file_size_bytes as usize / 2 {
@@ -149,7 +154,7 @@ impl StoreConfig {
     /// Room kept for fences and for moving blobs out of old files; puts are refused below it. Two files: half
     /// of it is enough to empty one that is half live, and all of it for one that is nearly all live.
     pub fn reserve_bytes(&self) -> u64 {
-        2 * u64::from(self.file_size_bytes)
+        RESERVE_FILE_COUNT * u64::from(self.file_size_bytes)
     }
 
     /// Bytes that puts may take.

@@ -639,7 +639,7 @@ fn view_of(partition: &Partition<Waiter>) -> Option<ReadView> {
     })
 }
 
-pub(super) fn base_offset_of(records: &Bytes) -> Option<Offset> {
+fn base_offset_of(records: &Bytes) -> Option<Offset> {
     let bytes = records.first_chunk::<8>()?;
     Some(Offset::new(i64::from_be_bytes(*bytes)))
 }

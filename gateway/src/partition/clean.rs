@@ -96,9 +96,7 @@ impl<T> Partition<T> {
         out: &mut Vec<PartitionOutput<T>>,
     ) -> Result<LogPoint, ManifestError> {
         self.admit(health)?;
-        if manifest.pieces.len() > PIECE_COUNT_MAX {
-            return Err(ManifestError::TooLarge(manifest.pieces.len()));
-        }
+        check_piece_count(manifest.pieces.len())?;
         let newest = self.state.clean_end();
         if !cold::may_follow(newest, based_on, manifest.end, self.mutations) {
             return Err(ManifestError::Superseded);
@@ -184,16 +182,17 @@ impl<T> Partition<T> {
     /// Refuses to name this many pieces more than the newest manifest does, if that is more than one can have.
     pub fn check_pieces(&self, more: usize) -> Result<(), ManifestError> {
         let known = self.state.manifest.as_ref().map_or(0, |manifest| manifest.pieces.len());
-        if known + more > PIECE_COUNT_MAX {
-            return Err(ManifestError::TooLarge(known + more));
-        }
-        Ok(())
+        check_piece_count(known + more)
     }
 
     /// Whether a newer one is put, and not committed yet.
     pub fn is_manifest_in_doubt(&self) -> bool {
         self.in_flight.iter().any(|it| matches!(it, InFlight::Manifest { .. }))
     }
+}
+
+fn check_piece_count(count: usize) -> Result<(), ManifestError> {
+    if count > PIECE_COUNT_MAX { Err(ManifestError::TooLarge(count)) } else { Ok(()) }
 }
 
 impl PartitionState {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use meridian_base::id::PartitionId;
 use meridian_storage::mutation::Mutations;
 
-use super::{READ_WITHIN, config, go_on, read_all_of, until, world};
+use super::{READ_WITHIN, config, read_all_of, until, world, write};
 use crate::check::Verdict;
 use crate::world::{World, WorldConfig};
 
@@ -20,11 +20,7 @@ pub fn late_news(mutations: Mutations) -> Verdict {
     let (created, _) = world.metadata.latest().recreated;
     let partition = created.expect("just now");
     lead(&mut world, partition, 0)?;
-    for _ in 0..20 {
-        world.rouse_producers();
-        go_on(&mut world, Duration::from_millis(200))?;
-    }
-    world.clients.iter_mut().for_each(crate::workload::Client::stop);
+    write(&mut world)?;
     world.stop_node(0);
     world.metadata_lag.fill(Duration::ZERO);
     lead(&mut world, partition, 1)?;

@@ -132,6 +132,7 @@ fn folder(root: &Path) -> PathBuf {
     target(root).join("jepsen")
 }
 
+const BUILD: [&str; 3] = ["build", "--profile", "fast"];
 /// What simulates, what hunts broken rules and what runs real processes, in one go and with the same features: each
 /// set of features is minutes of compiling. The nodes have storage's questions for a broken rule in them, and no
 /// way to name one: that takes `meridian/mutations`, which only `--teeth` builds.
@@ -152,7 +153,8 @@ impl BuildBehind {
         let log = target(root).join("build-behind.log");
         let output = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         let cargo = Command::new("nice")
-            .args(["-n", "19", env!("CARGO"), "build", "--profile", "fast"])
+            .args(["-n", "19", env!("CARGO")])
+            .args(BUILD)
             .args(ALL)
             .current_dir(root)
             .stdin(Stdio::null())
@@ -196,7 +198,7 @@ fn build_broken(root: &Path) -> Result<PathBuf, String> {
 
 fn build(root: &Path, arguments: &[&str]) -> Result<(), String> {
     let status = Command::new(env!("CARGO"))
-        .args(["build", "--profile", "fast"])
+        .args(BUILD)
         .args(arguments)
         .current_dir(root)
         .status()

@@ -309,7 +309,7 @@ mod spreading {
         fn put_to(&mut self) -> Vec<usize> {
             let slots = self.out.drain(..).filter_map(|output| match output {
                 SpreadOutput::Put { slot, .. } => Some(slot.index()),
-                _ => None,
+                SpreadOutput::Durable | SpreadOutput::Conflict(_) | SpreadOutput::Fenced => None,
             });
             slots.collect()
         }

@@ -18,7 +18,7 @@ use super::ColdCounters;
 use super::objects::Unusable;
 use super::spread::SpreadError;
 use crate::log::Logs;
-use crate::log::partition_log::{FetchError, PartitionLog, base_offset_of};
+use crate::log::partition_log::{FetchError, PartitionLog};
 use crate::partition::{ManifestError, ProduceError, ReplayError, Retention, batches_in};
 use crate::storage_class::ColdTier;
 
@@ -181,9 +181,10 @@ impl PartitionLog {
         cold: ToPack,
     ) -> Result<(Vec<Piece>, Offset), PackError> {
         let mut pieces = Vec::new();
-        let mut next = cold.from;
+        // A log may start amid a batch, which is packed whole; the manifest before this one never ends amid one.
+        let (mut floor, mut next) = (cold.based_on, cold.from);
         while pieces.len() < PIECES_PER_MANIFEST && next < cold.until {
-            let run = self.read_run(next, cold.until, packer.run_size_bytes).await?;
+            let run = self.read_run(floor, next, cold.until, packer.run_size_bytes).await?;
             if run.size_bytes < STRIPE_SIZE_BYTES_MIN {
                 break;
             }
@@ -195,7 +196,7 @@ impl PartitionLog {
                     logs.store_object(self.ownership().partition, point, run).await?
                 }
             });
-            next = end_offset;
+            (floor, next) = (end_offset, end_offset);
             let pause_ms = size_bytes * 1000 / packer.bytes_per_second.max(1);
             tokio::time::sleep(Duration::from_millis(pause_ms)).await;
         }
@@ -220,9 +221,11 @@ impl PartitionLog {
         Ok(piece_of(&stripe, run.base_offset, run.max_timestamp_ms))
     }
 
-    /// Reads batches of some `size_bytes`, all of which begin below `until`.
+    /// Reads batches of some `size_bytes`, all of which begin below `until`; the one that `from` is in, where the run
+    /// begins then, not below `floor`.
     async fn read_run(
         &self,
+        mut floor: Offset,
         from: Offset,
         until: Offset,
         size_bytes: usize,
@@ -237,14 +240,12 @@ impl PartitionLog {
         while run.end_offset < until && run.size_bytes < size_bytes {
             let fetched = self.fetch(run.end_offset, size_bytes - run.size_bytes).await?;
             let bytes = Bytes::from(fetched.records.concat());
-            // A log may start amid a batch, which is read whole: the piece begins where the batch does.
-            let base_offset = base_offset_of(&bytes).unwrap_or(run.end_offset);
-            run.base_offset = run.base_offset.min(base_offset);
-            let batches = batches_in(base_offset, bytes.clone())?;
+            let batches = batches_in(floor, bytes.clone())?;
             let wanted = batches.into_iter().take_while(|batch| batch.base_offset < until);
             let before = run.size_bytes;
             for batch in wanted {
                 run.size_bytes += batch.size_bytes();
+                run.base_offset = run.base_offset.min(batch.base_offset);
                 run.end_offset = batch.last_offset.advance(1);
                 run.max_timestamp_ms = run.max_timestamp_ms.max(batch.max_timestamp_ms);
             }
@@ -252,6 +253,7 @@ impl PartitionLog {
                 break;
             }
             run.pieces.push(bytes.slice(..run.size_bytes - before));
+            floor = run.end_offset;
         }
         Ok(run)
     }

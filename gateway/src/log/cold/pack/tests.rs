@@ -43,6 +43,19 @@ impl Drop for Bucket {
     }
 }
 
+/// Enough for an object.
+async fn write_rounds(bench: &Bench) {
+    for round in 0..40 {
+        bench.write(0..50, round).await;
+    }
+}
+
+/// Packs all that there is.
+async fn pack_all(log: &Arc<PartitionLog>) {
+    all_of(log).await;
+    assert!(log.pack(&ALL).await.expect("it takes objects") > 0);
+}
+
 /// What there is to pack, once nothing is being written any more.
 async fn all_of(log: &PartitionLog) -> ToPack {
     let resting = async {
@@ -60,9 +73,7 @@ async fn all_of(log: &PartitionLog) -> ToPack {
 async fn what_was_packed_beside_a_compaction_comes_to_nothing() {
     let mut bench = Bench::new().await;
     let _bucket = Bucket::of(&bench, "pack-beside");
-    for round in 0..40 {
-        bench.write(0..50, round).await;
-    }
+    write_rounds(&bench).await;
     let (log, logs) = (Arc::clone(&bench.log), bench.log.logs().expect("the node runs"));
     let cold = all_of(&log).await;
     let packer = log.packer(&logs, ALL.tier).expect("there is an object store");
@@ -92,18 +103,12 @@ async fn what_was_packed_beside_a_compaction_comes_to_nothing() {
 async fn when_all_that_was_packed_is_deleted_what_comes_then_is_packed() {
     let bench = Bench::new().await;
     let _bucket = Bucket::of(&bench, "pack-deleted");
-    for round in 0..40 {
-        bench.write(0..50, round).await;
-    }
-    all_of(&bench.log).await;
-    assert!(bench.log.pack(&ALL).await.expect("it takes objects") > 0);
+    write_rounds(&bench).await;
+    pack_all(&bench.log).await;
     bench.log.delete_records(bench.log.high_watermark()).await.expect("it is deleted");
-    for round in 0..40 {
-        bench.write(0..50, round).await;
-    }
+    write_rounds(&bench).await;
     let written = bench.read_all().await;
-    all_of(&bench.log).await;
-    assert!(bench.log.pack(&ALL).await.expect("it takes objects") > 0);
+    pack_all(&bench.log).await;
     assert_eq!(bench.read_all().await, written);
 }
 
@@ -133,9 +138,7 @@ async fn nothing_is_packed_again_while_what_was_packed_is_being_deleted() {
 async fn a_log_that_starts_amid_a_batch_is_packed_from_that_batch_on() {
     let mut bench = Bench::new().await;
     let _bucket = Bucket::of(&bench, "pack-amid");
-    for round in 0..40 {
-        bench.write(0..50, round).await;
-    }
+    write_rounds(&bench).await;
     let (from, until) = (Offset::new(75), bench.log.high_watermark());
     bench.log.delete_records(from).await.expect("it is deleted");
     let written = bench.read_all().await;
@@ -155,12 +158,9 @@ async fn a_log_that_starts_amid_a_batch_is_packed_from_that_batch_on() {
 async fn what_is_packed_is_read_here_and_at_the_next_leader() {
     let mut bench = Bench::new().await;
     let _bucket = Bucket::of(&bench, "pack");
-    for round in 0..40 {
-        bench.write(0..50, round).await;
-    }
+    write_rounds(&bench).await;
     let written = bench.read_all().await;
-    all_of(&bench.log).await;
-    assert!(bench.log.pack(&ALL).await.expect("it takes objects") > 0);
+    pack_all(&bench.log).await;
     assert_eq!(bench.log.to_pack(&ALL), None);
     assert_eq!(bench.read_all().await, written);
     bench.take_over().await;
