@@ -1,11 +1,5 @@
 //! The parity of columns, and the checksums of all shards: by libraries, or at once where the processor
-//! multiplies by matrices of bits.
-//!
-//! Parity is a sum of products: each data shard times a number of GF(2^16) that depends on the two
-//! shards alone. To multiply by a number is linear over bits, so it is a matrix of 16 x 16 of them,
-//! which the library tells: the products of 1, 2, 4 .. 2^15 are its columns. With GFNI and AVX-512 a
-//! product of 32 symbols is two instructions; the library takes some sixteen, and goes over its
-//! memory several times. What is in registers for that is summed there, too. The bytes are the same.
+//! multiplies vectors. The bytes are the same.
 
 use bytes::BytesMut;
 use reed_solomon_simd::ReedSolomonEncoder;
@@ -24,11 +18,17 @@ pub(super) trait Coder: Send {
 
 /// The fastest that this processor has.
 pub(super) fn fastest(data_count: usize, parity_count: usize) -> Box<dyn Coder> {
+    all(data_count, parity_count).swap_remove(0)
+}
+
+/// All that this processor has, fastest first.
+fn all(data_count: usize, parity_count: usize) -> Vec<Box<dyn Coder>> {
+    let library = Box::new(Library::new(data_count, parity_count)) as Box<dyn Coder>;
     #[cfg(target_arch = "x86_64")]
-    if let Some(coder) = super::products::coder(data_count, parity_count) {
-        return coder;
-    }
-    Box::new(Library::new(data_count, parity_count))
+    let products = super::products::coders(data_count, parity_count);
+    #[cfg(not(target_arch = "x86_64"))]
+    let products = Vec::new();
+    products.into_iter().chain([library]).collect()
 }
 
 /// Codes and sums with what others wrote, on any processor.
@@ -120,8 +120,7 @@ mod tests {
             let shards: Vec<Vec<u8>> = (0..data_count).map(shard).collect();
             let bare = reed_solomon_simd::encode(data_count, parity_count, &shards).unwrap();
             let crcs: Vec<u32> = shards.iter().chain(&bare).map(|shard| crc32c::crc32c(shard)).collect();
-            let library = Box::new(Library::new(data_count, parity_count));
-            for mut coder in [fastest(data_count, parity_count), library] {
+            for mut coder in all(data_count, parity_count) {
                 // Once more, as nothing of a stripe may be left for the next.
                 for _ in 0..2 {
                     let coded = coded(&mut *coder, column_block_count * 64, &shards, parity_count);

@@ -67,13 +67,17 @@ const fn power(exponent: u64) -> u32 {
 const fn multiply(left: u32, mut right: u32) -> u32 {
     let (mut product, mut bit) = (0, ONE);
     while bit != 0 {
-        if left & bit != 0 {
-            product ^= right;
-        }
-        right = if right & 1 == 0 { right >> 1 } else { right >> 1 ^ POLYNOMIAL };
+        // Bits of checksums are as good as random: masks, where branches would be mispredicted.
+        product ^= right & mask(left & bit);
+        right = right >> 1 ^ POLYNOMIAL & mask(right & 1);
         bit >>= 1;
     }
     product
+}
+
+/// All bits set, if any is.
+const fn mask(bits: u32) -> u32 {
+    0u32.wrapping_sub((bits != 0) as u32)
 }
 
 #[cfg(test)]

@@ -97,8 +97,13 @@ impl ShardEncoder {
         shards: &[Payload],
         shard_size_bytes: usize,
     ) -> (Vec<BytesMut>, Vec<u32>) {
-        let mut parity: Vec<BytesMut> =
-            (0..self.parity_count).map(|_| BytesMut::with_capacity(shard_size_bytes)).collect();
+        // One piece of memory, as the allocator gives some of many back to the system each time.
+        let mut room = BytesMut::with_capacity(shard_size_bytes * self.parity_count);
+        let mut shard = || {
+            let rest = room.split_off(shard_size_bytes);
+            std::mem::replace(&mut room, rest)
+        };
+        let mut parity: Vec<BytesMut> = (0..self.parity_count).map(|_| shard()).collect();
         let mut begin = 0;
         while begin < shard_size_bytes {
             let end = (begin + COLUMN_SIZE_BYTES).min(shard_size_bytes);

@@ -1,18 +1,19 @@
-//! Sums of products in GF(2^16), by instructions that multiply bytes by matrices of bits, and checksums of
-//! what is in registers for that: each byte is loaded once.
+//! Parity as sums of products in GF(2^16), and checksums of what is at hand for that: each byte is loaded
+//! once, where the library goes over its memory several times.
+//!
+//! Each data shard is multiplied by a number that depends on it and the parity shard alone. That is linear
+//! over bits, so the library tells all of it by the products of 1, 2, 4 .. 2^15. How a vector is multiplied
+//! and summed depends on the processor: by [`matrices`] of bits, or by [`tables`] of nibbles.
 #![expect(unsafe_code, reason = "vectors are loaded and stored by address")]
 
-use std::arch::x86_64::{
-    __m512i, _mm512_clmulepi64_epi128, _mm512_gf2p8affine_epi64_epi8, _mm512_loadu_si512,
-    _mm512_set_epi64, _mm512_setzero_si512, _mm512_shuffle_i64x2, _mm512_storeu_si512,
-    _mm512_ternarylogic_epi64,
-};
+mod matrices;
+mod tables;
+
 use std::mem::MaybeUninit;
 
 use bytes::BytesMut;
 
 use super::coder::{Coder, library};
-use super::crc::{self, Shift};
 
 /// What shards consist of: the low bytes of 32 symbols, then their high bytes.
 type Block = [u8; 64];
@@ -22,180 +23,56 @@ const SYMBOL_COUNT: usize = 32;
 /// Stands for no bytes, and for zeros.
 const NOTHING: Block = [0; size_of::<Block>()];
 
-/// `None` if the processor lacks the instructions, or for a code of another shape.
-pub(super) fn coder(data_count: usize, parity_count: usize) -> Option<Box<dyn Coder>> {
-    let is_able = is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("gfni")
-        && is_x86_feature_detected!("vpclmulqdq");
-    if !is_able {
-        return None;
-    }
-    // SAFETY: the processor has the instructions.
-    unsafe {
-        match (data_count, parity_count) {
-            (4, 2) => Some(Box::new(Products::<4, 2>::of_library())),
-            (5, 4) => Some(Box::new(Products::<5, 4>::of_library())),
-            _ => None,
-        }
-    }
-}
-
-/// Codes `D` data shards into `P` parity shards.
-struct Products<const D: usize, const P: usize> {
-    /// What each data shard is multiplied with for each parity shard.
-    factors: [[Factor; P]; D],
-    /// What stands for all bytes of a shard so far: has their checksum, if the register is zero before.
-    data_sums: [Block; D],
-    parity_sums: [Block; P],
-}
-
-/// The 16 x 16 bits of multiplying by a number, in matrices of 8 x 8.
-#[derive(Clone, Copy)]
-struct Factor {
-    /// Low bytes to low ones, high to high ones.
-    straight: __m512i,
-    /// High bytes to low ones, low to high ones.
-    crossed: __m512i,
-}
-
-impl Factor {
-    /// From the products of 1, 2, 4 .. 2^15, the first symbols of a block.
-    #[target_feature(enable = "avx512f")]
-    fn of_products(products: &[u8]) -> Self {
-        let (low, high) = products.split_at(SYMBOL_COUNT);
-        Self {
-            straight: halves(matrix(&low[..8]), matrix(&high[8..16])),
-            crossed: halves(matrix(&low[8..16]), matrix(&high[..8])),
-        }
-    }
-}
-
-/// The matrix of these columns, its rows from the highest byte on, as the instruction has it.
-fn matrix(columns: &[u8]) -> u64 {
-    let row = |bit: usize| {
-        let bits = columns.iter().enumerate().map(|(column, byte)| (byte >> bit & 1) << column);
-        u64::from(bits.sum::<u8>())
+/// All that the processor has the instructions for, fastest first; none for a code of another shape.
+pub(super) fn coders(data_count: usize, parity_count: usize) -> Vec<Box<dyn Coder>> {
+    let (by_matrices, by_tables) = match (data_count, parity_count) {
+        (4, 2) => (matrices::coder::<4, 2>(), tables::coder_4_2()),
+        (5, 4) => (matrices::coder::<5, 4>(), tables::coder_5_4()),
+        _ => (None, None),
     };
-    (0..8).map(|bit| row(bit) << (8 * (7 - bit))).sum()
+    by_matrices.into_iter().chain(by_tables).collect()
 }
 
-impl<const D: usize, const P: usize> Products<D, P> {
-    #[target_feature(enable = "avx512f")]
-    fn of_library() -> Self {
-        let mut powers = NOTHING;
-        for bit in 0..8 {
-            powers[bit] = 1 << bit;
-            powers[SYMBOL_COUNT + 8 + bit] = 1 << bit;
-        }
-        let mut library = library(D, P);
-        let zero = _mm512_setzero_si512();
-        let mut factors = [[Factor { straight: zero, crossed: zero }; P]; D];
-        for (number, factors) in factors.iter_mut().enumerate() {
-            for other in 0..D {
-                let shard = if other == number { powers } else { NOTHING };
-                library.add_original_shard(shard).expect("a shard of that size");
-            }
-            let coded = library.encode().expect("all shards were added");
-            for (factor, products) in factors.iter_mut().zip(coded.recovery_iter()) {
-                *factor = Factor::of_products(products);
-            }
-        }
-        Self { factors, data_sums: [NOTHING; D], parity_sums: [NOTHING; P] }
+/// For each data shard and each parity shard, the products of 1, 2, 4 .. 2^15 as the first symbols of a block.
+fn products_of_powers<const D: usize, const P: usize>() -> [[Block; P]; D] {
+    let mut powers = NOTHING;
+    for bit in 0..8 {
+        powers[bit] = 1 << bit;
+        powers[SYMBOL_COUNT + 8 + bit] = 1 << bit;
     }
-
-    /// Writes the parity of all columns to the rooms, and adds both to the sums.
-    #[target_feature(enable = "avx512f,gfni,vpclmulqdq")]
-    fn code_blocks(&mut self, columns: [&[Block]; D], rooms: [&mut [Room]; P]) {
-        let block_count = columns[0].len();
-        let columns = columns.map(|column| &column[..block_count]);
-        let rooms = rooms.map(|room| &mut room[..block_count]);
-        let mut data_sums = self.data_sums.each_ref().map(|sum| load(sum));
-        let mut parity_sums = self.parity_sums.each_ref().map(|sum| load(sum));
-        for index in 0..block_count {
-            let mut parity = [_mm512_setzero_si512(); P];
-            for number in 0..D {
-                let symbols = load(&columns[number][index]);
-                data_sums[number] = fold(data_sums[number], symbols);
-                // The low bytes where the high ones were.
-                let swapped = _mm512_shuffle_i64x2::<0b01_00_11_10>(symbols, symbols);
-                for (parity, factor) in parity.iter_mut().zip(&self.factors[number]) {
-                    let straight = _mm512_gf2p8affine_epi64_epi8::<0>(symbols, factor.straight);
-                    let crossed = _mm512_gf2p8affine_epi64_epi8::<0>(swapped, factor.crossed);
-                    *parity = xor(*parity, straight, crossed);
-                }
-            }
-            for number in 0..P {
-                parity_sums[number] = fold(parity_sums[number], parity[number]);
-                store(parity[number], &mut rooms[number][index]);
-            }
+    let mut library = library(D, P);
+    std::array::from_fn(|number| {
+        for other in 0..D {
+            let shard = if other == number { powers } else { NOTHING };
+            library.add_original_shard(shard).expect("a shard of that size");
         }
-        self.data_sums = data_sums.map(|sum| bytes(sum));
-        self.parity_sums = parity_sums.map(|sum| bytes(sum));
+        let coded = library.encode().expect("all shards were added");
+        std::array::from_fn(|parity| {
+            let products = coded.recovery(parity).expect("as many as announced");
+            products.try_into().expect("one block")
+        })
+    })
+}
+
+/// Appends to each parity shard the blocks that `code` writes to its rooms, one for each of a column.
+///
+/// # Safety
+/// `code` must write every room.
+unsafe fn append_blocks<const D: usize, const P: usize>(
+    columns: &[&[u8]],
+    parity: &mut [BytesMut],
+    code: impl FnOnce([&[Block]; D], [&mut [Room]; P]),
+) {
+    let columns: [&[u8]; D] = columns.try_into().expect("as many as announced");
+    let parity: &mut [BytesMut; P] = parity.try_into().expect("as many as announced");
+    let columns = columns.map(|column| column.as_chunks().0);
+    let block_count = columns[0].len();
+    let size_bytes = columns[0].as_flattened().len();
+    parity.iter_mut().for_each(|shard| shard.reserve(size_bytes));
+    let rooms = parity.each_mut().map(|shard| shard.spare_capacity_mut().as_chunks_mut().0);
+    code(columns.map(|column| &column[..block_count]), rooms.map(|room| &mut room[..block_count]));
+    for shard in parity {
+        // SAFETY: there was room, and it is written.
+        unsafe { shard.set_len(shard.len() + size_bytes) };
     }
-}
-
-impl<const D: usize, const P: usize> Coder for Products<D, P> {
-    fn code(&mut self, columns: &[&[u8]], parity: &mut [BytesMut]) {
-        let columns: [&[u8]; D] = columns.try_into().expect("as many as announced");
-        let parity: &mut [BytesMut; P] = parity.try_into().expect("as many as announced");
-        let columns = columns.map(|column| column.as_chunks().0);
-        let size_bytes = columns[0].as_flattened().len();
-        parity.iter_mut().for_each(|shard| shard.reserve(size_bytes));
-        let rooms = parity.each_mut().map(|shard| shard.spare_capacity_mut().as_chunks_mut().0);
-        // SAFETY: there is a `Products` only where the processor has the instructions.
-        unsafe { self.code_blocks(columns, rooms) };
-        for shard in parity {
-            // SAFETY: there was room, and for each block of a column one was written to it.
-            unsafe { shard.set_len(shard.len() + size_bytes) };
-        }
-    }
-
-    fn finish(&mut self, shard_size_bytes: usize) -> Vec<u32> {
-        let shift = Shift::by(shard_size_bytes as u32);
-        let sums = self.data_sums.iter_mut().chain(&mut self.parity_sums);
-        let blocks = sums.map(|sum| std::mem::replace(sum, NOTHING));
-        let zero = crc::OF_ZERO_REGISTER;
-        blocks.map(|block| shift.join(zero, crc32c::crc32c_append(zero, &block))).collect()
-    }
-}
-
-/// The sum with these bytes behind it.
-#[target_feature(enable = "avx512f,vpclmulqdq")]
-fn fold(sum: __m512i, block: __m512i) -> __m512i {
-    let (last, first) = (crc::FOLD.0.into(), crc::FOLD.1.into());
-    let factors = _mm512_set_epi64(last, first, last, first, last, first, last, first);
-    let low = _mm512_clmulepi64_epi128::<0x00>(sum, factors);
-    let high = _mm512_clmulepi64_epi128::<0x11>(sum, factors);
-    xor(low, high, block)
-}
-
-#[target_feature(enable = "avx512f")]
-fn xor(first: __m512i, second: __m512i, third: __m512i) -> __m512i {
-    const XOR: i32 = 0b1001_0110;
-    _mm512_ternarylogic_epi64::<XOR>(first, second, third)
-}
-
-#[target_feature(enable = "avx512f")]
-fn load(block: &Block) -> __m512i {
-    // SAFETY: a block is as large as a vector; no alignment is asked for.
-    unsafe { _mm512_loadu_si512(block.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx512f")]
-fn store(vector: __m512i, room: &mut Room) {
-    // SAFETY: a block is as large as a vector; no alignment is asked for.
-    unsafe { _mm512_storeu_si512(room.as_mut_ptr().cast(), vector) }
-}
-
-#[target_feature(enable = "avx512f")]
-fn bytes(vector: __m512i) -> Block {
-    // SAFETY: all bytes of a vector are initialised.
-    unsafe { std::mem::transmute::<__m512i, Block>(vector) }
-}
-
-/// One matrix for the first half of a vector, another for the second.
-#[target_feature(enable = "avx512f")]
-fn halves(first: u64, second: u64) -> __m512i {
-    let (first, second) = (first.cast_signed(), second.cast_signed());
-    _mm512_set_epi64(second, second, second, second, first, first, first, first)
 }
