@@ -44,7 +44,7 @@ pub use self::spread::{Spread, SpreadOutput};
 use crate::blob::{Blob, BlobHeader, BlobKey, BlobKind, Payload};
 use crate::codec::{DecodeError, Source};
 
-/// No stripe is smaller: decoding costs half a millisecond whatever the size.
+/// No stripe is smaller: where the library decodes, that costs half a millisecond whatever the size.
 pub const STRIPE_SIZE_BYTES_MIN: usize = 256 << 10;
 /// No stripe is larger; a part must fit a frame and a batch of the journal.
 pub const STRIPE_SIZE_BYTES_MAX: usize = 16 << 20;

@@ -3,6 +3,8 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use reed_solomon_simd::ReedSolomonDecoder;
 
+#[cfg(target_arch = "x86_64")]
+use super::coder::IS_OPTIMISED;
 use super::crc::{self, Shift};
 use super::{Part, Stripe};
 
@@ -77,29 +79,66 @@ pub(crate) fn join(shape: Shape, parts: &[Part]) -> Result<(BytesMut, u32), Join
     if data.iter().all(Option::is_some) {
         data.iter().flatten().for_each(|part| joined.add(part));
     } else {
-        restore(shape, data, parity, &mut joined).map_err(|_| JoinError::Unfit)?;
+        restore(shape, data, parity, &mut joined)?;
     }
     Ok((joined.bytes, joined.crc.unwrap_or_default()))
 }
 
-/// Joins the data shards, those that are missing decoded from the rest.
+/// Joins the data shards, those that are missing made from the rest.
 fn restore(
     shape: Shape,
     data: &[Option<&Part>],
     parity: &[Option<&Part>],
     joined: &mut Joined,
+) -> Result<(), JoinError> {
+    let numbered = data.iter().chain(parity).enumerate();
+    let given =
+        numbered.filter_map(|(number, part)| Some((number, (*part)?.shard.to_contiguous())));
+    let given: Vec<(usize, Bytes)> = given.take(shape.data_count).collect();
+    if given.iter().any(|(_, shard)| shard.len() != shape.shard_size_bytes) {
+        return Err(JoinError::Unfit);
+    }
+    #[cfg(target_arch = "x86_64")]
+    if IS_OPTIMISED && restore_by_products(shape, data, &given, joined) {
+        return Ok(());
+    }
+    restore_by_library(shape, data, &given, joined).map_err(|_| JoinError::Unfit)
+}
+
+/// False if the processor lacks the instructions.
+#[cfg(target_arch = "x86_64")]
+fn restore_by_products(
+    shape: Shape,
+    data: &[Option<&Part>],
+    given: &[(usize, Bytes)],
+    joined: &mut Joined,
+) -> bool {
+    let (numbers, shards): (Vec<usize>, Vec<&[u8]>) =
+        given.iter().map(|(number, shard)| (*number, &shard[..])).unzip();
+    let restorer = super::products::restorer(shape.data_count, shape.parity_count, &numbers);
+    let Some(restorer) = restorer else { return false };
+    for (number, part) in data.iter().enumerate() {
+        match part {
+            Some(part) => joined.add(part),
+            None => joined.add_made(|bytes| restorer.append(number, &shards, bytes)),
+        }
+    }
+    true
+}
+
+fn restore_by_library(
+    shape: Shape,
+    data: &[Option<&Part>],
+    given: &[(usize, Bytes)],
+    joined: &mut Joined,
 ) -> Result<(), reed_solomon_simd::Error> {
     let mut decoder =
         ReedSolomonDecoder::new(shape.data_count, shape.parity_count, shape.shard_size_bytes)?;
-    for (number, part) in data.iter().enumerate() {
-        if let Some(part) = part {
-            decoder.add_original_shard(number, part.shard.to_contiguous())?;
+    for (number, shard) in given {
+        match number.checked_sub(shape.data_count) {
+            None => decoder.add_original_shard(*number, shard)?,
+            Some(parity) => decoder.add_recovery_shard(parity, shard)?,
         }
-    }
-    let missing_count = data.iter().filter(|part| part.is_none()).count();
-    let spare = parity.iter().enumerate().filter_map(|(number, part)| Some((number, (*part)?)));
-    for (number, part) in spare.take(missing_count) {
-        decoder.add_recovery_shard(number, part.shard.to_contiguous())?;
     }
     let restored = decoder.decode()?;
     for (number, part) in data.iter().enumerate() {
@@ -107,7 +146,7 @@ fn restore(
             Some(part) => joined.add(part),
             None => {
                 let shard = restored.restored_original(number).unwrap_or_default();
-                joined.add_bytes(shard, crc::append(0, shard));
+                joined.add_made(|bytes| bytes.put_slice(shard));
             }
         }
     }
@@ -127,12 +166,65 @@ impl Joined {
         self.add_crc(part.crc);
     }
 
-    fn add_bytes(&mut self, shard: &[u8], crc: u32) {
-        self.bytes.put_slice(shard);
-        self.add_crc(crc);
+    /// Adds the shard that `make` appends.
+    fn add_made(&mut self, make: impl FnOnce(&mut BytesMut)) {
+        let begin = self.bytes.len();
+        make(&mut self.bytes);
+        self.add_crc(crc::append(0, &self.bytes[begin..]));
     }
 
     fn add_crc(&mut self, crc: u32) {
         self.crc = Some(self.crc.map_or(crc, |before| self.shift.join(before, crc)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::erasure::ShardEncoder;
+
+    fn joined(shape: Shape) -> Joined {
+        let shift = Shift::by(shape.shard_size_bytes as u32);
+        Joined { bytes: BytesMut::new(), crc: None, shift }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_missing_is_made_by_products_as_by_the_library(
+            (data_count, parity_count) in prop::sample::select(vec![(5, 4), (4, 2)]),
+            block_count in 1usize..40,
+            order in Just((0..9).collect::<Vec<usize>>()).prop_shuffle(),
+            seed: [u8; 32],
+        ) {
+            let shape = Shape { data_count, parity_count, shard_size_bytes: block_count * 64 };
+            let whole = seed.iter().cycle().enumerate().map(|(at, byte)| byte.wrapping_mul(at as u8));
+            let whole: Bytes = whole.take(data_count * shape.shard_size_bytes).collect();
+            let mut encoder = ShardEncoder::new(data_count, parity_count);
+            let parts = encoder.encode(std::slice::from_ref(&whole), shape.shard_size_bytes);
+            let order = order.into_iter().filter(|number| *number < data_count + parity_count);
+            let kept: Vec<usize> = order.take(data_count).collect();
+            let given = |part: &Part| kept.contains(&usize::from(part.number)).then(|| part.clone());
+            let parts: Vec<Option<Part>> = parts.iter().map(given).collect();
+            let data: Vec<Option<&Part>> = parts[..data_count].iter().map(Option::as_ref).collect();
+            let given: Vec<(usize, Bytes)> = parts
+                .iter()
+                .flatten()
+                .map(|part| (usize::from(part.number), part.shard.to_contiguous()))
+                .collect();
+            let mut by_library = joined(shape);
+            restore_by_library(shape, &data, &given, &mut by_library).unwrap();
+            prop_assert_eq!(&by_library.bytes, &whole);
+            prop_assert_eq!(by_library.crc, Some(crc32c::crc32c(&whole)));
+            #[cfg(target_arch = "x86_64")]
+            {
+                let mut by_products = joined(shape);
+                if restore_by_products(shape, &data, &given, &mut by_products) {
+                    prop_assert_eq!(&by_products.bytes, &whole);
+                    prop_assert_eq!(by_products.crc, by_library.crc);
+                }
+            }
+        }
     }
 }

@@ -9,9 +9,12 @@
 mod matrices;
 mod tables;
 
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::BytesMut;
+use reed_solomon_simd::ReedSolomonDecoder;
 
 use super::coder::{Coder, library};
 
@@ -33,17 +36,55 @@ pub(super) fn coders(data_count: usize, parity_count: usize) -> Vec<Box<dyn Code
     by_matrices.into_iter().chain(by_tables).collect()
 }
 
-/// For each data shard and each parity shard, the products of 1, 2, 4 .. 2^15 as the first symbols of a block.
-fn products_of_powers<const D: usize, const P: usize>() -> [[Block; P]; D] {
+/// Makes missing data shards from given ones.
+pub(super) trait Restore: Send + Sync {
+    /// Appends data shard `number`, which is missing, as it follows from those given, in the order of their numbers.
+    /// Shards are of one size, a multiple of 64.
+    fn append(&self, number: usize, given: &[&[u8]], to: &mut BytesMut);
+}
+
+/// By the number of all parts, and the numbers of those given.
+type Known = BTreeMap<(usize, Vec<usize>), Arc<dyn Restore>>;
+
+/// What makes the data shards that are not among the given ones, as many as there are of data; `None` if the processor
+/// lacks the instructions, or for a code of another shape. What the library takes milliseconds to tell is kept.
+pub(super) fn restorer(
+    data_count: usize,
+    parity_count: usize,
+    given: &[usize],
+) -> Option<Arc<dyn Restore>> {
+    static KNOWN: Mutex<Known> = Mutex::new(Known::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = (data_count + parity_count, given.to_vec());
+    if let Some(restorer) = known.get(&key) {
+        return Some(restorer.clone());
+    }
+    let restorer = match (data_count, parity_count) {
+        (4, 2) => tables::restorer::<4>(2, given.try_into().ok()?),
+        (5, 4) => tables::restorer::<5>(4, given.try_into().ok()?),
+        _ => None,
+    };
+    restorer.inspect(|restorer| {
+        known.insert(key, restorer.clone());
+    })
+}
+
+/// The numbers 1, 2, 4 .. 2^15 as the first symbols of a block.
+fn powers() -> Block {
     let mut powers = NOTHING;
     for bit in 0..8 {
         powers[bit] = 1 << bit;
         powers[SYMBOL_COUNT + 8 + bit] = 1 << bit;
     }
+    powers
+}
+
+/// Their products for each data shard and each parity shard.
+fn products_of_powers<const D: usize, const P: usize>() -> [[Block; P]; D] {
     let mut library = library(D, P);
     std::array::from_fn(|number| {
         for other in 0..D {
-            let shard = if other == number { powers } else { NOTHING };
+            let shard = if other == number { powers() } else { NOTHING };
             library.add_original_shard(shard).expect("a shard of that size");
         }
         let coded = library.encode().expect("all shards were added");
@@ -52,6 +93,33 @@ fn products_of_powers<const D: usize, const P: usize>() -> [[Block; P]; D] {
             products.try_into().expect("one block")
         })
     })
+}
+
+/// Their products for each given shard and each data shard that is not among them, with the number of that.
+fn products_of_given<const D: usize>(
+    parity_count: usize,
+    given: [usize; D],
+) -> Vec<(usize, [Block; D])> {
+    let mut library = ReedSolomonDecoder::new(D, parity_count, size_of::<Block>())
+        .expect("every code is one that the library supports");
+    let missing = (0..D).filter(|number| !given.contains(number));
+    let mut products: Vec<_> = missing.map(|number| (number, [NOTHING; D])).collect();
+    for (index, number) in given.into_iter().enumerate() {
+        for other in given {
+            let shard = if other == number { powers() } else { NOTHING };
+            let added = match other.checked_sub(D) {
+                None => library.add_original_shard(other, shard),
+                Some(parity) => library.add_recovery_shard(parity, shard),
+            };
+            added.expect("a shard of that size, given once");
+        }
+        let decoded = library.decode().expect("as many shards as there are of data");
+        for (missing, products) in &mut products {
+            let restored = decoded.restored_original(*missing).expect("it was missing");
+            products[index] = restored.try_into().expect("one block");
+        }
+    }
+    products
 }
 
 /// Appends to each parity shard the blocks that `code` writes to its rooms, one for each of a column.

@@ -10,9 +10,15 @@ use std::arch::x86_64::{
     _mm256_xor_si256,
 };
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use bytes::BytesMut;
 
-use super::{Block, NOTHING, Room, SYMBOL_COUNT, append_blocks, products_of_powers};
+use super::{
+    Block, NOTHING, Restore, Room, SYMBOL_COUNT, append_blocks, products_of_given,
+    products_of_powers,
+};
 use crate::erasure::coder::Coder;
 
 /// Nibbles of a symbol, and values of a nibble.
@@ -135,6 +141,50 @@ impl<const D: usize, const P: usize, const F: usize> Coder for Tables<D, P, F> {
     fn finish(&mut self, _: usize) -> Vec<u32> {
         let crcs = self.data_crcs.iter_mut().chain(&mut self.parity_crcs);
         crcs.map(|crc| !std::mem::replace(crc, OF_NO_BYTES) as u32).collect()
+    }
+}
+
+/// Makes missing data shards from `D` given ones.
+struct Missing<const D: usize> {
+    /// For the number of each, what given ones are multiplied with.
+    factors: BTreeMap<usize, [Factor; D]>,
+}
+
+/// `None` if the processor lacks the instructions.
+pub(super) fn restorer<const D: usize>(
+    parity_count: usize,
+    given: [usize; D],
+) -> Option<Arc<dyn Restore>> {
+    if !is_x86_feature_detected!("avx2") {
+        return None;
+    }
+    let products = products_of_given(parity_count, given).into_iter();
+    let factors = products.map(|(number, products)| {
+        // SAFETY: the processor has the instructions.
+        (number, products.map(|products| unsafe { Factor::of_products(&products) }))
+    });
+    Some(Arc::new(Missing { factors: factors.collect() }))
+}
+
+impl<const D: usize> Restore for Missing<D> {
+    fn append(&self, number: usize, given: &[&[u8]], to: &mut BytesMut) {
+        let factors = &self.factors[&number];
+        let to = std::slice::from_mut(to);
+        // SAFETY: there is a `Missing` only where the processor has the instructions, and every room is
+        // written.
+        unsafe { append_blocks(given, to, |given, [rooms]| combine(factors, given, rooms)) }
+    }
+}
+
+/// Writes the sum of the products.
+#[target_feature(enable = "avx2")]
+fn combine<const D: usize>(factors: &[Factor; D], shards: [&[Block]; D], rooms: &mut [Room]) {
+    for (index, room) in rooms.iter_mut().enumerate() {
+        let mut sum = Symbols::zero();
+        for (factor, shard) in factors.iter().zip(shards) {
+            sum = sum.plus(Symbols::load(&shard[index]).times(factor));
+        }
+        sum.store(room);
     }
 }
 
