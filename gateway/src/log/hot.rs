@@ -61,7 +61,7 @@ impl Logs {
         };
         let parts = self.gather_parts(group, slot, parts).await?;
         let request = parts.request();
-        // Decoding takes half a millisecond for each blob: not on the threads that serve.
+        // Decoding takes a while for each blob: not on the threads that serve.
         let joined = tokio::task::spawn_blocking(|| parts.join()).await.map_err(|_| ReadFailed)?;
         joined.map_err(|error| {
             tracing::error!(?request, %error, "parts were read that do not fit");

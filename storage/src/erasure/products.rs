@@ -1,9 +1,9 @@
-//! Parity as sums of products in GF(2^16), and checksums of what is at hand for that: each byte is loaded
-//! once, where the library goes over its memory several times.
+//! Parity, and data shards that are missing, as sums of products in GF(2^16), with checksums of what is at
+//! hand for that: each byte is loaded once, where the library goes over its memory several times.
 //!
-//! Each data shard is multiplied by a number that depends on it and the parity shard alone. That is linear
-//! over bits, so the library tells all of it by the products of 1, 2, 4 .. 2^15. How a vector is multiplied
-//! and summed depends on the processor: by [`matrices`] of bits, or by [`tables`] of nibbles.
+//! Each given shard is multiplied by a number that depends on the given ones and the one to be made alone.
+//! That is linear over bits, so the library tells all of it by the products of 1, 2, 4 .. 2^15. How a vector
+//! is multiplied and summed depends on the processor: by [`matrices`] of bits, or by [`tables`] of nibbles.
 #![expect(unsafe_code, reason = "vectors are loaded and stored by address")]
 
 mod matrices;

@@ -1,8 +1,17 @@
 //! With AVX2, by tables of what each nibble adds to a product: eight shuffles for 32 symbols. Checksums are
 //! the processor's own instruction on what was just loaded or stored, by a unit that vectors leave idle.
 //!
-//! The library's code is a Fourier transform, so its matrix has little in it: two products of eight for
-//! 4 + 2 shards, and nine of twenty for 5 + 4; the others are sums of them.
+//! The library's code is a Fourier transform, so its matrix has little in it. For data a, b, c .. parity is
+//! ```text
+//! 4 + 2   first               (1+p) a +     p b + (1+q) c +     q d
+//!         second - first          a +       b +       c +       d
+//!
+//! 5 + 4   first             (1+x+p) a +     p b + (x+q) c +     q d +     u e
+//!         second - first      (1+x) a + (1+x) b +     x c +     x d +     v e
+//!         third  - first      (1+s) a +     s b + (1+t) c +     t d +     w e
+//!         fourth - third          x a +     x b + (1+x) c + (1+x) d + (1+v) e
+//! ```
+//! which takes two products of sums instead of eight, and nine instead of twenty.
 
 use std::arch::x86_64::{
     __m256i, _mm_crc32_u64, _mm256_and_si256, _mm256_loadu_si256, _mm256_set1_epi8,
@@ -42,31 +51,25 @@ struct Tables<const D: usize, const P: usize, const F: usize> {
 /// `None` if the processor lacks the instructions.
 pub(super) fn coder_4_2() -> Option<Box<dyn Coder>> {
     let [_, b, _, d] = products_of_powers::<4, 2>();
-    Some(Box::new(Tables::new([b[0], d[0]], Tables::code_4_2)?))
+    let [p, q] = [b[0], d[0]];
+    Some(Box::new(Tables::new([p, q], Tables::code_4_2)?))
 }
 
 /// `None` if the processor lacks the instructions.
 pub(super) fn coder_5_4() -> Option<Box<dyn Coder>> {
     let [_, b, c, d, e] = products_of_powers::<5, 4>();
-    let factors = [
-        sum(c[0], c[1]),
-        b[0],
-        d[0],
-        e[0],
-        sum(e[0], e[1]),
-        sum(b[0], b[2]),
-        sum(d[0], d[2]),
-        sum(e[0], e[2]),
-    ];
-    Some(Box::new(Tables::new(factors, Tables::code_5_4)?))
+    let [x, p, q] = [sum(c[0], c[1]), b[0], d[0]];
+    let [u, v, w] = [e[0], sum(e[0], e[1]), sum(e[0], e[2])];
+    let [s, t] = [sum(b[0], b[2]), sum(d[0], d[2])];
+    Some(Box::new(Tables::new([x, p, q, u, v, w, s, t], Tables::code_5_4)?))
 }
 
 impl Tables<4, 2, 2> {
     #[target_feature(enable = "avx2")]
     fn code_4_2(&mut self, columns: [&[Block]; 4], rooms: [&mut [Room]; 2]) {
-        self.code_by(columns, rooms, |[of_b, of_d], [a, b, c, d]| {
+        self.code_by(columns, rooms, |[p, q], [a, b, c, d]| {
             let (ab, cd) = (a.plus(b), c.plus(d));
-            let first = a.plus(c).plus(ab.times(of_b)).plus(cd.times(of_d));
+            let first = a.plus(c).plus(ab.times(p)).plus(cd.times(q));
             [first, first.plus(ab).plus(cd)]
         });
     }
@@ -75,16 +78,13 @@ impl Tables<4, 2, 2> {
 impl Tables<5, 4, 8> {
     #[target_feature(enable = "avx2")]
     fn code_5_4(&mut self, columns: [&[Block]; 5], rooms: [&mut [Room]; 4]) {
-        self.code_by(columns, rooms, |factors, [a, b, c, d, e]| {
-            let [common, of_b, of_d, of_e, second_of_e, third_of_b, third_of_d, third_of_e] =
-                factors;
+        self.code_by(columns, rooms, |[x, p, q, u, v, w, s, t], [a, b, c, d, e]| {
             let (ab, cd, ac) = (a.plus(b), c.plus(d), a.plus(c));
-            let first = a.plus(ac.times(common)).plus(ab.times(of_b)).plus(cd.times(of_d));
-            let first = first.plus(e.times(of_e));
-            let shared = ab.plus(cd).times(common).plus(e.times(second_of_e));
-            let third = first.plus(ac).plus(ab.times(third_of_b)).plus(cd.times(third_of_d));
-            let third = third.plus(e.times(third_of_e));
-            [first, first.plus(ab).plus(shared), third, third.plus(cd).plus(shared).plus(e)]
+            let first = a.plus(ac.times(x)).plus(ab.times(p)).plus(cd.times(q)).plus(e.times(u));
+            let common = ab.plus(cd).times(x).plus(e.times(v));
+            let second = first.plus(ab).plus(common);
+            let third = first.plus(ac).plus(ab.times(s)).plus(cd.times(t)).plus(e.times(w));
+            [first, second, third, third.plus(cd).plus(e).plus(common)]
         });
     }
 }
