@@ -5,6 +5,8 @@ use bytes::BytesMut;
 use reed_solomon_simd::ReedSolomonEncoder;
 
 use super::crc;
+#[cfg(target_arch = "x86_64")]
+use super::products;
 
 /// Codes column after column of a stripe, and then those of the next, reusing its working memory.
 pub(super) trait Coder: Send {
@@ -17,23 +19,16 @@ pub(super) trait Coder: Send {
 }
 
 /// What is not optimised loops over vectors too slowly; the library is optimised even then.
+#[cfg(target_arch = "x86_64")]
 pub(super) const IS_OPTIMISED: bool = !cfg!(debug_assertions);
 
 /// The fastest that this processor has.
 pub(super) fn fastest(data_count: usize, parity_count: usize) -> Box<dyn Coder> {
-    let mut coders = all(data_count, parity_count);
-    let fastest = if IS_OPTIMISED { 0 } else { coders.len() - 1 };
-    coders.swap_remove(fastest)
-}
-
-/// All that this processor has, fastest first.
-fn all(data_count: usize, parity_count: usize) -> Vec<Box<dyn Coder>> {
-    let library = Box::new(Library::new(data_count, parity_count)) as Box<dyn Coder>;
     #[cfg(target_arch = "x86_64")]
-    let products = super::products::coders(data_count, parity_count);
-    #[cfg(not(target_arch = "x86_64"))]
-    let products = Vec::new();
-    products.into_iter().chain([library]).collect()
+    if IS_OPTIMISED && let Some(coder) = products::coders(data_count, parity_count).next() {
+        return coder;
+    }
+    Box::new(Library::new(data_count, parity_count))
 }
 
 /// Codes and sums with what others wrote, on any processor.
@@ -125,7 +120,11 @@ mod tests {
             let shards: Vec<Vec<u8>> = (0..data_count).map(shard).collect();
             let bare = reed_solomon_simd::encode(data_count, parity_count, &shards).unwrap();
             let crcs: Vec<u32> = shards.iter().chain(&bare).map(|shard| crc32c::crc32c(shard)).collect();
-            for mut coder in all(data_count, parity_count) {
+            let library = Box::new(Library::new(data_count, parity_count)) as Box<dyn Coder>;
+            let mut coders = vec![library];
+            #[cfg(target_arch = "x86_64")]
+            coders.extend(products::coders(data_count, parity_count));
+            for mut coder in coders {
                 // Once more, as nothing of a stripe may be left for the next.
                 for _ in 0..2 {
                     let coded = coded(&mut *coder, column_block_count * 64, &shards, parity_count);

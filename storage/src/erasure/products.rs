@@ -26,14 +26,21 @@ const SYMBOL_COUNT: usize = 32;
 /// Stands for no bytes, and for zeros.
 const NOTHING: Block = [0; size_of::<Block>()];
 
-/// All that the processor has the instructions for, fastest first; none for a code of another shape.
-pub(super) fn coders(data_count: usize, parity_count: usize) -> Vec<Box<dyn Coder>> {
-    let (by_matrices, by_tables) = match (data_count, parity_count) {
-        (4, 2) => (matrices::coder::<4, 2>(), tables::coder_4_2()),
-        (5, 4) => (matrices::coder::<5, 4>(), tables::coder_5_4()),
-        _ => (None, None),
+/// `None` if the processor lacks the instructions.
+type MakeCoder = fn() -> Option<Box<dyn Coder>>;
+
+/// All that the processor has the instructions for, fastest first; none for a code of another shape. Each is made when
+/// it is asked for, as the library has to code for it.
+pub(super) fn coders(
+    data_count: usize,
+    parity_count: usize,
+) -> impl Iterator<Item = Box<dyn Coder>> {
+    let coders: &[MakeCoder] = match (data_count, parity_count) {
+        (4, 2) => &[matrices::coder::<4, 2>, tables::coder_4_2],
+        (5, 4) => &[matrices::coder::<5, 4>, tables::coder_5_4],
+        _ => &[],
     };
-    by_matrices.into_iter().chain(by_tables).collect()
+    coders.iter().filter_map(|coder| coder())
 }
 
 /// Makes missing data shards from given ones.

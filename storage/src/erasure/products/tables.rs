@@ -18,7 +18,6 @@ use std::arch::x86_64::{
     _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_srli_epi16, _mm256_storeu_si256,
     _mm256_xor_si256,
 };
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
