@@ -1,7 +1,8 @@
 //! The transport between nodes: one-way frames over QUIC with mutual TLS.
 //!
-//! Each node dials every peer it sends to and accepts from all, so between two nodes there are two
-//! connections and each has one owner, its sender. On its connection the owner opens one stream per
+//! Each node dials every peer it sends to and accepts from all, so each connection has one owner, its
+//! sender. There are two to a peer, for what somebody waits for and for bulk ([`lane`]), which go up and
+//! down together. On them the owner opens one stream per
 //! [`Channel`]: a full channel does not hold up another. Frames of one channel arrive in order.
 //! When a connection is lost, what was queued or in flight on it may be lost too; callers correlate
 //! replies and send again. Nothing here waits for a slow peer: [`Transport::send`] puts the frame
@@ -14,6 +15,7 @@ mod config;
 mod endpoint;
 pub(crate) mod framing;
 mod inbound;
+mod lane;
 mod outbound;
 mod peer;
 #[cfg(test)]
@@ -31,6 +33,7 @@ use tokio::task::JoinHandle;
 pub use self::config::TransportConfig;
 use self::endpoint::{Endpoint, close_code};
 use self::inbound::Acceptor;
+use self::lane::BackgroundThreads;
 use self::peer::{Peers, Target};
 use crate::runtime::tls::TlsError;
 
@@ -141,6 +144,9 @@ pub enum TransportError {
     /// The node's certificate or key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// There are no threads for bulk.
+    #[error("cannot start the threads that carry bulk between nodes: {0}")]
+    Threads(#[source] std::io::Error),
     /// The UDP socket could not be opened.
     #[error("cannot listen on UDP {address}: {source}")]
     Listen {
@@ -188,6 +194,7 @@ pub struct Transport {
     acceptor: Arc<Acceptor>,
     accept_task: JoinHandle<()>,
     frame_bytes_max: usize,
+    _background: BackgroundThreads,
 }
 
 impl Transport {
@@ -198,14 +205,23 @@ impl Transport {
         handler: Arc<dyn Handler>,
     ) -> Result<Self, TransportError> {
         config.check()?;
-        let endpoint = Endpoint::open(&config)?;
+        let background = BackgroundThreads::start().map_err(TransportError::Threads)?;
+        let endpoint = Endpoint::open(&config, background.handle())?;
         let frame_bytes_max = config.frame_bytes_max;
         let config = Arc::new(config);
         let peers =
             Arc::new(Peers::new(Arc::clone(&config), endpoint.clone(), Arc::clone(&handler)));
-        let acceptor = Arc::new(Acceptor::new(config, Arc::clone(&peers), handler));
-        let accept_task = tokio::spawn(Arc::clone(&acceptor).run(endpoint.clone()));
-        Ok(Self { endpoint, peers, acceptor, accept_task, frame_bytes_max })
+        let acceptor =
+            Arc::new(Acceptor::new(config, endpoint.clone(), Arc::clone(&peers), handler));
+        let accept_task = tokio::spawn(Arc::clone(&acceptor).run());
+        Ok(Self {
+            endpoint,
+            peers,
+            acceptor,
+            accept_task,
+            frame_bytes_max,
+            _background: background,
+        })
     }
 
     /// The address others reach us at, with the real port if 0 was configured.

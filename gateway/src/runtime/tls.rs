@@ -38,8 +38,12 @@ pub(crate) use self::link::{link_client_config, link_of};
 use self::name::{Subject, ca_name, cluster_label, parse_name, wrong_cluster};
 pub use self::name::{node_name, node_of};
 
-/// The protocol both sides must name in the TLS handshake.
-const ALPN: &[u8] = b"meridian/1";
+/// The protocol both sides must name in the TLS handshake: all channels on one connection.
+pub(crate) const ALPN: &[u8] = b"meridian/1";
+/// Of nodes that have bulk on a connection of its own: all other channels.
+pub(crate) const LANES_ALPN: &[u8] = b"meridian/2";
+/// The connection for bulk.
+pub(crate) const BACKGROUND_ALPN: &[u8] = b"meridian/2-background";
 
 const CA_CERTIFICATE_FILE: &str = "ca.pem";
 const CA_KEY_FILE: &str = "ca-key.pem";
@@ -396,7 +400,7 @@ impl Credentials {
             .with_client_cert_verifier(verifier)
             .with_single_cert(self.chain.clone(), self.key.clone_key())
             .map_err(TlsError::KeyMismatch)?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = [LANES_ALPN, BACKGROUND_ALPN, ALPN].map(<[u8]>::to_vec).into();
         config.send_tls13_tickets = 0;
         Ok(config)
     }
@@ -409,7 +413,7 @@ impl Credentials {
             .with_root_certificates(Arc::clone(&self.roots))
             .with_client_auth_cert(self.chain.clone(), self.key.clone_key())
             .map_err(TlsError::KeyMismatch)?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = [LANES_ALPN, ALPN].map(<[u8]>::to_vec).into();
         config.resumption = Resumption::disabled();
         Ok(config)
     }

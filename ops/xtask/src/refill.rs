@@ -31,7 +31,7 @@ const LOAD: &str = "load";
 const SENDER: u32 = 1;
 /// Until connections are there.
 const WARM: Duration = Duration::from_secs(1);
-const BEFORE: Duration = Duration::from_secs(8);
+const BEFORE: Duration = Duration::from_secs(20);
 const DOWN: Duration = Duration::from_secs(4);
 const SETTLED: Duration = Duration::from_secs(3);
 /// Leaders of new partitions are balanced every 10 s, and each that moves costs its producers a takeover.

@@ -10,7 +10,10 @@ use quinn::congestion::{BbrConfig, CubicConfig};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, VarInt};
 use rustls::pki_types::CertificateDer;
+use tokio::runtime::Handle;
 
+use super::lane::{self, Lane};
+use super::peer::Target;
 use super::{Channel, PathClass, TransportConfig, TransportError};
 use crate::runtime::clock;
 use crate::runtime::tls::{self, Credentials, TlsError};
@@ -61,32 +64,63 @@ pub(super) struct Endpoint {
     quinn: quinn::Endpoint,
     local_address: SocketAddr,
     cluster: ClusterId,
+    foreground: LaneEnd,
+    background: LaneEnd,
+}
+
+/// What differs between lanes.
+#[derive(Clone)]
+struct LaneEnd {
+    /// What drives its connections.
+    threads: Handle,
     same_datacenter: quinn::ClientConfig,
     cross_datacenter: quinn::ClientConfig,
+    server: Arc<quinn::ServerConfig>,
 }
 
 impl Endpoint {
-    pub(super) fn open(config: &TransportConfig) -> Result<Self, TransportError> {
+    /// The current runtime drives the foreground.
+    pub(super) fn open(
+        config: &TransportConfig,
+        background: Handle,
+    ) -> Result<Self, TransportError> {
         let credentials =
             config.identity.check(config.node, &config.cluster, clock::wall_time())?;
         let listen = |source| TransportError::Listen { address: config.listen, source };
         let socket = UdpSocket::bind(config.listen).map_err(listen)?;
         set_buffers(&socket, config.socket_buffer_bytes);
         let local_address = socket.local_addr().map_err(listen)?;
+        let lane = |lane, threads| {
+            let client = |path| client_config(config, &credentials, lane, path);
+            Ok::<_, TransportError>(LaneEnd {
+                threads,
+                same_datacenter: client(PathClass::SameDatacenter)?,
+                cross_datacenter: client(PathClass::CrossDatacenter)?,
+                server: Arc::new(server_config(config, &credentials, lane)?),
+            })
+        };
+        let foreground = lane(Lane::Foreground, Handle::current())?;
+        let background = lane(Lane::Background, background)?;
         let quinn = quinn::Endpoint::new(
             endpoint_config(config, &credentials)?,
-            Some(server_config(config, &credentials)?),
+            Some(foreground.server.as_ref().clone()),
             socket,
             Arc::new(quinn::TokioRuntime),
         )
         .map_err(listen)?;
-        Ok(Self {
-            quinn,
-            local_address,
-            cluster: config.cluster.clone(),
-            same_datacenter: client_config(config, &credentials, PathClass::SameDatacenter)?,
-            cross_datacenter: client_config(config, &credentials, PathClass::CrossDatacenter)?,
-        })
+        Ok(Self { quinn, local_address, cluster: config.cluster.clone(), foreground, background })
+    }
+
+    /// What drives the connections of a lane, and is to work on them.
+    pub(super) fn threads(&self, lane: Lane) -> &Handle {
+        &self.end(lane).threads
+    }
+
+    fn end(&self, lane: Lane) -> &LaneEnd {
+        match lane {
+            Lane::Foreground => &self.foreground,
+            Lane::Background => &self.background,
+        }
     }
 
     pub(super) fn local_address(&self) -> SocketAddr {
@@ -97,15 +131,28 @@ impl Endpoint {
     pub(super) fn connect(
         &self,
         node: NodeId,
-        address: SocketAddr,
-        path: PathClass,
+        Target { address, path }: Target,
+        lane: Lane,
     ) -> Result<quinn::Connecting, ConnectError> {
+        let end = self.end(lane);
         let config = match path {
-            PathClass::SameDatacenter => self.same_datacenter.clone(),
-            PathClass::CrossDatacenter => self.cross_datacenter.clone(),
+            PathClass::SameDatacenter => end.same_datacenter.clone(),
+            PathClass::CrossDatacenter => end.cross_datacenter.clone(),
         };
         let name = tls::node_name(node, &self.cluster)?;
+        // The connection's driver is spawned where this is called.
+        let _threads = end.threads.enter();
         Ok(self.quinn.connect_with(config, address, &name)?)
+    }
+
+    /// Goes on with a handshake that a peer has started.
+    pub(super) fn take(
+        &self,
+        incoming: quinn::Incoming,
+    ) -> Result<quinn::Connecting, quinn::ConnectionError> {
+        let end = self.end(Lane::of_incoming(&incoming));
+        let _threads = end.threads.enter();
+        incoming.accept_with(Arc::clone(&end.server))
     }
 
     pub(super) async fn accept(&self) -> Option<quinn::Incoming> {
@@ -158,10 +205,11 @@ fn endpoint_config(
 fn server_config(
     config: &TransportConfig,
     credentials: &Credentials,
+    lane: Lane,
 ) -> Result<quinn::ServerConfig, TransportError> {
     let crypto = QuicServerConfig::try_from(credentials.server_config()?)
         .map_err(|error| TlsError::Setup { detail: error.to_string() })?;
-    let mut transport = transport_config(config)?;
+    let mut transport = transport_config(config, lane)?;
     let channel_count = Channel::ALL.len() as u32;
     transport
         .max_concurrent_uni_streams(VarInt::from_u32(channel_count))
@@ -175,14 +223,21 @@ fn server_config(
 fn client_config(
     config: &TransportConfig,
     credentials: &Credentials,
+    lane: Lane,
     path: PathClass,
 ) -> Result<quinn::ClientConfig, TransportError> {
-    let crypto = QuicClientConfig::try_from(credentials.client_config()?)
+    let mut crypto = credentials.client_config()?;
+    if lane == Lane::Background {
+        crypto.alpn_protocols = vec![tls::BACKGROUND_ALPN.to_vec()];
+    }
+    let crypto = QuicClientConfig::try_from(crypto)
         .map_err(|error| TlsError::Setup { detail: error.to_string() })?;
-    let mut transport = transport_config(config)?;
+    let mut transport = transport_config(config, lane)?;
     // One stream comes back: the greeting.
     transport.max_concurrent_uni_streams(VarInt::from_u32(1));
-    transport.keep_alive_interval(Some(config.keep_alive_interval));
+    if lane == Lane::Foreground {
+        transport.keep_alive_interval(Some(config.keep_alive_interval));
+    }
     let mut cubic = CubicConfig::default();
     cubic.initial_window(INITIAL_WINDOW_BYTES);
     let mut bbr = BbrConfig::default();
@@ -199,11 +254,17 @@ fn client_config(
     };
     let mut client = quinn::ClientConfig::new(Arc::new(crypto));
     client.transport_config(Arc::new(transport));
+    if lane == Lane::Background {
+        client.initial_dst_cid_provider(Arc::new(lane::marked_id));
+    }
     Ok(client)
 }
 
 /// What both directions have in common.
-fn transport_config(config: &TransportConfig) -> Result<quinn::TransportConfig, TransportError> {
+fn transport_config(
+    config: &TransportConfig,
+    lane: Lane,
+) -> Result<quinn::TransportConfig, TransportError> {
     let idle_timeout = IdleTimeout::try_from(config.idle_timeout)
         .map_err(|_| TransportError::Config("idle_timeout is out of range"))?;
     let mut mtu_discovery = MtuDiscoveryConfig::default();
@@ -217,7 +278,8 @@ fn transport_config(config: &TransportConfig) -> Result<quinn::TransportConfig, 
         .ack_frequency_config(Some(acknowledgements))
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
         .datagram_receive_buffer_size(None)
-        .max_idle_timeout(Some(idle_timeout))
+        // That of the background goes with the other, which is probed: two probes would find out the same.
+        .max_idle_timeout((lane == Lane::Foreground).then_some(idle_timeout))
         .mtu_discovery_config(Some(mtu_discovery))
         .enable_segmentation_offload(config.datagram_bytes_max <= GSO_DATAGRAM_BYTES_MAX);
     Ok(transport)

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::endpoint::{Endpoint, close_code, peer_node};
 use super::framing::{FrameReader, FrameTooLong, HEADER_BYTES};
+use super::lane::Lane;
 use super::peer::{Peer, Peers};
 use super::{Channel, Handler, TransportConfig};
 use crate::runtime::tls::TlsError;
@@ -32,6 +33,7 @@ const DELAYED_BYTES_MAX: usize = 64 << 20;
 /// Accepts connections, proves whose they are, and reads them.
 pub(super) struct Acceptor {
     config: Arc<TransportConfig>,
+    endpoint: Endpoint,
     peers: Arc<Peers>,
     handler: Arc<dyn Handler>,
     handshakes: Arc<Semaphore>,
@@ -67,11 +69,13 @@ enum ReadError {
 impl Acceptor {
     pub(super) fn new(
         config: Arc<TransportConfig>,
+        endpoint: Endpoint,
         peers: Arc<Peers>,
         handler: Arc<dyn Handler>,
     ) -> Self {
         Self {
             config,
+            endpoint,
             peers,
             handler,
             handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
@@ -84,8 +88,8 @@ impl Acceptor {
     }
 
     /// Accepts until the endpoint closes.
-    pub(super) async fn run(self: Arc<Self>, endpoint: Endpoint) {
-        while let Some(incoming) = endpoint.accept().await {
+    pub(super) async fn run(self: Arc<Self>) {
+        while let Some(incoming) = self.endpoint.accept().await {
             let Ok(permit) = Arc::clone(&self.handshakes).try_acquire_owned() else {
                 incoming.refuse();
                 self.refused_connections.fetch_add(1, Ordering::Relaxed);
@@ -111,7 +115,8 @@ impl Acceptor {
         &self,
         incoming: quinn::Incoming,
     ) -> Result<(quinn::Connection, NodeId), Refusal> {
-        let connection = timeout(self.config.dial_timeout, incoming.accept()?)
+        let patience = Lane::of_incoming(&incoming).dial_timeout(&self.config);
+        let connection = timeout(patience, self.endpoint.take(incoming)?)
             .await
             .map_err(|_| Refusal::Timeout)??;
         let node = match peer_node(&connection, &self.config.cluster) {
@@ -128,8 +133,9 @@ impl Acceptor {
     /// Reads the connection's channels until it closes.
     async fn serve(&self, connection: quinn::Connection, node: NodeId) {
         let peer = self.peers.get_or_add(node);
-        peer.replace_inbound(connection.clone());
-        let _turn = peer.inbound_turn.lock().await;
+        let lane = Lane::of_connection(&connection);
+        peer.replace_inbound(lane, &connection);
+        let _turn = peer.inbound_turns[lane as usize].lock().await;
         let Ok(mut greeting) = connection.open_uni().await else { return };
         if greeting.write_all(&GREETING).await.is_err() {
             return;
@@ -146,7 +152,7 @@ impl Acceptor {
                 open_channels: Arc::clone(&open_channels),
             };
             let connection = connection.clone();
-            readers.spawn(async move {
+            let reading = async move {
                 match reader.run(stream).await {
                     Ok(()) | Err(ReadError::Lost(_)) => {}
                     Err(error) => {
@@ -155,8 +161,10 @@ impl Acceptor {
                         connection.close(close_code::BAD_FRAME, error.to_string().as_bytes());
                     }
                 }
-            });
+            };
+            readers.spawn_on(reading, self.endpoint.threads(lane));
         }
+        peer.end_inbound(lane, &connection);
         // The next connection of this node must not deliver before the last frame of this one.
         while readers.join_next().await.is_some() {}
     }

@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use super::endpoint::{ConnectError, Endpoint, close_code};
 use super::inbound::GREETING;
+use super::lane::{Lane, knows_lanes};
 use super::outbound::{SendQueue, write_frames};
 use super::{Channel, Frame, Handler, PathClass, PeerState, PeerStats, SendError, TransportConfig};
 
@@ -112,12 +113,12 @@ pub(super) struct Peer {
     target: watch::Sender<Option<Target>>,
     queues: [SendQueue; Channel::ALL.len()],
     task: Mutex<Option<AbortHandle>>,
-    /// Our connection to the peer, while it is up.
-    outbound: Mutex<Option<quinn::Connection>>,
-    /// The peer's connection to us.
-    inbound: Mutex<Option<quinn::Connection>>,
-    /// Held by the inbound connection that may deliver frames.
-    pub(super) inbound_turn: tokio::sync::Mutex<()>,
+    /// Our connections to the peer while it is up, by lane.
+    outbound: Mutex<Vec<quinn::Connection>>,
+    /// The peer's connections to us, by lane.
+    inbound: Mutex<[Option<quinn::Connection>; Lane::ALL.len()]>,
+    /// Each held by the inbound connection of its lane that may deliver frames.
+    pub(super) inbound_turns: [tokio::sync::Mutex<()>; Lane::ALL.len()],
     /// The peer shows signs of life: worth dialling at once.
     redial: Notify,
     pub(super) counters: Counters,
@@ -139,9 +140,9 @@ impl Peer {
             target: watch::Sender::new(None),
             queues: Channel::ALL.map(|_| SendQueue::new(queue_bytes_max)),
             task: Mutex::new(None),
-            outbound: Mutex::new(None),
-            inbound: Mutex::new(None),
-            inbound_turn: tokio::sync::Mutex::new(()),
+            outbound: Mutex::default(),
+            inbound: Mutex::default(),
+            inbound_turns: Default::default(),
             redial: Notify::new(),
             counters: Counters::default(),
         }
@@ -154,11 +155,26 @@ impl Peer {
 
     /// Notes the peer's connection to us and closes its earlier one, so that frames of the two do
     /// not mix. Also has the peer dialled now, in case we are waiting to try again.
-    pub(super) fn replace_inbound(&self, connection: quinn::Connection) {
-        if let Some(earlier) = lock(&self.inbound).replace(connection) {
+    pub(super) fn replace_inbound(&self, lane: Lane, connection: &quinn::Connection) {
+        let mut inbound = lock(&self.inbound);
+        // The foreground is dialled first: what is there of the background is of the last time.
+        for earlier in inbound.iter_mut().skip(lane as usize).filter_map(Option::take) {
             earlier.close(close_code::REPLACED, b"the node has connected again");
         }
+        inbound[lane as usize] = Some(connection.clone());
+        drop(inbound);
         self.redial.notify_waiters();
+    }
+
+    /// Has the background go with the foreground, whose loss alone is noticed.
+    pub(super) fn end_inbound(&self, lane: Lane, connection: &quinn::Connection) {
+        let mut inbound = lock(&self.inbound);
+        let current = inbound[lane as usize].as_ref();
+        if current.is_some_and(|current| current.stable_id() == connection.stable_id()) {
+            for ended in inbound.iter_mut().skip(lane as usize).filter_map(Option::take) {
+                ended.close(close_code::SHUT_DOWN, b"the other connection has ended");
+            }
+        }
     }
 
     fn queue(&self, channel: Channel) -> &SendQueue {
@@ -167,12 +183,13 @@ impl Peer {
 
     fn stats(&self) -> PeerStats {
         let outbound = lock(&self.outbound);
-        let current = outbound.as_ref();
-        let lost_packets = current.map_or(0, |connection| connection.stats().path.lost_packets);
+        let foreground = outbound.first();
+        let lost_packets: u64 =
+            outbound.iter().map(|connection| connection.stats().path.lost_packets).sum();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         PeerStats {
-            state: if current.is_some() { PeerState::Up } else { PeerState::Down },
-            rtt: current.map_or(Duration::ZERO, quinn::Connection::rtt),
+            state: if foreground.is_some() { PeerState::Up } else { PeerState::Down },
+            rtt: foreground.map_or(Duration::ZERO, quinn::Connection::rtt),
             queued_bytes: self.queues.iter().map(SendQueue::queued_bytes).sum(),
             sent_bytes: load(&self.counters.sent_bytes),
             received_bytes: load(&self.counters.received_bytes),
@@ -197,20 +214,22 @@ impl Dialler {
         let mut backoff =
             Backoff::new(self.config.node, self.peer.node, self.config.dial_backoff_max);
         loop {
-            let Some(Target { address, path }) = *target.borrow_and_update() else {
+            let Some(dialling) = *target.borrow_and_update() else {
                 if target.changed().await.is_err() {
                     return;
                 }
                 continue;
             };
+            let patience = Lane::Foreground.dial_timeout(&self.config);
             let dialled = tokio::select! {
-                dialled = timeout(self.config.dial_timeout, self.dial(address, path)) => dialled,
+                dialled = timeout(patience, self.dial(dialling, Lane::Foreground)) => dialled,
                 _ = target.changed() => continue,
             };
+            let address = dialling.address;
             match dialled.unwrap_or(Err(DialError::Timeout)) {
-                Ok((connection, streams)) => {
+                Ok(foreground) => {
                     let up = Instant::now();
-                    self.serve(&connection, streams, &mut target).await;
+                    self.serve(foreground, dialling, &mut target).await;
                     // A peer that accepts and hangs up at once is not dialled in a tight loop.
                     if up.elapsed() > self.config.dial_backoff_max {
                         backoff.reset();
@@ -231,84 +250,138 @@ impl Dialler {
         }
     }
 
-    /// Connects, waits for the greeting that says that the peer has verified us too, and opens the
-    /// channels.
-    async fn dial(
-        &self,
-        address: SocketAddr,
-        path: PathClass,
-    ) -> Result<(quinn::Connection, ChannelStreams), DialError> {
-        let connection = self.endpoint.connect(self.peer.node, address, path)?.await?;
+    /// Connects a lane, waits for the greeting that says that the peer has verified us too, and opens the channels.
+    async fn dial(&self, target: Target, lane: Lane) -> Result<Dialled, DialError> {
+        let connection = self.endpoint.connect(self.peer.node, target, lane)?.await?;
         let mut greeting = [0; GREETING.len()];
         connection.accept_uni().await?.read_exact(&mut greeting).await?;
         if greeting != GREETING {
             connection.close(close_code::BAD_FRAME, b"unknown greeting");
             return Err(DialError::Greeting(greeting));
         }
+        let has_all = lane == Lane::Foreground && !knows_lanes(&connection);
         let mut streams = Vec::with_capacity(Channel::ALL.len());
-        for channel in Channel::ALL {
+        for channel in Channel::ALL.into_iter().filter(|it| has_all || Lane::of(*it) == lane) {
             let mut stream = connection.open_uni().await?;
-            // Not a ladder: strict priorities would let puts starve repair for good.
+            // Not a ladder: strict priorities would let puts starve reads for good.
             stream.set_priority(i32::from(channel == Channel::Control))?;
             stream.write_all(&[channel as u8]).await?;
             streams.push((channel, stream));
         }
-        Ok((connection, streams))
+        Ok(Dialled { connection, lane, streams })
     }
 
-    /// Drains the queues until the connection is lost or no longer wanted.
+    /// Drains the queues until a connection is lost or no longer wanted.
     async fn serve(
         &self,
-        connection: &quinn::Connection,
-        streams: ChannelStreams,
+        foreground: Dialled,
+        dialled: Target,
         target: &mut watch::Receiver<Option<Target>>,
     ) {
         let node = self.peer.node;
-        let mut channels = JoinSet::new();
-        for (channel, mut stream) in streams {
-            let stopped = stream.stopped();
-            channels.spawn(async move {
-                let _why_does_not_matter = stopped.await;
-            });
-            let peer = Arc::clone(&self.peer);
-            channels.spawn(async move {
-                let count = |bytes| {
-                    peer.counters.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-                };
-                let _connection_says_why =
-                    write_frames(peer.queue(channel), &mut stream, count).await;
-            });
-        }
-        *lock(&self.peer.outbound) = Some(connection.clone());
+        let connection = foreground.connection.clone();
+        *lock(&self.peer.outbound) = vec![connection.clone()];
         self.peer.counters.connects.fetch_add(1, Ordering::Relaxed);
         self.peer.queues.iter().for_each(SendQueue::open);
         tracing::info!(peer = %node, address = %connection.remote_address(), "peer up");
         self.handler.on_peer(node, PeerState::Up);
 
+        let (mut channels, mut bulk_channels) = (JoinSet::new(), JoinSet::new());
         tokio::select! {
-            error = connection.closed() => tracing::warn!(peer = %node, %error, "peer down"),
-            _ = channels.join_next() => {
-                // The peer no longer reads one channel: its reader has failed.
-                connection.close(close_code::CHANNEL_LOST, b"a channel is no longer read");
-                tracing::warn!(peer = %node, "peer down: it no longer reads a channel");
+            error = self.drain(foreground, &mut channels) => {
+                tracing::warn!(peer = %node, %error, "peer down");
             }
-            _ = target.changed() => {
-                connection.close(close_code::SHUT_DOWN, b"no longer wanted");
-                tracing::info!(peer = %node, "peer moved or removed");
+            error = self.drain_bulk(&connection, dialled, &mut bulk_channels) => {
+                tracing::warn!(peer = %node, %error, "peer down: its connection for bulk is lost");
             }
+            _ = target.changed() => tracing::info!(peer = %node, "peer moved or removed"),
         }
 
-        // The writers must be gone before the queues open for the next connection.
-        channels.shutdown().await;
-        let lost_packets = connection.stats().path.lost_packets;
-        *lock(&self.peer.outbound) = None;
+        let mut lost_packets = 0;
+        // What is left of them: both go up and down together.
+        for connection in lock(&self.peer.outbound).drain(..) {
+            connection.close(close_code::SHUT_DOWN, b"no longer wanted");
+            lost_packets += connection.stats().path.lost_packets;
+        }
         self.peer.counters.lost_packets.fetch_add(lost_packets, Ordering::Relaxed);
         self.peer.queues.iter().for_each(SendQueue::close);
         self.handler.on_peer(node, PeerState::Down);
+        // The writers must be gone before the queues open for the next connection. Those of bulk may need a while to
+        // see it, which is why the handler is told before.
+        channels.shutdown().await;
+        bulk_channels.shutdown().await;
+    }
+
+    /// Sends what the queues of a connection's channels hold; returns why it was lost.
+    async fn drain(&self, dialled: Dialled, channels: &mut JoinSet<()>) -> quinn::ConnectionError {
+        let Dialled { connection, lane, streams } = dialled;
+        let threads = self.endpoint.threads(lane);
+        for (channel, mut stream) in streams {
+            let stopped = stream.stopped();
+            let until_stopped = async move {
+                let _why_does_not_matter = stopped.await;
+            };
+            channels.spawn_on(until_stopped, threads);
+            let peer = Arc::clone(&self.peer);
+            let writing = async move {
+                let count = |bytes| {
+                    peer.counters.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+                };
+                let _connection_says_why =
+                    write_frames(peer.queue(channel), &mut stream, count).await;
+            };
+            channels.spawn_on(writing, threads);
+        }
+        tokio::select! {
+            error = connection.closed() => error,
+            _ = channels.join_next() => {
+                // The peer no longer reads one channel: its reader has failed.
+                connection.close(close_code::CHANNEL_LOST, b"a channel is no longer read");
+                connection.closed().await
+            }
+        }
+    }
+
+    /// Connects the background too, if the peer knows of it, and sends bulk; returns why that was lost.
+    ///
+    /// Nothing else waits for it: its threads may get little of a busy processor.
+    async fn drain_bulk(
+        &self,
+        foreground: &quinn::Connection,
+        target: Target,
+        channels: &mut JoinSet<()>,
+    ) -> quinn::ConnectionError {
+        if !knows_lanes(foreground) {
+            return std::future::pending().await;
+        }
+        let mut backoff =
+            Backoff::new(self.config.node, self.peer.node, self.config.dial_backoff_max);
+        loop {
+            let patience = Lane::Background.dial_timeout(&self.config);
+            let dialled = timeout(patience, self.dial(target, Lane::Background)).await;
+            match dialled.unwrap_or(Err(DialError::Timeout)) {
+                Ok(background) => {
+                    lock(&self.peer.outbound).push(background.connection.clone());
+                    return self.drain(background, channels).await;
+                }
+                Err(error) if backoff.is_fresh() => {
+                    tracing::warn!(peer = %self.peer.node, %error, "cannot connect for bulk");
+                }
+                Err(error) => {
+                    tracing::debug!(peer = %self.peer.node, %error, "cannot connect for bulk");
+                }
+            }
+            tokio::time::sleep(backoff.next()).await;
+        }
     }
 }
 
-type ChannelStreams = Vec<(Channel, quinn::SendStream)>;
+/// A connection that the peer has greeted, with a stream for each channel.
+struct Dialled {
+    connection: quinn::Connection,
+    lane: Lane,
+    streams: Vec<(Channel, quinn::SendStream)>,
+}
 
 /// Why an attempt to connect failed.
 #[derive(Debug, thiserror::Error)]

@@ -1,3 +1,4 @@
+mod lanes;
 mod trust;
 
 use std::collections::{HashMap, HashSet};
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 use super::inbound::GREETING;
 use super::*;
 use crate::runtime::clock;
-use crate::runtime::tls::{ClusterCa, Credentials, Validity};
+use crate::runtime::tls::{ALPN, ClusterCa, Credentials, Validity};
 
 const ONE: NodeId = NodeId::new(1);
 const TWO: NodeId = NodeId::new(2);
@@ -148,9 +149,14 @@ fn credentials(ca: &ClusterCa, id: NodeId) -> Credentials {
     ca.issue(id, validity()).unwrap().check(id, &cluster(), clock::wall_time()).unwrap()
 }
 
-/// A node that only the test speaks for.
+/// A node that only the test speaks for, of a binary that knows one lane.
 fn raw_server(ca: &ClusterCa, id: NodeId) -> quinn::Endpoint {
-    let tls = credentials(ca, id).server_config().unwrap();
+    raw_server_of(ca, id, &[ALPN])
+}
+
+fn raw_server_of(ca: &ClusterCa, id: NodeId, protocols: &[&[u8]]) -> quinn::Endpoint {
+    let mut tls = credentials(ca, id).server_config().unwrap();
+    tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     let crypto = QuicServerConfig::try_from(tls).unwrap();
     let mut transport = quinn::TransportConfig::default();
     transport.stream_receive_window(VarInt::from_u32(RAW_WINDOW_BYTES));
@@ -161,7 +167,10 @@ fn raw_server(ca: &ClusterCa, id: NodeId) -> quinn::Endpoint {
 
 /// Accepts and greets one connection, and reads nothing.
 async fn raw_accept(server: &quinn::Endpoint) -> quinn::Connection {
-    let incoming = within(server.accept()).await.unwrap();
+    raw_greet(within(server.accept()).await.unwrap()).await
+}
+
+async fn raw_greet(incoming: quinn::Incoming) -> quinn::Connection {
     let connection = within(incoming.accept().unwrap()).await.unwrap();
     let mut greeting = within(connection.open_uni()).await.unwrap();
     greeting.write_all(&GREETING).await.unwrap();

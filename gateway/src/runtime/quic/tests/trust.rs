@@ -25,7 +25,7 @@ impl rustls::client::ResolvesClientCert for Anonymous {
 }
 
 /// Connects to `to` with bare QUIC and waits for its verdict: the connection, or why it closed.
-async fn raw_connect(
+pub(super) async fn raw_connect(
     tls: rustls::ClientConfig,
     to: &Node,
 ) -> Result<(quinn::Endpoint, quinn::Connection), ConnectionError> {

@@ -1,0 +1,120 @@
+//! Bulk has a connection and threads of its own, with peers that know of it.
+
+use super::super::lane::Lane;
+use super::trust::raw_connect;
+use super::*;
+use crate::runtime::tls::{BACKGROUND_ALPN, LANES_ALPN};
+
+const LANES: [&[u8]; 2] = [LANES_ALPN, BACKGROUND_ALPN];
+
+/// Tells what `nice` says of the threads that deliver frames.
+struct Niceness(mpsc::UnboundedSender<(Channel, String)>);
+
+impl Handler for Niceness {
+    fn on_frame(&self, _: NodeId, channel: Channel, _: Bytes) {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        // Behind the name in parentheses, which may hold anything, it is the 17th (proc_pid_stat(5)).
+        let nice = stat.rsplit(')').next().unwrap().split_whitespace().nth(16).unwrap();
+        let _test_may_be_over = self.0.send((channel, nice.to_owned()));
+    }
+
+    fn on_peer(&self, _: NodeId, _: PeerState) {}
+}
+
+/// A connection to `to` that says by its protocol what it is for.
+async fn connect_as(
+    ca: &ClusterCa,
+    to: &Node,
+    protocol: &[u8],
+) -> (quinn::Endpoint, quinn::Connection) {
+    let mut tls = credentials(ca, TWO).client_config().unwrap();
+    tls.alpn_protocols = vec![protocol.to_vec()];
+    raw_connect(tls, to).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn threads_of_bulk_yield_to_all_others() {
+    let ca = ca();
+    let (sender, mut delivered) = mpsc::unbounded_channel();
+    let far = Transport::start(config(&ca, TWO), Arc::new(Niceness(sender))).await.unwrap();
+    let mut node = Node::start(&ca, ONE).await;
+    node.dials_at(TWO, far.local_address());
+    node.until(TWO, PeerState::Up).await;
+    let mut nice = HashMap::new();
+    for channel in Channel::ALL {
+        node.send(TWO, channel, b"frame").unwrap();
+        let (delivered, by) = within(delivered.recv()).await.unwrap();
+        nice.insert(delivered, by);
+    }
+    let usual = nice[&Channel::Put].parse::<i32>().unwrap();
+    let bulk = nice[&Channel::Bulk].parse::<i32>().unwrap();
+    assert_eq!(bulk, (usual + 10).min(19), "{nice:?}");
+    assert_eq!(
+        (&nice[&Channel::Read], &nice[&Channel::Control]),
+        (&nice[&Channel::Put], &nice[&Channel::Put])
+    );
+}
+
+#[tokio::test]
+async fn a_peer_is_up_before_bulk_is_connected_and_down_when_bulk_is_lost() {
+    let ca = ca();
+    let server = raw_server_of(&ca, TWO, &LANES);
+    let mut node = Node::start(&ca, ONE).await;
+    node.dials_at(TWO, server.local_addr().unwrap());
+    let incoming = within(server.accept()).await.unwrap();
+    assert_eq!(Lane::of_incoming(&incoming), Lane::Foreground);
+    let foreground = raw_greet(incoming).await;
+    node.until(TWO, PeerState::Up).await;
+    node.send(TWO, Channel::Bulk, b"bulk").unwrap();
+
+    let incoming = within(server.accept()).await.unwrap();
+    assert_eq!(Lane::of_incoming(&incoming), Lane::Background, "known before the handshake");
+    let background = raw_greet(incoming).await;
+    let mut stream = within(background.accept_uni()).await.unwrap();
+    let mut received = [0; 9];
+    within(stream.read_exact(&mut received)).await.unwrap();
+    assert_eq!(&received, &[&[Channel::Bulk as u8][..], b"\0\0\0\x04bulk"].concat()[..]);
+    for _ in 0..3 {
+        let mut channel = [0];
+        let mut stream = within(foreground.accept_uni()).await.unwrap();
+        within(stream.read_exact(&mut channel)).await.unwrap();
+        assert_ne!(channel, [Channel::Bulk as u8]);
+    }
+
+    background.close(VarInt::from_u32(0), b"");
+    node.until(TWO, PeerState::Down).await;
+    within(foreground.closed()).await;
+    let _foreground = raw_accept(&server).await;
+    node.until(TWO, PeerState::Up).await;
+}
+
+#[tokio::test]
+async fn a_node_of_an_older_binary_sends_all_on_one_connection() {
+    let ca = ca();
+    let mut node = Node::start(&ca, ONE).await;
+    let (_endpoint, connection) = connect_as(&ca, &node, ALPN).await;
+    for channel in Channel::ALL {
+        let mut stream = within(connection.open_uni()).await.unwrap();
+        stream.write_all(&[channel as u8, 0, 0, 0, 1, 7]).await.unwrap();
+        assert_eq!(node.frame().await, (TWO, channel, Bytes::from_static(&[7])));
+    }
+}
+
+#[tokio::test]
+async fn accepted_bulk_goes_with_the_connection_beside_it() {
+    let ca = ca();
+    let node = Node::start(&ca, ONE).await;
+    // Both of an earlier life end when the peer connects again, also if it does not for bulk.
+    let (_endpoint, earlier) = connect_as(&ca, &node, LANES_ALPN).await;
+    let (_endpoint, earlier_bulk) = connect_as(&ca, &node, BACKGROUND_ALPN).await;
+    let (_endpoint, foreground) = connect_as(&ca, &node, LANES_ALPN).await;
+    within(earlier.closed()).await;
+    within(earlier_bulk.closed()).await;
+    // A second connection for bulk takes the place of the first, and of nothing else.
+    let (_endpoint, replaced) = connect_as(&ca, &node, BACKGROUND_ALPN).await;
+    let (_endpoint, background) = connect_as(&ca, &node, BACKGROUND_ALPN).await;
+    within(replaced.closed()).await;
+    assert!(foreground.close_reason().is_none() && background.close_reason().is_none());
+    foreground.close(VarInt::from_u32(0), b"");
+    within(background.closed()).await;
+}
