@@ -13,7 +13,7 @@ const HEDGE_AFTER_UNKNOWN: Duration = Duration::from_millis(100);
 /// A slot that was sent something and said nothing for this long (or ten times its usual time) is
 /// suspect.
 const SILENT_AFTER_MIN: Duration = Duration::from_millis(500);
-/// After this long a slot that is suspect, or refused a put, is tried again.
+/// After this long a slot that is suspect, refused a put, or has come back, is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 const SAMPLE_COUNT: usize = 64;
 /// The 95th percentile is worked out anew after this many samples.
@@ -69,12 +69,17 @@ impl SlotWatch {
         self.refused_at = Some(now);
     }
 
-    /// Whether it refused a put a moment ago.
+    /// Whether it refused a put, or came back, a moment ago.
     pub(super) fn is_declining(&self, now: Instant) -> bool {
         self.refused_at.is_some_and(|at| now.since(at) < RETRY_AFTER)
     }
 
+    /// Its node's connection was made or lost. One that is back has its disk to mount, and may not answer until then:
+    /// it is asked last at first, as if it had refused.
     pub(super) fn on_reachable(&mut self, now: Instant, reachable: bool) {
+        if reachable && !self.reachable {
+            self.refused_at = Some(now);
+        }
         self.reachable = reachable;
         self.waiting_since = None;
         self.suspect_since = (!reachable).then_some(now);
@@ -164,5 +169,19 @@ mod tests {
         assert!(watch.is_suspect(at(60_000)));
         watch.on_reachable(at(60_001), true);
         assert!(!watch.is_suspect(at(60_001)));
+    }
+
+    #[test]
+    fn one_that_is_back_is_asked_last_for_a_second_or_until_it_took_one() {
+        let mut watch = SlotWatch::new();
+        watch.on_reachable(at(0), true);
+        assert!(!watch.is_declining(at(0)), "it was never away");
+        watch.on_reachable(at(10), false);
+        watch.on_reachable(at(100), true);
+        assert!(watch.is_declining(at(1099)) && !watch.is_declining(at(1100)));
+        watch.on_reachable(at(2000), false);
+        watch.on_reachable(at(2100), true);
+        watch.on_answer(Some(Duration::from_millis(1)));
+        assert!(!watch.is_declining(at(2101)));
     }
 }
