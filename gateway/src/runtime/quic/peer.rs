@@ -158,9 +158,7 @@ impl Peer {
     pub(super) fn replace_inbound(&self, lane: Lane, connection: &quinn::Connection) {
         let mut inbound = lock(&self.inbound);
         // The foreground is dialled first: what is there of the background is of the last time.
-        for earlier in inbound.iter_mut().skip(lane as usize).filter_map(Option::take) {
-            earlier.close(close_code::REPLACED, b"the node has connected again");
-        }
+        close_from(lane, &mut *inbound, close_code::REPLACED, b"the node has connected again");
         inbound[lane as usize] = Some(connection.clone());
         drop(inbound);
         self.redial.notify_waiters();
@@ -171,9 +169,8 @@ impl Peer {
         let mut inbound = lock(&self.inbound);
         let current = inbound[lane as usize].as_ref();
         if current.is_some_and(|current| current.stable_id() == connection.stable_id()) {
-            for ended in inbound.iter_mut().skip(lane as usize).filter_map(Option::take) {
-                ended.close(close_code::SHUT_DOWN, b"the other connection has ended");
-            }
+            let reason: &[u8] = b"the other connection has ended";
+            close_from(lane, &mut *inbound, close_code::SHUT_DOWN, reason);
         }
     }
 
@@ -197,6 +194,18 @@ impl Peer {
             connects: load(&self.counters.connects),
             bad_frames: load(&self.counters.bad_frames),
         }
+    }
+}
+
+/// Closes the connection of a lane, and of those that go with it.
+fn close_from(
+    lane: Lane,
+    inbound: &mut [Option<quinn::Connection>],
+    code: quinn::VarInt,
+    reason: &[u8],
+) {
+    for connection in inbound.iter_mut().skip(lane as usize).filter_map(Option::take) {
+        connection.close(code, reason);
     }
 }
 
@@ -336,6 +345,7 @@ impl Dialler {
             error = connection.closed() => error,
             _ = channels.join_next() => {
                 // The peer no longer reads one channel: its reader has failed.
+                tracing::warn!(peer = %self.peer.node, "the peer no longer reads a channel");
                 connection.close(close_code::CHANNEL_LOST, b"a channel is no longer read");
                 connection.closed().await
             }
