@@ -5,6 +5,8 @@ use meridian_consensus::state::Metadata;
 use meridian_mirror::rules::{Rule, Subject};
 use regex::Regex;
 
+use super::plan;
+
 /// A rule whose patterns are compiled.
 #[derive(Clone, Debug)]
 pub(super) struct Matcher {
@@ -70,6 +72,16 @@ pub(super) fn is_awaited(metadata: &Metadata, link: &str, name: &str) -> bool {
     rules(metadata, Some(link)).iter().any(is_of)
 }
 
+/// Whether a rule for a single topic has done its work: the mirror under its name is newer than it. An older one is
+/// about to make way ([`super::replace`]): were the rule gone by then, nobody would mirror the topic again.
+pub(super) fn is_done(metadata: &Metadata, rule: &Rule) -> bool {
+    let Subject::Topics { rename: Some(name), .. } = &rule.subject else { return false };
+    let Some(put) = metadata.extra_row(RowKind::MirrorRule, &rule.key()) else { return false };
+    // One that is being set aside has another name in its row first.
+    plan::mirror_named(metadata, name)
+        .is_some_and(|(_, mirror, version)| mirror.name == *name && version > put.version)
+}
+
 /// The rules of a link that this binary can match.
 pub(super) fn matchers(metadata: &Metadata, link: &str) -> Vec<Matcher> {
     compiled(rules(metadata, Some(link)))
@@ -87,9 +99,14 @@ pub(super) fn compiled(rules: Vec<Rule>) -> Vec<Matcher> {
 
 #[cfg(test)]
 mod tests {
+    use meridian_base::id::TopicId;
+    use meridian_consensus::command::{Command, ExpectedVersion, RowChange};
+    use meridian_mirror::rows::{MirrorTopic, Stage};
     use meridian_mirror::vigil::Policy;
 
     use super::*;
+    use crate::broker::Broker;
+    use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
 
     fn matcher(include: &str, exclude: Option<&str>, prefix: &str) -> Result<Matcher, String> {
         Matcher::new(Rule {
@@ -105,14 +122,48 @@ mod tests {
         })
     }
 
+    fn anew(name: &str) -> Rule {
+        let mut rule = matcher(name, None, "").expect("legal").rule;
+        if let Subject::Topics { rename, .. } = &mut rule.subject {
+            *rename = Some(name.to_owned());
+        }
+        rule
+    }
+
+    async fn put(broker: &FakeBroker, kind: RowKind, key: Vec<u8>, value: Vec<u8>) {
+        let change = RowChange { kind, key, value: Some(value), expected: ExpectedVersion::Any };
+        broker.propose(Command::PutRows(vec![change])).await.expect("no condition");
+    }
+
+    /// Whoever looks between two steps of a replacement leaves the rule for the steps that come.
+    #[tokio::test]
+    async fn a_mirror_that_is_to_be_replaced_is_not_what_its_rule_was_to_bring_about() {
+        let broker = FakeBroker::single();
+        TestClient::connect(&front_of(&broker, quick_config())).create_topic("t", 1).await;
+        let topic = broker.state().topic_named("t").expect("exists").id;
+        let put_mirror = async |name: &str| {
+            let [link, name, source_name] = ["west", name, "t"].map(str::to_owned);
+            let (source_topic, stage) = (TopicId::new(5), Stage::Mirroring);
+            let mirror = MirrorTopic { link, name, source_name, source_topic, stage };
+            let key = MirrorTopic::key(topic).to_vec();
+            put(&broker, RowKind::MirrorTopic, key, mirror.encode()).await;
+        };
+        let rule = anew("t");
+        put_mirror("t").await;
+        assert!(!is_done(&broker.state(), &rule), "there is no such rule");
+        put(&broker, RowKind::MirrorRule, rule.key(), rule.encode()).await;
+        assert!(!is_done(&broker.state(), &rule), "the mirror is the one to be replaced");
+        put_mirror("t.aside").await;
+        assert!(!is_done(&broker.state(), &rule), "that is being set aside");
+        put_mirror("t").await;
+        assert!(is_done(&broker.state(), &rule));
+        assert!(!is_done(&broker.state(), &matcher("t", None, "").expect("legal").rule));
+    }
+
     #[test]
     fn a_mirror_that_begins_anew_comes_before_all_patterns() {
         let pattern = matcher(".*", None, "west.").expect("legal");
-        let mut anew = matcher("orders", None, "").expect("legal");
-        if let Subject::Topics { rename, .. } = &mut anew.rule.subject {
-            *rename = Some("orders".to_owned());
-        }
-        let matchers = compiled(vec![pattern.rule, anew.rule]);
+        let matchers = compiled(vec![pattern.rule, anew("orders")]);
         let taking = matchers.iter().find(|it| it.takes("orders")).expect("both do");
         assert_eq!(taking.name_of("orders"), "orders");
     }

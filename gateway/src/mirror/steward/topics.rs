@@ -17,7 +17,7 @@ use crate::kafka::{MIRROR_ON_DELETE, MIRROR_ON_RECREATE};
 use crate::mirror::admin::AdminCall;
 use crate::mirror::plan::MirrorRow;
 use crate::mirror::rules::Matcher;
-use crate::mirror::{replace, survey};
+use crate::mirror::{replace, rules, survey};
 
 /// Mirrors that are created at the same time: on a long way each takes a while.
 const CREATE_COUNT_MAX: usize = 16;
@@ -177,11 +177,10 @@ impl Steward {
         self.settle(matcher).await;
     }
 
-    /// A rule for a single topic has done its work once the mirror is there.
+    /// A rule for a single topic goes once it has done its work.
     async fn settle(&self, matcher: &Matcher) {
-        if matcher.is_for_one()
-            && let Err(error) = replace::put_rule(&self.node, &matcher.rule, false).await
-        {
+        let is_done = rules::is_done(&self.node.meta.metadata(), &matcher.rule);
+        if is_done && let Err(error) = replace::put_rule(&self.node, &matcher.rule, false).await {
             tracing::debug!(link = %self.link, %error, "the rule stays until the next look");
         }
     }
@@ -190,7 +189,7 @@ impl Steward {
 /// Who has a name here.
 enum Holder {
     Nobody,
-    /// The mirror that the rule is to bring about.
+    /// A mirror of the same topic: the one that the rule is to bring about, or the one that makes way for it.
     ThisMirror,
     Other(String),
 }
