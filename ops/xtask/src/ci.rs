@@ -47,7 +47,7 @@ impl Step {
     fn run(&self, root: &Path) -> Result<(), String> {
         let Self { name, arguments } = self;
         println!("== {name}: cargo {}", arguments.join(" "));
-        let status = Command::new(env!("CARGO"))
+        let status = crate::cargo()
             .args(*arguments)
             .current_dir(root)
             .status()
@@ -62,9 +62,8 @@ impl Step {
 
 /// Licences, sources and bans of the dependencies. The tool is optional: it takes minutes to build.
 fn check_dependencies(root: &Path) -> Result<(), String> {
-    let deny = |arguments: &[&str]| {
-        Command::new(env!("CARGO")).arg("deny").args(arguments).current_dir(root).status()
-    };
+    let deny =
+        |arguments: &[&str]| crate::cargo().arg("deny").args(arguments).current_dir(root).status();
     let installed = deny(&["--version"]).is_ok_and(|status| status.success());
     if !installed {
         println!("== dependencies: not checked, cargo-deny is not installed");

@@ -87,7 +87,7 @@ fn build(folder: &Path) -> Result<std::path::PathBuf, String> {
     let host = host.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default();
     println!("== build the fuzz targets");
     // With a target named, the flags do not reach build scripts and procedural macros.
-    let status = Command::new(env!("CARGO"))
+    let status = crate::cargo()
         .args(["build", "--quiet", "--release", "--target", host])
         .env("RUSTFLAGS", COVERAGE_FLAGS)
         .current_dir(folder)

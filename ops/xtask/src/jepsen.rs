@@ -152,7 +152,9 @@ impl BuildBehind {
     pub(crate) fn start(root: &Path) -> Result<Self, String> {
         let log = target(root).join("build-behind.log");
         let output = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
-        let cargo = Command::new("nice")
+        let mut nice = Command::new("nice");
+        crate::forget_package(&mut nice);
+        let cargo = nice
             .args(["-n", "19", env!("CARGO")])
             .args(BUILD)
             .args(ALL)
@@ -197,7 +199,7 @@ fn build_broken(root: &Path) -> Result<PathBuf, String> {
 }
 
 fn build(root: &Path, arguments: &[&str]) -> Result<(), String> {
-    let status = Command::new(env!("CARGO"))
+    let status = crate::cargo()
         .args(BUILD)
         .args(arguments)
         .current_dir(root)

@@ -12,7 +12,7 @@ mod refill;
 mod tidy;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -32,6 +32,24 @@ fn main() -> ExitCode {
         Err(problem) => {
             eprintln!("{problem}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Cargo, as if whoever called this program called it.
+fn cargo() -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    forget_package(&mut cargo);
+    cargo
+}
+
+/// What cargo tells of the package that it runs is not passed on to another cargo. Build scripts that look at such variables
+/// (ring's does) would run again, and most crates be built again, each time that not the same one builds.
+fn forget_package(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let told = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+        if name.to_str().is_some_and(|name| told.iter().any(|told| name.starts_with(told))) {
+            command.env_remove(name);
         }
     }
 }

@@ -169,7 +169,7 @@ impl Lab {
                 ok(go.current_dir(sources))
             }
             Kind::Rust => {
-                let mut cargo = Command::new(env!("CARGO"));
+                let mut cargo = crate::cargo();
                 cargo.args(["build", "--quiet", "-p", "meridian", "--example", "rdkafka_client"]);
                 ok(cargo.current_dir(&self.root))
             }
@@ -197,7 +197,7 @@ impl Lab {
             return Ok(binary.clone());
         }
         let profile = options.profile.as_str();
-        let mut cargo = Command::new(env!("CARGO"));
+        let mut cargo = crate::cargo();
         cargo.args([
             "build",
             "--quiet",
