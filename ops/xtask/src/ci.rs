@@ -1,7 +1,6 @@
 //! Everything that must pass before a change lands, in the order in which it fails fastest.
 
 use std::path::Path;
-use std::process::Command;
 
 struct Step {
     name: &'static str,
