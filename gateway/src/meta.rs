@@ -37,6 +37,8 @@ use crate::log::Wire;
 use crate::runtime::clock::Clock;
 use crate::runtime::quic::Channel;
 
+/// Snapshots larger than this yield to what somebody waits for.
+const BULK_SIZE_BYTES: usize = 256 << 10;
 /// A proposal that was not seen applied by then is sent again, under the same request id.
 const PROPOSE_AGAIN_AFTER: Duration = Duration::from_millis(300);
 /// Time a proposal has to be decided.
@@ -176,9 +178,14 @@ struct Shared {
 
 impl Shared {
     fn send(&self, to: NodeId, frame: &MetaFrame) -> bool {
-        let large = matches!(frame, MetaFrame::Raft(body) if body.len() > 256 << 10);
-        let channel = if large { Channel::Bulk } else { Channel::Control };
-        self.wire.send(to, channel, frame.encode())
+        self.wire.send(to, Channel::Control, frame.encode())
+    }
+
+    /// Sends a message between members. Large snapshots alone are bulk: somebody waits for what is appended, however large it is.
+    fn send_raft(&self, to: NodeId, message: Vec<u8>, is_snapshot: bool) -> bool {
+        let is_bulk = is_snapshot && message.len() > BULK_SIZE_BYTES;
+        let channel = if is_bulk { Channel::Bulk } else { Channel::Control };
+        self.wire.send(to, channel, MetaFrame::Raft(Bytes::from(message)).encode())
     }
 
     fn new_request(&self) -> RequestId {

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use meridian_base::env::SplitMix;
 use meridian_base::id::ClusterId;
 use meridian_base::topology::{Datacenter, Geometry, Rack};
-use meridian_consensus::command::{Endpoint, FeatureLevel, NodeRegistration, Roles};
+use meridian_consensus::command::{
+    Endpoint, ExpectedVersion, FeatureLevel, NodeRegistration, Roles, RowChange, RowKind,
+};
 use meridian_consensus::log::RaftLog;
 use meridian_consensus::membership::{RaftId, RaftLife};
 
@@ -17,12 +19,18 @@ struct Direct {
     nodes: Arc<Mutex<HashMap<NodeId, Arc<Meta>>>>,
     /// Proposals sent.
     sent: Arc<AtomicU64>,
+    /// What large messages between members went over.
+    large: Arc<Mutex<Vec<Channel>>>,
 }
 
 impl Wire for Direct {
-    fn send(&self, to: NodeId, _: Channel, parts: Vec<Bytes>) -> bool {
+    fn send(&self, to: NodeId, channel: Channel, parts: Vec<Bytes>) -> bool {
         let Some(to) = lock(&self.nodes).get(&to).cloned() else { return false };
-        let frame = MetaFrame::decode(&Bytes::from(parts.concat()));
+        let frame = Bytes::from(parts.concat());
+        if frame.len() > BULK_SIZE_BYTES {
+            lock(&self.large).push(channel);
+        }
+        let frame = MetaFrame::decode(&frame);
         let frame = frame.expect("it was encoded just now");
         if matches!(frame, MetaFrame::Propose(_)) {
             self.sent.fetch_add(1, Ordering::Relaxed);
@@ -51,6 +59,7 @@ struct Planes {
     folder: PathBuf,
     nodes: Arc<Mutex<HashMap<NodeId, Arc<Meta>>>>,
     sent: Arc<AtomicU64>,
+    large: Arc<Mutex<Vec<Channel>>>,
 }
 
 impl Planes {
@@ -60,6 +69,7 @@ impl Planes {
             folder: std::env::temp_dir().join(name),
             nodes: Arc::default(),
             sent: Arc::default(),
+            large: Arc::default(),
         }
     }
 
@@ -81,6 +91,7 @@ impl Planes {
             from: node,
             nodes: Arc::clone(&self.nodes),
             sent: Arc::clone(&self.sent),
+            large: Arc::clone(&self.large),
         });
         let rng = Box::new(SplitMix::new(u64::from(node.get())));
         let meta = Meta::start(settings, wire, rng, listener).unwrap();
@@ -189,6 +200,23 @@ async fn a_node_joins_by_voters_that_do_not_lead() {
     };
     within("it is taken in", joined).await.unwrap();
     assert!(joining.metadata().node(NodeId::new(4)).is_some());
+}
+
+/// Somebody waits for what is decided, however large it is; bulk may take long.
+#[tokio::test]
+async fn a_large_decision_is_no_bulk() {
+    let planes = Planes::new("large");
+    let (nodes, _) = three(&planes).await;
+    let change = |number: u8| RowChange {
+        kind: RowKind::MirrorRule,
+        key: vec![number],
+        value: Some(vec![7; 4000]),
+        expected: ExpectedVersion::Any,
+    };
+    let changes: Vec<RowChange> = (0..100).map(change).collect();
+    nodes[0].propose(Command::PutRows(changes)).await.unwrap();
+    let large = lock(&planes.large).clone();
+    assert!(!large.is_empty() && large.iter().all(|it| *it == Channel::Control), "{large:?}");
 }
 
 /// What rots in a voter's Raft log costs it its vote until it has rejoined, and nobody's time.

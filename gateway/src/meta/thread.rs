@@ -6,7 +6,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::NodeId;
 use meridian_consensus::command::{Command, Proposal};
@@ -309,7 +308,7 @@ impl MetaThread {
         let mut undelivered = Vec::new();
         let mut snapshots = Vec::new();
         let progress = member.process(|Outbound { to, bytes, is_snapshot }| {
-            let sent = self.shared.send(to.node, &MetaFrame::Raft(Bytes::from(bytes)));
+            let sent = self.shared.send_raft(to.node, bytes, is_snapshot);
             if is_snapshot {
                 snapshots.push((to, sent));
             } else if !sent {
