@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::id::NodeId;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -21,8 +22,8 @@ use crate::runtime::tls::TlsError;
 /// What the accepting side sends first, once it has verified the dialler: the wire version.
 pub(super) const GREETING: [u8; 4] = *b"MRD1";
 
-/// Handshakes under way at a time. Until one is done anybody can cause its work.
-const HANDSHAKES_MAX: usize = 256;
+/// Handshakes of a lane under way at a time. Until one is done anybody can cause its work, and those of bulk may take long.
+pub(super) const HANDSHAKES_MAX: usize = 256;
 
 /// Chunks taken from a stream at a time.
 const CHUNKS_MAX: usize = 64;
@@ -36,7 +37,8 @@ pub(super) struct Acceptor {
     endpoint: Endpoint,
     peers: Arc<Peers>,
     handler: Arc<dyn Handler>,
-    handshakes: Arc<Semaphore>,
+    /// By lane: whoever keeps those of one busy keeps nobody from the other.
+    handshakes: [Arc<Semaphore>; Lane::ALL.len()],
     refused_connections: AtomicU64,
 }
 
@@ -78,7 +80,7 @@ impl Acceptor {
             endpoint,
             peers,
             handler,
-            handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
+            handshakes: Lane::ALL.map(|_| Arc::new(Semaphore::new(HANDSHAKES_MAX))),
             refused_connections: AtomicU64::new(0),
         }
     }
@@ -90,7 +92,8 @@ impl Acceptor {
     /// Accepts until the endpoint closes.
     pub(super) async fn run(self: Arc<Self>) {
         while let Some(incoming) = self.endpoint.accept().await {
-            let Ok(permit) = Arc::clone(&self.handshakes).try_acquire_owned() else {
+            let permits = &self.handshakes[Lane::of_incoming(&incoming) as usize];
+            let Ok(permit) = Arc::clone(permits).try_acquire_owned() else {
                 incoming.refuse();
                 self.refused_connections.fetch_add(1, Ordering::Relaxed);
                 continue;
@@ -134,19 +137,25 @@ impl Acceptor {
     async fn serve(&self, connection: quinn::Connection, node: NodeId) {
         let peer = self.peers.get_or_add(node);
         let lane = Lane::of_connection(&connection);
-        peer.replace_inbound(lane, &connection);
+        if !peer.replace_inbound(lane, &connection) {
+            connection.close(close_code::SHUT_DOWN, b"the other connection has ended");
+            return;
+        }
         let _turn = peer.inbound_turns[lane as usize].lock().await;
         let Ok(mut greeting) = connection.open_uni().await else { return };
         if greeting.write_all(&GREETING).await.is_err() {
             return;
         }
         let open_channels = Arc::new(AtomicU8::new(0));
+        let hands_over =
+            (lane == Lane::Background).then(|| self.endpoint.threads(Lane::Foreground).clone());
         let mut readers = JoinSet::new();
         while let Ok(stream) = connection.accept_uni().await {
             let reader = ChannelReader {
                 node,
                 peer: Arc::clone(&peer),
                 handler: Arc::clone(&self.handler),
+                hands_over_to: hands_over.clone(),
                 frame_bytes_max: self.config.frame_bytes_max,
                 delay: self.config.emulated_one_way_delay,
                 open_channels: Arc::clone(&open_channels),
@@ -175,6 +184,9 @@ struct ChannelReader {
     node: NodeId,
     peer: Arc<Peer>,
     handler: Arc<dyn Handler>,
+    /// The threads that frames are handled by, if those that read yield to others. A handler takes locks that puts wait for: who
+    /// holds one must not have to wait for everybody else to be done.
+    hands_over_to: Option<Handle>,
     frame_bytes_max: usize,
     delay: Duration,
     /// A bit per channel that the connection has opened.
@@ -187,12 +199,14 @@ impl ChannelReader {
         let mut frames = FrameReader::new(self.frame_bytes_max);
         let mut delayed = DelayLine::default();
         let mut chunks = [const { Bytes::new() }; CHUNKS_MAX];
+        let mut ready = Vec::new();
         loop {
             let read = if let Some(due) = delayed.next_due() {
                 tokio::select! {
                     biased;
                     () = sleep_until(due) => {
-                        delayed.release(Instant::now(), |frame| self.deliver(channel, frame));
+                        delayed.release(Instant::now(), |frame| ready.push(frame));
+                        self.deliver(channel, &mut ready).await;
                         continue;
                     }
                     read = stream.read_chunks(&mut chunks), if delayed.has_room() => read?,
@@ -206,9 +220,10 @@ impl ChannelReader {
             for chunk in chunks.iter_mut().take(count) {
                 frames.push(std::mem::take(chunk), &mut |frame| match due {
                     Some(due) => delayed.push(due, frame),
-                    None => self.deliver(channel, frame),
+                    None => ready.push(frame),
                 })?;
             }
+            self.deliver(channel, &mut ready).await;
         }
     }
 
@@ -226,10 +241,27 @@ impl ChannelReader {
         Ok(channel)
     }
 
-    fn deliver(&self, channel: Channel, frame: Bytes) {
-        let received_bytes = (HEADER_BYTES + frame.len()) as u64;
-        self.peer.counters.received_bytes.fetch_add(received_bytes, Ordering::Relaxed);
-        self.handler.on_frame(self.node, channel, frame);
+    /// Has these frames handled, in order, before any more are read.
+    async fn deliver(&self, channel: Channel, frames: &mut Vec<Bytes>) {
+        let received_bytes: usize = frames.iter().map(|frame| HEADER_BYTES + frame.len()).sum();
+        self.peer.counters.received_bytes.fetch_add(received_bytes as u64, Ordering::Relaxed);
+        match &self.hands_over_to {
+            Some(threads) if !frames.is_empty() => {
+                let (node, handler) = (self.node, Arc::clone(&self.handler));
+                let frames = std::mem::take(frames);
+                let handling = async move {
+                    frames.into_iter().for_each(|frame| handler.on_frame(node, channel, frame));
+                };
+                if let Err(error) = threads.spawn(handling).await
+                    && let Ok(panic) = error.try_into_panic()
+                {
+                    std::panic::resume_unwind(panic);
+                }
+            }
+            _ => {
+                frames.drain(..).for_each(|frame| self.handler.on_frame(self.node, channel, frame))
+            }
+        }
     }
 }
 

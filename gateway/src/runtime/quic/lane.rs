@@ -17,7 +17,7 @@ use tokio::runtime::{Handle, Runtime};
 use super::{Channel, TransportConfig};
 use crate::runtime::tls;
 
-/// As of `nice`: the weight of 110 beside the usual 1024.
+/// By how much `nice` is more than that of other threads: a weight of 110 beside their 1024.
 const BACKGROUND_NICE: libc::c_int = 10;
 
 /// How a connection id begins that a dialler chose for bulk.
@@ -122,10 +122,7 @@ impl Drop for BackgroundThreads {
 
 #[expect(unsafe_code, reason = "the standard library does not set priorities of threads")]
 fn yield_to_others() {
-    // SAFETY: only numbers are passed. On Linux it is the calling thread that process 0 means.
-    let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, BACKGROUND_NICE) };
-    if result != 0 {
-        let error = std::io::Error::last_os_error();
-        tracing::debug!(%error, "threads for bulk keep the usual priority");
-    }
+    // SAFETY: only a number is passed. On Linux it is the calling thread whose priority changes, and one that is lowered is
+    // never refused.
+    unsafe { libc::nice(BACKGROUND_NICE) };
 }

@@ -155,13 +155,20 @@ impl Peer {
 
     /// Notes the peer's connection to us and closes its earlier one, so that frames of the two do
     /// not mix. Also has the peer dialled now, in case we are waiting to try again.
-    pub(super) fn replace_inbound(&self, lane: Lane, connection: &quinn::Connection) {
+    ///
+    /// False for one for bulk that comes too late: the one beside it, which is dialled first, has ended.
+    pub(super) fn replace_inbound(&self, lane: Lane, connection: &quinn::Connection) -> bool {
         let mut inbound = lock(&self.inbound);
+        if lane == Lane::Background && inbound[Lane::Foreground as usize].is_none() {
+            return false;
+        }
         // The foreground is dialled first: what is there of the background is of the last time.
         close_from(lane, &mut *inbound, close_code::REPLACED, b"the node has connected again");
         inbound[lane as usize] = Some(connection.clone());
         drop(inbound);
-        self.redial.notify_waiters();
+        // Kept if nobody waits yet: writers of the last connection may still be ending.
+        self.redial.notify_one();
+        true
     }
 
     /// Has the background go with the foreground, whose loss alone is noticed.

@@ -1,24 +1,46 @@
 //! Bulk has a connection and threads of its own, with peers that know of it.
 
-use super::super::lane::Lane;
+use quinn::crypto::rustls::QuicClientConfig;
+
+use super::super::inbound::HANDSHAKES_MAX;
+use super::super::lane::{Lane, marked_id};
 use super::trust::raw_connect;
 use super::*;
-use crate::runtime::tls::{BACKGROUND_ALPN, LANES_ALPN};
+use crate::runtime::tls::{BACKGROUND_ALPN, LANES_ALPN, node_name};
 
 const LANES: [&[u8]; 2] = [LANES_ALPN, BACKGROUND_ALPN];
 
-/// Tells what `nice` says of the threads that deliver frames.
-struct Niceness(mpsc::UnboundedSender<(Channel, String)>);
+/// What `nice` says of the calling thread.
+fn niceness() -> i32 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    // Behind the name in parentheses, which may hold anything, it is the 17th (proc_pid_stat(5)).
+    stat.rsplit(')').next().unwrap().split_whitespace().nth(16).unwrap().parse().unwrap()
+}
+
+/// Tells of the threads that handle frames.
+struct Niceness(mpsc::UnboundedSender<(Channel, i32)>);
 
 impl Handler for Niceness {
     fn on_frame(&self, _: NodeId, channel: Channel, _: Bytes) {
-        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-        // Behind the name in parentheses, which may hold anything, it is the 17th (proc_pid_stat(5)).
-        let nice = stat.rsplit(')').next().unwrap().split_whitespace().nth(16).unwrap();
-        let _test_may_be_over = self.0.send((channel, nice.to_owned()));
+        let _test_may_be_over = self.0.send((channel, niceness()));
     }
 
     fn on_peer(&self, _: NodeId, _: PeerState) {}
+}
+
+/// A large part of a frame, which tells of the thread that drops it: the one that drives its connection, once it has arrived.
+struct Sent(Vec<u8>, mpsc::UnboundedSender<i32>);
+
+impl AsRef<[u8]> for Sent {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        let _test_may_be_over = self.1.send(niceness());
+    }
 }
 
 /// A connection to `to` that says by its protocol what it is for.
@@ -27,9 +49,17 @@ async fn connect_as(
     to: &Node,
     protocol: &[u8],
 ) -> (quinn::Endpoint, quinn::Connection) {
+    try_connect_as(ca, to, protocol).await.unwrap()
+}
+
+async fn try_connect_as(
+    ca: &ClusterCa,
+    to: &Node,
+    protocol: &[u8],
+) -> Result<(quinn::Endpoint, quinn::Connection), quinn::ConnectionError> {
     let mut tls = credentials(ca, TWO).client_config().unwrap();
     tls.alpn_protocols = vec![protocol.to_vec()];
-    raw_connect(tls, to).await.unwrap()
+    raw_connect(tls, to).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -40,19 +70,49 @@ async fn threads_of_bulk_yield_to_all_others() {
     let mut node = Node::start(&ca, ONE).await;
     node.dials_at(TWO, far.local_address());
     node.until(TWO, PeerState::Up).await;
-    let mut nice = HashMap::new();
+    let (sender, mut sent) = mpsc::unbounded_channel();
+    let usual = niceness();
     for channel in Channel::ALL {
-        node.send(TWO, channel, b"frame").unwrap();
-        let (delivered, by) = within(delivered.recv()).await.unwrap();
-        nice.insert(delivered, by);
+        let part = Bytes::from_owner(Sent(vec![7; 64 << 10], sender.clone()));
+        node.transport.send(TWO, channel, part.into()).unwrap();
+        let bulk = (usual + 10).min(19);
+        let driven = if channel == Channel::Bulk { bulk } else { usual };
+        assert_eq!(within(sent.recv()).await.unwrap(), driven, "{channel:?}");
+        // A handler takes locks that puts wait for.
+        assert_eq!(within(delivered.recv()).await.unwrap(), (channel, usual));
     }
-    let usual = nice[&Channel::Put].parse::<i32>().unwrap();
-    let bulk = nice[&Channel::Bulk].parse::<i32>().unwrap();
-    assert_eq!(bulk, (usual + 10).min(19), "{nice:?}");
-    assert_eq!(
-        (&nice[&Channel::Read], &nice[&Channel::Control]),
-        (&nice[&Channel::Put], &nice[&Channel::Put])
-    );
+}
+
+/// Anybody can begin handshakes, and those of bulk may take long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_keeps_bulk_from_connecting_keeps_nobody_else_from_it() {
+    let ca = ca();
+    let node = Node::start(&ca, ONE).await;
+    let dark = tokio::net::UdpSocket::bind(loopback()).await.unwrap();
+    let mut tls = credentials(&ca, TWO).client_config().unwrap();
+    tls.alpn_protocols = vec![BACKGROUND_ALPN.to_vec()];
+    let crypto = Arc::new(QuicClientConfig::try_from(tls).unwrap());
+    let endpoint = quinn::Endpoint::client(loopback()).unwrap();
+    let mut config = quinn::ClientConfig::new(crypto);
+    config.initial_dst_cid_provider(Arc::new(marked_id));
+    let name = node_name(ONE, &cluster()).unwrap();
+    let mut packet = [0; 2048];
+    let mut connecting = Vec::new();
+    // First packets come to where nobody answers, and go from there to the node: each begins a handshake that never ends.
+    for _ in 0..2 * HANDSHAKES_MAX {
+        let to = dark.local_addr().unwrap();
+        connecting.push(endpoint.connect_with(config.clone(), to, &name).unwrap());
+        let (size_bytes, _) = within(dark.recv_from(&mut packet)).await.unwrap();
+        dark.send_to(&packet[..size_bytes], node.transport.local_address()).await.unwrap();
+    }
+    within(async {
+        while node.transport.acceptor.refused_connections() == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let (_endpoint, connection) = connect_as(&ca, &node, LANES_ALPN).await;
+    assert!(connection.close_reason().is_none());
 }
 
 #[tokio::test]
@@ -117,4 +177,6 @@ async fn accepted_bulk_goes_with_the_connection_beside_it() {
     assert!(foreground.close_reason().is_none() && background.close_reason().is_none());
     foreground.close(VarInt::from_u32(0), b"");
     within(background.closed()).await;
+    // One that comes too late would be there for good: nothing notices that its peer has gone.
+    assert!(try_connect_as(&ca, &node, BACKGROUND_ALPN).await.is_err());
 }
