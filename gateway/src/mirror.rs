@@ -50,6 +50,7 @@ pub(crate) use self::contracts::ContractReport;
 pub(crate) use self::guard::{Closed, epoch_end, forget, refuses_clients, source_of};
 pub(crate) use self::lease::needs_lease;
 use self::plan::{Plan, Source};
+pub(crate) use self::rules::refuses_creation;
 use self::steward::{StewardHandle, StewardReport};
 use self::switchover::Coordinators;
 use self::unopened::Unopened;

@@ -46,6 +46,14 @@ impl Rule {
         [self.link.as_str(), subject, &self.include].join("\0").into_bytes()
     }
 
+    /// The name of the one mirror that it is to bring about, if it is for a single topic.
+    pub fn mirror(&self) -> Option<&str> {
+        match &self.subject {
+            Subject::Topics { rename, .. } => rename.as_deref(),
+            Subject::Groups => None,
+        }
+    }
+
     /// The row's value.
     pub fn encode(&self) -> Vec<u8> {
         rows::encode(self)

@@ -63,7 +63,14 @@ pub(super) async fn create_default(front: &Front, name: &str) -> Result<(), ApiE
     if name.starts_with(INTERNAL_PREFIX) {
         return Err(ErrorCode::InvalidTopicException.into());
     }
+    check_awaited(&front.broker.metadata(), name)?;
     create_with(front, name, front.config.partition_count_default, Vec::new(), false).await
+}
+
+/// A mirror that begins anew gets its name back.
+fn check_awaited(metadata: &Metadata, name: &str) -> Result<(), ApiError> {
+    let refused = crate::mirror::refuses_creation(metadata, name);
+    refused.map_or(Ok(()), |message| Err(ApiError::new(ErrorCode::PolicyViolation, message)))
 }
 
 /// Creates a topic of the cluster's own, if there is none yet.
@@ -187,6 +194,7 @@ fn plan(front: &Front, metadata: &Metadata, topic: CreatableTopic) -> Result<Pla
         let message = format!("{name} collides with topic {}: `.` and `_` are one", other.name);
         return Err(ApiError::new(ErrorCode::InvalidTopicException, message));
     }
+    check_awaited(metadata, &name)?;
     let replication_factor = replication_factor(metadata);
     if topic.replication_factor == 0
         || topic.replication_factor < -1

@@ -35,7 +35,7 @@ impl Matcher {
 
     /// Whether it is about a single topic, and has done its work when that is mirrored.
     pub(super) fn is_for_one(&self) -> bool {
-        matches!(self.rule.subject, Subject::Topics { rename: Some(_), .. })
+        self.rule.mirror().is_some()
     }
 
     /// The name here of a topic at the source.
@@ -63,23 +63,35 @@ pub(super) fn rules(metadata: &Metadata, link: Option<&str>) -> Vec<Rule> {
     rules.filter(|rule| link.is_none_or(|link| rule.link == link)).collect()
 }
 
+/// The mirrors that are about to begin anew in place of topics that were deleted, each with its link.
+fn awaited(metadata: &Metadata) -> impl Iterator<Item = (String, String)> {
+    let rules = rules(metadata, None).into_iter();
+    rules.filter_map(|rule| Some((rule.link.clone(), rule.mirror()?.to_owned())))
+}
+
 /// Whether a topic is about to be mirrored over a link in place of one that was deleted.
 pub(super) fn is_awaited(metadata: &Metadata, link: &str, name: &str) -> bool {
-    let is_of = |rule: &Rule| match &rule.subject {
-        Subject::Topics { rename: Some(known), .. } => known == name,
-        _ => false,
-    };
-    rules(metadata, Some(link)).iter().any(is_of)
+    awaited(metadata).any(|(over, awaited)| (over.as_str(), awaited.as_str()) == (link, name))
+}
+
+/// Why clients may not create a topic of this name, if they may not: a mirror would never get its name back.
+pub(crate) fn refuses_creation(metadata: &Metadata, name: &str) -> Option<String> {
+    let plain = |name: &str| name.replace('.', "_");
+    let (link, awaited) = awaited(metadata).find(|(_, awaited)| plain(awaited) == plain(name))?;
+    Some(format!(
+        "{awaited} is about to begin anew as a mirror over link {link}; `meridian mirror rules` shows how that goes, \
+         `meridian mirror forget --link {link} --mirror {awaited}` gives it up"
+    ))
 }
 
 /// Whether a rule for a single topic has done its work: the mirror under its name is newer than it. An older one is
 /// about to make way ([`super::replace`]): were the rule gone by then, nobody would mirror the topic again.
 pub(super) fn is_done(metadata: &Metadata, rule: &Rule) -> bool {
-    let Subject::Topics { rename: Some(name), .. } = &rule.subject else { return false };
+    let Some(name) = rule.mirror() else { return false };
     let Some(put) = metadata.extra_row(RowKind::MirrorRule, &rule.key()) else { return false };
     // One that is being set aside has another name in its row first.
     plan::mirror_named(metadata, name)
-        .is_some_and(|(_, mirror, version)| mirror.name == *name && version > put.version)
+        .is_some_and(|(_, mirror, version)| mirror.name == name && version > put.version)
 }
 
 /// The rules of a link that this binary can match.

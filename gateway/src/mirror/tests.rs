@@ -4,10 +4,13 @@ use meridian_base::id::{ClusterId, TopicId};
 use meridian_base::position::LeaderEpoch;
 use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
 use meridian_mirror::rows::{MirrorTopic, Stage};
+use meridian_mirror::rules::{Rule, Subject};
 use meridian_mirror::succession::{LinkEpoch, Succession};
+use meridian_mirror::vigil::Policy;
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{
-    DeleteTopicState, DeleteTopicsRequest, OffsetForLeaderEpochRequest, OffsetForLeaderPartition,
+    CreatableTopic, CreateTopicsRequest, DeleteTopicState, DeleteTopicsRequest, MetadataRequest,
+    MetadataRequestTopic, OffsetForLeaderEpochRequest, OffsetForLeaderPartition,
     OffsetForLeaderTopic, ProducePartition, ProduceRequest, ProduceTopic,
 };
 
@@ -110,4 +113,55 @@ async fn put_succession(broker: &FakeBroker, topic: TopicId, row: &Succession) {
     let expected = ExpectedVersion::Any;
     let change = super::succession::change(topic, row, expected);
     broker.propose(Command::PutRows(vec![change])).await.expect("no condition");
+}
+
+#[tokio::test]
+async fn nobody_takes_the_name_of_a_mirror_that_begins_anew() {
+    let broker = FakeBroker::single();
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    let rule = Rule {
+        link: "west".to_owned(),
+        subject: Subject::Topics {
+            prefix: String::new(),
+            rename: Some("a.b".to_owned()),
+            on_delete: Policy::Stop,
+            on_recreate: Policy::Stop,
+        },
+        include: "there".to_owned(),
+        exclude: None,
+    };
+    let put_rule = async |value| {
+        let (kind, key, expected) = (RowKind::MirrorRule, rule.key(), ExpectedVersion::Any);
+        let change = RowChange { kind, key, value, expected };
+        broker.propose(Command::PutRows(vec![change])).await.expect("no condition");
+    };
+    put_rule(Some(rule.encode())).await;
+    let ask = |name: &str| MetadataRequest {
+        topics: Some(vec![MetadataRequestTopic { name: Some(name.into()), ..Default::default() }]),
+        allow_auto_topic_creation: true,
+        ..Default::default()
+    };
+    // Of the one name the other could not be created any more.
+    for name in ["a.b", "a_b"] {
+        let topic = CreatableTopic {
+            name: name.into(),
+            num_partitions: 1,
+            replication_factor: -1,
+            ..Default::default()
+        };
+        let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };
+        let told = client.call(7, request).await.topics.remove(0);
+        assert_eq!(told.error_code, ErrorCode::PolicyViolation);
+        let message = told.error_message.unwrap_or_default();
+        assert!(
+            message.contains("over link west") && message.contains("--mirror a.b"),
+            "{message}"
+        );
+        let told = client.call(12, ask(name)).await.topics.remove(0);
+        assert_eq!(told.error_code, ErrorCode::UnknownTopicOrPartition);
+    }
+    assert!(broker.state().topic_named("a.b").is_none());
+    assert_eq!(client.call(12, ask("there")).await.topics[0].error_code, ErrorCode::None);
+    put_rule(None).await;
+    assert_eq!(client.call(12, ask("a.b")).await.topics[0].error_code, ErrorCode::None);
 }

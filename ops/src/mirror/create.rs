@@ -113,7 +113,7 @@ pub(super) struct Rules {
     link: Option<String>,
 }
 
-/// Forget a rule; the mirrors that it made stay
+/// Forget a rule; the mirrors that it made stay, and one that is about to begin anew by it does not
 ///
 /// Example: meridian mirror forget --link west --topics 'orders\..*'
 #[derive(Debug, Args)]
@@ -122,17 +122,20 @@ pub(super) struct Forget {
     #[arg(long)]
     link: String,
     /// The pattern of topics, as it was given
-    #[arg(long, value_name = "REGEX", required_unless_present = "groups")]
+    #[arg(long, value_name = "REGEX", required_unless_present_any = ["groups", "mirror"])]
     topics: Option<String>,
     /// The pattern of groups, as it was given
     #[arg(long, value_name = "REGEX", conflicts_with = "topics")]
     groups: Option<String>,
+    /// The mirror that is about to begin anew
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["topics", "groups"])]
+    mirror: Option<String>,
 }
 
 impl Forget {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
-        let Self { link, topics, groups } = self;
-        let arguments = json!({"link": link, "topics": topics, "groups": groups});
+        let Self { link, topics, groups, mirror } = self;
+        let arguments = json!({"link": link, "topics": topics, "groups": groups, "mirror": mirror});
         let rule = admin::command(client, "mirror.rule.delete", &arguments).await?;
         output::print(format, &json!([rule]), render_rules)?;
         Ok(Exit::Ok)

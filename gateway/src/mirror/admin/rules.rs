@@ -25,6 +25,13 @@ struct Put {
     on_recreate: Policy,
 }
 
+#[derive(Deserialize)]
+struct GiveUp {
+    link: String,
+    /// The mirror that is about to begin anew; otherwise it is about a pattern, as in [`Put`].
+    mirror: Option<String>,
+}
+
 #[derive(Serialize)]
 struct RuleReport {
     link: String,
@@ -102,15 +109,23 @@ impl AdminCall {
         json(&rules.iter().map(report).collect::<Vec<_>>())
     }
 
-    /// Forgets a rule. What it has brought about stays.
+    /// Forgets a rule. What it has brought about stays; a mirror that it is to bring about is given up.
     pub(super) async fn delete_rule(&self) -> Result<Bytes, AdminError> {
-        let wanted = self.rule()?.key();
-        let known = rules::rules(&self.node.meta.metadata(), None);
-        let rule = known.into_iter().find(|rule| rule.key() == wanted).ok_or_else(|| {
+        let GiveUp { link, mirror } = self.arguments()?;
+        let known = rules::rules(&self.node.meta.metadata(), Some(&link));
+        let found = match &mirror {
+            Some(name) => known.into_iter().find(|rule| rule.mirror() == Some(name)),
+            None => {
+                let wanted = self.rule()?.key();
+                known.into_iter().find(|rule| rule.key() == wanted)
+            }
+        };
+        let rule = found.ok_or_else(|| {
+            let what = mirror.map_or("with this pattern".to_owned(), |name| format!("for {name}"));
             let advice = "`meridian mirror rules` shows which there are";
-            AdminError::Failed(format!("the link has no rule with this pattern; {advice}"))
+            AdminError::Failed(format!("the link has no rule {what}; {advice}"))
         })?;
-        self.put(RowKind::MirrorRule, &wanted, None, ExpectedVersion::Any).await?;
+        self.put(RowKind::MirrorRule, &rule.key(), None, ExpectedVersion::Any).await?;
         json(&report(&rule))
     }
 }
