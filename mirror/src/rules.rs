@@ -37,13 +37,16 @@ pub enum Subject {
 }
 
 impl Rule {
-    /// The row's key: a link has one rule for each pattern of topics and of groups.
+    /// The row's key: a link has one rule for each pattern of topics and of groups, and beside those one for
+    /// each mirror that is to come about by itself.
     pub fn key(&self) -> Vec<u8> {
-        let subject = match self.subject {
-            Subject::Topics { .. } => "topics",
-            Subject::Groups => "groups",
+        let (subject, mirror) = match &self.subject {
+            Subject::Topics { rename: Some(name), .. } => ("topic", Some(name.as_str())),
+            Subject::Topics { rename: None, .. } => ("topics", None),
+            Subject::Groups => ("groups", None),
         };
-        [self.link.as_str(), subject, &self.include].join("\0").into_bytes()
+        let parts = [self.link.as_str(), subject, &self.include].into_iter().chain(mirror);
+        parts.collect::<Vec<_>>().join("\0").into_bytes()
     }
 
     /// The name of the one mirror that it is to bring about, if it is for a single topic.
@@ -87,7 +90,21 @@ mod tests {
         assert_eq!(Rule::decode(&groups.encode()), Ok(groups.clone()));
         assert_eq!(Rule::decode(&topics.encode()), Ok(topics.clone()));
         assert_ne!(groups.key(), topics.key());
-        assert_eq!(topics.key(), Rule { exclude: None, ..topics }.key());
+        assert_eq!(topics.key(), Rule { exclude: None, ..topics.clone() }.key());
+        // In metadata logs as well.
+        assert_eq!(
+            (topics.key(), groups.key()),
+            (b"west\0topics\0a.*".into(), b"west\0groups\0a.*".into())
+        );
+        let one = |name: &str| {
+            let mut rule = topics.clone();
+            if let Subject::Topics { rename, .. } = &mut rule.subject {
+                *rename = Some(name.to_owned());
+            }
+            rule
+        };
+        assert_eq!(one("a").key(), b"west\0topic\0a.*\0a");
+        assert_ne!(one("a").key(), one("b").key(), "of one topic there may be two mirrors");
     }
 
     /// These bytes are in metadata logs: they never change.

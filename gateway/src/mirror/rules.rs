@@ -1,6 +1,6 @@
 //! The rules of links, ready to be matched.
 
-use meridian_consensus::command::RowKind;
+use meridian_consensus::command::{ExpectedVersion, RowChange, RowKind};
 use meridian_consensus::state::Metadata;
 use meridian_mirror::rules::{Rule, Subject};
 use regex::Regex;
@@ -56,11 +56,30 @@ fn whole(pattern: &str) -> Result<Regex, String> {
         .map_err(|error| format!("the pattern {pattern:?} is not a regular expression: {error}"))
 }
 
+/// All rules, with the keys and versions of their rows: one for a single topic may be older than the key that such
+/// have now.
+fn rows(metadata: &Metadata) -> impl Iterator<Item = (&[u8], u64, Rule)> {
+    let rows = metadata.extra_rows(RowKind::MirrorRule);
+    rows.filter_map(|(key, row)| Some((key, row.version, Rule::decode(&row.value).ok()?)))
+}
+
 /// The rules of a link, or of all.
 pub(super) fn rules(metadata: &Metadata, link: Option<&str>) -> Vec<Rule> {
-    let rows = metadata.extra_rows(RowKind::MirrorRule);
-    let rules = rows.filter_map(|(_, row)| Rule::decode(&row.value).ok());
+    let rules = rows(metadata).map(|(_, _, rule)| rule);
     rules.filter(|rule| link.is_none_or(|link| rule.link == link)).collect()
+}
+
+/// The changes that take away those rules of a link that are so.
+pub(super) fn forget(
+    metadata: &Metadata,
+    link: &str,
+    is_so: impl Fn(&Rule) -> bool,
+) -> Vec<RowChange> {
+    let (kind, value, expected) = (RowKind::MirrorRule, None, ExpectedVersion::Any);
+    let known = rows(metadata).filter(|(_, _, rule)| rule.link == link && is_so(rule));
+    known
+        .map(|(key, ..)| RowChange { kind, key: key.to_vec(), value: value.clone(), expected })
+        .collect()
 }
 
 /// The mirrors that are about to begin anew in place of topics that were deleted, each with its link.
@@ -88,10 +107,12 @@ pub(crate) fn refuses_creation(metadata: &Metadata, name: &str) -> Option<String
 /// about to make way ([`super::replace`]): were the rule gone by then, nobody would mirror the topic again.
 pub(super) fn is_done(metadata: &Metadata, rule: &Rule) -> bool {
     let Some(name) = rule.mirror() else { return false };
-    let Some(put) = metadata.extra_row(RowKind::MirrorRule, &rule.key()) else { return false };
+    let Some((_, put, _)) = rows(metadata).find(|(_, _, known)| known == rule) else {
+        return false;
+    };
     // One that is being set aside has another name in its row first.
     plan::mirror_named(metadata, name)
-        .is_some_and(|(_, mirror, version)| mirror.name == name && version > put.version)
+        .is_some_and(|(_, mirror, version)| mirror.name == name && version > put)
 }
 
 /// The rules of a link that this binary can match.
@@ -99,14 +120,18 @@ pub(super) fn matchers(metadata: &Metadata, link: &str) -> Vec<Matcher> {
     compiled(rules(metadata, Some(link)))
 }
 
-/// Those of these rules that this binary can match, in the order in which they are asked. A mirror that
-/// begins anew comes before the patterns that take its source as well: they would mirror it under the name
-/// that they have for it, and the mirror would never be back.
+/// Those of these rules that this binary can match.
 pub(super) fn compiled(rules: Vec<Rule>) -> Vec<Matcher> {
-    let compiled = rules.into_iter().map(Matcher::new).filter_map(Result::ok);
-    let mut matchers: Vec<Matcher> = compiled.collect();
-    matchers.sort_by_key(|matcher| !matcher.is_for_one());
-    matchers
+    rules.into_iter().map(Matcher::new).filter_map(Result::ok).collect()
+}
+
+/// By which of these rules a topic of the source is mirrored: by each that is for a mirror of it alone, and then by
+/// the first pattern that takes it. None of them waits for another, which may be refused for long.
+pub(super) fn taking<'a>(matchers: &'a [Matcher], name: &str) -> Vec<&'a Matcher> {
+    let takes = |it: &&Matcher| it.is_of_topics() && it.takes(name);
+    let (own, patterns): (Vec<_>, Vec<_>) =
+        matchers.iter().filter(takes).partition(|it| it.is_for_one());
+    own.into_iter().chain(patterns.into_iter().take(1)).collect()
 }
 
 #[cfg(test)]
@@ -173,11 +198,39 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_that_begins_anew_comes_before_all_patterns() {
-        let pattern = matcher(".*", None, "west.").expect("legal");
-        let matchers = compiled(vec![pattern.rule, anew("orders")]);
-        let taking = matchers.iter().find(|it| it.takes("orders")).expect("both do");
-        assert_eq!(taking.name_of("orders"), "orders");
+    fn mirrors_that_begin_anew_come_before_the_first_pattern() {
+        let pattern = |prefix| matcher(".*", None, prefix).expect("legal").rule;
+        let mut other = anew("orders");
+        other.include = "bills".to_owned();
+        let rules = vec![pattern("west."), pattern("w."), anew("orders"), other];
+        let matchers = compiled(rules);
+        let names = |of| taking(&matchers, of).iter().map(|it| it.name_of(of)).collect::<Vec<_>>();
+        assert_eq!(names("orders"), ["orders", "west.orders"]);
+        assert_eq!(names("bills"), ["orders", "west.bills"]);
+    }
+
+    /// An operator's pattern, and two mirrors of one topic.
+    #[tokio::test]
+    async fn each_mirror_that_begins_anew_has_a_rule_of_its_own() {
+        let broker = FakeBroker::single();
+        let named = |name: &str| {
+            let mut rule = anew(name);
+            rule.include = "t".to_owned();
+            rule
+        };
+        for rule in [matcher("t", None, "").expect("legal").rule, named("t"), named("u")] {
+            put(&broker, RowKind::MirrorRule, rule.key(), rule.encode()).await;
+        }
+        // As it was written before such rules had keys of their own.
+        put(&broker, RowKind::MirrorRule, b"west\0topics\0v".to_vec(), named("v").encode()).await;
+        assert_eq!(rules(&broker.state(), Some("west")).len(), 4);
+        assert!(["t", "u", "v"].iter().all(|name| is_awaited(&broker.state(), "west", name)));
+        let given_up = forget(&broker.state(), "west", |rule| rule.mirror() == Some("v"));
+        broker.decide(Command::PutRows(given_up));
+        assert!(!is_awaited(&broker.state(), "west", "v"));
+        let all = forget(&broker.state(), "west", |_| true);
+        broker.decide(Command::PutRows(all));
+        assert_eq!(rules(&broker.state(), None), []);
     }
 
     #[test]

@@ -142,8 +142,7 @@ fn deletion(
     let mut whole = vec![of_link(None)];
     let options = LinkOptions::default().rows(name).into_iter();
     whole.extend(options.map(|(key, _)| forget(RowKind::LinkOptions, key)));
-    let rules = rules::rules(metadata, Some(name)).into_iter();
-    whole.extend(rules.map(|rule| forget(RowKind::MirrorRule, rule.key())));
+    whole.extend(rules::forget(metadata, name, |_| true));
     let carried = plan::carried_quotas(metadata, name).into_keys();
     let mut carried: Vec<_> = carried.map(|key| forget(RowKind::CarriedQuota, key)).collect();
     if carried.is_empty() || whole.len() + carried.len() <= batch_count_max {

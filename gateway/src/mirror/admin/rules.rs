@@ -1,7 +1,7 @@
 //! Methods about rules: which topics are mirrored as they come, and whose positions are carried.
 
 use bytes::Bytes;
-use meridian_consensus::command::{ExpectedVersion, RowKind};
+use meridian_consensus::command::{Command, ExpectedVersion, RowKind};
 use meridian_mirror::rules::{Rule, Subject};
 use meridian_mirror::vigil::Policy;
 use serde::{Deserialize, Serialize};
@@ -112,20 +112,25 @@ impl AdminCall {
     /// Forgets a rule. What it has brought about stays; a mirror that it is to bring about is given up.
     pub(super) async fn delete_rule(&self) -> Result<Bytes, AdminError> {
         let GiveUp { link, mirror } = self.arguments()?;
-        let known = rules::rules(&self.node.meta.metadata(), Some(&link));
-        let found = match &mirror {
-            Some(name) => known.into_iter().find(|rule| rule.mirror() == Some(name)),
-            None => {
-                let wanted = self.rule()?.key();
-                known.into_iter().find(|rule| rule.key() == wanted)
-            }
+        let key = if mirror.is_none() { self.rule()?.key() } else { Vec::new() };
+        let is_meant = |rule: &Rule| match &mirror {
+            Some(name) => rule.mirror() == Some(name),
+            None => rule.key() == key,
+        };
+        let (found, changes) = {
+            let metadata = self.node.meta.metadata();
+            let found = rules::rules(&metadata, Some(&link)).into_iter().find(is_meant);
+            (found, rules::forget(&metadata, &link, is_meant))
         };
         let rule = found.ok_or_else(|| {
-            let what = mirror.map_or("with this pattern".to_owned(), |name| format!("for {name}"));
+            let what = match &mirror {
+                Some(name) => format!("by which {name} is to begin anew"),
+                None => "with this pattern".to_owned(),
+            };
             let advice = "`meridian mirror rules` shows which there are";
             AdminError::Failed(format!("the link has no rule {what}; {advice}"))
         })?;
-        self.put(RowKind::MirrorRule, &rule.key(), None, ExpectedVersion::Any).await?;
+        self.propose(Command::PutRows(changes)).await?;
         json(&report(&rule))
     }
 }

@@ -88,27 +88,33 @@ impl Steward {
         rules: &[Matcher],
     ) -> Result<bool, LookError> {
         let mut refused = BTreeMap::new();
-        let mut wanted: BTreeMap<&str, &Matcher> = BTreeMap::new();
+        // By their names here.
+        let mut wanted: BTreeMap<String, (&str, &Matcher)> = BTreeMap::new();
         for (name, topic) in &view.topics {
             if topic.is_internal || name.starts_with(INTERNAL_PREFIX) {
                 continue;
             }
-            let Some(matcher) = rules.iter().find(|it| it.is_of_topics() && it.takes(name)) else {
-                continue;
-            };
-            match self.holder_of(&matcher.name_of(name), name) {
-                Holder::Nobody => drop(wanted.insert(name, matcher)),
-                Holder::ThisMirror => self.settle(matcher).await,
-                Holder::Other(reason) => drop(refused.insert(name.clone(), reason)),
+            for matcher in rules::taking(rules, name) {
+                let here = matcher.name_of(name);
+                match self.holder_of(&here, name) {
+                    Holder::Nobody if matcher.is_for_one() || !wanted.contains_key(&here) => {
+                        wanted.insert(here, (name, matcher));
+                    }
+                    Holder::Nobody => {}
+                    Holder::ThisMirror => self.settle(matcher).await,
+                    Holder::Other(reason) => drop(refused.insert(name.clone(), reason)),
+                }
             }
         }
         // Who is named is meant: only patterns leave out what is a mirror itself.
-        let by_pattern = wanted.iter().filter(|(_, matcher)| !matcher.is_for_one());
+        let is_by_pattern = |matcher: &Matcher| !matcher.is_for_one();
+        let by_pattern = wanted.values().filter(|(_, matcher)| is_by_pattern(matcher));
         let names: Vec<String> = by_pattern.map(|(name, _)| (*name).to_owned()).collect();
         let mirrors = survey::mirrors(&self.client, &names).await?;
         let mut is_all_taken = true;
-        let (theirs, wanted): (Vec<_>, Vec<_>) =
-            wanted.into_iter().partition(|(name, _)| mirrors.contains(*name));
+        let (theirs, wanted): (Vec<_>, Vec<_>) = wanted
+            .into_values()
+            .partition(|(name, matcher)| is_by_pattern(matcher) && mirrors.contains(*name));
         for (name, _) in theirs {
             let reason = "it is a mirror there: name it to mirror a mirror";
             refused.insert(name.to_owned(), reason.to_owned());
