@@ -27,12 +27,11 @@ pub(super) async fn delete(node: &Node, topic: TopicId) -> Result<(), ProposeErr
     Ok(())
 }
 
-/// Writes a rule, or takes it away.
-pub(super) async fn put_rule(node: &Node, rule: &Rule, is_there: bool) -> Result<(), ProposeError> {
+async fn put_rule(node: &Node, rule: &Rule) -> Result<(), ProposeError> {
     let change = RowChange {
         kind: RowKind::MirrorRule,
         key: rule.key(),
-        value: is_there.then(|| rule.encode()),
+        value: Some(rule.encode()),
         expected: ExpectedVersion::Any,
     };
     node.meta.propose(Command::PutRows(vec![change])).await.map(drop)
@@ -58,7 +57,7 @@ pub(super) async fn replace(
         include: regex::escape(&mirror.source_name),
         exclude: None,
     };
-    put_rule(node, &rule, true).await?;
+    put_rule(node, &rule).await?;
     if both.is_empty() {
         delete(node, topic).await
     } else {

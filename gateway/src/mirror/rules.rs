@@ -103,16 +103,16 @@ pub(crate) fn refuses_creation(metadata: &Metadata, name: &str) -> Option<String
     ))
 }
 
-/// Whether a rule for a single topic has done its work: the mirror under its name is newer than it. An older one is
-/// about to make way ([`super::replace`]): were the rule gone by then, nobody would mirror the topic again.
-pub(super) fn is_done(metadata: &Metadata, rule: &Rule) -> bool {
-    let Some(name) = rule.mirror() else { return false };
-    let Some((_, put, _)) = rows(metadata).find(|(_, _, known)| known == rule) else {
-        return false;
-    };
+/// The change that takes away a rule for a single topic, as it was judged, if it has done its work: the mirror under its
+/// name is newer than it. An older one is about to make way ([`super::replace`]): were the rule gone by then, nobody
+/// would mirror the topic again.
+pub(super) fn settled(metadata: &Metadata, rule: &Rule) -> Option<RowChange> {
+    let (key, version, _) = rows(metadata).find(|(_, _, known)| known == rule)?;
+    let (_, mirror, newer) = plan::mirror_named(metadata, rule.mirror()?)?;
     // One that is being set aside has another name in its row first.
-    plan::mirror_named(metadata, name)
-        .is_some_and(|(_, mirror, version)| mirror.name == name && version > put)
+    let is_done = Some(mirror.name.as_str()) == rule.mirror() && newer > version;
+    let (kind, expected) = (RowKind::MirrorRule, ExpectedVersion::Exactly(version));
+    is_done.then(|| RowChange { kind, key: key.to_vec(), value: None, expected })
 }
 
 /// The rules of a link that this binary can match.
@@ -138,6 +138,7 @@ pub(super) fn taking<'a>(matchers: &'a [Matcher], name: &str) -> Vec<&'a Matcher
 mod tests {
     use meridian_base::id::TopicId;
     use meridian_consensus::command::{Command, ExpectedVersion, RowChange};
+    use meridian_consensus::error::Refusal;
     use meridian_mirror::rows::{MirrorTopic, Stage};
     use meridian_mirror::vigil::Policy;
 
@@ -187,14 +188,24 @@ mod tests {
         };
         let rule = anew("t");
         put_mirror("t").await;
-        assert!(!is_done(&broker.state(), &rule), "there is no such rule");
+        let settled = |rule: &Rule| settled(&broker.state(), rule);
+        assert_eq!(settled(&rule), None, "there is no such rule");
         put(&broker, RowKind::MirrorRule, rule.key(), rule.encode()).await;
-        assert!(!is_done(&broker.state(), &rule), "the mirror is the one to be replaced");
+        assert_eq!(settled(&rule), None, "the mirror is the one to be replaced");
         put_mirror("t.aside").await;
-        assert!(!is_done(&broker.state(), &rule), "that is being set aside");
+        assert_eq!(settled(&rule), None, "that is being set aside");
         put_mirror("t").await;
-        assert!(is_done(&broker.state(), &rule));
-        assert!(!is_done(&broker.state(), &matcher("t", None, "").expect("legal").rule));
+        assert_eq!(settled(&matcher("t", None, "").expect("legal").rule), None);
+        let judged = settled(&rule).expect("the new one is there");
+        // It is to be replaced again meanwhile: that rule stays.
+        put(&broker, RowKind::MirrorRule, rule.key(), rule.encode()).await;
+        let removed = broker.propose(Command::PutRows(vec![judged])).await;
+        assert_eq!(removed, Err(Refusal::StaleRow { index: 0 }.into()));
+        assert!(is_awaited(&broker.state(), "west", "t"));
+        put_mirror("t").await;
+        let judged = settled(&rule).expect("the next one is there");
+        broker.decide(Command::PutRows(vec![judged]));
+        assert!(!is_awaited(&broker.state(), "west", "t"));
     }
 
     #[test]

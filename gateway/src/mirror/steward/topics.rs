@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use meridian_base::id::TopicId;
-use meridian_consensus::command::RowKind;
+use meridian_consensus::command::{Command, RowKind};
 use meridian_mirror::rows::{MirrorTopic, Stage};
 use meridian_mirror::rules::Subject;
 use meridian_mirror::vigil::{Sight, Verdict};
@@ -185,8 +185,9 @@ impl Steward {
 
     /// A rule for a single topic goes once it has done its work.
     async fn settle(&self, matcher: &Matcher) {
-        let is_done = rules::is_done(&self.node.meta.metadata(), &matcher.rule);
-        if is_done && let Err(error) = replace::put_rule(&self.node, &matcher.rule, false).await {
+        let settled = rules::settled(&self.node.meta.metadata(), &matcher.rule);
+        let Some(change) = settled else { return };
+        if let Err(error) = self.node.meta.propose(Command::PutRows(vec![change])).await {
             tracing::debug!(link = %self.link, %error, "the rule stays until the next look");
         }
     }
