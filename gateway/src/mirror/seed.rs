@@ -93,10 +93,8 @@ pub(super) async fn set_aside(
         let seed = Seed { link, name, source_topic, part };
         change(topic, index, Some(seed.encode()))
     };
-    let mut changes: Vec<RowChange> = parts.into_iter().map(row).collect();
+    put(node, parts.into_iter().map(row).collect()).await?;
     let name = Seed::topic_name(topic);
-    changes.extend(renamed(&node.meta.metadata(), topic, &name));
-    put(node, changes).await?;
     node.meta.propose(Command::SetAside { topic, name }).await?;
     // Who reads the topic by its id learns with the new epoch that its name leads elsewhere now.
     let latest = succession::latest_epoch(&node.meta.metadata(), topic);
@@ -106,13 +104,6 @@ pub(super) async fn set_aside(
         tracing::debug!(%topic, %error, "readers of the topic that was set aside learn of it later");
     }
     Ok(())
-}
-
-/// The topic may have been a mirror once: that it was one is how its epochs are read.
-fn renamed(metadata: &Metadata, topic: TopicId, name: &str) -> Option<RowChange> {
-    let row = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic))?;
-    let mirror = MirrorTopic { name: name.to_owned(), ..MirrorTopic::decode(&row.value).ok()? };
-    Some(succession::change_mirror(topic, &mirror, ExpectedVersion::Any))
 }
 
 fn change(topic: TopicId, index: u32, value: Option<Vec<u8>>) -> RowChange {

@@ -187,7 +187,9 @@ impl AdminCall {
         };
         let both =
             if over_link { Vec::new() } else { self.both_have(&sides, &mirror.name).await? };
-        let replaced = replace::replace(&self.node, sides.topic, &mirror, both).await;
+        let read = plan::mirror_named(&self.node.meta.metadata(), &mirror.name);
+        let read = read.filter(|(topic, ..)| *topic == sides.topic);
+        let replaced = replace::replace(&self.node, sides.topic, read, &mirror, both).await;
         replaced.map_err(|error| AdminError::Unavailable(error.to_string()))?;
         json(&Nothing {})
     }

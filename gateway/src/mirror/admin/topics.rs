@@ -224,17 +224,16 @@ impl AdminCall {
 
     /// Deletes a mirror and mirrors its source anew, under the same name.
     pub(super) async fn recreate(&self) -> Result<Bytes, AdminError> {
-        let (topic, mirror, _) = self.found_mirror()?;
+        let read = self.found_mirror()?;
+        let (topic, mirror, _) = read.clone();
         if let Stage::Promoted { .. } = mirror.stage {
             return Err(no_mirror_any_more(&mirror.name));
         }
         let report = self.mirror_report(topic, mirror.clone());
-        let replaced = async {
-            // A mirror that is no good may owe that to its seed.
-            seed::discard(&self.node, &mirror).await?;
-            replace::replace(&self.node, topic, &mirror, Vec::new()).await
-        };
-        replaced.await.map_err(|error| AdminError::Unavailable(error.to_string()))?;
+        // A mirror that is no good may owe that to its seed.
+        let discarded = seed::discard(&self.node, &mirror).await;
+        discarded.map_err(|error| AdminError::Unavailable(error.to_string()))?;
+        replace::replace(&self.node, topic, Some(read), &mirror, Vec::new()).await?;
         json(&report)
     }
 

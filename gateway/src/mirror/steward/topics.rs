@@ -30,7 +30,8 @@ impl Steward {
         let now = self.clock.now();
         self.vigils.retain(|topic, _| mirrors.iter().any(|(known, ..)| known == topic));
         let mut verdicts = Vec::new();
-        for (topic, mirror, _) in mirrors.iter().filter(|(_, it, _)| it.stage == Stage::Mirroring) {
+        for row in mirrors.iter().filter(|(_, it, _)| it.stage == Stage::Mirroring) {
+            let (topic, mirror, _) = row;
             let sight = match view.topic(&mirror.source_name) {
                 Err(_) => Sight::Gone,
                 Ok(found) => match TopicId::new(u128::from_be_bytes(found.id.0)) {
@@ -44,15 +45,16 @@ impl Steward {
             let verdict = vigil.look(now, sight, on_delete, on_recreate);
             if verdict != Verdict::Keep {
                 self.vigils.remove(topic);
-                verdicts.push((*topic, mirror.clone(), verdict));
+                verdicts.push((row, verdict));
             }
         }
-        for (topic, mirror, verdict) in verdicts {
-            self.carry_out(topic, &mirror, verdict).await;
+        for (row, verdict) in verdicts {
+            self.carry_out(row, verdict).await;
         }
     }
 
-    async fn carry_out(&self, topic: TopicId, mirror: &MirrorTopic, verdict: Verdict) {
+    async fn carry_out(&self, read: &MirrorRow, verdict: Verdict) {
+        let (topic, mirror, _) = read;
         let name = &mirror.name;
         let (done, result) = match verdict {
             Verdict::Keep => return,
@@ -66,11 +68,13 @@ impl Steward {
                 )
             }
             Verdict::Delete => {
-                let result = replace::delete(&self.node, topic).await.map_err(|e| e.to_string());
+                let result = replace::delete_read(&*self.node, read).await;
+                let result = result.map_err(|error| error.to_string());
                 ("its source was deleted: deleted too, as its policy says", result)
             }
             Verdict::Replace => {
-                let result = replace::replace(&self.node, topic, mirror, Vec::new()).await;
+                let read = Some(read.clone());
+                let result = replace::replace(&self.node, *topic, read, mirror, Vec::new()).await;
                 let result = result.map_err(|error| error.to_string());
                 ("its source was recreated: it begins anew, as its policy says", result)
             }
