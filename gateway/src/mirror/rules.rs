@@ -2,6 +2,7 @@
 
 use meridian_consensus::command::{ExpectedVersion, RowChange, RowKind};
 use meridian_consensus::state::Metadata;
+use meridian_mirror::rows::Stage;
 use meridian_mirror::rules::{Rule, Subject};
 use regex::Regex;
 
@@ -104,13 +105,14 @@ pub(crate) fn refuses_creation(metadata: &Metadata, name: &str) -> Option<String
 }
 
 /// The change that takes away a rule for a single topic, as it was judged, if it has done its work: the mirror under its
-/// name is newer than it. An older one is about to make way ([`super::replace`]): were the rule gone by then, nobody
+/// name is newer than it, and created to the end. An older one is about to make way ([`super::replace`]): were the rule gone by then, nobody
 /// would mirror the topic again.
 pub(super) fn settled(metadata: &Metadata, rule: &Rule) -> Option<RowChange> {
     let (key, version, _) = rows(metadata).find(|(_, _, known)| known == rule)?;
     let (_, mirror, newer) = plan::mirror_named(metadata, rule.mirror()?)?;
     // One that is being set aside has another name in its row first.
-    let is_done = Some(mirror.name.as_str()) == rule.mirror() && newer > version;
+    let is_its = Some(mirror.name.as_str()) == rule.mirror() && mirror.stage != Stage::Creating;
+    let is_done = is_its && newer > version;
     let (kind, expected) = (RowKind::MirrorRule, ExpectedVersion::Exactly(version));
     is_done.then(|| RowChange { kind, key: key.to_vec(), value: None, expected })
 }
@@ -139,7 +141,7 @@ mod tests {
     use meridian_base::id::TopicId;
     use meridian_consensus::command::{Command, ExpectedVersion, RowChange};
     use meridian_consensus::error::Refusal;
-    use meridian_mirror::rows::{MirrorTopic, Stage};
+    use meridian_mirror::rows::MirrorTopic;
     use meridian_mirror::vigil::Policy;
 
     use super::*;
@@ -179,13 +181,14 @@ mod tests {
         let broker = FakeBroker::single();
         TestClient::connect(&front_of(&broker, quick_config())).create_topic("t", 1).await;
         let topic = broker.state().topic_named("t").expect("exists").id;
-        let put_mirror = async |name: &str| {
+        let put_staged = async |name: &str, stage| {
             let [link, name, source_name] = ["west", name, "t"].map(str::to_owned);
-            let (source_topic, stage) = (TopicId::new(5), Stage::Mirroring);
+            let source_topic = TopicId::new(5);
             let mirror = MirrorTopic { link, name, source_name, source_topic, stage };
             let key = MirrorTopic::key(topic).to_vec();
             put(&broker, RowKind::MirrorTopic, key, mirror.encode()).await;
         };
+        let put_mirror = async |name: &str| put_staged(name, Stage::Mirroring).await;
         let rule = anew("t");
         put_mirror("t").await;
         let settled = |rule: &Rule| settled(&broker.state(), rule);
@@ -194,6 +197,8 @@ mod tests {
         assert_eq!(settled(&rule), None, "the mirror is the one to be replaced");
         put_mirror("t.aside").await;
         assert_eq!(settled(&rule), None, "that is being set aside");
+        put_staged("t", Stage::Creating).await;
+        assert_eq!(settled(&rule), None, "the new one is being created");
         put_mirror("t").await;
         assert_eq!(settled(&matcher("t", None, "").expect("legal").rule), None);
         let judged = settled(&rule).expect("the new one is there");

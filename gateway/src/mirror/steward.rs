@@ -226,6 +226,7 @@ impl Steward {
         is_with_configs: bool,
     ) -> Result<(), LookError> {
         let duties = self.duties();
+        self.finish_creations(&duties.mirrors).await;
         let rules = super::rules::compiled(duties.rules.clone());
         let takes_new = rules.iter().any(super::rules::Matcher::is_of_topics);
         if duties.mirrors.is_empty() && !takes_new && !self.follows_quotas() {

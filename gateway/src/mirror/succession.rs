@@ -3,10 +3,12 @@
 use meridian_base::id::TopicId;
 use meridian_base::position::LeaderEpoch;
 use meridian_consensus::command::{Command, ExpectedVersion, LeaderAssignment, RowChange, RowKind};
+use meridian_consensus::error::Refusal;
 use meridian_consensus::state::{Metadata, Partition};
-use meridian_mirror::rows::MirrorTopic;
+use meridian_mirror::rows::{MirrorTopic, Stage};
 use meridian_mirror::succession::{Act, Succession};
 
+use crate::broker::{Broker, ProposeError};
 use crate::kafka::AdminError;
 use crate::node::Node;
 
@@ -58,6 +60,26 @@ pub(super) fn change_mirror(
 ) -> RowChange {
     let (kind, key) = (RowKind::MirrorTopic, MirrorTopic::key(topic).to_vec());
     RowChange { kind, key, value: Some(mirror.encode()), expected }
+}
+
+/// Has a mirror follow its source whose topic is there by now. Nothing is left to do if it does, or if somebody has
+/// changed it since: its creator and the link's steward may both be at it.
+pub(super) async fn on_created(broker: &dyn Broker, topic: TopicId) -> Result<(), ProposeError> {
+    let Some(change) = creation(&broker.metadata(), topic) else { return Ok(()) };
+    match broker.propose(Command::PutRows(vec![change])).await {
+        Err(ProposeError::Refused(Refusal::StaleRow { .. })) => Ok(()),
+        written => written.map(drop),
+    }
+}
+
+/// The last change of a mirror's creation, if it is being created and its topic is there.
+fn creation(metadata: &Metadata, topic: TopicId) -> Option<RowChange> {
+    metadata.topic(topic)?;
+    let row = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic))?;
+    let mirror = MirrorTopic::decode(&row.value).ok()?;
+    let is_unfinished = mirror.stage == Stage::Creating;
+    let mirror = MirrorTopic { stage: Stage::Mirroring, ..mirror };
+    is_unfinished.then(|| change_mirror(topic, &mirror, ExpectedVersion::Exactly(row.version)))
 }
 
 /// Writes rows, all or none.
@@ -139,4 +161,39 @@ pub(super) async fn raise(
         return Err(AdminError::Unavailable(message));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kafka::testing::FakeBroker;
+    use crate::mirror::plan;
+
+    #[tokio::test]
+    async fn whoever_finds_a_mirror_half_created_finishes_it() {
+        let broker = FakeBroker::three_datacenters();
+        let topic = TopicId::new(1);
+        let put = |stage| {
+            let [link, name, source_name] = ["west", "t", "t"].map(str::to_owned);
+            let source_topic = TopicId::new(5);
+            let mirror = MirrorTopic { link, name, source_name, source_topic, stage };
+            let change = change_mirror(topic, &mirror, ExpectedVersion::Any);
+            broker.decide(Command::PutRows(vec![change]));
+        };
+        put(Stage::Creating);
+        assert_eq!(creation(&broker.state(), topic), None, "its topic is not there yet");
+        let (name, leaders) = ("t".to_owned(), vec![broker.node()]);
+        let configs = Vec::new();
+        broker.decide(Command::CreateTopic { topic, name, leaders, configs, internal: false });
+        let stage = || plan::mirror_named(&broker.state(), "t").expect("exists").1.stage;
+        let late = creation(&broker.state(), topic).expect("it is being created");
+        on_created(&*broker, topic).await.expect("it is as it was read");
+        assert_eq!(stage(), Stage::Mirroring);
+        // Another has read it before, and an operator has paused it since.
+        put(Stage::Paused);
+        let refused = broker.propose(Command::PutRows(vec![late])).await;
+        assert_eq!(refused, Err(Refusal::StaleRow { index: 0 }.into()));
+        on_created(&*broker, topic).await.expect("nothing is left to do");
+        assert_eq!(stage(), Stage::Paused);
+    }
 }

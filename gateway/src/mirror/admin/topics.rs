@@ -13,11 +13,12 @@ use serde::{Deserialize, Serialize};
 
 use super::succession::of_peer;
 use super::{AdminCall, json, of_source};
+use crate::broker::{Broker, ProposeError};
 use crate::client::{Client, ClientError};
 use crate::kafka::{AdminError, MIRROR_ON_DELETE, MIRROR_ON_RECREATE, check_topic_config};
 use crate::mirror::peer::{self, PeerError};
 use crate::mirror::promotion::{self, Cause};
-use crate::mirror::succession::{change, change_mirror, put};
+use crate::mirror::succession::{change, change_mirror, on_created, put};
 use crate::mirror::wire::{Ask, StandingReport};
 use crate::mirror::{forget, plan, replace, seed, steward, survey};
 use crate::storage_class::STORAGE_CLASS;
@@ -129,6 +130,23 @@ fn policies(
         .collect()
 }
 
+/// Creates the topic of a mirror whose rows are there. They are forgotten if it is certain that there is no topic: one
+/// that comes about all the same would be everybody's to write to.
+async fn create_topic(
+    broker: &dyn Broker,
+    topic: TopicId,
+    create: Command,
+) -> Result<(), AdminError> {
+    let Err(error) = broker.propose(create).await else { return Ok(()) };
+    if let ProposeError::Refused(_) = error {
+        let forget = forget(&broker.metadata(), topic);
+        if let Some(forget) = forget {
+            broker.propose(forget).await?;
+        }
+    }
+    Err(error.into())
+}
+
 impl AdminCall {
     pub(super) async fn create_mirror(&self) -> Result<Bytes, AdminError> {
         let Create { topic: name, link: link_name, source_topic, on_delete, on_recreate } =
@@ -178,15 +196,9 @@ impl AdminCall {
         put(&self.node, rows).await?;
         let create =
             Command::CreateTopic { topic, name, leaders, configs: found.configs, internal: false };
-        if let Err(error) = self.propose(create).await {
-            let forget = forget(&self.node.meta.metadata(), topic);
-            if let Some(forget) = forget {
-                self.propose(forget).await?;
-            }
-            return Err(error);
-        }
+        create_topic(&*self.node, topic, create).await?;
+        on_created(&*self.node, topic).await?;
         mirror.stage = Stage::Mirroring;
-        self.put_mirror(topic, &mirror, ExpectedVersion::Any).await?;
         self.node.mirrors.look();
         let mut report = self.mirror_report(topic, mirror);
         report.ignored_configs = found.ignored;
@@ -290,4 +302,35 @@ fn no_mirror_any_more(name: &str) -> AdminError {
 
 fn failed(error: std::io::Error) -> AdminError {
     AdminError::Failed(format!("no entropy: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kafka::testing::FakeBroker;
+
+    #[tokio::test]
+    async fn what_may_yet_become_a_mirror_is_not_forgotten() {
+        let broker = FakeBroker::three_datacenters();
+        let topic = TopicId::new(1);
+        let [link, name, source_name] = ["west", "t", "t"].map(str::to_owned);
+        let (source_topic, stage) = (TopicId::new(5), Stage::Creating);
+        let mirror = MirrorTopic { link, name, source_name, source_topic, stage };
+        let row = change_mirror(topic, &mirror, ExpectedVersion::Absent);
+        broker.decide(Command::PutRows(vec![row]));
+        let create = |name: &str| {
+            let (name, leaders) = (name.to_owned(), vec![broker.node()]);
+            let configs = Vec::new();
+            Command::CreateTopic { topic, name, leaders, configs, internal: false }
+        };
+        let row_count = || broker.state().extra_rows(RowKind::MirrorTopic).count();
+        *broker.refusal.lock().expect("not poisoned") = Some(ProposeError::TimedOut);
+        let undecided = create_topic(&*broker, topic, create("t")).await;
+        assert!(matches!(undecided, Err(AdminError::Unavailable(_))), "{undecided:?}");
+        assert_eq!(row_count(), 1, "the topic may come about later");
+        *broker.refusal.lock().expect("not poisoned") = None;
+        let refused = create_topic(&*broker, topic, create("no name")).await;
+        assert!(matches!(refused, Err(AdminError::Failed(_))), "{refused:?}");
+        assert_eq!(row_count(), 0);
+    }
 }

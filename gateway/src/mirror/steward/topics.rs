@@ -17,7 +17,7 @@ use crate::kafka::{MIRROR_ON_DELETE, MIRROR_ON_RECREATE};
 use crate::mirror::admin::AdminCall;
 use crate::mirror::plan::MirrorRow;
 use crate::mirror::rules::Matcher;
-use crate::mirror::{replace, rules, survey};
+use crate::mirror::{replace, rules, succession, survey};
 
 /// Mirrors that are created at the same time: on a long way each takes a while.
 const CREATE_COUNT_MAX: usize = 16;
@@ -25,6 +25,15 @@ const CREATE_COUNT_MAX: usize = 16;
 const INTERNAL_PREFIX: &str = "__";
 
 impl Steward {
+    /// Has mirrors follow whose creation was interrupted when their topics were there.
+    pub(super) async fn finish_creations(&self, mirrors: &[MirrorRow]) {
+        for (topic, ..) in mirrors.iter().filter(|(_, it, _)| it.stage == Stage::Creating) {
+            if let Err(error) = succession::on_created(&*self.node, *topic).await {
+                tracing::debug!(link = %self.link, %topic, %error, "its creation is not finished");
+            }
+        }
+    }
+
     /// Watches whether the sources of all mirrors are what they were.
     pub(super) async fn ask_vigils(&mut self, view: &ClusterView, mirrors: &[MirrorRow]) {
         let now = self.clock.now();
