@@ -46,15 +46,17 @@ impl Leases {
 }
 
 /// The stages of all mirrors of a cluster, by their topic at the source. `None` if a row can't be read: it
-/// may say that a mirror is promoted.
+/// may say that a mirror is promoted. One whose topic is deleted takes no records: whoever deleted it may have
+/// left the row. Nor does one whose topic is yet to be created.
 fn stages(metadata: &Metadata) -> Option<BTreeMap<TopicId, Vec<(TopicId, Stage)>>> {
     let mut stages: BTreeMap<TopicId, Vec<(TopicId, Stage)>> = BTreeMap::new();
     for (key, row) in metadata.extra_rows(RowKind::MirrorTopic) {
+        let topic = MirrorTopic::topic_of(key)?;
+        if metadata.topic(topic).is_none() {
+            continue;
+        }
         let mirror = MirrorTopic::decode(&row.value).ok()?;
-        stages
-            .entry(mirror.source_topic)
-            .or_default()
-            .push((MirrorTopic::topic_of(key)?, mirror.stage));
+        stages.entry(mirror.source_topic).or_default().push((topic, mirror.stage));
     }
     Some(stages)
 }
@@ -220,7 +222,12 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_granted_once_any_mirror_of_the_topic_is_being_promoted() {
-        let broker = FakeBroker::single();
+        let broker = FakeBroker::three_datacenters();
+        for (topic, name) in [(1, "a"), (2, "b")] {
+            let (topic, name) = (TopicId::new(topic), name.to_owned());
+            let (leaders, configs) = (vec![broker.node()], Vec::new());
+            broker.decide(Command::CreateTopic { topic, name, leaders, configs, internal: false });
+        }
         let length = Duration::from_secs(2);
         let mut grantor = Grantor::default();
         let now = Instant::from_micros(9);
@@ -243,5 +250,10 @@ mod tests {
         // What a newer binary wrote may be the same.
         put(&broker, 1, vec![99]).await;
         assert_eq!(may_grant(2), None);
+        broker.decide(Command::DeleteTopic { topic: TopicId::new(1) });
+        for left_over in [vec![99], mirror("a", Stage::Promoted { epoch_floor })] {
+            put(&broker, 1, left_over).await;
+            assert_eq!(may_grant(2), Some(true), "its topic is gone");
+        }
     }
 }
