@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use meridian_consensus::error::Refusal;
 use meridian_protocol::messages::{MeridianAdminRequest, MeridianAdminResponse};
 use meridian_protocol::{ErrorCode, Str};
 
@@ -33,6 +34,8 @@ pub enum AdminError {
 impl From<ProposeError> for AdminError {
     fn from(error: ProposeError) -> Self {
         match error {
+            // Who asks again has it judged by what is there now.
+            ProposeError::Refused(Refusal::StaleRow { .. }) => Self::Unavailable(error.to_string()),
             ProposeError::Refused(_) => Self::Failed(error.to_string()),
             ProposeError::TimedOut | ProposeError::ShuttingDown => {
                 Self::Unavailable(error.to_string())
@@ -89,6 +92,14 @@ mod tests {
     use super::*;
     use crate::kafka::Front;
     use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
+
+    /// A source is released until it says that it is: what has changed meanwhile may be the fence.
+    #[test]
+    fn what_changed_meanwhile_is_asked_again() {
+        let of = |refusal: Refusal| AdminError::from(ProposeError::from(refusal));
+        assert!(matches!(of(Refusal::StaleRow { index: 0 }), AdminError::Unavailable(_)));
+        assert!(matches!(of(Refusal::TopicExists), AdminError::Failed(_)));
+    }
 
     struct Echo;
 
