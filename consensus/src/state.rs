@@ -27,7 +27,7 @@ use crate::mutation::Mutation;
 pub use apply::producer_id_prefix;
 pub use group::MountedAs;
 pub use rows::{RowError, RowKey};
-pub use topic::{STORAGE_CLASS, STORAGE_CLASS_PARTS};
+pub use topic::{STORAGE_CLASS, STORAGE_CLASS_PARTS, names_collide};
 
 /// Limits that every node must agree on: to change one is to raise the feature level.
 pub mod limits {

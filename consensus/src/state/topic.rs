@@ -29,8 +29,7 @@ impl Metadata {
         if self.topic_names.contains_key(name) || self.topics.contains_key(&id) {
             return Err(Refusal::TopicExists);
         }
-        let metric_name = metric_name(name);
-        if let Some(other) = self.topic_names.keys().find(|other| collides(other, &metric_name)) {
+        if let Some(other) = self.topic_names.keys().find(|other| names_collide(other, name)) {
             return Err(Refusal::TopicCollides(other.clone()));
         }
         check_config_changes(configs)?;
@@ -235,12 +234,8 @@ fn check_config_changes(changes: &[ConfigChange]) -> Result<(), Refusal> {
     })
 }
 
-/// The name as metrics show it, where `.` and `_` are one.
-fn metric_name(name: &str) -> String {
-    name.replace('.', "_")
-}
-
-fn collides(other: &str, metric_name: &str) -> bool {
-    other.len() == metric_name.len()
-        && other.bytes().zip(metric_name.bytes()).all(|(a, b)| a == b || (a == b'.' && b == b'_'))
+/// Whether metrics show two names of topics as one: `.` and `_` are one there.
+pub fn names_collide(one: &str, other: &str) -> bool {
+    let shown = |byte: u8| if byte == b'.' { b'_' } else { byte };
+    one.bytes().map(shown).eq(other.bytes().map(shown))
 }

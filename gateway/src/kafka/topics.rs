@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use meridian_base::id::{NodeId, TopicId};
 use meridian_consensus::command::{Command, ConfigChange, ConfigResource};
 use meridian_consensus::placement::{PREFERRED_LEADER_DC, Placement, Preference};
-use meridian_consensus::state::{Metadata, limits};
+use meridian_consensus::state::{Metadata, limits, names_collide};
 use meridian_protocol::messages::{
     CreatableTopic, CreatableTopicConfig, CreatableTopicResult, CreatePartitionsRequest,
     CreatePartitionsResponse, CreatePartitionsTopic, CreatePartitionsTopicResult,
@@ -189,8 +189,7 @@ fn plan(front: &Front, metadata: &Metadata, topic: CreatableTopic) -> Result<Pla
         let message = format!("topic {name} exists already");
         return Err(ApiError::new(ErrorCode::TopicAlreadyExists, message));
     }
-    let collides = |other: &str| other.replace('.', "_") == name.replace('.', "_");
-    if let Some(other) = metadata.topics().find(|other| collides(&other.name)) {
+    if let Some(other) = metadata.topics().find(|other| names_collide(&other.name, &name)) {
         let message = format!("{name} collides with topic {}: `.` and `_` are one", other.name);
         return Err(ApiError::new(ErrorCode::InvalidTopicException, message));
     }
