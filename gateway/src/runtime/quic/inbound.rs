@@ -243,10 +243,13 @@ impl ChannelReader {
 
     /// Has these frames handled, in order, before any more are read.
     async fn deliver(&self, channel: Channel, frames: &mut Vec<Bytes>) {
+        if frames.is_empty() {
+            return;
+        }
         let received_bytes: usize = frames.iter().map(|frame| HEADER_BYTES + frame.len()).sum();
         self.peer.counters.received_bytes.fetch_add(received_bytes as u64, Ordering::Relaxed);
         match &self.hands_over_to {
-            Some(threads) if !frames.is_empty() => {
+            Some(threads) => {
                 let (node, handler) = (self.node, Arc::clone(&self.handler));
                 let frames = std::mem::take(frames);
                 let handling = async move {
@@ -258,7 +261,7 @@ impl ChannelReader {
                     std::panic::resume_unwind(panic);
                 }
             }
-            _ => {
+            None => {
                 frames.drain(..).for_each(|frame| self.handler.on_frame(self.node, channel, frame))
             }
         }
