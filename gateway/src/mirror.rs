@@ -29,6 +29,8 @@ mod succession;
 mod survey;
 mod switchover;
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;
 mod unopened;
 mod wire;

@@ -412,17 +412,12 @@ mod tests {
 
     use super::*;
     use crate::mirror::survey::{SurveyedPartition, SurveyedTopic};
+    use crate::mirror::testing::mirror;
 
     #[test]
     fn what_a_survey_does_not_know_yet_is_looked_for_again() {
         let id = TopicId::new(7);
-        let mirror = MirrorTopic {
-            link: "west".to_owned(),
-            name: "t".to_owned(),
-            source_name: "t".to_owned(),
-            source_topic: id,
-            stage: Stage::Mirroring,
-        };
+        let mirror = MirrorTopic { source_topic: id, ..mirror("t", Stage::Mirroring) };
         let partition = |leader| SurveyedPartition { leader, leader_epoch: LeaderEpoch::new(1) };
         let topic = SurveyedTopic {
             id,

@@ -223,6 +223,7 @@ mod tests {
     use super::*;
     use crate::broker::Broker;
     use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
+    use crate::mirror::testing::mirror;
 
     #[tokio::test]
     async fn what_is_mirrored_goes_on_when_a_partition_is_added_beside_it() {
@@ -230,13 +231,7 @@ mod tests {
         let mut operator = TestClient::connect(&front_of(&broker, quick_config()));
         operator.create_topic("t", 2).await;
         let topic = broker.state().topic_named("t").expect("exists").clone();
-        let mirror = MirrorTopic {
-            link: "west".to_owned(),
-            name: "t".to_owned(),
-            source_name: "t".to_owned(),
-            source_topic: TopicId::new(5),
-            stage: Stage::Mirroring,
-        };
+        let mirror = mirror("t", Stage::Mirroring);
         let target = |index: u32, partition_count| Target {
             topic: topic.id,
             mirror: Arc::new(mirror.clone()),

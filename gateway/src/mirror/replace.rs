@@ -119,14 +119,10 @@ mod tests {
 
     use super::*;
     use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
-    use crate::mirror::{plan, rules};
+    use crate::mirror::{plan, rules, testing};
 
     fn put_mirror(broker: &FakeBroker, topic: TopicId, stage: Stage) -> MirrorRow {
-        let [link, name, source_name] = ["west", "t", "t"].map(str::to_owned);
-        let source_topic = TopicId::new(5);
-        let mirror = MirrorTopic { link, name, source_name, source_topic, stage };
-        let change = change_mirror(topic, &mirror, ExpectedVersion::Any);
-        broker.decide(Command::PutRows(vec![change]));
+        testing::put_mirror(broker, topic, &testing::mirror("t", stage));
         plan::mirror_named(&broker.state(), "t").expect("just written")
     }
 
@@ -135,18 +131,7 @@ mod tests {
         let broker = FakeBroker::single();
         TestClient::connect(&front_of(&broker, quick_config())).create_topic("t", 1).await;
         let topic = broker.state().topic_named("t").expect("exists").id;
-        let policy = Policy::Stop;
-        let rule = Rule {
-            link: "west".to_owned(),
-            subject: Subject::Topics {
-                prefix: String::new(),
-                rename: Some("t".to_owned()),
-                on_delete: policy,
-                on_recreate: policy,
-            },
-            include: "t".to_owned(),
-            exclude: None,
-        };
+        let rule = testing::anew("t");
         let old = put_mirror(&broker, topic, Stage::Mirroring);
         let promoted = Stage::Promoted { epoch_floor: LeaderEpoch::new(3) };
         for stage in [Stage::Paused, promoted] {

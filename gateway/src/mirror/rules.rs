@@ -1,7 +1,7 @@
 //! The rules of links, ready to be matched.
 
 use meridian_consensus::command::{ExpectedVersion, RowChange, RowKind};
-use meridian_consensus::state::Metadata;
+use meridian_consensus::state::{Metadata, names_collide};
 use meridian_mirror::rows::Stage;
 use meridian_mirror::rules::{Rule, Subject};
 use regex::Regex;
@@ -83,21 +83,16 @@ pub(super) fn forget(
         .collect()
 }
 
-/// The mirrors that are about to begin anew in place of topics that were deleted, each with its link.
-fn awaited(metadata: &Metadata) -> impl Iterator<Item = (String, String)> {
-    let rules = rules(metadata, None).into_iter();
-    rules.filter_map(|rule| Some((rule.link.clone(), rule.mirror()?.to_owned())))
-}
-
 /// Whether a topic is about to be mirrored over a link in place of one that was deleted.
 pub(super) fn is_awaited(metadata: &Metadata, link: &str, name: &str) -> bool {
-    awaited(metadata).any(|(over, awaited)| (over.as_str(), awaited.as_str()) == (link, name))
+    rules(metadata, Some(link)).iter().any(|rule| rule.mirror() == Some(name))
 }
 
 /// Why clients may not create a topic of this name, if they may not: a mirror would never get its name back.
 pub(crate) fn refuses_creation(metadata: &Metadata, name: &str) -> Option<String> {
-    let plain = |name: &str| name.replace('.', "_");
-    let (link, awaited) = awaited(metadata).find(|(_, awaited)| plain(awaited) == plain(name))?;
+    let takes_name = |rule: &Rule| rule.mirror().is_some_and(|it| names_collide(it, name));
+    let rule = rules(metadata, None).into_iter().find(takes_name)?;
+    let (link, awaited) = (&rule.link, rule.mirror()?);
     Some(format!(
         "{awaited} is about to begin anew as a mirror over link {link}; `meridian mirror rules` shows how that goes, \
          `meridian mirror forget --link {link} --mirror {awaited}` gives it up"
@@ -108,10 +103,11 @@ pub(crate) fn refuses_creation(metadata: &Metadata, name: &str) -> Option<String
 /// name is newer than it, and created to the end. An older one is about to make way ([`super::replace`]): were the rule gone by then, nobody
 /// would mirror the topic again.
 pub(super) fn settled(metadata: &Metadata, rule: &Rule) -> Option<RowChange> {
+    let name = rule.mirror()?;
     let (key, version, _) = rows(metadata).find(|(_, _, known)| known == rule)?;
-    let (_, mirror, newer) = plan::mirror_named(metadata, rule.mirror()?)?;
+    let (_, mirror, newer) = plan::mirror_named(metadata, name)?;
     // One that is being set aside has another name in its row first.
-    let is_its = Some(mirror.name.as_str()) == rule.mirror() && mirror.stage != Stage::Creating;
+    let is_its = mirror.name == name && mirror.stage != Stage::Creating;
     let is_done = is_its && newer > version;
     let (kind, expected) = (RowKind::MirrorRule, ExpectedVersion::Exactly(version));
     is_done.then(|| RowChange { kind, key: key.to_vec(), value: None, expected })
@@ -138,15 +134,14 @@ pub(super) fn taking<'a>(matchers: &'a [Matcher], name: &str) -> Vec<&'a Matcher
 
 #[cfg(test)]
 mod tests {
-    use meridian_base::id::TopicId;
-    use meridian_consensus::command::{Command, ExpectedVersion, RowChange};
+    use meridian_consensus::command::Command;
     use meridian_consensus::error::Refusal;
-    use meridian_mirror::rows::MirrorTopic;
     use meridian_mirror::vigil::Policy;
 
     use super::*;
     use crate::broker::Broker;
     use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
+    use crate::mirror::testing::{anew, mirror, put_mirror, put_row};
 
     fn matcher(include: &str, exclude: Option<&str>, prefix: &str) -> Result<Matcher, String> {
         Matcher::new(Rule {
@@ -162,17 +157,8 @@ mod tests {
         })
     }
 
-    fn anew(name: &str) -> Rule {
-        let mut rule = matcher(name, None, "").expect("legal").rule;
-        if let Subject::Topics { rename, .. } = &mut rule.subject {
-            *rename = Some(name.to_owned());
-        }
-        rule
-    }
-
-    async fn put(broker: &FakeBroker, kind: RowKind, key: Vec<u8>, value: Vec<u8>) {
-        let change = RowChange { kind, key, value: Some(value), expected: ExpectedVersion::Any };
-        broker.propose(Command::PutRows(vec![change])).await.expect("no condition");
+    fn put_rule(broker: &FakeBroker, rule: &Rule) {
+        put_row(broker, RowKind::MirrorRule, &rule.key(), Some(rule.encode()));
     }
 
     /// Whoever looks between two steps of a replacement leaves the rule for the steps that come.
@@ -181,33 +167,27 @@ mod tests {
         let broker = FakeBroker::single();
         TestClient::connect(&front_of(&broker, quick_config())).create_topic("t", 1).await;
         let topic = broker.state().topic_named("t").expect("exists").id;
-        let put_staged = async |name: &str, stage| {
-            let [link, name, source_name] = ["west", name, "t"].map(str::to_owned);
-            let source_topic = TopicId::new(5);
-            let mirror = MirrorTopic { link, name, source_name, source_topic, stage };
-            let key = MirrorTopic::key(topic).to_vec();
-            put(&broker, RowKind::MirrorTopic, key, mirror.encode()).await;
-        };
-        let put_mirror = async |name: &str| put_staged(name, Stage::Mirroring).await;
+        let put_staged = |name, stage| put_mirror(&broker, topic, &mirror(name, stage));
+        let put_mirror = |name| put_staged(name, Stage::Mirroring);
         let rule = anew("t");
-        put_mirror("t").await;
+        put_mirror("t");
         let settled = |rule: &Rule| settled(&broker.state(), rule);
         assert_eq!(settled(&rule), None, "there is no such rule");
-        put(&broker, RowKind::MirrorRule, rule.key(), rule.encode()).await;
+        put_rule(&broker, &rule);
         assert_eq!(settled(&rule), None, "the mirror is the one to be replaced");
-        put_mirror("t.aside").await;
+        put_mirror("t.aside");
         assert_eq!(settled(&rule), None, "that is being set aside");
-        put_staged("t", Stage::Creating).await;
+        put_staged("t", Stage::Creating);
         assert_eq!(settled(&rule), None, "the new one is being created");
-        put_mirror("t").await;
+        put_mirror("t");
         assert_eq!(settled(&matcher("t", None, "").expect("legal").rule), None);
         let judged = settled(&rule).expect("the new one is there");
         // It is to be replaced again meanwhile: that rule stays.
-        put(&broker, RowKind::MirrorRule, rule.key(), rule.encode()).await;
+        put_rule(&broker, &rule);
         let removed = broker.propose(Command::PutRows(vec![judged])).await;
         assert_eq!(removed, Err(Refusal::StaleRow { index: 0 }.into()));
         assert!(is_awaited(&broker.state(), "west", "t"));
-        put_mirror("t").await;
+        put_mirror("t");
         let judged = settled(&rule).expect("the next one is there");
         broker.decide(Command::PutRows(vec![judged]));
         assert!(!is_awaited(&broker.state(), "west", "t"));
@@ -216,8 +196,7 @@ mod tests {
     #[test]
     fn mirrors_that_begin_anew_come_before_the_first_pattern() {
         let pattern = |prefix| matcher(".*", None, prefix).expect("legal").rule;
-        let mut other = anew("orders");
-        other.include = "bills".to_owned();
+        let other = Rule { include: "bills".to_owned(), ..anew("orders") };
         let rules = vec![pattern("west."), pattern("w."), anew("orders"), other];
         let matchers = compiled(rules);
         let names = |of| taking(&matchers, of).iter().map(|it| it.name_of(of)).collect::<Vec<_>>();
@@ -229,16 +208,12 @@ mod tests {
     #[tokio::test]
     async fn each_mirror_that_begins_anew_has_a_rule_of_its_own() {
         let broker = FakeBroker::single();
-        let named = |name: &str| {
-            let mut rule = anew(name);
-            rule.include = "t".to_owned();
-            rule
-        };
+        let named = |name: &str| Rule { include: "t".to_owned(), ..anew(name) };
         for rule in [matcher("t", None, "").expect("legal").rule, named("t"), named("u")] {
-            put(&broker, RowKind::MirrorRule, rule.key(), rule.encode()).await;
+            put_rule(&broker, &rule);
         }
         // As it was written before such rules had keys of their own.
-        put(&broker, RowKind::MirrorRule, b"west\0topics\0v".to_vec(), named("v").encode()).await;
+        put_row(&broker, RowKind::MirrorRule, b"west\0topics\0v", Some(named("v").encode()));
         assert_eq!(rules(&broker.state(), Some("west")).len(), 4);
         assert!(["t", "u", "v"].iter().all(|name| is_awaited(&broker.state(), "west", name)));
         let given_up = forget(&broker.state(), "west", |rule| rule.mirror() == Some("v"));

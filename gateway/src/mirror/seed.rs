@@ -226,36 +226,21 @@ async fn has_reached(node: &Node, name: &str, until: &BTreeMap<u32, Offset>) -> 
 #[cfg(test)]
 mod tests {
     use meridian_base::position::LeaderEpoch;
-    use meridian_mirror::rules::{Rule, Subject};
-    use meridian_mirror::vigil::Policy;
 
     use super::*;
-    use crate::broker::Broker as _;
     use crate::kafka::testing::FakeBroker;
+    use crate::mirror::testing::{self, anew, create, put_row};
 
     const OLD: TopicId = TopicId::new(1);
     const NEW: TopicId = TopicId::new(2);
     const PROMOTED: TopicId = TopicId::new(7);
 
-    fn create(broker: &FakeBroker, topic: TopicId) {
-        let leaders = vec![broker.node(); 2];
-        let (name, configs) = ("t".to_owned(), Vec::new());
-        broker.decide(Command::CreateTopic { topic, name, leaders, configs, internal: false });
-    }
-
-    fn put_row(broker: &FakeBroker, kind: RowKind, key: &[u8], value: Option<Vec<u8>>) {
-        let (key, expected) = (key.to_vec(), ExpectedVersion::Any);
-        broker.decide(Command::PutRows(vec![RowChange { kind, key, value, expected }]));
-    }
-
     fn mirror(source_topic: TopicId, stage: Stage) -> MirrorTopic {
-        let [link, name, source_name] = ["east", "t", "t"].map(str::to_owned);
-        MirrorTopic { link, name, source_name, source_topic, stage }
+        MirrorTopic { source_topic, ..testing::mirror("t", stage) }
     }
 
     fn put_mirror(broker: &FakeBroker, source_topic: TopicId, stage: Stage) {
-        let value = mirror(source_topic, stage).encode();
-        put_row(broker, RowKind::MirrorTopic, &MirrorTopic::key(NEW), Some(value));
+        testing::put_mirror(broker, NEW, &mirror(source_topic, stage));
     }
 
     fn fate_of(broker: &FakeBroker) -> Fate {
@@ -269,20 +254,10 @@ mod tests {
     async fn a_seed_is_there_as_long_as_its_mirror_takes_from_it_and_no_longer() {
         let broker = FakeBroker::three_datacenters();
         let part = Part { from: Offset::new(1), until: Offset::new(9) };
-        create(&broker, OLD);
-        let rule = Rule {
-            link: "east".to_owned(),
-            subject: Subject::Topics {
-                prefix: String::new(),
-                rename: Some("t".to_owned()),
-                on_delete: Policy::Stop,
-                on_recreate: Policy::Stop,
-            },
-            include: "t".to_owned(),
-            exclude: None,
-        };
+        create(&broker, OLD, "t", 2);
+        let rule = anew("t");
         put_row(&broker, RowKind::MirrorRule, &rule.key(), Some(rule.encode()));
-        let (link, name) = ("east".to_owned(), "t".to_owned());
+        let (link, name) = ("west".to_owned(), "t".to_owned());
         let seed = Seed { link, name, source_topic: PROMOTED, part };
         put_row(&broker, RowKind::Seed, &Seed::key(OLD, 1), Some(seed.encode()));
         assert_eq!(fate_of(&broker), Fate::Stays, "it has its name still");
@@ -297,7 +272,7 @@ mod tests {
         broker.decide(Command::SetAside { topic: OLD, name: name.clone() });
         assert_eq!(fate_of(&broker), Fate::Stays, "the mirror is awaited");
         put_mirror(&broker, PROMOTED, Stage::Creating);
-        create(&broker, NEW);
+        create(&broker, NEW, "t", 2);
         put_row(&broker, RowKind::MirrorRule, &rule.key(), None);
         assert_eq!(fate_of(&broker), Fate::Stays, "it is being created");
         put_mirror(&broker, PROMOTED, Stage::Mirroring);

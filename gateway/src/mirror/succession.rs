@@ -168,23 +168,16 @@ mod tests {
     use super::*;
     use crate::kafka::testing::FakeBroker;
     use crate::mirror::plan;
+    use crate::mirror::testing::{create, mirror, put_mirror};
 
     #[tokio::test]
     async fn whoever_finds_a_mirror_half_created_finishes_it() {
         let broker = FakeBroker::three_datacenters();
         let topic = TopicId::new(1);
-        let put = |stage| {
-            let [link, name, source_name] = ["west", "t", "t"].map(str::to_owned);
-            let source_topic = TopicId::new(5);
-            let mirror = MirrorTopic { link, name, source_name, source_topic, stage };
-            let change = change_mirror(topic, &mirror, ExpectedVersion::Any);
-            broker.decide(Command::PutRows(vec![change]));
-        };
+        let put = |stage| put_mirror(&broker, topic, &mirror("t", stage));
         put(Stage::Creating);
         assert_eq!(creation(&broker.state(), topic), None, "its topic is not there yet");
-        let (name, leaders) = ("t".to_owned(), vec![broker.node()]);
-        let configs = Vec::new();
-        broker.decide(Command::CreateTopic { topic, name, leaders, configs, internal: false });
+        create(&broker, topic, "t", 1);
         let stage = || plan::mirror_named(&broker.state(), "t").expect("exists").1.stage;
         let late = creation(&broker.state(), topic).expect("it is being created");
         on_created(&*broker, topic).await.expect("it is as it was read");

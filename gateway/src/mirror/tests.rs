@@ -2,11 +2,10 @@
 
 use meridian_base::id::{ClusterId, TopicId};
 use meridian_base::position::LeaderEpoch;
-use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
-use meridian_mirror::rows::{MirrorTopic, Stage};
-use meridian_mirror::rules::{Rule, Subject};
+use meridian_consensus::command::{Command, ExpectedVersion, RowKind};
+use meridian_mirror::rows::Stage;
+use meridian_mirror::rules::Rule;
 use meridian_mirror::succession::{LinkEpoch, Succession};
-use meridian_mirror::vigil::Policy;
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{
     CreatableTopic, CreateTopicsRequest, DeleteTopicState, DeleteTopicsRequest, MetadataRequest,
@@ -14,26 +13,14 @@ use meridian_protocol::messages::{
     OffsetForLeaderTopic, ProducePartition, ProduceRequest, ProduceTopic,
 };
 
+use super::testing::{anew, mirror, put_mirror, put_row};
 use crate::broker::Broker;
 use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config};
 
 /// Says that topic `t` is a mirror in this stage.
-async fn put(broker: &FakeBroker, stage: Stage) -> TopicId {
+fn put(broker: &FakeBroker, stage: Stage) -> TopicId {
     let topic = broker.state().topic_named("t").expect("exists").id;
-    let mirror = MirrorTopic {
-        link: "west".to_owned(),
-        name: "t".to_owned(),
-        source_name: "t".to_owned(),
-        source_topic: TopicId::new(5),
-        stage,
-    };
-    let change = RowChange {
-        kind: RowKind::MirrorTopic,
-        key: MirrorTopic::key(topic).to_vec(),
-        value: Some(mirror.encode()),
-        expected: ExpectedVersion::Any,
-    };
-    broker.propose(Command::PutRows(vec![change])).await.expect("no condition");
+    put_mirror(broker, topic, &mirror("t", stage));
     topic
 }
 
@@ -66,7 +53,7 @@ async fn only_the_link_writes_until_the_mirror_is_promoted() {
     client.create_topic("t", 1).await;
     assert_eq!(produce(&mut client).await, ErrorCode::None);
     for stage in [Stage::Creating, Stage::Mirroring, Stage::Paused, Stage::Promoting] {
-        let topic = put(&broker, stage).await;
+        let topic = put(&broker, stage);
         assert_eq!(produce(&mut client).await, ErrorCode::PolicyViolation, "{stage:?}");
         let message = super::refuses_clients(&broker.state(), topic);
         assert!(matches!(message, Some(super::Closed::Mirror(message))
@@ -74,7 +61,7 @@ async fn only_the_link_writes_until_the_mirror_is_promoted() {
         // All that is there is valid under whatever epoch the source's leaders had.
         assert_eq!(epoch_end(&mut client, 40).await, (40, 2));
     }
-    put(&broker, Stage::Promoted { epoch_floor: LeaderEpoch::new(6) }).await;
+    put(&broker, Stage::Promoted { epoch_floor: LeaderEpoch::new(6) });
     assert_eq!(produce(&mut client).await, ErrorCode::None);
 }
 
@@ -83,7 +70,7 @@ async fn a_deleted_mirror_leaves_nothing_behind() {
     let broker = FakeBroker::single();
     let mut client = TestClient::connect(&front_of(&broker, quick_config()));
     client.create_topic("t", 1).await;
-    put(&broker, Stage::Mirroring).await;
+    put(&broker, Stage::Mirroring);
     let state = DeleteTopicState { name: Some("t".into()), ..Default::default() };
     let request = DeleteTopicsRequest { topics: vec![state], ..Default::default() };
     assert_eq!(client.call(6, request).await.responses[0].error_code, ErrorCode::None);
@@ -119,23 +106,9 @@ async fn put_succession(broker: &FakeBroker, topic: TopicId, row: &Succession) {
 async fn nobody_takes_the_name_of_a_mirror_that_begins_anew() {
     let broker = FakeBroker::single();
     let mut client = TestClient::connect(&front_of(&broker, quick_config()));
-    let rule = Rule {
-        link: "west".to_owned(),
-        subject: Subject::Topics {
-            prefix: String::new(),
-            rename: Some("a.b".to_owned()),
-            on_delete: Policy::Stop,
-            on_recreate: Policy::Stop,
-        },
-        include: "there".to_owned(),
-        exclude: None,
-    };
-    let put_rule = async |value| {
-        let (kind, key, expected) = (RowKind::MirrorRule, rule.key(), ExpectedVersion::Any);
-        let change = RowChange { kind, key, value, expected };
-        broker.propose(Command::PutRows(vec![change])).await.expect("no condition");
-    };
-    put_rule(Some(rule.encode())).await;
+    let rule = Rule { include: "there".to_owned(), ..anew("a.b") };
+    let put_rule = |value| put_row(&broker, RowKind::MirrorRule, &rule.key(), value);
+    put_rule(Some(rule.encode()));
     let ask = |name: &str| MetadataRequest {
         topics: Some(vec![MetadataRequestTopic { name: Some(name.into()), ..Default::default() }]),
         allow_auto_topic_creation: true,
@@ -162,6 +135,6 @@ async fn nobody_takes_the_name_of_a_mirror_that_begins_anew() {
     }
     assert!(broker.state().topic_named("a.b").is_none());
     assert_eq!(client.call(12, ask("there")).await.topics[0].error_code, ErrorCode::None);
-    put_rule(None).await;
+    put_rule(None);
     assert_eq!(client.call(12, ask("a.b")).await.topics[0].error_code, ErrorCode::None);
 }

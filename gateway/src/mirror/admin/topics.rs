@@ -308,21 +308,14 @@ fn failed(error: std::io::Error) -> AdminError {
 mod tests {
     use super::*;
     use crate::kafka::testing::FakeBroker;
+    use crate::mirror::testing::{creation, mirror, put_mirror};
 
     #[tokio::test]
     async fn what_may_yet_become_a_mirror_is_not_forgotten() {
         let broker = FakeBroker::three_datacenters();
         let topic = TopicId::new(1);
-        let [link, name, source_name] = ["west", "t", "t"].map(str::to_owned);
-        let (source_topic, stage) = (TopicId::new(5), Stage::Creating);
-        let mirror = MirrorTopic { link, name, source_name, source_topic, stage };
-        let row = change_mirror(topic, &mirror, ExpectedVersion::Absent);
-        broker.decide(Command::PutRows(vec![row]));
-        let create = |name: &str| {
-            let (name, leaders) = (name.to_owned(), vec![broker.node()]);
-            let configs = Vec::new();
-            Command::CreateTopic { topic, name, leaders, configs, internal: false }
-        };
+        put_mirror(&broker, topic, &mirror("t", Stage::Creating));
+        let create = |name| creation(&broker, topic, name, 1);
         let row_count = || broker.state().extra_rows(RowKind::MirrorTopic).count();
         *broker.refusal.lock().expect("not poisoned") = Some(ProposeError::TimedOut);
         let undecided = create_topic(&*broker, topic, create("t")).await;

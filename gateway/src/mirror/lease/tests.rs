@@ -6,18 +6,17 @@ use meridian_mirror::rows::Stage;
 
 use super::super::promotion::{self, Cause};
 use super::super::succession::change_mirror;
+use super::super::testing::{self, SOURCE};
 use super::*;
 use crate::broker::Broker;
 use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
 use crate::peers::PeerService as _;
 use crate::transaction::wire::PeerReply;
 
-const SOURCE: TopicId = TopicId::new(5);
 const FLOOR: LeaderEpoch = LeaderEpoch::new(6);
 
 fn mirror(stage: Stage) -> MirrorTopic {
-    let (link, name, source_name) = ("west".to_owned(), "t".to_owned(), "t".to_owned());
-    MirrorTopic { link, name, source_name, source_topic: SOURCE, stage }
+    testing::mirror("t", stage)
 }
 
 async fn put(broker: &FakeBroker, changes: Vec<RowChange>) -> Result<(), String> {

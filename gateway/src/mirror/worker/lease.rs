@@ -198,35 +198,26 @@ impl LinkWorker {
 #[cfg(test)]
 mod tests {
     use meridian_base::position::LeaderEpoch;
-    use meridian_consensus::command::{Command, ExpectedVersion, RowChange};
+    use meridian_consensus::command::Command;
 
     use super::*;
-    use crate::broker::Broker;
     use crate::kafka::testing::FakeBroker;
+    use crate::mirror::testing::{self, SOURCE, create, put_row};
 
-    async fn put(broker: &FakeBroker, topic: u128, value: Vec<u8>) {
-        let change = RowChange {
-            kind: RowKind::MirrorTopic,
-            key: MirrorTopic::key(TopicId::new(topic)).to_vec(),
-            value: Some(value),
-            expected: ExpectedVersion::Any,
-        };
-        broker.propose(Command::PutRows(vec![change])).await.expect("no condition");
+    fn put(broker: &FakeBroker, topic: u128, value: Vec<u8>) {
+        let key = MirrorTopic::key(TopicId::new(topic));
+        put_row(broker, RowKind::MirrorTopic, &key, Some(value));
     }
 
     fn mirror(name: &str, stage: Stage) -> Vec<u8> {
-        let (link, source_name) = ("west".to_owned(), "t".to_owned());
-        let source_topic = TopicId::new(5);
-        MirrorTopic { link, name: name.to_owned(), source_name, source_topic, stage }.encode()
+        testing::mirror(name, stage).encode()
     }
 
     #[tokio::test]
     async fn nothing_is_granted_once_any_mirror_of_the_topic_is_being_promoted() {
         let broker = FakeBroker::three_datacenters();
         for (topic, name) in [(1, "a"), (2, "b")] {
-            let (topic, name) = (TopicId::new(topic), name.to_owned());
-            let (leaders, configs) = (vec![broker.node()], Vec::new());
-            broker.decide(Command::CreateTopic { topic, name, leaders, configs, internal: false });
+            create(&broker, TopicId::new(topic), name, 1);
         }
         let length = Duration::from_secs(2);
         let mut grantor = Grantor::default();
@@ -235,24 +226,24 @@ mod tests {
         let may_grant = |topic| {
             let stages = stages(&broker.state())?;
             let topic = TopicId::new(topic);
-            Some(may_grant(&grantor, now, topic, &stages[&TopicId::new(5)], length))
+            Some(may_grant(&grantor, now, topic, &stages[&SOURCE], length))
         };
-        put(&broker, 1, mirror("a", Stage::Mirroring)).await;
-        put(&broker, 2, mirror("b", Stage::Mirroring)).await;
+        put(&broker, 1, mirror("a", Stage::Mirroring));
+        put(&broker, 2, mirror("b", Stage::Mirroring));
         assert_eq!((may_grant(1), may_grant(2)), (Some(true), Some(true)));
         let epoch_floor = LeaderEpoch::new(1);
         for stage in
             [Stage::Promoting, Stage::Detached { epoch_floor }, Stage::Promoted { epoch_floor }]
         {
-            put(&broker, 1, mirror("a", stage)).await;
+            put(&broker, 1, mirror("a", stage));
             assert_eq!((may_grant(1), may_grant(2)), (Some(false), Some(false)), "{stage:?}");
         }
         // What a newer binary wrote may be the same.
-        put(&broker, 1, vec![99]).await;
+        put(&broker, 1, vec![99]);
         assert_eq!(may_grant(2), None);
         broker.decide(Command::DeleteTopic { topic: TopicId::new(1) });
         for left_over in [vec![99], mirror("a", Stage::Promoted { epoch_floor })] {
-            put(&broker, 1, left_over).await;
+            put(&broker, 1, left_over);
             assert_eq!(may_grant(2), Some(true), "its topic is gone");
         }
     }
