@@ -7,7 +7,6 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::congestion::BbrConfig;
 use quinn::crypto::rustls::QuicServerConfig;
 use quinn::{IdleTimeout, VarInt};
 use rustls::pki_types::CertificateDer;
@@ -17,6 +16,7 @@ use tokio::task::JoinSet;
 use super::Front;
 use super::connection::Budgets;
 use super::server::serve_stream;
+use crate::runtime::congestion::SteadyBbrConfig;
 use crate::runtime::tls::{Credentials, TlsError, link_of};
 
 /// Streams of one link on one node: a few for each of the things that must not wait for each other.
@@ -73,9 +73,8 @@ impl LinkServer {
     ) -> Result<Self, LinkServerError> {
         let crypto = QuicServerConfig::try_from(credentials.link_server_config()?)
             .map_err(|error| TlsError::Setup { detail: error.to_string() })?;
-        let mut bbr = BbrConfig::default();
         // As TCP has it; the default of quinn is twenty times that.
-        bbr.initial_window(10 * 1200);
+        let bbr = SteadyBbrConfig::new(10 * 1200);
         let mut transport = quinn::TransportConfig::default();
         transport
             .max_concurrent_bidi_streams(VarInt::from_u32(STREAM_COUNT_MAX))

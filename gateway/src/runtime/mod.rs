@@ -4,6 +4,7 @@
 //! are where the decisions meet it.
 
 pub mod clock;
+pub(crate) mod congestion;
 pub mod disk;
 pub(crate) mod mutation;
 pub mod objects;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::{ClusterId, NodeId};
-use quinn::congestion::{BbrConfig, CubicConfig};
+use quinn::congestion::CubicConfig;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, VarInt};
 use rustls::pki_types::CertificateDer;
@@ -16,6 +16,7 @@ use super::lane::{self, Lane};
 use super::peer::Target;
 use super::{Channel, PathClass, TransportConfig, TransportError};
 use crate::runtime::clock;
+use crate::runtime::congestion::SteadyBbrConfig;
 use crate::runtime::tls::{self, Credentials, TlsError};
 
 /// Why a connection was closed, as the peer is told.
@@ -240,8 +241,7 @@ fn client_config(
     }
     let mut cubic = CubicConfig::default();
     cubic.initial_window(INITIAL_WINDOW_BYTES);
-    let mut bbr = BbrConfig::default();
-    bbr.initial_window(INITIAL_WINDOW_BYTES);
+    let bbr = SteadyBbrConfig::new(INITIAL_WINDOW_BYTES);
     match path {
         PathClass::SameDatacenter => transport
             .initial_rtt(SAME_DATACENTER_INITIAL_RTT)

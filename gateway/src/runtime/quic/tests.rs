@@ -1,3 +1,4 @@
+mod congestion;
 mod lanes;
 mod trust;
 

@@ -29,9 +29,18 @@ pub(super) async fn raw_connect(
     tls: rustls::ClientConfig,
     to: &Node,
 ) -> Result<(quinn::Endpoint, quinn::Connection), ConnectionError> {
+    raw_connect_with(tls, to, quinn::TransportConfig::default()).await
+}
+
+pub(super) async fn raw_connect_with(
+    tls: rustls::ClientConfig,
+    to: &Node,
+    transport: quinn::TransportConfig,
+) -> Result<(quinn::Endpoint, quinn::Connection), ConnectionError> {
     let crypto = QuicClientConfig::try_from(tls).unwrap();
     let endpoint = quinn::Endpoint::client(loopback()).unwrap();
-    let config = quinn::ClientConfig::new(Arc::new(crypto));
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+    config.transport_config(Arc::new(transport));
     let name = node_name(to.id, &cluster()).unwrap();
     let address = to.transport.local_address();
     let connection = within(endpoint.connect_with(config, address, &name).unwrap()).await?;
