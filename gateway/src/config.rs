@@ -14,7 +14,7 @@ use meridian_base::id::{ClusterId, NodeId};
 use meridian_base::topology::{Datacenter, Geometry, Rack};
 use meridian_consensus::command::{Endpoint, Roles};
 use meridian_consensus::state::limits;
-use meridian_storage::config::FILE_COUNT_MIN;
+use meridian_storage::config::{COPY_SHARE_PERCENT_MAX_DEFAULT, FILE_COUNT_MIN};
 use serde::Deserialize;
 
 use self::object_store::ObjectStoreTable;
@@ -136,6 +136,8 @@ pub struct NodeConfig {
     pub heal_after: Option<Duration>,
     /// Most bytes that a disk which lost its data asks its peers for in a second.
     pub heal_bytes_per_second_max: Option<u64>,
+    /// Most of what the way to such a disk gives that it asks for; 100 leaves nothing to others.
+    pub heal_share_percent_max: u8,
     /// Bounds and defaults for Kafka clients.
     pub front: FrontConfig,
     /// Threads that serve clients and peers; 1 is best where many nodes share few cores.
@@ -171,6 +173,7 @@ impl NodeConfig {
             object_store: None,
             heal_after: Some(HEAL_AFTER_DEFAULT),
             heal_bytes_per_second_max: None,
+            heal_share_percent_max: COPY_SHARE_PERCENT_MAX_DEFAULT,
             front: FrontConfig::default(),
             worker_threads: default_worker_threads(),
             emulated_one_way_delay: Duration::ZERO,
@@ -225,6 +228,10 @@ impl NodeConfig {
             object_store: file.object_store.map(|table| table.config(folder)).transpose()?,
             heal_after: heal_after(&file.heal),
             heal_bytes_per_second_max: file.heal.bytes_per_second_max,
+            heal_share_percent_max: file
+                .heal
+                .share_percent_max
+                .unwrap_or(COPY_SHARE_PERCENT_MAX_DEFAULT),
             front,
             worker_threads: file.limits.worker_threads.unwrap_or_else(default_worker_threads),
             emulated_one_way_delay: Duration::from_secs_f64(file.dev.wan_rtt_ms.max(0.0) / 2e3),
@@ -291,6 +298,9 @@ impl NodeConfig {
         }
         if self.heal_bytes_per_second_max.is_some_and(|rate| rate < MIB) {
             return value("heal.bytes_per_second_max", "must be at least 1 MiB");
+        }
+        if !(10..=100).contains(&self.heal_share_percent_max) {
+            return value("heal.share_percent_max", "must be 10 to 100");
         }
         if self.worker_threads == 0 {
             return value("limits.worker_threads", "must be at least 1");
@@ -449,6 +459,7 @@ fn scrub(table: &ScrubTable) -> ScrubConfig {
 struct HealTable {
     after_s: Option<u64>,
     bytes_per_second_max: Option<u64>,
+    share_percent_max: Option<u8>,
 }
 
 /// 0 leaves it to operators.
@@ -666,6 +677,8 @@ mod tests {
                 "kafka.group_initial_rebalance_delay_ms",
             ),
             ("[limits]\nconnection_count_max = 0", "limits.connection_count_max"),
+            ("[heal]\nshare_percent_max = 9", "heal.share_percent_max"),
+            ("[heal]\nshare_percent_max = 101", "heal.share_percent_max"),
         ] {
             assert!(message(&format!("{FILE}\n{line}")).contains(key), "{key}");
         }

@@ -332,6 +332,7 @@ async fn open_store(
         file_size_bytes: config.file_size_bytes,
         rest_max: config.sync_rest_max,
         copy_bytes_per_second_max: config.heal_bytes_per_second_max,
+        copy_share_percent_max: config.heal_share_percent_max,
         mutations: mutation::active(),
         ..StoreConfig::new(config.node, fresh, capacity_bytes)
     };

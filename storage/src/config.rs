@@ -13,6 +13,10 @@ const RESERVE_FILE_COUNT: u64 = 2;
 /// Files that the capacity must hold: one being written, the next one, one being emptied, and the reserve.
 pub const FILE_COUNT_MIN: u64 = 3 + RESERVE_FILE_COUNT;
 
+/// Of what the way to a disk that is refilled gives, producers have the rest: with all of it taken they waited twice as
+/// long, with so much no longer than before (`docs/benchmarks.md`).
+pub const COPY_SHARE_PERCENT_MAX_DEFAULT: u8 = 75;
+
 /// How one disk's store works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreConfig {
@@ -59,6 +63,8 @@ pub struct StoreConfig {
     pub repair_retry_after: Duration,
     /// Most bytes that a disk which lost its data asks its peers for in a second; as fast as it goes if not given.
     pub copy_bytes_per_second_max: Option<u64>,
+    /// Most of what the way to this disk gives that it asks for meanwhile; 100 leaves nothing to others.
+    pub copy_share_percent_max: u8,
     /// Bytes that a scrub reads in a second.
     pub scrub_bytes_per_second_max: u64,
     /// How long the disk idles before it is noted that all is durable.
@@ -111,6 +117,7 @@ impl StoreConfig {
             relocation_bytes_max: MIB,
             repair_retry_after: Duration::from_secs(30),
             copy_bytes_per_second_max: None,
+            copy_share_percent_max: COPY_SHARE_PERCENT_MAX_DEFAULT,
             scrub_bytes_per_second_max: 64 * MIB as u64,
             synced_mark_after: Duration::from_millis(500),
             mutations: Mutations::NONE,

@@ -13,6 +13,7 @@
 mod allowance;
 mod counters;
 mod fence;
+mod headroom;
 mod pace;
 mod parts;
 mod put;

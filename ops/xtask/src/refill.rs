@@ -25,7 +25,7 @@ use self::nodes::{Cluster, node_count};
 use crate::target;
 
 const USAGE: &str = "usage: cargo xtask refill [--racks 1|3] [--link-mbit N] [--rtt-ms N] [--disks own|shared] \
-    [--fill-mb N] [--rate N] [--heal-max BYTES] [--runs N] [--built]; needs root";
+    [--fill-mb N] [--rate N] [--heal-max BYTES] [--heal-share PERCENT] [--runs N] [--built]; needs root";
 const LOAD: &str = "load";
 /// From here files are copied for comparison.
 const SENDER: u32 = 1;
@@ -57,6 +57,7 @@ struct Options {
     /// Records a second meanwhile.
     rate: u64,
     heal_bytes_per_second_max: Option<u64>,
+    heal_share_percent_max: Option<u8>,
     runs: u32,
     /// Nothing is compiled.
     is_built: bool,
@@ -325,6 +326,7 @@ impl Options {
             fill_mb: 400,
             rate: 1000,
             heal_bytes_per_second_max: None,
+            heal_share_percent_max: None,
             runs: 1,
             is_built: false,
         };
@@ -338,6 +340,7 @@ impl Options {
                 "--fill-mb" => options.fill_mb = parsed(value.next())?,
                 "--rate" => options.rate = parsed(value.next())?,
                 "--heal-max" => options.heal_bytes_per_second_max = Some(parsed(value.next())?),
+                "--heal-share" => options.heal_share_percent_max = Some(parsed(value.next())?),
                 "--runs" => options.runs = parsed(value.next())?,
                 "--built" => options.is_built = true,
                 "--disks" => {

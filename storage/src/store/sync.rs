@@ -23,6 +23,7 @@ use meridian_base::quorum::PARTS_NEEDED;
 use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotSet, SlotState};
 
 use super::allowance::Allowance;
+use super::headroom::Headroom;
 use super::put::PendingPut;
 use super::stage::Waiter;
 use super::window::Window;
@@ -89,7 +90,7 @@ enum Phase {
     },
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Copying {
     queue: VecDeque<Copy>,
     /// By the request's tag: what, whom, when.
@@ -98,6 +99,8 @@ struct Copying {
     parked: Vec<Copy>,
     /// How much may be on its way.
     window: Window,
+    /// How much is left to others.
+    headroom: Headroom,
     /// What may be asked for now, if there is a bound.
     allowance: Allowance,
     /// When more may be.
@@ -118,6 +121,26 @@ struct Copy {
 }
 
 impl Copying {
+    fn new(queue: VecDeque<Copy>, share_percent_max: u8) -> Self {
+        Self {
+            queue,
+            under_way: BTreeMap::new(),
+            parked: Vec::new(),
+            window: Window::default(),
+            headroom: Headroom::new(share_percent_max),
+            allowance: Allowance::default(),
+            wake_at: None,
+        }
+    }
+
+    fn on_answer(&mut self, now: Instant, slot: Slot, size_bytes: u64, took: Duration) {
+        self.window.on_answer(now, slot, size_bytes, took);
+        // What comes while a bound holds it back tells nothing of the way, unless that is the share itself.
+        let is_share = self.headroom.bytes_per_second_max().is_some();
+        let is_full = self.window.is_full() && (is_share || self.wake_at.is_none());
+        self.headroom.on_answer(now, size_bytes, is_full);
+    }
+
     /// Has another holder be asked: next, if parts are held in memory, so that they are of few blobs at a time.
     fn ask_another(&mut self, copy: Copy) {
         if copy.parts.is_some() {
@@ -498,7 +521,8 @@ impl Store {
                 // A partition lies on three slots: one after another they would be read from two peers at a time.
                 queue.sort_by_key(|(order, _)| *order);
                 let queue = queue.into_iter().map(|(_, copy)| copy).collect();
-                sync.phase = Phase::Copying(Box::new(Copying { queue, ..Copying::default() }));
+                let copying = Copying::new(queue, self.config.copy_share_percent_max);
+                sync.phase = Phase::Copying(Box::new(copying));
                 self.journal.set_filling(true);
             }
             Phase::Settling => {
@@ -515,8 +539,13 @@ impl Store {
         let busy = self.staged.size_bytes() > self.config.staged_bytes_max / 2;
         let Some(Sync { number, phase, .. }) = &mut self.sync else { return };
         let Phase::Copying(copying) = phase else { return };
-        let rate = self.config.copy_bytes_per_second_max;
-        copying.allowance.earn(now, rate.unwrap_or(0));
+        let given = self.config.copy_bytes_per_second_max;
+        let rate = given.into_iter().chain(copying.headroom.bytes_per_second_max()).min();
+        match rate {
+            Some(rate) => copying.allowance.earn(now, rate),
+            // A bound that comes counts from then.
+            None => copying.allowance = Allowance::new(now),
+        }
         copying.wake_at = None;
         while copying.under_way.len() < COPY_COUNT_MAX && copying.window.has_room() && !busy {
             if let Some(rate) = rate
@@ -557,7 +586,7 @@ impl Store {
         let Some(Sync { phase: Phase::Copying(copying), .. }) = &mut self.sync else { return };
         let Some((mut copy, asked, sent_at)) = copying.under_way.remove(&tag) else { return };
         let took = now.since(sent_at);
-        copying.window.on_answer(now, asked, copy.asked_size_bytes(), took);
+        copying.on_answer(now, asked, copy.asked_size_bytes(), took);
         match reply {
             ReadReply::Blobs(blobs) => {
                 let first = blobs.into_iter().next().filter(|blob| blob.key == copy.key);
@@ -585,5 +614,30 @@ impl Store {
         self.counters.synced_blobs += 1;
         self.puts.insert(key, PendingPut::copied(header));
         self.stage_blob(key, header, None, blob.payload);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else what an operator bounds would be had in part.
+    #[test]
+    fn a_bound_is_not_taken_for_what_the_way_gives() {
+        let at = |ms: u64| Instant::from_micros(ms * 1000);
+        let slot = Slot::new(1);
+        let mut copying = Copying::new(VecDeque::new(), 75);
+        copying.window.on_lost(slot, 0, Duration::from_secs(1));
+        let answer = |copying: &mut Copying, ms| {
+            copying.on_answer(at(ms), slot, 1_000, Duration::from_millis(1));
+            copying.headroom.bytes_per_second_max()
+        };
+        copying.wake_at = Some(at(0));
+        assert!((0..1_000).all(|ms| answer(&mut copying, ms).is_none()));
+        copying.wake_at = None;
+        assert_eq!((1_000..1_300).find_map(|ms| answer(&mut copying, ms)), Some(750_000));
+        // The share holds it back, and is to be had of what the way gives then.
+        copying.wake_at = Some(at(0));
+        assert!((1_300..6_000).any(|ms| answer(&mut copying, ms).is_none()));
     }
 }

@@ -85,6 +85,11 @@ impl Window {
         self.asked_bytes < self.size_bytes || are_few
     }
 
+    /// Whether as much is on its way as comes without a queue.
+    pub(super) fn is_full(&self) -> bool {
+        !self.is_probing && self.looking_since.is_none()
+    }
+
     /// Who of those who hold it will have answered first; who is as quick as another takes turns.
     pub(super) fn choose(&self, holders: SlotSet, turn: u64) -> Option<Slot> {
         let count = holders.count().max(1);

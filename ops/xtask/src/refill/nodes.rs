@@ -187,12 +187,14 @@ fn configuration(node: u32, cluster: &str, options: &Options) -> String {
         format!("datacenter = \"{datacenter}\"\nrack = \"{datacenter}{rack}\"")
     };
     let geometry = if racks == 1 { "one-per-dc" } else { "mirror-3-dc" };
-    let heal = options.heal_bytes_per_second_max;
-    let heal = heal.map_or(String::new(), |bytes| format!("bytes_per_second_max = {bytes}\n"));
+    let bound = options.heal_bytes_per_second_max;
+    let bound = bound.map_or(String::new(), |bytes| format!("bytes_per_second_max = {bytes}\n"));
+    let share = options.heal_share_percent_max;
+    let share = share.map_or(String::new(), |percent| format!("share_percent_max = {percent}\n"));
     let mut text = format!(
         "[node]\nid = {node}\n{}\ndata = \"data\"\n\n\
          [listen]\nkafka = \"{host}:9092\"\npeer = \"{host}:9192\"\ninsecure = true\n\n\
-         [storage]\ncapacity_bytes = {CAPACITY_BYTES}\n\n[heal]\n{heal}\n\
+         [storage]\ncapacity_bytes = {CAPACITY_BYTES}\n\n[heal]\n{bound}{share}\n\
          [limits]\nworker_threads = 1\n\n[tls]\nfolder = \"tls\"\n\n\
          [dev]\nwan_rtt_ms = {:.3}\n\n\
          [cluster]\nid = \"{cluster}\"\ngeometry = \"{geometry}\"\n",
