@@ -89,7 +89,7 @@ struct Sender {
 
 impl Sender {
     fn new(factory: impl ControllerFactory, rtt: RttEstimator) -> Self {
-        let now = std::time::Instant::now();
+        let now = Instant::now().into_std();
         Self { controller: Arc::new(factory).build(now, PACKET_BYTES as u16), rtt, now, packet: 0 }
     }
 
