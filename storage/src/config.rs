@@ -13,8 +13,8 @@ const RESERVE_FILE_COUNT: u64 = 2;
 /// Files that the capacity must hold: one being written, the next one, one being emptied, and the reserve.
 pub const FILE_COUNT_MIN: u64 = 3 + RESERVE_FILE_COUNT;
 
-/// Of what the way to a disk that is refilled gives, producers have the rest: with all of it taken they waited twice as
-/// long, with so much no longer than before (`docs/benchmarks.md`).
+/// Of what the way to a disk that is refilled gives, producers have the rest: p99 is twice what it was with all of it
+/// taken, and 1.0 to 1.4 times with so much (`docs/benchmarks.md`).
 pub const COPY_SHARE_PERCENT_MAX_DEFAULT: u8 = 75;
 
 /// How one disk's store works.

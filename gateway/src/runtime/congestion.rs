@@ -143,9 +143,7 @@ impl Controller for SteadyBbr {
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
-        let Self { bbr, probe, probed_at, rounds } = self;
-        let (bbr, probe, probed_at, rounds) = (bbr.clone_box(), *probe, *probed_at, *rounds);
-        Box::new(Self { bbr, probe, probed_at, rounds })
+        Box::new(Self { bbr: self.bbr.clone_box(), ..*self })
     }
 
     fn initial_window(&self) -> u64 {

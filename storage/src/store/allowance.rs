@@ -29,6 +29,14 @@ impl Allowance {
         }
     }
 
+    /// The same if there is a bound. Without one nothing is owed for what is spent: one that comes counts from then.
+    pub(super) fn earn_if_bound(&mut self, now: Instant, bytes_per_second: Option<u64>) {
+        match bytes_per_second {
+            Some(bytes_per_second) => self.earn(now, bytes_per_second),
+            None => *self = Self::new(now),
+        }
+    }
+
     pub(super) fn is_left(&self) -> bool {
         self.bytes > 0
     }
@@ -58,6 +66,18 @@ mod tests {
         allowance.earn(at(left_at.as_micros() - 1), 1_000_000);
         assert!(!allowance.is_left());
         allowance.earn(left_at, 1_000_000);
+        assert!(allowance.is_left());
+    }
+
+    #[test]
+    fn what_is_spent_without_a_bound_is_not_owed() {
+        let at = |ms: u64| Instant::from_micros(ms * 1000);
+        let mut allowance = Allowance::new(at(0));
+        allowance.earn_if_bound(at(0), None);
+        allowance.spend(1_000_000_000);
+        allowance.earn_if_bound(at(1_000), None);
+        assert!(!allowance.is_left(), "nor is what was not spent kept");
+        allowance.earn_if_bound(at(1_001), Some(1_000_000));
         assert!(allowance.is_left());
     }
 

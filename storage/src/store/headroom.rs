@@ -127,15 +127,13 @@ mod tests {
         let takes = Duration::from_micros(blob_size_bytes * 1000 / full_bytes_per_ms);
         let mut came_bytes = 0;
         while now.as_micros() < end {
-            match headroom.bytes_per_second_max() {
-                Some(rate) => {
-                    allowance.earn(now, rate);
-                    if !allowance.is_left() {
-                        now = allowance.left_at(now, rate);
-                        continue;
-                    }
-                }
-                None => allowance = Allowance::new(now),
+            let rate = headroom.bytes_per_second_max();
+            allowance.earn_if_bound(now, rate);
+            if let Some(rate) = rate
+                && !allowance.is_left()
+            {
+                now = allowance.left_at(now, rate);
+                continue;
             }
             allowance.spend(blob_size_bytes);
             now = now + takes;

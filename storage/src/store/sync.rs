@@ -541,11 +541,7 @@ impl Store {
         let Phase::Copying(copying) = phase else { return };
         let given = self.config.copy_bytes_per_second_max;
         let rate = given.into_iter().chain(copying.headroom.bytes_per_second_max()).min();
-        match rate {
-            Some(rate) => copying.allowance.earn(now, rate),
-            // A bound that comes counts from then.
-            None => copying.allowance = Allowance::new(now),
-        }
+        copying.allowance.earn_if_bound(now, rate);
         copying.wake_at = None;
         while copying.under_way.len() < COPY_COUNT_MAX && copying.window.has_room() && !busy {
             if let Some(rate) = rate

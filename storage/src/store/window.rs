@@ -85,7 +85,8 @@ impl Window {
         self.asked_bytes < self.size_bytes || are_few
     }
 
-    /// Whether as much is on its way as comes without a queue.
+    /// Whether what comes now is all that the way gives, unless a bound holds it back: answers have come late, and no
+    /// less is asked for to look at peers.
     pub(super) fn is_full(&self) -> bool {
         !self.is_probing && self.looking_since.is_none()
     }

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::sync::Mutex;
+use std::time::Instant as Moment;
 
 use quinn::congestion::{BbrConfig, Controller, ControllerFactory};
 use quinn_proto::RttEstimator;
@@ -21,31 +22,17 @@ const PROBE_PACKETS: usize = 20;
 struct Keeper(Arc<Mutex<Option<RttEstimator>>>);
 
 impl ControllerFactory for Keeper {
-    fn build(self: Arc<Self>, _: std::time::Instant, _: u16) -> Box<dyn Controller> {
+    fn build(self: Arc<Self>, _: Moment, _: u16) -> Box<dyn Controller> {
         Box::new(Self::clone(&self))
     }
 }
 
 impl Controller for Keeper {
-    fn on_ack(
-        &mut self,
-        _: std::time::Instant,
-        _: std::time::Instant,
-        _: u64,
-        _: bool,
-        rtt: &RttEstimator,
-    ) {
+    fn on_ack(&mut self, _: Moment, _: Moment, _: u64, _: bool, rtt: &RttEstimator) {
         *self.0.lock().unwrap() = Some(*rtt);
     }
 
-    fn on_congestion_event(
-        &mut self,
-        _: std::time::Instant,
-        _: std::time::Instant,
-        _: bool,
-        _: u64,
-    ) {
-    }
+    fn on_congestion_event(&mut self, _: Moment, _: Moment, _: bool, _: u64) {}
 
     fn on_mtu_update(&mut self, _: u16) {}
 
@@ -83,7 +70,7 @@ async fn round_trip() -> RttEstimator {
 struct Sender {
     controller: Box<dyn Controller>,
     rtt: RttEstimator,
-    now: std::time::Instant,
+    now: Moment,
     packet: u64,
 }
 
