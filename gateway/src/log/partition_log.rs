@@ -505,9 +505,14 @@ impl PartitionLog {
         if let (PutResult::Refused { .. }, Some(logs)) = (&reply.result, self.logs.upgrade()) {
             self.group.on_refused(logs.now(), slot);
         }
-        let took = self
-            .act(|partition, now, health, out| partition.on_reply(now, health, slot, reply, out));
-        self.group.on_answer(slot, took.flatten());
+        let led = self.act(|partition, now, health, out| {
+            let took = partition.on_reply(now, health, slot, reply, out);
+            // Before a producer hears of it: what it sends next is to go by this.
+            self.group.on_answer(slot, took);
+        });
+        if led.is_none() {
+            self.group.on_answer(slot, None);
+        }
     }
 
     pub(super) fn on_config(self: &Arc<Self>, config: GroupConfig) {
