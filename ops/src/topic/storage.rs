@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::client::{Client, admin, sources};
+use crate::client::{Client, admin, clock, sources};
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format, Table};
 
@@ -221,7 +221,8 @@ impl Convert {
         changes.extend(number(AFTER_MS, self.after_ms));
         changes.extend(number(AFTER_BYTES, self.after_bytes));
         admin::alter_configs(client, &self.topic, &changes).await?;
-        for _ in 0..self.wait.unwrap_or(0) {
+        let (begun, patience) = (clock::now(), Duration::from_secs(self.wait.unwrap_or(0)));
+        while clock::now() - begun < patience {
             // A leader may not have heard of the change yet, and while a partition moves there is none.
             let is_done =
                 |it: &PartitionStorage| it.class == self.class.config() && it.is_settled();
