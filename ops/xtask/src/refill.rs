@@ -76,8 +76,10 @@ struct Row {
 struct Latency {
     p50_ms: f64,
     p99_ms: f64,
-    /// How much of all processors was in use.
+    /// How much of all processors was in use, and how much of them the host of a virtual machine gave to others: a
+    /// tenth of a second without any makes a tail that nodes cannot help.
     busy: f64,
+    stolen: f64,
 }
 
 /// Measures, and prints a table.
@@ -218,7 +220,7 @@ fn copy_plainly(
 /// Producers that write at a steady rate.
 struct Load {
     child: Child,
-    before: (f64, f64),
+    before: ProcessorTime,
 }
 
 impl Load {
@@ -241,30 +243,41 @@ impl Load {
 
     /// Ends them; what they saw.
     fn end(self) -> Result<Latency, String> {
-        let (used, all) = processor_time();
+        let spent = processor_time();
         run_quietly("kill", &["-INT", &self.child.id().to_string()])?;
         let output = self.child.wait_with_output().map_err(|error| error.to_string())?;
         let told = String::from_utf8_lossy(&output.stdout).replace(' ', "");
         let at = |name| number_after(&told, name);
         match (at("\"p50\":"), at("\"p99\":")) {
             (Some(p50_ms), Some(p99_ms)) => {
-                let busy = (used - self.before.0) / (all - self.before.1).max(1.0);
-                Ok(Latency { p50_ms, p99_ms, busy })
+                let all = (spent.all - self.before.all).max(1.0);
+                let busy = (spent.used - self.before.used) / all;
+                let stolen = (spent.stolen - self.before.stolen) / all;
+                Ok(Latency { p50_ms, p99_ms, busy, stolen })
             }
             _ => Err(format!("producers: {}", String::from_utf8_lossy(&output.stderr))),
         }
     }
 }
 
-/// What all processors have done, and what they could have done.
-fn processor_time() -> (f64, f64) {
+/// Of all processors, in ticks.
+struct ProcessorTime {
+    used: f64,
+    stolen: f64,
+    all: f64,
+}
+
+/// What all processors have done since the system was started.
+fn processor_time() -> ProcessorTime {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let line = text.lines().next().unwrap_or_default();
     let times: Vec<f64> =
         line.split_whitespace().skip(1).take(8).filter_map(|time| time.parse().ok()).collect();
     let all: f64 = times.iter().sum();
-    // Neither idle nor waiting for a disk.
-    (all - times.iter().skip(3).take(2).sum::<f64>(), all)
+    // Neither idle nor waiting for a disk, nor with somebody else.
+    let unused: f64 = times.iter().skip(3).take(2).sum();
+    let stolen = times.get(7).copied().unwrap_or_default();
+    ProcessorTime { used: all - unused - stolen, stolen, all }
 }
 
 fn print(options: &Options, rows: &[Row]) {
@@ -273,7 +286,7 @@ fn print(options: &Options, rows: &[Row]) {
     println!("{nodes} nodes, links of {link_mbit} Mbit/s, {} ms, {disks}\n", options.rtt_ms);
     println!(
         "| plain MB/s | refill MB/s | ratio | until whole | p99 before | node down | copying plainly | refilling | \
-         processors in use |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+         processors in use | stolen |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     );
     for row in rows {
         let [before, down, plain, refill] = &row.latencies;
@@ -282,8 +295,9 @@ fn print(options: &Options, rows: &[Row]) {
             format!("{:.1} ms ({ratio:.1}x, p50 {:.1})", latency.p99_ms, latency.p50_ms)
         };
         let busy = row.latencies.each_ref().map(|latency| format!("{:.0}", latency.busy * 1e2));
+        let stolen = row.latencies.each_ref().map(|latency| format!("{:.1}", latency.stolen * 1e2));
         println!(
-            "| {:.0} | {:.0} | {:.2} | {:.1} s | {:.1} ms (p50 {:.1}) | {} | {} | {} | {} % |",
+            "| {:.0} | {:.0} | {:.2} | {:.1} s | {:.1} ms (p50 {:.1}) | {} | {} | {} | {} % | {} % |",
             row.plain_mb_per_s,
             row.refill_mb_per_s,
             row.refill_mb_per_s / row.plain_mb_per_s,
@@ -294,6 +308,7 @@ fn print(options: &Options, rows: &[Row]) {
             times(plain),
             times(refill),
             busy.join(", "),
+            stolen.join(", "),
         );
     }
 }
