@@ -14,7 +14,7 @@ const RESERVE_FILE_COUNT: u64 = 2;
 pub const FILE_COUNT_MIN: u64 = 3 + RESERVE_FILE_COUNT;
 
 /// Of what the way to a disk that is refilled gives, producers have the rest: p99 is twice what it was with all of it
-/// taken, and 1.0 to 1.4 times with so much (`docs/benchmarks.md`).
+/// taken, and less than 1.5 times in most runs with so much (`docs/benchmarks.md`).
 pub const COPY_SHARE_PERCENT_MAX_DEFAULT: u8 = 75;
 
 /// How one disk's store works.

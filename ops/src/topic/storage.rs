@@ -222,7 +222,7 @@ impl Convert {
         changes.extend(number(AFTER_BYTES, self.after_bytes));
         admin::alter_configs(client, &self.topic, &changes).await?;
         let (begun, patience) = (clock::now(), Duration::from_secs(self.wait.unwrap_or(0)));
-        while clock::now() - begun < patience {
+        while begun.elapsed() < patience {
             // A leader may not have heard of the change yet, and while a partition moves there is none.
             let is_done =
                 |it: &PartitionStorage| it.class == self.class.config() && it.is_settled();

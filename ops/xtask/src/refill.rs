@@ -76,9 +76,10 @@ struct Row {
 struct Latency {
     p50_ms: f64,
     p99_ms: f64,
-    /// How much of all processors was in use, and how much of them the host of a virtual machine gave to others: a
-    /// tenth of a second without any makes a tail that nodes cannot help.
+    /// How much of all processors was in use.
     busy: f64,
+    /// How much of them the host of a virtual machine gave to others: a tenth of a second without any makes a tail that
+    /// nodes cannot help.
     stolen: f64,
 }
 
