@@ -12,6 +12,7 @@
                     [util :as util]]
             [jepsen.tests.cycle.append :as append]
             [jepsen.tests.kafka :as jtk]
+            [jepsen.meridian.exactly-once :as exactly-once]
             [jepsen.meridian.workload.register :as register])
   (:import (java.io PushbackReader)))
 
@@ -34,7 +35,8 @@
 (def judges
   "Kinds of histories that can be judged: a checker, and what it wants changed
   in operations of clients."
-  {:queue       {:checker (jtk/checker)}
+  {:queue       {:checker (checker/compose (assoc (exactly-once/checkers)
+                                                  :kafka (jtk/checker)))}
    :list-append {:checker (append/checker {:consistency-models [:strict-serializable]})}
    :register    {:checker (register/checker), :change keyed}})
 
@@ -49,7 +51,7 @@
 
 (defn check
   "Judges operations. Takes the kind of history, options of the checkers
-  (:sub-via, :txn?, :ww-deps) and operations; returns the checkers' results."
+  (:sub-via, :txn?, :ww-deps, :consumed-min, :gap-max) and operations; returns the checkers' results."
   [kind opts ops]
   (let [{:keys [checker change]} (judges kind)
         history   (history ops change)

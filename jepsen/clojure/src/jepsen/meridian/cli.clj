@@ -103,6 +103,12 @@
   [[nil "--crash-clients" "Crash clients from time to time" :id :crash-clients?]
    [nil "--crash-client-interval SECONDS" "How often"
     :default 30, :parse-fn parse-long, :validate positive]
+   [nil "--consumed-min SHARE"
+    "With subscribe: below this share of what was acknowledged the run is not made"
+    :default 0.1, :parse-fn parse-double
+    :validate [#(and (number? %) (<= 0 % 1)) "Must be a number from 0 to 1"]]
+   [nil "--gap-max SECONDS" "The longest time without a success of each operation"
+    :parse-fn parse-double, :validate positive]
    [nil "--key-count COUNT" "Partitions in use at a time"
     :default 8, :parse-fn parse-long, :validate positive]
    [nil "--key-dist NAME" "uniform, or exponential: a key twice as often as the one before"
@@ -251,12 +257,16 @@
             :generator (or (:play workload) (generator opts workload nemesis))
             :checker   (checker/compose
                          (update-vals
-                           {:stats      (jtk/stats-checker)
-                            :perf       (checker/perf {:nemeses (:perf nemesis)})
-                            :exceptions (checker/unhandled-exceptions)
-                            :panics     (checker/log-file-pattern
-                                          #"panicked at" "meridian.log")
-                            :workload   (:checker workload)}
+                           (merge
+                             {:stats      (jtk/stats-checker)
+                              :perf       (checker/perf {:nemeses (:perf nemesis)})
+                              :exceptions (checker/unhandled-exceptions)
+                              :panics     (checker/log-file-pattern
+                                            #"panicked at" "meridian.log")
+                              ; Nodes that ended though nobody killed them.
+                              :ends       (checker/log-file-pattern #"." db/ended-log)
+                              :workload   (:checker workload)}
+                             (:checkers workload))
                            timed))
             :logging   {:overrides (cond-> {"org.apache.kafka" :off}
                                      (not (:log-ops opts))
@@ -320,6 +330,8 @@
                 :default #{:assign}, :parse-fn keywords
                 :validate (subset-of #{:assign :subscribe})]
                [nil "--txn" "The history has transactions" :id :txn?]
+               [nil "--gap-max SECONDS" "The longest time without a success of each operation"
+                :parse-fn parse-double, :validate positive]
                [nil "--ww-deps" "Infer write-write dependencies from offsets"
                 :id :ww-deps]]
     :usage    (str "Usage: lein run check [OPTIONS] FILE.edn\n\n"

@@ -6,7 +6,9 @@
       meridian      the binary (over SSH; local nodes share one)
       node.toml     tls/
       data/         disk (journal), meta (metadata log)
-      meridian.log  meridian.pid  faketime"
+      meridian.log  meridian.pid  faketime
+      down          there while we want the process not to run
+      ended.log     the last line of each process that ended by itself"
   (:require [clojure.data.json :as json]
             [clojure.java [io :as io]
                           [shell :as shell]]
@@ -231,7 +233,21 @@
                    (str "test -e /proc/$(cat " (pid-file test node)
                         " 2>/dev/null)/exe && echo yes || echo no"))))
 
+(def ended-log "Inside a node's folder: how processes ended that nobody killed." "ended.log")
+
+(defn- note-end!
+  "Writes down how a node's process ended, if one is gone that we did not kill: a
+  fault, however well the node comes back."
+  [test node]
+  (let [[down ended log pid] (map (partial in-dir test node)
+                                  ["down" ended-log "meridian.log" "meridian.pid"])]
+    (c/exec :bash :-c
+            (str "if [ -e " down " ]; then rm " down "; "
+                 "elif [ -e " pid " ] && [ ! -e /proc/$(cat " pid ")/exe ]; "
+                 "then tail -n 1 " log " >> " ended "; fi"))))
+
 (defn- start! [test node]
+  (note-end! test node)
   (cu/start-daemon! {:logfile           (in-dir test node "meridian.log")
                      :pidfile           (pid-file test node)
                      :chdir             (dir test node)
@@ -244,6 +260,7 @@
 (defn- kill!
   "Kills a node's process and waits until it has let go of its files."
   [test node]
+  (c/exec :bash :-c (str "! [ -d " (dir test node) " ] || touch " (in-dir test node "down")))
   (signal! test node "KILL")
   (await-until 10 ::does-not-die #(not (running? test node)))
   :killed)
@@ -290,10 +307,12 @@
         (c/exec :chmod "+x" (binary test node)))
       (cu/write-file! (configuration test node cluster-id cn/ip)
                       (in-dir test node "node.toml"))
+      (c/exec :touch (in-dir test node ended-log))
       (set-clock! test node "+0"))
     (jepsen/synchronize test)
     (start! test node)
-    (await-until 60 ::does-not-start #(healthy? test node))
+    ; Jepsen begins its set-up again when it sees this.
+    (await-until 60 ::db/setup-failed #(healthy? test node))
     (jepsen/synchronize test))
 
   (teardown! [this test node]
@@ -323,11 +342,12 @@
   db/LogFiles
   (log-files [_ test node]
     {(in-dir test node "meridian.log") "meridian.log"
+     (in-dir test node ended-log)      ended-log
      (in-dir test node "node.toml")    "node.toml"}))
 
 (defn db
   "The database. A watchdog starts nodes that end by themselves, as a service
-  manager does: a node that cannot join its cluster within 20 s ends."
+  manager does; each end is written down, and judged."
   [test]
   (watchdog/db {:running? running?, :interval 2000}
                (->DB (delay (prepare! test)))))

@@ -50,7 +50,7 @@
   ([kind opts ops]
    (let [results (check/check kind opts (numbered ops))]
      (assoc (select-keys results [:valid? :anomaly-types])
-            :errors (set (:bad-error-types results))))))
+            :errors (set (get-in results [:kafka :bad-error-types]))))))
 
 (deftest queue-test
   (is (= {:valid? true, :errors #{}} (judge :queue queue)))

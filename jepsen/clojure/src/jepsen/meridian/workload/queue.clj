@@ -13,7 +13,8 @@
                     [random :as rand]
                     [util :as util]]
             [jepsen.tests.kafka :as jtk]
-            [jepsen.meridian.kafka :as kafka]
+            [jepsen.meridian [exactly-once :as exactly-once]
+                             [kafka :as kafka]]
             [clj-commons.slingshot :refer [try+ throw+]])
   (:import (java.util Collection)
            (org.apache.kafka.clients.consumer ConsumerRebalanceListener
@@ -86,14 +87,27 @@
           {}
           (mapcat (fn [[f m]] (when (= :poll f) m)) mops)))
 
+(defn- moved
+  "Keys of partitions that the group took from the consumer in this operation."
+  [{:keys [rebalances]}]
+  (into #{}
+        (comp (filter (comp #{:revoked :lost} :event))
+              (mapcat :partitions)
+              (map tp->k))
+        @rebalances))
+
 (defn- rewind!
   "Seeks back to where the consumer was before micro-operations that failed, so
-  that their records are polled again."
-  [{:keys [^KafkaConsumer consumer]} mops]
-  (doseq [[k offset] (polled mops (fn [old offsets] (or old (first offsets))))]
-    (try (.seek consumer ^TopicPartition (k->tp k) (long offset))
-         ; The group has given the partition to somebody else.
-         (catch IllegalStateException _))))
+  that their records are polled again. A partition that moved meanwhile is read
+  from where the group is, even if it came back: another member may have consumed
+  what was polled."
+  [{:keys [^KafkaConsumer consumer] :as client} mops]
+  (let [moved (moved client)]
+    (doseq [[k offset] (polled mops (fn [old offsets] (or old (first offsets))))
+            :when (not (moved k))]
+      (try (.seek consumer ^TopicPartition (k->tp k) (long offset))
+           ; The group has given the partition to somebody else.
+           (catch IllegalStateException _)))))
 
 (defn- next-offsets
   "Positions after all that was polled, as Kafka commits them."
@@ -131,6 +145,10 @@
       (.beginTransaction producer)
       (mops! test client op (:value op) done)
       (let [offsets (next-offsets @done)]
+        ; The member's generation is the new one: the coordinator would take what
+        ; another member has consumed, too.
+        (when (some (moved client) (map tp->k (keys offsets)))
+          (throw+ {:type ::partitions-moved}))
         (when (seq offsets)
           (.sendOffsetsToTransaction producer offsets (.groupMetadata consumer))))
       (reset! committing? true)
@@ -166,16 +184,60 @@
                      {:event event, :keys (mapv tp->k partitions)})
                    log)))))
 
-(defonce ^:private transactional-ids (atom 0))
+;; Transactional ids
 
-(defrecord Client [topics admin ^KafkaProducer producer
+(def zombie-probability
+  "How likely a new client takes the transactional id of a living one, which is
+  fenced by it."
+  1/16)
+
+(defn take-id
+  "Takes a transactional id out of a pool {:free ids, the last freed first, :held
+  ids, :made count}. Mostly one that a client before has left, whose last
+  transaction may still be under way: the two must not mix. `zombie` is nil, or a
+  number that says whose id to take. Returns the pool with the :taken id."
+  [{:keys [free held made] :as pool} zombie]
+  (cond
+    (and zombie (seq held))
+    (assoc pool :taken (nth (sort held) (mod zombie (count held))))
+
+    (seq free)
+    (let [id (peek free)]
+      (assoc pool :free (pop free), :held (conj held id), :taken id))
+
+    :else
+    (let [id (str "jepsen-" made)]
+      (assoc pool :made (inc made), :held (conj held id), :taken id))))
+
+(defn give-back
+  "Gives a transactional id back to its pool."
+  [{:keys [free held] :as pool} id]
+  (if (contains? held id)
+    (assoc pool :free (conj free id), :held (disj held id))
+    pool))
+
+(def no-ids {:free '(), :held #{}, :made 0})
+
+(defn- open-producer!
+  "A producer, with a transactional id from the pool if there are transactions."
+  [test node ids txn-id]
+  (try (kafka/producer test node txn-id)
+       (catch Throwable t
+         (swap! ids give-back txn-id)
+         (throw t))))
+
+(defrecord Client [topics ids admin ^KafkaProducer producer txn-id
                    ^KafkaConsumer consumer rebalances subscribed?]
   client/Client
   (open! [this test node]
     (let [group? (or (:txn? test) (:subscribe (:sub-via test)))
-          txn-id (when (:txn? test) (str "jepsen-" (swap! transactional-ids inc)))]
+          txn-id (when (:txn? test)
+                   (let [zombie (when (< (rand/double) zombie-probability)
+                                  (rand/long 1000))]
+                     (:taken (swap! ids take-id zombie))))]
       (assoc this
-             :producer    (kafka/producer test node txn-id)
+             :txn-id      txn-id
+             :producer    (open-producer! test node ids txn-id)
              :consumer    (kafka/consumer test node
                                           {:group-id (when group? kafka/group)})
              :admin       (delay (kafka/admin test node))
@@ -186,7 +248,7 @@
   (setup! [this test]
     (locking topics
       (util/await-fn #(ensure-topics! this (range (:key-count test)))
-                     {:log-message "Waiting for topics"})))
+                     {:timeout 120000, :log-message "Waiting for topics"})))
 
   (invoke! [this test {:keys [f value] :as op}]
     (case f
@@ -239,11 +301,13 @@
 
   (close! [_ _test]
     (kafka/close-producer! producer)
+    (swap! ids give-back txn-id)
     (kafka/close-consumer! consumer)
     (when (realized? admin)
       (kafka/close! @admin))))
 
-(defn client [] (map->Client {:topics (atom #{})}))
+(defn client []
+  (map->Client {:topics (atom #{}), :ids (atom no-ids)}))
 
 ;; Generator
 
@@ -297,7 +361,9 @@
 (defn workload
   "Options as for jepsen.tests.kafka/workload."
   [opts]
-  (cond-> (assoc (jtk/workload opts) :client (client))
+  (cond-> (assoc (jtk/workload opts)
+                 :client   (client)
+                 :checkers (exactly-once/checkers))
     true (update :checker without-small-plots)
     (= #{:subscribe} (:sub-via opts))
     (update :generator (partial subscribe-first (:key-count opts)))))
