@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use meridian_gateway::config::{ConfigError, NodeConfig};
+use meridian_gateway::runtime::descriptors;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::{Exit, Failure};
@@ -46,6 +47,7 @@ pub(crate) fn run(serve: &Serve) -> Result<Exit, Failure> {
         sys::die_with_parent(parent).map_err(Failure::system("the watch over the parent"))?;
     }
     log_to_stderr();
+    descriptors::raise_limit();
     let mut config = configuration(serve)?;
     if let Some(count) = serve.worker_threads {
         config.worker_threads = count.max(1);

@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub(crate) mod congestion;
+pub mod descriptors;
 pub mod disk;
 pub(crate) mod mutation;
 pub mod objects;
