@@ -97,6 +97,19 @@ pub enum DiskError {
         /// The file's name.
         file: String,
     },
+    /// The machine lacks what the call needs: it was not carried out, and says nothing of the file.
+    #[error(
+        "{file}: {operation} failed: {detail}; the process lacks descriptors or memory, and the disk is well: raise \
+         their limits (LimitNOFILE, MemoryMax)"
+    )]
+    Exhausted {
+        /// The file's name.
+        file: String,
+        /// Which call failed.
+        operation: &'static str,
+        /// The operating system's words.
+        detail: String,
+    },
     /// The device failed. After a failed `sync` what was written must be taken as lost.
     #[error("{file}: {operation} failed: {detail}")]
     Io {
@@ -107,6 +120,18 @@ pub enum DiskError {
         /// The operating system's words.
         detail: String,
     },
+}
+
+impl DiskError {
+    /// Whether what failed may be done later, when others have given back what it lacked: nothing is lost or damaged.
+    pub const fn may_pass(&self) -> bool {
+        matches!(self, Self::Full { .. } | Self::Exhausted { .. })
+    }
+
+    /// Whether this says that a file's bytes can't be had, rather than that the machine lacks what reading takes.
+    pub const fn is_of_the_file(&self) -> bool {
+        !matches!(self, Self::Exhausted { .. })
+    }
 }
 
 /// A storage engine: a flat folder of files on one disk, below all that the store decides. Calls

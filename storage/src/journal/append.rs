@@ -70,7 +70,7 @@ pub(super) enum PendingChange {
     Spare,
     IdentityFirst,
     IdentitySecond,
-    Removal,
+    Removal(FileSequence),
 }
 
 /// What a finished operation means to the store.
@@ -101,9 +101,9 @@ pub(crate) struct Journal {
     pub(super) ends_synced: bool,
     /// Set if the files below were found damaged, until the disk has synced.
     pub(super) damaged_below: Option<FileSequence>,
-    /// The last file could not be created, or the identity not be saved, for want of space.
+    /// The last change of a file failed for want of space (or of descriptors, or of memory).
     disk_full: bool,
-    /// What failed for want of space may be tried again.
+    /// What failed for want of them may be tried again.
     retry: bool,
     /// Much is about to be written.
     is_filling: bool,
@@ -299,7 +299,7 @@ impl Journal {
         let Some(pending) = self.changes.pop_front() else { return Ok(Finished::Other) };
         match (pending, done) {
             (PendingChange::SideFile(file, size_bytes), DiskDone::Replace { result }) => {
-                if !full(&result)
+                if !may_pass(&result)
                     && let Some(state) = self.files.get_mut(&file)
                 {
                     result?;
@@ -309,7 +309,7 @@ impl Journal {
             }
             (PendingChange::Spare, DiskDone::Create { result }) => self.spare_created(result)?,
             (PendingChange::IdentityFirst, DiskDone::Replace { result }) => {
-                self.first_copy_saved = !full(&result);
+                self.first_copy_saved = !may_pass(&result);
                 if self.first_copy_saved {
                     result?;
                 }
@@ -317,7 +317,15 @@ impl Journal {
             (PendingChange::IdentitySecond, DiskDone::Replace { result }) => {
                 self.identity_saved(result, ops)?;
             }
-            (PendingChange::Removal, DiskDone::Remove { result }) => result?,
+            (PendingChange::Removal(file), DiskDone::Remove { result }) => {
+                if may_pass(&result) {
+                    self.removals.push(file);
+                    self.dirty = true;
+                    self.disk_full = true;
+                } else {
+                    result?;
+                }
+            }
             (pending, done) => panic!("{done:?} finished while {pending:?} was next"),
         }
         Ok(Finished::Other)
@@ -343,7 +351,7 @@ impl Journal {
 
     fn spare_created(&mut self, result: Result<(), DiskError>) -> Result<(), DiskError> {
         let Some(created) = self.spares.creating.pop_front() else { return Ok(()) };
-        if full(&result) {
+        if may_pass(&result) {
             self.disk_full = true;
             return Ok(());
         }
@@ -366,7 +374,7 @@ impl Journal {
     ) -> Result<(), DiskError> {
         self.saving = false;
         let removals = std::mem::take(&mut self.removals_saving);
-        if full(&result) || !self.first_copy_saved {
+        if may_pass(&result) || !self.first_copy_saved {
             self.dirty = true;
             self.disk_full = true;
             self.removals.extend(removals);
@@ -378,7 +386,7 @@ impl Journal {
         }
         for file in removals {
             ops.push(DiskOp::Remove { files: vec![file.log_name(), file.index_name()] });
-            self.changes.push_back(PendingChange::Removal);
+            self.changes.push_back(PendingChange::Removal(file));
             self.disk_full = false;
         }
         Ok(())
@@ -554,6 +562,7 @@ pub(crate) fn staged_size_bytes(record: &Record, payload_bytes: usize) -> usize 
     record_size_bytes(record) + payload_bytes
 }
 
-fn full(result: &Result<(), DiskError>) -> bool {
-    matches!(result, Err(DiskError::Full { .. }))
+/// Whether it failed and is to be done later.
+fn may_pass(result: &Result<(), DiskError>) -> bool {
+    result.as_ref().is_err_and(DiskError::may_pass)
 }

@@ -73,6 +73,7 @@ pub(crate) fn open(
         repaired_below: superblock.repaired_below,
         damaged: false,
         read_failed: false,
+        exhausted: None,
         mutations: config.mutations,
     };
     let tail = scanner.scan_all(&superblock.files)?;
@@ -187,6 +188,8 @@ struct Scanner<'a> {
     damaged: bool,
     /// A read has failed since this was last looked at.
     read_failed: bool,
+    /// A read failed for want of descriptors or memory: what was not read is not damaged, and the mount fails.
+    exhausted: Option<DiskError>,
     mutations: Mutations,
 }
 
@@ -208,11 +211,14 @@ impl Scanner<'_> {
         let mut blank = Vec::new();
         let written =
             listed.iter().rposition(|file| !self.is_blank(*file)).map_or(0, |last| last + 1);
+        self.check_exhausted()?;
         for (index, &file) in listed.iter().enumerate() {
             let end = if self.read_side_file(file)? {
                 End { batch_count: 1, ends_file: true, ..End::default() }
             } else {
-                let Some(end) = self.scan_file(file, index + 1 >= written)? else { continue };
+                let end = self.scan_file(file, index + 1 >= written)?;
+                self.check_exhausted()?;
+                let Some(end) = end else { continue };
                 end
             };
             if end.batch_count == 0 {
@@ -254,9 +260,8 @@ impl Scanner<'_> {
             _ => return Ok(false),
         };
         let whole = self.size_is_right(file)?;
-        let batches = read(self.disk, &name, 0, size_bytes)
-            .ok()
-            .and_then(|bytes| parse_heads(&bytes, self.id, file));
+        let side_file = read(self.disk, &name, 0, size_bytes);
+        let batches = side_file.ok().and_then(|bytes| parse_heads(&bytes, self.id, file));
         let (true, Some(batches)) = (whole, batches) else { return Ok(false) };
         let mut state = FileState { index_size_bytes: size_bytes, ..FileState::default() };
         for batch in batches {
@@ -436,7 +441,7 @@ impl Scanner<'_> {
         const WINDOW_SIZE_BYTES: u32 = 1 << 20;
         let step = BATCH_ALIGNMENT_BYTES;
         let mut window_start = aligned(offset_bytes + 1);
-        while window_start < self.file_size_bytes {
+        while window_start < self.file_size_bytes && self.exhausted.is_none() {
             let size_bytes = WINDOW_SIZE_BYTES.min(self.file_size_bytes - window_start);
             // What can't be read at once is tried piece by piece.
             let window = self.bytes(file, window_start, size_bytes);
@@ -455,8 +460,20 @@ impl Scanner<'_> {
 
     /// These bytes of a file, if they can be read.
     fn bytes(&mut self, file: FileSequence, offset_bytes: u32, size_bytes: u32) -> Option<Bytes> {
-        let bytes = read(self.disk, &file.log_name(), u64::from(offset_bytes), size_bytes).ok();
-        self.read_failed |= bytes.is_none();
-        bytes
+        let bytes = read(self.disk, &file.log_name(), u64::from(offset_bytes), size_bytes);
+        self.note_failure(&bytes);
+        bytes.ok()
+    }
+
+    fn check_exhausted(&mut self) -> Result<(), OpenError> {
+        self.exhausted.take().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    fn note_failure(&mut self, bytes: &Result<Bytes, DiskError>) {
+        let Err(error) = bytes else { return };
+        self.read_failed = true;
+        if !error.is_of_the_file() {
+            self.exhausted.get_or_insert_with(|| error.clone());
+        }
     }
 }

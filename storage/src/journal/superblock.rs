@@ -100,9 +100,10 @@ impl Superblock {
                 size_bytes => size_bytes?,
             };
             exists = true;
-            let decoded = read(disk, copy, 0, size_bytes.min(SIZE_BYTES_MAX) as u32)
-                .ok()
-                .and_then(|bytes| Self::decode(bytes).ok());
+            let decoded = match read(disk, copy, 0, size_bytes.min(SIZE_BYTES_MAX) as u32) {
+                Err(error) if !error.is_of_the_file() => return Err(error),
+                found => found.ok().and_then(|bytes| Self::decode(bytes).ok()),
+            };
             if let Some(found) = decoded
                 && newest.as_ref().is_none_or(|newest| found.version > newest.version)
             {

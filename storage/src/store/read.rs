@@ -197,7 +197,7 @@ impl Store {
     ) {
         match self.reads.purposes.remove(&token) {
             Some(Purpose::Serve { read, index }) => self.blob_read(read, index, result, outputs),
-            Some(Purpose::Contents(file)) => self.contents_read(file, result.ok()),
+            Some(Purpose::Contents(file)) => self.contents_read(file, result),
             Some(Purpose::Move(run)) => self.run_read(run, result),
             Some(Purpose::Scrub) => self.scrub_read(now, token, result),
             None => {}
@@ -215,9 +215,12 @@ impl Store {
         let part = &mut waiting.blobs[index];
         let (key, header, location) = (part.key, part.header, part.location);
         let as_found = waiting.as_found;
+        let is_damage = result.as_ref().err().is_none_or(DiskError::is_of_the_file);
         let found = result.ok();
         let payload = found.clone().map(Payload::from).filter(|bytes| header.matches(bytes));
-        if payload.is_none() {
+        if !is_damage {
+            part.failure = Some(ReadReply::Unreadable);
+        } else if payload.is_none() {
             let size_bytes = header.payload_size_bytes;
             match self.index.blob(key).map(|entry| (entry.location(), entry.header() == header)) {
                 None => part.failure = Some(ReadReply::NotHere),

@@ -188,9 +188,14 @@ impl Store {
         }
     }
 
-    pub(super) fn contents_read(&mut self, file: FileSequence, side_file: Option<Bytes>) {
+    pub(super) fn contents_read(&mut self, file: FileSequence, result: Result<Bytes, DiskError>) {
+        if result.as_ref().is_err_and(|error| !error.is_of_the_file()) {
+            // The next tick tries again.
+            self.relocation = Relocation::Idle;
+            return;
+        }
         let disk = self.identity().disk;
-        let records = side_file.and_then(|bytes| decode_heads(&bytes, disk, file));
+        let records = result.ok().and_then(|bytes| decode_heads(&bytes, disk, file));
         match records {
             Some(records) => self.plan(file, records),
             None => {
@@ -338,6 +343,11 @@ impl Store {
             return;
         };
         *reading = false;
+        if result.as_ref().is_err_and(|error| !error.is_of_the_file()) {
+            // What is moved already stays so; the next tick begins with the rest.
+            self.relocation = Relocation::Idle;
+            return;
+        }
         let read = result.ok();
         if read.is_none() && run.blobs.len() > 1 {
             // Which of them it is shows when each is read alone.

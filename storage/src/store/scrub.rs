@@ -172,6 +172,13 @@ impl Pass {
         }
         window
     }
+
+    /// Takes back batches that were not read.
+    fn give_back(&mut self, window: Vec<Batch>) {
+        if let Some(batches) = &mut self.batches {
+            window.into_iter().rev().for_each(|batch| batches.push_front(batch));
+        }
+    }
 }
 
 // Whose turn it is.
@@ -347,6 +354,13 @@ impl Store {
         let Some((_, reading)) = pass.reading.take_if(|(expected, _)| *expected == token) else {
             return;
         };
+        if result.as_ref().is_err_and(|error| !error.is_of_the_file()) {
+            // As much as was spent for it is to be earned before it is read again.
+            if let Reading::Window(_, window) = reading {
+                pass.give_back(window);
+            }
+            return;
+        }
         let found = result.ok();
         self.counters.scrubbed_bytes += found.as_ref().map_or(0, |bytes| bytes.len() as u64);
         match reading {
@@ -383,9 +397,7 @@ impl Store {
         }
         if found.is_none() && window.len() > 1 {
             pass.singly_below = end_bytes;
-            if let Some(batches) = &mut pass.batches {
-                window.into_iter().rev().for_each(|batch| batches.push_front(batch));
-            }
+            pass.give_back(window);
             return;
         }
         pass.position.offset_bytes = end_bytes;

@@ -1,6 +1,7 @@
 //! One disk's store against its rules, over a disk in memory that crashes, tears and rots.
 
 mod damage;
+mod exhausted;
 mod files;
 mod format;
 mod group;

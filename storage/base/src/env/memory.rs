@@ -59,6 +59,7 @@ struct State {
     interrupted_sync_count: u64,
     healthy_folder_sync_count: u64,
     failing_folder_sync_count: u64,
+    exhausted: bool,
     sync_count: u64,
     chance: SplitMix,
 }
@@ -82,6 +83,7 @@ impl MemoryDisk {
             interrupted_sync_count: 0,
             healthy_folder_sync_count: 0,
             failing_folder_sync_count: 0,
+            exhausted: false,
             sync_count: 0,
             chance: SplitMix::new(seed),
         })))
@@ -114,6 +116,11 @@ impl MemoryDisk {
     pub fn fail_folder_syncs_after(&self, healthy_count: u64, count: u64) {
         let mut state = self.lock();
         (state.healthy_folder_sync_count, state.failing_folder_sync_count) = (healthy_count, count);
+    }
+
+    /// Lets nothing be opened, or lets it again: the process has no descriptor left. Files that are written to are open.
+    pub fn set_exhausted(&self, exhausted: bool) {
+        self.lock().exhausted = exhausted;
     }
 
     /// How many calls of `sync` there were.
@@ -194,6 +201,7 @@ impl MemoryDisk {
             interrupted_sync_count: 0,
             healthy_folder_sync_count: 0,
             failing_folder_sync_count: 0,
+            exhausted: false,
             sync_count: 0,
             ..self.lock().clone()
         };
@@ -233,6 +241,16 @@ impl State {
         Ok(())
     }
 
+    /// Opens a file, which takes a descriptor.
+    fn open(&self, name: &str) -> Result<(), DiskError> {
+        let (file, operation) = (name.to_owned(), "open");
+        let detail = || "injected: too many open files".to_owned();
+        match self.exhausted {
+            true => Err(DiskError::Exhausted { file, operation, detail: detail() }),
+            false => Ok(()),
+        }
+    }
+
     fn drop_nameless(&mut self) {
         let Self { files, folder, durable_folder, unsynced_changes, .. } = self;
         let unsynced = unsynced_changes.iter().flatten().filter_map(|(_, number)| *number);
@@ -262,6 +280,7 @@ impl State {
 impl Disk for MemoryDisk {
     fn create(&mut self, file: &str, size_bytes: u64) -> Result<(), DiskError> {
         let mut state = self.lock();
+        state.open(file)?;
         if state.folder.remove(file).is_some() {
             state.durable_folder.remove(file);
         }
@@ -352,6 +371,7 @@ impl Disk for MemoryDisk {
         buffer: &mut [u8],
     ) -> Result<usize, DiskError> {
         let mut state = self.lock();
+        state.open(file)?;
         let found = state.file(file)?;
         let available = found.current.get(offset_bytes as usize..).unwrap_or_default();
         let count = available.len().min(buffer.len());
@@ -365,11 +385,15 @@ impl Disk for MemoryDisk {
     }
 
     fn size_bytes(&mut self, file: &str) -> Result<u64, DiskError> {
-        Ok(self.lock().file(file)?.current.len() as u64)
+        let mut state = self.lock();
+        state.open(file)?;
+        Ok(state.file(file)?.current.len() as u64)
     }
 
     fn list(&mut self) -> Result<Vec<String>, DiskError> {
-        Ok(self.lock().folder.keys().cloned().collect())
+        let state = self.lock();
+        state.open(".")?;
+        Ok(state.folder.keys().cloned().collect())
     }
 
     fn remove(&mut self, file: &str) -> Result<(), DiskError> {
