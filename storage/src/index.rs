@@ -1,8 +1,9 @@
 //! What a slot holds, in memory: for each partition its fence, its marks and where its blobs are.
 //!
-//! 56 bytes per blob. A generation's blobs are kept in step order, with holes where other slots
-//! were used; offsets rise with steps, so both are found by binary search.
+//! 56 bytes per blob. A generation's blobs are kept in step order ([`entries`]), with holes where other
+//! slots were used; offsets rise with steps, so both are found by binary search.
 
+mod entries;
 mod partition;
 mod retention;
 

@@ -1,10 +1,11 @@
 //! One partition's blobs on one slot.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use meridian_base::position::{Generation, LogPoint, Offset, Step};
 
+use super::entries::Entries;
 use crate::blob::{BlobHeader, BlobInfo, BlobKind, PartOf};
 use crate::journal::{FileSequence, Location, PartitionRecord};
 use crate::lineage::Start;
@@ -74,6 +75,10 @@ impl Entry {
         Location { file: self.file, offset_bytes: self.offset_bytes }
     }
 
+    pub(super) fn base_offset(&self) -> Offset {
+        self.base_offset
+    }
+
     pub(crate) fn next_offset(&self) -> Offset {
         self.base_offset.advance(self.record_count)
     }
@@ -111,7 +116,7 @@ pub(crate) struct Partition {
     /// Blobs were freed by what no record says yet. No file may go that has any of them: after a crash they would
     /// be missing above the mark, as if nobody had ever been told that they are safe.
     pub(crate) is_unrecorded: bool,
-    pub(super) generations: BTreeMap<Generation, VecDeque<Entry>>,
+    pub(super) generations: BTreeMap<Generation, Entries>,
     pub(super) starts: BTreeMap<Generation, Bytes>,
     pub(super) checkpoints: BTreeSet<LogPoint>,
     /// Clean blobs and manifests.
@@ -138,15 +143,11 @@ impl Partition {
     }
 
     pub(crate) fn at(&self, point: LogPoint) -> Option<&Entry> {
-        let entries = self.generations.get(&point.generation)?;
-        let index = entries.binary_search_by_key(&point.step, |entry| entry.step).ok()?;
-        entries.get(index)
+        self.generations.get(&point.generation)?.get(point.step)
     }
 
     pub(super) fn at_mut(&mut self, point: LogPoint) -> Option<&mut Entry> {
-        let entries = self.generations.get_mut(&point.generation)?;
-        let index = entries.binary_search_by_key(&point.step, |entry| entry.step).ok()?;
-        entries.get_mut(index)
+        self.generations.get_mut(&point.generation)?.get_mut(point.step)
     }
 
     /// Adds a blob, or moves it; gives the entry that it replaces.
@@ -169,18 +170,7 @@ impl Partition {
             }
             BlobKind::Records | BlobKind::Trim | BlobKind::Part => {}
         }
-        let entries = self.generations.entry(generation).or_default();
-        if entries.back().is_none_or(|last| last.step < entry.step) {
-            entries.push_back(entry);
-            return None;
-        }
-        match entries.binary_search_by_key(&entry.step, |entry| entry.step) {
-            Ok(index) => Some(std::mem::replace(&mut entries[index], entry)),
-            Err(index) => {
-                entries.insert(index, entry);
-                None
-            }
-        }
+        self.generations.entry(generation).or_default().insert(entry)
     }
 
     /// Gives up every blob: the topic was deleted.
@@ -195,9 +185,7 @@ impl Partition {
 
     /// The step of the blob of records that holds `offset`.
     pub(crate) fn step_of(&self, generation: Generation, offset: Offset) -> Option<Step> {
-        let entries = self.generations.get(&generation)?;
-        let above = first_above(entries, offset);
-        let entry = entries.range(..above).rev().find(|entry| entry.kind == BlobKind::Records)?;
+        let entry = self.generations.get(&generation)?.records_at(offset)?;
         (offset < entry.next_offset()).then_some(entry.step)
     }
 
@@ -209,10 +197,9 @@ impl Partition {
         last: Step,
     ) -> impl Iterator<Item = &Entry> {
         let entries = self.generations.get(&generation);
-        let first = entries.map_or(0, |entries| entries.partition_point(|entry| entry.step < from));
         entries
             .into_iter()
-            .flat_map(move |entries| entries.range(first..))
+            .flat_map(move |entries| entries.from(from))
             .zip(from.get()..=last.get())
             .take_while(|(entry, step)| entry.step.get() == *step)
             .map(|(entry, _)| entry)
@@ -240,8 +227,7 @@ impl Partition {
     /// Takes out one blob that is neither a `Start` nor a checkpoint.
     pub(crate) fn remove(&mut self, point: LogPoint) -> Option<Entry> {
         let entries = self.generations.get_mut(&point.generation)?;
-        let index = entries.binary_search_by_key(&point.step, |entry| entry.step).ok()?;
-        let removed = entries.remove(index);
+        let removed = entries.remove(point.step);
         if entries.is_empty() {
             self.generations.remove(&point.generation);
         }
@@ -258,12 +244,8 @@ impl Partition {
         let from = self.mark.map_or(LogPoint::default(), |mark| mark.point);
         let mut blobs = Vec::new();
         for (generation, entries) in self.generations.range(from.generation..) {
-            let first = if *generation == from.generation {
-                entries.partition_point(|entry| entry.step < from.step)
-            } else {
-                0
-            };
-            blobs.extend(entries.range(first..).map(|entry| entry.info(*generation)));
+            let first = if *generation == from.generation { from.step } else { Step::new(0) };
+            blobs.extend(entries.from(first).map(|entry| entry.info(*generation)));
         }
         let starts = self
             .starts
@@ -283,23 +265,6 @@ impl Partition {
             checkpoints,
         })
     }
-}
-
-/// Index of the first entry that lies wholly above `offset`. Offsets of blobs other than records
-/// need not rise with the steps, so each of those goes with the records before it.
-pub(super) fn first_above(entries: &VecDeque<Entry>, offset: Offset) -> usize {
-    let (mut low, mut high) = (0, entries.len());
-    while low < high {
-        let middle = low + (high - low) / 2;
-        let records =
-            entries.range(low..=middle).rev().find(|entry| entry.kind == BlobKind::Records);
-        if records.is_some_and(|entry| entry.base_offset > offset) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    low
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! What may be freed: blobs that no reader and no takeover can need (rule T8).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
-use meridian_base::position::{Generation, LogPoint, Offset};
+use meridian_base::position::{Generation, LogPoint, Offset, Step};
 
-use super::partition::{Entry, Partition, first_above};
+use super::partition::{Entry, Partition};
 use crate::blob::BlobKind;
 use crate::lineage::{Lineage, Start};
 use crate::message::CommitMark;
@@ -39,17 +39,24 @@ impl Partition {
         let (free_below, generation_min) = (self.free_below, self.generation_min);
         let mut freed = self.collect_clean(mark);
         for (generation, entries) in self.generations.range_mut(..=mark.point.generation) {
-            let passed = if *generation < generation_min {
-                entries.len()
-            } else {
-                wholly_below(entries, free_below)
-            };
+            // What comes after the last records below stays, whatever its offset: a `Trim` behind the
+            // newest checkpoint is still to be replayed.
             let old = *generation < generation_min;
-            drain(entries, passed, &mut freed, |entry| {
+            let last = if old {
+                Step::new(u64::MAX)
+            } else if let Some(records) = entries.records_below(free_below) {
+                records.step
+            } else {
+                continue;
+            };
+            freed.extend(entries.take_through(last, |entry| {
                 let point = LogPoint::new(*generation, entry.step);
                 let useless = old || entry.next_offset() <= free_below;
-                !is_clean(entry) && useless && point <= mark.point && !kept.contains(&point)
-            });
+                let goes =
+                    !is_clean(entry) && useless && point <= mark.point && !kept.contains(&point);
+                debug_assert!(goes || entry.kind != BlobKind::Start || entry.step.get() == 0);
+                goes
+            }));
         }
         self.forget_freed();
         freed
@@ -65,15 +72,12 @@ impl Partition {
             below.iter().map(|point| point.generation).collect();
         for generation in generations {
             let Some(entries) = self.generations.get_mut(&generation) else { continue };
-            entries.retain(|entry| {
+            let clean_from = self.clean_from;
+            freed.extend(entries.take_through(Step::new(u64::MAX), |entry| {
                 let point = LogPoint::new(generation, entry.step);
                 // Nothing above the mark is known committed, and the blob at it is a takeover's.
-                let goes = is_clean(entry) && point < self.clean_from && point < mark.point;
-                if goes {
-                    freed.push(*entry);
-                }
-                !goes
-            });
+                is_clean(entry) && point < clean_from && point < mark.point
+            }));
         }
         kept.extend(below.into_iter().filter(|point| *point >= mark.point));
         self.clean = kept;
@@ -112,10 +116,7 @@ impl Partition {
 
     fn forget_freed(&mut self) {
         self.generations.retain(|_, entries| !entries.is_empty());
-        let held = |point: LogPoint| {
-            let entries = self.generations.get(&point.generation)?;
-            entries.binary_search_by_key(&point.step, |entry| entry.step).ok()
-        };
+        let held = |point: LogPoint| self.generations.get(&point.generation)?.get(point.step);
         self.starts
             .retain(|generation, _| held(LogPoint::new(*generation, Default::default())).is_some());
         self.checkpoints.retain(|point| held(*point).is_some());
@@ -124,35 +125,6 @@ impl Partition {
 
 fn is_clean(entry: &Entry) -> bool {
     matches!(entry.kind, BlobKind::Clean | BlobKind::Manifest)
-}
-
-/// How many entries go with the last records that lie wholly below `offset`. What comes after them
-/// stays, whatever its offset: a `Trim` behind the newest checkpoint is still to be replayed.
-fn wholly_below(entries: &VecDeque<Entry>, offset: Offset) -> usize {
-    let is_below = |entry: &Entry| entry.kind == BlobKind::Records && entry.next_offset() <= offset;
-    let above = first_above(entries, offset);
-    entries.range(..above).rposition(is_below).map_or(0, |last| last + 1)
-}
-
-/// Moves the entries among the first `passed` that are `useless` to `freed`.
-fn drain(
-    entries: &mut VecDeque<Entry>,
-    passed: usize,
-    freed: &mut Vec<Entry>,
-    useless: impl Fn(&Entry) -> bool,
-) {
-    let mut kept = Vec::new();
-    for entry in entries.drain(..passed) {
-        if useless(&entry) {
-            freed.push(entry);
-        } else {
-            debug_assert!(entry.kind != BlobKind::Start || entry.step.get() == 0);
-            kept.push(entry);
-        }
-    }
-    for entry in kept.into_iter().rev() {
-        entries.push_front(entry);
-    }
 }
 
 #[cfg(test)]
