@@ -10,8 +10,9 @@ use crate::storage_class::{
 /// Largest record batch a client may produce.
 pub(super) const MAX_MESSAGE_BYTES: &str = "max.message.bytes";
 pub(super) const MAX_MESSAGE_BYTES_DEFAULT: usize = 1_048_588;
-/// A batch travels in one frame between nodes and lies in one journal file: both hold 16 MiB.
-const MAX_MESSAGE_BYTES_MAX: i64 = 8 << 20;
+/// A batch travels in one frame between nodes and lies in one journal file: both hold 16 MiB. What is
+/// set above this counts as this.
+pub(super) const MAX_MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// Whose clock stamps records.
 pub(super) const MESSAGE_TIMESTAMP_TYPE: &str = "message.timestamp.type";
 pub(super) const LOG_APPEND_TIME: &str = "LogAppendTime";
@@ -70,6 +71,10 @@ pub(super) struct TopicConfig {
 
 const ANY_INT: Kind = Kind::Int { min: 0, max: i32::MAX as i64 };
 const NO_EFFECT: &str = "Accepted for compatibility; the storage engine chooses by itself.";
+const NO_COMPRESSION: &str = "No effect: batches are kept as the producer compressed them.";
+const NO_THROTTLE: &str = "No effect: refills are bounded by heal.bytes_per_second_max.";
+const NO_REMOTE_STORAGE: &str = "No effect: see meridian.storage.class.";
+const NO_CONVERSION: &str = "No effect: batches have format 2.";
 
 const fn config(
     name: &'static str,
@@ -88,12 +93,15 @@ pub(super) const ALL: &[TopicConfig] = &[
         "delete",
         "Whether old records are deleted by age and size, or all but the last of each key.",
     ),
+    config("compression.gzip.level", Kind::Int { min: -1, max: 9 }, "-1", NO_COMPRESSION),
+    config("compression.lz4.level", Kind::Int { min: 1, max: 17 }, "9", NO_COMPRESSION),
     config(
         "compression.type",
         Kind::OneOf(&["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]),
         "producer",
         "Batches are kept as the producer compressed them, whatever this says.",
     ),
+    config("compression.zstd.level", Kind::Int { min: -131_072, max: 22 }, "3", NO_COMPRESSION),
     config(
         "delete.retention.ms",
         Kind::Long { min: 0 },
@@ -103,7 +111,11 @@ pub(super) const ALL: &[TopicConfig] = &[
     config("file.delete.delay.ms", Kind::Long { min: 0 }, "60000", NO_EFFECT),
     config("flush.messages", Kind::Long { min: 1 }, "1", "Every record is flushed before its ack."),
     config("flush.ms", Kind::Long { min: 0 }, "0", "Every record is flushed before its ack."),
+    config("follower.replication.throttled.replicas", Kind::Text, "", NO_THROTTLE),
     config("index.interval.bytes", ANY_INT, "4096", NO_EFFECT),
+    config("leader.replication.throttled.replicas", Kind::Text, "", NO_THROTTLE),
+    config("local.retention.bytes", Kind::Long { min: -2 }, "-2", NO_REMOTE_STORAGE),
+    config("local.retention.ms", Kind::Long { min: -2 }, "-2", NO_REMOTE_STORAGE),
     config(
         "max.compaction.lag.ms",
         Kind::Long { min: 1 },
@@ -112,9 +124,10 @@ pub(super) const ALL: &[TopicConfig] = &[
     ),
     config(
         MAX_MESSAGE_BYTES,
-        Kind::Int { min: 0, max: MAX_MESSAGE_BYTES_MAX },
+        ANY_INT,
         "1048588",
-        "Largest record batch that may be produced, as compressed by the producer.",
+        "Largest record batch that may be produced, as compressed by the producer; more than 8388608 \
+         counts as that.",
     ),
     config(
         COLD_AFTER_BYTES,
@@ -167,6 +180,8 @@ pub(super) const ALL: &[TopicConfig] = &[
         STORAGE_CLASS_DEFAULT,
         "How records are stored: in copies, and what is cold in erasure-coded stripes or an object store.",
     ),
+    config("message.downconversion.enable", Kind::Bool, "true", NO_CONVERSION),
+    config("message.format.version", Kind::Text, "3.0-IV1", NO_CONVERSION),
     config(
         MESSAGE_TIMESTAMP_AFTER_MAX_MS,
         Kind::Long { min: 0 },
@@ -178,6 +193,12 @@ pub(super) const ALL: &[TopicConfig] = &[
         Kind::Long { min: 0 },
         "9223372036854775807",
         "How far the producer's time of a record may be behind the leader's.",
+    ),
+    config(
+        "message.timestamp.difference.max.ms",
+        Kind::Long { min: 0 },
+        "9223372036854775807",
+        "No effect: see message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
     ),
     config(
         MESSAGE_TIMESTAMP_TYPE,
@@ -223,6 +244,9 @@ pub(super) const ALL: &[TopicConfig] = &[
         "",
         "Datacenters that should lead the topic's partitions, best first, separated by commas.",
     ),
+    config("remote.log.copy.disable", Kind::Bool, "false", NO_REMOTE_STORAGE),
+    config("remote.log.delete.on.disable", Kind::Bool, "false", NO_REMOTE_STORAGE),
+    config("remote.storage.enable", Kind::OneOf(&["false"]), "false", NO_REMOTE_STORAGE),
     config(
         "retention.bytes",
         Kind::Long { min: -1 },
@@ -241,15 +265,20 @@ pub(super) const ALL: &[TopicConfig] = &[
     config("segment.ms", Kind::Long { min: 1 }, "604800000", NO_EFFECT),
     config(
         "unclean.leader.election.enable",
-        Kind::OneOf(&["false"]),
+        Kind::Bool,
         "false",
-        "A leader never loses acknowledged records here, so there is nothing to enable.",
+        "No effect: a leader never loses acknowledged records here, so there is nothing to enable.",
     ),
 ];
 
 /// The config of this name.
 pub(super) fn find(name: &str) -> Option<&'static TopicConfig> {
     ALL.iter().find(|config| config.name == name)
+}
+
+/// A value as it is kept: Kafka's parsers, too, take no notice of blanks around it.
+pub(super) fn trimmed(value: &str) -> String {
+    value.trim().to_owned()
 }
 
 /// Whether a topic may have this value; if not, why.
@@ -317,10 +346,30 @@ mod tests {
             ("min.cleanable.dirty.ratio", "1.5"),
             ("min.cleanable.dirty.ratio", "NaN"),
             ("min.insync.datacenters", "4"),
-            ("unclean.leader.election.enable", "true"),
+            ("remote.storage.enable", "true"),
+            ("compression.gzip.level", "10"),
         ] {
             assert!(check(name, value).is_err(), "{name}={value}");
         }
         assert_eq!(check("cleanup.policy", "compact,delete"), Ok(()));
+    }
+
+    /// Copied from Kafka by MirrorMaker 2 or Terraform, all or none.
+    #[test]
+    fn what_does_nothing_here_is_taken_and_says_so() {
+        for (name, value) in [
+            ("compression.zstd.level", "-7"),
+            ("follower.replication.throttled.replicas", "0:1,1:2"),
+            ("leader.replication.throttled.replicas", "*"),
+            ("local.retention.ms", "-2"),
+            ("message.format.version", "2.8-IV1"),
+            ("remote.storage.enable", "false"),
+            ("unclean.leader.election.enable", "true"),
+        ] {
+            assert_eq!(check(name, value), Ok(()), "{name}={value}");
+            let doc = find(name).map(|config| config.doc).unwrap_or_default();
+            assert!(doc.contains("No effect"), "{name}: {doc}");
+        }
+        assert_eq!(check(MAX_MESSAGE_BYTES, "104857600"), Ok(()));
     }
 }
