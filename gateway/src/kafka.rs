@@ -99,6 +99,8 @@ pub struct Front {
     marker_asks: Semaphore,
     /// Bounds the answers to links that are packed at once.
     packing: Arc<Semaphore>,
+    /// Bounds the large batches that are read at once.
+    examining: Arc<Semaphore>,
     admin: Option<Arc<dyn AdminHandler>>,
 }
 
@@ -125,6 +127,7 @@ impl Front {
             transactions: internal_state::InternalPartitions::default(),
             marker_asks: Semaphore::new(MARKER_ASK_COUNT_MAX),
             packing: Arc::new(Semaphore::new(fetch::PACK_COUNT_MAX)),
+            examining: Arc::new(Semaphore::new(produce::examine_count_max())),
             admin,
         })
     }

@@ -1,9 +1,10 @@
 //! Record batches, in the one format that Kafka has written since 0.11 (magic 2).
 //!
-//! A server reads headers only: [`batches`] walks the bytes of a produce request without touching
-//! the records, [`Batch::check_produced`] says whether a batch may be appended, and
-//! [`Batch::stamped`] gives it its place in the log without copying it. Clients and tools build
-//! batches with [`BatchBuilder`] and read them with [`Batch::records`].
+//! A leader reads the records of a batch once, when it is produced: [`Batch::check_produced`] judges
+//! the header, [`Batch::examine`] what is behind it. From then on headers are enough: [`batches`]
+//! walks them without touching the records, and [`Batch::stamped`] gives a batch its place in the log
+//! without copying it. Clients and tools build batches with [`BatchBuilder`] and read them with
+//! [`Batch::records`].
 
 mod batch;
 mod builder;
@@ -11,6 +12,7 @@ mod builder;
 mod compression;
 mod control;
 mod error;
+mod examine;
 mod header;
 #[cfg(feature = "compression")]
 mod packed;
@@ -23,6 +25,7 @@ pub use batch::{Batch, Batches, Stamp, batches, stamp};
 pub use builder::BatchBuilder;
 pub use control::EndTxnMarker;
 pub use error::BatchError;
+pub use examine::{Examined, RecordRules, Refusal};
 pub use header::{Attributes, BatchHeader, Compression};
 #[cfg(feature = "compression")]
 pub use packed::{PackedError, pack, unpack};
@@ -37,3 +40,5 @@ pub const NO_PRODUCER_EPOCH: i16 = -1;
 pub const NO_SEQUENCE: i32 = -1;
 /// The leader epoch before a leader has set it.
 pub const NO_LEADER_EPOCH: i32 = -1;
+/// The time of a record without one.
+pub const NO_TIMESTAMP: i64 = -1;

@@ -239,7 +239,7 @@ impl<R: AsyncRead + Unpin> Reader<'_, R> {
             };
             // Room first: whether a request may be begun is known when it is queued.
             let Ok(room) = replies.reserve().await else { return Close::Client };
-            let mut in_flight = match self.start(frame, held) {
+            let mut in_flight = match self.start(frame, held).await {
                 Ok(in_flight) => in_flight,
                 Err(close) => return close,
             };
@@ -331,7 +331,7 @@ impl<R: AsyncRead + Unpin> Reader<'_, R> {
         Ok(())
     }
 
-    fn start(&self, frame: Bytes, held: Held) -> Result<InFlight, Close> {
+    async fn start(&self, frame: Bytes, held: Held) -> Result<InFlight, Close> {
         let size_bytes = frame.len() + SIZE_PREFIX_BYTES;
         let (header, request) = match frame::decode_request(frame) {
             Ok(decoded) => decoded,
@@ -349,7 +349,7 @@ impl<R: AsyncRead + Unpin> Reader<'_, R> {
             client_id,
             version,
         };
-        let reply = dispatch::start(call, request);
+        let reply = dispatch::start(call, request).await;
         Ok(InFlight { api, version, correlation_id, reply, held, read_at })
     }
 

@@ -193,9 +193,9 @@ fn prompt<R: Into<Response>>(answer: impl Future<Output = R> + Send + 'static) -
 }
 
 /// Starts a request.
-pub(super) fn start(call: Call, request: Request) -> Reply {
+pub(super) async fn start(call: Call, request: Request) -> Reply {
     match request {
-        Request::Produce(request) => produce::start(&call, request),
+        Request::Produce(request) => produce::start(&call, request).await,
         Request::Fetch(request) => later(fetch::fetch(call, request)),
         Request::ListOffsets(request) => later(list_offsets::list_offsets(call, request)),
         Request::Metadata(request) => later(metadata::metadata(call, request)),

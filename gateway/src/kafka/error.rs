@@ -210,8 +210,6 @@ pub(super) fn of_batch(error: &BatchError) -> ErrorCode {
         BatchError::Truncated { .. }
         | BatchError::Length { .. }
         | BatchError::Checksum { .. }
-        | BatchError::LeftOver(_)
-        | BatchError::Record(_)
         | BatchError::Compressed { .. } => ErrorCode::CorruptMessage,
         BatchError::OldFormat { .. } | BatchError::UnknownFormat { .. } => {
             ErrorCode::UnsupportedForMessageFormat
@@ -219,11 +217,17 @@ pub(super) fn of_batch(error: &BatchError) -> ErrorCode {
         BatchError::UnknownCompression(_) | BatchError::CompressionUnsupported(_) => {
             ErrorCode::UnsupportedCompressionType
         }
+        // The checksum is right: sent again it would be no better.
         BatchError::Count { .. }
+        | BatchError::LeftOver(_)
+        | BatchError::Record(_)
+        | BatchError::OffsetDelta { .. }
         | BatchError::Control
+        | BatchError::DeleteHorizon
         | BatchError::Producer { .. }
         | BatchError::Empty
         | BatchError::MoreThanOne => ErrorCode::InvalidRecord,
+        BatchError::Timestamp { .. } => ErrorCode::InvalidTimestamp,
         BatchError::TooLarge { .. } => ErrorCode::MessageTooLarge,
     }
 }

@@ -1,14 +1,17 @@
 //! Produce: appending record batches.
 //!
 //! A request is started as soon as it is read, so that the batches of a pipelining producer reach
-//! the log in its order without waiting for each other. Records are never copied or decompressed:
-//! what goes to the log is a slice of the request. `acks=1` is served as `acks=all`, because there
-//! is no leader here whose disk alone would count.
+//! the log in its order without waiting for each other. Records are read once (see [`examine`]) and
+//! go to the log as they came, as a slice of the request; a batch whose header gives other times than
+//! its records is the one that is copied. `acks=1` is served as `acks=all`, because there is no
+//! leader here whose disk alone would count.
 
 mod contract;
+mod examine;
 mod lease;
 mod timestamps;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,14 +20,16 @@ use meridian_base::position::Generation;
 use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::messages::{
     ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse, ProduceTopic,
-    ProduceTopicResponse,
+    ProduceTopicResponse, RecordError,
 };
-use meridian_protocol::records::{self, Batch, Stamp};
+use meridian_protocol::records::{Batch, BatchHeader, NO_TIMESTAMP, RecordRules};
 use meridian_protocol::{ErrorCode, Str};
 use tokio::sync::oneshot;
 
 use self::contract::Bound;
 pub(crate) use self::contract::limit as lag_limit;
+pub(super) use self::examine::examine_count_max;
+use self::examine::{Candidate, Refused};
 use self::lease::Leased;
 use self::timestamps::TimestampBounds;
 use super::dispatch::{Call, Reply};
@@ -32,7 +37,8 @@ use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
 use super::quotas::{self, Traffic};
 use super::topic_config;
-use crate::partition::source::{BATCH_SIZE_BYTES_MAX, SourcedBatch};
+use crate::log::PartitionLog;
+use crate::partition::source::SourcedBatch;
 use crate::partition::{
     Appended, InTransaction, ProduceError, RecordBatch, TransactionError, TransactionVersion,
 };
@@ -69,11 +75,13 @@ impl Rules {
             return Err(ApiError::new(ErrorCode::InvalidTopicException, message));
         }
         error::mirror(metadata, topic.id)?;
-        let size = lookup::topic_config(metadata, topic.id, topic_config::MAX_MESSAGE_BYTES);
+        let size: Option<usize> =
+            lookup::topic_config(metadata, topic.id, topic_config::MAX_MESSAGE_BYTES);
+        let size = size.unwrap_or(topic_config::MAX_MESSAGE_BYTES_DEFAULT);
         let time: Option<String> =
             lookup::topic_config(metadata, topic.id, topic_config::MESSAGE_TIMESTAMP_TYPE);
         Ok(Self {
-            batch_size_bytes_max: size.unwrap_or(topic_config::MAX_MESSAGE_BYTES_DEFAULT),
+            batch_size_bytes_max: size.min(topic_config::MAX_MESSAGE_BYTES_MAX),
             log_append_time: time.as_deref() == Some(topic_config::LOG_APPEND_TIME),
             dedups_sources: crate::meta::dedups_sources(metadata, topic.id),
             is_compacted: crate::meta::is_compacted(metadata, topic.id),
@@ -81,6 +89,12 @@ impl Rules {
             needs_lease: crate::mirror::needs_lease(metadata, topic.id),
             timestamps: TimestampBounds::of(metadata, topic),
         })
+    }
+
+    /// What it demands of each record.
+    fn of_records(&self, now_ms: i64) -> RecordRules {
+        let timestamps_ms = (!self.log_append_time).then(|| self.timestamps.range(now_ms));
+        RecordRules { timestamps_ms, needs_key: self.is_compacted }
     }
 }
 
@@ -109,6 +123,14 @@ impl Transactional {
     }
 }
 
+/// What a client sent for one partition, read as far as it was at once.
+struct Wanted {
+    index: i32,
+    partition: Option<PartitionId>,
+    now_ms: i64,
+    read: Result<(Target, Rules, Candidate), Refused>,
+}
+
 /// One partition of a request on its way.
 struct Append {
     index: i32,
@@ -116,6 +138,7 @@ struct Append {
     log_append_time_ms: Option<i64>,
     bound: Option<Bound>,
     lease: Option<Leased>,
+    record_errors: Vec<RecordError>,
     state: State,
 }
 
@@ -125,8 +148,8 @@ enum State {
     Appended(Appended),
 }
 
-/// Starts a request.
-pub(super) fn start(call: &Call, request: ProduceRequest) -> Reply {
+/// Starts a request. It takes time only if large batches are to be read.
+pub(super) async fn start(call: &Call, request: ProduceRequest) -> Reply {
     let acks = request.acks;
     let by_id = call.version >= IDS_FROM_VERSION;
     let transactional = Transactional {
@@ -142,10 +165,14 @@ pub(super) fn start(call: &Call, request: ProduceRequest) -> Reply {
     for topic in request.topic_data {
         let key = TopicKey::new(by_id, &topic.name, topic.topic_id);
         let appends = if ACKS.contains(&acks) {
-            start_topic(call, &key, &transactional, topic.partition_data)
+            let mut wanted = read_topic(call, &key, topic.partition_data);
+            examine_large(call, &mut wanted).await;
+            let append = |wanted| start_partition(call, wanted, &transactional);
+            wanted.into_iter().map(append).collect()
         } else {
             let refuse = |data: ProducePartition| {
-                refused(data.index, None, ErrorCode::InvalidRequiredAcks.into())
+                let error = ApiError::from(ErrorCode::InvalidRequiredAcks);
+                refused(data.index, None, error.into())
             };
             topic.partition_data.into_iter().map(refuse).collect()
         };
@@ -171,13 +198,9 @@ fn charge(call: &Call, topics: &[ProduceTopic]) -> i32 {
     quotas::charge(call, Some(&limit), size_bytes)
 }
 
-fn start_topic(
-    call: &Call,
-    key: &TopicKey,
-    transactional: &Transactional,
-    data: Vec<ProducePartition>,
-) -> Vec<Append> {
-    // What the metadata says is copied out, so that its lock is not held while appending.
+/// Reads what is small enough of what came for a topic.
+fn read_topic(call: &Call, key: &TopicKey, data: Vec<ProducePartition>) -> Vec<Wanted> {
+    // What the metadata says is copied out, so that its lock is not held while reading.
     let targets: Vec<Result<(Target, Rules), ApiError>> = {
         let metadata = call.front.broker.metadata();
         let found = key.find(&metadata).map_err(ApiError::from);
@@ -189,106 +212,110 @@ fn start_topic(
         };
         data.iter().map(|data| target(data.index)).collect()
     };
-    let append = |(data, target): (ProducePartition, Result<_, ApiError>)| match target {
-        Ok((target, rules)) => start_partition(call, target, rules, transactional, data),
-        Err(error) => refused(data.index, None, error),
+    let read = |(data, target): (ProducePartition, Result<(Target, Rules), ApiError>)| {
+        let now_ms = call.front.broker.wall_time_ms();
+        let partition = target.as_ref().ok().map(|(target, _)| target.id);
+        let read = target.map_err(Refused::from).and_then(|(target, rules)| {
+            led(call, target)?;
+            Ok((target, rules, Candidate::read(data.records, &rules, now_ms)?))
+        });
+        Wanted { index: data.index, partition, now_ms, read }
     };
-    data.into_iter().zip(targets).map(append).collect()
+    data.into_iter().zip(targets).map(read).collect()
 }
 
-fn start_partition(
-    call: &Call,
-    target: Target,
-    rules: Rules,
-    transactional: &Transactional,
-    data: ProducePartition,
-) -> Append {
-    let (index, partition) = (data.index, target.id);
-    let owned = call.front.broker.owned(partition);
-    let Some(log) = owned.filter(|log| log.ownership().generation <= target.generation) else {
-        return refused(index, Some(partition), ErrorCode::NotLeaderOrFollower.into());
-    };
-    let now_ms = call.front.broker.wall_time_ms();
-    let log_append_time_ms = rules.log_append_time.then_some(now_ms);
-    let lease = match rules.needs_lease.then(|| lease::admit(&log)).transpose() {
-        Ok(lease) => lease,
-        Err(error) => return refused(index, Some(partition), error),
-    };
-    let bound = match rules.lag_max.map(|limit| contract::admit(&log, limit)).transpose() {
-        Ok(bound) => bound,
-        Err(error) => return refused(index, Some(partition), error),
-    };
-    match check(data.records, rules, transactional, now_ms) {
-        Ok(batch) => {
-            call.front.metrics.on_produced(batch.bytes.len());
-            let state = State::Appending(log.produce(vec![batch]));
-            Append { index, partition: Some(partition), log_append_time_ms, bound, lease, state }
+/// Reads what was too large for that.
+async fn examine_large(call: &Call, wanted: &mut [Wanted]) {
+    for Wanted { read, .. } in wanted {
+        if let Ok((_, _, candidate)) = read
+            && candidate.is_unread()
+            && let Err(refused) = candidate.examine(&call.front.examining).await
+        {
+            *read = Err(refused);
         }
-        Err(error) => refused(index, Some(partition), error),
     }
 }
 
-fn refused(index: i32, partition: Option<PartitionId>, error: ApiError) -> Append {
-    let state = State::Refused(error);
-    Append { index, partition, log_append_time_ms: None, bound: None, lease: None, state }
+/// The partition's log, if this node leads it in the generation that was looked up or an earlier one.
+fn led(call: &Call, target: Target) -> Result<Arc<PartitionLog>, ApiError> {
+    let owned = call.front.broker.owned(target.id);
+    let log = owned.filter(|log| log.ownership().generation <= target.generation);
+    log.ok_or_else(|| ErrorCode::NotLeaderOrFollower.into())
 }
 
-/// Judges what a client sent for one partition by its header and checksum.
-fn check(
-    records: Option<Bytes>,
-    rules: Rules,
+fn start_partition(call: &Call, wanted: Wanted, transactional: &Transactional) -> Append {
+    let Wanted { index, partition, now_ms, read } = wanted;
+    let begun = read.and_then(|(target, rules, candidate)| {
+        let log = led(call, target)?;
+        let lease = rules.needs_lease.then(|| lease::admit(&log)).transpose()?;
+        let bound = rules.lag_max.map(|limit| contract::admit(&log, limit)).transpose()?;
+        let batch = to_append(&candidate, &rules, transactional, now_ms)?;
+        call.front.metrics.on_produced(batch.bytes.len());
+        Ok(Append {
+            index,
+            partition,
+            log_append_time_ms: rules.log_append_time.then_some(now_ms),
+            bound,
+            lease,
+            record_errors: Vec::new(),
+            state: State::Appending(log.produce(vec![batch])),
+        })
+    });
+    begun.unwrap_or_else(|error| refused(index, partition, error))
+}
+
+fn refused(index: i32, partition: Option<PartitionId>, refused: Refused) -> Append {
+    let (state, record_errors) = (State::Refused(refused.error), refused.records);
+    let (log_append_time_ms, bound, lease) = (None, None, None);
+    Append { index, partition, log_append_time_ms, bound, lease, record_errors, state }
+}
+
+/// What goes to the log of a batch that was read.
+fn to_append(
+    candidate: &Candidate,
+    rules: &Rules,
     transactional: &Transactional,
     now_ms: i64,
-) -> Result<RecordBatch, ApiError> {
-    let batch = Batch::produced(records).map_err(|batch_error| {
-        ApiError::new(error::of_batch(&batch_error), batch_error.to_string())
-    })?;
+) -> Result<RecordBatch, Refused> {
+    let stated_ms = candidate.max_timestamp_ms()?;
+    let batch = &candidate.batch;
     let header = batch.header();
-    if header.size_bytes > rules.batch_size_bytes_max {
-        let (size, limit) = (header.size_bytes, rules.batch_size_bytes_max);
-        let message = format!("a batch of {size} bytes is over max.message.bytes, {limit}");
-        return Err(ApiError::new(ErrorCode::MessageTooLarge, message));
-    }
-    if !rules.log_append_time {
-        rules.timestamps.check(&batch, now_ms)?;
-    }
-    if rules.is_compacted {
-        check_keys(&batch)?;
-    }
-    let sourced = rules.dedups_sources.then(|| sources_of(&batch, now_ms)).transpose()?;
+    let sourced = rules.dedups_sources.then(|| sources_of(batch, now_ms)).transpose()?;
     let transaction = if header.attributes.is_transactional() {
         Some(transactional.of(header.producer_id, header.producer_epoch)?)
     } else {
         None
     };
-    let log_append_time_ms = rules.log_append_time.then_some(now_ms);
     let record_count = header.records_count.unsigned_abs();
-    let max_timestamp_ms = log_append_time_ms.unwrap_or(header.max_timestamp_ms);
+    let log_append_time_ms = rules.log_append_time.then_some(now_ms);
     let sequenced = header.is_idempotent().then_some(Sequenced {
         producer_id: header.producer_id,
         epoch: header.producer_epoch,
         base_sequence: header.base_sequence,
         record_count,
-        max_timestamp_ms,
+        max_timestamp_ms: log_append_time_ms.unwrap_or(stated_ms),
     });
-    let bytes = match log_append_time_ms {
-        None => batch.bytes().clone(),
-        Some(_) => stamped(&batch, log_append_time_ms)?,
-    };
+    // Records without a time are as old as their append.
+    let max_timestamp_ms = log_append_time_ms.unwrap_or(match stated_ms {
+        NO_TIMESTAMP => now_ms,
+        stated_ms => stated_ms,
+    });
+    let bytes = with_times(batch, log_append_time_ms, stated_ms);
     Ok(RecordBatch { bytes, record_count, max_timestamp_ms, sequenced, transaction, sourced })
 }
 
-/// Refuses a record without a key where only the last record of each key is kept.
-fn check_keys(batch: &Batch) -> Result<(), ApiError> {
-    let of_batch = |error| ApiError::new(error::of_batch(&error), error.to_string());
-    let records = batch.raw_records(BATCH_SIZE_BYTES_MAX).map_err(of_batch)?;
-    for (index, record) in records.iter().enumerate() {
-        if !record.map_err(of_batch)?.has_key {
-            let message = format!("record {index} has no key, and the topic is compacted by key");
-            return Err(ApiError::new(ErrorCode::InvalidRecord, message));
-        }
-    }
-    Ok(())
+/// The batch, with a header that gives the time of the append or that of its latest record. The
+/// checksum covers that: where it is another than the producer wrote the batch is copied.
+fn with_times(batch: &Batch, log_append_time_ms: Option<i64>, stated_ms: i64) -> Bytes {
+    let records = batch.record_bytes();
+    let header = match log_append_time_ms {
+        Some(time_ms) => Some(batch.header().with_log_append_time(time_ms, &records)),
+        None => batch.header().with_create_time(stated_ms, &records),
+    };
+    let Some(header) = header.as_ref().map(BatchHeader::to_bytes) else {
+        return batch.bytes().clone();
+    };
+    [&header[..], &records[..]].concat().into()
 }
 
 /// The sources of a batch's records. A record without one is refused rather than let through: in a
@@ -301,18 +328,6 @@ fn sources_of(batch: &Batch, now_ms: i64) -> Result<SourcedBatch, ApiError> {
     }
     SourcedBatch::produced(batch, now_ms)
         .map_err(|cause| ApiError::new(error::of_headers(&cause), cause.to_string()))
-}
-
-/// The batch with the time of its append, which its checksum covers: the one case of a copy.
-fn stamped(batch: &Batch, log_append_time_ms: Option<i64>) -> Result<Bytes, ApiError> {
-    let mut bytes = batch.bytes().to_vec();
-    let stamp = Stamp {
-        base_offset: batch.header().base_offset,
-        partition_leader_epoch: batch.header().partition_leader_epoch,
-        log_append_time_ms,
-    };
-    records::stamp(&mut bytes, &stamp).map_err(|_| ApiError::from(ErrorCode::CorruptMessage))?;
-    Ok(bytes.into())
 }
 
 /// Nobody waits for the appends; an error that is known by now closes the connection, so that the
@@ -371,12 +386,14 @@ fn answer(call: &Call, topics: Vec<(TopicKey, Vec<Append>)>) -> ProduceResponse 
         let mut partition_responses = Vec::with_capacity(appends.len());
         for append in appends {
             let Append { index, partition, log_append_time_ms, bound, state, .. } = append;
+            let record_errors = append.record_errors;
             let result = match state {
                 State::Refused(error) => Err(error),
                 State::Appended(appended) => Ok(appended),
                 State::Appending(_) => Err(ErrorCode::RequestTimedOut.into()),
             };
             let mut told = partition_response(index, log_append_time_ms, &result);
+            told.record_errors = record_errors;
             if let Some(bound) = bound.filter(|_| result.is_ok()) {
                 bound.on_appended();
                 let throttle_ms = i32::try_from(bound.throttle.as_millis()).unwrap_or(i32::MAX);

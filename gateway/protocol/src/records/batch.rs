@@ -134,9 +134,7 @@ impl BatchHeader {
         self.base_offset = stamp.base_offset;
         self.partition_leader_epoch = stamp.partition_leader_epoch;
         if let Some(time_ms) = stamp.log_append_time_ms {
-            self.max_timestamp_ms = time_ms;
-            self.attributes = self.attributes.with_log_append_time();
-            self.crc = self.compute_crc(records);
+            return self.with_log_append_time(time_ms, records);
         }
         self
     }

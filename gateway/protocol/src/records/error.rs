@@ -54,6 +54,9 @@ pub enum BatchError {
     /// Clients may not write control records.
     #[error("control batch from a client")]
     Control,
+    /// Only compaction says from when on tombstones may go.
+    #[error("batch from a client with a delete horizon, which only compaction sets")]
+    DeleteHorizon,
     /// Producer id, epoch and sequence must all be set or all be absent; transactions need them.
     #[error("producer {producer_id} epoch {producer_epoch} has base sequence {base_sequence}")]
     Producer {
@@ -93,6 +96,20 @@ pub enum BatchError {
     /// A record cannot be decoded.
     #[error("record: {0}")]
     Record(#[from] DecodeError),
+    /// A record's offset is not the one after that of the record before.
+    #[error("record {index} of a batch has an offset delta of {offset_delta}")]
+    OffsetDelta {
+        /// Its number in the batch.
+        index: i32,
+        /// Its offset delta.
+        offset_delta: i32,
+    },
+    /// A record's time cannot be said in 64 bits.
+    #[error("the timestamp of record {index} is beyond all time")]
+    Timestamp {
+        /// Its number in the batch.
+        index: i32,
+    },
     /// The records take more or fewer bytes than they should.
     #[error("{0} bytes too many after a record or after the last record")]
     LeftOver(usize),

@@ -79,6 +79,10 @@ impl Attributes {
         Self(self.0 | Self::LOG_APPEND_TIME)
     }
 
+    fn without_log_append_time(self) -> Self {
+        Self(self.0 & !Self::LOG_APPEND_TIME)
+    }
+
     /// Those of a batch that compaction writes anew: compressed by its builder, with a delete
     /// horizon or without.
     pub(super) fn cleaned(self, has_delete_horizon: bool) -> Self {
@@ -201,6 +205,26 @@ impl BatchHeader {
         crc32c::crc32c_append(crc32c::crc32c(covered), records)
     }
 
+    /// This header for records that have times of their own, of which this is the largest. `None` if
+    /// it says so already; otherwise the checksum is computed anew over the records.
+    pub fn with_create_time(mut self, max_timestamp_ms: i64, records: &[u8]) -> Option<Self> {
+        let attributes = self.attributes.without_log_append_time();
+        if attributes == self.attributes && max_timestamp_ms == self.max_timestamp_ms {
+            return None;
+        }
+        (self.attributes, self.max_timestamp_ms) = (attributes, max_timestamp_ms);
+        self.crc = self.compute_crc(records);
+        Some(self)
+    }
+
+    /// This header for records that all have the time of their append.
+    pub fn with_log_append_time(mut self, time_ms: i64, records: &[u8]) -> Self {
+        self.attributes = self.attributes.with_log_append_time();
+        self.max_timestamp_ms = time_ms;
+        self.crc = self.compute_crc(records);
+        self
+    }
+
     /// The offset of the last record that the batch was written with.
     pub fn last_offset(&self) -> i64 {
         self.base_offset.saturating_add(i64::from(self.last_offset_delta))
@@ -225,6 +249,9 @@ impl BatchHeader {
         self.attributes.compression()?;
         if self.attributes.is_control() {
             return Err(BatchError::Control);
+        }
+        if self.attributes.has_delete_horizon() {
+            return Err(BatchError::DeleteHorizon);
         }
         let (records_count, last_offset_delta) = (self.records_count, self.last_offset_delta);
         if records_count < 1 || last_offset_delta != records_count - 1 {
@@ -325,6 +352,7 @@ mod tests {
             BatchHeader { attributes: control, ..good },
             BatchHeader { attributes: transactional, ..good },
             BatchHeader { attributes: Attributes(7), ..good },
+            BatchHeader { attributes: Attributes::default().cleaned(true), ..good },
             BatchHeader { base_sequence: NO_SEQUENCE, ..numbered },
             BatchHeader { producer_epoch: -1, ..numbered },
             BatchHeader { producer_id: -2, ..numbered },

@@ -11,13 +11,11 @@
 
 use bytes::Bytes;
 
-use super::{Batch, BatchError, BatchHeader, Compression};
+use super::{Batch, BatchError, BatchHeader, Compression, NO_TIMESTAMP};
 use crate::wire::DecodeError;
 
 /// The smallest record: a length, and six fields of a byte each.
-const RECORD_SIZE_BYTES_MIN: usize = 7;
-/// The largest timestamp of no records.
-const NO_TIMESTAMP: i64 = -1;
+pub(super) const RECORD_SIZE_BYTES_MIN: usize = 7;
 
 /// The records of a batch, decompressed.
 #[derive(Clone, Debug)]

@@ -6,6 +6,7 @@ use crate::kafka::connection::Close;
 use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config};
 
 mod contract;
+mod examined;
 mod lease;
 mod sources;
 

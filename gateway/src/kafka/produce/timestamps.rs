@@ -1,19 +1,14 @@
 //! How far the times of records may be from the leader's (KIP-937).
 
-use meridian_consensus::state::{Metadata, Topic};
-use meridian_protocol::ErrorCode;
-use meridian_protocol::records::Batch;
+use std::ops::RangeInclusive;
 
-use crate::kafka::error::{self, ApiError};
+use meridian_consensus::state::{Metadata, Topic};
+
 use crate::kafka::lookup;
 use crate::kafka::topic_config::{
     MESSAGE_TIMESTAMP_AFTER_MAX_MS, MESSAGE_TIMESTAMP_AFTER_MAX_MS_DEFAULT,
     MESSAGE_TIMESTAMP_BEFORE_MAX_MS,
 };
-use crate::partition::source::BATCH_SIZE_BYTES_MAX;
-
-/// The time of a record without one.
-const NO_TIMESTAMP: i64 = -1;
 
 /// What a topic allows.
 #[derive(Clone, Copy, Debug)]
@@ -32,39 +27,19 @@ impl TimestampBounds {
         }
     }
 
-    /// Judges the producer's times. The latest is in the header; the earliest is not, so that
-    /// records are read if the topic bounds it.
-    pub(super) fn check(&self, batch: &Batch, now_ms: i64) -> Result<(), ApiError> {
-        let header = batch.header();
-        self.check_one(header.max_timestamp_ms, now_ms)?;
-        if self.before_ms_max == i64::MAX {
-            return Ok(());
-        }
-        let unreadable = |cause| ApiError::new(error::of_batch(&cause), cause.to_string());
-        for record in batch.raw_records(BATCH_SIZE_BYTES_MAX).map_err(unreadable)?.iter() {
-            let delta_ms = record.map_err(unreadable)?.timestamp_delta_ms;
-            self.check_one(header.base_timestamp_ms.saturating_add(delta_ms), now_ms)?;
-        }
-        Ok(())
-    }
-
-    fn check_one(&self, timestamp_ms: i64, now_ms: i64) -> Result<(), ApiError> {
-        let earliest_ms = now_ms.saturating_sub(self.before_ms_max);
-        let latest_ms = now_ms.saturating_add(self.after_ms_max);
-        if timestamp_ms == NO_TIMESTAMP || (earliest_ms..=latest_ms).contains(&timestamp_ms) {
-            return Ok(());
-        }
-        let message = format!(
-            "timestamp {timestamp_ms} is out of range: it must be from {earliest_ms} to \
-             {latest_ms}, as message.timestamp.before.max.ms and message.timestamp.after.max.ms say"
-        );
-        Err(ApiError::new(ErrorCode::InvalidTimestamp, message))
+    /// The times that a record may have now; those before 1970 too, if the past has no bound.
+    pub(super) fn range(&self, now_ms: i64) -> RangeInclusive<i64> {
+        let earliest_ms = match self.before_ms_max {
+            i64::MAX => i64::MIN,
+            before_ms_max => now_ms.saturating_sub(before_ms_max),
+        };
+        earliest_ms..=now_ms.saturating_add(self.after_ms_max)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use meridian_protocol::records::{BatchBuilder, Compression};
+    use meridian_protocol::records::{Batch, BatchBuilder, Compression, NO_TIMESTAMP, RecordRules};
 
     use super::*;
 
@@ -76,12 +51,8 @@ mod tests {
             builder.append(*timestamp, None, None, &[]);
         }
         let batch = Batch::produced(builder.build_compressed(Compression::Snappy).ok()).unwrap();
-        let checked = bounds.check(&batch, NOW_MS);
-        assert!(
-            checked.as_ref().is_err_and(|it| it.code == ErrorCode::InvalidTimestamp)
-                || checked.is_ok()
-        );
-        checked.is_err()
+        let rules = RecordRules { timestamps_ms: Some(bounds.range(NOW_MS)), ..Default::default() };
+        !batch.examine(&rules, 1 << 20).unwrap().refused.is_empty()
     }
 
     #[test]

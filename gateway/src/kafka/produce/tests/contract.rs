@@ -6,7 +6,7 @@ use meridian_base::position::Offset;
 use super::*;
 use crate::broker::Broker;
 
-async fn bound_to(limit_ms: &str) -> (TestClient, std::sync::Arc<FakeBroker>) {
+async fn bound_to(limit_ms: &str) -> (TestClient, Arc<FakeBroker>) {
     let broker = FakeBroker::single();
     let mut client = TestClient::connect(&front_of(&broker, quick_config()));
     client.create_topic_with("t", 1, &[("mirror.max.lag.ms", limit_ms)]).await;

@@ -65,6 +65,7 @@ async fn a_lease_that_ends_while_another_partition_is_waited_for_acknowledges_no
         log_append_time_ms: None,
         bound: None,
         lease,
+        record_errors: Vec::new(),
         state,
     };
     let (answer_later, later) = oneshot::channel();

@@ -7,7 +7,7 @@ use crate::broker::Broker;
 use crate::kafka::testing::values_of;
 use crate::partition::source::{PRODUCER_ID_HEADER, SEQNO_HEADER};
 
-async fn deduplicating() -> (TestClient, std::sync::Arc<FakeBroker>) {
+async fn deduplicating() -> (TestClient, Arc<FakeBroker>) {
     let broker = FakeBroker::single();
     let mut client = TestClient::connect(&front_of(&broker, quick_config()));
     client.create_topic_with("s", 1, &[("meridian.dedup", "source")]).await;
