@@ -16,7 +16,8 @@ use meridian_protocol::messages::{
     MetadataRequest, ProducePartition, ProduceRequest, ProduceTopic,
 };
 use meridian_protocol::records::{
-    Batch, BatchBuilder, BatchHeader, Compression, Stamp, batches, pack, stamp, unpack,
+    Batch, BatchBuilder, BatchHeader, Compression, NO_TIMESTAMP, RecordRules, Stamp, batches, pack,
+    stamp, unpack,
 };
 use meridian_protocol::{ApiKey, Records, Request, RequestMessage};
 use meridian_storage::blob::{BlobHeader, BlobKind, Payload};
@@ -134,6 +135,12 @@ fn kafka_response_seeds() -> Vec<Vec<u8>> {
 fn record_batch(data: &[u8]) {
     for batch in batches(Bytes::copy_from_slice(data)).flatten() {
         let _ = batch.check_produced();
+        let rules = RecordRules { timestamps_ms: Some(0..=7), needs_key: true };
+        if let Ok(examined) = batch.examine(&rules, DECOMPRESSED_SIZE_BYTES_MAX) {
+            let records = batch.raw_records(DECOMPRESSED_SIZE_BYTES_MAX);
+            assert!(records.is_ok_and(|it| it.iter().all(|record| record.is_ok())));
+            assert!(examined.max_timestamp_ms >= NO_TIMESTAMP);
+        }
         if let Ok(records) = batch.records(DECOMPRESSED_SIZE_BYTES_MAX) {
             for record in records.flatten() {
                 let size_bytes = record.value.map_or(0, |value| value.len());
@@ -256,7 +263,7 @@ fn records_blob(data: &[u8]) {
 fn checkpoint(data: &[u8]) {
     let Ok(state) = PartitionState::decode(Bytes::copy_from_slice(data)) else { return };
     assert_eq!(PartitionState::decode(state.encode()), Ok(state.clone()));
-    let _ = (state.size_bytes(), state.seek_timestamp(0), state.producers.count());
+    let _ = (state.size_bytes(), state.seek_timestamp(0, Offset::ZERO), state.producers.count());
 }
 
 fn checkpoint_seeds() -> Vec<Vec<u8>> {

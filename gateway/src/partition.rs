@@ -31,7 +31,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::env::Instant;
 use meridian_base::position::{LeaderEpoch, Offset, Step};
 use meridian_base::topology::{GroupConfig, Slot};
-use meridian_protocol::records::EndTxnMarker;
+use meridian_protocol::records::{BatchHeader, EndTxnMarker};
 use meridian_storage::blob::{BlobHeader, BlobKind, Payload};
 use meridian_storage::leader::{Draft, Leader, LeaderConfig, LeaderOutput, LossCause, PutError};
 use meridian_storage::manifest::Manifest;
@@ -47,7 +47,7 @@ pub use self::error::{ProduceError, TransactionError};
 use self::judge::Judgement;
 pub use self::mirrored::{MirrorError, batch_id};
 use self::source::SourcedBatch;
-pub use self::state::{PartitionState, ReplayError, Retention, batches_in};
+pub use self::state::{LogTimes, PartitionState, ReplayError, Retention, RunTime, batches_in};
 pub use self::tail::{BatchSlice, RecordBlob, TailCache, Taken, take_batches};
 use self::transactions::StableOffset;
 pub use self::transactions::{Marker, Ongoing, TransactionVersion, Transactions};
@@ -92,7 +92,7 @@ pub struct RecordBatch {
     pub bytes: Bytes,
     /// Number of offsets it takes.
     pub record_count: u32,
-    /// Largest record timestamp.
+    /// Largest record timestamp, or when it came if its records have none.
     pub max_timestamp_ms: i64,
     /// Its producer, if it is idempotent.
     pub sequenced: Option<Sequenced>,
@@ -592,7 +592,8 @@ impl<T> Partition<T> {
     fn push(&mut self, bytes: Bytes, record_count: u32, max_timestamp_ms: i64) -> Offset {
         let base_offset = self.open.next_offset();
         let end = base_offset.advance(record_count);
-        self.state.note(base_offset, bytes.len() as u64, max_timestamp_ms);
+        let stated_ms = BatchHeader::parse(&bytes).map_or(-1, |header| header.max_timestamp_ms);
+        self.state.note(base_offset, bytes.len() as u64, stated_ms, max_timestamp_ms);
         self.bytes_since_checkpoint += bytes.len() as u64;
         // Base offset and leader epoch lie outside the batch's CRC: only they are written anew.
         let mut head = BytesMut::with_capacity(BATCH_HEAD_SIZE_BYTES);

@@ -292,6 +292,11 @@ impl Producers {
         self.now_ms = now_ms;
     }
 
+    /// The time, as it was told last.
+    pub fn now_ms(&self) -> i64 {
+        self.now_ms
+    }
+
     /// Forgets producers that were last seen before `time_ms`, and the longest silent ones of too
     /// many; never those that `is_needed`, as they have a transaction open.
     pub fn expire(&mut self, time_ms: i64, is_needed: impl Fn(i64) -> bool) {

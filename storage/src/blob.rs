@@ -59,8 +59,8 @@ pub struct BlobHeader {
     pub base_offset: Offset,
     /// Number of offsets the blob takes, gaps included: 0 for all kinds but records and clean ones.
     pub record_count: u32,
-    /// Largest record timestamp in milliseconds since 1970, -1 if there is none. Of a stripe's part, which has no
-    /// records, the slot that it is for.
+    /// Largest record timestamp in milliseconds since 1970, records without one counted as of their append; -1 if
+    /// there is none. Of a stripe's part, which has no records, the slot that it is for.
     pub max_timestamp_ms: i64,
     /// Payload length.
     pub payload_size_bytes: u32,

@@ -18,7 +18,7 @@ use meridian_storage::mutation::Mutations;
 
 use super::decided::Aborted;
 use super::{Cleaned, KeyOffsets, Round};
-use crate::partition::CleanRange;
+use crate::partition::{CleanRange, LogTimes};
 
 /// Bounds of a pass.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +56,8 @@ pub struct Plan {
     pub last_batches: BTreeMap<i64, Offset>,
     /// What was aborted.
     pub aborted: Aborted,
+    /// The times of batches that do not say it.
+    pub times: LogTimes,
     /// Wall-clock time.
     pub now_ms: i64,
     /// Batches with a later record are left for another pass (now minus `min.compaction.lag.ms`).
@@ -170,7 +172,7 @@ impl Pass {
         let Plan { last_stable_offset, high_watermark, timestamp_ms_max, .. } = self.plan;
         let header = batch.header();
         let is_last = next >= high_watermark;
-        let too_young = header.max_timestamp_ms > timestamp_ms_max;
+        let too_young = self.time_of(batch) > timestamp_ms_max;
         let judged = !is_last && !too_young && next <= last_stable_offset;
         let size_bytes_max = self.plan.limits.batch_size_bytes_max;
         let counts = !self.plan.aborted.holds(header);
@@ -179,6 +181,11 @@ impl Pass {
         }
         self.replaced_size_bytes += header.size_bytes as u64;
         self.next = next;
+    }
+
+    fn time_of(&self, batch: &Batch) -> i64 {
+        let header = batch.header();
+        self.plan.times.of_batch(Offset::new(header.base_offset), header.max_timestamp_ms)
     }
 
     fn end_keys(&mut self) {
@@ -207,7 +214,7 @@ impl Pass {
             self.close(Offset::new(batch.header().base_offset), out);
         }
         if let Some(bytes) = kept {
-            let timestamp_ms = batch.header().max_timestamp_ms;
+            let timestamp_ms = self.time_of(batch);
             self.open.max_timestamp_ms = self.open.max_timestamp_ms.max(timestamp_ms);
             self.open.size_bytes += bytes.len();
             self.kept_size_bytes += bytes.len() as u64;

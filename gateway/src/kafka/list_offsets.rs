@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_protocol::messages::{
     EpochEndOffset, ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest,
@@ -27,6 +26,9 @@ const READ_COMMITTED: i8 = 1;
 
 /// Records of one batch are not decompressed any further.
 const BATCH_SIZE_BYTES_MAX: usize = 64 << 20;
+
+/// Runs of a log, of some 8 MiB, in which its latest record is looked for.
+const RUN_COUNT_MAX: usize = 16;
 
 const NOTHING: Found = (-1, Offset::UNKNOWN);
 
@@ -176,8 +178,7 @@ async fn first_record(log: &PartitionLog, timestamp: i64) -> Result<Option<Found
 /// read, the start of the batch: nothing at or after the timestamp is before it.
 fn first_at(slice: &BatchSlice, timestamp: i64, start: Offset) -> Option<Found> {
     let unreadable = Some((slice.max_timestamp_ms, slice.base_offset.max(start)));
-    let bytes: Bytes = [&slice.head[..], &slice.body[..]].concat().into();
-    let Some(Ok(batch)) = records::batches(bytes).next() else { return unreadable };
+    let Some(Ok(batch)) = records::batches(slice.bytes()).next() else { return unreadable };
     let Ok(records) = batch.records(BATCH_SIZE_BYTES_MAX) else { return unreadable };
     for record in records {
         let Ok(record) = record else { return unreadable };
@@ -189,22 +190,37 @@ fn first_at(slice: &BatchSlice, timestamp: i64, start: Offset) -> Option<Found> 
     None
 }
 
-/// The first record with the largest timestamp: the largest time at or after which there is one,
-/// found by bisection.
+/// The first record with the largest timestamp. The log knows in which run it is; runs whose time is
+/// that of records without one, or of records that were deleted, take a further look.
 async fn find_max(log: &PartitionLog) -> Result<Found, ErrorCode> {
-    let mut best = NOTHING;
-    let (mut some_before, mut none_from) = (0, i64::MAX);
-    while some_before < none_from {
-        let middle = some_before + (none_from - some_before) / 2;
-        match first_record(log, middle).await? {
-            Some(found) => {
-                some_before = found.0.saturating_add(1);
-                best = found;
-            }
-            None => none_from = middle,
+    let start = log.log_start_offset();
+    let (mut best, mut before) = (NOTHING, None);
+    for _ in 0..RUN_COUNT_MAX {
+        let Some((time, latest)) = log.latest_batch(before).await.map_err(of_fetch)? else { break };
+        before = Some(time);
+        let found = latest.and_then(|batch| latest_in(&batch, start));
+        best = found.filter(|found| found.0 > best.0).unwrap_or(best);
+        if best.0 >= time.0 {
+            break;
         }
     }
     Ok(best)
+}
+
+/// The first of the records of `slice` with the largest time, from `start` on.
+fn latest_in(slice: &BatchSlice, start: Offset) -> Option<Found> {
+    let unreadable = Some((slice.max_timestamp_ms, slice.base_offset.max(start)));
+    let Some(Ok(batch)) = records::batches(slice.bytes()).next() else { return unreadable };
+    let Ok(records) = batch.records(BATCH_SIZE_BYTES_MAX) else { return unreadable };
+    let mut latest: Option<Found> = None;
+    for record in records {
+        let Ok(record) = record else { return unreadable };
+        let is_later = latest.is_none_or(|(time_ms, _)| record.timestamp_ms > time_ms);
+        if record.offset >= start.get() && is_later {
+            latest = Some((record.timestamp_ms, Offset::new(record.offset)));
+        }
+    }
+    latest
 }
 
 /// Finds where leader epochs end.

@@ -251,6 +251,15 @@ impl FollowerLog {
         Ok(view.fetched(taken, aborted))
     }
 
+    /// What a read from `from` on says of the log, without a record.
+    pub fn peek(&self, from: Offset) -> Result<Fetched, FetchError> {
+        let view = self.view().ok_or(FetchError::Unavailable)?;
+        if from <= view.mark.high_watermark {
+            view.check(from)?;
+        }
+        Ok(view.fetched(Taken::default(), Vec::new()))
+    }
+
     /// The aborted transactions with records in `from..until`, unless what was heard of them is
     /// from another leader than `view`.
     fn aborted_between(

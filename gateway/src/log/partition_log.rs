@@ -1,5 +1,6 @@
 //! A partition that this node owns: being taken over, led, or stopped.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -11,6 +12,7 @@ use meridian_base::topology::{GroupConfig, Slot};
 use meridian_consensus::state::Home;
 use meridian_mirror::contract::Contract;
 use meridian_mirror::lease::WriterLease;
+use meridian_protocol::records::NO_TIMESTAMP;
 use meridian_storage::hot::Layout;
 use meridian_storage::leader::{LossCause, PutError};
 use meridian_storage::lineage::Lineage;
@@ -27,7 +29,8 @@ use super::reader::{Isolation, ReadFailed, ReadView};
 use super::{Logs, lock};
 use crate::partition::source::Sources;
 use crate::partition::{
-    AbortedTransaction, Appended, Partition, PartitionOutput, ProduceError, RecordBatch, Retention,
+    AbortedTransaction, Appended, BatchSlice, Partition, PartitionOutput, ProduceError,
+    RecordBatch, Retention, RunTime, Taken,
 };
 
 /// Who waits for a produce request.
@@ -299,6 +302,13 @@ impl PartitionLog {
         Ok(view.fetched(taken, aborted))
     }
 
+    /// What a read from `from` on says of the log, without a record.
+    pub fn peek(&self, from: Offset) -> Result<Fetched, FetchError> {
+        let view = self.with(None, |partition| view_of(partition)).ok_or(FetchError::NotLeader)?;
+        view.check(from)?;
+        Ok(view.fetched(Taken::default(), Vec::new()))
+    }
+
     /// Offset after the last committed record.
     pub fn high_watermark(&self) -> Offset {
         self.with(Offset::ZERO, Partition::high_watermark)
@@ -347,26 +357,56 @@ impl PartitionLog {
     pub async fn batch_for_timestamp(
         &self,
         timestamp_ms: i64,
-        from: Offset,
-    ) -> Result<Option<crate::partition::BatchSlice>, FetchError> {
-        let seek = |partition: &Partition<Waiter>| {
-            let found = partition.state().seek_timestamp(timestamp_ms)?;
-            Some(found.max(from).max(partition.leader().log_start_offset()))
-        };
-        let Some(mut from) = self.with(None, seek) else { return Ok(None) };
-        while from < self.high_watermark() {
-            let fetched = self.fetch(from, 1 << 20).await?;
-            let records = Bytes::from(fetched.records.concat());
-            let base_offset = base_offset_of(&records).unwrap_or(from);
-            let batches = crate::partition::batches_in(base_offset, records)
-                .map_err(|_| FetchError::Unavailable)?;
+        mut from: Offset,
+    ) -> Result<Option<BatchSlice>, FetchError> {
+        loop {
+            let seek = |partition: &Partition<Waiter>| {
+                let from = from.max(partition.leader().log_start_offset());
+                partition.state().seek_timestamp(timestamp_ms, from)
+            };
+            let Some(found) = self.with(None, seek) else { return Ok(None) };
+            let batches = self.batches_from(found).await?;
             if let Some(found) = batches.iter().find(|b| b.max_timestamp_ms >= timestamp_ms) {
                 return Ok(Some(found.clone()));
             }
-            let Some(last) = batches.last() else { break };
+            let Some(last) = batches.last() else { return Ok(None) };
             from = last.last_offset.advance(1);
         }
-        Ok(None)
+    }
+
+    /// The first of the batches whose header gives the largest time, as far as runs that are not
+    /// later than `before` say; with it the time of the run that it is in.
+    pub async fn latest_batch(
+        &self,
+        before: Option<RunTime>,
+    ) -> Result<Option<(RunTime, Option<BatchSlice>)>, FetchError> {
+        let run = self.with(None, |partition| partition.state().latest_run(before));
+        let Some((time, Range { start, end })) = run else { return Ok(None) };
+        let mut latest: Option<BatchSlice> = None;
+        let mut from = start.max(self.log_start_offset());
+        while from < end {
+            let batches = self.batches_from(from).await?;
+            let Some(last) = batches.last() else { break };
+            from = last.last_offset.advance(1);
+            for batch in batches.into_iter().take_while(|batch| batch.base_offset < end) {
+                let known_ms = latest.as_ref().map_or(NO_TIMESTAMP, |it| it.max_timestamp_ms);
+                if batch.max_timestamp_ms > known_ms {
+                    latest = Some(batch);
+                }
+            }
+        }
+        Ok(Some((time, latest)))
+    }
+
+    /// Some batches from the one that holds `from`; none at the end of the log.
+    async fn batches_from(&self, from: Offset) -> Result<Vec<BatchSlice>, FetchError> {
+        if from >= self.high_watermark() {
+            return Ok(Vec::new());
+        }
+        let fetched = self.fetch(from, 1 << 20).await?;
+        let records = Bytes::from(fetched.records.concat());
+        let base_offset = base_offset_of(&records).unwrap_or(from);
+        crate::partition::batches_in(base_offset, records).map_err(|_| FetchError::Unavailable)
     }
 
     /// Makes `before` the first offset that can be read; returns the log start.

@@ -162,6 +162,7 @@ impl<T> Partition<T> {
             high_watermark: self.high_watermark(),
             last_batches: self.state.producers.last_batches().collect(),
             aborted: Aborted::of(self.state.transactions.aborted().kept().copied()),
+            times: self.state.times(),
             now_ms,
             timestamp_ms_max,
             delete_retention_ms,
@@ -201,11 +202,12 @@ impl PartitionState {
         self.manifest.as_ref().map_or(Offset::ZERO, |manifest| manifest.end)
     }
 
-    /// Bytes of the records that no manifest covers, and the time of the first of them.
+    /// Bytes of the records that no manifest covers, and the time of the first of them if it is known.
     pub fn dirty(&self) -> (u64, Option<i64>) {
         let end = self.clean_end();
         let mut dirty = self.chunks.iter().filter(|chunk| chunk.base_offset >= end).peekable();
-        let first_timestamp_ms = dirty.peek().map(|chunk| chunk.first_timestamp_ms);
+        let first_timestamp_ms = dirty.peek().map(|chunk| chunk.since_ms());
+        let first_timestamp_ms = first_timestamp_ms.filter(|timestamp_ms| *timestamp_ms > 0);
         (dirty.map(|chunk| chunk.size_bytes).sum(), first_timestamp_ms)
     }
 

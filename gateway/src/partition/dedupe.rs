@@ -95,7 +95,9 @@ impl RecordBatch {
         let (bytes, max_timestamp_ms) =
             without(self, dropped).map_err(|_| SourceError::NotRewritten)?;
         self.bytes = bytes;
-        self.max_timestamp_ms = max_timestamp_ms;
+        if max_timestamp_ms >= 0 {
+            self.max_timestamp_ms = max_timestamp_ms;
+        }
         if let Some(sequenced) = &mut self.sequenced {
             // What replay will read.
             sequenced.max_timestamp_ms = max_timestamp_ms;

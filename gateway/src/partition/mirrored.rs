@@ -13,7 +13,7 @@ use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_mirror::partition::{BatchId, SourceBatch};
-use meridian_protocol::records::{Batch, BatchHeader};
+use meridian_protocol::records::{Batch, BatchHeader, NO_TIMESTAMP};
 use meridian_storage::blob::{BlobKind, Payload};
 use meridian_storage::leader::Draft;
 use meridian_storage::placement::SlotHealth;
@@ -70,7 +70,11 @@ impl<T> Partition<T> {
         if end != expected {
             return Err(MirrorError::NotAtEnd { expected, end });
         }
-        for batch in batches {
+        for mut batch in batches {
+            if batch.max_timestamp_ms < 0 {
+                // To its source, too, it is as old as its append.
+                batch.max_timestamp_ms = self.state.producers.now_ms();
+            }
             self.push_mirrored(now, health, batch, out)?;
         }
         self.wait_for(waiter, expected, self.end_offset());
@@ -196,7 +200,7 @@ impl From<SourceBatch> for BatchSlice {
         Self {
             base_offset: batch.id.base_offset,
             last_offset: batch.id.last_offset,
-            max_timestamp_ms: header.map_or(-1, |header| header.max_timestamp_ms),
+            max_timestamp_ms: header.map_or(NO_TIMESTAMP, |header| header.max_timestamp_ms),
             head: batch.bytes,
             body: Bytes::new(),
         }

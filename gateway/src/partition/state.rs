@@ -4,12 +4,14 @@
 //! A function of the log alone (rule T9): a checkpoint blob holds it as of its own step, and a new
 //! leader brings it up to date by applying the blobs after it.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::position::Offset;
-use meridian_protocol::records::{self, BatchHeader, EndTxnMarker};
+use meridian_protocol::records::{self, BatchHeader, EndTxnMarker, NO_TIMESTAMP};
 use meridian_storage::blob::{BlobHeader, BlobKind};
 use meridian_storage::codec::{DecodeError, Source};
 use meridian_storage::manifest::Manifest;
@@ -45,13 +47,56 @@ pub enum ReplayError {
     NotABatch(Offset),
 }
 
-/// A run of the log: where it begins, how large it is and how late its last record.
+/// A run of the log: where it begins, how large it is and how late its last record. Records without
+/// a time count as of their append; what was stored before that was so may have [`NO_TIMESTAMP`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
     pub(super) base_offset: Offset,
     pub(super) size_bytes: u64,
+    /// If no record has a time of its own, the complement of the append of the first, which is
+    /// negative.
     pub(super) first_timestamp_ms: i64,
     pub(super) max_timestamp_ms: i64,
+}
+
+impl Chunk {
+    /// When its first record is from: by its own time, or by its append if none has one.
+    pub(super) fn since_ms(&self) -> i64 {
+        if self.is_untimed() { !self.first_timestamp_ms } else { self.first_timestamp_ms }
+    }
+
+    /// Whether none of its records has a time of its own: no lookup by time finds them.
+    fn is_untimed(&self) -> bool {
+        self.first_timestamp_ms < 0
+    }
+
+    /// Whether all of it is older than `timestamp_ms`; `None` if nobody knows.
+    fn is_before(&self, timestamp_ms: i64) -> Option<bool> {
+        (self.max_timestamp_ms >= 0).then_some(self.max_timestamp_ms < timestamp_ms)
+    }
+}
+
+/// The time of a run's latest record, and where the run begins; of equal times the first is the later.
+pub type RunTime = (i64, Reverse<Offset>);
+
+/// Which times the records of a log have, for batches that do not say it themselves.
+#[derive(Clone, Debug, Default)]
+pub struct LogTimes {
+    /// Where runs of the log begin, and the time of the latest record of each.
+    runs: Vec<(Offset, i64)>,
+}
+
+impl LogTimes {
+    /// The time of the latest record of the batch at `base_offset`, whose header says
+    /// `max_timestamp_ms`; [`NO_TIMESTAMP`] if nobody knows.
+    pub fn of_batch(&self, base_offset: Offset, max_timestamp_ms: i64) -> i64 {
+        if max_timestamp_ms >= 0 {
+            return max_timestamp_ms;
+        }
+        let after = self.runs.partition_point(|(begin, _)| *begin <= base_offset);
+        let run = after.checked_sub(1).and_then(|index| self.runs.get(index));
+        run.map_or(NO_TIMESTAMP, |(_, timestamp_ms)| *timestamp_ms)
+    }
 }
 
 /// How much of a log to keep.
@@ -80,17 +125,20 @@ pub struct PartitionState {
 }
 
 impl PartitionState {
-    /// Notes an appended batch.
-    pub fn note(&mut self, base_offset: Offset, size_bytes: u64, max_timestamp_ms: i64) {
+    /// Notes an appended batch. Its header says `stated_ms`; its latest record is as old as `time_ms`.
+    pub fn note(&mut self, base_offset: Offset, size_bytes: u64, stated_ms: i64, time_ms: i64) {
+        let (is_untimed, max_timestamp_ms) = (stated_ms < 0, time_ms);
         let fits = self.chunks.back().is_some_and(|chunk| {
             chunk.size_bytes < CHUNK_SIZE_BYTES
-                && max_timestamp_ms.saturating_sub(chunk.first_timestamp_ms) < CHUNK_SPAN_MS
+                && (is_untimed || !chunk.is_untimed())
+                && time_ms.saturating_sub(chunk.since_ms()) < CHUNK_SPAN_MS
         });
         if !fits {
+            let first_timestamp_ms = if is_untimed { !time_ms.max(0) } else { time_ms };
             self.chunks.push_back(Chunk {
                 base_offset,
                 size_bytes: 0,
-                first_timestamp_ms: max_timestamp_ms,
+                first_timestamp_ms,
                 max_timestamp_ms,
             });
             self.forget_chunks();
@@ -138,7 +186,11 @@ impl PartitionState {
     pub fn apply_blob(&mut self, header: &BlobHeader, payload: Bytes) -> Result<(), ReplayError> {
         match header.kind {
             BlobKind::Records => {
-                for slice in batches_in(header.base_offset, payload)? {
+                for mut slice in batches_in(header.base_offset, payload)? {
+                    if slice.max_timestamp_ms < 0 {
+                        // The leader put the time of the append there.
+                        slice.max_timestamp_ms = header.max_timestamp_ms;
+                    }
                     self.replay(&slice)?;
                 }
             }
@@ -151,11 +203,12 @@ impl PartitionState {
     }
 
     /// Applies one batch of the log, judged when it was written; gives the transaction that it
-    /// ended, if any.
+    /// ended, if any. `slice` says how late the batch is, its header what its records say.
     pub(super) fn replay(&mut self, slice: &BatchSlice) -> Result<Option<Ended>, ReplayError> {
         let offset = slice.base_offset;
         let header = BatchHeader::parse(&slice.head).map_err(|_| ReplayError::NotABatch(offset))?;
-        self.note(offset, slice.size_bytes() as u64, slice.max_timestamp_ms);
+        let size_bytes = slice.size_bytes() as u64;
+        self.note(offset, size_bytes, header.max_timestamp_ms, slice.max_timestamp_ms);
         let (producer_id, epoch) = (header.producer_id, header.producer_epoch);
         if header.attributes.is_control() {
             if let Some(EndTxnMarker { committed, coordinator_epoch }) = marker_of(slice)? {
@@ -168,7 +221,7 @@ impl PartitionState {
                     version: TransactionVersion::V1,
                     number: 0,
                 };
-                return Ok(self.apply_marker(offset, &marker, header.max_timestamp_ms));
+                return Ok(self.apply_marker(offset, &marker, slice.max_timestamp_ms));
             }
             return Ok(None);
         }
@@ -184,7 +237,7 @@ impl PartitionState {
             sources.replay(&slice.head, offset);
         }
         let transaction = header.attributes.is_transactional().then_some((producer_id, epoch));
-        self.apply_batch(offset, header.max_timestamp_ms, sequenced.as_ref(), transaction);
+        self.apply_batch(offset, slice.max_timestamp_ms, sequenced.as_ref(), transaction);
         Ok(None)
     }
 
@@ -229,7 +282,8 @@ impl PartitionState {
     }
 
     /// The log start that `retention` asks for, if it lies beyond the oldest chunk. The newest chunk
-    /// goes only by age, and up to `end_offset`, where the log ends if nothing is being written.
+    /// goes only by age, and up to `end_offset`, where the log ends if nothing is being written. What
+    /// nobody knows the age of is older than what comes after it, and no older than that.
     pub fn expired_before(
         &self,
         retention: &Retention,
@@ -241,22 +295,43 @@ impl PartitionState {
             let next = self.chunks.get(index + 1);
             let too_large = retention.size_bytes_max.is_some_and(|max| size_bytes > max);
             let too_old =
-                retention.timestamp_ms_min.is_some_and(|min| chunk.max_timestamp_ms < min);
-            if !too_old && (next.is_none() || !too_large) {
-                break;
-            }
+                retention.timestamp_ms_min.map_or(Some(false), |min| chunk.is_before(min));
             size_bytes -= chunk.size_bytes;
+            match too_old {
+                Some(true) => {}
+                _ if too_large && next.is_some() => {}
+                Some(false) => break,
+                None => continue,
+            }
             keep_from = next.map(|next| next.base_offset).or(end_offset).or(keep_from);
         }
         keep_from
     }
 
-    /// Offset from which to look for the first record at or after `timestamp_ms`.
-    pub fn seek_timestamp(&self, timestamp_ms: i64) -> Option<Offset> {
-        self.chunks
-            .iter()
-            .find(|chunk| chunk.max_timestamp_ms >= timestamp_ms)
-            .map(|chunk| chunk.base_offset)
+    /// Offset from which to look for the first record at or after `timestamp_ms`, from `from` on.
+    pub fn seek_timestamp(&self, timestamp_ms: i64, from: Offset) -> Option<Offset> {
+        let after = self.chunks.partition_point(|chunk| chunk.base_offset <= from);
+        let mut chunks = self.chunks.iter().skip(after.saturating_sub(1));
+        let found =
+            chunks.find(|chunk| !chunk.is_untimed() && chunk.max_timestamp_ms >= timestamp_ms)?;
+        Some(found.base_offset.max(from))
+    }
+
+    /// Of the runs that are not as late as `before`, the latest, and of those the first: the time of
+    /// its latest record, and its offsets.
+    pub fn latest_run(&self, before: Option<RunTime>) -> Option<(RunTime, Range<Offset>)> {
+        let time = |chunk: &Chunk| (chunk.max_timestamp_ms, Reverse(chunk.base_offset));
+        let timed = self.chunks.iter().enumerate().filter(|(_, chunk)| !chunk.is_untimed());
+        let earlier = timed.filter(|(_, chunk)| before.is_none_or(|before| time(chunk) < before));
+        let (index, latest) = earlier.max_by_key(|(_, chunk)| time(chunk))?;
+        let end = self.chunks.get(index + 1).map_or(Offset::new(i64::MAX), |it| it.base_offset);
+        Some((time(latest), latest.base_offset..end))
+    }
+
+    /// The times of all records.
+    pub fn times(&self) -> LogTimes {
+        let run = |chunk: &Chunk| (chunk.base_offset, chunk.max_timestamp_ms);
+        LogTimes { runs: self.chunks.iter().map(run).collect() }
     }
 
     /// Bytes of all records in the log.
@@ -390,7 +465,7 @@ mod tests {
     fn state(chunk_count: i64) -> PartitionState {
         let mut state = PartitionState::default();
         for n in 0..chunk_count {
-            state.note(Offset::new(n * 100), CHUNK_SIZE_BYTES, n * 1000);
+            state.note(Offset::new(n * 100), CHUNK_SIZE_BYTES, n * 1000, n * 1000);
         }
         state
     }
@@ -419,8 +494,82 @@ mod tests {
         assert_eq!(state(10).expired_before(&all, None), Some(Offset::new(900)));
         let mut emptied = state(10);
         emptied.trim(Offset::new(1000));
-        emptied.note(Offset::new(1000), 77, 20_000_000);
+        emptied.note(Offset::new(1000), 77, 20_000_000, 20_000_000);
         assert_eq!(emptied.size_bytes(), 77, "what was emptied is forgotten with the next record");
+    }
+
+    #[test]
+    fn what_nobody_knows_the_age_of_goes_with_what_came_after_it() {
+        // As sarama's batches were stored once, and before it and after it others.
+        let mut state = PartitionState::default();
+        for (n, timestamp_ms) in (0..).zip([1_000, NO_TIMESTAMP, NO_TIMESTAMP, 2_000, NO_TIMESTAMP])
+        {
+            state.note(Offset::new(n * 100), CHUNK_SIZE_BYTES, timestamp_ms, timestamp_ms);
+        }
+        let state = PartitionState::decode(state.encode()).unwrap();
+        let expired = |size_bytes_max, timestamp_ms_min| {
+            let retention = Retention { size_bytes_max, timestamp_ms_min };
+            state.expired_before(&retention, Some(Offset::new(500))).map(Offset::get)
+        };
+        assert_eq!(expired(None, Some(500)), None);
+        assert_eq!(expired(None, Some(1_500)), Some(100), "not those without a time");
+        assert_eq!(expired(None, Some(i64::MAX)), Some(400), "nor the last ones, ever");
+        assert_eq!(expired(Some(3 * CHUNK_SIZE_BYTES), Some(500)), Some(200), "size counts them");
+        assert_eq!(expired(Some(0), Some(500)), Some(400));
+    }
+
+    #[test]
+    fn lookups_by_time_pass_over_what_has_none() {
+        let mut state = PartitionState::default();
+        let minute_ms = 60_000;
+        for (n, is_untimed) in (0..).zip([true, true, false, true, false]) {
+            let time_ms = n * minute_ms;
+            let stated_ms = if is_untimed { NO_TIMESTAMP } else { time_ms };
+            state.note(Offset::new(n * 100), 77, stated_ms, time_ms);
+        }
+        // Two without a time together; one behind those with a time belongs to them.
+        assert_eq!(state.chunks.len(), 2);
+        let seek = |timestamp_ms, from| {
+            state.seek_timestamp(timestamp_ms, Offset::new(from)).map(Offset::get)
+        };
+        assert_eq!(
+            (seek(0, 0), seek(0, 250), seek(5 * minute_ms, 0)),
+            (Some(200), Some(250), None)
+        );
+        let run = (4 * minute_ms, Reverse(Offset::new(200)));
+        let range = Offset::new(200)..Offset::new(i64::MAX);
+        assert_eq!(state.latest_run(None), Some((run, range)));
+        assert_eq!(state.latest_run(Some(run)), None);
+        // A long silence ends a run, timed or not.
+        let hour_ms = 60 * minute_ms;
+        for n in [1, 2] {
+            state.note(Offset::new(500 + n), 77, NO_TIMESTAMP, n * hour_ms);
+        }
+        assert_eq!(state.chunks.len(), 4);
+        assert_eq!(PartitionState::decode(state.encode()), Ok(state));
+    }
+
+    #[test]
+    fn the_latest_run_comes_first() {
+        let mut state = PartitionState::default();
+        for (n, timestamp_ms) in (0..).zip([5, 9, 7, 9]) {
+            state.note(Offset::new(n), CHUNK_SIZE_BYTES, timestamp_ms, timestamp_ms);
+        }
+        let (mut before, mut begins) = (None, Vec::new());
+        while let Some((time, range)) = state.latest_run(before) {
+            begins.push(range.start.get());
+            before = Some(time);
+        }
+        assert_eq!(begins, [1, 3, 2, 0]);
+    }
+
+    #[test]
+    fn batches_without_a_time_have_that_of_their_run() {
+        let times = state(3).times();
+        let of = |offset, stated_ms| times.of_batch(Offset::new(offset), stated_ms);
+        assert_eq!((of(0, -1), of(99, -1), of(100, -1), of(999, -1)), (0, 0, 1_000, 2_000));
+        assert_eq!(of(100, 77), 77);
+        assert_eq!(LogTimes::default().of_batch(Offset::ZERO, -1), NO_TIMESTAMP);
     }
 
     #[test]
@@ -434,7 +583,7 @@ mod tests {
         let mut state = state(10);
         state.trim(Offset::new(450));
         assert_eq!(state.size_bytes(), 6 * CHUNK_SIZE_BYTES);
-        assert_eq!(state.seek_timestamp(0), Some(Offset::new(400)));
+        assert_eq!(state.seek_timestamp(0, Offset::ZERO), Some(Offset::new(400)));
     }
 
     #[test]

@@ -13,7 +13,8 @@ pub struct BatchSlice {
     pub base_offset: Offset,
     /// Offset of its last record.
     pub last_offset: Offset,
-    /// Largest record timestamp.
+    /// Largest record timestamp; as it is appended or replayed, the time of the append if its records
+    /// have none.
     pub max_timestamp_ms: i64,
     /// The first bytes.
     pub head: Bytes,
@@ -25,6 +26,14 @@ impl BatchSlice {
     /// Length of both pieces.
     pub fn size_bytes(&self) -> usize {
         self.head.len() + self.body.len()
+    }
+
+    /// Both pieces as one.
+    pub fn bytes(&self) -> Bytes {
+        if self.body.is_empty() {
+            return self.head.clone();
+        }
+        [&self.head[..], &self.body[..]].concat().into()
     }
 }
 

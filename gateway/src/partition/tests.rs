@@ -13,6 +13,7 @@ mod clean;
 mod mirrored;
 mod sources;
 mod transactions;
+mod untimed;
 
 const INCARNATION: Incarnation = Incarnation::new(7);
 

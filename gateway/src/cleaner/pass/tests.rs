@@ -5,7 +5,7 @@ use meridian_protocol::records::{BatchBuilder, Record, batches};
 use proptest::prelude::*;
 
 use super::*;
-use crate::partition::AbortedTransaction;
+use crate::partition::{AbortedTransaction, PartitionState};
 
 const PRODUCER_COUNT: i64 = 3;
 
@@ -99,6 +99,7 @@ impl Log {
             high_watermark: Offset::new(self.end),
             last_batches: self.last_batches.clone(),
             aborted: Aborted::of(self.aborted.iter().copied()),
+            times: LogTimes::default(),
             now_ms,
             timestamp_ms_max: i64::MAX,
             delete_retention_ms: 100,
@@ -284,6 +285,24 @@ fn what_is_too_young_or_undecided_is_left_for_another_pass() {
     let mut log = Log::of(&[write(1, true, &[1]), write(0, false, &[1]), write(0, false, &[2])]);
     let plan = log.plan(0, 1 << 20, 1 << 20);
     assert_eq!(log.compact(plan, 9), None, "the transaction at offset 0 is open");
+}
+
+#[test]
+fn what_has_no_time_is_as_young_as_its_append() {
+    let mut state = PartitionState::default();
+    let mut log = Log::default();
+    for (offset, appended_ms) in [(0, 500), (1, 2000), (2, 2000)] {
+        let mut builder = BatchBuilder::new().base_offset(offset);
+        builder.append(-1, Some(b"key"), Some(b"value"), &[]);
+        log.batches.extend(batches(builder.build()).map(Result::unwrap));
+        // So large that each has a line of its own.
+        state.note(Offset::new(offset), 8 << 20, -1, appended_ms);
+        log.end = offset + 1;
+    }
+    let plan =
+        Plan { timestamp_ms_max: 1000, times: state.times(), ..log.plan(0, 1 << 20, 1 << 20) };
+    let manifest = log.compact(plan, 9).expect("one is old enough");
+    assert_eq!((manifest.end.get(), manifest.pieces[0].max_timestamp_ms), (1, 500));
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::objects::Unusable;
 use super::spread::SpreadError;
 use crate::log::Logs;
 use crate::log::partition_log::{FetchError, PartitionLog};
-use crate::partition::{ManifestError, ProduceError, ReplayError, Retention, batches_in};
+use crate::partition::{LogTimes, ManifestError, ProduceError, ReplayError, Retention, batches_in};
 use crate::storage_class::ColdTier;
 
 /// Bytes of batches in a stripe, about: packing stops at the first batch that reaches it.
@@ -230,6 +230,7 @@ impl PartitionLog {
         until: Offset,
         size_bytes: usize,
     ) -> Result<Run, PackError> {
+        let times = self.with(LogTimes::default(), |partition| partition.state().times());
         let mut run = Run {
             base_offset: from,
             end_offset: from,
@@ -247,7 +248,8 @@ impl PartitionLog {
                 run.size_bytes += batch.size_bytes();
                 run.base_offset = run.base_offset.min(batch.base_offset);
                 run.end_offset = batch.last_offset.advance(1);
-                run.max_timestamp_ms = run.max_timestamp_ms.max(batch.max_timestamp_ms);
+                let timestamp_ms = times.of_batch(batch.base_offset, batch.max_timestamp_ms);
+                run.max_timestamp_ms = run.max_timestamp_ms.max(timestamp_ms);
             }
             if run.size_bytes == before {
                 break;

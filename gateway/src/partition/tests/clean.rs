@@ -124,7 +124,7 @@ fn size_and_time_are_those_of_what_is_left() {
     let state = bench.partition.state();
     assert_eq!(state.dirty().0, size_bytes - size_bytes / 2);
     assert_eq!(state.size_bytes(), size_bytes - size_bytes / 2 + CLEAN.len() as u64);
-    assert_eq!(state.seek_timestamp(77), Some(Offset::ZERO));
+    assert_eq!(state.seek_timestamp(77, Offset::ZERO), Some(Offset::ZERO));
 }
 
 #[test]
