@@ -64,6 +64,13 @@ impl Source {
         }
     }
 
+    fn peek(&self, from: Offset) -> Result<Fetched, FetchError> {
+        match self {
+            Self::Leader(log) => log.peek(from),
+            Self::Follower(log) => log.peek(from),
+        }
+    }
+
     fn notify_on_progress(&self, bell: &Arc<Notify>) {
         match self {
             Self::Leader(log) => log.notify_on_progress(bell),
@@ -112,7 +119,7 @@ impl Reader<'_> {
             let limit = if round.size_bytes == 0 { room.max(1) } else { room };
             let answer = match found {
                 Ok((partition, None)) => self.read_one(partition, target, limit, is_last).await,
-                Ok((partition, Some(reader))) => elsewhere(partition, target, reader),
+                Ok((partition, Some(reader))) => self.elsewhere(partition, target, reader),
                 Err(code) => failed(None, target, code),
             };
             round.size_bytes += answer.size_bytes;
@@ -162,33 +169,38 @@ impl Reader<'_> {
         };
         check_epoch(target.leader_epoch, epoch)?;
         if let Some(diverging) = diverging(&source, target) {
-            let mut answer = empty(partition, target);
-            answer.response.high_watermark = high_watermark.get();
+            // Its log may be longer than this one.
+            let from = target.offset.min(high_watermark);
+            let mut answer = positions_or_none(partition, target, source.peek(from));
             answer.response.diverging_epoch = diverging;
             return Ok(answer);
         }
         if bytes_max == 0 {
-            return Ok(empty(partition, target));
+            let at = source.peek(target.offset).map_err(|cause| error::of_fetch(&cause))?;
+            return Ok(positions(partition, target, &at));
         }
         let bytes_max = bytes_max.min(target.bytes_max);
         let fetched = source.fetch(self.isolation, target.offset, bytes_max).await;
-        let fetched = fetched.map_err(|cause| error::of_fetch(&cause))?;
+        let mut fetched = fetched.map_err(|cause| error::of_fetch(&cause))?;
         let end_offset = fetched.end_offset;
-        let records: Records = fetched.records.into_iter().collect();
+        let records: Records = std::mem::take(&mut fetched.records).into_iter().collect();
         let size_bytes = records.size_bytes();
-        let response = FetchPartitionResponse {
-            partition_index: target.index,
-            high_watermark: fetched.high_watermark.get(),
-            last_stable_offset: fetched.last_stable_offset.get(),
-            log_start_offset: fetched.log_start_offset.get(),
-            aborted_transactions: match self.isolation {
-                Isolation::ReadUncommitted => None,
-                Isolation::ReadCommitted => Some(aborted::among(&records, &fetched.aborted)),
-            },
-            records: Some(records),
-            ..Default::default()
+        let mut answer = positions(partition, target, &fetched);
+        answer.response.aborted_transactions = match self.isolation {
+            Isolation::ReadUncommitted => None,
+            Isolation::ReadCommitted => Some(aborted::among(&records, &fetched.aborted)),
         };
-        Ok(Answer { response, partition: Some(partition), size_bytes, end_offset })
+        answer.response.records = Some(records);
+        Ok(Answer { size_bytes, end_offset, ..answer })
+    }
+
+    /// Sends the client to another reader.
+    fn elsewhere(&self, partition: PartitionId, target: &Target, reader: i32) -> Answer {
+        let source = self.source(partition).map_err(|_| FetchError::NotLeader);
+        let peeked = source.and_then(|source| source.peek(target.offset));
+        let mut answer = positions_or_none(partition, target, peeked);
+        answer.response.preferred_read_replica = reader;
+        answer
     }
 
     /// The replica in the client's datacenter, if this node leads the partition and the client is
@@ -241,10 +253,25 @@ fn empty(partition: PartitionId, target: &Target) -> Answer {
     Answer { response, partition: Some(partition), size_bytes: 0, end_offset: None }
 }
 
-fn elsewhere(partition: PartitionId, target: &Target, reader: i32) -> Answer {
+/// An answer without records: where the log begins and ends.
+fn positions(partition: PartitionId, target: &Target, fetched: &Fetched) -> Answer {
     let mut answer = empty(partition, target);
-    answer.response.preferred_read_replica = reader;
+    answer.response.high_watermark = fetched.high_watermark.get();
+    answer.response.last_stable_offset = fetched.last_stable_offset.get();
+    answer.response.log_start_offset = fetched.log_start_offset.get();
     answer
+}
+
+/// An answer without records, which says no more than is known.
+fn positions_or_none(
+    partition: PartitionId,
+    target: &Target,
+    peeked: Result<Fetched, FetchError>,
+) -> Answer {
+    match peeked {
+        Ok(fetched) => positions(partition, target, &fetched),
+        Err(_) => empty(partition, target),
+    }
 }
 
 fn failed(partition: Option<PartitionId>, target: &Target, error_code: ErrorCode) -> Answer {

@@ -181,6 +181,36 @@ async fn a_session_tells_only_what_is_new() {
     assert_eq!(gone.error_code, ErrorCode::FetchSessionIdNotFound);
 }
 
+/// A consumer reckons its lag from what each answer says.
+#[tokio::test]
+async fn partitions_without_room_say_where_their_logs_begin_and_end() {
+    let (_, mut client) = served().await;
+    for index in 0..3 {
+        produce(&mut client, index, &["a", "b"]).await;
+    }
+    // Without a session, and in the first answer of one.
+    for session_epoch in [-1, 0] {
+        let asked = request((0..3).map(|index| partition(index, 1)).collect());
+        let asked = FetchRequest { max_bytes: 1, session_epoch, ..asked };
+        let response = client.call(12, asked).await;
+        let told = partitions(&response);
+        let records: Vec<usize> = told.iter().map(|it| values(it).len()).collect();
+        assert_eq!(records, [2, 0, 0]);
+        for told in told {
+            assert_eq!(
+                (told.high_watermark, told.last_stable_offset, told.log_start_offset),
+                (2, 2, 0),
+                "partition {}",
+                told.partition_index
+            );
+        }
+    }
+    // What is not in the log is said, room or not.
+    let asked = request(vec![partition(0, 0), partition(1, 99)]);
+    let response = client.call(12, FetchRequest { max_bytes: 1, ..asked }).await;
+    assert_eq!(partitions(&response)[1].error_code, ErrorCode::OffsetOutOfRange);
+}
+
 #[tokio::test]
 async fn without_room_for_a_session_there_is_none() {
     let config = crate::kafka::FrontConfig { fetch_session_count_max: 1, ..quick_config() };
