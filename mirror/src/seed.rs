@@ -18,6 +18,9 @@ use crate::mutation::Mutation;
 use crate::partition::Answer;
 use crate::rows::{self, RowError};
 
+/// Topics that were set aside are named like this.
+pub const SET_ASIDE_PREFIX: &str = "__seed.";
+
 /// What both sides have of one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
@@ -77,7 +80,7 @@ pub struct Seed {
 impl Seed {
     /// The name of a topic that was set aside.
     pub fn topic_name(topic: TopicId) -> String {
-        format!("__seed.{:032x}", topic.get())
+        format!("{SET_ASIDE_PREFIX}{:032x}", topic.get())
     }
 
     /// The row's key.

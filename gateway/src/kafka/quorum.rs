@@ -18,7 +18,7 @@ use crate::broker::{Quorum, QuorumMember};
 use crate::transaction::wire::{PeerReply, PeerRequest};
 
 /// What Kafka calls the metadata log.
-const METADATA_TOPIC: &str = "__cluster_metadata";
+pub(super) const METADATA_TOPIC: &str = "__cluster_metadata";
 /// Kafka names listeners; a node has one for clients. Java takes none with a small letter.
 const LISTENER: &str = "KAFKA";
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);

@@ -6,6 +6,7 @@ use meridian_base::id::{NodeId, TopicId};
 use meridian_consensus::command::{Command, ConfigChange, ConfigResource};
 use meridian_consensus::placement::{PREFERRED_LEADER_DC, Placement, Preference};
 use meridian_consensus::state::{Metadata, limits, names_collide};
+use meridian_mirror::seed::SET_ASIDE_PREFIX;
 use meridian_protocol::messages::{
     CreatableTopic, CreatableTopicConfig, CreatableTopicResult, CreatePartitionsRequest,
     CreatePartitionsResponse, CreatePartitionsTopic, CreatePartitionsTopicResult,
@@ -14,15 +15,19 @@ use meridian_protocol::messages::{
 };
 use meridian_protocol::{ErrorCode, Str, Uuid};
 
+use super::coordinator::OFFSETS_TOPIC;
 use super::dispatch::Call;
 use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
+use super::quorum::METADATA_TOPIC;
+use super::transactions::TRANSACTIONS_TOPIC;
 use super::{Front, configs, topic_config};
 use crate::broker::ProposeError;
 use crate::storage_class::{self, STORAGE_CLASS};
 
-/// Topics the cluster keeps its own state in begin like this; clients may not create them.
-const INTERNAL_PREFIX: &str = "__";
+/// Topics that the cluster keeps its own state in, and one that it only shows; clients may not create
+/// them.
+const RESERVED_NAMES: [&str; 3] = [OFFSETS_TOPIC, TRANSACTIONS_TOPIC, METADATA_TOPIC];
 
 /// Whether Kafka allows a topic of this name.
 pub(super) fn is_legal_name(name: &str) -> bool {
@@ -31,6 +36,11 @@ pub(super) fn is_legal_name(name: &str) -> bool {
         && name.bytes().all(legal)
         && name != "."
         && name != ".."
+}
+
+/// Whether the cluster itself may need a topic of this name.
+fn is_reserved(name: &str) -> bool {
+    RESERVED_NAMES.contains(&name) || name.starts_with(SET_ASIDE_PREFIX)
 }
 
 /// Whether this node has heard of all that was decided before the request: nobody is told that there is a
@@ -60,7 +70,7 @@ impl Plan {
 
 /// Creates a topic with all defaults, for who uses it before it exists.
 pub(super) async fn create_default(front: &Front, name: &str) -> Result<(), ApiError> {
-    if name.starts_with(INTERNAL_PREFIX) {
+    if is_reserved(name) {
         return Err(ErrorCode::InvalidTopicException.into());
     }
     check_awaited(&front.broker.metadata(), name)?;
@@ -180,9 +190,10 @@ async fn create_one(
 
 fn plan(front: &Front, metadata: &Metadata, topic: CreatableTopic) -> Result<Plan, ApiError> {
     let name = topic.name.to_string();
-    if !is_legal_name(&name) || name.starts_with(INTERNAL_PREFIX) {
+    if !is_legal_name(&name) || is_reserved(&name) {
         let message = "topic names are 1 to 249 of [a-zA-Z0-9._-], not `.` or `..`; \
-                       those that begin with `__` are the cluster's own";
+                       __consumer_offsets, __transaction_state, __cluster_metadata and what begins \
+                       with `__seed.` are the cluster's own";
         return Err(ApiError::new(ErrorCode::InvalidTopicException, message));
     }
     if metadata.topic_named(&name).is_some() {
@@ -272,8 +283,9 @@ fn config_changes(
         let Some(value) = &config.value else {
             return Err(invalid(format!("null value for {name}")));
         };
-        topic_config::check(&name, value).map_err(invalid)?;
-        changes.push(ConfigChange { name, value: Some(value.to_string()) });
+        let value = topic_config::trimmed(value);
+        topic_config::check(&name, &value).map_err(invalid)?;
+        changes.push(ConfigChange { name, value: Some(value) });
     }
     let value = |name: &str| match changes.iter().find(|change| change.name == name) {
         Some(set) => set.value.as_deref(),

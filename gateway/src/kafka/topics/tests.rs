@@ -83,6 +83,9 @@ async fn what_cannot_be_created_is_refused_by_its_own_code() {
         (topic("\u{430}bc"), ErrorCode::InvalidTopicException),
         (topic(&"x".repeat(250)), ErrorCode::InvalidTopicException),
         (topic("__consumer_offsets"), ErrorCode::InvalidTopicException),
+        (topic("__transaction_state"), ErrorCode::InvalidTopicException),
+        (topic("__cluster_metadata"), ErrorCode::InvalidTopicException),
+        (topic("__seed.1"), ErrorCode::InvalidTopicException),
         (topic("taken_name"), ErrorCode::InvalidTopicException),
         (topic("taken.name"), ErrorCode::TopicAlreadyExists),
         (CreatableTopic { num_partitions: 0, ..topic("new") }, ErrorCode::InvalidPartitions),
@@ -111,6 +114,8 @@ async fn what_cannot_be_created_is_refused_by_its_own_code() {
         assert_eq!(told.error_code, code, "{name:?}");
         assert!(told.error_message.is_some(), "{name:?} is explained");
     }
+    // Kafka reserves no more than its own names.
+    client.create_topic("__debezium-heartbeat.server", 1).await;
     let twice = CreateTopicsRequest { topics: vec![topic("x"), topic("x")], ..Default::default() };
     let told = client.call(7, twice).await.topics;
     assert!(told.iter().all(|topic| topic.error_code == ErrorCode::InvalidRequest));
@@ -142,7 +147,8 @@ async fn asking_for_a_topic_creates_it_if_it_may() {
         ("new", false, ErrorCode::UnknownTopicOrPartition),
         ("new", true, ErrorCode::None),
         ("bad name", true, ErrorCode::InvalidTopicException),
-        ("__mine", true, ErrorCode::UnknownTopicOrPartition),
+        ("__mine", true, ErrorCode::None),
+        ("__transaction_state", true, ErrorCode::UnknownTopicOrPartition),
     ] {
         let response = client.call(12, ask(name, allow)).await;
         assert_eq!(response.topics[0].error_code, code, "{name}");
