@@ -216,11 +216,16 @@ fn describe_node(
     let set = settings::ALL.iter().map(|setting| {
         read_only(setting.name, setting.config_type(), setting.value(&front.config), setting.doc)
     });
-    let number = config_type(Kind::Int { min: 0, max: 0 });
+    let (number, text) = (config_type(Kind::Int { min: 0, max: 0 }), config_type(Kind::Text));
     let replication_factor = topics::replication_factor(metadata).to_string();
+    let known = lookup::endpoint(metadata, front.broker.node()).unwrap_or_default();
+    let listener = format!("PLAINTEXT://{}:{}", known.host, known.port);
+    let rack = known.rack.as_deref().unwrap_or_default().to_owned();
     let mut configs: Vec<DescribedConfig> = set.collect();
     configs.extend([
+        read_only("advertised.listeners", text, listener, "Where clients are sent to."),
         read_only("broker.id", number, own.clone(), "The node."),
+        read_only("broker.rack", text, rack, "The node's datacenter."),
         read_only("node.id", number, own, "The node."),
         read_only(
             "default.replication.factor",

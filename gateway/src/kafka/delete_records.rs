@@ -13,13 +13,17 @@ use super::dispatch::Call;
 use super::error;
 use super::lookup::{self, TopicKey};
 
+/// Time for the log to take a deletion, whatever the client says: a deletion that was begun is done,
+/// and Kafka says so at once to whoever gives it no time.
+const TIMEOUT_MIN: Duration = Duration::from_secs(1);
+
 /// Moves the start of logs.
 pub(super) async fn delete_records(
     call: Call,
     request: DeleteRecordsRequest,
 ) -> DeleteRecordsResponse {
     let limit = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
-    let mut time_is_up = std::pin::pin!(tokio::time::sleep(limit));
+    let mut time_is_up = std::pin::pin!(tokio::time::sleep(limit.max(TIMEOUT_MIN)));
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let key = TopicKey::Name(topic.name.clone());
@@ -90,10 +94,19 @@ mod tests {
     use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config};
 
     async fn deleted(client: &mut TestClient, topic: &str, offset: i64) -> (ErrorCode, i64) {
+        deleted_within(client, topic, offset, 10_000).await
+    }
+
+    async fn deleted_within(
+        client: &mut TestClient,
+        topic: &str,
+        offset: i64,
+        timeout_ms: i32,
+    ) -> (ErrorCode, i64) {
         let partitions = vec![DeleteRecordsPartition { partition_index: 0, offset }];
         let topic = DeleteRecordsTopic { name: topic.into(), partitions };
         let topics = vec![topic];
-        let request = DeleteRecordsRequest { topics, timeout_ms: 10_000 };
+        let request = DeleteRecordsRequest { topics, timeout_ms };
         let answer = client.call(2, request).await.topics[0].partitions[0].clone();
         (answer.error_code, answer.low_watermark)
     }
@@ -125,6 +138,7 @@ mod tests {
         let produced = client.call(9, request).await;
         assert_eq!(produced.responses[0].partition_responses[0].error_code, ErrorCode::None);
         let refused = |code| (code, -1);
+        assert_eq!(deleted_within(&mut client, "t", 1, 0).await, (ErrorCode::None, 1), "no time");
         for (what, topic, offset, expected) in [
             ("amid a batch", "t", 2, (ErrorCode::None, 2)),
             ("what is deleted already", "t", 1, (ErrorCode::None, 2)),

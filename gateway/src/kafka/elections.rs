@@ -3,7 +3,7 @@
 //! A partition's leader is its first replica, by definition: whoever leads is preferred. Where copies lie
 //! follows from the geometry and the health of racks, so there is nothing for clients to move.
 
-use meridian_consensus::state::Metadata;
+use meridian_consensus::state::{Metadata, Partition};
 use meridian_protocol::messages::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
     ElectLeadersPartitionResult, ElectLeadersRequest, ElectLeadersResponse, ElectLeadersTopic,
@@ -61,7 +61,8 @@ fn elect_one(metadata: &Metadata, topic: &Str, index: i32) -> ElectLeadersPartit
     }
 }
 
-/// Answers AlterPartitionReassignments: nothing can be moved, so there is nothing to cancel either.
+/// Answers AlterPartitionReassignments: nothing can be moved, so there is nothing to cancel either; what
+/// asks for the replicas that there are is done.
 pub(super) async fn reassign(
     call: Call,
     request: AlterPartitionReassignmentsRequest,
@@ -74,6 +75,12 @@ pub(super) async fn reassign(
         let (error_code, message) = match (found, &partition.replicas) {
             (Err(code), _) => (code, "no such partition"),
             (Ok(_), None) => (ErrorCode::NoReassignmentInProgress, "nothing is being moved"),
+            (Ok((_, known)), Some(replicas)) if is_placed(&metadata, known, replicas) => {
+                return ReassignablePartitionResponse {
+                    partition_index: partition.partition_index,
+                    ..Default::default()
+                };
+            }
             (Ok(_), Some(_)) => (
                 ErrorCode::InvalidReplicaAssignment,
                 "the cluster places copies itself; leaders follow meridian.preferred.leader.dc",
@@ -90,6 +97,12 @@ pub(super) async fn reassign(
         name: topic.name,
     });
     AlterPartitionReassignmentsResponse { responses: responses.collect(), ..Default::default() }
+}
+
+/// Whether these are the replicas of a partition already.
+fn is_placed(metadata: &Metadata, partition: &Partition, replicas: &[i32]) -> bool {
+    let placed = lookup::replicas(metadata, partition);
+    placed.into_iter().map(lookup::broker_id).eq(replicas.iter().copied())
 }
 
 /// Answers ListPartitionReassignments: none is ever under way.
@@ -146,7 +159,8 @@ mod tests {
         let mut client = client().await;
         let unknown = ErrorCode::UnknownTopicOrPartition;
         for (name, partition_index, replicas, code) in [
-            ("t", 0, Some(vec![1]), ErrorCode::InvalidReplicaAssignment),
+            ("t", 0, Some(vec![1]), ErrorCode::None),
+            ("t", 0, Some(vec![2]), ErrorCode::InvalidReplicaAssignment),
             ("t", 0, Some(vec![]), ErrorCode::InvalidReplicaAssignment),
             ("t", 0, Some(vec![1, 1]), ErrorCode::InvalidReplicaAssignment),
             ("t", 0, Some(vec![-7]), ErrorCode::InvalidReplicaAssignment),

@@ -13,10 +13,23 @@ use meridian_protocol::{ErrorCode, Str};
 use super::dispatch::Call;
 use super::error::ApiError;
 
+/// A feature, and the levels of it that a binary has.
+struct Feature {
+    name: &'static str,
+    level_min: i16,
+    /// The level in force, which is the highest, too.
+    level: i16,
+}
+
 /// Features and our levels of them: all nodes have the same. `group.version` 1 is KIP-848.
-const FEATURES: &[(&str, i16)] = &[("group.version", 1), ("transaction.version", 2)];
+/// `metadata.version` 25 is Kafka's 4.0-IV3: tools tell by it what an Apache Kafka cluster can do.
+const FEATURES: &[Feature] = &[
+    Feature { name: "group.version", level_min: 0, level: 1 },
+    Feature { name: "metadata.version", level_min: 7, level: 25 },
+    Feature { name: "transaction.version", level_min: 0, level: 2 },
+];
 /// Counts changes of [`FEATURES`]; clients believe the highest they have seen.
-const FEATURES_EPOCH: i64 = 2;
+const FEATURES_EPOCH: i64 = 3;
 const UPGRADE: i8 = 1;
 const UNSAFE_DOWNGRADE: i8 = 3;
 /// From this version on one answer is for all features.
@@ -26,15 +39,15 @@ const UPGRADE_TYPE_FROM_VERSION: i16 = 1;
 
 /// Adds the features to what we speak.
 pub(super) fn announce(versions: ApiVersionsResponse) -> ApiVersionsResponse {
-    let supported = |(name, max_version): &(&str, i16)| SupportedFeature {
-        name: (*name).into(),
-        min_version: 0,
-        max_version: *max_version,
+    let supported = |feature: &Feature| SupportedFeature {
+        name: feature.name.into(),
+        min_version: feature.level_min,
+        max_version: feature.level,
     };
-    let finalized = |(name, max_version_level): &(&str, i16)| FinalizedFeature {
-        name: (*name).into(),
-        max_version_level: *max_version_level,
-        min_version_level: *max_version_level,
+    let finalized = |feature: &Feature| FinalizedFeature {
+        name: feature.name.into(),
+        max_version_level: feature.level,
+        min_version_level: feature.level,
     };
     ApiVersionsResponse {
         supported_features: FEATURES.iter().map(supported).collect(),
@@ -53,13 +66,13 @@ pub(super) fn update(call: &Call, request: &UpdateFeaturesRequest) -> UpdateFeat
         .collect();
     let refused = judged.iter().filter_map(|(_, result)| result.as_ref().err());
     refused.clone().for_each(|error| call.front.metrics.on_error(error.code));
+    let mut response = UpdateFeaturesResponse::default();
+    // All or none.
+    if let Some(error) = refused.clone().next() {
+        response.error_code = error.code;
+        response.error_message = error.message();
+    }
     if call.version >= ONE_RESULT_FROM_VERSION {
-        let mut response = UpdateFeaturesResponse::default();
-        // All or none.
-        if let Some(error) = refused.clone().next() {
-            response.error_code = error.code;
-            response.error_message = error.message();
-        }
         return response;
     }
     let result = |(feature, result): (Str, Result<(), ApiError>)| match result {
@@ -68,8 +81,8 @@ pub(super) fn update(call: &Call, request: &UpdateFeaturesRequest) -> UpdateFeat
             UpdatedFeature { feature, error_code: error.code, error_message: error.message() }
         }
     };
-    let results = judged.into_iter().map(result).collect();
-    UpdateFeaturesResponse { results, ..Default::default() }
+    response.results = judged.into_iter().map(result).collect();
+    response
 }
 
 fn judge(
@@ -89,13 +102,14 @@ fn judge(
             format!("the update of {feature} is neither an upgrade nor a downgrade"),
         );
     }
-    let Some((_, ours)) = FEATURES.iter().find(|(name, _)| *name == &**feature) else {
+    let Some(ours) = FEATURES.iter().find(|known| known.name == &**feature) else {
         return refuse(
             ErrorCode::InvalidUpdateVersion,
             format!("the cluster does not support the feature {feature}"),
         );
     };
-    if level == ours {
+    let ours = ours.level;
+    if *level == ours {
         return Ok(());
     }
     refuse(
@@ -122,6 +136,7 @@ mod tests {
             ("nothing", vec![], ErrorCode::None),
             ("what holds", vec![good()], ErrorCode::None),
             ("both", vec![good(), update("group.version", 1, UPGRADE)], ErrorCode::None),
+            ("Kafka's", vec![update("metadata.version", 25, UPGRADE)], ErrorCode::None),
             (
                 "too much",
                 vec![update("group.version", 2, UPGRADE)],
@@ -138,7 +153,7 @@ mod tests {
             assert_eq!(told.error_code, code, "{what}");
             assert_eq!(told.error_message.is_some(), code != ErrorCode::None, "{what}");
             let told = client.call(1, request).await;
-            assert_eq!(told.error_code, ErrorCode::None, "{what}");
+            assert_eq!(told.error_code, code, "{what}");
             assert_eq!(told.results.len(), updates.len());
             assert!(told.results.iter().all(|result| result.error_code == code), "{what}");
         }

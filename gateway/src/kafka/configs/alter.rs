@@ -14,7 +14,7 @@ use meridian_protocol::{ErrorCode, Str};
 use super::{RESOURCE_BROKER, RESOURCE_TOPIC, defaults, unknown_resource};
 use crate::kafka::dispatch::Call;
 use crate::kafka::error::ApiError;
-use crate::kafka::lookup::TopicKey;
+use crate::kafka::lookup::{self, TopicKey};
 use crate::kafka::topic_config::{self, Kind, TopicConfig};
 use crate::kafka::topics;
 use crate::storage_class;
@@ -83,6 +83,7 @@ async fn apply(
     validate_only: bool,
 ) -> AlterConfigsResourceResponse {
     let result = match plan {
+        Ok(Command::SetConfigs { changes, .. }) if changes.is_empty() => Ok(()),
         Ok(command) if !validate_only => match call.front.broker.propose(command).await {
             Ok(_) => Ok(()),
             Err(error) => Err(error.into()),
@@ -110,7 +111,12 @@ struct Target {
 }
 
 impl Target {
-    fn of(metadata: &Metadata, resource_type: i8, name: &Str) -> Result<Self, ApiError> {
+    fn of(
+        metadata: &Metadata,
+        resource_type: i8,
+        name: &Str,
+        replace: bool,
+    ) -> Result<Self, ApiError> {
         match resource_type {
             RESOURCE_TOPIC if name.is_empty() => {
                 Err(invalid("what all topics have is a config of all brokers"))
@@ -128,6 +134,13 @@ impl Target {
                 find: defaults::find,
                 bad_config: ErrorCode::InvalidRequest,
             }),
+            // It has none that could be set, so that there are none to delete: Kafka's tools clear
+            // throttles that nobody has set.
+            RESOURCE_BROKER if !replace && is_broker(metadata, name) => Ok(Self {
+                resource: ConfigResource::Cluster,
+                find: |_| None,
+                bad_config: ErrorCode::InvalidRequest,
+            }),
             RESOURCE_BROKER => {
                 let message = "configs of single nodes are in their configuration file; only \
                                defaults of all nodes can be altered";
@@ -138,13 +151,17 @@ impl Target {
     }
 }
 
+fn is_broker(metadata: &Metadata, name: &Str) -> bool {
+    lookup::brokers(metadata).any(|(id, _)| lookup::broker_id(id).to_string() == **name)
+}
+
 fn plan(
     metadata: &Metadata,
     altered: &IncrementalAlterConfigsResource,
     replace: bool,
 ) -> Result<Command, ApiError> {
     check_operations(&altered.configs)?;
-    let target = Target::of(metadata, altered.resource_type, &altered.resource_name)?;
+    let target = Target::of(metadata, altered.resource_type, &altered.resource_name, replace)?;
     let resource = target.resource.clone();
     let mut changes = BTreeMap::new();
     if replace {
@@ -229,7 +246,7 @@ fn resolve(
     let value = operation.value.as_deref().unwrap_or_default();
     let is_list = matches!(config.kind, Kind::ListOf(_));
     match operation.config_operation {
-        OPERATION_SET => Ok(Some(value.to_owned())),
+        OPERATION_SET => Ok(Some(topic_config::trimmed(value))),
         OPERATION_DELETE => Ok(None),
         OPERATION_APPEND | OPERATION_SUBTRACT if is_list => {
             let set = metadata.config(&target.resource, config.name);

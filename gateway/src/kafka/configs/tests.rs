@@ -41,7 +41,9 @@ async fn a_node_tells_its_settings_under_kafkas_names() {
         found.and_then(|config| config.value.as_deref())
     };
     for (name, expected) in [
+        ("advertised.listeners", "PLAINTEXT://host-1:9092"),
         ("auto.create.topics.enable", "true"),
+        ("broker.rack", "dc-a"),
         ("default.replication.factor", "1"),
         ("group.consumer.session.timeout.ms", "45000"),
         ("group.max.session.timeout.ms", "1800000"),
