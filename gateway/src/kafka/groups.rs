@@ -77,6 +77,10 @@ pub(super) async fn join(call: Call, request: JoinGroupRequest) -> JoinGroupResp
 }
 
 async fn try_join(call: &Call, request: &JoinGroupRequest) -> Result<Joined, JoinError> {
+    // In Kafka's order: a group without a name is refused before its session time-out is.
+    if request.group_id.is_empty() {
+        return Err(JoinError::Code(ErrorCode::InvalidGroupId));
+    }
     let join = join_of(call, request).map_err(JoinError::Code)?;
     let coordinator = call.front.coordinator_of(&request.group_id).map_err(JoinError::Code)?;
     let (waiter, answer) = oneshot::channel();
