@@ -10,6 +10,8 @@
 //! Every state machine sits behind a mutex that is held only while it decides; what it decided is
 //! carried out after the mutex is released. No lock is held across an await.
 
+#[cfg(test)]
+mod agreed_time_tests;
 mod bells;
 mod cold;
 mod compaction;
@@ -102,10 +104,14 @@ pub struct Logs {
     pending: Pending,
     cold: Cold,
     verifier: OnceLock<Arc<dyn TransactionVerifier>>,
+    agreed_time: OnceLock<AgreedTime>,
     /// Partitions with something in flight, and the bell that wakes the ticker for the first.
     active: Mutex<BTreeSet<PartitionId>>,
     activated: Notify,
 }
+
+/// The time that the cluster's clocks agree on, in milliseconds since 1970, while it is known.
+pub(crate) type AgreedTime = Arc<dyn Fn() -> Option<i64> + Send + Sync>;
 
 /// Locks a mutex whose holders never panic halfway through a change.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -113,6 +119,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Logs {
+    /// Names the clock that rules about age go by; the first one named stays.
+    pub(crate) fn set_agreed_time(&self, agreed_time: AgreedTime) {
+        let _named_already = self.agreed_time.set(agreed_time);
+    }
+
+    /// When what is replayed counts as seen. While the agreed time is not known that is later than
+    /// any: the host's clock may be behind, and what is stamped by it would be forgotten too early.
+    fn replay_time_ms(&self) -> i64 {
+        self.agreed_time.get().and_then(|agreed_ms| agreed_ms()).unwrap_or(i64::MAX)
+    }
+
     /// Starts with no partitions. `store` is the disk of this node, if it has the storage role.
     pub fn start(
         settings: LogSettings,
@@ -132,6 +149,7 @@ impl Logs {
             pending: Pending::default(),
             cold: Cold::default(),
             verifier: OnceLock::new(),
+            agreed_time: OnceLock::new(),
             active: Mutex::default(),
             activated: Notify::new(),
         });

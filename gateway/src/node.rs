@@ -117,7 +117,7 @@ pub(crate) struct Node {
     pub(crate) switch: Arc<Switch>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) mirrors: Mirrors,
-    pub(crate) time: ClusterTime,
+    pub(crate) time: Arc<ClusterTime>,
     pub(crate) compaction: CompactionCounters,
     /// Why the node must stop, once it must.
     fatal: watch::Sender<Option<String>>,
@@ -193,7 +193,7 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     let (fatal, _) = watch::channel(None);
     let sync_reported = AtomicBool::new(false);
     let mirrors = Mirrors::default();
-    let time = ClusterTime::new(clock, config.members.len().max(1));
+    let time = ClusterTime::start(clock, config.members.len().max(1), &logs);
     let node = Arc::new(Node {
         config,
         logs,
@@ -572,7 +572,7 @@ impl Node {
         for partition in partitions {
             if let Some(log) = self.logs.led(partition) {
                 log.set_datacenter_count_min(count_min);
-                log.track_sources(dedups_sources, self.wall_time_ms());
+                log.track_sources(dedups_sources, self.agreed_time_ms().unwrap_or(i64::MAX));
                 log.set_layout(layout);
             }
         }

@@ -287,14 +287,22 @@ impl Producers {
         Self { by_id, now_ms: self.now_ms }
     }
 
-    /// Tells the time: what comes from now on was seen then.
+    /// Sets the time: what comes from now on was seen then.
     pub fn set_time(&mut self, now_ms: i64) {
         self.now_ms = now_ms;
     }
 
-    /// The time, as it was told last.
+    /// The time, as it was told last; -1 while it is not known.
     pub fn now_ms(&self) -> i64 {
-        self.now_ms
+        if self.now_ms == i64::MAX { -1 } else { self.now_ms }
+    }
+
+    /// What was seen later than now, by a clock that was ahead or before the time was known, was seen
+    /// now.
+    pub fn see_no_later(&mut self) {
+        for producer in self.by_id.values_mut() {
+            producer.last_seen_ms = producer.last_seen_ms.min(self.now_ms);
+        }
     }
 
     /// Forgets producers that were last seen before `time_ms`, and the longest silent ones of too

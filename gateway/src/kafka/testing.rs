@@ -52,7 +52,7 @@ pub(crate) struct FakeBroker {
     logs: Option<Arc<Logs>>,
     folder: Option<PathBuf>,
     peers: Arc<Peers>,
-    wall_time_ms: AtomicI64,
+    wall_time_ms: Arc<AtomicI64>,
     /// What the next proposals come to.
     pub(crate) refusal: Mutex<Option<ProposeError>>,
 }
@@ -74,7 +74,7 @@ impl FakeBroker {
             logs: None,
             folder: None,
             peers: Peers::new(NodeId::new(1), Arc::new(NoWire), 1),
-            wall_time_ms: AtomicI64::new(1_700_000_000_000),
+            wall_time_ms: Arc::new(AtomicI64::new(1_700_000_000_000)),
             refusal: Mutex::default(),
         };
         let cluster_id = ClusterId::from_entropy(7);
@@ -128,6 +128,8 @@ impl FakeBroker {
             mutations: Mutations::NONE,
         };
         let logs = Logs::start(settings, clock, Arc::new(NoWire), Some(Arc::clone(&store)));
+        let agreed_ms = Arc::clone(&broker.wall_time_ms);
+        logs.set_agreed_time(Arc::new(move || Some(agreed_ms.load(Ordering::Relaxed))));
         store.confirm_mount(broker.mount(1, store.identity().incarnation));
         for group in broker.state().groups() {
             logs.on_group(group.clone());
@@ -206,7 +208,7 @@ impl FakeBroker {
     }
 
     /// Lets wall-clock time pass.
-    pub(super) fn pass_wall_time(&self, duration: Duration) {
+    pub(crate) fn pass_wall_time(&self, duration: Duration) {
         let ms = i64::try_from(duration.as_millis()).expect("not ages");
         self.wall_time_ms.fetch_add(ms, Ordering::Relaxed);
     }

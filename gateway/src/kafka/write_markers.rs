@@ -78,7 +78,8 @@ fn start(call: &Call, key: &TopicKey, index: i32, marker: Marker) -> Writing {
         lookup::partition(&metadata, topic, index)?.0
     };
     let log = call.front.broker.led(partition).ok_or(ErrorCode::NotLeaderOrFollower)?;
-    Ok((partition, marker, log.write_marker(marker)))
+    let agreed_time_ms = call.front.broker.agreed_time_ms();
+    Ok((partition, marker, log.write_marker(marker, agreed_time_ms)))
 }
 
 async fn finish(call: &Call, writing: Writing) -> ErrorCode {

@@ -11,7 +11,6 @@ use tokio::sync::{Notify, oneshot};
 
 use super::partition_log::{FetchError, PartitionLog};
 use crate::partition::{Appended, BatchSlice, MirrorError, ProduceError, batch_id};
-use crate::runtime::clock;
 
 impl PartitionLog {
     /// The log as a mirror finds it, as soon as all of it is committed.
@@ -62,9 +61,10 @@ impl PartitionLog {
     /// it is refused; repeating it does no harm.
     pub fn abort_open_transactions(
         self: &Arc<Self>,
+        agreed_time_ms: Option<i64>,
     ) -> oneshot::Receiver<Result<Appended, ProduceError>> {
         let (waiter, answer) = oneshot::channel();
-        let timestamp_ms = clock::wall_time_ms();
+        let timestamp_ms = self.marker_time_ms(agreed_time_ms);
         self.act(|partition, now, health, out| {
             partition.abort_open_transactions(now, health, timestamp_ms, waiter, out);
         });

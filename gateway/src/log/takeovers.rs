@@ -19,7 +19,6 @@ use super::partition_log::{PartitionLog, Role};
 use super::reader::ReadFailed;
 use super::{Logs, lock};
 use crate::partition::{Partition, PartitionState, ReplayError};
-use crate::runtime::clock;
 
 /// How often takeovers ask again for what was not answered.
 pub(super) const TICK_EVERY: Duration = Duration::from_millis(100);
@@ -233,7 +232,7 @@ impl Logs {
         self.activate(ownership.partition);
         if checkpoint.is_none() && lineage.past.is_empty() {
             let mut state = PartitionState::default();
-            state.track_sources(ownership.dedups_sources, clock::wall_time_ms());
+            state.track_sources(ownership.dedups_sources, self.replay_time_ms());
             self.finish_recovery(log, state);
             return;
         }
@@ -289,7 +288,7 @@ impl Logs {
             state =
                 PartitionState::decode(blob.payload.to_contiguous()).map_err(ReplayError::from)?;
         }
-        state.track_sources(tracks_sources, clock::wall_time_ms());
+        state.track_sources(tracks_sources, self.replay_time_ms());
         for segment in lineage.segments_after(checkpoint) {
             let home = log.homes.of(segment.generation).ok_or(ReadFailed)?;
             let mut next = segment.first_step;

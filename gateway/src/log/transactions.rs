@@ -15,7 +15,6 @@ use crate::partition::{
     AbortedTransaction, Appended, Marker, ProduceError, Ticket, Verification, VerifyError,
 };
 use crate::producer::ProducerDescription;
-use crate::runtime::clock;
 
 /// A coordinator that has not answered by then can't be reached. Batches wait for it, and the
 /// answers of a connection keep its order.
@@ -54,13 +53,15 @@ impl PartitionLog {
     /// Ends a producer's transaction in this partition. The receiver is answered when the marker
     /// is committed, or at once if it is refused; if it is dropped unanswered, or answered with
     /// [`ProduceError::InDoubt`], the same marker may be written again, here or at the next leader.
+    /// It is stamped with the time that the cluster agrees on.
     pub fn write_marker(
         self: &Arc<Self>,
         marker: Marker,
+        agreed_time_ms: Option<i64>,
     ) -> oneshot::Receiver<Result<Appended, ProduceError>> {
         let (waiter, answer) = oneshot::channel();
         let mut waiter = Some(waiter);
-        let timestamp_ms = clock::wall_time_ms();
+        let timestamp_ms = self.marker_time_ms(agreed_time_ms);
         self.act(|partition, now, health, out| {
             if let Some(waiter) = waiter.take() {
                 partition.write_marker(now, health, &marker, timestamp_ms, waiter, out);
@@ -70,6 +71,13 @@ impl PartitionLog {
             let _coordinator_is_gone = waiter.send(Err(PutError::Lost.into()));
         }
         answer
+    }
+
+    /// What a marker is stamped with. Retention goes by it, so the host's clock has no part in it: while
+    /// the agreed time is not known a marker is as old as the newest record.
+    pub(super) fn marker_time_ms(&self, agreed_time_ms: Option<i64>) -> i64 {
+        let newest = || self.with(None, |partition| partition.state().max_timestamp_ms());
+        agreed_time_ms.or_else(newest).unwrap_or(-1)
     }
 
     /// The producers remembered here, each with the first record of its open transaction; `None` if

@@ -15,7 +15,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::NodeId;
 
 use super::Node;
-use crate::log::Wire as _;
+use crate::log::{Logs, Wire as _};
 use crate::runtime::clock::{self, Clock};
 use crate::runtime::quic::Channel;
 
@@ -50,8 +50,13 @@ impl ClusterTime {
     /// First byte of its frames.
     pub(super) const FRAME_KIND: u8 = 33;
 
-    pub(super) fn new(clock: Clock, node_count: usize) -> Self {
-        Self { clock, node_count: AtomicUsize::new(node_count), heard: Mutex::default() }
+    /// Has heard of no other clock yet. Logs go by it.
+    pub(super) fn start(clock: Clock, node_count: usize, logs: &Logs) -> Arc<Self> {
+        let node_count = AtomicUsize::new(node_count);
+        let time = Arc::new(Self { clock, node_count, heard: Mutex::default() });
+        let agreed = Arc::clone(&time);
+        logs.set_agreed_time(Arc::new(move || agreed.agreed_ms()));
+        time
     }
 
     /// Takes what follows the first byte of a frame: a time in milliseconds since 1970.

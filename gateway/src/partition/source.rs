@@ -300,7 +300,9 @@ impl Sources {
             }
             let Some(source) = self.by_name.get_mut(name) else { continue };
             source.push(record.seqno.get(), base_offset.advance(record.offset_delta), base_offset);
-            source.last_seen_ms = source.last_seen_ms.max(batch.append_time_ms);
+            // While the agreed time is not known the batch is stamped by the host's clock.
+            let seen_ms = batch.append_time_ms.max(self.replay_time_ms);
+            source.last_seen_ms = source.last_seen_ms.max(seen_ms);
         }
     }
 
@@ -311,9 +313,13 @@ impl Sources {
         }
     }
 
-    /// Sets the time of what is replayed from now on.
+    /// Sets the time of what is replayed from now on. What was seen later than that, by a clock that
+    /// was ahead or before the time was known, was seen now.
     pub fn set_replay_time(&mut self, now_ms: i64) {
         self.replay_time_ms = now_ms;
+        for source in self.by_name.values_mut() {
+            source.last_seen_ms = source.last_seen_ms.min(now_ms);
+        }
     }
 
     /// Forgets sources that were last seen before `time_ms`.

@@ -250,6 +250,7 @@ impl PartitionState {
     /// Tells the wall-clock time: what is applied from now on was seen then.
     pub fn set_time(&mut self, now_ms: i64) {
         self.producers.set_time(now_ms);
+        self.producers.see_no_later();
         if let Some(sources) = &mut self.sources {
             sources.set_replay_time(now_ms);
         }
@@ -306,6 +307,11 @@ impl PartitionState {
             keep_from = next.map(|next| next.base_offset).or(end_offset).or(keep_from);
         }
         keep_from
+    }
+
+    /// The latest time of all batches, if any has one.
+    pub fn max_timestamp_ms(&self) -> Option<i64> {
+        self.chunks.iter().map(|chunk| chunk.max_timestamp_ms).max()
     }
 
     /// Offset from which to look for the first record at or after `timestamp_ms`, from `from` on.

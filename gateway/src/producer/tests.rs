@@ -196,6 +196,21 @@ fn the_silent_expire_by_the_leaders_clock() {
 }
 
 #[test]
+fn who_was_seen_before_the_time_was_known_or_by_a_clock_ahead_was_seen_now() {
+    for ahead_ms in [i64::MAX, 4_000_000_000_000] {
+        let mut producers = Producers::default();
+        producers.set_time(ahead_ms);
+        producers.apply(&batch(0, 0, 10), Offset::new(0));
+        producers.set_time(1_700_000_000_000);
+        producers.see_no_later();
+        producers.expire(1_700_000_000_000, |_| false);
+        assert_eq!(producers.count(), 1);
+        producers.expire(1_700_000_000_001, |_| false);
+        assert_eq!(producers.count(), 0, "not remembered for years");
+    }
+}
+
+#[test]
 fn of_too_many_the_longest_silent_go() {
     let count = PRODUCER_COUNT_MAX as i64;
     let mut producers = many(count + 1000);

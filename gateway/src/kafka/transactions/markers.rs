@@ -143,7 +143,7 @@ impl Front {
             Some(log) if is_closed && !log.has_open_transaction(marker.producer_id) => {
                 Append::NotNeeded
             }
-            Some(log) => Append::Waiting(log.write_marker(marker)),
+            Some(log) => Append::Waiting(log.write_marker(marker, self.broker.agreed_time_ms())),
         }
     }
 
@@ -155,7 +155,7 @@ impl Front {
     ) -> Vec<MarkerOutcome> {
         let abort = |id: &PartitionId| {
             let log = self.broker.led(*id).filter(|log| log.leader_epoch() > above);
-            log.map(|log| log.abort_open_transactions())
+            log.map(|log| log.abort_open_transactions(self.broker.agreed_time_ms()))
         };
         let aborts: Vec<_> = partitions.iter().map(abort).collect();
         let mut outcomes = Vec::with_capacity(partitions.len());

@@ -117,6 +117,19 @@ fn the_unused_expire() {
 }
 
 #[test]
+fn what_was_seen_before_the_time_was_known_was_seen_now() {
+    let mut sources = Sources::default();
+    sources.set_replay_time(i64::MAX);
+    // The host's clock is behind.
+    sources.apply(&of_a([1]), Offset::new(0));
+    sources.set_replay_time(5000);
+    sources.expire(5000);
+    assert_eq!(sources.count(), 1);
+    sources.expire(5001);
+    assert_eq!(sources.count(), 0, "not remembered for ever");
+}
+
+#[test]
 fn their_number_is_bounded_and_a_checkpoint_fits() {
     let mut sources = Sources::default();
     let mut known = 0u64;
