@@ -29,7 +29,7 @@ mod succession;
 mod survey;
 mod switchover;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod unopened;

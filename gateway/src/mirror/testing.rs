@@ -13,7 +13,7 @@ use crate::kafka::testing::FakeBroker;
 pub(super) const SOURCE: TopicId = TopicId::new(5);
 
 /// A mirror of topic `t` over link `west`.
-pub(super) fn mirror(name: &str, stage: Stage) -> MirrorTopic {
+pub(crate) fn mirror(name: &str, stage: Stage) -> MirrorTopic {
     let [link, name, source_name] = ["west", name, "t"].map(str::to_owned);
     MirrorTopic { link, name, source_name, source_topic: SOURCE, stage }
 }
@@ -34,7 +34,7 @@ pub(super) fn anew(name: &str) -> Rule {
 }
 
 /// Decides that there is a topic, which this node leads.
-pub(super) fn create(broker: &FakeBroker, topic: TopicId, name: &str, partition_count: usize) {
+pub(crate) fn create(broker: &FakeBroker, topic: TopicId, name: &str, partition_count: usize) {
     broker.decide(creation(broker, topic, name, partition_count));
 }
 
@@ -57,6 +57,6 @@ pub(super) fn put_row(broker: &FakeBroker, kind: RowKind, key: &[u8], value: Opt
 }
 
 /// Writes the row of a mirror, whatever was there.
-pub(super) fn put_mirror(broker: &FakeBroker, topic: TopicId, mirror: &MirrorTopic) {
+pub(crate) fn put_mirror(broker: &FakeBroker, topic: TopicId, mirror: &MirrorTopic) {
     put_row(broker, RowKind::MirrorTopic, &MirrorTopic::key(topic), Some(mirror.encode()));
 }

@@ -159,7 +159,8 @@ async fn compact(
 }
 
 /// What a topic asks for; `None` if its logs are not compacted here. Internal topics are, by those
-/// who know what their records mean; a mirror is, where it comes from.
+/// who know what their records mean. A mirror is compacted as its source is, on its own: what a pass
+/// leaves of a batch has its offsets.
 fn rules_of(
     metadata: &Metadata,
     topic: TopicId,
@@ -167,7 +168,6 @@ fn rules_of(
 ) -> Option<CompactionRules> {
     if !crate::meta::is_compacted(metadata, topic)
         || metadata.topic(topic).is_none_or(|topic| topic.internal)
-        || crate::mirror::refuses_clients(metadata, topic).is_some()
     {
         return None;
     }
@@ -185,4 +185,28 @@ fn rules_of(
 
 fn topic_config<T: FromStr>(metadata: &Metadata, topic: TopicId, name: &str) -> Option<T> {
     metadata.topic_config(topic, name).and_then(|value| value.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_consensus::command::{Command, ConfigChange, ConfigResource};
+    use meridian_mirror::rows::Stage;
+
+    use super::*;
+    use crate::kafka::testing::FakeBroker;
+    use crate::mirror::testing::{create, mirror, put_mirror};
+
+    #[tokio::test]
+    async fn a_mirror_of_a_compacted_topic_is_compacted_too() {
+        let broker = FakeBroker::three_datacenters();
+        let topic = TopicId::new(1);
+        create(&broker, topic, "t", 1);
+        put_mirror(&broker, topic, &mirror("t", Stage::Mirroring));
+        let rules = || rules_of(&broker.state(), topic, &CompactionConfig::default());
+        assert!(rules().is_none(), "it deletes by age");
+        let value = Some("compact".to_owned());
+        let changes = vec![ConfigChange { name: "cleanup.policy".to_owned(), value }];
+        broker.decide(Command::SetConfigs { resource: ConfigResource::Topic(topic), changes });
+        assert!(rules().is_some());
+    }
 }
