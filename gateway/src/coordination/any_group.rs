@@ -8,8 +8,10 @@ use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::ConsumerProtocolSubscription;
 
 use super::group_record::{self, ClassicRecord, ConsumerRecord};
+use super::group_state::Changes;
 use super::journal::Entry;
-use crate::group::consumer::{ConsumerChange, ConsumerGroup};
+use super::offset_record::OffsetKey;
+use crate::group::consumer::{ConsumerChange, ConsumerGroup, TopicPartition};
 use crate::group::{Caller, ClassicImage, Group, GroupState, Output};
 use crate::kafka::error;
 
@@ -84,6 +86,7 @@ impl<W> AnyGroup<W> {
         now: Instant,
         caller: &Caller,
         has_member_epochs: bool,
+        changes: &Changes,
     ) -> Result<(), ErrorCode> {
         match self {
             Self::Classic(group) => {
@@ -94,7 +97,12 @@ impl<W> AnyGroup<W> {
                 if !has_member_epochs && is_member {
                     return Err(ErrorCode::UnsupportedVersion);
                 }
-                let checked = group.check_commit(&caller.member_id, caller.generation);
+                let partition = |(key, _): &(OffsetKey, _)| TopicPartition {
+                    topic: key.topic,
+                    index: key.index,
+                };
+                let partitions = changes.iter().map(partition);
+                let checked = group.check_commit(&caller.member_id, caller.generation, partitions);
                 checked.map_err(|error| error::of_consumer_group(&error))
             }
         }

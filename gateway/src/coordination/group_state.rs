@@ -114,13 +114,14 @@ impl<W> GroupEntry<W> {
         caller: &Caller,
         has_member_epochs: bool,
     ) -> Result<(), ErrorCode> {
-        let checked = self.group.check_commit(now, caller, has_member_epochs);
+        let checked = self.group.check_commit(now, caller, has_member_epochs, changes);
         let is_taken = Mutation::GenerationUnchecked.active(self.limits.mutations);
         if is_taken { Ok(()) } else { checked }
     }
 
     /// Forgets the positions in topics that are gone.
     fn forget_topics(&mut self, is_gone: impl Fn(TopicId) -> bool) {
+        changes: &Changes,
         self.offsets.retain(|key, _| !is_gone(key.topic));
     }
 
@@ -270,9 +271,10 @@ impl<W> Groups<W> {
         has_member_epochs: bool,
     ) -> Result<(), ErrorCode> {
         match self.by_id.get_mut(id) {
-            Some(entry) => entry.check_commit(now, caller, has_member_epochs),
+            Some(entry) => entry.check_commit(now, caller, has_member_epochs, changes),
             // Who is no member may be the first to store anything.
             None if caller.generation < 0 => Ok(()),
+        changes: &Changes,
             None if Mutation::GenerationUnchecked.active(self.limits.mutations) => Ok(()),
             None if has_member_epochs => Err(ErrorCode::GroupIdNotFound),
             None => Err(ErrorCode::IllegalGeneration),

@@ -512,9 +512,21 @@ impl ConsumerGroup {
         self.changed_members.insert(member_id.to_owned());
     }
 
-    /// Whether the caller may commit offsets. Who is no member may if nobody is.
-    pub fn check_commit(&self, member_id: &str, epoch: i32) -> Result<(), ConsumerGroupError> {
+    /// Whether the caller may commit offsets of these partitions. Who is no member may if nobody is.
+    /// A member may in an earlier epoch, if it had all of them then and has them still: a heartbeat may
+    /// raise its epoch while a commit is on its way (KIP-1251).
+    pub fn check_commit(
+        &self,
+        member_id: &str,
+        epoch: i32,
+        mut partitions: impl Iterator<Item = TopicPartition>,
+    ) -> Result<(), ConsumerGroupError> {
         if epoch < 0 && self.members.is_empty() {
+            return Ok(());
+        }
+        let member = self.member(member_id)?;
+        if partitions.all(|partition| member.may_commit(epoch, partition)) {
+            // Without a partition there is nothing to be late with.
             return Ok(());
         }
         self.check_member(member_id, epoch)

@@ -105,7 +105,12 @@ async fn write(
 
 /// Who is no member may commit in a transaction: it is fenced by its epoch. Members may also while
 /// their group rebalances.
-fn check(call: &Call, entry: Option<&mut GroupEntry>, caller: &Caller) -> Result<(), ErrorCode> {
+fn check(
+    call: &Call,
+    entry: Option<&mut GroupEntry>,
+    caller: &Caller,
+    changes: &Changes,
+) -> Result<(), ErrorCode> {
     let is_member =
         caller.generation >= 0 || !caller.member_id.is_empty() || caller.instance_id.is_some();
     let Some(entry) = entry.filter(|_| is_member) else {
@@ -113,7 +118,7 @@ fn check(call: &Call, entry: Option<&mut GroupEntry>, caller: &Caller) -> Result
         let is_in_unknown = caller.generation >= 0;
         return if is_in_unknown { Err(ErrorCode::IllegalGeneration) } else { Ok(()) };
     };
-    match entry.check_commit(call.front.now(), caller, true) {
+    match entry.check_commit(call.front.now(), caller, true, changes) {
         Ok(()) | Err(ErrorCode::RebalanceInProgress) => Ok(()),
         // A code that producers know.
         Err(ErrorCode::StaleMemberEpoch) => Err(ErrorCode::IllegalGeneration),

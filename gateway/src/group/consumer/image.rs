@@ -5,7 +5,7 @@
 //! first of them be there after a fault, [`ConsumerGroup::restore`] sees that and has everything
 //! shared out anew.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use meridian_base::env::Instant;
@@ -117,6 +117,7 @@ impl ConsumerGroup {
             let mut member = ConsumerMember::restore(image, now, limits.session_timeout);
             // Never two owners, whatever the record says.
             member.assigned.retain(|partition| !group.owners.contains_key(partition));
+            member.note_held();
             for partition in member.assigned.iter().chain(&member.to_revoke) {
                 group.owners.insert(*partition, id.clone());
             }
@@ -190,6 +191,7 @@ impl ConsumerMember {
             previous_epoch: image.previous_epoch,
             progress: image.progress,
             to_revoke: image.to_revoke,
+            held_since: BTreeMap::new(),
             rebalance_timeout: Duration::from_millis(image.rebalance_timeout_ms.into()),
             session_deadline: now + session_timeout,
             revocation_deadline: None,

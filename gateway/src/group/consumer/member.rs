@@ -9,7 +9,7 @@
 //!    +------ all it is to have is free ---- Waiting <--- others still hold some
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use meridian_base::env::Instant;
@@ -57,6 +57,8 @@ pub struct ConsumerMember {
     pub(super) progress: Progress,
     /// What it is to let go of.
     pub(super) to_revoke: Partitions,
+    /// Since which epoch it has had each of its partitions, as far as is known here (KIP-1251).
+    pub(super) held_since: BTreeMap<TopicPartition, i32>,
     pub(super) rebalance_timeout: Duration,
     pub(super) session_deadline: Instant,
     /// When it must have let go.
@@ -95,6 +97,7 @@ impl ConsumerMember {
             previous_epoch: super::JOIN_EPOCH,
             progress: Progress::Settled,
             to_revoke: Partitions::new(),
+            held_since: BTreeMap::new(),
             rebalance_timeout: Duration::ZERO,
             session_deadline,
             revocation_deadline: None,
@@ -204,7 +207,24 @@ impl ConsumerMember {
         self.progress = next.progress;
         self.assigned = next.assigned;
         self.to_revoke = next.to_revoke;
+        self.note_held();
         self.restart_revocation(now, is_new);
+    }
+
+    /// What it has not had before it has since its present epoch.
+    pub(super) fn note_held(&mut self) {
+        let held: Partitions = &self.assigned | &self.to_revoke;
+        self.held_since.retain(|partition, _| held.contains(partition));
+        for partition in held {
+            self.held_since.entry(partition).or_insert(self.epoch);
+        }
+    }
+
+    /// Whether what it commits in this epoch is taken: its own, or an earlier one that it had the
+    /// partition in already. Nobody else has committed since.
+    pub(super) fn may_commit(&self, epoch: i32, partition: TopicPartition) -> bool {
+        let had = || self.held_since.get(&partition).is_some_and(|since| *since <= epoch);
+        epoch == self.epoch || (0 < epoch && epoch < self.epoch && had())
     }
 
     pub(super) fn restart_revocation(&mut self, now: Instant, is_new: bool) {

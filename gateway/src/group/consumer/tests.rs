@@ -161,8 +161,44 @@ fn who_is_not_heard_from_is_removed_and_its_partitions_go_on() {
     assert_eq!(group.members().count(), 1, "it was heard from");
     group.tick(at(44 + 45));
     assert_eq!(group.state(), ConsumerGroupState::Empty);
-    assert_eq!(group.check_commit("a", 1), unknown("a").map(drop));
-    assert_eq!(group.check_commit("", -1), Ok(()));
+    assert_eq!(group.check_commit("a", 1, some()), unknown("a").map(drop));
+    assert_eq!(group.check_commit("", -1, some()), Ok(()));
+}
+
+/// A partition that nobody has.
+fn some() -> impl Iterator<Item = TopicPartition> {
+    [TopicPartition { topic: TopicId::new(9), index: 0 }].into_iter()
+}
+
+#[test]
+fn a_commit_that_a_new_epoch_overtook_is_taken_for_what_the_member_had_before() {
+    let world = World::of(&[("t", 2)]);
+    let mut group = group();
+    group.heartbeat(at(0), join("a", &["t"]), &world).unwrap();
+    let all = world.partitions("t");
+    let [first, second] = [0, 1].map(|at| *all.iter().nth(at).expect("two"));
+    let commit = |group: &ConsumerGroup, id: &str, epoch, partitions: &[TopicPartition]| {
+        group.check_commit(id, epoch, partitions.iter().copied())
+    };
+    let stale = |ours, theirs| Err(ConsumerGroupError::StaleEpoch { ours, theirs });
+    // Another member comes; the first lets one go and is in the next epoch with the other.
+    group.heartbeat(at(1), join("b", &["t"]), &world).unwrap();
+    group.heartbeat(at(2), owning("a", 1, &all), &world).unwrap();
+    let kept: Partitions = group.members["a"].assigned.clone();
+    assert_eq!(kept.len(), 1);
+    assert_eq!(commit(&group, "a", 1, &[first, second]), Ok(()), "it has not let go yet");
+    group.heartbeat(at(3), owning("a", 1, &kept), &world).unwrap();
+    let lost = *all.difference(&kept).next().expect("one");
+    let kept = *kept.first().expect("one");
+    assert_eq!(commit(&group, "a", 2, &[kept]), Ok(()));
+    assert_eq!(commit(&group, "a", 1, &[kept]), Ok(()), "on its way when the epoch rose");
+    assert_eq!(commit(&group, "a", 1, &[kept, lost]), stale(2, 1));
+    assert_eq!(commit(&group, "a", 3, &[kept]), stale(2, 3));
+    assert_eq!(commit(&group, "a", 0, &[kept]), stale(2, 0));
+    // The other one has it since epoch 2 only.
+    group.heartbeat(at(4), beat("b", 2), &world).unwrap();
+    assert_eq!(commit(&group, "b", 2, &[lost]), Ok(()));
+    assert_eq!(commit(&group, "b", 1, &[lost]), stale(2, 1));
 }
 
 #[test]
@@ -192,12 +228,12 @@ fn wrong_epochs_are_refused() {
     }
     for (epoch, expected) in [(2, None), (1, Some(1)), (3, Some(3)), (-1, Some(-1))] {
         let stale = expected.map(|theirs| ConsumerGroupError::StaleEpoch { ours: 2, theirs });
-        assert_eq!(group.check_commit("a", epoch).err(), stale, "{epoch}");
+        assert_eq!(group.check_commit("a", epoch, some()).err(), stale, "{epoch}");
         assert_eq!(group.check_fetch("a", epoch).err(), stale, "{epoch}");
     }
     assert_eq!(group.check_fetch("", -1), Ok(()));
     assert_eq!(group.check_fetch("b", 2), unknown("b").map(drop));
-    assert_eq!(group.check_commit("", -1), unknown("").map(drop), "there are members");
+    assert_eq!(group.check_commit("", -1, some()), unknown("").map(drop), "there are members");
 }
 
 #[test]

@@ -15,8 +15,8 @@ struct Model {
     generation: i32,
     /// Each member's epoch; of the classic protocol, the generation.
     members: BTreeMap<String, i32>,
-    /// What members of KIP-848 hold.
-    held: BTreeMap<String, BTreeSet<u32>>,
+    /// What members of KIP-848 hold, and since which epoch.
+    held: BTreeMap<String, BTreeMap<u32, i32>>,
     /// The position of each partition: the number of the step that stored it, and where that ended.
     positions: BTreeMap<u32, (u64, u64)>,
 }
@@ -80,7 +80,7 @@ impl Audit {
                 if known.is_some_and(|(stored, _)| stored == serial) {
                     return Ok(());
                 }
-                if model.members.get(member) != Some(generation) {
+                if !model.may_commit(member, *generation, *index) {
                     return violation(
                         Promise::GroupsAreFenced,
                         format!(
@@ -110,7 +110,10 @@ impl Audit {
                     }
                     Some((epoch, held)) => {
                         model.members.insert(member.clone(), *epoch);
-                        model.held.insert(member.clone(), held.clone());
+                        let known = model.held.remove(member).unwrap_or_default();
+                        let since = |index: &u32| known.get(index).copied().unwrap_or(*epoch);
+                        let held = held.iter().map(|index| (*index, since(index)));
+                        model.held.insert(member.clone(), held.collect());
                     }
                 }
             }
@@ -156,7 +159,7 @@ impl Audit {
         for (group, model) in &self.groups {
             let mut owners: BTreeMap<u32, &String> = BTreeMap::new();
             for (member, held) in &model.held {
-                for index in held {
+                for index in held.keys() {
                     if let Some(other) = owners.insert(*index, member) {
                         let detail = format!("{at}: {group} {index} is {other}'s and {member}'s");
                         return violation(Promise::OneOwner, detail);
@@ -180,3 +183,11 @@ impl Model {
         Ok(())
     }
 }
+    /// In the member's own epoch, or in one in which it had the partition already, and never since not.
+    fn may_commit(&self, member: &str, generation: i32, index: u32) -> bool {
+        let Some(epoch) = self.members.get(member) else { return false };
+        let had = |held: &BTreeMap<u32, i32>| held.get(&index).is_some_and(|it| *it <= generation);
+        *epoch == generation
+            || (0 < generation && generation < *epoch && self.held.get(member).is_some_and(had))
+    }
+
