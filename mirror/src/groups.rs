@@ -19,6 +19,12 @@ pub enum Carried {
     AheadHere,
     /// The group has members here: it was left alone.
     ActiveHere,
+    /// Somebody committed here meanwhile: it is judged anew by the next look.
+    ChangedHere,
+    /// The partition is not here, or nobody leads it: the next look tries again.
+    NotHere,
+    /// The coordinator here refused it: the next look tries again.
+    Refused,
 }
 
 impl Carried {
@@ -29,7 +35,15 @@ impl Carried {
             Self::Clamped => "clamped",
             Self::AheadHere => "ahead-here",
             Self::ActiveHere => "active-here",
+            Self::ChangedHere => "changed-here",
+            Self::NotHere => "not-here",
+            Self::Refused => "refused",
         }
+    }
+
+    /// Whether nothing more is to be done about it before either side changes.
+    pub fn is_settled(self) -> bool {
+        matches!(self, Self::Carried | Self::AheadHere)
     }
 }
 

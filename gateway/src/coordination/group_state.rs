@@ -320,6 +320,26 @@ impl<W> Groups<W> {
 
     /// Tells whoever asks how a group stands when that is committed.
     pub fn when_settled(&mut self, id: &str, waiter: W) {
+        if removes && let Some(entry) = self.by_id.get_mut(id) {
+            entry.last_removal = entry.last_write;
+        }
+    }
+
+    /// Whether this is committed of a group, or nothing if it is negative, and nothing is about to
+    /// change that.
+    pub fn is_committed(&self, id: &str, key: OffsetKey, offset: i64) -> bool {
+        let entry = self.by_id.get(id);
+        let committed = entry.and_then(|entry| entry.offset(key)).map(|it| it.offset);
+        let is_about_to_change = !self.is_settled(id) || self.pending.is_pending(id, key);
+        !is_about_to_change && committed == Some(offset).filter(|offset| *offset >= 0)
+    }
+
+    /// Whether committed offsets of a group are being removed. Nothing is to be staged meanwhile: it
+    /// would be in the log before the tombstones, which void what is before them.
+    pub fn is_removing(&self, id: &str) -> bool {
+        let ignored = Mutation::StagedBeforeTombstone.active(self.limits.mutations);
+        let entry = self.by_id.get(id).filter(|_| !ignored);
+        entry.is_some_and(|entry| !self.journal.is_committed(entry.last_removal))
         if self.is_settled(id) {
             return self.outcomes.push(Outcome::Written(waiter, Ok(())));
         }

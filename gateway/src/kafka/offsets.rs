@@ -29,6 +29,8 @@ const MEMBER_EPOCH_FROM_VERSION: i16 = 9;
 const IDS_FROM_VERSION: i16 = 10;
 /// From this version on the offsets of several groups can be asked for at once.
 const GROUPS_FROM_VERSION: i16 = 8;
+/// What a link expects where nothing is committed; clients expect less.
+const NOTHING_EXPECTED: i64 = -1;
 /// Bytes of what clients say in one commit.
 pub(super) const CHANGES_SIZE_BYTES_MAX: usize = 8 << 20;
 
@@ -39,12 +41,21 @@ pub(super) async fn commit(call: Call, request: OffsetCommitRequest) -> OffsetCo
         &request.group_instance_id,
         request.generation_id_or_member_epoch,
     );
-    let (mut topics, changes) = resolve_commit(&call, &request);
+    let Resolved { mut topics, changes, expectations } = resolve_commit(&call, &request);
     let has_member_epochs = call.version >= MEMBER_EPOCH_FROM_VERSION;
-    let check = |groups: &mut Groups| {
-        groups.check_commit(&request.group_id, call.front.now(), &caller, has_member_epochs)
+    let mut failed = Vec::new();
+    let check = |groups: &mut Groups, changes: &mut Changes| {
+        let id = &request.group_id;
+        groups.check_commit(id, call.front.now(), &caller, has_member_epochs, changes)?;
+        let is_other = |it: &&Expectation| !groups.is_committed(id, it.key, it.offset);
+        failed.extend(expectations.iter().filter(is_other).copied());
+        changes.retain(|(key, _)| failed.iter().all(|it| it.key != *key));
+        Ok(())
     };
     let result = write(&call.front, &request.group_id, changes, check).await;
+    for Expectation { place: (topic, partition), .. } in failed {
+        topics[topic].partitions[partition].error_code = ErrorCode::UnstableOffsetCommit;
+    }
     for partition in topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
         if let Err(code) = result {
             refuse(&mut partition.error_code, code);
@@ -56,13 +67,26 @@ pub(super) async fn commit(call: Call, request: OffsetCommitRequest) -> OffsetCo
     OffsetCommitResponse { topics, ..Default::default() }
 }
 
+/// What must be committed for an offset to be replaced; a negative one if nothing may be.
+#[derive(Clone, Copy)]
+struct Expectation {
+    key: OffsetKey,
+    offset: i64,
+    /// Where in the answer: the topic, and its partition.
+    place: (usize, usize),
+}
+
 /// The answer so far, and what there is to write.
-fn resolve_commit(
-    call: &Call,
-    request: &OffsetCommitRequest,
-) -> (Vec<OffsetCommitTopicResponse>, Changes) {
+struct Resolved {
+    topics: Vec<OffsetCommitTopicResponse>,
+    changes: Changes,
+    expectations: Vec<Expectation>,
+}
+
+fn resolve_commit(call: &Call, request: &OffsetCommitRequest) -> Resolved {
     let mut commit = Commit::new(call);
     let mut topics = Vec::with_capacity(request.topics.len());
+    let mut expectations = Vec::new();
     for topic in &request.topics {
         let by_id = call.version >= IDS_FROM_VERSION;
         let key = TopicKey::new(by_id, &topic.name, topic.topic_id);
@@ -72,12 +96,24 @@ fn resolve_commit(
             let position = (wanted.committed_offset, wanted.committed_leader_epoch);
             let text = wanted.committed_metadata.as_deref();
             let error_code = commit.add(&key, partition_index, position, text);
+            if wanted.expected_offset >= NOTHING_EXPECTED
+                && error_code.is_none()
+                && let Some((key, _)) = commit.changes.last()
+            {
+                let (key, offset) = (*key, wanted.expected_offset);
+                expectations.push(Expectation {
+                    key,
+                    offset,
+                    place: (topics.len(), partitions.len()),
+                });
+            }
             partitions.push(OffsetCommitPartitionResponse { partition_index, error_code });
         }
         let (name, topic_id) = key.into_parts();
         topics.push(OffsetCommitTopicResponse { name, topic_id, partitions });
     }
-    (topics, commit.changes)
+    let changes = commit.changes;
+    Resolved { topics, changes, expectations }
 }
 
 /// Tells for a partition that its group refused; not for one that there is not.
@@ -140,8 +176,8 @@ fn resolve(metadata: &Metadata, key: &TopicKey, index: i32) -> Result<OffsetKey,
 async fn write(
     front: &Arc<Front>,
     group: &str,
-    changes: Changes,
-    check: impl FnOnce(&mut Groups) -> Result<(), ErrorCode>,
+    mut changes: Changes,
+    check: impl FnOnce(&mut Groups, &mut Changes) -> Result<(), ErrorCode>,
 ) -> Result<(), ErrorCode> {
     let size = |(_, committed): &(OffsetKey, Option<Committed>)| {
         group.len() + committed.as_ref().map_or(0, |it| it.metadata.len())
@@ -152,7 +188,7 @@ async fn write(
     let coordinator = front.coordinator_of_any(group)?;
     let answer = {
         let mut groups = coordinator.groups();
-        check(&mut groups)?;
+        check(&mut groups, &mut changes)?;
         if changes.is_empty() {
             return Ok(());
         }
@@ -402,7 +438,7 @@ pub(super) async fn delete(call: Call, request: OffsetDeleteRequest) -> OffsetDe
         }
     };
     let (mut topics, tombstones) = resolve_delete(&call, &request, &subscribed);
-    let written = write(&call.front, &request.group_id, tombstones, |_| Ok(())).await;
+    let written = write(&call.front, &request.group_id, tombstones, |_, _| Ok(())).await;
     if let Err(code) = written {
         call.front.metrics.on_error(code);
         for partition in topics.iter_mut().flat_map(|topic| &mut topic.partitions) {

@@ -27,6 +27,9 @@ message! {
         committed_offset: i64 [2..],
         committed_leader_epoch: i32 [6..] = -1,
         committed_metadata: Option<Str> [2..],
+    } tagged {
+        // Of ours: what must be committed now, -1 for nothing; without it anything may be.
+        10_000: expected_offset: i64 [8..] = -2,
     }
 
     /// Which positions were stored.

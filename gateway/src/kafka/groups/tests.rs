@@ -68,6 +68,7 @@ pub(crate) fn commit_request(
         committed_leader_epoch: 0,
         committed_metadata: Some("note".into()),
     };
+        ..Default::default()
     let topic =
         OffsetCommitTopic { name: "t".into(), partitions: vec![partition], ..Default::default() };
     OffsetCommitRequest {
@@ -135,6 +136,75 @@ async fn a_group_works_from_join_to_leave() {
 }
 
 #[tokio::test]
+#[tokio::test]
+async fn a_group_that_became_empty_is_there_until_it_is_deleted() {
+    let (_broker, front, mut client) = served().await;
+    let joined = join_alone(&mut client).await;
+    let leave = LeaveGroupRequest {
+        group_id: "g".into(),
+        members: vec![LeavingMember { member_id: joined.member_id, ..Default::default() }],
+        ..Default::default()
+    };
+    assert_eq!(client.call(5, leave).await.members[0].error_code, ErrorCode::None);
+    let coordinator = front.coordinator_of("g").expect("here");
+    coordinator.groups().tick(front.now(), front.broker.wall_time_ms());
+    let listed = client.call(5, ListGroupsRequest::default()).await;
+    assert_eq!((listed.groups.len(), &*listed.groups[0].group_state), (1, "Empty"));
+    let delete = DeleteGroupsRequest { groups_names: vec!["g".into()] };
+    let told = client.call(2, delete.clone()).await.results[0].error_code;
+    assert_eq!(told, ErrorCode::None);
+    assert_eq!(client.call(2, delete).await.results[0].error_code, ErrorCode::GroupIdNotFound);
+}
+
+#[tokio::test]
+async fn an_empty_group_without_offsets_goes_when_offsets_expire() {
+    let (_broker, front, mut client) = served().await;
+    let joined = join_alone(&mut client).await;
+    let coordinator = front.coordinator_of("g").expect("here");
+    let expire = || coordinator.groups().expire(0, 1000, |_| Some("t".to_owned()));
+    expire();
+    assert!(coordinator.groups().existing("g").is_some());
+    let leave = LeaveGroupRequest {
+        group_id: "g".into(),
+        members: vec![LeavingMember { member_id: joined.member_id, ..Default::default() }],
+        ..Default::default()
+    };
+    assert_eq!(client.call(5, leave).await.members[0].error_code, ErrorCode::None);
+    expire();
+    assert!(coordinator.groups().existing("g").is_none());
+}
+
+#[tokio::test]
+async fn an_offset_does_not_expire_and_is_not_deleted_while_its_group_is_being_joined() {
+    let (_broker, front, mut client) = served().await;
+    assert_eq!(commit(&mut client, 7, None).await, ErrorCode::None);
+    join_alone(&mut client).await;
+    let now = front.now();
+    let coordinator = front.coordinator_of("g").expect("here");
+    let mut groups = coordinator.groups();
+    let group = groups.entry("g").and_then(|entry| entry.classic(now)).expect("a classic group");
+    let (waiter, _answer) = oneshot::channel();
+    let join = Join {
+        member_id: None,
+        new_member_id: "m".to_owned(),
+        requires_member_id: false,
+        instance_id: None,
+        client_id: String::new(),
+        client_host: String::new(),
+        session_timeout: Duration::from_secs(10),
+        rebalance_timeout: Duration::from_secs(10),
+        protocol_type: "consumer".to_owned(),
+        protocols: vec![("range".to_owned(), Bytes::new())],
+        can_skip_assignment: false,
+    };
+    group.join(now, join, waiter, &mut Vec::new());
+    assert_eq!(group.state(), GroupState::PreparingRebalance, "the first has to join again");
+    let late = front.broker.wall_time_ms() + 5000;
+    assert_eq!(groups.expire(late, 1000, |_| Some("t".to_owned())), 0);
+    let read = groups.by_id["g"].group.subscribed(["t".to_owned()].into_iter());
+    assert!(read.contains("t"), "OffsetDelete says GROUP_SUBSCRIBED_TO_TOPIC");
+}
+
 async fn one_question_for_all_groups_makes_all_partitions_load() {
     let (broker, _front, mut client) = served().await;
     for number in 0..10 {

@@ -128,6 +128,34 @@ async fn refusals(client: &mut TestClient) -> [ErrorCode; 2] {
 }
 
 #[tokio::test]
+async fn what_a_link_commits_replaces_only_what_it_saw() {
+    let (_broker, mut client) = served().await;
+    let commit = |offset, expected_offset| {
+        let mut request = commit_of("g", offset);
+        request.topics[0].partitions[0].expected_offset = expected_offset;
+        request
+    };
+    for (offset, expected, told, holds) in [
+        (5, 3, ErrorCode::UnstableOffsetCommit, -1),
+        (5, -1, ErrorCode::None, 5),
+        (6, -1, ErrorCode::UnstableOffsetCommit, 5),
+        (6, 4, ErrorCode::UnstableOffsetCommit, 5),
+        (6, 5, ErrorCode::None, 6),
+    ] {
+        let response = client.call(9, commit(offset, expected)).await;
+        assert_eq!(response.topics[0].partitions[0].error_code, told, "{offset} for {expected}");
+        assert_eq!(fetch(&mut client, "g").await, holds);
+    }
+    // One that is on its way counts.
+    let first = client.send(9, &commit_of("g", 9)).await;
+    let second = client.send(9, &commit(7, 6)).await;
+    expect_committed(&mut client, first).await;
+    let told = client.receive::<OffsetCommitRequest>(9, second).await;
+    assert_eq!(told.topics[0].partitions[0].error_code, ErrorCode::UnstableOffsetCommit);
+    assert_eq!(fetch(&mut client, "g").await, 9);
+}
+
+#[tokio::test]
 async fn a_coordinator_that_cannot_tell_whether_it_is_one_tells_no_position() {
     let (broker, mut client) = served().await;
     let id = client.send(9, &commit_of("g", 7)).await;

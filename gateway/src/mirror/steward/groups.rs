@@ -2,6 +2,7 @@
 //! without members does (generation -1), so that a group with members here refuses it by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use meridian_base::position::Offset;
 use meridian_mirror::groups::{Carried, Sides};
@@ -30,6 +31,10 @@ const OFFSET_FETCH_VERSION_MIN: i16 = 8;
 const CONSUMER_PROTOCOLS: [&str; 2] = ["consumer", ""];
 /// Groups that one look takes care of.
 const GROUP_COUNT_MAX: usize = 10_000;
+/// Settled groups that one look reads here again: what was carried may be lost here.
+const RECHECK_COUNT: usize = 20;
+/// After so many groups that were not carried a look ends; the next one goes on behind them.
+const FAILURE_COUNT_MAX: usize = 10;
 
 /// A partition of a topic here.
 type Place = (String, i32);
@@ -51,7 +56,12 @@ pub(super) struct CarriedPosition {
     source_offset: i64,
     /// Here, if it has one.
     offset: Option<i64>,
-    state: &'static str,
+    #[serde(serialize_with = "by_name")]
+    state: Carried,
+}
+
+fn by_name<S: serde::Serializer>(state: &Carried, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(state.name())
 }
 
 /// What is known of the groups of a link's source.
@@ -60,9 +70,53 @@ pub(super) struct Groups {
     own: Option<Client>,
     /// What was last carried, by group and place here.
     carried: BTreeMap<(String, Place), i64>,
-    /// Positions about which nothing is to be done until they change at the source.
+    /// Positions about which nothing is to be done until they change at the source, or here.
     settled: BTreeMap<String, BTreeMap<Place, Position>>,
+    /// Where the settled groups begin that the next look reads here again.
+    recheck_from: String,
+    /// Where the next look begins.
+    look_from: String,
     shown: BTreeMap<String, Vec<CarriedPosition>>,
+}
+
+impl Groups {
+    /// The groups that a look is to carry, in its order: those that are not settled, and a few of the
+    /// others.
+    fn due(&mut self, positions: &BTreeMap<String, BTreeMap<Place, Position>>) -> Vec<String> {
+        self.settled.retain(|group, settled| positions.get(group) == Some(settled));
+        let settled = turned(&self.settled, &self.recheck_from);
+        let rechecked: Vec<String> = settled.take(RECHECK_COUNT + 1).map(str::to_owned).collect();
+        let (rechecked, next) = match rechecked.split_at_checked(RECHECK_COUNT) {
+            Some((rechecked, next)) => (rechecked, next.first()),
+            None => (&rechecked[..], None),
+        };
+        self.recheck_from = next.cloned().unwrap_or_default();
+        let is_due = |group: &&str| {
+            !self.settled.contains_key(*group) || rechecked.iter().any(|it| it == group)
+        };
+        turned(positions, &self.look_from).filter(is_due).map(str::to_owned).collect()
+    }
+
+    /// What a look has come to for a group.
+    fn on_carried(
+        &mut self,
+        group: &str,
+        positions: &BTreeMap<Place, Position>,
+        carried: Vec<CarriedPosition>,
+    ) {
+        match carried.iter().all(|it| it.state.is_settled()) {
+            true => drop(self.settled.insert(group.to_owned(), positions.clone())),
+            false => drop(self.settled.remove(group)),
+        }
+        self.shown.insert(group.to_owned(), carried);
+    }
+}
+
+/// The keys of a map, from this one on and around.
+fn turned<'m, T>(map: &'m BTreeMap<String, T>, from: &str) -> impl Iterator<Item = &'m str> {
+    let behind = map.range::<str, _>((Bound::Included(from), Bound::Unbounded));
+    let before = map.range::<str, _>((Bound::Unbounded, Bound::Excluded(from)));
+    behind.chain(before).map(|(key, _)| key.as_str())
 }
 
 impl Steward {
@@ -86,24 +140,33 @@ impl Steward {
         let positions = positions(&self.client, &rules, &names).await?;
         let own = self.own_cluster();
         self.groups.shown.retain(|group, _| positions.contains_key(group));
-        self.groups.settled.retain(|group, _| positions.contains_key(group));
-        for (group, positions) in positions {
-            if self.groups.settled.get(&group) == Some(&positions) {
-                continue;
+        let mut failed: Option<(String, ClientError)> = None;
+        let mut failure_count = 0;
+        for group in self.groups.due(&positions) {
+            if failure_count >= FAILURE_COUNT_MAX {
+                self.groups.look_from = group;
+                break;
             }
-            let carried = carry(&own, &group, &positions, &mut self.groups.carried).await?;
-            let is_settled = carried.iter().all(|it| {
-                it.state == Carried::Carried.name() || it.state == Carried::AheadHere.name()
-            });
-            match is_settled {
-                true => drop(self.groups.settled.insert(group.clone(), positions)),
-                false => drop(self.groups.settled.remove(&group)),
+            let Some(positions) = positions.get(&group) else { continue };
+            match carry(&own, &group, positions, &mut self.groups.carried).await {
+                Ok(carried) => self.groups.on_carried(&group, positions, carried),
+                // One group's trouble is not the others'.
+                Err(error) => {
+                    failure_count += 1;
+                    self.groups.settled.remove(&group);
+                    failed.get_or_insert((group, error));
+                }
             }
-            self.groups.shown.insert(group, carried);
         }
         let shown = self.groups.shown.values().flatten().cloned().collect();
         self.tell(|report| report.groups = shown);
-        Ok(())
+        match failed {
+            None => Ok(()),
+            Some((group, error)) => {
+                tracing::warn!(link = %self.link, group, failure_count, %error, "groups not carried");
+                Err(error)
+            }
+        }
     }
 
     /// A client of this cluster.
@@ -203,42 +266,63 @@ async fn carry(
     let mut shown = Vec::with_capacity(positions.len());
     let mut commits = BTreeMap::new();
     for (place, position) in positions {
-        // Without a leader there is no end to clamp to: the next look finds one.
-        let Some(end) = ends.get(place) else { continue };
         let own_offset = current.get(place).copied();
         let key = (group.to_owned(), place.clone());
-        let sides = Sides {
-            source: Offset::new(position.offset),
-            own: own_offset.map(Offset::new),
-            carried: carried.get(&key).copied().map(Offset::new),
-            high_watermark: Offset::new(*end),
-        };
-        let (commit, state) = sides.decide();
-        if let Some(commit) = commit {
-            commits.insert(place.clone(), (commit.get(), position));
+        let decided = ends.get(place).map(|end| {
+            let sides = Sides {
+                source: Offset::new(position.offset),
+                own: own_offset.map(Offset::new),
+                carried: carried.get(&key).copied().map(Offset::new),
+                high_watermark: Offset::new(*end),
+            };
+            sides.decide()
+        });
+        // Without a leader there is no end to clamp to: the next look finds one.
+        let (commit, state) = decided.unwrap_or((None, Carried::NotHere));
+        if let Some(offset) = commit.map(Offset::get) {
+            commits.insert(place.clone(), Commit { offset, expected: own_offset, position });
         }
         shown.push(CarriedPosition {
             group: group.to_owned(),
             topic: place.0.clone(),
             partition: place.1,
             source_offset: position.offset,
-            offset: commit.map(Offset::get).or(own_offset),
-            state: state.name(),
+            offset: own_offset,
+            state,
         });
     }
-    let is_active = !commits.is_empty() && !commit(own, group, &commits).await?;
+    if commits.is_empty() {
+        return Ok(shown);
+    }
+    let results = commit(own, group, &commits).await?;
     for it in &mut shown {
         let place = (it.topic.clone(), it.partition);
-        let Some((offset, _)) = commits.get(&place) else { continue };
-        match is_active {
-            true => {
-                it.state = Carried::ActiveHere.name();
-                it.offset = current.get(&place).copied();
+        let Some(commit) = commits.get(&place) else { continue };
+        // One that was not sent, or not answered, is tried again.
+        match results.get(&place).copied().unwrap_or(ErrorCode::UnknownServerError) {
+            ErrorCode::None => {
+                it.offset = Some(commit.offset);
+                carried.insert((group.to_owned(), place), commit.offset);
             }
-            false => drop(carried.insert((group.to_owned(), place), *offset)),
+            code => it.state = of_refusal(code),
         }
     }
     Ok(shown)
+}
+
+/// What it means that a coordinator here did not take an offset.
+fn of_refusal(code: ErrorCode) -> Carried {
+    match code {
+        ErrorCode::UnknownMemberId
+        | ErrorCode::IllegalGeneration
+        | ErrorCode::RebalanceInProgress
+        | ErrorCode::StaleMemberEpoch
+        | ErrorCode::FencedMemberEpoch
+        | ErrorCode::UnsupportedVersion => Carried::ActiveHere,
+        ErrorCode::UnstableOffsetCommit => Carried::ChangedHere,
+        ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId => Carried::NotHere,
+        _ => Carried::Refused,
+    }
 }
 
 /// The ends of partitions here.
@@ -326,15 +410,23 @@ fn name_of(
     found.map(|(name, _)| name.clone())
 }
 
-/// Commits positions here; false if the group has members, and nothing was committed.
+/// An offset to commit here.
+struct Commit<'p> {
+    offset: i64,
+    /// What it replaces, if anything: a consumer here may commit between the look and this.
+    expected: Option<i64>,
+    position: &'p Position,
+}
+
+/// Commits offsets here; says what became of each.
 async fn commit(
     own: &Client,
     group: &str,
-    commits: &BTreeMap<Place, (i64, &Position)>,
-) -> Result<bool, ClientError> {
+    commits: &BTreeMap<Place, Commit<'_>>,
+) -> Result<BTreeMap<Place, ErrorCode>, ClientError> {
     let view = own.view();
     let mut topics: BTreeMap<&str, OffsetCommitTopic> = BTreeMap::new();
-    for ((name, index), (offset, position)) in commits {
+    for ((name, index), Commit { offset, expected, position }) in commits {
         let Ok(topic) = view.topic(name) else { continue };
         let entry = topics.entry(name).or_insert_with(|| OffsetCommitTopic {
             name: name.as_str().into(),
@@ -346,6 +438,7 @@ async fn commit(
             committed_offset: *offset,
             committed_leader_epoch: position.leader_epoch,
             committed_metadata: position.metadata.clone(),
+            expected_offset: expected.unwrap_or(-1),
         });
     }
     let request = OffsetCommitRequest {
@@ -355,20 +448,15 @@ async fn commit(
     };
     let connection = coordinator(own, group).await?;
     let response = connection.call(&request, REQUEST_TIMEOUT).await?;
-    let codes = response.topics.iter().flat_map(|topic| &topic.partitions);
-    for code in codes.map(|it| it.error_code) {
-        match code {
-            ErrorCode::None => {}
-            ErrorCode::UnknownMemberId
-            | ErrorCode::IllegalGeneration
-            | ErrorCode::RebalanceInProgress
-            | ErrorCode::StaleMemberEpoch
-            | ErrorCode::FencedMemberEpoch
-            | ErrorCode::UnsupportedVersion => return Ok(false),
-            code => ClientError::check(|| format!("positions of group {group}"), code, None)?,
-        }
+    let mut results = BTreeMap::new();
+    for topic in response.topics {
+        let named = Some(topic.name.to_string()).filter(|name| !name.is_empty());
+        let found = || view.topics.iter().find(|(_, known)| known.id == topic.topic_id);
+        let Some(name) = named.or_else(|| found().map(|(name, _)| name.clone())) else { continue };
+        let codes = topic.partitions.into_iter().map(|it| (it.partition_index, it.error_code));
+        results.extend(codes.map(|(index, code)| ((name.clone(), index), code)));
     }
-    Ok(true)
+    Ok(results)
 }
 
 #[cfg(test)]
@@ -376,6 +464,62 @@ mod tests {
     use meridian_protocol::Uuid;
 
     use super::*;
+
+    fn at_source(offset: i64) -> BTreeMap<Place, Position> {
+        let position = Position { offset, leader_epoch: -1, metadata: None };
+        [("t", 0), ("t", 1)]
+            .map(|(topic, index)| ((topic.to_owned(), index), position.clone()))
+            .into()
+    }
+
+    fn shown(group: &str, states: [Carried; 2]) -> Vec<CarriedPosition> {
+        let of = |(partition, state)| CarriedPosition {
+            group: group.to_owned(),
+            topic: "t".to_owned(),
+            partition,
+            source_offset: 5,
+            offset: Some(5),
+            state,
+        };
+        (0..).zip(states).map(of).collect()
+    }
+
+    #[test]
+    fn a_group_with_an_offset_that_did_not_arrive_is_carried_again() {
+        let mut groups = Groups::default();
+        let positions = BTreeMap::from([("g".to_owned(), at_source(5))]);
+        for missing in [Carried::NotHere, Carried::Refused, Carried::ChangedHere] {
+            groups.on_carried("g", &positions["g"], shown("g", [Carried::Carried, missing]));
+            assert!(!groups.settled.contains_key("g"), "{missing} is tried again");
+        }
+        groups.on_carried("g", &positions["g"], shown("g", [Carried::Carried; 2]));
+        assert!(groups.settled.contains_key("g"));
+        let changed = BTreeMap::from([("g".to_owned(), at_source(6))]);
+        assert_eq!(groups.due(&changed), ["g"]);
+        assert!(!groups.settled.contains_key("g"));
+    }
+
+    #[test]
+    fn settled_groups_are_looked_at_here_in_turn() {
+        let mut groups = Groups::default();
+        let names = (0..3 * RECHECK_COUNT + 5).map(|number| format!("g{number:03}"));
+        let positions: BTreeMap<_, _> = names.map(|name| (name, at_source(5))).collect();
+        for (name, places) in &positions {
+            groups.on_carried(name, places, shown(name, [Carried::Carried; 2]));
+        }
+        let looked: BTreeSet<String> = (0..4).flat_map(|_| groups.due(&positions)).collect();
+        assert!(looked.iter().eq(positions.keys()), "what was lost here is found");
+    }
+
+    #[test]
+    fn a_look_goes_on_behind_the_groups_that_could_not_be_carried() {
+        let mut groups = Groups::default();
+        let names = ["a", "b", "c"].map(str::to_owned);
+        let positions = names.clone().map(|name| (name, at_source(5))).into();
+        assert_eq!(groups.due(&positions), names);
+        groups.look_from = "b".to_owned();
+        assert_eq!(groups.due(&positions), ["b", "c", "a"]);
+    }
 
     #[test]
     fn positions_are_taken_under_the_names_here_and_only_of_mirrors() {

@@ -19,6 +19,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 struct Position {
     offset: i64,
+    /// What it replaces, if anything: a consumer here may commit meanwhile.
+    expected: Option<i64>,
     leader_epoch: i32,
     metadata: Option<Str>,
 }
@@ -45,6 +47,7 @@ pub(super) async fn carry(
             let end = usize::try_from(index).ok().and_then(|at| ends.get(at));
             let Some(end) = end else { continue };
             position.offset = position.offset.min(end.offset.get());
+            position.expected = here.get(&index).map(|known| known.offset);
             if here.get(&index).is_none_or(|known| known.offset < position.offset) {
                 news.insert(index, position);
             }
@@ -91,7 +94,8 @@ async fn positions(
     let committed = of_topic.flat_map(|it| it.partitions).filter(|it| it.committed_offset >= 0);
     let position = |it: OffsetFetchPartitionResponse| {
         let (offset, leader_epoch) = (it.committed_offset, it.committed_leader_epoch);
-        (it.partition_index, Position { offset, leader_epoch, metadata: it.metadata })
+        let metadata = it.metadata;
+        (it.partition_index, Position { offset, expected: None, leader_epoch, metadata })
     };
     Ok(committed.map(position).collect())
 }
@@ -108,6 +112,7 @@ async fn commit(
         committed_offset: it.offset,
         committed_leader_epoch: it.leader_epoch,
         committed_metadata: it.metadata,
+        expected_offset: it.expected.unwrap_or(-1),
     };
     let topic_id = client.topic(topic).await?.id;
     let partitions = positions.into_iter().map(partition).collect();
@@ -124,6 +129,10 @@ async fn commit(
             | ErrorCode::IllegalGeneration
             | ErrorCode::StaleMemberEpoch
             | ErrorCode::RebalanceInProgress => return Ok(false),
+            ErrorCode::UnstableOffsetCommit => {
+                let text = format!("somebody commits offsets of group {group} here meanwhile");
+                return Err(PeerError::Later(text));
+            }
             code => ClientError::check(|| format!("positions of group {group}"), code, None)?,
         }
     }
