@@ -25,6 +25,10 @@ pub enum Mutation {
     BeyondHighWatermark,
     /// Who says once that the source has lost records is believed.
     BelieveAtOnce,
+    /// A mirror stays at offset 0 while its source has let go of all it had.
+    StayBeforeStart,
+    /// What is open here is not looked for at a compacted source.
+    OpenUnverified,
     /// A switchover does not fence the source.
     SkipFence,
     /// A switchover does not wait until the mirror has all.

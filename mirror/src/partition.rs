@@ -6,6 +6,7 @@
 //!   |                EpochEnd: does the source have our last epoch up to our end? |   | OutOfRange
 //!   |                    | yes                                                    |   v
 //!   |                Overlap: is the source's batch at our last one the same? ----+ Bounds
+//!   |                Open: if it is compacted, has it what is undecided here? ------+
 //!   |                    |                                                            |
 //!   +--Retry <-- failed  +--> Stopped: diverged, truncated, gap ... <-----------------+
 //! ```
@@ -187,6 +188,9 @@ pub enum NoView {
 /// What the machine is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
+    /// Where the transactions begin that are open in the own log. It comes before
+    /// [`Input::Source`], if there are any or were.
+    Open(Vec<Offset>),
     /// The source's metadata, after [`Output::Refresh`] or unasked.
     Source(Result<SourceView, NoView>),
     /// The answer to a question.
@@ -277,6 +281,8 @@ enum Phase {
     EpochEnd,
     /// Asked for the batch that is our last.
     Overlap,
+    /// Asked for the first batch of a transaction that is open here.
+    Open { first: Offset },
     /// Asked where the source's log begins and ends, because of this.
     Bounds(BoundsFor),
     /// Fetches; `is_asked` while answers are to come.
@@ -310,6 +316,10 @@ pub struct MirrorPartition {
     view: Option<SourceView>,
     /// Where an empty log begins to read.
     seek: Offset,
+    /// Where the transactions begin that are open in the own log.
+    open: Vec<Offset>,
+    /// Those of them that the source is still to be asked for.
+    unverified: Vec<Offset>,
     last_token: Token,
     /// What failed, until the next answer.
     failure: Option<State>,
@@ -330,6 +340,8 @@ impl MirrorPartition {
             in_flight_size_bytes: 0,
             view: None,
             seek: Offset::ZERO,
+            open: Vec::new(),
+            unverified: Vec::new(),
             last_token: Token(0),
             failure: None,
             retry_after: settings.retry_after_min,
@@ -342,6 +354,7 @@ impl MirrorPartition {
     /// Takes an input; says what is to be done.
     pub fn step(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
         match input {
+            Input::Open(first_offsets) => self.open = first_offsets,
             Input::Source(Ok(view)) => self.on_view(now, view, out),
             Input::Source(Err(no_view)) => self.on_no_view(now, no_view),
             Input::Answered { token, asked_at, answer } => {
@@ -489,6 +502,9 @@ impl MirrorPartition {
             (Phase::Overlap, Answer::Fetched { batches, start, high_watermark, .. }) => {
                 self.on_overlap(now, asked_at, batches, start, high_watermark, out);
             }
+            (Phase::Open { first }, Answer::Fetched { batches, start, .. }) => {
+                self.on_first_of_open(now, first, batches, start, out);
+            }
             (Phase::Bounds(cause), Answer::Bounds { start, high_watermark }) => {
                 self.lag.on_source(now, asked_at, self.reached(), high_watermark);
                 self.on_bounds(now, cause, start, high_watermark, out);
@@ -519,6 +535,8 @@ impl MirrorPartition {
             }
             (Failure::Unsupported(detail), _) => self.stop(State::Unsupported { detail }),
             (Failure::OutOfRange, Phase::Overlap) => self.ask_bounds(BoundsFor::Overlap, out),
+            // Nobody reads below the log start, here either.
+            (Failure::OutOfRange, Phase::Open { .. }) => self.verify_open(out),
             (Failure::OutOfRange, _) => self.ask_bounds(BoundsFor::OutOfRange, out),
         }
     }

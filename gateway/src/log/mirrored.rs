@@ -71,6 +71,14 @@ impl PartitionLog {
         answer
     }
 
+    /// Where each open transaction begins.
+    pub fn open_transactions(&self) -> Vec<Offset> {
+        self.with(Vec::new(), |partition| {
+            let open = partition.state().transactions.all_ongoing();
+            open.map(|(_, ongoing)| ongoing.first_offset).collect()
+        })
+    }
+
     /// Whether a producer has a transaction open here.
     pub fn has_open_transaction(&self, producer_id: i64) -> bool {
         self.with(false, |partition| partition.state().transactions.ongoing(producer_id).is_some())

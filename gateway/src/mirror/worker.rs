@@ -551,6 +551,8 @@ impl LinkWorker {
         }
         if is_news {
             let life = mirrored.life;
+            let open = mirrored.target.log.open_transactions();
+            self.step(partition, life, Input::Open(open));
             self.step(partition, life, Input::Source(view));
         }
     }

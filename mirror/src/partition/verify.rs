@@ -57,6 +57,7 @@ impl MirrorPartition {
     }
 
     fn verify(&mut self, out: &mut Vec<Output>) {
+        self.unverified.clone_from(&self.open);
         match self.own.last {
             Some(_) if self.breaks(Mutation::IgnoreLineage) => self.compare_last(out),
             Some(last) => {
@@ -133,6 +134,7 @@ impl MirrorPartition {
         let first = batches.first().map(|batch| batch.id);
         let is_compacted = self.view.is_some_and(|view| view.is_compacted);
         match first {
+            Some(_) if is_compacted && !self.unverified.is_empty() => self.verify_open(out),
             Some(first) if same(&first) || is_compacted => {
                 self.phase = Phase::Following { is_asked: false };
                 self.on_fetched(now, asked_at, batches, start, high_watermark, out);
@@ -140,13 +142,48 @@ impl MirrorPartition {
             Some(_) => {
                 self.stop(State::Diverged { at: last.base_offset, epoch: last.leader_epoch });
             }
-            None if is_compacted && high_watermark >= self.own.end => self.follow(out),
+            None if is_compacted && high_watermark >= self.own.end => self.verify_open(out),
             // A new leader of the source may not know yet how much is committed.
             None => {
                 let detail = format!(
                     "the source shows nothing at offset {} yet: committed up to {high_watermark}",
                     last.base_offset
                 );
+                self.retry(now, State::SourceUnreachable { detail });
+            }
+        }
+    }
+
+    /// A transaction that is open here may have been decided meanwhile, and compaction have removed its
+    /// records, and later its marker: then the next marker of its producer would decide it wrongly. As
+    /// long as the source has records of it, it has the marker too.
+    pub(super) fn verify_open(&mut self, out: &mut Vec<Output>) {
+        let next = self.unverified.pop().filter(|_| !self.breaks(Mutation::OpenUnverified));
+        match next {
+            Some(first) => {
+                self.phase = Phase::Open { first };
+                self.ask(Question::Fetch { from: first }, out);
+            }
+            None => self.follow(out),
+        }
+    }
+
+    pub(super) fn on_first_of_open(
+        &mut self,
+        now: Instant,
+        first: Offset,
+        batches: Vec<SourceBatch>,
+        start: Offset,
+        out: &mut Vec<Output>,
+    ) {
+        match batches.first() {
+            Some(found) if found.id.base_offset <= first || start > first => self.verify_open(out),
+            Some(found) => {
+                let to = found.id.base_offset.max(self.own.end);
+                self.stop(State::Gap { from: first, to });
+            }
+            None => {
+                let detail = format!("the source shows nothing at offset {first} yet");
                 self.retry(now, State::SourceUnreachable { detail });
             }
         }
