@@ -75,7 +75,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Those of one mirrored partition, in a fixed order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::SkipGap,
         Self::AppendAgain,
         Self::Renumber,
@@ -86,6 +86,7 @@ impl Mutation {
         Self::SkipAnswer,
         Self::BeyondHighWatermark,
         Self::BelieveAtOnce,
+        Self::StayBeforeStart,
     ];
 
     /// Those of a switchover.

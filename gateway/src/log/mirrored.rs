@@ -84,10 +84,17 @@ impl PartitionLog {
         self.with(false, |partition| partition.state().transactions.ongoing(producer_id).is_some())
     }
 
-    /// Makes the log, in which there are no records, end at `at`.
-    pub fn begin_at(self: &Arc<Self>, at: Offset) -> Result<(), MirrorError> {
-        self.act(|partition, now, health, out| partition.begin_at(now, health, at, out))
-            .unwrap_or(Err(lost()))
+    /// Makes the log, in which there are no records, end at `at`. The receiver is answered when that
+    /// is committed.
+    pub fn begin_at(
+        self: &Arc<Self>,
+        at: Offset,
+    ) -> Result<oneshot::Receiver<Result<Appended, ProduceError>>, MirrorError> {
+        let (waiter, answer) = oneshot::channel();
+        let begun = self
+            .act(|partition, now, health, out| partition.begin_at(now, health, at, waiter, out));
+        begun.unwrap_or(Err(lost()))?;
+        Ok(answer)
     }
 }
 

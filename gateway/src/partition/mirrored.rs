@@ -23,6 +23,11 @@ use super::{
     TransactionVersion,
 };
 
+/// Blobs that may stand for the offsets before a mirror's first record.
+const BEGIN_BLOB_COUNT_MAX: u32 = 4096;
+/// The last offset that a mirror can begin at.
+const BEGIN_MAX: i64 = BEGIN_BLOB_COUNT_MAX as i64 * u32::MAX as i64;
+
 /// Why batches of a source were not appended; nothing was then, from the one that was refused on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MirrorError {
@@ -42,6 +47,12 @@ pub enum MirrorError {
     GapTooLarge {
         /// From the end of the log to the end of the batch.
         offsets: i64,
+    },
+    /// The source begins further on than a log is made to begin.
+    #[error("the source begins at offset {at}: a mirror can begin up to {}", BEGIN_MAX)]
+    BeginsTooFar {
+        /// Where it begins.
+        at: Offset,
     },
     /// A control batch can't be read.
     #[error("the source sent a batch that can't be replayed: {0}")]
@@ -150,12 +161,14 @@ impl<T> Partition<T> {
         self.answer_committed(out);
     }
 
-    /// Makes a log without records end at `at`, so that a mirror begins where its source does.
+    /// Makes a log without records end at `at`, so that a mirror begins where its source does. `waiter`
+    /// is answered when that is committed.
     pub fn begin_at(
         &mut self,
         now: Instant,
         health: &SlotHealth,
         at: Offset,
+        waiter: T,
         out: &mut Vec<PartitionOutput<T>>,
     ) -> Result<(), MirrorError> {
         self.admit(health)?;
@@ -163,6 +176,10 @@ impl<T> Partition<T> {
         if self.state.size_bytes() > 0 || at < end {
             return Err(MirrorError::NotAtEnd { expected: at, end });
         }
+        if at.get() > BEGIN_MAX {
+            return Err(MirrorError::BeginsTooFar { at });
+        }
+        self.wait_for(waiter, end, at);
         while self.leader.next_offset() < at {
             let base_offset = self.leader.next_offset();
             let missing = at.get() - base_offset.get();
@@ -179,6 +196,7 @@ impl<T> Partition<T> {
         }
         self.open = OpenBlob::at(at);
         self.drain_leader(now, health, out);
+        self.answer_committed(out);
         Ok(())
     }
 }

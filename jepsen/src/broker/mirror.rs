@@ -280,8 +280,10 @@ impl Broker {
                     self.ask_source(now, (token, leader_epoch), question, false, out);
                 }
                 Output::Begin(at) => {
+                    let life = self.mirroring.life;
+                    let waiter = Waiter::Mirror(Appending { life, end: at, size_bytes: 0 });
                     let begin = |broker: &mut Self, outputs: &mut Vec<_>| match &mut broker.phase {
-                        Phase::Leading(it) => it.begin_at(now, health, at, outputs),
+                        Phase::Leading(it) => it.begin_at(now, health, at, waiter, outputs),
                         _ => Ok(()),
                     };
                     if !self.write_mirror(now, health, begin, out) {
@@ -332,7 +334,11 @@ impl Broker {
         match written {
             Ok(()) => return true,
             Err(MirrorError::Refused(_) | MirrorError::NotAtEnd { .. }) => self.restart_mirror(now),
-            Err(error @ (MirrorError::GapTooLarge { .. } | MirrorError::Replay(_))) => {
+            Err(
+                error @ (MirrorError::GapTooLarge { .. }
+                | MirrorError::BeginsTooFar { .. }
+                | MirrorError::Replay(_)),
+            ) => {
                 self.step_mirror(now, health, Input::Refused(error.to_string()), out);
             }
         }

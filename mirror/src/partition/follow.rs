@@ -56,7 +56,7 @@ impl MirrorPartition {
         self.begin(&batches, out);
         let stopped = self.append(batches, high_watermark, out);
         // What the source let go of goes here too, once our log reaches so far.
-        if start > self.own.start && start <= self.committed && self.own.last.is_some() {
+        if start > self.own.start && start <= self.committed {
             self.own.start = start;
             out.push(Output::Trim(start));
         }
@@ -79,6 +79,14 @@ impl MirrorPartition {
         if self.is_unbegun() && base_offset > self.own.end && !self.breaks(Mutation::Renumber) {
             self.own.end = base_offset;
             out.push(Output::Begin(base_offset));
+        }
+    }
+
+    /// The source has let go of all it had: what comes next is not at an offset that was used before.
+    pub(super) fn begin_empty(&mut self, at: Offset, out: &mut Vec<Output>) {
+        if !self.breaks(Mutation::StayBeforeStart) {
+            self.own.end = at;
+            out.push(Output::Begin(at));
         }
     }
 

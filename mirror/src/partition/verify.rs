@@ -206,6 +206,9 @@ impl MirrorPartition {
                 return self.stop(State::Gap { from: part.from, to: start });
             }
             self.seek = start.max(end);
+            if start > end && start == high_watermark && self.settings.seed.is_none() {
+                self.begin_empty(start, out);
+            }
             self.lag.on_end(self.reached());
             return self.follow(out);
         }

@@ -429,6 +429,9 @@ impl World {
 
     /// All that the source has committed, from where the mirror begins on.
     fn check_complete(&self) -> Result<(), String> {
+        if self.source.start == self.source.high_watermark && self.log.end < self.source.start {
+            return Err(format!("behind the empty source\nlog {:?}\n{:?}", self.log, self.source));
+        }
         let first = self.log.batches.first().map(|id| id.base_offset.get());
         let from = first.unwrap_or(self.log.end).max(self.log.start);
         let missing = self.source.batches.iter().find(|id| {

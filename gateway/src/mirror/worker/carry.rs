@@ -7,10 +7,12 @@ use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_consensus::command::{Command, LeaderAssignment};
 use meridian_mirror::partition::{Failure, Input, Output, Question, SourceBatch, Token};
 
+use tokio::sync::oneshot;
+
 use super::lane::FetchLane;
 use super::{Event, LinkWorker};
 use crate::mirror::question::{self, Asker, At, Want};
-use crate::partition::MirrorError;
+use crate::partition::{Appended, MirrorError, ProduceError};
 
 impl LinkWorker {
     pub(super) fn carry_out(&mut self, partition: PartitionId, outputs: Vec<Output>) {
@@ -22,8 +24,9 @@ impl LinkWorker {
                 }
                 Output::Begin(at) => {
                     let Some(mirrored) = self.partitions.get(&partition) else { return };
-                    if let Err(error) = mirrored.target.log.begin_at(at) {
-                        return self.on_refused(partition, &error);
+                    match mirrored.target.log.begin_at(at) {
+                        Ok(committed) => self.await_committed(partition, at, 0, committed),
+                        Err(error) => return self.on_refused(partition, &error),
                     }
                 }
                 Output::Append { expected, batches } => {
@@ -122,6 +125,19 @@ impl LinkWorker {
         let end = last.id.last_offset.advance(1);
         let size_bytes = batches.iter().map(|batch| batch.bytes.len() as u64).sum();
         let committed = mirrored.target.log.append_mirrored(expected, batches)?;
+        self.await_committed(partition, end, size_bytes, committed);
+        Ok(())
+    }
+
+    /// Has the machine hear when what it wrote is durable up to `end`.
+    fn await_committed(
+        &self,
+        partition: PartitionId,
+        end: Offset,
+        size_bytes: u64,
+        committed: oneshot::Receiver<Result<Appended, ProduceError>>,
+    ) {
+        let Some(mirrored) = self.partitions.get(&partition) else { return };
         let (life, events) = (mirrored.life, self.events.clone());
         tokio::spawn(async move {
             let event = match committed.await {
@@ -130,7 +146,6 @@ impl LinkWorker {
             };
             let _worker_is_gone = events.send(event).await;
         });
-        Ok(())
     }
 
     /// The own log did not take what the machine decided.
@@ -140,7 +155,9 @@ impl LinkWorker {
                 tracing::info!(?partition, %error, "nothing appended; the partition starts over");
                 self.restart(partition);
             }
-            MirrorError::GapTooLarge { .. } | MirrorError::Replay(_) => {
+            MirrorError::GapTooLarge { .. }
+            | MirrorError::BeginsTooFar { .. }
+            | MirrorError::Replay(_) => {
                 let Some(life) = self.partitions.get(&partition).map(|it| it.life) else { return };
                 self.step(partition, life, Input::Refused(error.to_string()));
             }

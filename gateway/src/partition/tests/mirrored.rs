@@ -32,7 +32,7 @@ impl Bench {
     fn begin_at(&mut self, at: i64) -> Result<(), MirrorError> {
         let mut out = Vec::new();
         let (now, health) = (Instant::ZERO, self.health.clone());
-        let begun = self.partition.begin_at(now, &health, Offset::new(at), &mut out);
+        let begun = self.partition.begin_at(now, &health, Offset::new(at), 7, &mut out);
         self.take(out);
         begun
     }
@@ -100,10 +100,21 @@ fn an_empty_log_begins_wherever_its_source_does() {
     let mut bench = Bench::new();
     assert_eq!(bench.begin_at(far), Ok(()));
     assert_eq!(bench.partition.end_offset(), Offset::new(far));
+    assert_eq!(bench.answers(), [], "not before it is durable");
+    bench.store_all();
+    assert_eq!(bench.answers(), [(7, Ok(0))]);
     assert_eq!(bench.mirror(far, vec![source_batch(far, 2)]), Ok(()));
     bench.store_all();
     assert_eq!(bench.partition.high_watermark(), Offset::new(far + 2));
     assert_eq!(bench.begin_at(far + 9), not_at_end(far + 9, far + 2), "it has records now");
+}
+
+#[test]
+fn a_source_that_begins_absurdly_far_on_is_refused() {
+    let mut bench = Bench::new();
+    let at = Offset::new(1 << 60);
+    assert_eq!(bench.begin_at(at.get()), Err(MirrorError::BeginsTooFar { at }));
+    assert_eq!(bench.partition.end_offset(), Offset::ZERO, "nothing was put");
 }
 
 #[test]
