@@ -28,7 +28,7 @@ use meridian_storage::mutation::Mutations;
 
 pub use self::any_group::AnyGroup;
 use self::journal::Entry;
-pub use self::pending_offsets::{PendingOffsets, PendingWrite};
+pub use self::pending_offsets::{PendingOffsets, Staged};
 use crate::group::GroupLimits;
 use crate::group::consumer::ConsumerGroupLimits;
 use crate::partition::RecordBatch;

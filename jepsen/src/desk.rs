@@ -20,6 +20,7 @@ use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
+use meridian_gateway::coordination::group_state::Snapshot;
 use meridian_gateway::coordination::journal::Entry;
 use meridian_gateway::group::consumer::{ConsumerHeartbeat, ConsumerReply};
 use meridian_gateway::group::{Caller, GroupError, Join, Joined, Sync};
@@ -282,10 +283,10 @@ impl Desk {
         }
     }
 
-    /// All that holds, if a log of so many records is worth shortening to that.
-    pub(crate) fn begin_compaction(&mut self, record_count: i64) -> Option<Vec<Entry>> {
+    /// All that holds, if a log from `start` to `end` is worth shortening to that.
+    pub(crate) fn begin_compaction(&mut self, start: Offset, end: Offset) -> Option<Snapshot> {
         match &mut self.kind {
-            Kind::Groups(desk) if self.is_loaded => desk.begin_compaction(record_count),
+            Kind::Groups(desk) if self.is_loaded => desk.begin_compaction(start, end),
             _ => None,
         }
     }

@@ -79,6 +79,8 @@ fn method_of_log(mutation: Mutation) -> Method {
         | Mutation::PositionsBeforeMarker
         | Mutation::PendingForgotten
         | Mutation::PositionsUnconfirmed
+        | Mutation::ExpiredWhilePending
+        | Mutation::StartAboveStaged
         | Mutation::MarkerBeforeRecord
         | Mutation::ProducerIdReused
         | Mutation::TimeOutUnfenced => Method::Groups(20),

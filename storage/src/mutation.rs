@@ -59,6 +59,10 @@ pub enum Mutation {
     PositionsBeforeMarker,
     PendingForgotten,
     PositionsUnconfirmed,
+    ExpiredWhilePending,
+    TombstoneForgotten,
+    StagedBeforeTombstone,
+    StartAboveStaged,
     EpochWraps,
     TimeOutUnfenced,
     OldBaseAccepted,
@@ -99,7 +103,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation of the rules of the log and of coordinators, in a fixed order.
-    pub const ALL: [Self; 54] = [
+    pub const ALL: [Self; 56] = [
         Self::NoFence,
         Self::FenceNotPersisted,
         Self::SplitFenceRead,
@@ -152,6 +156,8 @@ impl Mutation {
         Self::PositionsBeforeMarker,
         Self::PendingForgotten,
         Self::PositionsUnconfirmed,
+        Self::ExpiredWhilePending,
+        Self::StartAboveStaged,
         Self::EpochWraps,
         Self::TimeOutUnfenced,
     ];
@@ -204,6 +210,9 @@ impl Mutation {
     pub const MOVES: [Self; 3] =
         [Self::FormerForgotten, Self::HomeSpanIgnored, Self::CheckpointLeftBehind];
 
+    /// Those of committed offsets, which are found by `gateway/src/coordination/group_state/tests.rs`.
+    pub const OFFSETS: [Self; 2] = [Self::TombstoneForgotten, Self::StagedBeforeTombstone];
+
     /// Those of the journal's files, which are found by `storage/tests/store/files.rs`.
     pub const FILES: [Self; 6] = [
         Self::EmptiedEarly,
@@ -218,7 +227,7 @@ impl Mutation {
     pub fn of_name(name: &str) -> Option<Self> {
         let cold = Self::STRIPES.into_iter().chain(Self::COLD).chain(Self::LEFT_BEHIND);
         let cold = cold.chain(Self::TIERS).chain(Self::PAIRS);
-        let groups = Self::PARTS.into_iter().chain(Self::MOVES);
+        let groups = Self::PARTS.into_iter().chain(Self::MOVES).chain(Self::OFFSETS);
         let mut every = Self::ALL.into_iter().chain(cold).chain(groups).chain(Self::FILES);
         every.find(|mutation| format!("{mutation:?}") == name)
     }
@@ -283,6 +292,12 @@ impl Mutation {
             Self::PositionsBeforeMarker => "G4: a transaction's positions hold before it commits",
             Self::PendingForgotten => "G4: positions of open transactions are forgotten",
             Self::PositionsUnconfirmed => "G5: a coordinator that was replaced tells positions",
+            Self::ExpiredWhilePending => "G6: an offset expires that a transaction replaces",
+            Self::TombstoneForgotten => {
+                "G6: a tombstone is forgotten while what it voids is pending"
+            }
+            Self::StagedBeforeTombstone => "G6: an offset is staged before tombstones under way",
+            Self::StartAboveStaged => "G7: the log starts above what a transaction has staged",
             Self::EpochWraps => "P2: epoch 0 of the same producer id follows the highest",
             Self::TimeOutUnfenced => "X8: who was timed out goes on in its epoch (version 1)",
             _ => self.describe_of_cold(),

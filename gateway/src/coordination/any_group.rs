@@ -126,10 +126,30 @@ impl<W> AnyGroup<W> {
         if tells { Ok(()) } else { Err(ErrorCode::NonEmptyGroup) }
     }
 
+    /// Whether it can be said which topics its members read. Of a classic group: when it is stable, and
+    /// they say so as consumers do.
+    pub fn knows_topics(&self) -> bool {
+        match self {
+            Self::Classic(group) => {
+                let says =
+                    |subscription| ConsumerProtocolSubscription::from_bytes(subscription).is_ok();
+                let mut members = group.members();
+                group.state() == GroupState::Stable
+                    && group.protocol_type() == CONSUMER_PROTOCOL_TYPE
+                    && members.all(|(_, member)| says(member.subscription(group.protocol())))
+            }
+            Self::Consumer(_) => true,
+        }
+    }
+
     /// Which of these topics its members read; of classic members, as far as they say so in the way
     /// of consumers.
     pub fn subscribed(&self, names: impl Iterator<Item = String>) -> BTreeSet<String> {
         match self {
+            // Who joins may want any of them.
+            Self::Classic(group) if group.state() == GroupState::PreparingRebalance => {
+                names.collect()
+            }
             Self::Classic(group) => {
                 let subscriptions = group.members().filter_map(|(_, member)| {
                     let bytes = member.subscription(group.protocol());

@@ -3,9 +3,15 @@
 //! A decision of a group takes effect in memory at once, and its record is pushed to the
 //! [`Journal`]; nobody is told of it before the record is committed. If it cannot be, the whole
 //! coordinator is given up and loaded anew, so that memory is never ahead of the log for long.
-//! Positions are the other way round: they are in memory once they are committed.
+//! Committed offsets are the other way round: they are in memory once they are committed. Which of
+//! two counts is decided by where they are in the log, not by when they are heard of, so that a
+//! coordinator that loads the log holds what one that wrote it holds.
 
+mod compaction;
+mod expiry;
 mod loading;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,17 +22,16 @@ use meridian_base::position::Offset;
 use meridian_protocol::ErrorCode;
 use meridian_storage::mutation::Mutation;
 
+pub use self::compaction::Snapshot;
+use self::compaction::SnapshotState;
 pub use self::loading::Loading;
 use super::Limits;
 use super::any_group::AnyGroup;
 use super::journal::{Entry, Journal, Write, WriteNumber};
 use super::offset_record::{self, Committed, OffsetKey};
-use super::pending_offsets::{PendingOffsets, PendingWrite};
+use super::pending_offsets::{Decided, PendingOffsets, Staged};
 use crate::group::consumer::ConsumerGroup;
 use crate::group::{Caller, ClassicImage, Group, Output};
-
-/// How many times as long as what holds a log may get.
-const LENGTH_RATIO_MAX: i64 = 4;
 
 /// Positions of one group to write, or tombstones for `None`.
 pub type Changes = Vec<(OffsetKey, Option<Committed>)>;
@@ -60,11 +65,11 @@ pub enum Effect<W> {
     },
 }
 
-/// What was last written for a partition, and where; `None` for a tombstone.
+/// What was last written for a partition, and where.
 #[derive(Clone, Debug)]
 struct Written {
     at: Offset,
-    committed: Option<Committed>,
+    committed: Committed,
 }
 
 /// A group and its offsets.
@@ -81,6 +86,8 @@ pub struct GroupEntry<W> {
     /// Keys of what the group was before, to be deleted with the next change.
     obsolete: Vec<Bytes>,
     last_write: WriteNumber,
+    /// The last write that removes committed offsets.
+    last_removal: WriteNumber,
 }
 
 impl<W> GroupEntry<W> {
@@ -93,17 +100,18 @@ impl<W> GroupEntry<W> {
             recorded_at_ms: 0,
             obsolete: Vec::new(),
             last_write: WriteNumber::default(),
+            last_removal: WriteNumber::default(),
         }
     }
 
     /// The positions, by partition.
     pub fn offsets(&self) -> impl Iterator<Item = (OffsetKey, &Committed)> {
-        self.offsets.iter().filter_map(|(key, written)| Some((*key, written.committed.as_ref()?)))
+        self.offsets.iter().map(|(key, written)| (*key, &written.committed))
     }
 
     /// One position.
     pub fn offset(&self, key: OffsetKey) -> Option<&Committed> {
-        self.offsets.get(&key)?.committed.as_ref()
+        self.offsets.get(&key).map(|written| &written.committed)
     }
 
     /// Whether the caller may store positions. Members of KIP-848 must ask in a way that has member
@@ -113,6 +121,7 @@ impl<W> GroupEntry<W> {
         now: Instant,
         caller: &Caller,
         has_member_epochs: bool,
+        changes: &Changes,
     ) -> Result<(), ErrorCode> {
         let checked = self.group.check_commit(now, caller, has_member_epochs, changes);
         let is_taken = Mutation::GenerationUnchecked.active(self.limits.mutations);
@@ -121,20 +130,22 @@ impl<W> GroupEntry<W> {
 
     /// Forgets the positions in topics that are gone.
     fn forget_topics(&mut self, is_gone: impl Fn(TopicId) -> bool) {
-        changes: &Changes,
         self.offsets.retain(|key, _| !is_gone(key.topic));
     }
 
     /// Applies a record of the log, in whatever order commits are heard of.
     fn apply(&mut self, at: Offset, key: OffsetKey, committed: Option<Committed>) {
-        let written = self.offsets.get(&key);
-        if written.is_none_or(|written| written.at < at) {
-            self.offsets.insert(key, Written { at, committed });
+        if self.offsets.get(&key).is_some_and(|written| at < written.at) {
+            return;
+        }
+        match committed {
+            Some(committed) => drop(self.offsets.insert(key, Written { at, committed })),
+            None => drop(self.offsets.remove(&key)),
         }
     }
 
-    /// Whether nothing would be lost with it.
-    pub fn is_forgettable(&self) -> bool {
+    /// Whether it has neither members nor committed offsets.
+    fn is_bare(&self) -> bool {
         self.group.is_empty() && !self.group.has_deadlines() && self.offsets().next().is_none()
     }
 
@@ -177,15 +188,6 @@ impl<W> GroupEntry<W> {
         self.obsolete.extend(self.record.take().map(|(key, _)| key));
     }
 
-    /// All records that hold for this group.
-    fn records(&self, id: &str) -> impl Iterator<Item = Entry> {
-        let offset = |(key, committed)| {
-            (offset_record::encode_key(id, key), Some(offset_record::encode_value(committed)))
-        };
-        let members = self.group.member_records(id).into_iter();
-        members.chain(self.record.clone()).chain(self.offsets().map(offset))
-    }
-
     /// The records of what changed in the group, its own the last.
     fn take_changes(&mut self, id: &str, now_ms: i64) -> Vec<Entry> {
         let (mut entries, own) = self.group.take_changes(id, now_ms);
@@ -205,14 +207,6 @@ impl<W> GroupEntry<W> {
     }
 }
 
-/// When to look at a log again.
-#[derive(Clone, Copy, Debug)]
-struct Compaction {
-    is_running: bool,
-    /// The number of records from which on it is worth a look.
-    record_count_min: i64,
-}
-
 /// The groups of one partition. `W` names whoever waits for an answer.
 #[derive(Debug)]
 pub struct Groups<W> {
@@ -223,7 +217,9 @@ pub struct Groups<W> {
     active: BTreeSet<String>,
     /// Whether the log has been read.
     pub is_loaded: bool,
-    compaction: Compaction,
+    snapshot: SnapshotState,
+    /// The offset after the last record that was heard of.
+    heard_to: Offset,
     journal: Journal<Effect<W>>,
     /// What transactions that are still open have committed.
     pub pending: PendingOffsets,
@@ -235,13 +231,13 @@ pub struct Groups<W> {
 impl<W> Groups<W> {
     /// No groups, as far as is known: `is_loaded` if the log says so.
     pub fn new(limits: Limits, is_loaded: bool) -> Self {
-        let record_count_min = limits.compacted_count_min;
         Self {
             by_id: BTreeMap::new(),
             limits,
             active: BTreeSet::new(),
             is_loaded,
-            compaction: Compaction { is_running: false, record_count_min },
+            snapshot: SnapshotState::new(limits),
+            heard_to: Offset::ZERO,
             journal: Journal::default(),
             pending: PendingOffsets::default(),
             outcomes: Vec::new(),
@@ -252,13 +248,22 @@ impl<W> Groups<W> {
     /// A group, made if there is none and there is room.
     pub fn entry(&mut self, id: &str) -> Result<&mut GroupEntry<W>, ErrorCode> {
         if !self.by_id.contains_key(id) {
-            if self.by_id.len() >= self.limits.group_count_max {
+            if self.by_id.len() >= self.limits.group_count_max && !self.make_room() {
                 return Err(ErrorCode::PolicyViolation);
             }
             self.by_id.insert(id.to_owned(), GroupEntry::new(self.limits));
         }
         self.active.insert(id.to_owned());
         self.by_id.get_mut(id).ok_or(ErrorCode::UnknownServerError)
+    }
+
+    /// Forgets a group that has neither members nor offsets, if there is one.
+    fn make_room(&mut self) -> bool {
+        let is_over = |(id, entry): &(&String, &GroupEntry<W>)| {
+            entry.is_bare() && !self.pending.is_pending_of(id) && self.is_settled(id)
+        };
+        let found = self.by_id.iter().find(is_over).map(|(id, _)| id.clone());
+        found.inspect(|id| self.forget(id)).is_some()
     }
 
     /// Whether the caller may store positions of a group, which may be unknown yet; see
@@ -269,12 +274,12 @@ impl<W> Groups<W> {
         now: Instant,
         caller: &Caller,
         has_member_epochs: bool,
+        changes: &Changes,
     ) -> Result<(), ErrorCode> {
         match self.by_id.get_mut(id) {
             Some(entry) => entry.check_commit(now, caller, has_member_epochs, changes),
             // Who is no member may be the first to store anything.
             None if caller.generation < 0 => Ok(()),
-        changes: &Changes,
             None if Mutation::GenerationUnchecked.active(self.limits.mutations) => Ok(()),
             None if has_member_epochs => Err(ErrorCode::GroupIdNotFound),
             None => Err(ErrorCode::IllegalGeneration),
@@ -286,7 +291,23 @@ impl<W> Groups<W> {
         std::mem::take(&mut self.outcomes)
     }
 
-    /// Writes positions of a group.
+    /// A group, if it is there for clients: it has or had members, or something is committed or
+    /// about to be.
+    pub fn existing(&self, id: &str) -> Option<&GroupEntry<W>> {
+        self.by_id.get(id).filter(|entry| self.exists(id, entry))
+    }
+
+    /// The groups that are there for clients.
+    pub fn all_existing(&self) -> impl Iterator<Item = (&str, &GroupEntry<W>)> {
+        let exists = |(id, entry): &(&String, &GroupEntry<W>)| self.exists(id, entry);
+        self.by_id.iter().filter(exists).map(|(id, entry)| (id.as_str(), entry))
+    }
+
+    fn exists(&self, id: &str, entry: &GroupEntry<W>) -> bool {
+        !entry.is_bare() || entry.record.is_some() || self.pending.is_pending_of(id)
+    }
+
+    /// Writes committed offsets of a group, or tombstones of them.
     pub fn write_offsets(&mut self, id: &str, changes: Changes, mut waiter: Option<W>) {
         let record = |(key, committed): &(OffsetKey, Option<Committed>)| {
             let value = committed.as_ref().map(offset_record::encode_value);
@@ -296,8 +317,29 @@ impl<W> Groups<W> {
             self.outcomes.extend(waiter.take().map(|waiter| Outcome::Written(waiter, Ok(()))));
         }
         let records = changes.iter().map(record).collect();
+        let removes = changes.iter().any(|(_, committed)| committed.is_none());
         let effect = Effect::Offsets { group: id.to_owned(), changes, waiter };
         self.push(id, Write { records, effect });
+        if removes && let Some(entry) = self.by_id.get_mut(id) {
+            entry.last_removal = entry.last_write;
+        }
+    }
+
+    /// Whether this is committed of a group, or nothing if it is negative, and nothing is about to
+    /// change that.
+    pub fn is_committed(&self, id: &str, key: OffsetKey, offset: i64) -> bool {
+        let entry = self.by_id.get(id);
+        let committed = entry.and_then(|entry| entry.offset(key)).map(|it| it.offset);
+        let is_about_to_change = !self.is_settled(id) || self.pending.is_pending(id, key);
+        !is_about_to_change && committed == Some(offset).filter(|offset| *offset >= 0)
+    }
+
+    /// Whether committed offsets of a group are being removed. Nothing is to be staged meanwhile: it
+    /// would be in the log before the tombstones, which void what is before them.
+    pub fn is_removing(&self, id: &str) -> bool {
+        let ignored = Mutation::StagedBeforeTombstone.active(self.limits.mutations);
+        let entry = self.by_id.get(id).filter(|_| !ignored);
+        entry.is_some_and(|entry| !self.journal.is_committed(entry.last_removal))
     }
 
     /// Writes what changed in a group, and tells its members once that is committed.
@@ -320,39 +362,22 @@ impl<W> Groups<W> {
 
     /// Tells whoever asks how a group stands when that is committed.
     pub fn when_settled(&mut self, id: &str, waiter: W) {
-        if removes && let Some(entry) = self.by_id.get_mut(id) {
-            entry.last_removal = entry.last_write;
-        }
-    }
-
-    /// Whether this is committed of a group, or nothing if it is negative, and nothing is about to
-    /// change that.
-    pub fn is_committed(&self, id: &str, key: OffsetKey, offset: i64) -> bool {
-        let entry = self.by_id.get(id);
-        let committed = entry.and_then(|entry| entry.offset(key)).map(|it| it.offset);
-        let is_about_to_change = !self.is_settled(id) || self.pending.is_pending(id, key);
-        !is_about_to_change && committed == Some(offset).filter(|offset| *offset >= 0)
-    }
-
-    /// Whether committed offsets of a group are being removed. Nothing is to be staged meanwhile: it
-    /// would be in the log before the tombstones, which void what is before them.
-    pub fn is_removing(&self, id: &str) -> bool {
-        let ignored = Mutation::StagedBeforeTombstone.active(self.limits.mutations);
-        let entry = self.by_id.get(id).filter(|_| !ignored);
-        entry.is_some_and(|entry| !self.journal.is_committed(entry.last_removal))
         if self.is_settled(id) {
             return self.outcomes.push(Outcome::Written(waiter, Ok(())));
         }
         self.push(id, Write { records: Vec::new(), effect: Effect::Answer(waiter) });
     }
 
-    /// Removes a group that has no members, once its tombstones are committed.
+    /// Removes a group that has no members, with what transactions have staged for it, once its
+    /// tombstones are committed.
     pub fn delete(&mut self, id: &str, waiter: W) {
         let limits = self.limits.classic;
         let Some(entry) = self.by_id.get_mut(id) else {
             return self.outcomes.push(Outcome::Written(waiter, Ok(())));
         };
-        let changes = entry.offsets().map(|(key, _)| (key, None)).collect();
+        let mut keys = self.pending.keys_of(id);
+        keys.extend(entry.offsets().map(|(key, _)| key));
+        let changes = keys.into_iter().map(|key| (key, None)).collect();
         entry.become_another(AnyGroup::Classic(Group::new(limits)));
         let records: Vec<Entry> = entry.take_obsolete().collect();
         if !records.is_empty() {
@@ -389,48 +414,6 @@ impl<W> Groups<W> {
     /// Takes the writes of the next batch; see [`Journal::take`].
     pub fn take_writes(&mut self, size_bytes_max: usize) -> Vec<Write<Effect<W>>> {
         self.journal.take(size_bytes_max)
-    }
-
-    /// Whether memory holds exactly what the log says: no batch is on its way, none of the queued
-    /// writes changes a group, and no transaction is about to change positions.
-    fn is_as_written(&self) -> bool {
-        let is_offsets = |write: &Write<Effect<W>>| {
-            write.records.is_empty() || matches!(write.effect, Effect::Offsets { .. })
-        };
-        !self.journal.is_in_flight()
-            && self.journal.queued().all(is_offsets)
-            && self.pending.is_empty()
-    }
-
-    /// All that holds, if a log of `record_count` records is worth shortening to that and memory
-    /// holds what the log says. It is to be appended before anything else, and
-    /// [`Groups::end_compaction`] called when that is over.
-    pub fn begin_compaction(
-        &mut self,
-        record_count: i64,
-        is_gone: impl Fn(TopicId) -> bool,
-    ) -> Option<Vec<Entry>> {
-        let is_due = self.is_loaded
-            && !self.compaction.is_running
-            && record_count >= self.compaction.record_count_min
-            && self.is_as_written();
-        if !is_due {
-            return None;
-        }
-        self.by_id.values_mut().for_each(|entry| entry.forget_topics(&is_gone));
-        let held: usize = self.by_id.iter().map(|(id, it)| it.records(id).count()).sum();
-        let worth = (held as i64).saturating_mul(LENGTH_RATIO_MAX);
-        self.compaction.record_count_min = worth.max(self.limits.compacted_count_min);
-        if record_count < self.compaction.record_count_min {
-            return None;
-        }
-        self.compaction.is_running = true;
-        Some(self.by_id.iter().flat_map(|(id, entry)| entry.records(id)).collect())
-    }
-
-    /// What was to be written once more is, or could not be.
-    pub fn end_compaction(&mut self) {
-        self.compaction.is_running = false;
     }
 
     /// Why this coordinator was given up, if it was.
@@ -474,7 +457,9 @@ impl<W> Groups<W> {
                 }
                 Effect::Answer(waiter) => self.outcomes.push(Outcome::Written(waiter, Ok(()))),
                 Effect::Offsets { group, changes, waiter } => {
-                    self.apply(at, group, changes);
+                    for (delta, (key, committed)) in (0u32..).zip(changes) {
+                        self.apply(at.advance(delta), &group, key, committed);
+                    }
                     let told = |waiter| Outcome::Written(waiter, Ok(()));
                     self.outcomes.extend(waiter.map(told));
                 }
@@ -483,17 +468,31 @@ impl<W> Groups<W> {
         }
     }
 
-    fn apply(&mut self, base_offset: Offset, group: String, changes: Changes) {
+    fn hear(&mut self, at: Offset) {
+        self.heard_to = self.heard_to.max(at.advance(1));
+    }
+
+    /// Applies a record of the log, as its writer and as one who reads it.
+    fn apply(&mut self, at: Offset, group: &str, key: OffsetKey, committed: Option<Committed>) {
+        self.hear(at);
         let limits = self.limits;
-        let entry = self.by_id.entry(group).or_insert_with(|| GroupEntry::new(limits));
-        for (delta, (key, committed)) in (0u32..).zip(changes) {
-            entry.apply(base_offset.advance(delta), key, committed);
+        if committed.is_none() && !Mutation::TombstoneForgotten.active(limits.mutations) {
+            self.pending.void(group, key, at);
+        }
+        let entry = match self.by_id.get_mut(group) {
+            Some(entry) => entry,
+            None => self.by_id.entry(group.to_owned()).or_insert_with(|| GroupEntry::new(limits)),
+        };
+        entry.apply(at, key, committed);
+        if entry.is_bare() {
+            self.watch(group.to_owned());
         }
     }
 
-    /// A transaction's positions are on their way to the log; gives their number.
+    /// A transaction's offsets are on their way to the log; gives their number. Not to be called
+    /// while the group [is removing](Self::is_removing) any.
     pub fn on_transactional_sent(&mut self, producer_id: i64, id: &str, changes: Changes) -> u64 {
-        self.pending.on_sent(producer_id, id.to_owned(), changes)
+        self.pending.on_sent(producer_id, id, changes, self.heard_to)
     }
 
     /// They are there, the first at this offset, or (`None`) are not.
@@ -503,27 +502,33 @@ impl<W> Groups<W> {
         number: u64,
         base_offset: Option<Offset>,
     ) {
-        let holds = self.pending.on_written(producer_id, number, base_offset);
-        self.apply_pending(holds);
+        let decided = self.pending.on_written(producer_id, number, base_offset);
+        self.apply_decided(decided);
         if Mutation::PositionsBeforeMarker.active(self.limits.mutations) {
             let early = self.pending.on_marker(producer_id, Offset::new(i64::MAX), true);
-            self.apply_pending(early);
+            self.apply_decided(early);
         }
     }
 
     /// A marker is in the log.
     pub fn on_marker(&mut self, producer_id: i64, at: Offset, commit: bool) {
-        let holds = self.pending.on_marker(producer_id, at, commit);
-        self.apply_pending(holds);
+        self.hear(at);
+        let decided = self.pending.on_marker(producer_id, at, commit);
+        self.apply_decided(decided);
     }
 
-    fn apply_pending(&mut self, holds: impl IntoIterator<Item = PendingWrite>) {
-        for PendingWrite { base_offset, group, changes } in holds {
-            self.apply(base_offset, group, changes);
+    fn apply_decided(&mut self, decided: Decided) {
+        for Staged { at, group, key, committed } in decided.held {
+            self.apply(at, &group, key, committed);
+        }
+        // One with nothing else is forgotten.
+        for (group, _) in decided.keys {
+            self.watch(group.to_string());
         }
     }
 
-    /// Looks at the deadlines of all groups, and forgets groups that are not worth keeping.
+    /// Looks at the deadlines of all groups, and drops what a question left of groups that there
+    /// never were. One that was there stays until [`Groups::expire`] finds it empty.
     pub fn tick(&mut self, now: Instant, now_ms: i64) {
         for id in std::mem::take(&mut self.active) {
             let Some(entry) = self.by_id.get_mut(&id) else { continue };
@@ -531,19 +536,25 @@ impl<W> Groups<W> {
             entry.group.tick(now, &mut outputs);
             self.tell(&id, outputs, now_ms);
             let Some(entry) = self.by_id.get(&id) else { continue };
-            if !entry.is_forgettable() {
+            if self.exists(&id, entry) {
                 if entry.group.has_deadlines() {
                     self.active.insert(id);
                 }
             } else if !self.journal.is_committed(entry.last_write) {
                 self.active.insert(id);
-            } else if let Some(mut entry) = self.by_id.remove(&id) {
-                entry.obsolete.extend(entry.record.take().map(|(key, _)| key));
-                let records: Vec<Entry> = entry.take_obsolete().collect();
-                if !records.is_empty() {
-                    self.push(&id, Write { records, effect: Effect::Nothing });
-                }
+            } else {
+                self.forget(&id);
             }
+        }
+    }
+
+    /// Forgets a group, with its record if it has one.
+    fn forget(&mut self, id: &str) {
+        let Some(mut entry) = self.by_id.remove(id) else { return };
+        entry.obsolete.extend(entry.record.take().map(|(key, _)| key));
+        let records: Vec<Entry> = entry.take_obsolete().collect();
+        if !records.is_empty() {
+            self.push(id, Write { records, effect: Effect::Nothing });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Positions that groups have committed in transactions that are still open. Pure.
+//! Offsets that groups have committed in transactions that are still open. Pure.
 //!
 //! They are records of `__consumer_offsets` like all others, in transactional batches; they hold
 //! once the transaction's marker is in the same log. Records and markers are heard of in any order,
@@ -10,21 +10,33 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use meridian_base::position::Offset;
 
 use super::group_state::Changes;
-use super::offset_record::OffsetKey;
+use super::offset_record::{Committed, OffsetKey};
 
-/// Positions of one group, by one batch.
+/// A committed offset that holds if its transaction commits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PendingWrite {
-    /// Offset of the first record.
-    pub base_offset: Offset,
+pub struct Staged {
+    /// Where its record is.
+    pub at: Offset,
     /// The group.
-    pub group: String,
-    /// The positions.
-    pub changes: Changes,
+    pub group: Arc<str>,
+    /// The partition.
+    pub key: OffsetKey,
+    /// What it is; `None` for a tombstone.
+    pub committed: Option<Committed>,
+}
+
+/// What is decided of some staged offsets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Decided {
+    /// Those that hold now.
+    pub held: Vec<Staged>,
+    /// All that are not pending any more, those that hold among them.
+    pub keys: Vec<(Arc<str>, OffsetKey)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -33,98 +45,200 @@ struct End {
     commit: bool,
 }
 
+/// A batch of which it is not known yet where it is.
+#[derive(Debug)]
+struct InFlight {
+    group: Arc<str>,
+    changes: Changes,
+    /// It is there or above.
+    not_below: Offset,
+}
+
 /// What one producer's transaction holds.
 #[derive(Debug, Default)]
 struct Pending {
-    writes: Vec<PendingWrite>,
-    /// Batches of which it is not known yet where they are, by their numbers: the group and its
-    /// positions.
-    in_flight: BTreeMap<u64, (String, Changes)>,
+    staged: Vec<Staged>,
+    /// By their numbers.
+    in_flight: BTreeMap<u64, InFlight>,
     /// Markers that came while there were such batches.
     ends: Vec<End>,
 }
 
-/// The pending positions of one partition, by producer id.
+/// The pending committed offsets of one partition, by producer id.
 #[derive(Debug, Default)]
 pub struct PendingOffsets {
     by_producer: BTreeMap<i64, Pending>,
+    /// How many are pending for each partition of each group.
+    counts: BTreeMap<Arc<str>, BTreeMap<OffsetKey, usize>>,
+    /// Where the last tombstone of each of these is, if there is one.
+    voided: BTreeMap<Arc<str>, BTreeMap<OffsetKey, Offset>>,
     sent_count: u64,
 }
 
 impl PendingOffsets {
-    /// Whether nothing is pending.
-    pub(super) fn is_empty(&self) -> bool {
-        self.by_producer.is_empty()
-    }
-
-    /// A batch is on its way to the log; gives its number.
-    pub(super) fn on_sent(&mut self, producer_id: i64, group: String, changes: Changes) -> u64 {
+    /// A batch is on its way to the log, to this offset or a later one; gives its number.
+    pub(super) fn on_sent(
+        &mut self,
+        producer_id: i64,
+        group: &str,
+        changes: Changes,
+        not_below: Offset,
+    ) -> u64 {
         self.sent_count += 1;
-        let pending = self.by_producer.entry(producer_id).or_default();
-        pending.in_flight.insert(self.sent_count, (group, changes));
+        let group: Arc<str> = group.into();
+        for (key, _) in &changes {
+            self.count(&group, *key);
+        }
+        let sent = InFlight { group, changes, not_below };
+        self.by_producer.entry(producer_id).or_default().in_flight.insert(self.sent_count, sent);
         self.sent_count
     }
 
-    /// It is committed there, or (`None`) it is not there. Gives back what holds by now.
+    /// It is committed there, or (`None`) it is not there. Gives what is decided by now.
     pub(super) fn on_written(
         &mut self,
         producer_id: i64,
         number: u64,
         base_offset: Option<Offset>,
-    ) -> Option<PendingWrite> {
-        let pending = self.by_producer.get_mut(&producer_id)?;
-        let sent = pending.in_flight.remove(&number)?;
-        let write = base_offset.map(|base_offset| {
-            let (group, changes) = sent;
-            PendingWrite { base_offset, group, changes }
+    ) -> Decided {
+        let Some(pending) = self.by_producer.get_mut(&producer_id) else {
+            return Decided::default();
+        };
+        let Some(sent) = pending.in_flight.remove(&number) else { return Decided::default() };
+        let Some(base_offset) = base_offset else {
+            let keys = sent.changes.iter().map(|(key, _)| (Arc::clone(&sent.group), *key));
+            let keys = keys.collect();
+            self.forget(producer_id);
+            return self.decide(Vec::new(), keys);
+        };
+        let staged = (0u32..).zip(sent.changes).map(|(delta, (key, committed))| {
+            let (at, group) = (base_offset.advance(delta), Arc::clone(&sent.group));
+            Staged { at, group, key, committed }
         });
-        let end = write.as_ref().and_then(|write| {
-            pending.ends.iter().filter(|end| write.base_offset < end.at).min_by_key(|end| end.at)
-        });
+        let end = pending.ends.iter().filter(|end| base_offset < end.at).min_by_key(|end| end.at);
         let commits = end.map(|end| end.commit);
-        let holds = match commits {
-            Some(true) => write,
-            Some(false) => None,
+        let (void, staged): (Vec<Staged>, Vec<Staged>) = staged.partition(|it| {
+            let voided = self.voided.get(&it.group).and_then(|voided| voided.get(&it.key));
+            voided.is_some_and(|at| it.at < *at)
+        });
+        let keys = |staged: &[Staged]| {
+            staged.iter().map(|it| (Arc::clone(&it.group), it.key)).collect::<Vec<_>>()
+        };
+        let mut over = keys(&void);
+        let held = match commits {
+            Some(commit) => {
+                over.extend(keys(&staged));
+                if commit { staged } else { Vec::new() }
+            }
             None => {
-                pending.writes.extend(write);
-                None
+                pending.staged.extend(staged);
+                Vec::new()
             }
         };
         self.forget(producer_id);
-        holds
+        self.decide(held, over)
     }
 
-    /// A batch was found in the log.
-    pub(super) fn on_found(&mut self, producer_id: i64, write: PendingWrite) {
-        self.by_producer.entry(producer_id).or_default().writes.push(write);
+    /// A record was found in the log.
+    pub(super) fn on_found(&mut self, producer_id: i64, staged: Staged) {
+        self.count(&staged.group, staged.key);
+        self.by_producer.entry(producer_id).or_default().staged.push(staged);
     }
 
-    /// A marker is committed. Gives what holds now.
-    pub(super) fn on_marker(
-        &mut self,
-        producer_id: i64,
-        at: Offset,
-        commit: bool,
-    ) -> Vec<PendingWrite> {
-        let Some(pending) = self.by_producer.get_mut(&producer_id) else { return Vec::new() };
+    /// A marker is committed. Gives what is decided by it.
+    pub(super) fn on_marker(&mut self, producer_id: i64, at: Offset, commit: bool) -> Decided {
+        let Some(pending) = self.by_producer.get_mut(&producer_id) else {
+            return Decided::default();
+        };
         if !pending.in_flight.is_empty() {
             pending.ends.push(End { at, commit });
         }
-        let decided: Vec<PendingWrite> =
-            pending.writes.extract_if(.., |write| write.base_offset < at).collect();
+        let ended: Vec<Staged> = pending.staged.extract_if(.., |staged| staged.at < at).collect();
+        let keys = ended.iter().map(|staged| (Arc::clone(&staged.group), staged.key)).collect();
         self.forget(producer_id);
-        if commit { decided } else { Vec::new() }
+        self.decide(if commit { ended } else { Vec::new() }, keys)
     }
 
-    /// The positions of a group that are about to change, or not. Those on their way too: who stored
-    /// them was in the group then, and whoever comes after it must not begin before they are decided.
-    pub fn keys_of(&self, group: &str) -> BTreeSet<OffsetKey> {
-        let pending = self.by_producer.values().flat_map(|pending| {
-            let written = pending.writes.iter().map(|write| (&write.group, &write.changes));
-            written.chain(pending.in_flight.values().map(|(group, changes)| (group, changes)))
+    /// A tombstone of the partition is committed there: what was staged before it never holds.
+    pub(super) fn void(&mut self, group: &str, key: OffsetKey, at: Offset) {
+        let Some((group, _)) = self.counts.get_key_value(group) else { return };
+        let group = Arc::clone(group);
+        if !self.is_pending(&group, key) {
+            return;
+        }
+        let is_void =
+            |staged: &mut Staged| staged.group == group && staged.key == key && staged.at < at;
+        let mut over = Vec::new();
+        for (id, pending) in &mut self.by_producer {
+            let count = pending.staged.extract_if(.., is_void).count();
+            over.extend(std::iter::repeat_n(*id, count));
+        }
+        // What is on its way may be there already.
+        let voided = self.voided.entry(Arc::clone(&group)).or_default().entry(key).or_insert(at);
+        *voided = at.max(*voided);
+        for producer_id in over {
+            self.uncount(&group, key);
+            self.forget(producer_id);
+        }
+    }
+
+    /// Where the first record may be that is not decided yet.
+    pub(super) fn lowest(&self) -> Option<Offset> {
+        let of_producer = self.by_producer.values().flat_map(|pending| {
+            let staged = pending.staged.iter().map(|staged| staged.at);
+            staged.chain(pending.in_flight.values().map(|sent| sent.not_below))
         });
-        let changes = pending.filter(|(of, _)| *of == group).flat_map(|(_, changes)| changes);
-        changes.map(|(key, _)| *key).collect()
+        of_producer.min()
+    }
+
+    /// Whether anything is pending for a group.
+    pub fn is_pending_of(&self, group: &str) -> bool {
+        self.counts.contains_key(group)
+    }
+
+    /// Whether anything is pending for a partition of a group.
+    pub(super) fn is_pending(&self, group: &str, key: OffsetKey) -> bool {
+        self.counts.get(group).is_some_and(|counts| counts.contains_key(&key))
+    }
+
+    /// The committed offsets of a group that are about to change, or not. Those on their way too: who
+    /// stored them was in the group then, and a later member must not begin before they are decided.
+    pub fn keys_of(&self, group: &str) -> BTreeSet<OffsetKey> {
+        self.counts.get(group).into_iter().flatten().map(|(key, _)| *key).collect()
+    }
+
+    /// The groups for which anything is pending.
+    pub(super) fn groups(&self) -> impl Iterator<Item = &str> {
+        self.counts.keys().map(|group| &**group)
+    }
+
+    /// All that is pending: groups and partitions.
+    pub(super) fn keys(&self) -> impl Iterator<Item = (&str, OffsetKey)> {
+        self.counts.iter().flat_map(|(group, counts)| counts.keys().map(|key| (&**group, *key)))
+    }
+
+    fn decide(&mut self, held: Vec<Staged>, keys: Vec<(Arc<str>, OffsetKey)>) -> Decided {
+        keys.iter().for_each(|(group, key)| self.uncount(group, *key));
+        Decided { held, keys }
+    }
+
+    fn count(&mut self, group: &Arc<str>, key: OffsetKey) {
+        *self.counts.entry(Arc::clone(group)).or_default().entry(key).or_default() += 1;
+    }
+
+    fn uncount(&mut self, group: &str, key: OffsetKey) {
+        let Some(counts) = self.counts.get_mut(group) else { return };
+        if let Some(count) = counts.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&key);
+                self.voided.get_mut(group).map(|voided| voided.remove(&key));
+            }
+        }
+        if counts.is_empty() {
+            self.counts.remove(group);
+            self.voided.remove(group);
+        }
     }
 
     fn forget(&mut self, producer_id: i64) {
@@ -132,7 +246,7 @@ impl PendingOffsets {
             && pending.in_flight.is_empty()
         {
             pending.ends.clear();
-            if pending.writes.is_empty() {
+            if pending.staged.is_empty() {
                 self.by_producer.remove(&producer_id);
             }
         }
@@ -145,56 +259,79 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::coordination::offset_record::Committed;
 
-    fn write(base_offset: i64) -> PendingWrite {
-        let key = OffsetKey { topic: TopicId::new(9), index: 0 };
+    const KEY: OffsetKey = OffsetKey { topic: TopicId::new(9), index: 0 };
+
+    fn staged(at: i64) -> Staged {
         let committed = Committed {
-            offset: base_offset * 100,
+            offset: at * 100,
             leader_epoch: -1,
             metadata: String::new(),
             committed_at_ms: 0,
         };
-        PendingWrite {
-            base_offset: Offset::new(base_offset),
-            group: "g".to_owned(),
-            changes: vec![(key, Some(committed))],
-        }
+        Staged { at: Offset::new(at), group: "g".into(), key: KEY, committed: Some(committed) }
     }
 
-    fn send(pending: &mut PendingOffsets, base_offset: i64) -> u64 {
-        let PendingWrite { group, changes, .. } = write(base_offset);
-        pending.on_sent(1, group, changes)
+    fn send(pending: &mut PendingOffsets, at: i64) -> u64 {
+        let Staged { group, key, committed, .. } = staged(at);
+        pending.on_sent(1, &group, vec![(key, committed)], Offset::ZERO)
     }
 
     #[test]
-    fn positions_hold_when_their_transaction_commits() {
+    fn offsets_hold_when_their_transaction_commits() {
         let mut pending = PendingOffsets::default();
         let number = send(&mut pending, 5);
-        assert_eq!(pending.keys_of("g").len(), 1, "whoever asks for stable ones waits for it");
-        assert_eq!(pending.on_written(1, number, Some(Offset::new(5))), None);
+        assert_eq!(pending.keys_of("g").len(), 1, "a reader of stable ones waits for it");
+        assert_eq!(pending.on_written(1, number, Some(Offset::new(5))), Decided::default());
         assert_eq!(pending.keys_of("g").len(), 1);
         assert_eq!(pending.keys_of("h").len(), 0);
-        assert_eq!(pending.on_marker(2, Offset::new(6), true), []);
-        assert_eq!(pending.on_marker(1, Offset::new(7), true), [write(5)]);
-        assert!(pending.is_empty());
+        assert_eq!(pending.on_marker(2, Offset::new(6), true).held, []);
+        assert_eq!(pending.on_marker(1, Offset::new(7), true).held, [staged(5)]);
+        assert!(!pending.is_pending_of("g") && pending.by_producer.is_empty());
     }
 
     #[test]
-    fn positions_of_an_aborted_transaction_never_hold() {
+    fn offsets_of_an_aborted_transaction_never_hold() {
         let mut pending = PendingOffsets::default();
-        pending.on_found(1, write(5));
-        assert_eq!(pending.on_marker(1, Offset::new(7), false), []);
-        assert!(pending.is_empty());
+        pending.on_found(1, staged(5));
+        let decided = pending.on_marker(1, Offset::new(7), false);
+        assert_eq!(decided, Decided { held: Vec::new(), keys: vec![("g".into(), KEY)] });
+        assert!(!pending.is_pending_of("g") && pending.by_producer.is_empty());
     }
 
     #[test]
     fn a_batch_that_failed_leaves_nothing() {
         let mut pending = PendingOffsets::default();
         let number = send(&mut pending, 5);
-        assert!(!pending.is_empty(), "nobody may compact meanwhile");
-        assert_eq!(pending.on_written(1, number, None), None);
-        assert!(pending.is_empty());
+        assert_eq!(pending.lowest(), Some(Offset::ZERO), "the log starts no later meanwhile");
+        assert_eq!(pending.on_written(1, number, None).held, []);
+        assert!(!pending.is_pending_of("g") && pending.by_producer.is_empty());
+    }
+
+    #[test]
+    fn a_tombstone_voids_what_is_on_its_way_if_that_turns_out_to_be_before_it() {
+        for (at, is_void) in [(5, true), (7, false)] {
+            let mut pending = PendingOffsets::default();
+            let number = send(&mut pending, at);
+            pending.void("g", KEY, Offset::new(6));
+            pending.on_written(1, number, Some(Offset::new(at)));
+            assert_eq!(pending.is_pending_of("g"), !is_void);
+            let held = if is_void { Vec::new() } else { vec![staged(at)] };
+            assert_eq!(pending.on_marker(1, Offset::new(9), true).held, held);
+            assert!(!pending.is_pending_of("g") && pending.voided.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_tombstone_voids_what_was_staged_before_it() {
+        let mut pending = PendingOffsets::default();
+        pending.on_found(1, staged(5));
+        pending.on_found(1, staged(7));
+        pending.void("g", KEY, Offset::new(6));
+        assert_eq!(pending.lowest(), Some(Offset::new(7)));
+        assert!(pending.is_pending("g", KEY));
+        assert_eq!(pending.on_marker(1, Offset::new(8), true).held, [staged(7)]);
+        assert!(!pending.is_pending_of("g") && pending.by_producer.is_empty());
     }
 
     proptest! {
@@ -232,11 +369,11 @@ mod tests {
                 let holds = match entry {
                     None => {
                         let at = Some(Offset::new(offset));
-                        pending.on_written(1, numbers[&offset], at).into_iter().collect()
+                        pending.on_written(1, numbers[&offset], at).held
                     }
-                    Some(commit) => pending.on_marker(1, Offset::new(offset), commit),
+                    Some(commit) => pending.on_marker(1, Offset::new(offset), commit).held,
                 };
-                held.extend(holds.iter().map(|write| write.base_offset.get()));
+                held.extend(holds.iter().map(|staged| staged.at.get()));
             }
             // Markers out of order among themselves are not: one is written after the other.
             let markers_in_order = {
@@ -246,7 +383,7 @@ mod tests {
             };
             if markers_in_order {
                 prop_assert_eq!(held, expected);
-                prop_assert_eq!(pending.is_empty(), open.is_empty());
+                prop_assert_eq!(!pending.is_pending_of("g"), open.is_empty());
             }
         }
     }

@@ -247,7 +247,7 @@ fn describe_one(call: &Call, group_id: &str) -> Result<DescribedConsumerGroup, A
     let coordinator = call.front.coordinator_of(group_id)?;
     let metadata = call.front.broker.metadata();
     let groups = coordinator.groups();
-    let entry = groups.by_id.get(group_id).filter(|entry| !entry.is_forgettable());
+    let entry = groups.existing(group_id);
     let group = match entry.map(|entry| &entry.group) {
         Some(AnyGroup::Consumer(group)) => group,
         Some(AnyGroup::Classic(_)) => {

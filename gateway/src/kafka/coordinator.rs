@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ const TICK_EVERY: Duration = Duration::from_millis(50);
 /// Bytes read at once while loading.
 const LOAD_BYTES: usize = 4 << 20;
 const LOAD_RETRY_AFTER: Duration = Duration::from_millis(100);
+/// When it is looked again whether what another coordinator has staged is in the log.
+const STAGING_RETRY_AFTER: Duration = Duration::from_millis(5);
 /// Bytes of our own records written at once.
 const BATCH_SIZE_BYTES: usize = 1 << 20;
 /// How long records are offered to a log that has no room for them.
@@ -81,6 +84,25 @@ pub(super) struct Coordinator {
     groups: Mutex<Groups>,
     /// Rings when there is something to write, or nothing ever more.
     bell: Notify,
+    /// Offsets on their way into transactions, in this log.
+    staging: Arc<AtomicUsize>,
+}
+
+/// Offsets on their way into a transaction. A coordinator does not count as loaded meanwhile: it would
+/// not hear of what another before it has sent.
+pub(super) struct Staging(Arc<AtomicUsize>);
+
+impl Staging {
+    fn begin(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// The groups of a coordinator while nobody else has them. What is decided meanwhile takes its
@@ -121,9 +143,19 @@ impl Drop for GroupsGuard<'_> {
 }
 
 impl Coordinator {
-    fn new(front: &Front, log: Arc<PartitionLog>, is_loaded: bool) -> Self {
+    fn new(
+        front: &Front,
+        log: Arc<PartitionLog>,
+        is_loaded: bool,
+        staging: Arc<AtomicUsize>,
+    ) -> Self {
         let groups = Mutex::new(Groups::new(limits(front), is_loaded));
-        Self { log, groups, bell: Notify::new() }
+        Self { log, groups, bell: Notify::new(), staging }
+    }
+
+    /// To be held while offsets are on their way into a transaction.
+    pub(super) fn stage(&self) -> Staging {
+        Staging::begin(&self.staging)
     }
 
     pub(super) fn groups(&self) -> GroupsGuard<'_> {
@@ -145,8 +177,9 @@ impl Coordinator {
     }
 
     fn give_up(self: &Arc<Self>, front: &Front, code: ErrorCode) {
-        lock(&front.coordinators.by_partition).retain(|_, known| !Arc::ptr_eq(known, self));
+        // In this order: nothing is staged here once another one loads.
         self.groups().close(code);
+        front.coordinators.forget(self);
     }
 
     /// Reads all records of the partition.
@@ -163,8 +196,13 @@ impl Coordinator {
                     return Err(FetchError::NotLeader);
                 }
                 if from >= self.log.high_watermark() {
-                    loading.finish(&mut groups, front.now());
-                    return Ok(());
+                    if self.staging.load(Ordering::Acquire) == 0 {
+                        loading.finish(&mut groups, front.now());
+                        return Ok(());
+                    }
+                    drop(groups);
+                    tokio::time::sleep(STAGING_RETRY_AFTER).await;
+                    continue;
                 }
             }
             let fetched = match self.log.fetch(from, LOAD_BYTES).await {
@@ -261,6 +299,8 @@ fn limits(front: &Front) -> Limits {
 #[derive(Default)]
 pub(super) struct Coordinators {
     by_partition: Mutex<HashMap<PartitionId, Arc<Coordinator>>>,
+    /// How many offsets are on their way into transactions; they outlive a coordinator.
+    staging: Mutex<HashMap<PartitionId, Arc<AtomicUsize>>>,
 }
 
 impl Coordinators {
@@ -275,11 +315,18 @@ impl Coordinators {
             let loading = ErrorCode::CoordinatorLoadInProgress;
             return if is_loaded { Ok(Arc::clone(known)) } else { Err(loading) };
         }
-        let is_empty = log.log_start_offset() >= log.high_watermark() && log.is_serving();
-        let coordinator = Arc::new(Coordinator::new(front, log, is_empty));
+        let staging = Arc::clone(lock(&self.staging).entry(id).or_default());
+        let is_empty = log.log_start_offset() >= log.high_watermark()
+            && log.is_serving()
+            && staging.load(Ordering::Acquire) == 0;
+        let coordinator = Arc::new(Coordinator::new(front, log, is_empty, staging));
         by_partition.insert(id, Arc::clone(&coordinator));
         tokio::spawn(Arc::clone(&coordinator).run(Arc::clone(front)));
         if is_empty { Ok(coordinator) } else { Err(ErrorCode::CoordinatorLoadInProgress) }
+    }
+
+    pub(super) fn forget(&self, coordinator: &Arc<Coordinator>) {
+        lock(&self.by_partition).retain(|_, known| !Arc::ptr_eq(known, coordinator));
     }
 
     /// The coordinator of a partition, if anybody has asked for it yet.
@@ -341,8 +388,8 @@ impl Front {
             interval.tick().await;
             for (id, coordinator) in self.coordinators.all() {
                 if !coordinator.log.is_serving() {
-                    lock(&self.coordinators.by_partition).remove(&id);
                     coordinator.groups().close(ErrorCode::NotCoordinator);
+                    lock(&self.coordinators.by_partition).remove(&id);
                     continue;
                 }
                 coordinator.groups().tick(self.now(), self.broker.wall_time_ms());

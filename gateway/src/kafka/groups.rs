@@ -333,14 +333,13 @@ pub(super) async fn list(call: Call, request: ListGroupsRequest) -> ListGroupsRe
     };
     let mut groups = Vec::new();
     for coordinator in coordinators {
-        for (id, entry) in &coordinator.groups().by_id {
+        for (id, entry) in coordinator.groups().all_existing() {
             let group = &entry.group;
-            if !entry.is_forgettable()
-                && wanted(&request.types_filter, group.type_name())
+            if wanted(&request.types_filter, group.type_name())
                 && wanted(&request.states_filter, group.state_name())
             {
                 groups.push(ListedGroup {
-                    group_id: id.as_str().into(),
+                    group_id: id.into(),
                     protocol_type: group.protocol_type().into(),
                     group_state: group.state_name().into(),
                     group_type: group.type_name().into(),
@@ -376,7 +375,7 @@ pub(super) async fn describe(call: Call, request: DescribeGroupsRequest) -> Desc
 
 fn describe_one(call: &Call, coordinator: &Arc<Coordinator>, group_id: Str) -> DescribedGroup {
     let groups = coordinator.groups();
-    let entry = groups.by_id.get(&*group_id).filter(|entry| !entry.is_forgettable());
+    let entry = groups.existing(&group_id);
     let Some(AnyGroup::Classic(group)) = entry.map(|entry| &entry.group) else {
         // Before version 6 a group that is not there was called dead. Nor is one of another
         // protocol there, for who asks this way.

@@ -2,8 +2,9 @@
 //!
 //! A coordinator knows all that its log says. When most of the log is out of date, it writes what
 //! holds once more and then moves the log's start to there. It does so while no batch is on its way:
-//! everything before the new records is then in memory, hence in the new records. Positions in
-//! topics that were deleted are left out.
+//! everything before the new records is then in memory, hence in the new records. Offsets that a
+//! transaction is about to change stay where they are, and the log starts no later. Those in topics
+//! that were deleted are left out.
 
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use tokio::sync::oneshot;
 
 use super::Front;
 use super::coordinator::Coordinator;
+use super::group_state::Snapshot;
 use crate::coordination;
 use crate::partition::{Appended, ProduceError};
 
@@ -28,21 +30,22 @@ impl Front {
         if record_count < RECORD_COUNT_MIN {
             return;
         }
-        let (before, answers) = {
+        let (start, answers) = {
             // In this order everywhere: the metadata, then groups.
             let metadata = self.broker.metadata();
             let mut groups = coordinator.groups();
             // Read under the lock: with nothing on its way, all before it is in memory.
-            let before = log.high_watermark();
+            let (log_start, high_watermark) = (log.log_start_offset(), log.high_watermark());
             let is_gone = |topic| metadata.topic(topic).is_none();
-            let Some(records) = groups.begin_compaction(record_count, is_gone) else { return };
+            let snapshot = groups.begin_compaction(log_start, high_watermark, is_gone);
+            let Some(Snapshot { records, start }) = snapshot else { return };
             let batches = coordination::batches(self.broker.wall_time_ms(), records);
             // Under the lock, so that no write comes between what was read and this.
-            (before, batches.into_iter().map(|batch| log.produce(vec![batch])).collect())
+            (start, batches.into_iter().map(|batch| log.produce(vec![batch])).collect())
         };
         let coordinator = Arc::clone(coordinator);
         tokio::spawn(async move {
-            match finish(&coordinator, before, answers).await {
+            match finish(&coordinator, start, answers).await {
                 Ok(start) => tracing::info!(%start, record_count, "group offsets compacted"),
                 Err(error) => tracing::warn!(%error, "group offsets not compacted; tried again"),
             }
@@ -51,16 +54,16 @@ impl Front {
     }
 }
 
-/// Once all records are committed, lets go of what was before them.
+/// Once all records are committed, has the log start there.
 async fn finish(
     coordinator: &Coordinator,
-    before: Offset,
+    start: Offset,
     answers: Answers,
 ) -> Result<Offset, ProduceError> {
     for answer in answers {
         answer.await.unwrap_or(Err(ProduceError::InDoubt))?;
     }
-    coordinator.log.delete_records(before).await
+    coordinator.log.delete_records(start).await
 }
 
 #[cfg(test)]

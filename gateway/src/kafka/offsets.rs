@@ -420,8 +420,7 @@ async fn delete_group(call: &Call, id: &str) -> Result<(), ErrorCode> {
 }
 
 fn existing<'g>(groups: &'g Groups, id: &str) -> Result<&'g GroupEntry, ErrorCode> {
-    let entry = groups.by_id.get(id).filter(|entry| !entry.is_forgettable());
-    entry.ok_or(ErrorCode::GroupIdNotFound)
+    groups.existing(id).ok_or(ErrorCode::GroupIdNotFound)
 }
 
 /// Forgets positions in topics that no member of the group reads.

@@ -81,22 +81,30 @@ async fn write(
     let caller =
         groups::caller(&request.member_id, &request.group_instance_id, request.generation_id);
     let producer_id = request.producer_id;
-    let (number, answer) = {
+    let (number, staging, answer) = {
         let mut groups = coordinator.groups();
-        check(call, groups.by_id.get_mut(&group), &caller)?;
+        if let Some(code) = groups.closed() {
+            return Err(code);
+        }
+        check(call, groups.by_id.get_mut(&group), &caller, &changes)?;
         if changes.is_empty() {
             return Ok(());
+        }
+        if groups.is_removing(&group) {
+            // Tombstones of what expired are on their way. Clients try again after this.
+            return Err(ErrorCode::CoordinatorLoadInProgress);
         }
         groups.entry(&group)?;
         let batch = batch(call, request, &changes)?;
         let number = groups.on_transactional_sent(producer_id, &group, changes);
-        (number, coordinator.log.produce(vec![batch]))
+        (number, coordinator.stage(), coordinator.log.produce(vec![batch]))
     };
     // Goes on if the client goes: what is in the log must be known here.
     let written = tokio::spawn(async move {
         let written = answer.await.unwrap_or(Err(ProduceError::InDoubt));
         let base_offset = written.as_ref().ok().map(|appended| appended.base_offset);
         coordinator.groups().on_transactional_written(producer_id, number, base_offset);
+        drop(staging);
         written
     });
     let written = written.await.unwrap_or(Err(ProduceError::InDoubt));

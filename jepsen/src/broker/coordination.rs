@@ -5,6 +5,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::{Generation, Offset};
 use meridian_gateway::coordination;
+use meridian_gateway::coordination::group_state::Snapshot;
 use meridian_gateway::partition::{
     Appended, InTransaction, Marker, ProduceError, Ticket, TransactionError, Verification,
     VerifyError,
@@ -303,11 +304,11 @@ impl Broker {
         let (Some(desk), Phase::Leading(partition)) = (&mut self.desk, &mut self.phase) else {
             return;
         };
-        let before = partition.high_watermark();
-        let record_count = before.get() - partition.leader().log_start_offset().get();
-        let Some(records) = desk.begin_compaction(record_count) else { return };
+        let log_start = partition.leader().log_start_offset();
+        let snapshot = desk.begin_compaction(log_start, partition.high_watermark());
+        let Some(Snapshot { records, start }) = snapshot else { return };
         let batches = coordination::batches(0, records);
-        self.compacting = Some(before);
+        self.compacting = Some(start);
         let waiter = Waiter::Desk(self.desk_count, ForDesk::Snapshot);
         let mut appended = Vec::new();
         partition.produce(now, health, batches, waiter, &mut appended);

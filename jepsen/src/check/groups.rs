@@ -29,6 +29,8 @@ pub(super) struct Groups {
     log: BTreeMap<Offset, (Noted, bool)>,
     /// Where each stored position is, the last time it was stored.
     stored: BTreeMap<u64, Offset>,
+    /// Where each position was forgotten last.
+    forgotten: BTreeMap<(String, u32), Offset>,
     /// Where the newest position is that was acknowledged.
     floors: BTreeMap<Place, Offset>,
     /// The floors when an application asked.
@@ -69,6 +71,10 @@ impl Checker {
             let noted = Noted::read(batch, record);
             if let Noted::Position { serial, .. } = &noted {
                 let at = groups.stored.entry(*serial).or_insert(offset);
+                *at = (*at).max(offset);
+            }
+            if let Noted::Forgotten { group, index } = &noted {
+                let at = groups.forgotten.entry((group.clone(), *index)).or_insert(offset);
                 *at = (*at).max(offset);
             }
             // What a group that is forgotten has been is nobody's any more: its name begins anew.
@@ -188,7 +194,10 @@ impl Checker {
                 };
                 for ((_, index), floor) in floors {
                     let at = serials.get(&index).and_then(|serial| groups.stored.get(serial));
-                    if at.is_none_or(|at| *at < floor) {
+                    let forgotten = groups.forgotten.get(&(group.to_owned(), index));
+                    let is_forgotten =
+                        !serials.contains_key(&index) && forgotten.is_some_and(|at| *at > floor);
+                    if !is_forgotten && at.is_none_or(|at| *at < floor) {
                         return violation(
                             Promise::AcknowledgedForEver,
                             format!(

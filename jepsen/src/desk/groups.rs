@@ -7,7 +7,9 @@ use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::TopicId;
 use meridian_base::position::Offset;
-use meridian_gateway::coordination::group_state::{Changes, Effect, Groups, Loading, Outcome};
+use meridian_gateway::coordination::group_state::{
+    Changes, Effect, Groups, Loading, Outcome, Snapshot,
+};
 use meridian_gateway::coordination::journal::{Entry, Write};
 use meridian_gateway::coordination::offset_record::{self, Committed, OffsetKey};
 use meridian_gateway::coordination::{AnyGroup, Limits, own_batch};
@@ -32,6 +34,9 @@ pub(crate) const INPUT_COUNT: u32 = 4;
 const INPUT: TopicId = TopicId::new(77);
 /// How often deadlines are looked at.
 const TICK_EVERY: Duration = Duration::from_millis(50);
+/// How often, and when, offsets expire of groups without members.
+const EXPIRE_EVERY: Duration = Duration::from_millis(500);
+const RETENTION_MS: i64 = 1_000;
 /// Bytes of our own records written at once: less than may be in doubt.
 const BATCH_SIZE_BYTES: usize = 1_500;
 
@@ -63,11 +68,11 @@ impl Position {
     }
 
     /// As it is stored, by this caller.
-    fn committed(self, caller: &Caller) -> Committed {
+    fn committed(self, caller: &Caller, committed_at_ms: i64) -> Committed {
         let Caller { member_id, generation, .. } = caller;
         let metadata = format!("{} {generation} {member_id}", self.from);
         let offset = (self.to << SERIAL_BITS | self.serial) as i64;
-        Committed { offset, leader_epoch: -1, metadata, committed_at_ms: 0 }
+        Committed { offset, leader_epoch: -1, metadata, committed_at_ms }
     }
 }
 
@@ -111,6 +116,7 @@ pub(super) struct GroupDesk {
     /// Who waits for positions on their way into a transaction of a producer.
     appending: BTreeMap<u64, (Asker, i64)>,
     tick_at: Instant,
+    expire_at: Instant,
 }
 
 impl GroupDesk {
@@ -121,6 +127,7 @@ impl GroupDesk {
             taken: Vec::new(),
             appending: BTreeMap::new(),
             tick_at: Instant::ZERO,
+            expire_at: Instant::ZERO,
         }
     }
 
@@ -226,11 +233,12 @@ impl GroupDesk {
         caller: &Caller,
         position: Position,
     ) -> Option<Told> {
+        let committed = position.committed(caller, time.now_ms());
+        let changes = vec![(key(position.index), Some(committed))];
         let entry = self.groups.entry(&id).ok()?;
-        if let Err(code) = entry.check_commit(time.now, caller, true) {
+        if let Err(code) = entry.check_commit(time.now, caller, true, &changes) {
             return Some(Told::Done(Err(code)));
         }
-        let changes = vec![(key(position.index), Some(position.committed(caller)))];
         self.groups.write_offsets(&id, changes, Some(Waiter::Plain(asker)));
         None
     }
@@ -255,12 +263,16 @@ impl GroupDesk {
         of: OfTransaction,
         out: &mut Vec<DeskOutput>,
     ) -> Option<Told> {
+        let committed = position.committed(&caller, time.now_ms());
+        let changes: Changes = vec![(key(position.index), Some(committed))];
         let entry = self.groups.entry(&group).ok()?;
-        match entry.check_commit(time.now, &caller, true) {
+        match entry.check_commit(time.now, &caller, true, &changes) {
             Ok(()) | Err(ErrorCode::RebalanceInProgress) => {}
             Err(code) => return Some(Told::Done(Err(code))),
         }
-        let changes: Changes = vec![(key(position.index), Some(position.committed(&caller)))];
+        if self.groups.is_removing(&group) {
+            return Some(Told::Done(Err(ErrorCode::CoordinatorLoadInProgress)));
+        }
         let producer_id = of.producer.id;
         let batch = transactional(&group, &changes, of);
         let number = self.groups.on_transactional_sent(producer_id, &group, changes);
@@ -298,8 +310,8 @@ impl GroupDesk {
         self.deliver(out);
     }
 
-    pub(super) fn begin_compaction(&mut self, record_count: i64) -> Option<Vec<Entry>> {
-        self.groups.begin_compaction(record_count, |_| false)
+    pub(super) fn begin_compaction(&mut self, start: Offset, end: Offset) -> Option<Snapshot> {
+        self.groups.begin_compaction(start, end, |_| false)
     }
 
     pub(super) fn end_compaction(&mut self) {
@@ -312,6 +324,11 @@ impl GroupDesk {
         }
         self.tick_at = time.now + TICK_EVERY;
         self.groups.tick(time.now, time.now_ms());
+        if time.now >= self.expire_at {
+            self.expire_at = time.now + EXPIRE_EVERY;
+            let name = |_| Some("input".to_owned());
+            self.groups.expire(time.now_ms(), RETENTION_MS, name);
+        }
         self.deliver(out);
     }
 

@@ -14,7 +14,7 @@ use crate::coordination::any_group::AnyGroup;
 use crate::coordination::group_record::{self, ClassicRecord, ConsumerRecord, RecordKey};
 use crate::coordination::journal::Entry;
 use crate::coordination::offset_record;
-use crate::coordination::pending_offsets::{PendingOffsets, PendingWrite};
+use crate::coordination::pending_offsets::{PendingOffsets, Staged};
 use crate::coordination::{Limits, records_in};
 use crate::group::Group;
 use crate::group::consumer::ConsumerGroup;
@@ -53,14 +53,14 @@ impl Loading {
         match group_record::decode_key(record.key.unwrap_or_default())? {
             RecordKey::Offset(group, key) => {
                 let committed = record.value.map(offset_record::decode_value).transpose()?;
-                let changes = vec![(key, committed)];
                 if batch.attributes.is_transactional() {
-                    let write = PendingWrite { base_offset: at, group, changes };
-                    groups.pending.on_found(batch.producer_id, write);
+                    groups.hear(at);
+                    let staged = Staged { at, group: group.into(), key, committed };
+                    groups.pending.on_found(batch.producer_id, staged);
                 } else if !(Mutation::PositionsForgotten.active(groups.limits.mutations)
                     && groups.by_id.get(&group).is_some_and(|it| it.offset(key).is_some()))
                 {
-                    groups.apply(at, group, changes);
+                    groups.apply(at, &group, key, committed);
                 }
             }
             RecordKey::Classic(group) => put(&mut self.classic, group, record.value),
@@ -90,7 +90,15 @@ impl Loading {
             let restored = restore_consumer(limits, &id, value, members, now);
             add_restored(groups, id, restored);
         }
-        groups.by_id.retain(|_, entry| !entry.is_forgettable() || entry.record.is_some());
+        // What is staged keeps its group, as it does where it was staged.
+        let staged: Vec<String> = groups.pending.groups().map(str::to_owned).collect();
+        for id in staged {
+            groups.by_id.entry(id).or_insert_with(|| GroupEntry::new(limits));
+        }
+        let pending = &groups.pending;
+        groups.by_id.retain(|id, entry| {
+            !entry.is_bare() || entry.record.is_some() || pending.is_pending_of(id)
+        });
         groups.is_loaded = true;
     }
 }

@@ -6,6 +6,7 @@ use meridian_protocol::messages::{
 };
 
 use super::*;
+use crate::group::GroupState;
 use crate::kafka::Front;
 use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
 
@@ -67,8 +68,8 @@ pub(crate) fn commit_request(
         committed_offset: offset,
         committed_leader_epoch: 0,
         committed_metadata: Some("note".into()),
-    };
         ..Default::default()
+    };
     let topic =
         OffsetCommitTopic { name: "t".into(), partitions: vec![partition], ..Default::default() };
     OffsetCommitRequest {
@@ -135,7 +136,6 @@ async fn a_group_works_from_join_to_leave() {
     assert_eq!(client.call(4, heartbeat).await.error_code, ErrorCode::UnknownMemberId);
 }
 
-#[tokio::test]
 #[tokio::test]
 async fn a_group_that_became_empty_is_there_until_it_is_deleted() {
     let (_broker, front, mut client) = served().await;
@@ -205,6 +205,7 @@ async fn an_offset_does_not_expire_and_is_not_deleted_while_its_group_is_being_j
     assert!(read.contains("t"), "OffsetDelete says GROUP_SUBSCRIBED_TO_TOPIC");
 }
 
+#[tokio::test]
 async fn one_question_for_all_groups_makes_all_partitions_load() {
     let (broker, _front, mut client) = served().await;
     for number in 0..10 {

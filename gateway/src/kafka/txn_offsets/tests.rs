@@ -1,7 +1,8 @@
 use meridian_protocol::messages::{
-    AddOffsetsToTxnRequest, EndTxnRequest, FindCoordinatorRequest, InitProducerIdRequest,
-    OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic, OffsetFetchGroup,
-    OffsetFetchRequest, OffsetFetchTopic, TxnOffsetCommitPartition, TxnOffsetCommitTopic,
+    AddOffsetsToTxnRequest, DeleteGroupsRequest, EndTxnRequest, FindCoordinatorRequest,
+    InitProducerIdRequest, OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic,
+    OffsetFetchGroup, OffsetFetchRequest, OffsetFetchTopic, TxnOffsetCommitPartition,
+    TxnOffsetCommitTopic,
 };
 
 use super::*;
@@ -12,6 +13,7 @@ const GROUP: &str = "g";
 
 struct Served {
     broker: Arc<FakeBroker>,
+    front: Arc<Front>,
     client: TestClient,
     producer_id: i64,
     epoch: i16,
@@ -20,7 +22,7 @@ struct Served {
 /// A front that coordinates everything, and a transactional producer; topic `t` has two partitions.
 async fn served() -> Served {
     let broker = FakeBroker::single();
-    let mut client = start(&broker);
+    let (front, mut client) = start(&broker);
     client.create_topic("t", 2).await;
     for (key_type, key) in [(0, GROUP), (1, ID)] {
         let coordinator_keys = vec![key.into()];
@@ -34,14 +36,15 @@ async fn served() -> Served {
     };
     let told = client.call(5, init).await;
     assert_eq!(told.error_code, ErrorCode::None);
-    Served { broker, client, producer_id: told.producer_id, epoch: told.producer_epoch }
+    Served { broker, front, client, producer_id: told.producer_id, epoch: told.producer_epoch }
 }
 
-fn start(broker: &Arc<FakeBroker>) -> TestClient {
+fn start(broker: &Arc<FakeBroker>) -> (Arc<Front>, TestClient) {
     let front = front_of(broker, quick_config());
     broker.serve_transactions(&front);
     tokio::spawn(Arc::clone(&front).tick_transactions());
-    TestClient::connect(&front)
+    let client = TestClient::connect(&front);
+    (front, client)
 }
 
 impl Served {
@@ -161,9 +164,9 @@ async fn the_next_coordinator_finds_what_is_pending_in_the_log() {
     assert_eq!(served.stable().await, 7);
     assert_eq!(served.commit(5, 9).await, ErrorCode::None);
     for expected in [Err(ErrorCode::UnstableOffsetCommit), Ok(9)] {
-        served.client = start(&served.broker);
+        served.client = start(&served.broker).1;
         if expected.is_ok() {
-            served.client = start(&served.broker);
+            served.client = start(&served.broker).1;
         }
         let answered = async {
             loop {
@@ -200,22 +203,92 @@ async fn loaded(served: &mut Served) {
     tokio::time::timeout(PATIENCE, load).await.expect("in time");
 }
 
+impl Served {
+    async fn commit_plainly(&mut self, offset: i64) {
+        let partition = OffsetCommitPartition {
+            partition_index: 1,
+            committed_offset: offset,
+            ..Default::default()
+        };
+        let topic = OffsetCommitTopic {
+            name: "t".into(),
+            partitions: vec![partition],
+            ..Default::default()
+        };
+        let plain = OffsetCommitRequest {
+            group_id: GROUP.into(),
+            generation_id_or_member_epoch: -1,
+            topics: vec![topic],
+            ..Default::default()
+        };
+        let told = self.client.call(9, plain).await.topics[0].partitions[0].error_code;
+        assert_eq!(told, ErrorCode::None);
+    }
+
+    fn expire(&self, after_ms: i64) -> usize {
+        let coordinator = self.front.coordinator_of(GROUP).expect("here");
+        let now_ms = self.front.broker.wall_time_ms() + after_ms;
+        let name = |_| Some("t".to_owned());
+        coordinator.groups().expire(now_ms, 1000, name)
+    }
+
+    /// What another coordinator tells, which reads the log.
+    async fn replayed(&mut self) -> i64 {
+        let (front, client) = start(&self.broker);
+        (self.front, self.client) = (front, client);
+        self.stable().await
+    }
+}
+
+#[tokio::test]
+async fn an_old_offset_does_not_expire_while_a_transaction_replaces_it() {
+    let mut served = served().await;
+    served.commit_plainly(5).await;
+    assert_eq!(served.commit(5, 100).await, ErrorCode::None);
+    assert_eq!(served.expire(5000), 0);
+    served.end(5, true).await;
+    assert_eq!(served.stable().await, 100);
+    assert_eq!(served.replayed().await, 100);
+    assert_eq!(served.expire(5000), 1);
+}
+
+#[tokio::test]
+async fn what_a_transaction_staged_goes_with_its_group() {
+    let mut served = served().await;
+    assert_eq!(served.commit(5, 100).await, ErrorCode::None);
+    let delete = DeleteGroupsRequest { groups_names: vec![GROUP.into()] };
+    let told = served.client.call(2, delete.clone()).await.results[0].error_code;
+    assert_eq!(told, ErrorCode::None);
+    assert_eq!(served.try_fetch(true).await, Ok(-1), "nothing is about to change");
+    let again = served.client.call(2, delete).await.results[0].error_code;
+    assert_eq!(again, ErrorCode::GroupIdNotFound);
+    served.end(5, true).await;
+    assert_eq!(served.stable().await, -1);
+    assert_eq!(served.replayed().await, -1);
+}
+
+#[tokio::test]
+async fn the_next_coordinator_of_a_log_waits_for_what_the_one_before_has_staged() {
+    let mut served = served().await;
+    served.commit_plainly(5).await;
+    let coordinator = served.front.coordinator_of(GROUP).expect("here");
+    let staging = coordinator.stage();
+    coordinator.groups().close(ErrorCode::NotCoordinator);
+    assert_eq!(served.commit(5, 100).await, ErrorCode::NotCoordinator, "it stages nothing more");
+    served.front.coordinators.forget(&coordinator);
+    for _ in 0..20 {
+        assert_eq!(served.try_fetch(true).await, Err(ErrorCode::CoordinatorLoadInProgress));
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    drop(staging);
+    assert_eq!(served.stable().await, 5);
+}
+
 #[tokio::test]
 async fn a_plain_commit_after_a_pending_one_is_not_undone() {
     let mut served = served().await;
     assert_eq!(served.commit(5, 7).await, ErrorCode::None);
-    let partition =
-        OffsetCommitPartition { partition_index: 1, committed_offset: 20, ..Default::default() };
-    let topic =
-        OffsetCommitTopic { name: "t".into(), partitions: vec![partition], ..Default::default() };
-    let plain = OffsetCommitRequest {
-        group_id: GROUP.into(),
-        generation_id_or_member_epoch: -1,
-        topics: vec![topic],
-        ..Default::default()
-    };
-    let told = served.client.call(9, plain).await.topics[0].partitions[0].error_code;
-    assert_eq!(told, ErrorCode::None);
+    served.commit_plainly(20).await;
     served.end(5, true).await;
     assert_eq!(served.stable().await, 20);
 }

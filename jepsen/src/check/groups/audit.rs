@@ -102,20 +102,7 @@ impl Audit {
                 model.go_to(*epoch, group, at)?;
             }
             Noted::Member { group, member, held } => {
-                let model = self.groups.entry(group.clone()).or_default();
-                match held {
-                    None => {
-                        model.members.remove(member);
-                        model.held.remove(member);
-                    }
-                    Some((epoch, held)) => {
-                        model.members.insert(member.clone(), *epoch);
-                        let known = model.held.remove(member).unwrap_or_default();
-                        let since = |index: &u32| known.get(index).copied().unwrap_or(*epoch);
-                        let held = held.iter().map(|index| (*index, since(index)));
-                        model.held.insert(member.clone(), held.collect());
-                    }
-                }
+                self.groups.entry(group.clone()).or_default().on_member(member, held.as_ref());
             }
             Noted::Gone { group } => {
                 let model = self.groups.entry(group.clone()).or_default();
@@ -129,8 +116,21 @@ impl Audit {
                     }
                 }
             }
-            Noted::Forgotten => {}
+            Noted::Forgotten { group, index } => return self.forget(group, *index, at),
         }
+        Ok(())
+    }
+
+    /// Nothing is forgotten in the place of what a transaction has staged.
+    fn forget(&mut self, group: &str, index: u32, at: &str) -> Verdict {
+        let is_same = |pending: &Pending| pending.group == group && pending.index == index;
+        if self.pending.values().flatten().any(is_same) {
+            return violation(
+                Promise::ExactlyOnce,
+                format!("{at}: {group} {index} is forgotten while one of it is staged"),
+            );
+        }
+        self.groups.entry(group.to_owned()).or_default().positions.remove(&index);
         Ok(())
     }
 
@@ -172,6 +172,27 @@ impl Audit {
 }
 
 impl Model {
+    /// A member of KIP-848, with its epoch and what it holds; `None` if it is gone.
+    fn on_member(&mut self, member: &str, held: Option<&(i32, BTreeSet<u32>)>) {
+        let known = self.held.remove(member).unwrap_or_default();
+        let Some((epoch, held)) = held else {
+            self.members.remove(member);
+            return;
+        };
+        self.members.insert(member.to_owned(), *epoch);
+        let since = |index: &u32| known.get(index).copied().unwrap_or(*epoch);
+        let held = held.iter().map(|index| (*index, since(index))).collect();
+        self.held.insert(member.to_owned(), held);
+    }
+
+    /// In the member's own epoch, or in one in which it had the partition already, and never since not.
+    fn may_commit(&self, member: &str, generation: i32, index: u32) -> bool {
+        let Some(epoch) = self.members.get(member) else { return false };
+        let had = |held: &BTreeMap<u32, i32>| held.get(&index).is_some_and(|it| *it <= generation);
+        *epoch == generation
+            || (0 < generation && generation < *epoch && self.held.get(member).is_some_and(had))
+    }
+
     fn go_to(&mut self, generation: i32, group: &str, at: &str) -> Verdict {
         if generation < self.generation {
             return violation(
@@ -183,11 +204,3 @@ impl Model {
         Ok(())
     }
 }
-    /// In the member's own epoch, or in one in which it had the partition already, and never since not.
-    fn may_commit(&self, member: &str, generation: i32, index: u32) -> bool {
-        let Some(epoch) = self.members.get(member) else { return false };
-        let had = |held: &BTreeMap<u32, i32>| held.get(&index).is_some_and(|it| *it <= generation);
-        *epoch == generation
-            || (0 < generation && generation < *epoch && self.held.get(member).is_some_and(had))
-    }
-

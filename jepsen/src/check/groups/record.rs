@@ -36,7 +36,7 @@ pub(super) enum Noted {
     /// A transaction ends.
     Marker { producer: i64, commit: bool },
     /// A position is forgotten.
-    Forgotten,
+    Forgotten { group: String, index: u32 },
 }
 
 impl Noted {
@@ -54,7 +54,7 @@ impl Noted {
         let key = group_record::decode_key(record.key.unwrap_or_default()).expect("a key of ours");
         let Some(value) = record.value else {
             return match key {
-                RecordKey::Offset(..) => Self::Forgotten,
+                RecordKey::Offset(group, key) => Self::Forgotten { group, index: key.index },
                 RecordKey::Classic(group) | RecordKey::Consumer(group) => Self::Gone { group },
                 RecordKey::Member(group, member) => Self::Member { group, member, held: None },
             };

@@ -1,0 +1,119 @@
+//! When the log of a coordinator is worth shortening, and to what. Pure.
+//!
+//! All that holds is written once more, and the log starts there: but for offsets that a transaction
+//! is about to change. What it has staged is decided by a marker to come, and is void if the same
+//! partition has a later record. So these stay where they are, and the log starts no later.
+//!
+//! ```text
+//! log   ... a  b  a  [b]  a  b'...a | a  c     written once more: a, c
+//!                     |      +-- staged, not decided: b stays where it is
+//!                     +-- the log starts here
+//! ```
+
+use meridian_base::id::TopicId;
+use meridian_base::position::Offset;
+use meridian_storage::mutation::Mutation;
+
+use super::{Effect, GroupEntry, Groups};
+use crate::coordination::Limits;
+use crate::coordination::journal::{Entry, Write};
+use crate::coordination::offset_record::{self, OffsetKey};
+
+/// How many times as long as what holds a log may get.
+const LENGTH_RATIO_MAX: i64 = 4;
+
+/// All that holds, to be appended before anything else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The records.
+    pub records: Vec<Entry>,
+    /// The log may start there once they are committed.
+    pub start: Offset,
+}
+
+/// When to look at the log again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SnapshotState {
+    is_running: bool,
+    /// The number of records from which on it is worth a look.
+    record_count_min: i64,
+}
+
+impl SnapshotState {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { is_running: false, record_count_min: limits.compacted_count_min }
+    }
+}
+
+impl<W> Groups<W> {
+    /// Whether memory holds all that the log says and is not staged: no batch is on its way, and none
+    /// of the queued writes changes a group.
+    fn is_as_written(&self) -> bool {
+        let is_offsets = |write: &Write<Effect<W>>| {
+            write.records.is_empty() || matches!(write.effect, Effect::Offsets { .. })
+        };
+        !self.journal.is_in_flight() && self.journal.queued().all(is_offsets)
+    }
+
+    /// All that holds, if it is worth shortening the log, which is this long, to that, and memory
+    /// holds what the log says. It is to be appended before anything else, and
+    /// [`Groups::end_compaction`] called when that is over.
+    pub fn begin_compaction(
+        &mut self,
+        log_start: Offset,
+        high_watermark: Offset,
+        is_gone: impl Fn(TopicId) -> bool,
+    ) -> Option<Snapshot> {
+        let start = self.start_max(high_watermark);
+        let freed_count = start.get() - log_start.get();
+        let is_due = self.is_loaded
+            && !self.snapshot.is_running
+            && freed_count >= self.snapshot.record_count_min
+            && self.is_as_written();
+        if !is_due {
+            return None;
+        }
+        self.by_id.values_mut().for_each(|entry| entry.forget_topics(&is_gone));
+        let held: usize = self.by_id.iter().map(|(id, it)| self.records_of(id, it).count()).sum();
+        let worth = (held as i64).saturating_mul(LENGTH_RATIO_MAX);
+        self.snapshot.record_count_min = worth.max(self.limits.compacted_count_min);
+        if freed_count < self.snapshot.record_count_min {
+            return None;
+        }
+        self.snapshot.is_running = true;
+        let records = self.by_id.iter().flat_map(|(id, entry)| self.records_of(id, entry));
+        Some(Snapshot { records: records.collect(), start })
+    }
+
+    /// What was to be written once more is, or could not be.
+    pub fn end_compaction(&mut self) {
+        self.snapshot.is_running = false;
+    }
+
+    /// The latest start of the log that leaves all that is staged, and what holds meanwhile.
+    fn start_max(&self, high_watermark: Offset) -> Offset {
+        if Mutation::StartAboveStaged.active(self.limits.mutations) {
+            return high_watermark;
+        }
+        let held = self.pending.keys().filter_map(|(id, key)| {
+            let entry = self.by_id.get(id)?;
+            entry.offsets.get(&key).map(|written| written.at)
+        });
+        let first = held.chain(self.pending.lowest()).min();
+        first.map_or(high_watermark, |first| first.min(high_watermark))
+    }
+
+    /// All records that hold for a group, but for the offsets that a transaction is about to change.
+    fn records_of<'g>(
+        &'g self,
+        id: &'g str,
+        entry: &'g GroupEntry<W>,
+    ) -> impl Iterator<Item = Entry> + 'g {
+        let is_staged = |key: OffsetKey| self.pending.is_pending(id, key);
+        let offsets = entry.offsets().filter(move |(key, _)| !is_staged(*key));
+        let offsets = offsets.map(move |(key, committed)| {
+            (offset_record::encode_key(id, key), Some(offset_record::encode_value(committed)))
+        });
+        entry.group.member_records(id).into_iter().chain(entry.record.clone()).chain(offsets)
+    }
+}

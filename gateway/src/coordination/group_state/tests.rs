@@ -1,0 +1,493 @@
+//! Random histories of committed offsets: what a coordinator holds that wrote the log, what one holds
+//! that reads it, and what the log says must be the same.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use meridian_protocol::records::{self, BatchBuilder, EndTxnMarker, NO_SEQUENCE, Stamp};
+use meridian_storage::mutation::Mutations;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+
+use super::*;
+use crate::coordination::{batches, group_record, records_in};
+use crate::group::consumer::{
+    ConsumerHeartbeat, JOIN_EPOCH, LEAVE_EPOCH, TopicCount, Topics, TopicsVersion,
+};
+
+const GROUPS: [&str; 3] = ["a", "b", "c"];
+const PRODUCERS: [i64; 2] = [1, 2];
+const RETENTION_MS: i64 = 25;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Somebody outside of a transaction commits.
+    Commit(usize, u32),
+    /// A producer stages one.
+    Stage(usize, usize, u32),
+    /// The leader appends what was sent first, or refuses it.
+    Append(bool),
+    /// A transaction ends.
+    End(usize, bool),
+    /// The coordinator hears one of the things that have happened in the log.
+    Hear(usize),
+    /// It takes the writes of the next batch, which is appended; or hears that it is committed.
+    Write,
+    DeleteGroup(usize),
+    DeleteOffset(usize, u32),
+    Join(usize),
+    Leave(usize),
+    Expire,
+    Compact,
+    Tick,
+    /// Another one loads the log.
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (group, index, producer) = (0..GROUPS.len(), 0..2u32, 0..PRODUCERS.len());
+    prop_oneof![
+        3 => (group.clone(), index.clone()).prop_map(|(group, index)| Step::Commit(group, index)),
+        6 => (producer.clone(), group.clone(), index.clone())
+            .prop_map(|(producer, group, index)| Step::Stage(producer, group, index)),
+        6 => prop::bool::weighted(0.9).prop_map(Step::Append),
+        4 => (producer, prop::bool::weighted(0.8)).prop_map(|(it, commit)| Step::End(it, commit)),
+        6 => (0..4usize).prop_map(Step::Hear),
+        6 => Just(Step::Write),
+        2 => group.clone().prop_map(Step::DeleteGroup),
+        2 => (group.clone(), index).prop_map(|(group, index)| Step::DeleteOffset(group, index)),
+        1 => group.clone().prop_map(Step::Join),
+        2 => group.prop_map(Step::Leave),
+        3 => Just(Step::Expire),
+        2 => Just(Step::Compact),
+        1 => Just(Step::Tick),
+        1 => Just(Step::Restart),
+    ]
+}
+
+struct NoTopics;
+
+impl Topics for NoTopics {
+    fn version(&self) -> TopicsVersion {
+        TopicsVersion { partition_count: 0, topic_count: 0 }
+    }
+
+    fn find(&self, _name: &str) -> Option<TopicCount> {
+        None
+    }
+
+    fn for_each(&self, _look: &mut dyn FnMut(&str, TopicCount)) {}
+}
+
+/// What has happened in the log, and the coordinator has not heard of.
+enum Unheard {
+    Written(i64, u64, Option<Offset>),
+    Marker(i64, Offset, bool),
+}
+
+struct Sent {
+    producer_id: i64,
+    number: u64,
+    group: usize,
+    changes: Changes,
+    staged_at: i64,
+}
+
+/// When something was decided that must be there as long as nothing removes it.
+#[derive(Clone, Copy, Default)]
+struct Due {
+    kept_at: Option<i64>,
+    removed_at: Option<i64>,
+}
+
+struct World {
+    mutations: Mutations,
+    now: i64,
+    log: Vec<(Offset, Bytes)>,
+    start: Offset,
+    end: Offset,
+    groups: Groups<()>,
+    sent: VecDeque<Sent>,
+    unheard: Vec<Unheard>,
+    in_flight: Option<(Offset, Vec<Write<Effect<()>>>)>,
+    /// What each open transaction has staged.
+    open: BTreeMap<i64, Vec<(usize, u32, i64)>>,
+    due: BTreeMap<(usize, u32), Due>,
+    expired_at: i64,
+}
+
+fn key(index: u32) -> OffsetKey {
+    OffsetKey { topic: TopicId::new(7), index }
+}
+
+fn limits(mutations: Mutations) -> Limits {
+    let limits = Limits::small(Duration::from_secs(3600), mutations);
+    Limits { compacted_count_min: 12, ..limits }
+}
+
+impl World {
+    fn new(mutations: Mutations) -> Self {
+        Self {
+            mutations,
+            now: 1000,
+            log: Vec::new(),
+            start: Offset::ZERO,
+            end: Offset::ZERO,
+            groups: Groups::new(limits(mutations), true),
+            sent: VecDeque::new(),
+            unheard: Vec::new(),
+            in_flight: None,
+            open: BTreeMap::new(),
+            due: BTreeMap::new(),
+            expired_at: 0,
+        }
+    }
+
+    fn append(&mut self, batch: Bytes) -> Offset {
+        let at = self.end;
+        let mut batch = batch.to_vec();
+        let stamp =
+            Stamp { base_offset: at.get(), partition_leader_epoch: 1, log_append_time_ms: None };
+        records::stamp(&mut batch, &stamp).expect("a batch of ours");
+        let header = records::BatchHeader::parse(&batch).expect("a batch of ours");
+        self.end = Offset::new(header.last_offset() + 1);
+        self.log.push((at, batch.into()));
+        at
+    }
+
+    fn committed(&self) -> Option<Committed> {
+        let (offset, committed_at_ms) = (self.now * 10, self.now);
+        Some(Committed { offset, leader_epoch: -1, metadata: String::new(), committed_at_ms })
+    }
+
+    fn keep(&mut self, group: usize, index: u32, at: i64) {
+        let due = self.due.entry((group, index)).or_default();
+        due.kept_at = due.kept_at.max(Some(at));
+    }
+
+    fn remove(&mut self, group: usize, index: u32) {
+        self.due.entry((group, index)).or_default().removed_at = Some(self.now);
+    }
+
+    fn step(&mut self, step: &Step) {
+        self.now += 1;
+        match *step {
+            Step::Commit(group, index) => {
+                let id = GROUPS[group];
+                let caller = Caller { member_id: String::new(), instance_id: None, generation: -1 };
+                let changes = vec![(key(index), self.committed())];
+                let checked = self.groups.check_commit(id, Instant::ZERO, &caller, true, &changes);
+                if checked.is_ok() {
+                    self.groups.entry(id).expect("room");
+                    self.groups.write_offsets(id, changes, None);
+                    self.keep(group, index, self.now);
+                }
+            }
+            Step::Stage(producer, group, index) => {
+                let (producer_id, id) = (PRODUCERS[producer], GROUPS[group]);
+                if !self.groups.is_removing(id) {
+                    self.groups.entry(id).expect("room");
+                    let changes = vec![(key(index), self.committed())];
+                    let number =
+                        self.groups.on_transactional_sent(producer_id, id, changes.clone());
+                    let staged_at = self.now;
+                    self.sent.push_back(Sent { producer_id, number, group, changes, staged_at });
+                }
+            }
+            Step::Append(is_taken) => {
+                if let Some(sent) = self.sent.pop_front() {
+                    self.append_sent(sent, is_taken);
+                }
+            }
+            Step::End(producer, commit) => self.end(PRODUCERS[producer], commit),
+            Step::Hear(index) => self.hear(index),
+            Step::Write => self.write(),
+            Step::DeleteGroup(group) => {
+                let id = GROUPS[group];
+                if self.groups.existing(id).is_some_and(|entry| entry.group.is_empty()) {
+                    self.groups.delete(id, ());
+                    (0..2).for_each(|index| self.remove(group, index));
+                }
+            }
+            Step::DeleteOffset(group, index) => {
+                if self.groups.existing(GROUPS[group]).is_some() {
+                    self.groups.write_offsets(GROUPS[group], vec![(key(index), None)], None);
+                    self.remove(group, index);
+                }
+            }
+            Step::Join(group) => self.beat(group, JOIN_EPOCH),
+            Step::Leave(group) => self.beat(group, LEAVE_EPOCH),
+            Step::Expire => {
+                self.groups.expire(self.now, RETENTION_MS, |_| Some("t".to_owned()));
+                self.expired_at = self.now;
+            }
+            Step::Compact => self.compact(),
+            Step::Tick => self.groups.tick(Instant::ZERO, self.now),
+            Step::Restart => self.restart(),
+        }
+    }
+
+    fn append_sent(&mut self, sent: Sent, is_taken: bool) {
+        let Sent { producer_id, number, group, changes, staged_at } = sent;
+        let at = is_taken.then(|| {
+            let mut builder =
+                BatchBuilder::new().producer(producer_id, 0, NO_SEQUENCE).transactional();
+            for (key, committed) in &changes {
+                let key = offset_record::encode_key(GROUPS[group], *key);
+                let value = committed.as_ref().map(offset_record::encode_value);
+                builder.append(self.now, Some(&key), value.as_deref(), &[]);
+            }
+            let open = self.open.entry(producer_id).or_default();
+            open.extend(changes.iter().map(|(key, _)| (group, key.index, staged_at)));
+            self.append(builder.build())
+        });
+        self.unheard.push(Unheard::Written(producer_id, number, at));
+    }
+
+    /// What the producer has sent and is not in the log never gets there.
+    fn end(&mut self, producer_id: i64, commit: bool) {
+        let (refused, others): (Vec<Sent>, Vec<Sent>) =
+            self.sent.drain(..).partition(|sent| sent.producer_id == producer_id);
+        self.sent = others.into();
+        for sent in refused {
+            self.unheard.push(Unheard::Written(producer_id, sent.number, None));
+        }
+        let marker = EndTxnMarker { committed: commit, coordinator_epoch: 0 };
+        let at = self.append(marker.to_batch(producer_id, 0, self.now));
+        self.unheard.push(Unheard::Marker(producer_id, at, commit));
+        for (group, index, staged_at) in self.open.remove(&producer_id).unwrap_or_default() {
+            if commit {
+                self.keep(group, index, staged_at);
+            }
+        }
+    }
+
+    /// In any order, but for the markers of one producer.
+    fn hear(&mut self, index: usize) {
+        if self.unheard.is_empty() {
+            return;
+        }
+        let mut index = index % self.unheard.len();
+        if let Unheard::Marker(producer_id, ..) = self.unheard[index] {
+            let is_first =
+                |it: &Unheard| matches!(it, Unheard::Marker(other, ..) if *other == producer_id);
+            index = self.unheard.iter().position(is_first).expect("this one at least");
+        }
+        match self.unheard.remove(index) {
+            Unheard::Written(producer_id, number, at) => {
+                self.groups.on_transactional_written(producer_id, number, at);
+            }
+            Unheard::Marker(producer_id, at, commit) => {
+                self.groups.on_marker(producer_id, at, commit);
+            }
+        }
+    }
+
+    fn write(&mut self) {
+        if let Some((at, writes)) = self.in_flight.take() {
+            return self.groups.on_committed(at, writes);
+        }
+        let writes = self.groups.take_writes(100);
+        if !writes.is_empty() {
+            let records: Vec<Entry> = writes.iter().flat_map(|it| it.records.clone()).collect();
+            let at = self.end;
+            for batch in batches(self.now, records) {
+                self.append(batch.bytes);
+            }
+            self.in_flight = Some((at, writes));
+        }
+    }
+
+    fn beat(&mut self, group: usize, epoch: i32) {
+        let id = GROUPS[group];
+        let beat = ConsumerHeartbeat {
+            member_id: "m".to_owned(),
+            epoch,
+            instance_id: None,
+            rack_id: None,
+            rebalance_timeout: Some(Duration::from_secs(1)),
+            names: Some(["t".to_owned()].into()),
+            pattern: None,
+            assignor: None,
+            owned: Some(BTreeSet::new()),
+            client_id: String::new(),
+            client_host: String::new(),
+        };
+        let entry = self.groups.entry(id).expect("room");
+        if let Some(group) = entry.consumer() {
+            // Who is no member can't leave.
+            let _refused = group.heartbeat(Instant::ZERO, beat, &NoTopics);
+        }
+        self.groups.tell(id, Vec::new(), self.now);
+    }
+
+    fn compact(&mut self) {
+        let begun = self.groups.begin_compaction(self.start, self.end, |_| false);
+        let Some(Snapshot { records, start }) = begun else { return };
+        for batch in batches(self.now, records) {
+            self.append(batch.bytes);
+        }
+        self.start = start;
+        self.groups.end_compaction();
+    }
+
+    /// What was to be written is lost; what was sent may be.
+    fn restart(&mut self) {
+        self.in_flight = None;
+        self.sent.clear();
+        self.unheard.clear();
+        self.groups = self.replayed();
+        // What was decided and not written is not asked for, nor what a tombstone may have voided.
+        self.due.clear();
+        for staged in self.open.values_mut() {
+            staged.iter_mut().for_each(|(.., staged_at)| *staged_at = -RETENTION_MS);
+        }
+    }
+
+    fn replayed(&self) -> Groups<()> {
+        let mut groups = Groups::new(limits(self.mutations), false);
+        let mut loading = Loading::default();
+        for (at, batch) in self.log.iter().filter(|(at, _)| *at >= self.start) {
+            loading.replay(&mut groups, batch.clone(), *at);
+        }
+        loading.finish(&mut groups, Instant::ZERO);
+        groups
+    }
+
+    /// Lets all happen that is under way.
+    fn rest(&mut self) {
+        while let Some(sent) = self.sent.pop_front() {
+            self.append_sent(sent, true);
+        }
+        while !self.unheard.is_empty() {
+            self.hear(0);
+        }
+        while self.in_flight.is_some() || self.groups.has_work() {
+            self.write();
+        }
+        self.groups.tick(Instant::ZERO, self.now);
+        while self.in_flight.is_some() || self.groups.has_work() {
+            self.write();
+        }
+    }
+
+    /// What the whole log says, from its first record on.
+    fn said(&self) -> BTreeMap<(String, OffsetKey), i64> {
+        type Staged = Vec<((String, OffsetKey), i64, i64)>;
+        let mut held: BTreeMap<(String, OffsetKey), (i64, i64)> = BTreeMap::new();
+        let mut staged: BTreeMap<i64, Staged> = BTreeMap::new();
+        for (at, batch) in &self.log {
+            records_in(batch.clone(), *at, |header, record| {
+                let at = record.offset;
+                if header.attributes.is_control() {
+                    let marker = EndTxnMarker::from_record(&record).expect("a marker");
+                    for (place, at, offset) in
+                        staged.remove(&header.producer_id).unwrap_or_default()
+                    {
+                        let is_newer = held.get(&place).is_none_or(|(other, _)| *other < at);
+                        if marker.committed && is_newer {
+                            held.insert(place, (at, offset));
+                        }
+                    }
+                    return;
+                }
+                let Ok(group_record::RecordKey::Offset(group, key)) =
+                    group_record::decode_key(record.key.clone().unwrap_or_default())
+                else {
+                    return;
+                };
+                let place = (group, key);
+                let value = record.value.map(|it| offset_record::decode_value(it).expect("ours"));
+                match value.map(|committed| committed.offset) {
+                    Some(offset) if header.attributes.is_transactional() => {
+                        staged.entry(header.producer_id).or_default().push((place, at, offset));
+                    }
+                    Some(offset) => drop(held.insert(place, (at, offset))),
+                    None => {
+                        for staged in staged.values_mut() {
+                            staged.retain(|(other, ..)| *other != place);
+                        }
+                        held.remove(&place);
+                    }
+                }
+            });
+        }
+        held.into_iter().map(|(place, (_, offset))| (place, offset)).collect()
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        let replayed = self.replayed();
+        let live = image(&self.groups);
+        prop_assert_eq!(&live, &image(&replayed), "live, replayed");
+        let of_group = |(id, (offsets, ..)): (&String, &OfGroup)| {
+            let places = offsets.iter().map(|(key, it)| ((id.clone(), *key), it.offset));
+            places.collect::<Vec<_>>()
+        };
+        let held: BTreeMap<_, _> = live.iter().flat_map(of_group).collect();
+        prop_assert_eq!(held, self.said(), "live, said by the whole log");
+        for (place, due) in &self.due {
+            let is_due = due.kept_at.is_some_and(|kept_at| {
+                due.removed_at.is_none_or(|at| at < kept_at)
+                    && self.expired_at - kept_at < RETENTION_MS
+            });
+            let (group, index) = (GROUPS[place.0], key(place.1));
+            let held = self.groups.by_id.get(group).and_then(|entry| entry.offset(index));
+            prop_assert!(!is_due || held.is_some(), "{group} {} was not removed", place.1);
+        }
+        Ok(())
+    }
+}
+
+type OfGroup = (BTreeMap<OffsetKey, Committed>, BTreeSet<OffsetKey>, bool);
+type Image = BTreeMap<String, OfGroup>;
+
+fn image(groups: &Groups<()>) -> Image {
+    let of_group = |(id, entry): (&str, &GroupEntry<()>)| {
+        let offsets = entry.offsets().map(|(key, it)| (key, it.clone())).collect();
+        (id.to_owned(), (offsets, groups.pending.keys_of(id), entry.group.is_empty()))
+    };
+    groups.all_existing().map(of_group).collect()
+}
+
+fn run(steps: &[Step], mutation: Option<Mutation>) -> Result<(), TestCaseError> {
+    let mut world = World::new(Mutations(mutation));
+    for step in steps {
+        world.step(step);
+    }
+    world.rest();
+    world.check()?;
+    let open: Vec<i64> = world.open.keys().copied().collect();
+    for producer_id in open {
+        world.end(producer_id, true);
+    }
+    world.rest();
+    world.check()
+}
+
+fn find(case_count: u32, mutation: Option<Mutation>) -> Result<(), String> {
+    let config = Config { cases: case_count, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(
+        config,
+        proptest::test_runner::TestRng::deterministic_rng(
+            proptest::test_runner::RngAlgorithm::ChaCha,
+        ),
+    );
+    let steps = prop::collection::vec(step(), 1..60);
+    let found = runner.run(&steps, |steps| run(&steps, mutation));
+    found.map_err(|error| error.to_string())
+}
+
+#[test]
+fn live_and_replayed_offsets_are_the_same_after_any_history() {
+    if let Err(error) = find(3000, None) {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn every_broken_rule_of_offsets_is_found() {
+    let of_simulator = [Mutation::ExpiredWhilePending, Mutation::StartAboveStaged];
+    for mutation in Mutation::OFFSETS.into_iter().chain(of_simulator) {
+        assert!(find(3000, Some(mutation)).is_err(), "{mutation:?} is not found");
+    }
+}
