@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_base::topology::Slot;
@@ -14,14 +15,21 @@ use meridian_storage::lineage::Lineage;
 use meridian_storage::manifest::{Manifest, Piece, Place};
 use meridian_storage::message::{CommitMark, Read, ReadFrom, ReadReply, StorageMessage};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use super::group::{Group, Homes};
 use super::partition_log::{FetchError, Fetched};
 use super::{Logs, lock};
 use crate::partition::{AbortedTransaction, BatchSlice, Taken, batches_in, take_batches};
 
-/// A slot that has not answered a read by then is passed over.
+/// A slot that has not answered a read of a part by then is passed over.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+/// When a slot has not answered a read by then, the next one is asked beside it.
+const LATE_AFTER: Duration = Duration::from_millis(500);
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A takeover that had no answer by then has asked anew.
+const TAKEOVER_ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// No slot could give the blob, nor the object store the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,7 +112,12 @@ impl ReadView {
 
 enum Asker {
     Future(oneshot::Sender<ReadReply>),
-    Takeover(PartitionId, Slot),
+    /// Its takeover asks anew if no answer comes; the old question is given up then.
+    Takeover {
+        partition: PartitionId,
+        slot: Slot,
+        asked_at: Instant,
+    },
 }
 
 /// Reads that wait for an answer, by tag.
@@ -119,6 +132,30 @@ impl Pending {
         let tag = self.next_tag.fetch_add(1, Ordering::Relaxed);
         lock(&self.asked).insert(tag, asker);
         tag
+    }
+
+    fn forget(&self, tag: u64) {
+        lock(&self.asked).remove(&tag);
+    }
+
+    /// Forgets what takeovers have asked for so long ago that they have asked anew many times.
+    pub(super) fn forget_late(&self, now: Instant) {
+        lock(&self.asked).retain(|_, asker| match asker {
+            Asker::Future(_) => true,
+            Asker::Takeover { asked_at, .. } => now.since(*asked_at) < TAKEOVER_ANSWER_WITHIN,
+        });
+    }
+}
+
+/// A question that is forgotten however it ends, also if whoever asked is gone.
+struct Asked<'a> {
+    pending: &'a Pending,
+    tag: u64,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.pending.forget(self.tag);
     }
 }
 
@@ -210,40 +247,49 @@ impl Logs {
     }
 
     /// Asks slot after slot, nearest first, until one has the blob, or a part of it. Returns it whole, with
-    /// those that follow it there.
+    /// those that follow it there. A slot that is late is not given up: on a busy machine all of them are late,
+    /// and who asks anew makes them later.
     pub(super) async fn read_blobs(
         self: &Arc<Self>,
         group: &Group,
         request: Read,
         first: Option<Slot>,
     ) -> Result<(Slot, Vec<Blob>), ReadFailed> {
-        for (slot, node) in group.reading_order(self.now(), first) {
-            let reply = self.ask(node, request).await;
-            match reply {
-                Some(ReadReply::Blobs(blobs)) if !blobs.is_empty() => {
-                    return Ok((slot, self.make_whole(group, slot, blobs).await?));
-                }
-                Some(ReadReply::Unreadable) => {
-                    tracing::warn!(?slot, %node, ?request, "a blob is unreadable; asking others");
-                }
-                _ => {}
+        let order = group.reading_order(self.now(), first);
+        let ask = |(slot, node): (Slot, NodeId)| {
+            let logs = Arc::clone(self);
+            async move { (slot, node, logs.ask_within(node, request, PATIENCE).await) }
+        };
+        let has_blobs = |(slot, node, reply): (Slot, NodeId, Option<ReadReply>)| match reply {
+            Some(ReadReply::Blobs(blobs)) if !blobs.is_empty() => Some((slot, blobs)),
+            Some(ReadReply::Unreadable) => {
+                tracing::warn!(?slot, %node, ?request, "a blob is unreadable; asking others");
+                None
             }
-        }
-        Err(ReadFailed)
+            _ => None,
+        };
+        let (slot, blobs) = first_of(order, ask, has_blobs).await.ok_or(ReadFailed)?;
+        Ok((slot, self.make_whole(group, slot, blobs).await?))
     }
 
     /// Asks one node's slot; `None` if it does not answer in time.
     pub(super) async fn ask(self: &Arc<Self>, node: NodeId, request: Read) -> Option<ReadReply> {
+        self.ask_within(node, request, ANSWER_WITHIN).await
+    }
+
+    async fn ask_within(
+        self: &Arc<Self>,
+        node: NodeId,
+        request: Read,
+        limit: Duration,
+    ) -> Option<ReadReply> {
         let (sender, answer) = oneshot::channel();
         let tag = self.pending.register(Asker::Future(sender));
-        let sent = self.deliver(node, StorageMessage::Read { tag, request });
-        let reply = if sent {
-            tokio::time::timeout(ANSWER_WITHIN, answer).await.ok().and_then(Result::ok)
-        } else {
-            None
-        };
-        lock(&self.pending.asked).remove(&tag);
-        reply
+        let _forgotten = Asked { pending: &self.pending, tag };
+        if !self.deliver(node, StorageMessage::Read { tag, request }) {
+            return None;
+        }
+        tokio::time::timeout(limit, answer).await.ok()?.ok()
     }
 
     /// Reads a part of an in-doubt tail for a takeover.
@@ -254,9 +300,10 @@ impl Logs {
         node: NodeId,
         request: Read,
     ) {
-        let tag = self.pending.register(Asker::Takeover(partition, slot));
+        let asked_at = self.now();
+        let tag = self.pending.register(Asker::Takeover { partition, slot, asked_at });
         if !self.deliver(node, StorageMessage::Read { tag, request }) {
-            lock(&self.pending.asked).remove(&tag);
+            self.pending.forget(tag);
         }
     }
 
@@ -266,12 +313,87 @@ impl Logs {
             Some(Asker::Future(sender)) => {
                 let _reader_gave_up = sender.send(reply);
             }
-            Some(Asker::Takeover(partition, slot)) => {
+            Some(Asker::Takeover { partition, slot, .. }) => {
                 if let Some(log) = self.owned(partition) {
                     self.on_takeover_read(&log, slot, reply);
                 }
             }
             None => tracing::trace!(%from, tag, "late answer to a read"),
         }
+    }
+}
+
+/// Asks one after another, the next one when the last is late or has nothing, and takes the first answer that is
+/// one, whose ever it is.
+async fn first_of<S, A, R, F>(
+    order: impl IntoIterator<Item = S, IntoIter: ExactSizeIterator>,
+    ask: impl Fn(S) -> F,
+    take: impl Fn(A) -> Option<R>,
+) -> Option<R>
+where
+    A: Send + 'static,
+    F: Future<Output = A> + Send + 'static,
+{
+    let (mut untried, mut asked) = (order.into_iter(), JoinSet::new());
+    loop {
+        match untried.next() {
+            Some(next) => drop(asked.spawn(ask(next))),
+            None if asked.is_empty() => return None,
+            None => {}
+        }
+        let limit = if untried.len() == 0 { PATIENCE } else { LATE_AFTER };
+        match tokio::time::timeout(limit, asked.join_next()).await {
+            Ok(Some(Ok(answer))) => {
+                if let Some(found) = take(answer) {
+                    return Some(found);
+                }
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asks slots that take so long to answer, or have nothing; which one did, and how many were asked.
+    async fn asked(answers: &'static [(u64, bool)]) -> (Option<usize>, usize) {
+        let count = Arc::new(AtomicU64::new(0));
+        let ask = |slot: usize| {
+            count.fetch_add(1, Ordering::Relaxed);
+            async move {
+                let (after_ms, has_it) = answers[slot];
+                tokio::time::sleep(Duration::from_millis(after_ms)).await;
+                has_it.then_some(slot)
+            }
+        };
+        let found = first_of(0..answers.len(), ask, |answer: Option<usize>| answer).await;
+        (found, count.load(Ordering::Relaxed) as usize)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_answer_counts() {
+        assert_eq!(asked(&[(10, true), (10, true)]).await, (Some(0), 1));
+        assert_eq!(asked(&[(10, false), (10, true)]).await, (Some(1), 2));
+        assert_eq!(asked(&[(9_000, true), (10, true)]).await, (Some(1), 2), "hedged around");
+        let all_late = &[(1_700, true), (1_900, true), (1_900, true)];
+        assert_eq!(asked(all_late).await, (Some(0), 3), "none is asked twice");
+        assert_eq!(asked(&[(10, false), (20, false)]).await, (None, 2));
+        assert_eq!(asked(&[]).await, (None, 0));
+    }
+
+    #[tokio::test]
+    async fn questions_are_forgotten_with_those_who_asked() {
+        let pending = Pending::default();
+        let (sender, _answer) = oneshot::channel();
+        let tag = pending.register(Asker::Future(sender));
+        drop(Asked { pending: &pending, tag });
+        let (partition, slot, asked_at) = (PartitionId::new(1), Slot::new(0), Instant::ZERO);
+        pending.register(Asker::Takeover { partition, slot, asked_at });
+        pending.forget_late(asked_at + TAKEOVER_ANSWER_WITHIN / 2);
+        assert_eq!(lock(&pending.asked).len(), 1);
+        pending.forget_late(asked_at + TAKEOVER_ANSWER_WITHIN);
+        assert!(lock(&pending.asked).is_empty());
     }
 }
