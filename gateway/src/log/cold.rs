@@ -29,6 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 use self::cache::StripeCache;
 pub(crate) use self::objects::{ObjectHolding, Unusable as ObjectsUnusable};
 pub(crate) use self::pack::ColdPolicy;
+pub(super) use self::pack::Packed;
 pub(crate) use self::tend::Holding;
 use super::{Logs, lock};
 use crate::runtime::objects::Objects;
@@ -148,8 +149,9 @@ impl Logs {
 
     /// Has a partition tended soon, if this node leads it.
     fn want_tending(&self, partition: PartitionId) {
-        if self.owned(partition).is_some() {
+        if let Some(log) = self.owned(partition) {
             lock(&self.cold.wanted).insert(partition);
+            log.note_change();
         }
     }
 

@@ -180,6 +180,12 @@ impl<T> Partition<T> {
         self.manifest.as_ref()
     }
 
+    /// Whether the log would take a manifest now that names this many pieces more than the newest one.
+    pub fn admits_manifest(&self, health: &SlotHealth, more: usize) -> Result<(), ManifestError> {
+        self.admit(health)?;
+        self.check_pieces(more)
+    }
+
     /// Refuses to name this many pieces more than the newest manifest does, if that is more than one can have.
     pub fn check_pieces(&self, more: usize) -> Result<(), ManifestError> {
         let known = self.state.manifest.as_ref().map_or(0, |manifest| manifest.pieces.len());
@@ -209,6 +215,13 @@ impl PartitionState {
         let first_timestamp_ms = dirty.peek().map(|chunk| chunk.since_ms());
         let first_timestamp_ms = first_timestamp_ms.filter(|timestamp_ms| *timestamp_ms > 0);
         (dirty.map(|chunk| chunk.size_bytes).sum(), first_timestamp_ms)
+    }
+
+    /// The latest time in the oldest run of records that no manifest covers.
+    pub fn dirty_timestamp_ms_max(&self) -> Option<i64> {
+        let end = self.clean_end();
+        let first = self.chunks.iter().find(|chunk| chunk.base_offset >= end);
+        first.map(|chunk| chunk.max_timestamp_ms)
     }
 
     /// Applies a manifest: what it covers is as large now as its pieces.

@@ -17,9 +17,11 @@ use meridian_storage::mutation::Mutations;
 use super::ColdCounters;
 use super::objects::Unusable;
 use super::spread::SpreadError;
-use crate::log::Logs;
-use crate::log::partition_log::{FetchError, PartitionLog};
-use crate::partition::{LogTimes, ManifestError, ProduceError, ReplayError, Retention, batches_in};
+use crate::log::partition_log::{FetchError, PartitionLog, Waiter};
+use crate::log::{Logs, lock};
+use crate::partition::{
+    LogTimes, ManifestError, Partition, ProduceError, ReplayError, Retention, batches_in,
+};
 use crate::storage_class::ColdTier;
 
 /// Bytes of batches in a stripe, about: packing stops at the first batch that reaches it.
@@ -84,6 +86,16 @@ pub(super) struct Run {
     pub(super) pieces: Vec<Bytes>,
 }
 
+/// What is stored and no manifest names yet. One that was refused is put again later, with nothing stored again.
+#[derive(Clone, Debug, Default)]
+pub(in crate::log) struct Packed {
+    /// Where the manifest ends that the pieces follow.
+    based_on: Offset,
+    pieces: Vec<Piece>,
+    /// The offset after the last record in them.
+    end: Offset,
+}
+
 /// What is to be packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ToPack {
@@ -112,13 +124,56 @@ impl PartitionLog {
     pub(crate) async fn pack(self: &Arc<Self>, policy: &ColdPolicy) -> Result<u64, PackError> {
         let logs = self.logs().ok_or(PackError::Stopping)?;
         let Some(cold) = self.to_pack(policy) else { return Ok(0) };
-        self.with(Ok(()), |partition| partition.check_pieces(PIECES_PER_MANIFEST))?;
         let packer = self.packer(&logs, policy.tier)?;
         let (pieces, end) = self.pack_some(&logs, packer, cold).await?;
         if pieces.is_empty() {
             return Ok(0);
         }
         self.name_pieces(pieces, end, cold.based_on).await
+    }
+
+    /// Whether the log would take a manifest now. Asked before anything is stored: what can't be named is stored
+    /// for nothing.
+    fn admits_manifest(&self, logs: &Logs) -> Result<(), PackError> {
+        let health = self.group.health(logs.now());
+        let lost = || ManifestError::from(ProduceError::from(PutError::Lost));
+        let admits =
+            |partition: &Partition<Waiter>| partition.admits_manifest(&health, PIECES_PER_MANIFEST);
+        Ok(self.with(Err(lost()), admits)?)
+    }
+
+    /// What is packed already and follows the manifest in force.
+    fn packed_after(&self, cold: &ToPack) -> Packed {
+        let mut packed = lock(&self.packed);
+        let fits = |it: &Packed| it.based_on == cold.based_on && it.end > cold.from;
+        if !packed.as_ref().is_some_and(fits) {
+            let (based_on, end) = (cold.based_on, cold.from);
+            *packed = Some(Packed { based_on, pieces: Vec::new(), end });
+        }
+        packed.clone().unwrap_or_default()
+    }
+
+    /// Keeps a piece that is stored until a manifest names it.
+    fn keep_packed(&self, piece: Piece, end: Offset) {
+        if let Some(packed) = lock(&self.packed).as_mut() {
+            packed.pieces.push(piece);
+            packed.end = end;
+        }
+    }
+
+    /// Whether anything is stored that a manifest is to name yet.
+    pub(super) fn is_packing(&self) -> bool {
+        lock(&self.packed).as_ref().is_some_and(|packed| !packed.pieces.is_empty())
+    }
+
+    /// What is stored and not named is never to be: it may go.
+    pub(crate) fn forget_packed(&self) {
+        *lock(&self.packed) = None;
+    }
+
+    /// The time of the oldest run of records that is not packed.
+    pub(crate) fn unpacked_timestamp_ms(&self) -> Option<i64> {
+        self.with(None, |partition| partition.state().dirty_timestamp_ms_max())
     }
 
     /// About how many bytes `policy` calls cold that are not packed yet: less than a stripe is none.
@@ -173,29 +228,33 @@ impl PartitionLog {
         }
     }
 
-    /// Packs a few runs of what is cold; with them the offset after the last record in them.
+    /// Packs a few runs of what is cold, after those that are packed already; gives all of them, and the offset after
+    /// the last record in them.
     async fn pack_some(
         self: &Arc<Self>,
         logs: &Arc<Logs>,
         mut packer: Packer,
         cold: ToPack,
     ) -> Result<(Vec<Piece>, Offset), PackError> {
-        let mut pieces = Vec::new();
-        // A log may start amid a batch, which is packed whole; the manifest before this one never ends amid one.
-        let (mut floor, mut next) = (cold.based_on, cold.from);
+        let Packed { mut pieces, end, .. } = self.packed_after(&cold);
+        // A log may start amid a batch, which is packed whole; what is packed before it never ends amid one.
+        let (mut floor, mut next) = (if pieces.is_empty() { cold.based_on } else { end }, end);
         while pieces.len() < PIECES_PER_MANIFEST && next < cold.until {
+            self.admits_manifest(logs)?;
             let run = self.read_run(floor, next, cold.until, packer.run_size_bytes).await?;
             if run.size_bytes < STRIPE_SIZE_BYTES_MIN {
                 break;
             }
             let (size_bytes, end_offset) = (run.size_bytes as u64, run.end_offset);
-            pieces.push(match &mut packer.way {
+            let piece = match &mut packer.way {
                 Way::Stripes(encoder, code) => self.store_stripe(logs, encoder, *code, run).await?,
                 Way::Objects => {
                     let point = self.next_stripe();
                     logs.store_object(self.ownership().partition, point, run).await?
                 }
-            });
+            };
+            self.keep_packed(piece, end_offset);
+            pieces.push(piece);
             (floor, next) = (end_offset, end_offset);
             let pause_ms = size_bytes * 1000 / packer.bytes_per_second.max(1);
             tokio::time::sleep(Duration::from_millis(pause_ms)).await;
@@ -282,7 +341,11 @@ impl PartitionLog {
             partition.put_manifest(now, health, manifest, based_on, out)
         });
         let lost = || ProduceError::from(PutError::Lost);
-        let point = put.unwrap_or_else(|| Err(lost().into()))?;
+        let put = put.unwrap_or_else(|| Err(lost().into()));
+        if matches!(put, Ok(_) | Err(ManifestError::Superseded)) {
+            self.forget_packed();
+        }
+        let point = put?;
         self.committed(point).await?;
         self.settle().await?;
         Ok(size_bytes)

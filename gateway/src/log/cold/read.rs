@@ -107,7 +107,7 @@ impl Logs {
         let mut out = Vec::new();
         let mut gather =
             Gather::begin(partition, stripe, &slots, hedge_after, self.now(), &mut out);
-        let mut ticks = tokio::time::interval(TICK_EVERY);
+        let mut ticks = crate::background::ticks(TICK_EVERY);
         loop {
             for output in std::mem::take(&mut out) {
                 match output {

@@ -65,7 +65,7 @@ impl Logs {
         let (config, mutations) = (group.config(), self.settings.mutations);
         let mut spread =
             Spread::begin(partition, stripe, parts, config, mutations, self.now(), &mut out);
-        let mut ticks = tokio::time::interval(TICK_EVERY);
+        let mut ticks = crate::background::ticks(TICK_EVERY);
         loop {
             for output in std::mem::take(&mut out) {
                 match output {

@@ -17,9 +17,9 @@ use meridian_storage::mutation::Mutations;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use super::ColdCounters;
 use super::objects::Unusable;
 use super::spread::SpreadError;
+use super::{Cold, ColdCounters};
 use crate::log::group::Group;
 use crate::log::partition_log::{PartitionLog, Waiter};
 use crate::log::{Logs, lock};
@@ -136,7 +136,9 @@ impl PartitionLog {
         let partition = self.ownership().partition;
         self.settle_manifest().await?;
         let survey = self.survey().await?;
-        for (node, points) in survey.surplus {
+        // What is stored and not named yet looks like surplus (rule O5).
+        let surplus = if self.is_packing() { Vec::new() } else { survey.surplus };
+        for (node, points) in surplus {
             ColdCounters::add(&logs.cold.counters.freed_parts, points.len() as u64);
             let freed = FreeParts { partition, points };
             let _told_again = logs.deliver(node, StorageMessage::FreeParts(freed));
@@ -312,6 +314,18 @@ impl PartitionLog {
     }
 }
 
+/// A question for a list, forgotten however it ends, also if whoever asked is gone.
+struct Asked<'a> {
+    cold: &'a Cold,
+    tag: u64,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        lock(&self.cold.lists).remove(&self.tag);
+    }
+}
+
 impl Logs {
     /// Everything a node holds of a partition's stripes; `None` if it does not say so in time.
     async fn list_parts(
@@ -325,6 +339,7 @@ impl Logs {
             let tag = self.next_tag();
             let (sender, answer) = oneshot::channel();
             lock(&self.cold.lists).insert(tag, sender);
+            let _forgotten = Asked { cold: &self.cold, tag };
             let request = ListParts { partition, after };
             let sent = self.deliver(node, StorageMessage::ListParts { tag, request });
             let list = if sent {
@@ -332,7 +347,6 @@ impl Logs {
             } else {
                 None
             };
-            lock(&self.cold.lists).remove(&tag);
             let mut page = list?;
             let is_last = page.complete || page.parts.is_empty();
             if let Some(known) = all.take() {

@@ -166,3 +166,37 @@ async fn what_is_packed_is_read_here_and_at_the_next_leader() {
     bench.take_over().await;
     assert_eq!(bench.read_all().await, written);
 }
+
+#[tokio::test]
+async fn a_manifest_that_is_refused_costs_no_second_upload() {
+    let bench = Bench::new().await;
+    let _bucket = Bucket::of(&bench, "pack-refused");
+    write_rounds(&bench).await;
+    let written = bench.read_all().await;
+    let (log, logs) = (Arc::clone(&bench.log), bench.log.logs().expect("the node runs"));
+    let cold = all_of(&log).await;
+    bench.set_away(true);
+    for _ in 0..3 {
+        log.pack(&ALL).await.expect_err("no manifest is taken");
+    }
+    assert_eq!(logs.cold_counts().put_objects, 0, "what can't be named is not stored");
+
+    bench.set_away(false);
+    let packer = log.packer(&logs, ALL.tier).expect("there is an object store");
+    let (pieces, end) = log.pack_some(&logs, packer, cold).await.expect("it takes objects");
+    bench.set_away(true);
+    log.name_pieces(pieces, end, cold.based_on).await.expect_err("no manifest is taken");
+    for _ in 0..3 {
+        log.pack(&ALL).await.expect_err("no manifest is taken");
+        let holding = log.tend_objects().await.expect("nothing is in doubt");
+        assert_eq!(holding.surplus_objects, 1, "it is there, and not named yet");
+    }
+
+    bench.set_away(false);
+    assert!(log.pack(&ALL).await.expect("it takes manifests") > 0);
+    let counts = logs.cold_counts();
+    assert_eq!((counts.put_objects, counts.deleted_objects), (1, 0), "it was stored once");
+    assert!(log.has_objects());
+    assert_eq!(bench.read_all().await, written);
+    assert_eq!(log.tend_objects().await.expect("it is asked").missing_objects, 0);
+}
