@@ -27,8 +27,10 @@ const READ_SIZE_BYTES: usize = 256 << 10;
 const PENDING_SIZE_BYTES_MAX: usize = 1 << 20;
 /// How long it waits then, or when a read found no disk.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
-/// How many times a read is tried.
-const READ_TRY_COUNT: usize = 100;
+/// How many times a read, or a put that finds no room, is tried.
+const TRY_COUNT: usize = 100;
+/// A step that was not committed by then is waited for no longer: too few slots are there.
+const COMMIT_WITHIN: Duration = Duration::from_secs(10);
 
 /// What a topic asks of compaction, and the bounds it goes by.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +105,13 @@ impl PartitionLog {
         })
     }
 
+    /// How long it is until some of the log has been dirty for too long; `None` if that is not to come.
+    pub(crate) fn until_late(&self, rules: &CompactionRules, now_ms: i64) -> Option<Duration> {
+        let first_ms = self.with(None, |partition| partition.state().dirty().1)?;
+        let late_ms = first_ms.checked_add(rules.lag_ms_max)?;
+        Some(Duration::from_millis(u64::try_from(late_ms.saturating_sub(now_ms)).unwrap_or(0)))
+    }
+
     /// Bytes that no pass has judged yet.
     pub(crate) fn dirty_size_bytes(&self) -> u64 {
         self.with(0, |partition| partition.state().dirty().0)
@@ -114,6 +123,7 @@ impl PartitionLog {
         rules: &CompactionRules,
         now_ms: i64,
     ) -> Result<Option<Compacted>, CompactError> {
+        self.admits_clean()?;
         let mut pass = Pass::begin(self.plan(rules, now_ms).ok_or_else(lost)?);
         let mut read_size_bytes = 0;
         while let Some(from) = pass.read_from() {
@@ -157,6 +167,14 @@ impl PartitionLog {
         put.unwrap_or_else(|| Err(lost()))
     }
 
+    /// Whether the log would take anything now. Asked before anything is read: a pass that can't be brought to its
+    /// end is read and put for nothing.
+    fn admits_clean(&self) -> Result<(), ManifestError> {
+        let logs = self.logs().ok_or_else(lost)?;
+        let health = self.group.health(logs.now());
+        self.with(Err(lost().into()), |partition| partition.admits_manifest(&health, 0))
+    }
+
     fn plan(&self, rules: &CompactionRules, now_ms: i64) -> Option<Plan> {
         // A record may be stamped ahead of our clock: without a lag its time does not matter.
         let lag_ms = Some(rules.lag_ms_min).filter(|lag_ms| *lag_ms > 0);
@@ -170,7 +188,7 @@ impl PartitionLog {
     }
 
     async fn read_for_pass(&self, from: Offset) -> Result<Bytes, FetchError> {
-        for _ in 0..READ_TRY_COUNT {
+        for _ in 0..TRY_COUNT {
             match self.fetch(from, READ_SIZE_BYTES).await {
                 Ok(fetched) => return Ok(fetched.records.concat().into()),
                 Err(FetchError::Unavailable) => tokio::time::sleep(RETRY_AFTER).await,
@@ -182,6 +200,7 @@ impl PartitionLog {
 
     /// Puts a clean blob as soon as little else is on its way.
     async fn put_range(self: &Arc<Self>, range: CleanRange) -> Result<LogPoint, ProduceError> {
+        let mut tries_left = TRY_COUNT;
         loop {
             let put = self.act(|partition, now, health, out| {
                 if partition.leader().pending_size_bytes() > PENDING_SIZE_BYTES_MAX {
@@ -189,8 +208,11 @@ impl PartitionLog {
                 }
                 partition.put_clean(now, health, range.clone(), out)
             });
+            tries_left -= 1;
             match put.unwrap_or_else(|| Err(lost())) {
-                Err(ProduceError::Put(PutError::Busy | PutError::NotEnoughDatacenters)) => {
+                Err(ProduceError::Put(PutError::Busy | PutError::NotEnoughDatacenters))
+                    if tries_left > 0 =>
+                {
                     tokio::time::sleep(RETRY_AFTER).await;
                 }
                 result => return result,
@@ -198,8 +220,13 @@ impl PartitionLog {
         }
     }
 
-    /// Waits until the log is committed up to `point`.
+    /// Waits until the log is committed up to `point`, for so long: whoever waits holds up the other partitions.
     pub(super) async fn committed(self: &Arc<Self>, point: LogPoint) -> Result<(), ProduceError> {
+        let committed = tokio::time::timeout(COMMIT_WITHIN, self.committed_at_last(point)).await;
+        committed.unwrap_or(Err(ProduceError::InDoubt))
+    }
+
+    async fn committed_at_last(&self, point: LogPoint) -> Result<(), ProduceError> {
         let bell = Arc::new(Notify::new());
         loop {
             self.notify_on_progress(&bell);

@@ -105,3 +105,19 @@ async fn a_deleted_topic_gives_its_space_back_to_the_file_system() {
     };
     tokio::time::timeout(PATIENCE, freed).await.expect("freed in time");
 }
+
+#[tokio::test]
+async fn a_log_that_takes_nothing_holds_up_no_other() {
+    let bench = Bench::new().await;
+    for round in 0..5 {
+        bench.write(0..50, round).await;
+    }
+    bench.set_away(true);
+    let refused = bench.log.compact(&rules(), 0).await.expect_err("nothing is taken");
+    assert!(matches!(refused, CompactError::Manifest(ManifestError::Refused(_))), "{refused:?}");
+    let mark = bench.log.with(None, |partition| partition.leader().mark()).expect("it is served");
+    let later = LogPoint::new(mark.point.generation, mark.point.step.next());
+    tokio::time::pause();
+    let committed = tokio::time::timeout(PATIENCE, bench.log.committed(later)).await;
+    assert_eq!(committed, Ok(Err(ProduceError::InDoubt)), "it is not waited for without end");
+}
