@@ -231,10 +231,15 @@ fn serves(metadata: &Metadata, group: &GroupConfig) -> bool {
 }
 
 /// A node that restarted takes its own partitions again: it has forgotten where it was in their
-/// generations.
-pub fn plan_reclaim(metadata: &Metadata, node: NodeId) -> Vec<Command> {
+/// generations. Not those that it has kept in this life.
+pub fn plan_reclaim(
+    metadata: &Metadata,
+    node: NodeId,
+    kept: &BTreeSet<PartitionId>,
+) -> Vec<Command> {
     let assignments: Vec<LeaderAssignment> = metadata
         .partitions_led_by(node)
+        .filter(|(id, _)| !kept.contains(id))
         .map(|(id, partition)| assignment(id, partition, node))
         .collect();
     batched(&assignments)

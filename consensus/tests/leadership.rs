@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::registration;
 use meridian_base::env::Instant;
-use meridian_base::id::{ClusterId, Incarnation, NodeId, TopicId};
+use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId, TopicId};
 use meridian_base::position::Generation;
 use meridian_base::topology::Geometry;
 use meridian_consensus::command::{
@@ -239,7 +239,10 @@ fn a_draining_node_is_emptied_and_a_dead_one_left_to_takeover() {
 #[test]
 fn a_restarted_node_takes_its_own_again() {
     let mut world = World::new(90);
-    let plan = plan_reclaim(&world.metadata, NodeId::new(4));
+    let own = world.metadata.partitions_led_by(NodeId::new(4)).map(|(id, _)| id);
+    let kept: BTreeSet<PartitionId> = own.take(7).collect();
+    assert_eq!(moves(&plan_reclaim(&world.metadata, NodeId::new(4), &kept)), 3);
+    let plan = plan_reclaim(&world.metadata, NodeId::new(4), &BTreeSet::new());
     assert_eq!(moves(&plan), 10);
     world.apply_all(plan);
     for (_, partition) in world.metadata.partitions_led_by(NodeId::new(4)) {
