@@ -7,14 +7,15 @@
 //!                                                    +-- raft messages --> transport
 //! ```
 
+mod events;
 mod forming;
+mod inputs;
 mod listener;
 mod thread;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLockReadGuard};
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ use meridian_consensus::node::{AppliedEntry, Leadership, MetadataHandle};
 use meridian_consensus::state::{Decision, Metadata};
 use tokio::sync::{Notify, oneshot, watch};
 
+pub(crate) use self::events::Events;
+use self::inputs::{Input, InputSender};
 pub(crate) use self::listener::{
     EventSender, MIN_INSYNC_DATACENTERS, MetaEvent, datacenter_count_min, dedups_sources,
     is_compacted, layout_of, ownership_of,
@@ -49,17 +52,6 @@ const SAY_WAITING_EVERY: Duration = Duration::from_secs(10);
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(300);
 /// Time to hear how far decisions have come.
 const CATCH_UP_WITHIN: Duration = Duration::from_secs(2);
-
-/// What the metadata thread is told.
-enum Input {
-    Frame(NodeId, MetaFrame),
-    Propose(Proposal),
-    /// Ask how far decisions have come.
-    Ask(RequestId),
-    /// Say how far the members are, if this node leads.
-    Describe(oneshot::Sender<Option<Quorum>>),
-    Stop,
-}
 
 /// What metadata threads say to each other. The first byte of the frame is its kind: stable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,7 +156,7 @@ type Waiting = HashMap<RequestId, Vec<oneshot::Sender<AppliedEntry>>>;
 struct Shared {
     waiting: Mutex<Waiting>,
     /// Who waits for this node to have applied what was decided before they asked.
-    catching_up: Mutex<HashMap<RequestId, oneshot::Sender<()>>>,
+    catching_up: Mutex<HashMap<RequestId, Arc<Notify>>>,
     leadership: Mutex<Option<Leadership>>,
     /// The last entry that this node has applied since it started.
     applied_index: watch::Sender<u64>,
@@ -198,9 +190,36 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Who waits for a decision: nobody any more when this is dropped, also by a caller that is gone.
+struct Waits<'a> {
+    shared: &'a Shared,
+    request_id: RequestId,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        lock(&self.shared.waiting).remove(&self.request_id);
+    }
+}
+
+/// Questions how far decisions have come, forgotten likewise.
+struct Asked<'a> {
+    shared: &'a Shared,
+    ids: Vec<RequestId>,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let mut catching_up = lock(&self.shared.catching_up);
+        for id in &self.ids {
+            catching_up.remove(id);
+        }
+    }
+}
+
 /// The metadata plane of this node.
 pub(crate) struct Meta {
-    inputs: Sender<Input>,
+    inputs: InputSender,
     shared: Arc<Shared>,
     metadata: Arc<OnceLock<MetadataHandle>>,
     /// Stands in until the cluster has formed.
@@ -215,7 +234,7 @@ impl Meta {
         rng: Box<dyn Rng + Send>,
         listener: Arc<dyn MetaListener>,
     ) -> std::io::Result<Self> {
-        let (inputs, receiver) = mpsc::channel();
+        let (inputs, receiver) = inputs::channel();
         let shared = Arc::new(Shared {
             waiting: Mutex::default(),
             catching_up: Mutex::default(),
@@ -288,11 +307,8 @@ impl Meta {
     pub(crate) async fn propose(&self, command: Command) -> Result<Decision, ProposeError> {
         let request_id = self.shared.new_request();
         let decided = self.decide(Proposal { request_id, command });
-        let Ok(decided) = tokio::time::timeout(PROPOSE_WITHIN, decided).await else {
-            lock(&self.shared.waiting).remove(&request_id);
-            return Err(ProposeError::TimedOut);
-        };
-        decided
+        let decided = tokio::time::timeout(PROPOSE_WITHIN, decided).await;
+        decided.unwrap_or(Err(ProposeError::TimedOut))
     }
 
     /// Like [`Meta::propose`], for as long as it takes: a node may be started long before a majority of the
@@ -325,10 +341,12 @@ impl Meta {
 
     async fn decide(&self, proposal: Proposal) -> Result<Decision, ProposeError> {
         let (sender, mut answer) = oneshot::channel();
+        let proposal = Arc::new(proposal);
         lock(&self.shared.waiting).entry(proposal.request_id).or_default().push(sender);
+        let _forgotten = Waits { shared: &self.shared, request_id: proposal.request_id };
         loop {
             self.inputs
-                .send(Input::Propose(proposal.clone()))
+                .send(Input::Propose(Arc::clone(&proposal)))
                 .map_err(|_| ProposeError::ShuttingDown)?;
             match tokio::time::timeout(PROPOSE_AGAIN_AFTER, &mut answer).await {
                 Ok(Ok(entry)) => return entry.result.map_err(ProposeError::Refused),
@@ -347,25 +365,21 @@ impl Meta {
 
     /// Waits until this node has applied everything that was decided before the call.
     pub(crate) async fn catch_up(&self) -> Result<(), ProposeError> {
-        let mut asked = Vec::new();
         let caught_up = tokio::time::timeout(CATCH_UP_WITHIN, async {
+            // Late answers count: on a busy machine all of them are late.
+            let mut asked = Asked { shared: &self.shared, ids: Vec::new() };
+            let bell = Arc::new(Notify::new());
             loop {
-                let (sender, answer) = oneshot::channel();
                 let id = self.shared.new_request();
-                asked.push(id);
-                lock(&self.shared.catching_up).insert(id, sender);
+                asked.ids.push(id);
+                lock(&self.shared.catching_up).insert(id, Arc::clone(&bell));
                 self.inputs.send(Input::Ask(id)).map_err(|_| ProposeError::ShuttingDown)?;
-                if let Ok(answer) = tokio::time::timeout(ASK_AGAIN_AFTER, answer).await {
-                    return answer.map_err(|_| ProposeError::ShuttingDown);
+                if tokio::time::timeout(ASK_AGAIN_AFTER, bell.notified()).await.is_ok() {
+                    return Ok(());
                 }
             }
         });
-        let caught_up = caught_up.await;
-        let mut catching_up = lock(&self.shared.catching_up);
-        for id in asked {
-            catching_up.remove(&id);
-        }
-        caught_up.unwrap_or(Err(ProposeError::TimedOut))
+        caught_up.await.unwrap_or(Err(ProposeError::TimedOut))
     }
 
     /// Ends the thread.

@@ -12,8 +12,9 @@ use meridian_consensus::membership::{Formation, FormationStep, PeerStanding, Raf
 use meridian_consensus::snapshot;
 use meridian_consensus::state::Metadata;
 
+use super::MetaFrame;
+use super::inputs::Input;
 use super::thread::{DAMAGED_LOG, MetaThread};
-use super::{Input, MetaFrame};
 use crate::runtime::disk::FolderDisk;
 
 /// File of the request for a new life.

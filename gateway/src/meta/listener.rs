@@ -4,8 +4,8 @@
 //! ownership decided *after* its own registration, and has what it owned before decided anew
 //! (rules 5, T1): no generation is ever led by two lives of a node.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use meridian_base::id::{NodeId, PartitionId, TopicId};
 use meridian_base::topology::GroupConfig;
@@ -13,9 +13,9 @@ use meridian_consensus::command::{ConfigResource, RequestId};
 use meridian_consensus::node::AppliedEntry;
 use meridian_consensus::state::{Change, Metadata};
 use meridian_storage::hot::Layout;
-use tokio::sync::mpsc::UnboundedSender;
 
-use super::{MetaListener, lock};
+use super::MetaListener;
+use super::events::Events;
 use crate::kafka::{DEDUP, DEDUP_SOURCE};
 use crate::log::Ownership;
 use crate::storage_class::{self, STORAGE_CLASS, STORAGE_CLASS_DEFAULT};
@@ -48,25 +48,26 @@ pub(crate) struct EventSender {
     /// The registration of this life of the node.
     registration: RequestId,
     is_registered: AtomicBool,
-    events: Mutex<UnboundedSender<MetaEvent>>,
+    events: Arc<Events>,
+    /// The node was too far behind, and is to go by the metadata as it is.
+    is_behind: AtomicBool,
 }
 
 impl EventSender {
-    pub(crate) fn new(
-        node: NodeId,
-        registration: RequestId,
-        events: UnboundedSender<MetaEvent>,
-    ) -> Self {
+    pub(crate) fn new(node: NodeId, registration: RequestId, events: Arc<Events>) -> Self {
         Self {
             node,
             registration,
             is_registered: AtomicBool::new(false),
-            events: Mutex::new(events),
+            events,
+            is_behind: AtomicBool::new(false),
         }
     }
 
     fn send(&self, event: MetaEvent) {
-        let _node_is_gone = lock(&self.events).send(event);
+        if !self.events.push(event) {
+            self.is_behind.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Sends the ownership gathered so far, so that later events come after it.
@@ -131,6 +132,10 @@ impl MetaListener for EventSender {
             }
         }
         self.flush(&mut owned, &mut lost);
+        if self.is_behind.swap(false, Ordering::Relaxed) {
+            tracing::warn!("this node is behind with what the metadata asks of it, and catches up");
+            self.on_replaced(metadata);
+        }
     }
 
     fn on_replaced(&self, metadata: &Metadata) {
@@ -150,6 +155,12 @@ impl MetaListener for EventSender {
 
     fn on_fatal(&self, reason: String) {
         self.send(MetaEvent::Fatal(reason));
+    }
+}
+
+impl Drop for EventSender {
+    fn drop(&mut self) {
+        self.events.close();
     }
 }
 
@@ -196,4 +207,45 @@ pub(crate) fn datacenter_count_min(metadata: &Metadata, topic: TopicId) -> usize
         .or_else(|| metadata.config(&ConfigResource::Cluster, MIN_INSYNC_DATACENTERS))
         .and_then(|value| value.parse().ok())
         .unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use meridian_consensus::command::Command;
+    use meridian_consensus::state::Change;
+
+    use super::*;
+    use crate::kafka::testing::FakeBroker;
+
+    #[tokio::test]
+    async fn a_node_that_is_behind_goes_by_the_metadata_as_it_is() {
+        let broker = FakeBroker::three_datacenters();
+        let registration = RequestId::new(7);
+        let events = Arc::new(Events::default());
+        let sender = EventSender::new(NodeId::new(1), registration, Arc::clone(&events));
+        let entry = |changes| AppliedEntry {
+            index: 1,
+            request_id: registration,
+            result: Ok(meridian_consensus::state::Decision::Done),
+            changes,
+        };
+        broker.decide(Command::CreateTopic {
+            topic: TopicId::new(9),
+            name: "t".to_owned(),
+            leaders: vec![NodeId::new(1)],
+            configs: Vec::new(),
+            internal: false,
+        });
+        let configs = vec![Change::Configs(ConfigResource::Topic(TopicId::new(9)))];
+        for _ in 0..25_000 {
+            sender.on_applied(&broker.state(), &[entry(configs.clone())]);
+        }
+        drop(sender);
+        let mut told = Vec::new();
+        while let Some(event) = events.next().await {
+            told.push(event);
+        }
+        assert!(told.len() <= 10_000, "{}", told.len());
+        assert!(told.contains(&MetaEvent::Replaced), "it catches up");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use meridian_consensus::state::Decision;
 use meridian_consensus::store::SledStore;
 use meridian_consensus::supervisor::Supervisor;
 
-use super::{Input, MetaFrame, MetaListener, MetaSettings, Shared, lock};
+use super::inputs::{Input, Inputs};
+use super::{MetaFrame, MetaListener, MetaSettings, Shared, lock};
 use crate::broker::{Quorum, QuorumMember};
 use crate::runtime::disk::FolderDisk;
 
@@ -37,7 +38,7 @@ type Member = Node<FolderDisk, SledStore>;
 
 pub(super) struct MetaThread {
     pub(super) settings: MetaSettings,
-    pub(super) inputs: Receiver<Input>,
+    pub(super) inputs: Inputs,
     pub(super) shared: Arc<Shared>,
     pub(super) listener: Arc<dyn MetaListener>,
     pub(super) metadata: Arc<OnceLock<MetadataHandle>>,
@@ -99,7 +100,7 @@ impl MetaThread {
                     Some(input) => self.take(member, &mut chores, input)?,
                     None => break,
                 }
-                next = self.inputs.try_recv().ok();
+                next = self.inputs.try_recv();
             }
         }
     }
@@ -341,8 +342,8 @@ impl MetaThread {
             self.listener.on_applied(&metadata.read(), &progress.applied);
         }
         for id in &progress.reads {
-            if let Some(waiter) = lock(&self.shared.catching_up).remove(id) {
-                let _gave_up = waiter.send(());
+            if let Some(bell) = lock(&self.shared.catching_up).remove(id) {
+                bell.notify_one();
             }
         }
         for entry in progress.applied {
