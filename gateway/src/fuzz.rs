@@ -308,7 +308,9 @@ fn peer_message_seeds() -> Vec<Vec<u8>> {
     let member = QuorumMember { member: RaftId::first(NodeId::new(3)), last_index: 9 };
     let quorum = Quorum { term: 2, voters: vec![member], ..Quorum::default() };
     let leading = PeerReply::Leading(vec![true, false]);
-    let replies = [written, leading, PeerReply::Verified(Ok(())), PeerReply::Quorum(Some(quorum))];
+    let applied = PeerReply::HasApplied(true);
+    let quorum = PeerReply::Quorum(Some(quorum));
+    let replies = [written, leading, PeerReply::Verified(Ok(())), quorum, applied];
     replies.map(|reply| PeerMessage::Reply(CallId(7), reply).encode().to_vec()).into()
 }
 

@@ -21,7 +21,7 @@ use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
 use super::quorum::METADATA_TOPIC;
 use super::transactions::TRANSACTIONS_TOPIC;
-use super::{Front, configs, topic_config};
+use super::{Front, configs, spread, topic_config};
 use crate::broker::ProposeError;
 use crate::storage_class::{self, STORAGE_CLASS};
 
@@ -170,6 +170,9 @@ pub(super) async fn create(call: Call, request: CreateTopicsRequest) -> CreateTo
                 }
             }
         });
+    }
+    if !request.validate_only && topics.iter().any(|topic| topic.error_code.is_none()) {
+        spread::wait(&call.front).await;
     }
     CreateTopicsResponse { topics, ..Default::default() }
 }
@@ -354,6 +357,9 @@ pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTo
         }
         responses.push(result);
     }
+    if responses.iter().any(|result| result.error_code.is_none()) {
+        spread::wait(&call.front).await;
+    }
     DeleteTopicsResponse { responses, ..Default::default() }
 }
 
@@ -432,6 +438,9 @@ pub(super) async fn create_partitions(
             result.error_message = error.message();
         }
         results.push(result);
+    }
+    if !request.validate_only && results.iter().any(|result| result.error_code.is_none()) {
+        spread::wait(&call.front).await;
     }
     CreatePartitionsResponse { results, ..Default::default() }
 }

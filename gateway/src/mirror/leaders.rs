@@ -59,7 +59,7 @@ fn done(reply: PeerReply) -> Vec<bool> {
             outcomes.into_iter().map(|outcome| outcome == MarkerOutcome::Written).collect()
         }
         PeerReply::Leading(leading) => leading,
-        PeerReply::Verified(_) | PeerReply::Quorum(_) => Vec::new(),
+        _ => Vec::new(),
     }
 }
 

@@ -21,6 +21,8 @@ const DESCRIBE_QUORUM: u8 = 6;
 const QUORUM: u8 = 7;
 const LEADS: u8 = 8;
 const LEADING: u8 = 9;
+const APPLIED: u8 = 12;
+const HAS_APPLIED: u8 = 13;
 
 /// The number of a request, for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,6 +57,8 @@ pub enum PeerRequest {
     },
     /// How far are the members of the metadata log?
     DescribeQuorum,
+    /// Have you applied the metadata log up to this entry? Answered when it is so, or after a while.
+    Applied(u64),
 }
 
 /// An answer.
@@ -68,6 +72,8 @@ pub enum PeerReply {
     Leading(Vec<bool>),
     /// How far the members of the metadata log are, if the node leads it.
     Quorum(Option<Quorum>),
+    /// Whether the node has applied the entry.
+    HasApplied(bool),
 }
 
 /// What became of a marker in one partition. The numbers are part of the format.
@@ -122,6 +128,14 @@ impl PeerMessage {
             Self::Request(call, PeerRequest::DescribeQuorum) => {
                 begin(&mut out, DESCRIBE_QUORUM, *call);
             }
+            Self::Request(call, PeerRequest::Applied(index)) => {
+                begin(&mut out, APPLIED, *call);
+                out.put_u64(*index);
+            }
+            Self::Reply(call, PeerReply::HasApplied(has)) => {
+                begin(&mut out, HAS_APPLIED, *call);
+                out.put_u8(u8::from(*has));
+            }
             Self::Reply(call, PeerReply::Quorum(quorum)) => {
                 begin(&mut out, QUORUM, *call);
                 put_quorum(&mut out, quorum.as_ref());
@@ -168,7 +182,9 @@ impl PeerMessage {
                 let (above, partitions) = above(&mut source)?;
                 Self::Request(call, PeerRequest::Leads { above, partitions })
             }
-            LEADING => Self::Reply(call, PeerReply::Leading(source.list(1, leads)?)),
+            LEADING => Self::Reply(call, PeerReply::Leading(source.list(1, yes_or_no)?)),
+            APPLIED => Self::Request(call, PeerRequest::Applied(source.u64()?)),
+            HAS_APPLIED => Self::Reply(call, PeerReply::HasApplied(yes_or_no(&mut source)?)),
             DESCRIBE_QUORUM => Self::Request(call, PeerRequest::DescribeQuorum),
             QUORUM => Self::Reply(call, PeerReply::Quorum(quorum(&mut source)?)),
             MARKERS_WRITTEN => {
@@ -212,11 +228,11 @@ fn above(source: &mut Source) -> Result<(LeaderEpoch, Vec<PartitionId>), DecodeE
     Ok((above, source.list(8, |source| Ok(PartitionId::new(source.u64()?)))?))
 }
 
-fn leads(source: &mut Source) -> Result<bool, DecodeError> {
+fn yes_or_no(source: &mut Source) -> Result<bool, DecodeError> {
     match source.u8()? {
         0 => Ok(false),
         1 => Ok(true),
-        unknown => Err(source.invalid("leads", u64::from(unknown))),
+        unknown => Err(source.invalid("yes or no", u64::from(unknown))),
     }
 }
 
@@ -368,7 +384,8 @@ mod tests {
                 })
             },
         );
-        prop_oneof![write, verify, abort, leads, Just(PeerRequest::DescribeQuorum)]
+        let applied = any::<u64>().prop_map(PeerRequest::Applied);
+        prop_oneof![write, verify, abort, leads, applied, Just(PeerRequest::DescribeQuorum)]
     }
 
     fn quorums() -> impl Strategy<Value = Quorum> {

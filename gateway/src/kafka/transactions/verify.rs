@@ -8,8 +8,8 @@ use std::time::Duration;
 use meridian_base::id::PartitionId;
 
 use crate::broker::{BoxFuture, Broker, TransactionVerifier};
-use crate::kafka::Front;
 use crate::kafka::internal_state::locate;
+use crate::kafka::{Front, spread};
 use crate::partition::{TransactionVersion, Verification, VerifyError};
 use crate::peers::PeerService;
 use crate::transaction::wire::{PeerReply, PeerRequest};
@@ -68,6 +68,9 @@ impl PeerService for Front {
                 };
                 PeerReply::Leading(partitions.iter().map(leads).collect())
             }),
+            PeerRequest::Applied(index) => Box::pin(async move {
+                PeerReply::HasApplied(spread::applied(&*self.broker, index).await)
+            }),
             PeerRequest::DescribeQuorum => {
                 Box::pin(async move { PeerReply::Quorum(self.broker.quorum().await) })
             }
@@ -115,7 +118,6 @@ async fn ask(broker: &dyn Broker, verification: &Verification) -> Result<(), Ver
     let request = PeerRequest::Verify(verification.clone());
     match broker.peers().ask(leader, request, ASK_TIMEOUT).await {
         Ok(PeerReply::Verified(result)) => result,
-        Ok(PeerReply::MarkersWritten(_) | PeerReply::Leading(_) | PeerReply::Quorum(_))
-        | Err(_) => Err(VerifyError::Unavailable),
+        Ok(_) | Err(_) => Err(VerifyError::Unavailable),
     }
 }
