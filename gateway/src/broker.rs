@@ -9,7 +9,7 @@ use meridian_consensus::command::Command;
 use meridian_consensus::error::Refusal;
 use meridian_consensus::membership::RaftId;
 use meridian_consensus::state::{Decision, Metadata};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::log::{FollowerLog, PartitionLog};
 use crate::partition::{Verification, VerifyError};
@@ -84,6 +84,9 @@ pub trait Broker: Send + Sync + 'static {
 
     /// The log of a partition that this node leads and serves.
     fn led(&self, partition: PartitionId) -> Option<Arc<PartitionLog>>;
+
+    /// Rings `bell` whenever this node has become the owner of partitions, or is no longer.
+    fn notify_on_ownership(&self, bell: &Arc<Notify>);
 
     /// The log of a partition led elsewhere that this node can serve to readers of its own
     /// datacenter (KIP-392).

@@ -12,6 +12,7 @@ use meridian_protocol::messages::{
 use super::dispatch::Call;
 use super::error;
 use super::lookup::{self, TopicKey};
+use super::opening::{self, Patience};
 
 /// Time for the log to take a deletion, whatever the client says: a deletion that was begun is done,
 /// and Kafka says so at once to whoever gives it no time.
@@ -73,7 +74,7 @@ async fn delete_before(
         error::mirror(&metadata, topic.id).map_err(|refused| refused.code)?;
         lookup::partition(&metadata, topic, wanted.partition_index)?.0
     };
-    let log = call.front.broker.led(partition).ok_or(ErrorCode::NotLeaderOrFollower)?;
+    let log = opening::led(&*call.front.broker, partition, Patience::begin()).await?;
     let before = match wanted.offset {
         -1 => log.high_watermark(),
         offset if offset >= 0 => Offset::new(offset),

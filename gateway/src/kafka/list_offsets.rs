@@ -14,6 +14,7 @@ use meridian_protocol::{ErrorCode, Str, records};
 use super::dispatch::Call;
 use super::error;
 use super::lookup::{self, TopicKey};
+use super::opening::{self, Patience};
 use crate::log::{FetchError, Isolation, PartitionLog};
 use crate::mirror;
 use crate::partition::BatchSlice;
@@ -39,6 +40,7 @@ pub(super) async fn list_offsets(call: Call, request: ListOffsetsRequest) -> Lis
     // A leader that was replaced and does not know it yet must not tell the end of long ago.
     let current = if asks_for_end { call.front.broker.catch_up().await } else { Ok(()) };
     let repeated = repeated(&request.topics);
+    let patience = Patience::begin();
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let key = TopicKey::Name(topic.name.clone());
@@ -49,7 +51,7 @@ pub(super) async fn list_offsets(call: Call, request: ListOffsetsRequest) -> Lis
                     Err(ErrorCode::InvalidRequest)
                 }
                 Err(_) if is_of_end(&wanted) => Err(ErrorCode::NotLeaderOrFollower),
-                _ => find(&call, &key, &wanted, isolation).await,
+                _ => find(&call, &key, &wanted, isolation, patience).await,
             };
             partitions.push(answer(&call, wanted.partition_index, found));
         }
@@ -77,9 +79,11 @@ async fn find(
     key: &TopicKey,
     wanted: &ListOffsetsPartition,
     isolation: Isolation,
+    patience: Patience,
 ) -> Result<(Found, LeaderEpoch), ErrorCode> {
     check_timestamp(wanted.timestamp, call.version)?;
-    let log = led(call, key, wanted.partition_index, wanted.current_leader_epoch)?;
+    let (index, epoch) = (wanted.partition_index, wanted.current_leader_epoch);
+    let log = led(call, key, index, epoch, patience).await?;
     let found = find_by_time(&log, wanted.timestamp, isolation).await?;
     Ok((found, log.leader_epoch()))
 }
@@ -229,18 +233,26 @@ pub(super) async fn epoch_ends(
     request: OffsetForLeaderEpochRequest,
 ) -> OffsetForLeaderEpochResponse {
     let mut response = OffsetForLeaderEpochResponse::default();
+    let patience = Patience::begin();
     for topic in request.topics {
         let key = TopicKey::Name(topic.topic.clone());
-        let partitions = topic.partitions.iter().map(|wanted| epoch_end(&call, &key, wanted));
-        let partitions = partitions.collect();
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for wanted in &topic.partitions {
+            partitions.push(epoch_end(&call, &key, wanted, patience).await);
+        }
         response.topics.push(OffsetForLeaderTopicResponse { topic: topic.topic, partitions });
     }
     response
 }
 
-fn epoch_end(call: &Call, key: &TopicKey, wanted: &OffsetForLeaderPartition) -> EpochEndOffset {
+async fn epoch_end(
+    call: &Call,
+    key: &TopicKey,
+    wanted: &OffsetForLeaderPartition,
+    patience: Patience,
+) -> EpochEndOffset {
     let partition = wanted.partition;
-    match led(call, key, partition, wanted.current_leader_epoch) {
+    match led(call, key, partition, wanted.current_leader_epoch, patience).await {
         Ok(log) => {
             let unknown = (LeaderEpoch::UNKNOWN, Offset::UNKNOWN);
             let epoch = LeaderEpoch::new(wanted.leader_epoch);
@@ -269,20 +281,19 @@ fn epoch_end(call: &Call, key: &TopicKey, wanted: &OffsetForLeaderPartition) -> 
 }
 
 /// The log of a partition led here, if the client knows the right epoch of it.
-fn led(
+async fn led(
     call: &Call,
     key: &TopicKey,
     index: i32,
     client_epoch: i32,
+    patience: Patience,
 ) -> Result<Arc<PartitionLog>, ErrorCode> {
-    let (partition, generation) = {
-        let metadata = call.front.broker.metadata();
-        let (id, partition) = lookup::partition(&metadata, key.find(&metadata)?, index)?;
-        (id, partition.generation)
+    let broker = &call.front.broker;
+    let partition = {
+        let metadata = broker.metadata();
+        lookup::partition(&metadata, key.find(&metadata)?, index)?.0
     };
-    // The log hears a little later than the metadata that it was replaced.
-    let log = call.front.broker.led(partition).filter(|it| it.ownership().generation == generation);
-    let log = log.ok_or(ErrorCode::NotLeaderOrFollower)?;
+    let log = opening::led(&**broker, partition, patience).await?;
     check_epoch(client_epoch, log.leader_epoch())?;
     Ok(log)
 }

@@ -26,7 +26,7 @@ use meridian_protocol::{ErrorCode, RequestMessage, Uuid, frame};
 use meridian_storage::config::StoreConfig;
 use meridian_storage::mutation::Mutations;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use super::connection::{self, Budgets, Close};
@@ -87,7 +87,13 @@ impl FakeBroker {
 
     /// Node 1 of three datacenters with a node each. No partition is served.
     pub(crate) fn three_datacenters() -> Arc<Self> {
-        let broker = Self::bootstrapped(Geometry::OnePerDc, 3);
+        Self::with_wire(Arc::new(NoWire))
+    }
+
+    /// Node 1 of three datacenters, which reaches the others over `wire`.
+    pub(crate) fn with_wire(wire: Arc<dyn Wire>) -> Arc<Self> {
+        let mut broker = Self::bootstrapped(Geometry::OnePerDc, 3);
+        broker.peers = Peers::new(NodeId::new(1), wire, 1);
         for node in 1..=3 {
             broker.mount(node, Incarnation::new(u64::from(node)));
         }
@@ -166,6 +172,11 @@ impl FakeBroker {
     pub(crate) fn take_over(&self, topic: &str, index: i32) {
         // As in a cluster: the metadata says so first.
         let held = self.reassign(topic, index);
+        self.begin_next(held);
+    }
+
+    /// Has this node hear that it owns the generation after this one.
+    pub(crate) fn begin_next(&self, held: Ownership) {
         let next = Ownership {
             generation: held.generation.next(),
             leader_epoch: LeaderEpoch::new(held.leader_epoch.get() + 1),
@@ -384,6 +395,10 @@ impl Broker for FakeBroker {
 
     fn led(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {
         self.logs.as_ref()?.led(partition)
+    }
+
+    fn notify_on_ownership(&self, bell: &Arc<Notify>) {
+        self.logs.iter().for_each(|logs| logs.notify_on_ownership(bell));
     }
 
     fn followed(&self, _: PartitionId) -> Option<Arc<FollowerLog>> {

@@ -13,6 +13,7 @@ use super::aborted;
 use super::session::Target;
 use crate::kafka::dispatch::{Call, Redirect};
 use crate::kafka::list_offsets::check_epoch;
+use crate::kafka::opening::Standing;
 use crate::kafka::{error, lock, lookup};
 use crate::log::{FetchError, Fetched, FollowerLog, Isolation, PartitionLog};
 
@@ -41,14 +42,17 @@ pub(super) struct Round {
 enum Source {
     Leader(Arc<PartitionLog>),
     Follower(Arc<FollowerLog>),
+    /// This node leads it, and does not serve it yet.
+    Opening,
 }
 
 impl Source {
-    /// The epoch and the end of what can be read; `None` before the leader has told this node.
+    /// The epoch and the end of what can be read; `None` before that is known here.
     fn position(&self) -> Option<(LeaderEpoch, Offset)> {
         match self {
             Self::Leader(log) => Some((log.leader_epoch(), log.high_watermark())),
             Self::Follower(log) => Some((log.leader_epoch()?, log.high_watermark()?)),
+            Self::Opening => None,
         }
     }
 
@@ -61,6 +65,7 @@ impl Source {
         match self {
             Self::Leader(log) => log.fetch_as(isolation, from, bytes_max).await,
             Self::Follower(log) => log.fetch_as(isolation, from, bytes_max).await,
+            Self::Opening => Err(FetchError::NotLeader),
         }
     }
 
@@ -68,13 +73,7 @@ impl Source {
         match self {
             Self::Leader(log) => log.peek(from),
             Self::Follower(log) => log.peek(from),
-        }
-    }
-
-    fn notify_on_progress(&self, bell: &Arc<Notify>) {
-        match self {
-            Self::Leader(log) => log.notify_on_progress(bell),
-            Self::Follower(log) => log.notify_on_progress(bell),
+            Self::Opening => Err(FetchError::NotLeader),
         }
     }
 }
@@ -95,8 +94,13 @@ impl Reader<'_> {
             targets.iter().filter_map(|target| find(&metadata, target).ok()).collect()
         };
         for partition in found {
-            if let Ok(source) = self.source(partition) {
-                source.notify_on_progress(bell);
+            match self.source(partition) {
+                Ok(Source::Leader(log)) => log.notify_on_progress(bell),
+                Ok(Source::Follower(log)) => log.notify_on_progress(bell),
+                Ok(Source::Opening) => {
+                    Standing::notify(&*self.call.front.broker, partition, bell);
+                }
+                Err(_) => {}
             }
         }
     }
@@ -133,9 +137,14 @@ impl Reader<'_> {
 
     fn source(&self, partition: PartitionId) -> Result<Source, ErrorCode> {
         let broker = &self.call.front.broker;
-        let led = broker.led(partition).map(Source::Leader);
-        led.or_else(|| broker.followed(partition).map(Source::Follower))
-            .ok_or(ErrorCode::NotLeaderOrFollower)
+        match Standing::of(&**broker, partition) {
+            Standing::Served(log) => Ok(Source::Leader(log)),
+            Standing::Opening => Ok(Source::Opening),
+            Standing::Elsewhere => broker
+                .followed(partition)
+                .map(Source::Follower)
+                .ok_or(ErrorCode::NotLeaderOrFollower),
+        }
     }
 
     async fn read_one(
@@ -160,11 +169,11 @@ impl Reader<'_> {
     ) -> Result<Answer, ErrorCode> {
         let source = self.source(partition)?;
         let Some((epoch, high_watermark)) = source.position() else {
-            // The leader will tell this node in a moment; the wait of the request covers it.
-            return if is_last {
-                Err(ErrorCode::ReplicaNotAvailable)
-            } else {
-                Ok(empty(partition, target))
+            // It will be in a moment; the wait of the request covers it.
+            return match source {
+                _ if !is_last => Ok(empty(partition, target)),
+                Source::Opening => Err(ErrorCode::NotLeaderOrFollower),
+                Source::Leader(_) | Source::Follower(_) => Err(ErrorCode::ReplicaNotAvailable),
             };
         };
         check_epoch(target.leader_epoch, epoch)?;

@@ -291,3 +291,27 @@ async fn when_others_are_packed_already_one_more_is_sent_as_it_is() {
     drop(all);
     assert_eq!(partitions(&client.call(12, packed).await)[0].packing, PACKING_ZSTD);
 }
+
+#[tokio::test]
+async fn who_reads_a_partition_that_is_opening_waits_and_is_not_sent_away() {
+    let broker = FakeBroker::single();
+    let front = front_of(&broker, quick_config());
+    let mut client = TestClient::connect(&front);
+    client.create_topic("t", 1).await;
+    produce(&mut client, 0, &["a"]).await;
+    // The metadata says it; the log does not know it yet.
+    let held = broker.reassign("t", 0);
+    let id = client.send(12, &request(vec![partition(0, 0)])).await;
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    broker.begin_next(held);
+    let response = client.receive::<FetchRequest>(12, id).await;
+    let read = partitions(&response)[0];
+    assert_eq!((read.error_code, values(read)), (ErrorCode::None, vec![(0, "a".to_owned())]));
+    // Who does not wait is told.
+    broker.reassign("t", 0);
+    let at_once = FetchRequest { max_wait_ms: 0, ..request(vec![partition(0, 0)]) };
+    let response = client.call(12, at_once).await;
+    assert_eq!(partitions(&response)[0].error_code, ErrorCode::NotLeaderOrFollower);
+}
