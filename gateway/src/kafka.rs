@@ -41,12 +41,14 @@ mod metrics;
 mod offset_compaction;
 mod offset_expiry;
 mod offsets;
+mod opening;
 mod produce;
 mod producer_id;
 mod quorum;
 pub(crate) mod quotas;
 mod server;
 pub(crate) mod settings;
+mod spread;
 mod telemetry;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -75,6 +77,7 @@ pub(crate) use self::topic_config::{
     MIRROR_MAX_LAG_MS, MIRROR_ON_DELETE, MIRROR_ON_RECREATE, MIRROR_PREFIX, MIRROR_SOURCE,
 };
 pub use self::transactions::Verifier;
+use crate::background::ChoreCounters;
 use crate::broker::Broker;
 use crate::coordination::{group_state, journal, offset_record};
 use crate::runtime::clock::Clock;
@@ -101,6 +104,7 @@ pub struct Front {
     packing: Arc<Semaphore>,
     /// Bounds the large batches that are read at once.
     examining: Arc<Semaphore>,
+    chores: ChoreCounters,
     admin: Option<Arc<dyn AdminHandler>>,
 }
 
@@ -128,6 +132,7 @@ impl Front {
             marker_asks: Semaphore::new(MARKER_ASK_COUNT_MAX),
             packing: Arc::new(Semaphore::new(fetch::PACK_COUNT_MAX)),
             examining: Arc::new(Semaphore::new(produce::examine_count_max())),
+            chores: ChoreCounters::default(),
             admin,
         })
     }
@@ -135,6 +140,11 @@ impl Front {
     /// What has been counted since the start.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// What the front has done by itself since the start.
+    pub(crate) fn chores(&self) -> &ChoreCounters {
+        &self.chores
     }
 
     fn now(&self) -> Instant {

@@ -5,6 +5,7 @@
 //! carry their decisions out; `kafka` speaks to clients, `admin` to operators; `node` wires them.
 
 mod admin;
+mod background;
 pub mod broker;
 pub mod cleaner;
 pub mod client;

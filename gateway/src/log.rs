@@ -25,6 +25,8 @@ mod lease;
 mod mirrored;
 mod partition_log;
 mod reader;
+mod rebuild;
+mod rounds;
 mod scrub;
 mod store;
 mod takeovers;
@@ -46,6 +48,7 @@ use meridian_storage::mutation::Mutations;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use self::bells::Bells;
 use self::cold::Cold;
 pub use self::cold::ColdCounts;
 pub(crate) use self::cold::{ColdPolicy, Holding, ObjectHolding, ObjectsUnusable};
@@ -53,13 +56,18 @@ pub(crate) use self::compaction::CompactionRules;
 pub use self::follower::FollowerLog;
 use self::follower::{FollowMessage, Followers};
 use self::group::Group;
+pub(crate) use self::held::WAIT_MAX as OPENING_WAIT_MAX;
 pub use self::partition_log::{FetchError, Fetched, Ownership, PartitionLog, Waiter};
 pub use self::reader::Isolation;
 use self::reader::Pending;
+use self::rebuild::Rebuilds;
+use self::rounds::Changed;
+pub(crate) use self::rounds::Rounds;
 pub use self::scrub::ScrubConfig;
 pub(crate) use self::scrub::ScrubReport;
 pub use self::store::{StoreFailure, StoreHandle, StoreListener, StoreSettings};
 pub use self::transactions::OngoingCounts;
+use crate::background::{ChoreCounters, Turns, ticks};
 use crate::broker::TransactionVerifier;
 use crate::partition::PartitionLimits;
 use crate::runtime::clock::Clock;
@@ -108,6 +116,13 @@ pub struct Logs {
     /// Partitions with something in flight, and the bell that wakes the ticker for the first.
     active: Mutex<BTreeSet<PartitionId>>,
     activated: Notify,
+    /// Partitions owned and not served yet.
+    opening: Mutex<BTreeSet<PartitionId>>,
+    /// Who waits for partitions that this node is to own and does not know of yet.
+    awaiting: Mutex<Bells>,
+    changed: Changed,
+    rebuilds: Rebuilds,
+    pub(crate) chores: ChoreCounters,
 }
 
 /// The time that the cluster's clocks agree on, in milliseconds since 1970, while it is known.
@@ -152,6 +167,11 @@ impl Logs {
             agreed_time: OnceLock::new(),
             active: Mutex::default(),
             activated: Notify::new(),
+            opening: Mutex::default(),
+            awaiting: Mutex::default(),
+            changed: Changed::default(),
+            rebuilds: Rebuilds::default(),
+            chores: ChoreCounters::default(),
         });
         if let Some(store) = &logs.store {
             store.attach(&logs);
@@ -164,12 +184,12 @@ impl Logs {
         });
         let takeovers = Arc::downgrade(&logs);
         logs.runtime.spawn(async move {
-            let mut interval = tokio::time::interval(takeovers::TICK_EVERY);
+            let mut ticks = ticks(takeovers::TICK_EVERY);
             loop {
-                interval.tick().await;
+                ticks.tick().await;
                 let Some(logs) = takeovers.upgrade() else { return };
-                logs.tick_takeovers();
-                logs.followers.renew(&logs);
+                logs.tick_takeovers().await;
+                logs.followers.renew(&logs).await;
             }
         });
         logs
@@ -218,10 +238,26 @@ impl Logs {
                 .write()
                 .unwrap_or_else(PoisonError::into_inner)
                 .insert(log.ownership().partition, Arc::clone(&log));
+            lock(&self.opening).insert(log.ownership().partition);
             self.followers.wake(log.ownership().partition);
             begun.push(log);
         }
         self.begin_takeovers(&begun);
+        lock(&self.awaiting).ring();
+    }
+
+    /// Rings `bell` whenever this node has become the owner of partitions, or is no longer.
+    pub(crate) fn notify_on_ownership(&self, bell: &Arc<Notify>) {
+        lock(&self.awaiting).add(bell);
+    }
+
+    /// How many partitions this node owns and does not serve: their logs are being taken over, or what they hold is
+    /// being rebuilt.
+    pub(crate) fn opening_count(&self) -> usize {
+        let opening: Vec<PartitionId> = lock(&self.opening).iter().copied().collect();
+        let is_opening =
+            |partition: &PartitionId| self.owned(*partition).is_some_and(|log| log.is_opening());
+        opening.iter().filter(|partition| is_opening(partition)).count()
     }
 
     /// The partitions that this node's disk has anything of.
@@ -239,7 +275,12 @@ impl Logs {
 
     /// The log of a partition that this node leads and serves.
     pub fn led(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {
-        self.owned(partition).filter(|log| log.is_serving())
+        let log = self.owned(partition)?;
+        if log.is_serving() {
+            return Some(log);
+        }
+        self.urge(partition);
+        None
     }
 
     /// All partitions owned by this node, served or being taken over.
@@ -383,8 +424,10 @@ impl Logs {
             return;
         }
         tokio::time::sleep(TICK_EVERY).await;
+        let mut turns = Turns::default();
         let mut beacons: BTreeMap<GroupId, Vec<Beacon>> = BTreeMap::new();
         for partition in active {
+            turns.next().await;
             let log = self.owned(partition);
             let busy = log.as_ref().is_some_and(|log| {
                 let mut out = Vec::new();

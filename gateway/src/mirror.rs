@@ -110,7 +110,7 @@ pub(crate) async fn run(node: Arc<Node>) {
 
 /// Keeps a worker for each link that this node has partitions of.
 async fn work(node: Arc<Node>) {
-    let mut interval = tokio::time::interval(LOOK_EVERY);
+    let mut interval = crate::background::ticks(LOOK_EVERY);
     let mut applied = node.meta.applied();
     loop {
         tokio::select! {

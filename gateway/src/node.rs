@@ -10,11 +10,13 @@ mod compaction;
 mod disks;
 mod expiry;
 mod lifecycle;
+mod reclaim;
 mod sources;
 mod status;
 mod sweep;
 mod switch;
 
+use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -22,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, RwLockReadGuard};
 
 use meridian_base::env::{Disk as _, Rng, SplitMix};
-use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId};
+use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId, TopicId};
 use meridian_base::topology::Datacenter;
 use meridian_consensus::command::{Command, Endpoint, FeatureLevel, MountEpoch, NodeRegistration};
 use meridian_consensus::config::Config as MetaConfig;
@@ -31,7 +33,7 @@ use meridian_consensus::placement::plan_reclaim;
 use meridian_consensus::state::{Decision, Metadata, MountedAs};
 use meridian_storage::config::StoreConfig;
 use meridian_storage::tier::TierRules;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, watch};
 
 use self::cluster_time::ClusterTime;
 pub use self::compaction::CompactionConfig;
@@ -49,7 +51,7 @@ use crate::log::{
     FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreHandle, StoreListener,
     StoreSettings, Wire,
 };
-use crate::meta::{EventSender, Meta, MetaEvent, MetaSettings, ownership_of};
+use crate::meta::{EventSender, Events, Meta, MetaEvent, MetaSettings, ownership_of};
 use crate::mirror::Mirrors;
 use crate::partition::PartitionLimits;
 use crate::peers::Peers;
@@ -181,12 +183,12 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     if let Some(config) = &config.object_store {
         logs.set_objects(Arc::new(Objects::open(config, &cluster)?));
     }
-    let (events, received) = mpsc::unbounded_channel();
+    let events = Arc::new(Events::default());
     let registration = meridian_consensus::command::RequestId::new(
         u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64()),
     );
     let meta_settings = meta_settings(&config, clock);
-    let listener = Arc::new(EventSender::new(config.node, registration, events));
+    let listener = Arc::new(EventSender::new(config.node, registration, Arc::clone(&events)));
     let meta_rng = Box::new(SplitMix::new(rng.next_u64()));
     let peers = Peers::new(config.node, Arc::clone(&wire), rng.next_u64());
     let meta = Meta::start(meta_settings, wire, meta_rng, listener).map_err(StartError::Thread)?;
@@ -212,7 +214,7 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     if let Some(store) = node.logs.store() {
         store.listen(Arc::clone(&node) as Arc<dyn StoreListener>);
     }
-    tokio::spawn(chores::run_events(Arc::clone(&node), received));
+    tokio::spawn(chores::run_events(Arc::clone(&node), events));
     let admin = Arc::clone(&node) as Arc<dyn crate::kafka::AdminHandler>;
     let broker = Arc::clone(&node) as Arc<dyn Broker>;
     let front_rng = Box::new(SplitMix::new(rng.next_u64()));
@@ -462,7 +464,7 @@ impl Node {
         };
         self.meta.propose_patiently_as(registration, Command::RegisterNode(node)).await?;
         self.mount().await?;
-        let reclaims = plan_reclaim(&self.meta.metadata(), config.node);
+        let reclaims = plan_reclaim(&self.meta.metadata(), config.node, &BTreeSet::new());
         for command in reclaims {
             self.meta.propose_patiently(command).await?;
         }
@@ -513,7 +515,7 @@ impl Node {
     }
 
     /// Does what an applied entry asks of this node.
-    pub(crate) async fn on_event(self: &Arc<Self>, event: MetaEvent) {
+    pub(crate) fn on_event(self: &Arc<Self>, event: MetaEvent) {
         match event {
             MetaEvent::Group(config) => {
                 self.begin_life();
@@ -528,7 +530,7 @@ impl Node {
             }
             MetaEvent::Node(node) => self.on_node(node),
             MetaEvent::TopicConfigs(topic) => self.on_topic_configs(topic),
-            MetaEvent::Replaced => self.on_replaced().await,
+            MetaEvent::Replaced => self.on_replaced(),
             MetaEvent::Fatal(reason) => self.fail(reason),
         }
     }
@@ -559,7 +561,7 @@ impl Node {
         }
     }
 
-    fn on_topic_configs(&self, topic: meridian_base::id::TopicId) {
+    fn on_topic_configs(&self, topic: TopicId) {
         let (count_min, dedups_sources, layout, partitions) = {
             let metadata = self.meta.metadata();
             let partitions =
@@ -574,32 +576,36 @@ impl Node {
                 log.set_datacenter_count_min(count_min);
                 log.track_sources(dedups_sources, self.agreed_time_ms().unwrap_or(i64::MAX));
                 log.set_layout(layout);
+                log.note_change();
             }
         }
     }
 
     /// A snapshot hid what was decided meanwhile: keeps what is still owned under the same
     /// generation, and has the rest of what is this node's decided anew.
-    async fn on_replaced(self: &Arc<Self>) {
-        let (lost, reclaims) = {
+    fn on_replaced(self: &Arc<Self>) {
+        let (lost, topics, reclaims) = {
             let metadata = self.meta.metadata();
-            let held: Vec<_> =
-                self.logs.owned_logs().iter().map(|log| log.ownership().clone()).collect();
-            let is_current = |held: &crate::log::Ownership| {
-                ownership_of(&metadata, held.partition).is_some_and(|(owner, current)| {
-                    owner == self.config.node && current.generation == held.generation
-                })
-            };
-            let lost: Vec<PartitionId> =
-                held.iter().filter(|held| !is_current(held)).map(|held| held.partition).collect();
-            (lost, plan_reclaim(&metadata, self.config.node))
+            let owned = self.logs.owned_logs();
+            let (kept, lost): (Vec<_>, Vec<_>) =
+                owned.iter().map(|log| log.ownership()).partition(|held| {
+                    ownership_of(&metadata, held.partition).is_some_and(|(owner, current)| {
+                        owner == self.config.node && current.generation == held.generation
+                    })
+                });
+            let kept: BTreeSet<PartitionId> = kept.iter().map(|held| held.partition).collect();
+            let lost: Vec<PartitionId> = lost.iter().map(|held| held.partition).collect();
+            let topic = |id: &PartitionId| metadata.partition(*id).map(|found| found.topic);
+            let topics: BTreeSet<TopicId> = kept.iter().filter_map(topic).collect();
+            (lost, topics, plan_reclaim(&metadata, self.config.node, &kept))
         };
         self.logs.on_ownership(Vec::new(), &lost);
-        for command in reclaims {
-            if let Err(error) = self.meta.propose(command).await {
-                tracing::warn!(%error, "partitions not reclaimed");
-            }
-        }
+        topics.into_iter().for_each(|topic| self.on_topic_configs(topic));
+        let node = Arc::clone(self);
+        tokio::spawn(async move {
+            let broker = Arc::clone(&node) as Arc<dyn Broker>;
+            reclaim::reclaim(broker, &node.logs.chores, reclaims).await;
+        });
     }
 }
 
@@ -638,6 +644,10 @@ impl Broker for Node {
 
     fn led(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {
         self.logs.led(partition)
+    }
+
+    fn notify_on_ownership(&self, bell: &Arc<Notify>) {
+        self.logs.notify_on_ownership(bell);
     }
 
     fn followed(&self, partition: PartitionId) -> Option<Arc<FollowerLog>> {

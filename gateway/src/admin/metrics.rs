@@ -1,8 +1,9 @@
-//! Everything a node measures, as Prometheus text: [`FAMILIES`], and those of its tiers.
+//! Everything a node measures, as Prometheus text: [`FAMILIES`], and those of its tiers and chores.
 //!
 //! Labels are bounded: nodes of the cluster, links, and names from this program, never what a client
 //! chose.
 
+mod chores;
 mod tiers;
 
 use std::fmt::Write as _;
@@ -13,6 +14,7 @@ use meridian_consensus::command::Liveness;
 use meridian_consensus::node::Leadership;
 use meridian_storage::store::{Counters, DiskUsage, ScrubState, Standing};
 
+use crate::background::{Chore, ChoreCount};
 use crate::kafka;
 use crate::log::{ColdCounts, OngoingCounts, PartitionLog, ScrubReport};
 use crate::mirror::{LinkMetrics, Mirrors};
@@ -68,7 +70,7 @@ const fn kafka(name: &'static str, kind: Kind, help: &'static str) -> Family {
     Family { name, kind, help, source: Source::Kafka }
 }
 
-/// All metrics of a node, but those of its tiers ([`tiers::FAMILIES`]).
+/// All metrics of a node, but those of its tiers ([`tiers::FAMILIES`]) and chores ([`chores::FAMILIES`]).
 const FAMILIES: &[Family] = &[
     // The cluster, as this node knows it.
     gauge(
@@ -390,6 +392,8 @@ pub(super) struct Snapshot {
     disk: Option<Disk>,
     cold: ColdCounts,
     compaction: CompactionCounts,
+    /// By [`Chore::index`].
+    chores: [ChoreCount; Chore::ALL.len()],
     transport: Option<TransportStats>,
     links: Vec<Link>,
     /// Of each partition whose mirrors are bound to be near: their lag in milliseconds, and what
@@ -468,6 +472,8 @@ impl Snapshot {
             disk,
             cold: node.logs.cold_counts(),
             compaction: node.compaction.counts(),
+            chores: Chore::ALL
+                .map(|chore| node.logs.chores.count(chore) + front.chores().count(chore)),
             transport: node.switch.stats(),
             links: node
                 .mirrors
@@ -487,7 +493,7 @@ impl Snapshot {
 }
 
 fn families() -> impl Iterator<Item = &'static Family> {
-    FAMILIES.iter().chain(tiers::FAMILIES)
+    FAMILIES.iter().chain(tiers::FAMILIES).chain(chores::FAMILIES)
 }
 
 fn ongoing_counts(logs: &[Arc<PartitionLog>]) -> OngoingCounts {
@@ -672,6 +678,7 @@ mod tests {
             }),
             cold: ColdCounts { repaired_parts: 6, ..ColdCounts::default() },
             compaction: CompactionCounts { dirty_bytes: 9, ..CompactionCounts::default() },
+            chores: Chore::ALL.map(|_| ChoreCount { refused: 4, ..ChoreCount::default() }),
             transport: None,
             links: vec![Link {
                 name: "west".to_owned(),
@@ -728,6 +735,7 @@ mod tests {
             "meridian_cold_repaired_parts_total 6",
             "meridian_tier_used_bytes{tier=\"fast\"} 8",
             "meridian_compaction_dirty_bytes 9",
+            "meridian_chore_refused_total{chore=\"offset_compaction\"} 4",
             "meridian_kafka_connections_count 0",
             "process_cpu_seconds_total 1.25",
             "# TYPE meridian_kafka_request_duration_seconds histogram",

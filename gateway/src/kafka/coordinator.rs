@@ -382,8 +382,7 @@ impl Front {
 
     /// Watches the deadlines of all groups; never returns.
     pub(super) async fn tick_groups(self: Arc<Self>) {
-        let mut interval = tokio::time::interval(TICK_EVERY);
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut interval = crate::background::ticks(TICK_EVERY);
         loop {
             interval.tick().await;
             for (id, coordinator) in self.coordinators.all() {

@@ -12,8 +12,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(600);
 impl Front {
     /// Looks for expired positions now and then; never returns.
     pub(super) async fn expire_offsets(self: Arc<Self>) {
-        let mut interval = tokio::time::interval(CHECK_EVERY);
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut interval = crate::background::ticks(CHECK_EVERY);
         loop {
             interval.tick().await;
             let Some(now_ms) = self.broker.agreed_time_ms() else { continue };

@@ -137,8 +137,7 @@ impl Front {
 
     /// Loads what this node has begun to lead and watches deadlines; never returns.
     pub(super) async fn tick_transactions(self: Arc<Self>) {
-        let mut interval = tokio::time::interval(LOOK_EVERY);
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut interval = crate::background::ticks(LOOK_EVERY);
         for look in (0..TICK_EVERY_LOOKS).cycle() {
             interval.tick().await;
             let _loading_by_being_asked_for = self.internal_partitions::<Transactions<Waiter>>();

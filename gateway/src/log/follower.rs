@@ -27,6 +27,7 @@ use super::group::Homes;
 use super::partition_log::{FetchError, Fetched, Ownership};
 use super::reader::{Isolation, ReadView};
 use super::{Logs, lock};
+use crate::background::Turns;
 use crate::partition::{AbortedTransaction, AbortedTransactions, Taken};
 
 /// A leader forgets a follower that has not asked for this long.
@@ -341,12 +342,16 @@ impl FollowerLog {
         let _asked_again = logs.deliver_follow(state.leader, &message);
     }
 
+    fn is_idle(&self, now: Instant) -> bool {
+        now.since(lock(&self.state).used_at) > IDLE_AFTER
+    }
+
     /// Asks the leader, if it is time to; false if no reader has come for long.
     fn renew(&self, logs: &Logs, now: Instant) -> bool {
-        let mut state = lock(&self.state);
-        if now.since(state.used_at) > IDLE_AFTER {
+        if self.is_idle(now) {
             return false;
         }
+        let mut state = lock(&self.state);
         let every = if state.view.is_some() { RENEW_EVERY } else { Duration::from_millis(200) };
         if state.asked_at.is_none_or(|asked| now.since(asked) >= every) {
             self.ask(logs, now, &mut state);
@@ -387,11 +392,12 @@ impl Followers {
                     last_slot: AtomicU8::new(u8::MAX),
                 })
             });
+            // In here, so that it is not taken for idle and forgotten.
+            lock(&log.state).used_at = now;
             Arc::clone(log)
         };
         {
             let mut state = lock(&log.state);
-            state.used_at = now;
             if ownership.generation > state.ownership.generation {
                 state.ownership = ownership;
                 state.homes = homes;
@@ -417,9 +423,20 @@ impl Followers {
     }
 
     /// Keeps the leaders' leases alive; drops what no reader uses.
-    pub(super) fn renew(&self, logs: &Logs) {
+    pub(super) async fn renew(&self, logs: &Logs) {
         let now = logs.now();
-        lock(&self.0).retain(|_, log| log.renew(logs, now));
+        let all: Vec<Arc<FollowerLog>> = lock(&self.0).values().cloned().collect();
+        let mut turns = Turns::default();
+        for log in all {
+            turns.next().await;
+            if !log.renew(logs, now) {
+                let mut known = lock(&self.0);
+                // A reader may have come for it meanwhile.
+                if known.get(&log.partition).is_some_and(|it| it.is_idle(now)) {
+                    known.remove(&log.partition);
+                }
+            }
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::partition::RecordBatch;
 
 /// Longest wait. The answers of a connection keep its order, so a takeover that can't finish must
 /// not stall what a client sends to the other partitions of this node.
-const WAIT_MAX: Duration = Duration::from_secs(3);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(3);
 /// Most bytes that wait for one partition.
 const SIZE_BYTES_MAX: usize = 16 << 20;
 
@@ -51,6 +51,11 @@ impl<T> Held<T> {
         self.size_bytes += size_bytes;
         self.requests.push(request);
         Ok(())
+    }
+
+    /// Whether none waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
     }
 
     /// All requests, in order, to be appended now or refused for good; later ones wait anew.

@@ -22,10 +22,12 @@ use meridian_storage::takeover::Takeover;
 use tokio::sync::{Notify, oneshot};
 
 use super::bells::Bells;
+use super::cold::Packed;
 use super::follower::{AbortedPage, FollowMessage, FollowerSet};
 use super::group::{Group, Homes};
 use super::held::{Held, Request};
 use super::reader::{Isolation, ReadFailed, ReadView};
+use super::rounds::Unseen;
 use super::{Logs, lock};
 use crate::partition::source::Sources;
 use crate::partition::{
@@ -104,6 +106,8 @@ impl From<ReadFailed> for FetchError {
 }
 
 pub(super) enum Role {
+    /// Owned; what becomes of it is about to be decided.
+    Opening,
     TakingOver(Box<Takeover>),
     Leading(Box<Partition<Waiter>>),
     Stopped,
@@ -130,7 +134,7 @@ impl Inner {
                 partition.produce(now, health, request.batches, request.waiter, out);
                 return;
             }
-            Role::Leading(_) | Role::TakingOver(_) => {
+            Role::Leading(_) | Role::TakingOver(_) | Role::Opening => {
                 let full = self.held.push(now, request);
                 full.err().map(|request| (request, PutError::NotServing))
             }
@@ -197,6 +201,10 @@ pub struct PartitionLog {
     pub(super) ending_count: AtomicU64,
     /// How many stripes were begun: their keys are numbered.
     pub(super) stripe_count: AtomicU64,
+    /// What is packed and not named yet.
+    pub(super) packed: Mutex<Option<Packed>>,
+    /// Which chores have yet to look at what has changed.
+    pub(super) unseen: Unseen,
 }
 
 impl PartitionLog {
@@ -209,7 +217,7 @@ impl PartitionLog {
             homes,
             ownership,
             inner: Mutex::new(Inner {
-                role: Role::Stopped,
+                role: Role::Opening,
                 readers: Bells::default(),
                 followers: FollowerSet::default(),
                 held: Held::default(),
@@ -219,6 +227,8 @@ impl PartitionLog {
             lease: Mutex::default(),
             ending_count: AtomicU64::new(0),
             stripe_count: AtomicU64::new(0),
+            packed: Mutex::default(),
+            unseen: Unseen::default(),
         }))
     }
 
@@ -236,6 +246,20 @@ impl PartitionLog {
         matches!(&lock(&self.inner).role, Role::Leading(partition) if partition.is_serving())
     }
 
+    /// Whether it is not served yet, and is to be.
+    pub(crate) fn is_opening(&self) -> bool {
+        match &lock(&self.inner).role {
+            Role::Opening | Role::TakingOver(_) => true,
+            Role::Leading(partition) => !partition.is_serving(),
+            Role::Stopped => false,
+        }
+    }
+
+    /// Whether requests wait until it is served.
+    pub(super) fn is_waited_for(&self) -> bool {
+        !lock(&self.inner).held.is_empty()
+    }
+
     /// Appends batches, once the partition is taken over. The receiver is answered when they are
     /// committed, or refused; if it is dropped unanswered, the node is going down and the outcome
     /// is in doubt.
@@ -248,13 +272,16 @@ impl PartitionLog {
         let now = logs.now();
         let health = self.group.health(now);
         let mut out = Vec::new();
-        let has_work = {
+        let (has_work, is_held) = {
             let mut inner = lock(&self.inner);
             inner.produce(now, &health, Request { batches, waiter }, &mut out);
-            inner.has_work()
+            (inner.has_work(), !inner.held.is_empty())
         };
         if has_work {
             logs.activate(self.ownership.partition);
+        }
+        if is_held {
+            logs.urge(self.ownership.partition);
         }
         self.carry_out(out, None);
         answer
@@ -424,18 +451,23 @@ impl PartitionLog {
         Ok(self.log_start_offset())
     }
 
-    /// Moves the log start past what `retention` no longer keeps.
-    pub fn retain(self: &Arc<Self>, retention: &Retention) {
-        self.act(|partition, now, health, out| {
+    /// Moves the log start past what `retention` no longer keeps; whether there was anything.
+    pub fn retain(self: &Arc<Self>, retention: &Retention) -> Result<bool, ProduceError> {
+        let retained = self.act(|partition, now, health, out| {
             let high_watermark = partition.high_watermark();
             let end_offset = (!partition.has_work()).then_some(high_watermark);
             let before = partition.state().expired_before(retention, end_offset);
-            if let Some(before) = before.filter(|before| *before <= high_watermark)
-                && let Err(error) = partition.trim(now, health, before, out)
-            {
-                tracing::debug!(%error, "retention waits");
+            match before.filter(|before| *before <= high_watermark) {
+                Some(before) => partition.trim(now, health, before, out).map(|()| true),
+                None => Ok(false),
             }
         });
+        retained.unwrap_or(Ok(false))
+    }
+
+    /// The time of the oldest run of records: at what age that goes is for `retention.ms` to say.
+    pub(crate) fn oldest_timestamp_ms(&self) -> Option<i64> {
+        self.with(None, |partition| partition.state().oldest_timestamp_ms())
     }
 
     /// Changes `min.insync.datacenters`.
@@ -596,7 +628,10 @@ impl PartitionLog {
                 PartitionOutput::Verify { ticket, verification } => {
                     self.verify(&logs, ticket, verification);
                 }
-                PartitionOutput::Progress(mark) => progress = Some(mark),
+                PartitionOutput::Progress(mark) => {
+                    progress = Some(mark);
+                    self.note_change();
+                }
                 PartitionOutput::Beacon(beacon) => match beacons.as_deref_mut() {
                     Some(beacons) => beacons.push(beacon),
                     None => {
@@ -663,7 +698,7 @@ impl PartitionLog {
     pub(super) fn with<R>(&self, otherwise: R, look: impl FnOnce(&Partition<Waiter>) -> R) -> R {
         match &lock(&self.inner).role {
             Role::Leading(partition) => look(partition),
-            Role::TakingOver(_) | Role::Stopped => otherwise,
+            Role::Opening | Role::TakingOver(_) | Role::Stopped => otherwise,
         }
     }
 }
@@ -715,5 +750,33 @@ mod tests {
         assert_eq!(group.health(now).declining, SlotSet::EMPTY.with(Slot::new(0)));
         bench.write(0..1, 1).await;
         assert_eq!(group.health(now).declining, SlotSet::EMPTY, "there was no other");
+    }
+
+    /// Of what a producer has pipelined, the second would be taken, and the first was refused.
+    #[tokio::test]
+    async fn what_comes_before_the_takeover_has_begun_waits_for_it() {
+        let bench = Bench::new().await;
+        let logs = bench.log.logs().expect("the node runs");
+        let held = bench.log.ownership();
+        let next = Ownership { generation: held.generation.next(), ..held.clone() };
+        let log = PartitionLog::new(&logs, next).expect("its group is known");
+        bench.log.stop();
+        logs.owned.write().unwrap().insert(held.partition, Arc::clone(&log));
+        let mut answer = log.produce(vec![Bench::batch(0..1, 1)]);
+        assert!(answer.try_recv().is_err(), "it is not answered yet");
+        logs.begin_takeovers(&[Arc::clone(&log)]);
+        assert!(answer.await.expect("it is answered").is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_is_served_is_not_walked_over() {
+        let mut bench = Bench::new().await;
+        let logs = bench.log.logs().expect("the node runs");
+        logs.tick_takeovers().await;
+        assert!(lock(&logs.opening).is_empty());
+        bench.take_over().await;
+        assert_eq!(logs.opening_count(), 0);
+        logs.tick_takeovers().await;
+        assert!(lock(&logs.opening).is_empty());
     }
 }

@@ -183,7 +183,7 @@ impl StoreHandle {
 
     /// Keeps the calendar for as long as there is a store.
     pub(super) async fn run_scrubs(store: std::sync::Weak<Self>) {
-        let mut interval = tokio::time::interval(LOOK_EVERY);
+        let mut interval = crate::background::ticks(LOOK_EVERY);
         loop {
             interval.tick().await;
             let Some(store) = store.upgrade() else { return };

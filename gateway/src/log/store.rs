@@ -208,7 +208,7 @@ impl StoreHandle {
         let _set_once_at_start = self.logs.set(Arc::downgrade(logs));
         let store = Arc::downgrade(self);
         logs.runtime.spawn(async move {
-            let mut interval = tokio::time::interval(TICK_EVERY);
+            let mut interval = crate::background::ticks(TICK_EVERY);
             loop {
                 interval.tick().await;
                 let Some(store) = store.upgrade() else { return };

@@ -10,39 +10,34 @@ use meridian_base::position::Generation;
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_storage::leader::LeaderConfig;
 use meridian_storage::lineage::Lineage;
-use meridian_storage::message::{
-    FenceRead, FenceReadReply, Read, ReadFrom, ReadReply, StorageMessage,
-};
+use meridian_storage::message::{FenceRead, FenceReadReply, ReadReply, StorageMessage};
 use meridian_storage::takeover::{Takeover, TakeoverConfig, TakeoverOutput, TakeoverPlan};
 
 use super::partition_log::{PartitionLog, Role};
-use super::reader::ReadFailed;
+use super::rebuild::Job;
 use super::{Logs, lock};
-use crate::partition::{Partition, PartitionState, ReplayError};
+use crate::background::Turns;
+use crate::partition::{Partition, PartitionState};
 
 /// How often takeovers ask again for what was not answered.
 pub(super) const TICK_EVERY: Duration = Duration::from_millis(100);
 /// Most partitions in one fence request, so that no frame grows too large.
 const FENCE_COUNT_MAX: usize = 1000;
-/// Most bytes of the log read at once on replay.
-const REPLAY_READ_SIZE_BYTES: u32 = 4 << 20;
-/// How long replay waits before it asks all slots again.
-const REPLAY_RETRY_AFTER: Duration = Duration::from_millis(300);
-
 /// Fences to ask for, by group and slot.
 #[derive(Default)]
 struct Fences(BTreeMap<(GroupId, Slot), Vec<(PartitionId, Generation)>>);
 
-/// Why a partition's state could not be rebuilt yet.
-#[derive(Debug, thiserror::Error)]
-enum RecoverError {
-    #[error(transparent)]
-    Read(#[from] ReadFailed),
-    #[error(transparent)]
-    Replay(#[from] ReplayError),
-}
-
 impl PartitionLog {
+    /// Goes one step further; false if the log was stopped meanwhile.
+    fn begin(&self, role: Role) -> bool {
+        let mut inner = lock(&self.inner);
+        let is_stopped = matches!(inner.role, Role::Stopped);
+        if !is_stopped {
+            inner.role = role;
+        }
+        !is_stopped
+    }
+
     /// Runs `decide` on the takeover, if there is one; gives the group that it asks then.
     fn take_over(&self, decide: impl FnOnce(&mut Takeover)) -> Option<GroupId> {
         let Role::TakingOver(takeover) = &mut lock(&self.inner).role else { return None };
@@ -72,23 +67,35 @@ impl Logs {
             let mut out = Vec::new();
             let takeover = Takeover::begin(config, self.now(), &mut out);
             let asked = takeover.group().group;
-            lock(&log.inner).role = Role::TakingOver(Box::new(takeover));
+            if !log.begin(Role::TakingOver(Box::new(takeover))) {
+                continue;
+            }
             self.carry_out_takeover(log, Some(asked), out, &mut fences);
         }
         self.send_fences(fences);
     }
 
     /// Asks again for what was not answered.
-    pub(super) fn tick_takeovers(self: &Arc<Self>) {
+    pub(super) async fn tick_takeovers(self: &Arc<Self>) {
         let mut fences = Fences::default();
-        let now = self.now();
-        for log in self.owned_logs() {
-            let mut out = Vec::new();
-            let asked = log.take_over(|takeover| takeover.tick(now, &mut out));
-            log.expire_held(now);
-            self.carry_out_takeover(&log, asked, out, &mut fences);
+        let mut turns = Turns::default();
+        let opening: Vec<PartitionId> = lock(&self.opening).iter().copied().collect();
+        for partition in opening {
+            turns.next().await;
+            if let Some(log) = self.owned(partition) {
+                let (mut out, now) = (Vec::new(), self.now());
+                let asked = log.take_over(|takeover| takeover.tick(now, &mut out));
+                log.expire_held(now);
+                self.carry_out_takeover(&log, asked, out, &mut fences);
+            }
+            // Looked up under the lock: who becomes the owner meanwhile adds it after this.
+            let mut opening = lock(&self.opening);
+            if !self.owned(partition).is_some_and(|log| log.is_opening()) {
+                opening.remove(&partition);
+            }
         }
         self.send_fences(fences);
+        self.pending.forget_late(self.now());
     }
 
     pub(super) fn on_group_changed(
@@ -227,7 +234,9 @@ impl Logs {
             &log.group.health(now),
             &mut out,
         );
-        lock(&log.inner).role = Role::Leading(Box::new(partition));
+        if !log.begin(Role::Leading(Box::new(partition))) {
+            return;
+        }
         log.carry_out(out, None);
         self.activate(ownership.partition);
         if checkpoint.is_none() && lineage.past.is_empty() {
@@ -236,73 +245,19 @@ impl Logs {
             self.finish_recovery(log, state);
             return;
         }
-        let (logs, log) = (Arc::clone(self), Arc::clone(log));
-        self.runtime.spawn(async move {
-            loop {
-                match logs.rebuild_state(&log, &lineage, checkpoint).await {
-                    Ok(state) => return logs.finish_recovery(&log, state),
-                    Err(error) => {
-                        let partition = log.ownership().partition;
-                        tracing::warn!(?partition, %error, "state not rebuilt yet; trying again");
-                    }
-                }
-                if !matches!(lock(&log.inner).role, Role::Leading(_)) {
-                    return;
-                }
-                tokio::time::sleep(REPLAY_RETRY_AFTER).await;
-            }
-        });
+        self.rebuild(Job { log: Arc::clone(log), lineage, checkpoint });
     }
 
-    fn finish_recovery(self: &Arc<Self>, log: &Arc<PartitionLog>, state: PartitionState) {
+    pub(super) fn finish_recovery(
+        self: &Arc<Self>,
+        log: &Arc<PartitionLog>,
+        state: PartitionState,
+    ) {
         let recovered = log.act(|partition, _, _, out| partition.recover(state, out));
         if let Some(Err(error)) = recovered {
             let partition = log.ownership().partition;
             tracing::error!(?partition, %error, "the copied tail does not replay; stopped");
             log.stop();
         }
-    }
-
-    /// Checkpoint plus replay of everything after it up to the cut (rule T9).
-    async fn rebuild_state(
-        self: &Arc<Self>,
-        log: &PartitionLog,
-        lineage: &Lineage,
-        checkpoint: Option<meridian_base::position::LogPoint>,
-    ) -> Result<PartitionState, RecoverError> {
-        let partition = log.ownership().partition;
-        let mut state = PartitionState::default();
-        let tracks_sources = log.ownership().dedups_sources;
-        let request = |generation, step, last_step| Read {
-            partition,
-            generation,
-            from: ReadFrom::Step(step),
-            last_step,
-            size_bytes_max: REPLAY_READ_SIZE_BYTES,
-        };
-        if let Some(point) = checkpoint {
-            let request = request(point.generation, point.step, point.step);
-            let home = log.homes.of(point.generation).ok_or(ReadFailed)?;
-            let (_, blobs) = self.read_blobs(home, request, None).await?;
-            let blob = blobs.into_iter().next().ok_or(ReadFailed)?;
-            state =
-                PartitionState::decode(blob.payload.to_contiguous()).map_err(ReplayError::from)?;
-        }
-        state.track_sources(tracks_sources, self.replay_time_ms());
-        for segment in lineage.segments_after(checkpoint) {
-            let home = log.homes.of(segment.generation).ok_or(ReadFailed)?;
-            let mut next = segment.first_step;
-            let mut slot = None;
-            while next <= segment.last_step {
-                let request = request(segment.generation, next, segment.last_step);
-                let (from, blobs) = self.read_blobs(home, request, slot).await?;
-                slot = Some(from);
-                for blob in blobs {
-                    state.apply_blob(&blob.header, blob.payload.to_contiguous())?;
-                    next = blob.key.point.step.next();
-                }
-            }
-        }
-        Ok(state)
     }
 }

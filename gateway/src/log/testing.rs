@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use meridian_base::position::Offset;
+use meridian_base::topology::Slot;
 use meridian_protocol::records::{self, BatchBuilder};
 
 use super::PartitionLog;
@@ -63,22 +64,32 @@ impl Bench {
         self.log = Self::led(&self.broker).await;
     }
 
-    /// Writes one record of each key, with the round as its value.
-    pub(super) async fn write(&self, keys: std::ops::Range<u32>, round: u32) {
+    /// One record of each key, with the round as its value.
+    pub(super) fn batch(keys: std::ops::Range<u32>, round: u32) -> RecordBatch {
         let mut builder = BatchBuilder::new();
         for key in keys.clone() {
             let value = [&round.to_be_bytes()[..], &[7; 200]].concat();
             builder.append(i64::from(round), Some(&key.to_be_bytes()), Some(&value), &[]);
         }
-        let batch = RecordBatch {
+        RecordBatch {
             bytes: builder.build(),
             record_count: keys.len() as u32,
             max_timestamp_ms: i64::from(round),
             sequenced: None,
             transaction: None,
             sourced: None,
-        };
-        self.log.produce(vec![batch]).await.unwrap().unwrap();
+        }
+    }
+
+    /// Writes one record of each key, with the round as its value.
+    pub(super) async fn write(&self, keys: std::ops::Range<u32>, round: u32) {
+        self.log.produce(vec![Self::batch(keys, round)]).await.unwrap().unwrap();
+    }
+
+    /// Whether the only slot is taken for dead: then the log takes nothing.
+    pub(super) fn set_away(&self, is_away: bool) {
+        let now = self.log.logs().expect("the node runs").now();
+        self.log.group.on_peer(now, self.log.group.node_of(Slot::new(0)).expect("one"), !is_away);
     }
 
     /// Offset, key and round of all records, as a consumer reads them from the start.

@@ -170,8 +170,7 @@ struct Audit {
 
 impl Audit {
     async fn run(mut self) {
-        let mut interval = tokio::time::interval(AUDIT_EVERY);
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut interval = crate::background::ticks(AUDIT_EVERY);
         loop {
             interval.tick().await;
             self.adopt();

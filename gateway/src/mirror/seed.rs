@@ -181,8 +181,7 @@ fn fate(metadata: &Metadata, topic: TopicId, seeds: &BTreeMap<u32, Seed>) -> Fat
 
 /// Deletes what nobody needs any more.
 pub(super) async fn run(node: Arc<Node>) {
-    let mut interval = tokio::time::interval(TEND_EVERY);
-    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut interval = crate::background::ticks(TEND_EVERY);
     loop {
         interval.tick().await;
         let fates: Vec<(TopicId, Fate)> = {

@@ -164,8 +164,7 @@ struct Steward {
 
 impl Steward {
     async fn run(mut self) {
-        let mut interval = tokio::time::interval(ROUND_EVERY);
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut interval = crate::background::ticks(ROUND_EVERY);
         let mut count = 0u64;
         loop {
             tokio::select! {

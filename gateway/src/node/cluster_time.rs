@@ -101,7 +101,7 @@ impl Reading {
 
 /// Tells the other nodes the time, again and again.
 pub(super) async fn run_clock(node: Arc<Node>) {
-    let mut interval = tokio::time::interval(TELL_EVERY);
+    let mut interval = crate::background::ticks(TELL_EVERY);
     loop {
         interval.tick().await;
         let own_ms = clock::wall_time_ms();

@@ -17,17 +17,22 @@ use serde::{Deserialize, Serialize};
 
 use super::Node;
 use super::status::json;
+use crate::background::{Backoff, Chore};
 use crate::features::agree;
 use crate::kafka::AdminError;
-use crate::log::{ColdPolicy, Holding, ObjectHolding, PartitionLog};
+use crate::log::{ColdPolicy, Holding, ObjectHolding, PartitionLog, Rounds};
 use crate::partition::Retention;
 use crate::storage_class::{
     COLD_AFTER_BYTES, COLD_AFTER_MS, COLD_AFTER_MS_DEFAULT, ColdTier, STORAGE_CLASS,
     STORAGE_CLASS_DEFAULT, cold_tier,
 };
 
-/// How often partitions are looked at for records that have become cold.
+/// How often partitions that have changed are looked at for records that have become cold.
 const PACK_EVERY: Duration = Duration::from_secs(1);
+/// What is old and can't be packed yet is looked at again after this.
+const OLD_REST: Duration = Duration::from_secs(5);
+/// A partition that takes no manifest is left alone for no longer than this.
+const REFUSED_REST_MAX: Duration = Duration::from_secs(60);
 /// How often slots are asked which parts they hold.
 const TEND_EVERY: Duration = Duration::from_secs(30);
 /// How often the object store is asked what it holds of a partition: it asks money for each answer.
@@ -47,30 +52,89 @@ struct Tended {
 
 /// Packs and tends, until the node goes down.
 pub(super) async fn run_cold(node: Arc<Node>) {
-    let mut interval = tokio::time::interval(PACK_EVERY);
-    let (mut tended, mut rounds) = (HashMap::new(), ObjectRounds::default());
-    let mut failing = Failing::default();
+    let mut rounds =
+        Rounds::new(Chore::Cold, PACK_EVERY, Backoff::new(PACK_EVERY, REFUSED_REST_MAX));
+    let mut cold = ColdChore::default();
+    let logs = &node.logs;
     loop {
-        interval.tick().await;
-        if !failing.rests(node.logs.cold_counts().object_errors, node.logs.now()) {
-            rounds.look(&node).await;
-        }
-        let logs = node.logs.owned_logs();
-        for log in logs.iter().filter(|log| log.is_serving()) {
-            let policy = policy_for(&node, log);
-            let rests = failing.rests(node.logs.cold_counts().object_errors, node.logs.now());
-            let waits = |policy: &ColdPolicy| rests && policy.tier == ColdTier::Objects;
-            if let Some(policy) = policy.filter(|policy| !waits(policy)) {
-                pack(&node, log, &policy).await;
-            }
-            tend(&node, log, &mut tended).await;
-            if !rests {
-                tend_objects(&node, log, policy.as_ref(), &mut rounds).await;
+        rounds.begin(logs).await;
+        if !cold.objects_rest(&node) && cold.objects.look(&node).await {
+            for partition in &cold.objects.in_store {
+                rounds.again_in(logs, *partition, Duration::ZERO);
             }
         }
-        tended.retain(|partition, _| node.logs.owned(*partition).is_some());
-        rounds.tended.retain(|partition, _| node.logs.owned(*partition).is_some());
+        while let Some(log) = rounds.next(logs).await {
+            cold.look(&node, &log, &mut rounds).await;
+        }
+        cold.tended.retain(|partition, _| logs.owned(*partition).is_some());
+        cold.objects.tended.retain(|partition, _| logs.owned(*partition).is_some());
     }
+}
+
+/// What the chore knows of what it has done.
+#[derive(Default)]
+struct ColdChore {
+    tended: HashMap<PartitionId, Tended>,
+    objects: ObjectRounds,
+    failing: Failing,
+}
+
+impl ColdChore {
+    /// Whether the object store is left alone for now.
+    fn objects_rest(&mut self, node: &Node) -> bool {
+        self.failing.rests(node.logs.cold_counts().object_errors, node.logs.now())
+    }
+
+    /// Packs and tends one partition, if there is anything to pack or to tend.
+    async fn look(&mut self, node: &Node, log: &Arc<PartitionLog>, rounds: &mut Rounds) {
+        if !log.is_serving() {
+            return;
+        }
+        let (logs, partition) = (&node.logs, log.ownership().partition);
+        let policy = policy_for(node, log);
+        let rests = self.objects_rest(node);
+        let waits = |policy: &ColdPolicy| rests && policy.tier == ColdTier::Objects;
+        let packed = match policy.filter(|policy| !waits(policy)) {
+            Some(policy) => pack(node, log, &policy).await,
+            None if policy.is_none() => {
+                log.forget_packed();
+                Outcome::Nothing
+            }
+            None => Outcome::Nothing,
+        };
+        let mut is_well = tend(node, log, &mut self.tended).await;
+        if !rests {
+            is_well &= tend_objects(node, log, policy.as_ref(), &mut self.objects).await;
+        }
+        if !is_well {
+            logs.chores.on_refused(Chore::Cold);
+        }
+        match packed {
+            Outcome::Refused => return rounds.on_refused(logs, partition),
+            Outcome::Some => {
+                rounds.on_done(logs, partition);
+                return rounds.again_in(logs, partition, PACK_EVERY);
+            }
+            Outcome::Nothing => {}
+        }
+        let tends = self.tended.contains_key(&partition)
+            || self.objects.may_have_objects(partition, false, log.has_objects());
+        if policy.is_some() || tends {
+            let rest = policy.and_then(|policy| until_cold(log, &policy));
+            rounds.again_in(logs, partition, rest.unwrap_or(TEND_EVERY));
+        }
+    }
+}
+
+/// How long to wait until something of a partition is old enough to be packed.
+fn until_cold(log: &PartitionLog, policy: &ColdPolicy) -> Option<Duration> {
+    let young_ms = log.unpacked_timestamp_ms()?.saturating_sub(policy.hot.timestamp_ms_min?);
+    let rest = match u64::try_from(young_ms) {
+        Ok(young_ms) if young_ms > 0 => Duration::from_millis(young_ms).max(PACK_EVERY),
+        // It is old, and too little, or not yet at rest.
+        _ => OLD_REST,
+    };
+    Some(rest.min(TEND_EVERY))
 }
 
 /// Whether the object store has failed of late.
@@ -97,15 +161,31 @@ fn policy_for(node: &Node, log: &PartitionLog) -> Option<ColdPolicy> {
     policy_of(&metadata, topic, node.time.agreed_ms())
 }
 
-async fn pack(node: &Node, log: &Arc<PartitionLog>, policy: &ColdPolicy) {
+/// What came of an attempt to pack.
+enum Outcome {
+    Nothing,
+    Some,
+    Refused,
+}
+
+async fn pack(node: &Node, log: &Arc<PartitionLog>, policy: &ColdPolicy) -> Outcome {
     let partition = log.ownership().partition;
-    if log.to_pack_bytes(policy) == 0 || !is_known(node, policy.tier.feature_level()).await {
-        return;
+    if log.to_pack_bytes(policy) == 0 {
+        return Outcome::Nothing;
+    }
+    if !is_known(node, policy.tier.feature_level()).await {
+        return Outcome::Refused;
     }
     match log.pack(policy).await {
-        Ok(0) => {}
-        Ok(packed_bytes) => tracing::debug!(?partition, packed_bytes, "packed what is cold"),
-        Err(error) => tracing::info!(?partition, %error, "packing waits; the copies stay"),
+        Ok(0) => Outcome::Nothing,
+        Ok(packed_bytes) => {
+            tracing::debug!(?partition, packed_bytes, "packed what is cold");
+            Outcome::Some
+        }
+        Err(error) => {
+            tracing::info!(?partition, %error, "packing waits; the copies stay");
+            Outcome::Refused
+        }
     }
 }
 
@@ -121,7 +201,12 @@ async fn is_known(node: &Node, level: FeatureLevel) -> bool {
     }
 }
 
-async fn tend(node: &Node, log: &Arc<PartitionLog>, tended: &mut HashMap<PartitionId, Tended>) {
+/// Whether the stripes of a partition are looked after: they are not if that was refused.
+async fn tend(
+    node: &Node,
+    log: &Arc<PartitionLog>,
+    tended: &mut HashMap<PartitionId, Tended>,
+) -> bool {
     let ownership = log.ownership();
     let is_wanted = node.logs.take_tending(ownership.partition);
     let generation = ownership.generation;
@@ -135,17 +220,19 @@ async fn tend(node: &Node, log: &Arc<PartitionLog>, tended: &mut HashMap<Partiti
     // A partition that has no stripe any more may still have parts.
     let had_stripes = tended.contains_key(&ownership.partition) || log.has_stripes();
     if !had_stripes || (is_recent && !is_wanted) {
-        return;
+        return true;
     }
     tended.insert(ownership.partition, Tended { generation, config_version, at });
     match log.tend().await {
-        Ok(Holding { missing_parts: 0, surplus_parts: 0, .. }) => {}
+        Ok(Holding { missing_parts: 0, surplus_parts: 0, .. }) => true,
         Ok(Holding { missing_parts, surplus_parts, .. }) => {
             let partition = ownership.partition;
             tracing::info!(?partition, missing_parts, surplus_parts, "stripes tended");
+            true
         }
         Err(error) => {
             tracing::warn!(partition = ?ownership.partition, %error, "stripes are not whole yet");
+            false
         }
     }
 }
@@ -160,20 +247,25 @@ struct ObjectRounds {
 
 impl ObjectRounds {
     /// Asks the store which partitions it has objects of. A leader that died may have left some of a partition
-    /// whose class puts none any more, and that no manifest names: nothing else tells of those.
-    async fn look(&mut self, node: &Node) {
+    /// whose class puts none any more, and that no manifest names: nothing else tells of those. Whether it has
+    /// answered.
+    async fn look(&mut self, node: &Node) -> bool {
         let at = node.logs.now();
         let is_recent = self.looked_at.is_some_and(|last| at.since(last) < TEND_OBJECTS_EVERY);
-        let Ok(objects) = node.logs.objects() else { return };
+        let Ok(objects) = node.logs.objects() else { return false };
         if is_recent {
-            return;
+            return false;
         }
         match node.logs.note_object_error(objects.partitions().await) {
             Ok(found) => {
                 self.in_store = found.into_iter().collect();
                 self.looked_at = Some(at);
+                true
             }
-            Err(error) => tracing::warn!(%error, "what the object store holds is not known"),
+            Err(error) => {
+                tracing::warn!(%error, "what the object store holds is not known");
+                false
+            }
         }
     }
 
@@ -191,31 +283,35 @@ impl ObjectRounds {
     }
 }
 
+/// Whether the objects of a partition are looked after: they are not if that was refused.
 async fn tend_objects(
     node: &Node,
     log: &Arc<PartitionLog>,
     policy: Option<&ColdPolicy>,
     rounds: &mut ObjectRounds,
-) {
+) -> bool {
     let ownership = log.ownership();
     let (partition, generation, at) = (ownership.partition, ownership.generation, node.logs.now());
     let puts = policy.is_some_and(|policy| policy.tier == ColdTier::Objects);
     if !rounds.is_due(partition, generation, at)
         || !rounds.may_have_objects(partition, puts, log.has_objects())
     {
-        return;
+        return true;
     }
     rounds.tended.insert(partition, (generation, at));
     match log.tend_objects().await {
-        Ok(ObjectHolding { missing_objects: 0, surplus_objects, .. }) => {
-            if surplus_objects > 0 {
+        Ok(ObjectHolding { missing_objects, surplus_objects, .. }) => {
+            if missing_objects > 0 {
+                tracing::error!(?partition, missing_objects, "the object store has lost objects");
+            } else if surplus_objects > 0 {
                 tracing::info!(?partition, surplus_objects, "objects tended");
             }
+            true
         }
-        Ok(ObjectHolding { missing_objects, .. }) => {
-            tracing::error!(?partition, missing_objects, "the object store has lost objects");
+        Err(error) => {
+            tracing::warn!(?partition, %error, "objects are not tended");
+            false
         }
-        Err(error) => tracing::warn!(?partition, %error, "objects are not tended"),
     }
 }
 

@@ -7,18 +7,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use meridian_base::id::{PartitionId, TopicId};
-use meridian_base::position::Offset;
 use meridian_consensus::state::Metadata;
 
 use super::Node;
+use crate::background::{Backoff, Chore};
 use crate::cleaner::PassLimits;
-use crate::log::{CompactionRules, PartitionLog};
+use crate::log::{CompactionRules, PartitionLog, Rounds};
 
-/// How often partitions are looked at.
+/// How often partitions that have changed are looked at.
 const COMPACT_EVERY: Duration = Duration::from_secs(3);
-/// A partition in which nothing was to be judged, or that could not be read, is left alone for this
-/// long (Kafka's `log.cleaner.backoff.ms`).
-const REST_MS: i64 = 15_000;
+/// A partition in which nothing was to be judged, or whose pass was given up, is left alone for this long at least
+/// (Kafka's `log.cleaner.backoff.ms`).
+const REST: Duration = Duration::from_secs(15);
+/// One whose passes are given up again and again is for no longer than this.
+const REFUSED_REST_MAX: Duration = Duration::from_secs(600);
 /// Kafka's defaults.
 const DIRTY_RATIO_MIN_DEFAULT: f64 = 0.5;
 const DELETE_RETENTION_MS_DEFAULT: i64 = 24 * 3600 * 1000;
@@ -83,64 +85,75 @@ impl CompactionCounters {
 
 /// Compacts, one partition after another.
 pub(super) async fn run_compaction(node: Arc<Node>) {
-    let mut interval = tokio::time::interval(COMPACT_EVERY);
-    let mut resting: HashMap<PartitionId, Rest> = HashMap::new();
+    let backoff = Backoff::new(REST, REFUSED_REST_MAX);
+    let mut rounds = Rounds::new(Chore::Compaction, COMPACT_EVERY, backoff);
+    let mut dirty_bytes = HashMap::new();
+    let logs = &node.logs;
     loop {
-        interval.tick().await;
-        resting.retain(|partition, _| node.logs.owned(*partition).is_some());
-        let mut dirty_bytes = 0;
-        for log in node.logs.owned_logs() {
-            // Asked anew for each: a pass may take long.
-            let Some(now_ms) = node.time.agreed_ms() else { break };
-            let partition = log.ownership().partition;
-            let rules = {
-                let metadata = node.meta.metadata();
-                let found = metadata.partition(partition);
-                found.and_then(|found| rules_of(&metadata, found.topic, &node.config.compaction))
-            };
-            let Some(rules) = rules else { continue };
-            dirty_bytes += log.dirty_size_bytes();
-            let rests =
-                resting.get(&partition).is_some_and(|rest| rest.lasts(&log, &rules, now_ms));
-            if rests || !log.is_dirty(&rules, now_ms) {
-                continue;
-            }
-            match compact(&log, &rules, now_ms, &node.compaction).await {
-                Some(rest) => resting.insert(partition, rest),
-                None => resting.remove(&partition),
-            };
+        rounds.begin(logs).await;
+        while let Some(log) = rounds.next(logs).await {
+            look(&node, &log, &mut rounds, &mut dirty_bytes).await;
         }
+        dirty_bytes.retain(|partition, _| logs.owned(*partition).is_some());
+        let dirty_bytes = dirty_bytes.values().sum();
         node.compaction.dirty_bytes.store(dirty_bytes, Ordering::Relaxed);
     }
 }
 
-/// Why a partition is left alone for now.
-struct Rest {
-    until_ms: i64,
-    /// Where the log ended when nothing was to be judged.
-    end: Option<Offset>,
-}
-
-impl Rest {
-    /// Where nothing was to be judged nothing is before more is written, unless records must age.
-    fn lasts(&self, log: &PartitionLog, rules: &CompactionRules, now_ms: i64) -> bool {
-        let is_same = rules.lag_ms_min == 0 && self.end == Some(log.high_watermark());
-        now_ms < self.until_ms || is_same
+/// Looks at one partition, and compacts it if it is worth it.
+async fn look(
+    node: &Node,
+    log: &Arc<PartitionLog>,
+    rounds: &mut Rounds,
+    dirty_bytes: &mut HashMap<PartitionId, u64>,
+) {
+    let partition = log.ownership().partition;
+    dirty_bytes.remove(&partition);
+    let (rules, is_compacted) = {
+        let metadata = node.meta.metadata();
+        let Some(topic) = metadata.partition(partition).map(|found| found.topic) else { return };
+        let is_compacted = crate::meta::is_compacted(&metadata, topic);
+        (rules_of(&metadata, topic, &node.config.compaction), is_compacted)
+    };
+    let logs = &node.logs;
+    let (Some(rules), Some(now_ms)) = (rules, node.time.agreed_ms()) else {
+        if is_compacted {
+            rounds.again_in(logs, partition, REST);
+        }
+        return;
+    };
+    if !log.is_serving() {
+        return;
+    }
+    dirty_bytes.insert(partition, log.dirty_size_bytes());
+    if !log.is_dirty(&rules, now_ms) {
+        if let Some(rest) = log.until_late(&rules, now_ms) {
+            rounds.again_in(logs, partition, rest.max(REST));
+        }
+        return;
+    }
+    match compact(log, &rules, now_ms, &node.compaction).await {
+        Ok(true) => rounds.on_done(logs, partition),
+        // Nothing will be to be judged before more is written, unless records must age.
+        Ok(false) if rules.lag_ms_min == 0 => {}
+        Ok(false) => rounds.again_in(logs, partition, REST),
+        Err(NotCompacted) => rounds.on_refused(logs, partition),
     }
 }
 
-/// One pass; a rest if it came to nothing.
+/// A pass that was given up.
+struct NotCompacted;
+
+/// One pass; whether anything was to be judged.
 async fn compact(
     log: &Arc<PartitionLog>,
     rules: &CompactionRules,
     now_ms: i64,
     counters: &CompactionCounters,
-) -> Option<Rest> {
-    let end = log.high_watermark();
-    let rest = |end| Some(Rest { until_ms: now_ms.saturating_add(REST_MS), end });
+) -> Result<bool, NotCompacted> {
     let partition = log.ownership().partition;
     match log.compact(rules, now_ms).await {
-        Ok(None) => rest(Some(end)),
+        Ok(None) => Ok(false),
         Ok(Some(compacted)) => {
             let (end, keys) = (compacted.end, compacted.key_count);
             let (size_bytes, read_size_bytes) = (compacted.size_bytes, compacted.read_size_bytes);
@@ -148,12 +161,12 @@ async fn compact(
             CompactionCounters::add(&counters.passes, 1);
             CompactionCounters::add(&counters.read_bytes, read_size_bytes);
             CompactionCounters::add(&counters.kept_bytes, size_bytes);
-            None
+            Ok(true)
         }
         Err(error) => {
             tracing::info!(?partition, %error, "not compacted; tried again later");
             CompactionCounters::add(&counters.failed_passes, 1);
-            rest(None)
+            Err(NotCompacted)
         }
     }
 }

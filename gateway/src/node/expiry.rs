@@ -8,6 +8,7 @@ use meridian_consensus::command::ConfigResource;
 use meridian_consensus::state::Metadata;
 
 use super::Node;
+use crate::background::{Turns, ticks};
 use crate::kafka::{DEDUP_RETENTION_MS, DEDUP_RETENTION_MS_DEFAULT};
 
 /// How often partitions are told the time, and look for what has been silent for too long.
@@ -17,11 +18,14 @@ const PRODUCER_EXPIRATION_MS: i64 = 24 * 3600 * 1000;
 
 /// Lets partitions forget producers and sources.
 pub(super) async fn run_expiry(node: Arc<Node>) {
-    let mut interval = tokio::time::interval(EXPIRY_EVERY);
+    let mut ticks = ticks(EXPIRY_EVERY);
+    let mut turns = Turns::default();
     loop {
-        interval.tick().await;
+        ticks.tick().await;
         let Some(now_ms) = node.time.agreed_ms() else { continue };
+        // All of them: what is appended to a partition that was idle has to be seen at the time of now.
         for log in node.logs.owned_logs() {
+            turns.next().await;
             let source_retention_ms = {
                 let metadata = node.meta.metadata();
                 let topic = metadata.partition(log.ownership().partition).map(|found| found.topic);

@@ -75,6 +75,8 @@ struct OwnStatus {
     id: u32,
     leads: usize,
     taking_over: usize,
+    /// Those of them whose logs are being taken over or rebuilt; the others have stopped.
+    opening: usize,
     disk: Option<DiskStatus>,
     peers: Vec<PeerStatus>,
 }
@@ -267,6 +269,7 @@ impl Node {
             id: self.config.node.get(),
             leads,
             taking_over: owned.len() - leads,
+            opening: self.logs.opening_count(),
             disk,
             peers: peers.collect(),
         }

@@ -11,6 +11,7 @@ use meridian_storage::deleted::is_deleted;
 use meridian_storage::mutation::Mutations;
 
 use super::Node;
+use crate::background::ticks;
 use crate::broker::Broker;
 use crate::log::ObjectsUnusable;
 
@@ -23,9 +24,9 @@ const SWEEP_DISK_EVERY: Duration = Duration::from_secs(300);
 
 /// Frees what the node's disk has of partitions that are no more, until the node goes down.
 pub(super) async fn run_disk_sweep(node: Arc<Node>) {
-    let mut interval = tokio::time::interval(SWEEP_DISK_EVERY);
+    let mut ticks = ticks(SWEEP_DISK_EVERY);
     loop {
-        interval.tick().await;
+        ticks.tick().await;
         let found = deleted(node.logs.stored_partitions(), &node.meta.metadata());
         for partition in found {
             tracing::info!(?partition, "what a deleted topic has left here is freed");
@@ -39,9 +40,9 @@ pub(super) async fn run_object_sweep(node: Arc<Node>) {
     if node.logs.objects().is_err() {
         return;
     }
-    let mut interval = tokio::time::interval(SWEEP_OBJECTS_EVERY);
+    let mut ticks = ticks(SWEEP_OBJECTS_EVERY);
     loop {
-        interval.tick().await;
+        ticks.tick().await;
         if node.metadata_leader() != Some(node.config.node) {
             continue;
         }

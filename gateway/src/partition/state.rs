@@ -314,6 +314,11 @@ impl PartitionState {
         self.chunks.iter().map(|chunk| chunk.max_timestamp_ms).max()
     }
 
+    /// The latest time in the oldest run of records.
+    pub fn oldest_timestamp_ms(&self) -> Option<i64> {
+        self.chunks.front().map(|chunk| chunk.max_timestamp_ms)
+    }
+
     /// Offset from which to look for the first record at or after `timestamp_ms`, from `from` on.
     pub fn seek_timestamp(&self, timestamp_ms: i64, from: Offset) -> Option<Offset> {
         let after = self.chunks.partition_point(|chunk| chunk.base_offset <= from);

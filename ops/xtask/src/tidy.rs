@@ -19,6 +19,13 @@ const BANNED_WORDS: &[(&str, &str)] = &[
     (concat!("FIX", "ME"), "fix it"),
     (concat!("#[igno", "re"), "a test that does not run tests nothing"),
 ];
+/// What has a better one of the project's own: what, in which folder, and the file that may use it.
+const WRAPPED: &[(&str, &str, &str, &str)] = &[(
+    concat!("time::", "interval("),
+    "gateway/src",
+    "gateway/src/background.rs",
+    "use background::ticks: missed ticks must not come all at once",
+)];
 const TOP_LEVEL: &[&str] = &[
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -108,6 +115,14 @@ fn check_source(name: &str, text: &str, breaches: &mut Vec<String>) {
             breaches.push(format!("{name}:{}: {word}: {advice}", index + 1));
         }
     }
+    for (what, folder, wrapper, advice) in WRAPPED {
+        if name.starts_with(folder)
+            && name != *wrapper
+            && let Some(index) = text.lines().position(|line| line.contains(what))
+        {
+            breaches.push(format!("{name}:{}: {what}: {advice}", index + 1));
+        }
+    }
     for (line, length) in long_functions(text) {
         breaches.push(format!("{name}:{line}: a function of {length} lines; split it"));
     }
@@ -152,6 +167,19 @@ mod tests {
         let body = "    let x = 1;\n".repeat(FUNCTION_LINE_COUNT_MAX);
         let text = format!("fn short() {{\n}}\nfn long() {{\n{body}}}\n");
         assert_eq!(long_functions(&text), [(3, FUNCTION_LINE_COUNT_MAX + 2)]);
+    }
+
+    #[test]
+    fn what_is_wrapped_is_used_by_its_wrapper_only() {
+        let text = format!("let it = tokio::{}EVERY);\n", concat!("time::", "interval("));
+        let count = |name: &str| {
+            let mut breaches = Vec::new();
+            check_source(name, &text, &mut breaches);
+            breaches.len()
+        };
+        assert_eq!(count("gateway/src/node.rs"), 1);
+        assert_eq!(count("gateway/src/background.rs"), 0);
+        assert_eq!(count("ops/src/bench.rs"), 0);
     }
 
     #[test]
