@@ -27,7 +27,7 @@ use super::dispatch::Call;
 use super::error::{self, ApiError};
 use super::group_state::{self, Effect, Loading, Outcome};
 use super::journal::Write;
-use super::offset_compaction::RECORD_COUNT_MIN;
+use super::offset_compaction::{CompactionRest, RECORD_COUNT_MIN};
 use super::transactions::TRANSACTIONS_TOPIC;
 use super::{Front, internal_state, lock, lookup, topics};
 use crate::coordination::{Limits, batches};
@@ -48,10 +48,10 @@ const LOAD_RETRY_AFTER: Duration = Duration::from_millis(100);
 /// When it is looked again whether what another coordinator has staged is in the log.
 const STAGING_RETRY_AFTER: Duration = Duration::from_millis(5);
 /// Bytes of our own records written at once.
-const BATCH_SIZE_BYTES: usize = 1 << 20;
+pub(super) const BATCH_SIZE_BYTES: usize = 1 << 20;
 /// How long records are offered to a log that has no room for them.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
-const BUSY_RETRY_AFTER: Duration = Duration::from_millis(20);
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const BUSY_RETRY_AFTER: Duration = Duration::from_millis(20);
 
 /// What whoever waits is told in the end.
 #[derive(Debug)]
@@ -86,6 +86,7 @@ pub(super) struct Coordinator {
     bell: Notify,
     /// Offsets on their way into transactions, in this log.
     staging: Arc<AtomicUsize>,
+    pub(super) rest: CompactionRest,
 }
 
 /// Offsets on their way into a transaction. A coordinator does not count as loaded meanwhile: it would
@@ -150,7 +151,7 @@ impl Coordinator {
         staging: Arc<AtomicUsize>,
     ) -> Self {
         let groups = Mutex::new(Groups::new(limits(front), is_loaded));
-        Self { log, groups, bell: Notify::new(), staging }
+        Self { log, groups, bell: Notify::new(), staging, rest: CompactionRest::default() }
     }
 
     /// To be held while offsets are on their way into a transaction.
@@ -236,6 +237,7 @@ impl Coordinator {
                 groups.take_writes(BATCH_SIZE_BYTES)
             };
             if writes.is_empty() {
+                self.compact(front).await;
                 self.bell.notified().await;
                 continue;
             }
@@ -248,7 +250,7 @@ impl Coordinator {
                     return Err(error);
                 }
             }
-            front.compact_offsets(self);
+            self.compact(front).await;
         }
     }
 }
@@ -392,7 +394,9 @@ impl Front {
                     continue;
                 }
                 coordinator.groups().tick(self.now(), self.broker.wall_time_ms());
-                self.compact_offsets(&coordinator);
+                if coordinator.is_long(&self) {
+                    coordinator.bell.notify_one();
+                }
             }
         }
     }

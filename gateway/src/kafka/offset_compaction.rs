@@ -5,72 +5,173 @@
 //! everything before the new records is then in memory, hence in the new records. Offsets that a
 //! transaction is about to change stay where they are, and the log starts no later. Those in topics
 //! that were deleted are left out.
+//!
+//! One batch is on its way at a time, as with all that a coordinator writes, and nothing else is written between.
+//! What is refused is tried again after a pause that grows: each attempt makes the log longer.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use meridian_base::position::Offset;
-use tokio::sync::oneshot;
+use meridian_base::env::Instant;
+use meridian_base::id::TopicId;
+use meridian_storage::leader::PutError;
 
-use super::Front;
-use super::coordinator::Coordinator;
+use super::coordinator::{BATCH_SIZE_BYTES, BUSY_RETRY_AFTER, BUSY_TIMEOUT, Coordinator};
 use super::group_state::Snapshot;
+use super::journal::Entry;
+use super::{Front, lock};
+use crate::background::{Backoff, Chore};
 use crate::coordination;
-use crate::partition::{Appended, ProduceError};
+use crate::partition::ProduceError;
 
 /// Shorter logs are left alone.
 pub(super) const RECORD_COUNT_MIN: i64 = 100_000;
+/// Pauses after an attempt that was refused.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(600);
 
-type Answers = Vec<oneshot::Receiver<Result<Appended, ProduceError>>>;
+/// Why a log was not shortened.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error(transparent)]
+    Log(#[from] ProduceError),
+    #[error("a transaction has staged an offset meanwhile")]
+    Staged,
+}
 
-impl Front {
-    /// Shortens the log of a coordinator if most of it is out of date.
-    pub(super) fn compact_offsets(self: &Arc<Self>, coordinator: &Arc<Coordinator>) {
-        let log = &coordinator.log;
-        let record_count = log.high_watermark().get() - log.log_start_offset().get();
-        if record_count < RECORD_COUNT_MIN {
+/// When a log may be looked at again.
+pub(super) struct CompactionRest(Mutex<(Option<Instant>, Backoff)>);
+
+impl Default for CompactionRest {
+    fn default() -> Self {
+        Self(Mutex::new((None, Backoff::new(PAUSE_MIN, PAUSE_MAX))))
+    }
+}
+
+impl CompactionRest {
+    fn lasts(&self, now: Instant) -> bool {
+        lock(&self.0).0.is_some_and(|until| now < until)
+    }
+
+    fn on_refused(&self, now: Instant) -> Duration {
+        let mut rest = lock(&self.0);
+        let pause = rest.1.pause();
+        rest.0 = Some(now + pause);
+        pause
+    }
+
+    fn on_done(&self) {
+        *lock(&self.0) = (None, Backoff::new(PAUSE_MIN, PAUSE_MAX));
+    }
+}
+
+impl Coordinator {
+    fn record_count(&self) -> i64 {
+        self.log.high_watermark().get() - self.log.log_start_offset().get()
+    }
+
+    /// Whether the log is long enough for a look.
+    pub(super) fn is_long(&self, front: &Front) -> bool {
+        self.record_count() >= RECORD_COUNT_MIN && !self.rest.lasts(front.now())
+    }
+
+    /// Shortens the log if most of it is out of date. Nothing is written meanwhile.
+    pub(super) async fn compact(self: &Arc<Self>, front: &Arc<Front>) {
+        if !self.is_long(front) {
             return;
         }
-        let (start, answers) = {
-            // In this order everywhere: the metadata, then groups.
-            let metadata = self.broker.metadata();
-            let mut groups = coordinator.groups();
-            // Read under the lock: with nothing on its way, all before it is in memory.
-            let (log_start, high_watermark) = (log.log_start_offset(), log.high_watermark());
-            let is_gone = |topic| metadata.topic(topic).is_none();
-            let snapshot = groups.begin_compaction(log_start, high_watermark, is_gone);
-            let Some(Snapshot { records, start }) = snapshot else { return };
-            let batches = coordination::batches(self.broker.wall_time_ms(), records);
-            // Under the lock, so that no write comes between what was read and this.
-            (start, batches.into_iter().map(|batch| log.produce(vec![batch])).collect())
-        };
-        let coordinator = Arc::clone(coordinator);
+        let record_count = self.record_count();
+        let Some(Snapshot { records, start }) = self.snapshot(front) else { return };
+        let written = self.write_once_more(front, records).await;
+        let (coordinator, front) = (Arc::clone(self), Arc::clone(front));
         tokio::spawn(async move {
-            match finish(&coordinator, start, answers).await {
-                Ok(start) => tracing::info!(%start, record_count, "group offsets compacted"),
-                Err(error) => tracing::warn!(%error, "group offsets not compacted; tried again"),
+            let shortened = match written {
+                Ok(()) => coordinator.log.delete_records(start).await.map_err(Refused::from),
+                Err(error) => Err(error),
+            };
+            match shortened {
+                Ok(start) => {
+                    tracing::info!(%start, record_count, "group offsets compacted");
+                    front.chores().on_done(Chore::OffsetCompaction);
+                    coordinator.rest.on_done();
+                }
+                Err(error) => {
+                    let pause = coordinator.rest.on_refused(front.now());
+                    tracing::warn!(%error, ?pause, "group offsets not compacted; trying again");
+                    front.chores().on_refused(Chore::OffsetCompaction);
+                }
             }
             coordinator.groups().end_compaction();
         });
     }
+
+    /// All that holds, if the log is worth shortening to that.
+    fn snapshot(&self, front: &Front) -> Option<Snapshot> {
+        let ends = || (self.log.log_start_offset(), self.log.high_watermark());
+        let topics = {
+            let (groups, (log_start, high_watermark)) = (self.groups(), ends());
+            if !groups.is_compaction_due(log_start, high_watermark) {
+                return None;
+            }
+            groups.topics()
+        };
+        let gone: BTreeSet<TopicId> = {
+            let metadata = front.broker.metadata();
+            topics.into_iter().filter(|topic| metadata.topic(*topic).is_none()).collect()
+        };
+        let mut groups = self.groups();
+        // Read under the lock: with nothing on its way, all before it is in memory.
+        let (log_start, high_watermark) = ends();
+        groups.begin_compaction(log_start, high_watermark, |topic| gone.contains(&topic))
+    }
+
+    async fn write_once_more(&self, front: &Front, records: Vec<Entry>) -> Result<(), Refused> {
+        for records in pieces(records) {
+            let batches = coordination::batches(front.broker.wall_time_ms(), records.clone());
+            let deadline = front.now() + BUSY_TIMEOUT;
+            loop {
+                let answer = {
+                    // Under the lock, so that no transaction stages anything between this look and the write.
+                    let groups = self.groups();
+                    if groups.stages_any(&records) {
+                        return Err(Refused::Staged);
+                    }
+                    self.log.produce(batches.clone())
+                };
+                match answer.await.unwrap_or(Err(ProduceError::InDoubt)) {
+                    Ok(_) => break,
+                    // Nothing was written.
+                    Err(ProduceError::Put(PutError::Busy)) if front.now() < deadline => {
+                        tokio::time::sleep(BUSY_RETRY_AFTER).await;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
-/// Once all records are committed, has the log start there.
-async fn finish(
-    coordinator: &Coordinator,
-    start: Offset,
-    answers: Answers,
-) -> Result<Offset, ProduceError> {
-    for answer in answers {
-        answer.await.unwrap_or(Err(ProduceError::InDoubt))?;
+/// The records in their order, in pieces of a batch each.
+fn pieces(records: Vec<Entry>) -> Vec<Vec<Entry>> {
+    let mut pieces: Vec<Vec<Entry>> = Vec::new();
+    let mut size_bytes = 0;
+    for (key, value) in records {
+        size_bytes += key.len() + value.as_ref().map_or(0, bytes::Bytes::len);
+        match pieces.last_mut() {
+            Some(piece) if size_bytes <= BATCH_SIZE_BYTES => piece.push((key, value)),
+            _ => {
+                size_bytes = key.len() + value.as_ref().map_or(0, bytes::Bytes::len);
+                pieces.push(vec![(key, value)]);
+            }
+        }
     }
-    coordinator.log.delete_records(start).await
+    pieces
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use meridian_base::id::TopicId;
     use meridian_protocol::ErrorCode;
 
     use super::*;
@@ -80,6 +181,21 @@ mod tests {
     use crate::log::PartitionLog;
 
     const GROUP: &str = "g";
+
+    #[test]
+    fn pieces_are_no_larger_than_a_batch_and_keep_the_order() {
+        let entry = |number: u32, size_bytes: usize| {
+            let key = bytes::Bytes::copy_from_slice(&number.to_be_bytes());
+            (key, Some(bytes::Bytes::from(vec![0; size_bytes])))
+        };
+        let sizes = [1, BATCH_SIZE_BYTES / 2, BATCH_SIZE_BYTES / 2, 7, BATCH_SIZE_BYTES * 2, 3];
+        let records: Vec<Entry> = (0..).zip(sizes).map(|(n, size)| entry(n, size)).collect();
+        let cut = pieces(records.clone());
+        let counts: Vec<usize> = cut.iter().map(Vec::len).collect();
+        assert_eq!(counts, [2, 2, 1, 1]);
+        assert_eq!(cut.concat(), records);
+        assert_eq!(pieces(Vec::new()).len(), 0);
+    }
 
     /// Commits by one group, of two partitions in turn: what holds are the last two.
     async fn fill(log: &Arc<PartitionLog>, topic: TopicId) {
@@ -137,9 +253,8 @@ mod tests {
         let deleted = TopicId::new(12345);
         write_batch(&log, [(OffsetKey { topic: deleted, index: 0 }, 1)]).await;
 
-        let coordinator = loaded(&front).await;
+        loaded(&front).await;
         let shortened = async {
-            front.compact_offsets(&coordinator);
             while log.log_start_offset().get() < RECORD_COUNT_MIN {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -152,5 +267,43 @@ mod tests {
         let groups = coordinator.groups();
         let held: Vec<i64> = groups.by_id[GROUP].offsets().map(|(_, it)| it.offset).collect();
         assert_eq!(held, [RECORD_COUNT_MIN - 2, RECORD_COUNT_MIN - 1]);
+    }
+
+    #[tokio::test]
+    async fn a_log_that_refuses_is_not_made_longer_again_and_again() {
+        let broker = FakeBroker::single();
+        let front = front_of(&broker, quick_config());
+        TestClient::connect(&front).create_topic("t", 2).await;
+        let topics = crate::kafka::topics::create_internal(&front, OFFSETS_TOPIC, 2, Vec::new());
+        topics.await.unwrap();
+        let (topic, log) = {
+            let metadata = broker.state();
+            let offsets = metadata.topic_named(OFFSETS_TOPIC).unwrap().id;
+            let id = metadata.partition_at(offsets, partition_index(GROUP, 2)).unwrap().0;
+            (metadata.topic_named("t").unwrap().id, front.broker.led(id).unwrap())
+        };
+        fill(&log, topic).await;
+        broker.set_away(true);
+        let coordinator = loaded(&front).await;
+        let count = || front.chores().count(Chore::OffsetCompaction);
+        let refused = async {
+            while count().refused == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, refused).await.expect("it is tried");
+        for _ in 0..10 {
+            coordinator.compact(&front).await;
+        }
+        assert_eq!(count().refused, 1, "not before it has rested");
+        broker.set_away(false);
+        let shortened = async {
+            while log.log_start_offset().get() < RECORD_COUNT_MIN {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                coordinator.compact(&front).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, shortened).await.expect("the start moves");
+        assert!(count().refused < 9, "{:?}", count());
     }
 }

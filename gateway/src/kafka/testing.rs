@@ -40,7 +40,7 @@ use crate::log::{
 use crate::partition::PartitionLimits;
 use crate::peers::Peers;
 use crate::runtime::clock::Clock;
-use crate::runtime::quic::Channel;
+use crate::runtime::quic::{Channel, PeerState};
 
 /// Nothing takes longer than this, or the test has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -285,6 +285,12 @@ impl FakeBroker {
             }
         };
         tokio::time::timeout(PATIENCE, served).await.expect("new partitions are served");
+    }
+
+    /// Takes the only slot for dead, or not: then no log takes anything.
+    pub(crate) fn set_away(&self, is_away: bool) {
+        let state = if is_away { PeerState::Down } else { PeerState::Up };
+        self.logs.as_ref().expect("a cluster of one has logs").on_peer(self.node(), state);
     }
 
     /// The disk.

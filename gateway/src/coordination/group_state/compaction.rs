@@ -10,6 +10,9 @@
 //!                     +-- the log starts here
 //! ```
 
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
 use meridian_base::id::TopicId;
 use meridian_base::position::Offset;
 use meridian_storage::mutation::Mutation;
@@ -55,6 +58,29 @@ impl<W> Groups<W> {
         !self.journal.is_in_flight() && self.journal.queued().all(is_offsets)
     }
 
+    /// Whether it may be worth shortening the log, which is this long, and memory holds what it says.
+    pub fn is_compaction_due(&self, log_start: Offset, high_watermark: Offset) -> bool {
+        let freed_count = || self.start_max(high_watermark).get() - log_start.get();
+        self.is_loaded
+            && !self.snapshot.is_running
+            && high_watermark.get() - log_start.get() >= self.snapshot.record_count_min
+            && freed_count() >= self.snapshot.record_count_min
+            && self.is_as_written()
+    }
+
+    /// The topics that offsets are committed of.
+    pub fn topics(&self) -> BTreeSet<TopicId> {
+        self.by_id.values().flat_map(|entry| entry.offsets.keys().map(|key| key.topic)).collect()
+    }
+
+    /// Whether a transaction is about to change any of these: what it has staged would be void if
+    /// they came after it.
+    pub fn stages_any(&self, records: &[Entry]) -> bool {
+        let staged = self.pending.keys().map(|(id, key)| offset_record::encode_key(id, key));
+        let staged: BTreeSet<Bytes> = staged.collect();
+        !staged.is_empty() && records.iter().any(|(key, _)| staged.contains(key))
+    }
+
     /// All that holds, if it is worth shortening the log, which is this long, to that, and memory
     /// holds what the log says. It is to be appended before anything else, and
     /// [`Groups::end_compaction`] called when that is over.
@@ -64,15 +90,11 @@ impl<W> Groups<W> {
         high_watermark: Offset,
         is_gone: impl Fn(TopicId) -> bool,
     ) -> Option<Snapshot> {
-        let start = self.start_max(high_watermark);
-        let freed_count = start.get() - log_start.get();
-        let is_due = self.is_loaded
-            && !self.snapshot.is_running
-            && freed_count >= self.snapshot.record_count_min
-            && self.is_as_written();
-        if !is_due {
+        if !self.is_compaction_due(log_start, high_watermark) {
             return None;
         }
+        let start = self.start_max(high_watermark);
+        let freed_count = start.get() - log_start.get();
         self.by_id.values_mut().for_each(|entry| entry.forget_topics(&is_gone));
         let held: usize = self.by_id.iter().map(|(id, it)| self.records_of(id, it).count()).sum();
         let worth = (held as i64).saturating_mul(LENGTH_RATIO_MAX);
