@@ -25,6 +25,7 @@ use meridian_base::id::NodeId;
 use meridian_consensus::command::{Command, Proposal, RequestId};
 use meridian_consensus::config::Config;
 use meridian_consensus::membership::PeerStanding;
+use meridian_consensus::metrics::Metrics as Counters;
 use meridian_consensus::node::{AppliedEntry, Leadership, MetadataHandle};
 use meridian_consensus::state::{Decision, Metadata};
 use tokio::sync::{Notify, oneshot, watch};
@@ -158,6 +159,7 @@ struct Shared {
     /// Who waits for this node to have applied what was decided before they asked.
     catching_up: Mutex<HashMap<RequestId, Arc<Notify>>>,
     leadership: Mutex<Option<Leadership>>,
+    counters: Mutex<Counters>,
     /// The last entry that this node has applied since it started.
     applied_index: watch::Sender<u64>,
     /// Who votes, of late.
@@ -239,6 +241,7 @@ impl Meta {
             waiting: Mutex::default(),
             catching_up: Mutex::default(),
             leadership: Mutex::default(),
+            counters: Mutex::default(),
             applied_index: watch::Sender::new(0),
             voters: Mutex::default(),
             is_of_cluster: Notify::new(),
@@ -279,6 +282,11 @@ impl Meta {
     /// Who leads the metadata log, as far as this node knows.
     pub(crate) fn leadership(&self) -> Option<Leadership> {
         *lock(&self.shared.leadership)
+    }
+
+    /// What this member of the metadata log has counted.
+    pub(crate) fn counters(&self) -> Counters {
+        *lock(&self.shared.counters)
     }
 
     /// The nodes that vote on metadata, as this node has heard; empty before it has.

@@ -4,6 +4,7 @@
 //! chose.
 
 mod chores;
+mod raft;
 mod tiers;
 
 use std::fmt::Write as _;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use meridian_consensus::command::Liveness;
+use meridian_consensus::metrics::Metrics as RaftCounters;
 use meridian_consensus::node::Leadership;
 use meridian_storage::store::{Counters, DiskUsage, ScrubState, Standing};
 
@@ -386,6 +388,7 @@ pub(super) struct Snapshot {
     partitions: usize,
     leaderless: usize,
     raft: Option<Leadership>,
+    raft_counters: RaftCounters,
     led: usize,
     taking_over: usize,
     transactions: OngoingCounts,
@@ -466,6 +469,7 @@ impl Snapshot {
             partitions: status.as_ref().map_or(0, |status| status.partitions.total),
             leaderless: status.as_ref().map_or(0, |status| status.partitions.leaderless),
             raft: node.meta.leadership(),
+            raft_counters: node.meta.counters(),
             led,
             taking_over: owned.len() - led,
             transactions: ongoing_counts(&owned),
@@ -493,7 +497,8 @@ impl Snapshot {
 }
 
 fn families() -> impl Iterator<Item = &'static Family> {
-    FAMILIES.iter().chain(tiers::FAMILIES).chain(chores::FAMILIES)
+    let more = [chores::FAMILIES, raft::FAMILIES, tiers::FAMILIES];
+    FAMILIES.iter().chain(more.into_iter().flatten())
 }
 
 fn ongoing_counts(logs: &[Arc<PartitionLog>]) -> OngoingCounts {
@@ -661,6 +666,7 @@ mod tests {
             partitions: 7,
             leaderless: 0,
             raft: Some(Leadership { term: 3, leader: None, is_self: false }),
+            raft_counters: RaftCounters { snapshots_taken_total: 6, ..RaftCounters::default() },
             led: 4,
             taking_over: 1,
             transactions: OngoingCounts { ongoing: 3, hanging: 2 },
@@ -725,6 +731,7 @@ mod tests {
             "meridian_groups_short_count 1",
             "meridian_nodes_count{liveness=\"dead\"} 1",
             "meridian_raft_is_leader 0",
+            "meridian_raft_snapshots_taken_total 6",
             "meridian_transactions_ongoing_count 3",
             "meridian_transactions_hanging_count 2",
             "meridian_disk_used_bytes 1099511627776",

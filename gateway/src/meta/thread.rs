@@ -330,6 +330,7 @@ impl MetaThread {
         if let Some(leadership) = progress.leadership {
             *lock(&self.shared.leadership) = Some(leadership);
         }
+        *lock(&self.shared.counters) = member.metrics();
         self.shared.applied_index.send_if_modified(|known| {
             let applied = member.applied_index();
             std::mem::replace(known, applied) != applied

@@ -249,3 +249,21 @@ fn make(
         _ => Verdict::NotMade,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_say_how_many_clusters_ci_simulates() {
+        let count: u32 = SIMULATED.iter().map(|(_, _, seeds)| seeds.parse::<u32>().unwrap()).sum();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for (file, text) in [
+            ("README.md", format!("{count} simulated clusters")),
+            ("CONTRIBUTING.md", format!("{count} seeds x 5 simulated minutes")),
+        ] {
+            let found = std::fs::read_to_string(root.join(file)).unwrap();
+            assert!(found.contains(&text), "{file} does not say \"{text}\"");
+        }
+    }
+}
