@@ -80,8 +80,8 @@ pub struct Member {
     pub node: NodeId,
     /// Its datacenter.
     pub datacenter: Datacenter,
-    /// Where the others reach it (QUIC).
-    pub peer: SocketAddr,
+    /// Where the others reach it (QUIC); its name is resolved while the node runs.
+    pub peer: Endpoint,
     /// Whether it votes on metadata.
     pub voter: bool,
 }
@@ -257,6 +257,15 @@ impl NodeConfig {
             return vec![self.node];
         }
         self.members.iter().filter(|member| member.voter).map(|member| member.node).collect()
+    }
+
+    /// Where other nodes are told to reach this one: as the configuration names it, or where it listens.
+    pub(crate) fn peer_endpoint(&self) -> Option<Endpoint> {
+        let own = self.members.iter().find(|member| member.node == self.node);
+        let listening = self
+            .peer
+            .map(|address| Endpoint { host: address.ip().to_string(), port: address.port() });
+        own.map(|member| member.peer.clone()).or(listening)
     }
 
     /// The other initial members.
@@ -580,7 +589,7 @@ fn members(tables: &[MemberTable]) -> Result<Vec<Member>, ConfigError> {
             Ok(Member {
                 node: NodeId::new(table.id),
                 datacenter: Datacenter(table.datacenter.clone()),
-                peer: address("cluster.nodes.peer", &table.peer)?,
+                peer: endpoint("cluster.nodes.peer", &table.peer)?,
                 voter: table.voter,
             })
         })
@@ -682,6 +691,16 @@ mod tests {
         ] {
             assert!(message(&format!("{FILE}\n{line}")).contains(key), "{key}");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_peer_whose_name_does_not_resolve_yet_is_no_mistake() -> Result<(), ConfigError> {
+        let config = parse(&FILE.replace("127.0.0.1:19093", "b.not-yet.invalid:19093"))?;
+        let expected = Endpoint { host: "b.not-yet.invalid".to_owned(), port: 19093 };
+        assert_eq!(config.members[1].peer, expected);
+        let own = Endpoint { host: "127.0.0.1".to_owned(), port: 19092 };
+        assert_eq!(config.peer_endpoint(), Some(own));
         Ok(())
     }
 

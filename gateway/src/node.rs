@@ -10,6 +10,7 @@ mod compaction;
 mod disks;
 mod expiry;
 mod lifecycle;
+mod peer_names;
 mod reclaim;
 mod sources;
 mod status;
@@ -39,6 +40,7 @@ use self::cluster_time::ClusterTime;
 pub use self::compaction::CompactionConfig;
 use self::compaction::CompactionCounters;
 pub(crate) use self::compaction::CompactionCounts;
+use self::peer_names::PeerNames;
 pub(crate) use self::status::{GroupStatus, TOLERATED};
 use self::switch::Switch;
 use crate::admin::{Admin, AdminBindError, AdminServer};
@@ -121,6 +123,7 @@ pub(crate) struct Node {
     pub(crate) mirrors: Mirrors,
     pub(crate) time: Arc<ClusterTime>,
     pub(crate) compaction: CompactionCounters,
+    names: PeerNames,
     /// Why the node must stop, once it must.
     fatal: watch::Sender<Option<String>>,
     sync_reported: AtomicBool,
@@ -205,6 +208,7 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
         mirrors,
         time,
         compaction: CompactionCounters::default(),
+        names: PeerNames::default(),
         fatal,
         sync_reported,
         mounted_as: OnceLock::new(),
@@ -383,10 +387,11 @@ async fn start_transport(node: &Arc<Node>, cluster: ClusterId) -> Result<(), Sta
     };
     let handler = Arc::clone(&node.switch) as Arc<dyn crate::runtime::quic::Handler>;
     let transport = Transport::start(settings, handler).await?;
-    for member in config.peers() {
-        transport.set_peer(member.node, member.peer, path_to(config, &member.datacenter));
-    }
     node.switch.plug(transport);
+    for member in config.peers() {
+        node.reach(member.node, member.peer.clone(), path_to(config, &member.datacenter));
+    }
+    tokio::spawn(peer_names::run_names(Arc::clone(node)));
     Ok(())
 }
 
@@ -456,7 +461,7 @@ impl Node {
             rack: config.rack.clone(),
             roles: config.roles,
             kafka: config.advertised(kafka),
-            peer: endpoint(config.peer),
+            peer: config.peer_endpoint().unwrap_or_else(|| endpoint(None)),
             admin: endpoint(admin),
             binary_version: env!("CARGO_PKG_VERSION").to_owned(),
             feature_level_min: FeatureLevel::FIRST,
@@ -531,6 +536,11 @@ impl Node {
             MetaEvent::Node(node) => self.on_node(node),
             MetaEvent::TopicConfigs(topic) => self.on_topic_configs(topic),
             MetaEvent::Replaced => self.on_replaced(),
+            MetaEvent::Removed => self.fail(
+                "this node was removed from the cluster (`meridian node decommission`), and ends; \
+                 without what is in node.data it would join as a new node"
+                    .to_owned(),
+            ),
             MetaEvent::Fatal(reason) => self.fail(reason),
         }
     }
@@ -540,13 +550,8 @@ impl Node {
         let found = self.meta.metadata().node(node).map(|node| node.registration.clone());
         match found {
             Some(registration) if node != self.config.node => {
-                let address = registration.peer.to_string().parse::<SocketAddr>();
-                if let Ok(address) = address
-                    && address.port() != 0
-                {
-                    let path = path_to(&self.config, &registration.datacenter);
-                    self.switch.set_peer(node, address, path);
-                }
+                let path = path_to(&self.config, &registration.datacenter);
+                self.reach(node, registration.peer, path);
             }
             Some(_) => {}
             // A voter that has left and comes as a new node asks the others what it is, before it is
@@ -554,9 +559,12 @@ impl Node {
             None => match self.config.peers().find(|member| member.node == node) {
                 Some(member) => {
                     let path = path_to(&self.config, &member.datacenter);
-                    self.switch.set_peer(node, member.peer, path);
+                    self.reach(node, member.peer.clone(), path);
                 }
-                None => self.switch.remove_peer(node),
+                None => {
+                    self.names.remove(node);
+                    self.switch.remove_peer(node);
+                }
             },
         }
     }

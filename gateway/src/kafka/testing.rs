@@ -322,7 +322,7 @@ impl FakeBroker {
     }
 }
 
-fn registration(
+pub(crate) fn registration(
     node: u32,
     geometry: Option<Geometry>,
     feature_level_max: FeatureLevel,

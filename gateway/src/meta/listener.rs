@@ -38,6 +38,8 @@ pub(crate) enum MetaEvent {
     TopicConfigs(TopicId),
     /// A snapshot replaced everything: compare what is held with the metadata.
     Replaced,
+    /// This node was removed from the cluster.
+    Removed,
     /// The member failed.
     Fatal(String),
 }
@@ -115,6 +117,12 @@ impl MetaListener for EventSender {
                         self.flush(&mut owned, &mut lost);
                         self.send(MetaEvent::TopicConfigs(*topic));
                     }
+                    // What an earlier life of this node was is nothing to the one that has yet to register.
+                    Change::NodeRemoved(node) if *node == self.node => {
+                        if is_registered && metadata.node(*node).is_none() {
+                            self.send(MetaEvent::Removed);
+                        }
+                    }
                     Change::Node(node) | Change::NodeRemoved(node) => {
                         self.send(MetaEvent::Node(*node));
                     }
@@ -149,7 +157,8 @@ impl MetaListener for EventSender {
             self.send(MetaEvent::Node(node));
         }
         if self.is_registered.load(Ordering::Relaxed) {
-            self.send(MetaEvent::Replaced);
+            let is_there = metadata.node(self.node).is_some();
+            self.send(if is_there { MetaEvent::Replaced } else { MetaEvent::Removed });
         }
     }
 
@@ -211,11 +220,16 @@ pub(crate) fn datacenter_count_min(metadata: &Metadata, topic: TopicId) -> usize
 
 #[cfg(test)]
 mod tests {
-    use meridian_consensus::command::Command;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use meridian_base::id::ClusterId;
+    use meridian_base::topology::Geometry;
+    use meridian_consensus::command::{Command, FeatureLevel, Proposal};
     use meridian_consensus::state::Change;
 
     use super::*;
-    use crate::kafka::testing::FakeBroker;
+    use crate::kafka::testing::{FakeBroker, registration};
 
     #[tokio::test]
     async fn a_node_that_is_behind_goes_by_the_metadata_as_it_is() {
@@ -247,5 +261,54 @@ mod tests {
         }
         assert!(told.len() <= 10_000, "{}", told.len());
         assert!(told.contains(&MetaEvent::Replaced), "it catches up");
+    }
+
+    const NODE: NodeId = NodeId::new(2);
+    const THIS_LIFE: RequestId = RequestId::new(77);
+
+    /// Applies a command, and has the listener hear of it.
+    fn apply(metadata: &mut Metadata, listener: &EventSender, id: u128, command: Command) {
+        let (index, request_id) = (id as u64, RequestId::new(id));
+        let applied = metadata.apply(index, &Proposal { request_id, command });
+        applied.result.as_ref().expect("not refused");
+        let (result, changes) = (applied.result, applied.changes);
+        listener.on_applied(metadata, &[AppliedEntry { index, request_id, result, changes }]);
+    }
+
+    /// Whether the node is to end, after what has come so far.
+    fn is_ended(events: &Events) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut next = || match pin!(events.next()).poll(&mut context) {
+            Poll::Ready(event) => event,
+            Poll::Pending => None,
+        };
+        let events: Vec<MetaEvent> = std::iter::from_fn(|| next()).collect();
+        events.contains(&MetaEvent::Removed)
+    }
+
+    fn register() -> Command {
+        Command::RegisterNode(registration(2, None, FeatureLevel::LATEST))
+    }
+
+    #[test]
+    fn a_node_that_is_removed_ends_and_one_that_joins_anew_does_not() {
+        let events = Arc::new(Events::default());
+        let listener = EventSender::new(NODE, THIS_LIFE, Arc::clone(&events));
+        let mut metadata = Metadata::default();
+        let cluster_id = ClusterId::from_text("c");
+        let bootstrap = Command::Bootstrap { cluster_id, geometry: Geometry::OnePerDc };
+        apply(&mut metadata, &listener, 1, bootstrap);
+        // In an earlier life, of which it reads in the log.
+        apply(&mut metadata, &listener, 2, register());
+        apply(&mut metadata, &listener, 3, Command::RemoveNode { node: NODE });
+        assert!(!is_ended(&events));
+        apply(&mut metadata, &listener, THIS_LIFE.get(), register());
+        assert!(!is_ended(&events));
+        listener.on_replaced(&metadata);
+        assert!(!is_ended(&events));
+        apply(&mut metadata, &listener, 78, Command::RemoveNode { node: NODE });
+        assert!(is_ended(&events));
+        listener.on_replaced(&metadata);
+        assert!(is_ended(&events), "a snapshot hid it");
     }
 }

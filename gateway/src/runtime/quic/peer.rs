@@ -58,6 +58,19 @@ impl Peers {
         });
     }
 
+    /// A node that nobody has named has connected from `address`, where it listens as well: it is answered there until
+    /// it is named. A spare that joins is in its own configuration only.
+    pub(super) fn answer_at(&self, node: NodeId, address: SocketAddr) {
+        let target = Target { address, path: PathClass::CrossDatacenter };
+        self.get_or_add(node).target.send_if_modified(|current| {
+            let is_unnamed = current.is_none();
+            if is_unnamed {
+                *current = Some(target);
+            }
+            is_unnamed
+        });
+    }
+
     pub(super) fn send(
         &self,
         to: NodeId,

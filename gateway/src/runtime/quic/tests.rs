@@ -377,6 +377,24 @@ async fn peers_come_and_go_as_they_are_named() {
     assert_eq!(node.send(ONE, Channel::Put, b""), Err(SendError::UnknownPeer));
 }
 
+#[tokio::test]
+async fn a_node_that_nobody_named_is_answered_where_it_came_from() {
+    let ca = ca();
+    let mut member = Node::start(&ca, ONE).await;
+    let mut spare = Node::start(&ca, TWO).await;
+    spare.dials(&member);
+    spare.until(ONE, PeerState::Up).await;
+    spare.send(ONE, Channel::Control, b"what am I?").unwrap();
+    assert_eq!(member.frame().await.0, TWO);
+    eventually(|| member.peer(TWO).state == PeerState::Up).await;
+    member.send(TWO, Channel::Control, b"a spare").unwrap();
+    assert_eq!(spare.frame().await, (ONE, Channel::Control, Bytes::from_static(b"a spare")));
+    // Once it is named it is dialled there, whatever it came from.
+    let moved = Node::start(&ca, TWO).await;
+    member.dials(&moved);
+    eventually(|| member.peer(TWO).connects == 2).await;
+}
+
 /// Answers every frame on `Control` and counts the others.
 #[derive(Default)]
 struct Echo {
