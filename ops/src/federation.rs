@@ -6,7 +6,8 @@
 //! cluster   -> State (as the admin methods say) --+
 //! ```
 //!
-//! What a file does not speak of is left alone: nothing is ever deleted.
+//! What a file does not name is left alone, down to each option of a link and each config of a topic: nothing is ever
+//! deleted, and an option goes only if the file gives it an empty value.
 
 mod file;
 mod plan;
@@ -26,8 +27,8 @@ use crate::target::Target;
 
 /// Make a cluster what a file says: links, topics, mirrors, rules
 ///
-/// Changes what differs and leaves alone what the file does not speak of. ${NAME} in a value is taken from
-/// the environment, so that passwords need not be in the file. Errors have line and column. Nothing is
+/// Changes what differs and leaves alone what the file does not name; an empty value takes an option or a config
+/// away. ${NAME} in a value is taken from the environment, so that passwords need not be in the file. Errors have line and column. Nothing is
 /// changed if the file has one; what only the cluster can tell ends it at the change in question.
 ///
 /// Example: meridian apply -f federation.yaml

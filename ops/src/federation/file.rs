@@ -37,8 +37,7 @@ pub(super) struct File {
 pub(super) struct Link {
     pub(super) source: String,
     pub(super) bytes_per_second: Option<u64>,
-    #[serde(default)]
-    pub(super) paused: bool,
+    pub(super) paused: Option<bool>,
     /// By the names of Kafka's clients.
     #[serde(default)]
     pub(super) options: BTreeMap<String, At<String>>,
@@ -59,10 +58,8 @@ pub(super) struct Topic {
 pub(super) struct Mirror {
     pub(super) link: At<String>,
     pub(super) source_topic: Option<String>,
-    #[serde(default)]
-    pub(super) on_delete: Policy,
-    #[serde(default)]
-    pub(super) on_recreate: Policy,
+    pub(super) on_delete: Option<Policy>,
+    pub(super) on_recreate: Option<Policy>,
 }
 
 /// Topics or groups that follow by themselves.
@@ -73,12 +70,9 @@ pub(super) struct Rule {
     pub(super) topics: Option<String>,
     pub(super) groups: Option<String>,
     pub(super) exclude: Option<String>,
-    #[serde(default)]
-    pub(super) prefix: String,
-    #[serde(default)]
-    pub(super) on_delete: Policy,
-    #[serde(default)]
-    pub(super) on_recreate: Policy,
+    pub(super) prefix: Option<String>,
+    pub(super) on_delete: Option<Policy>,
+    pub(super) on_recreate: Option<Policy>,
 }
 
 /// What becomes of a mirror whose source goes.
@@ -176,7 +170,7 @@ mod tests {
         .unwrap();
         assert_eq!(file.links["west"].value.source, "a:1,b:2");
         assert_eq!(file.topics["t"].value.configs["retention.ms"].value, "86400000");
-        assert_eq!(file.mirrors["m"].value.on_delete, Policy::Promote);
+        assert_eq!(file.mirrors["m"].value.on_delete, Some(Policy::Promote));
         assert_eq!(file.rules[0].value.topics.as_deref(), Some("o\\..*"));
         let password = &file.links["west"].value.options["sasl.password"];
         let of = |value: Option<&str>| {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use serde_saphyr::Location;
 
-use super::file::{At, File, Link, Mirror, Rule, Topic};
+use super::file::{At, File, Link, Mirror, Policy, Rule, Topic};
 use super::state::{ON_DELETE, ON_RECREATE, State, is_compared};
 use crate::client::{Client, admin};
 use crate::failure::Failure;
@@ -127,7 +127,7 @@ impl Plan {
             let what = vec![format!("source {}", link.source)];
             let act = Act::Call("link.create", arguments);
             self.add(("link", name), place, false, what, act);
-            if link.paused {
+            if link.paused == Some(true) {
                 let arguments = json!({"link": name, "is_paused": true});
                 let what = vec!["paused".to_owned()];
                 let act = Act::Call("link.alter", arguments);
@@ -144,24 +144,27 @@ impl Plan {
             }
         };
         compare("bootstrap", json!(link.source), json!(link.source));
-        compare("bytes_per_second_max", json!(cap), json!(cap.unwrap_or(0)));
-        compare("is_paused", json!(link.paused), json!(link.paused));
+        if let Some(cap) = cap {
+            let wanted = (cap > 0).then_some(cap);
+            compare("bytes_per_second_max", json!(wanted), json!(cap));
+        }
+        if let Some(paused) = link.paused {
+            compare("is_paused", json!(paused), json!(paused));
+        }
         let set = current["options"].as_object().cloned().unwrap_or_default();
-        let gone = set.keys().filter(|option| !options.contains_key(*option));
-        let mut changed: BTreeMap<String, Value> =
-            gone.map(|option| (option.clone(), Value::Null)).collect();
+        let mut changed: BTreeMap<String, Value> = BTreeMap::new();
         for (option, value) in options {
             let differs = match is_compared(&option) {
-                true => set.get(&option) != Some(&value),
+                true => set.get(&option).unwrap_or(&Value::Null) != &value,
+                false if value.is_null() => set.contains_key(&option),
                 false => secrets || !set.contains_key(&option),
             };
             if differs {
+                what.push(option_change(&option, set.get(&option), &value));
                 changed.insert(option, value);
             }
         }
         if !changed.is_empty() {
-            let names: Vec<&str> = changed.keys().map(String::as_str).collect();
-            what.push(format!("options {}", names.join(" ")));
             arguments["options"] = json!(changed);
         }
         if !what.is_empty() {
@@ -189,8 +192,10 @@ impl Plan {
         let Some(current) = state.topics.get(name) else {
             let mut what: Vec<String> =
                 partitions.iter().map(|count| format!("{count} partitions")).collect();
-            what.extend(wanted.iter().map(|(config, value)| format!("{config}={value}")));
-            let act = Act::CreateTopic { partitions: *partitions, configs: wanted };
+            let configs: Vec<_> =
+                wanted.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+            what.extend(configs.iter().map(|(config, value)| format!("{config}={value}")));
+            let act = Act::CreateTopic { partitions: *partitions, configs };
             self.add(("topic", name), place, false, what, act);
             return Ok(());
         };
@@ -203,17 +208,19 @@ impl Plan {
         }
         let grown = (count > current.partitions).then_some(count);
         what.extend(grown.map(|count| format!("partitions {} -> {count}", current.partitions)));
-        let gone = current.configs.keys().filter(|config| !configs.contains_key(*config));
-        let mut changes: Vec<(String, Option<String>)> =
-            gone.map(|config| (config.clone(), None)).collect();
-        let differs =
-            |(config, value): &(String, String)| current.configs.get(config) != Some(value);
-        let set = wanted.into_iter().filter(differs);
-        changes.extend(set.map(|(config, value)| (config, Some(value))));
-        what.extend(changes.iter().map(|(config, value)| match value {
-            Some(value) => format!("{config}={value}"),
-            None => format!("{config} unset"),
-        }));
+        let wanted = wanted.into_iter().map(|(config, value)| (config, given(value)));
+        let differs = |(config, value): &(String, Option<String>)| {
+            current.configs.get(config) != value.as_ref()
+        };
+        let changes: Vec<(String, Option<String>)> = wanted.filter(differs).collect();
+        let words =
+            |(config, value): &(String, Option<String>)| match (current.configs.get(config), value)
+            {
+                (Some(before), None) => format!("{config} unset, was {before}"),
+                (Some(before), Some(value)) => format!("{config} {before} -> {value}"),
+                (None, value) => format!("{config}={}", value.as_deref().unwrap_or_default()),
+            };
+        what.extend(changes.iter().map(words));
         if !what.is_empty() {
             let partitions = grown.and(*partitions);
             let act = Act::AlterTopic { partitions, configs: changes };
@@ -240,7 +247,7 @@ impl Plan {
             }
             let arguments = json!({
                 "topic": name, "link": link.value, "source_topic": source_topic,
-                "on_delete": on_delete, "on_recreate": on_recreate,
+                "on_delete": on_delete.unwrap_or_default(), "on_recreate": on_recreate.unwrap_or_default(),
             });
             let what = vec![format!("of {source_topic} over {}", link.value)];
             self.add(
@@ -255,12 +262,15 @@ impl Plan {
         let is_same = current["link"] == link.value && current["source_topic"] == source_topic;
         if !is_same {
             let (topic, link) = (cell(&current["source_topic"]), cell(&current["link"]));
-            let what = format!("{name} is a mirror of {topic} over {link}: delete it first");
+            let what = format!(
+                "{name} is a mirror of {topic} over {link}: `meridian mirror delete {name}` first"
+            );
             return Err(file.error(&at.referenced, what));
         }
         let configs = state.topics.get(name).map(|topic| &topic.configs);
         let mut changes = Vec::new();
-        for (config, policy) in [(ON_DELETE, on_delete.name()), (ON_RECREATE, on_recreate.name())] {
+        for (config, policy) in [(ON_DELETE, on_delete), (ON_RECREATE, on_recreate)] {
+            let Some(policy) = policy.map(Policy::name) else { continue };
             let set = configs.and_then(|configs| configs.get(config));
             if set.map_or("stop", String::as_str) != policy {
                 changes.push((config.to_owned(), Some(policy.to_owned())));
@@ -288,29 +298,58 @@ impl Plan {
                 return Err(file.error(&at.referenced, what));
             }
         };
-        let mut wanted = json!({
-            "link": rule.link.value, "of": of, "include": include, "exclude": rule.exclude,
-        });
-        if of == "topics" {
-            wanted["prefix"] = json!(rule.prefix);
-            wanted["on_delete"] = json!(rule.on_delete);
-            wanted["on_recreate"] = json!(rule.on_recreate);
-        }
+        let mut wanted = json!({"link": rule.link.value, "of": of, "include": include});
         let is_it = |it: &&Value| {
             ["link", "of", "include"].iter().all(|field| it[*field] == wanted[*field])
         };
         let current = state.rules.iter().find(is_it);
+        // What the file does not name stays as it is.
+        let or_current = |named: Value, field: &str, default: Value| match (named, current) {
+            (Value::Null, Some(current)) if !current[field].is_null() => current[field].clone(),
+            (Value::Null, _) => default,
+            (named, _) => named,
+        };
+        let exclude = match rule.exclude.as_deref() {
+            Some("") => Value::Null,
+            exclude => or_current(json!(exclude), "exclude", Value::Null),
+        };
+        let prefix = or_current(json!(rule.prefix), "prefix", json!(""));
+        let stop = json!(Policy::default());
+        let on_delete = or_current(json!(rule.on_delete), "on_delete", stop.clone());
+        let on_recreate = or_current(json!(rule.on_recreate), "on_recreate", stop);
+        let arguments = json!({
+            "link": rule.link.value, of: include, "exclude": exclude, "prefix": prefix,
+            "on_delete": on_delete, "on_recreate": on_recreate,
+        });
+        wanted["exclude"] = exclude;
+        if of == "topics" {
+            wanted["prefix"] = prefix;
+            wanted["on_delete"] = on_delete;
+            wanted["on_recreate"] = on_recreate;
+        }
         if current == Some(&wanted) {
             return Ok(());
         }
-        let arguments = json!({
-            "link": rule.link.value, of: include, "exclude": rule.exclude, "prefix": rule.prefix,
-            "on_delete": rule.on_delete, "on_recreate": rule.on_recreate,
-        });
         let name = format!("{}: {of} {include}", rule.link.value);
         let act = Act::Call("mirror.rule.put", arguments);
         self.add(("rule", &name), &at.referenced, current.is_some(), Vec::new(), act);
         Ok(())
+    }
+}
+
+/// A value that the file gives; none if it is empty.
+fn given(value: String) -> Option<String> {
+    (!value.is_empty()).then_some(value)
+}
+
+/// A change of one of a link's options, in words; what may not be shown is not.
+fn option_change(option: &str, before: Option<&Value>, after: &Value) -> String {
+    match (is_compared(option), before, after) {
+        (true, Some(before), Value::Null) => format!("{option} unset, was {}", cell(before)),
+        (false, _, Value::Null) => format!("{option} unset"),
+        (true, Some(before), after) => format!("{option} {} -> {}", cell(before), cell(after)),
+        (true, None, after) => format!("{option}={}", cell(after)),
+        (false, ..) => format!("{option} set"),
     }
 }
 
@@ -345,7 +384,8 @@ mod tests {
 
     fn state() -> State {
         let link = json!({"link": "west", "bootstrap": "a:1", "bytes_per_second_max": null,
-            "is_paused": false, "options": {"security.protocol": "SSL", "ssl.ca.pem": "1 certificates"}});
+            "is_paused": false, "options": {"security.protocol": "SSL", "ssl.ca.pem": "1 certificates",
+            "lease.ms": "10000"}});
         let mirror = json!({"topic": "m", "link": "west", "source_topic": "m"});
         let rule = json!({"link": "west", "of": "groups", "include": "g.*", "exclude": null});
         let configs = [("retention.ms".to_owned(), "5".to_owned())].into();
@@ -381,13 +421,38 @@ mod tests {
         assert_eq!(
             plan(other).unwrap(),
             [
-                "change link bytes_per_second_max - -> 7, is_paused false -> true, \
-                 options security.protocol ssl.ca.pem",
+                "change link bytes_per_second_max - -> 7, is_paused false -> true",
                 "create topic ",
-                "change topic partitions 2 -> 4, retention.ms unset, cleanup.policy=compact",
+                "change topic partitions 2 -> 4, cleanup.policy=compact",
                 "change mirror meridian.mirror.on.delete=follow",
                 "create mirror of n over west",
                 "change rule ",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_the_file_does_not_name_is_left_alone_and_what_goes_is_shown() {
+        let bare =
+            "links:\n  west: {source: 'a:1'}\ntopics:\n  t: {}\nmirrors:\n  m: {link: west}\n";
+        assert_eq!(plan(bare).unwrap(), [""; 0]);
+        let emptied = "links:\n  west:\n    source: a:1\n    options: {lease.ms: '', ssl.ca.pem: ''}\n\
+                       topics:\n  t: {configs: {retention.ms: '', cleanup.policy: ''}}\n";
+        assert_eq!(
+            plan(emptied).unwrap(),
+            [
+                "change link lease.ms unset, was 10000, ssl.ca.pem unset",
+                "change topic retention.ms unset, was 5"
+            ]
+        );
+        let other = "links:\n  west:\n    source: a:1\n    \
+                     options: {lease.ms: 7, sasl.username: u, sasl.password: p}\n\
+                     topics:\n  t: {configs: {retention.ms: 9}}\n";
+        assert_eq!(
+            plan(other).unwrap(),
+            [
+                "change link lease.ms 10000 -> 7, sasl.password set, sasl.username=u",
+                "change topic retention.ms 5 -> 9",
             ]
         );
     }
