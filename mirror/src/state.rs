@@ -113,7 +113,7 @@ impl State {
                 Some("`meridian link test` shows which address does not answer")
             }
             Self::SourceDeleted => Some(
-                "`meridian mirror promote` makes it a topic of its own, `meridian topic delete` deletes it",
+                "`meridian mirror promote` makes it a topic of its own, `meridian mirror delete` deletes it",
             ),
             Self::SourceRecreated { .. } => Some(
                 "`meridian mirror promote` keeps it as a topic of its own; `meridian mirror repair \

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, admin, clock};
 use crate::cluster;
+use crate::consent::Consent;
 use crate::failure::{Exit, Failure};
 use crate::node::lifecycle::{self, Lifecycle};
 use crate::output::{self, Table};
@@ -88,7 +89,7 @@ enum Command {
     ///
     /// A disk whose node is dead for ten minutes (`heal.after_s`) is replaced without this command.
     ///
-    /// Example: meridian disk replace 4/disk --with 10/disk --wait
+    /// Example: meridian disk replace 4/disk --with 10/disk --wait --yes
     Replace {
         /// Its name
         disk: DiskName,
@@ -98,18 +99,22 @@ enum Command {
         /// Wait until the new disk counts
         #[arg(long)]
         wait: bool,
+        #[command(flatten)]
+        consent: Consent,
     },
     /// Remove a disk for good, with its node: its slot moves to a spare disk, and the cluster forgets the node
     ///
     /// Refused (exit code 3) without a spare in its datacenter, or while too much else is away.
     ///
-    /// Example: meridian disk decommission 4/disk --wait
+    /// Example: meridian disk decommission 4/disk --wait --yes
     Decommission {
         /// Its name
         disk: DiskName,
         /// Wait until the cluster has forgotten it
         #[arg(long)]
         wait: bool,
+        #[command(flatten)]
+        consent: Consent,
     },
 }
 
@@ -188,12 +193,12 @@ pub(crate) async fn run(disk: Disk) -> Result<Exit, Failure> {
         Command::Undrain { disk: DiskName(id) } => {
             live(&client, target, Lifecycle::Undrain { id }).await
         }
-        Command::Replace { disk: DiskName(id), with, wait } => {
+        Command::Replace { disk: DiskName(id), with, wait, consent } => {
             let with = with.map(|DiskName(node)| node);
-            live(&client, target, Lifecycle::Replace { id, with, wait }).await
+            live(&client, target, Lifecycle::Replace { id, with, wait, consent }).await
         }
-        Command::Decommission { disk: DiskName(id), wait } => {
-            live(&client, target, Lifecycle::Decommission { id, wait }).await
+        Command::Decommission { disk: DiskName(id), wait, consent } => {
+            live(&client, target, Lifecycle::Decommission { id, wait, consent }).await
         }
     }
 }

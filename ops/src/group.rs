@@ -8,6 +8,7 @@ use meridian_protocol::ErrorCode;
 use serde::Serialize;
 
 use crate::client::{Client, ClientError, groups};
+use crate::consent::Consent;
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format, Table};
 use crate::target::Target;
@@ -56,19 +57,21 @@ struct List {
 
 /// Delete groups that have no members, and their positions
 ///
-/// Refuses (exit code 3) if one of them has members.
+/// Refuses (exit code 3) if one of them has members, and without a terminal unless --yes is given.
 ///
-/// Example: meridian group delete reports audits
+/// Example: meridian group delete reports audits --yes
 #[derive(Debug, Args)]
 struct Delete {
     /// Their ids
     #[arg(required = true)]
     group: Vec<String>,
+    #[command(flatten)]
+    consent: Consent,
 }
 
 /// Forget a group's positions in topics that none of its members reads
 ///
-/// Example: meridian group delete-offsets reports --topic orders:0,1
+/// Example: meridian group delete-offsets reports --topic orders:0,1 --yes
 #[derive(Debug, Args)]
 struct DeleteOffsets {
     /// Its id
@@ -76,6 +79,8 @@ struct DeleteOffsets {
     /// A topic, or some of its partitions; may be repeated
     #[arg(long, short, required = true, value_name = "TOPIC[:PARTITION,...]", value_parser = parse_topic)]
     topic: Vec<TopicChoice>,
+    #[command(flatten)]
+    consent: Consent,
 }
 
 /// A topic, or some of its partitions.
@@ -163,6 +168,15 @@ impl Delete {
         for group in &self.group {
             refuse_if_active(client, group).await?;
         }
+        let mut losses = Vec::new();
+        for group in &self.group {
+            let count = groups::positions(client, group).await?.len();
+            losses
+                .push(format!("group {group} is deleted with its positions in {count} partitions"));
+        }
+        if !self.consent.ask_or_show(format, &losses.join("; "))? {
+            return Ok(());
+        }
         for group in &self.group {
             groups::delete(client, group).await?;
         }
@@ -195,6 +209,11 @@ impl DeleteOffsets {
         let mut partitions = Vec::new();
         for topic in &self.topic {
             partitions.extend(topic.resolve(client).await?);
+        }
+        let (group, count) = (&self.group, partitions.len());
+        let loss = format!("group {group} forgets its positions in {count} partitions");
+        if !self.consent.ask_or_show(format, &loss)? {
+            return Ok(());
         }
         groups::delete_positions(client, &self.group, &partitions).await?;
         output::print(format, &partitions, |partitions| {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use self::options::Options;
 pub(crate) use self::options::read_option;
 use crate::client::{Client, admin};
+use crate::consent::Consent;
 use crate::failure::{Exit, Failure};
 use crate::mirror::from_all_nodes;
 use crate::output::{self, Table};
@@ -96,10 +97,14 @@ enum Command {
     },
     /// Delete a link that no mirror uses
     ///
-    /// Example: meridian link delete west
+    /// Asks first; without a terminal it refuses (exit code 3) unless --yes is given.
+    ///
+    /// Example: meridian link delete west --yes
     Delete {
         /// Its name
         name: String,
+        #[command(flatten)]
+        consent: Consent,
     },
 }
 
@@ -138,7 +143,18 @@ pub(crate) async fn run(link: Link) -> Result<Exit, Failure> {
         ),
         Command::Pause { name } => ("link.alter", json!({"link": name, "is_paused": true})),
         Command::Resume { name } => ("link.alter", json!({"link": name, "is_paused": false})),
-        Command::Delete { name } => ("link.delete", json!({"link": name})),
+        Command::Delete { name, consent } => {
+            let link = find(&client, name).await?;
+            let source = cell(&link["bootstrap"]);
+            let loss = format!(
+                "link {name} to {source} is deleted with its options, secrets and rules; its groups and quotas \
+                 follow no more"
+            );
+            if !consent.ask_or_show(target.output, &loss)? {
+                return Ok(Exit::Ok);
+            }
+            ("link.delete", json!({"link": name}))
+        }
     };
     let answer = match command {
         Command::List => admin::call(&client, method, &arguments).await?,

@@ -4,6 +4,7 @@ mod bench;
 mod cert;
 mod client;
 mod cluster;
+mod consent;
 mod dev;
 mod disk;
 mod failure;

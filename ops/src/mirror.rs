@@ -27,10 +27,12 @@ use self::report::{Forecast, Status};
 use self::switchover::Switchover;
 use self::verify::{Divergence, Repair, Verify};
 use crate::client::{Client, ClientError, Lane, REQUEST_TIMEOUT, admin, clock};
+use crate::consent::Consent;
 use crate::failure::{Exit, Failure};
 use crate::link::cell;
 use crate::output::{self, Format, Table};
 use crate::target::Target;
+use crate::topic::manage;
 
 /// How often `--watch` looks.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
@@ -53,6 +55,18 @@ enum Command {
     Verify(Verify),
     Divergence(Divergence),
     Repair(Repair),
+    /// Delete a mirror with the records that are here; its source keeps its own
+    ///
+    /// Asks first; without a terminal it refuses (exit code 3) unless --yes is given. A rule that takes its source's
+    /// topic mirrors it anew: `meridian mirror forget` ends that.
+    ///
+    /// Example: meridian mirror delete orders --yes
+    Delete {
+        /// Its name
+        topic: String,
+        #[command(flatten)]
+        consent: Consent,
+    },
     /// List the mirrors
     ///
     /// Example: meridian mirror list
@@ -87,16 +101,16 @@ enum Command {
     /// Make a mirror writable; it follows its source no more
     ///
     /// Says first what would be lost if the source is gone. Refuses (exit code 3) if records are
-    /// missing, or if that cannot be known, unless --accept-loss is given. Does not stop producers
-    /// at the source: what they write from now on stays there.
+    /// missing, or if that cannot be known, unless --accept-loss is given. Asks first; without a terminal it
+    /// refuses (exit code 3) unless --yes is given. Does not stop producers at the source: what they write from
+    /// now on stays there.
     ///
     /// Example: meridian mirror promote orders --dry-run
     Promote {
         /// Its name
         topic: String,
-        /// Only say what would be lost
-        #[arg(long)]
-        dry_run: bool,
+        #[command(flatten)]
+        consent: Consent,
         /// Promote even if records of the source are missing here
         #[arg(long)]
         accept_loss: bool,
@@ -114,7 +128,8 @@ enum Command {
     /// Make a mirror writable because its source is gone
     ///
     /// Says what is lost: what the source had taken and the mirror had not. Refuses (exit code 3) if
-    /// the source answers, unless --force is given.
+    /// the source answers, unless --force is given. Asks first; without a terminal it refuses unless --yes is
+    /// given.
     ///
     /// Example: meridian mirror failover orders --dry-run
     Failover(Failover),
@@ -123,10 +138,12 @@ enum Command {
     /// Run at the writer's side. Only if no mirror was promoted: otherwise both sides take records. A
     /// mirror whose link has `lease.ms`, once it is heard of again, has the topic need its lease anew.
     ///
-    /// Example: meridian mirror drop-lease orders
+    /// Example: meridian mirror drop-lease orders --yes
     DropLease {
         /// The topic's name here
         topic: String,
+        #[command(flatten)]
+        consent: Consent,
     },
     /// Make the old side of a failover a mirror of the promoted side, and keep what only it has
     ///
@@ -164,7 +181,20 @@ pub(crate) async fn run(mirror: Mirror) -> Result<Exit, Failure> {
         Command::Status { topic, watch } => {
             return status(&client, target.output, topic.as_deref(), watch).await;
         }
-        Command::DropLease { topic } => {
+        Command::Delete { topic, consent } => {
+            known(&client, &topic).await?;
+            let more = "; its source keeps its own records";
+            manage::delete(&client, target.output, &topic, consent, more).await?;
+            return Ok(Exit::Ok);
+        }
+        Command::DropLease { topic, consent } => {
+            let loss = format!(
+                "{topic} takes records without a lease: if its mirror was promoted, both sides take records and \
+                 diverge"
+            );
+            if !consent.ask_or_show(target.output, &loss)? {
+                return Ok(Exit::Ok);
+            }
             let arguments = json!({"topic": topic});
             let answer = admin::command(&client, "mirror.drop-lease", &arguments).await?;
             output::print(target.output, &answer, |_| {
@@ -182,15 +212,18 @@ pub(crate) async fn run(mirror: Mirror) -> Result<Exit, Failure> {
         }
         Command::Rejoin(command) => return command.run(&client, target.output).await,
         Command::Failback(command) => return command.run(&client, target.output).await,
-        Command::Promote { topic, dry_run, accept_loss, force } => {
+        Command::Promote { topic, consent, accept_loss, force } => {
             let forecast = Forecast::of(&Status::ask(&client, Some(&topic)).await?, true);
-            if dry_run || forecast.is_risky() && !accept_loss {
+            if consent.dry_run || forecast.is_risky() && !accept_loss {
                 output::print(target.output, &forecast, Forecast::render)?;
-                return match dry_run {
+                return match consent.dry_run {
                     true => Ok(Exit::Ok),
                     false => Err(forecast.refusal(&topic)),
                 };
             }
+            let lost = forecast.render().trim().replace('\n', "; ");
+            consent
+                .ask(&format!("{topic} takes records and follows its source no more; {lost}"))?;
             ("mirror.promote", json!({"topic": topic, "is_forced": force}))
         }
     };

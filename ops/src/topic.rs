@@ -1,7 +1,7 @@
 //! `meridian topic`: topics, and the records in them.
 
 mod consume;
-mod manage;
+pub(crate) mod manage;
 mod produce;
 mod storage;
 

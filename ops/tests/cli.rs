@@ -257,8 +257,8 @@ fn groups_are_shown_moved_and_deleted() {
 
     ok(&["group", "delete-offsets", "g", "--topic", "t:1", "-b", at]);
     assert_eq!(described()["partitions"].as_array().map(Vec::len), Some(1));
-    assert!(ok(&["group", "delete", "g", "-b", at]).contains("deleted g"));
-    let gone = run(&["group", "delete", "g", "-b", at]);
+    assert!(ok(&["group", "delete", "g", "--yes", "-b", at]).contains("deleted g"));
+    let gone = run(&["group", "delete", "g", "--yes", "-b", at]);
     assert_eq!(gone.status.code(), Some(1));
     assert!(text(&gone.stderr).contains("GROUP_ID_NOT_FOUND"), "{}", text(&gone.stderr));
 }

@@ -143,7 +143,7 @@ fn what_must_stop_a_mirror_stops_it_and_a_promoted_one_takes_records() {
         ok(&["mirror", "create", topic, "--link", "west", "-b", to]);
         wait_for_end(from, topic, to, topic);
     }
-    let busy = run(&["link", "delete", "west", "-b", to]);
+    let busy = run(&["link", "delete", "west", "--yes", "-b", to]);
     assert!(text(&busy.stderr).contains("2 topics still mirror"));
     assert!(!text(&busy.stderr).contains("UNKNOWN_SERVER_ERROR"));
 
@@ -160,7 +160,7 @@ fn what_must_stop_a_mirror_stops_it_and_a_promoted_one_takes_records() {
     let refused = run(&["mirror", "failover", "recreated", "-b", to]);
     assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
     assert!(text(&refused.stderr).contains("source-recreated"), "{}", text(&refused.stderr));
-    ok(&["mirror", "repair", "recreated", "--recreate", "-b", to]);
+    ok(&["mirror", "repair", "recreated", "--recreate", "--yes", "-b", to]);
     wait_for_end(from, "recreated", to, "recreated");
 
     check_comparing(to);
@@ -178,7 +178,7 @@ fn what_must_stop_a_mirror_stops_it_and_a_promoted_one_takes_records() {
     let refused = run(&["mirror", "promote", "kept", "-b", to]);
     assert_eq!(refused.status.code(), Some(3), "{}", text(&refused.stderr));
     ok(&["mirror", "promote", "kept", "--dry-run", "-b", to]);
-    ok(&["mirror", "promote", "kept", "--accept-loss", "-b", to]);
+    ok(&["mirror", "promote", "kept", "--accept-loss", "--yes", "-b", to]);
     // What its node said of it before counts no more.
     ok(&["mirror", "status", "kept", "-b", to]);
     let again = run(&["mirror", "failover", "kept", "-b", to]);

@@ -106,7 +106,7 @@ fn quotas_of_clients_follow_if_they_are_to_and_never_over_those_set_here() {
     assert_eq!(quota(to), Some(7.0));
     set_quota(to, None);
     wait("the quota is the source's", || quota(to) == Some(1000.0));
-    ok(&["link", "delete", "west", "-b", to]);
+    ok(&["link", "delete", "west", "--yes", "-b", to]);
     assert_eq!(quota(to), Some(1000.0));
 }
 
@@ -206,7 +206,7 @@ fn topics_partitions_and_configs_follow_by_pattern() {
     };
     let named = ["mirror", "create", "own.too", "--source-topic", "own", "--link", "east"];
     ok(&[&named[..], &["-b", from]].concat());
-    ok(&["mirror", "repair", "own.too", "--recreate", "-b", from]);
+    ok(&["mirror", "repair", "own.too", "--recreate", "--yes", "-b", from]);
     wait("the mirror that begins anew", is_there);
     // One node mirrors the same partition twice.
     produce(to, "own", &lines(0..100));
@@ -365,7 +365,7 @@ fn nothing_that_the_source_loses_is_skipped_in_silence() {
     let before = consumed(to, "regrown");
     assert_eq!(before, lines(0..200), "what was mirrored is still there");
 
-    ok(&["mirror", "repair", "regrown", "--recreate", "-b", to]);
+    ok(&["mirror", "repair", "regrown", "--recreate", "--yes", "-b", to]);
     wait("mirrored anew", || ends(to, "regrown") == [300]);
     assert_eq!(consumed(to, "regrown"), lines(0..100) + &lines(500..700));
     assert_eq!(run(&["mirror", "verify", "regrown", "-b", to]).status.code(), Some(0));

@@ -52,7 +52,7 @@ fn failed_over(folder: &Scratch) -> [Cluster; 2] {
     wait_for_state(&b, "t", "paused");
     produce(&a, "t", &lines(10_000..10_000 + ONLY_OLD));
     west.kill();
-    ok(&["mirror", "failover", "t", "-b", &b]);
+    ok(&["mirror", "failover", "t", "--yes", "-b", &b]);
     ok(&["link", "resume", "west", "-b", &b]);
     produce(&b, "t", &lines(20_000..20_000 + ONLY_PROMOTED));
     west.restart();
@@ -159,7 +159,7 @@ fn the_old_side_rejoins_and_what_only_it_had_is_kept() {
     assert_eq!(ends(a, "t").len(), PARTITIONS);
     assert_eq!(only_in(a), only_west, "only looked at");
 
-    let done = json(&["mirror", "rejoin", "t", "--link", "east", "-b", a, "-o", "json"]);
+    let done = json(&["mirror", "rejoin", "t", "--link", "east", "--yes", "-b", a, "-o", "json"]);
     assert_eq!((&done["records"], &done["is_done"]), (&ONLY_OLD.into(), &true.into()), "{done}");
     check_diverged(a, &only_west);
     check_equal(b, a);
@@ -173,13 +173,13 @@ fn the_old_side_rejoins_and_what_only_it_had_is_kept() {
     assert!(crossed < size / 10, "{crossed} of {size} bytes");
     wait_until_nothing_is_set_aside(a);
     // Again: it is done, and nothing is exported twice.
-    let again = json(&["mirror", "rejoin", "t", "--link", "east", "-b", a, "-o", "json"]);
+    let again = json(&["mirror", "rejoin", "t", "--link", "east", "--yes", "-b", a, "-o", "json"]);
     assert_eq!((&again["records"], &again["is_done"]), (&Value::Null, &true.into()));
     check_diverged(a, &only_west);
 
     // The mirror knows the link epoch of its source: when it is promoted, its own is later.
     drop(east);
-    ok(&["mirror", "failover", "t", "-b", a]);
+    ok(&["mirror", "failover", "t", "--yes", "-b", a]);
     assert_eq!(standing(a)["link_epoch"], 2);
 }
 
@@ -190,7 +190,7 @@ fn a_rejoin_that_is_interrupted_anywhere_can_be_run_again() {
     let (a, b) = (west.address.clone(), east.address.as_str());
     let (only_west, promoted) = (only_in(&a), records(b, "t"));
     for round in 0..14 {
-        let mut rejoin = meridian(&["mirror", "rejoin", "t", "--link", "east", "-b", &a])
+        let mut rejoin = meridian(&["mirror", "rejoin", "t", "--link", "east", "--yes", "-b", &a])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -207,7 +207,7 @@ fn a_rejoin_that_is_interrupted_anywhere_can_be_run_again() {
         }
         let _it_may_have_failed = rejoin.wait().unwrap();
     }
-    let done = json(&["mirror", "rejoin", "t", "--link", "east", "-b", &a, "-o", "json"]);
+    let done = json(&["mirror", "rejoin", "t", "--link", "east", "--yes", "-b", &a, "-o", "json"]);
     assert_eq!(done["is_done"], true, "{done}");
     check_diverged(&a, &only_west);
     check_equal(b, &a);
@@ -222,7 +222,7 @@ fn what_the_old_side_let_go_of_or_may_not_use_comes_over_the_link() {
     let (a, b) = (west.address.as_str(), east.address.as_str());
     let promoted = records(b, "t");
     delete_records(a, 0, 10);
-    ok(&["mirror", "rejoin", "t", "--link", "east", "-b", a]);
+    ok(&["mirror", "rejoin", "t", "--link", "east", "--yes", "-b", a]);
     check_equal(b, a);
     assert_eq!(records(b, "t"), promoted);
     let size = u64::from(LARGE_COUNT) * LARGE_SIZE_BYTES;
@@ -232,7 +232,7 @@ fn what_the_old_side_let_go_of_or_may_not_use_comes_over_the_link() {
     wait_until_nothing_is_set_aside(a);
 
     // A mirror that is made anew takes nothing from what was set aside.
-    ok(&["mirror", "repair", "t", "--recreate", "-b", a]);
+    ok(&["mirror", "repair", "t", "--recreate", "--yes", "-b", a]);
     check_equal(b, a);
     let all = crossed_bytes(a, "east", size);
     println!("{all} bytes have come over the link by now, of {size} and more");
@@ -248,7 +248,7 @@ fn a_failback_makes_the_old_side_the_writer_again() {
     let not_yet = refused(1, &["mirror", "rejoin", "t", "--link", "east", "--take-back", "-b", a]);
     assert!(not_yet.contains("gives way to nobody"), "{not_yet}");
 
-    let back = json(&["mirror", "failback", "t", "--link", "east", "-b", a, "-o", "json"]);
+    let back = json(&["mirror", "failback", "t", "--link", "east", "--yes", "-b", a, "-o", "json"]);
     assert_eq!(back["outcome"], "switched", "{back}");
     check_diverged(a, &only_west);
     produce(a, "t", &lines(300_000..300_100));
@@ -257,7 +257,8 @@ fn a_failback_makes_the_old_side_the_writer_again() {
     assert!(promoted.iter().all(|(place, record)| now.get(place) == Some(record)));
     assert_eq!(consumed(a, "t").lines().filter(|it| it.starts_with("record 3000")).count(), 100);
     // Again: it is done.
-    let again = json(&["mirror", "failback", "t", "--link", "east", "-b", a, "-o", "json"]);
+    let again =
+        json(&["mirror", "failback", "t", "--link", "east", "--yes", "-b", a, "-o", "json"]);
     assert_eq!(again["progress"], "writing", "{again}");
 }
 

@@ -124,7 +124,7 @@ fn what_the_source_left_open_is_aborted_when_its_mirror_is_failed_over() {
     // All after the position of the group is what it would see again at most.
     let before = &forecast["groups"][0];
     assert_eq!((&before["group"], &before["duplicates_max"]), (&"before".into(), &5.into()));
-    let done = json(&["mirror", "failover", "t", "-b", to, "-o", "json"]);
+    let done = json(&["mirror", "failover", "t", "--yes", "-b", to, "-o", "json"]);
     assert_eq!(done["is_promoted"], true);
 
     assert_eq!(read_committed(to, "after", 6), lines(0..6));
@@ -201,7 +201,7 @@ fn producers_that_resend_to_the_promoted_side_are_known_there() {
     wait_for_end(&from, "t", to, "t");
     assert_eq!(producer.send(to, 4).0, ErrorCode::PolicyViolation, "only the link writes");
     west.kill();
-    ok(&["mirror", "failover", "t", "-b", to]);
+    ok(&["mirror", "failover", "t", "--yes", "-b", to]);
     // What was acknowledged there is acknowledged here, at the same offset, and not written again.
     for sequence in 0..4 {
         assert_eq!(producer.send(to, sequence), (ErrorCode::None, i64::from(sequence)));
@@ -261,14 +261,14 @@ fn a_writer_that_cannot_prove_to_be_the_only_one_takes_nothing() {
     // Its mirror is promoted while the writer sleeps: it wakes up as no writer.
     west.pause();
     let asked = clock::now();
-    ok(&["mirror", "promote", "t", "--accept-loss", "-b", &to]);
+    ok(&["mirror", "promote", "t", "--accept-loss", "--yes", "-b", &to]);
     assert!(asked.elapsed() >= Duration::from_millis(2578), "{:?}", asked.elapsed());
     west.wake();
     assert_eq!(producer.send(from, 2).0, ErrorCode::NotEnoughReplicas);
     assert_eq!(Numbered::start(&to).send(&to, 0), (ErrorCode::None, 2));
     assert_eq!(status_of(&to), Some(0), "the old side takes no records");
     // Unless its operators say so, which is seen.
-    ok(&["mirror", "drop-lease", "t", "-b", from]);
+    ok(&["mirror", "drop-lease", "t", "--yes", "-b", from]);
     assert_eq!(producer.send(from, 2), (ErrorCode::None, 2));
     wait_for_state(&to, "t", "both-promoted");
     assert_eq!(status_of(&to), Some(2));

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::report::{Forecast, Status};
 use crate::client::{Client, admin, clock, groups};
+use crate::consent::Consent;
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format, Table};
 
@@ -16,9 +17,8 @@ use crate::output::{self, Format, Table};
 pub(super) struct Failover {
     /// The mirror's name here
     topic: String,
-    /// Only say what would be lost, and what groups would see again
-    #[arg(long)]
-    dry_run: bool,
+    #[command(flatten)]
+    consent: Consent,
     /// Even if the source answers, or may take records without a lease: both sides diverge then
     #[arg(long)]
     force: bool,
@@ -56,7 +56,8 @@ pub(super) async fn run(
     format: Format,
     command: Failover,
 ) -> Result<Exit, Failure> {
-    let Failover { topic, dry_run, force } = command;
+    let Failover { topic, consent, force } = command;
+    let dry_run = consent.dry_run;
     let begun = clock::now();
     let mut status = Status::ask(client, Some(&topic)).await?;
     if status.is_promoted() {
@@ -81,6 +82,7 @@ pub(super) async fn run(
         is_promoted: false,
     };
     if !dry_run && (!is_source_reachable || force) {
+        consent.ask(&consequences.loss())?;
         let arguments = json!({"topic": consequences.topic, "is_forced": force});
         admin::command(client, "mirror.promote", &arguments).await?;
         consequences.is_promoted = true;
@@ -133,6 +135,12 @@ async fn duplicates(
 }
 
 impl Consequences {
+    /// What a failover does and loses, in one line.
+    fn loss(&self) -> String {
+        let lost = self.render().trim().replace('\n', "; ");
+        format!("{} takes records here and follows its source no more; {lost}", self.topic)
+    }
+
     /// Why it is not promoted although nothing but that was asked for.
     fn refusal(&self) -> Failure {
         let Self { topic, obstacles, .. } = self;

@@ -14,6 +14,7 @@ use super::export::{self, Divergent};
 use super::report::Status;
 use super::switchover::{self, Standing, Switchover};
 use crate::client::{Client, admin, clock};
+use crate::consent::Consent;
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format, Table};
 
@@ -30,12 +31,11 @@ pub(super) struct Rejoin {
     /// The link to the cluster that was promoted
     #[arg(long)]
     link: String,
-    /// Only say what would be exported
-    #[arg(long, conflicts_with = "take_back")]
-    dry_run: bool,
+    #[command(flatten)]
+    consent: Consent,
     /// Serve producers here again instead, as long as the topic was not deleted; what was exported
     /// stays
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dry_run")]
     take_back: bool,
     /// Have all of the topic cross the link again, instead of taking what both sides have from what
     /// is here: it needs no room for that part twice
@@ -51,9 +51,8 @@ pub(super) struct Failback {
     /// The link to the cluster that was promoted
     #[arg(long)]
     link: String,
-    /// Only say what would be exported
-    #[arg(long)]
-    dry_run: bool,
+    #[command(flatten)]
+    consent: Consent,
     /// Have all of the topic cross the link again
     #[arg(long)]
     over_link: bool,
@@ -116,7 +115,7 @@ impl Look {
 impl Rejoin {
     /// Runs the command.
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
-        let Self { topic, link, dry_run, take_back, over_link } = self;
+        let Self { topic, link, consent, take_back, over_link } = self;
         if take_back {
             let arguments = json!({"topic": topic});
             admin::command(client, "mirror.take-back", &arguments).await?;
@@ -125,9 +124,12 @@ impl Rejoin {
             })?;
             return Ok(Exit::Ok);
         }
-        let outcome = match dry_run {
+        let outcome = match consent.dry_run {
             true => forecast(client, &topic, &link).await?,
-            false => rejoin(client, &topic, &link, over_link).await?,
+            false => {
+                agree(client, consent, &topic, &link).await?;
+                rejoin(client, &topic, &link, over_link).await?
+            }
         };
         if outcome.progress == "writing" {
             let Outcome { topic, cluster, .. } = outcome;
@@ -143,8 +145,8 @@ impl Rejoin {
 impl Failback {
     /// Runs the command.
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
-        let Self { topic, link, dry_run, over_link, within_s } = self;
-        if dry_run {
+        let Self { topic, link, consent, over_link, within_s } = self;
+        if consent.dry_run {
             let outcome = forecast(client, &topic, &link).await?;
             output::print(format, &outcome, |outcome| {
                 format!(
@@ -154,6 +156,7 @@ impl Failback {
             })?;
             return Ok(Exit::Ok);
         }
+        agree(client, consent, &topic, &link).await?;
         let outcome = rejoin(client, &topic, &link, over_link).await?;
         if outcome.progress == "writing" {
             output::print(format, &outcome, |it| {
@@ -173,6 +176,27 @@ impl Failback {
         }
         switchover::run(client, format, Switchover::of(&topic, within_s, is_under_way)).await
     }
+}
+
+/// Asks whether the topic is to be deleted here; there is nothing to ask where it writes already.
+async fn agree(client: &Client, consent: Consent, topic: &str, link: &str) -> Result<(), Failure> {
+    if consent.is_given() {
+        return Ok(());
+    }
+    let outcome = forecast(client, topic, link).await?;
+    if outcome.is_done || outcome.progress == "writing" {
+        return Ok(());
+    }
+    let only_here = outcome.records.map_or_else(
+        || "what only it has goes".to_owned(),
+        |count| format!("{count} offsets that only it may have go"),
+    );
+    let (cluster, diverged) = (&outcome.cluster, &outcome.diverged_topic);
+    consent.ask(&format!(
+        "{topic} takes no records here from now on, {only_here} to {diverged}, and it is deleted and mirrored anew \
+         from cluster {cluster}"
+    ))?;
+    Ok(())
 }
 
 /// What would be done.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::client::clock::Backoff;
 use crate::client::{Client, ClientError, Lane, REQUEST_TIMEOUT, admin};
+use crate::consent::Consent;
 use crate::failure::{Exit, Failure};
 use crate::link::cell;
 use crate::output::{self, Format, Table};
@@ -50,7 +51,7 @@ pub(super) struct Divergence {
 /// deletes the mirror and mirrors its source anew, at the same offsets. Refuses (exit code 3)
 /// without it.
 ///
-/// Example: meridian mirror repair orders --recreate
+/// Example: meridian mirror repair orders --recreate --yes
 #[derive(Debug, Args)]
 pub(super) struct Repair {
     /// Its name
@@ -58,6 +59,8 @@ pub(super) struct Repair {
     /// Delete the mirror and begin anew
     #[arg(long)]
     recreate: bool,
+    #[command(flatten)]
+    consent: Consent,
 }
 
 /// A mirror compared with its source.
@@ -268,7 +271,7 @@ impl Repair {
         format: Format,
         render_mirrors: fn(&Value) -> String,
     ) -> Result<Exit, Failure> {
-        let Self { topic, recreate } = self;
+        let Self { topic, recreate, consent } = self;
         super::known(client, &topic).await?;
         if !recreate {
             let count = client.topic(&topic).await?.partitions.len();
@@ -283,6 +286,12 @@ impl Repair {
                      its source anew; `meridian mirror promote {topic}` keeps what is here"
                 ))),
             };
+        }
+        let loss = format!(
+            "mirror {topic} is deleted here and mirrored anew: what the source has no more is lost"
+        );
+        if !consent.ask_or_show(format, &loss)? {
+            return Ok(Exit::Ok);
         }
         let answer = admin::command(client, "mirror.recreate", &json!({"topic": topic})).await?;
         output::print(format, &json!([answer]), render_mirrors)?;

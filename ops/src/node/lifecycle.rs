@@ -6,12 +6,15 @@ use clap::Subcommand;
 use meridian_protocol::ErrorCode;
 use serde_json::{Value, json};
 
-use crate::client::{Client, ClientError, admin};
+use crate::client::{Client, ClientError, admin, clock};
 use crate::cluster;
+use crate::consent::{Consent, Consented};
 use crate::failure::Failure;
 
 /// How often a node that is waited for is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long no node may answer meanwhile.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Lifecycle {
@@ -37,21 +40,24 @@ pub(crate) enum Lifecycle {
     /// Remove a node for good: its slot moves to a spare disk, its leaders move away, and the
     /// cluster forgets it
     ///
-    /// Refused (exit code 3) without a spare in its datacenter, or while too much else is away.
+    /// Its process ends then. Refused (exit code 3) without a spare in its datacenter, or while too much else is
+    /// away; without a terminal also unless --yes is given.
     ///
-    /// Example: meridian node decommission 4 --wait
+    /// Example: meridian node decommission 4 --wait --yes
     Decommission {
         /// Its id
         id: u32,
         /// Wait until the cluster has forgotten it
         #[arg(long)]
         wait: bool,
+        #[command(flatten)]
+        consent: Consent,
     },
     /// Give a node's slot to another disk of the same datacenter, which fills itself from its peers
     ///
     /// A node that is dead for ten minutes (`heal.after_s`) is replaced without this command.
     ///
-    /// Example: meridian node replace 4 --with 10 --wait
+    /// Example: meridian node replace 4 --with 10 --wait --yes
     Replace {
         /// Its id
         id: u32,
@@ -61,6 +67,8 @@ pub(crate) enum Lifecycle {
         /// Wait until the new disk counts
         #[arg(long)]
         wait: bool,
+        #[command(flatten)]
+        consent: Consent,
     },
 }
 
@@ -80,14 +88,33 @@ pub(crate) async fn run(client: &Client, command: Lifecycle) -> Result<Value, Fa
             }
             call(client, "lifecycle.end", json!({ "node": id })).await
         }
-        Lifecycle::Decommission { id, wait } => {
+        Lifecycle::Decommission { id, wait, consent } => {
+            let stand = call(client, "lifecycle.status", json!({ "node": id })).await?;
+            let (slot, leaders) = (&stand["slot"], &stand["leaders"]);
+            let loss = format!(
+                "node {id} leaves the cluster for good: its slot ({slot}) moves to a spare, which is filled from the \
+                 others, its {leaders} leaders move away, and what is on its disk counts for nothing"
+            );
+            if consent.ask(&loss)? == Consented::DryRun {
+                return Ok(would(stand, &loss));
+            }
             let stand = call(client, "lifecycle.decommission", json!({ "node": id })).await?;
             // While its lease is held it would be removed again as soon as it came back.
             let is_forgotten =
                 |stand: &Value| stand["registered"] == false && stand["lease"].is_null();
             wait_until(client, stand, wait, is_forgotten).await
         }
-        Lifecycle::Replace { id, with, wait } => {
+        Lifecycle::Replace { id, with, wait, consent } => {
+            let stand = call(client, "lifecycle.status", json!({ "node": id })).await?;
+            let (slot, to) =
+                (&stand["slot"], with.map_or("a spare".to_owned(), |it| format!("node {it}")));
+            let loss = format!(
+                "slot {slot} of node {id} goes to {to}, which is filled from the others: until then less can be \
+                 lost, and what is on the disk of node {id} counts for nothing"
+            );
+            if consent.ask(&loss)? == Consented::DryRun {
+                return Ok(would(stand, &loss));
+            }
             let arguments = json!({ "node": id, "with": with });
             let stand = call(client, "lifecycle.replace", arguments).await?;
             if wait {
@@ -96,6 +123,13 @@ pub(crate) async fn run(client: &Client, command: Lifecycle) -> Result<Value, Fa
             Ok(stand)
         }
     }
+}
+
+/// What a dry run shows.
+fn would(mut stand: Value, loss: &str) -> Value {
+    stand["dry_run"] = json!(true);
+    stand["would"] = json!(loss);
+    stand
 }
 
 async fn call(client: &Client, method: &str, arguments: Value) -> Result<Value, Failure> {
@@ -113,12 +147,36 @@ async fn wait_until(
     wait: bool,
     done: impl Fn(&Value) -> bool,
 ) -> Result<Value, Failure> {
+    let node = stand["node"].as_i64().and_then(|node| i32::try_from(node).ok());
+    let mut since = clock::now();
     while wait && !done(&stand) {
         tokio::time::sleep(LOOK_EVERY).await;
-        let arguments = json!({ "node": stand["node"] });
-        stand = call(client, "lifecycle.status", arguments).await?;
+        match look(client, node).await {
+            Ok(found) => (stand, since) = (found, clock::now()),
+            // Nodes restart, and leaders move, while one leaves.
+            Err(failure) if since.elapsed() >= PATIENCE => return Err(failure),
+            Err(_) => {}
+        }
     }
     Ok(stand)
+}
+
+/// Where a node stands, asked of the others: one that leaves, or has left, does not hear of it.
+async fn look(client: &Client, node: Option<i32>) -> Result<Value, Failure> {
+    let arguments = json!({ "node": node });
+    let view = client.refresh(Some(&[])).await?;
+    let others = view.brokers.keys().copied().filter(|id| Some(*id) != node);
+    let mut last = None;
+    for other in others {
+        match admin::call_node(client, other, "lifecycle.status", &arguments).await {
+            Ok(stand) => return Ok(stand),
+            Err(failure) => last = Some(failure),
+        }
+    }
+    match last {
+        Some(failure) => Err(failure),
+        None => call(client, "lifecycle.status", arguments).await,
+    }
 }
 
 /// Waits until the slot of `node` counts.

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::client::metadata::Topic;
 use crate::client::{Client, admin};
+use crate::consent::Consent;
 use crate::failure::Failure;
 use crate::output::{self, Format, Table};
 
@@ -68,16 +69,15 @@ pub(super) struct Alter {
 
 /// Delete a topic and its records for ever
 ///
-/// Refuses (exit code 3) if the topic holds records and --yes is not given.
+/// If the topic holds records it asks first; without a terminal it refuses (exit code 3) unless --yes is given.
 ///
 /// Example: meridian topic delete orders --yes
 #[derive(Debug, clap::Args)]
 pub(super) struct Delete {
     /// Its name
     name: String,
-    /// Delete it even if it holds records
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    consent: Consent,
 }
 
 #[derive(Debug, Serialize)]
@@ -242,26 +242,36 @@ impl Alter {
 
 impl Delete {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<(), Failure> {
-        let topic = &client.topic(&self.name).await?;
-        if !self.yes {
-            let partitions = describe_partitions(client, &self.name, topic).await?;
-            let records = |p: &PartitionDescription| Some(p.end_offset? - p.start_offset?);
-            let count: Option<i64> = partitions.iter().map(records).sum();
-            if count != Some(0) {
-                let held = count.map_or_else(
-                    || "records that cannot be counted now".to_owned(),
-                    |count| format!("{count} records"),
-                );
-                return Err(Failure::Refused(format!(
-                    "topic {} holds {held}, and deleting it is for ever; add --yes if you mean it",
-                    self.name
-                )));
-            }
-        }
-        admin::delete_topic(client, &self.name).await?;
-        let summary = Summary::of(&self.name, topic);
-        output::print(format, &summary, |topic| format!("deleted {}\n", topic.name))
+        delete(client, format, &self.name, self.consent, "").await
     }
+}
+
+/// Deletes a topic, or a mirror, once that is meant; `more` is what else that leads to.
+pub(crate) async fn delete(
+    client: &Client,
+    format: Format,
+    name: &str,
+    consent: Consent,
+    more: &str,
+) -> Result<(), Failure> {
+    let topic = &client.topic(name).await?;
+    if !consent.is_given() {
+        let partitions = describe_partitions(client, name, topic).await?;
+        let records = |p: &PartitionDescription| Some(p.end_offset? - p.start_offset?);
+        let count: Option<i64> = partitions.iter().map(records).sum();
+        let held = count.map_or_else(
+            || "records that cannot be counted now".to_owned(),
+            |count| format!("{count} records"),
+        );
+        let loss = format!("topic {name} holds {held}, and deleting it is for ever{more}");
+        let is_empty = count == Some(0) && !consent.dry_run;
+        if !is_empty && !consent.ask_or_show(format, &loss)? {
+            return Ok(());
+        }
+    }
+    admin::delete_topic(client, name).await?;
+    let summary = Summary::of(name, topic);
+    output::print(format, &summary, |topic| format!("deleted {}\n", topic.name))
 }
 
 async fn print_summary(

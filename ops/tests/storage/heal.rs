@@ -139,7 +139,17 @@ fn a_slot_is_given_to_another(nodes: &Nodes) {
     let (before, life_of_spare) = (life(from), life(to));
     let give = |from: i32, to: i32| {
         let (giver, taker) = (from.to_string(), to.to_string());
-        ok(&["node", "replace", &giver, "--with", &taker, "--wait", "-b", &nodes.bootstrap]);
+        ok(&[
+            "node",
+            "replace",
+            &giver,
+            "--with",
+            &taker,
+            "--wait",
+            "--yes",
+            "-b",
+            &nodes.bootstrap,
+        ]);
         assert_eq!(holder(nodes, 1), Some(to));
         assert!(spares(nodes).contains(&from), "node {from} is a spare");
     };
@@ -156,7 +166,7 @@ fn a_node_leaves(nodes: &Nodes) {
     let slot = if holder(nodes, 4) == Some(nodes.metadata_leader()) { 5 } else { 4 };
     let leaving = holder(nodes, slot).unwrap();
     let id = leaving.to_string();
-    ok(&["node", "decommission", &id, "--wait", "-b", &nodes.bootstrap]);
+    ok(&["node", "decommission", &id, "--wait", "--yes", "-b", &nodes.bootstrap]);
     assert!(holder(nodes, slot).is_some_and(|it| it != leaving));
     let listed = json(&["node", "list", "-b", &nodes.bootstrap, "-o", "json"]);
     assert!(listed.as_array().unwrap().iter().all(|node| node["id"] != leaving));

@@ -76,7 +76,7 @@ impl<'a> Mover<'a> {
         let is_gone = |said: &Json| said["is_source_reachable"] == false;
         let dry_run = ["mirror", "failover", TOPIC, "--dry-run"];
         let forecast = self.pair.command_until(new, &dry_run, is_gone)?;
-        let done = self.pair.command(new, &["mirror", "failover", TOPIC])?;
+        let done = self.pair.command(new, &["mirror", "failover", TOPIC, "--yes"])?;
         if done["is_promoted"] != true {
             self.findings.push(format!("a failover ended well and promoted nothing: {done}"));
         }
@@ -198,7 +198,7 @@ impl<'a> Mover<'a> {
     fn rejoin(&mut self, old: usize, cut: &BTreeMap<Key, Vec<Value>>) -> Result<Duration, Failure> {
         let begun = clock::now();
         let link = self.link();
-        self.pair.command(old, &["mirror", "rejoin", TOPIC, "--link", link])?;
+        self.pair.command(old, &["mirror", "rejoin", TOPIC, "--link", link, "--yes"])?;
         let took = begun.elapsed();
         let mut wanted: Vec<Value> = cut.values().flatten().copied().collect();
         let kept = match wanted.is_empty() && self.diverged_counts[old] == 0 {

@@ -216,7 +216,7 @@
   (let [{:keys [era writer]} @way
         to       (other writer)
         forecast (forecast! test to)
-        _        (federation/operate! test to ["mirror" "failover" topic] 60 :is_promoted)
+        _        (federation/operate! test to ["mirror" "failover" topic "--yes"] 60 :is_promoted)
         ends     (util/await-fn #(ends test to) {:timeout 30000})]
     (reset! way {:era (inc era), :writer to, :stray writer})
     {:era (inc era), :from writer, :to to, :how how, :ends ends, :forecast forecast}))
@@ -237,7 +237,7 @@
   [test {:keys [writer]}]
   (let [old  (other writer)
         said (federation/operate! test old
-                                  ["mirror" "rejoin" topic "--link" (name writer)]
+                                  ["mirror" "rejoin" topic "--link" (name writer) "--yes"]
                                   90 :is_done)]
     {:side old, :records (:records said)}))
 
