@@ -328,8 +328,10 @@ impl FeatureLevel {
     pub const SEEDS: Self = Self(8);
     /// A lease is looked at once more when its entry is applied.
     pub const LEASES_CHECKED: Self = Self(9);
+    /// Nodes tell each other what of them stops or threatens writes.
+    pub const HEALTH: Self = Self(10);
     /// The highest that this binary can run at.
-    pub const LATEST: Self = Self::LEASES_CHECKED;
+    pub const LATEST: Self = Self::HEALTH;
 
     /// The level from which on all nodes know groups of this shape.
     pub const fn of_geometry(geometry: Geometry) -> Self {

@@ -17,8 +17,9 @@ use tokio::sync::{Semaphore, watch};
 
 use self::http::{Page, Status};
 use self::metrics::Snapshot;
+use crate::health::{Condition, Severity};
 use crate::kafka::{AdminError, Front};
-use crate::node::Node;
+use crate::node::{Known, Node};
 
 /// Connections served at once; a scraper and a few operators need no more.
 const CONNECTION_COUNT_MAX: usize = 32;
@@ -28,7 +29,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const INDEX: &str = "/metrics  Prometheus metrics\n\
-                     /health   200 if this node can serve, 503 and the reason if not\n\
+                     /health   200 if this node can serve, 503 if not; with what stops or threatens writes\n\
                      /status   the cluster, as this node knows it\n\
                      /node     this node\n";
 
@@ -66,20 +67,37 @@ impl Admin {
         self.is_joined.store(true, Ordering::Relaxed);
     }
 
-    fn page(&self, path: &str) -> Page {
+    async fn page(&self, path: &str) -> Page {
         match path {
             "/" => Page::ok(TEXT, INDEX.into()),
             "/metrics" => {
                 Page::ok(PROMETHEUS, metrics::render(&Snapshot::take(&self.node, &self.front)))
             }
-            "/health" => match self.ill() {
-                None => Page::ok(TEXT, "ok\n".into()),
-                Some(reason) => Page::new(Status::Unavailable, TEXT, format!("{reason}\n").into()),
-            },
-            "/status" => json(self.node.answer("cluster.status")),
-            "/node" => json(self.node.answer("node.status")),
+            "/health" => self.health(),
+            "/status" => json(self.node.answer("cluster.status").await),
+            "/node" => json(self.node.answer("node.status").await),
             _ => Page::new(Status::NotFound, TEXT, INDEX.into()),
         }
+    }
+
+    /// `ok`, or what is wrong: 503 if clients should turn to another node, or writes stop at this one.
+    fn health(&self) -> Page {
+        if let Some(reason) = self.ill() {
+            return Page::new(Status::Unavailable, TEXT, format!("{reason}\n").into());
+        }
+        let Known { cluster, own } = self.node.conditions();
+        let worst = own.iter().chain(&cluster).map(Condition::severity).min();
+        let stops = own.iter().any(|it| it.severity() == Severity::Stops);
+        let status = if stops { Status::Unavailable } else { Status::Ok };
+        let is_well = worst.is_none_or(|worst| worst == Severity::Notes);
+        let mut text = String::from(if is_well { "ok\n" } else { "degraded\n" });
+        let mut all: Vec<&Condition> = own.iter().chain(&cluster).collect();
+        all.sort_by_key(|condition| condition.severity());
+        for condition in all {
+            let (severity, mend) = (condition.severity().name(), condition.mend());
+            text.push_str(&format!("{severity}: {condition}; {mend}\n"));
+        }
+        Page::new(status, TEXT, text.into())
     }
 
     /// Why clients should turn to another node.
@@ -150,7 +168,11 @@ impl AdminServer {
             };
             let admin = Arc::clone(&self.admin);
             tokio::spawn(async move {
-                if let Err(error) = http::serve(stream, |path| admin.page(path)).await {
+                let page = |path: String| {
+                    let admin = Arc::clone(&admin);
+                    async move { admin.page(&path).await }
+                };
+                if let Err(error) = http::serve(stream, page).await {
                     tracing::debug!(%peer, %error, "an operator's connection broke");
                 }
                 drop(place);

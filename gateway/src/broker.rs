@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, RwLockReadGuard};
 
+use bytes::Bytes;
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_consensus::command::Command;
 use meridian_consensus::error::Refusal;
@@ -102,6 +103,11 @@ pub trait Broker: Send + Sync + 'static {
     /// The time that the cluster's clocks agree on, in milliseconds since 1970. What deletes by age
     /// goes by this one, and waits while it is not known.
     fn agreed_time_ms(&self) -> Option<i64>;
+
+    /// What this node finds of itself that stops or threatens writes, for another node: JSON.
+    fn own_findings(&self) -> Bytes {
+        Bytes::from_static(b"[]")
+    }
 }
 
 /// Asks the coordinator of a transaction, wherever it is, on behalf of a partition's leader

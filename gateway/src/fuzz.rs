@@ -309,8 +309,10 @@ fn peer_message_seeds() -> Vec<Vec<u8>> {
     let quorum = Quorum { term: 2, voters: vec![member], ..Quorum::default() };
     let leading = PeerReply::Leading(vec![true, false]);
     let applied = PeerReply::HasApplied(true);
+    let findings = PeerReply::Health(Bytes::from_static(b"[]"));
     let quorum = PeerReply::Quorum(Some(quorum));
-    let replies = [written, leading, PeerReply::Verified(Ok(())), quorum, applied];
+    let verified = PeerReply::Verified(Ok(()));
+    let replies = [written, leading, verified, quorum, applied, findings];
     replies.map(|reply| PeerMessage::Reply(CallId(7), reply).encode().to_vec()).into()
 }
 

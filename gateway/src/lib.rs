@@ -1,7 +1,7 @@
 //! The node: Kafka front, partition leaders and the real runtime.
 //!
 //! Owns: the one server process. `runtime` holds the only real effects (clock, disk, QUIC);
-//! `partition`, `producer`, `group`, `transaction` and `coordination` decide without I/O; `log` and `meta`
+//! `partition`, `producer`, `group`, `transaction`, `coordination` and `health` decide without I/O; `log` and `meta`
 //! carry their decisions out; `kafka` speaks to clients, `admin` to operators; `node` wires them.
 
 mod admin;
@@ -16,6 +16,7 @@ mod features;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod group;
+mod health;
 pub mod kafka;
 pub mod log;
 mod meta;

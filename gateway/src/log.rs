@@ -34,6 +34,7 @@ mod takeovers;
 mod testing;
 mod tiering;
 mod transactions;
+mod trouble;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -67,6 +68,8 @@ pub use self::scrub::ScrubConfig;
 pub(crate) use self::scrub::ScrubReport;
 pub use self::store::{StoreFailure, StoreHandle, StoreListener, StoreSettings};
 pub use self::transactions::OngoingCounts;
+use self::trouble::Refusals;
+pub(crate) use self::trouble::Waiting;
 use crate::background::{ChoreCounters, Turns, ticks};
 use crate::broker::TransactionVerifier;
 use crate::partition::PartitionLimits;
@@ -123,6 +126,7 @@ pub struct Logs {
     changed: Changed,
     rebuilds: Rebuilds,
     pub(crate) chores: ChoreCounters,
+    refusals: Mutex<Refusals>,
 }
 
 /// The time that the cluster's clocks agree on, in milliseconds since 1970, while it is known.
@@ -172,6 +176,7 @@ impl Logs {
             changed: Changed::default(),
             rebuilds: Rebuilds::default(),
             chores: ChoreCounters::default(),
+            refusals: Mutex::default(),
         });
         if let Some(store) = &logs.store {
             store.attach(&logs);

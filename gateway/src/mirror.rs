@@ -17,6 +17,7 @@ mod guard;
 mod leaders;
 mod lease;
 mod lookout;
+mod observed;
 mod peer;
 mod plan;
 mod promotion;
@@ -51,6 +52,7 @@ use self::audit::{AuditHandle, AuditReport};
 pub(crate) use self::contracts::ContractReport;
 pub(crate) use self::guard::{Closed, epoch_end, forget, refuses_clients, source_of};
 pub(crate) use self::lease::needs_lease;
+pub(crate) use self::observed::{LEASED_WITHIN, leases_missing};
 use self::plan::{Plan, Source};
 pub(crate) use self::rules::refuses_creation;
 use self::steward::{StewardHandle, StewardReport};
@@ -214,6 +216,9 @@ impl Mirrors {
             let metrics = worker.metrics.lock().unwrap_or_else(PoisonError::into_inner);
             let mut metrics = metrics.clone();
             metrics.add_unreadable(self.unopened().count(link, now));
+            for (topic, index, state) in self.unopened().states(link, now) {
+                metrics.note_state(&topic, index, &state);
+            }
             let differences = worker.audit.reports().iter().map(|it| it.differences.len()).sum();
             (link.clone(), metrics, differences)
         };

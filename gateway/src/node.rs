@@ -9,6 +9,7 @@ mod cold;
 mod compaction;
 mod disks;
 mod expiry;
+mod health;
 mod lifecycle;
 mod peer_names;
 mod reclaim;
@@ -26,7 +27,7 @@ use std::sync::{Arc, OnceLock, RwLockReadGuard};
 
 use meridian_base::env::{Disk as _, Rng, SplitMix};
 use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId, TopicId};
-use meridian_base::topology::Datacenter;
+use meridian_base::topology::{Datacenter, SlotState};
 use meridian_consensus::command::{Command, Endpoint, FeatureLevel, MountEpoch, NodeRegistration};
 use meridian_consensus::config::Config as MetaConfig;
 use meridian_consensus::error::Refusal;
@@ -40,8 +41,12 @@ use self::cluster_time::ClusterTime;
 pub use self::compaction::CompactionConfig;
 use self::compaction::CompactionCounters;
 pub(crate) use self::compaction::CompactionCounts;
+use self::health::Health;
+pub(crate) use self::health::Known;
 use self::peer_names::PeerNames;
-pub(crate) use self::status::{GroupStatus, TOLERATED};
+#[cfg(test)]
+pub(crate) use self::status::group_status;
+pub(crate) use self::status::{GroupStatus, NOT_SERVING, TOLERATED, well_slots};
 use self::switch::Switch;
 use crate::admin::{Admin, AdminBindError, AdminServer};
 use crate::broker::{BoxFuture, Broker, ProposeError, Quorum};
@@ -123,6 +128,7 @@ pub(crate) struct Node {
     pub(crate) mirrors: Mirrors,
     pub(crate) time: Arc<ClusterTime>,
     pub(crate) compaction: CompactionCounters,
+    pub(crate) health: Health,
     names: PeerNames,
     /// Why the node must stop, once it must.
     fatal: watch::Sender<Option<String>>,
@@ -196,7 +202,6 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     let peers = Peers::new(config.node, Arc::clone(&wire), rng.next_u64());
     let meta = Meta::start(meta_settings, wire, meta_rng, listener).map_err(StartError::Thread)?;
     let (fatal, _) = watch::channel(None);
-    let sync_reported = AtomicBool::new(false);
     let mirrors = Mirrors::default();
     let time = ClusterTime::start(clock, config.members.len().max(1), &logs);
     let node = Arc::new(Node {
@@ -208,9 +213,10 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
         mirrors,
         time,
         compaction: CompactionCounters::default(),
+        health: Health::default(),
         names: PeerNames::default(),
         fatal,
-        sync_reported,
+        sync_reported: AtomicBool::new(false),
         mounted_as: OnceLock::new(),
     });
     node.switch.connect(&node);
@@ -249,6 +255,7 @@ fn spawn_chores(node: &Arc<Node>) {
     tokio::spawn(sweep::run_disk_sweep(Arc::clone(node)));
     tokio::spawn(expiry::run_expiry(Arc::clone(node)));
     tokio::spawn(compaction::run_compaction(Arc::clone(node)));
+    tokio::spawn(health::run_health(Arc::clone(node)));
     tokio::spawn(crate::mirror::run(Arc::clone(node)));
 }
 
@@ -381,6 +388,7 @@ async fn start_transport(node: &Arc<Node>, cluster: ClusterId) -> Result<(), Sta
     let config = &node.config;
     let (Some(folder), Some(listen)) = (&config.tls, config.peer) else { return Ok(()) };
     let identity = NodeIdentity::load(folder)?;
+    node.health.set_certificate_end(identity.ends_at()?);
     let settings = TransportConfig {
         emulated_one_way_delay: config.emulated_one_way_delay,
         ..TransportConfig::new(config.node, cluster, identity, listen)
@@ -493,7 +501,16 @@ impl Node {
         if let Decision::Mounted { incarnation, state, .. } =
             self.meta.propose_patiently(command).await?
         {
-            tracing::info!(?found, ?incarnation, ?state, "disk mounted");
+            if state == SlotState::LostData {
+                tracing::warn!(
+                    ?found,
+                    ?incarnation,
+                    "the disk lost its data, or was never filled: it counts for nothing until it is filled from \
+                     its peers"
+                );
+            } else {
+                tracing::info!(?found, ?incarnation, ?state, "disk mounted");
+            }
             store.confirm_mount(incarnation);
             self.begin_life();
         }
@@ -537,8 +554,8 @@ impl Node {
             MetaEvent::TopicConfigs(topic) => self.on_topic_configs(topic),
             MetaEvent::Replaced => self.on_replaced(),
             MetaEvent::Removed => self.fail(
-                "this node was removed from the cluster (`meridian node decommission`), and ends; \
-                 without what is in node.data it would join as a new node"
+                "this node was removed from the cluster (`meridian node decommission`), and ends; without what is in \
+                 node.data it would join as a new node"
                     .to_owned(),
             ),
             MetaEvent::Fatal(reason) => self.fail(reason),
@@ -673,6 +690,10 @@ impl Broker for Node {
 
     fn agreed_time_ms(&self) -> Option<i64> {
         self.time.agreed_ms()
+    }
+
+    fn own_findings(&self) -> bytes::Bytes {
+        Self::own_findings(self)
     }
 }
 

@@ -23,8 +23,8 @@ pub(crate) struct Cluster {
 enum Command {
     /// Show what can be lost right now without losing records or service
     ///
-    /// Exit code 2 if that is less than the cluster was built for, or a node is away, or a partition has
-    /// no leader.
+    /// Lists whatever stops or threatens writes, with the command that mends it; exit code 2 if that is
+    /// anything.
     ///
     /// Example: meridian cluster status -o json
     Status,
@@ -43,9 +43,54 @@ pub(crate) struct ClusterStatus {
     pub(crate) nodes: Vec<NodeStatus>,
     raft: RaftStatus,
     partitions: PartitionStatus,
+    /// What stops or threatens writes, worst first; an older server does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conditions: Option<Vec<Condition>>,
     /// What a newer server says besides.
     #[serde(flatten)]
     more: BTreeMap<String, serde_json::Value>,
+}
+
+/// A state that stops or threatens writes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Condition {
+    condition: String,
+    /// `stops`, `threatens` or `notes`.
+    severity: String,
+    /// The nodes that say so of themselves; none if it is said of the cluster.
+    nodes: Vec<u32>,
+    what: String,
+    mend: String,
+    #[serde(flatten)]
+    more: BTreeMap<String, serde_json::Value>,
+}
+
+impl Condition {
+    /// Whether it stops writes now.
+    pub(crate) fn stops(&self) -> bool {
+        self.severity == "stops"
+    }
+
+    /// Whether it is as it is meant to be for a while, such as amid an upgrade.
+    fn is_note(&self) -> bool {
+        self.severity == "notes"
+    }
+
+    /// What it is, and whose.
+    pub(crate) fn line(&self) -> String {
+        let Self { severity, nodes, what, .. } = self;
+        let ids: Vec<String> = nodes.iter().map(u32::to_string).collect();
+        match &ids[..] {
+            [] => format!("{severity}: {what}"),
+            [id] => format!("{severity}: node {id}: {what}"),
+            _ => format!("{severity}: nodes {}: {what}", ids.join(", ")),
+        }
+    }
+
+    /// What to do about it.
+    pub(crate) fn mend(&self) -> &str {
+        &self.mend
+    }
 }
 
 /// A storage group.
@@ -125,8 +170,16 @@ impl ClusterStatus {
         !self.faults().is_empty()
     }
 
+    /// What stops or threatens writes, as far as the server says.
+    pub(crate) fn conditions(&self) -> &[Condition] {
+        self.conditions.as_deref().unwrap_or_default()
+    }
+
     /// All that is not as it should be.
     fn faults(&self) -> Vec<String> {
+        if let Some(conditions) = &self.conditions {
+            return conditions.iter().filter(|it| !it.is_note()).map(Condition::line).collect();
+        }
         let mut faults = Vec::new();
         if self.is_one_group() {
             if self.tolerates != built_for(&self.geometry) {
@@ -165,8 +218,11 @@ fn built_for(geometry: &str) -> &'static str {
 fn render(status: &ClusterStatus) -> String {
     let ClusterStatus { cluster_id, geometry, tolerates, raft, partitions, .. } = status;
     let (state, why) = match status.faults() {
-        faults if faults.is_empty() => ("well", String::new()),
-        faults => ("DEGRADED", format!("because: {}\n", faults.join(", "))),
+        faults if faults.is_empty() => ("well", render_conditions(status.conditions())),
+        faults if status.conditions().is_empty() => {
+            ("DEGRADED", format!("because: {}\n", faults.join(", ")))
+        }
+        _ => ("DEGRADED", format!("because:\n{}", render_conditions(status.conditions()))),
     };
     let leader = raft.leader.map_or_else(|| "none".to_owned(), |leader| format!("node {leader}"));
     let of_group = |group: &GroupStatus| {
@@ -191,6 +247,12 @@ fn render(status: &ClusterStatus) -> String {
         partitions.leaderless,
         render_nodes(&status.nodes)
     )
+}
+
+/// Each condition, and below it what to do about it.
+fn render_conditions(conditions: &[Condition]) -> String {
+    let line = |it: &Condition| format!("  {}\n    to mend it: {}\n", it.line(), it.mend());
+    conditions.iter().map(line).collect()
 }
 
 /// The nodes as a table.
@@ -253,6 +315,45 @@ mod tests {
         let text = render(&status("DC + rack", "draining", 0));
         assert!(text.contains("\nbecause: node 1 is draining\n"), "{text}");
         assert!(!render(&status("DC + rack", "alive", 0)).contains("because"));
+    }
+
+    #[test]
+    fn each_condition_is_a_line_with_what_mends_it() {
+        let mut whole = status("DC + rack", "Alive", 0);
+        whole.conditions = Some(Vec::new());
+        assert!(!whole.is_degraded());
+        assert!(render(&whole).starts_with("cluster c (mirror-3-dc) is well\n"));
+        let of = |severity: &str, nodes: &[u32], what: &str| {
+            serde_json::json!({
+                "condition": "x", "severity": severity, "nodes": nodes, "what": what,
+                "mend": "`meridian topic delete TOPIC`", "since": 5,
+            })
+        };
+        let mut json = serde_json::to_value(status("DC + rack", "Alive", 0)).unwrap();
+        json["conditions"] = serde_json::json!([
+            of("stops", &[], "group 1 takes no records"),
+            of("threatens", &[1, 2], "the disk is full"),
+            of("threatens", &[3], "the disk is nearly full"),
+            of("notes", &[], "node 2 has an older binary"),
+        ]);
+        let full: ClusterStatus = serde_json::from_value(json).unwrap();
+        assert!(full.is_degraded());
+        let text = render(&full);
+        let lines = "cluster c (mirror-3-dc) is DEGRADED\n\
+                     can be lost now: DC + rack (built for: DC + rack)\n\
+                     because:\n  stops: group 1 takes no records\n    \
+                     to mend it: `meridian topic delete TOPIC`\n  \
+                     threatens: nodes 1, 2: the disk is full\n";
+        assert!(text.starts_with(lines), "{text}");
+        assert!(text.contains("threatens: node 3: the disk is nearly full\n"), "{text}");
+        assert_eq!(serde_json::to_value(&full).unwrap()["conditions"][0]["since"], 5);
+        let mut noted = full;
+        noted.conditions =
+            noted.conditions.map(|it| it.into_iter().filter(Condition::is_note).collect());
+        assert!(!noted.is_degraded(), "an upgrade goes on from node to node");
+        let text = render(&noted);
+        assert!(text.starts_with("cluster c (mirror-3-dc) is well\n"), "{text}");
+        assert!(text.contains("notes: node 2 has an older binary"), "{text}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod consume;
 pub(crate) mod manage;
 mod produce;
 mod storage;
+mod waiting;
 
 pub(crate) use produce::AcksArg;
 

@@ -131,6 +131,17 @@ enum State {
     Lost,
 }
 
+/// What the oldest blob that is not committed waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// When it was put.
+    pub since: Instant,
+    /// Slots that refused it.
+    pub refused: SlotSet,
+    /// Slots that it was sent to and that have not answered.
+    pub silent: SlotSet,
+}
+
 /// A manifest, as far as what may be freed depends on it.
 #[derive(Clone, Copy, Debug)]
 struct Replaced {
@@ -153,6 +164,7 @@ struct Pending {
     sent: SlotSet,
     acked: SlotSet,
     refused: SlotSet,
+    put_at: Instant,
     sent_at: [Instant; SLOT_COUNT_MAX],
 }
 
@@ -485,6 +497,14 @@ impl Leader {
         self.state == State::Serving
     }
 
+    /// What the oldest blob that is not committed waits for, if there is one.
+    pub fn waiting(&self) -> Option<Waiting> {
+        let Pending { put_at, sent, acked, refused, .. } = self.pending.front()?;
+        let refused = refused.difference(*acked);
+        let silent = sent.difference(*acked).difference(refused);
+        Some(Waiting { since: *put_at, refused, silent })
+    }
+
     /// Bytes put and not yet committed.
     pub fn pending_size_bytes(&self) -> usize {
         self.pending_size_bytes
@@ -516,6 +536,7 @@ impl Leader {
             sent: SlotSet::EMPTY,
             acked: SlotSet::EMPTY,
             refused: SlotSet::EMPTY,
+            put_at: now,
             sent_at: [now; SLOT_COUNT_MAX],
         });
         self.hedge_step(now, health, step, out);

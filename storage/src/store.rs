@@ -486,7 +486,14 @@ impl Store {
             used_bytes += usage.used_bytes;
             live_bytes += usage.live_bytes;
         }
-        DiskUsage { used_bytes, live_bytes, free_bytes: self.journal.room_bytes() }
+        let free_bytes = self.journal.room_bytes();
+        DiskUsage {
+            used_bytes,
+            live_bytes,
+            free_bytes,
+            usable_bytes: self.config.usable_bytes(),
+            left_bytes: free_bytes.saturating_sub(self.config.reserve_bytes()),
+        }
     }
 }
 

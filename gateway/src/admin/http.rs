@@ -59,13 +59,13 @@ impl Page {
 }
 
 /// Reads one request, answers it with `page(path)` and closes.
-pub(super) async fn serve(
+pub(super) async fn serve<P: Future<Output = Page>>(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    page: impl Fn(&str) -> Page,
+    page: impl Fn(String) -> P,
 ) -> io::Result<()> {
     let Some(head) = timeout(PATIENCE, read_head(&mut stream)).await?? else { return Ok(()) };
     let page = match head.as_deref().map_or(Err(Status::HeadTooLarge), path_of) {
-        Ok(path) => page(path),
+        Ok(path) => page(path.to_owned()).await,
         Err(status) => Page::refusal(status),
     };
     timeout(PATIENCE, write(&mut stream, &page)).await?
@@ -130,9 +130,11 @@ mod tests {
     async fn told(request: &[u8]) -> (io::Result<()>, String) {
         let (mut client, server) = duplex(64 << 10);
         client.write_all(request).await.unwrap();
-        let pages = |path: &str| match path {
-            "/known" => Page::ok("text/plain", Bytes::from_static(b"content")),
-            _ => Page::refusal(Status::NotFound),
+        let pages = |path: String| {
+            std::future::ready(match path.as_str() {
+                "/known" => Page::ok("text/plain", Bytes::from_static(b"content")),
+                _ => Page::refusal(Status::NotFound),
+            })
         };
         let served = serve(server, pages).await;
         let mut answer = String::new();

@@ -4,6 +4,7 @@
 //! chose.
 
 mod chores;
+mod conditions;
 mod raft;
 mod tiers;
 
@@ -17,6 +18,7 @@ use meridian_consensus::node::Leadership;
 use meridian_storage::store::{Counters, DiskUsage, ScrubState, Standing};
 
 use crate::background::{Chore, ChoreCount};
+use crate::health::Condition;
 use crate::kafka;
 use crate::log::{ColdCounts, OngoingCounts, PartitionLog, ScrubReport};
 use crate::mirror::{LinkMetrics, Mirrors};
@@ -387,6 +389,8 @@ pub(super) struct Snapshot {
     nodes_by_liveness: [usize; 3],
     partitions: usize,
     leaderless: usize,
+    /// The names of the conditions that hold, each as often as it does.
+    conditions: Vec<&'static str>,
     raft: Option<Leadership>,
     raft_counters: RaftCounters,
     led: usize,
@@ -468,6 +472,7 @@ impl Snapshot {
             }),
             partitions: status.as_ref().map_or(0, |status| status.partitions.total),
             leaderless: status.as_ref().map_or(0, |status| status.partitions.leaderless),
+            conditions: node.conditions().all().map(Condition::name).collect(),
             raft: node.meta.leadership(),
             raft_counters: node.meta.counters(),
             led,
@@ -497,7 +502,7 @@ impl Snapshot {
 }
 
 fn families() -> impl Iterator<Item = &'static Family> {
-    let more = [chores::FAMILIES, raft::FAMILIES, tiers::FAMILIES];
+    let more = [chores::FAMILIES, conditions::FAMILIES, raft::FAMILIES, tiers::FAMILIES];
     FAMILIES.iter().chain(more.into_iter().flatten())
 }
 
@@ -665,6 +670,7 @@ mod tests {
             nodes_by_liveness: [2, 0, 1],
             partitions: 7,
             leaderless: 0,
+            conditions: vec!["disk_full"],
             raft: Some(Leadership { term: 3, leader: None, is_self: false }),
             raft_counters: RaftCounters { snapshots_taken_total: 6, ..RaftCounters::default() },
             led: 4,
@@ -729,6 +735,8 @@ mod tests {
             "meridian_tolerates{group=\"1\",built_for=\"DC + rack\",failure=\"DC + rack\"} 0",
             "meridian_tolerates{group=\"2\",built_for=\"2 racks\",failure=\"2 racks\"} 1",
             "meridian_groups_short_count 1",
+            "meridian_condition_count{condition=\"disk_full\",severity=\"threatens\"} 1",
+            "meridian_condition_count{condition=\"not_committing\",severity=\"stops\"} 0",
             "meridian_nodes_count{liveness=\"dead\"} 1",
             "meridian_raft_is_leader 0",
             "meridian_raft_snapshots_taken_total 6",

@@ -13,6 +13,11 @@ impl PartitionLog {
         lock(&self.lease).on_grant(self.time(), life, stamp, length, None);
     }
 
+    /// How long ago it became this node's.
+    pub(crate) fn led_for(&self) -> Duration {
+        self.time().since(self.begun_at)
+    }
+
     /// Whether records may be taken that need a lease.
     pub(crate) fn lease(&self) -> Standing {
         lock(&self.lease).standing(self.time())

@@ -190,6 +190,8 @@ pub struct PartitionLog {
     /// Where those are that were put.
     pub(super) homes: Homes,
     ownership: Ownership,
+    /// When the metadata log made it this node's.
+    pub(super) begun_at: Instant,
     pub(super) inner: Mutex<Inner>,
     /// The slot that served the last read from disk.
     last_slot: AtomicU8,
@@ -216,6 +218,7 @@ impl PartitionLog {
             group: Arc::clone(homes.present()?),
             homes,
             ownership,
+            begun_at: logs.now(),
             inner: Mutex::new(Inner {
                 role: Role::Opening,
                 readers: Bells::default(),
@@ -623,6 +626,9 @@ impl PartitionLog {
             match output {
                 PartitionOutput::Put { slot, put } => self.send_put(&logs, slot, put),
                 PartitionOutput::Answer { waiter, result } => {
+                    if let Err(error) = &result {
+                        self.note_error(error);
+                    }
                     let _client_is_gone = waiter.send(result);
                 }
                 PartitionOutput::Verify { ticket, verification } => {

@@ -63,10 +63,10 @@ pub(super) struct Event {
 /// What a steward has to tell operators.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct StewardReport {
-    link: String,
+    pub(super) link: String,
     node: u32,
     /// Why the last look failed, if it did.
-    failure: Option<String>,
+    pub(super) failure: Option<String>,
     /// Topics that a rule takes and that cannot be mirrored, with the reason.
     refused: BTreeMap<String, String>,
     /// What happened, oldest first.
@@ -74,6 +74,8 @@ pub(super) struct StewardReport {
     groups: Vec<CarriedPosition>,
     /// Why positions were not carried in the last look, if they were not.
     groups_failure: Option<String>,
+    /// Groups of the source that are not looked at, and how many of one of its brokers are at most.
+    pub(super) groups_left_out: Option<(usize, usize)>,
     /// For whom quotas are others at the source and this cluster's own here, and which they are.
     own_quotas: BTreeMap<String, String>,
     /// Why quotas were not followed in the last look, if they were not.

@@ -36,14 +36,21 @@ impl Unopened {
     /// What is said of those that have not been served for long.
     pub(super) fn reports(&self, node: u32, now: Instant) -> Vec<PartitionReport> {
         let report = |(place, since): &(Place, Instant)| {
-            let seconds = now.since(*since).as_secs();
-            let detail = format!(
-                "node {node} has been taking its log over for {seconds} s, and too few disks answer"
-            );
+            let detail = format!("node {node} {}", opening_for(now.since(*since)));
             let place = (place.topic.clone(), place.index);
             PartitionReport::bare(node, place, &State::Unreadable { detail })
         };
         self.overdue(now).map(report).collect()
+    }
+
+    /// The topics, indexes and states of those of a link that have not been served for long.
+    pub(super) fn states(&self, link: &str, now: Instant) -> Vec<(String, u32, State)> {
+        let of_link = self.overdue(now).filter(|(place, _)| place.link == link);
+        let state = |(place, since): &(Place, Instant)| {
+            let detail = format!("this node {}", opening_for(now.since(*since)));
+            (place.topic.clone(), place.index, State::Unreadable { detail })
+        };
+        of_link.map(state).collect()
     }
 
     /// How many of a link's have not been served for long.
@@ -54,6 +61,11 @@ impl Unopened {
     fn overdue(&self, now: Instant) -> impl Iterator<Item = &(Place, Instant)> {
         self.0.values().filter(move |(_, since)| now.since(*since) >= OPENED_WITHIN)
     }
+}
+
+fn opening_for(lasts: Duration) -> String {
+    let seconds = lasts.as_secs();
+    format!("has been taking its log over for {seconds} s, and too few disks answer")
 }
 
 #[cfg(test)]

@@ -23,8 +23,6 @@ use crate::runtime::quic::Channel;
 const TELL_EVERY: Duration = Duration::from_secs(5);
 /// What a node said counts for so long.
 const FRESH_FOR: Duration = Duration::from_secs(30);
-/// A clock this far from the others' is worth a warning.
-const SKEW_MS_MAX: i64 = 5_000;
 
 /// What this node heard of the others' clocks.
 #[derive(Debug)]
@@ -67,6 +65,11 @@ impl ClusterTime {
         };
         let reading = Reading { at: self.clock.now(), wall_time_ms: i64::from_be_bytes(body) };
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).0.insert(from, reading);
+    }
+
+    /// How far this host's clock is ahead of the cluster's.
+    pub(super) fn ahead_ms(&self) -> Option<i64> {
+        Some(clock::wall_time_ms().saturating_sub(self.agreed_ms()?))
     }
 
     /// The median of the clocks, this node's own among them, in milliseconds since 1970; `None` if
@@ -117,12 +120,6 @@ pub(super) async fn run_clock(node: Arc<Node>) {
         for other in others {
             // Who does not hear it now hears the next.
             let _told = node.switch.send(other, Channel::Control, vec![frame.clone()]);
-        }
-        if let Some(agreed_ms) = node.time.agreed_ms()
-            && own_ms.abs_diff(agreed_ms) > SKEW_MS_MAX.unsigned_abs()
-        {
-            let ahead_ms = own_ms.saturating_sub(agreed_ms);
-            tracing::warn!(ahead_ms, "this host's clock is not the cluster's; set it (NTP)");
         }
     }
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::Node;
 use crate::broker::BoxFuture;
+use crate::health::Finding;
 use crate::kafka::{AdminError, AdminHandler};
 use crate::mirror::AdminCall;
 
@@ -24,6 +25,8 @@ pub(crate) struct ClusterStatus {
     nodes: Vec<NodeStatus>,
     raft: RaftStatus,
     pub(crate) partitions: PartitionStatus,
+    /// What stops or threatens writes, worst first; asked of all nodes for `cluster.status`.
+    conditions: Vec<Finding>,
 }
 
 #[derive(Debug, Serialize)]
@@ -79,6 +82,8 @@ struct OwnStatus {
     opening: usize,
     disk: Option<DiskStatus>,
     peers: Vec<PeerStatus>,
+    /// What this node finds of itself that stops or threatens writes.
+    conditions: Vec<Finding>,
 }
 
 #[derive(Debug, Serialize)]
@@ -103,7 +108,8 @@ struct PeerStatus {
 
 /// What [`ClusterStatus::tolerates`] may say, from best to worst.
 pub(crate) const TOLERATED: [&str; 6] =
-    ["DC + rack", "DC", "2 racks", "rack", "nothing", "not serving"];
+    ["DC + rack", "DC", "2 racks", "rack", "nothing", NOT_SERVING];
+pub(crate) const NOT_SERVING: &str = "not serving";
 
 /// A vote on metadata, and what takes it away.
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +138,7 @@ fn tolerates(geometry: Geometry, well: SlotSet, votes: &[Vote]) -> &'static str 
     let datacenters = || (0..geometry.datacenter_count()).map(Some);
     let racks = || geometry.slots().iter();
     if !serves(well) {
-        return "not serving";
+        return NOT_SERVING;
     }
     if geometry == Geometry::Mirror3Dc
         && datacenters().all(|dc| racks().all(|rack| survives(dc, &[rack])))
@@ -170,13 +176,29 @@ fn votes(metadata: &Metadata, group: &GroupConfig, voters: &[NodeId]) -> Vec<Vot
     voters.iter().map(vote).collect()
 }
 
-fn well_slots(metadata: &Metadata, group: &GroupConfig) -> SlotSet {
+pub(crate) fn well_slots(metadata: &Metadata, group: &GroupConfig) -> SlotSet {
     let is_alive = |node| metadata.node(node).is_some_and(|n| n.liveness != Liveness::Dead);
     group
         .good_slots()
         .iter()
         .filter(|slot| group.slot(*slot).is_some_and(|slot| is_alive(slot.node)))
         .collect()
+}
+
+/// How a group is, given who votes on metadata.
+pub(crate) fn group_status(
+    metadata: &Metadata,
+    group: &GroupConfig,
+    voters: &[NodeId],
+) -> GroupStatus {
+    let votes = votes(metadata, group, voters);
+    GroupStatus {
+        id: group.group.get(),
+        geometry: group.geometry,
+        tolerates: tolerates(group.geometry, well_slots(metadata, group), &votes),
+        built_for: tolerates(group.geometry, group.geometry.slots(), &[]),
+        partitions: metadata.partitions().filter(|(_, it)| it.group == group.group).count(),
+    }
 }
 
 impl GroupStatus {
@@ -194,18 +216,8 @@ impl Node {
         let unformed = || AdminError::Unavailable("the cluster has not formed yet".to_owned());
         let cluster_id = metadata.cluster_id().ok_or_else(unformed)?.to_string();
         let geometry = metadata.geometry().ok_or_else(unformed)?;
-        let status_of = |group: &GroupConfig| GroupStatus {
-            id: group.group.get(),
-            geometry: group.geometry,
-            tolerates: tolerates(
-                group.geometry,
-                well_slots(&metadata, group),
-                &votes(&metadata, group, &voters),
-            ),
-            built_for: tolerates(group.geometry, group.geometry.slots(), &[]),
-            partitions: metadata.partitions().filter(|(_, it)| it.group == group.group).count(),
-        };
-        let groups: Vec<GroupStatus> = metadata.groups().map(status_of).collect();
+        let groups: Vec<GroupStatus> =
+            metadata.groups().map(|group| group_status(&metadata, group, &voters)).collect();
         let nodes = metadata.nodes().map(|(id, node)| {
             let filled = metadata.slot_filled_by(id);
             let slot = filled.map(|(_, slot)| slot);
@@ -229,7 +241,7 @@ impl Node {
         Ok(ClusterStatus {
             cluster_id,
             geometry,
-            tolerates: groups.first().map_or("not serving", |group| group.tolerates),
+            tolerates: groups.first().map_or(NOT_SERVING, |group| group.tolerates),
             groups,
             nodes: nodes.collect(),
             raft: RaftStatus {
@@ -239,6 +251,7 @@ impl Node {
                 applied_index: self.meta.applied_index(),
             },
             partitions: PartitionStatus { total: metadata.partitions().count(), leaderless },
+            conditions: Vec::new(),
         })
     }
 
@@ -272,13 +285,26 @@ impl Node {
             opening: self.logs.opening_count(),
             disk,
             peers: peers.collect(),
+            conditions: self
+                .conditions()
+                .own
+                .iter()
+                .map(|it| Finding::of(it, Some(self.config.node)))
+                .collect(),
         }
     }
 
+    /// The cluster, as this node knows it, and what all nodes say stops or threatens writes.
+    async fn whole_status(&self) -> Result<ClusterStatus, AdminError> {
+        let mut status = self.cluster_status()?;
+        status.conditions = self.findings().await;
+        Ok(status)
+    }
+
     /// Answers a method of the admin API.
-    pub(crate) fn answer(&self, method: &str) -> Result<Bytes, AdminError> {
+    pub(crate) async fn answer(&self, method: &str) -> Result<Bytes, AdminError> {
         match method {
-            "cluster.status" => self.cluster_status().and_then(|status| json(&status)),
+            "cluster.status" => self.whole_status().await.and_then(|status| json(&status)),
             "node.status" => json(&self.own_status()),
             _ => Err(AdminError::UnknownMethod(method.to_owned())),
         }
@@ -299,7 +325,7 @@ impl AdminHandler for Node {
             }
             _ if method == "topic.storage" => Box::pin(self.describe_storage(body)),
             _ if method == "source.list" => Box::pin(self.list_sources(body)),
-            _ => Box::pin(std::future::ready(self.answer(&method))),
+            _ => Box::pin(async move { self.answer(&method).await }),
         }
     }
 }

@@ -50,6 +50,9 @@ const CA_KEY_FILE: &str = "ca-key.pem";
 const NODE_CERTIFICATE_FILE: &str = "node.pem";
 const NODE_KEY_FILE: &str = "node-key.pem";
 
+/// The year 9999, the last that a certificate can name.
+const FAR_FUTURE: Duration = Duration::from_secs(253_402_300_799);
+
 /// Why a certificate or key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -290,6 +293,33 @@ impl NodeIdentity {
             ca_pem: read_file(&folder.join(CA_CERTIFICATE_FILE))?,
             key_pem: read_key_file(&folder.join(NODE_KEY_FILE))?,
         })
+    }
+
+    /// When the node's certificate ends.
+    pub fn ends_at(&self) -> Result<SystemTime, TlsError> {
+        let chain = parse_certificates("node certificate", &self.cert_chain_pem)?;
+        let Some(leaf) = chain.first() else {
+            return Err(TlsError::NotANode { detail: "no certificate in the chain".to_owned() });
+        };
+        let malformed =
+            |source| TlsError::NotTrusted { name: "node certificate".to_owned(), source };
+        let certificate = EndEntityCert::try_from(leaf).map_err(malformed)?;
+        // The library tells the end only of a certificate that is over.
+        let verified = certificate.verify_for_usage(
+            provider::default_provider().signature_verification_algorithms.all,
+            &[],
+            &[],
+            UnixTime::since_unix_epoch(FAR_FUTURE),
+            KeyUsage::server_auth(),
+            None,
+            None,
+        );
+        let seconds = match verified {
+            Err(webpki::Error::CertExpired { not_after, .. }) => not_after.as_secs(),
+            Err(source) => return Err(malformed(source)),
+            Ok(_) => FAR_FUTURE.as_secs(),
+        };
+        Ok(UNIX_EPOCH + Duration::from_secs(seconds))
     }
 
     /// Parses and checks the identity as it stands at `now`: that the chain leads to the

@@ -23,6 +23,8 @@ const LEADS: u8 = 8;
 const LEADING: u8 = 9;
 const APPLIED: u8 = 12;
 const HAS_APPLIED: u8 = 13;
+const HEALTH: u8 = 10;
+const FINDINGS: u8 = 11;
 
 /// The number of a request, for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,6 +61,8 @@ pub enum PeerRequest {
     DescribeQuorum,
     /// Have you applied the metadata log up to this entry? Answered when it is so, or after a while.
     Applied(u64),
+    /// What of you stops or threatens writes?
+    Health,
 }
 
 /// An answer.
@@ -74,6 +78,8 @@ pub enum PeerReply {
     Quorum(Option<Quorum>),
     /// Whether the node has applied the entry.
     HasApplied(bool),
+    /// What the node finds of itself that stops or threatens writes: JSON, so that it grows.
+    Health(Bytes),
 }
 
 /// What became of a marker in one partition. The numbers are part of the format.
@@ -136,6 +142,11 @@ impl PeerMessage {
                 begin(&mut out, HAS_APPLIED, *call);
                 out.put_u8(u8::from(*has));
             }
+            Self::Request(call, PeerRequest::Health) => begin(&mut out, HEALTH, *call),
+            Self::Reply(call, PeerReply::Health(findings)) => {
+                begin(&mut out, FINDINGS, *call);
+                out.put_slice(findings);
+            }
             Self::Reply(call, PeerReply::Quorum(quorum)) => {
                 begin(&mut out, QUORUM, *call);
                 put_quorum(&mut out, quorum.as_ref());
@@ -186,6 +197,8 @@ impl PeerMessage {
             APPLIED => Self::Request(call, PeerRequest::Applied(source.u64()?)),
             HAS_APPLIED => Self::Reply(call, PeerReply::HasApplied(yes_or_no(&mut source)?)),
             DESCRIBE_QUORUM => Self::Request(call, PeerRequest::DescribeQuorum),
+            HEALTH => Self::Request(call, PeerRequest::Health),
+            FINDINGS => Self::Reply(call, PeerReply::Health(source.rest())),
             QUORUM => Self::Reply(call, PeerReply::Quorum(quorum(&mut source)?)),
             MARKERS_WRITTEN => {
                 let outcomes = source.list(1, outcome)?;
@@ -385,7 +398,8 @@ mod tests {
             },
         );
         let applied = any::<u64>().prop_map(PeerRequest::Applied);
-        prop_oneof![write, verify, abort, leads, applied, Just(PeerRequest::DescribeQuorum)]
+        let bare = [PeerRequest::DescribeQuorum, PeerRequest::Health];
+        prop_oneof![write, verify, abort, leads, applied, prop::sample::select(bare.to_vec())]
     }
 
     fn quorums() -> impl Strategy<Value = Quorum> {
@@ -419,6 +433,7 @@ mod tests {
             verdict.prop_map(PeerReply::Verified),
             prop::collection::vec(any::<bool>(), 0..5).prop_map(PeerReply::Leading),
             prop::option::of(quorums()).prop_map(PeerReply::Quorum),
+            prop::collection::vec(any::<u8>(), 0..9).prop_map(|it| PeerReply::Health(it.into())),
         ]
     }
 

@@ -12,6 +12,7 @@ use meridian_protocol::records::{BatchBuilder, Compression};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+use super::waiting::explained;
 use crate::client::partitioner::Partitioner;
 use crate::client::producer::{
     Acked, Acks, IDEMPOTENT_IN_FLIGHT_MAX, PartitionWriter, ProducerIdentity, WriteOptions,
@@ -141,7 +142,7 @@ impl Produce {
             let (topic, partition) = (self.name, i32::try_from(partition).unwrap_or(i32::MAX));
             return Err(ClientError::UnknownPartition { topic, partition, count }.into());
         }
-        let mut lanes = self.lanes(client, count).await?;
+        let mut lanes = explained(client, self.lanes(client, count)).await?;
         if let Some(producer_id) = &self.producer_id {
             let found = sources::list(client, &self.name, Some(producer_id)).await?;
             let last_lines = crate::producer::last_seqnos(&found, producer_id);
@@ -151,7 +152,7 @@ impl Produce {
         }
         let mut lines = read_lines(self.file.clone())?;
         let mut passed_over = 0;
-        let result = self.write_lines(&mut lines, &mut lanes, &mut passed_over).await;
+        let result = self.write_lines(client, &mut lines, &mut lanes, &mut passed_over).await;
         let written = Written {
             topic: self.name,
             passed_over: self.producer_id.is_some().then_some(passed_over),
@@ -194,6 +195,7 @@ impl Produce {
 
     async fn write_lines(
         &self,
+        client: &Client,
         lines: &mut mpsc::Receiver<io::Result<Vec<u8>>>,
         lanes: &mut [OpenPartition],
         passed_over: &mut u64,
@@ -204,11 +206,11 @@ impl Produce {
             let line = match tokio::time::timeout(LINGER, lines.recv()).await {
                 Ok(line) => line,
                 Err(_idle) => {
-                    self.flush(lanes).await?;
+                    explained(client, self.flush(lanes)).await?;
                     lines.recv().await
                 }
             };
-            let Some(line) = line else { return Ok(self.flush(lanes).await?) };
+            let Some(line) = line else { return Ok(explained(client, self.flush(lanes)).await?) };
             let line = line.map_err(Failure::Stdio)?;
             let (key, value) = split_key(&line, self.key_separator.as_deref())?;
             let chosen = self.partition.map(|partition| partition as usize);
@@ -220,7 +222,7 @@ impl Produce {
             }
             let size_bytes = key.map_or(0, <[u8]>::len) + value.len();
             if lane.batch.size_bytes() + size_bytes > BATCH_SIZE_BYTES {
-                lane.send(self.compression.into()).await?;
+                explained(client, lane.send(self.compression.into())).await?;
             }
             self.append(lane, number, key, value);
         }

@@ -339,6 +339,24 @@ fn l4_a_slot_that_refuses_is_replaced_at_once() {
 }
 
 #[test]
+fn what_a_blob_waits_for_is_known_until_it_is_committed() {
+    let mut bench = Bench::serving();
+    assert_eq!(bench.leader.waiting(), None);
+    bench.now = bench.now + Duration::from_secs(1);
+    let since = bench.now;
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.reply(3, 1, 103, PutResult::Refused { reason: Refusal::Full });
+    bench.stored(1, [0]);
+    bench.wait(Duration::from_secs(7));
+    let waiting = bench.leader.waiting().expect("one rack of A is no quorum");
+    assert_eq!((waiting.since, waiting.refused), (since, SlotSet::EMPTY.with(Slot::new(3))));
+    assert!(waiting.silent.contains(Slot::new(6)), "{waiting:?}");
+    assert!(!waiting.silent.contains(Slot::new(0)), "it has answered: {waiting:?}");
+    bench.stored(1, [4, 6]);
+    assert_eq!(bench.leader.waiting(), None);
+}
+
+#[test]
 fn l4_a_slot_that_refused_a_moment_ago_is_not_asked_first() {
     let mut bench = Bench::serving();
     bench.health.declining = SlotSet::EMPTY.with(Slot::new(3));

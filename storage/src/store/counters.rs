@@ -73,4 +73,8 @@ pub struct DiskUsage {
     pub live_bytes: u64,
     /// Bytes that can still be written, the reserve included.
     pub free_bytes: u64,
+    /// Bytes that puts may take in all.
+    pub usable_bytes: u64,
+    /// Bytes that puts can still take: none are left once it is 0.
+    pub left_bytes: u64,
 }

@@ -8,6 +8,7 @@ use meridian_consensus::state::Metadata;
 use meridian_mirror::contract::Verdict;
 use meridian_protocol::ErrorCode;
 
+use crate::health::RefusedFor;
 use crate::kafka::error::ApiError;
 use crate::kafka::{lookup, topic_config};
 use crate::log::PartitionLog;
@@ -32,6 +33,7 @@ pub(super) fn admit(log: &Arc<PartitionLog>, limit: Duration) -> Result<Bound, A
         Verdict::Free => Duration::ZERO,
         Verdict::Throttled(throttle) => throttle,
         Verdict::Refused(lag) => {
+            log.note_refusal(RefusedFor::MirrorsTooFarBehind);
             let message = format!(
                 "no mirror has what was written {} ms ago, and mirror.max.lag.ms is {}; retry when a \
                  mirror has caught up, or raise it",

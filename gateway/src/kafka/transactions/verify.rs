@@ -74,6 +74,9 @@ impl PeerService for Front {
             PeerRequest::DescribeQuorum => {
                 Box::pin(async move { PeerReply::Quorum(self.broker.quorum().await) })
             }
+            PeerRequest::Health => {
+                Box::pin(std::future::ready(PeerReply::Health(self.broker.own_findings())))
+            }
             PeerRequest::Verify(verification) => {
                 Box::pin(async move { PeerReply::Verified(self.vouch(verification).await) })
             }

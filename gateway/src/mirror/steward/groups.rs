@@ -134,10 +134,15 @@ impl Steward {
         };
         if rules.is_empty() || names.is_empty() {
             self.groups = Groups::default();
-            self.tell(|report| report.groups.clear());
+            self.tell(|report| {
+                report.groups.clear();
+                report.groups_left_out = None;
+            });
             return Ok(());
         }
-        let positions = positions(&self.client, &rules, &names).await?;
+        let (positions, left_out) = positions(&self.client, &rules, &names).await?;
+        let left_out = (left_out > 0).then_some((left_out, GROUP_COUNT_MAX));
+        self.tell(|report| report.groups_left_out = left_out);
         let own = self.own_cluster();
         self.groups.shown.retain(|group, _| positions.contains_key(group));
         let mut failed: Option<(String, ClientError)> = None;
@@ -180,13 +185,23 @@ impl Steward {
     }
 }
 
-/// The positions at the source, by group and place here.
+/// As many groups as a look takes care of, in the order of their names so that each look takes the same ones, and how
+/// many more there are.
+fn bounded(mut groups: Vec<Str>, count_max: usize) -> (Vec<Str>, usize) {
+    groups.sort_unstable();
+    let left_out = groups.len().saturating_sub(count_max);
+    groups.truncate(count_max);
+    (groups, left_out)
+}
+
+/// The positions at the source, by group and place here; and the number of groups that are left out.
 async fn positions(
     source: &Client,
     rules: &[Matcher],
     names: &BTreeMap<String, String>,
-) -> Result<BTreeMap<String, BTreeMap<Place, Position>>, ClientError> {
+) -> Result<(BTreeMap<String, BTreeMap<Place, Position>>, usize), ClientError> {
     let view = source.view();
+    let mut left_out = 0;
     let by_id: BTreeMap<[u8; 16], &str> =
         view.topics.iter().map(|(name, topic)| (topic.id.0, name.as_str())).collect();
     let mut positions = BTreeMap::new();
@@ -199,7 +214,9 @@ async fn positions(
             CONSUMER_PROTOCOLS.contains(&&*group.protocol_type)
                 && rules.iter().any(|rule| rule.takes(&group.group_id))
         });
-        let groups: Vec<Str> = groups.map(|group| group.group_id).take(GROUP_COUNT_MAX).collect();
+        let groups = groups.map(|group| group.group_id).collect();
+        let (groups, more) = bounded(groups, GROUP_COUNT_MAX);
+        left_out += more;
         for groups in groups.chunks(GROUPS_PER_REQUEST) {
             let ask = |group_id: &Str| OffsetFetchGroup {
                 group_id: group_id.clone(),
@@ -218,7 +235,7 @@ async fn positions(
         }
     }
     positions.retain(|_, places: &mut BTreeMap<Place, Position>| !places.is_empty());
-    Ok(positions)
+    Ok((positions, left_out))
 }
 
 /// The positions of a group in topics that are mirrored, under their names here. One that a
@@ -519,6 +536,13 @@ mod tests {
         assert_eq!(groups.due(&positions), names);
         groups.look_from = "b".to_owned();
         assert_eq!(groups.due(&positions), ["b", "c", "a"]);
+    }
+
+    #[test]
+    fn groups_beyond_the_bound_are_counted() {
+        let names = |names: &[&'static str]| names.iter().map(|name| Str::from(*name)).collect();
+        assert_eq!(bounded(names(&["b", "a"]), 2), (names(&["a", "b"]), 0));
+        assert_eq!(bounded(names(&["c", "b", "a"]), 2), (names(&["a", "b"]), 1));
     }
 
     #[test]

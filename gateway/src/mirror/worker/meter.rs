@@ -8,6 +8,7 @@ use meridian_base::env::Instant;
 use meridian_mirror::state::State;
 
 use super::LinkWorker;
+use crate::mirror::observed::Trouble;
 
 /// How often the sums are made.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
@@ -27,6 +28,8 @@ pub(crate) struct LinkMetrics {
     /// Of the batches that the source has sent, and of what these took on the way.
     pub(crate) fetched_bytes: u64,
     pub(crate) wire_bytes: u64,
+    /// Partitions that do not get on, by state.
+    pub(crate) troubles: BTreeMap<&'static str, Trouble>,
 }
 
 impl LinkMetrics {
@@ -84,8 +87,17 @@ impl LinkWorker {
             ..LinkMetrics::default()
         };
         sums.add_unreadable(self.partitions.values().filter(|it| it.is_unreadable()).count());
-        for machine in self.partitions.values().filter_map(|it| it.machine.as_ref()) {
+        for mirrored in self.partitions.values() {
+            let (topic, index) = (&mirrored.target.mirror.name, mirrored.target.index);
+            let Some(machine) = &mirrored.machine else {
+                if let Some(error) = &mirrored.unreadable {
+                    let detail = error.to_string();
+                    sums.note_state(topic, index, &State::Unreadable { detail });
+                }
+                continue;
+            };
             let status = machine.status(now);
+            sums.note_state(topic, index, &status.state);
             *sums.partitions.entry(status.state.name()).or_default() += 1;
             sums.lag_records += status.lag.records;
             sums.lag_bytes += status.lag.bytes;

@@ -1,0 +1,254 @@
+//! Each condition, from what produces it to the line that operators see.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use meridian_base::env::Instant;
+use meridian_base::id::Incarnation;
+use meridian_consensus::command::{Command, FeatureLevel, Liveness, MountEpoch};
+use meridian_storage::store::DiskUsage;
+
+use super::own::{DiskObserved, LinkObserved, NotCommitting, Observed, StoppedObserved};
+use super::*;
+use crate::broker::Broker as _;
+use crate::kafka::testing::FakeBroker;
+use crate::mirror::testing;
+use crate::node::group_status;
+
+const MIB: u64 = 1 << 20;
+
+fn names(conditions: &[Condition]) -> Vec<&'static str> {
+    conditions.iter().map(Condition::name).collect()
+}
+
+/// The conditions of a cluster, as each of its nodes finds them.
+fn of_cluster(broker: &FakeBroker) -> Vec<Condition> {
+    let metadata = broker.state();
+    let groups: Vec<_> =
+        metadata.groups().map(|group| group_status(&metadata, group, &[])).collect();
+    cluster::conditions(&metadata, &groups)
+}
+
+fn of_node(observed: Observed) -> Vec<Condition> {
+    own::conditions(&observed)
+}
+
+fn some_partitions() -> Partitions {
+    Partitions { count: 1, example: "orders-3".to_owned() }
+}
+
+#[tokio::test]
+async fn a_whole_cluster_has_no_conditions() {
+    assert_eq!(of_cluster(&FakeBroker::three_datacenters()), []);
+    assert_eq!(of_node(Observed::default()), []);
+}
+
+#[tokio::test]
+async fn a_dead_node_and_what_it_led_are_seen() {
+    let broker = FakeBroker::three_datacenters();
+    testing::create(&broker, meridian_base::id::TopicId::new(7), "orders", 2);
+    broker.mark(2, Liveness::Dead);
+    let found = of_cluster(&broker);
+    assert_eq!(names(&found), ["group_short", "node_dead"]);
+    assert_eq!(found[0].to_string(), "of group 1 can be lost now: nothing; it was built for: DC");
+    assert!(found[1].mend().contains("meridian node replace 2"));
+    broker.mark(broker.node().get(), Liveness::Dead);
+    let found = of_cluster(&broker);
+    assert_eq!(names(&found), ["group_not_serving", "leaderless", "node_dead", "node_dead"]);
+    assert_eq!(found[0].severity(), Severity::Stops);
+    assert_eq!(found[1].to_string(), "2 partitions (orders-0 among them) without a leader");
+    broker.mark(3, Liveness::Draining);
+    assert!(names(&of_cluster(&broker)).contains(&"node_draining"));
+}
+
+#[tokio::test]
+async fn a_wiped_disk_is_seen_until_it_is_filled() {
+    let broker = FakeBroker::three_datacenters();
+    broker.decide(Command::MountDisk {
+        node: NodeId::new(3),
+        incarnation: Incarnation::new(33),
+        mount_epoch: MountEpoch::new(2),
+        found_data: false,
+    });
+    let found = of_cluster(&broker);
+    assert_eq!(names(&found), ["group_short", "slot_syncing"]);
+    let line = "slot 2 of group 1 (node 3) is filled from its peers and counts for nothing yet";
+    assert_eq!(found[1].to_string(), line);
+}
+
+#[tokio::test]
+async fn an_older_binary_is_seen() {
+    let broker = FakeBroker::three_datacenters();
+    for (node, level) in
+        [(1, FeatureLevel::LATEST), (2, FeatureLevel::LATEST), (3, FeatureLevel::STRIPES)]
+    {
+        broker.register(node, level).unwrap();
+    }
+    let found = of_cluster(&broker);
+    assert_eq!(names(&found), ["node_outdated"]);
+    assert!(found[0].to_string().starts_with("node 3 has an older binary (feature level 2)"));
+    assert_eq!(found[0].severity(), Severity::Notes, "so it is in every upgrade");
+}
+
+#[tokio::test]
+async fn a_group_is_full_once_the_disks_with_room_are_no_put_quorum() {
+    let broker = FakeBroker::three_datacenters();
+    let full = |nodes: &[u32]| -> Vec<&'static str> {
+        let full: BTreeSet<NodeId> = nodes.iter().copied().map(NodeId::new).collect();
+        names(&cluster::full_groups(&broker.state(), &full))
+    };
+    assert!(full(&[]).is_empty());
+    assert!(full(&[2]).is_empty(), "the others take the records");
+    assert_eq!(full(&[2, 3]), ["group_full"]);
+    assert_eq!(full(&[1, 2, 3]), ["group_full"]);
+}
+
+#[test]
+fn a_disk_is_nearly_full_and_then_full() {
+    let of = |left_bytes, live_bytes, has_refused| {
+        let usage = DiskUsage {
+            left_bytes,
+            live_bytes,
+            used_bytes: 1000 * MIB - left_bytes,
+            usable_bytes: 1000 * MIB,
+            free_bytes: left_bytes + 32 * MIB,
+        };
+        let disk = DiskObserved { usage, has_refused, unreadable: 0 };
+        of_node(Observed { disk: Some(disk), ..Observed::default() })
+    };
+    assert!(of(500 * MIB, 300 * MIB, false).is_empty());
+    assert!(of(100 * MIB, 300 * MIB, false).is_empty(), "old files give room back");
+    assert_eq!(names(&of(140 * MIB, 860 * MIB, false)), ["disk_nearly_full"]);
+    let found = of(40 * MIB, 300 * MIB, false);
+    assert_eq!(found[0].to_string(), "the disk is nearly full: 40 MiB of 1000 MiB left");
+    assert_eq!(names(&of(40 * MIB, 300 * MIB, true)), ["disk_full"], "a larger blob was refused");
+    let found = of(0, 1000 * MIB, false);
+    let line = "the disk is full and refuses records: 1000 MiB of 1000 MiB taken";
+    assert_eq!(found[0].to_string(), line);
+    assert!(found[0].mend().contains("retention.bytes"));
+}
+
+#[test]
+fn damage_is_seen_until_it_is_mended() {
+    let disk = |unreadable| {
+        let usage =
+            DiskUsage { left_bytes: 9 * MIB, usable_bytes: 10 * MIB, ..DiskUsage::default() };
+        let disk = DiskObserved { usage, has_refused: false, unreadable };
+        names(&of_node(Observed { disk: Some(disk), ..Observed::default() }))
+    };
+    assert_eq!(disk(3), ["disk_damaged"]);
+    assert!(disk(0).is_empty());
+}
+
+#[test]
+fn what_producers_wait_for_is_said() {
+    let waits = NotCommitting {
+        partitions: Partitions { count: 4, ..some_partitions() },
+        longest: Duration::from_millis(9_900),
+        refused: vec![NodeId::new(1), NodeId::new(2)],
+        silent: vec![NodeId::new(7)],
+    };
+    let found = of_node(Observed {
+        not_committing: Some(waits),
+        not_serving: Some((some_partitions(), Duration::from_secs(12))),
+        refused: vec![(RefusedFor::TooFewDatacenters, some_partitions())],
+        leases_missing: vec![("east".to_owned(), some_partitions())],
+        ..Observed::default()
+    });
+    assert_eq!(names(&found), ["not_committing", "not_serving", "writes_refused", "lease_missing"]);
+    assert!(found.iter().all(|it| it.severity() == Severity::Stops));
+    assert_eq!(
+        found[0].to_string(),
+        "4 partitions (orders-3 among them) can't commit: records have waited 9 s for disks; refused by node 1, \
+         2; no answer from node 7"
+    );
+    assert_eq!(
+        found[2].to_string(),
+        "produce requests to partition orders-3 are refused: too few datacenters answer"
+    );
+    assert!(found[3].mend().contains("meridian mirror drop-lease"));
+}
+
+#[test]
+fn links_and_mirrors_that_do_not_get_on_are_seen() {
+    let stopped = StoppedObserved {
+        state: "gap",
+        partitions: some_partitions(),
+        why: "the source has no offsets 3 to 7".to_owned(),
+        mend: "`meridian mirror promote`".to_owned(),
+    };
+    let link = LinkObserved {
+        name: "west".to_owned(),
+        down: Some("west-1:9092 does not answer".to_owned()),
+        stopped: vec![stopped],
+        groups_left_out: Some((20, 10_000)),
+    };
+    let found = of_node(Observed { links: vec![link], ..Observed::default() });
+    assert_eq!(names(&found), ["link_down", "mirror_stopped", "groups_left_out"]);
+    assert!(found[0].mend().contains("meridian link test west"));
+    let line =
+        "link west: mirror of partition orders-3 stopped (gap): the source has no offsets 3 to 7";
+    assert_eq!(found[1].to_string(), line);
+    let line = "link west: 20 groups are not carried: 10000 of a broker are the most";
+    assert_eq!(found[2].to_string(), line);
+}
+
+#[test]
+fn clocks_peers_and_certificates_are_seen() {
+    let of = |hours, ahead_ms| {
+        of_node(Observed {
+            certificate_hours_left: Some(hours),
+            clock_ahead_ms: Some(ahead_ms),
+            unreachable: vec![NodeId::new(4)],
+            ..Observed::default()
+        })
+    };
+    assert_eq!(names(&of(31 * 24, 5_000)), ["peer_unreachable"]);
+    let found = of(29 * 24, -6_000);
+    assert_eq!(names(&found), ["peer_unreachable", "certificate_ends", "clock_apart"]);
+    assert_eq!(found[1].to_string(), "the node's certificate ends in 29 days");
+    assert_eq!(found[2].to_string(), "the host's clock is 6000 ms behind the cluster's");
+    let found = of(0, 0);
+    assert_eq!((found[1].name(), found[1].severity()), ("certificate_ended", Severity::Stops));
+}
+
+#[test]
+fn a_condition_is_logged_when_it_begins_and_when_it_has_ended() {
+    let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+    let dead = Condition::NodeDead { node: NodeId::new(3) };
+    let other = Condition::NodeDead { node: NodeId::new(4) };
+    let full = |used_bytes| Condition::DiskFull { used_bytes, usable_bytes: 9 };
+    let mut monitor = Monitor::default();
+    let began = monitor.step(at(0), &[dead.clone(), full(1)]);
+    assert_eq!(began, [Change::Began(dead.clone()), Change::Began(full(1))]);
+    assert_eq!(monitor.step(at(2), &[dead.clone(), full(2)]), [], "only its details are others");
+    assert_eq!(monitor.step(at(4), &[other.clone(), full(2)]), [Change::Began(other.clone())]);
+    assert_eq!(monitor.step(at(6), &[dead.clone(), other.clone(), full(2)]), [], "it flaps");
+    let ended = |condition: &Condition, seconds| {
+        let (condition, lasted) = (condition.clone(), Duration::from_secs(seconds));
+        Change::Ended { condition, lasted }
+    };
+    let changes = monitor.step(at(16), &[other.clone()]);
+    assert_eq!(changes, [ended(&full(2), 6), ended(&dead, 6)]);
+}
+
+#[test]
+fn nodes_that_say_the_same_are_one_line_and_what_stops_comes_first() {
+    let of = |condition: &Condition, node: u32| Finding::of(condition, Some(NodeId::new(node)));
+    let clock = Condition::ClockApart { ahead_ms: 9_000 };
+    let waits = Condition::NotServing { partitions: some_partitions(), seconds: 12 };
+    let merged = merge([of(&clock, 2), of(&waits, 3), of(&clock, 1), of(&clock, 2)]);
+    let lines: Vec<_> = merged.iter().map(|it| (it.condition.as_str(), &it.nodes[..])).collect();
+    assert_eq!(lines, [("not_serving", &[3][..]), ("clock_apart", &[1, 2])]);
+}
+
+#[test]
+fn names_are_those_of_the_list() {
+    let mut listed: Vec<_> = Condition::NAMES.iter().map(|(name, _)| *name).collect();
+    listed.sort_unstable();
+    listed.dedup();
+    assert_eq!(listed.len(), Condition::NAMES.len());
+    let group = GroupId::new(1);
+    assert_eq!(Condition::GroupFull { group }.name(), "group_full");
+    assert_eq!(Condition::ClockApart { ahead_ms: 1 }.name(), "clock_apart");
+}

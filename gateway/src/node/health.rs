@@ -1,0 +1,281 @@
+//! Observes what [`crate::health`] decides on, and carries it to the log, to operators and to other nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use meridian_base::env::Instant;
+use meridian_base::id::{NodeId, PartitionId};
+use meridian_consensus::command::{FeatureLevel, Liveness};
+use tokio::task::JoinSet;
+
+use super::Node;
+use super::status::GroupStatus;
+use crate::background::ticks;
+use crate::health::own::{
+    self, COMMITTED_WITHIN, DiskObserved, LINK_DOWN_AFTER, NotCommitting, Observed, REACHED_WITHIN,
+    REFUSAL_COUNTS_FOR, SERVED_WITHIN,
+};
+use crate::health::{Change, Condition, Finding, Monitor, Partitions, cluster, merge};
+use crate::mirror::{LEASED_WITHIN, leases_missing};
+use crate::runtime::clock;
+use crate::runtime::quic::PeerState;
+use crate::transaction::wire::{PeerReply, PeerRequest};
+
+/// How often conditions are looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long another node may take to say how it is: operators wait for it.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// Lines of one answer to operators.
+const FINDING_COUNT_MAX: usize = 200;
+
+/// What is remembered from one look to the next.
+#[derive(Default)]
+pub(crate) struct Health {
+    seen: Mutex<Seen>,
+    /// When the node's certificate ends, if it has one.
+    certificate_ends_at: OnceLock<SystemTime>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Since when each peer that is alive has been away.
+    away: BTreeMap<NodeId, Instant>,
+    /// Since when each link has been down.
+    down: BTreeMap<String, Instant>,
+    /// How often the disk had refused for want of room, and when that rose last.
+    refused_full: u64,
+    refused_full_at: Option<Instant>,
+    /// The conditions of the cluster, and the entry of the metadata log that they were found at.
+    cluster: Option<((u64, bool), Vec<Condition>)>,
+}
+
+/// The conditions that a node knows of.
+pub(crate) struct Known {
+    /// Of the cluster: every node finds the same.
+    pub(crate) cluster: Vec<Condition>,
+    /// Of this node.
+    pub(crate) own: Vec<Condition>,
+}
+
+impl Known {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Condition> {
+        self.cluster.iter().chain(&self.own)
+    }
+}
+
+/// Remembers since when something has been so; gives whether that is long enough.
+fn is_long<K: Ord>(since: &mut BTreeMap<K, Instant>, key: K, now: Instant, long: Duration) -> bool {
+    now.since(*since.entry(key).or_insert(now)) >= long
+}
+
+impl Health {
+    /// The node's certificate ends then.
+    pub(super) fn set_certificate_end(&self, ends_at: SystemTime) {
+        let _set_once_at_start = self.certificate_ends_at.set(ends_at);
+    }
+
+    fn certificate_hours_left(&self) -> Option<i64> {
+        let (ends_at, now) = (self.certificate_ends_at.get()?, clock::wall_time());
+        let hours = |left: Duration| i64::try_from(left.as_secs() / 3600).unwrap_or(i64::MAX);
+        Some(match ends_at.duration_since(now) {
+            Ok(left) => hours(left),
+            Err(over) => -hours(over.duration()),
+        })
+    }
+}
+
+impl Node {
+    /// The conditions that this node knows of now.
+    pub(crate) fn conditions(&self) -> Known {
+        let mut seen = self.health.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = own::conditions(&self.observe(&mut seen));
+        let mut cluster = self.cluster_conditions(&mut seen);
+        let is_full = own.iter().any(|it| matches!(it, Condition::DiskFull { .. }));
+        let full = is_full.then_some(self.config.node).into_iter().collect();
+        cluster.extend(cluster::full_groups(&self.meta.metadata(), &full));
+        Known { cluster, own }
+    }
+
+    /// What every node finds: looked for anew only if something was decided.
+    fn cluster_conditions(&self, seen: &mut Seen) -> Vec<Condition> {
+        let leader = self.meta.leadership().and_then(|known| known.leader);
+        let key = (self.meta.applied_index(), leader.is_some());
+        match &seen.cluster {
+            Some((known, found)) if *known == key => found.clone(),
+            _ => {
+                let status = self.cluster_status().ok();
+                let groups = status.map_or_else(Vec::<GroupStatus>::new, |status| status.groups);
+                let mut found = cluster::conditions(&self.meta.metadata(), &groups);
+                if leader.is_none() {
+                    found.push(Condition::NoMetadataLeader);
+                }
+                seen.cluster = Some((key, found.clone()));
+                found
+            }
+        }
+    }
+
+    fn observe(&self, seen: &mut Seen) -> Observed {
+        let now = self.logs.now();
+        let unserved = self.logs.unserved(SERVED_WITHIN);
+        let longest = unserved.iter().map(|(_, lasts)| *lasts).max();
+        let unserved: Vec<PartitionId> = unserved.into_iter().map(|(id, _)| id).collect();
+        let refused = self.logs.refusals(REFUSAL_COUNTS_FOR);
+        let mut links = self.mirrors.observed(self);
+        seen.down.retain(|name, _| links.iter().any(|it| it.name == *name && it.down.is_some()));
+        for link in links.iter_mut().filter(|link| link.down.is_some()) {
+            if !is_long(&mut seen.down, link.name.clone(), now, LINK_DOWN_AFTER) {
+                link.down = None;
+            }
+        }
+        let (leases_missing, not_committing) =
+            (leases_missing(self, LEASED_WITHIN), self.not_committing(COMMITTED_WITHIN));
+        let metadata = self.meta.metadata();
+        Observed {
+            disk: self.observe_disk(seen, now),
+            unreachable: self.unreachable(seen, now),
+            not_committing,
+            not_serving: Partitions::of(&metadata, &unserved).zip(longest),
+            refused: refused
+                .into_iter()
+                .filter_map(|(reason, ids)| Some((reason, Partitions::of(&metadata, &ids)?)))
+                .collect(),
+            leases_missing,
+            links,
+            certificate_hours_left: self.health.certificate_hours_left(),
+            clock_ahead_ms: self.time.ahead_ms(),
+        }
+    }
+
+    fn observe_disk(&self, seen: &mut Seen, now: Instant) -> Option<DiskObserved> {
+        let store = self.logs.store()?;
+        let refused_full = store.counters().refused_full;
+        if refused_full > seen.refused_full {
+            seen.refused_full_at = Some(now);
+        }
+        seen.refused_full = refused_full;
+        Some(DiskObserved {
+            usage: store.usage(),
+            has_refused: seen.refused_full_at.is_some_and(|at| now.since(at) < REFUSAL_COUNTS_FOR),
+            unreadable: u64::from(store.scrub_report().status.unreadable),
+        })
+    }
+
+    fn unreachable(&self, seen: &mut Seen, now: Instant) -> Vec<NodeId> {
+        let Some(stats) = self.switch.stats() else { return Vec::new() };
+        let alive: BTreeSet<NodeId> = {
+            let metadata = self.meta.metadata();
+            let others = metadata.nodes().filter(|(id, _)| *id != self.config.node);
+            others.filter(|(_, it)| it.liveness == Liveness::Alive).map(|(id, _)| id).collect()
+        };
+        let is_up = |id: &NodeId| stats.peers.get(id).is_some_and(|it| it.state == PeerState::Up);
+        let away: BTreeSet<NodeId> = alive.into_iter().filter(|id| !is_up(id)).collect();
+        seen.away.retain(|id, _| away.contains(id));
+        let long = away.into_iter().filter(|id| is_long(&mut seen.away, *id, now, REACHED_WITHIN));
+        long.collect()
+    }
+
+    fn not_committing(&self, longer_than: Duration) -> Option<NotCommitting> {
+        let waiting = self.logs.waiting(longer_than);
+        let ids: Vec<PartitionId> = waiting.iter().map(|it| it.partition).collect();
+        let nodes = |of: fn(&crate::log::Waiting) -> &Vec<NodeId>| {
+            let nodes: BTreeSet<NodeId> = waiting.iter().flat_map(of).copied().collect();
+            nodes.into_iter().collect()
+        };
+        Some(NotCommitting {
+            partitions: Partitions::of(&self.meta.metadata(), &ids)?,
+            longest: waiting.iter().map(|it| it.lasts).max()?,
+            refused: nodes(|it| &it.refused),
+            silent: nodes(|it| &it.silent),
+        })
+    }
+
+    /// What this node finds of itself, for another one: JSON.
+    pub(crate) fn own_findings(&self) -> Bytes {
+        let mut own = self.conditions().own;
+        own.truncate(FINDING_COUNT_MAX);
+        let findings: Vec<Finding> =
+            own.iter().map(|it| Finding::of(it, Some(self.config.node))).collect();
+        serde_json::to_vec(&findings).map(Bytes::from).unwrap_or_default()
+    }
+
+    /// What all nodes find: each that is alive is asked.
+    pub(crate) async fn findings(&self) -> Vec<Finding> {
+        let known = self.conditions();
+        let own_node = self.config.node;
+        let mut findings: Vec<Finding> =
+            known.own.iter().map(|it| Finding::of(it, Some(own_node))).collect();
+        let mut asked = JoinSet::new();
+        let others: Vec<NodeId> = {
+            let metadata = self.meta.metadata();
+            // One of an older binary would not answer.
+            let alive = metadata.nodes().filter(|(_, node)| {
+                node.liveness != Liveness::Dead
+                    && node.registration.feature_level_max >= FeatureLevel::HEALTH
+            });
+            alive.map(|(id, _)| id).filter(|id| *id != own_node).collect()
+        };
+        for node in others {
+            let peers = Arc::clone(&self.peers);
+            asked.spawn(async move {
+                let answer = peers.ask(node, PeerRequest::Health, ANSWER_WITHIN).await;
+                (node, answer)
+            });
+        }
+        let mut silent = Vec::new();
+        while let Some(Ok((node, answer))) = asked.join_next().await {
+            match answer {
+                Ok(PeerReply::Health(said)) => {
+                    let said: Vec<Finding> = serde_json::from_slice(&said).unwrap_or_default();
+                    findings.extend(said.into_iter().take(FINDING_COUNT_MAX));
+                }
+                _ => silent.push(node),
+            }
+        }
+        let is_full = |finding: &&Finding| finding.condition == "disk_full";
+        let full = findings.iter().filter(is_full).flat_map(|it| &it.nodes).copied();
+        let full: BTreeSet<NodeId> = full.map(NodeId::new).collect();
+        let full_groups = cluster::full_groups(&self.meta.metadata(), &full);
+        let silent = silent.into_iter().map(|node| Condition::NodeSilent { node });
+        let of_cluster = known.cluster.into_iter().chain(full_groups).chain(silent);
+        findings.extend(of_cluster.map(|it| Finding::of(&it, None)));
+        let mut findings = merge(findings);
+        findings.truncate(FINDING_COUNT_MAX);
+        findings
+    }
+}
+
+/// Logs when conditions begin and end.
+pub(super) async fn run_health(node: Arc<Node>) {
+    let mut interval = ticks(LOOK_EVERY);
+    let mut monitor = Monitor::default();
+    loop {
+        interval.tick().await;
+        let known = node.conditions();
+        let all: Vec<Condition> = known.all().cloned().collect();
+        for change in monitor.step(node.logs.now(), &all) {
+            log(&change);
+        }
+    }
+}
+
+fn log(change: &Change) {
+    match change {
+        Change::Began(condition) => tracing::warn!(
+            condition = condition.name(),
+            severity = condition.severity().name(),
+            mend = %condition.mend(),
+            "{condition}"
+        ),
+        Change::Ended { condition, lasted } => tracing::info!(
+            condition = condition.name(),
+            lasted_s = lasted.as_secs(),
+            "ended: {condition}"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

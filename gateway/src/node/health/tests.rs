@@ -1,0 +1,194 @@
+//! A real node that is brought into each state, and what it says then.
+
+use std::net::SocketAddr;
+
+use meridian_base::id::TopicId;
+use meridian_consensus::command::{
+    Command, ConfigChange, Endpoint, ExpectedVersion, FeatureLevel, NodeRegistration, Roles,
+    RowChange, RowKind,
+};
+use meridian_mirror::lease::Need;
+use meridian_protocol::records::BatchBuilder;
+use meridian_storage::leader::PutError;
+
+use super::*;
+use crate::config::NodeConfig;
+use crate::health::RefusedFor;
+use crate::log::PartitionLog;
+use crate::node::RunningNode;
+use crate::partition::RecordBatch;
+use crate::runtime::tls::{ClusterCa, Validity};
+
+const TOPIC: TopicId = TopicId::new(7);
+const MIB: u64 = 1 << 20;
+
+struct Bench {
+    running: RunningNode,
+    data: std::path::PathBuf,
+}
+
+impl Bench {
+    /// A node with the smallest disk, and a topic.
+    async fn new(name: &str) -> Self {
+        let name = format!("meridian-health-{name}-{}", std::process::id());
+        let data = std::env::temp_dir().join(name);
+        let free_port = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = NodeConfig {
+            capacity_bytes: Some(5 * 16 * MIB),
+            ..NodeConfig::single(data.clone(), free_port)
+        };
+        let running = crate::start(config).await.unwrap();
+        let create = Command::CreateTopic {
+            topic: TOPIC,
+            name: "orders".to_owned(),
+            leaders: vec![NodeId::new(1)],
+            configs: Vec::<ConfigChange>::new(),
+            internal: false,
+        };
+        running.node.meta.propose(create).await.unwrap();
+        Self { running, data }
+    }
+
+    fn node(&self) -> &Arc<Node> {
+        &self.running.node
+    }
+
+    async fn log(&self) -> Arc<PartitionLog> {
+        let id = self.node().meta.metadata().topic(TOPIC).unwrap().partitions[0];
+        loop {
+            match self.node().logs.led(id) {
+                Some(log) => return log,
+                None => tokio::task::yield_now().await,
+            }
+        }
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        self.node().conditions().all().map(Condition::name).collect()
+    }
+
+    async fn end(self) {
+        self.running.shutdown().await;
+        while std::fs::remove_dir_all(&self.data)
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::DirectoryNotEmpty)
+        {}
+    }
+}
+
+fn batch() -> RecordBatch {
+    let mut builder = BatchBuilder::new();
+    builder.append(1, None, Some(&vec![7; (MIB - 200) as usize]), &[]);
+    RecordBatch {
+        bytes: builder.build(),
+        record_count: 1,
+        max_timestamp_ms: 1,
+        sequenced: None,
+        transaction: None,
+        sourced: None,
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_is_said_by_the_node_and_its_cluster() {
+    let bench = Bench::new("full").await;
+    let log = bench.log().await;
+    assert!(bench.names().is_empty(), "{:?}", bench.names());
+    // One at a time, until one is not answered though the disk has nothing left to do.
+    let mut answers = Vec::new();
+    for _ in 0..5 * 16 {
+        answers.push(log.produce(vec![batch()]));
+        while !bench.names().contains(&"disk_full")
+            && answers.last_mut().is_some_and(|answer| answer.try_recv().is_err())
+        {
+            tokio::task::yield_now().await;
+        }
+    }
+    let names = bench.names();
+    assert!(names.contains(&"disk_full") && names.contains(&"group_full"), "{names:?}");
+    let waits = bench.node().not_committing(Duration::ZERO).expect("a producer waits");
+    assert_eq!(waits.partitions.example, "orders-0");
+    assert_eq!(waits.refused, [NodeId::new(1)]);
+    let findings = bench.node().findings().await;
+    let full = findings.iter().find(|it| it.condition == "disk_full").expect("found");
+    assert_eq!(full.nodes, [1]);
+    assert!(full.mend.contains("meridian topic alter"), "{full:?}");
+    assert_eq!(findings[0].condition, "group_full", "what stops writes comes first");
+    let status = bench.node().answer("cluster.status").await.unwrap();
+    let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+    assert_eq!(status["conditions"][0]["condition"], "group_full");
+    drop(answers);
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn a_node_says_what_else_it_finds_of_itself() {
+    let bench = Bench::new("own").await;
+    let log = bench.log().await;
+    let node = bench.node();
+    let an_hour_ago = clock::wall_time_ms() - 3_600_000;
+    node.time.on_frame(NodeId::new(2), &an_hour_ago.to_be_bytes());
+    assert_eq!(bench.names(), ["clock_apart"]);
+    let ca = ClusterCa::create(
+        &meridian_base::id::ClusterId::from_text("c"),
+        Validity::days(clock::wall_time(), 99),
+    );
+    let validity = Validity::days(clock::wall_time(), 3);
+    let identity = ca.unwrap().issue(NodeId::new(1), validity).unwrap();
+    node.health.set_certificate_end(identity.ends_at().unwrap());
+    assert_eq!(node.health.certificate_hours_left(), Some(71));
+    assert_eq!(bench.names(), ["certificate_ends", "clock_apart"]);
+    log.note_error(&PutError::NotEnoughDatacenters.into());
+    assert!(bench.names().contains(&"writes_refused"));
+    log.note_refusal(RefusedFor::MirrorsTooFarBehind);
+    let refused = node.logs.refusals(REFUSAL_COUNTS_FOR);
+    assert_eq!(refused.len(), 2);
+    let need = Need::new(meridian_base::id::ClusterId::from_text("east"));
+    let row = RowChange {
+        kind: RowKind::WriterLease,
+        key: Need::key(TOPIC).to_vec(),
+        value: Some(need.encode()),
+        expected: ExpectedVersion::Any,
+    };
+    assert!(leases_missing(node, Duration::ZERO).is_empty());
+    node.meta.propose(Command::PutRows(vec![row])).await.unwrap();
+    let missing = leases_missing(node, Duration::ZERO);
+    assert_eq!(
+        missing,
+        [("east".to_owned(), Partitions { count: 1, example: "orders-0".to_owned() })]
+    );
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_alive_and_does_not_answer_is_named() {
+    let bench = Bench::new("silent").await;
+    let nowhere = Endpoint { host: "127.0.0.1".to_owned(), port: 0 };
+    let other = NodeRegistration {
+        node: NodeId::new(2),
+        datacenter: meridian_base::topology::Datacenter("dc1".to_owned()),
+        rack: meridian_base::topology::Rack("rack2".to_owned()),
+        roles: Roles::ALL,
+        kafka: nowhere.clone(),
+        peer: nowhere.clone(),
+        admin: nowhere,
+        binary_version: "0".to_owned(),
+        feature_level_min: FeatureLevel::FIRST,
+        feature_level_max: FeatureLevel::LATEST,
+    };
+    bench.node().meta.propose(Command::RegisterNode(other)).await.unwrap();
+    let findings = bench.node().findings().await;
+    let silent = findings.iter().find(|it| it.condition == "node_silent").expect("found");
+    assert_eq!(silent.what, "node 2 does not say how it is");
+    assert!(silent.mend.contains("meridian node status 2"));
+    bench.end().await;
+}
+
+#[test]
+fn what_is_so_only_for_a_moment_is_not_said() {
+    let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+    let mut since = BTreeMap::new();
+    let mut long = |seconds| is_long(&mut since, NodeId::new(2), at(seconds), REACHED_WITHIN);
+    assert!(!long(3));
+    assert!(!long(12));
+    assert!(long(13));
+}
