@@ -116,7 +116,7 @@ impl FolderDisk {
         } else {
             fill_with_zeros(&created, size_bytes, &self.clock)
         };
-        let synced = || call(Call::SyncNew, || created.sync_all());
+        let synced = || calls::sync_all(&created, Call::SyncNew);
         if let Err(error) = allocated.and_then(|()| synced()) {
             self.give_up(file);
             return Err(error.of(file));
@@ -135,7 +135,7 @@ impl FolderDisk {
         let path = self.folder.join(temporary);
         let write = |written: File| {
             write_behind(&written, 0, parts, self.writes_out)?;
-            call(Call::SyncNew, || written.sync_data())?;
+            calls::sync_data(&written, Call::SyncNew)?;
             call(Call::Rename, || fs::rename(&path, self.folder.join(file)))
         };
         if let Err(error) = call(Call::Create, || File::create(&path)).and_then(write) {
@@ -157,7 +157,7 @@ impl FolderDisk {
 
     /// Makes creations, removals and renames durable (rule 27).
     fn sync_folder(&self, name: &str) -> Result<(), DiskError> {
-        call(Call::SyncFolder, || self.handle.sync_all()).map_err(|error| error.of(name))?;
+        calls::sync_all(&self.handle, Call::SyncFolder).map_err(|error| error.of(name))?;
         #[cfg(test)]
         self.folder_syncs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Ok(())
@@ -188,7 +188,7 @@ impl Disk for FolderDisk {
 
     fn sync(&mut self, file: &str) -> Result<(), DiskError> {
         let open = self.file(file)?;
-        call(Call::Sync, || open.file.sync_data()).map_err(|error| error.of(file))?;
+        calls::sync_data(&open.file, Call::Sync).map_err(|error| error.of(file))?;
         open.is_unsynced = false;
         Ok(())
     }
@@ -308,7 +308,7 @@ fn make_folder(folder: &Path) -> Result<(), CallError> {
     }
     // An earlier start may have ended before this.
     let opened = call(Call::Open, || File::open(parent));
-    match opened.and_then(|parent| call(Call::SyncFolder, || parent.sync_all())) {
+    match opened.and_then(|parent| calls::sync_all(&parent, Call::SyncFolder)) {
         Err(error) if is_there && error.is_of_a_folder_of_others() => Ok(()),
         synced => synced,
     }

@@ -35,7 +35,7 @@ pub(super) fn fill_with_zeros(
         write_all_at(file, written, &zeros)?;
         written += length;
         if written.is_multiple_of(ZEROS_SYNCED_BYTES) {
-            call(Call::SyncNew, || file.sync_data())?;
+            sync_data(file, Call::SyncNew)?;
             if written < size_bytes {
                 std::thread::sleep(clock.now().since(began));
                 began = clock.now();
@@ -107,11 +107,27 @@ fn write_out(file: &File, offset_bytes: u64, size_bytes: usize) -> Result<(), Ca
     let flags = libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     call(Call::WriteOut, || {
         // SAFETY: the descriptor is open; the call reads no memory.
-        match unsafe { libc::sync_file_range(file.as_raw_fd(), offset, length, flags) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        zero_or_error(unsafe { libc::sync_file_range(file.as_raw_fd(), offset, length, flags) })
     })
+}
+
+/// Makes what was written to a file durable. The standard library makes the call again after EINTR: then a failure
+/// that it reports is not reported again.
+#[expect(unsafe_code, reason = "the standard library asks again")]
+pub(super) fn sync_data(file: &File, sync: Call) -> Result<(), CallError> {
+    // SAFETY: the descriptor is open.
+    call(sync, || zero_or_error(unsafe { libc::fdatasync(file.as_raw_fd()) }))
+}
+
+/// Makes a new file durable with all that is known of it, or the names in a folder.
+#[expect(unsafe_code, reason = "the standard library asks again")]
+pub(super) fn sync_all(file: &File, sync: Call) -> Result<(), CallError> {
+    // SAFETY: the descriptor is open.
+    call(sync, || zero_or_error(unsafe { libc::fsync(file.as_raw_fd()) }))
+}
+
+fn zero_or_error(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Writes `parts` one after another.

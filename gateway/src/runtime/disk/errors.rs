@@ -130,8 +130,10 @@ pub(super) enum Meaning {
 /// What `errno` says after `call`.
 pub(super) fn meaning(call: Call, errno: i32) -> Meaning {
     match errno {
-        libc::EINTR => Meaning::Interrupted,
         _ if call.reports_writes() => Meaning::Failed,
+        // Made again, it would not report again what it reports now.
+        libc::EINTR if call == Call::SyncNew => Meaning::Failed,
+        libc::EINTR => Meaning::Interrupted,
         libc::ENOENT if call.takes_name() => Meaning::NotFound,
         libc::ENOSPC | libc::EDQUOT if call.takes_room() => Meaning::Full,
         libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS | libc::EAGAIN => {
@@ -228,6 +230,8 @@ mod tests {
         for (call, has_not_found, has_full, has_exhausted) in CALLS {
             for errno in 1..=ERRNO_MAX {
                 let expected = match errno {
+                    _ if call.reports_writes() => Meaning::Failed,
+                    EINTR if call == Call::SyncNew => Meaning::Failed,
                     EINTR => Meaning::Interrupted,
                     ENOENT if has_not_found => Meaning::NotFound,
                     ENOSPC | EDQUOT if has_full => Meaning::Full,
@@ -245,7 +249,7 @@ mod tests {
     #[test]
     fn no_report_of_a_lost_write_is_taken_for_anything_else() {
         for reporting in [Call::WriteOut, Call::Sync, Call::SyncFolder] {
-            for errno in (1..=ERRNO_MAX).filter(|errno| *errno != EINTR) {
+            for errno in 1..=ERRNO_MAX {
                 let lost = || Err::<(), _>(io::Error::from_raw_os_error(errno));
                 let error = call(reporting, lost).map_err(|error| error.of("a"));
                 assert!(matches!(error, Err(DiskError::Io { .. })), "{reporting:?}: {error:?}");
