@@ -5,11 +5,15 @@
 //! ([`control`]), and fails, delays or fills what it is told to; it also bends the clocks.
 //!
 //! Before anything is written it notes what was there ([`undo`]). When the power is cut, the runner
-//! takes back what was never fsynced, or a random end of it.
+//! takes back what was never fsynced, or a random end of it: bytes, new files, renames and removals.
 
+#[cfg(test)]
+mod calls;
 pub(crate) mod control;
 pub(crate) mod damage;
 pub(crate) mod forge;
+#[cfg(test)]
+mod oracle;
 pub(crate) mod undo;
 
 use std::path::{Path, PathBuf};

@@ -73,7 +73,7 @@ fn excess(node: i64, mut taken: Vec<Taken>, hits: &[Duration]) -> Option<Anomaly
         for last in later {
             sum_bytes += last.size_bytes;
             let lasted = last.ended.saturating_sub(first.begun);
-            let fresh = hits.iter().filter(|at| (first.begun..last.ended).contains(at)).count();
+            let fresh = hits.iter().filter(|at| (first.begun..last.ended).contains(*at)).count();
             let bursts = BURST.as_secs_f64() * (1 + fresh) as f64;
             let allowed = (rate * (lasted.as_secs_f64() + bursts) + UNDER_WAY_BYTES) * TOLERANCE;
             let beyond = sum_bytes as f64 - allowed;

@@ -108,7 +108,7 @@ impl Cluster {
         let mut seats = Vec::new();
         for (node, host) in nodes.into_iter().zip(hosts) {
             let folder = node_folder(&setup.folder, node);
-            undo::create(&folder.join("undo"))?;
+            undo::forget(&folder.join("undo"), &folder.join("kept"))?;
             seats.push(Seat {
                 host,
                 control: Control::create(&folder.join("control"))?,
@@ -221,6 +221,7 @@ impl Cluster {
                 ("LD_PRELOAD", self.shim.clone()),
                 ("MERIDIAN_SHIM_CONTROL", seat.control.file().to_owned()),
                 ("MERIDIAN_SHIM_UNDO", folder.join("undo")),
+                ("MERIDIAN_SHIM_KEPT", folder.join("kept")),
                 ("MERIDIAN_SHIM_DATA", folder.join("data")),
                 ("RUST_BACKTRACE", "1".into()),
             ];
@@ -342,7 +343,13 @@ impl Cluster {
         chance: &mut Chance,
     ) -> Result<undo::Lost, Failure> {
         let folder = node_folder(&self.setup.folder, node);
-        undo::cut(&folder.join("undo"), &folder.join("data"), cut, chance)
+        undo::cut(&folder.join("undo"), &folder.join("kept"), &folder.join("data"), cut, chance)
+    }
+
+    /// A node, which is down, has another disk: what was not fsynced on the one before is nothing to it.
+    pub(crate) fn forget_unsynced(&self, node: NodeIndex) -> Result<(), Failure> {
+        let folder = node_folder(&self.setup.folder, node);
+        undo::forget(&folder.join("undo"), &folder.join("kept"))
     }
 
     /// What some node answers to operators.
@@ -420,6 +427,7 @@ impl Cluster {
             let folder = node_folder(&self.setup.folder, node);
             let undo = folder.join("undo");
             std::fs::remove_file(&undo).map_err(Failure::file(&undo))?;
+            disk::damage::wipe(&folder.join("kept"))?;
             if shows_nothing {
                 disk::damage::wipe(&folder.join("data"))?;
             }

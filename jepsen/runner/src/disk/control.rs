@@ -14,10 +14,18 @@ use crate::failure::Failure;
 
 /// Same layout as in `shim.c`.
 #[repr(C)]
+struct PageFault {
+    number: AtomicU32,
+    per_mille: AtomicU32,
+    skip: AtomicU32,
+    left: AtomicU32,
+    count: AtomicU64,
+}
+
+/// Same layout as in `shim.c`.
+#[repr(C)]
 struct Page {
-    write: [AtomicU32; 2],
-    sync: [AtomicU32; 2],
-    read: [AtomicU32; 2],
+    faults: [PageFault; Operation::ALL.len()],
     delay_us: [AtomicU32; 3],
     full: AtomicU32,
     clock_version: AtomicU32,
@@ -26,7 +34,7 @@ struct Page {
     anchor_ns: i64,
     skew_ns: i64,
     rate_per_million: i64,
-    counts: [AtomicU64; 4],
+    full_count: AtomicU64,
 }
 
 /// A node's disk and clock.
@@ -42,12 +50,54 @@ unsafe impl Send for Control {}
 // SAFETY: as above.
 unsafe impl Sync for Control {}
 
-/// What a disk can refuse.
+/// What a disk can refuse, in the order of `shim.c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Write,
     Sync,
     Read,
+    /// `sync_file_range`.
+    WriteOut,
+    Open,
+    Create,
+    Allocate,
+    Remove,
+    Rename,
+    MakeFolder,
+    Stat,
+    List,
+    Space,
+}
+
+impl Operation {
+    pub(crate) const ALL: [Self; 13] = [
+        Self::Write,
+        Self::Sync,
+        Self::Read,
+        Self::WriteOut,
+        Self::Open,
+        Self::Create,
+        Self::Allocate,
+        Self::Remove,
+        Self::Rename,
+        Self::MakeFolder,
+        Self::Stat,
+        Self::List,
+        Self::Space,
+    ];
+}
+
+/// How an operation fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// With this number.
+    pub(crate) errno: i32,
+    /// So many of a thousand.
+    pub(crate) per_mille: u32,
+    /// After so many that do not.
+    pub(crate) skip: u32,
+    /// So often, or for good.
+    pub(crate) count_max: Option<u32>,
 }
 
 /// How often a shim did what it was told.
@@ -97,19 +147,28 @@ impl Control {
         unsafe { &*self.page }
     }
 
-    fn error(&self, operation: Operation) -> &[AtomicU32; 2] {
-        match operation {
-            Operation::Write => &self.page().write,
-            Operation::Sync => &self.page().sync,
-            Operation::Read => &self.page().read,
-        }
+    fn fault(&self, operation: Operation) -> &PageFault {
+        &self.page().faults[operation as usize]
     }
 
     /// Fails so many operations of a thousand with EIO.
     pub(crate) fn fail(&self, operation: Operation, per_mille: u32) {
-        let [errno, share] = self.error(operation);
-        share.store(per_mille, Ordering::SeqCst);
-        errno.store(libc::EIO.unsigned_abs(), Ordering::SeqCst);
+        let fault = Fault { errno: libc::EIO, per_mille, skip: 0, count_max: None };
+        self.fail_as(operation, fault);
+    }
+
+    /// Fails operations from now on.
+    pub(crate) fn fail_as(&self, operation: Operation, fault: Fault) {
+        let page = self.fault(operation);
+        page.per_mille.store(fault.per_mille, Ordering::SeqCst);
+        page.skip.store(fault.skip, Ordering::SeqCst);
+        page.left.store(fault.count_max.unwrap_or(u32::MAX), Ordering::SeqCst);
+        page.number.store(fault.errno.unsigned_abs(), Ordering::SeqCst);
+    }
+
+    /// How often an operation was made to fail.
+    pub(crate) fn failed_count(&self, operation: Operation) -> u64 {
+        self.fault(operation).count.load(Ordering::SeqCst)
     }
 
     /// Makes every write and sync, or every read, wait.
@@ -125,8 +184,10 @@ impl Control {
 
     /// A good disk again. The clock stays as it is.
     pub(crate) fn heal_disk(&self) {
+        for operation in Operation::ALL {
+            self.fault(operation).number.store(0, Ordering::SeqCst);
+        }
         for operation in [Operation::Write, Operation::Sync, Operation::Read] {
-            self.error(operation)[0].store(0, Ordering::SeqCst);
             self.slow(operation, Duration::ZERO);
         }
         self.fill(false);
@@ -162,9 +223,12 @@ impl Control {
     }
 
     pub(crate) fn injected(&self) -> Injected {
-        let [write, sync, read, full] =
-            self.page().counts.each_ref().map(|count| count.load(Ordering::SeqCst));
-        Injected { write, sync, read, full }
+        Injected {
+            write: self.failed_count(Operation::Write),
+            sync: self.failed_count(Operation::Sync) + self.failed_count(Operation::WriteOut),
+            read: self.failed_count(Operation::Read),
+            full: self.page().full_count.load(Ordering::SeqCst),
+        }
     }
 }
 

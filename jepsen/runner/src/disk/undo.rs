@@ -6,8 +6,10 @@
 //! ones. A whole cut takes back everything that is not durable.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -23,6 +25,9 @@ const SECTOR_SIZE_BYTES: usize = 512;
 const OVERWRITE: u32 = 1;
 const GROW: u32 = 2;
 const CREATE: u32 = 3;
+const RENAME: u32 = 4;
+const REMOVE: u32 = 5;
+const MAKE_FOLDER: u32 = 6;
 const DURABLE: u32 = 1;
 const LOST: u32 = 2;
 
@@ -43,6 +48,8 @@ pub(crate) struct Lost {
     pub(crate) write_count: usize,
     pub(crate) byte_count: usize,
     pub(crate) file_count: usize,
+    /// Renames, removals and new folders.
+    pub(crate) name_count: usize,
     pub(crate) was_torn: bool,
     /// There was more to note than room: some writes may have survived that should not have.
     pub(crate) is_incomplete: bool,
@@ -55,17 +62,47 @@ struct Record {
     inode: u64,
     offset: u64,
     state: u32,
+    /// What was there, or of a change of names its three paths.
     old: Vec<u8>,
 }
 
+impl Record {
+    /// Whether it is about names, which the folder's sync makes durable.
+    fn is_of_names(&self) -> bool {
+        matches!(self.kind, CREATE | RENAME | REMOVE | MAKE_FOLDER)
+    }
+
+    /// From where, to where, and where what was there is kept.
+    fn paths(&self) -> Option<[PathBuf; 3]> {
+        let mut paths = self.old.split(|byte| *byte == 0);
+        let mut next = || paths.next().map(|path| PathBuf::from(OsStr::from_bytes(path)));
+        Some([next()?, next()?, next()?])
+    }
+}
+
 /// Makes an empty log.
-pub(crate) fn create(file: &Path) -> Result<(), Failure> {
+fn create(file: &Path) -> Result<(), Failure> {
     let size_bytes = (HEAD_SIZE_BYTES + 2 * HALF_SIZE_BYTES) as u64;
     File::create(file).and_then(|it| it.set_len(size_bytes)).map_err(Failure::file(file))
 }
 
-/// Takes back what a node, which must be down, had not fsynced, and empties the log.
-pub(crate) fn cut(log: &Path, data: &Path, cut: Cut, chance: &mut Chance) -> Result<Lost, Failure> {
+/// Makes an empty log, and forgets what an earlier one kept: the disk is another now, or none of it can be lost.
+pub(crate) fn forget(log: &Path, kept: &Path) -> Result<(), Failure> {
+    match std::fs::remove_dir_all(kept) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Failure::file(kept)(error)),
+        _ => std::fs::create_dir(kept).map_err(Failure::file(kept)),
+    }?;
+    create(log)
+}
+
+/// Takes back what a node, which must be down, had not fsynced, and empties the log. `kept` has what was removed.
+pub(crate) fn cut(
+    log: &Path,
+    kept: &Path,
+    data: &Path,
+    cut: Cut,
+    chance: &mut Chance,
+) -> Result<Lost, Failure> {
     let (records, overflowed) = read(log)?;
     let mut lost = Lost { is_incomplete: overflowed, ..Lost::default() };
     let open: Vec<&Record> = records.iter().filter(|record| record.state != DURABLE).collect();
@@ -73,14 +110,23 @@ pub(crate) fn cut(log: &Path, data: &Path, cut: Cut, chance: &mut Chance) -> Res
         Cut::FromSomeMoment => chance.below(open.len() + 1),
         Cut::Whole | Cut::OnlyFailed => 0,
     };
-    let files = files_by_inode(data);
+    let mut files = files_by_inode(data);
     let tears = cut == Cut::FromSomeMoment && chance.per_mille(500);
     for (position, record) in open.iter().enumerate().rev() {
         let is_kept = match cut {
             Cut::OnlyFailed => record.state != LOST,
             Cut::Whole | Cut::FromSomeMoment => position < kept_count && record.state != LOST,
         };
-        let Some(path) = files.get(&record.inode).filter(|_| !is_kept) else { continue };
+        if is_kept {
+            continue;
+        }
+        if record.is_of_names() && record.kind != CREATE {
+            let taken_back = take_back_names(record).map_err(Failure::file(data))?;
+            lost.name_count += usize::from(taken_back);
+            files = files_by_inode(data);
+            continue;
+        }
+        let Some(path) = files.get(&record.inode) else { continue };
         let is_torn = tears && position == kept_count && record.old.len() > SECTOR_SIZE_BYTES;
         let keep_bytes = match is_torn {
             true => chance.below(record.old.len() / SECTOR_SIZE_BYTES) * SECTOR_SIZE_BYTES,
@@ -96,7 +142,7 @@ pub(crate) fn cut(log: &Path, data: &Path, cut: Cut, chance: &mut Chance) -> Res
         lost.byte_count += record.old.len() - keep_bytes;
         lost.file_count += usize::from(record.kind == CREATE);
     }
-    create(log)?;
+    forget(log, kept)?;
     Ok(lost)
 }
 
@@ -111,6 +157,28 @@ fn take_back(record: &Record, path: &Path, keep_bytes: usize) -> std::io::Result
         CREATE => std::fs::remove_file(path),
         kind => Err(std::io::Error::other(format!("the undo log has a record of kind {kind}"))),
     }
+}
+
+/// Undoes a rename, a removal or a new folder, if its folder is still that one.
+fn take_back_names(record: &Record) -> std::io::Result<bool> {
+    let Some([from, to, kept]) = record.paths() else {
+        return Err(std::io::Error::other("the undo log has a change of names without paths"));
+    };
+    let changed = if record.kind == REMOVE { &from } else { &to };
+    let folder = changed.parent().and_then(|folder| folder.metadata().ok());
+    if folder.is_none_or(|folder| folder.ino() != record.offset) {
+        return Ok(false);
+    }
+    let is_there = |path: &Path| !path.as_os_str().is_empty() && path.exists();
+    match record.kind {
+        MAKE_FOLDER if is_there(&to) => std::fs::remove_dir_all(&to)?,
+        RENAME if is_there(&to) => std::fs::rename(&to, &from)?,
+        _ => {}
+    }
+    if is_there(&kept) {
+        std::fs::rename(&kept, changed)?;
+    }
+    Ok(true)
 }
 
 fn read(log: &Path) -> Result<(Vec<Record>, bool), Failure> {
@@ -188,9 +256,12 @@ mod tests {
 #include <unistd.h>
 int main(int count, char **words) {
     char bytes[4096];
-    char a_name[4096], b_name[4096];
+    char a_name[4096], b_name[4096], c_name[4096], d_name[4096], e_name[4096];
     strcat(strcpy(a_name, words[1]), "/a");
     strcat(strcpy(b_name, words[1]), "/b");
+    strcat(strcpy(c_name, words[1]), "/c");
+    strcat(strcpy(d_name, words[1]), "/d");
+    strcat(strcpy(e_name, words[1]), "/e");
     int a = open(a_name, O_RDWR | O_CREAT, 0644);
     memset(bytes, '1', sizeof bytes);
     pwrite(a, bytes, sizeof bytes, 0);
@@ -202,6 +273,10 @@ int main(int count, char **words) {
     int b = open(b_name, O_RDWR | O_CREAT, 0644);
     pwrite(b, bytes, 100, 0);
     fdatasync(b);
+    rename(c_name, d_name);
+    unlink(e_name);
+    mkdir(strcat(strcpy(e_name, words[1]), "/f"), 0755);
+    close(open(strcat(e_name, "/inner"), O_RDWR | O_CREAT, 0644));
     _exit(9);
 }
 "#;
@@ -211,10 +286,13 @@ int main(int count, char **words) {
         let folder = std::env::temp_dir().join(format!("meridian-undo-{}", std::process::id()));
         let data = folder.join("data");
         std::fs::create_dir_all(&data).unwrap();
+        for name in ["c", "d", "e"] {
+            std::fs::write(data.join(name), name).unwrap();
+        }
         let shim = disk::compile(&folder).unwrap();
         let control = disk::control::Control::create(&folder.join("control")).unwrap();
-        let log = folder.join("undo");
-        create(&log).unwrap();
+        let (log, kept) = (folder.join("undo"), folder.join("kept"));
+        forget(&log, &kept).unwrap();
         let (source, program) = (folder.join("program.c"), folder.join("program"));
         std::fs::write(&source, PROGRAM).unwrap();
         let cc = Command::new("cc").args(["-w", "-o"]).args([&program, &source]).status().unwrap();
@@ -224,17 +302,23 @@ int main(int count, char **words) {
             .env("LD_PRELOAD", &shim)
             .env("MERIDIAN_SHIM_CONTROL", control.file())
             .env("MERIDIAN_SHIM_UNDO", &log)
+            .env("MERIDIAN_SHIM_KEPT", &kept)
             .env("MERIDIAN_SHIM_DATA", &data)
             .status()
             .unwrap();
         assert_eq!(status.code(), Some(9));
         assert_eq!(std::fs::read(data.join("a")).unwrap().len(), 8192);
-        let lost = cut(&log, &data, Cut::Whole, &mut Chance::new(1)).unwrap();
+        let lost = cut(&log, &kept, &data, Cut::Whole, &mut Chance::new(1)).unwrap();
         // The file whose folder was not synced is gone, though its bytes were synced.
         assert!(!data.join("b").exists());
         assert_eq!(std::fs::read(data.join("a")).unwrap(), vec![b'1'; 4096]);
-        assert_eq!((lost.write_count, lost.byte_count, lost.file_count), (3, 2048, 1));
-        let again = cut(&log, &data, Cut::Whole, &mut Chance::new(1)).unwrap();
+        assert_eq!((lost.byte_count, lost.file_count, lost.name_count), (2048, 2, 3));
+        // So are what it renamed, removed and made.
+        for name in ["c", "d", "e"] {
+            assert_eq!(std::fs::read_to_string(data.join(name)).unwrap(), name);
+        }
+        assert!(!data.join("f").exists());
+        let again = cut(&log, &kept, &data, Cut::Whole, &mut Chance::new(1)).unwrap();
         assert_eq!(again, Lost::default());
         std::fs::remove_dir_all(&folder).unwrap();
     }

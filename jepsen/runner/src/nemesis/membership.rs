@@ -130,6 +130,7 @@ impl Nemesis for Decommission {
         }
         scene.cluster.stop(&[node])?;
         damage::wipe(&scene.cluster.data_folder(node))?;
+        scene.cluster.forget_unsynced(node)?;
         scene.cluster.start(&[node])?;
         let is_spare =
             |stand: &serde_json::Value| stand["liveness"] == "alive" && stand["slot"].is_null();

@@ -50,6 +50,9 @@ impl Nemesis for Replaced {
         scene.cluster.kill(&self.hit)?;
         // The log partition's disk; metadata has a life of its own.
         let disk = |node: NodeIndex| scene.cluster.data_folder(node).join("disk");
+        if !matches!(self.with, With::OldCopy) {
+            self.hit.iter().try_for_each(|node| scene.cluster.forget_unsynced(*node))?;
+        }
         match self.with {
             With::Nothing => damage::wipe(&disk(first))?,
             With::NoMemory => {
@@ -76,6 +79,7 @@ impl Nemesis for Replaced {
             scene.cluster.kill(&hit)?;
             let disk = scene.cluster.data_folder(*node).join("disk");
             damage::wipe(&disk)?;
+            scene.cluster.forget_unsynced(*node)?;
             std::fs::rename(disk.with_extension("old"), &disk).map_err(Failure::file(&disk))?;
         }
         scene.bring_back_refilled(&hit)
