@@ -334,7 +334,7 @@ impl PartitionLog {
 
     /// What a read from `from` on says of the log, without a record.
     pub fn peek(&self, from: Offset) -> Result<Fetched, FetchError> {
-        let view = self.with(None, |partition| view_of(partition)).ok_or(FetchError::NotLeader)?;
+        let view = self.with(None, view_of).ok_or(FetchError::NotLeader)?;
         view.check(from)?;
         Ok(view.fetched(Taken::default(), Vec::new()))
     }

@@ -342,13 +342,11 @@ where
             None => {}
         }
         let limit = if untried.len() == 0 { PATIENCE } else { LATE_AFTER };
-        match tokio::time::timeout(limit, asked.join_next()).await {
-            Ok(Some(Ok(answer))) => {
-                if let Some(found) = take(answer) {
-                    return Some(found);
-                }
-            }
-            Ok(_) | Err(_) => {}
+        let answer = tokio::time::timeout(limit, asked.join_next()).await;
+        if let Ok(Some(Ok(answer))) = answer
+            && let Some(found) = take(answer)
+        {
+            return Some(found);
         }
     }
 }
