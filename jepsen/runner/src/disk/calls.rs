@@ -16,7 +16,7 @@ const OF_FILES: &str = "open open64 openat openat64 creat creat64 close dup dup2
     fchmodat chown fchown utimensat futimens realpath readlink readlinkat";
 
 /// What the shim leaves alone, and why.
-const LEFT_ALONE: [(&str, &str); 17] = [
+const LEFT_ALONE: [(&str, &str); 18] = [
     ("copy_file_range", "io::copy between files: a node copies none"),
     ("sendfile64", "io::copy between files: a node copies none"),
     ("splice", "io::copy between files: a node copies none"),
@@ -30,6 +30,7 @@ const LEFT_ALONE: [(&str, &str); 17] = [
     ("symlink", "a node makes none"),
     ("flock", "a lock ends with its process, and never touches the disk"),
     ("lseek64", "never comes to the disk"),
+    ("mmap", "memory; a node maps no file"),
     ("mmap64", "memory; a node maps no file"),
     ("posix_fadvise", "a hint: that it fails changes nothing"),
     ("readlink", "names of links"),
