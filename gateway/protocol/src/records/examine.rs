@@ -266,5 +266,6 @@ impl RecordRules {
     }
 }
 
-#[cfg(all(test, feature = "compression"))]
+#[cfg(test)]
+#[cfg(feature = "compression")]
 mod tests;
