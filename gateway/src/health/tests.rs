@@ -64,6 +64,8 @@ async fn a_dead_node_and_what_it_led_are_seen() {
 #[tokio::test]
 async fn a_wiped_disk_is_seen_until_it_is_filled() {
     let broker = FakeBroker::three_datacenters();
+    // While nothing was stored there is nothing to fill it with.
+    testing::create(&broker, meridian_base::id::TopicId::new(7), "orders", 1);
     broker.decide(Command::MountDisk {
         node: NodeId::new(3),
         incarnation: Incarnation::new(33),
