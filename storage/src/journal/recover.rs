@@ -32,7 +32,10 @@ pub enum OpenError {
     )]
     IdentityUnreadable,
     /// The configuration does not fit the disk.
-    #[error("{file} is of {size_bytes} bytes, the configuration says {configured_bytes}")]
+    #[error(
+        "{file} is of {size_bytes} bytes, and the configuration says {configured_bytes}; a disk keeps the size of its \
+         files for life: set storage.file_size_bytes = {size_bytes}. Nothing was changed"
+    )]
     FileSize {
         /// The journal file.
         file: String,
@@ -62,6 +65,7 @@ pub(crate) fn open(
         Loaded::Absent if !has_journal => format(disk, config.fresh_incarnation)?,
         Loaded::Absent | Loaded::Unreadable => return Err(OpenError::IdentityUnreadable),
     };
+    check_file_sizes(disk, &superblock.files, config.file_size_bytes)?;
     superblock.identity.mount_epoch += 1;
     remove_unlisted(disk, &superblock)?;
     let mut scanner = Scanner {
@@ -121,6 +125,33 @@ fn format(disk: &mut dyn Disk, incarnation: Incarnation) -> Result<Superblock, D
     };
     superblock.save(disk)?;
     Ok(superblock)
+}
+
+/// Refuses a configured size that is not that of the disk's files, before anything is changed. A file that is short
+/// is damage; where all are of one other size, the configuration is what is wrong.
+fn check_file_sizes(
+    disk: &mut dyn Disk,
+    files: &[FileSequence],
+    configured_bytes: u32,
+) -> Result<(), OpenError> {
+    let mut found: Vec<(String, u64)> = Vec::new();
+    for file in files {
+        let name = file.log_name();
+        match disk.size_bytes(&name) {
+            Err(DiskError::NotFound { .. }) => {}
+            size_bytes => found.push((name, size_bytes?)),
+        }
+    }
+    let Some((file, size_bytes)) = found.iter().max_by_key(|(_, size_bytes)| *size_bytes) else {
+        return Ok(());
+    };
+    let are_alike = found.len() > 1 && found.iter().all(|(_, other)| other == size_bytes);
+    let is_configured = *size_bytes == u64::from(configured_bytes);
+    if *size_bytes > u64::from(configured_bytes) || are_alike && !is_configured {
+        let (file, size_bytes) = (file.clone(), *size_bytes);
+        return Err(OpenError::FileSize { file, size_bytes, configured_bytes });
+    }
+    Ok(())
 }
 
 /// Removes what a crash left half made or half removed.
@@ -297,10 +328,6 @@ impl Scanner<'_> {
             }
             size_bytes => size_bytes?,
         };
-        if size_bytes > u64::from(self.file_size_bytes) {
-            let configured_bytes = self.file_size_bytes;
-            return Err(OpenError::FileSize { file: name, size_bytes, configured_bytes });
-        }
         self.damage(file, size_bytes < u64::from(self.file_size_bytes));
         Ok(true)
     }

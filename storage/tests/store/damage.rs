@@ -52,6 +52,45 @@ fn a_torn_write_is_cut_without_alarm() {
     }
 }
 
+#[test]
+fn another_file_size_is_refused_before_anything_is_changed() {
+    let (mut node, blobs) = filled(3);
+    let file_count = |disk: &mut MemoryDisk| {
+        let files = disk.list().expect("a disk that works");
+        files.iter().filter(|file| file.ends_with(".log")).count()
+    };
+    for step in 4.. {
+        if file_count(&mut node.disk) > 1 {
+            break;
+        }
+        let large = blob(key(1, 1, step), &"x".repeat(8000));
+        assert_eq!(node.put(put(large)), PutResult::Stored);
+    }
+    let right = node.config;
+    for file_size_bytes in [right.file_size_bytes / 2, right.file_size_bytes * 2] {
+        let mut disk = node.disk.image();
+        let before = contents(&mut disk);
+        let wrong = StoreConfig { file_size_bytes, ..right };
+        let refused = Store::open(&mut disk, wrong).map(drop);
+        assert!(matches!(refused, Err(OpenError::FileSize { .. })), "{refused:?}");
+        assert_eq!(contents(&mut disk), before);
+        let mut again = Node::mount(right, disk);
+        assert_eq!(again.store.standing(), Standing::Good);
+        assert!(blobs.iter().all(|blob| again.holds(blob)));
+    }
+}
+
+/// Every file, and what is in it.
+fn contents(disk: &mut MemoryDisk) -> BTreeMap<String, Vec<u8>> {
+    let files = disk.list().expect("a disk that works").into_iter();
+    let read = |file: String| {
+        let mut bytes = vec![0; disk.size_bytes(&file).expect("a disk that works") as usize];
+        disk.read_at(&file, 0, &mut bytes).expect("a disk that works");
+        (file, bytes)
+    };
+    files.map(read).collect()
+}
+
 fn reseeded(mut disk: MemoryDisk, seed: u64) -> MemoryDisk {
     let mut fresh = MemoryDisk::new(seed);
     for file in disk.list().expect("a disk that works") {
