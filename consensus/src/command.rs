@@ -408,7 +408,7 @@ pub enum RowKind {
     Link,
     /// State of one mirrored topic.
     MirrorTopic,
-    /// Leases of nodes that rest or leave.
+    /// Leases of nodes that rest or leave, and whose the object store is.
     Lifecycle,
     /// Which of its copies at several clusters writes to a topic next.
     Succession,
@@ -427,7 +427,7 @@ pub enum RowKind {
 }
 
 /// Writes or deletes one row.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowChange {
     /// Whose row.
     pub kind: RowKind,
@@ -437,6 +437,18 @@ pub struct RowChange {
     pub value: Option<Vec<u8>>,
     /// What must hold of the row's version; if it does not, no row of the command is written.
     pub expected: ExpectedVersion,
+}
+
+/// Without the value, which may be a secret.
+impl fmt::Debug for RowChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RowChange")
+            .field("kind", &self.kind)
+            .field("key", &self.key.escape_ascii().to_string())
+            .field("value_size_bytes", &self.value.as_ref().map(Vec::len))
+            .field("expected", &self.expected)
+            .finish()
+    }
 }
 
 /// A condition on the version of a row: the index of the log entry that last wrote it.

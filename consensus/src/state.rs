@@ -10,6 +10,7 @@ mod rows;
 mod topic;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use meridian_base::id::{ClusterId, GroupId, Incarnation, NodeId, PartitionId, TopicId};
 use meridian_base::position::{Generation, LeaderEpoch};
@@ -111,12 +112,20 @@ pub struct Home {
 }
 
 /// A row whose meaning belongs to the gateway or the mirror.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
     /// Index of the log entry that last wrote it.
     pub version: u64,
     /// Its bytes.
     pub value: Vec<u8>,
+}
+
+/// Without the value, which may be a secret.
+impl fmt::Debug for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value_size_bytes = self.value.len();
+        write!(f, "Row {{ version: {}, {value_size_bytes} bytes }}", self.version)
+    }
 }
 
 /// Producer ids from `first` on.

@@ -439,6 +439,24 @@ fn only_idle_nodes_are_removed() {
 }
 
 #[test]
+fn what_rows_hold_is_not_printed() {
+    let change = RowChange {
+        kind: RowKind::LinkOptions,
+        key: b"west".to_vec(),
+        value: Some(b"hush".to_vec()),
+        expected: ExpectedVersion::Absent,
+    };
+    let row = meridian_consensus::state::Row { version: 7, value: b"hush".to_vec() };
+    let hidden = format!("{:?}", b"hush");
+    let printed = format!("{:?} {row:?}", Command::PutRows(vec![change]));
+    assert!(printed.contains("west") && printed.contains("version: 7"), "{printed}");
+    assert!(
+        !printed.contains("hush") && !printed.contains(&hidden[1..hidden.len() - 1]),
+        "{printed}"
+    );
+}
+
+#[test]
 fn rows_are_written_only_at_the_version_seen() {
     let mut machine = full_cluster();
     let put = |value: &[u8], expected| {

@@ -1,6 +1,7 @@
 //! How a link is secured: options by their names in Kafka's clients, as a row beside the link's.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -27,10 +28,17 @@ const ROW_COUNT_MAX: u8 = 10;
 
 /// The options of a link, in several rows because certificates are longer than one may be. Their
 /// keys are the link's name, a zero and a number; a link without such rows has none.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkOptions {
     /// Values by name. **Holds secrets**: show [`LinkOptions::shown`] instead.
     pub values: BTreeMap<String, String>,
+}
+
+/// Without the secrets.
+impl fmt::Debug for LinkOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shown().fmt(f)
+    }
 }
 
 impl LinkOptions {
@@ -213,5 +221,7 @@ mod tests {
             (HIDDEN, HIDDEN)
         );
         assert_eq!(shown["ssl.ca.pem"], "1 certificates");
+        let printed = format!("{options:?}");
+        assert!(!printed.contains("hush") && !printed.contains("PRIVATE"), "{printed}");
     }
 }
