@@ -32,6 +32,7 @@ mod features;
 mod fetch;
 mod groups;
 mod internal_state;
+mod link_rights;
 mod links;
 mod list_offsets;
 mod lookup;

@@ -338,7 +338,7 @@ impl<R: AsyncRead + Unpin> Reader<'_, R> {
             Err(error) => return self.refuse(error, held),
         };
         let RequestHeader { api, version, correlation_id, client_id } = header;
-        if !dispatch::SERVED.contains(&api) {
+        if !self.client.served().contains(&api) {
             return Err(Close::Unsupported(RequestError::UnknownApi { key: api.key() }));
         }
         self.front.metrics.on_request(api, size_bytes);
@@ -362,7 +362,7 @@ impl<R: AsyncRead + Unpin> Reader<'_, R> {
             } => {
                 let response = ApiVersionsResponse {
                     error_code: ErrorCode::UnsupportedVersion,
-                    ..dispatch::api_versions()
+                    ..dispatch::api_versions(self.client.served())
                 };
                 self.front.metrics.on_error(ErrorCode::UnsupportedVersion);
                 Ok(InFlight {

@@ -15,9 +15,9 @@ use meridian_protocol::{ApiKey, ErrorCode, Request, Response, Str};
 
 use super::{
     Front, acls, cluster, configs, consumer_groups, coordinator, delete_records,
-    describe_producers, elections, features, fetch, groups, list_offsets, lock, meridian, metadata,
-    offsets, produce, producer_id, quorum, quotas, telemetry, topics, transactions, txn_offsets,
-    write_markers,
+    describe_producers, elections, features, fetch, groups, link_rights, list_offsets, lock,
+    meridian, metadata, offsets, produce, producer_id, quorum, quotas, telemetry, topics,
+    transactions, txn_offsets, write_markers,
 };
 
 /// The APIs we serve; a client is told of these and no others.
@@ -82,6 +82,8 @@ pub(super) const SERVED: &[ApiKey] = &[
 pub(super) struct Client {
     /// Its address.
     pub(super) peer: SocketAddr,
+    /// Whether it is a link of another cluster, which may ask only what a mirror asks.
+    pub(super) is_link: bool,
     /// Where this connection was sent to a nearer reader: see [`fetch`].
     pub(super) redirects: Mutex<HashMap<PartitionId, Redirect>>,
     /// Where this connection's runs of fetches go on: see [`fetch`].
@@ -102,7 +104,17 @@ pub(super) struct Redirect {
 impl Client {
     pub(super) fn new(peer: SocketAddr) -> Self {
         let (redirects, runs, paused_until) = Default::default();
-        Self { peer, redirects, runs, paused_until }
+        Self { peer, is_link: false, redirects, runs, paused_until }
+    }
+
+    /// A link of another cluster.
+    pub(super) fn of_link(peer: SocketAddr) -> Self {
+        Self { is_link: true, ..Self::new(peer) }
+    }
+
+    /// The APIs that it may use.
+    pub(super) const fn served(&self) -> &'static [ApiKey] {
+        if self.is_link { link_rights::APIS } else { SERVED }
     }
 
     /// Does not read from it before then.
@@ -194,6 +206,7 @@ fn prompt<R: Into<Response>>(answer: impl Future<Output = R> + Send + 'static) -
 
 /// Starts a request.
 pub(super) async fn start(call: Call, request: Request) -> Reply {
+    let request = if call.client.is_link { link_rights::narrowed(request) } else { request };
     match request {
         Request::Produce(request) => produce::start(&call, request).await,
         Request::Fetch(request) => later(fetch::fetch(call, request)),
@@ -271,7 +284,7 @@ fn versions_for(call: &Call, request: &ApiVersionsRequest) -> ApiVersionsRespons
     let is_known =
         is_software(&request.client_software_name) && is_software(&request.client_software_version);
     if call.version < SOFTWARE_FROM_VERSION || is_known {
-        return api_versions();
+        return api_versions(call.client.served());
     }
     call.front.metrics.on_error(ErrorCode::InvalidRequest);
     ApiVersionsResponse { error_code: ErrorCode::InvalidRequest, ..Default::default() }
@@ -285,10 +298,10 @@ fn is_software(text: &str) -> bool {
     bytes.iter().copied().all(is_inner) && is_outer(bytes.first()) && is_outer(bytes.last())
 }
 
-/// What we speak.
-pub(super) fn api_versions() -> ApiVersionsResponse {
+/// What we speak with a client that may use these APIs.
+pub(super) fn api_versions(served: &[ApiKey]) -> ApiVersionsResponse {
     features::announce(ApiVersionsResponse {
-        api_keys: ApiVersion::advertise(SERVED),
+        api_keys: ApiVersion::advertise(served),
         ..Default::default()
     })
 }

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 
 use super::Front;
 use super::connection::Budgets;
+use super::dispatch::Client;
 use super::server::serve_stream;
 use crate::runtime::congestion::SteadyBbrConfig;
 use crate::runtime::tls::{Credentials, TlsError, link_of};
@@ -189,7 +190,8 @@ impl Shared {
             let (shared, shutdown) = (Arc::clone(&self), shutdown.clone());
             streams.spawn(async move {
                 let stream = tokio::io::join(receive, send);
-                serve_stream(&shared.front, stream, peer, budgets, shutdown).await;
+                let client = Client::of_link(peer);
+                serve_stream(&shared.front, stream, client, budgets, shutdown).await;
             });
         };
         while streams.join_next().await.is_some() {}

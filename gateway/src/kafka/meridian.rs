@@ -8,6 +8,7 @@ use meridian_protocol::messages::{MeridianAdminRequest, MeridianAdminResponse};
 use meridian_protocol::{ErrorCode, Str};
 
 use super::dispatch::Call;
+use super::link_rights;
 use crate::broker::{BoxFuture, ProposeError};
 use crate::features::NotAgreed;
 
@@ -64,6 +65,9 @@ pub(super) async fn call(call: Call, request: MeridianAdminRequest) -> MeridianA
     let method = request.method.to_string();
     let admin: Option<&Arc<dyn AdminHandler>> = call.front.admin.as_ref();
     let result = match admin {
+        Some(_) if call.client.is_link && !link_rights::may_call(&method) => {
+            Err(AdminError::Unsafe(format!("a link may not call {method}: it is for mirrors only")))
+        }
         Some(admin) => admin.call(method, request.body).await,
         None => Err(AdminError::UnknownMethod(method)),
     };

@@ -113,7 +113,7 @@ async fn serve(
     shutdown: watch::Receiver<bool>,
 ) {
     match stream.set_nodelay(true) {
-        Ok(()) => serve_stream(front, stream, peer, budgets, shutdown).await,
+        Ok(()) => serve_stream(front, stream, Client::new(peer), budgets, shutdown).await,
         Err(error) => tracing::debug!(%peer, %error, "a connection was lost at once"),
     }
 }
@@ -122,12 +122,13 @@ async fn serve(
 pub(super) async fn serve_stream<S: AsyncRead + AsyncWrite>(
     front: &Arc<Front>,
     stream: S,
-    peer: SocketAddr,
+    client: Client,
     budgets: Budgets,
     shutdown: watch::Receiver<bool>,
 ) {
+    let peer = client.peer;
     front.metrics.on_connected();
-    let close = connection::serve(front, stream, Client::new(peer), budgets, shutdown).await;
+    let close = connection::serve(front, stream, client, budgets, shutdown).await;
     front.metrics.on_closed(&close);
     match close {
         Close::Client | Close::Shutdown | Close::Idle | Close::Io(_) => {

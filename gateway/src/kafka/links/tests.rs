@@ -1,7 +1,12 @@
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use meridian_base::id::{ClusterId, NodeId};
-use meridian_protocol::messages::MetadataRequest;
+use meridian_protocol::ErrorCode;
+use meridian_protocol::messages::{
+    DeleteTopicState, DeleteTopicsRequest, MeridianAdminRequest, MetadataRequest,
+    MetadataRequestTopic, ProduceRequest,
+};
 
 use super::*;
 use crate::client::security::Security;
@@ -78,6 +83,29 @@ async fn a_link_is_served_over_streams_of_one_connection() {
     tokio::time::timeout(PATIENCE, source.running).await.expect("stops in time").unwrap();
     assert!(!asked(&second).await);
     assert_eq!(source.front.metrics().samples()[0].value, 0, "no stream is left");
+}
+
+#[tokio::test]
+async fn a_link_is_no_client_and_no_operator() {
+    let source = Source::start();
+    let security = security(source.ca.issue_link("east", validity()).unwrap());
+    let open = async || Connection::open_secured(&source.address, &security).await.unwrap();
+    let topic = DeleteTopicState { name: Some("orders".into()), ..Default::default() };
+    let delete = DeleteTopicsRequest { topics: vec![topic], ..Default::default() };
+    assert!(open().await.call(&delete, PATIENCE).await.is_err(), "topics of the source stay");
+    let produce = ProduceRequest { acks: 1, timeout_ms: 1000, ..Default::default() };
+    assert!(open().await.call(&produce, PATIENCE).await.is_err(), "a link only reads");
+    let remove = MeridianAdminRequest { method: "node.decommission".into(), body: Bytes::new() };
+    let code = open().await.call(&remove, PATIENCE).await.map(|answer| answer.error_code);
+    assert!(!matches!(code, Ok(ErrorCode::None)), "{code:?}");
+    let created = MetadataRequest {
+        topics: Some(vec![MetadataRequestTopic { name: Some("new".into()), ..Default::default() }]),
+        allow_auto_topic_creation: true,
+        ..Default::default()
+    };
+    let answer = open().await.call(&created, PATIENCE).await.unwrap();
+    assert_eq!(answer.topics[0].error_code, ErrorCode::UnknownTopicOrPartition);
+    assert!(asked(&open().await).await);
 }
 
 #[tokio::test]
