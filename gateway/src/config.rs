@@ -6,6 +6,7 @@ mod kafka_names;
 mod object_store;
 mod tiers;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use meridian_storage::config::{COPY_SHARE_PERCENT_MAX_DEFAULT, FILE_COUNT_MIN};
 use serde::Deserialize;
 
 use self::object_store::ObjectStoreTable;
+pub(crate) use self::tiers::FAST_FILE_COUNT_MIN;
 pub use self::tiers::TiersConfig;
 use self::tiers::TiersTable;
 use crate::kafka::{FrontConfig, GroupConfig, TelemetryConfig};
@@ -29,8 +31,8 @@ const MIB: u64 = 1 << 20;
 /// A journal file of a small deployment; a server with a disk of its own sets more.
 const FILE_SIZE_BYTES_DEFAULT: u32 = 16 << 20;
 /// The largest record batch (8 MiB) and its head must fit, with room to spare.
-const FILE_SIZE_BYTES_MIN: u32 = 16 << 20;
-const FILE_SIZE_BYTES_MAX: u32 = 1 << 30;
+pub(crate) const FILE_SIZE_BYTES_MIN: u32 = 16 << 20;
+pub(crate) const FILE_SIZE_BYTES_MAX: u32 = 1 << 30;
 const SYNC_REST_MAX_DEFAULT: Duration = Duration::from_millis(5);
 const HEAL_AFTER_DEFAULT: Duration = Duration::from_secs(600);
 /// Longer, and consumers would take the cluster for hung.
@@ -80,6 +82,8 @@ pub struct Member {
     pub node: NodeId,
     /// Its datacenter.
     pub datacenter: Datacenter,
+    /// Its rack, if the list says so.
+    pub rack: Option<Rack>,
     /// Where the others reach it (QUIC); its name is resolved while the node runs.
     pub peer: Endpoint,
     /// Whether it votes on metadata.
@@ -276,9 +280,7 @@ impl NodeConfig {
     fn check(&self) -> Result<(), ConfigError> {
         let value =
             |key, problem: &str| Err(ConfigError::Value { key, problem: problem.to_owned() });
-        if !self.members.iter().any(|member| member.node == self.node) {
-            return value("cluster.nodes", "must list this node (node.id) among the others");
-        }
+        self.check_members()?;
         if self.members.len() > 1 && (self.tls.is_none() || self.peer.is_none()) {
             return value("tls.folder", "a node with peers needs tls.folder and listen.peer");
         }
@@ -315,6 +317,32 @@ impl NodeConfig {
             return value("limits.worker_threads", "must be at least 1");
         }
         self.check_front()
+    }
+
+    /// What the list says of this node must be what the node says of itself.
+    fn check_members(&self) -> Result<(), ConfigError> {
+        let value = |key, problem: String| Err(ConfigError::Value { key, problem });
+        let mut ids = BTreeSet::new();
+        if let Some(twice) = self.members.iter().find(|member| !ids.insert(member.node)) {
+            return value("cluster.nodes", format!("lists node {} twice", twice.node));
+        }
+        let Some(own) = self.members.iter().find(|member| member.node == self.node) else {
+            let problem = "must list this node (node.id) among the others";
+            return value("cluster.nodes", problem.to_owned());
+        };
+        let (node, own_rack) = (self.node, own.rack.as_ref().unwrap_or(&self.rack));
+        for (key, here, listed) in [
+            ("node.datacenter", &self.datacenter.0, &own.datacenter.0),
+            ("node.rack", &self.rack.0, &own_rack.0),
+        ] {
+            if here != listed {
+                let problem = format!(
+                    "is \"{here}\", and cluster.nodes has node {node} in \"{listed}\"; write one of them"
+                );
+                return value(key, problem);
+            }
+        }
+        Ok(())
     }
 
     fn check_front(&self) -> Result<(), ConfigError> {
@@ -418,8 +446,7 @@ struct ClusterTable {
 struct MemberTable {
     id: u32,
     datacenter: String,
-    #[serde(default, rename = "rack")]
-    _rack: Option<String>,
+    rack: Option<String>,
     peer: String,
     #[serde(default = "yes")]
     voter: bool,
@@ -589,6 +616,7 @@ fn members(tables: &[MemberTable]) -> Result<Vec<Member>, ConfigError> {
             Ok(Member {
                 node: NodeId::new(table.id),
                 datacenter: Datacenter(table.datacenter.clone()),
+                rack: table.rack.clone().map(Rack),
                 peer: endpoint("cluster.nodes.peer", &table.peer)?,
                 voter: table.voter,
             })
@@ -723,6 +751,14 @@ mod tests {
             message(&FILE.replace("[tls]\n        folder = \"tls\"", "")).contains("tls.folder")
         );
         assert!(message(&FILE.replace("127.0.0.1:19093", "nonsense")).contains("host:port"));
+        let moved = FILE.replacen("datacenter = \"A\"", "datacenter = \"B\"", 1);
+        assert!(message(&moved).contains("node.datacenter: is \"B\""), "{}", message(&moved));
+        let listed = FILE.replace(
+            "peer = \"127.0.0.1:19092\"\n        [[",
+            "rack = \"A2\"\n        peer = \"127.0.0.1:19092\"\n        [[",
+        );
+        assert!(message(&listed).contains("node.rack: is \"A1\""), "{}", message(&listed));
+        assert!(message(&FILE.replace("id = 3", "id = 2")).contains("lists node 2 twice"));
         let two =
             FILE.replace("peer = \"127.0.0.1:19094\"", "peer = \"127.0.0.1:19094\"\nvoter = false");
         assert!(message(&two).contains("voter"));

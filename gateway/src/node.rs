@@ -1,16 +1,19 @@
 //! One node: wires metadata, logs, store, transport and the Kafka front together.
 //!
-//! Start-up, in this order: mount the disk (its mount epoch is durable then), join or form the Raft
+//! Start-up, in this order: lock the folders, mount the disk (its mount epoch is durable then), join or form the Raft
 //! group, register, announce the mount, have this node's partitions decided anew, serve clients.
 
 mod chores;
 mod cluster_time;
 mod cold;
 mod compaction;
+mod disk_format;
 mod disks;
 mod expiry;
+mod folders;
 mod health;
 mod lifecycle;
+mod owner;
 mod peer_names;
 mod reclaim;
 mod sources;
@@ -19,30 +22,30 @@ mod sweep;
 mod switch;
 
 use std::collections::BTreeSet;
-use std::io::IoSlice;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, RwLockReadGuard};
 
-use meridian_base::env::{Disk as _, Rng, SplitMix};
+use meridian_base::env::{Rng, SplitMix};
 use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId, TopicId};
 use meridian_base::topology::{Datacenter, SlotState};
-use meridian_consensus::command::{Command, Endpoint, FeatureLevel, MountEpoch, NodeRegistration};
+use meridian_consensus::command::{
+    Command, Endpoint, FeatureLevel, MountEpoch, NodeEpoch, NodeRegistration,
+};
 use meridian_consensus::config::Config as MetaConfig;
 use meridian_consensus::error::Refusal;
 use meridian_consensus::placement::plan_reclaim;
 use meridian_consensus::state::{Decision, Metadata, MountedAs};
-use meridian_storage::config::StoreConfig;
-use meridian_storage::tier::TierRules;
 use tokio::sync::{Notify, watch};
 
 use self::cluster_time::ClusterTime;
 pub use self::compaction::CompactionConfig;
 use self::compaction::CompactionCounters;
 pub(crate) use self::compaction::CompactionCounts;
+use self::folders::Opened;
 use self::health::Health;
 pub(crate) use self::health::Known;
+use self::owner::{OwnFolder, OwnerError};
 use self::peer_names::PeerNames;
 #[cfg(test)]
 pub(crate) use self::status::group_status;
@@ -54,26 +57,20 @@ use crate::config::NodeConfig;
 use crate::kafka::{
     Front, FrontConfig, LinkServer, LinkServerError, Server, ServerError, Verifier,
 };
-use crate::log::{
-    FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreHandle, StoreListener,
-    StoreSettings, Wire,
-};
+use crate::log::{FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreListener, Wire};
 use crate::meta::{EventSender, Events, Meta, MetaEvent, MetaSettings, ownership_of};
 use crate::mirror::Mirrors;
 use crate::partition::PartitionLimits;
 use crate::peers::Peers;
 use crate::runtime::clock::{self, Clock};
-use crate::runtime::disk::FolderDisk;
+use crate::runtime::folder::LockError;
 use crate::runtime::mutation;
-use crate::runtime::objects::{ObjectError, Objects};
+use crate::runtime::objects::ObjectError;
 use crate::runtime::quic::{PathClass, Transport, TransportConfig, TransportError};
-use crate::runtime::tiered::CapacityTier;
 use crate::runtime::tls::{NodeIdentity, TlsError};
 
 /// Most bytes of one partition that wait for slots.
 const PENDING_SIZE_BYTES_MAX: usize = 32 << 20;
-/// Share of the free disk that the journal may take if nothing else was said.
-const CAPACITY_PERCENT: u64 = 90;
 
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +82,27 @@ pub enum StartError {
         folder: String,
         /// What the operating system said.
         detail: String,
+    },
+    /// Another process has one of the folders.
+    #[error(transparent)]
+    Locked(#[from] LockError),
+    /// The data folder is another node's.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
+    /// The configuration does not fit the disk.
+    #[error(
+        "{key} = {configured_bytes} is too little for a disk with files of {file_size_bytes} bytes, a size that it keeps \
+         for life; set at least {needed_bytes}"
+    )]
+    TooSmall {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        configured_bytes: u64,
+        /// Size of the disk's journal files.
+        file_size_bytes: u32,
+        /// The least that will do.
+        needed_bytes: u64,
     },
     /// The disk can't be used.
     #[error(transparent)]
@@ -135,6 +153,8 @@ pub(crate) struct Node {
     sync_reported: AtomicBool,
     /// What the disk was found to be when it was mounted.
     mounted_as: OnceLock<MountedAs>,
+    /// The registration of this process.
+    registered_as: OnceLock<NodeEpoch>,
 }
 
 /// A node that serves.
@@ -178,8 +198,7 @@ impl RunningNode {
 pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     let clock = Clock::start();
     let mut rng = SplitMix::new(entropy().map_err(StartError::Entropy)? as u64);
-    let cluster = cluster_id(&config, &mut rng)?;
-    let store = open_store(&config, clock, &mut rng).await?;
+    let Opened { own, objects, store } = folders::open(&config, clock, &mut rng).await?;
     let switch = Arc::new(Switch::default());
     let wire: Arc<dyn Wire> = Arc::clone(&switch) as Arc<dyn Wire>;
     let settings = LogSettings {
@@ -189,8 +208,8 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
         mutations: mutation::active(),
     };
     let logs = Logs::start(settings, clock, Arc::clone(&wire), store);
-    if let Some(config) = &config.object_store {
-        logs.set_objects(Arc::new(Objects::open(config, &cluster)?));
+    if let Some(objects) = objects {
+        logs.set_objects(objects);
     }
     let events = Arc::new(Events::default());
     let registration = meridian_consensus::command::RequestId::new(
@@ -218,9 +237,10 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
         fatal,
         sync_reported: AtomicBool::new(false),
         mounted_as: OnceLock::new(),
+        registered_as: OnceLock::new(),
     });
     node.switch.connect(&node);
-    start_transport(&node, cluster.clone()).await?;
+    start_transport(&node, own.cluster.clone()).await?;
     if let Some(store) = node.logs.store() {
         store.listen(Arc::clone(&node) as Arc<dyn StoreListener>);
     }
@@ -234,11 +254,11 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     node.logs.set_verifier(Arc::new(Verifier::new(Arc::downgrade(&broker))));
     let server = Server::bind(Arc::clone(&front), node.config.kafka).await?;
     let kafka = server.local_address();
-    let links = link_server(&node, &front, &cluster, kafka)?;
+    let links = link_server(&node, &front, &own.cluster, kafka)?;
     let (shutdown, stop) = watch::channel(false);
     let shown = Admin::new(Arc::clone(&node), front);
     let admin = serve_operators(&shown, node.config.admin, stop.clone()).await?;
-    let joined = node.join(cluster, registration, kafka, admin).await;
+    let joined = node.join(&own, registration, kafka, admin).await;
     joined.map_err(|error| node.failure().map_or(error, StartError::Failed))?;
     shown.on_joined();
     spawn_chores(&node);
@@ -293,95 +313,6 @@ pub(crate) fn entropy() -> std::io::Result<u128> {
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(u128::from_ne_bytes(bytes))
-}
-
-/// Where a cluster of one keeps the id that it drew.
-const CLUSTER_ID_FILE: &str = "cluster-id";
-
-/// The configured id of the cluster; in a cluster of one, the id drawn at its first start.
-fn cluster_id(config: &NodeConfig, rng: &mut SplitMix) -> Result<ClusterId, StartError> {
-    if let Some(cluster) = &config.cluster {
-        return Ok(cluster.clone());
-    }
-    let file = config.data.join(CLUSTER_ID_FILE);
-    if let Ok(text) = std::fs::read_to_string(&file) {
-        return Ok(ClusterId::from_text(text.trim()));
-    }
-    let drawn = u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64());
-    let cluster = ClusterId::from_entropy(drawn);
-    // Durable before anything else is: an id that a power cut made empty would never fit what was written under it.
-    FolderDisk::open(&config.data)
-        .and_then(|mut folder| {
-            let text = [IoSlice::new(cluster.as_str().as_bytes())];
-            folder.replace(CLUSTER_ID_FILE, "cluster-id.new", &text)
-        })
-        .map_err(|error| StartError::Data {
-            folder: config.data.display().to_string(),
-            detail: error.to_string(),
-        })?;
-    Ok(cluster)
-}
-
-async fn open_store(
-    config: &NodeConfig,
-    clock: Clock,
-    rng: &mut SplitMix,
-) -> Result<Option<Arc<StoreHandle>>, StartError> {
-    if !config.roles.storage {
-        return Ok(None);
-    }
-    let folder = config.data.join("disk");
-    let capacity = capacity_tier(config, &folder)?;
-    let capacity_bytes = match (config.capacity_bytes, &capacity) {
-        (Some(bytes), _) => bytes,
-        (None, None) => room(&folder)?,
-        (None, Some(second)) => {
-            second.check_folder().map_err(StoreFailure::from)?;
-            second.rules.fast_bytes + room(&second.folder)?
-        }
-    };
-    let fresh = Incarnation::new(rng.next_u64());
-    let store = StoreConfig {
-        file_size_bytes: config.file_size_bytes,
-        rest_max: config.sync_rest_max,
-        copy_bytes_per_second_max: config.heal_bytes_per_second_max,
-        copy_share_percent_max: config.heal_share_percent_max,
-        mutations: mutation::active(),
-        ..StoreConfig::new(config.node, fresh, capacity_bytes)
-    };
-    let settings = StoreSettings { folder, capacity, config: store, scrub: config.scrub };
-    let opened = tokio::task::spawn_blocking(move || StoreHandle::open(settings, clock)).await;
-    match opened {
-        Ok(store) => Ok(Some(store?)),
-        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-    }
-}
-
-fn capacity_tier(config: &NodeConfig, fast: &Path) -> Result<Option<CapacityTier>, StartError> {
-    let Some(tiers) = &config.tiers else { return Ok(None) };
-    let fast_bytes = match tiers.fast_bytes {
-        Some(bytes) => bytes,
-        None => room(fast)?,
-    };
-    Ok(Some(CapacityTier {
-        folder: tiers.capacity_folder.clone(),
-        rules: TierRules {
-            fast_bytes,
-            migrate_threshold: tiers.migrate_threshold,
-            migrate_after: tiers.migrate_after,
-        },
-        bytes_per_second: tiers.migrate_bytes_per_second,
-    }))
-}
-
-/// What a journal may take of a disk if nothing else was said: of what is free, and what it has.
-fn room(folder: &Path) -> Result<u64, StartError> {
-    let mut disk = FolderDisk::open(folder).map_err(StoreFailure::from)?;
-    let mut bytes = disk.free_bytes().map_err(StoreFailure::from)? / 100 * CAPACITY_PERCENT;
-    for file in disk.list().map_err(StoreFailure::from)? {
-        bytes += disk.size_bytes(&file).map_err(StoreFailure::from)?;
-    }
-    Ok(bytes)
 }
 
 async fn start_transport(node: &Arc<Node>, cluster: ClusterId) -> Result<(), StartError> {
@@ -444,12 +375,13 @@ impl Node {
     /// Becomes part of the cluster: until this returns, the node leads nothing.
     async fn join(
         &self,
-        cluster_id: ClusterId,
+        own: &OwnFolder,
         registration: meridian_consensus::command::RequestId,
         kafka: SocketAddr,
         admin: Option<SocketAddr>,
     ) -> Result<(), StartError> {
         let config = &self.config;
+        let cluster_id = own.cluster.clone();
         let bootstrap = Command::Bootstrap { cluster_id, geometry: config.geometry };
         tokio::select! {
             bootstrapped = self.meta.propose_patiently(bootstrap) => match bootstrapped {
@@ -459,6 +391,7 @@ impl Node {
             // Who joins a cluster that is there hears of nothing before it has registered.
             () = self.meta.is_of_cluster() => {}
         }
+        own.check_bootstrapped(&self.meta.metadata())?;
         let endpoint = |address: Option<SocketAddr>| {
             let address = address.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
             Endpoint { host: address.ip().to_string(), port: address.port() }
@@ -475,13 +408,20 @@ impl Node {
             feature_level_min: FeatureLevel::FIRST,
             feature_level_max: FeatureLevel::LATEST,
         };
-        self.meta.propose_patiently_as(registration, Command::RegisterNode(node)).await?;
+        let registered =
+            self.meta.propose_patiently_as(registration, Command::RegisterNode(node)).await?;
+        if let Decision::Registered { epoch } = registered {
+            let _set_once_at_start = self.registered_as.set(epoch);
+            self.check_registration(config.node);
+        }
+        // One that was new to the cluster has heard of it now.
+        own.check_bootstrapped(&self.meta.metadata())?;
         self.mount().await?;
         let reclaims = plan_reclaim(&self.meta.metadata(), config.node, &BTreeSet::new());
         for command in reclaims {
             self.meta.propose_patiently(command).await?;
         }
-        Ok(())
+        Ok(own.mark(&config.data)?)
     }
 
     /// Tells the cluster what the disk is, and the disk which life it is in (rules S4, 12).
@@ -550,7 +490,10 @@ impl Node {
                     self.logs.forget(partition);
                 }
             }
-            MetaEvent::Node(node) => self.on_node(node),
+            MetaEvent::Node(node) => {
+                self.check_registration(node);
+                self.on_node(node);
+            }
             MetaEvent::TopicConfigs(topic) => self.on_topic_configs(topic),
             MetaEvent::Replaced => self.on_replaced(),
             MetaEvent::Removed => self.fail(
@@ -559,6 +502,25 @@ impl Node {
                     .to_owned(),
             ),
             MetaEvent::Fatal(reason) => self.fail(reason),
+        }
+    }
+
+    /// Stops this process if another has registered as the same node since: one of a copied folder, or with this
+    /// node's id in its configuration. Both would lead and store what only one may.
+    fn check_registration(&self, node: NodeId) {
+        let Some(own) = self.registered_as.get().filter(|_| node == self.config.node) else {
+            return;
+        };
+        let newer = {
+            let metadata = self.meta.metadata();
+            let known = metadata.node(node).filter(|known| known.epoch > *own);
+            known.map(|known| known.registration.kafka.to_string())
+        };
+        if let Some(kafka) = newer {
+            self.fail(format!(
+                "another process has registered as node {node}, and serves Kafka clients on {kafka}: two processes with \
+                 one node.id, or a copy of its folder; stop the one that is not to be"
+            ));
         }
     }
 

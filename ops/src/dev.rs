@@ -22,6 +22,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use meridian_gateway::runtime::folder::{FolderLock, LockError, restrict_what_is_made};
 
 use self::control::{Action, Command, Selection};
 use self::layout::Shape;
@@ -159,9 +160,18 @@ async fn prepare(
     base_port: Option<u16>,
     run: &Run,
 ) -> Result<Prepared, Failure> {
+    restrict_what_is_made();
     std::fs::create_dir_all(data).map_err(Failure::file(data))?;
     // Children run with the same paths whatever folder they are started in.
     let data = data.canonicalize().map_err(Failure::file(data))?;
+    let lock = FolderLock::take(&data, "meridian dev").await.map_err(|error| match error {
+        LockError::Held { holder, .. } => Failure::Invalid(format!(
+            "a cluster runs in {} already, started by {holder}; stop it, or use another --data and --base-port",
+            data.display()
+        )),
+        error @ LockError::Io { .. } => Failure::Invalid(error.to_string()),
+    })?;
+    lock.keep_for_life();
     let control = control::Listener::bind(&data).await?;
     let layout = layout::prepare(&data, shape, base_port)?.at(run.host);
     layout::check_ports(&layout)?;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use meridian_gateway::config::{ConfigError, NodeConfig};
 use meridian_gateway::runtime::descriptors;
+use meridian_gateway::runtime::folder::restrict_what_is_made;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::{Exit, Failure};
@@ -46,6 +47,7 @@ pub(crate) fn run(serve: &Serve) -> Result<Exit, Failure> {
     if let Some(parent) = serve.parent {
         sys::die_with_parent(parent).map_err(Failure::system("the watch over the parent"))?;
     }
+    restrict_what_is_made();
     log_to_stderr();
     descriptors::raise_limit();
     let mut config = configuration(serve)?;

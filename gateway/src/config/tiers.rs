@@ -11,7 +11,7 @@ use super::{ConfigError, MIB};
 const MIGRATE_THRESHOLD_DEFAULT: f64 = 0.5;
 const MIGRATE_BYTES_PER_SECOND_DEFAULT: u64 = 64 * MIB;
 /// The file being written, the next one, and one that moves.
-const FAST_FILE_COUNT_MIN: u64 = 4;
+pub(crate) const FAST_FILE_COUNT_MIN: u64 = 4;
 
 /// The second disk, and when files go there.
 #[derive(Clone, Debug, PartialEq)]

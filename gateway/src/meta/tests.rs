@@ -281,6 +281,27 @@ async fn a_voter_that_lost_the_end_of_its_log_rejoins() {
     assert_eq!(node.metadata().raft_life(NodeId::new(id)).get(), 2);
 }
 
+/// It would wait for a majority of voters that never hear of it.
+#[tokio::test]
+async fn the_folder_of_another_node_is_said_to_be_that() {
+    let planes = Planes::new("foreign");
+    let disk = FolderDisk::open(&planes.path(1, thread::LOG)).unwrap();
+    let raft_id = RaftId { node: NodeId::new(2), life: RaftLife::new(2) };
+    RaftLog::join(disk, 1 << 20, raft_id).unwrap();
+    let reason = Arc::new(Reason::default());
+    let voters = [NodeId::new(1), NodeId::new(2)];
+    planes.start_with(1, &voters, Arc::clone(&reason));
+    let said = within("it stops", async {
+        loop {
+            match lock(&reason.0).take() {
+                Some(said) => break said,
+                None => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+    });
+    assert!(said.await.contains("is the metadata log of node 2"));
+}
+
 /// Nodes that know neither members nor a leader yet must not send each other's questions round.
 #[tokio::test]
 async fn who_knows_no_leader_passes_nothing_on() {

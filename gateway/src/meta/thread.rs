@@ -121,6 +121,15 @@ impl MetaThread {
             opened => opened.map_err(|error| error.to_string())?,
         };
         let log = match opened {
+            Opened::Log(log) if log.raft_id().node != settings.node => {
+                return Err(format!(
+                    "{} is the metadata log of node {}, and the configuration says node.id = {}; start with the \
+                     folder of this node, or put the configuration back",
+                    settings.folder.join(LOG).display(),
+                    log.raft_id().node,
+                    settings.node
+                ));
+            }
             Opened::Log(log) => *log,
             Opened::Empty(disk) => {
                 match self.form(disk).map_err(|error| fail("raft log", &error))? {

@@ -16,6 +16,7 @@ use self::calls::{fill_with_zeros, reserve, write_behind};
 use self::errors::{Call, CallError, call};
 use self::open_files::{OpenFile, OpenFiles};
 use super::clock::Clock;
+use super::folder::{FORMAT_FILE, LOCK_FILE};
 
 /// A larger new file is never filled with zeros.
 const ZERO_FILL_SIZE_BYTES_MAX: u64 = 64 << 20;
@@ -224,6 +225,7 @@ impl Disk for FolderDisk {
             let kind = call(Call::List, || entry.file_type()).map_err(|error| error.of("."))?;
             if let (true, Ok(name)) = (kind.is_file(), entry.file_name().into_string())
                 && !RECYCLED.contains(&name.as_str())
+                && ![LOCK_FILE, FORMAT_FILE].contains(&name.as_str())
             {
                 names.push(name);
             }

@@ -7,6 +7,7 @@ pub mod clock;
 pub(crate) mod congestion;
 pub mod descriptors;
 pub mod disk;
+pub mod folder;
 pub(crate) mod mutation;
 pub mod objects;
 pub mod quic;

@@ -28,15 +28,13 @@ pub struct CapacityTier {
     pub bytes_per_second: u64,
 }
 
-impl CapacityTier {
-    /// Refuses a folder that is not there, before anybody makes it.
-    pub fn check_folder(&self) -> Result<(), TierError> {
-        let checked = fs::read_dir(&self.folder).map(drop);
-        checked.map_err(|error| TierError::Folder {
-            folder: self.folder.display().to_string(),
-            detail: error.to_string(),
-        })
-    }
+/// Refuses a capacity folder that is not there, before anybody makes it.
+pub fn check_capacity_folder(folder: &Path) -> Result<(), TierError> {
+    let checked = fs::read_dir(folder).map(drop);
+    checked.map_err(|error| TierError::Folder {
+        folder: folder.display().to_string(),
+        detail: error.to_string(),
+    })
 }
 
 /// Why a pair of disks can't be used.
@@ -119,7 +117,7 @@ pub fn open(folder: &Path, capacity: Option<&CapacityTier>) -> Result<TieredDisk
             Ok(TieredDisk::alone(fast))
         };
     };
-    tier.check_folder()?;
+    check_capacity_folder(&tier.folder)?;
     let _room_given_back = fast.discard_recycled();
     let mut capacity = FolderDisk::open(&tier.folder)?;
     let drawn = crate::node::entropy().map_err(|error| DiskError::Io {

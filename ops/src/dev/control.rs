@@ -96,15 +96,9 @@ impl Selection {
 }
 
 impl Listener {
-    /// Listens in the folder of a cluster; fails if that cluster runs.
+    /// Listens in the folder of a cluster, which must be locked: a socket that is there is of one that has ended.
     pub(super) async fn bind(data: &Path) -> Result<Self, Failure> {
         let path = socket_file(data);
-        if UnixStream::connect(&path).await.is_ok() {
-            return Err(Failure::Invalid(format!(
-                "a cluster runs in {} already; stop it, or use another --data and --base-port",
-                data.display()
-            )));
-        }
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(Failure::file(&path)(error));
