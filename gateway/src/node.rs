@@ -13,6 +13,7 @@ mod expiry;
 mod folders;
 mod health;
 mod lifecycle;
+mod object_owner;
 mod owner;
 mod peer_names;
 mod reclaim;
@@ -271,6 +272,7 @@ fn spawn_chores(node: &Arc<Node>) {
     tokio::spawn(cluster_time::run_clock(Arc::clone(node)));
     tokio::spawn(chores::run_retention(Arc::clone(node)));
     tokio::spawn(cold::run_cold(Arc::clone(node)));
+    tokio::spawn(object_owner::run_claim(Arc::clone(node)));
     tokio::spawn(sweep::run_object_sweep(Arc::clone(node)));
     tokio::spawn(sweep::run_disk_sweep(Arc::clone(node)));
     tokio::spawn(expiry::run_expiry(Arc::clone(node)));

@@ -11,6 +11,7 @@ use meridian_storage::deleted::is_deleted;
 use meridian_storage::mutation::Mutations;
 
 use super::Node;
+use super::object_owner::{ClaimError, claim};
 use crate::background::ticks;
 use crate::broker::Broker;
 use crate::log::ObjectsUnusable;
@@ -46,7 +47,12 @@ pub(super) async fn run_object_sweep(node: Arc<Node>) {
         if node.metadata_leader() != Some(node.config.node) {
             continue;
         }
-        if let Err(error) = sweep(&node).await {
+        // A sweep deletes what this cluster does not know: the store must be its own now, not when it was looked last.
+        let swept = async {
+            claim(node.as_ref(), node.logs.objects()?).await?;
+            Ok::<(), ClaimError>(sweep(&node).await?)
+        };
+        if let Err(error) = swept.await {
             tracing::warn!(%error, "objects of deleted topics stay for now");
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! <prefix>/<cluster id>/<partition>/<generation>-<step>     batches as they were stored, a few MiB
+//! <prefix>/<cluster id>/owner                               which cluster of that id puts and deletes here
 //! ```
 //! A name is used once, as a generation is one process's: so an object never changes, and putting it again
 //! puts the same bytes. What it is named in, and when it may go: `docs/decisions/0020-tiers.md`.
@@ -11,6 +12,7 @@ mod http;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,7 +23,9 @@ use meridian_storage::manifest::Object;
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{BackoffConfig, ObjectStore, ObjectStoreExt, PutPayload, RetryConfig};
+use object_store::{
+    BackoffConfig, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig,
+};
 
 use self::http::Http;
 
@@ -30,6 +34,11 @@ const RETRY_COUNT_MAX: usize = 4;
 const RETRY_WITHIN: Duration = Duration::from_secs(15);
 /// What AWS calls its first region; other servers rarely look.
 const REGION_DEFAULT: &str = "us-east-1";
+
+/// Says which cluster puts and deletes objects here, in hexadecimal.
+const OWNER: &str = "owner";
+/// Longest name of an owner that is looked at.
+const OWNER_SIZE_BYTES_MAX: usize = 64;
 
 /// Text that is never shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -83,6 +92,40 @@ pub enum ObjectError {
         /// What it said.
         source: object_store::Error,
     },
+    /// Another cluster puts and deletes objects there.
+    #[error(
+        "object store {location}: {root} belongs to another cluster of this id (its object \"owner\" says {found}, this \
+         cluster is {own}): nothing is put or deleted there; give this cluster a prefix of its own in object_store.url"
+    )]
+    OtherOwner {
+        /// Which store.
+        location: String,
+        /// What both clusters call theirs.
+        root: String,
+        /// The other cluster.
+        found: String,
+        /// This one.
+        own: String,
+    },
+    /// The store is not the one that this cluster has put objects into.
+    #[error(
+        "object store {location}: there is no {root}/owner, and this cluster has put objects into a store before: \
+         nothing is put or deleted; configure the store that they are in"
+    )]
+    OtherStore {
+        /// Which store.
+        location: String,
+        /// Where this cluster's objects would be.
+        root: String,
+    },
+    /// It is not known yet whose the store is.
+    #[error(
+        "object store {location}: not known yet to be this cluster's; nothing is put or deleted until then"
+    )]
+    Unclaimed {
+        /// Which store.
+        location: String,
+    },
     /// What was got is not what was put.
     #[error("object {name} is damaged: {size_bytes} bytes with checksum {crc:08x} were got")]
     Damaged {
@@ -102,6 +145,8 @@ pub struct Objects {
     root: Path,
     location: String,
     bytes_per_second: u64,
+    /// Whether the root is known to be this cluster's. Until then nothing is put or deleted.
+    is_claimed: AtomicBool,
 }
 
 impl Objects {
@@ -131,7 +176,59 @@ impl Objects {
             root: root.join(cluster.as_str()),
             location: config.url.clone(),
             bytes_per_second: config.bytes_per_second,
+            is_claimed: AtomicBool::new(false),
         })
+    }
+
+    /// Makes sure that the root is of the cluster that drew `nonce`, which it is from then on if it was nobody's and the
+    /// cluster `has_store` nowhere yet.
+    pub async fn claim(&self, nonce: u128, has_store: bool) -> Result<(), ObjectError> {
+        let claimed = self.try_claim(&format!("{nonce:032x}"), has_store).await;
+        if !matches!(claimed, Err(ObjectError::Store { .. })) {
+            self.is_claimed.store(claimed.is_ok(), Ordering::Relaxed);
+        }
+        claimed
+    }
+
+    async fn try_claim(&self, own: &str, has_store: bool) -> Result<(), ObjectError> {
+        let mut found = self.owner().await?;
+        if found.is_none() && !has_store {
+            let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+            let payload = PutPayload::from(own.to_owned());
+            match self.store.put_opts(&self.root.clone().join(OWNER), payload, options).await {
+                Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => {}
+                Err(error) => return Err(self.failed(error)),
+            }
+            // A server without conditions takes the last of two that come at once.
+            found = self.owner().await?;
+        }
+        let (location, root) = (self.location.clone(), self.root.to_string());
+        match found {
+            Some(found) if found == own => Ok(()),
+            Some(found) => {
+                Err(ObjectError::OtherOwner { location, root, found, own: own.to_owned() })
+            }
+            None => Err(ObjectError::OtherStore { location, root }),
+        }
+    }
+
+    async fn owner(&self) -> Result<Option<String>, ObjectError> {
+        let got = match self.store.get(&self.root.clone().join(OWNER)).await {
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            got => got.map_err(|error| self.failed(error))?,
+        };
+        let bytes = got.bytes().await.map_err(|error| self.failed(error))?;
+        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(OWNER_SIZE_BYTES_MAX)]);
+        Ok(Some(text.trim().to_owned()))
+    }
+
+    /// Refuses to put or delete in a store that is not known to be this cluster's.
+    pub fn check_claimed(&self) -> Result<(), ObjectError> {
+        if self.is_claimed.load(Ordering::Relaxed) {
+            Ok(())
+        } else {
+            Err(ObjectError::Unclaimed { location: self.location.clone() })
+        }
     }
 
     /// Where it is, as configured.
@@ -151,6 +248,7 @@ impl Objects {
         point: LogPoint,
         pieces: Vec<Bytes>,
     ) -> Result<(), ObjectError> {
+        self.check_claimed()?;
         let (objects, runtime) = (Arc::clone(self), tokio::runtime::Handle::current());
         // Signing takes the checksum of all bytes: on a thread that may take its time.
         let putting = tokio::task::spawn_blocking(move || {
@@ -201,6 +299,7 @@ impl Objects {
 
     /// Deletes an object; one that is not there is deleted.
     pub async fn delete(&self, partition: PartitionId, point: LogPoint) -> Result<(), ObjectError> {
+        self.check_claimed()?;
         match self.store.delete(&self.path(partition, point)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(self.failed(error)),

@@ -98,9 +98,10 @@ fn settled(nodes: &Nodes) -> (u64, u64) {
     sums
 }
 
-/// Files below a folder: what it holds as objects.
+/// Files below a folder: what it holds as objects, besides the one that names its owner.
 fn objects(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let paths = entries.flatten().map(|entry| entry.path());
+    let paths = paths.filter(|path| !path.ends_with("owner"));
     paths.flat_map(|path| if path.is_dir() { objects(&path) } else { vec![path] }).collect()
 }

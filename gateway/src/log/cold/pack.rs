@@ -220,11 +220,15 @@ impl PartitionLog {
                     way: Way::Stripes(Some(Box::new(StripeEncoder::new(code))), code),
                 })
             }
-            ColdTier::Objects => Ok(Packer {
-                run_size_bytes: OBJECT_SIZE_BYTES,
-                bytes_per_second: logs.objects()?.bytes_per_second(),
-                way: Way::Objects,
-            }),
+            ColdTier::Objects => {
+                let objects = logs.objects()?;
+                objects.check_claimed().map_err(Unusable::from)?;
+                Ok(Packer {
+                    run_size_bytes: OBJECT_SIZE_BYTES,
+                    bytes_per_second: objects.bytes_per_second(),
+                    way: Way::Objects,
+                })
+            }
         }
     }
 

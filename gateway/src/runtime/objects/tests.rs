@@ -45,6 +45,7 @@ async fn what_is_put_is_got_listed_and_deleted() -> Result<(), ObjectError> {
     let other = Arc::new(Objects::open(&scratch.config(), &ClusterId::from_entropy(6))?);
     let (one, two) = (PartitionId::new(1), PartitionId::new(2));
     assert_eq!(objects.partitions().await?, []);
+    objects.claim(1, false).await?;
     let pieces = vec![Bytes::from_static(b"he"), Bytes::from_static(b"llo")];
     objects.put(one, point(3, 4), pieces.clone()).await?;
     objects.put(two, point(3, 5), pieces).await?;
@@ -61,6 +62,35 @@ async fn what_is_put_is_got_listed_and_deleted() -> Result<(), ObjectError> {
     objects.delete(one, point(3, 4)).await?;
     assert!(matches!(objects.get(one, object).await, Err(ObjectError::Store { .. })));
     assert_eq!(objects.partitions().await?, [two]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_cluster_puts_and_deletes_and_another_of_its_id_does_not() -> Result<(), ObjectError> {
+    let scratch = Scratch::new("objects-owner");
+    let open = || Objects::open(&scratch.config(), &ClusterId::from_entropy(5)).map(Arc::new);
+    let (own, other) = (open()?, open()?);
+    let partition = PartitionId::new(1);
+    let pieces = vec![Bytes::from_static(b"hello")];
+    let unclaimed = own.put(partition, point(3, 4), pieces.clone()).await;
+    assert!(matches!(unclaimed, Err(ObjectError::Unclaimed { .. })));
+    own.claim(7, false).await?;
+    own.put(partition, point(3, 4), pieces.clone()).await?;
+
+    for has_store in [false, true] {
+        let refused = other.claim(8, has_store).await.unwrap_err().to_string();
+        assert!(refused.contains("belongs to another cluster of this id"), "{refused}");
+    }
+    assert!(other.put(partition, point(9, 9), pieces).await.is_err());
+    assert!(other.delete(partition, point(3, 4)).await.is_err());
+    assert_eq!(own.list(partition).await?, [Listed { point: point(3, 4), size_bytes: 5 }]);
+    assert_eq!(own.partitions().await?, [partition], "the owner is no partition");
+
+    open()?.claim(7, true).await?;
+    let elsewhere = Scratch::new("objects-elsewhere");
+    let moved = Objects::open(&elsewhere.config(), &ClusterId::from_entropy(5))?;
+    let refused = moved.claim(7, true).await;
+    assert!(matches!(refused, Err(ObjectError::OtherStore { .. })), "it has its objects elsewhere");
     Ok(())
 }
 

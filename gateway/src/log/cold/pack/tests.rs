@@ -19,7 +19,7 @@ const ALL: ColdPolicy = ColdPolicy {
 struct Bucket(PathBuf);
 
 impl Bucket {
-    fn of(bench: &Bench, name: &str) -> Self {
+    async fn of(bench: &Bench, name: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("meridian-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder can be made");
         let config = ObjectStoreConfig {
@@ -32,6 +32,7 @@ impl Bucket {
             bytes_per_second: 1 << 30,
         };
         let objects = Objects::open(&config, &ClusterId::from_entropy(5)).expect("it is there");
+        objects.claim(5, false).await.expect("it is nobody's, or this cluster's");
         bench.log.logs().expect("the node runs").set_objects(Arc::new(objects));
         Self(folder)
     }
@@ -72,7 +73,7 @@ async fn all_of(log: &PartitionLog) -> ToPack {
 #[tokio::test]
 async fn what_was_packed_beside_a_compaction_comes_to_nothing() {
     let mut bench = Bench::new().await;
-    let _bucket = Bucket::of(&bench, "pack-beside");
+    let _bucket = Bucket::of(&bench, "pack-beside").await;
     write_rounds(&bench).await;
     let (log, logs) = (Arc::clone(&bench.log), bench.log.logs().expect("the node runs"));
     let cold = all_of(&log).await;
@@ -102,7 +103,7 @@ async fn what_was_packed_beside_a_compaction_comes_to_nothing() {
 #[tokio::test]
 async fn when_all_that_was_packed_is_deleted_what_comes_then_is_packed() {
     let bench = Bench::new().await;
-    let _bucket = Bucket::of(&bench, "pack-deleted");
+    let _bucket = Bucket::of(&bench, "pack-deleted").await;
     write_rounds(&bench).await;
     pack_all(&bench.log).await;
     bench.log.delete_records(bench.log.high_watermark()).await.expect("it is deleted");
@@ -115,7 +116,7 @@ async fn when_all_that_was_packed_is_deleted_what_comes_then_is_packed() {
 #[tokio::test]
 async fn nothing_is_packed_again_while_what_was_packed_is_being_deleted() {
     let bench = Bench::new().await;
-    let _bucket = Bucket::of(&bench, "pack-deleting");
+    let _bucket = Bucket::of(&bench, "pack-deleting").await;
     for round in 0..12 {
         bench.write(0..4000, round).await;
     }
@@ -137,7 +138,7 @@ async fn nothing_is_packed_again_while_what_was_packed_is_being_deleted() {
 #[tokio::test]
 async fn a_log_that_starts_amid_a_batch_is_packed_from_that_batch_on() {
     let mut bench = Bench::new().await;
-    let _bucket = Bucket::of(&bench, "pack-amid");
+    let _bucket = Bucket::of(&bench, "pack-amid").await;
     write_rounds(&bench).await;
     let (from, until) = (Offset::new(75), bench.log.high_watermark());
     bench.log.delete_records(from).await.expect("it is deleted");
@@ -157,7 +158,7 @@ async fn a_log_that_starts_amid_a_batch_is_packed_from_that_batch_on() {
 #[tokio::test]
 async fn what_is_packed_is_read_here_and_at_the_next_leader() {
     let mut bench = Bench::new().await;
-    let _bucket = Bucket::of(&bench, "pack");
+    let _bucket = Bucket::of(&bench, "pack").await;
     write_rounds(&bench).await;
     let written = bench.read_all().await;
     pack_all(&bench.log).await;
