@@ -1,0 +1,415 @@
+//! A table over the configuration: each key is changed on a node that has records, which is started again. Either
+//! the start is refused and nothing was written, or all is there. And two processes that are started in one folder,
+//! at any point of each other's start-up.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, and so may what it calls")]
+#![allow(clippy::disallowed_methods, reason = "these tests stop real processes at real times")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use toml::Value;
+
+use self::common::{Scratch, free_port, meridian, ok, text};
+
+#[allow(dead_code, reason = "shared with other tests")]
+mod common;
+
+const READY: &str = "ready: serving Kafka clients on ";
+const RECORD_COUNT: u32 = 300;
+
+/// What becomes of a node whose configuration was changed.
+enum Outcome {
+    /// It does not start, says this, and has written nothing.
+    Refused(&'static str),
+    /// It starts, and has all that was there.
+    Kept,
+    /// The same, and the configuration stays so: what follows is changed from there.
+    Stays,
+    /// It starts as a new node, and leaves what was there as it was.
+    Anew,
+}
+
+use Outcome::{Anew, Kept, Refused, Stays};
+
+/// A node that runs, and is killed when this is dropped.
+struct Node {
+    child: Child,
+    address: String,
+}
+
+impl Node {
+    /// Starts a node; what it said if it ended instead.
+    fn start(folder: &Path, configuration: &toml::Table) -> Result<Self, String> {
+        let file = folder.join("node.toml");
+        fs::write(&file, toml::to_string(configuration).unwrap()).unwrap();
+        Self::start_with(&["serve", "--config", file.to_str().unwrap()])
+    }
+
+    fn start_with(arguments: &[&str]) -> Result<Self, String> {
+        Self::serving(spawn(arguments))
+    }
+
+    /// Waits until a process serves.
+    fn serving(mut child: Child) -> Result<Self, String> {
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut lines = lines.map_while(Result::ok);
+        match lines.find_map(|line| line.strip_prefix(READY).map(str::to_owned)) {
+            Some(address) => Ok(Self { child, address }),
+            None => Err(text(&child.wait_with_output().unwrap().stderr)),
+        }
+    }
+
+    fn stop(mut self) {
+        signal(&self.child, "TERM");
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    fn check(&self, because: &str) {
+        let found = ok(&["topic", "consume", "t", "-b", &self.address]);
+        assert!(found == lines(), "{because}: {} of {RECORD_COUNT} records", found.lines().count());
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+fn spawn(arguments: &[&str]) -> Child {
+    let mut command = meridian(arguments);
+    command.env("MERIDIAN_LOG", "error").stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+}
+
+fn lines() -> String {
+    (0..RECORD_COUNT).map(|number| format!("record {number}\n")).collect()
+}
+
+fn write_records(node: &Node) {
+    ok(&["topic", "create", "t", "-b", &node.address]);
+    let mut child = meridian(&["topic", "produce", "t", "-b", &node.address])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(lines().as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+/// The checksum of every file below a folder but locks, and of files that are kept only for their room.
+fn contents(folder: &Path, into: &mut BTreeMap<PathBuf, u32>) {
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
+        if path.is_dir() {
+            contents(&path, into);
+        } else if name != "lock" && !name.starts_with("recycled-") {
+            into.insert(path.clone(), crc32c::crc32c(&fs::read(&path).unwrap()));
+        }
+    }
+}
+
+/// Sets a key of a configuration, such as `storage.tiers.fast_bytes`; nothing takes it out.
+fn changed(base: &toml::Table, key: &str, value: Option<Value>) -> toml::Table {
+    let mut configuration = base.clone();
+    let (folder, name) = key.rsplit_once('.').unwrap();
+    let mut table = &mut configuration;
+    for part in folder.split('.') {
+        let empty = || Value::Table(toml::Table::new());
+        table = table.entry(part).or_insert_with(empty).as_table_mut().unwrap();
+    }
+    match value {
+        Some(value) => table.insert(name.to_owned(), value),
+        None => table.remove(name),
+    };
+    configuration
+}
+
+fn base(address: &str) -> toml::Table {
+    let text = format!(
+        r#"
+        [node]
+        id = 1
+        datacenter = "A"
+        rack = "A1"
+        data = "data"
+        [listen]
+        kafka = "{address}"
+        [cluster]
+        id = "hYPimP9IdGVheSABTQQQAA"
+        geometry = "none"
+        [[cluster.nodes]]
+        id = 1
+        datacenter = "A"
+        peer = "127.0.0.1:1"
+        [storage]
+        capacity_bytes = 268435456
+        "#
+    );
+    text.parse().unwrap()
+}
+
+/// Each key of `docs/operators.md`, another value, and what is to become of it.
+fn table(folder: &Path) -> Vec<(&'static str, Option<Value>, Outcome)> {
+    let path = |name: &str| Value::from(folder.join(name).to_str().unwrap());
+    let text = |text: &str| Some(Value::from(text));
+    let number = |number: i64| Some(Value::from(number));
+    let names =
+        |names: &[&str]| Some(Value::Array(names.iter().map(|name| Value::from(*name)).collect()));
+    let url = |name: &str| Some(Value::from(format!("file://{}", folder.join(name).display())));
+    let member = |id: i64, datacenter: &str| -> Value {
+        let table = format!("id = {id}\ndatacenter = \"{datacenter}\"\npeer = \"127.0.0.1:2\"");
+        Value::Table(table.parse().unwrap())
+    };
+    let nodes = |nodes: &[Value]| Some(Value::Array(nodes.to_vec()));
+    let port = || text(&format!("127.0.0.1:{}", free_port()));
+    vec![
+        ("node.id", number(2), Refused("cluster.nodes")),
+        ("node.datacenter", text("B"), Refused("node.datacenter")),
+        ("node.rack", text("A2"), Refused("node.rack")),
+        ("node.roles", names(&["meta", "gateway"]), Refused("node.roles")),
+        ("node.data", text("another"), Anew),
+        ("listen.kafka", port(), Kept),
+        ("listen.kafka_advertised", text("127.0.0.1:1"), Kept),
+        ("listen.peer", port(), Kept),
+        ("listen.admin", port(), Kept),
+        ("listen.insecure", Some(Value::from(true)), Kept),
+        ("cluster.id", text("aaaaaaaaaaaaaaaaaaaaaa"), Refused("cluster.id")),
+        ("cluster.geometry", text("one-per-dc"), Refused("cluster.geometry")),
+        ("cluster.further_groups", names(&["block-4-2"]), Kept),
+        ("cluster.nodes", nodes(&[member(1, "A")]), Kept),
+        ("cluster.nodes", nodes(&[member(1, "B")]), Refused("node.datacenter")),
+        ("cluster.nodes", nodes(&[member(1, "A"), member(1, "A")]), Refused("lists node 1 twice")),
+        ("cluster.nodes", nodes(&[member(2, "A")]), Refused("must list this node")),
+        ("tls.folder", text("no-such-tls"), Refused("no-such-tls")),
+        ("storage.file_size_bytes", number(32 << 20), Kept),
+        ("storage.capacity_bytes", number(512 << 20), Kept),
+        ("storage.capacity_bytes", number(80 << 20), Kept),
+        ("storage.capacity_bytes", number(79 << 20), Refused("storage.capacity_bytes")),
+        ("storage.sync_rest_ms_max", number(0), Kept),
+        ("storage.compaction_bytes_per_second", number(1 << 20), Kept),
+        ("storage.compaction_memory_bytes", number(1 << 20), Kept),
+        ("storage.tiers.capacity_folder", Some(path("nothing-there")), Refused("nothing-there")),
+        ("storage.tiers.capacity_folder", Some(path("capacity")), Stays),
+        ("storage.tiers.fast_bytes", number(64 << 20), Kept),
+        ("storage.tiers.migrate_threshold", Some(Value::from(0.9)), Kept),
+        ("storage.tiers.migrate_after_s", number(0), Kept),
+        ("storage.tiers.migrate_bytes_per_second", number(1 << 20), Kept),
+        ("storage.tiers.capacity_folder", Some(path("other")), Refused("mount the right one")),
+        ("storage.tiers", None, Refused("there is no [storage.tiers]")),
+        ("scrub.cycle_s", number(0), Kept),
+        ("scrub.bytes_per_second_max", number(1 << 20), Kept),
+        ("object_store.url", url("nothing-there"), Refused("object_store.url")),
+        ("object_store.url", url("bucket"), Stays),
+        ("object_store.endpoint", text("http://127.0.0.1:1"), Kept),
+        ("object_store.region", text("eu-west-1"), Kept),
+        ("object_store.access_key_id", text("key"), Refused("object_store.access_key_id")),
+        ("object_store.secret_access_key", text("hush"), Refused("object_store.access_key_id")),
+        ("object_store.ca", text("no-such-ca"), Kept),
+        ("object_store.bytes_per_second", number(1 << 20), Kept),
+        ("object_store.url", url("other"), Kept),
+    ]
+}
+
+/// The same of what takes effect on clients and peers, and on nothing that is kept.
+fn table_of_limits() -> Vec<(&'static str, Option<Value>, Outcome)> {
+    let number = |number: i64| Some(Value::from(number));
+    let any = Some(Value::Array(vec![Value::from("")]));
+    vec![
+        ("heal.after_s", number(0), Kept),
+        ("heal.bytes_per_second_max", number(1 << 20), Kept),
+        ("heal.share_percent_max", number(10), Kept),
+        ("kafka.auto_create_topics", Some(Value::from(false)), Kept),
+        ("kafka.partition_count_default", number(7), Kept),
+        ("kafka.group_initial_rebalance_delay_ms", number(0), Kept),
+        ("kafka.group_size_max", number(1), Kept),
+        ("kafka.group_consumer_session_timeout_ms", number(60_000), Kept),
+        ("kafka.group_consumer_heartbeat_interval_ms", number(100), Kept),
+        ("kafka.offsets_retention_minutes", number(1), Kept),
+        ("kafka.client_metrics", any, Kept),
+        ("kafka.client_metrics_interval_ms", number(100), Kept),
+        ("kafka.offsets.topic.num.partitions", number(3), Kept),
+        ("limits.connection_count_max", number(100), Kept),
+        ("limits.connection_count_per_ip_max", number(100), Kept),
+        ("limits.request_size_bytes_max", number(1 << 20), Kept),
+        ("limits.worker_threads", number(1), Kept),
+        ("dev.wan_rtt_ms", Some(Value::from(5.0)), Kept),
+    ]
+}
+
+/// The keys of the first table of keys there, as they are written.
+fn documented() -> BTreeSet<String> {
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operators.md");
+    let document = fs::read_to_string(document).unwrap();
+    let mut rows = document.lines().skip_while(|line| !line.starts_with("| key | default |"));
+    let rows = rows.by_ref().skip(2).take_while(|line| line.starts_with('|'));
+    let mut keys = BTreeSet::new();
+    for row in rows {
+        let mut folder = "";
+        for key in row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2) {
+            match key.strip_prefix('.') {
+                Some(name) => _ = keys.insert(format!("{folder}.{name}")),
+                None => _ = keys.insert(key.to_owned()),
+            }
+            folder = key.rsplit_once('.').map_or(folder, |(folder, _)| folder);
+        }
+    }
+    keys
+}
+
+#[test]
+fn whatever_is_changed_is_refused_or_loses_nothing() {
+    let scratch = Scratch::new("configuration");
+    let folder = scratch.path();
+    for name in ["capacity", "other", "bucket"] {
+        fs::create_dir(folder.join(name)).unwrap();
+    }
+    let mut base = base(&format!("127.0.0.1:{}", free_port()));
+    let node = Node::start(folder, &base).unwrap();
+    write_records(&node);
+    node.check("as it was written");
+    node.stop();
+    let data = folder.join("data");
+    let snapshot = || {
+        let mut files = BTreeMap::new();
+        contents(&data, &mut files);
+        files
+    };
+    let mut table = table(folder);
+    table.extend(table_of_limits());
+    let covered: BTreeSet<&str> = table.iter().map(|(key, ..)| *key).collect();
+    let is_covered = |key: &String| covered.contains(&**key) || key == "kafka.<name>";
+    let missing: Vec<String> = documented().into_iter().filter(|key| !is_covered(key)).collect();
+    assert!(missing.is_empty(), "keys that the table lacks: {missing:?}");
+    for (key, value, outcome) in table {
+        let configuration = changed(&base, key, value.clone());
+        let change = format!("{key} = {value:?}");
+        let before = snapshot();
+        match (Node::start(folder, &configuration), outcome) {
+            (Err(said), Refused(why)) => {
+                assert!(said.contains(why), "{change}: {said}");
+                assert!(snapshot() == before, "{change} was refused, and something was written");
+            }
+            (Ok(_), Refused(_)) => panic!("{change} was taken without a word"),
+            (Err(said), _) => panic!("{change}: {said}"),
+            (Ok(node), Anew) => {
+                node.stop();
+                assert!(snapshot() == before, "{change} has changed the old folder");
+            }
+            (Ok(node), outcome) => {
+                // Where clients are sent elsewhere they are not served here.
+                if key != "listen.kafka_advertised" {
+                    node.check(&change);
+                }
+                node.stop();
+                if matches!(outcome, Stays) {
+                    base = configuration;
+                }
+            }
+        }
+    }
+    let node = Node::start(folder, &base).unwrap();
+    node.check("after everything was put back");
+    node.stop();
+    of_an_older_binary(folder, &base);
+}
+
+/// A folder that does not say whose it is: the cluster's own metadata says what it was bootstrapped with.
+fn of_an_older_binary(folder: &Path, base: &toml::Table) {
+    let owner = folder.join("data").join("owner.toml");
+    for (key, value) in
+        [("cluster.id", "aaaaaaaaaaaaaaaaaaaaaa"), ("cluster.geometry", "one-per-dc")]
+    {
+        fs::remove_file(&owner).unwrap();
+        let configuration = changed(base, key, Some(Value::from(value)));
+        let said = Node::start(folder, &configuration).err().unwrap();
+        assert!(said.contains("was bootstrapped with") && said.contains(key), "{said}");
+        assert!(!owner.exists(), "it is not marked as what it is not");
+        Node::start(folder, base).unwrap().check("without its mark");
+        assert!(owner.exists(), "it says whose it is from now on");
+    }
+}
+
+#[test]
+fn of_two_processes_in_one_folder_one_serves_whenever_the_other_was_started() {
+    let scratch = Scratch::new("twice");
+    let data = scratch.path().join("data");
+    let data = data.to_str().unwrap();
+    let mut written = false;
+    for pause_ms in [0, 3, 10, 30, 60, 100, 200, 400, 1000] {
+        let serve = || {
+            let address = format!("127.0.0.1:{}", free_port());
+            spawn(&["serve", "--data", data, "--listen", &address])
+        };
+        let first = serve();
+        std::thread::sleep(Duration::from_millis(pause_ms));
+        signal(&first, "STOP");
+        let second = Node::serving(serve());
+        signal(&first, "CONT");
+        let first_pid = first.id();
+        let first = Node::serving(first);
+        let (node, said) = match (first, second) {
+            (Ok(node), Err(said)) => {
+                assert!(said.contains(&format!("is in use by process {first_pid} on")), "{said}");
+                (node, said)
+            }
+            (Err(said), Ok(node)) => (node, said),
+            (first, second) => {
+                let (first, second) = (first.is_ok(), second.is_ok());
+                panic!(
+                    "stopped after {pause_ms} ms: the first serves: {first}, the second: {second}"
+                )
+            }
+        };
+        assert!(said.contains("two processes in one folder"), "{said}");
+        if !written {
+            write_records(&node);
+            written = true;
+        }
+        node.check(&format!("stopped after {pause_ms} ms"));
+        // Killed, as by a power cut of the process.
+    }
+}
+
+#[test]
+fn nobody_else_may_read_what_a_node_keeps() {
+    let scratch = Scratch::new("rights");
+    let data = scratch.path().join("data");
+    fs::create_dir(&data).unwrap();
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
+    let node = Node::start_with(&["serve", "--data", data.to_str().unwrap(), "--listen", &address]);
+    let node = node.unwrap();
+    write_records(&node);
+    let mut open = Vec::new();
+    let mut folders = vec![data];
+    while let Some(folder) = folders.pop() {
+        let mode = fs::metadata(&folder).unwrap().permissions().mode() & 0o777;
+        if mode != 0o700 {
+            open.push(format!("{} {mode:o}", folder.display()));
+        }
+        for entry in fs::read_dir(&folder).unwrap().map(Result::unwrap) {
+            let about = entry.metadata().unwrap();
+            let mode = about.permissions().mode() & 0o777;
+            match about.is_dir() {
+                true => folders.push(entry.path()),
+                false if mode != 0o600 => open.push(format!("{} {mode:o}", entry.path().display())),
+                false => {}
+            }
+        }
+    }
+    assert!(open.is_empty(), "{open:#?}");
+    node.stop();
+}
