@@ -13,15 +13,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use meridian_gateway::client::clock;
 use toml::Value;
 
-use self::common::{Scratch, free_port, meridian, ok, text};
+use self::common::{Scratch, free_port, meridian, ok, run, text};
 
 #[allow(dead_code, reason = "shared with other tests")]
 mod common;
 
 const READY: &str = "ready: serving Kafka clients on ";
 const RECORD_COUNT: u32 = 300;
+/// Whatever is awaited has come by then, or the test has failed.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What becomes of a node whose configuration was changed.
 enum Outcome {
@@ -85,7 +88,7 @@ impl Drop for Node {
 
 fn spawn(arguments: &[&str]) -> Child {
     let mut command = meridian(arguments);
-    command.env("MERIDIAN_LOG", "error").stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env("MERIDIAN_LOG", "warn").stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap()
 }
 
@@ -99,13 +102,17 @@ fn lines() -> String {
 }
 
 fn write_records(node: &Node) {
+    write_topic(node, &lines());
+}
+
+fn write_topic(node: &Node, lines: &str) {
     ok(&["topic", "create", "t", "-b", &node.address]);
     let mut child = meridian(&["topic", "produce", "t", "-b", &node.address])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(lines().as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success());
 }
 
@@ -381,6 +388,61 @@ fn of_two_processes_in_one_folder_one_serves_whenever_the_other_was_started() {
         node.check(&format!("stopped after {pause_ms} ms"));
         // Killed, as by a power cut of the process.
     }
+}
+
+/// Two clusters, bootstrapped apart, whose configuration names one id and one bucket: a restore drill.
+#[test]
+fn of_two_clusters_of_one_id_and_bucket_only_the_first_deletes_there() {
+    const LINE_COUNT: usize = 60_000;
+    let scratch = Scratch::new("bucket");
+    let bucket = scratch.path().join("bucket");
+    fs::create_dir(&bucket).unwrap();
+    let start = |name: &str| {
+        let folder = scratch.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        let base = base(&format!("127.0.0.1:{}", free_port()));
+        let url = Value::from(format!("file://{}", bucket.display()));
+        Node::start(&folder, &changed(&base, "object_store.url", Some(url))).unwrap()
+    };
+    let first = start("first");
+    let lines = "x".repeat(99) + "\n";
+    write_topic(&first, &lines.repeat(LINE_COUNT));
+    let at = first.address.as_str();
+    ok(&["topic", "storage", "convert", "t", "--class", "object", "--after-ms", "0", "-b", at]);
+    let objects = || {
+        let mut files = BTreeMap::new();
+        contents(&bucket, &mut files);
+        files.retain(|path, _| !path.ends_with("owner"));
+        files
+    };
+    let packed = |at: &str| {
+        let described = run(&["topic", "storage", "describe", "t", "-b", at, "-o", "json"]);
+        let described: serde_json::Value =
+            serde_json::from_slice(&described.stdout).unwrap_or_default();
+        described["partitions"][0]["to_pack_bytes"] == 0 && !objects().is_empty()
+    };
+    let deadline = clock::now() + PATIENCE;
+    while !packed(at) {
+        assert!(clock::now() < deadline, "nothing was packed");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let before = objects();
+
+    let mut second = start("second");
+    ok(&["topic", "create", "t", "-b", &second.address]);
+    ok(&["topic", "delete", "t", "-b", &second.address, "--yes"]);
+    let of_its_id = run(&["link", "create", "west", "--source", at, "-b", &second.address]);
+    assert!(!of_its_id.status.success(), "a link to a cluster of the same id");
+    // It says so at its first sweep, and again half a minute later, when it knows of the deleted topic.
+    let said = BufReader::new(second.child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let refused = |line: &String| {
+        line.contains("objects of deleted topics stay")
+            && line.contains("belongs to another cluster of this id")
+    };
+    let count = said.filter(refused).take(2).count();
+    assert_eq!(count, 2, "the second cluster says whose the store is");
+    assert!(objects() == before, "the second cluster has changed what the first has put");
+    assert_eq!(ok(&["topic", "consume", "t", "-b", at]).lines().count(), LINE_COUNT);
 }
 
 #[test]
