@@ -186,6 +186,8 @@ pub enum Limit {
     Value,
     /// Nodes of the cluster.
     Nodes,
+    /// Bytes of one command: refused where it is made, as no leader takes it.
+    Command,
 }
 
 impl std::fmt::Display for Limit {
@@ -194,6 +196,7 @@ impl std::fmt::Display for Limit {
             Self::Batch => "the number of entries of one command",
             Self::Value => "the size in bytes of one value",
             Self::Nodes => "the number of nodes",
+            Self::Command => "the size in bytes of one command",
         })
     }
 }

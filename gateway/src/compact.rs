@@ -12,6 +12,20 @@ pub(crate) fn put_number(out: &mut BytesMut, mut number: u64) {
     out.put_u8(number as u8);
 }
 
+/// How many bytes a number takes.
+pub(crate) fn number_size_bytes(number: u64) -> usize {
+    (u64::BITS - (number | 1).leading_zeros()).div_ceil(7) as usize
+}
+
+/// How many bytes a number takes that may be negative.
+pub(crate) fn signed_size_bytes(number: i64) -> usize {
+    number_size_bytes(zigzag(number))
+}
+
+fn zigzag(number: i64) -> u64 {
+    ((number << 1) ^ (number >> 63)).cast_unsigned()
+}
+
 /// Reads a number.
 pub(crate) fn number(source: &mut Source) -> Result<u64, DecodeError> {
     let mut number = 0u64;
@@ -31,7 +45,7 @@ pub(crate) fn number(source: &mut Source) -> Result<u64, DecodeError> {
 
 /// Writes a number that may be negative: small ones of either sign are short.
 pub(crate) fn put_signed(out: &mut BytesMut, number: i64) {
-    put_number(out, ((number << 1) ^ (number >> 63)).cast_unsigned());
+    put_number(out, zigzag(number));
 }
 
 /// Reads a number that may be negative.
@@ -51,6 +65,9 @@ mod tests {
         let signs = [0, -1, 1, i64::MIN, i64::MAX];
         numbers.iter().for_each(|number| put_number(&mut out, *number));
         signs.iter().for_each(|number| put_signed(&mut out, *number));
+        let sizes = numbers.iter().map(|it| number_size_bytes(*it));
+        let sizes = sizes.chain(signs.iter().map(|it| signed_size_bytes(*it)));
+        assert_eq!(out.len(), sizes.sum::<usize>());
         let mut source = Source::new(out.freeze(), "test");
         assert_eq!(numbers.map(|_| number(&mut source).unwrap()), numbers);
         assert_eq!(signs.map(|_| signed(&mut source).unwrap()), signs);

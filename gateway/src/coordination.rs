@@ -18,12 +18,15 @@ pub mod group_state;
 pub mod journal;
 pub mod offset_record;
 mod pending_offsets;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::position::Offset;
 use meridian_protocol::records::{self, BatchBuilder, BatchHeader, Record};
+use meridian_storage::limits::SizeLimits;
 use meridian_storage::mutation::Mutations;
 
 pub use self::any_group::AnyGroup;
@@ -37,6 +40,10 @@ use crate::partition::RecordBatch;
 const BATCH_SIZE_BYTES_MAX: usize = 64 << 20;
 /// Bytes of our own records in one batch.
 const BATCH_SIZE_BYTES: usize = 1 << 20;
+/// Largest record that a coordinator writes: a batch of it, and of others before it, is a blob.
+pub const RECORD_SIZE_BYTES_MAX: usize = 14 << 20;
+const _: () =
+    assert!(RECORD_SIZE_BYTES_MAX + BATCH_SIZE_BYTES < SizeLimits::DEFAULT.blob_size_bytes_max,);
 
 /// Bounds of the groups of one partition.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +67,7 @@ impl Limits {
             classic: GroupLimits {
                 initial_rebalance_delay: Duration::from_millis(50),
                 member_count_max: 10,
+                image_size_bytes_max: 4 << 10,
             },
             consumer: ConsumerGroupLimits { session_timeout, member_count_max: 10 },
             group_count_max: 10,

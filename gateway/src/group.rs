@@ -35,6 +35,8 @@ pub struct GroupLimits {
     pub initial_rebalance_delay: Duration,
     /// Most members.
     pub member_count_max: usize,
+    /// What is to be remembered of a group is one record, which takes this much at most.
+    pub image_size_bytes_max: usize,
 }
 
 /// A member's wish to take part.
@@ -133,6 +135,11 @@ pub enum GroupError {
     /// No room.
     #[error("the group has as many members as it may have")]
     TooManyMembers,
+    /// No record holds it.
+    #[error(
+        "what the members want and are to do takes more than the group's record may; subscribe to less, or use several groups"
+    )]
+    TooLarge,
 }
 
 /// What the embedder is to do. `W` names whoever waits for an answer.
@@ -304,6 +311,9 @@ impl<W> Group<W> {
             return Err((waiter, GroupError::InconsistentProtocol));
         }
         let holder = join.instance_id.as_ref().and_then(|id| self.static_ids.get(id)).cloned();
+        if !self.has_room_for(&join, holder.as_ref().or(join.member_id.as_ref())) {
+            return Err((waiter, GroupError::TooLarge));
+        }
         let Some(member_id) = join.member_id.clone() else {
             return match holder {
                 Some(holder) => {
@@ -388,6 +398,13 @@ impl<W> Group<W> {
             self.join_deadline = until.min(now + self.limits.initial_rebalance_delay);
         }
         Ok(())
+    }
+
+    /// Whether what is remembered of the members leaves as much for what they are to do.
+    fn has_room_for(&self, join: &Join, own_id: Option<&String>) -> bool {
+        let others = self.members.iter().filter(|(id, _)| Some(*id) != own_id);
+        let wanted: usize = others.map(|(_, member)| member.wanted_size_bytes()).sum();
+        wanted + join.wanted_size_bytes() <= self.limits.image_size_bytes_max / 2
     }
 
     /// A static member came back under a new id: its place and its assignment stay.
@@ -476,6 +493,14 @@ impl<W> Group<W> {
         member.waiting = Waiting::Sync(waiter);
         if self.leader.as_deref() != Some(sync.caller.member_id.as_str()) {
             return;
+        }
+        let assigned: usize = sync.assignments.iter().map(|(_, it)| it.len()).sum();
+        if assigned > self.limits.image_size_bytes_max / 2 {
+            // All are told, and come back: the leader may assign otherwise then.
+            for member in self.members.values_mut() {
+                member.fail(GroupError::TooLarge, out);
+            }
+            return self.prepare(now, out);
         }
         let mut assignments: BTreeMap<String, Bytes> = sync.assignments.into_iter().collect();
         self.state = GroupState::Stable;

@@ -44,6 +44,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::env::Instant;
 use meridian_base::id::{GroupId, NodeId, PartitionId};
 use meridian_base::topology::GroupConfig;
+use meridian_storage::limits::SizeLimits;
 use meridian_storage::message::{Beacon, StorageMessage};
 use meridian_storage::mutation::Mutations;
 use tokio::runtime::Handle;
@@ -78,6 +79,8 @@ use crate::runtime::quic::{Channel, PeerState};
 
 /// How often partitions with puts in flight look for late slots.
 const TICK_EVERY: Duration = Duration::from_millis(5);
+/// Beacons in one message.
+const BEACON_COUNT_MAX: usize = 10_000;
 /// First byte of a frame about storage.
 const FRAME_STORAGE: u8 = 1;
 /// First byte of a frame between a leader and a reader in another datacenter.
@@ -98,6 +101,8 @@ pub struct LogSettings {
     pub limits: PartitionLimits,
     /// Most bytes put but not committed, for each partition.
     pub pending_size_bytes_max: usize,
+    /// Longest message, and largest blob.
+    pub sizes: SizeLimits,
     /// Broken rules, for tests.
     pub mutations: Mutations,
 }
@@ -411,7 +416,9 @@ impl Logs {
             return;
         }
         for slot in &group.config().slots {
-            self.deliver(slot.node, StorageMessage::Beacons(beacons.clone()));
+            for beacons in beacons.chunks(BEACON_COUNT_MAX) {
+                self.deliver(slot.node, StorageMessage::Beacons(beacons.to_vec()));
+            }
         }
     }
 

@@ -11,6 +11,7 @@ mod events;
 mod forming;
 mod inputs;
 mod listener;
+mod parts;
 mod thread;
 
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ use meridian_base::env::Rng;
 use meridian_base::id::NodeId;
 use meridian_consensus::command::{Command, Proposal, RequestId};
 use meridian_consensus::config::Config;
+use meridian_consensus::error::{Limit, Refusal};
 use meridian_consensus::membership::PeerStanding;
 use meridian_consensus::metrics::Metrics as Counters;
 use meridian_consensus::node::{AppliedEntry, Leadership, MetadataHandle};
@@ -36,6 +38,7 @@ pub(crate) use self::listener::{
     EventSender, MIN_INSYNC_DATACENTERS, MetaEvent, datacenter_count_min, dedups_sources,
     is_compacted, layout_of, ownership_of,
 };
+use self::parts::Part;
 use crate::broker::{ProposeError, Quorum};
 use crate::log::Wire;
 use crate::runtime::clock::Clock;
@@ -71,13 +74,15 @@ pub(crate) enum MetaFrame {
     AskLife(RequestId),
     /// Your new Raft life.
     Life(u32),
+    /// A part of a Raft message that no frame holds.
+    Part(Part),
 }
 
 impl MetaFrame {
     /// First byte of a Raft message; the others follow.
     pub(crate) const KIND_MIN: u8 = 16;
     /// First byte of the last kind.
-    pub(crate) const KIND_MAX: u8 = 22;
+    pub(crate) const KIND_MAX: u8 = 23;
 
     pub(crate) fn encode(&self) -> Vec<Bytes> {
         let mut head = BytesMut::with_capacity(17);
@@ -89,9 +94,15 @@ impl MetaFrame {
             Self::Standing(_) => 20,
             Self::AskLife(_) => 21,
             Self::Life(_) => 22,
+            Self::Part(_) => 23,
         });
         match self {
             Self::Raft(body) | Self::Propose(body) => return vec![head.freeze(), body.clone()],
+            Self::Part(part) => {
+                let mut frame = vec![head.freeze()];
+                frame.extend(part.encode());
+                return frame;
+            }
             Self::Heartbeat | Self::AskStanding => {}
             Self::Standing(standing) => head.put_u8(match standing {
                 PeerStanding::Empty => 0,
@@ -120,6 +131,7 @@ impl MetaFrame {
             }),
             (21, 16) => Self::AskLife(RequestId::new(u128::from_be_bytes(*body.first_chunk()?))),
             (22, 4) => Self::Life(u32::from_be_bytes(*body.first_chunk()?)),
+            (23, _) => Self::Part(Part::decode(body)?),
             _ => return None,
         })
     }
@@ -147,6 +159,8 @@ pub(crate) struct MetaSettings {
     /// Folder of the Raft log and the applied state.
     pub(crate) folder: PathBuf,
     pub(crate) config: Config,
+    /// Longest frame between nodes.
+    pub(crate) frame_size_bytes_max: usize,
     pub(crate) clock: Clock,
 }
 
@@ -168,6 +182,7 @@ struct Shared {
     is_of_cluster: Notify,
     rng: Mutex<Box<dyn Rng + Send>>,
     wire: Arc<dyn Wire>,
+    proposal_size_bytes_max: usize,
 }
 
 impl Shared {
@@ -180,6 +195,10 @@ impl Shared {
         let is_bulk = is_snapshot && message.len() > BULK_SIZE_BYTES;
         let channel = if is_bulk { Channel::Bulk } else { Channel::Control };
         self.wire.send(to, channel, MetaFrame::Raft(Bytes::from(message)).encode())
+    }
+
+    fn send_part(&self, to: NodeId, part: Part) -> bool {
+        self.wire.send(to, Channel::Bulk, MetaFrame::Part(part).encode())
     }
 
     fn new_request(&self) -> RequestId {
@@ -247,6 +266,7 @@ impl Meta {
             is_of_cluster: Notify::new(),
             rng: Mutex::new(rng),
             wire,
+            proposal_size_bytes_max: settings.config.proposal_size_bytes_max,
         });
         let metadata = Arc::new(OnceLock::new());
         let thread = thread::MetaThread {
@@ -348,6 +368,12 @@ impl Meta {
     }
 
     async fn decide(&self, proposal: Proposal) -> Result<Decision, ProposeError> {
+        // No leader would ever take it, and none would say so.
+        let limit = self.shared.proposal_size_bytes_max;
+        if proposal.encode().len() > limit {
+            let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+            return Err(Refusal::TooLarge { what: Limit::Command, limit }.into());
+        }
         let (sender, mut answer) = oneshot::channel();
         let proposal = Arc::new(proposal);
         lock(&self.shared.waiting).entry(proposal.request_id).or_default().push(sender);

@@ -202,13 +202,7 @@ pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     let Opened { own, objects, store } = folders::open(&config, clock, &mut rng).await?;
     let switch = Arc::new(Switch::default());
     let wire: Arc<dyn Wire> = Arc::clone(&switch) as Arc<dyn Wire>;
-    let settings = LogSettings {
-        node: config.node,
-        limits: PartitionLimits::default(),
-        pending_size_bytes_max: PENDING_SIZE_BYTES_MAX,
-        mutations: mutation::active(),
-    };
-    let logs = Logs::start(settings, clock, Arc::clone(&wire), store);
+    let logs = Logs::start(log_settings(&config), clock, Arc::clone(&wire), store);
     if let Some(objects) = objects {
         logs.set_objects(objects);
     }
@@ -281,6 +275,16 @@ fn spawn_chores(node: &Arc<Node>) {
     tokio::spawn(crate::mirror::run(Arc::clone(node)));
 }
 
+fn log_settings(config: &NodeConfig) -> LogSettings {
+    LogSettings {
+        node: config.node,
+        limits: PartitionLimits::default(),
+        pending_size_bytes_max: PENDING_SIZE_BYTES_MAX,
+        sizes: meridian_storage::limits::SizeLimits::DEFAULT,
+        mutations: mutation::active(),
+    }
+}
+
 fn meta_settings(config: &NodeConfig, clock: Clock) -> MetaSettings {
     MetaSettings {
         node: config.node,
@@ -292,6 +296,7 @@ fn meta_settings(config: &NodeConfig, clock: Clock) -> MetaSettings {
             further_groups: config.further_groups.clone(),
             ..MetaConfig::default()
         },
+        frame_size_bytes_max: meridian_storage::limits::FRAME_SIZE_BYTES_MAX,
         clock,
     }
 }

@@ -11,6 +11,7 @@
 //! a commit makes room or the blob is full, so that one fsync serves many.
 
 mod aborted;
+mod checkpoint;
 mod clean;
 mod dedupe;
 mod endings;
@@ -194,6 +195,8 @@ pub struct Partition<T> {
     /// Whether `state` is complete: checkpoint, replay and tail have been applied.
     recovered: bool,
     tail_to_apply: Vec<(BlobHeader, Payload)>,
+    /// Full ones, to be put before the open one.
+    sealed: Vec<OpenBlob>,
     open: OpenBlob,
     in_flight: VecDeque<InFlight>,
     in_flight_size_bytes: usize,
@@ -204,6 +207,8 @@ pub struct Partition<T> {
     stable: StableOffset,
     tail: TailCache,
     bytes_since_checkpoint: u64,
+    /// The size of a checkpoint that no blob holds, since there is one.
+    oversize_checkpoint_bytes: Option<usize>,
     leader_out: Vec<LeaderOutput>,
 }
 
@@ -233,6 +238,7 @@ impl<T> Partition<T> {
             manifest: None,
             recovered: false,
             tail_to_apply,
+            sealed: Vec::new(),
             open: OpenBlob::at(next_offset),
             in_flight: VecDeque::new(),
             in_flight_size_bytes: 0,
@@ -243,6 +249,7 @@ impl<T> Partition<T> {
             stable: StableOffset::default(),
             tail: TailCache::new(limits.tail_size_bytes_max),
             bytes_since_checkpoint: 0,
+            oversize_checkpoint_bytes: None,
             leader_out,
         };
         partition.drain_leader(now, health, out);
@@ -472,12 +479,13 @@ impl<T> Partition<T> {
         self.tail.clear();
         self.in_flight.clear();
         self.in_flight_size_bytes = 0;
+        self.sealed.clear();
         self.open = OpenBlob::at(self.open.base_offset);
     }
 
     /// Whether [`Partition::tick`] has anything to do.
     pub fn has_work(&self) -> bool {
-        self.leader.has_work() || !self.open.parts.is_empty()
+        self.leader.has_work() || !self.open.parts.is_empty() || !self.sealed.is_empty()
     }
 
     /// Whether clients may be served.
@@ -590,6 +598,7 @@ impl<T> Partition<T> {
 
     /// Adds a batch to the open blob; returns the offset of its first record.
     fn push(&mut self, bytes: Bytes, record_count: u32, max_timestamp_ms: i64) -> Offset {
+        self.seal_before(bytes.len());
         let base_offset = self.open.next_offset();
         let end = base_offset.advance(record_count);
         let stated_ms = BatchHeader::parse(&bytes).map_or(-1, |header| header.max_timestamp_ms);
@@ -630,7 +639,17 @@ impl<T> Partition<T> {
         self.waiting.insert((needed, self.waiting_count), (waiter, base_offset));
     }
 
-    /// Puts the open blob if it is time to.
+    /// Begins another blob if the open one has no room for a batch of this size (rule Z2).
+    fn seal_before(&mut self, size_bytes: usize) {
+        let is_over = self.open.size_bytes + size_bytes > self.leader.blob_size_bytes_max();
+        let is_broken = Mutation::BatchesUnsplit.active(self.mutations);
+        if is_over && !self.open.parts.is_empty() && !is_broken {
+            let next = OpenBlob::at(self.open.next_offset());
+            self.sealed.push(std::mem::replace(&mut self.open, next));
+        }
+    }
+
+    /// Puts what is sealed, and the open blob if it is time to.
     fn flush(
         &mut self,
         now: Instant,
@@ -638,14 +657,27 @@ impl<T> Partition<T> {
         at_once: bool,
         out: &mut Vec<PartitionOutput<T>>,
     ) {
+        let mut ready = std::mem::take(&mut self.sealed);
         let eager = self.in_flight.len() < self.limits.eager_blob_count
             && self.in_flight_size_bytes < self.limits.eager_size_bytes;
         let full = self.open.size_bytes >= self.limits.blob_size_bytes;
-        if self.open.parts.is_empty() || !(at_once || eager || full) {
+        if !self.open.parts.is_empty() && (at_once || eager || full) {
+            let next = OpenBlob::at(self.open.next_offset());
+            ready.push(std::mem::replace(&mut self.open, next));
+        }
+        if ready.is_empty() {
             return;
         }
-        let next = OpenBlob::at(self.open.next_offset());
-        let open = std::mem::replace(&mut self.open, next);
+        ready.into_iter().for_each(|blob| self.put_records(now, health, blob));
+        // The state is that of the steps put only while no batch waits for a blob to be put.
+        let is_as_put = self.open.parts.is_empty();
+        if is_as_put && self.bytes_since_checkpoint >= self.limits.checkpoint_every_bytes {
+            let _told_and_tried_again_later = self.checkpoint(now, health);
+        }
+        self.drain_leader(now, health, out);
+    }
+
+    fn put_records(&mut self, now: Instant, health: &SlotHealth, open: OpenBlob) {
         let draft = Draft {
             kind: BlobKind::Records,
             base_offset: open.base_offset,
@@ -653,29 +685,13 @@ impl<T> Partition<T> {
             max_timestamp_ms: open.max_timestamp_ms,
             payload: Payload::from_parts(open.parts),
         };
-        // A leader that was lost meanwhile has told so already; its waiters are answered by `stop`.
+        // A leader that was lost meanwhile has told so already; its waiters are answered by `stop`. That it is too large
+        // was ruled out when it was judged, and when it was sealed.
         if let Ok(step) = self.leader.put(now, health, draft, &mut self.leader_out) {
             let blob = RecordBlob::new(open.base_offset, open.batches);
             self.in_flight_size_bytes += blob.size_bytes();
             self.in_flight.push_back(InFlight::Records { step, blob });
         }
-        if self.bytes_since_checkpoint >= self.limits.checkpoint_every_bytes {
-            let _lost_meanwhile = self.checkpoint(now, health);
-        }
-        self.drain_leader(now, health, out);
-    }
-
-    /// Puts the state as of the last step put: exactly a function of the steps before it.
-    fn checkpoint(&mut self, now: Instant, health: &SlotHealth) -> Result<Step, PutError> {
-        self.bytes_since_checkpoint = 0;
-        let draft = Draft {
-            kind: BlobKind::Checkpoint,
-            base_offset: self.leader.next_offset(),
-            record_count: 0,
-            max_timestamp_ms: -1,
-            payload: self.state.encode().into(),
-        };
-        self.leader.put(now, health, draft, &mut self.leader_out)
     }
 
     fn drain_leader(

@@ -171,6 +171,9 @@ pub struct Producers {
 }
 
 impl Producers {
+    /// What one takes in a checkpoint at most.
+    pub(crate) const SIZE_BYTES_MAX: usize = 142;
+
     /// Judges a batch; changes nothing.
     pub fn check(&self, batch: &Sequenced) -> Result<Verdict, SequenceError> {
         let Some(producer) = self.by_id.get(&batch.producer_id) else {
@@ -308,9 +311,29 @@ impl Producers {
     /// Forgets producers that were last seen before `time_ms`, and the longest silent ones of too
     /// many; never those that `is_needed`, as they have a transaction open.
     pub fn expire(&mut self, time_ms: i64, is_needed: impl Fn(i64) -> bool) {
+        self.keep(time_ms, PRODUCER_COUNT_MAX, is_needed);
+    }
+
+    /// Forgets those seen least lately until the others take no more than this in a checkpoint.
+    pub fn shrink(&mut self, size_bytes_max: usize, is_needed: impl Fn(i64) -> bool) {
+        while self.count() * Self::SIZE_BYTES_MAX > size_bytes_max {
+            let size_bytes = self.encode().len();
+            if size_bytes <= size_bytes_max {
+                return;
+            }
+            let count = self.count();
+            // At least one goes: those that stay may be the larger ones.
+            let count_max = (count * size_bytes_max / size_bytes).min(count - 1);
+            self.keep(i64::MIN, count_max, &is_needed);
+            if self.count() == count {
+                return;
+            }
+        }
+    }
+
+    fn keep(&mut self, time_ms: i64, count_max: usize, is_needed: impl Fn(i64) -> bool) {
         let mut before_ms = time_ms;
-        if let Some(excess) = self.by_id.len().checked_sub(PRODUCER_COUNT_MAX).filter(|it| *it > 0)
-        {
+        if let Some(excess) = self.by_id.len().checked_sub(count_max).filter(|it| *it > 0) {
             let mut seen: Vec<i64> = self.by_id.values().map(|it| it.last_seen_ms).collect();
             let (_, youngest_ms, _) = seen.select_nth_unstable(excess - 1);
             before_ms = before_ms.max(youngest_ms.saturating_add(1));

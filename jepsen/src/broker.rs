@@ -35,6 +35,7 @@ use meridian_gateway::partition::{
 use meridian_gateway::producer::SequenceError;
 use meridian_storage::hot::Layout;
 use meridian_storage::leader::{LeaderConfig, LossCause};
+use meridian_storage::limits::SizeLimits;
 use meridian_storage::lineage::Segment;
 use meridian_storage::message::{
     Beacon, CommitMark, FenceResult, FreeParts, ListParts, Put, PutReply, Read,
@@ -255,6 +256,7 @@ pub struct Broker {
     leader_epoch: LeaderEpoch,
     node: NodeId,
     layout: Layout,
+    sizes: SizeLimits,
     mutations: Mutations,
     phase: Phase,
     recovery: Option<Recovery>,
@@ -309,6 +311,7 @@ impl Broker {
             leader_epoch,
             node,
             layout: Layout::Copies,
+            sizes: SizeLimits::SMALL,
             mutations,
             phase: Phase::TakingOver(Box::new(takeover)),
             recovery: None,
@@ -336,6 +339,11 @@ impl Broker {
         broker
     }
 
+    /// Says how large a blob may be.
+    pub fn set_sizes(&mut self, sizes: SizeLimits) {
+        self.sizes = sizes;
+    }
+
     /// Puts records in another way from now on.
     pub fn convert(&mut self, class: Class) {
         self.layout = match class {
@@ -358,6 +366,13 @@ impl Broker {
         let Phase::Leading(partition) = &self.phase else { return None };
         let start = partition.leader().log_start_offset();
         self.served_mark().map(|mark| (start, mark.high_watermark))
+    }
+
+    /// The last step that is committed, if others wait for it to be their turn.
+    pub fn waits_after(&self) -> Option<CommitMark> {
+        let Phase::Leading(partition) = &self.phase else { return None };
+        let leader = partition.leader();
+        leader.mark().filter(|_| leader.pending_size_bytes() > 0)
     }
 
     /// What the broker is doing, in a word.
@@ -566,6 +581,7 @@ impl Broker {
             datacenter_count_min: 1,
             layout: self.layout,
             pending_size_bytes_max: PENDING_SIZE_BYTES_MAX,
+            blob_size_bytes_max: self.sizes.blob_size_bytes_max,
             mutations: self.mutations,
         };
         let checkpoint = plan.checkpoint;

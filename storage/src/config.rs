@@ -5,6 +5,7 @@ use std::time::Duration;
 use meridian_base::id::{Incarnation, NodeId};
 
 use crate::journal::BATCH_ALIGNMENT_BYTES;
+use crate::limits::SizeLimits;
 use crate::mutation::Mutations;
 
 const MIB: usize = 1 << 20;
@@ -42,7 +43,9 @@ pub struct StoreConfig {
     pub reads_max: usize,
     /// Most bytes in one answer to a read, whatever was asked for.
     pub read_size_bytes_max: u32,
-    /// Most blob lines in one page of a sync.
+    /// Longest message, and largest blob.
+    pub sizes: SizeLimits,
+    /// Blob lines in a page of a sync from which on no further partition is in it.
     pub sync_page_blobs_max: usize,
     /// How long a request of a sync may take before it is sent again.
     pub sync_retry_after: Duration,
@@ -107,6 +110,7 @@ impl StoreConfig {
             cache_bytes_max: 64 * MIB,
             reads_max: 1024,
             read_size_bytes_max: 8 * MIB as u32,
+            sizes: SizeLimits::DEFAULT,
             sync_page_blobs_max: 4096,
             sync_retry_after: Duration::from_secs(1),
             live_percent_min: 25,

@@ -224,7 +224,12 @@ fn some_messages() -> Vec<StorageMessage> {
         StorageMessage::Read { tag: 2, request: read(ReadFrom::Step(Step::START)) },
         StorageMessage::SyncPull {
             tag: 3,
-            request: SyncPull { group: GroupId::new(1), config: a_group(), after: None },
+            request: SyncPull {
+                group: GroupId::new(1),
+                config: a_group(),
+                after: None,
+                resume: None,
+            },
         },
         StorageMessage::ListParts {
             tag: 5,
@@ -287,7 +292,13 @@ fn some_answers() -> Vec<StorageMessage> {
         StorageMessage::ReadReply { tag: 3, reply: ReadReply::NotHere },
         StorageMessage::SyncPage {
             tag: 4,
-            page: SyncPage { incarnation, partitions, complete: true, unsure: false },
+            page: SyncPage {
+                incarnation,
+                partitions,
+                complete: true,
+                unsure: false,
+                is_cut: false,
+            },
         },
     ]
 }

@@ -29,6 +29,10 @@ use crate::takeover::TakeoverPlan;
 /// How long an unanswered put waits before it is sent again to the same slot.
 const RESEND_AFTER: Duration = Duration::from_millis(500);
 
+/// What would be refused here, were it not for the rule that is broken before.
+const UNCHECKED: [Mutation; 3] =
+    [Mutation::OversizeStep, Mutation::BatchesUnsplit, Mutation::StateUnbounded];
+
 /// What a leader is made of.
 #[derive(Clone, Debug)]
 pub struct LeaderConfig {
@@ -47,6 +51,8 @@ pub struct LeaderConfig {
     pub layout: Layout,
     /// Most bytes put but not committed; above, [`PutError::Busy`].
     pub pending_size_bytes_max: usize,
+    /// Largest payload of a blob; above, [`PutError::TooLarge`].
+    pub blob_size_bytes_max: usize,
     /// Broken rules, for tests.
     pub mutations: Mutations,
 }
@@ -78,6 +84,14 @@ pub enum PutError {
     /// Too much is waiting for slow disks.
     #[error("too many bytes wait for acknowledgement; retry later")]
     Busy,
+    /// No slot would ever take it.
+    #[error("a blob of {size_bytes} bytes is larger than {size_bytes_max}; split what is in it")]
+    TooLarge {
+        /// Its size.
+        size_bytes: usize,
+        /// The limit.
+        size_bytes_max: usize,
+    },
     /// Too few datacenters are reachable for the topic's `min.insync.datacenters`, or for any quorum.
     #[error("too few datacenters are reachable to make a record durable; retry when one is back")]
     NotEnoughDatacenters,
@@ -284,6 +298,12 @@ impl Leader {
             State::Serving => {}
             State::Starting => return Err(PutError::NotServing),
             State::Lost => return Err(PutError::Lost),
+        }
+        let (size_bytes, size_bytes_max) =
+            (draft.payload.size_bytes(), self.config.blob_size_bytes_max);
+        let is_unchecked = UNCHECKED.iter().any(|it| it.active(self.config.mutations));
+        if size_bytes > size_bytes_max && !is_unchecked {
+            return Err(PutError::TooLarge { size_bytes, size_bytes_max });
         }
         if draft.kind == BlobKind::Records {
             assert_eq!(draft.base_offset, self.next_offset, "records must continue the log");
@@ -503,6 +523,11 @@ impl Leader {
         let refused = refused.difference(*acked);
         let silent = sent.difference(*acked).difference(refused);
         Some(Waiting { since: *put_at, refused, silent })
+    }
+
+    /// Largest payload of a blob that is put.
+    pub fn blob_size_bytes_max(&self) -> usize {
+        self.config.blob_size_bytes_max
     }
 
     /// Bytes put and not yet committed.

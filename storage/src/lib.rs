@@ -22,6 +22,7 @@ pub mod hot;
 mod index;
 pub mod journal;
 pub mod leader;
+pub mod limits;
 pub mod lineage;
 pub mod manifest;
 pub mod message;

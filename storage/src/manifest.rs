@@ -39,8 +39,8 @@ const TAG_CLEAN: u8 = 1;
 const TAG_STRIPE: u8 = 2;
 const TAG_OBJECT: u8 = 3;
 const PIECE_SIZE_BYTES_MIN: usize = 8 + 8 + 4 + 1;
-/// A point, and what says how it is coded.
-const PIECE_SIZE_BYTES_MAX: usize = PIECE_SIZE_BYTES_MIN + 12 + 5;
+/// What a piece takes at most: a point, and what says how it is coded.
+pub const PIECE_SIZE_BYTES_MAX: usize = PIECE_SIZE_BYTES_MIN + 12 + 5;
 /// Most pieces of a manifest. It is put whole, and a checkpoint holds it: one that fits in no frame could be sent to no
 /// slot, and all that is produced would wait behind it.
 pub const PIECE_COUNT_MAX: usize = (8 << 20) / PIECE_SIZE_BYTES_MAX;

@@ -94,14 +94,14 @@ pub struct FenceRead {
     pub entries: Vec<(PartitionId, Generation)>,
 }
 
-/// A slot's answer to [`FenceRead`].
+/// A slot's answer to [`FenceRead`], or a part of it: there are several if one message has no room for all (rule Z5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FenceReadReply {
     /// The life of the disk that answers.
     pub incarnation: Incarnation,
     /// Set if the request was made under an old configuration; then `answers` is empty.
     pub stale: Option<GroupConfig>,
-    /// One answer for each entry.
+    /// One answer for each entry, or for some of them.
     pub answers: Vec<FenceAnswer>,
 }
 
@@ -230,6 +230,8 @@ pub struct SyncPull {
     pub config: GroupConfig,
     /// Partitions above this one, in order; `None` begins.
     pub after: Option<PartitionId>,
+    /// Before them the rest of one that the last page was cut in: its blobs above this point.
+    pub resume: Option<(PartitionId, LogPoint)>,
 }
 
 /// A peer's answer to [`SyncPull`].
@@ -243,6 +245,8 @@ pub struct SyncPage {
     pub complete: bool,
     /// Set if the peer is itself syncing: it counts for nothing.
     pub unsure: bool,
+    /// Whether the last partition has more blobs than are listed here (rule Z4).
+    pub is_cut: bool,
 }
 
 /// What a peer knows of one partition.
@@ -256,7 +260,7 @@ pub struct SyncPartition {
     pub mark: Option<CommitMark>,
     /// First offset that can still be read.
     pub log_start_offset: Offset,
-    /// Every blob held, in order.
+    /// Every blob held, in order; of one that a page was cut in, those that fit.
     pub blobs: Vec<BlobInfo>,
 }
 

@@ -99,6 +99,11 @@ pub enum Mutation {
     UnlistedFileUsed,
     OldHeadsBelieved,
     GoneFileIgnored,
+    OversizeStep,
+    BatchesUnsplit,
+    StateUnbounded,
+    PageUncut,
+    FenceReplyUncut,
 }
 
 impl Mutation {
@@ -223,11 +228,21 @@ impl Mutation {
         Self::GoneFileIgnored,
     ];
 
+    /// Those of sizes, which the simulator finds.
+    pub const SIZES: [Self; 5] = [
+        Self::OversizeStep,
+        Self::BatchesUnsplit,
+        Self::StateUnbounded,
+        Self::PageUncut,
+        Self::FenceReplyUncut,
+    ];
+
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
         let cold = Self::STRIPES.into_iter().chain(Self::COLD).chain(Self::LEFT_BEHIND);
         let cold = cold.chain(Self::TIERS).chain(Self::PAIRS);
         let groups = Self::PARTS.into_iter().chain(Self::MOVES).chain(Self::OFFSETS);
+        let groups = groups.chain(Self::SIZES);
         let mut every = Self::ALL.into_iter().chain(cold).chain(groups).chain(Self::FILES);
         every.find(|mutation| format!("{mutation:?}") == name)
     }
@@ -366,6 +381,18 @@ impl Mutation {
             Self::UnlistedFileUsed => "J3: a file is written to that the disk does not list yet",
             Self::OldHeadsBelieved => "J4: what a file held before it was recycled is believed",
             Self::GoneFileIgnored => "J5: a file that is gone is taken for one that held nothing",
+            _ => self.describe_of_sizes(),
+        }
+    }
+
+    /// The same of those in [`Mutation::SIZES`].
+    const fn describe_of_sizes(self) -> &'static str {
+        match self {
+            Self::OversizeStep => "Z1: a blob that no slot takes gets a step",
+            Self::BatchesUnsplit => "Z2: batches that no blob holds go into one",
+            Self::StateUnbounded => "Z3: a partition's state outgrows its checkpoint",
+            Self::PageUncut => "Z4: a partition's blobs are listed in one page, however many",
+            Self::FenceReplyUncut => "Z5: a fence is answered for all partitions in one message",
             _ => "a rule without words",
         }
     }

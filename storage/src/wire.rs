@@ -15,7 +15,7 @@ use meridian_base::id::{ConfigVersion, GroupId, Incarnation, PartitionId};
 use meridian_base::position::{Generation, Step};
 use meridian_base::topology::Slot;
 
-use crate::blob::{Blob, BlobHeader, BlobKey, Payload};
+use crate::blob::{Blob, BlobHeader, BlobInfo, BlobKey, Payload};
 use crate::codec::{DecodeError, Source};
 use crate::lineage::Start;
 use crate::message::{
@@ -59,13 +59,12 @@ impl StorageMessage {
                 put_read_reply(&mut out, &mut payloads, reply);
             }
             Self::SyncPull { tag, request } => {
-                put_kind(&mut out, 6, *tag);
-                out.put_u32(request.group.get());
-                parts::put_config(&mut out, &request.config);
-                parts::put_option(&mut out, request.after, |out, after| out.put_u64(after.get()));
+                // Who knows nothing of pages that are cut is asked in words of before.
+                put_kind(&mut out, if request.resume.is_some() { 15 } else { 6 }, *tag);
+                put_sync_pull(&mut out, request);
             }
             Self::SyncPage { tag, page } => {
-                put_kind(&mut out, 7, *tag);
+                put_kind(&mut out, if page.is_cut { 16 } else { 7 }, *tag);
                 put_page(&mut out, page);
             }
             Self::Beacons(beacons) => {
@@ -136,15 +135,12 @@ fn message(source: &mut Source) -> Result<StorageMessage, DecodeError> {
         },
         4 => StorageMessage::Read { tag: source.u64()?, request: read(source)? },
         5 => StorageMessage::ReadReply { tag: source.u64()?, reply: read_reply(source)? },
-        6 => StorageMessage::SyncPull {
-            tag: source.u64()?,
-            request: SyncPull {
-                group: GroupId::new(source.u32()?),
-                config: parts::config(source)?,
-                after: parts::option(source, |source| Ok(PartitionId::new(source.u64()?)))?,
-            },
-        },
-        7 => StorageMessage::SyncPage { tag: source.u64()?, page: page(source)? },
+        kind @ (6 | 15) => {
+            StorageMessage::SyncPull { tag: source.u64()?, request: sync_pull(source, kind == 15)? }
+        }
+        kind @ (7 | 16) => {
+            StorageMessage::SyncPage { tag: source.u64()?, page: page(source, kind == 16)? }
+        }
         // 8 was a beacon before there were clean blobs. It is said again by the next leader.
         9 => StorageMessage::Beacons(source.list(BEACON_SIZE_BYTES, beacon)?),
         10 => StorageMessage::ListParts { tag: source.u64()?, request: parts::list_parts(source)? },
@@ -167,6 +163,11 @@ const PUT_REPLY_SIZE_BYTES_MIN: usize = 8 + parts::POINT_SIZE_BYTES + 8 + 1;
 const FENCE_ANSWER_SIZE_BYTES_MIN: usize = 13;
 const BLOB_SIZE_BYTES_MIN: usize = 8 + parts::INFO_SIZE_BYTES;
 const SYNC_PARTITION_SIZE_BYTES_MIN: usize = 25;
+/// What a page takes besides its blobs and partitions, and what a partition takes in it besides its blobs.
+const SYNC_PAGE_OVERHEAD_BYTES: usize = 32;
+const SYNC_PARTITION_OVERHEAD_BYTES: usize = SYNC_PARTITION_SIZE_BYTES_MIN + 20;
+/// What an answer to a fence takes besides what it says of partitions: a group's configuration above all.
+const FENCE_REPLY_OVERHEAD_BYTES: usize = 256;
 const BEACON_SIZE_BYTES: usize = 60;
 const START_SIZE_BYTES_MIN: usize = 8;
 
@@ -285,6 +286,57 @@ fn refusal(source: &mut Source) -> Result<Refusal, DecodeError> {
     })
 }
 
+/// What of a message has been filled, as far as its encoding goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    left_bytes: usize,
+}
+
+impl Room {
+    /// Of a page of a sync.
+    pub(crate) fn of_page(size_bytes_max: usize) -> Self {
+        Self { left_bytes: size_bytes_max.saturating_sub(SYNC_PAGE_OVERHEAD_BYTES) }
+    }
+
+    /// Of an answer to a fence.
+    pub(crate) fn of_fence_reply(size_bytes_max: usize) -> Self {
+        Self { left_bytes: size_bytes_max.saturating_sub(FENCE_REPLY_OVERHEAD_BYTES) }
+    }
+
+    /// Of an answer to a read.
+    pub(crate) fn of_read_reply(size_bytes_max: usize) -> Self {
+        Self { left_bytes: size_bytes_max.saturating_sub(SYNC_PAGE_OVERHEAD_BYTES) }
+    }
+
+    fn take(&mut self, size_bytes: usize) -> bool {
+        let left_bytes = self.left_bytes.checked_sub(size_bytes);
+        self.left_bytes = left_bytes.unwrap_or(self.left_bytes);
+        left_bytes.is_some()
+    }
+
+    /// Takes the room of a partition in a page, if there is as much.
+    pub(crate) fn take_partition(&mut self) -> bool {
+        self.take(SYNC_PARTITION_OVERHEAD_BYTES)
+    }
+
+    /// Takes the room of a blob's line.
+    pub(crate) fn take_info(&mut self, info: &BlobInfo) -> bool {
+        self.take(parts::info_size_bytes(info))
+    }
+
+    /// Takes the room of a blob.
+    pub(crate) fn take_blob(&mut self, header: &BlobHeader) -> bool {
+        self.take(parts::blob_size_bytes(header))
+    }
+
+    /// Takes the room of an answer.
+    pub(crate) fn take_answer(&mut self, answer: &FenceAnswer) -> bool {
+        let mut out = BytesMut::new();
+        put_fence_answer(&mut out, answer);
+        self.take(out.len())
+    }
+}
+
 fn put_fence_answer(out: &mut BytesMut, answer: &FenceAnswer) {
     out.put_u64(answer.partition.get());
     out.put_u32(answer.generation.get());
@@ -377,6 +429,29 @@ fn read_reply(source: &mut Source) -> Result<ReadReply, DecodeError> {
     })
 }
 
+fn put_sync_pull(out: &mut BytesMut, request: &SyncPull) {
+    out.put_u32(request.group.get());
+    parts::put_config(out, &request.config);
+    parts::put_option(out, request.after, |out, after| out.put_u64(after.get()));
+    if let Some((partition, above)) = request.resume {
+        out.put_u64(partition.get());
+        parts::put_point(out, above);
+    }
+}
+
+fn sync_pull(source: &mut Source, resumes: bool) -> Result<SyncPull, DecodeError> {
+    Ok(SyncPull {
+        group: GroupId::new(source.u32()?),
+        config: parts::config(source)?,
+        after: parts::option(source, |source| Ok(PartitionId::new(source.u64()?)))?,
+        resume: if resumes {
+            Some((PartitionId::new(source.u64()?), source.point()?))
+        } else {
+            None
+        },
+    })
+}
+
 fn put_page(out: &mut BytesMut, page: &SyncPage) {
     out.put_u64(page.incarnation.get());
     put_list(out, &page.partitions, |out, partition| {
@@ -390,7 +465,7 @@ fn put_page(out: &mut BytesMut, page: &SyncPage) {
     out.put_u8(u8::from(page.unsure));
 }
 
-fn page(source: &mut Source) -> Result<SyncPage, DecodeError> {
+fn page(source: &mut Source, is_cut: bool) -> Result<SyncPage, DecodeError> {
     Ok(SyncPage {
         incarnation: Incarnation::new(source.u64()?),
         partitions: source.list(SYNC_PARTITION_SIZE_BYTES_MIN, |source| {
@@ -404,6 +479,7 @@ fn page(source: &mut Source) -> Result<SyncPage, DecodeError> {
         })?,
         complete: parts::flag(source)?,
         unsure: parts::flag(source)?,
+        is_cut,
     })
 }
 

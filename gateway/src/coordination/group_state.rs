@@ -27,11 +27,14 @@ use self::compaction::SnapshotState;
 pub use self::loading::Loading;
 use super::Limits;
 use super::any_group::AnyGroup;
-use super::journal::{Entry, Journal, Write, WriteNumber};
+use super::journal::{Entry, Journal, Write, WriteNumber, entry_size_bytes};
 use super::offset_record::{self, Committed, OffsetKey};
 use super::pending_offsets::{Decided, PendingOffsets, Staged};
 use crate::group::consumer::ConsumerGroup;
 use crate::group::{Caller, ClassicImage, Group, Output};
+
+/// Bytes of committed offsets in one write.
+const WRITE_SIZE_BYTES: usize = 1 << 20;
 
 /// Positions of one group to write, or tombstones for `None`.
 pub type Changes = Vec<(OffsetKey, Option<Committed>)>;
@@ -316,9 +319,24 @@ impl<W> Groups<W> {
         if Mutation::CommitToldEarly.active(self.limits.mutations) {
             self.outcomes.extend(waiter.take().map(|waiter| Outcome::Written(waiter, Ok(()))));
         }
-        let records = changes.iter().map(record).collect();
         let removes = changes.iter().any(|(_, committed)| committed.is_none());
-        let effect = Effect::Offsets { group: id.to_owned(), changes, waiter };
+        // Each is written whole, and a batch has room for one: many go in several, the last of which has the answer.
+        let (mut records, mut taken, mut size_bytes) = (Vec::new(), Vec::new(), 0);
+        let mut changes = changes.into_iter().peekable();
+        while let Some(change) = changes.next() {
+            let entry = record(&change);
+            size_bytes += entry_size_bytes(&entry);
+            records.push(entry);
+            taken.push(change);
+            if size_bytes >= WRITE_SIZE_BYTES && changes.peek().is_some() {
+                let records = std::mem::take(&mut records);
+                let changes = std::mem::take(&mut taken);
+                size_bytes = 0;
+                let effect = Effect::Offsets { group: id.to_owned(), changes, waiter: None };
+                self.push(id, Write { records, effect });
+            }
+        }
+        let effect = Effect::Offsets { group: id.to_owned(), changes: taken, waiter };
         self.push(id, Write { records, effect });
         if removes && let Some(entry) = self.by_id.get_mut(id) {
             entry.last_removal = entry.last_write;

@@ -29,9 +29,13 @@ pub struct Write<E> {
 
 impl<E> Write<E> {
     fn size_bytes(&self) -> usize {
-        let size = |(key, value): &Entry| key.len() + value.as_ref().map_or(0, Bytes::len);
-        self.records.iter().map(size).sum()
+        self.records.iter().map(entry_size_bytes).sum()
     }
+}
+
+/// What a key and its value take, about.
+pub(super) fn entry_size_bytes((key, value): &Entry) -> usize {
+    key.len() + value.as_ref().map_or(0, Bytes::len)
 }
 
 /// The number of a write, in order; zero is before the first.

@@ -41,6 +41,23 @@ impl Join {
     pub(super) fn subscription(&self, protocol: &str) -> Bytes {
         subscription(&self.protocols, protocol)
     }
+
+    /// What a group's image has of such a member, but its assignment.
+    pub(super) fn wanted_size_bytes(&self) -> usize {
+        let instance_id = self.instance_id.as_deref().unwrap_or_default();
+        wanted_size_bytes([&self.client_id, instance_id], &self.protocols)
+    }
+}
+
+/// What an image has of a member besides what it wants and is to do: names and times, about.
+const NAMES_SIZE_BYTES: usize = 64;
+
+/// What is to be remembered of who wants this, whatever way of assignment is chosen.
+fn wanted_size_bytes(names: [&str; 2], protocols: &[(String, Bytes)]) -> usize {
+    let wanted = protocols.iter().map(|(_, subscription)| subscription.len()).max();
+    // A member's id begins with one of its names.
+    let names: usize = names.iter().map(|name| 2 * name.len()).sum();
+    NAMES_SIZE_BYTES + names + wanted.unwrap_or(0)
 }
 
 fn subscription(protocols: &[(String, Bytes)], protocol: &str) -> Bytes {
@@ -110,6 +127,12 @@ impl<W> Member<W> {
     /// What it wants, in this way of assignment.
     pub fn subscription(&self, protocol: &str) -> Bytes {
         subscription(&self.protocols, protocol)
+    }
+
+    /// What the group's image has of it, but its assignment.
+    pub(super) fn wanted_size_bytes(&self) -> usize {
+        let instance_id = self.instance_id.as_deref().unwrap_or_default();
+        wanted_size_bytes([&self.client_id, instance_id], &self.protocols)
     }
 
     pub(super) fn supports(&self, protocol: &str) -> bool {

@@ -11,7 +11,11 @@ fn at(ms: u64) -> Instant {
 }
 
 fn limits() -> GroupLimits {
-    GroupLimits { initial_rebalance_delay: Duration::ZERO, member_count_max: 5 }
+    GroupLimits {
+        initial_rebalance_delay: Duration::ZERO,
+        member_count_max: 5,
+        image_size_bytes_max: 1000,
+    }
 }
 
 fn join_as(member_id: Option<&str>, new_member_id: &str) -> Join {
@@ -92,6 +96,44 @@ fn a_group_goes_on_where_its_last_coordinator_left_it() {
     assert_eq!(group.members().count(), 2);
     group.tick(at(1000 + 10_001), &mut out);
     assert!(group.members().count() < 2);
+}
+
+/// What is remembered of a group is one record: half of it for what the members want, half for what they are to do.
+#[test]
+fn a_group_that_no_record_holds_takes_no_member_more() {
+    let join = |id| Join {
+        protocols: vec![("range".to_owned(), Bytes::from(vec![7; 200]))],
+        ..join_as(None, id)
+    };
+    let mut group = Group::new(limits());
+    let mut out = Vec::new();
+    group.join(at(0), join("a"), 1, &mut out);
+    out.clear();
+    group.join(at(1), join("b"), 2, &mut out);
+    assert_eq!(out, [Output::Joined(2, Err(GroupError::TooLarge))]);
+    assert_eq!(group.members().count(), 1);
+    let more = Join {
+        protocols: vec![("range".to_owned(), Bytes::from(vec![7; 600]))],
+        ..join_as(Some("a"), "a")
+    };
+    out.clear();
+    group.join(at(2), more, 3, &mut out);
+    assert!(out.contains(&Output::Joined(3, Err(GroupError::TooLarge))), "{out:?}");
+}
+
+#[test]
+fn an_assignment_that_no_record_holds_is_refused_to_all() {
+    let mut group = Group::new(limits());
+    let mut out = Vec::new();
+    group.join(at(0), join_as(None, "a"), 1, &mut out);
+    group.tick(at(1), &mut out);
+    assert_eq!(group.state(), GroupState::CompletingRebalance);
+    let large: &'static str = Box::leak("x".repeat(501).into_boxed_str());
+    out.clear();
+    group.sync(at(2), sync_as("a", group.generation(), &[("a", large)]), 2, &mut out);
+    assert_eq!(out, [Output::Synced(2, Err(GroupError::TooLarge))]);
+    assert_eq!(group.state(), GroupState::PreparingRebalance);
+    assert_eq!(group.take_changed(), None, "nothing is written");
 }
 
 #[test]

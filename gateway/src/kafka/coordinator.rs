@@ -30,7 +30,7 @@ use super::journal::Write;
 use super::offset_compaction::{CompactionRest, RECORD_COUNT_MIN};
 use super::transactions::TRANSACTIONS_TOPIC;
 use super::{Front, internal_state, lock, lookup, topics};
-use crate::coordination::{Limits, batches};
+use crate::coordination::{Limits, RECORD_SIZE_BYTES_MAX, batches};
 use crate::group::consumer::ConsumerGroupLimits;
 use crate::group::{GroupError, GroupLimits, Joined, Output};
 use crate::log::{FetchError, PartitionLog};
@@ -286,6 +286,7 @@ fn limits(front: &Front) -> Limits {
         classic: GroupLimits {
             initial_rebalance_delay: config.initial_rebalance_delay,
             member_count_max: config.member_count_max,
+            image_size_bytes_max: RECORD_SIZE_BYTES_MAX,
         },
         consumer: ConsumerGroupLimits {
             session_timeout: config.consumer_session_timeout,

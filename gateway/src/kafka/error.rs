@@ -105,6 +105,7 @@ pub(super) fn of_produce(error: &ProduceError) -> ErrorCode {
         // A code that every client retries, and none takes for lost records.
         ProduceError::Put(PutError::Busy) => ErrorCode::RequestTimedOut,
         ProduceError::Put(PutError::NotEnoughDatacenters) => ErrorCode::NotEnoughReplicas,
+        ProduceError::Put(PutError::TooLarge { .. }) => ErrorCode::MessageTooLarge,
         ProduceError::Sequence(SequenceError::OldEpoch { .. }) => ErrorCode::InvalidProducerEpoch,
         ProduceError::Sequence(SequenceError::OutOfOrder { .. }) => {
             ErrorCode::OutOfOrderSequenceNumber
@@ -129,6 +130,7 @@ fn of_transaction(error: &TransactionError) -> ErrorCode {
         TransactionError::Unverified(error) => of_verify(*error, PRODUCE_BEFORE_ABORTABLE),
         TransactionError::CoordinatorFenced { .. } => ErrorCode::TransactionCoordinatorFenced,
         TransactionError::LateMarker { .. } => ErrorCode::InvalidProducerEpoch,
+        TransactionError::NoRoom { .. } => ErrorCode::PolicyViolation,
     }
 }
 
@@ -249,7 +251,7 @@ pub(crate) fn of_group(error: &GroupError) -> ErrorCode {
         GroupError::IllegalGeneration => ErrorCode::IllegalGeneration,
         GroupError::RebalanceInProgress => ErrorCode::RebalanceInProgress,
         GroupError::InconsistentProtocol => ErrorCode::InconsistentGroupProtocol,
-        GroupError::TooManyMembers => ErrorCode::GroupMaxSizeReached,
+        GroupError::TooManyMembers | GroupError::TooLarge => ErrorCode::GroupMaxSizeReached,
     }
 }
 
@@ -275,6 +277,7 @@ pub(super) fn of_commit(error: &ProduceError) -> ErrorCode {
         ProduceError::Put(PutError::Busy | PutError::NotEnoughDatacenters) => {
             ErrorCode::CoordinatorNotAvailable
         }
+        ProduceError::Put(PutError::TooLarge { .. }) => ErrorCode::InvalidCommitOffsetSize,
         ProduceError::Transaction(error) => of_transaction(error),
         ProduceError::Sequence(_) | ProduceError::Source(_) | ProduceError::OutOfRange(_) => {
             ErrorCode::UnknownServerError

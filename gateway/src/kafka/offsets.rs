@@ -31,8 +31,10 @@ const IDS_FROM_VERSION: i16 = 10;
 const GROUPS_FROM_VERSION: i16 = 8;
 /// What a link expects where nothing is committed; clients expect less.
 const NOTHING_EXPECTED: i64 = -1;
-/// Bytes of what clients say in one commit.
+/// Bytes of the records of one commit: what memory holds of it meanwhile is several times as much.
 pub(super) const CHANGES_SIZE_BYTES_MAX: usize = 8 << 20;
+/// What the record of a position takes besides its group and its metadata, about.
+const POSITION_SIZE_BYTES: usize = 48;
 
 /// Stores positions.
 pub(super) async fn commit(call: Call, request: OffsetCommitRequest) -> OffsetCommitResponse {
@@ -180,7 +182,7 @@ async fn write(
     check: impl FnOnce(&mut Groups, &mut Changes) -> Result<(), ErrorCode>,
 ) -> Result<(), ErrorCode> {
     let size = |(_, committed): &(OffsetKey, Option<Committed>)| {
-        group.len() + committed.as_ref().map_or(0, |it| it.metadata.len())
+        POSITION_SIZE_BYTES + group.len() + committed.as_ref().map_or(0, |it| it.metadata.len())
     };
     if changes.iter().map(size).sum::<usize>() > CHANGES_SIZE_BYTES_MAX {
         return Err(ErrorCode::InvalidCommitOffsetSize);

@@ -131,6 +131,7 @@ impl FakeBroker {
             node,
             limits: PartitionLimits::default(),
             pending_size_bytes_max: 64 << 20,
+            sizes: meridian_storage::limits::SizeLimits::DEFAULT,
             mutations: Mutations::NONE,
         };
         let logs = Logs::start(settings, clock, Arc::new(NoWire), Some(Arc::clone(&store)));

@@ -371,6 +371,11 @@ impl PartitionLog {
         self.with(0, |partition| partition.state().size_bytes())
     }
 
+    /// Whether its state has outgrown its checkpoint.
+    pub(crate) fn has_oversize_checkpoint(&self) -> bool {
+        self.with(false, |partition| partition.oversize_checkpoint_bytes().is_some())
+    }
+
     /// Number of idempotent producers remembered.
     pub fn producer_count(&self) -> usize {
         self.with(0, |partition| partition.state().producers.count())

@@ -219,6 +219,7 @@ impl Logs {
             datacenter_count_min: ownership.datacenter_count_min,
             layout: ownership.layout,
             pending_size_bytes_max: self.settings.pending_size_bytes_max,
+            blob_size_bytes_max: self.settings.sizes.blob_size_bytes_max,
             mutations: self.settings.mutations,
         };
         let lineage = Lineage::from_start(ownership.generation, &plan.start);

@@ -34,6 +34,7 @@ impl Input {
         INPUT_SIZE_BYTES
             + match self {
                 Self::Frame(_, MetaFrame::Raft(bytes) | MetaFrame::Propose(bytes)) => bytes.len(),
+                Self::Frame(_, MetaFrame::Part(part)) => part.size_bytes(),
                 // Whoever proposes holds the command, however often it is sent.
                 Self::Frame(..) | Self::Propose(_) | Self::Ask(_) => 0,
                 Self::Describe(_) | Self::Stop => 0,

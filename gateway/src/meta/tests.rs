@@ -9,6 +9,7 @@ use meridian_consensus::command::{
 };
 use meridian_consensus::log::RaftLog;
 use meridian_consensus::membership::{RaftId, RaftLife};
+use meridian_storage::limits::FRAME_SIZE_BYTES_MAX;
 
 use super::*;
 use crate::runtime::disk::FolderDisk;
@@ -21,12 +22,16 @@ struct Direct {
     sent: Arc<AtomicU64>,
     /// What large messages between members went over.
     large: Arc<Mutex<Vec<Channel>>>,
+    frame_size_bytes_max: usize,
 }
 
 impl Wire for Direct {
     fn send(&self, to: NodeId, channel: Channel, parts: Vec<Bytes>) -> bool {
         let Some(to) = lock(&self.nodes).get(&to).cloned() else { return false };
         let frame = Bytes::from(parts.concat());
+        if frame.len() > self.frame_size_bytes_max {
+            return false;
+        }
         if frame.len() > BULK_SIZE_BYTES {
             lock(&self.large).push(channel);
         }
@@ -60,6 +65,8 @@ struct Planes {
     nodes: Arc<Mutex<HashMap<NodeId, Arc<Meta>>>>,
     sent: Arc<AtomicU64>,
     large: Arc<Mutex<Vec<Channel>>>,
+    /// Longest frame, and a few of them in a log.
+    frame_size_bytes_max: usize,
 }
 
 impl Planes {
@@ -70,6 +77,7 @@ impl Planes {
             nodes: Arc::default(),
             sent: Arc::default(),
             large: Arc::default(),
+            frame_size_bytes_max: FRAME_SIZE_BYTES_MAX,
         }
     }
 
@@ -84,7 +92,16 @@ impl Planes {
             voters: voters.to_vec(),
             peers: voters.iter().copied().filter(|voter| *voter != node).collect(),
             folder: self.folder.join(node.to_string()),
-            config: Config { segment_size_bytes: 1 << 20, ..Config::default() },
+            config: Config {
+                segment_size_bytes: 1 << 20,
+                log_size_bytes_max: 4 * self.frame_size_bytes_max as u64,
+                message_size_bytes_max: self.frame_size_bytes_max as u64 / 16,
+                proposal_size_bytes_max: self.frame_size_bytes_max / 16,
+                // About as many as there are, where frames are as long as they are.
+                entries_kept: self.frame_size_bytes_max as u64 >> 13,
+                ..Config::default()
+            },
+            frame_size_bytes_max: self.frame_size_bytes_max,
             clock: Clock::start(),
         };
         let wire = Arc::new(Direct {
@@ -92,6 +109,7 @@ impl Planes {
             nodes: Arc::clone(&self.nodes),
             sent: Arc::clone(&self.sent),
             large: Arc::clone(&self.large),
+            frame_size_bytes_max: self.frame_size_bytes_max,
         });
         let rng = Box::new(SplitMix::new(u64::from(node.get())));
         let meta = Meta::start(settings, wire, rng, listener).unwrap();
@@ -202,19 +220,56 @@ async fn a_node_joins_by_voters_that_do_not_lead() {
     assert!(joining.metadata().node(NodeId::new(4)).is_some());
 }
 
+/// Rows of 4 KB.
+fn rows(numbers: std::ops::Range<u32>) -> Command {
+    let change = |number: u32| RowChange {
+        kind: RowKind::MirrorRule,
+        key: number.to_be_bytes().to_vec(),
+        value: Some(vec![7; 4000]),
+        expected: ExpectedVersion::Any,
+    };
+    Command::PutRows(numbers.map(change).collect())
+}
+
+/// No leader says that it does not take it: whoever asks would wait for nothing.
+#[tokio::test]
+async fn a_command_that_no_leader_takes_is_refused_at_once() {
+    let planes = Planes::new("command");
+    let (nodes, _) = three(&planes).await;
+    let limit = u32::try_from(Config::default().proposal_size_bytes_max).unwrap();
+    let refused = Refusal::TooLarge { what: Limit::Command, limit };
+    for node in nodes {
+        assert_eq!(node.propose(rows(0..300)).await, Err(ProposeError::Refused(refused.clone())));
+    }
+}
+
+/// A node that is new is given all the metadata there is.
+#[tokio::test]
+async fn a_node_joins_by_a_snapshot_that_no_frame_holds() {
+    let mut planes = Planes::new("snapshot");
+    planes.frame_size_bytes_max = 160 << 10;
+    let (nodes, voters) = three(&planes).await;
+    let count = 200;
+    for number in (0..count).step_by(2) {
+        nodes[0].propose(rows(number..number + 2)).await.unwrap();
+    }
+    let joining = planes.start(4, &voters);
+    within("it is taken in", joining.propose_patiently(registration(4))).await.unwrap();
+    let last = (count - 1).to_be_bytes();
+    let has_all = async {
+        while joining.metadata().extra_row(RowKind::MirrorRule, &last).is_none() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    within("it has all rows", has_all).await;
+}
+
 /// Somebody waits for what is decided, however large it is; bulk may take long.
 #[tokio::test]
 async fn a_large_decision_is_no_bulk() {
     let planes = Planes::new("large");
     let (nodes, _) = three(&planes).await;
-    let change = |number: u8| RowChange {
-        kind: RowKind::MirrorRule,
-        key: vec![number],
-        value: Some(vec![7; 4000]),
-        expected: ExpectedVersion::Any,
-    };
-    let changes: Vec<RowChange> = (0..100).map(change).collect();
-    nodes[0].propose(Command::PutRows(changes)).await.unwrap();
+    nodes[0].propose(rows(0..100)).await.unwrap();
     let large = lock(&planes.large).clone();
     assert!(!large.is_empty() && large.iter().all(|it| *it == Channel::Control), "{large:?}");
 }

@@ -6,6 +6,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::NodeId;
 use meridian_consensus::command::{Command, Proposal};
@@ -19,6 +20,7 @@ use meridian_consensus::store::SledStore;
 use meridian_consensus::supervisor::Supervisor;
 
 use super::inputs::{Input, Inputs};
+use super::parts::{Incoming, Outgoing, Sent, has_room};
 use super::{MetaFrame, MetaListener, MetaSettings, Shared, lock};
 use crate::broker::{Quorum, QuorumMember};
 use crate::runtime::disk::FolderDisk;
@@ -51,6 +53,9 @@ struct Chores {
     supervisor: Option<Supervisor>,
     /// Who led last, other than this node, and when it was last heard from.
     led: Option<(NodeId, Instant)>,
+    /// Messages that no frame holds.
+    outgoing: Vec<Outgoing<RaftId>>,
+    incoming: Incoming,
 }
 
 impl MetaThread {
@@ -78,15 +83,22 @@ impl MetaThread {
             member.campaign();
         }
         let now = self.settings.clock.now();
-        let mut chores =
-            Chores { heartbeat_at: now, membership_at: now, supervisor: None, led: None };
+        let mut chores = Chores {
+            heartbeat_at: now,
+            membership_at: now,
+            supervisor: None,
+            led: None,
+            outgoing: Vec::new(),
+            incoming: Incoming::default(),
+        };
         loop {
             let now = self.settings.clock.now();
             if now >= member.next_tick() {
                 member.tick(now);
             }
             self.do_chores(member, &mut chores, now);
-            self.process(member).map_err(|error| error.to_string())?;
+            self.process(member, &mut chores).map_err(|error| error.to_string())?;
+            self.send_parts(member, &mut chores);
             let due = member.next_tick().min(chores.heartbeat_at);
             let wait = due.since(self.settings.clock.now());
             let mut next = match self.inputs.recv_timeout(wait) {
@@ -170,6 +182,11 @@ impl MetaThread {
             Input::Ask(id) => member.read_index(id),
             Input::Describe(asker) => {
                 let _gave_up = asker.send(quorum_of(member));
+            }
+            Input::Frame(from, MetaFrame::Part(part)) => {
+                if let Some(bytes) = chores.incoming.take(from, part) {
+                    return self.take(member, chores, Input::Frame(from, MetaFrame::Raft(bytes)));
+                }
             }
             Input::Frame(from, MetaFrame::Raft(bytes)) => {
                 // A Raft leader's heartbeats would do; any message proves the sender alive.
@@ -314,10 +331,20 @@ impl MetaThread {
         }
     }
 
-    fn process(&self, member: &mut Member) -> Result<(), NodeError> {
+    fn process(&self, member: &mut Member, chores: &mut Chores) -> Result<(), NodeError> {
         let mut undelivered = Vec::new();
         let mut snapshots = Vec::new();
         let progress = member.process(|Outbound { to, bytes, is_snapshot }| {
+            let frame_size_bytes_max = self.settings.frame_size_bytes_max;
+            if is_snapshot && !has_room(&bytes, frame_size_bytes_max) {
+                let (now, number) = (self.settings.clock.now(), lock(&self.shared.rng).next_u64());
+                // Raft asks for the next one when it has heard what became of the last.
+                chores.outgoing.retain(|outgoing| outgoing.to != to);
+                let bytes = Bytes::from(bytes);
+                let outgoing = Outgoing::new(to, number, bytes, frame_size_bytes_max, now);
+                chores.outgoing.push(outgoing);
+                return;
+            }
             let sent = self.shared.send_raft(to.node, bytes, is_snapshot);
             if is_snapshot {
                 snapshots.push((to, sent));
@@ -333,6 +360,23 @@ impl MetaThread {
         }
         self.tell(member, progress);
         Ok(())
+    }
+
+    /// Sends what the transport takes of messages that no frame holds.
+    fn send_parts(&self, member: &mut Member, chores: &mut Chores) {
+        let now = self.settings.clock.now();
+        chores.outgoing.retain_mut(|outgoing| {
+            let to = outgoing.to;
+            match outgoing.send(now, |part| self.shared.send_part(to.node, part)) {
+                Sent::Partly => return true,
+                Sent::Whole => member.report_snapshot(to, true),
+                Sent::Never => {
+                    tracing::warn!(%to, "a snapshot of the metadata could not be sent; sent again");
+                    member.report_snapshot(to, false);
+                }
+            }
+            false
+        });
     }
 
     fn tell(&self, member: &Member, progress: Progress) {

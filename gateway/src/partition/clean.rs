@@ -14,7 +14,7 @@ use meridian_base::position::{LogPoint, Offset, Step};
 use meridian_storage::blob::{BlobKind, Payload};
 use meridian_storage::cold;
 use meridian_storage::leader::Draft;
-use meridian_storage::manifest::{Manifest, PIECE_COUNT_MAX};
+use meridian_storage::manifest::{Manifest, PIECE_COUNT_MAX, PIECE_SIZE_BYTES_MAX};
 use meridian_storage::mutation::Mutation;
 use meridian_storage::placement::SlotHealth;
 
@@ -48,9 +48,9 @@ pub enum ManifestError {
     /// A blob that it names is not known committed.
     #[error("a blob that the manifest names is not committed yet; retry when it is")]
     InDoubt,
-    /// It would have more pieces than [`PIECE_COUNT_MAX`].
+    /// It would have more pieces than [`PIECE_COUNT_MAX`], or than a checkpoint has room for.
     #[error(
-        "the manifest would have {0} pieces, more than {PIECE_COUNT_MAX}; keep less of the topic or use more partitions"
+        "the manifest would have {0} pieces, more than there is room for; keep less of the topic or use more partitions"
     )]
     TooLarge(usize),
 }
@@ -96,7 +96,9 @@ impl<T> Partition<T> {
         out: &mut Vec<PartitionOutput<T>>,
     ) -> Result<LogPoint, ManifestError> {
         self.admit(health)?;
+        let known = self.state.manifest.as_ref().map_or(0, |manifest| manifest.pieces.len());
         check_piece_count(manifest.pieces.len())?;
+        self.check_piece_room(manifest.pieces.len().saturating_sub(known), known)?;
         let newest = self.state.clean_end();
         if !cold::may_follow(newest, based_on, manifest.end, self.mutations) {
             return Err(ManifestError::Superseded);
@@ -189,7 +191,14 @@ impl<T> Partition<T> {
     /// Refuses to name this many pieces more than the newest manifest does, if that is more than one can have.
     pub fn check_pieces(&self, more: usize) -> Result<(), ManifestError> {
         let known = self.state.manifest.as_ref().map_or(0, |manifest| manifest.pieces.len());
-        check_piece_count(known + more)
+        check_piece_count(known + more)?;
+        self.check_piece_room(more, known)
+    }
+
+    /// A checkpoint holds them too.
+    fn check_piece_room(&self, more: usize, known: usize) -> Result<(), ManifestError> {
+        let has_room = more * PIECE_SIZE_BYTES_MAX <= self.room_bytes();
+        if has_room { Ok(()) } else { Err(ManifestError::TooLarge(known + more)) }
     }
 
     /// Whether a newer one is put, and not committed yet.

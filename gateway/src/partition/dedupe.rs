@@ -38,7 +38,10 @@ impl<T> Partition<T> {
         mut batch: RecordBatch,
         sourced: SourcedBatch,
     ) -> Result<(Offset, Offset), ProduceError> {
-        let verdict = self.state.sources.get_or_insert_default().check(&sourced)?;
+        let room_bytes = self.room_bytes();
+        let sources = self.state.sources.get_or_insert_default();
+        let verdict = sources.check(&sourced)?;
+        sources.check_room(&sourced, room_bytes)?;
         let mut base_offset = self.open.next_offset();
         match verdict {
             SourceVerdict::New => batch.sourced = Some(sourced),

@@ -25,6 +25,15 @@ pub enum TransactionError {
     /// The coordinator does not vouch for the batch.
     #[error(transparent)]
     Unverified(#[from] VerifyError),
+    /// If it was aborted, it would have to be remembered, and there is no room for that.
+    #[error(
+        "this partition remembers {aborted_count} aborted transactions, and there is no room for more; shorten the \
+         topic's retention, delete old records, or use more partitions"
+    )]
+    NoRoom {
+        /// Aborted transactions that the log still holds records of.
+        aborted_count: u64,
+    },
     /// A marker of a coordinator that has been replaced.
     #[error("coordinator epoch {found} is older than {current}; another coordinator took over")]
     CoordinatorFenced {

@@ -40,6 +40,7 @@ impl<T> Partition<T> {
         verified: Option<i16>,
     ) -> Result<Judgement, ProduceError> {
         self.admit(health)?;
+        self.check_sizes(batches)?;
         if let [batch] = batches
             && let Some(sequenced) = &batch.sequenced
             && let Verdict::Duplicate { base_offset } =
@@ -59,7 +60,31 @@ impl<T> Partition<T> {
             self.check_sequence(producers, sequenced)?;
             producers.apply(sequenced, Offset::UNKNOWN);
         }
+        if unverified.is_none() {
+            self.check_opened(batches)?;
+        }
         Ok(unverified.map_or(Judgement::Append, |of| Judgement::Verify(InTransaction::clone(of))))
+    }
+
+    /// Refuses what no blob holds, before it gets an offset (rule Z1).
+    fn check_sizes(&self, batches: &[RecordBatch]) -> Result<(), PutError> {
+        let size_bytes_max = self.leader.blob_size_bytes_max();
+        let mut sizes = batches.iter().map(|batch| batch.bytes.len());
+        match sizes.find(|size_bytes| *size_bytes > size_bytes_max) {
+            Some(size_bytes) => Err(PutError::TooLarge { size_bytes, size_bytes_max }),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses to open a transaction that would have no room among the aborted ones (rule Z3).
+    fn check_opened(&self, batches: &[RecordBatch]) -> Result<(), TransactionError> {
+        let is_open =
+            |of: &&InTransaction| self.state.transactions.ongoing(of.producer_id).is_some();
+        let all = batches.iter().filter_map(|batch| batch.transaction.as_ref());
+        match all.filter(|of| !is_open(of)).count() {
+            0 => Ok(()),
+            opened => self.check_transaction_room(opened),
+        }
     }
 
     fn check_sequence(

@@ -20,7 +20,7 @@ use meridian_storage::placement::SlotHealth;
 
 use super::{
     BatchSlice, Marker, OpenBlob, Partition, PartitionOutput, ProduceError, ReplayError,
-    TransactionVersion,
+    TransactionError, TransactionVersion,
 };
 
 /// Blobs that may stand for the offsets before a mirror's first record.
@@ -54,6 +54,22 @@ pub enum MirrorError {
         /// Where it begins.
         at: Offset,
     },
+    /// No blob holds it.
+    #[error(
+        "the source has a batch of {size_bytes} bytes at offset {offset}, and a log here takes none above \
+         {size_bytes_max}; lower max.message.bytes at the source and delete the records up to there"
+    )]
+    BatchTooLarge {
+        /// Its first offset.
+        offset: Offset,
+        /// Its size.
+        size_bytes: usize,
+        /// The limit.
+        size_bytes_max: usize,
+    },
+    /// There is no room to remember one more transaction as aborted.
+    #[error(transparent)]
+    NoRoom(TransactionError),
     /// A control batch can't be read.
     #[error("the source sent a batch that can't be replayed: {0}")]
     Replay(#[from] ReplayError),
@@ -105,6 +121,9 @@ impl<T> Partition<T> {
         if expected < end {
             return Err(MirrorError::NotAtEnd { expected, end });
         }
+        let size_bytes = batch.size_bytes();
+        self.check_mirrored(&batch)?;
+        self.seal_before(size_bytes);
         let mut record_count = span(self.open.base_offset, &batch);
         if record_count.is_none() || self.open.size_bytes >= self.limits.blob_size_bytes {
             self.flush(now, health, true, out);
@@ -114,7 +133,6 @@ impl<T> Partition<T> {
         let record_count = record_count.ok_or(MirrorError::GapTooLarge { offsets })?;
         let ended = self.state.replay(&batch)?;
         ended.into_iter().for_each(|ended| self.stable.on_ended(ended));
-        let size_bytes = batch.size_bytes();
         self.bytes_since_checkpoint += size_bytes as u64;
         self.open.record_count = record_count;
         self.open.size_bytes += size_bytes;
@@ -124,6 +142,23 @@ impl<T> Partition<T> {
             self.open.parts.push(batch.body.clone());
         }
         self.open.batches.push(batch);
+        Ok(())
+    }
+
+    /// Refuses what no blob, and what no checkpoint, would hold (rules Z1 and Z3).
+    fn check_mirrored(&self, batch: &BatchSlice) -> Result<(), MirrorError> {
+        let (offset, size_bytes) = (batch.base_offset, batch.size_bytes());
+        let size_bytes_max = self.leader.blob_size_bytes_max();
+        if size_bytes > size_bytes_max {
+            return Err(MirrorError::BatchTooLarge { offset, size_bytes, size_bytes_max });
+        }
+        let header = BatchHeader::parse(&batch.head).map_err(|_| ReplayError::NotABatch(offset))?;
+        let opens = header.attributes.is_transactional()
+            && !header.attributes.is_control()
+            && self.state.transactions.ongoing(header.producer_id).is_none();
+        if opens {
+            self.check_transaction_room(1).map_err(MirrorError::NoRoom)?;
+        }
         Ok(())
     }
 

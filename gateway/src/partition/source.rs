@@ -236,7 +236,7 @@ impl Sources {
     /// Judges a batch; changes nothing.
     pub fn check(&self, batch: &SourcedBatch) -> Result<SourceVerdict, SourceError> {
         let mut places: Vec<Place<'_>> = batch.names.iter().map(|name| self.place(name)).collect();
-        self.check_room(batch, &places)?;
+        self.check_room(batch, SIZE_BYTES_MAX.saturating_sub(self.size_bytes_max))?;
         let mut duplicates = Vec::new();
         let mut first = None;
         let mut end_offset = Offset::ZERO;
@@ -264,16 +264,26 @@ impl Sources {
         Ok(SourceVerdict::Duplicate { base_offset, end_offset })
     }
 
+    /// What all may take in a checkpoint.
+    pub(super) fn size_bytes_max(&self) -> usize {
+        self.size_bytes_max
+    }
+
     fn place(&self, name: &str) -> Place<'_> {
         let known = self.by_name.get(name);
         let last = known.and_then(Source::last);
         Place { known, logged: last, last }
     }
 
-    fn check_room(&self, batch: &SourcedBatch, places: &[Place<'_>]) -> Result<(), SourceError> {
-        let unknown = batch.names.iter().zip(places).filter(|(_, place)| place.known.is_none());
-        let more: usize = unknown.map(|(name, _)| reserved_bytes(name)).sum();
-        if more > 0 && self.size_bytes_max + more > SIZE_BYTES_MAX {
+    /// Refuses sources that are not known yet, if a checkpoint has no room for them.
+    pub(super) fn check_room(
+        &self,
+        batch: &SourcedBatch,
+        room_bytes: usize,
+    ) -> Result<(), SourceError> {
+        let unknown = batch.names.iter().filter(|name| !self.by_name.contains_key(&***name));
+        let more_bytes: usize = unknown.map(|name| reserved_bytes(name)).sum();
+        if more_bytes > room_bytes {
             return Err(SourceError::TooMany { count: self.by_name.len() });
         }
         Ok(())

@@ -14,7 +14,7 @@ use meridian_base::position::Offset;
 use meridian_protocol::records::{self, BatchHeader, EndTxnMarker, NO_TIMESTAMP};
 use meridian_storage::blob::{BlobHeader, BlobKind};
 use meridian_storage::codec::{DecodeError, Source};
-use meridian_storage::manifest::Manifest;
+use meridian_storage::manifest::{Manifest, PIECE_SIZE_BYTES_MAX};
 
 use super::BatchSlice;
 use super::source::Sources;
@@ -35,6 +35,8 @@ const CONTROL_RECORD_SIZE_BYTES_MAX: usize = 1 << 10;
 const SECTION_SOURCES: u8 = 1;
 const SECTION_MANIFEST: u8 = 2;
 const SECTION_HEAD_SIZE_BYTES: usize = 1 + 4;
+/// Heads of a checkpoint, of its sections and of what is in them.
+pub(super) const HEAD_SIZE_BYTES_MAX: usize = 64;
 
 /// Why the state could not be rebuilt: stored bytes that the leader itself had checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -356,9 +358,56 @@ impl PartitionState {
         runs.map(|chunk| chunk.size_bytes).sum()
     }
 
+    /// What transactions, sources and the manifest may take in a checkpoint.
+    pub(super) fn kept_size_bytes(&self) -> usize {
+        let sources = self.sources.as_ref().map_or(0, Sources::size_bytes_max);
+        let pieces = self.manifest.as_ref().map_or(0, |manifest| manifest.pieces.len());
+        self.transactions.kept_size_bytes() + sources + pieces * PIECE_SIZE_BYTES_MAX
+    }
+
+    pub(super) fn chunks_size_bytes(&self) -> usize {
+        self.chunks.len() * CHUNK_ENCODED_SIZE_BYTES
+    }
+
+    /// Makes one line of two, all along but at the end of what a manifest covers; false if there is nothing to merge.
+    pub(super) fn merge_chunks(&mut self) -> bool {
+        let clean_end = self.clean_end();
+        let count = self.chunks.len();
+        let mut merged: VecDeque<Chunk> = VecDeque::with_capacity(count.div_ceil(2) + 1);
+        let mut is_single = false;
+        for chunk in self.chunks.drain(..) {
+            let is_clean = chunk.base_offset < clean_end;
+            let fits = |last: &&mut Chunk| is_single && is_clean == (last.base_offset < clean_end);
+            match merged.back_mut().filter(fits) {
+                Some(last) => {
+                    last.size_bytes += chunk.size_bytes;
+                    last.max_timestamp_ms = last.max_timestamp_ms.max(chunk.max_timestamp_ms);
+                    is_single = false;
+                }
+                None => {
+                    merged.push_back(chunk);
+                    is_single = true;
+                }
+            }
+        }
+        self.chunks = merged;
+        self.chunks.len() < count
+    }
+
     /// The payload of a checkpoint blob.
     pub fn encode(&self) -> Bytes {
-        let sections = [self.producers.encode(), self.transactions.encode()];
+        self.encode_within(usize::MAX)
+    }
+
+    /// The payload of a checkpoint blob: more compact, which nodes of before do not read, if it would be larger than this.
+    pub fn encode_within(&self, size_bytes_max: usize) -> Bytes {
+        let producers = self.producers.encode();
+        let others = self.kept_size_bytes() - self.transactions.kept_size_bytes()
+            + self.chunks_size_bytes()
+            + producers.len()
+            + HEAD_SIZE_BYTES_MAX;
+        let is_compact = others + self.transactions.encoded_size_bytes() > size_bytes_max;
+        let sections = [producers, self.transactions.encode(is_compact)];
         let sections_size_bytes: usize = sections.iter().map(|section| 4 + section.len()).sum();
         let sources = self.sources.as_ref().map(|it| (SECTION_SOURCES, it.encode()));
         let manifest = self.manifest.as_ref().map(|it| (SECTION_MANIFEST, it.encode()));

@@ -4,6 +4,7 @@ use meridian_base::topology::{Geometry, SlotConfig, SlotState};
 use meridian_protocol::records::BatchBuilder;
 use meridian_storage::blob::BlobKind;
 use meridian_storage::hot::Layout;
+use meridian_storage::limits::SizeLimits;
 use meridian_storage::message::PutResult;
 
 use super::*;
@@ -11,6 +12,7 @@ use crate::producer::SequenceError;
 
 mod clean;
 mod mirrored;
+mod sizes;
 mod sources;
 mod transactions;
 mod untimed;
@@ -28,6 +30,10 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::with(SizeLimits::SMALL, Mutations::NONE)
+    }
+
+    fn with(sizes: SizeLimits, mutations: Mutations) -> Self {
         let slot =
             SlotConfig { node: NodeId::new(1), incarnation: INCARNATION, state: SlotState::Good };
         let group = GroupConfig {
@@ -44,7 +50,8 @@ impl Bench {
             datacenter_count_min: 1,
             layout: Layout::Copies,
             pending_size_bytes_max: 1 << 20,
-            mutations: Mutations::NONE,
+            blob_size_bytes_max: sizes.blob_size_bytes_max,
+            mutations,
         };
         let health = SlotHealth::all_alive(Duration::from_millis(5));
         let epoch = LeaderEpoch::new(3);

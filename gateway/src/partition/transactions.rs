@@ -20,8 +20,11 @@ use meridian_base::position::Offset;
 use meridian_storage::codec::{DecodeError, Source};
 
 use super::aborted::{AbortedTransaction, AbortedTransactions};
+use crate::producer::Producers;
 
 const CHECKPOINT_FORMAT: u8 = 1;
+/// With the aborted ones in their compact encoding. Written where the other has no room: nodes of before do not read it.
+const CHECKPOINT_FORMAT_COMPACT: u8 = 2;
 const ONGOING_SIZE_BYTES: usize = 8 + 2 + 8 + 8;
 
 /// How a producer's transactions are told apart.
@@ -82,6 +85,16 @@ pub struct Transactions {
 }
 
 impl Transactions {
+    /// What an open transaction takes in a checkpoint at most, with its producer, which stays, and with what is
+    /// remembered once it is aborted.
+    pub(super) const OPEN_SIZE_BYTES_MAX: usize =
+        ONGOING_SIZE_BYTES + Producers::SIZE_BYTES_MAX + AbortedTransaction::COMPACT_SIZE_BYTES_MAX;
+
+    /// What they may take in a checkpoint without one being opened.
+    pub(super) fn kept_size_bytes(&self) -> usize {
+        1 + 4 + self.ongoing.len() * Self::OPEN_SIZE_BYTES_MAX + self.aborted.compact_size_bytes()
+    }
+
     /// The open transaction of a producer.
     pub fn ongoing(&self, producer_id: i64) -> Option<&Ongoing> {
         self.ongoing.get(&producer_id)
@@ -156,12 +169,19 @@ impl Transactions {
         self.aborted = AbortedTransactions::default();
     }
 
-    /// The section of a checkpoint.
-    pub fn encode(&self) -> Bytes {
-        let size_bytes =
-            1 + 4 + self.ongoing.len() * ONGOING_SIZE_BYTES + self.aborted.encoded_size_bytes();
-        let mut out = BytesMut::with_capacity(size_bytes);
-        out.put_u8(CHECKPOINT_FORMAT);
+    /// Size of the section of a checkpoint.
+    pub(super) fn encoded_size_bytes(&self) -> usize {
+        1 + 4 + self.ongoing.len() * ONGOING_SIZE_BYTES + self.aborted.encoded_size_bytes()
+    }
+
+    /// The section of a checkpoint; compact if there is no room for the other.
+    pub fn encode(&self, is_compact: bool) -> Bytes {
+        let mut out = BytesMut::with_capacity(if is_compact {
+            self.kept_size_bytes()
+        } else {
+            self.encoded_size_bytes()
+        });
+        out.put_u8(if is_compact { CHECKPOINT_FORMAT_COMPACT } else { CHECKPOINT_FORMAT });
         out.put_u32(self.ongoing.len() as u32);
         for (producer_id, ongoing) in &self.ongoing {
             out.put_i64(*producer_id);
@@ -169,7 +189,11 @@ impl Transactions {
             out.put_i64(ongoing.first_offset.get());
             out.put_i64(ongoing.started_at_ms);
         }
-        self.aborted.encode(&mut out);
+        if is_compact {
+            self.aborted.encode_compact(&mut out);
+        } else {
+            self.aborted.encode(&mut out);
+        }
         out.freeze()
     }
 
@@ -177,7 +201,7 @@ impl Transactions {
     pub fn decode(section: Bytes) -> Result<Self, DecodeError> {
         let mut source = Source::new(section, "transactions checkpoint");
         let format = source.u8()?;
-        if format != CHECKPOINT_FORMAT {
+        if !matches!(format, CHECKPOINT_FORMAT | CHECKPOINT_FORMAT_COMPACT) {
             return Err(source.invalid("format", u64::from(format)));
         }
         let ongoing = source.list(ONGOING_SIZE_BYTES, |source| {
@@ -187,7 +211,11 @@ impl Transactions {
             let started_at_ms = source.i64()?;
             Ok((producer_id, Ongoing { producer_epoch, first_offset, started_at_ms }))
         })?;
-        let aborted = AbortedTransactions::decode(&mut source)?;
+        let aborted = if format == CHECKPOINT_FORMAT_COMPACT {
+            AbortedTransactions::decode_compact(&mut source)?
+        } else {
+            AbortedTransactions::decode(&mut source)?
+        };
         source.finish()?;
         let first_offsets = ongoing.iter().map(|(_, ongoing)| ongoing.first_offset).collect();
         Ok(Self { ongoing: ongoing.into_iter().collect(), first_offsets, aborted })

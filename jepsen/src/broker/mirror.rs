@@ -337,6 +337,8 @@ impl Broker {
             Err(
                 error @ (MirrorError::GapTooLarge { .. }
                 | MirrorError::BeginsTooFar { .. }
+                | MirrorError::BatchTooLarge { .. }
+                | MirrorError::NoRoom(_)
                 | MirrorError::Replay(_)),
             ) => {
                 self.step_mirror(now, health, Input::Refused(error.to_string()), out);

@@ -53,6 +53,7 @@ impl Bench {
             datacenter_count_min: 1,
             layout: Layout::Copies,
             pending_size_bytes_max: 1 << 20,
+            blob_size_bytes_max: 1 << 20,
             mutations,
         };
         let health = SlotHealth::all_alive(Duration::from_millis(5));

@@ -235,8 +235,8 @@ impl Partition {
     }
 
     /// The lines of every blob above `after`, in order.
-    pub(crate) fn infos(&self) -> Vec<BlobInfo> {
-        self.blobs().map(|(point, entry)| entry.info(point.generation)).collect()
+    pub(crate) fn infos_after(&self, after: Option<LogPoint>) -> impl Iterator<Item = BlobInfo> {
+        self.blobs_after(after).map(|(point, entry)| entry.info(point.generation))
     }
 
     /// What a takeover needs to know; `None` if a `Start` can't be read.

@@ -29,6 +29,7 @@ impl Bench {
             datacenter_count_min: 1,
             layout: Layout::Parts { blob_size_bytes_min: LARGE_SIZE_BYTES },
             pending_size_bytes_max: 1 << 20,
+            blob_size_bytes_max: 1 << 20,
             mutations: Mutations::NONE,
         };
         let health = SlotHealth::all_alive(Duration::from_millis(5));

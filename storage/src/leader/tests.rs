@@ -73,6 +73,7 @@ impl Bench {
             datacenter_count_min: 1,
             layout: Layout::Copies,
             pending_size_bytes_max: 100,
+            blob_size_bytes_max: 1000,
             mutations: Mutations(mutation),
         };
         let health = SlotHealth::all_alive(HEDGE_AFTER);
@@ -327,6 +328,18 @@ fn l4_a_silent_datacenter_is_hedged_by_two_racks_in_each_other() {
     bench.health.suspect = Geometry::Mirror3Dc.slots_of(1);
     bench.put(records(0, b"a")).expect("admitted");
     assert_eq!(bench.puts(), [(0, 1), (1, 1), (6, 1), (7, 1)]);
+}
+
+#[test]
+fn z1_a_blob_that_no_slot_takes_gets_no_step() {
+    let large = || Draft { payload: Payload::from(Bytes::from(vec![7; 1001])), ..records(0, b"") };
+    let mut bench = Bench::serving();
+    let refused = PutError::TooLarge { size_bytes: 1001, size_bytes_max: 1000 };
+    assert_eq!(bench.put(large()), Err(refused));
+    assert_eq!(bench.puts(), []);
+    assert_eq!(bench.put(records(0, b"next")), Ok(Step::new(1)));
+    let mut broken = Bench::serving_with(Some(Mutation::OversizeStep));
+    assert_eq!(broken.put(large()), Ok(Step::new(1)), "the test would see it");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::{Origin, Standing, Store, StoreOutput};
 use crate::journal::{PartitionRecord, Record};
 use crate::message::{FenceAnswer, FenceRead, FenceReadReply, FenceResult, StorageMessage};
 use crate::mutation::Mutation;
+use crate::wire::Room;
 
 /// A fence request that waits for its fences to be durable.
 #[derive(Debug)]
@@ -82,13 +83,34 @@ impl Store {
 
     /// Answers a fence request whose fences, and all puts before it, are durable.
     pub(super) fn fence_durable(&mut self, waiter: FenceWaiter, outputs: &mut Vec<StoreOutput>) {
-        let mut answers = waiter.refused;
-        for (id, generation) in waiter.entries {
-            let partition = self.index.entry(id);
-            partition.fence = partition.fence.max(generation);
-            answers.push(self.fence_answer(id, generation));
+        let (origin, tag) = (waiter.origin, waiter.tag);
+        let size_bytes_max = self.config.sizes.message_size_bytes_max;
+        let cuts = !Mutation::FenceReplyUncut.active(self.config.mutations);
+        let mut room = Room::of_fence_reply(size_bytes_max);
+        let mut answers = Vec::new();
+        let fenced: Vec<_> = waiter.entries;
+        for (id, generation) in &fenced {
+            let partition = self.index.entry(*id);
+            partition.fence = partition.fence.max(*generation);
         }
-        self.send_fence_reply(waiter.origin, waiter.tag, None, answers, outputs);
+        let held = fenced.into_iter().map(|(id, generation)| self.fence_answer(id, generation));
+        for answer in waiter.refused.into_iter().chain(held) {
+            if cuts && !room.take_answer(&answer) {
+                let full = std::mem::take(&mut answers);
+                if !full.is_empty() {
+                    self.send_fence_reply(origin, tag, None, full, outputs);
+                }
+                room = Room::of_fence_reply(size_bytes_max);
+                // One that is too long by itself: what is asked for again is silence, not an empty log.
+                if !room.take_answer(&answer) {
+                    let result = FenceResult::Unsure;
+                    answers.push(FenceAnswer { result, ..answer });
+                    continue;
+                }
+            }
+            answers.push(answer);
+        }
+        self.send_fence_reply(origin, tag, None, answers, outputs);
     }
 
     fn fence_answer(&self, partition: PartitionId, generation: Generation) -> FenceAnswer {

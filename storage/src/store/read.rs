@@ -11,6 +11,7 @@ use crate::blob::{Blob, BlobHeader, BlobKey, Payload};
 use crate::journal::{DiskOp, FileSequence, Location};
 use crate::message::{Read, ReadFrom, ReadReply, StorageMessage};
 use crate::mutation::Mutation;
+use crate::wire::Room;
 use meridian_base::position::LogPoint;
 
 /// Payloads written of late, oldest first.
@@ -136,10 +137,13 @@ impl Store {
         let Some(from) = from else { return Vec::new() };
         let size_bytes_max = u64::from(request.size_bytes_max.min(self.config.read_size_bytes_max));
         let mut size_bytes = 0;
+        let mut room = Room::of_read_reply(self.config.sizes.message_size_bytes_max);
         let mut parts = Vec::new();
         for entry in partition.run(request.generation, from, request.last_step) {
             size_bytes += u64::from(entry.header().whole().payload_size_bytes);
-            if !parts.is_empty() && size_bytes > size_bytes_max {
+            // Headers take room too: of many small blobs, as much as they do.
+            let fits = room.take_blob(&entry.header()) && size_bytes <= size_bytes_max;
+            if !parts.is_empty() && !fits {
                 break;
             }
             let point = LogPoint::new(request.generation, entry.step);

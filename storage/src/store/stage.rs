@@ -14,6 +14,9 @@ use crate::journal::{Journal, Placed, Record, is_inline, staged_size_bytes};
 use crate::message::{PutReply, PutResult, StorageMessage};
 use crate::mutation::Mutation;
 
+/// What an answer to a put takes, as a rule; one that refuses may take more, and comes alone.
+const PUT_REPLY_SIZE_BYTES: usize = 32;
+
 /// What is to be done once all that was staged before is durable.
 #[derive(Debug)]
 pub(super) enum Waiter {
@@ -219,10 +222,13 @@ impl Store {
                 _ => {}
             }
         }
-        outputs.extend(replies.into_iter().map(|(to, replies)| StoreOutput::Send {
-            to,
-            message: StorageMessage::PutReplies(replies),
-        }));
+        let count_max = self.config.sizes.message_size_bytes_max / PUT_REPLY_SIZE_BYTES;
+        for (to, replies) in replies {
+            outputs.extend(replies.chunks(count_max).map(|replies| StoreOutput::Send {
+                to,
+                message: StorageMessage::PutReplies(replies.to_vec()),
+            }));
+        }
         self.wake(batch.waiters, outputs);
     }
 

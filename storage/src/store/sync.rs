@@ -35,6 +35,7 @@ use crate::message::{
     CommitMark, Read, ReadReply, StorageMessage, SyncPage, SyncPartition, SyncPull,
 };
 use crate::mutation::{Mutation, Mutations};
+use crate::wire::Room;
 
 /// Most blobs being read from peers at once: across an ocean as well, small ones too should come in
 /// numbers.
@@ -54,6 +55,7 @@ pub(super) struct PullWaiter {
     origin: Origin,
     tag: u64,
     after: Option<PartitionId>,
+    resume: Option<(PartitionId, LogPoint)>,
 }
 
 /// A sync under way.
@@ -71,6 +73,8 @@ pub(super) struct Sync {
 #[derive(Debug, Default)]
 struct Peer {
     after: Option<PartitionId>,
+    /// The partition that its last page was cut in, and the last blob there.
+    resume: Option<(PartitionId, LogPoint)>,
     /// Under which the next page is asked for: once more under the same, so that a late answer counts too.
     tag: Option<u64>,
     asked_at: Option<Instant>,
@@ -284,23 +288,42 @@ impl Store {
             return Self::send_page(origin, tag, page, outputs);
         }
         self.adopt(request.config);
-        let waiter = PullWaiter { origin, tag, after: request.after };
+        let SyncPull { after, resume, .. } = request;
+        let waiter = PullWaiter { origin, tag, after, resume };
         self.staged.push_waiter(Waiter::Pull(waiter));
     }
 
     /// Answers a pull: the configuration is durable, and so are all puts taken under an older one.
     pub(super) fn answer_pull(&mut self, waiter: PullWaiter, outputs: &mut Vec<StoreOutput>) {
-        let PullWaiter { origin, tag, after } = waiter;
+        let PullWaiter { origin, tag, after, resume } = waiter;
+        let cuts = !Mutation::PageUncut.active(self.config.mutations);
+        let mut room = Room::of_page(self.config.sizes.message_size_bytes_max);
         let mut blob_count = 0;
         let mut partitions = Vec::new();
-        let mut complete = true;
+        let (mut complete, mut is_cut) = (true, false);
+        let rest = resume.and_then(|(id, above)| Some((id, self.index.get(id)?, Some(above))));
+        let next = self.index.after(after).map(|(id, partition)| (id, partition, None));
         // Each slot has parts of its own: a leader puts them here again.
-        for (id, partition) in self.index.after(after).filter(|(id, _)| !id.is_cold()) {
-            if blob_count >= self.config.sync_page_blobs_max {
+        for (id, partition, above) in rest.into_iter().chain(next).filter(|it| !it.0.is_cold()) {
+            let has_room =
+                blob_count < self.config.sync_page_blobs_max && (room.take_partition() || !cuts);
+            if is_cut || !has_room {
                 complete = false;
                 break;
             }
-            let blobs = partition.infos();
+            let mut blobs = Vec::new();
+            for info in partition.infos_after(above) {
+                if cuts && !room.take_info(&info) {
+                    is_cut = true;
+                    break;
+                }
+                blobs.push(info);
+            }
+            if is_cut && blobs.is_empty() {
+                // It goes on the next page, from its beginning.
+                (complete, is_cut) = (false, false);
+                break;
+            }
             blob_count += 1 + blobs.len();
             partitions.push(SyncPartition {
                 partition: id,
@@ -310,13 +333,15 @@ impl Store {
                 blobs,
             });
         }
-        Self::send_page(origin, tag, self.page(partitions, complete), outputs);
+        complete &= !is_cut;
+        let page = SyncPage { is_cut, ..self.page(partitions, complete) };
+        Self::send_page(origin, tag, page, outputs);
     }
 
     fn page(&self, partitions: Vec<SyncPartition>, complete: bool) -> SyncPage {
         let incarnation = self.incarnation();
         let unsure = self.standing() != Standing::Good;
-        SyncPage { incarnation, partitions, complete, unsure }
+        SyncPage { incarnation, partitions, complete, unsure, is_cut: false }
     }
 
     fn send_page(to: Origin, tag: u64, page: SyncPage, outputs: &mut Vec<StoreOutput>) {
@@ -428,8 +453,8 @@ impl Store {
             }
             let tag = *peer.tag.get_or_insert_with(|| STORE_TAG | self.reads.number());
             peer.asked_at = Some(now);
-            let request =
-                SyncPull { group: config.group, config: config.clone(), after: peer.after };
+            let Peer { after, resume, .. } = *peer;
+            let request = SyncPull { group: config.group, config: config.clone(), after, resume };
             let message = StorageMessage::SyncPull { tag, request };
             outputs.push(StoreOutput::SendToSlot { slot: *slot, message });
         }
@@ -446,13 +471,19 @@ impl Store {
             // Asked again at a later tick.
             return;
         }
-        let last = page.partitions.last().map(|partition| partition.partition);
+        let last = page.partitions.last();
+        let cut_at = last.filter(|_| page.is_cut).and_then(|last| {
+            let point = last.blobs.last()?.point;
+            Some((last.partition, point))
+        });
+        let last = last.map(|partition| partition.partition);
         for partition in page.partitions {
             sync.merge(slot, partition);
         }
         let Some(peer) = sync.peers.get_mut(&slot) else { return };
         (peer.tag, peer.asked_at) = (None, None);
         peer.after = last.or(peer.after);
+        peer.resume = cut_at;
         peer.complete = page.complete;
         let (geometry, is_complete, told) = (config.geometry, peer.complete, sync.complete());
         match &mut sync.phase {

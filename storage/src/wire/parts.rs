@@ -12,7 +12,19 @@ use crate::message::{CommitMark, HeldPart, ListParts, PartList};
 
 pub(crate) const POINT_SIZE_BYTES: usize = 12;
 pub(crate) const INFO_SIZE_BYTES: usize = POINT_SIZE_BYTES + 29;
+const PART_OF_SIZE_BYTES: usize = 1 + 4 + 4;
 const HELD_PART_SIZE_BYTES: usize = POINT_SIZE_BYTES + 4 + 1;
+
+/// What a blob's line takes.
+pub(crate) fn info_size_bytes(info: &BlobInfo) -> usize {
+    INFO_SIZE_BYTES + info.header.part.map_or(0, |_| PART_OF_SIZE_BYTES)
+}
+
+/// What a blob takes: its key, header and payload.
+pub(crate) fn blob_size_bytes(header: &BlobHeader) -> usize {
+    let part = header.part.map_or(0, |_| PART_OF_SIZE_BYTES);
+    8 + INFO_SIZE_BYTES + part + header.payload_size_bytes as usize
+}
 
 pub(crate) fn put_point(out: &mut BytesMut, point: LogPoint) {
     out.put_u32(point.generation.get());

@@ -192,15 +192,18 @@ fn sync_message() -> impl Strategy<Value = StorageMessage> {
             log_start_offset,
             blobs,
         });
-    let page = (any::<u64>(), incarnation(), vec(entry, 0..3), any::<bool>(), any::<bool>())
-        .prop_map(|(tag, incarnation, partitions, complete, unsure)| StorageMessage::SyncPage {
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let page = (any::<u64>(), incarnation(), vec(entry, 0..3), flags).prop_map(
+        |(tag, incarnation, partitions, (complete, unsure, is_cut))| StorageMessage::SyncPage {
             tag,
-            page: SyncPage { incarnation, partitions, complete, unsure },
-        });
-    let pull = (any::<u64>(), any::<u32>(), config(), option::of(partition())).prop_map(
-        |(tag, group, config, after)| StorageMessage::SyncPull {
+            page: SyncPage { incarnation, partitions, complete, unsure, is_cut },
+        },
+    );
+    let resume = option::of((partition(), point()));
+    let pull = (any::<u64>(), any::<u32>(), config(), option::of(partition()), resume).prop_map(
+        |(tag, group, config, after, resume)| StorageMessage::SyncPull {
             tag,
-            request: SyncPull { group: GroupId::new(group), config, after },
+            request: SyncPull { group: GroupId::new(group), config, after, resume },
         },
     );
     prop_oneof![page, pull]

@@ -496,6 +496,7 @@ impl World {
                         datacenter_count_min: 1,
                         layout: home.layout,
                         pending_size_bytes_max: 40,
+                        blob_size_bytes_max: 1 << 20,
                         mutations: self.mutations,
                     };
                     self.nodes[node].checkpoint = plan.checkpoint;

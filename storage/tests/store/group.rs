@@ -12,6 +12,7 @@ use meridian_storage::config::StoreConfig;
 use meridian_storage::message::{
     FenceRead, FenceReadReply, FenceResult, Put, PutResult, Refusal, StorageMessage,
 };
+use meridian_storage::mutation::Mutations;
 use meridian_storage::store::{Origin, Standing, StoreInput, StoreOutput};
 
 use crate::harness::{CLIENT, GROUP, Node, blob, group_config, key, partition, put, store_config};
@@ -20,7 +21,9 @@ pub(crate) struct Group {
     pub(crate) config: GroupConfig,
     pub(crate) nodes: Vec<Node>,
     up: Vec<bool>,
-    synced: Vec<Incarnation>,
+    pub(crate) synced: Vec<Incarnation>,
+    /// The longest message between them.
+    pub(crate) longest_bytes: usize,
     /// Which messages to a slot wait, and those that do.
     is_late: fn(usize, &StoreInput) -> bool,
     waiting: VecDeque<(usize, StoreInput)>,
@@ -30,10 +33,14 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) fn new(geometry: Geometry) -> Self {
+        Self::with(geometry, Mutations::NONE)
+    }
+
+    pub(crate) fn with(geometry: Geometry, mutations: Mutations) -> Self {
         let config = group_config(geometry, 1);
         let nodes = (1..=geometry.slot_count() as u32)
             .map(|node| {
-                let config = store_config(node, u64::from(node));
+                let config = StoreConfig { mutations, ..store_config(node, u64::from(node)) };
                 Node::mount(config, MemoryDisk::new(u64::from(node)))
             })
             .collect::<Vec<_>>();
@@ -43,6 +50,7 @@ impl Group {
             nodes,
             up,
             synced: Vec::new(),
+            longest_bytes: 0,
             is_late: |_, _| false,
             waiting: VecDeque::new(),
             held: None,
@@ -67,6 +75,11 @@ impl Group {
                     self.nodes[from].run();
                 }
                 for output in std::mem::take(&mut self.nodes[from].outputs) {
+                    if let StoreOutput::SendToSlot { message, .. }
+                    | StoreOutput::Send { message, .. } = &output
+                    {
+                        self.longest_bytes = self.longest_bytes.max(message.size_bytes());
+                    }
                     match output {
                         StoreOutput::SendToSlot { slot, message } => {
                             let origin = Origin(from as u64 + 100);
@@ -109,7 +122,7 @@ impl Group {
         }
     }
 
-    fn put_all_on(&mut self, slots: &[usize], blobs: &[Blob]) {
+    pub(crate) fn put_all_on(&mut self, slots: &[usize], blobs: &[Blob]) {
         for &slot in slots {
             for blob in blobs {
                 self.nodes[slot].message(StorageMessage::Put(put(blob.clone())));

@@ -13,10 +13,12 @@ use meridian_base::topology::{Geometry, GroupConfig, SlotConfig, SlotState};
 use meridian_storage::blob::{Blob, BlobHeader, BlobKey, BlobKind, Payload};
 use meridian_storage::config::StoreConfig;
 use meridian_storage::journal::{DiskOp, execute};
+use meridian_storage::limits::SizeLimits;
 use meridian_storage::message::{
     CommitMark, FenceAnswer, FenceRead, FenceResult, PartitionView, Put, PutResult, Read, ReadFrom,
     ReadReply, StorageMessage,
 };
+use meridian_storage::mutation::Mutations;
 use meridian_storage::store::{Origin, Store, StoreInput, StoreOutput};
 
 pub(crate) const GROUP: GroupId = GroupId::new(1);
@@ -32,6 +34,7 @@ pub(crate) fn store_config(node: u32, incarnation: u64) -> StoreConfig {
         staged_bytes_max: 128 << 10,
         relocation_bytes_max: 16 << 10,
         cache_bytes_max: 0,
+        sizes: SizeLimits::SMALL,
         ..StoreConfig::small(NodeId::new(node), Incarnation::new(incarnation), CAPACITY_BYTES)
     }
 }
@@ -103,7 +106,13 @@ pub(crate) struct Node {
 impl Node {
     /// A new node of a group of one, ready to work.
     pub(crate) fn alone() -> Self {
-        let mut node = Self::mount(store_config(1, 1), MemoryDisk::new(1));
+        Self::alone_with(Mutations::NONE)
+    }
+
+    /// The same, with a broken rule.
+    pub(crate) fn alone_with(mutations: Mutations) -> Self {
+        let config = StoreConfig { mutations, ..store_config(1, 1) };
+        let mut node = Self::mount(config, MemoryDisk::new(1));
         node.input(StoreInput::Config(group_config(Geometry::None, 1)));
         node.run();
         node

@@ -14,5 +14,6 @@ mod mutations;
 mod pace;
 mod rules;
 mod scrub;
+mod sizes;
 mod space;
 mod stripes;

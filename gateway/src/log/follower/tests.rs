@@ -57,6 +57,7 @@ fn bystander_with(sent: &Arc<Sent>) -> Arc<Logs> {
         node: NodeId::new(1),
         limits: PartitionLimits::default(),
         pending_size_bytes_max: 1 << 20,
+        sizes: meridian_storage::limits::SizeLimits::DEFAULT,
         mutations: Mutations::NONE,
     };
     let logs = Logs::start(settings, Clock::start(), Arc::<Sent>::clone(sent), None);

@@ -157,6 +157,8 @@ impl LinkWorker {
             }
             MirrorError::GapTooLarge { .. }
             | MirrorError::BeginsTooFar { .. }
+            | MirrorError::BatchTooLarge { .. }
+            | MirrorError::NoRoom(_)
             | MirrorError::Replay(_) => {
                 let Some(life) = self.partitions.get(&partition).map(|it| it.life) else { return };
                 self.step(partition, life, Input::Refused(error.to_string()));

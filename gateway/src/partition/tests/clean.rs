@@ -14,7 +14,7 @@ fn offset(raw: i64) -> Offset {
 impl Bench {
     /// Ten batches of a record each, then a clean blob in place of the first five; not stored yet.
     fn with_run() -> (Self, Manifest) {
-        let mut bench = Self::new();
+        let mut bench = Self::with(SizeLimits::DEFAULT, Mutations::NONE);
         for sequence in 0..10 {
             bench.produce(0, batch(sequence, 1));
             bench.store_all();

@@ -36,7 +36,7 @@ fn marker(producer_epoch: i16, coordinator_epoch: i32, commit: bool) -> Marker {
 
 impl Bench {
     /// Asks the coordinator whatever is to be asked, and gives this answer.
-    fn verify_all(&mut self, result: Result<(), VerifyError>) -> usize {
+    pub(super) fn verify_all(&mut self, result: Result<(), VerifyError>) -> usize {
         let mut count = 0;
         while let Some((ticket, _)) = self.verifications.pop_front() {
             count += 1;

@@ -116,6 +116,7 @@ proptest! {
         entries in prop::collection::vec(entry(), 0..60),
         cut in 0usize..60,
         lag in 0i64..8,
+        is_compact: bool,
     ) {
         let mut naive = Naive::default();
         let mut driven = Driven::default();
@@ -124,7 +125,7 @@ proptest! {
         for (index, entry) in entries.iter().enumerate() {
             if index == cut {
                 resumed.transactions =
-                    Transactions::decode(driven.transactions.encode()).expect("own encoding");
+                    Transactions::decode(driven.transactions.encode(is_compact)).expect("own encoding");
             }
             let offset = naive.end_offset();
             // A log start is at or below what is committed.
@@ -156,6 +157,9 @@ proptest! {
             prop_assert_eq!(&resumed.transactions, &driven.transactions);
         }
         let numbered = driven.transactions.aborted();
+        let mut compact = BytesMut::new();
+        numbered.encode_compact(&mut compact);
+        prop_assert_eq!(compact.len(), numbered.compact_size_bytes());
         let kept = numbered.numbered(0, numbered.count()).count() as u64;
         prop_assert_eq!(kept + numbered.forgotten_count(), numbered.count());
     }
@@ -194,6 +198,6 @@ fn nothing_is_said_of_what_lies_below_a_log_start() {
     driven.apply(2, Entry::Trim { back: 0 }, 2);
     assert_eq!(between(&driven, 0), None, "an empty list would make it committed");
     assert_eq!(between(&driven, 2), Some(vec![]));
-    let decoded = Transactions::decode(driven.transactions.encode());
+    let decoded = Transactions::decode(driven.transactions.encode(false));
     assert_eq!(decoded, Ok(driven.transactions));
 }

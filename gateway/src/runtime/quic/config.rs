@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use meridian_base::id::{ClusterId, NodeId};
+use meridian_storage::limits::FRAME_SIZE_BYTES_MAX;
 
 use super::TransportError;
 use super::framing::HEADER_BYTES;
@@ -54,7 +55,7 @@ impl TransportConfig {
             cluster,
             identity,
             listen,
-            frame_bytes_max: 16 << 20,
+            frame_bytes_max: FRAME_SIZE_BYTES_MAX,
             queue_bytes_max: 32 << 20,
             socket_buffer_bytes: 4 << 20,
             datagram_bytes_max: 6500,
