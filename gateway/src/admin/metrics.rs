@@ -1,4 +1,4 @@
-//! Everything a node measures, as Prometheus text: [`FAMILIES`], and those of its tiers and chores.
+//! Everything a node measures, as Prometheus text: [`FAMILIES`], and those of its sizes, tiers and chores.
 //!
 //! Labels are bounded: nodes of the cluster, links, and names from this program, never what a client
 //! chose.
@@ -6,6 +6,7 @@
 mod chores;
 mod conditions;
 mod raft;
+mod sizes;
 mod tiers;
 
 use std::fmt::Write as _;
@@ -74,7 +75,7 @@ const fn kafka(name: &'static str, kind: Kind, help: &'static str) -> Family {
     Family { name, kind, help, source: Source::Kafka }
 }
 
-/// All metrics of a node, but those of its tiers ([`tiers::FAMILIES`]) and chores ([`chores::FAMILIES`]).
+/// All metrics of a node, but those of its [`sizes`], [`tiers`] and [`chores`].
 const FAMILIES: &[Family] = &[
     // The cluster, as this node knows it.
     gauge(
@@ -396,6 +397,7 @@ pub(super) struct Snapshot {
     led: usize,
     taking_over: usize,
     transactions: OngoingCounts,
+    sizes: sizes::SizeCounts,
     disk: Option<Disk>,
     cold: ColdCounts,
     compaction: CompactionCounts,
@@ -478,6 +480,7 @@ impl Snapshot {
             led,
             taking_over: owned.len() - led,
             transactions: ongoing_counts(&owned),
+            sizes: sizes::SizeCounts::take(node, &owned),
             disk,
             cold: node.logs.cold_counts(),
             compaction: node.compaction.counts(),
@@ -502,8 +505,9 @@ impl Snapshot {
 }
 
 fn families() -> impl Iterator<Item = &'static Family> {
-    let more = [chores::FAMILIES, conditions::FAMILIES, raft::FAMILIES, tiers::FAMILIES];
-    FAMILIES.iter().chain(more.into_iter().flatten())
+    let more = [chores::FAMILIES, conditions::FAMILIES, raft::FAMILIES];
+    let more = more.into_iter().chain([sizes::FAMILIES, tiers::FAMILIES]);
+    FAMILIES.iter().chain(more.flatten())
 }
 
 fn ongoing_counts(logs: &[Arc<PartitionLog>]) -> OngoingCounts {
@@ -676,6 +680,7 @@ mod tests {
             led: 4,
             taking_over: 1,
             transactions: OngoingCounts { ongoing: 3, hanging: 2 },
+            sizes: sizes::SizeCounts::default(),
             disk: Some(Disk {
                 standing: Standing::Good,
                 usage: DiskUsage { used_bytes: 1 << 40, ..DiskUsage::default() },

@@ -2,7 +2,9 @@
 //! first byte.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use meridian_base::id::NodeId;
@@ -13,7 +15,7 @@ use crate::log::Wire;
 use crate::meta::MetaFrame;
 use crate::peers::Peers;
 use crate::runtime::quic::{
-    Channel, Frame, Handler, PathClass, PeerState, Transport, TransportStats,
+    Channel, Frame, Handler, PathClass, PeerState, SendError, Transport, TransportStats,
 };
 
 /// The transport may be absent: in a cluster of one, and while the node starts.
@@ -21,6 +23,31 @@ use crate::runtime::quic::{
 pub(crate) struct Switch {
     transport: OnceLock<Transport>,
     node: OnceLock<Weak<Node>>,
+    oversize: Oversize,
+}
+
+/// Frames that were too long to be sent. Whoever makes one goes by its limit, so there should be none.
+#[derive(Default)]
+struct Oversize {
+    count: AtomicU64,
+    said_at: Mutex<Option<Instant>>,
+}
+
+/// How often it is said that there are.
+const SAY_OVERSIZE_EVERY: Duration = Duration::from_secs(10);
+
+impl Oversize {
+    fn note(&self, to: NodeId, channel: Channel, kind: Option<u8>, size_bytes: usize) {
+        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut said_at = self.said_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if said_at.is_none_or(|said_at| said_at.elapsed() >= SAY_OVERSIZE_EVERY) {
+            *said_at = Some(Instant::now());
+            tracing::error!(
+                %to, ?channel, ?kind, size_bytes, count,
+                "a message longer than any frame cannot be sent; what waits for it stands still: report this"
+            );
+        }
+    }
 }
 
 impl Switch {
@@ -48,6 +75,11 @@ impl Switch {
         }
     }
 
+    /// How many frames were too long to be sent.
+    pub(crate) fn oversize_count(&self) -> u64 {
+        self.oversize.count.load(Ordering::Relaxed)
+    }
+
     /// The transport's counters.
     pub(crate) fn stats(&self) -> Option<TransportStats> {
         self.transport.get().map(Transport::stats)
@@ -57,8 +89,15 @@ impl Switch {
 impl Wire for Switch {
     fn send(&self, to: NodeId, channel: Channel, parts: Vec<Bytes>) -> bool {
         let Some(transport) = self.transport.get() else { return false };
-        match transport.send(to, channel, Frame::from(parts)) {
+        let kind = parts.first().and_then(|part| part.first()).copied();
+        let frame = Frame::from(parts);
+        let size_bytes = frame.len_bytes();
+        match transport.send(to, channel, frame) {
             Ok(()) => true,
+            Err(SendError::TooLong) => {
+                self.oversize.note(to, channel, kind, size_bytes);
+                false
+            }
             Err(error) => {
                 tracing::trace!(%to, ?channel, %error, "not sent");
                 false
