@@ -26,7 +26,7 @@ impl Broken {
     pub fn all() -> impl Iterator<Item = Self> + Clone {
         let log = Mutation::ALL.into_iter().chain(Mutation::PARTS).chain(Mutation::STRIPES);
         let log = log.chain(Mutation::COLD).chain(Mutation::LEFT_BEHIND);
-        let log = log.chain(Mutation::TIERS).chain(Mutation::PAIRS);
+        let log = log.chain(Mutation::TIERS).chain(Mutation::PAIRS).chain(Mutation::SIZES);
         log.map(Self::Log).chain(Self::MIRRORS.into_iter().map(Self::Mirror))
     }
 

@@ -12,6 +12,7 @@
 //!   stable offset passes one that is not, or goes back;
 //! * a group's positions are stored by members of its generation alone, and stay; its generation goes
 //!   forward, each partition has one owner, and each step of a transactional group is done once;
+//! * no message between nodes is longer than a frame, and no partition stands still that could go on;
 //! * fences only grow during one life of a disk, and a leader that was refused puts nothing more.
 
 mod groups;
@@ -61,6 +62,10 @@ pub enum Promise {
     StopsWhenFenced,
     /// After everything has healed, the partition is served and every producer is answered.
     ServesAgain,
+    /// Every message between nodes has room in a frame.
+    FitsAFrame,
+    /// What a leader has put is committed within a bound while its slots can be reached, and a partition is served.
+    GoesOn,
     /// A mirror is a prefix of its source, byte for byte.
     ExactPrefix,
     /// Who has mirrored a partition mirrors no more once it is promoted.

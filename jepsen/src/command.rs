@@ -145,6 +145,7 @@ impl Common {
             Shape::Object => " --shape object",
             Shape::Tiers => " --shape tiers",
             Shape::Federation => " --shape federation",
+            Shape::Sizes => " --shape sizes",
         };
         format!(
             "cargo run -p meridian-jepsen{features} -- sim replay {seed} --time {}s{workload}{shape}{mutation} \

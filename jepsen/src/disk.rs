@@ -43,6 +43,7 @@ pub struct SimDisk {
     lanes: BTreeMap<Lane, VecDeque<DiskOp>>,
     chance: Chance,
     slowdown: u32,
+    is_full: bool,
 }
 
 impl SimDisk {
@@ -52,13 +53,14 @@ impl SimDisk {
     /// An empty disk.
     pub fn new(mut chance: Chance) -> Self {
         let memory = Memory::One { disk: MemoryDisk::new(chance.bits()), image: None };
-        Self { memory, lanes: BTreeMap::new(), chance, slowdown: 1 }
+        Self { memory, lanes: BTreeMap::new(), chance, slowdown: 1, is_full: false }
     }
 
     /// A fast disk and a capacity disk, both of them empty.
     pub fn tiered(mut chance: Chance, mutations: Mutations) -> Self {
         let two = TwoDisks::new(&mut chance, TIERED_FILE_SIZE_BYTES, mutations);
-        Self { memory: Memory::Two(Box::new(two)), lanes: BTreeMap::new(), chance, slowdown: 1 }
+        let memory = Memory::Two(Box::new(two));
+        Self { memory, lanes: BTreeMap::new(), chance, slowdown: 1, is_full: false }
     }
 
     /// Whether it is two.
@@ -237,8 +239,14 @@ impl SimDisk {
         }
     }
 
+    /// Whether it has room, and is as quick as usual.
+    pub fn is_itself(&self) -> bool {
+        self.slowdown == 1 && !self.is_full
+    }
+
     /// Leaves no room for growth, or gives it back. Of two disks one may have room.
     pub fn set_full(&mut self, full: bool) {
+        self.is_full = full;
         match &mut self.memory {
             Memory::One { disk, .. } => disk.set_capacity_bytes(if full { 0 } else { 1 << 30 }),
             Memory::Two(two) => two.set_full(full.then(|| Which::draw(&mut self.chance))),

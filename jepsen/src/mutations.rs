@@ -31,6 +31,8 @@ pub enum Method {
     Tiers(u64),
     /// By at most this many of the shape with a mirror.
     Federation(u64),
+    /// By at most this many of the shape with much of everything.
+    Sizes(u64),
     /// By a directed schedule, which must end well only with every rule in force.
     Scenario(fn(Mutations) -> Verdict),
     /// Not here: the simulator has no part of what it breaks, or hardly ever comes by it.
@@ -131,7 +133,9 @@ fn method_of_cold(mutation: Mutation) -> Method {
         Mutation::MovedUnsealed | Mutation::MovedBeforeSync | Mutation::OtherCapacityUsed => {
             Method::Tiers(30)
         }
-        // The others have models: `storage/tests/rules`.
+        Mutation::StateUnbounded | Mutation::PageUncut => Method::Sizes(20),
+        // The others have models: `storage/tests/rules`; or tests: `gateway/src/partition/tests/sizes.rs`,
+        // `storage/tests/store/sizes.rs`.
         _ => Method::Elsewhere,
     }
 }
@@ -156,7 +160,8 @@ pub fn hunt(mutation: Broken, thread_count: usize) -> Hunt {
         | Method::Cold(bound)
         | Method::Object(bound)
         | Method::Tiers(bound)
-        | Method::Federation(bound) => {
+        | Method::Federation(bound)
+        | Method::Sizes(bound) => {
             let (workload, shape) = match method(mutation) {
                 Method::Groups(_) => (Workload::Groups, Shape::Mirror3Dc),
                 Method::Parts(_) => (Workload::Log, Shape::Block42),
@@ -164,6 +169,7 @@ pub fn hunt(mutation: Broken, thread_count: usize) -> Hunt {
                 Method::Cold(_) => (Workload::Log, Shape::Cold),
                 Method::Tiers(_) => (Workload::Log, Shape::Tiers),
                 Method::Federation(_) => (Workload::Log, Shape::Federation),
+                Method::Sizes(_) => (Workload::Log, Shape::Sizes),
                 _ => (Workload::Log, Shape::Mirror3Dc),
             };
             let common = Common { time: SEED_DURATION, workload, shape, mutation: Some(mutation) };

@@ -18,6 +18,7 @@ use meridian_base::position::{Generation, LeaderEpoch};
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_gateway::partition::{Marker, Ticket, Verification, VerifyError};
 use meridian_storage::journal::{DiskDone, DiskOp, OpenError};
+use meridian_storage::limits::SizeLimits;
 use meridian_storage::message::{
     FenceRead, FenceReadReply, PutReply, PutResult, ReadReply, StorageMessage,
 };
@@ -179,6 +180,8 @@ pub struct Node {
     /// How many times it was started.
     pub boot: u64,
     mutations: Mutations,
+    /// How large messages and blobs may be.
+    pub sizes: SizeLimits,
     /// The rule of mirrors that is broken, if any.
     pub mirror_mutation: Option<meridian_mirror::mutation::Mutation>,
     /// Whether the cluster has an object store.
@@ -203,6 +206,7 @@ impl Node {
             view,
             boot: 0,
             mutations,
+            sizes: SizeLimits::SMALL,
             mirror_mutation: None,
             has_object_store: false,
             health: Health::default(),
@@ -235,7 +239,7 @@ impl Node {
             _ => 0..0,
         };
         let fresh = fresh_incarnation(self.id, self.boot);
-        let mut seat = Seat::open(self.id, &mut self.disk, fresh, self.mutations)?;
+        let mut seat = Seat::open(self.id, &mut self.disk, fresh, (self.sizes, self.mutations))?;
         let mut outputs = Vec::new();
         seat.on_config(now, &self.view.group, &mut outputs);
         self.seat = Some(seat);
@@ -373,6 +377,7 @@ impl Node {
             now,
             &mut outputs,
         );
+        broker.set_sizes(self.sizes);
         broker.convert(self.view.class_of(partition));
         broker.set_object_store(self.has_object_store);
         broker.follow(self.view.mirrors.get(&partition).copied(), self.mirror_mutation);

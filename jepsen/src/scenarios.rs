@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use meridian_base::id::PartitionId;
 use meridian_base::topology::Geometry;
+use meridian_storage::limits::SizeLimits;
 use meridian_storage::mutation::Mutations;
 
 use crate::check::{Promise, Verdict, Violation};
@@ -44,6 +45,7 @@ fn config(mutations: Mutations) -> WorldConfig {
         is_tiered: false,
         classes: &[],
         mutations,
+        sizes: SizeLimits::SMALL,
         partition_count: 1,
         producer_count: 1,
         source_count: 0,

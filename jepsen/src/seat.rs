@@ -11,6 +11,7 @@ use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_storage::config::StoreConfig;
 use meridian_storage::journal::{DiskDone, DiskOp, Identity, OpenError};
+use meridian_storage::limits::SizeLimits;
 use meridian_storage::message::StorageMessage;
 use meridian_storage::mutation::Mutations;
 use meridian_storage::store::{
@@ -54,12 +55,13 @@ impl Seat {
         node: NodeId,
         disk: &mut SimDisk,
         fresh: Incarnation,
-        mutations: Mutations,
+        (sizes, mutations): (SizeLimits, Mutations),
     ) -> Result<Self, OpenError> {
         let file_size_bytes = disk.file_size_bytes();
         let config = StoreConfig {
             file_size_bytes,
             batch_size_bytes_max: file_size_bytes as usize / 2,
+            sizes,
             mutations,
             ..StoreConfig::small(node, fresh, SimDisk::CAPACITY_BYTES)
         };

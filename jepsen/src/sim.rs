@@ -7,6 +7,8 @@ use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::topology::Geometry;
 use meridian_storage::erasure::Code;
+use meridian_storage::limits::SizeLimits;
+use meridian_storage::message::CommitMark;
 use meridian_storage::mutation::Mutations;
 
 use crate::check::{Promise, Verdict, Violation};
@@ -25,6 +27,14 @@ const CONTROL_EVERY: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_millis(2_500);
 /// Within this time after everything has healed all partitions serve and all is answered.
 pub(crate) const CONVERGE_WITHIN: Duration = Duration::from_secs(30);
+
+/// What a page, a view or a checkpoint of five minutes outgrows.
+const TIGHT: SizeLimits =
+    SizeLimits { message_size_bytes_max: 6 << 10, blob_size_bytes_max: 5 << 10 };
+/// Records that are kept where there is to be much.
+const KEPT_COUNT_MIN: usize = 1_500;
+/// How long a partition may stand still that could go on.
+const STALL_MAX: Duration = Duration::from_secs(30);
 
 /// Who uses the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -54,29 +64,42 @@ pub enum Shape {
     Tiers,
     /// Nine racks in three datacenters, and a second cluster of three that mirrors all of it.
     Federation,
+    /// Nine racks in three datacenters, with much of everything in logs that are hardly shortened, and room for little in
+    /// a message.
+    Sizes,
 }
 
 impl Shape {
     fn geometry(self) -> Geometry {
         match self {
             Self::Block42 => Geometry::Block42,
-            Self::Mirror3Dc | Self::Cold | Self::Object | Self::Tiers | Self::Federation => {
-                Geometry::Mirror3Dc
-            }
+            Self::Mirror3Dc
+            | Self::Cold
+            | Self::Object
+            | Self::Tiers
+            | Self::Federation
+            | Self::Sizes => Geometry::Mirror3Dc,
         }
     }
 
     fn spare_count(self) -> usize {
         match self {
-            Self::Mirror3Dc | Self::Object | Self::Tiers | Self::Federation => 0,
+            Self::Mirror3Dc | Self::Object | Self::Tiers | Self::Federation | Self::Sizes => 0,
             Self::Block42 => 2,
             Self::Cold => 1,
         }
     }
 
+    fn sizes(self) -> SizeLimits {
+        match self {
+            Self::Sizes => TIGHT,
+            _ => SizeLimits::SMALL,
+        }
+    }
+
     fn classes(self) -> &'static [Class] {
         match self {
-            Self::Mirror3Dc | Self::Tiers | Self::Federation => &[],
+            Self::Mirror3Dc | Self::Tiers | Self::Federation | Self::Sizes => &[],
             Self::Block42 => &[Class::Parts, Class::Copies],
             Self::Object => &[Class::Objects, Class::Copies, Class::Cold(Code::Rs54)],
             Self::Cold => &[Class::Cold(Code::Rs54), Class::Cold(Code::Block42), Class::Copies],
@@ -119,17 +142,18 @@ impl SimConfig {
             is_tiered: self.shape == Shape::Tiers,
             classes: self.shape.classes(),
             mutations: self.mutations,
+            sizes: self.shape.sizes(),
             partition_count: 3,
             producer_count: 2,
             source_count: 1,
-            transactor_count: 2,
+            transactor_count: if self.shape == Shape::Sizes { 4 } else { 2 },
             keyed_count: 1,
             recreation_count: if self.shape == Shape::Object { 6 } else { 0 },
             has_applications: false,
             client_id_min: 0,
             is_asleep: false,
             foreign_count: 0,
-            kept_count_min: 0,
+            kept_count_min: if self.shape == Shape::Sizes { KEPT_COUNT_MIN } else { 0 },
             mirror_mutation: self.mirror_mutation,
             detail: self.detail,
         };
@@ -172,6 +196,8 @@ pub(crate) struct Sim {
     begun_at: Instant,
     /// Since when each partition has not been served.
     unserved_since: BTreeMap<PartitionId, Instant>,
+    /// Where each partition stands still, as what it waits for, and since when.
+    still_since: BTreeMap<PartitionId, (Option<CommitMark>, Instant)>,
 }
 
 impl Sim {
@@ -180,7 +206,8 @@ impl Sim {
         let nemesis = Nemesis::new(root.branch());
         let unserved_since = BTreeMap::new();
         let begun_at = world.now;
-        Self { world, nemesis, chance: root.branch(), begun_at, unserved_since }
+        let still_since = BTreeMap::new();
+        Self { world, nemesis, chance: root.branch(), begun_at, unserved_since, still_since }
     }
 
     /// From now on faults come.
@@ -206,7 +233,10 @@ impl Sim {
                 let next = self.nemesis.act(&mut self.world)?;
                 self.world.schedule(next, Event::Nemesis);
             }
-            Some(Event::Controller) => self.control(),
+            Some(Event::Controller) => {
+                self.control();
+                self.goes_on()?;
+            }
             _ => {}
         }
         Ok(())
@@ -285,6 +315,31 @@ impl Sim {
                 return Err(Violation { promise: Promise::ServesAgain, detail });
             }
             self.step(false)?;
+        }
+        Ok(())
+    }
+
+    /// No partition stands still for long that could go on: one that is served and whose leader reaches a put quorum
+    /// commits, and one whose appointed leader reaches a fence quorum comes to be served.
+    fn goes_on(&mut self) -> Verdict {
+        for partition in self.world.partitions.clone() {
+            let waits = self.world.waits(partition).filter(|_| self.world.could_go_on(partition));
+            let Some(waits) = waits else {
+                self.still_since.remove(&partition);
+                continue;
+            };
+            let now = self.world.now;
+            let (after, since) = self.still_since.entry(partition).or_insert((waits, now));
+            if *after != waits {
+                (*after, *since) = (waits, now);
+            }
+            if now.since(*since) >= STALL_MAX {
+                let what = waits.map_or("is not served".to_owned(), |mark| {
+                    format!("commits nothing after {}", mark.point)
+                });
+                let detail = format!("{partition:?} {what} for {STALL_MAX:?}; {}", self.state());
+                return Err(Violation { promise: Promise::GoesOn, detail });
+            }
         }
         Ok(())
     }

@@ -74,6 +74,8 @@ pub struct Batch {
 const TRANSACTIONAL: i16 = 1 << 4;
 /// Stands in for the sequence of a marker that commits; one that aborts has the number below.
 const COMMIT_SEQUENCE: u32 = u32::MAX;
+/// Between two records of a producer, by what they say: so that a log has several lines of size and time.
+const RECORD_SPAN_MS: i64 = 60 * 1000;
 /// More than a marker takes.
 const MARKER_SIZE_BYTES_MAX: usize = 1_000;
 
@@ -108,10 +110,12 @@ impl Batch {
         }
         let number = if let Kind::Transactional { number } = self.kind { number } else { 0 };
         let version = self.kind.version();
+        let max_timestamp_ms = i64::from(self.first.sequence) * RECORD_SPAN_MS;
         let mut header = BatchHeader {
             attributes: Attributes(if version.is_some() { TRANSACTIONAL } else { 0 }),
             // Nobody asks for these by time.
             base_timestamp_ms: i64::from(number),
+            max_timestamp_ms,
             last_offset_delta: self.count as i32 - 1,
             producer_id: i64::from(self.first.producer),
             producer_epoch: self.first.epoch as i16,
@@ -125,13 +129,13 @@ impl Batch {
         RecordBatch {
             bytes: Bytes::copy_from_slice(&header.to_bytes()),
             record_count: self.count,
-            max_timestamp_ms: 0,
+            max_timestamp_ms,
             sequenced: Some(Sequenced {
                 producer_id,
                 epoch: producer_epoch,
                 base_sequence: header.base_sequence,
                 record_count: self.count,
-                max_timestamp_ms: 0,
+                max_timestamp_ms,
             }),
             transaction: version.map(|version| InTransaction {
                 transactional_id: "".into(),

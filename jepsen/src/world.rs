@@ -15,6 +15,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::topology::{Geometry, Slot};
 use meridian_storage::journal::Lane;
+use meridian_storage::limits::SizeLimits;
 use meridian_storage::mutation::Mutations;
 
 use self::applications::Confirmed;
@@ -66,6 +67,8 @@ pub struct WorldConfig {
     pub classes: &'static [Class],
     /// The broken rule, if any.
     pub mutations: Mutations,
+    /// How large messages between nodes, and blobs, may be.
+    pub sizes: SizeLimits,
     /// How many partitions.
     pub partition_count: usize,
     /// How many producers each has; there is one reader more.
@@ -147,6 +150,7 @@ pub struct World {
     kept_count_min: usize,
     recreation_count: u64,
     foreign_count: usize,
+    pub(crate) sizes: SizeLimits,
     /// What is to go to the other cluster, and what is to be compared with it.
     pub(crate) abroad: Abroad,
     mutations: Mutations,
@@ -202,6 +206,7 @@ impl World {
             kept_count_min: config.kept_count_min,
             recreation_count: config.recreation_count as u64,
             foreign_count: config.foreign_count,
+            sizes: config.sizes,
             abroad: Abroad::default(),
             mutations: config.mutations,
         };
@@ -483,6 +488,7 @@ impl World {
         for output in outputs {
             match output {
                 NodeOutput::Send(to, packet) => {
+                    self.check_size(node, to, &packet)?;
                     self.check_sent(node, &packet)?;
                     let from = self.nodes[node].endpoint();
                     self.send(from, to, packet);
@@ -566,6 +572,7 @@ fn node(id: NodeId, founded: &View, config: &WorldConfig, root: &mut Chance) -> 
         false => SimDisk::new(root.branch()),
     };
     let mut node = Node::new(id, disk, founded.clone(), config.mutations);
+    node.sizes = config.sizes;
     node.mirror_mutation = config.mirror_mutation;
     node.has_object_store = config.classes.contains(&Class::Objects);
     node

@@ -8,7 +8,12 @@ use meridian_storage::message::{FenceResult, PutResult, StorageMessage};
 use super::World;
 use crate::broker::Shown;
 use crate::check::{Promise, Verdict, Violation};
+use crate::describe::Words;
+use crate::net::Endpoint;
 use crate::node::Packet;
+
+/// Of what a message says, so much is shown.
+const WORDS_MAX: usize = 200;
 
 impl World {
     pub(super) fn check(
@@ -88,6 +93,22 @@ impl World {
                 self.checker.refused(self.nodes[node].id, partition, point.generation);
             }
         }
+    }
+
+    /// The transport takes no longer message than a frame holds: what waits for one would wait for ever (rules Z1 to Z5).
+    pub(super) fn check_size(&self, node: usize, to: Endpoint, packet: &Packet) -> Verdict {
+        let Packet::Storage(message) = packet else { return Ok(()) };
+        let size_bytes_max = self.sizes.message_size_bytes_max;
+        if to == self.nodes[node].endpoint() || message.size_bytes() <= size_bytes_max {
+            return Ok(());
+        }
+        let size_bytes = message.size_bytes();
+        let what: String = Words(packet).to_string().chars().take(WORDS_MAX).collect();
+        let detail = format!(
+            "N{node} sends {size_bytes} bytes to {}, and a frame holds {size_bytes_max}: {what}",
+            to.0,
+        );
+        Err(Violation { promise: Promise::FitsAFrame, detail })
     }
 
     /// What a node sends is checked too: a slot that answers a fence has it, and a leader that was

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
-use meridian_base::topology::Slot;
+use meridian_base::topology::{Slot, SlotSet};
 use meridian_storage::erasure::Code;
+use meridian_storage::message::CommitMark;
 use meridian_storage::mutation::Mutation;
 
 use super::{APPLY_AGAIN_AFTER, APPLY_DELAY, Event, World};
@@ -162,6 +163,34 @@ impl World {
         };
         let codes = Code::ALL.into_iter();
         codes.filter(move |code| self.classes.contains(&Class::Cold(*code)) && may_be(*code))
+    }
+
+    /// What a partition waits for: the next step after this one to be committed, or (`None`) to be served. Nothing if it
+    /// has nothing to do.
+    pub(crate) fn waits(&self, partition: PartitionId) -> Option<Option<CommitMark>> {
+        let broker = self.newest_broker(partition)?;
+        if broker.is_serving() { broker.waits_after().map(Some) } else { Some(None) }
+    }
+
+    /// Whether its leader runs and reaches slots, there and back, that may be all it needs: a fence quorum that counts.
+    pub(crate) fn could_go_on(&self, partition: PartitionId) -> bool {
+        let latest = self.metadata.latest();
+        let Some(owner) = latest.owners.get(&partition) else { return false };
+        let leader = owner.node.get() as usize;
+        let reached: SlotSet = latest
+            .group
+            .good_slots()
+            .iter()
+            .filter(|slot| {
+                let node = self.node_of(*slot);
+                let (here, there) = (Endpoint(leader), Endpoint(node));
+                self.is_running(node)
+                    && self.nodes[node].disk.is_itself()
+                    && !self.network.is_cut(here, there)
+                    && !self.network.is_cut(there, here)
+            })
+            .collect();
+        self.is_running(leader) && self.geometry().fence_quorum(reached)
     }
 
     /// Whether the newest leader of `partition` serves clients.
