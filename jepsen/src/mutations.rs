@@ -133,7 +133,7 @@ fn method_of_cold(mutation: Mutation) -> Method {
         Mutation::MovedUnsealed | Mutation::MovedBeforeSync | Mutation::OtherCapacityUsed => {
             Method::Tiers(30)
         }
-        Mutation::StateUnbounded | Mutation::PageUncut => Method::Sizes(20),
+        Mutation::PageUncut => Method::Sizes(20),
         // The others have models: `storage/tests/rules`; or tests: `gateway/src/partition/tests/sizes.rs`,
         // `storage/tests/store/sizes.rs`.
         _ => Method::Elsewhere,

@@ -228,7 +228,8 @@ impl Mutation {
         Self::GoneFileIgnored,
     ];
 
-    /// Those of sizes, which the simulator finds.
+    /// Those of sizes: `storage/tests/store/sizes.rs` and `gateway/src/partition/tests/sizes.rs` find them, and the
+    /// simulator finds `PageUncut`.
     pub const SIZES: [Self; 5] = [
         Self::OversizeStep,
         Self::BatchesUnsplit,

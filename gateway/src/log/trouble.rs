@@ -61,7 +61,7 @@ impl PartitionLog {
             PutError::NotEnoughDatacenters => self.note_refusal(RefusedFor::TooFewDatacenters),
             PutError::Busy => self.note_refusal(RefusedFor::Busy),
             PutError::NotServing => self.note_refusal(RefusedFor::NotServing),
-            PutError::Lost => {}
+            PutError::TooLarge { .. } | PutError::Lost => {}
         }
     }
 
