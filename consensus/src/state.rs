@@ -9,7 +9,7 @@ mod group;
 mod rows;
 mod topic;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use meridian_base::id::{ClusterId, GroupId, Incarnation, NodeId, PartitionId, TopicId};
@@ -235,6 +235,8 @@ pub struct Metadata {
     groups: BTreeMap<GroupId, GroupConfig>,
     topics: BTreeMap<TopicId, Topic>,
     topic_names: BTreeMap<String, TopicId>,
+    /// Names of topics behind what metrics show of them, so that a collision is found at once.
+    shown_names: BTreeSet<(String, String)>,
     partitions: BTreeMap<PartitionId, Partition>,
     /// Of partitions that were ever moved.
     homes: BTreeMap<PartitionId, Vec<Home>>,
@@ -311,6 +313,13 @@ impl Metadata {
     /// A topic by name.
     pub fn topic_named(&self, name: &str) -> Option<&Topic> {
         self.topics.get(self.topic_names.get(name)?)
+    }
+
+    /// The name of the first topic that metrics show as one with `name`.
+    pub fn name_shown_as(&self, name: &str) -> Option<&str> {
+        let shown = topic::shown(name);
+        let first = self.shown_names.range((shown.clone(), String::new())..).next();
+        first.filter(|(found, _)| *found == shown).map(|(_, name)| name.as_str())
     }
 
     /// All topics, by name.

@@ -289,6 +289,10 @@ fn topics_that_cannot_be_are_refused() {
     machine.decide(create_topic("a.b_c", TopicId::new(6), &[1])).unwrap();
     let collides = machine.decide(create_topic("a_b.c", other, &[1]));
     assert_eq!(collides, Err(Refusal::TopicCollides("a.b_c".to_owned())));
+    assert_eq!(machine.metadata.name_shown_as("a.b.c"), Some("a.b_c"));
+    assert_eq!(machine.metadata.name_shown_as("a.b"), None);
+    machine.decide(Command::DeleteTopic { topic: TopicId::new(6) }).unwrap();
+    assert_eq!(machine.metadata.name_shown_as("a.b.c"), None);
     let exists = machine.decide(create_topic("orders", other, &[1]));
     assert_eq!(exists, Err(Refusal::TopicExists));
     assert_eq!(machine.decide(create_topic("n", TOPIC, &[1])), Err(Refusal::TopicExists));

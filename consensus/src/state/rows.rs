@@ -127,7 +127,7 @@ impl Metadata {
             }
             RowKey::Topic(id) => {
                 let TopicRow { name, internal } = decode(&key, value)?;
-                if self.topic_names.insert(name.clone(), *id).is_some_and(|other| other != *id) {
+                if self.add_topic_name(&name, *id).is_some_and(|other| other != *id) {
                     return Err(RowError::Inconsistent { key });
                 }
                 let topic = Topic { id: *id, name, internal, partitions: Vec::new() };

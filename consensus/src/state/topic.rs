@@ -29,15 +29,15 @@ impl Metadata {
         if self.topic_names.contains_key(name) || self.topics.contains_key(&id) {
             return Err(Refusal::TopicExists);
         }
-        if let Some(other) = self.topic_names.keys().find(|other| names_collide(other, name)) {
-            return Err(Refusal::TopicCollides(other.clone()));
+        if let Some(other) = self.name_shown_as(name) {
+            return Err(Refusal::TopicCollides(other.to_owned()));
         }
         check_config_changes(configs)?;
         let class = configs.iter().rfind(|change| change.name == STORAGE_CLASS);
         let class = class.and_then(|change| change.value.as_deref());
         let group = self.check_new_partitions(0, leaders, class)?;
         let topic = Topic { id, name: name.to_owned(), internal, partitions: Vec::new() };
-        self.topic_names.insert(name.to_owned(), id);
+        self.add_topic_name(name, id);
         self.topics.insert(id, topic);
         effects.record(Change::TopicCreated(id), RowKey::Topic(id));
         self.add_partitions(id, group, leaders, effects);
@@ -51,7 +51,7 @@ impl Metadata {
         effects: &mut Effects,
     ) -> Result<Decision, Refusal> {
         let topic = self.topics.remove(&id).ok_or(Refusal::UnknownTopic(id))?;
-        self.topic_names.remove(&topic.name);
+        self.remove_topic_name(&topic.name);
         for partition in &topic.partitions {
             self.partitions.remove(partition);
             effects.rows.push(RowKey::Partition(*partition));
@@ -83,14 +83,25 @@ impl Metadata {
         }
         let old_name = std::mem::replace(&mut topic.name, name.to_owned());
         topic.internal = true;
-        self.topic_names.remove(&old_name);
-        self.topic_names.insert(name.to_owned(), id);
+        self.remove_topic_name(&old_name);
+        self.add_topic_name(name, id);
         // To clients a topic is gone, though there are as many as before: an id that nobody gets tells
         // those who watch for that.
         self.header.partition_count += 1;
         effects.record(Change::TopicSetAside(id), RowKey::Topic(id));
         effects.rows.push(RowKey::Header);
         Ok(Decision::Done)
+    }
+
+    /// Names a topic; returns the topic that had the name before.
+    pub(super) fn add_topic_name(&mut self, name: &str, id: TopicId) -> Option<TopicId> {
+        self.shown_names.insert((shown(name), name.to_owned()));
+        self.topic_names.insert(name.to_owned(), id)
+    }
+
+    fn remove_topic_name(&mut self, name: &str) {
+        self.shown_names.remove(&(shown(name), name.to_owned()));
+        self.topic_names.remove(name);
     }
 
     pub(super) fn create_partitions(
@@ -234,7 +245,12 @@ fn check_config_changes(changes: &[ConfigChange]) -> Result<(), Refusal> {
     })
 }
 
-/// Whether metrics show two names of topics as one: `.` and `_` are one there.
+/// What metrics show of a topic's name: `.` and `_` are one there.
+pub(super) fn shown(name: &str) -> String {
+    name.replace('.', "_")
+}
+
+/// Whether metrics show two names of topics as one.
 pub fn names_collide(one: &str, other: &str) -> bool {
     let shown = |byte: u8| if byte == b'.' { b'_' } else { byte };
     one.bytes().map(shown).eq(other.bytes().map(shown))
