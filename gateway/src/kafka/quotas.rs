@@ -35,8 +35,11 @@ const ANONYMOUS: &str = "ANONYMOUS";
 const MATCH_EXACT: i8 = 0;
 const MATCH_DEFAULT: i8 = 1;
 const MATCH_ANY: i8 = 2;
-/// Buckets that are remembered before those that are full are forgotten.
+/// Buckets that are remembered. Clients choose their ids: those that find no room share one bucket, so that
+/// an id for each request neither takes memory nor escapes the quota.
 const BUCKET_COUNT_MAX: usize = 10_000;
+/// How often buckets that are full again make room.
+const FORGET_EVERY: Duration = Duration::from_secs(1);
 
 /// What a quota is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,16 +79,36 @@ impl Limit {
 
 /// How far those who have quotas are.
 #[derive(Debug, Default)]
-pub(super) struct Throttles(Mutex<HashMap<(Traffic, Entity), Bucket>>);
+pub(super) struct Throttles(Mutex<Buckets>);
+
+#[derive(Debug, Default)]
+struct Buckets {
+    by_entity: HashMap<(Traffic, Entity), Bucket>,
+    /// Of all who found no room.
+    shared: HashMap<Traffic, Bucket>,
+    forgot_at: Option<Instant>,
+}
 
 impl Throttles {
     fn charge(&self, now: Instant, limit: &Limit, size_bytes: usize) -> Duration {
         let mut buckets = lock(&self.0);
-        if buckets.len() >= BUCKET_COUNT_MAX {
-            buckets.retain(|_, bucket| !bucket.is_full(now));
-        }
-        let bucket = buckets.entry((limit.traffic, limit.shared_by.clone())).or_default();
+        let bucket = buckets.of(now, limit);
         bucket.take(now, size_bytes as u64, limit.bytes_per_second)
+    }
+}
+
+impl Buckets {
+    fn of(&mut self, now: Instant, limit: &Limit) -> &mut Bucket {
+        let key = (limit.traffic, limit.shared_by.clone());
+        let is_due = self.forgot_at.is_none_or(|at| now.since(at) >= FORGET_EVERY);
+        if self.by_entity.len() >= BUCKET_COUNT_MAX && is_due {
+            self.forgot_at = Some(now);
+            self.by_entity.retain(|_, bucket| !bucket.is_full(now));
+        }
+        if self.by_entity.len() >= BUCKET_COUNT_MAX && !self.by_entity.contains_key(&key) {
+            return self.shared.entry(limit.traffic).or_default();
+        }
+        self.by_entity.entry(key).or_default()
     }
 }
 
