@@ -74,12 +74,23 @@ pub enum RequestError {
 
 /// Decodes a whole request. Bytes after its end are ignored, as Kafka does.
 pub fn decode_request(frame: Bytes) -> Result<(RequestHeader, Request), RequestError> {
-    let mut reader = Reader::new(frame);
+    decode_sized_request(frame).map(|(header, request, _)| (header, request))
+}
+
+/// Decodes a whole request; also gives the bytes that its arrays take beside the frame.
+pub fn decode_sized_request(frame: Bytes) -> Result<(RequestHeader, Request, usize), RequestError> {
+    let mut reader = Reader::of_request(frame);
+    let allowed_bytes = reader.memory_left_bytes();
     let header = decode_request_header(&mut reader)?;
     match Request::decode(header.api, header.version, &mut reader) {
-        Ok(request) => Ok((header, request)),
+        Ok(request) => Ok((header, request, allowed_bytes - reader.memory_left_bytes())),
         Err(source) => Err(RequestError::Body { header, source }),
     }
+}
+
+/// The API that a request calls, by its first bytes; `None` if there is no such API.
+pub fn request_api(start: [u8; 2]) -> Option<ApiKey> {
+    ApiKey::from_key(i16::from_be_bytes(start))
 }
 
 fn decode_request_header(reader: &mut Reader) -> Result<RequestHeader, RequestError> {

@@ -1,18 +1,21 @@
 //! DescribeCluster, DescribeLogDirs and UnregisterBroker.
 
-use meridian_base::id::NodeId;
+use std::collections::HashSet;
+
+use meridian_base::id::{NodeId, PartitionId};
 use meridian_consensus::command::Command;
 use meridian_consensus::error::Refusal;
 use meridian_protocol::messages::{
     AUTHORIZED_OPERATIONS_OMITTED, DescribeClusterRequest, DescribeClusterResponse,
-    DescribeLogDirsRequest, DescribeLogDirsResponse, DescribedBroker, DescribedLogDir,
-    DescribedLogDirPartition, DescribedLogDirTopic, UnregisterBrokerRequest,
+    DescribeLogDirsRequest, DescribeLogDirsResponse, DescribeLogDirsTopic, DescribedBroker,
+    DescribedLogDir, DescribedLogDirPartition, DescribedLogDirTopic, UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 };
 use meridian_protocol::{ErrorCode, Str};
 
 use super::dispatch::Call;
 use super::error::ApiError;
+use super::pace::Pace;
 use super::{lookup, metadata};
 use crate::broker::ProposeError;
 use crate::log::PartitionLog;
@@ -104,32 +107,48 @@ pub(super) async fn log_dirs(
     call: Call,
     request: DescribeLogDirsRequest,
 ) -> DescribeLogDirsResponse {
-    let metadata = call.front.broker.metadata();
-    let wanted = |name: &str, index: i32| match &request.topics {
-        None => true,
-        Some(topics) => {
-            topics.iter().any(|topic| *topic.topic == *name && topic.partitions.contains(&index))
-        }
-    };
-    let node = call.front.broker.node();
-    let topics = metadata.topics().filter_map(|topic| {
-        let partitions: Vec<DescribedLogDirPartition> = topic
-            .partitions
-            .iter()
-            .filter_map(|id| Some((*id, metadata.partition(*id)?)))
-            .filter(|(_, p)| p.leader == node && wanted(&topic.name, p.index.cast_signed()))
-            .map(|(id, partition)| DescribedLogDirPartition {
-                partition_index: partition.index.cast_signed(),
+    let mut topics = Vec::new();
+    let mut pace = Pace::default();
+    for (name, led) in led_here(&call, request.topics.as_deref()) {
+        let mut partitions = Vec::with_capacity(led.len());
+        for (id, partition_index) in led {
+            pace.step().await;
+            partitions.push(DescribedLogDirPartition {
+                partition_index,
                 partition_size: size_bytes(call.front.broker.led(id).as_deref()),
                 ..Default::default()
-            })
-            .collect();
-        let name = topic.name.as_str().into();
-        (!partitions.is_empty()).then_some(DescribedLogDirTopic { name, partitions })
-    });
-    let dir =
-        DescribedLogDir { log_dir: LOG_DIR.into(), topics: topics.collect(), ..Default::default() };
+            });
+        }
+        topics.push(DescribedLogDirTopic { name, partitions });
+    }
+    let dir = DescribedLogDir { log_dir: LOG_DIR.into(), topics, ..Default::default() };
     DescribeLogDirsResponse { results: vec![dir], ..Default::default() }
+}
+
+/// The partitions that this node leads by topic, of those that are wanted; `None` wants all.
+fn led_here(
+    call: &Call,
+    wanted: Option<&[DescribeLogDirsTopic]>,
+) -> Vec<(Str, Vec<(PartitionId, i32)>)> {
+    let wanted: Option<HashSet<(&str, i32)>> = wanted.map(|topics| {
+        let named =
+            topics.iter().flat_map(|it| it.partitions.iter().map(|index| (&*it.topic, *index)));
+        named.collect()
+    });
+    let node = call.front.broker.node();
+    let metadata = call.front.broker.metadata();
+    let topics = metadata.topics().filter_map(|topic| {
+        let partitions = topic.partitions.iter().filter_map(|id| {
+            let partition = metadata.partition(*id).filter(|it| it.leader == node)?;
+            let index = partition.index.cast_signed();
+            let is_wanted =
+                wanted.as_ref().is_none_or(|it| it.contains(&(topic.name.as_str(), index)));
+            is_wanted.then_some((*id, index))
+        });
+        let partitions: Vec<_> = partitions.collect();
+        (!partitions.is_empty()).then(|| (topic.name.as_str().into(), partitions))
+    });
+    topics.collect()
 }
 
 /// -1, Kafka's "not known", while the partition is still being taken over.

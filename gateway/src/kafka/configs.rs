@@ -20,6 +20,8 @@ pub(super) use self::alter::{alter, alter_some};
 use super::dispatch::Call;
 use super::error::ApiError;
 use super::lookup::TopicKey;
+use super::pace::Pace;
+use super::repeated::unique;
 use super::topic_config::{self, Kind, TopicConfig};
 use super::{Front, lookup, settings, topics};
 
@@ -28,6 +30,10 @@ const RESOURCE_BROKER: i8 = 4;
 const RESOURCE_BROKER_LOGGER: i8 = 8;
 const RESOURCE_CLIENT_METRICS: i8 = 16;
 const RESOURCE_GROUP: i8 = 32;
+/// Configs of one answer: all that 10 000 topics have.
+const CONFIG_COUNT_MAX: usize = 400_000;
+/// What the configs of one resource cost, as steps.
+const CONFIGS_STEP_COUNT: usize = 8;
 /// Set for the topic.
 pub(super) const SOURCE_TOPIC: i8 = 1;
 /// Set in the node's configuration file.
@@ -83,9 +89,12 @@ pub(super) async fn describe(
     // A topic's configuration is never older than the question.
     let has_topics = request.resources.iter().any(|it| it.resource_type == RESOURCE_TOPIC);
     let current = if has_topics { call.front.broker.catch_up().await } else { Ok(()) };
-    let metadata = call.front.broker.metadata();
-    let describe = |resource: DescribeConfigsResource| {
+    let resources = unique(request.resources, |it| (it.resource_type, it.resource_name.clone()));
+    let mut config_count = 0;
+    let describe = |resource: &DescribeConfigsResource, config_count: usize| {
+        let metadata = call.front.broker.metadata();
         let described = match resource.resource_type {
+            _ if config_count > CONFIG_COUNT_MAX => Err(too_many_configs()),
             RESOURCE_TOPIC => current
                 .clone()
                 .map_err(ApiError::from)
@@ -122,8 +131,23 @@ pub(super) async fn describe(
         }
         result
     };
-    let results = request.resources.into_iter().map(describe).collect();
+    let mut results = Vec::with_capacity(resources.len());
+    let mut pace = Pace::default();
+    for resource in &resources {
+        pace.steps(CONFIGS_STEP_COUNT).await;
+        let result = describe(resource, config_count);
+        config_count += result.configs.len();
+        results.push(result);
+    }
     DescribeConfigsResponse { results, ..Default::default() }
+}
+
+fn too_many_configs() -> ApiError {
+    let message = format!(
+        "an answer has room for {CONFIG_COUNT_MAX} configs: describe fewer resources at once, or name \
+         the configs you want"
+    );
+    ApiError::new(ErrorCode::PolicyViolation, message)
 }
 
 fn unknown_resource() -> ApiError {

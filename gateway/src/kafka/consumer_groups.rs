@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use super::coordinator;
 use super::dispatch::Call;
 use super::error::{self, ApiError};
+use super::repeated::unique;
 use super::{groups, lookup};
 use crate::coordination::AnyGroup;
 use crate::group::consumer::{
@@ -239,7 +240,7 @@ pub(super) async fn describe(
         });
         DescribedConsumerGroup { group_id, authorized_operations, ..described }
     };
-    let groups = request.group_ids.into_iter().map(describe).collect();
+    let groups = unique(request.group_ids, Str::clone).into_iter().map(describe).collect();
     ConsumerGroupDescribeResponse { groups, ..Default::default() }
 }
 

@@ -1,5 +1,7 @@
 //! DescribeProducers: who writes to a partition, and whose transaction is open there (KIP-664).
 
+use std::collections::HashSet;
+
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
 use meridian_protocol::ErrorCode;
@@ -10,6 +12,7 @@ use meridian_protocol::messages::{
 
 use super::dispatch::Call;
 use super::lookup::{self, TopicKey};
+use super::pace::Pace;
 use super::topics;
 use crate::producer::ProducerDescription;
 
@@ -19,21 +22,29 @@ pub(super) async fn describe(
     request: DescribeProducersRequest,
 ) -> DescribeProducersResponse {
     let mut response = DescribeProducersResponse::default();
+    let mut pace = Pace::default();
+    // A partition may have thousands of producers: it is described once.
+    let mut seen = HashSet::new();
     for topic in request.topics {
         let key = TopicKey::Name(topic.name.clone());
-        let partition = |partition_index: i32| match active_producers(&call, &key, partition_index)
-        {
-            Ok(active_producers) => DescribedProducersPartition {
-                partition_index,
-                active_producers,
-                ..Default::default()
-            },
-            Err(error_code) => {
-                call.front.metrics.on_error(error_code);
-                DescribedProducersPartition { partition_index, error_code, ..Default::default() }
+        let mut partitions = Vec::with_capacity(topic.partition_indexes.len());
+        for partition_index in topic.partition_indexes {
+            if !seen.insert((topic.name.clone(), partition_index)) {
+                continue;
             }
-        };
-        let partitions = topic.partition_indexes.into_iter().map(partition).collect();
+            let producers = active_producers(&call, &key, partition_index);
+            pace.steps(1 + producers.as_ref().map_or(0, Vec::len)).await;
+            let described = match producers {
+                Ok(active_producers) => {
+                    DescribedProducersPartition { active_producers, ..Default::default() }
+                }
+                Err(error_code) => {
+                    call.front.metrics.on_error(error_code);
+                    DescribedProducersPartition { error_code, ..Default::default() }
+                }
+            };
+            partitions.push(DescribedProducersPartition { partition_index, ..described });
+        }
         response.topics.push(DescribedProducersTopic { name: topic.name, partitions });
     }
     response

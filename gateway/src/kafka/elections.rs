@@ -28,12 +28,11 @@ pub(super) fn elect(call: &Call, request: ElectLeadersRequest) -> ElectLeadersRe
             ..Default::default()
         };
     }
-    let metadata = call.front.broker.metadata();
     let elect = |topic: ElectLeadersTopic| ElectLeadersTopicResult {
         partition_result: topic
             .partitions
             .iter()
-            .map(|index| elect_one(&metadata, &topic.topic, *index))
+            .map(|index| elect_one(&call.front.broker.metadata(), &topic.topic, *index))
             .collect(),
         topic: topic.topic,
     };
@@ -67,8 +66,8 @@ pub(super) async fn reassign(
     call: Call,
     request: AlterPartitionReassignmentsRequest,
 ) -> AlterPartitionReassignmentsResponse {
-    let metadata = call.front.broker.metadata();
     let refuse = |topic: &Str, partition: &ReassignablePartition| {
+        let metadata = call.front.broker.metadata();
         let found = TopicKey::Name(topic.clone())
             .find(&metadata)
             .and_then(|topic| lookup::partition(&metadata, topic, partition.partition_index));

@@ -12,6 +12,7 @@ use meridian_protocol::{ErrorCode, Str};
 
 use super::dispatch::Call;
 use super::error::ApiError;
+use super::repeated::repeated;
 
 /// A feature, and the levels of it that a binary has.
 struct Feature {
@@ -59,11 +60,11 @@ pub(super) fn announce(versions: ApiVersionsResponse) -> ApiVersionsResponse {
 
 /// Answers UpdateFeatures.
 pub(super) fn update(call: &Call, request: &UpdateFeaturesRequest) -> UpdateFeaturesResponse {
-    let judged: Vec<(Str, Result<(), ApiError>)> = request
-        .feature_updates
-        .iter()
-        .map(|update| (update.feature.clone(), judge(call.version, update, request)))
-        .collect();
+    let repeated = repeated(request.feature_updates.iter().map(|update| &update.feature));
+    let judge =
+        |update: &FeatureUpdate| judge(call.version, update, repeated.contains(&update.feature));
+    let judged: Vec<(Str, Result<(), ApiError>)> =
+        request.feature_updates.iter().map(|it| (it.feature.clone(), judge(it))).collect();
     let refused = judged.iter().filter_map(|(_, result)| result.as_ref().err());
     refused.clone().for_each(|error| call.front.metrics.on_error(error.code));
     let mut response = UpdateFeaturesResponse::default();
@@ -85,14 +86,10 @@ pub(super) fn update(call: &Call, request: &UpdateFeaturesRequest) -> UpdateFeat
     response
 }
 
-fn judge(
-    version: i16,
-    update: &FeatureUpdate,
-    request: &UpdateFeaturesRequest,
-) -> Result<(), ApiError> {
+fn judge(version: i16, update: &FeatureUpdate, is_repeated: bool) -> Result<(), ApiError> {
     let FeatureUpdate { feature, max_version_level: level, upgrade_type, .. } = update;
     let refuse = |code, message: String| Err(ApiError::new(code, message));
-    if request.feature_updates.iter().filter(|other| other.feature == *feature).count() > 1 {
+    if is_repeated {
         return refuse(ErrorCode::InvalidRequest, format!("{feature} is named twice"));
     }
     let has_type = version >= UPGRADE_TYPE_FROM_VERSION;

@@ -37,6 +37,10 @@ const IDS_FROM_VERSION: i16 = 13;
 /// From this version on endpoints of leaders are told.
 const ENDPOINTS_FROM_VERSION: i16 = 16;
 
+/// Rest between two rounds of one request, for each partition: as long as a round takes, or so.
+const REST_PER_PARTITION: Duration = Duration::from_micros(4);
+const REST_MAX: Duration = Duration::from_millis(100);
+
 /// Answers a Fetch request, whose turn on its connection may come later.
 pub(super) fn fetch(
     call: Call,
@@ -90,10 +94,11 @@ async fn read(
     let bell = Arc::new(Notify::new());
     let mut time_is_up = std::pin::pin!(tokio::time::sleep(wait));
     let mut waiting = !wait.is_zero() && bytes_min > 0;
+    let mut is_first = true;
     loop {
         if waiting {
             // Rung between this and the end of the read, the bell is heard below.
-            reader.register(targets, &bell);
+            reader.register(targets, &bell).await;
         }
         let round = reader.read(targets, !waiting).await;
         if !waiting || round.size_bytes >= bytes_min || round.is_urgent {
@@ -103,13 +108,18 @@ async fn read(
             () = bell.notified() => {}
             () = &mut time_is_up => waiting = false,
         }
+        // Who waits for more than there is does not have all partitions read with each record.
+        if waiting && !is_first {
+            let rest = REST_PER_PARTITION * u32::try_from(targets.len()).unwrap_or(u32::MAX);
+            tokio::time::sleep(rest.min(REST_MAX)).await;
+        }
+        is_first = false;
     }
 }
 
 fn respond(call: &Call, opened: Opened, answers: Vec<Answer>) -> FetchResponse {
     let mut response = FetchResponse { session_id: opened.session_id, ..Default::default() };
     let kept = call.front.sessions.keep(&opened, &answers);
-    let metadata = call.front.broker.metadata();
     for ((target, mut answer), kept) in opened.targets.into_iter().zip(answers).zip(kept) {
         if !kept {
             continue;
@@ -119,6 +129,7 @@ fn respond(call: &Call, opened: Opened, answers: Vec<Answer>) -> FetchResponse {
             call.front.metrics.on_error(code);
         }
         if code == ErrorCode::NotLeaderOrFollower {
+            let metadata = call.front.broker.metadata();
             let partition = answer.partition.and_then(|id: PartitionId| metadata.partition(id));
             if let Some(partition) = partition {
                 answer.response.current_leader = lookup::current_leader(partition);

@@ -1,5 +1,6 @@
 //! JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and describing groups.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use tokio::sync::oneshot;
 use super::coordinator::{self, Coordinator, GroupEntry, Groups, Told, Waiter};
 use super::dispatch::Call;
 use super::error;
+use super::repeated::unique;
 use crate::coordination::AnyGroup;
 use crate::group::{Caller, Group, GroupError, Join, Joined, Sync};
 
@@ -31,6 +33,8 @@ const PROTOCOL_FROM_VERSION: i16 = 5;
 const GROUP_ID_NOT_FOUND_FROM_VERSION: i16 = 6;
 /// Bits of every operation on a group.
 pub(super) const GROUP_OPERATIONS: i32 = 0b1_0100_1000;
+/// Ways of assignment that one member may offer: each is compared with those of all others.
+const PROTOCOL_COUNT_MAX: usize = 16;
 /// Bytes of a client's name kept for operators.
 const CLIENT_ID_BYTES_MAX: usize = 256;
 const DEAD: &str = "Dead";
@@ -112,6 +116,9 @@ fn join_of(call: &Call, request: &JoinGroupRequest) -> Result<Join, ErrorCode> {
         -1 => session_timeout,
         ms => millis(ms).min(config.session_timeout_max),
     };
+    if request.protocols.len() > PROTOCOL_COUNT_MAX {
+        return Err(ErrorCode::InvalidRequest);
+    }
     let size = |(name, metadata): (&Str, &Bytes)| name.len() + metadata.len();
     let size_bytes: usize =
         request.protocols.iter().map(|protocol| size((&protocol.name, &protocol.metadata))).sum();
@@ -328,16 +335,19 @@ pub(super) async fn list(call: Call, request: ListGroupsRequest) -> ListGroupsRe
             return ListGroupsResponse { error_code, ..Default::default() };
         }
     };
-    let wanted = |filter: &[Str], value: &str| {
-        filter.is_empty() || filter.iter().any(|wanted| wanted.eq_ignore_ascii_case(value))
+    let filter_of = |wanted: &[Str]| -> HashSet<String> {
+        wanted.iter().map(|it| it.to_ascii_lowercase()).collect()
+    };
+    let types = filter_of(&request.types_filter);
+    let states = filter_of(&request.states_filter);
+    let wanted = |filter: &HashSet<String>, value: &str| {
+        filter.is_empty() || filter.contains(&value.to_ascii_lowercase())
     };
     let mut groups = Vec::new();
     for coordinator in coordinators {
         for (id, entry) in coordinator.groups().all_existing() {
             let group = &entry.group;
-            if wanted(&request.types_filter, group.type_name())
-                && wanted(&request.states_filter, group.state_name())
-            {
+            if wanted(&types, group.type_name()) && wanted(&states, group.state_name()) {
                 groups.push(ListedGroup {
                     group_id: id.into(),
                     protocol_type: group.protocol_type().into(),
@@ -369,7 +379,7 @@ pub(super) async fn describe(call: Call, request: DescribeGroupsRequest) -> Desc
         };
         DescribedGroup { authorized_operations, ..described }
     };
-    let groups = request.groups.into_iter().map(describe).collect();
+    let groups = unique(request.groups, Str::clone).into_iter().map(describe).collect();
     DescribeGroupsResponse { groups, ..Default::default() }
 }
 

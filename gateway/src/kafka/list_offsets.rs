@@ -1,20 +1,21 @@
 //! ListOffsets and OffsetForLeaderEpoch: finding offsets.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_protocol::messages::{
     EpochEndOffset, ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest,
-    ListOffsetsResponse, ListOffsetsTopic, ListOffsetsTopicResponse, OffsetForLeaderEpochRequest,
+    ListOffsetsResponse, ListOffsetsTopicResponse, OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse, OffsetForLeaderPartition, OffsetForLeaderTopicResponse,
 };
-use meridian_protocol::{ErrorCode, Str, records};
+use meridian_protocol::{ErrorCode, records};
 
 use super::dispatch::Call;
 use super::error;
 use super::lookup::{self, TopicKey};
 use super::opening::{self, Patience};
+use super::pace::Pace;
+use super::repeated::repeated;
 use crate::log::{FetchError, Isolation, PartitionLog};
 use crate::mirror;
 use crate::partition::BatchSlice;
@@ -39,13 +40,17 @@ pub(super) async fn list_offsets(call: Call, request: ListOffsetsRequest) -> Lis
     let asks_for_end = request.topics.iter().flat_map(|topic| &topic.partitions).any(is_of_end);
     // A leader that was replaced and does not know it yet must not tell the end of long ago.
     let current = if asks_for_end { call.front.broker.catch_up().await } else { Ok(()) };
-    let repeated = repeated(&request.topics);
+    let repeated = repeated(request.topics.iter().flat_map(|topic| {
+        topic.partitions.iter().map(|partition| (topic.name.clone(), partition.partition_index))
+    }));
     let patience = Patience::begin();
+    let mut pace = Pace::default();
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let key = TopicKey::Name(topic.name.clone());
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for wanted in topic.partitions {
+            pace.step().await;
             let found = match current {
                 _ if repeated.contains(&(topic.name.clone(), wanted.partition_index)) => {
                     Err(ErrorCode::InvalidRequest)
@@ -58,15 +63,6 @@ pub(super) async fn list_offsets(call: Call, request: ListOffsetsRequest) -> Lis
         topics.push(ListOffsetsTopicResponse { name: topic.name, partitions });
     }
     ListOffsetsResponse { topics, ..Default::default() }
-}
-
-/// The partitions that a request names more than once.
-fn repeated(topics: &[ListOffsetsTopic]) -> BTreeSet<(Str, i32)> {
-    let mut seen = BTreeSet::new();
-    let partitions = topics.iter().flat_map(|topic| {
-        topic.partitions.iter().map(|partition| (topic.name.clone(), partition.partition_index))
-    });
-    partitions.filter(|partition| !seen.insert(partition.clone())).collect()
 }
 
 /// Whether the question is for the end of a log, which only its leader of now can tell.
@@ -234,10 +230,12 @@ pub(super) async fn epoch_ends(
 ) -> OffsetForLeaderEpochResponse {
     let mut response = OffsetForLeaderEpochResponse::default();
     let patience = Patience::begin();
+    let mut pace = Pace::default();
     for topic in request.topics {
         let key = TopicKey::Name(topic.topic.clone());
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for wanted in &topic.partitions {
+            pace.step().await;
             partitions.push(epoch_end(&call, &key, wanted, patience).await);
         }
         response.topics.push(OffsetForLeaderTopicResponse { topic: topic.topic, partitions });

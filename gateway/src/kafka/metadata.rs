@@ -2,8 +2,8 @@
 
 mod held;
 
-use meridian_base::id::NodeId;
-use meridian_consensus::state::{Metadata, Partition, Topic};
+use meridian_base::id::{NodeId, TopicId};
+use meridian_consensus::state::{Metadata, Partition};
 use meridian_protocol::messages::{
     AUTHORIZED_OPERATIONS_OMITTED, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse,
     DescribedTopic, DescribedTopicPartition, MetadataBroker, MetadataPartition, MetadataRequest,
@@ -13,6 +13,8 @@ use meridian_protocol::{ErrorCode, Str, Uuid};
 
 use super::dispatch::Call;
 use super::lookup::{self, TopicKey};
+use super::pace::{self, Pace};
+use super::repeated::unique;
 use super::topics;
 
 /// Bits of every operation on a topic: without access rules everybody may do all of them.
@@ -49,17 +51,16 @@ pub(super) async fn metadata(call: Call, mut request: MetadataRequest) -> Metada
     if is_held {
         held::wait_for_news(&call, &request).await;
     }
-    let metadata = call.front.broker.metadata();
-    let stamp = if is_held { held::stamp(&call, &metadata, &request) } else { 0 };
-    let topics = match &request.topics {
+    // Of before the topics are looked at, so that what changes meanwhile is news the next time.
+    let stamp =
+        if is_held { held::stamp(&call, &call.front.broker.metadata(), &request) } else { 0 };
+    let topics = match request.topics {
         _ if is_held && stamp == request.seen_stamp => Vec::new(),
-        None => metadata.topics().map(|topic| describe(&metadata, topic, operations)).collect(),
+        None => describe_all(&call, operations).await,
         Some(wanted) if is_too_early => wanted.iter().map(refused).collect(),
-        Some(wanted) => {
-            let by_id = |topic| is_by_id(call.version, topic);
-            wanted.iter().map(|t| find(&metadata, t, by_id(t), operations)).collect()
-        }
+        Some(wanted) => describe_named(&call, wanted, operations).await,
     };
+    let metadata = call.front.broker.metadata();
     let brokers = lookup::brokers(&metadata).filter_map(|(id, _)| {
         let endpoint = lookup::endpoint(&metadata, id)?;
         Some(MetadataBroker {
@@ -101,7 +102,9 @@ fn refused(wanted: &MetadataRequestTopic) -> MetadataTopic {
 }
 
 async fn create_missing(call: &Call, wanted: &[MetadataRequestTopic]) {
+    let mut pace = Pace::default();
     for topic in wanted {
+        pace.step().await;
         let Some(name) = &topic.name else { continue };
         let missing = call.front.broker.metadata().topic_named(name).is_none();
         if missing && topics::is_legal_name(name) {
@@ -115,49 +118,105 @@ async fn create_missing(call: &Call, wanted: &[MetadataRequestTopic]) {
     }
 }
 
-fn find(
-    metadata: &Metadata,
-    wanted: &MetadataRequestTopic,
-    by_id: bool,
+async fn describe_all(call: &Call, operations: i32) -> Vec<MetadataTopic> {
+    let ids: Vec<TopicId> = call.front.broker.metadata().topics().map(|topic| topic.id).collect();
+    let mut topics = Vec::with_capacity(ids.len());
+    let mut pace = Pace::default();
+    for id in ids {
+        topics.extend(describe(call, id, operations, &mut pace).await);
+    }
+    topics
+}
+
+async fn describe_named(
+    call: &Call,
+    wanted: Vec<MetadataRequestTopic>,
     operations: i32,
-) -> MetadataTopic {
-    let name = wanted.name.clone().unwrap_or_default();
-    match TopicKey::new(by_id, &name, wanted.topic_id).find(metadata) {
-        Ok(topic) => describe(metadata, topic, operations),
-        Err(error_code) => {
-            let illegal = !by_id && !topics::is_legal_name(&name);
-            MetadataTopic {
-                error_code: if illegal { ErrorCode::InvalidTopicException } else { error_code },
-                name: wanted.name.clone(),
-                topic_id: if by_id { wanted.topic_id } else { Uuid::ZERO },
-                ..Default::default()
+) -> Vec<MetadataTopic> {
+    // As in Kafka, a topic that is named twice is described once.
+    let wanted = unique(wanted, |topic| (topic.name.clone(), topic.topic_id));
+    let mut topics = Vec::with_capacity(wanted.len());
+    let mut pace = Pace::default();
+    for topic in wanted {
+        let by_id = is_by_id(call.version, &topic);
+        let name = topic.name.clone().unwrap_or_default();
+        let key = TopicKey::new(by_id, &name, topic.topic_id);
+        let found = key.find(&call.front.broker.metadata()).map(|topic| topic.id);
+        let described = match found {
+            Ok(id) => describe(call, id, operations, &mut pace).await,
+            Err(_) => {
+                pace.step().await;
+                None
             }
-        }
+        };
+        topics.push(described.unwrap_or_else(|| unknown(topic, by_id)));
+    }
+    topics
+}
+
+/// The answer for a topic that is not there.
+fn unknown(wanted: MetadataRequestTopic, by_id: bool) -> MetadataTopic {
+    let is_legal = || topics::is_legal_name(wanted.name.as_deref().unwrap_or_default());
+    let error_code = match by_id {
+        true => ErrorCode::UnknownTopicId,
+        false if is_legal() => ErrorCode::UnknownTopicOrPartition,
+        false => ErrorCode::InvalidTopicException,
+    };
+    MetadataTopic {
+        error_code,
+        topic_id: if by_id { wanted.topic_id } else { Uuid::ZERO },
+        name: wanted.name,
+        ..Default::default()
     }
 }
 
-fn describe(metadata: &Metadata, topic: &Topic, operations: i32) -> MetadataTopic {
-    let partitions = topic.partitions.iter().filter_map(|id| metadata.partition(*id));
-    MetadataTopic {
-        name: Some(topic.name.as_str().into()),
-        topic_id: lookup::uuid(topic.id),
-        is_internal: topic.internal,
-        partitions: partitions
-            .map(|partition| {
-                let owners = Owners::of(metadata, partition);
-                MetadataPartition {
-                    error_code: owners.error_code,
-                    partition_index: partition.index.cast_signed(),
-                    leader_id: owners.leader_id,
-                    leader_epoch: partition.leader_epoch.get(),
-                    replica_nodes: owners.replicas,
-                    isr_nodes: owners.in_sync,
-                    offline_replicas: owners.offline,
-                }
-            })
-            .collect(),
-        topic_authorized_operations: operations,
-        ..Default::default()
+/// Describes a topic, so many partitions at a time that neither other clients nor changes of the metadata
+/// wait for long; `None` if it is not there any more.
+async fn describe(
+    call: &Call,
+    id: TopicId,
+    operations: i32,
+    pace: &mut Pace,
+) -> Option<MetadataTopic> {
+    let mut described = {
+        let metadata = call.front.broker.metadata();
+        let topic = metadata.topic(id)?;
+        MetadataTopic {
+            name: Some(topic.name.as_str().into()),
+            topic_id: lookup::uuid(topic.id),
+            is_internal: topic.internal,
+            partitions: Vec::with_capacity(topic.partitions.len()),
+            topic_authorized_operations: operations,
+            ..Default::default()
+        }
+    };
+    for first in (0..).step_by(pace::STEP_COUNT_MAX) {
+        let looked_at = {
+            let metadata = call.front.broker.metadata();
+            let Some(topic) = metadata.topic(id) else { break };
+            let page = topic.partitions.iter().skip(first).take(pace::STEP_COUNT_MAX);
+            let partitions = page.clone().filter_map(|id| metadata.partition(*id));
+            described.partitions.extend(partitions.map(|it| describe_one(&metadata, it)));
+            page.len()
+        };
+        pace.steps(1 + looked_at).await;
+        if looked_at < pace::STEP_COUNT_MAX {
+            break;
+        }
+    }
+    Some(described)
+}
+
+fn describe_one(metadata: &Metadata, partition: &Partition) -> MetadataPartition {
+    let owners = Owners::of(metadata, partition);
+    MetadataPartition {
+        error_code: owners.error_code,
+        partition_index: partition.index.cast_signed(),
+        leader_id: owners.leader_id,
+        leader_epoch: partition.leader_epoch.get(),
+        replica_nodes: owners.replicas,
+        isr_nodes: owners.in_sync,
+        offline_replicas: owners.offline,
     }
 }
 
@@ -192,7 +251,6 @@ pub(super) async fn describe_partitions(
     call: Call,
     request: DescribeTopicPartitionsRequest,
 ) -> DescribeTopicPartitionsResponse {
-    let metadata = call.front.broker.metadata();
     let mut names: Vec<Str> = request.topics.into_iter().map(|topic| topic.name).collect();
     // Who names topics goes on with one of them.
     let is_possible = |cursor: &TopicPartitionCursor| {
@@ -207,6 +265,7 @@ pub(super) async fn describe_partitions(
         return DescribeTopicPartitionsResponse { topics: topics.collect(), ..Default::default() };
     }
     if names.is_empty() {
+        let metadata = call.front.broker.metadata();
         names = metadata.topics().map(|topic| topic.name.as_str().into()).collect();
     }
     names.sort_unstable();
@@ -214,6 +273,7 @@ pub(super) async fn describe_partitions(
     let start = request.cursor.unwrap_or_default();
     let mut room = request.response_partition_limit.clamp(1, PAGE_PARTITION_COUNT_MAX) as usize;
     let mut response = DescribeTopicPartitionsResponse::default();
+    let mut pace = Pace::default();
     for name in names.into_iter().filter(|name| *name >= start.topic_name) {
         let first = if name == start.topic_name { start.partition_index } else { 0 } as usize;
         if room == 0 {
@@ -221,11 +281,13 @@ pub(super) async fn describe_partitions(
                 Some(TopicPartitionCursor { topic_name: name, partition_index: first as i32 });
             break;
         }
-        let described = describe_page(&metadata, &name, first, room);
+        let (described, partition_count) =
+            describe_page(&call.front.broker.metadata(), &name, first, room);
+        pace.steps(1 + described.partitions.len()).await;
         room -= described.partitions.len();
         let next = first + described.partitions.len();
         response.topics.push(described);
-        if metadata.topic_named(&name).is_some_and(|topic| topic.partitions.len() > next) {
+        if partition_count > next {
             let partition_index = next as i32;
             response.next_cursor = Some(TopicPartitionCursor { topic_name: name, partition_index });
             break;
@@ -234,15 +296,22 @@ pub(super) async fn describe_partitions(
     response
 }
 
-fn describe_page(metadata: &Metadata, name: &Str, first: usize, count: usize) -> DescribedTopic {
+/// Some partitions of a topic, and how many it has.
+fn describe_page(
+    metadata: &Metadata,
+    name: &Str,
+    first: usize,
+    count: usize,
+) -> (DescribedTopic, usize) {
     let Some(topic) = metadata.topic_named(name) else {
         let illegal = !topics::is_legal_name(name);
         let unknown = ErrorCode::UnknownTopicOrPartition;
-        return DescribedTopic {
+        let described = DescribedTopic {
             error_code: if illegal { ErrorCode::InvalidTopicException } else { unknown },
             name: Some(name.clone()),
             ..Default::default()
         };
+        return (described, 0);
     };
     let ids = topic.partitions.iter().skip(first).take(count);
     let partitions = ids.filter_map(|id| metadata.partition(*id)).map(|partition| {
@@ -260,14 +329,15 @@ fn describe_page(metadata: &Metadata, name: &Str, first: usize, count: usize) ->
             offline_replicas: owners.offline,
         }
     });
-    DescribedTopic {
+    let described = DescribedTopic {
         name: Some(name.clone()),
         topic_id: lookup::uuid(topic.id),
         is_internal: topic.internal,
         partitions: partitions.collect(),
         topic_authorized_operations: TOPIC_OPERATIONS,
         ..Default::default()
-    }
+    };
+    (described, topic.partitions.len())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! OffsetCommit, OffsetFetch, OffsetDelete and DeleteGroups: what groups have committed.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, RwLockReadGuard};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 
 use meridian_consensus::state::Metadata;
 use meridian_protocol::messages::{
@@ -21,6 +21,7 @@ use super::dispatch::Call;
 use super::group_state::Changes;
 use super::lookup::{self, TopicKey};
 use super::offset_record::{Committed, OffsetKey};
+use super::pace::Pace;
 use super::{Front, groups};
 
 /// From this version on members of KIP-848 may store positions.
@@ -129,7 +130,7 @@ pub(super) fn refuse(told: &mut ErrorCode, code: ErrorCode) {
 pub(super) struct Commit<'c> {
     committed_at_ms: i64,
     metadata_size_bytes_max: usize,
-    metadata: RwLockReadGuard<'c, Metadata>,
+    call: &'c Call,
     /// Those that can be written.
     pub(super) changes: Changes,
 }
@@ -139,7 +140,7 @@ impl<'c> Commit<'c> {
         Self {
             committed_at_ms: call.front.broker.wall_time_ms(),
             metadata_size_bytes_max: call.front.config.group.offset_metadata_size_bytes_max,
-            metadata: call.front.broker.metadata(),
+            call,
             changes: Vec::new(),
         }
     }
@@ -153,7 +154,8 @@ impl<'c> Commit<'c> {
         text: Option<&str>,
     ) -> ErrorCode {
         let text = text.unwrap_or_default();
-        let key = match resolve(&self.metadata, topic, partition_index) {
+        // For each anew: a long request must not keep the metadata from changing.
+        let key = match resolve(&self.call.front.broker.metadata(), topic, partition_index) {
             Ok(_) if text.len() > self.metadata_size_bytes_max => {
                 return ErrorCode::OffsetMetadataTooLarge;
             }
@@ -212,7 +214,16 @@ pub(super) async fn fetch(call: Call, request: OffsetFetchRequest) -> OffsetFetc
         )
     };
     if call.version >= GROUPS_FROM_VERSION {
-        let groups = request.groups.iter().map(fetch).collect();
+        let mut wanted = request.groups;
+        let mut whole = HashSet::new();
+        // All positions of a group may be many, and are told once.
+        wanted.retain(|it| it.topics.is_some() || whole.insert(it.group_id.clone()));
+        let mut groups = Vec::with_capacity(wanted.len());
+        let mut pace = Pace::default();
+        for group in &wanted {
+            pace.steps(1 + group.topics.as_ref().map_or(0, Vec::len)).await;
+            groups.push(fetch(group));
+        }
         return OffsetFetchResponse { groups, ..Default::default() };
     }
     let group = OffsetFetchGroup {
@@ -454,13 +465,13 @@ fn resolve_delete(
     request: &OffsetDeleteRequest,
     subscribed: &BTreeSet<String>,
 ) -> (Vec<OffsetDeleteTopicResponse>, Changes) {
-    let metadata = call.front.broker.metadata();
     let mut tombstones = Vec::new();
     let topics = request.topics.iter().map(|topic| {
         let key = TopicKey::Name(topic.name.clone());
         let partitions = topic.partitions.iter().map(|wanted| {
             let partition_index = wanted.partition_index;
-            let error_code = match resolve(&metadata, &key, partition_index) {
+            let found = resolve(&call.front.broker.metadata(), &key, partition_index);
+            let error_code = match found {
                 Ok(_) if subscribed.contains(&*topic.name) => ErrorCode::GroupSubscribedToTopic,
                 Ok(key) => {
                     tombstones.push((key, None));

@@ -51,6 +51,8 @@ const ADDS_PARTITIONS_FROM_VERSION: i16 = 12;
 /// From this version on the right leader is told to whoever asked the wrong one.
 const LEADER_FROM_VERSION: i16 = 10;
 const ACKS_NONE: i16 = 0;
+/// Partitions of one request: all are begun in one go.
+const PARTITION_COUNT_MAX: usize = 10_000;
 /// What a client may ask for.
 const ACKS: [i16; 3] = [-1, ACKS_NONE, 1];
 
@@ -161,20 +163,24 @@ pub(super) async fn start(call: &Call, request: ProduceRequest) -> Reply {
         },
     };
     let throttle_time_ms = charge(call, &request.topic_data);
+    let count = request.topic_data.iter().map(|topic| topic.partition_data.len()).sum::<usize>();
+    let refusal = if !ACKS.contains(&acks) {
+        Some(ErrorCode::InvalidRequiredAcks)
+    } else {
+        (count > PARTITION_COUNT_MAX).then_some(ErrorCode::InvalidRequest)
+    };
     let mut topics = Vec::with_capacity(request.topic_data.len());
     for topic in request.topic_data {
         let key = TopicKey::new(by_id, &topic.name, topic.topic_id);
-        let appends = if ACKS.contains(&acks) {
+        let appends = if let Some(code) = refusal {
+            let refuse =
+                |data: ProducePartition| refused(data.index, None, ApiError::from(code).into());
+            topic.partition_data.into_iter().map(refuse).collect()
+        } else {
             let mut wanted = read_topic(call, &key, topic.partition_data);
             examine_large(call, &mut wanted).await;
             let append = |wanted| start_partition(call, wanted, &transactional);
             wanted.into_iter().map(append).collect()
-        } else {
-            let refuse = |data: ProducePartition| {
-                let error = ApiError::from(ErrorCode::InvalidRequiredAcks);
-                refused(data.index, None, error.into())
-            };
-            topic.partition_data.into_iter().map(refuse).collect()
         };
         topics.push((key, appends));
     }

@@ -1,11 +1,11 @@
 //! CreateTopics, DeleteTopics and CreatePartitions.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use meridian_base::id::{NodeId, TopicId};
 use meridian_consensus::command::{Command, ConfigChange, ConfigResource};
 use meridian_consensus::placement::{PREFERRED_LEADER_DC, Placement, Preference};
-use meridian_consensus::state::{Metadata, limits, names_collide};
+use meridian_consensus::state::{Metadata, limits};
 use meridian_mirror::seed::SET_ASIDE_PREFIX;
 use meridian_protocol::messages::{
     CreatableTopic, CreatableTopicConfig, CreatableTopicResult, CreatePartitionsRequest,
@@ -19,15 +19,28 @@ use super::coordinator::OFFSETS_TOPIC;
 use super::dispatch::Call;
 use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
+use super::pace::Pace;
 use super::quorum::METADATA_TOPIC;
+use super::repeated::repeated;
 use super::transactions::TRANSACTIONS_TOPIC;
 use super::{Front, configs, spread, topic_config};
-use crate::broker::ProposeError;
 use crate::storage_class::{self, STORAGE_CLASS};
 
 /// Topics that the cluster keeps its own state in, and one that it only shows; clients may not create
 /// them.
 const RESERVED_NAMES: [&str; 3] = [OFFSETS_TOPIC, TRANSACTIONS_TOPIC, METADATA_TOPIC];
+
+/// Topics that one request may change, as in Kafka (`max.records.per.user.op`).
+const CHANGE_COUNT_MAX: usize = 10_000;
+
+/// Whether one request may change so many things.
+pub(super) fn check_change_count(count: usize) -> Result<(), ApiError> {
+    if count <= CHANGE_COUNT_MAX {
+        return Ok(());
+    }
+    let message = format!("a request may change {CHANGE_COUNT_MAX} topics, not {count}: split it");
+    Err(ApiError::new(ErrorCode::PolicyViolation, message))
+}
 
 /// Whether Kafka allows a topic of this name.
 pub(super) fn is_legal_name(name: &str) -> bool {
@@ -43,9 +56,15 @@ fn is_reserved(name: &str) -> bool {
     RESERVED_NAMES.contains(&name) || name.starts_with(SET_ASIDE_PREFIX)
 }
 
-/// Whether this node has heard of all that was decided before the request: nobody is told that there is a
-/// topic, or none, because another node has just created or deleted it.
-type Current = Result<(), ProposeError>;
+/// Whether this node has heard of all that was decided before the request: no answer says that there is a
+/// topic, or none, because another node has just created or deleted it. Or what else is wrong with the
+/// whole request.
+type Current = Result<(), ApiError>;
+
+async fn current(call: &Call, changed_count: usize) -> Current {
+    check_change_count(changed_count)?;
+    Ok(call.front.broker.catch_up().await?)
+}
 
 /// A topic that can be created.
 struct Plan {
@@ -145,15 +164,19 @@ fn choose_leaders(
     })
 }
 
+/// What the configs of one topic cost, as steps.
+const COST_STEP_COUNT: usize = 8;
+
 /// Creates topics, each for itself.
 pub(super) async fn create(call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse {
-    let current = call.front.broker.catch_up().await;
-    let names: Vec<Str> = request.topics.iter().map(|topic| topic.name.clone()).collect();
+    let current = current(&call, request.topics.len()).await;
+    let repeated = repeated(request.topics.iter().map(|topic| topic.name.clone()));
     let mut topics = Vec::with_capacity(request.topics.len());
+    let mut pace = Pace::default();
     for topic in request.topics {
+        pace.steps(COST_STEP_COUNT).await;
         let name = topic.name.clone();
-        let repeated = names.iter().filter(|other| **other == name).count() > 1;
-        let result = if repeated {
+        let result = if repeated.contains(&name) {
             Err(ApiError::new(ErrorCode::InvalidRequest, "the request names this topic twice"))
         } else {
             create_one(&call, &current, topic, request.validate_only).await
@@ -203,8 +226,8 @@ fn plan(front: &Front, metadata: &Metadata, topic: CreatableTopic) -> Result<Pla
         let message = format!("topic {name} exists already");
         return Err(ApiError::new(ErrorCode::TopicAlreadyExists, message));
     }
-    if let Some(other) = metadata.topics().find(|other| names_collide(&other.name, &name)) {
-        let message = format!("{name} collides with topic {}: `.` and `_` are one", other.name);
+    if let Some(other) = metadata.name_shown_as(&name) {
+        let message = format!("{name} collides with topic {other}: `.` and `_` are one");
         return Err(ApiError::new(ErrorCode::InvalidTopicException, message));
     }
     check_awaited(metadata, &name)?;
@@ -331,21 +354,22 @@ fn created(
 
 /// Deletes topics, each for itself.
 pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTopicsResponse {
-    let current = call.front.broker.catch_up().await;
     let by_name = |name| DeleteTopicState { name: Some(name), ..Default::default() };
     let topics = request.topics.into_iter().chain(request.topic_names.into_iter().map(by_name));
     let topics: Vec<DeleteTopicState> = topics.collect();
+    let current = current(&call, topics.len()).await;
     let keys = keys_of(&call, &topics);
-    let mut counts: HashMap<&(Option<Str>, Uuid), usize> = HashMap::new();
-    keys.iter().for_each(|key| *counts.entry(key).or_default() += 1);
+    let repeated = repeated(&keys);
     let mut responses = Vec::new();
+    let mut pace = Pace::default();
     for (wanted, key) in topics.iter().zip(&keys) {
+        pace.step().await;
         let mut result = DeletableTopicResult {
             name: wanted.name.clone(),
             topic_id: wanted.topic_id,
             ..Default::default()
         };
-        let deleted = if counts[key] > 1 {
+        let deleted = if repeated.contains(key) {
             Err(ApiError::new(ErrorCode::InvalidRequest, "the request names this topic twice"))
         } else {
             delete_one(&call, &current, wanted, &mut result).await
@@ -421,13 +445,15 @@ pub(super) async fn create_partitions(
     call: Call,
     request: CreatePartitionsRequest,
 ) -> CreatePartitionsResponse {
-    let current = call.front.broker.catch_up().await;
+    let current = current(&call, request.topics.len()).await;
+    let repeated = repeated(request.topics.iter().map(|topic| &topic.name));
     let mut results = Vec::with_capacity(request.topics.len());
+    let mut pace = Pace::default();
     for topic in &request.topics {
+        pace.step().await;
         let mut result =
             CreatePartitionsTopicResult { name: topic.name.clone(), ..Default::default() };
-        let repeated = request.topics.iter().filter(|other| other.name == topic.name).count() > 1;
-        let grown = if repeated {
+        let grown = if repeated.contains(&topic.name) {
             Err(ApiError::new(ErrorCode::InvalidRequest, "the request names this topic twice"))
         } else {
             grow(&call, &current, topic, request.validate_only).await

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use super::dispatch::Call;
 use super::error;
 use super::lookup::{self, TopicKey};
+use super::pace::Pace;
 use crate::partition::{Appended, Marker, ProduceError, TransactionVersion};
 
 /// From this transaction version on, markers carry the epoch after their transaction's.
@@ -23,20 +24,22 @@ type Writing =
 
 /// Writes markers: all are appended before the first is waited for.
 pub(super) async fn write(call: Call, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse {
-    let markers: Vec<_> = request
-        .markers
-        .into_iter()
-        .map(|requested| {
-            let marker = marker(&requested);
-            let topics = requested.topics.into_iter().map(|topic| {
-                let key = TopicKey::Name(topic.name.clone());
-                let start = |index: i32| (index, start(&call, &key, index, marker));
-                let partitions = topic.partition_indexes.into_iter().map(start).collect();
-                (topic.name, partitions)
-            });
-            (marker.producer_id, topics.collect::<Vec<(_, Vec<(i32, Writing)>)>>())
-        })
-        .collect();
+    let mut markers = Vec::with_capacity(request.markers.len());
+    let mut pace = Pace::default();
+    for requested in request.markers {
+        let marker = marker(&requested);
+        let mut topics = Vec::with_capacity(requested.topics.len());
+        for topic in requested.topics {
+            let key = TopicKey::Name(topic.name.clone());
+            let mut partitions = Vec::with_capacity(topic.partition_indexes.len());
+            for index in topic.partition_indexes {
+                pace.step().await;
+                partitions.push((index, start(&call, &key, index, marker)));
+            }
+            topics.push((topic.name, partitions));
+        }
+        markers.push((marker.producer_id, topics));
+    }
     let mut response = WriteTxnMarkersResponse::default();
     for (producer_id, topics) in markers {
         let mut result = WritableTxnMarkerResult { producer_id, ..Default::default() };

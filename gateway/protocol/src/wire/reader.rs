@@ -9,6 +9,10 @@ const MEMORY_BASE_BYTES: usize = 16 << 20;
 /// Memory a decoded message may take for each byte of its frame. Ordinary messages take 2 to 4; an
 /// array of empty strings would take 32.
 const MEMORY_PER_FRAME_BYTE: usize = 8;
+/// Memory beyond its frame's share that a request may take: there are thousands of them at once.
+const REQUEST_MEMORY_BASE_BYTES: usize = 1 << 20;
+/// Elements of all arrays of one request. A name and a number for each of 100 000 partitions fit twice.
+const REQUEST_ELEMENT_COUNT_MAX: usize = 1 << 19;
 /// Bits in the payload of one byte of a variable-length integer.
 const VARINT_BITS: u32 = 7;
 
@@ -21,14 +25,29 @@ pub struct Reader {
     /// What is being read, for error messages.
     field: &'static str,
     memory_left_bytes: usize,
+    elements_left_count: usize,
 }
 
 impl Reader {
     /// A reader over all of `buf`.
     pub fn new(buf: Bytes) -> Self {
+        Self::with_base(buf, MEMORY_BASE_BYTES, usize::MAX)
+    }
+
+    /// A reader over a request of a stranger: what it may take is bounded more closely.
+    pub fn of_request(buf: Bytes) -> Self {
+        Self::with_base(buf, REQUEST_MEMORY_BASE_BYTES, REQUEST_ELEMENT_COUNT_MAX)
+    }
+
+    fn with_base(buf: Bytes, base_bytes: usize, elements_left_count: usize) -> Self {
         let memory_left_bytes =
-            buf.len().saturating_mul(MEMORY_PER_FRAME_BYTE).saturating_add(MEMORY_BASE_BYTES);
-        Self { buf, field: "message", memory_left_bytes }
+            buf.len().saturating_mul(MEMORY_PER_FRAME_BYTE).saturating_add(base_bytes);
+        Self { buf, field: "message", memory_left_bytes, elements_left_count }
+    }
+
+    /// The memory that may still be taken for arrays.
+    pub fn memory_left_bytes(&self) -> usize {
+        self.memory_left_bytes
     }
 
     /// The number of bytes not read yet.
@@ -126,10 +145,13 @@ impl Reader {
     /// `count` has been compared with the bytes that remain: an element takes one byte or more.
     pub fn vec_for<T>(&mut self, count: usize) -> Result<Vec<T>, DecodeError> {
         let size_bytes = count.saturating_mul(size_of::<T>());
-        let Some(left) = self.memory_left_bytes.checked_sub(size_bytes) else {
+        let left = self.memory_left_bytes.checked_sub(size_bytes);
+        let left = left.zip(self.elements_left_count.checked_sub(count));
+        let Some((memory_left_bytes, elements_left_count)) = left else {
             return Err(DecodeError::Memory { field: self.field, count });
         };
-        self.memory_left_bytes = left;
+        self.memory_left_bytes = memory_left_bytes;
+        self.elements_left_count = elements_left_count;
         Ok(Vec::with_capacity(count))
     }
 
@@ -220,5 +242,15 @@ mod tests {
             reader.vec_for::<[u8; 32]>(MEMORY_BASE_BYTES),
             Err(DecodeError::Memory { .. })
         ));
+    }
+
+    #[test]
+    fn a_request_has_so_many_elements_and_no_more() {
+        let reader = || Reader::of_request(Bytes::from(vec![0; REQUEST_ELEMENT_COUNT_MAX]));
+        let mut enough = reader();
+        assert!(enough.vec_for::<u8>(REQUEST_ELEMENT_COUNT_MAX / 2).is_ok());
+        assert!(enough.vec_for::<u8>(REQUEST_ELEMENT_COUNT_MAX / 2).is_ok());
+        assert!(matches!(enough.vec_for::<u8>(1), Err(DecodeError::Memory { .. })));
+        assert!(reader().vec_for::<u8>(REQUEST_ELEMENT_COUNT_MAX + 1).is_err());
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use meridian_consensus::command::{Command, ConfigChange, ConfigResource};
-use meridian_consensus::state::Metadata;
+use meridian_consensus::state::limits::VALUE_SIZE_BYTES_MAX;
+use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::messages::{
     AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse, AlterableConfig,
     IncrementalAlterConfigsRequest, IncrementalAlterConfigsResource,
@@ -15,6 +16,8 @@ use super::{RESOURCE_BROKER, RESOURCE_TOPIC, defaults, unknown_resource};
 use crate::kafka::dispatch::Call;
 use crate::kafka::error::ApiError;
 use crate::kafka::lookup::{self, TopicKey};
+use crate::kafka::pace::Pace;
+use crate::kafka::repeated::repeated;
 use crate::kafka::topic_config::{self, Kind, TopicConfig};
 use crate::kafka::topics;
 use crate::storage_class;
@@ -58,14 +61,19 @@ async fn alter_all(
     replace: bool,
     validate_only: bool,
 ) -> Vec<AlterConfigsResourceResponse> {
-    let named: Vec<(i8, Str)> =
-        resources.iter().map(|it| (it.resource_type, it.resource_name.clone())).collect();
+    let name = |it: &IncrementalAlterConfigsResource| (it.resource_type, it.resource_name.clone());
+    let repeated = repeated(resources.iter().map(name));
+    let allowed = topics::check_change_count(resources.len());
     let mut responses = Vec::with_capacity(resources.len());
-    for (resource, name) in resources.into_iter().zip(&named) {
-        let plan = if named.iter().filter(|other| *other == name).count() > 1 {
-            Err(invalid("each resource must appear at most once"))
-        } else {
-            plan(&call.front.broker.metadata(), &resource, replace)
+    let mut pace = Pace::default();
+    for resource in resources {
+        pace.steps(1 + resource.configs.len()).await;
+        let plan = match &allowed {
+            Err(error) => Err(error.clone()),
+            Ok(()) if repeated.contains(&name(&resource)) => {
+                Err(invalid("each resource must appear at most once"))
+            }
+            Ok(()) => plan(&call.front.broker.metadata(), &resource, replace),
         };
         responses.push(apply(call, resource, plan, validate_only).await);
     }
@@ -203,11 +211,13 @@ fn check_classes(
         Some(change) if resource == altered => change.clone(),
         _ => metadata.config(resource, name).map(str::to_owned),
     };
-    for topic in metadata.topics().filter(|topic| !topic.internal) {
+    let topics: Box<dyn Iterator<Item = &Topic>> = match altered {
+        ConfigResource::Topic(id) => Box::new(metadata.topic(*id).into_iter()),
+        ConfigResource::Cluster => Box::new(metadata.topics()),
+        ConfigResource::Node(_) => Box::new(std::iter::empty()),
+    };
+    for topic in topics.filter(|topic| !topic.internal) {
         let resource = ConfigResource::Topic(topic.id);
-        if *altered != resource && *altered != ConfigResource::Cluster {
-            continue;
-        }
         let set: BTreeMap<&str, String> = storage_class::CHECKED
             .iter()
             .filter_map(|name| {
@@ -224,13 +234,18 @@ fn check_classes(
 
 /// What Kafka refuses before it looks at the resource.
 fn check_operations(operations: &[IncrementalAlterableConfig]) -> Result<(), ApiError> {
+    let repeated = repeated(operations.iter().map(|operation| &operation.name));
     for operation in operations {
         let name = &operation.name;
-        if operations.iter().filter(|other| other.name == *name).count() > 1 {
+        if repeated.contains(name) {
             return Err(invalid(format!("{name} is altered twice")));
         }
         if operation.config_operation != OPERATION_DELETE && operation.value.is_none() {
             return Err(invalid(format!("null value for {name}")));
+        }
+        if operation.value.as_ref().is_some_and(|value| value.len() > VALUE_SIZE_BYTES_MAX) {
+            let message = format!("the value of {name} is over {VALUE_SIZE_BYTES_MAX} bytes");
+            return Err(ApiError::new(ErrorCode::InvalidConfig, message));
         }
     }
     Ok(())

@@ -4,6 +4,8 @@
 //! compacted away the marker may be gone too, and a client that knew of the transaction would take
 //! whatever its producer wrote after it for aborted.
 
+use std::collections::{HashMap, VecDeque};
+
 use bytes::Bytes;
 use meridian_protocol::Records;
 use meridian_protocol::messages::AbortedTransaction;
@@ -19,15 +21,17 @@ pub(super) fn among(
     if aborted.is_empty() {
         return Vec::new();
     }
-    let headers: Vec<BatchHeader> = Headers::of(records)
-        .filter(|header| header.attributes.is_transactional() && !header.attributes.is_control())
-        .collect();
+    // Of each producer the offsets of its batches, ascending as they lie in the log.
+    let mut batches: HashMap<i64, Vec<i64>> = HashMap::new();
+    for header in Headers::of(records) {
+        if header.attributes.is_transactional() && !header.attributes.is_control() {
+            batches.entry(header.producer_id).or_default().push(header.base_offset);
+        }
+    }
     let is_given = |of: &&partition::AbortedTransaction| {
-        let offsets = of.first_offset.get()..of.last_offset.get();
-        let is_part = |header: &BatchHeader| {
-            header.producer_id == of.producer_id && offsets.contains(&header.base_offset)
-        };
-        headers.iter().any(is_part)
+        let Some(offsets) = batches.get(&of.producer_id) else { return false };
+        let next = offsets.partition_point(|offset| *offset < of.first_offset.get());
+        offsets.get(next).is_some_and(|offset| *offset < of.last_offset.get())
     };
     let told = |of: &partition::AbortedTransaction| AbortedTransaction {
         producer_id: of.producer_id,
@@ -38,7 +42,7 @@ pub(super) fn among(
 
 /// The headers of whole batches that lie one after another in pieces, wherever those are cut.
 struct Headers<'r> {
-    pieces: Vec<&'r Bytes>,
+    pieces: VecDeque<&'r Bytes>,
     /// In all pieces together.
     at: usize,
 }
@@ -72,12 +76,10 @@ impl Iterator for Headers<'_> {
         let header = BatchHeader::parse(&self.head()).ok()?;
         self.at = self.at.saturating_add(header.size_bytes);
         // Pieces that are behind us need not be passed over again.
-        let mut behind = 0;
-        while let Some(piece) = self.pieces.get(behind).filter(|piece| piece.len() <= self.at) {
+        while let Some(piece) = self.pieces.front().filter(|piece| piece.len() <= self.at) {
             self.at -= piece.len();
-            behind += 1;
+            self.pieces.pop_front();
         }
-        self.pieces.drain(..behind);
         Some(header)
     }
 }

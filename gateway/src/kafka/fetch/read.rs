@@ -14,6 +14,7 @@ use super::session::Target;
 use crate::kafka::dispatch::{Call, Redirect};
 use crate::kafka::list_offsets::check_epoch;
 use crate::kafka::opening::Standing;
+use crate::kafka::pace::Pace;
 use crate::kafka::{error, lock, lookup};
 use crate::log::{FetchError, Fetched, FollowerLog, Isolation, PartitionLog};
 
@@ -88,12 +89,12 @@ pub(super) struct Reader<'a> {
 
 impl Reader<'_> {
     /// Asks all logs that are read here to ring `bell`.
-    pub(super) fn register(&self, targets: &[Target], bell: &Arc<Notify>) {
-        let found: Vec<PartitionId> = {
-            let metadata = self.call.front.broker.metadata();
-            targets.iter().filter_map(|target| find(&metadata, target).ok()).collect()
-        };
-        for partition in found {
+    pub(super) async fn register(&self, targets: &[Target], bell: &Arc<Notify>) {
+        let mut pace = Pace::default();
+        for target in targets {
+            pace.step().await;
+            let found = find(&self.call.front.broker.metadata(), target);
+            let Ok(partition) = found else { continue };
             match self.source(partition) {
                 Ok(Source::Leader(log)) => log.notify_on_progress(bell),
                 Ok(Source::Follower(log)) => log.notify_on_progress(bell),
@@ -107,17 +108,12 @@ impl Reader<'_> {
 
     /// Reads all partitions. `is_last` says that there will be no other round.
     pub(super) async fn read(&self, targets: &[Target], is_last: bool) -> Round {
-        let found: Vec<Result<(PartitionId, Option<i32>), ErrorCode>> = {
-            let metadata = self.call.front.broker.metadata();
-            let find = |target: &Target| {
-                let partition = find(&metadata, target)?;
-                Ok((partition, self.reader_elsewhere(&metadata, partition, target.offset)))
-            };
-            targets.iter().map(find).collect()
-        };
         let mut round =
             Round { answers: Vec::with_capacity(targets.len()), size_bytes: 0, is_urgent: false };
-        for (target, found) in targets.iter().zip(found) {
+        let mut pace = Pace::default();
+        for target in targets {
+            pace.step().await;
+            let found = self.locate(target);
             let room = self.bytes_max.saturating_sub(round.size_bytes);
             // One batch is given even if it is too large, or the consumer would never get past it.
             let limit = if round.size_bytes == 0 { room.max(1) } else { room };
@@ -133,6 +129,13 @@ impl Reader<'_> {
             round.answers.push(answer);
         }
         round
+    }
+
+    /// The partition of a target, and where else it is to be read.
+    fn locate(&self, target: &Target) -> Result<(PartitionId, Option<i32>), ErrorCode> {
+        let metadata = self.call.front.broker.metadata();
+        let partition = find(&metadata, target)?;
+        Ok((partition, self.reader_elsewhere(&metadata, partition, target.offset)))
     }
 
     fn source(&self, partition: PartitionId) -> Result<Source, ErrorCode> {

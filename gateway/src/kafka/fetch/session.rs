@@ -16,6 +16,7 @@ use super::read::Answer;
 use super::run::Run;
 use super::{NO_SESSION, names_by_id};
 use crate::kafka::lookup::TopicKey;
+use crate::kafka::repeated::unique;
 use crate::kafka::{Front, lock};
 
 /// A session that was used within this time is not evicted.
@@ -269,9 +270,8 @@ fn targets(request: &FetchRequest, by_id: bool) -> Vec<Target> {
         .topics
         .iter()
         .map(|topic| (TopicKey::new(by_id, &topic.topic, topic.topic_id), &topic.partitions));
-    topics
-        .flat_map(|(key, partitions)| {
-            partitions.iter().map(move |partition| Target::new(key.clone(), partition))
-        })
-        .collect()
+    let targets = topics.flat_map(|(key, partitions)| {
+        partitions.iter().map(move |partition| Target::new(key.clone(), partition))
+    });
+    unique(targets.collect(), |target: &Target| (target.topic.clone(), target.index))
 }

@@ -1,6 +1,6 @@
 //! DescribeTransactions and ListTransactions (KIP-664, KIP-994, KIP-1152).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use meridian_consensus::state::Metadata;
 use meridian_protocol::messages::{
@@ -83,8 +83,8 @@ fn topics(metadata: &Metadata, transaction: &Transaction) -> Vec<DescribedTransa
 
 /// Which transactions to list.
 struct Filter {
-    states: Vec<Str>,
-    producer_ids: Vec<i64>,
+    states: HashSet<Str>,
+    producer_ids: HashSet<i64>,
     began_before_ms: Option<i64>,
     pattern: Option<Regex>,
 }
@@ -101,8 +101,8 @@ impl Filter {
             |pattern: &str| compile(pattern).and_then(|_| compile(&format!("^(?:{pattern})$")));
         let age_ms = Some(request.duration_filter).filter(|age_ms| *age_ms >= 0);
         Ok(Self {
-            states: request.state_filters.clone(),
-            producer_ids: request.producer_id_filters.clone(),
+            states: request.state_filters.iter().cloned().collect(),
+            producer_ids: request.producer_id_filters.iter().copied().collect(),
             began_before_ms: age_ms.map(|age_ms| now_ms.saturating_sub(age_ms)),
             pattern: pattern.map(whole).transpose()?,
         })
@@ -110,7 +110,7 @@ impl Filter {
 
     fn takes(&self, id: &str, transaction: &Transaction) -> bool {
         let state = transaction.phase().name();
-        let has_state = self.states.is_empty() || self.states.iter().any(|it| **it == *state);
+        let has_state = self.states.is_empty() || self.states.contains(state);
         let producer_id = transaction.current().id;
         let has_id = self.producer_ids.is_empty() || self.producer_ids.contains(&producer_id);
         let is_old = self.began_before_ms.is_none_or(|before_ms| {
