@@ -38,6 +38,7 @@ mod link_rights;
 mod links;
 mod list_offsets;
 mod lookup;
+mod memory;
 mod meridian;
 mod metadata;
 mod metrics;
@@ -96,6 +97,7 @@ pub struct Front {
     broker: Arc<dyn Broker>,
     config: FrontConfig,
     metrics: Metrics,
+    memory: Arc<memory::Memory>,
     clock: Clock,
     rng: Mutex<Box<dyn Rng + Send>>,
     sessions: fetch::Sessions,
@@ -126,6 +128,7 @@ impl Front {
         Arc::new(Self {
             broker,
             sessions: fetch::Sessions::new(config.fetch_session_count_max),
+            memory: memory::Memory::new(config.memory_size_bytes_max),
             config,
             metrics: Metrics::default(),
             clock: Clock::start(),
@@ -150,6 +153,20 @@ impl Front {
     /// What the front has done by itself since the start.
     pub(crate) fn chores(&self) -> &ChoreCounters {
         &self.chores
+    }
+
+    /// All that is published: what was counted, and the memory that clients take.
+    pub fn samples(&self) -> Vec<Sample> {
+        let mut samples = self.metrics.samples();
+        let count = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
+        for (kind, used_bytes, limit_bytes) in self.memory.usage() {
+            let label = Some(("kind", kind));
+            let used = ("meridian_kafka_memory_bytes", used_bytes);
+            let limit = ("meridian_kafka_memory_limit_bytes", limit_bytes);
+            let both = [used, limit];
+            samples.extend(both.map(|(name, bytes)| Sample { name, label, value: count(bytes) }));
+        }
+        samples
     }
 
     fn now(&self) -> Instant {

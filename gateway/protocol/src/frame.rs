@@ -93,6 +93,11 @@ pub fn request_api(start: [u8; 2]) -> Option<ApiKey> {
     ApiKey::from_key(i16::from_be_bytes(start))
 }
 
+/// Decodes what precedes a request.
+pub fn decode_header(frame: Bytes) -> Result<RequestHeader, RequestError> {
+    decode_request_header(&mut Reader::new(frame))
+}
+
 fn decode_request_header(reader: &mut Reader) -> Result<RequestHeader, RequestError> {
     reader.at("RequestHeader");
     let fixed = |reader: &mut Reader| {

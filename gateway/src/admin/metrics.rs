@@ -347,6 +347,9 @@ const FAMILIES: &[Family] = &[
         Kind::Counter,
         "Connections closed at once because there were too many.",
     ),
+    kafka("meridian_kafka_connections_limit_count", Kind::Gauge, "Most that may be open."),
+    kafka("meridian_kafka_memory_bytes", Kind::Gauge, "What clients make the node hold."),
+    kafka("meridian_kafka_memory_limit_bytes", Kind::Gauge, "Above it, clients wait."),
     kafka("meridian_kafka_closes_total", Kind::Counter, "Connections closed, by reason."),
     kafka("meridian_kafka_requests_total", Kind::Counter, "Requests, by API."),
     kafka("meridian_kafka_errors_total", Kind::Counter, "Errors answered, by code."),
@@ -497,7 +500,7 @@ impl Snapshot {
                 .into_iter()
                 .map(|contract| (contract.lag_ms, contract.verdict))
                 .collect(),
-            kafka: front.metrics().samples(),
+            kafka: front.samples(),
             durations: front.metrics().durations(),
             process: Process::read(),
         }

@@ -16,10 +16,10 @@ pub struct FrontConfig {
     /// Requests of one connection that wait for their turn; more are not read meanwhile. As many
     /// again may be on their way.
     pub in_flight_request_count_max: usize,
-    /// Bytes of those, for one connection.
+    /// Bytes of those that have records, for one connection.
     pub in_flight_size_bytes_max: usize,
-    /// Bytes of those, for all connections.
-    pub in_flight_size_bytes_total_max: usize,
+    /// Memory that requests and answers of all connections take.
+    pub memory_size_bytes_max: usize,
     /// Time for the first request after the connection was made.
     pub first_request_timeout: Duration,
     /// `connections.max.idle.ms`.
@@ -129,7 +129,7 @@ impl Default for FrontConfig {
             connection_count_per_ip_max: 10_000,
             in_flight_request_count_max: 64,
             in_flight_size_bytes_max: 100 << 20,
-            in_flight_size_bytes_total_max: 512 << 20,
+            memory_size_bytes_max: 512 << 20,
             first_request_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(600),
             request_timeout: Duration::from_secs(30),
@@ -166,11 +166,10 @@ impl Default for GroupConfig {
 }
 
 impl FrontConfig {
-    /// The same, with budgets that hold at least one request of the largest size.
+    /// With budgets that hold at least one request of the largest size.
     pub(super) fn with_room(mut self) -> Self {
         let request = self.request_size_bytes_max;
         self.in_flight_size_bytes_max = self.in_flight_size_bytes_max.max(request);
-        self.in_flight_size_bytes_total_max = self.in_flight_size_bytes_total_max.max(request);
         self.in_flight_request_count_max = self.in_flight_request_count_max.max(1);
         self
     }

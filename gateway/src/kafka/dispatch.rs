@@ -7,12 +7,15 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
+use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
+use meridian_protocol::frame::{self, RequestError};
 use meridian_protocol::messages::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
 use meridian_protocol::{ApiKey, ErrorCode, Request, Response, Str};
 
+use super::memory::{Charge, Holder};
 use super::{
     Front, acls, cluster, configs, consumer_groups, coordinator, delete_records,
     describe_producers, elections, features, fetch, groups, link_rights, list_offsets, lock,
@@ -88,6 +91,10 @@ pub(super) struct Client {
     pub(super) redirects: Mutex<HashMap<PartitionId, Redirect>>,
     /// Where this connection's runs of fetches go on: see [`fetch`].
     pub(super) runs: Mutex<fetch::Runs>,
+    /// What it makes the node hold.
+    pub(super) holder: Arc<Holder>,
+    /// The memory of the answer that is made or sent, if that was charged while it was made.
+    answer: Mutex<Option<Charge>>,
     /// Until then it is not read from: see [`quotas`].
     paused_until: Mutex<Option<Instant>>,
 }
@@ -102,19 +109,29 @@ pub(super) struct Redirect {
 }
 
 impl Client {
-    pub(super) fn new(peer: SocketAddr) -> Self {
-        let (redirects, runs, paused_until) = Default::default();
-        Self { peer, is_link: false, redirects, runs, paused_until }
+    pub(super) fn new(peer: SocketAddr, holder: Arc<Holder>) -> Self {
+        let (redirects, runs, answer, paused_until) = Default::default();
+        Self { peer, is_link: false, redirects, runs, holder, answer, paused_until }
     }
 
     /// A link of another cluster.
-    pub(super) fn of_link(peer: SocketAddr) -> Self {
-        Self { is_link: true, ..Self::new(peer) }
+    pub(super) fn of_link(peer: SocketAddr, holder: Arc<Holder>) -> Self {
+        Self { is_link: true, ..Self::new(peer, holder) }
     }
 
     /// The APIs that it may use.
     pub(super) const fn served(&self) -> &'static [ApiKey] {
         if self.is_link { link_rights::APIS } else { SERVED }
+    }
+
+    /// Holds the memory of an answer until it is sent.
+    pub(super) fn hold_answer(&self, charge: Charge) {
+        *lock(&self.answer) = Some(charge);
+    }
+
+    /// The memory of the answer that is about to be sent.
+    pub(super) fn take_answer(&self) -> Option<Charge> {
+        lock(&self.answer).take()
     }
 
     /// Does not read from it before then.
@@ -137,6 +154,8 @@ pub(super) struct Call {
     /// What the client calls itself.
     pub(super) client_id: Option<Str>,
     pub(super) version: i16,
+    /// When the request had arrived.
+    pub(super) asked_at: Instant,
 }
 
 /// The way to an answer.
@@ -144,6 +163,8 @@ pub(super) type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 /// An answer, or the way to it.
 pub(super) enum Reply {
+    /// Not even decoded: what a request is decoded to may take more memory than its bytes.
+    Unread(Box<Unread>),
     /// It is there.
     Now(Response),
     /// What was asked for is on its way: only the answer takes time.
@@ -159,7 +180,21 @@ pub(super) enum Reply {
     Close(ErrorCode),
 }
 
+/// A request that has arrived.
+pub(super) struct Unread {
+    pub(super) call: Call,
+    pub(super) frame: Bytes,
+}
+
 impl Reply {
+    /// Decodes what is not decoded yet and starts it; also gives the bytes that it was decoded to.
+    pub(super) async fn open(self) -> Result<(Self, usize), RequestError> {
+        let Self::Unread(unread) = self else { return Ok((self, 0)) };
+        let Unread { call, frame } = *unread;
+        let (_, request, decoded_bytes) = frame::decode_sized_request(frame)?;
+        Ok((start(call, request).await, decoded_bytes))
+    }
+
     /// Takes the first step of what is prompt.
     pub(super) async fn begin(self) -> Self {
         let Self::Prompt(mut answering) = self else { return self };
@@ -173,7 +208,7 @@ impl Reply {
     pub(super) fn is_begun(&self) -> bool {
         match self {
             Self::Now(_) | Self::Begun(_) | Self::None | Self::Close(_) => true,
-            Self::Prompt(_) | Self::Later(_) => false,
+            Self::Unread(_) | Self::Prompt(_) | Self::Later(_) => false,
         }
     }
 }

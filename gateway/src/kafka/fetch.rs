@@ -16,7 +16,6 @@ mod session;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{FetchRequest, FetchResponse, FetchTopicResponse};
@@ -42,15 +41,7 @@ const REST_PER_PARTITION: Duration = Duration::from_micros(4);
 const REST_MAX: Duration = Duration::from_millis(100);
 
 /// Answers a Fetch request, whose turn on its connection may come later.
-pub(super) fn fetch(
-    call: Call,
-    request: FetchRequest,
-) -> impl Future<Output = FetchResponse> + Send + 'static {
-    let asked_at = call.front.now();
-    answer(call, request, asked_at)
-}
-
-async fn answer(call: Call, request: FetchRequest, asked_at: Instant) -> FetchResponse {
+pub(super) async fn fetch(call: Call, request: FetchRequest) -> FetchResponse {
     // A stranger must not be taken for a replica, whatever it says (CVE-2018-1288): `replica_id`
     // is not looked at.
     let mut opened = match call.front.sessions.open(&call.front, &request, call.version) {
@@ -64,7 +55,7 @@ async fn answer(call: Call, request: FetchRequest, asked_at: Instant) -> FetchRe
     let bytes_max = limit.as_ref().map_or(usize::MAX, Limit::burst_bytes);
     let goes_on = lock(&call.client.runs).go_on(&mut opened.targets);
     // Requests that wait for each other do not wait one after another.
-    let waited = if goes_on { call.front.now().since(asked_at) } else { Duration::ZERO };
+    let waited = if goes_on { call.front.now().since(call.asked_at) } else { Duration::ZERO };
     let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
     let wait = wait.saturating_sub(waited);
     let mut answers = read(&call, &request, &opened.targets, wait, bytes_max).await;
@@ -102,8 +93,11 @@ async fn read(
         }
         let round = reader.read(targets, !waiting).await;
         if !waiting || round.size_bytes >= bytes_min || round.is_urgent {
+            call.client.hold_answer(round.charge);
             return round.answers;
         }
+        // What was read is read again, and not held meanwhile.
+        drop(round);
         tokio::select! {
             () = bell.notified() => {}
             () = &mut time_is_up => waiting = false,

@@ -14,7 +14,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::Front;
-use super::connection::Budgets;
 use super::dispatch::Client;
 use super::server::serve_stream;
 use crate::runtime::congestion::SteadyBbrConfig;
@@ -105,8 +104,7 @@ impl LinkServer {
     /// Serves links until `shutdown` holds true, then answers what is due and returns.
     pub async fn run(self, shutdown: watch::Receiver<bool>) {
         let Self { front, endpoint, credentials } = self;
-        let total = Arc::new(Semaphore::new(front.config.in_flight_size_bytes_total_max));
-        let shared = Arc::new(Shared { front, credentials, total });
+        let shared = Arc::new(Shared { front, credentials });
         let handshakes = Arc::new(Semaphore::new(HANDSHAKE_COUNT_MAX));
         let mut links = JoinSet::new();
         let mut stopped = shutdown.clone();
@@ -147,7 +145,6 @@ impl LinkServer {
 struct Shared {
     front: Arc<Front>,
     credentials: Credentials,
-    total: Arc<Semaphore>,
 }
 
 impl Shared {
@@ -185,13 +182,11 @@ impl Shared {
                 Ok(stream) => stream,
                 Err(error) => break Some(error),
             };
-            let own = Arc::new(Semaphore::new(self.front.config.in_flight_size_bytes_max));
-            let budgets = Budgets { own, total: Arc::clone(&self.total) };
             let (shared, shutdown) = (Arc::clone(&self), shutdown.clone());
             streams.spawn(async move {
                 let stream = tokio::io::join(receive, send);
-                let client = Client::of_link(peer);
-                serve_stream(&shared.front, stream, client, budgets, shutdown).await;
+                let client = Client::of_link(peer, shared.front.memory.holder());
+                serve_stream(&shared.front, stream, client, shutdown).await;
             });
         };
         while streams.join_next().await.is_some() {}

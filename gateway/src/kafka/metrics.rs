@@ -34,6 +34,7 @@ pub struct Metrics {
     throttled_requests: AtomicU64,
     throttled_us: AtomicU64,
     connections: AtomicI64,
+    connection_limit: AtomicI64,
     refused_connections: AtomicU64,
     durations: Durations,
 }
@@ -57,6 +58,7 @@ impl Default for Metrics {
             throttled_requests: AtomicU64::new(0),
             throttled_us: AtomicU64::new(0),
             connections: AtomicI64::new(0),
+            connection_limit: AtomicI64::new(0),
             refused_connections: AtomicU64::new(0),
             durations: Durations::default(),
         }
@@ -106,6 +108,12 @@ impl Metrics {
         add(Some(&self.throttled_us), u64::try_from(pause.as_micros()).unwrap_or(u64::MAX));
     }
 
+    /// Says how many connections there may be.
+    pub(super) fn set_connection_limit(&self, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.connection_limit.store(count, Ordering::Relaxed);
+    }
+
     pub(super) fn on_connected(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
     }
@@ -136,6 +144,11 @@ impl Metrics {
                 name: "meridian_kafka_connections_count",
                 label: None,
                 value: self.connections.load(Ordering::Relaxed),
+            },
+            Sample {
+                name: "meridian_kafka_connections_limit_count",
+                label: None,
+                value: self.connection_limit.load(Ordering::Relaxed),
             },
             total("meridian_kafka_connections_refused_total", &self.refused_connections),
             total("meridian_kafka_received_bytes_total", &self.received_bytes),

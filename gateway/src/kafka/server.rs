@@ -6,17 +6,22 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use meridian_base::env::Instant;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::connection::{self, Budgets, Close};
+use super::connection::{self, Close};
 use super::dispatch::Client;
-use super::{Front, lock};
+use super::{Front, FrontConfig, lock};
+use crate::runtime::descriptors;
 
 /// Pause after the system refused a connection for lack of file descriptors or memory.
 const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// How often the log says that connections are refused.
+const REFUSED_TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -56,8 +61,11 @@ impl Server {
     /// Serves clients until `shutdown` holds true, then answers what is due and returns.
     pub async fn run(self, shutdown: watch::Receiver<bool>) {
         let Self { front, listener, .. } = self;
-        let total = Arc::new(Semaphore::new(front.config.in_flight_size_bytes_total_max));
         let by_ip = Arc::new(ConnectionCounts::default());
+        let limits = Limits::of(&front.config, descriptors::limit().ok());
+        limits.tell(&front.config);
+        front.metrics.set_connection_limit(limits.total_count);
+        let mut refused = Refused::default();
         let mut connections = JoinSet::new();
         let ticker = tokio::spawn(Arc::clone(&front).tick_groups());
         let transactions = tokio::spawn(Arc::clone(&front).tick_transactions());
@@ -77,20 +85,18 @@ impl Server {
                     continue;
                 }
             };
-            let per_ip = front.config.connection_count_per_ip_max;
-            let admitted = (connections.len() < front.config.connection_count_max)
-                .then(|| ConnectionCounts::admit(&by_ip, peer.ip(), per_ip))
+            let admitted = (connections.len() < limits.total_count)
+                .then(|| ConnectionCounts::admit(&by_ip, peer.ip(), limits.per_ip_count))
                 .flatten();
             let Some(admitted) = admitted else {
                 front.metrics.on_refused();
+                refused.tell(front.now(), peer, &limits);
                 continue;
             };
-            let own = Arc::new(Semaphore::new(front.config.in_flight_size_bytes_max));
-            let budgets = Budgets { own, total: Arc::clone(&total) };
             let front = Arc::clone(&front);
             let shutdown = shutdown.clone();
             connections.spawn(async move {
-                serve(&front, stream, peer, budgets, shutdown).await;
+                serve(&front, stream, peer, shutdown).await;
                 drop(admitted);
             });
         }
@@ -109,11 +115,13 @@ async fn serve(
     front: &Arc<Front>,
     stream: TcpStream,
     peer: SocketAddr,
-    budgets: Budgets,
     shutdown: watch::Receiver<bool>,
 ) {
     match stream.set_nodelay(true) {
-        Ok(()) => serve_stream(front, stream, Client::new(peer), budgets, shutdown).await,
+        Ok(()) => {
+            let client = Client::new(peer, front.memory.holder());
+            serve_stream(front, stream, client, shutdown).await;
+        }
         Err(error) => tracing::debug!(%peer, %error, "a connection was lost at once"),
     }
 }
@@ -123,18 +131,79 @@ pub(super) async fn serve_stream<S: AsyncRead + AsyncWrite>(
     front: &Arc<Front>,
     stream: S,
     client: Client,
-    budgets: Budgets,
     shutdown: watch::Receiver<bool>,
 ) {
     let peer = client.peer;
     front.metrics.on_connected();
-    let close = connection::serve(front, stream, client, budgets, shutdown).await;
+    let close = connection::serve(front, stream, client, shutdown).await;
     front.metrics.on_closed(&close);
     match close {
         Close::Client | Close::Shutdown | Close::Idle | Close::Io(_) => {
             tracing::debug!(%peer, reason = %close, "connection closed");
         }
         _ => tracing::warn!(%peer, reason = %close, "connection closed"),
+    }
+}
+
+/// How many connections there may be: fewer than the process may have descriptors open, for a node that can
+/// open no file ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limits {
+    total_count: usize,
+    per_ip_count: usize,
+}
+
+impl Limits {
+    fn of(config: &FrontConfig, descriptor_limit: Option<u64>) -> Self {
+        let (total_count, per_ip_count) =
+            (config.connection_count_max, config.connection_count_per_ip_max);
+        let descriptors = descriptor_limit.and_then(|limit| usize::try_from(limit).ok());
+        // Files and other nodes have the other half.
+        let room = descriptors.map_or(total_count, |count| count / 2).max(1);
+        if room >= total_count {
+            return Self { total_count, per_ip_count };
+        }
+        // One address leaves some to the others.
+        Self { total_count: room, per_ip_count: per_ip_count.min((room * 3 / 4).max(1)) }
+    }
+
+    fn tell(&self, config: &FrontConfig) {
+        let Self { total_count, per_ip_count } = *self;
+        if total_count < config.connection_count_max {
+            tracing::warn!(
+                total_count,
+                per_ip_count,
+                "there may be fewer connections of clients than limits.connection_count_max says: half of the \
+                 files that may be open; raise the limit of open files (LimitNOFILE in systemd)"
+            );
+        }
+    }
+}
+
+/// Connections that were refused since the log last said so.
+#[derive(Debug, Default)]
+struct Refused {
+    count: u64,
+    told_at: Option<Instant>,
+}
+
+impl Refused {
+    fn tell(&mut self, now: Instant, peer: SocketAddr, limits: &Limits) {
+        self.count += 1;
+        if self.told_at.is_some_and(|at| now.since(at) < REFUSED_TOLD_EVERY) {
+            return;
+        }
+        let Limits { total_count, per_ip_count } = *limits;
+        let refused_count = std::mem::take(&mut self.count);
+        self.told_at = Some(now);
+        tracing::warn!(
+            %peer,
+            refused_count,
+            total_count,
+            per_ip_count,
+            "connections were refused: too many are open, of all or of this address; see \
+             limits.connection_count_max and limits.connection_count_per_ip_max"
+        );
     }
 }
 
@@ -179,7 +248,6 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::kafka::FrontConfig;
     use crate::kafka::testing::{FakeBroker, PATIENCE, front_of, quick_config};
 
     /// ApiVersions, version 0.
@@ -231,6 +299,23 @@ mod tests {
         let refused = samples.iter().find(|it| it.name.contains("refused")).map(|it| it.value);
         assert!(refused.is_some_and(|count| count > 0));
         assert_eq!(samples[0].value, 0, "no connection is left");
+    }
+
+    #[test]
+    fn there_are_fewer_connections_than_descriptors() {
+        let config = FrontConfig::default();
+        let of = |limit| {
+            let Limits { total_count, per_ip_count } = Limits::of(&config, limit);
+            (total_count, per_ip_count)
+        };
+        let configured = (config.connection_count_max, config.connection_count_per_ip_max);
+        assert_eq!(of(None), configured);
+        assert_eq!(of(Some(1 << 20)), configured);
+        assert_eq!(of(Some(u64::MAX)), configured);
+        assert_eq!(of(Some(1024)), (512, 384));
+        assert_eq!(of(Some(1)), (1, 1));
+        let few = FrontConfig { connection_count_per_ip_max: 10, ..FrontConfig::default() };
+        assert_eq!(Limits::of(&few, Some(1024)).per_ip_count, 10);
     }
 
     #[tokio::test]

@@ -26,10 +26,10 @@ use meridian_protocol::{ErrorCode, RequestMessage, Uuid, frame};
 use meridian_storage::config::StoreConfig;
 use meridian_storage::mutation::Mutations;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-use super::connection::{self, Budgets, Close};
+use super::connection::{self, Close};
 use super::dispatch::Client;
 use super::{Front, FrontConfig, GroupConfig, TransactionConfig, Verifier, lock, lookup};
 use crate::broker::{BoxFuture, Broker, ProposeError, Quorum, QuorumMember, TransactionVerifier};
@@ -465,14 +465,10 @@ impl TestClient {
     pub(crate) fn connect(front: &Arc<Front>) -> Self {
         let (stream, theirs) = tokio::io::duplex(16 << 10);
         let (stop, stopped) = watch::channel(false);
-        let budgets = Budgets {
-            own: Arc::new(Semaphore::new(front.config.in_flight_size_bytes_max)),
-            total: Arc::new(Semaphore::new(front.config.in_flight_size_bytes_total_max)),
-        };
         let front = Arc::clone(front);
         let closed = tokio::spawn(async move {
-            let client = Client::new(([127, 0, 0, 1], 1234).into());
-            connection::serve(&front, theirs, client, budgets, stopped).await
+            let client = Client::new(([127, 0, 0, 1], 1234).into(), front.memory.holder());
+            connection::serve(&front, theirs, client, stopped).await
         });
         Self { stream, closed, stop, correlation_id: 0 }
     }

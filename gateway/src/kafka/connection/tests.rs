@@ -1,8 +1,15 @@
-use meridian_protocol::RequestMessage;
+use std::time::Duration;
+
 use meridian_protocol::messages::{self, ApiVersionsRequest, MetadataRequest};
+use meridian_protocol::{RequestMessage, frame};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config, versions_request};
+use crate::kafka::memory::Kind;
+use crate::kafka::testing::{
+    FakeBroker, TestClient, batch_of, front_of, quick_config, versions_request,
+};
+use crate::kafka::{FrontConfig, dispatch};
 
 fn client() -> TestClient {
     TestClient::connect(&front_of(&FakeBroker::three_datacenters(), quick_config()))
@@ -155,30 +162,166 @@ async fn slow_and_silent_clients_are_cut_off() {
     assert_eq!(deaf.closed.await.unwrap().reason(), "slow-reader");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_full_budget_stops_the_reading_not_the_node() {
-    let front = front_of(&FakeBroker::three_datacenters(), quick_config());
-    let total = Arc::new(Semaphore::new(100));
-    let budgets = Budgets { own: Arc::new(Semaphore::new(1 << 20)), total: Arc::clone(&total) };
-    let (mut stream, theirs) = tokio::io::duplex(1 << 16);
-    let (_stop, stopped) = watch::channel(false);
-    let serving = {
-        let front = Arc::clone(&front);
-        tokio::spawn(async move {
-            let client = Client::new(([127, 0, 0, 1], 1).into());
-            serve(&front, theirs, client, budgets, stopped).await
-        })
+/// A Metadata request of this many bytes, or a few more.
+fn metadata_request(size_bytes: usize) -> Vec<u8> {
+    let name = "n".repeat(200);
+    let topic = |number| messages::MetadataRequestTopic {
+        name: Some(format!("{name}{number}").into()),
+        ..Default::default()
     };
-    let held = Arc::clone(&total).acquire_many_owned(100).await.unwrap();
-    let ask = frame::encode_request(12, 1, None, &MetadataRequest::default()).unwrap().into_bytes();
-    stream.write_all(&ask).await.unwrap();
-    let answer = timeout(Duration::from_secs(600), stream.read_i32()).await;
-    assert!(answer.is_err(), "answered without budget");
-    drop(held);
-    assert!(stream.read_i32().await.unwrap() > 0);
-    assert_eq!(total.available_permits(), 100, "given back with the answer");
-    drop(stream);
-    assert_eq!(serving.await.unwrap().reason(), "client");
+    let topics = Some((0..size_bytes.div_ceil(200)).map(topic).collect());
+    let request = MetadataRequest { topics, ..Default::default() };
+    frame::encode_request(8, 1, None, &request).unwrap().into_bytes().to_vec()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_account_stops_the_reading_not_the_node() {
+    let config = FrontConfig { memory_size_bytes_max: 160 << 10, ..quick_config() };
+    let front = front_of(&FakeBroker::three_datacenters(), config);
+    let mut client = TestClient::connect(&front);
+    let other = front.memory.holder();
+    let mut charge = other.charge(Kind::Small);
+    charge.take(10 << 10).await;
+    client.write(&metadata_request(4 << 10)).await;
+    let answer = timeout(Duration::from_secs(600), client.stream.read_i32()).await;
+    assert!(answer.is_err(), "answered without memory");
+    drop(charge);
+    let size = client.stream.read_i32().await.unwrap();
+    client.stream.read_exact(&mut vec![0; size as usize]).await.unwrap();
+    // What is small goes by meanwhile.
+    let mut charge = other.charge(Kind::Small);
+    charge.take(10 << 10).await;
+    client.call(12, MetadataRequest { topics: Some(Vec::new()), ..Default::default() }).await;
+    drop((charge, other));
+    assert_eq!(front.memory.usage().map(|(_, used, _)| used), [0; 4], "given back");
+    drop(client.stream);
+    assert_eq!(client.closed.await.unwrap().reason(), "client");
+}
+
+/// Little memory, and so much patience with clients that they end only by giving way.
+fn patient_config() -> FrontConfig {
+    FrontConfig {
+        memory_size_bytes_max: 4 << 20,
+        request_timeout: Duration::from_secs(600),
+        write_stall_timeout: Duration::from_secs(600),
+        ..quick_config()
+    }
+}
+
+fn produce_request(value_bytes: usize) -> messages::ProduceRequest {
+    let records = Some(batch_of(&["x".repeat(value_bytes).as_str()]));
+    let topic = messages::ProduceTopic {
+        name: "t".into(),
+        partition_data: vec![messages::ProducePartition { index: 0, records }],
+        ..Default::default()
+    };
+    let topic_data = vec![topic];
+    messages::ProduceRequest { acks: -1, timeout_ms: 10_000, topic_data, ..Default::default() }
+}
+
+fn fetch_request() -> messages::FetchRequest {
+    let partition = messages::FetchPartition { partition_max_bytes: 1 << 20, ..Default::default() };
+    let topic = messages::FetchTopic {
+        topic: "t".into(),
+        partitions: vec![partition],
+        ..Default::default()
+    };
+    let topics = vec![topic];
+    messages::FetchRequest { topics, session_epoch: -1, max_bytes: 1 << 20, ..Default::default() }
+}
+
+/// Six clients announce a request of the largest size, send almost all of it at once, and then little by
+/// little: another one is served all the same.
+#[tokio::test]
+async fn requests_that_never_end_give_way_to_those_that_do() {
+    let front = front_of(&FakeBroker::single(), patient_config());
+    let mut honest = TestClient::connect(&front);
+    honest.create_topic("t", 1).await;
+    let mut hostile = Vec::new();
+    for _ in 0..6 {
+        let mut client = TestClient::connect(&front);
+        let size: u32 = 2 << 20;
+        client.write(&size.to_be_bytes()).await;
+        client.write(&[0, 0, 0, 9]).await;
+        hostile.push(tokio::spawn(async move {
+            let mut client = client;
+            let mut sent = client.stream.write_all(&vec![0; (2 << 20) - 4096]).await;
+            while sent.is_ok() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                sent = client.stream.write_all(&[0]).await;
+            }
+            client.closed.await.unwrap().reason()
+        }));
+    }
+    while front.memory.usage()[Kind::Records as usize].1 < 1 << 20 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let told = honest.call(9, produce_request(100_000)).await;
+    assert_eq!(told.responses[0].partition_responses[0].error_code, ErrorCode::None);
+    let mut gave_way = 0;
+    for sending in hostile {
+        if sending.is_finished() {
+            assert_eq!(sending.await.unwrap(), "gave-way");
+            gave_way += 1;
+        } else {
+            sending.abort();
+        }
+    }
+    assert!(gave_way > 0);
+}
+
+/// Requests that wait behind a fetch that waits for ever are not decoded, and are few.
+#[tokio::test]
+async fn requests_behind_one_that_waits_take_little() {
+    let front = front_of(&FakeBroker::single(), quick_config());
+    let mut client = TestClient::connect(&front);
+    client.create_topic("t", 1).await;
+    let fetch = messages::FetchRequest { min_bytes: 1, max_wait_ms: i32::MAX, ..fetch_request() };
+    client.send(12, &fetch).await;
+    // Empty names: an array of them takes many times what they take in a request.
+    let mut names = vec![0, 3, 0, 1, 0, 0, 0, 2, 0xff, 0xff];
+    let name_count = 100_000u32;
+    names.extend_from_slice(&name_count.to_be_bytes());
+    names.resize(names.len() + 2 * name_count as usize, 0);
+    let names = frame_of(&names);
+    let sending = async {
+        loop {
+            client.stream.write_all(&names).await.unwrap();
+        }
+    };
+    assert!(timeout(Duration::from_millis(500), sending).await.is_err(), "it is not read any more");
+    let used: usize = front.memory.usage().iter().map(|(_, used, _)| used).sum();
+    assert!(used > 100_000 && used <= reader::OTHERS_IN_FLIGHT_BYTES_MAX, "{used}");
+}
+
+/// Clients that never read what they have asked for give way to those that do.
+#[tokio::test]
+async fn answers_that_nobody_reads_give_way_to_those_that_are_read() {
+    let front = front_of(&FakeBroker::single(), patient_config());
+    let mut honest = TestClient::connect(&front);
+    honest.create_topic("t", 1).await;
+    honest.call(9, produce_request(900_000)).await;
+    let mut deaf = Vec::new();
+    for _ in 0..6 {
+        let mut client = TestClient::connect(&front);
+        client.send(12, &fetch_request()).await;
+        deaf.push(client);
+    }
+    let used = || front.memory.usage()[Kind::Answers as usize];
+    while used().1 < 900_000 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let told = honest.call(12, fetch_request()).await;
+    assert_eq!(told.responses[0].partitions[0].error_code, ErrorCode::None);
+    assert!(used().1 <= used().2);
+    let mut gave_way = 0;
+    for client in deaf {
+        if client.closed.is_finished() {
+            assert_eq!(client.closed.await.unwrap().reason(), "gave-way");
+            gave_way += 1;
+        }
+    }
+    assert!(gave_way > 0);
 }
 
 /// Sends an empty request in each version and expects an answer to each.

@@ -13,6 +13,7 @@ use super::aborted;
 use super::session::Target;
 use crate::kafka::dispatch::{Call, Redirect};
 use crate::kafka::list_offsets::check_epoch;
+use crate::kafka::memory::{Charge, Kind};
 use crate::kafka::opening::Standing;
 use crate::kafka::pace::Pace;
 use crate::kafka::{error, lock, lookup};
@@ -20,6 +21,9 @@ use crate::log::{FetchError, Fetched, FollowerLog, Isolation, PartitionLog};
 
 /// Partitions whose redirects a connection remembers.
 const REDIRECT_COUNT_MAX: usize = 10_000;
+
+/// Bytes of records that are read at once.
+const PIECE_BYTES_MAX: usize = 16 << 20;
 
 /// What there is to say of one partition.
 #[derive(Debug)]
@@ -35,6 +39,8 @@ pub(super) struct Answer {
 pub(super) struct Round {
     pub(super) answers: Vec<Answer>,
     pub(super) size_bytes: usize,
+    /// The memory of the records.
+    pub(super) charge: Charge,
     /// Something must be said at once: an error, or where else to read.
     pub(super) is_urgent: bool,
 }
@@ -108,8 +114,12 @@ impl Reader<'_> {
 
     /// Reads all partitions. `is_last` says that there will be no other round.
     pub(super) async fn read(&self, targets: &[Target], is_last: bool) -> Round {
-        let mut round =
-            Round { answers: Vec::with_capacity(targets.len()), size_bytes: 0, is_urgent: false };
+        let mut round = Round {
+            answers: Vec::with_capacity(targets.len()),
+            size_bytes: 0,
+            charge: self.call.client.holder.charge(Kind::Answers),
+            is_urgent: false,
+        };
         let mut pace = Pace::default();
         for target in targets {
             pace.step().await;
@@ -118,11 +128,16 @@ impl Reader<'_> {
             // One batch is given even if it is too large, or the consumer would never get past it.
             let limit = if round.size_bytes == 0 { room.max(1) } else { room };
             let answer = match found {
-                Ok((partition, None)) => self.read_one(partition, target, limit, is_last).await,
+                Ok((partition, None)) => {
+                    let limit = limit.min(target.bytes_max).min(PIECE_BYTES_MAX);
+                    let limit = reserve(&mut round, limit).await;
+                    self.read_one(partition, target, limit, is_last).await
+                }
                 Ok((partition, Some(reader))) => self.elsewhere(partition, target, reader),
                 Err(code) => failed(None, target, code),
             };
             round.size_bytes += answer.size_bytes;
+            round.charge.set(round.size_bytes);
             round.is_urgent |= !answer.response.error_code.is_none()
                 || answer.response.preferred_read_replica != -1
                 || answer.response.diverging_epoch.epoch != -1;
@@ -191,7 +206,6 @@ impl Reader<'_> {
             let at = source.peek(target.offset).map_err(|cause| error::of_fetch(&cause))?;
             return Ok(positions(partition, target, &at));
         }
-        let bytes_max = bytes_max.min(target.bytes_max);
         let fetched = source.fetch(self.isolation, target.offset, bytes_max).await;
         let mut fetched = fetched.map_err(|cause| error::of_fetch(&cause))?;
         let end_offset = fetched.end_offset;
@@ -237,6 +251,16 @@ impl Reader<'_> {
         }
         None
     }
+}
+
+/// Has memory for so many bytes more, or 0 if there is none now: who has some records does not wait for more.
+async fn reserve(round: &mut Round, size_bytes: usize) -> usize {
+    if round.size_bytes == 0 {
+        round.charge.take(size_bytes).await;
+    } else if !round.charge.try_take(size_bytes) {
+        return 0;
+    }
+    size_bytes
 }
 
 fn find(metadata: &Metadata, target: &Target) -> Result<PartitionId, ErrorCode> {

@@ -1,3 +1,4 @@
+use meridian_base::env::Instant;
 use meridian_protocol::messages::{
     FetchPartition, FetchPartitionResponse, FetchTopic, ForgottenTopic, PACKING_ZSTD,
     ProducePartition, ProduceRequest, ProduceTopic,
