@@ -4,6 +4,7 @@
 pub(crate) mod http;
 mod metrics;
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use meridian_consensus::command::Liveness;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
 use self::http::{Page, Status};
 use self::metrics::Snapshot;
@@ -148,7 +150,7 @@ impl AdminServer {
 
     /// Answers until `shutdown` holds true or its sender is gone.
     pub(crate) async fn run(self, mut shutdown: watch::Receiver<bool>) {
-        let room = Arc::new(Semaphore::new(CONNECTION_COUNT_MAX));
+        let mut open: VecDeque<AbortHandle> = VecDeque::new();
         loop {
             let accepted = tokio::select! {
                 _ = shutdown.wait_for(|stop| *stop) => return,
@@ -162,12 +164,16 @@ impl AdminServer {
                     continue;
                 }
             };
-            let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
-                tracing::debug!(%peer, "an operator's connection was closed: too many are open");
-                continue;
-            };
+            open.retain(|connection| !connection.is_finished());
+            // Who has been open for longest has had its time: slow ones must not keep a probe of health out.
+            if open.len() >= CONNECTION_COUNT_MAX
+                && let Some(oldest) = open.pop_front()
+            {
+                tracing::debug!(%peer, "the oldest connection of an operator made room for another");
+                oldest.abort();
+            }
             let admin = Arc::clone(&self.admin);
-            tokio::spawn(async move {
+            let serving = tokio::spawn(async move {
                 let page = |path: String| {
                     let admin = Arc::clone(&admin);
                     async move { admin.page(&path).await }
@@ -175,8 +181,8 @@ impl AdminServer {
                 if let Err(error) = http::serve(stream, page).await {
                     tracing::debug!(%peer, %error, "an operator's connection broke");
                 }
-                drop(place);
             });
+            open.push_back(serving.abort_handle());
         }
     }
 }
@@ -250,6 +256,23 @@ mod tests {
         let taken = NodeConfig { admin: Some(admin), data: data.join("second"), ..config };
         let error = crate::start(taken).await.err().map(|error| error.to_string());
         assert!(error.is_some_and(|text| text.contains(&admin.to_string())));
+        running.shutdown().await;
+        remove(&data);
+    }
+
+    #[tokio::test]
+    async fn slow_connections_make_room_for_others() {
+        let config = config("slow");
+        let data = config.data.clone();
+        let running = crate::start(config).await.unwrap();
+        let admin = running.admin_address().unwrap();
+        let mut slow = Vec::new();
+        for _ in 0..2 * CONNECTION_COUNT_MAX {
+            let mut stream = TcpStream::connect(admin).await.unwrap();
+            stream.write_all(b"GET /hea").await.unwrap();
+            slow.push(stream);
+        }
+        assert!(get(admin, "/health").await.ends_with("ok\n"));
         running.shutdown().await;
         remove(&data);
     }
