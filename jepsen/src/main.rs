@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use meridian_jepsen::command::{MetaArgs, ReplayArgs, RunArgs};
 use meridian_jepsen_runner::command as runner;
+use meridian_jepsen_runner::hostile::{HostileArgs, hostile};
 use meridian_jepsen_runner::pair::{PairArgs, pair};
 use meridian_jepsen_runner::teeth::{TeethArgs, teeth};
 
@@ -27,6 +28,8 @@ enum Command {
     Teeth(TeethArgs),
     /// Move a topic between two clusters under load, and judge every record.
     Pair(PairArgs),
+    /// Attack a node with hostile clients, and demand that another client does not notice.
+    Hostile(HostileArgs),
     /// Judge a history again.
     Check(runner::CheckArgs),
     /// Tell which workloads and faults there are.
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Run(args) => runner::run(&args),
         Command::Teeth(args) => teeth(&args),
         Command::Pair(args) => pair(&args),
+        Command::Hostile(args) => hostile(&args),
         Command::Check(args) => runner::check(&args),
         Command::List => runner::list(),
     }

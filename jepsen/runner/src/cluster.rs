@@ -11,3 +11,4 @@ mod status;
 pub(crate) use files::Credentials;
 pub(crate) use nodes::{Cluster, Leash, Setup};
 pub(crate) use place::NodeIndex;
+pub(crate) use process::alarms as process_alarms;

@@ -15,6 +15,7 @@
 
 pub mod chance;
 pub mod command;
+pub mod hostile;
 pub mod pair;
 pub mod teeth;
 

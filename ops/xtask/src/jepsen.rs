@@ -1,5 +1,5 @@
 //! Fault tests of simulated clusters, `cargo xtask jepsen --mutations` and `--simulate`, and on real processes: `--smoke`,
-//! `--nightly`, `--teeth` and `--pair`.
+//! `--nightly`, `--hostile`, `--teeth` and `--pair`.
 
 mod nightly;
 
@@ -29,7 +29,7 @@ const SMOKE_SECONDS: u32 = 60;
 const SLACK: &str = "6";
 const SHARED_FEATURES: &str = "meridian-jepsen/mutations";
 const USAGE: &str = "usage: cargo xtask jepsen --mutations | --simulate | --smoke | --nightly [--seconds N] \
-    [--hours N] [--seed N] [--lanes N] | --teeth [--intact] [MUTATION ...] | --pair [OPTION ...]";
+    [--hours N] [--seed N] [--lanes N] | --hostile [OPTION ...] | --teeth [--intact] [MUTATION ...] | --pair [OPTION ...]";
 
 /// What a run came to.
 enum Verdict {
@@ -47,6 +47,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
         Some((option, [])) if option == "--simulate" => simulate(root),
         Some((option, [])) if option == "--smoke" => smoke(root),
         Some((option, rest)) if option == "--nightly" => nightly::run(root, rest),
+        Some((option, rest)) if option == "--hostile" => hostile(root, rest),
         Some((option, mutations)) if option == "--teeth" => teeth(root, mutations),
         Some((option, rest)) if option == "--pair" => pair(root, rest),
         _ => Err(USAGE.to_owned()),
@@ -94,6 +95,16 @@ pub(crate) fn smoke(root: &Path) -> Result<(), String> {
         }
     }
     if failed.is_empty() { Ok(()) } else { Err(format!("jepsen: {}", failed.join("; "))) }
+}
+
+/// A node under hostile clients for a minute: another client must not notice.
+pub(crate) fn hostile(root: &Path, options: &[String]) -> Result<(), String> {
+    build_all(root)?;
+    let mut command = runner(root);
+    command.args(["hostile", "--out"]).arg(folder(root)).arg("--binary");
+    command.arg(fast(root).join("meridian")).args(options);
+    let status = command.status().map_err(|error| not_started(&error))?;
+    if status.success() { Ok(()) } else { Err(format!("jepsen: hostile ({status})")) }
 }
 
 /// Builds nodes that break a rule, and demands that each is found out. With `--intact`, the same runs of
