@@ -13,6 +13,7 @@
 #[cfg(test)]
 mod agreed_time_tests;
 mod bells;
+mod budget;
 mod cold;
 mod compaction;
 mod contract;
@@ -51,6 +52,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use self::bells::Bells;
+use self::budget::Budget;
+pub use self::budget::BudgetLimits;
 use self::cold::Cold;
 pub use self::cold::ColdCounts;
 pub(crate) use self::cold::{ColdPolicy, Holding, ObjectHolding, ObjectsUnusable};
@@ -103,6 +106,8 @@ pub struct LogSettings {
     pub pending_size_bytes_max: usize,
     /// Longest message, and largest blob.
     pub sizes: SizeLimits,
+    /// Bounds of all partitions together.
+    pub budget: BudgetLimits,
     /// Broken rules, for tests.
     pub mutations: Mutations,
 }
@@ -118,6 +123,7 @@ pub struct Logs {
     owned: RwLock<HashMap<PartitionId, Arc<PartitionLog>>>,
     followers: Followers,
     pending: Pending,
+    budget: Arc<Budget>,
     cold: Cold,
     verifier: OnceLock<Arc<dyn TransactionVerifier>>,
     agreed_time: OnceLock<AgreedTime>,
@@ -161,6 +167,7 @@ impl Logs {
         wire: Arc<dyn Wire>,
         store: Option<Arc<StoreHandle>>,
     ) -> Arc<Self> {
+        let budget = Budget::new(settings.budget);
         let logs = Arc::new(Self {
             settings,
             clock,
@@ -171,6 +178,7 @@ impl Logs {
             owned: RwLock::default(),
             followers: Followers::default(),
             pending: Pending::default(),
+            budget,
             cold: Cold::default(),
             verifier: OnceLock::new(),
             agreed_time: OnceLock::new(),
@@ -203,6 +211,11 @@ impl Logs {
             }
         });
         logs
+    }
+
+    /// Bytes that wait to be committed, and of the newest records in memory, of all partitions.
+    pub fn memory_bytes(&self) -> (usize, usize) {
+        (self.budget.pending_bytes(), self.budget.tail_bytes())
     }
 
     /// Takes a group's configuration from the metadata log.

@@ -58,7 +58,9 @@ use crate::config::NodeConfig;
 use crate::kafka::{
     Front, FrontConfig, LinkServer, LinkServerError, Server, ServerError, Verifier,
 };
-use crate::log::{FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreListener, Wire};
+use crate::log::{
+    BudgetLimits, FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreListener, Wire,
+};
 use crate::meta::{EventSender, Events, Meta, MetaEvent, MetaSettings, ownership_of};
 use crate::mirror::Mirrors;
 use crate::partition::PartitionLimits;
@@ -280,6 +282,7 @@ fn log_settings(config: &NodeConfig) -> LogSettings {
         node: config.node,
         limits: PartitionLimits::default(),
         pending_size_bytes_max: PENDING_SIZE_BYTES_MAX,
+        budget: BudgetLimits::default(),
         sizes: meridian_storage::limits::SizeLimits::DEFAULT,
         mutations: mutation::active(),
     }

@@ -532,6 +532,17 @@ impl<T> Partition<T> {
         &self.tail
     }
 
+    /// Keeps fewer of them; returns whether any are left.
+    pub fn shrink_tail(&mut self) -> bool {
+        self.tail.shrink();
+        self.tail.size_bytes() > 0
+    }
+
+    /// Bytes that were appended and are not committed yet.
+    pub fn pending_size_bytes(&self) -> usize {
+        self.in_flight_size_bytes + self.open.size_bytes
+    }
+
     /// `verified` is the producer epoch that the coordinator has just vouched for.
     fn judge_and_append(
         &mut self,

@@ -133,6 +133,10 @@ const FAMILIES: &[Family] = &[
         "Those among them that began longer ago than any coordinator lets one last.",
         |s| one(s.transactions.hanging),
     ),
+    gauge("meridian_log_pending_bytes", "Written, and with no quorum yet.", |s| {
+        one(s.log_memory.0)
+    }),
+    gauge("meridian_log_tail_bytes", "Newest records in memory.", |s| one(s.log_memory.1)),
     gauge("process_resident_memory_bytes", "Resident memory.", |s| {
         s.process.resident_bytes.map(one_u64).unwrap_or_default()
     }),
@@ -413,6 +417,8 @@ pub(super) struct Snapshot {
     contracts: Vec<(u64, &'static str)>,
     kafka: Vec<kafka::Sample>,
     durations: Vec<kafka::DurationSample>,
+    /// Bytes that wait for a quorum, and of the newest records.
+    log_memory: (usize, usize),
     process: Process,
 }
 
@@ -502,6 +508,7 @@ impl Snapshot {
                 .collect(),
             kafka: front.samples(),
             durations: front.metrics().durations(),
+            log_memory: node.logs.memory_bytes(),
             process: Process::read(),
         }
     }
@@ -718,6 +725,7 @@ mod tests {
                 cumulative: [1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3],
                 sum_s: 9.5,
             }],
+            log_memory: (0, 0),
             process: Process { resident_bytes: Some(4096), cpu_seconds: Some(1.25) },
         }
     }

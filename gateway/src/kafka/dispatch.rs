@@ -156,6 +156,8 @@ pub(super) struct Call {
     pub(super) version: i16,
     /// When the request had arrived.
     pub(super) asked_at: Instant,
+    /// Bytes of the request.
+    pub(super) size_bytes: usize,
 }
 
 /// The way to an answer.

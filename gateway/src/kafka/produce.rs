@@ -3,7 +3,7 @@
 //! A request is started as soon as it is read, so that the batches of a pipelining producer reach
 //! the log in its order without waiting for each other. Records are read once (see [`examine`]) and
 //! go to the log as they came, as a slice of the request; a batch whose header gives other times than
-//! its records is the one that is copied. `acks=1` is served as `acks=all`, because there is no
+//! its records is copied, and one that is little of its request. `acks=1` is served as `acks=all`, because there is no
 //! leader here whose disk alone would count.
 
 mod contract;
@@ -24,6 +24,7 @@ use meridian_protocol::messages::{
 };
 use meridian_protocol::records::{Batch, BatchHeader, NO_TIMESTAMP, RecordRules};
 use meridian_protocol::{ErrorCode, Str};
+use meridian_storage::leader::PutError;
 use tokio::sync::oneshot;
 
 use self::contract::Bound;
@@ -53,6 +54,10 @@ const LEADER_FROM_VERSION: i16 = 10;
 const ACKS_NONE: i16 = 0;
 /// Partitions of one request: all are begun in one go.
 const PARTITION_COUNT_MAX: usize = 10_000;
+/// Smaller batches are copied: requests of some bytes share a buffer.
+const COPIED_SIZE_BYTES_MAX: usize = 8 << 10;
+/// A batch that is a smaller share of its request is copied, too.
+const KEPT_SHARE: usize = 4;
 /// What a client may ask for.
 const ACKS: [i16; 3] = [-1, ACKS_NONE, 1];
 
@@ -255,7 +260,13 @@ fn start_partition(call: &Call, wanted: Wanted, transactional: &Transactional) -
         let log = led(call, target)?;
         let lease = rules.needs_lease.then(|| lease::admit(&log)).transpose()?;
         let bound = rules.lag_max.map(|limit| contract::admit(&log, limit)).transpose()?;
-        let batch = to_append(&candidate, &rules, transactional, now_ms)?;
+        let mut batch = to_append(&candidate, &rules, transactional, now_ms)?;
+        batch.bytes = kept(batch.bytes, call.size_bytes);
+        // The client may have its answer long before the batch is committed: it is the log that holds it.
+        if !log.has_room(batch.bytes.len()) {
+            let busy = ProduceError::from(PutError::Busy);
+            return Err(ApiError::new(error::of_produce(&busy), busy.to_string()).into());
+        }
         call.front.metrics.on_produced(batch.bytes.len());
         Ok(Append {
             index,
@@ -274,6 +285,12 @@ fn refused(index: i32, partition: Option<PartitionId>, refused: Refused) -> Appe
     let (state, record_errors) = (State::Refused(refused.error), refused.records);
     let (log_append_time_ms, bound, lease) = (None, None, None);
     Append { index, partition, log_append_time_ms, bound, lease, record_errors, state }
+}
+
+/// A batch as the log keeps it. A slice of a request keeps all of the request, which a small batch is not worth.
+fn kept(batch: Bytes, request_bytes: usize) -> Bytes {
+    let is_small = batch.len() < COPIED_SIZE_BYTES_MAX || batch.len() < request_bytes / KEPT_SHARE;
+    if is_small { Bytes::copy_from_slice(&batch) } else { batch }
 }
 
 /// What goes to the log of a batch that was read.

@@ -34,8 +34,8 @@ use super::dispatch::Client;
 use super::{Front, FrontConfig, GroupConfig, TransactionConfig, Verifier, lock, lookup};
 use crate::broker::{BoxFuture, Broker, ProposeError, Quorum, QuorumMember, TransactionVerifier};
 use crate::log::{
-    FollowerLog, LogSettings, Logs, Ownership, PartitionLog, ScrubConfig, StoreHandle,
-    StoreSettings, Wire,
+    BudgetLimits, FollowerLog, LogSettings, Logs, Ownership, PartitionLog, ScrubConfig,
+    StoreHandle, StoreSettings, Wire,
 };
 use crate::partition::PartitionLimits;
 use crate::peers::Peers;
@@ -111,6 +111,11 @@ impl FakeBroker {
 
     /// A cluster of one that serves all partitions.
     pub(crate) fn single() -> Arc<Self> {
+        Self::single_with(BudgetLimits::default())
+    }
+
+    /// A cluster of one whose partitions share so much memory.
+    pub(crate) fn single_with(budget: BudgetLimits) -> Arc<Self> {
         static FOLDERS: AtomicU64 = AtomicU64::new(0);
         let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
         let name = format!("meridian-kafka-front-{}-{number}", std::process::id());
@@ -132,6 +137,7 @@ impl FakeBroker {
             limits: PartitionLimits::default(),
             pending_size_bytes_max: 64 << 20,
             sizes: meridian_storage::limits::SizeLimits::DEFAULT,
+            budget,
             mutations: Mutations::NONE,
         };
         let logs = Logs::start(settings, clock, Arc::new(NoWire), Some(Arc::clone(&store)));
@@ -292,6 +298,11 @@ impl FakeBroker {
     pub(crate) fn set_away(&self, is_away: bool) {
         let state = if is_away { PeerState::Down } else { PeerState::Up };
         self.logs.as_ref().expect("a cluster of one has logs").on_peer(self.node(), state);
+    }
+
+    /// What its partitions take of its memory.
+    pub(crate) fn memory_bytes(&self) -> (usize, usize) {
+        self.logs.as_ref().expect("a cluster of one has logs").memory_bytes()
     }
 
     /// The disk.

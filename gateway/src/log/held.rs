@@ -58,6 +58,11 @@ impl<T> Held<T> {
         self.requests.is_empty()
     }
 
+    /// Bytes that wait.
+    pub(super) fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
     /// All requests, in order, to be appended now or refused for good; later ones wait anew.
     pub(super) fn take(&mut self) -> Vec<Request<T>> {
         std::mem::take(self).requests

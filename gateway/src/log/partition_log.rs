@@ -22,6 +22,7 @@ use meridian_storage::takeover::Takeover;
 use tokio::sync::{Notify, oneshot};
 
 use super::bells::Bells;
+use super::budget::Share;
 use super::cold::Packed;
 use super::follower::{AbortedPage, FollowMessage, FollowerSet};
 use super::group::{Group, Homes};
@@ -118,9 +119,21 @@ pub(super) struct Inner {
     readers: Bells,
     followers: FollowerSet,
     held: Held<Waiter>,
+    share: Share,
 }
 
 impl Inner {
+    /// Says what it takes of the node's memory; returns whether it keeps records where it kept none.
+    fn account(&mut self) -> bool {
+        let (pending_bytes, tail_bytes) = match &self.role {
+            Role::Leading(partition) => {
+                (partition.pending_size_bytes(), partition.tail().size_bytes())
+            }
+            Role::TakingOver(_) | Role::Stopped => (0, 0),
+        };
+        self.share.set(pending_bytes + self.held.size_bytes(), tail_bytes)
+    }
+
     /// Appends a request, or keeps it until the takeover is over.
     fn produce(
         &mut self,
@@ -224,6 +237,7 @@ impl PartitionLog {
                 readers: Bells::default(),
                 followers: FollowerSet::default(),
                 held: Held::default(),
+                share: Share::new(Arc::clone(&logs.budget)),
             }),
             last_slot: AtomicU8::new(NO_SLOT),
             contract: Mutex::default(),
@@ -275,10 +289,10 @@ impl PartitionLog {
         let now = logs.now();
         let health = self.group.health(now);
         let mut out = Vec::new();
-        let (has_work, is_held) = {
+        let (has_work, is_held, is_new) = {
             let mut inner = lock(&self.inner);
             inner.produce(now, &health, Request { batches, waiter }, &mut out);
-            (inner.has_work(), !inner.held.is_empty())
+            (inner.has_work(), !inner.held.is_empty(), inner.account())
         };
         if has_work {
             logs.activate(self.ownership.partition);
@@ -286,8 +300,31 @@ impl PartitionLog {
         if is_held {
             logs.urge(self.ownership.partition);
         }
+        self.share_memory(&logs, is_new);
         self.carry_out(out, None);
         answer
+    }
+
+    /// Whether a client may write so much more, of all that this node has memory for.
+    pub fn has_room(&self, size_bytes: usize) -> bool {
+        self.logs.upgrade().is_none_or(|logs| logs.budget.has_room(size_bytes))
+    }
+
+    /// Takes part in what the partitions of a node share. It must not be locked.
+    fn share_memory(self: &Arc<Self>, logs: &Logs, is_new: bool) {
+        if is_new {
+            logs.budget.add(Arc::downgrade(self));
+        }
+        logs.budget.shrink();
+    }
+
+    /// Keeps fewer of its newest records; returns whether any are left.
+    pub(super) fn shrink_tail(&self) -> bool {
+        let mut inner = lock(&self.inner);
+        let Role::Leading(partition) = &mut inner.role else { return false };
+        let keeps_some = partition.shrink_tail();
+        inner.account();
+        keeps_some
     }
 
     /// Reads from `from` on, whatever becomes of open transactions. See [`PartitionLog::fetch_as`].
@@ -519,7 +556,11 @@ impl PartitionLog {
     /// Stops for good: the metadata log named another leader, or the topic is gone.
     pub(super) fn stop(self: &Arc<Self>) {
         let mut out = Vec::new();
-        lock(&self.inner).stop(&mut out);
+        {
+            let mut inner = lock(&self.inner);
+            inner.stop(&mut out);
+            inner.account();
+        }
         self.carry_out(out, None);
         self.wake_readers();
     }
@@ -527,7 +568,11 @@ impl PartitionLog {
     /// Refuses what has waited too long for the takeover.
     pub(super) fn expire_held(self: &Arc<Self>, now: Instant) {
         let mut out = Vec::new();
-        refuse(lock(&self.inner).held.expire(now), PutError::NotServing, &mut out);
+        {
+            let mut inner = lock(&self.inner);
+            refuse(inner.held.expire(now), PutError::NotServing, &mut out);
+            inner.account();
+        }
         self.carry_out(out, None);
     }
 
@@ -545,16 +590,17 @@ impl PartitionLog {
         let now = logs.now();
         let health = self.group.health(now);
         let mut out = Vec::new();
-        let (result, has_work) = {
+        let (result, has_work, is_new) = {
             let mut inner = lock(&self.inner);
             let Role::Leading(partition) = &mut inner.role else { return None };
             let result = decide(partition, now, &health, &mut out);
             inner.release(now, &health, &mut out);
-            (result, inner.has_work())
+            (result, inner.has_work(), inner.account())
         };
         if has_work {
             logs.activate(self.ownership.partition);
         }
+        self.share_memory(&logs, is_new);
         self.carry_out(out, None);
         Some(result)
     }
@@ -565,13 +611,14 @@ impl PartitionLog {
         let now = logs.now();
         let health = self.group.health(now);
         let mut out = Vec::new();
-        let has_work = {
+        let (has_work, is_new) = {
             let mut inner = lock(&self.inner);
             let Role::Leading(partition) = &mut inner.role else { return false };
             partition.tick(now, &health, &mut out);
             inner.release(now, &health, &mut out);
-            inner.has_work()
+            (inner.has_work(), inner.account())
         };
+        self.share_memory(&logs, is_new);
         self.carry_out(out, Some(beacons));
         has_work
     }

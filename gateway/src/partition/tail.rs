@@ -101,6 +101,9 @@ pub fn take_batches<'a>(
     taken
 }
 
+/// Less is not worth keeping when memory is short.
+const SHRUNK_SIZE_BYTES_MIN: usize = 64 << 10;
+
 /// A bounded run of the newest committed blobs, without gaps.
 #[derive(Debug)]
 pub struct TailCache {
@@ -143,6 +146,17 @@ impl TailCache {
         let first = self.blobs.partition_point(|blob| blob.next_offset() <= from);
         let batches = self.blobs.range(first..).flat_map(|blob| blob.batches.iter());
         Some(take_batches(batches, range, size_bytes_max))
+    }
+
+    /// Forgets the older half, or all if that is little.
+    pub fn shrink(&mut self) {
+        let size_bytes =
+            if self.size_bytes < SHRUNK_SIZE_BYTES_MIN { 0 } else { self.size_bytes / 2 };
+        while self.size_bytes > size_bytes
+            && let Some(oldest) = self.blobs.pop_front()
+        {
+            self.size_bytes -= oldest.size_bytes;
+        }
     }
 
     /// Forgets everything.
@@ -207,6 +221,24 @@ mod tests {
         assert_eq!(read(20), Some((2, Some(20))));
         assert_eq!(read(15), Some((1, Some(15))));
         assert_eq!(read(10), Some((0, None)));
+    }
+
+    #[test]
+    fn a_cache_that_shrinks_keeps_the_newest() {
+        let mut cache = TailCache::new(1 << 20);
+        for base in 0..8 {
+            cache.push(blob(base, &[(1, 16 << 10)]));
+        }
+        cache.shrink();
+        assert_eq!(cache.size_bytes(), 64 << 10);
+        assert!(cache.read(Offset::new(3), 1).is_none());
+        assert!(cache.read(Offset::new(4), 1).is_some());
+        cache.shrink();
+        cache.shrink();
+        assert_eq!(cache.size_bytes(), 0);
+        assert!(cache.read(Offset::new(7), 1).is_none());
+        cache.push(blob(8, &[(1, 100)]));
+        assert!(cache.read(Offset::new(8), 1).is_some());
     }
 
     #[test]

@@ -255,6 +255,7 @@ impl<'a, R: AsyncRead + Unpin> Reader<'a, R> {
             client_id: header.client_id,
             version,
             asked_at: self.front.now(),
+            size_bytes,
         };
         let reply = Reply::Unread(Box::new(Unread { call, frame }));
         let read_at = Instant::now();

@@ -4,6 +4,7 @@ use meridian_protocol::records::BatchBuilder;
 use super::*;
 use crate::kafka::connection::Close;
 use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config};
+use crate::log::BudgetLimits;
 
 mod contract;
 mod examined;
@@ -269,4 +270,50 @@ fn what_a_coordinator_says_of_a_batch_depends_on_what_the_client_knows() {
         let told = [10, 11, 12].map(|version| error::of_verify(cause, version));
         assert_eq!(told, [old, abortable, concurrent], "{cause}");
     }
+}
+
+#[test]
+fn a_small_batch_does_not_keep_its_request() {
+    let request = Bytes::from(vec![0; 1 << 20]);
+    let batch = request.slice(..300 << 10);
+    assert_eq!(kept(batch.clone(), request.len()).as_ptr(), batch.as_ptr());
+    for size_bytes in [100, 200 << 10] {
+        let batch = request.slice(..size_bytes);
+        assert_ne!(kept(batch.clone(), request.len()).as_ptr(), batch.as_ptr());
+    }
+}
+
+#[tokio::test]
+async fn what_is_more_than_the_node_has_memory_for_is_refused() {
+    let limits = BudgetLimits { pending_size_bytes_max: 1000, ..BudgetLimits::default() };
+    let mut client =
+        TestClient::connect(&front_of(&FakeBroker::single_with(limits), quick_config()));
+    client.create_topic("t", 1).await;
+    let mut produce = async |size_bytes: usize| {
+        let batch = batch_of(&["x".repeat(size_bytes).as_str()]);
+        only(client.call(9, request("t", &[(0, batch)])).await).error_code
+    };
+    assert_eq!(produce(2000).await, ErrorCode::RequestTimedOut);
+    assert_eq!(produce(500).await, ErrorCode::None);
+}
+
+#[tokio::test]
+async fn the_newest_records_of_all_partitions_together_take_so_much() {
+    const PARTITION_COUNT: i32 = 20;
+    let limits = BudgetLimits { tail_size_bytes_max: 512 << 10, ..BudgetLimits::default() };
+    let broker = FakeBroker::single_with(limits);
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    client.create_topic("t", PARTITION_COUNT).await;
+    for round in 0..2 {
+        for index in 0..PARTITION_COUNT {
+            let batch = batch_of(&["x".repeat(100_000).as_str()]);
+            let told = only(client.call(9, request("t", &[(index, batch)])).await);
+            assert_eq!((told.error_code, told.base_offset), (ErrorCode::None, round));
+            let (pending_bytes, tail_bytes) = broker.memory_bytes();
+            assert!(tail_bytes <= 512 << 10, "{tail_bytes}");
+            assert_eq!(pending_bytes, 0);
+        }
+    }
+    let (_, tail_bytes) = broker.memory_bytes();
+    assert!(tail_bytes > 256 << 10, "{tail_bytes}");
 }

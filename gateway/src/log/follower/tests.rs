@@ -8,7 +8,7 @@ use meridian_storage::mutation::Mutations;
 
 use super::aborted_page::page;
 use super::*;
-use crate::log::{LogSettings, Wire};
+use crate::log::{BudgetLimits, LogSettings, Wire};
 use crate::partition::PartitionLimits;
 use crate::runtime::clock::Clock;
 use crate::runtime::quic::Channel;
@@ -58,6 +58,7 @@ fn bystander_with(sent: &Arc<Sent>) -> Arc<Logs> {
         limits: PartitionLimits::default(),
         pending_size_bytes_max: 1 << 20,
         sizes: meridian_storage::limits::SizeLimits::DEFAULT,
+        budget: BudgetLimits::default(),
         mutations: Mutations::NONE,
     };
     let logs = Logs::start(settings, Clock::start(), Arc::<Sent>::clone(sent), None);
