@@ -28,6 +28,7 @@ use super::error::{self, ApiError};
 use super::group_state::{self, Effect, Loading, Outcome};
 use super::journal::Write;
 use super::offset_compaction::{CompactionRest, RECORD_COUNT_MIN};
+use super::pace::Pace;
 use super::transactions::TRANSACTIONS_TOPIC;
 use super::{Front, internal_state, lock, lookup, topics};
 use crate::coordination::{Limits, RECORD_SIZE_BYTES_MAX, batches};
@@ -427,9 +428,12 @@ pub(super) async fn find(call: Call, request: FindCoordinatorRequest) -> FindCoo
         }
         _ => Err(ApiError::new(ErrorCode::InvalidRequest, "unknown kind of coordinator")),
     };
-    let mut found = keys.into_iter().map(|key| {
+    let mut coordinators = Vec::with_capacity(keys.len());
+    let mut pace = Pace::default();
+    for key in keys {
+        pace.step().await;
         let result = available.clone().and_then(|topic| find_one(&call, topic, &key));
-        result.unwrap_or_else(|error| {
+        coordinators.push(result.unwrap_or_else(|error| {
             call.front.metrics.on_error(error.code);
             FoundCoordinator {
                 key,
@@ -439,12 +443,12 @@ pub(super) async fn find(call: Call, request: FindCoordinatorRequest) -> FindCoo
                 error_message: error.message(),
                 ..Default::default()
             }
-        })
-    });
-    if is_batched {
-        return FindCoordinatorResponse { coordinators: found.collect(), ..Default::default() };
+        }));
     }
-    let only = found.next().unwrap_or_default();
+    if is_batched {
+        return FindCoordinatorResponse { coordinators, ..Default::default() };
+    }
+    let only = coordinators.pop().unwrap_or_default();
     FindCoordinatorResponse {
         error_code: only.error_code,
         error_message: only.error_message,

@@ -13,6 +13,7 @@ use super::dispatch::Call;
 use super::error;
 use super::lookup::{self, TopicKey};
 use super::opening::{self, Patience};
+use super::pace::Pace;
 
 /// Time for the log to take a deletion, whatever the client says: a deletion that was begun is done,
 /// and Kafka says so at once to whoever gives it no time.
@@ -26,10 +27,12 @@ pub(super) async fn delete_records(
     let limit = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
     let mut time_is_up = std::pin::pin!(tokio::time::sleep(limit.max(TIMEOUT_MIN)));
     let mut topics = Vec::with_capacity(request.topics.len());
+    let mut pace = Pace::default();
     for topic in request.topics {
         let key = TopicKey::Name(topic.name.clone());
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for wanted in topic.partitions {
+            pace.step().await;
             let mut result = DeleteRecordsPartitionResult {
                 partition_index: wanted.partition_index,
                 low_watermark: -1,

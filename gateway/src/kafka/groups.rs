@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use super::coordinator::{self, Coordinator, GroupEntry, Groups, Told, Waiter};
 use super::dispatch::Call;
 use super::error;
+use super::pace::Pace;
 use super::repeated::unique;
 use crate::coordination::AnyGroup;
 use crate::group::{Caller, Group, GroupError, Join, Joined, Sync};
@@ -379,7 +380,12 @@ pub(super) async fn describe(call: Call, request: DescribeGroupsRequest) -> Desc
         };
         DescribedGroup { authorized_operations, ..described }
     };
-    let groups = unique(request.groups, Str::clone).into_iter().map(describe).collect();
+    let mut groups = Vec::new();
+    let mut pace = Pace::default();
+    for group_id in unique(request.groups, Str::clone) {
+        pace.step().await;
+        groups.push(describe(group_id));
+    }
     DescribeGroupsResponse { groups, ..Default::default() }
 }
 

@@ -408,7 +408,9 @@ pub(super) async fn delete_groups(
     request: DeleteGroupsRequest,
 ) -> DeleteGroupsResponse {
     let mut results = Vec::with_capacity(request.groups_names.len());
+    let mut pace = Pace::default();
     for group_id in request.groups_names {
+        pace.step().await;
         let error_code = delete_group(&call, &group_id).await.err().unwrap_or_default();
         if !error_code.is_none() {
             call.front.metrics.on_error(error_code);

@@ -25,6 +25,7 @@ use self::bucket::Bucket;
 use self::entity::{Entity, Part, Values};
 use super::dispatch::{Call, Client};
 use super::error::ApiError;
+use super::pace::Pace;
 use super::{Front, lock};
 
 const USER: &str = "user";
@@ -262,7 +263,9 @@ pub(super) async fn alter(
     request: AlterClientQuotasRequest,
 ) -> AlterClientQuotasResponse {
     let mut entries = Vec::with_capacity(request.entries.len());
+    let mut pace = Pace::default();
     for alteration in request.entries {
+        pace.step().await;
         let altered = alter_one(&call, &alteration, request.validate_only).await;
         let mut entry = AlteredQuota { entity: alteration.entity, ..Default::default() };
         if let Err(error) = altered {
