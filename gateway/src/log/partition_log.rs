@@ -129,7 +129,7 @@ impl Inner {
             Role::Leading(partition) => {
                 (partition.pending_size_bytes(), partition.tail().size_bytes())
             }
-            Role::TakingOver(_) | Role::Stopped => (0, 0),
+            Role::Opening | Role::TakingOver(_) | Role::Stopped => (0, 0),
         };
         self.share.set(pending_bytes + self.held.size_bytes(), tail_bytes)
     }
