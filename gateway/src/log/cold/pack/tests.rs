@@ -171,7 +171,7 @@ async fn what_is_packed_is_read_here_and_at_the_next_leader() {
 #[tokio::test]
 async fn a_manifest_that_is_refused_costs_no_second_upload() {
     let bench = Bench::new().await;
-    let _bucket = Bucket::of(&bench, "pack-refused");
+    let _bucket = Bucket::of(&bench, "pack-refused").await;
     write_rounds(&bench).await;
     let written = bench.read_all().await;
     let (log, logs) = (Arc::clone(&bench.log), bench.log.logs().expect("the node runs"));
