@@ -1,0 +1,149 @@
+use meridian_base::topology::Geometry;
+use meridian_storage::store::ScrubStatus;
+
+use super::*;
+
+fn snapshot() -> Snapshot {
+    Snapshot {
+        identity: [
+            ("node", "1".to_owned()),
+            ("datacenter", "a \"b\" \\c".to_owned()),
+            ("rack", "r".to_owned()),
+            ("version", "0".to_owned()),
+        ],
+        groups: [("DC", "DC + rack", 1), ("2 racks", "2 racks", 2)]
+            .map(|(tolerates, built_for, id)| GroupStatus {
+                id,
+                geometry: Geometry::Mirror3Dc,
+                tolerates,
+                built_for,
+                partitions: 0,
+            })
+            .into(),
+        nodes_by_liveness: [2, 0, 1],
+        partitions: 7,
+        leaderless: 0,
+        conditions: vec!["disk_full"],
+        raft: Some(Leadership { term: 3, leader: None, is_self: false }),
+        raft_counters: RaftCounters { snapshots_taken_total: 6, ..RaftCounters::default() },
+        led: 4,
+        taking_over: 1,
+        transactions: OngoingCounts { ongoing: 3, hanging: 2 },
+        sizes: sizes::SizeCounts::default(),
+        disk: Some(Disk {
+            standing: Standing::Good,
+            usage: DiskUsage { used_bytes: 1 << 40, ..DiskUsage::default() },
+            tiers: Some(TierUsage { fast_used_bytes: 8, ..TierUsage::default() }),
+            counters: Counters { refused_full: 5, ..Counters::default() },
+            scrub: ScrubReport {
+                status: ScrubStatus { unreadable: 3, ..ScrubStatus::default() },
+                began_at_ms: None,
+                ended_at_ms: 1_500,
+                due_at_ms: None,
+            },
+        }),
+        cold: ColdCounts { repaired_parts: 6, ..ColdCounts::default() },
+        compaction: CompactionCounts { dirty_bytes: 9, ..CompactionCounts::default() },
+        chores: Chore::ALL.map(|_| ChoreCount { refused: 4, ..ChoreCount::default() }),
+        transport: None,
+        links: vec![Link {
+            name: "west".to_owned(),
+            metrics: LinkMetrics {
+                partitions: [("mirroring", 3), ("gap", 1)].into(),
+                lag: std::time::Duration::from_millis(1500),
+                mirrored_bytes: 77,
+                wire_bytes: 7,
+                ..LinkMetrics::default()
+            },
+            differences: 2,
+        }],
+        contracts: vec![(1500, "free"), (200, "refused")],
+        kafka: kafka::Metrics::default().samples(),
+        durations: vec![kafka::DurationSample {
+            api: "Produce",
+            cumulative: [1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3],
+            sum_s: 9.5,
+        }],
+        log_memory: (0, 0),
+        process: Process { resident_bytes: Some(4096), cpu_seconds: Some(1.25) },
+    }
+}
+
+fn text() -> String {
+    String::from_utf8(render(&snapshot()).to_vec()).unwrap()
+}
+
+#[test]
+fn values_are_under_their_names() {
+    let text = text();
+    for line in [
+        "meridian_mirror_partitions_count{link=\"west\",state=\"gap\"} 1",
+        "meridian_mirror_lag_seconds{link=\"west\"} 1.5",
+        "meridian_mirror_contract_lag_seconds 1.5",
+        "meridian_mirror_contract_partitions_count{verdict=\"refused\"} 1",
+        "meridian_mirror_contract_partitions_count{verdict=\"throttled\"} 0",
+        "meridian_mirror_bytes_total{link=\"west\"} 77",
+        "meridian_link_wire_bytes_total{link=\"west\"} 7",
+        "meridian_mirror_differences_count{link=\"west\"} 2",
+        "# TYPE meridian_tolerates gauge",
+        "meridian_tolerates{group=\"1\",built_for=\"DC + rack\",failure=\"DC\"} 1",
+        "meridian_tolerates{group=\"1\",built_for=\"DC + rack\",failure=\"DC + rack\"} 0",
+        "meridian_tolerates{group=\"2\",built_for=\"2 racks\",failure=\"2 racks\"} 1",
+        "meridian_groups_short_count 1",
+        "meridian_condition_count{condition=\"disk_full\",severity=\"threatens\"} 1",
+        "meridian_condition_count{condition=\"not_committing\",severity=\"stops\"} 0",
+        "meridian_nodes_count{liveness=\"dead\"} 1",
+        "meridian_raft_is_leader 0",
+        "meridian_raft_snapshots_taken_total 6",
+        "meridian_transactions_ongoing_count 3",
+        "meridian_transactions_hanging_count 2",
+        "meridian_disk_used_bytes 1099511627776",
+        "meridian_disk_refusals_total{reason=\"full\"} 5",
+        "meridian_disk_standing{standing=\"good\"} 1",
+        "meridian_disk_unreadable_count 3",
+        "meridian_disk_scrub_ended_timestamp_seconds 1.5",
+        "meridian_cold_repaired_parts_total 6",
+        "meridian_tier_used_bytes{tier=\"fast\"} 8",
+        "meridian_compaction_dirty_bytes 9",
+        "meridian_chore_refused_total{chore=\"offset_compaction\"} 4",
+        "meridian_kafka_connections_count 0",
+        "process_cpu_seconds_total 1.25",
+        "# TYPE meridian_kafka_request_duration_seconds histogram",
+        "meridian_kafka_request_duration_seconds_bucket{api=\"Produce\",le=\"0.002\"} 2",
+        "meridian_kafka_request_duration_seconds_bucket{api=\"Produce\",le=\"+Inf\"} 3",
+        "meridian_kafka_request_duration_seconds_sum{api=\"Produce\"} 9.5",
+        "meridian_kafka_request_duration_seconds_count{api=\"Produce\"} 3",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+    assert!(text.contains(r#"datacenter="a \"b\" \\c""#));
+}
+
+#[test]
+fn names_are_unique_and_end_in_their_unit() {
+    let mut names: Vec<&str> = families().map(|family| family.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), families().count());
+    for family in families() {
+        assert_eq!(family.name.ends_with("_total"), family.kind == Kind::Counter);
+        assert!(family.help.ends_with('.'), "{}", family.name);
+    }
+}
+
+#[test]
+fn all_that_the_front_counts_is_listed() {
+    for sample in snapshot().kafka {
+        assert!(families().any(|family| family.name == sample.name), "{}", sample.name);
+    }
+}
+
+#[test]
+fn the_kernel_is_understood() {
+    let stat = "7 (a) b) S 1 1 1 0 -1 4194560 100 0 0 0 150 50 0 0 20 0 9 0";
+    assert_eq!(cpu_seconds(stat), Some(2.0));
+    assert_eq!(cpu_seconds("7 (a) S 1"), None);
+    assert_eq!(resident_bytes("Name: x\nVmRSS:\t  2048 kB\n"), Some(2 << 20));
+    let own = Process::read();
+    assert!(own.resident_bytes.is_some_and(|bytes| bytes > 0) && own.cpu_seconds.is_some());
+}
