@@ -230,7 +230,7 @@ fn a_condition_is_logged_when_it_begins_and_when_it_has_ended() {
         let (condition, lasted) = (condition.clone(), Duration::from_secs(seconds));
         Change::Ended { condition, lasted }
     };
-    let changes = monitor.step(at(16), &[other.clone()]);
+    let changes = monitor.step(at(16), std::slice::from_ref(&other));
     assert_eq!(changes, [ended(&full(2), 6), ended(&dead, 6)]);
 }
 

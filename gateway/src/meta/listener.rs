@@ -278,11 +278,11 @@ mod tests {
     /// Whether the node is to end, after what has come so far.
     fn is_ended(events: &Events) -> bool {
         let mut context = Context::from_waker(Waker::noop());
-        let mut next = || match pin!(events.next()).poll(&mut context) {
+        let next = || match pin!(events.next()).poll(&mut context) {
             Poll::Ready(event) => event,
             Poll::Pending => None,
         };
-        let events: Vec<MetaEvent> = std::iter::from_fn(|| next()).collect();
+        let events: Vec<MetaEvent> = std::iter::from_fn(next).collect();
         events.contains(&MetaEvent::Removed)
     }
 

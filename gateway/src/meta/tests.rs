@@ -348,7 +348,8 @@ async fn the_folder_of_another_node_is_said_to_be_that() {
     planes.start_with(1, &voters, Arc::clone(&reason));
     let said = within("it stops", async {
         loop {
-            match lock(&reason.0).take() {
+            let said = lock(&reason.0).take();
+            match said {
                 Some(said) => break said,
                 None => tokio::time::sleep(Duration::from_millis(1)).await,
             }

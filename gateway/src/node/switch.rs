@@ -4,10 +4,11 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::id::NodeId;
+use tokio::time::Instant;
 
 use super::Node;
 use super::cluster_time::ClusterTime;
