@@ -247,15 +247,18 @@ fn groups_are_shown_moved_and_deleted() {
     for (arguments, hint) in [
         (&stranger[..], "no position anywhere"),
         (&["group", "describe", "strange", "-b", at], "GROUP_ID_NOT_FOUND"),
-        (&["group", "delete-offsets", "strange", "--topic", "t", "-b", at], "GROUP_ID_NOT_FOUND"),
-        (&["group", "delete-offsets", "g", "--topic", "t:7", "-b", at], "it has 2"),
+        (
+            &["group", "delete-offsets", "strange", "--topic", "t", "--yes", "-b", at],
+            "GROUP_ID_NOT_FOUND",
+        ),
+        (&["group", "delete-offsets", "g", "--topic", "t:7", "--yes", "-b", at], "it has 2"),
     ] {
         let refused = run(arguments);
         assert_eq!(refused.status.code(), Some(1), "{arguments:?}");
         assert!(text(&refused.stderr).contains(hint), "{arguments:?}: {}", text(&refused.stderr));
     }
 
-    ok(&["group", "delete-offsets", "g", "--topic", "t:1", "-b", at]);
+    ok(&["group", "delete-offsets", "g", "--topic", "t:1", "--yes", "-b", at]);
     assert_eq!(described()["partitions"].as_array().map(Vec::len), Some(1));
     assert!(ok(&["group", "delete", "g", "--yes", "-b", at]).contains("deleted g"));
     let gone = run(&["group", "delete", "g", "--yes", "-b", at]);
