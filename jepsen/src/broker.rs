@@ -743,6 +743,8 @@ fn is_final(error: &ProduceError) -> bool {
         ProduceError::Transaction(TransactionError::Unverified(cause)) => {
             !matches!(cause, VerifyError::Unavailable | VerifyError::Concurrent)
         }
+        // There is room again when the log is shortened.
+        ProduceError::Transaction(TransactionError::NoRoom { .. }) => false,
         ProduceError::Transaction(_) => true,
         _ => false,
     }

@@ -132,10 +132,12 @@ impl Node {
         }
         let (leases_missing, not_committing) =
             (leases_missing(self, LEASED_WITHIN), self.not_committing(COMMITTED_WITHIN));
+        let (disk, unreachable) = (self.observe_disk(seen, now), self.unreachable(seen, now));
+        // Last: who reads the metadata twice at a time waits for a writer that waits for it.
         let metadata = self.meta.metadata();
         Observed {
-            disk: self.observe_disk(seen, now),
-            unreachable: self.unreachable(seen, now),
+            disk,
+            unreachable,
             not_committing,
             not_serving: Partitions::of(&metadata, &unserved).zip(longest),
             refused: refused
