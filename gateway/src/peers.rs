@@ -3,6 +3,8 @@
 //! A question that gets no answer in time has no known outcome; whoever asks must be able to ask
 //! again. Both directions are bounded: beyond, questions are refused here and dropped there.
 
+pub mod wire;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,10 +15,10 @@ use meridian_base::id::NodeId;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
+use self::wire::{CallId, PeerMessage, PeerReply, PeerRequest};
 use crate::broker::BoxFuture;
 use crate::log::Wire;
 use crate::runtime::quic::Channel;
-use crate::transaction::wire::{CallId, PeerMessage, PeerReply, PeerRequest};
 
 /// Questions of this node that wait for their answers.
 const ASKED_COUNT_MAX: usize = 10_000;
@@ -163,7 +165,7 @@ mod tests {
     use std::sync::OnceLock;
 
     use super::*;
-    use crate::transaction::wire::MarkerOutcome;
+    use crate::peers::wire::MarkerOutcome;
 
     /// Carries frames straight to the other node.
     #[derive(Default)]

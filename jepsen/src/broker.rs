@@ -27,12 +27,12 @@ use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_base::topology::{GroupConfig, Slot};
-use meridian_gateway::coordination::journal::Entry;
-use meridian_gateway::partition::{
+use meridian_broker::coordination::journal::Entry;
+use meridian_broker::partition::{
     Appended, Marker, Partition, PartitionLimits, PartitionOutput, PartitionState, ProduceError,
     RecordBatch, Ticket, TransactionError, VerifyError,
 };
-use meridian_gateway::producer::SequenceError;
+use meridian_broker::producer::SequenceError;
 use meridian_storage::hot::Layout;
 use meridian_storage::leader::{LeaderConfig, LossCause};
 use meridian_storage::limits::SizeLimits;

@@ -1,6 +1,6 @@
 //! The desk of a coordinator: what the leader of an internal partition does for those who ask it.
 //!
-//! What decides and what is written is the real thing, of `meridian_gateway`; a desk does what the
+//! What decides and what is written is the real thing, of `meridian_broker`; a desk does what the
 //! Kafka front does around it: it has the log read, has what is pushed written, one batch at a
 //! time, and tells those who wait.
 //!
@@ -20,14 +20,14 @@ use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
-use meridian_gateway::coordination::group_state::Snapshot;
-use meridian_gateway::coordination::journal::Entry;
-use meridian_gateway::group::consumer::{ConsumerHeartbeat, ConsumerReply};
-use meridian_gateway::group::{Caller, GroupError, Join, Joined, Sync};
-use meridian_gateway::partition::{
+use meridian_broker::coordination::group_state::Snapshot;
+use meridian_broker::coordination::journal::Entry;
+use meridian_broker::group::consumer::{ConsumerHeartbeat, ConsumerReply};
+use meridian_broker::group::{Caller, GroupError, Join, Joined, Sync};
+use meridian_broker::partition::{
     Marker, RecordBatch, Ticket, TransactionVersion, Verification, VerifyError,
 };
-use meridian_gateway::transaction::{Answer, Input, Producer};
+use meridian_broker::transaction::{Answer, Input, Producer};
 use meridian_protocol::ErrorCode;
 use meridian_storage::mutation::Mutations;
 

@@ -134,7 +134,7 @@ fn method_of_cold(mutation: Mutation) -> Method {
             Method::Tiers(30)
         }
         Mutation::PageUncut => Method::Sizes(20),
-        // The others have models: `storage/tests/rules`; or tests: `gateway/src/partition/tests/sizes.rs`,
+        // The others have models: `storage/tests/rules`; or tests: `gateway/broker/src/partition/tests/sizes.rs`,
         // `storage/tests/store/sizes.rs`.
         _ => Method::Elsewhere,
     }

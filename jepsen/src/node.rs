@@ -16,7 +16,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch};
 use meridian_base::topology::{GroupConfig, Slot};
-use meridian_gateway::partition::{Marker, Ticket, Verification, VerifyError};
+use meridian_broker::partition::{Marker, Ticket, Verification, VerifyError};
 use meridian_storage::journal::{DiskDone, DiskOp, OpenError};
 use meridian_storage::limits::SizeLimits;
 use meridian_storage::message::{

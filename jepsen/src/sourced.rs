@@ -4,9 +4,9 @@
 
 use bytes::Bytes;
 use meridian_base::position::Offset;
-use meridian_gateway::partition::RecordBatch;
-use meridian_gateway::partition::source::{PRODUCER_ID_HEADER, SEQNO_HEADER, SourcedBatch};
-use meridian_gateway::producer::Sequenced;
+use meridian_broker::partition::RecordBatch;
+use meridian_broker::partition::source::{PRODUCER_ID_HEADER, SEQNO_HEADER, SourcedBatch};
+use meridian_broker::producer::Sequenced;
 use meridian_protocol::records::{self, BatchBuilder, BatchHeader};
 
 use crate::value::{Batch, Kind, PlacedBatch, Value};

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
-use meridian_gateway::partition::VerifyError;
+use meridian_broker::partition::VerifyError;
 use meridian_jepsen_runner::chance::Chance;
 
 use crate::broker::ClientReply;

@@ -4,8 +4,8 @@ use std::fmt;
 
 use bytes::Bytes;
 use meridian_base::position::Offset;
-use meridian_gateway::partition::{InTransaction, RecordBatch, TransactionVersion};
-use meridian_gateway::producer::Sequenced;
+use meridian_broker::partition::{InTransaction, RecordBatch, TransactionVersion};
+use meridian_broker::producer::Sequenced;
 use meridian_protocol::records::{self, Attributes, BatchHeader, EndTxnMarker};
 
 use crate::{keyed, sourced};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
-use meridian_gateway::partition::VerifyError;
+use meridian_broker::partition::VerifyError;
 
 use crate::broker::ClientReply;
 use crate::check::{Promise, Verdict, Violation};

@@ -215,7 +215,7 @@ impl Mutation {
     pub const MOVES: [Self; 3] =
         [Self::FormerForgotten, Self::HomeSpanIgnored, Self::CheckpointLeftBehind];
 
-    /// Those of committed offsets, which are found by `gateway/src/coordination/group_state/tests.rs`.
+    /// Those of committed offsets, which are found by `gateway/broker/src/coordination/group_state/tests.rs`.
     pub const OFFSETS: [Self; 2] = [Self::TombstoneForgotten, Self::StagedBeforeTombstone];
 
     /// Those of the journal's files, which are found by `storage/tests/store/files.rs`.
@@ -228,7 +228,7 @@ impl Mutation {
         Self::GoneFileIgnored,
     ];
 
-    /// Those of sizes: `storage/tests/store/sizes.rs` and `gateway/src/partition/tests/sizes.rs` find them, and the
+    /// Those of sizes: `storage/tests/store/sizes.rs` and `gateway/broker/src/partition/tests/sizes.rs` find them, and the
     /// simulator finds `PageUncut`.
     pub const SIZES: [Self; 5] = [
         Self::OversizeStep,

@@ -23,7 +23,12 @@ static TARGET: OnceLock<Target> = OnceLock::new();
 
 fn targets() -> impl Iterator<Item = Target> {
     let lists =
-        [meridian_gateway::fuzz::TARGETS, meridian_storage::fuzz::TARGETS, meridian_consensus::fuzz::TARGETS];
+        [
+            meridian_gateway::fuzz::TARGETS,
+            meridian_broker::fuzz::TARGETS,
+            meridian_storage::fuzz::TARGETS,
+            meridian_consensus::fuzz::TARGETS,
+        ];
     lists.into_iter().flatten().copied()
 }
 

@@ -8,14 +8,13 @@ use meridian_protocol::{ErrorCode, Str};
 use meridian_storage::leader::PutError;
 
 use crate::broker::ProposeError;
-use crate::group::GroupError;
-use crate::group::consumer::ConsumerGroupError;
 use crate::log::FetchError;
 use crate::mirror::Closed;
 use crate::partition::source::{HeaderError, SourceError};
 use crate::partition::{ProduceError, TransactionError, VerifyError};
 use crate::producer::SequenceError;
 use crate::transaction::CoordinatorError;
+pub(crate) use meridian_broker::error::{of_consumer_group, of_group};
 
 /// An error as a client is told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -239,32 +238,6 @@ pub(super) fn of_headers(error: &HeaderError) -> ErrorCode {
     match error {
         HeaderError::Batch(error) => of_batch(error),
         HeaderError::Record { .. } => ErrorCode::InvalidRecord,
-    }
-}
-
-/// Why a group turned a member away.
-pub(crate) fn of_group(error: &GroupError) -> ErrorCode {
-    match error {
-        GroupError::UnknownMember => ErrorCode::UnknownMemberId,
-        GroupError::MemberIdRequired { .. } => ErrorCode::MemberIdRequired,
-        GroupError::FencedInstance => ErrorCode::FencedInstanceId,
-        GroupError::IllegalGeneration => ErrorCode::IllegalGeneration,
-        GroupError::RebalanceInProgress => ErrorCode::RebalanceInProgress,
-        GroupError::InconsistentProtocol => ErrorCode::InconsistentGroupProtocol,
-        GroupError::TooManyMembers | GroupError::TooLarge => ErrorCode::GroupMaxSizeReached,
-    }
-}
-
-/// Why a group of KIP-848 turned a caller away.
-pub(crate) fn of_consumer_group(error: &ConsumerGroupError) -> ErrorCode {
-    match error {
-        ConsumerGroupError::UnknownMember { .. } => ErrorCode::UnknownMemberId,
-        ConsumerGroupError::FencedEpoch { .. } => ErrorCode::FencedMemberEpoch,
-        ConsumerGroupError::StaleEpoch { .. } => ErrorCode::StaleMemberEpoch,
-        ConsumerGroupError::FencedInstance { .. } => ErrorCode::FencedInstanceId,
-        ConsumerGroupError::UnreleasedInstance { .. } => ErrorCode::UnreleasedInstanceId,
-        ConsumerGroupError::TooManyMembers { .. } => ErrorCode::GroupMaxSizeReached,
-        ConsumerGroupError::InvalidPattern { .. } => ErrorCode::InvalidRegularExpression,
     }
 }
 

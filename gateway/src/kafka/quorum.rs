@@ -15,7 +15,7 @@ use meridian_protocol::{ErrorCode, Uuid};
 use super::dispatch::Call;
 use super::{Front, lookup};
 use crate::broker::{Quorum, QuorumMember};
-use crate::transaction::wire::{PeerReply, PeerRequest};
+use crate::peers::wire::{PeerReply, PeerRequest};
 
 /// What Kafka calls the metadata log.
 pub(super) const METADATA_TOPIC: &str = "__cluster_metadata";

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::Front;
 use crate::broker::Broker;
-use crate::transaction::wire::PeerRequest;
+use crate::peers::wire::PeerRequest;
 
 /// A node that has not heard of it by then hears of it later.
 const SPREAD_WITHIN: Duration = Duration::from_millis(500);
@@ -54,8 +54,8 @@ mod tests {
     use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
     use crate::log::Wire;
     use crate::peers::PeerService;
+    use crate::peers::wire::{CallId, PeerMessage, PeerReply};
     use crate::runtime::quic::Channel;
-    use crate::transaction::wire::{CallId, PeerMessage, PeerReply};
 
     fn create() -> Command {
         Command::CreateTopic {

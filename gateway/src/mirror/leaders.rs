@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::client::clock::Backoff;
 use crate::node::Node;
-use crate::transaction::wire::{MarkerOutcome, PeerReply, PeerRequest};
+use crate::peers::wire::{MarkerOutcome, PeerReply, PeerRequest};
 
 /// A leader that has not answered by then is asked again.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);

@@ -30,8 +30,8 @@ use super::{leaders, plan, refuses_clients};
 use crate::features::agree;
 use crate::kafka::AdminError;
 use crate::node::Node;
+use crate::peers::wire::PeerRequest;
 use crate::runtime::clock::Clock;
-use crate::transaction::wire::PeerRequest;
 
 /// Time for new leaders to take over; the next grant has them asked again.
 const TAKE_OVER_WITHIN: Duration = Duration::from_secs(5);

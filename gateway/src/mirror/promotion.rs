@@ -26,8 +26,8 @@ use super::plan::MirrorRow;
 use super::succession::{self, change, change_mirror, put, standing};
 use crate::kafka::AdminError;
 use crate::node::Node;
+use crate::peers::wire::PeerRequest;
 use crate::runtime::clock::Clock;
-use crate::transaction::wire::PeerRequest;
 
 /// Time for the new leaders to take over and to abort what is open.
 const ABORT_WITHIN: Duration = Duration::from_secs(20);

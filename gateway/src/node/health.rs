@@ -19,9 +19,9 @@ use crate::health::own::{
 };
 use crate::health::{Change, Condition, Finding, Monitor, Partitions, cluster, merge};
 use crate::mirror::{LEASED_WITHIN, leases_missing};
+use crate::peers::wire::{PeerReply, PeerRequest};
 use crate::runtime::clock;
 use crate::runtime::quic::PeerState;
-use crate::transaction::wire::{PeerReply, PeerRequest};
 
 /// How often conditions are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::env::Instant;
-use meridian_gateway::group::consumer::{
+use meridian_broker::group::consumer::{
     ConsumerHeartbeat, ConsumerReply, JOIN_EPOCH, LEAVE_EPOCH, Partitions,
 };
-use meridian_gateway::group::{Caller, GroupError, Join, Joined, Sync};
+use meridian_broker::group::{Caller, GroupError, Join, Joined, Sync};
 use meridian_jepsen_runner::chance::Chance;
 use meridian_protocol::ErrorCode;
 

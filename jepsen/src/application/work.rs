@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_base::id::PartitionId;
-use meridian_gateway::group::Caller;
-use meridian_gateway::partition::TransactionVersion;
-use meridian_gateway::transaction::{CoordinatorError, Input, Producer};
+use meridian_broker::group::Caller;
+use meridian_broker::partition::TransactionVersion;
+use meridian_broker::transaction::{CoordinatorError, Input, Producer};
 use meridian_jepsen_runner::chance::Chance;
 
 use super::{Character, Fact};

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::position::{LogPoint, Offset};
 use meridian_base::topology::{Geometry, Slot, SlotState};
-use meridian_gateway::partition::{ManifestError, PartitionOutput};
+use meridian_broker::partition::{ManifestError, PartitionOutput};
 use meridian_protocol::records;
 use meridian_storage::blob::Blob;
 use meridian_storage::cold;

@@ -7,8 +7,8 @@
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::position::{LogPoint, Offset};
-use meridian_gateway::cleaner::{Pass, PassLimits};
-use meridian_gateway::partition::{ManifestError, PartitionOutput};
+use meridian_broker::cleaner::{Pass, PassLimits};
+use meridian_broker::partition::{ManifestError, PartitionOutput};
 use meridian_protocol::records::{self, Batch};
 use meridian_storage::blob::{Blob, BlobKey};
 use meridian_storage::manifest::{Manifest, Place};
@@ -204,7 +204,7 @@ impl Broker {
         &mut self,
         now: Instant,
         health: &SlotHealth,
-        ranges: Vec<meridian_gateway::partition::CleanRange>,
+        ranges: Vec<meridian_broker::partition::CleanRange>,
         out: &mut Vec<BrokerOutput>,
     ) {
         for range in ranges {

@@ -4,9 +4,9 @@ use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::{Generation, Offset};
-use meridian_gateway::coordination;
-use meridian_gateway::coordination::group_state::Snapshot;
-use meridian_gateway::partition::{
+use meridian_broker::coordination;
+use meridian_broker::coordination::group_state::Snapshot;
+use meridian_broker::partition::{
     Appended, InTransaction, Marker, ProduceError, Ticket, TransactionError, Verification,
     VerifyError,
 };

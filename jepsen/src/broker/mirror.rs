@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::position::{LeaderEpoch, Offset};
-use meridian_gateway::partition::{Appended, BatchSlice, MirrorError, ProduceError};
+use meridian_broker::partition::{Appended, BatchSlice, MirrorError, ProduceError};
 use meridian_mirror::mutation::Mutation;
 use meridian_mirror::partition::{
     Answer, BatchId, Failure, Input, MirrorPartition, NoView, Output, OwnLog, Question, Settings,
@@ -324,7 +324,7 @@ impl Broker {
         health: &SlotHealth,
         write: impl FnOnce(
             &mut Self,
-            &mut Vec<meridian_gateway::partition::PartitionOutput<Waiter>>,
+            &mut Vec<meridian_broker::partition::PartitionOutput<Waiter>>,
         ) -> Result<(), MirrorError>,
         out: &mut Vec<BrokerOutput>,
     ) -> bool {

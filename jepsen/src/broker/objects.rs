@@ -86,7 +86,7 @@ impl Broker {
     /// What the leader goes by.
     pub(super) fn tending<'a>(
         &self,
-        partition: &'a meridian_gateway::partition::Partition<Waiter>,
+        partition: &'a meridian_broker::partition::Partition<Waiter>,
     ) -> Tending<'a> {
         let leader = partition.leader();
         Tending {

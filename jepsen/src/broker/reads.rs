@@ -4,7 +4,7 @@ use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::position::Offset;
 use meridian_base::topology::Slot;
-use meridian_gateway::partition::PartitionState;
+use meridian_broker::partition::PartitionState;
 use meridian_storage::blob::{Blob, BlobInfo, BlobKey};
 use meridian_storage::message::{CommitMark, Read, ReadFrom, ReadReply};
 use meridian_storage::placement::SlotHealth;

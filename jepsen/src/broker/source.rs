@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::position::{LeaderEpoch, Offset};
-use meridian_gateway::partition::batch_id;
+use meridian_broker::partition::batch_id;
 use meridian_mirror::partition::{Answer, Failure, Question, SourceBatch};
 use meridian_protocol::records;
 use meridian_storage::blob::Blob;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::position::Offset;
-use meridian_gateway::partition::{
+use meridian_broker::partition::{
     Marker, PartitionOutput, Ticket, TransactionVersion, Verification, VerifyError,
 };
 use meridian_storage::message::{Read, ReadFrom};

@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
-use meridian_gateway::coordination::records_in;
-use meridian_gateway::partition::TransactionVersion;
-use meridian_gateway::transaction::{Phase, Producer, Transactions};
+use meridian_broker::coordination::records_in;
+use meridian_broker::partition::TransactionVersion;
+use meridian_broker::transaction::{Phase, Producer, Transactions};
 
 use self::record::Noted;
 use super::{Checker, Promise, TransactionId, Verdict, violation};

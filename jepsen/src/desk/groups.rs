@@ -7,18 +7,18 @@ use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::TopicId;
 use meridian_base::position::Offset;
-use meridian_gateway::coordination::group_state::{
+use meridian_broker::coordination::group_state::{
     Changes, Effect, Groups, Loading, Outcome, Snapshot,
 };
-use meridian_gateway::coordination::journal::{Entry, Write};
-use meridian_gateway::coordination::offset_record::{self, Committed, OffsetKey};
-use meridian_gateway::coordination::{AnyGroup, Limits, own_batch};
-use meridian_gateway::group::consumer::{
+use meridian_broker::coordination::journal::{Entry, Write};
+use meridian_broker::coordination::offset_record::{self, Committed, OffsetKey};
+use meridian_broker::coordination::{AnyGroup, Limits, own_batch};
+use meridian_broker::group::consumer::{
     ConsumerGroupError, ConsumerHeartbeat, ConsumerReply, JOIN_EPOCH, TopicCount, Topics,
     TopicsVersion,
 };
-use meridian_gateway::group::{Caller, GroupError, Output};
-use meridian_gateway::partition::{InTransaction, RecordBatch};
+use meridian_broker::group::{Caller, GroupError, Output};
+use meridian_broker::partition::{InTransaction, RecordBatch};
 use meridian_protocol::ErrorCode;
 use meridian_protocol::records::{BatchBuilder, NO_SEQUENCE};
 use meridian_storage::mutation::Mutations;

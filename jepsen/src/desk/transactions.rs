@@ -7,10 +7,10 @@ use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
-use meridian_gateway::coordination::journal::{Entry, Journal, Write};
-use meridian_gateway::coordination::records_in;
-use meridian_gateway::partition::{Marker, TransactionVersion, Verification, VerifyError};
-use meridian_gateway::transaction::{
+use meridian_broker::coordination::journal::{Entry, Journal, Write};
+use meridian_broker::coordination::records_in;
+use meridian_broker::partition::{Marker, TransactionVersion, Verification, VerifyError};
+use meridian_broker::transaction::{
     Answer, CoordinatorError, Decision, Ending, Input, Output, Producer, TransactionLimits,
     Transactions,
 };

@@ -3,7 +3,7 @@
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::Generation;
-use meridian_gateway::partition::TransactionVersion;
+use meridian_broker::partition::TransactionVersion;
 use meridian_storage::mutation::Mutation;
 
 use super::{Node, NodeOutput, Packet, endpoint_of};

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use meridian_gateway::partition::TransactionVersion;
-use meridian_gateway::transaction::{
+use meridian_broker::partition::TransactionVersion;
+use meridian_broker::transaction::{
     Answer, Decision, Input, Output, Phase, Producer, TransactionLimits, Transactions,
 };
 use meridian_storage::mutation::Mutations;

@@ -8,12 +8,12 @@ use meridian_base::env::Instant;
 use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotConfig, SlotState};
-use meridian_gateway::partition::{
+use meridian_broker::partition::{
     Marker, Partition, PartitionLimits, PartitionOutput, PartitionState, ProduceError,
     TransactionVersion,
 };
-use meridian_gateway::producer::Sequenced;
-use meridian_gateway::transaction::Producer;
+use meridian_broker::producer::Sequenced;
+use meridian_broker::transaction::Producer;
 use meridian_storage::hot::Layout;
 use meridian_storage::leader::LeaderConfig;
 use meridian_storage::message::{PutReply, PutResult};

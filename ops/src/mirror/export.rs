@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use meridian_gateway::partition::source::{PRODUCER_ID_HEADER, SEQNO_HEADER};
+use meridian_broker::partition::source::{PRODUCER_ID_HEADER, SEQNO_HEADER};
 use meridian_protocol::messages::ListOffsetsPartition;
 use meridian_protocol::records::{Batch, BatchBuilder, Record};
 use serde::{Deserialize, Serialize};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::ValueEnum;
-use meridian_gateway::partition::source::{PRODUCER_ID_HEADER, SEQNO_HEADER};
+use meridian_broker::partition::source::{PRODUCER_ID_HEADER, SEQNO_HEADER};
 use meridian_protocol::records::{BatchBuilder, Compression};
 use serde::Serialize;
 use tokio::sync::mpsc;

@@ -16,8 +16,8 @@ use tokio::task::JoinSet;
 use super::{Coordinator, written};
 use crate::kafka::{Front, error};
 use crate::partition::{Appended, Marker, ProduceError, TransactionError};
+use crate::peers::wire::{MarkerOutcome, PeerReply, PeerRequest};
 use crate::transaction::Ending;
-use crate::transaction::wire::{MarkerOutcome, PeerReply, PeerRequest};
 
 /// A leader that has not answered by then is asked again.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);

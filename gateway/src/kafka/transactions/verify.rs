@@ -12,7 +12,7 @@ use crate::kafka::internal_state::locate;
 use crate::kafka::{Front, spread};
 use crate::partition::{TransactionVersion, Verification, VerifyError};
 use crate::peers::PeerService;
-use crate::transaction::wire::{PeerReply, PeerRequest};
+use crate::peers::wire::{PeerReply, PeerRequest};
 use crate::transaction::{Input, Producer};
 
 use super::TRANSACTIONS_TOPIC;

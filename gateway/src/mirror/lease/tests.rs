@@ -11,7 +11,7 @@ use super::*;
 use crate::broker::Broker;
 use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
 use crate::peers::PeerService as _;
-use crate::transaction::wire::PeerReply;
+use crate::peers::wire::PeerReply;
 
 const FLOOR: LeaderEpoch = LeaderEpoch::new(6);
 

@@ -2,11 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use meridian_gateway::coordination::group_record::{
-    self, ClassicRecord, ConsumerRecord, RecordKey,
-};
-use meridian_gateway::coordination::offset_record;
-use meridian_gateway::group::consumer::ConsumerMemberImage;
+use meridian_broker::coordination::group_record::{self, ClassicRecord, ConsumerRecord, RecordKey};
+use meridian_broker::coordination::offset_record;
+use meridian_broker::group::consumer::ConsumerMemberImage;
 use meridian_protocol::records::{BatchHeader, EndTxnMarker, Record};
 
 use crate::desk::Position;

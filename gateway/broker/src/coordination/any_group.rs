@@ -11,9 +11,9 @@ use super::group_record::{self, ClassicRecord, ConsumerRecord};
 use super::group_state::Changes;
 use super::journal::Entry;
 use super::offset_record::OffsetKey;
+use crate::error;
 use crate::group::consumer::{ConsumerChange, ConsumerGroup, TopicPartition};
 use crate::group::{Caller, ClassicImage, Group, GroupState, Output};
-use crate::kafka::error;
 
 /// What consumers of the classic protocol call their kind of group.
 const CONSUMER_PROTOCOL_TYPE: &str = "consumer";

@@ -1,7 +1,7 @@
 //! What many producers cost a takeover: their part of a checkpoint, written and read, and the replay
 //! of what follows a checkpoint at most.
 //!
-//! `cargo bench --profile fast -p meridian-gateway --bench producers -- [producers]`
+//! `cargo bench --profile fast -p meridian-broker --bench producers -- [producers]`
 
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use meridian_base::position::Offset;
-use meridian_gateway::producer::{Producers, Sequenced};
+use meridian_broker::producer::{Producers, Sequenced};
 
 /// Batches between two checkpoints: 16 MiB of batches with one small record each.
 const REPLAYED_COUNT: i64 = 16 * 1024 * 1024 / 100;

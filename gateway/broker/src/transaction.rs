@@ -21,7 +21,6 @@ mod record;
 mod state;
 #[cfg(test)]
 mod tests;
-pub mod wire;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
