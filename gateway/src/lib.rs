@@ -5,9 +5,7 @@
 //! clients, `admin` to operators; `node` wires them.
 
 mod admin;
-mod background;
 pub mod broker;
-pub mod client;
 pub mod config;
 mod features;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -19,10 +17,11 @@ mod meta;
 mod mirror;
 mod node;
 pub mod peers;
-pub mod runtime;
 mod storage_class;
 
 use meridian_broker::{cleaner, coordination, group, partition, producer, transaction};
+use meridian_runtime::background;
+use {meridian_client as client, meridian_runtime as runtime};
 
 pub use admin::AdminBindError;
 pub use node::{CompactionConfig, RunningNode, StartError, start};

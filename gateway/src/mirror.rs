@@ -165,7 +165,7 @@ impl Mirrors {
     /// This life of the node, as writers' leases are stamped with it; `None` if chance could not be had:
     /// then there are no leases.
     fn life(&self) -> Option<Life> {
-        let draw = || crate::node::entropy().ok().map(|drawn| Life::new(drawn as u64));
+        let draw = || crate::runtime::entropy::entropy().ok().map(|drawn| Life::new(drawn as u64));
         *self.life.get_or_init(draw)
     }
 

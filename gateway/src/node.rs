@@ -200,7 +200,8 @@ impl RunningNode {
 /// Starts a node and waits until it serves clients.
 pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     let clock = Clock::start();
-    let mut rng = SplitMix::new(entropy().map_err(StartError::Entropy)? as u64);
+    let mut rng =
+        SplitMix::new(crate::runtime::entropy::entropy().map_err(StartError::Entropy)? as u64);
     let Opened { own, objects, store } = folders::open(&config, clock, &mut rng).await?;
     let switch = Arc::new(Switch::default());
     let wire: Arc<dyn Wire> = Arc::clone(&switch) as Arc<dyn Wire>;
@@ -315,14 +316,6 @@ async fn serve_operators(
     let address = server.local_address();
     tokio::spawn(server.run(stop));
     Ok(Some(address))
-}
-
-/// 128 bits from the operating system.
-pub(crate) fn entropy() -> std::io::Result<u128> {
-    use std::io::Read;
-    let mut bytes = [0; 16];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(u128::from_ne_bytes(bytes))
 }
 
 async fn start_transport(node: &Arc<Node>, cluster: ClusterId) -> Result<(), StartError> {

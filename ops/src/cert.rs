@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use meridian_base::id::{ClusterId, NodeId};
-use meridian_gateway::runtime::tls::{ClusterCa, TlsError, Validity};
+use meridian_runtime::tls::{ClusterCa, TlsError, Validity};
 
 use crate::client::clock;
 use crate::failure::{Exit, Failure};
@@ -142,7 +142,7 @@ fn certificate(error: TlsError) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use meridian_gateway::runtime::tls::NodeIdentity;
+    use meridian_runtime::tls::NodeIdentity;
 
     use super::*;
 

@@ -18,6 +18,6 @@ pub(crate) mod partitioner;
 pub(crate) mod producer;
 pub(crate) mod sources;
 
-pub(crate) use meridian_gateway::client::{
+pub(crate) use meridian_client::{
     Client, ClientError, Connection, InFlight, Lane, REQUEST_TIMEOUT, Timed, clock, metadata,
 };

@@ -22,7 +22,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use meridian_gateway::runtime::folder::{FolderLock, LockError, restrict_what_is_made};
+use meridian_runtime::folder::{FolderLock, LockError, restrict_what_is_made};
 
 use self::control::{Action, Command, Selection};
 use self::layout::Shape;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use meridian_gateway::config::{ConfigError, NodeConfig};
-use meridian_gateway::runtime::descriptors;
-use meridian_gateway::runtime::folder::restrict_what_is_made;
+use meridian_runtime::descriptors;
+use meridian_runtime::folder::restrict_what_is_made;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::{Exit, Failure};

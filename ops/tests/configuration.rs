@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use meridian_gateway::client::clock;
+use meridian_client::clock;
 use toml::Value;
 
 use self::common::{Scratch, free_port, meridian, ok, run, text};

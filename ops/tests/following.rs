@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, and so may what it calls")]
 
-use meridian_gateway::client::{Client, Lane, REQUEST_TIMEOUT};
+use meridian_client::{Client, Lane, REQUEST_TIMEOUT};
 use meridian_protocol::messages::{
     AlterClientQuotasRequest, DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic,
     DescribeClientQuotasRequest, FindCoordinatorRequest, OffsetCommitPartition,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::time::Duration;
 
-use meridian_gateway::client::{Client, Lane, REQUEST_TIMEOUT, clock};
+use meridian_client::{Client, Lane, REQUEST_TIMEOUT, clock};
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{
     InitProducerIdRequest, ProducePartition, ProduceRequest, ProduceTopic,

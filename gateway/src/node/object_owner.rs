@@ -10,7 +10,7 @@ use meridian_consensus::error::Refusal;
 use meridian_consensus::state::Metadata;
 use serde::{Deserialize, Serialize};
 
-use super::{Node, entropy};
+use super::Node;
 use crate::broker::{Broker, ProposeError};
 use crate::log::ObjectsUnusable;
 use crate::runtime::objects::Objects;
@@ -65,7 +65,7 @@ pub(super) async fn run_claim(node: Arc<Node>) {
 /// Makes sure that the store is this cluster's now.
 pub(super) async fn claim(broker: &dyn Broker, objects: &Objects) -> Result<(), ClaimError> {
     if read(&broker.metadata())?.is_none() {
-        let drawn = Claim { nonce: entropy()?, has_store: false };
+        let drawn = Claim { nonce: crate::runtime::entropy::entropy()?, has_store: false };
         write(broker, drawn, ExpectedVersion::Absent).await?;
     }
     let Some((claim, version)) = read(&broker.metadata())? else {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use meridian_base::id::NodeId;
 use meridian_base::topology::Geometry;
-use meridian_gateway::runtime::tls::{ClusterCa, TlsError, Validity};
+use meridian_runtime::tls::{ClusterCa, TlsError, Validity};
 use serde::Serialize;
 
 use super::layout::{Layout, NodePlace};

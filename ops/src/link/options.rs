@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use meridian_gateway::client::security::canonical;
+use meridian_client::security::canonical;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;

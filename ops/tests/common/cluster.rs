@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use meridian_gateway::client::clock;
+use meridian_client::clock;
 use serde_json::Value;
 
 use super::common::{Running, free_port, json, meridian, ok, run, text};

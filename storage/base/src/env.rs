@@ -1,4 +1,4 @@
-//! The seams to the world: clock, chance and disk. The real ones live in `gateway/src/runtime`,
+//! The seams to the world: clock, chance and disk. The real ones live in `gateway/runtime/src`,
 //! the simulated ones in `jepsen/src`; nothing else touches the world.
 
 use std::io::IoSlice;

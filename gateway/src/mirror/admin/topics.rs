@@ -179,7 +179,7 @@ impl AdminCall {
         let none = || AdminError::Unavailable("no node that could lead is alive".to_owned());
         let leaders = leaders.ok_or_else(none)?;
         let link_epoch = link_epoch?;
-        let topic = TopicId::new(crate::node::entropy().map_err(failed)?);
+        let topic = TopicId::new(crate::runtime::entropy::entropy().map_err(failed)?);
         let mut mirror = MirrorTopic {
             link: link_name,
             name: name.clone(),

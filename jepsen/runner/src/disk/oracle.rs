@@ -16,7 +16,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId};
 use meridian_base::position::{Generation, LogPoint, Offset, Step};
 use meridian_base::topology::{Geometry, GroupConfig, SlotConfig, SlotState};
-use meridian_gateway::runtime::disk::FolderDisk;
+use meridian_runtime::disk::FolderDisk;
 use meridian_storage::blob::{Blob, BlobHeader, BlobKey, BlobKind, Payload};
 use meridian_storage::config::StoreConfig;
 use meridian_storage::journal::{DiskOp, OpenError, execute};

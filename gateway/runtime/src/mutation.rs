@@ -7,7 +7,7 @@ use meridian_storage::mutation::Mutations;
 /// # Panics
 /// If it names none that exists: a test that breaks nothing would prove nothing.
 #[cfg(feature = "mutations")]
-pub(crate) fn active() -> Mutations {
+pub fn active() -> Mutations {
     use meridian_storage::mutation::Mutation;
     let Ok(name) = std::env::var("MERIDIAN_MUTATION") else { return Mutations::NONE };
     let found = Mutation::of_name(&name);
@@ -18,6 +18,6 @@ pub(crate) fn active() -> Mutations {
 
 /// Every rule holds.
 #[cfg(not(feature = "mutations"))]
-pub(crate) fn active() -> Mutations {
+pub fn active() -> Mutations {
     Mutations::NONE
 }

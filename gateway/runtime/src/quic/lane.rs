@@ -15,7 +15,7 @@ use quinn_proto::{ConnectionId, ConnectionIdGenerator, RandomConnectionIdGenerat
 use tokio::runtime::{Handle, Runtime};
 
 use super::{Channel, TransportConfig};
-use crate::runtime::tls;
+use crate::tls;
 
 /// By how much `nice` is more than that of other threads: a weight of 110 beside their 1024.
 const BACKGROUND_NICE: libc::c_int = 10;

@@ -18,7 +18,7 @@ const TRUSTED_BYTES: usize = 256 << 10;
 /// The peer announced a frame longer than allowed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("frame of {length_bytes} bytes announced, at most {max_bytes} are allowed")]
-pub(crate) struct FrameTooLong {
+pub struct FrameTooLong {
     pub(super) length_bytes: usize,
     pub(super) max_bytes: usize,
 }
@@ -27,7 +27,7 @@ pub(crate) struct FrameTooLong {
 ///
 /// A frame that lies within one chunk is handed out as a slice of it; one that does not is copied
 /// once. Memory follows what has arrived, never what a header announces.
-pub(crate) struct FrameReader {
+pub struct FrameReader {
     frame_bytes_max: usize,
     header: BytesMut,
     /// The frame being assembled and its full length.
@@ -35,12 +35,13 @@ pub(crate) struct FrameReader {
 }
 
 impl FrameReader {
-    pub(crate) fn new(frame_bytes_max: usize) -> Self {
+    /// Frames of up to so many bytes.
+    pub fn new(frame_bytes_max: usize) -> Self {
         Self { frame_bytes_max, header: BytesMut::with_capacity(HEADER_BYTES), partial: None }
     }
 
     /// Takes the stream's next chunk and hands every frame that it completes to `deliver`.
-    pub(crate) fn push(
+    pub fn push(
         &mut self,
         mut chunk: Bytes,
         deliver: &mut impl FnMut(Bytes),

@@ -19,11 +19,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::id::{ClusterId, NodeId};
-use meridian_gateway::runtime::clock::{self, Clock};
-use meridian_gateway::runtime::quic::{
+use meridian_runtime::clock::{self, Clock};
+use meridian_runtime::quic::{
     Channel, Frame, Handler, PathClass, PeerState, SendError, Transport, TransportConfig,
 };
-use meridian_gateway::runtime::tls::{ClusterCa, Validity};
+use meridian_runtime::tls::{ClusterCa, Validity};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Notify;
 

@@ -17,7 +17,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::SecurityError;
-use crate::client::ClientError;
+use crate::ClientError;
 
 /// Certificates and keys as PEM text.
 pub(super) struct Pem<'o> {

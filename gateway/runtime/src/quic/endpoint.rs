@@ -15,9 +15,9 @@ use tokio::runtime::Handle;
 use super::lane::{self, Lane};
 use super::peer::Target;
 use super::{Channel, PathClass, TransportConfig, TransportError};
-use crate::runtime::clock;
-use crate::runtime::congestion::SteadyBbrConfig;
-use crate::runtime::tls::{self, Credentials, TlsError};
+use crate::clock;
+use crate::congestion::SteadyBbrConfig;
+use crate::tls::{self, Credentials, TlsError};
 
 /// Why a connection was closed, as the peer is told.
 pub(super) mod close_code {

@@ -8,7 +8,7 @@ use quinn::congestion::{BbrConfig, Controller, ControllerFactory};
 use quinn_proto::RttEstimator;
 
 use super::*;
-use crate::runtime::congestion::SteadyBbrConfig;
+use crate::congestion::SteadyBbrConfig;
 
 const WINDOW_BYTES: u64 = 1 << 20;
 const PACKET_BYTES: u64 = 1200;

@@ -34,16 +34,16 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use webpki::{EndEntityCert, KeyUsage};
 
 pub use self::link::LinkIdentity;
-pub(crate) use self::link::{link_client_config, link_of};
+pub use self::link::{link_client_config, link_of};
 use self::name::{Subject, ca_name, cluster_label, parse_name, wrong_cluster};
 pub use self::name::{node_name, node_of};
 
 /// The protocol both sides must name in the TLS handshake: all channels on one connection.
-pub(crate) const ALPN: &[u8] = b"meridian/1";
+pub const ALPN: &[u8] = b"meridian/1";
 /// Of nodes that have bulk on a connection of its own: all other channels.
-pub(crate) const LANES_ALPN: &[u8] = b"meridian/2";
+pub const LANES_ALPN: &[u8] = b"meridian/2";
 /// The connection for bulk.
-pub(crate) const BACKGROUND_ALPN: &[u8] = b"meridian/2-background";
+pub const BACKGROUND_ALPN: &[u8] = b"meridian/2-background";
 
 const CA_CERTIFICATE_FILE: &str = "ca.pem";
 const CA_KEY_FILE: &str = "ca-key.pem";
@@ -399,7 +399,7 @@ impl Credentials {
 
     /// Connection ids and reset tokens of a protocol derive from the node's key, so that a node that has
     /// restarted answers packets of its earlier life with a reset: the sender need not wait for its timeout.
-    pub(crate) fn endpoint_config(&self, protocol: &str) -> quinn::EndpointConfig {
+    pub fn endpoint_config(&self, protocol: &str) -> quinn::EndpointConfig {
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.key.secret_der());
         let reset_key = hmac::sign(&key, format!("{protocol} stateless reset").as_bytes());
         let connection_id_key = hmac::sign(&key, format!("{protocol} connection id").as_bytes())

@@ -4,7 +4,7 @@ use quinn::ConnectionError;
 use quinn::crypto::rustls::QuicClientConfig;
 
 use super::*;
-use crate::runtime::tls::{NodeIdentity, node_name};
+use crate::tls::{NodeIdentity, node_name};
 
 /// Shows no certificate.
 #[derive(Debug)]

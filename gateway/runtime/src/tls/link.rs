@@ -71,7 +71,7 @@ impl Credentials {
 }
 
 /// TLS for the side that dials, with its certificate and key, given who judges that of the other side.
-pub(crate) fn link_client_config(
+pub fn link_client_config(
     verifier: Arc<dyn ServerCertVerifier>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -88,10 +88,7 @@ pub(crate) fn link_client_config(
 
 /// The name of the link whose certificate this is. Says nothing of trust: the handshake has verified the
 /// chain.
-pub(crate) fn link_of(
-    certificate: &CertificateDer<'_>,
-    cluster: &ClusterId,
-) -> Result<String, TlsError> {
+pub fn link_of(certificate: &CertificateDer<'_>, cluster: &ClusterId) -> Result<String, TlsError> {
     match parse_name(certificate)? {
         (Subject::Link(link), label) if label == cluster_label(cluster)? => Ok(link),
         (Subject::Link(_), label) => Err(wrong_cluster(&label, cluster)),

@@ -14,7 +14,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 const TURN_COUNT: u32 = 32;
 
 /// Ticks that are `every` apart at least, however late one of them was.
-pub(crate) fn ticks(every: Duration) -> Interval {
+pub fn ticks(every: Duration) -> Interval {
     let mut interval = tokio::time::interval(every);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     interval
@@ -22,13 +22,13 @@ pub(crate) fn ticks(every: Duration) -> Interval {
 
 /// Has a walk over many items let others run now and then.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub struct Turns {
     count: u32,
 }
 
 impl Turns {
     /// Call before each item.
-    pub(crate) async fn next(&mut self) {
+    pub async fn next(&mut self) {
         self.count += 1;
         if self.count.is_multiple_of(TURN_COUNT) {
             tokio::task::yield_now().await;
@@ -38,26 +38,27 @@ impl Turns {
 
 /// A pause before what was refused is tried again: twice as long after each refusal, up to a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     pause_min: Duration,
     pause_max: Duration,
     next: Duration,
 }
 
 impl Backoff {
-    pub(crate) fn new(pause_min: Duration, pause_max: Duration) -> Self {
+    /// Pauses from `pause_min`, doubled up to `pause_max`.
+    pub fn new(pause_min: Duration, pause_max: Duration) -> Self {
         Self { pause_min, pause_max, next: pause_min }
     }
 
     /// How long to wait after one more refusal.
-    pub(crate) fn pause(&mut self) -> Duration {
+    pub fn pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(self.pause_max);
         pause
     }
 
     /// It was not refused.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.next = self.pause_min;
     }
 }
@@ -73,7 +74,7 @@ struct Entry {
 
 /// Which partitions have work, and when. Those without any are not in it.
 #[derive(Debug)]
-pub(crate) struct Agenda {
+pub struct Agenda {
     backoff: Backoff,
     entries: HashMap<PartitionId, Entry>,
     /// Those that are due some time, the next one first.
@@ -82,12 +83,12 @@ pub(crate) struct Agenda {
 
 impl Agenda {
     /// `backoff` is for each partition whose work is refused.
-    pub(crate) fn new(backoff: Backoff) -> Self {
+    pub fn new(backoff: Backoff) -> Self {
         Self { backoff, entries: HashMap::new(), order: BTreeSet::new() }
     }
 
     /// Has a partition looked at by `at`: sooner if that was wanted before, later if it rests.
-    pub(crate) fn want(&mut self, partition: PartitionId, at: Instant) {
+    pub fn want(&mut self, partition: PartitionId, at: Instant) {
         let backoff = self.backoff;
         let fresh = || Entry { due: None, backoff, rests_until: None };
         let entry = self.entries.entry(partition).or_insert_with(fresh);
@@ -102,7 +103,7 @@ impl Agenda {
     }
 
     /// The next partition that is due. It is in the list again only if it is wanted again.
-    pub(crate) fn take_due(&mut self, now: Instant) -> Option<PartitionId> {
+    pub fn take_due(&mut self, now: Instant) -> Option<PartitionId> {
         let (due, partition) = self.order.first().copied()?;
         if due > now {
             return None;
@@ -119,7 +120,7 @@ impl Agenda {
     }
 
     /// Its work was refused: it rests, and is due again then.
-    pub(crate) fn on_refused(&mut self, partition: PartitionId, now: Instant) {
+    pub fn on_refused(&mut self, partition: PartitionId, now: Instant) {
         self.want(partition, now);
         let Some(entry) = self.entries.get_mut(&partition) else { return };
         let until = now + entry.backoff.pause();
@@ -131,7 +132,7 @@ impl Agenda {
     }
 
     /// Its work was done: the next refusal is the first one.
-    pub(crate) fn on_done(&mut self, partition: PartitionId) {
+    pub fn on_done(&mut self, partition: PartitionId) {
         let Some(entry) = self.entries.get_mut(&partition) else { return };
         entry.backoff.reset();
         if entry.due.is_none() {
@@ -140,7 +141,7 @@ impl Agenda {
     }
 
     /// It is not this node's any more.
-    pub(crate) fn forget(&mut self, partition: PartitionId) {
+    pub fn forget(&mut self, partition: PartitionId) {
         if let Some(due) = self.entries.remove(&partition).and_then(|entry| entry.due) {
             self.order.remove(&(due, partition));
         }
@@ -149,7 +150,7 @@ impl Agenda {
 
 /// What a node does by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Chore {
+pub enum Chore {
     /// Lets go of records that topics no longer keep.
     Retention,
     /// Packs and tends cold records.
@@ -166,9 +167,9 @@ pub(crate) enum Chore {
 
 impl Chore {
     /// Those that look at partitions in which something has changed.
-    pub(crate) const OF_PARTITIONS: [Self; 3] = [Self::Retention, Self::Cold, Self::Compaction];
+    pub const OF_PARTITIONS: [Self; 3] = [Self::Retention, Self::Cold, Self::Compaction];
     /// All of them.
-    pub(crate) const ALL: [Self; 6] = [
+    pub const ALL: [Self; 6] = [
         Self::Retention,
         Self::Cold,
         Self::Compaction,
@@ -178,7 +179,7 @@ impl Chore {
     ];
 
     /// As metrics have it.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Retention => "retention",
             Self::Cold => "cold",
@@ -189,20 +190,21 @@ impl Chore {
         }
     }
 
-    pub(crate) fn index(self) -> usize {
+    /// Place in the counts.
+    pub fn index(self) -> usize {
         self as usize
     }
 }
 
 /// How often a chore found work, and what became of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ChoreCount {
+pub struct ChoreCount {
     /// Partitions looked at.
-    pub(crate) looked: u64,
+    pub looked: u64,
     /// Pieces of work done.
-    pub(crate) done: u64,
+    pub done: u64,
     /// Pieces of work that were refused, and are tried again later.
-    pub(crate) refused: u64,
+    pub refused: u64,
 }
 
 impl std::ops::Add for ChoreCount {
@@ -219,27 +221,30 @@ impl std::ops::Add for ChoreCount {
 
 /// What chores have done since the node began.
 #[derive(Debug, Default)]
-pub(crate) struct ChoreCounters([[AtomicU64; 3]; Chore::ALL.len()]);
+pub struct ChoreCounters([[AtomicU64; 3]; Chore::ALL.len()]);
 
 impl ChoreCounters {
     fn add(&self, chore: Chore, counter: usize) {
         self.0[chore.index()][counter].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn on_looked(&self, chore: Chore) {
+    /// The chore has looked at one item.
+    pub fn on_looked(&self, chore: Chore) {
         self.add(chore, 0);
     }
 
-    pub(crate) fn on_done(&self, chore: Chore) {
+    /// The chore has done the work of one item.
+    pub fn on_done(&self, chore: Chore) {
         self.add(chore, 1);
     }
 
-    pub(crate) fn on_refused(&self, chore: Chore) {
+    /// The work of one item was refused.
+    pub fn on_refused(&self, chore: Chore) {
         self.add(chore, 2);
     }
 
     /// The counts of one chore now.
-    pub(crate) fn count(&self, chore: Chore) -> ChoreCount {
+    pub fn count(&self, chore: Chore) -> ChoreCount {
         let get = |counter: usize| self.0[chore.index()][counter].load(Ordering::Relaxed);
         ChoreCount { looked: get(0), done: get(1), refused: get(2) }
     }

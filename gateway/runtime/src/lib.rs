@@ -3,12 +3,14 @@
 //! Everything else in the project decides without touching the world (house rule 1); these modules
 //! are where the decisions meet it.
 
+pub mod background;
 pub mod clock;
-pub(crate) mod congestion;
+pub mod congestion;
 pub mod descriptors;
 pub mod disk;
+pub mod entropy;
 pub mod folder;
-pub(crate) mod mutation;
+pub mod mutation;
 pub mod objects;
 pub mod quic;
 pub mod tiered;

@@ -15,9 +15,9 @@ use tokio::task::JoinSet;
 
 use super::tls::{AnyHost, Pem, certificates, verifier};
 use super::{Reader, SecurityError, Writer};
-use crate::client::ClientError;
-use crate::client::connection::NEXT_ATTEMPT_AFTER;
-use crate::runtime::tls::link_client_config;
+use crate::ClientError;
+use crate::connection::NEXT_ATTEMPT_AFTER;
+use meridian_runtime::tls::link_client_config;
 
 /// In the handshake, where a host would be named: any node of the source is meant.
 const NAME: &str = "source.meridian";
@@ -209,8 +209,8 @@ mod tests {
     use rustls::pki_types::{ServerName, UnixTime};
 
     use super::*;
-    use crate::client::clock;
-    use crate::runtime::tls::{ClusterCa, Validity};
+    use crate::clock;
+    use meridian_runtime::tls::{ClusterCa, Validity};
 
     #[test]
     fn a_links_certificate_does_not_stand_for_a_node() {

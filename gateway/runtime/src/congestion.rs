@@ -20,11 +20,11 @@ const PROBED_AFTER: Duration = Duration::from_secs(10);
 const PROBED_FOR: Duration = Duration::from_millis(200);
 
 /// Makes BBR controllers that send on while they probe the round trip.
-pub(crate) struct SteadyBbrConfig(Arc<BbrConfig>);
+pub struct SteadyBbrConfig(Arc<BbrConfig>);
 
 impl SteadyBbrConfig {
     /// With what may be on its way before the path is known.
-    pub(crate) fn new(initial_window_bytes: u64) -> Self {
+    pub fn new(initial_window_bytes: u64) -> Self {
         let mut bbr = BbrConfig::default();
         bbr.initial_window(initial_window_bytes);
         Self(Arc::new(bbr))

@@ -17,7 +17,7 @@ use super::framing::{FrameReader, FrameTooLong, HEADER_BYTES};
 use super::lane::Lane;
 use super::peer::{Peer, Peers};
 use super::{Channel, Handler, TransportConfig};
-use crate::runtime::tls::TlsError;
+use crate::tls::TlsError;
 
 /// What the accepting side sends first, once it has verified the dialler: the wire version.
 pub(super) const GREETING: [u8; 4] = *b"MRD1";

@@ -120,7 +120,7 @@ pub fn open(folder: &Path, capacity: Option<&CapacityTier>) -> Result<TieredDisk
     check_capacity_folder(&tier.folder)?;
     let _room_given_back = fast.discard_recycled();
     let mut capacity = FolderDisk::open(&tier.folder)?;
-    let drawn = crate::node::entropy().map_err(|error| DiskError::Io {
+    let drawn = crate::entropy::entropy().map_err(|error| DiskError::Io {
         file: pair::NAME_FILE.to_owned(),
         operation: "draw a name",
         detail: error.to_string(),

@@ -6,7 +6,7 @@ use super::super::inbound::HANDSHAKES_MAX;
 use super::super::lane::{Lane, marked_id};
 use super::trust::raw_connect;
 use super::*;
-use crate::runtime::tls::{BACKGROUND_ALPN, LANES_ALPN, node_name};
+use crate::tls::{BACKGROUND_ALPN, LANES_ALPN, node_name};
 
 const LANES: [&[u8]; 2] = [LANES_ALPN, BACKGROUND_ALPN];
 

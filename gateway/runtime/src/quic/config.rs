@@ -8,7 +8,7 @@ use meridian_storage::limits::FRAME_SIZE_BYTES_MAX;
 
 use super::TransportError;
 use super::framing::HEADER_BYTES;
-use crate::runtime::tls::NodeIdentity;
+use crate::tls::NodeIdentity;
 
 /// Settings of a [`Transport`](super::Transport); start from [`new`](Self::new).
 #[derive(Clone)]

@@ -13,7 +13,7 @@
 
 mod config;
 mod endpoint;
-pub(crate) mod framing;
+pub mod framing;
 mod inbound;
 mod lane;
 mod outbound;
@@ -35,7 +35,7 @@ use self::endpoint::{Endpoint, close_code};
 use self::inbound::Acceptor;
 use self::lane::BackgroundThreads;
 use self::peer::{Peers, Target};
-use crate::runtime::tls::TlsError;
+use crate::tls::TlsError;
 
 /// How long [`Transport::close`] waits for the peers to hear of it.
 const CLOSE_WAIT_MAX: Duration = Duration::from_millis(500);

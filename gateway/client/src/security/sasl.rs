@@ -8,7 +8,7 @@ use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{SaslAuthenticateRequest, SaslHandshakeRequest};
 
 use super::scram::{Hash, Scram};
-use crate::client::{ClientError, Connection};
+use crate::{ClientError, Connection};
 
 /// Time for one message of a mechanism; the time for the whole of a connection ends before.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -76,7 +76,7 @@ impl Sasl {
                 self.exchange(connection, message.into(), &refused).await.map(drop)
             }
             Mechanism::Scram(hash) => {
-                let nonce = crate::node::entropy()
+                let nonce = meridian_runtime::entropy::entropy()
                     .map_err(|error| refused(format!("no entropy: {error}")))?;
                 let scram = Scram::new(hash, &self.username, &format!("{nonce:032x}"));
                 let first = self.exchange(connection, scram.first().into(), &refused).await?;

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 
 use super::inbound::GREETING;
 use super::*;
-use crate::runtime::clock;
-use crate::runtime::tls::{ALPN, ClusterCa, Credentials, Validity};
+use crate::clock;
+use crate::tls::{ALPN, ClusterCa, Credentials, Validity};
 
 const ONE: NodeId = NodeId::new(1);
 const TWO: NodeId = NodeId::new(2);
