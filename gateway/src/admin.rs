@@ -195,8 +195,8 @@ mod tests {
 
     use super::*;
     use crate::broker::Broker;
+    use crate::config::FrontConfig;
     use crate::config::NodeConfig;
-    use crate::kafka::FrontConfig;
 
     /// ApiVersions, version 0.
     const ASK: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 0xff, 0xff];

@@ -1,59 +1,17 @@
 //! The seam between the Kafka front and the node: what a request handler may ask for.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, RwLockReadGuard};
 
 use bytes::Bytes;
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_consensus::command::Command;
-use meridian_consensus::error::Refusal;
-use meridian_consensus::membership::RaftId;
 use meridian_consensus::state::{Decision, Metadata};
 use tokio::sync::{Notify, watch};
 
 use crate::log::{FollowerLog, PartitionLog};
-use crate::partition::{Verification, VerifyError};
-use crate::peers::Peers;
-
-/// A future that a trait object can return.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// Why a command was not decided.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProposeError {
-    /// The metadata log refused it.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// No decision in time: no majority of voters is reachable. It may still be decided later.
-    #[error("no decision in time: a majority of the metadata voters can't be reached; retry later")]
-    TimedOut,
-    /// The node is shutting down.
-    #[error("the node is shutting down; use another")]
-    ShuttingDown,
-}
-
-/// How far the members of the metadata log are, as its leader knows it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Quorum {
-    /// The leader's term.
-    pub term: u64,
-    /// Index of the last committed entry.
-    pub committed_index: u64,
-    /// Who votes.
-    pub voters: Vec<QuorumMember>,
-    /// Who follows.
-    pub observers: Vec<QuorumMember>,
-}
-
-/// One member of the metadata log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QuorumMember {
-    /// The member.
-    pub member: RaftId,
-    /// Index of the last entry that it is known to hold.
-    pub last_index: u64,
-}
+use crate::meta::ProposeError;
+use crate::peers::wire::Quorum;
+use crate::peers::{BoxFuture, Peers};
 
 /// What the front needs of its node.
 pub trait Broker: Send + Sync + 'static {
@@ -108,12 +66,4 @@ pub trait Broker: Send + Sync + 'static {
     fn own_findings(&self) -> Bytes {
         Bytes::from_static(b"[]")
     }
-}
-
-/// Asks the coordinator of a transaction, wherever it is, on behalf of a partition's leader
-/// (KIP-890).
-pub trait TransactionVerifier: Send + Sync + 'static {
-    /// Whether the partition belongs to the producer's transaction, which it is added to first if
-    /// the transaction is of version 2. Ends in bounded time: batches wait for it.
-    fn verify(&self, verification: Verification) -> BoxFuture<'_, Result<(), VerifyError>>;
 }

@@ -4,7 +4,10 @@
 
 mod kafka_names;
 mod object_store;
+mod server;
+pub(crate) mod settings;
 mod tiers;
+mod upkeep;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -19,12 +22,11 @@ use meridian_storage::config::{COPY_SHARE_PERCENT_MAX_DEFAULT, FILE_COUNT_MIN};
 use serde::Deserialize;
 
 use self::object_store::ObjectStoreTable;
+pub use self::server::{FrontConfig, GroupConfig, TelemetryConfig, TransactionConfig};
 pub(crate) use self::tiers::FAST_FILE_COUNT_MIN;
 pub use self::tiers::TiersConfig;
 use self::tiers::TiersTable;
-use crate::kafka::{FrontConfig, GroupConfig, TelemetryConfig};
-use crate::log::ScrubConfig;
-use crate::node::CompactionConfig;
+pub use self::upkeep::{CompactionConfig, ScrubConfig};
 use crate::runtime::objects::ObjectStoreConfig;
 
 const MIB: u64 = 1 << 20;

@@ -4,7 +4,8 @@ use meridian_base::id::NodeId;
 use meridian_consensus::command::{Command, FeatureLevel};
 use meridian_consensus::state::Metadata;
 
-use crate::broker::{Broker, ProposeError};
+use crate::broker::Broker;
+use crate::meta::ProposeError;
 
 /// How far the nodes are with the features of a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,11 +19,11 @@ use meridian_storage::lineage::Start;
 use rustls::pki_types::CertificateDer;
 
 use crate::admin::http;
-use crate::broker::{Quorum, QuorumMember};
 use crate::config::NodeConfig;
 use crate::log::follower::FollowMessage;
 use crate::meta::MetaFrame;
 use crate::peers::wire::{CallId, MarkerOutcome, PeerMessage, PeerReply};
+use crate::peers::wire::{Quorum, QuorumMember};
 use crate::runtime::quic::framing::FrameReader;
 use crate::runtime::tls;
 

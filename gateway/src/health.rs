@@ -15,6 +15,7 @@ mod monitor;
 pub(crate) mod own;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tolerance;
 
 use std::fmt;
 

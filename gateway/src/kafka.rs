@@ -17,7 +17,6 @@ mod acls;
 #[cfg(test)]
 mod bad_input;
 mod cluster;
-mod config;
 mod configs;
 mod connection;
 mod consumer_groups;
@@ -53,12 +52,10 @@ mod quorum;
 pub(crate) mod quotas;
 mod repeated;
 mod server;
-pub(crate) mod settings;
 mod spread;
 mod telemetry;
 #[cfg(test)]
 pub(crate) mod testing;
-mod topic_config;
 mod topics;
 mod transactions;
 mod txn_offsets;
@@ -70,21 +67,16 @@ use meridian_base::env::{Instant, Rng};
 use meridian_base::id::TopicId;
 use tokio::sync::Semaphore;
 
-pub use self::config::{FrontConfig, GroupConfig, TelemetryConfig, TransactionConfig};
 pub use self::durations::{BOUNDS_S, DurationSample};
 pub use self::links::{LinkServer, LinkServerError};
 pub use self::meridian::{AdminError, AdminHandler};
 pub use self::metrics::{Metrics, Sample};
 pub(crate) use self::produce::lag_limit;
 pub use self::server::{Server, ServerError};
-pub(crate) use self::topic_config::check as check_topic_config;
-pub(crate) use self::topic_config::{
-    DEDUP, DEDUP_RETENTION_MS, DEDUP_RETENTION_MS_DEFAULT, DEDUP_SOURCE, MIRROR_CONFIGS,
-    MIRROR_MAX_LAG_MS, MIRROR_ON_DELETE, MIRROR_ON_RECREATE, MIRROR_PREFIX, MIRROR_SOURCE,
-};
 pub use self::transactions::Verifier;
 use crate::background::ChoreCounters;
 use crate::broker::Broker;
+use crate::config::FrontConfig;
 use crate::coordination::{group_state, journal, offset_record};
 use crate::runtime::clock::Clock;
 use crate::transaction::Transactions;

@@ -13,15 +13,15 @@ pub mod fuzz;
 mod health;
 pub mod kafka;
 pub mod log;
-mod meta;
+pub mod meta;
 mod mirror;
 mod node;
 pub mod peers;
-mod storage_class;
+mod topic_config;
 
 use meridian_broker::{cleaner, coordination, group, partition, producer, transaction};
 use meridian_runtime::background;
 use {meridian_client as client, meridian_runtime as runtime};
 
 pub use admin::AdminBindError;
-pub use node::{CompactionConfig, RunningNode, StartError, start};
+pub use node::{RunningNode, StartError, start};

@@ -68,15 +68,14 @@ use self::reader::Pending;
 use self::rebuild::Rebuilds;
 use self::rounds::Changed;
 pub(crate) use self::rounds::Rounds;
-pub use self::scrub::ScrubConfig;
 pub(crate) use self::scrub::ScrubReport;
 pub use self::store::{StoreFailure, StoreHandle, StoreListener, StoreSettings};
-pub use self::transactions::OngoingCounts;
+pub use self::transactions::{OngoingCounts, TransactionVerifier};
 use self::trouble::Refusals;
 pub(crate) use self::trouble::Waiting;
 use crate::background::{ChoreCounters, Turns, ticks};
-use crate::broker::TransactionVerifier;
 use crate::partition::PartitionLimits;
+use crate::peers::Wire;
 use crate::runtime::clock::Clock;
 use crate::runtime::quic::{Channel, PeerState};
 
@@ -88,12 +87,6 @@ const BEACON_COUNT_MAX: usize = 10_000;
 const FRAME_STORAGE: u8 = 1;
 /// First byte of a frame between a leader and a reader in another datacenter.
 const FRAME_FOLLOW: u8 = 2;
-
-/// How the node reaches others. The transport, in a node; a direct call, in tests.
-pub trait Wire: Send + Sync + 'static {
-    /// Sends a frame made of `parts`; false if it can't be sent now.
-    fn send(&self, to: NodeId, channel: Channel, parts: Vec<Bytes>) -> bool;
-}
 
 /// What the logs need to know of their node.
 #[derive(Clone, Debug)]

@@ -35,12 +35,12 @@ use tokio::sync::{Notify, oneshot, watch};
 pub(crate) use self::events::Events;
 use self::inputs::{Input, InputSender};
 pub(crate) use self::listener::{
-    EventSender, MIN_INSYNC_DATACENTERS, MetaEvent, datacenter_count_min, dedups_sources,
-    is_compacted, layout_of, ownership_of,
+    EventSender, MetaEvent, datacenter_count_min, dedups_sources, is_compacted, layout_of,
+    ownership_of,
 };
 use self::parts::Part;
-use crate::broker::{ProposeError, Quorum};
-use crate::log::Wire;
+use crate::peers::Wire;
+use crate::peers::wire::Quorum;
 use crate::runtime::clock::Clock;
 use crate::runtime::quic::Channel;
 
@@ -56,6 +56,20 @@ const SAY_WAITING_EVERY: Duration = Duration::from_secs(10);
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(300);
 /// Time to hear how far decisions have come.
 const CATCH_UP_WITHIN: Duration = Duration::from_secs(2);
+
+/// Why a command was not decided.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProposeError {
+    /// The metadata log refused it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// No decision in time: no majority of voters is reachable. It may still be decided later.
+    #[error("no decision in time: a majority of the metadata voters can't be reached; retry later")]
+    TimedOut,
+    /// The node is shutting down.
+    #[error("the node is shutting down; use another")]
+    ShuttingDown,
+}
 
 /// What metadata threads say to each other. The first byte of the frame is its kind: stable.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -40,7 +40,6 @@ use meridian_consensus::state::{Decision, Metadata, MountedAs};
 use tokio::sync::{Notify, watch};
 
 use self::cluster_time::ClusterTime;
-pub use self::compaction::CompactionConfig;
 use self::compaction::CompactionCounters;
 pub(crate) use self::compaction::CompactionCounts;
 use self::folders::Opened;
@@ -48,23 +47,23 @@ use self::health::Health;
 pub(crate) use self::health::Known;
 use self::owner::{OwnFolder, OwnerError};
 use self::peer_names::PeerNames;
-#[cfg(test)]
-pub(crate) use self::status::group_status;
-pub(crate) use self::status::{GroupStatus, NOT_SERVING, TOLERATED, well_slots};
 use self::switch::Switch;
 use crate::admin::{Admin, AdminBindError, AdminServer};
-use crate::broker::{BoxFuture, Broker, ProposeError, Quorum};
+use crate::broker::Broker;
+use crate::config::FrontConfig;
 use crate::config::NodeConfig;
-use crate::kafka::{
-    Front, FrontConfig, LinkServer, LinkServerError, Server, ServerError, Verifier,
-};
+use crate::kafka::{Front, LinkServer, LinkServerError, Server, ServerError, Verifier};
 use crate::log::{
-    BudgetLimits, FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreListener, Wire,
+    BudgetLimits, FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreListener,
 };
+use crate::meta::ProposeError;
 use crate::meta::{EventSender, Events, Meta, MetaEvent, MetaSettings, ownership_of};
 use crate::mirror::Mirrors;
 use crate::partition::PartitionLimits;
+use crate::peers::BoxFuture;
 use crate::peers::Peers;
+use crate::peers::Wire;
+use crate::peers::wire::Quorum;
 use crate::runtime::clock::{self, Clock};
 use crate::runtime::folder::LockError;
 use crate::runtime::mutation;

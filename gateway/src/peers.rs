@@ -6,6 +6,7 @@
 pub mod wire;
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -16,14 +17,21 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
 use self::wire::{CallId, PeerMessage, PeerReply, PeerRequest};
-use crate::broker::BoxFuture;
-use crate::log::Wire;
 use crate::runtime::quic::Channel;
 
 /// Questions of this node that wait for their answers.
 const ASKED_COUNT_MAX: usize = 10_000;
 /// Questions of others that are being answered.
 const ANSWERING_COUNT_MAX: usize = 1_000;
+
+/// A future that a trait object can return.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// How the node reaches others. The transport, in a node; a direct call, in tests.
+pub trait Wire: Send + Sync + 'static {
+    /// Sends a frame made of `parts`; false if it can't be sent now.
+    fn send(&self, to: NodeId, channel: Channel, parts: Vec<Bytes>) -> bool;
+}
 
 /// Why a question was not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

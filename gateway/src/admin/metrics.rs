@@ -20,10 +20,11 @@ use meridian_storage::store::{Counters, DiskUsage, ScrubState, Standing};
 
 use crate::background::{Chore, ChoreCount};
 use crate::health::Condition;
+use crate::health::tolerance::{GroupStatus, TOLERATED};
 use crate::kafka;
 use crate::log::{ColdCounts, OngoingCounts, PartitionLog, ScrubReport};
 use crate::mirror::{LinkMetrics, Mirrors};
-use crate::node::{CompactionCounts, GroupStatus, Node, TOLERATED};
+use crate::node::{CompactionCounts, Node};
 use crate::runtime::clock;
 use crate::runtime::quic::{PeerState, PeerStats, TransportStats};
 use crate::runtime::tiered::TierUsage;

@@ -6,7 +6,8 @@
 use toml::{Table, Value};
 
 use super::ConfigError;
-use crate::kafka::{FrontConfig, settings};
+use crate::config::FrontConfig;
+use crate::config::settings;
 
 /// Takes Kafka's names out of the table; what is left has names of ours.
 pub(super) fn take_out(table: &mut Table) -> Vec<(String, Value)> {

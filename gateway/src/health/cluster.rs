@@ -7,8 +7,8 @@ use meridian_base::topology::{GroupConfig, SlotSet, SlotState};
 use meridian_consensus::command::Liveness;
 use meridian_consensus::state::{Metadata, Node};
 
+use super::tolerance::{GroupStatus, NOT_SERVING, well_slots};
 use super::{Condition, Partitions};
-use crate::node::{GroupStatus, NOT_SERVING, well_slots};
 
 /// The conditions of a cluster; `groups` is what can be lost of each storage group now.
 pub(crate) fn conditions(metadata: &Metadata, groups: &[GroupStatus]) -> Vec<Condition> {

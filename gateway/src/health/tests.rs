@@ -9,11 +9,11 @@ use meridian_consensus::command::{Command, FeatureLevel, Liveness, MountEpoch};
 use meridian_storage::store::DiskUsage;
 
 use super::own::{DiskObserved, LinkObserved, NotCommitting, Observed, StoppedObserved};
+use super::tolerance::group_status;
 use super::*;
 use crate::broker::Broker as _;
 use crate::kafka::testing::FakeBroker;
 use crate::mirror::testing;
-use crate::node::group_status;
 
 const MIB: u64 = 1 << 20;
 

@@ -17,8 +17,8 @@ use super::dispatch::Call;
 use super::error::ApiError;
 use super::pace::Pace;
 use super::{lookup, metadata};
-use crate::broker::ProposeError;
 use crate::log::PartitionLog;
+use crate::meta::ProposeError;
 
 /// `endpoint_type` of those who serve clients.
 const ENDPOINT_BROKERS: i8 = 1;

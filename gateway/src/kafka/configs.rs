@@ -22,8 +22,9 @@ use super::error::ApiError;
 use super::lookup::TopicKey;
 use super::pace::Pace;
 use super::repeated::unique;
-use super::topic_config::{self, Kind, TopicConfig};
-use super::{Front, lookup, settings, topics};
+use super::{Front, lookup, topics};
+use crate::config::settings;
+use crate::topic_config::{self, Kind, TopicConfig};
 
 const RESOURCE_TOPIC: i8 = 2;
 const RESOURCE_BROKER: i8 = 4;

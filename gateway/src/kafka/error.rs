@@ -7,8 +7,8 @@ use meridian_protocol::records::BatchError;
 use meridian_protocol::{ErrorCode, Str};
 use meridian_storage::leader::PutError;
 
-use crate::broker::ProposeError;
 use crate::log::FetchError;
+use crate::meta::ProposeError;
 use crate::mirror::Closed;
 use crate::partition::source::{HeaderError, SourceError};
 use crate::partition::{ProduceError, TransactionError, VerifyError};

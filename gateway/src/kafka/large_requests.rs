@@ -11,8 +11,8 @@ use meridian_protocol::messages::{
 };
 use meridian_protocol::{ErrorCode, Str};
 
-use super::FrontConfig;
 use super::testing::{FakeBroker, TestClient, front_of, quick_config};
+use crate::config::FrontConfig;
 
 const COUNT: usize = 100_000;
 const TOPIC: i8 = 2;

@@ -9,8 +9,9 @@ use meridian_protocol::{ErrorCode, Str};
 
 use super::dispatch::Call;
 use super::link_rights;
-use crate::broker::{BoxFuture, ProposeError};
 use crate::features::NotAgreed;
+use crate::meta::ProposeError;
+use crate::peers::BoxFuture;
 
 /// Why an operator's method gave nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -37,13 +37,13 @@ use super::dispatch::{Call, Reply};
 use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
 use super::quotas::{self, Traffic};
-use super::topic_config;
 use crate::log::PartitionLog;
 use crate::partition::source::SourcedBatch;
 use crate::partition::{
     Appended, InTransaction, ProduceError, RecordBatch, TransactionError, TransactionVersion,
 };
 use crate::producer::Sequenced;
+use crate::topic_config;
 
 /// From this version on topics are named by id.
 const IDS_FROM_VERSION: i16 = 13;

@@ -14,8 +14,8 @@ use meridian_protocol::{ErrorCode, Uuid};
 
 use super::dispatch::Call;
 use super::{Front, lookup};
-use crate::broker::{Quorum, QuorumMember};
 use crate::peers::wire::{PeerReply, PeerRequest};
+use crate::peers::wire::{Quorum, QuorumMember};
 
 /// What Kafka calls the metadata log.
 pub(super) const METADATA_TOPIC: &str = "__cluster_metadata";

@@ -14,7 +14,8 @@ use tokio::task::JoinSet;
 
 use super::connection::{self, Close};
 use super::dispatch::Client;
-use super::{Front, FrontConfig, lock};
+use super::{Front, lock};
+use crate::config::FrontConfig;
 use crate::runtime::descriptors;
 
 /// Pause after the system refused a connection for lack of file descriptors or memory.

@@ -52,8 +52,8 @@ mod tests {
 
     use super::*;
     use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
-    use crate::log::Wire;
     use crate::peers::PeerService;
+    use crate::peers::Wire;
     use crate::peers::wire::{CallId, PeerMessage, PeerReply};
     use crate::runtime::quic::Channel;
 

@@ -9,8 +9,8 @@ use meridian_protocol::messages::{
 };
 use meridian_protocol::{ErrorCode, Str, Uuid};
 
-use super::TelemetryConfig;
 use super::dispatch::Call;
+use crate::config::TelemetryConfig;
 
 /// Ids that nobody has: Kafka keeps them for itself.
 const RESERVED: [Uuid; 2] = [Uuid::ZERO, Uuid(1u128.to_be_bytes())];

@@ -31,14 +31,20 @@ use tokio::task::JoinHandle;
 
 use super::connection::{self, Close};
 use super::dispatch::Client;
-use super::{Front, FrontConfig, GroupConfig, TransactionConfig, Verifier, lock, lookup};
-use crate::broker::{BoxFuture, Broker, ProposeError, Quorum, QuorumMember, TransactionVerifier};
+use super::{Front, Verifier, lock, lookup};
+use crate::broker::Broker;
+use crate::config::{FrontConfig, GroupConfig, ScrubConfig, TransactionConfig};
+use crate::log::TransactionVerifier;
 use crate::log::{
-    BudgetLimits, FollowerLog, LogSettings, Logs, Ownership, PartitionLog, ScrubConfig,
-    StoreHandle, StoreSettings, Wire,
+    BudgetLimits, FollowerLog, LogSettings, Logs, Ownership, PartitionLog, StoreHandle,
+    StoreSettings,
 };
+use crate::meta::ProposeError;
 use crate::partition::PartitionLimits;
+use crate::peers::BoxFuture;
 use crate::peers::Peers;
+use crate::peers::Wire;
+use crate::peers::wire::{Quorum, QuorumMember};
 use crate::runtime::clock::Clock;
 use crate::runtime::quic::{Channel, PeerState};
 

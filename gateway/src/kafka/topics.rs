@@ -23,8 +23,9 @@ use super::pace::Pace;
 use super::quorum::METADATA_TOPIC;
 use super::repeated::repeated;
 use super::transactions::TRANSACTIONS_TOPIC;
-use super::{Front, configs, spread, topic_config};
-use crate::storage_class::{self, STORAGE_CLASS};
+use super::{Front, configs, spread};
+use crate::topic_config;
+use crate::topic_config::storage_class::{self, STORAGE_CLASS};
 
 /// Topics that the cluster keeps its own state in, and one that it only shows; clients may not create
 /// them.

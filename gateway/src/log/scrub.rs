@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lock;
 use super::store::StoreHandle;
+use crate::config::ScrubConfig;
 use crate::runtime::clock;
 
 const FILE: &str = "scrub.json";
@@ -23,22 +24,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const SAVE_EVERY_MS: i64 = 10_000;
 /// How long to wait for another disk's pass before asking again.
 const ASK_EVERY_MS: i64 = 10_000;
-
-/// How often, and how fast, a disk is scrubbed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScrubConfig {
-    /// Time from the end of one pass to the next; `None` leaves it to operators.
-    pub cycle: Option<Duration>,
-    /// Bytes read in a second.
-    pub bytes_per_second_max: u64,
-}
-
-impl Default for ScrubConfig {
-    fn default() -> Self {
-        let cycle = Some(Duration::from_secs(14 * 24 * 3600));
-        Self { cycle, bytes_per_second_max: 64 << 20 }
-    }
-}
 
 /// What is kept over restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,8 +21,9 @@ use meridian_storage::store::{
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::scrub::{Calendar, ScrubConfig};
+use super::scrub::Calendar;
 use super::{Logs, lock};
+use crate::config::ScrubConfig;
 use crate::runtime::clock::{self, Clock};
 use crate::runtime::tiered::{self, CapacityTier, TierError, TieredDisk};
 

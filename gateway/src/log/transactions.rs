@@ -10,11 +10,19 @@ use meridian_storage::leader::PutError;
 use tokio::sync::oneshot;
 
 use super::{FetchError, Logs, PartitionLog};
-use crate::broker::TransactionVerifier;
 use crate::partition::{
     AbortedTransaction, Appended, Marker, ProduceError, Ticket, Verification, VerifyError,
 };
+use crate::peers::BoxFuture;
 use crate::producer::ProducerDescription;
+
+/// Asks the coordinator of a transaction, wherever it is, on behalf of a partition's leader
+/// (KIP-890).
+pub trait TransactionVerifier: Send + Sync + 'static {
+    /// Whether the partition belongs to the producer's transaction, which it is added to first if
+    /// the transaction is of version 2. Ends in bounded time: batches wait for it.
+    fn verify(&self, verification: Verification) -> BoxFuture<'_, Result<(), VerifyError>>;
+}
 
 /// A coordinator that has not answered by then can't be reached. Batches wait for it, and the
 /// answers of a connection keep its order.

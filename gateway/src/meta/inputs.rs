@@ -11,7 +11,7 @@ use meridian_consensus::command::{Proposal, RequestId};
 use tokio::sync::oneshot;
 
 use super::MetaFrame;
-use crate::broker::Quorum;
+use crate::peers::wire::Quorum;
 
 /// Most bytes that wait for the thread: a few of the largest frames.
 const QUEUED_SIZE_BYTES_MAX: usize = 64 << 20;

@@ -16,12 +16,9 @@ use meridian_storage::hot::Layout;
 
 use super::MetaListener;
 use super::events::Events;
-use crate::kafka::{DEDUP, DEDUP_SOURCE};
 use crate::log::Ownership;
-use crate::storage_class::{self, STORAGE_CLASS, STORAGE_CLASS_DEFAULT};
-
-/// Topic config: datacenters a record must be in before it is acknowledged.
-pub(crate) const MIN_INSYNC_DATACENTERS: &str = "min.insync.datacenters";
+use crate::topic_config::storage_class::{self, STORAGE_CLASS, STORAGE_CLASS_DEFAULT};
+use crate::topic_config::{DEDUP, DEDUP_SOURCE, MIN_INSYNC_DATACENTERS};
 
 /// What the node is to do because of an applied entry.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use meridian_consensus::supervisor::Supervisor;
 use super::inputs::{Input, Inputs};
 use super::parts::{Incoming, Outgoing, Sent, has_room};
 use super::{MetaFrame, MetaListener, MetaSettings, Shared, lock};
-use crate::broker::{Quorum, QuorumMember};
+use crate::peers::wire::{Quorum, QuorumMember};
 use crate::runtime::disk::FolderDisk;
 
 /// Folder of the Raft log, and of one that is damaged: kept for inspection, and as a sign that this node was

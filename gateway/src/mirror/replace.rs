@@ -11,9 +11,11 @@ use meridian_mirror::vigil::Policy;
 use super::plan::MirrorRow;
 use super::seed;
 use super::succession::change_mirror;
-use crate::broker::{Broker, ProposeError};
-use crate::kafka::{AdminError, MIRROR_ON_DELETE, MIRROR_ON_RECREATE};
+use crate::broker::Broker;
+use crate::kafka::AdminError;
+use crate::meta::ProposeError;
 use crate::node::Node;
+use crate::topic_config::{MIRROR_ON_DELETE, MIRROR_ON_RECREATE};
 
 /// Why a mirror was not deleted.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

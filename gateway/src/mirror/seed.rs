@@ -22,8 +22,8 @@ use meridian_mirror::seed::{Part, Seed};
 
 use super::plan::{self, Source};
 use super::{peer, replace, rules, steward, succession};
-use crate::broker::ProposeError;
 use crate::client::Client;
+use crate::meta::ProposeError;
 use crate::node::Node;
 
 /// The plan by which seeds are taken: no link can have this name.

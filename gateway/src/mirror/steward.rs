@@ -33,10 +33,10 @@ pub(super) use self::configs::is_own as is_own_config;
 use self::groups::{CarriedPosition, Groups};
 use super::lookout::Lookout;
 use super::plan::{self, MirrorRow, Source};
-use crate::broker::ProposeError;
 use crate::client::metadata::ClusterView;
 use crate::client::{Client, ClientError};
 use crate::features::NotAgreed;
+use crate::meta::ProposeError;
 use crate::node::Node;
 use crate::runtime::clock::Clock;
 

@@ -8,8 +8,9 @@ use meridian_consensus::state::{Metadata, Partition};
 use meridian_mirror::rows::{MirrorTopic, Stage};
 use meridian_mirror::succession::{Act, Succession};
 
-use crate::broker::{Broker, ProposeError};
+use crate::broker::Broker;
 use crate::kafka::AdminError;
+use crate::meta::ProposeError;
 use crate::node::Node;
 
 /// A row that says how a topic stands, and its version.

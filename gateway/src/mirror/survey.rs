@@ -13,7 +13,7 @@ use meridian_protocol::messages::{
 use tokio::task::JoinSet;
 
 use crate::client::{Client, ClientError, Connection, Lane};
-use crate::kafka::{DEDUP, MIRROR_MAX_LAG_MS, MIRROR_SOURCE};
+use crate::topic_config::{DEDUP, MIRROR_MAX_LAG_MS, MIRROR_SOURCE};
 
 /// Connections of links carry nothing else.
 const LANE: Lane = Lane(1);

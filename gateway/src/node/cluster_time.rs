@@ -15,7 +15,8 @@ use meridian_base::env::Instant;
 use meridian_base::id::NodeId;
 
 use super::Node;
-use crate::log::{Logs, Wire as _};
+use crate::log::Logs;
+use crate::peers::Wire as _;
 use crate::runtime::clock::{self, Clock};
 use crate::runtime::quic::Channel;
 

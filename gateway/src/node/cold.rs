@@ -22,7 +22,7 @@ use crate::features::agree;
 use crate::kafka::AdminError;
 use crate::log::{ColdPolicy, Holding, ObjectHolding, PartitionLog, Rounds};
 use crate::partition::Retention;
-use crate::storage_class::{
+use crate::topic_config::storage_class::{
     COLD_AFTER_BYTES, COLD_AFTER_MS, COLD_AFTER_MS_DEFAULT, ColdTier, STORAGE_CLASS,
     STORAGE_CLASS_DEFAULT, cold_tier,
 };

@@ -12,6 +12,7 @@ use meridian_consensus::state::Metadata;
 use super::Node;
 use crate::background::{Backoff, Chore};
 use crate::cleaner::PassLimits;
+use crate::config::CompactionConfig;
 use crate::log::{CompactionRules, PartitionLog, Rounds};
 
 /// How often partitions that have changed are looked at.
@@ -24,21 +25,6 @@ const REFUSED_REST_MAX: Duration = Duration::from_secs(600);
 /// Kafka's defaults.
 const DIRTY_RATIO_MIN_DEFAULT: f64 = 0.5;
 const DELETE_RETENTION_MS_DEFAULT: i64 = 24 * 3600 * 1000;
-
-/// The bounds of a node's passes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CompactionConfig {
-    /// Bytes read and put in a second.
-    pub bytes_per_second: u64,
-    /// Memory for keys: 48 bytes for each different one that a pass looks for.
-    pub memory_bytes: usize,
-}
-
-impl Default for CompactionConfig {
-    fn default() -> Self {
-        Self { bytes_per_second: 8 << 20, memory_bytes: 64 << 20 }
-    }
-}
 
 /// What was compacted since the node began.
 #[derive(Debug, Default)]

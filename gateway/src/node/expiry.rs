@@ -9,7 +9,7 @@ use meridian_consensus::state::Metadata;
 
 use super::Node;
 use crate::background::{Turns, ticks};
-use crate::kafka::{DEDUP_RETENTION_MS, DEDUP_RETENTION_MS_DEFAULT};
+use crate::topic_config::{DEDUP_RETENTION_MS, DEDUP_RETENTION_MS_DEFAULT};
 
 /// How often partitions are told the time, and look for what has been silent for too long.
 const EXPIRY_EVERY: Duration = Duration::from_secs(60);

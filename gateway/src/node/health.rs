@@ -11,12 +11,12 @@ use meridian_consensus::command::{FeatureLevel, Liveness};
 use tokio::task::JoinSet;
 
 use super::Node;
-use super::status::GroupStatus;
 use crate::background::ticks;
 use crate::health::own::{
     self, COMMITTED_WITHIN, DiskObserved, LINK_DOWN_AFTER, NotCommitting, Observed, REACHED_WITHIN,
     REFUSAL_COUNTS_FOR, SERVED_WITHIN,
 };
+use crate::health::tolerance::GroupStatus;
 use crate::health::{Change, Condition, Finding, Monitor, Partitions, cluster, merge};
 use crate::mirror::{LEASED_WITHIN, leases_missing};
 use crate::peers::wire::{PeerReply, PeerRequest};

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Node;
 use super::status::json;
-use crate::broker::ProposeError;
 use crate::features::agree;
 use crate::kafka::AdminError;
+use crate::meta::ProposeError;
 
 /// Arguments of methods about one node.
 #[derive(Debug, Deserialize)]

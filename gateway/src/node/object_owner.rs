@@ -11,8 +11,9 @@ use meridian_consensus::state::Metadata;
 use serde::{Deserialize, Serialize};
 
 use super::Node;
-use crate::broker::{Broker, ProposeError};
+use crate::broker::Broker;
 use crate::log::ObjectsUnusable;
+use crate::meta::ProposeError;
 use crate::runtime::objects::Objects;
 
 /// Among the rows of [`RowKind::Lifecycle`], which binaries that know nothing of it keep as they are.

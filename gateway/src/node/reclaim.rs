@@ -7,7 +7,8 @@ use std::time::Duration;
 use meridian_consensus::command::Command;
 
 use crate::background::{Backoff, Chore, ChoreCounters};
-use crate::broker::{Broker, ProposeError};
+use crate::broker::Broker;
+use crate::meta::ProposeError;
 
 /// Pauses between tries. Without a metadata leader nobody leads these partitions, so they are short.
 const PAUSE_MIN: Duration = Duration::from_millis(500);

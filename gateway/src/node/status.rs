@@ -2,16 +2,16 @@
 
 use bytes::Bytes;
 use meridian_base::id::NodeId;
-use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotSet, SlotState};
+use meridian_base::topology::{Geometry, Slot, SlotState};
 use meridian_consensus::command::Liveness;
-use meridian_consensus::state::Metadata;
 use serde::Serialize;
 
 use super::Node;
-use crate::broker::BoxFuture;
 use crate::health::Finding;
+use crate::health::tolerance::{GroupStatus, NOT_SERVING, group_status};
 use crate::kafka::{AdminError, AdminHandler};
 use crate::mirror::AdminCall;
+use crate::peers::BoxFuture;
 
 /// Answer of `cluster.status`.
 #[derive(Debug, Serialize)]
@@ -27,18 +27,6 @@ pub(crate) struct ClusterStatus {
     pub(crate) partitions: PartitionStatus,
     /// What stops or threatens writes, worst first; asked of all nodes for `cluster.status`.
     conditions: Vec<Finding>,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct GroupStatus {
-    pub(crate) id: u32,
-    pub(crate) geometry: Geometry,
-    /// What can be lost of it right now.
-    pub(crate) tolerates: &'static str,
-    /// What can be lost of it when all is well.
-    pub(crate) built_for: &'static str,
-    /// How many partitions it holds.
-    pub(crate) partitions: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -104,108 +92,6 @@ struct PeerStatus {
     sent_bytes: u64,
     received_bytes: u64,
     lost_packets: u64,
-}
-
-/// What [`ClusterStatus::tolerates`] may say, from best to worst.
-pub(crate) const TOLERATED: [&str; 6] =
-    ["DC + rack", "DC", "2 racks", "rack", "nothing", NOT_SERVING];
-pub(crate) const NOT_SERVING: &str = "not serving";
-
-/// A vote on metadata, and what takes it away.
-#[derive(Clone, Copy, Debug)]
-struct Vote {
-    is_alive: bool,
-    datacenter: Option<usize>,
-    /// The slot in the voter's rack.
-    rack: Option<Slot>,
-}
-
-/// The largest failure that leaves both quorums of slots, given those that are well, and a majority of
-/// votes.
-fn tolerates(geometry: Geometry, well: SlotSet, votes: &[Vote]) -> &'static str {
-    let serves = |slots| geometry.put_quorum(slots) && geometry.fence_quorum(slots);
-    let survives = |datacenter: Option<usize>, racks: &[Slot]| {
-        let slots = datacenter.map_or(SlotSet::EMPTY, |it| geometry.slots_of(it));
-        let lost = racks.iter().fold(slots, |lost, rack| lost.with(*rack));
-        let is_left = |vote: &&Vote| {
-            let is_lost = vote.datacenter.is_some() && vote.datacenter == datacenter
-                || vote.rack.is_some_and(|rack| lost.contains(rack));
-            vote.is_alive && !is_lost
-        };
-        let left_count = votes.iter().filter(is_left).count();
-        serves(well.difference(lost)) && (votes.is_empty() || 2 * left_count > votes.len())
-    };
-    let datacenters = || (0..geometry.datacenter_count()).map(Some);
-    let racks = || geometry.slots().iter();
-    if !serves(well) {
-        return NOT_SERVING;
-    }
-    if geometry == Geometry::Mirror3Dc
-        && datacenters().all(|dc| racks().all(|rack| survives(dc, &[rack])))
-    {
-        return "DC + rack";
-    }
-    if geometry.datacenter_count() > 1 && datacenters().all(|dc| survives(dc, &[])) {
-        return "DC";
-    }
-    if geometry == Geometry::Block42
-        && racks().all(|first| racks().all(|second| survives(None, &[first, second])))
-    {
-        return "2 racks";
-    }
-    if racks().all(|rack| survives(None, &[rack])) { "rack" } else { "nothing" }
-}
-
-/// Where the votes are, beside the slots of a group.
-fn votes(metadata: &Metadata, group: &GroupConfig, voters: &[NodeId]) -> Vec<Vote> {
-    let vote = |voter: &NodeId| {
-        let node = metadata.node(*voter);
-        let is_alive = node.is_some_and(|node| node.liveness != Liveness::Dead);
-        let beside = |same_rack: bool| {
-            let here = &node?.registration;
-            group.geometry.slots().iter().find(|slot| {
-                let other = group.slot(*slot).and_then(|slot| metadata.node(slot.node));
-                other.map(|other| &other.registration).is_some_and(|other| {
-                    other.datacenter == here.datacenter && (!same_rack || other.rack == here.rack)
-                })
-            })
-        };
-        let datacenter = beside(false).map(|slot| group.geometry.datacenter_of(slot));
-        Vote { is_alive, datacenter, rack: beside(true) }
-    };
-    voters.iter().map(vote).collect()
-}
-
-pub(crate) fn well_slots(metadata: &Metadata, group: &GroupConfig) -> SlotSet {
-    let is_alive = |node| metadata.node(node).is_some_and(|n| n.liveness != Liveness::Dead);
-    group
-        .good_slots()
-        .iter()
-        .filter(|slot| group.slot(*slot).is_some_and(|slot| is_alive(slot.node)))
-        .collect()
-}
-
-/// How a group is, given who votes on metadata.
-pub(crate) fn group_status(
-    metadata: &Metadata,
-    group: &GroupConfig,
-    voters: &[NodeId],
-) -> GroupStatus {
-    let votes = votes(metadata, group, voters);
-    GroupStatus {
-        id: group.group.get(),
-        geometry: group.geometry,
-        tolerates: tolerates(group.geometry, well_slots(metadata, group), &votes),
-        built_for: tolerates(group.geometry, group.geometry.slots(), &[]),
-        partitions: metadata.partitions().filter(|(_, it)| it.group == group.group).count(),
-    }
-}
-
-impl GroupStatus {
-    /// Whether less can be lost than it was built for.
-    pub(crate) fn is_short(&self) -> bool {
-        self.tolerates != self.built_for
-    }
 }
 
 impl Node {
@@ -334,54 +220,4 @@ pub(super) fn json(answer: &impl Serialize) -> Result<Bytes, AdminError> {
     serde_json::to_vec(answer)
         .map(Bytes::from)
         .map_err(|error| AdminError::Failed(error.to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_tolerated_shrinks_with_every_loss() {
-        let geometry = Geometry::Mirror3Dc;
-        let without =
-            |bits| tolerates(geometry, geometry.slots().difference(SlotSet::from_bits(bits)), &[]);
-        assert_eq!(without(0), "DC + rack");
-        assert_eq!(without(0b000_000_001), "DC");
-        assert_eq!(without(0b000_000_111), "rack");
-        assert_eq!(without(0b000_001_111), "nothing");
-        assert_eq!(without(0b001_001_001), "not serving");
-        assert_eq!(tolerates(Geometry::OnePerDc, Geometry::OnePerDc.slots(), &[]), "DC");
-        assert_eq!(tolerates(Geometry::None, Geometry::None.slots(), &[]), "nothing");
-        let geometry = Geometry::Block42;
-        let without =
-            |bits| tolerates(geometry, geometry.slots().difference(SlotSet::from_bits(bits)), &[]);
-        assert_eq!(without(0), "2 racks");
-        assert_eq!(without(0b0000_0100), "rack");
-        assert_eq!(without(0b0100_0100), "nothing");
-        assert_eq!(without(0b0100_0101), "not serving");
-    }
-
-    #[test]
-    fn votes_must_survive_what_slots_survive() {
-        let geometry = Geometry::Mirror3Dc;
-        let vote = |slot: Slot| Vote {
-            is_alive: true,
-            datacenter: Some(geometry.datacenter_of(slot)),
-            rack: Some(slot),
-        };
-        let mut votes: Vec<Vote> = geometry.slots().iter().map(vote).collect();
-        assert_eq!(tolerates(geometry, geometry.slots(), &votes), "DC + rack");
-        // Its slot is a spare's by now.
-        votes[3] = Vote { is_alive: false, rack: None, ..votes[3] };
-        assert_eq!(tolerates(geometry, geometry.slots(), &votes), "DC");
-        votes.iter_mut().take(3).for_each(|vote| vote.is_alive = false);
-        assert_eq!(tolerates(geometry, geometry.slots(), &votes), "nothing");
-        // Five of eight racks vote.
-        let geometry = Geometry::Block42;
-        let vote = |slot: Slot| Vote { is_alive: true, datacenter: Some(0), rack: Some(slot) };
-        let mut votes: Vec<Vote> = geometry.slots().iter().take(5).map(vote).collect();
-        assert_eq!(tolerates(geometry, geometry.slots(), &votes), "2 racks");
-        votes[0].is_alive = false;
-        assert_eq!(tolerates(geometry, geometry.slots(), &votes), "rack");
-    }
 }

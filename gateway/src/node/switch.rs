@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 use super::Node;
 use super::cluster_time::ClusterTime;
-use crate::log::Wire;
 use crate::meta::MetaFrame;
 use crate::peers::Peers;
+use crate::peers::Wire;
 use crate::runtime::quic::{
     Channel, Frame, Handler, PathClass, PeerState, SendError, Transport, TransportStats,
 };

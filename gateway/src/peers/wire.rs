@@ -9,7 +9,6 @@ use meridian_base::position::LeaderEpoch;
 use meridian_consensus::membership::RaftId;
 use meridian_storage::codec::{DecodeError, Source};
 
-use crate::broker::{Quorum, QuorumMember};
 use crate::partition::{InTransaction, Marker, TransactionVersion, Verification, VerifyError};
 
 const WRITE_MARKERS: u8 = 1;
@@ -29,6 +28,28 @@ const FINDINGS: u8 = 11;
 /// The number of a request, for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallId(pub u64);
+
+/// How far the members of the metadata log are, as its leader knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Quorum {
+    /// The leader's term.
+    pub term: u64,
+    /// Index of the last committed entry.
+    pub committed_index: u64,
+    /// Who votes.
+    pub voters: Vec<QuorumMember>,
+    /// Who follows.
+    pub observers: Vec<QuorumMember>,
+}
+
+/// One member of the metadata log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuorumMember {
+    /// The member.
+    pub member: RaftId,
+    /// Index of the last entry that it is known to hold.
+    pub last_index: u64,
+}
 
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,9 +18,9 @@ use crate::kafka::error::ApiError;
 use crate::kafka::lookup::{self, TopicKey};
 use crate::kafka::pace::Pace;
 use crate::kafka::repeated::repeated;
-use crate::kafka::topic_config::{self, Kind, TopicConfig};
 use crate::kafka::topics;
-use crate::storage_class;
+use crate::topic_config::storage_class;
+use crate::topic_config::{self, Kind, TopicConfig};
 
 pub(super) const OPERATION_SET: i8 = 0;
 pub(super) const OPERATION_DELETE: i8 = 1;

@@ -10,7 +10,7 @@ use meridian_consensus::state::Metadata;
 use meridian_protocol::messages::{DescribedConfig, DescribedConfigSynonym};
 
 use super::{SOURCE_DEFAULT, config_type};
-use crate::kafka::topic_config::{self, TopicConfig};
+use crate::topic_config::{self, TopicConfig};
 
 /// Set for the whole cluster.
 pub(super) const SOURCE_CLUSTER: i8 = 3;

@@ -5,11 +5,12 @@ use meridian_protocol::{RequestMessage, frame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::config::FrontConfig;
+use crate::kafka::dispatch;
 use crate::kafka::memory::Kind;
 use crate::kafka::testing::{
     FakeBroker, TestClient, batch_of, front_of, quick_config, versions_request,
 };
-use crate::kafka::{FrontConfig, dispatch};
 
 fn client() -> TestClient {
     TestClient::connect(&front_of(&FakeBroker::three_datacenters(), quick_config()))

@@ -214,7 +214,7 @@ async fn partitions_without_room_say_where_their_logs_begin_and_end() {
 
 #[tokio::test]
 async fn without_room_for_a_session_there_is_none() {
-    let config = crate::kafka::FrontConfig { fetch_session_count_max: 1, ..quick_config() };
+    let config = crate::config::FrontConfig { fetch_session_count_max: 1, ..quick_config() };
     let front = front_of(&FakeBroker::single(), config);
     let mut client = TestClient::connect(&front);
     client.create_topic("t", 1).await;

@@ -9,10 +9,11 @@ use meridian_protocol::messages::{
 use meridian_protocol::records::{BatchBuilder, batches};
 
 use super::*;
-use crate::broker::{BoxFuture, TransactionVerifier};
 use crate::kafka::Front;
 use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
+use crate::log::TransactionVerifier;
 use crate::partition::{Verification, VerifyError};
+use crate::peers::BoxFuture;
 
 const READ_COMMITTED: i8 = 1;
 

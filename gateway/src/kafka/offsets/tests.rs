@@ -6,10 +6,10 @@ use meridian_protocol::messages::{
 use meridian_protocol::records;
 
 use super::*;
-use crate::broker::ProposeError;
 use crate::kafka::coordinator::OFFSETS_TOPIC;
 use crate::kafka::lock;
 use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
+use crate::meta::ProposeError;
 
 /// A client of a front whose groups share one partition; topic `t` has one.
 async fn served() -> (Arc<FakeBroker>, TestClient) {

@@ -10,8 +10,9 @@ use meridian_protocol::ErrorCode;
 
 use crate::health::RefusedFor;
 use crate::kafka::error::ApiError;
-use crate::kafka::{lookup, topic_config};
+use crate::kafka::lookup;
 use crate::log::PartitionLog;
+use crate::topic_config;
 
 /// A batch that was let in although its topic's mirrors are bound to be near.
 pub(super) struct Bound {

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use meridian_consensus::state::{Metadata, Topic};
 
 use crate::kafka::lookup;
-use crate::kafka::topic_config::{
+use crate::topic_config::{
     MESSAGE_TIMESTAMP_AFTER_MAX_MS, MESSAGE_TIMESTAMP_AFTER_MAX_MS_DEFAULT,
     MESSAGE_TIMESTAMP_BEFORE_MAX_MS,
 };

@@ -10,9 +10,9 @@ use meridian_protocol::messages::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::broker::ProposeError;
 use crate::kafka::lock;
 use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
+use crate::meta::ProposeError;
 
 fn topic(name: &str) -> CreatableTopic {
     CreatableTopic {

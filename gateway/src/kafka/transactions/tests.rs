@@ -10,11 +10,12 @@ use meridian_protocol::records::{self, BatchBuilder, EndTxnMarker};
 use meridian_protocol::{ErrorCode, Str};
 
 use super::*;
-use crate::broker::ProposeError;
+use crate::config::FrontConfig;
+use crate::kafka::lock;
 use crate::kafka::testing::{
     FakeBroker, PATIENCE, TestClient, front_of, quick_config, versions_request,
 };
-use crate::kafka::{FrontConfig, lock};
+use crate::meta::ProposeError;
 use crate::transaction::Producer;
 
 pub(super) const ID: &str = "tx";

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use meridian_base::id::PartitionId;
 
-use crate::broker::{BoxFuture, Broker, TransactionVerifier};
+use crate::broker::Broker;
 use crate::kafka::internal_state::locate;
 use crate::kafka::{Front, spread};
+use crate::log::TransactionVerifier;
 use crate::partition::{TransactionVersion, Verification, VerifyError};
+use crate::peers::BoxFuture;
 use crate::peers::PeerService;
 use crate::peers::wire::{PeerReply, PeerRequest};
 use crate::transaction::{Input, Producer};

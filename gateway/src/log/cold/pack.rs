@@ -22,7 +22,7 @@ use crate::log::{Logs, lock};
 use crate::partition::{
     LogTimes, ManifestError, Partition, ProduceError, ReplayError, Retention, batches_in,
 };
-use crate::storage_class::ColdTier;
+use crate::topic_config::storage_class::ColdTier;
 
 /// Bytes of batches in a stripe, about: packing stops at the first batch that reaches it.
 const STRIPE_SIZE_BYTES: usize = 4 << 20;

@@ -8,8 +8,9 @@ use meridian_storage::mutation::Mutations;
 
 use super::aborted_page::page;
 use super::*;
-use crate::log::{BudgetLimits, LogSettings, Wire};
+use crate::log::{BudgetLimits, LogSettings};
 use crate::partition::PartitionLimits;
+use crate::peers::Wire;
 use crate::runtime::clock::Clock;
 use crate::runtime::quic::Channel;
 

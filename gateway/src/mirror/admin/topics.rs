@@ -13,15 +13,17 @@ use serde::{Deserialize, Serialize};
 
 use super::succession::of_peer;
 use super::{AdminCall, json, of_source};
-use crate::broker::{Broker, ProposeError};
+use crate::broker::Broker;
 use crate::client::{Client, ClientError};
-use crate::kafka::{AdminError, MIRROR_ON_DELETE, MIRROR_ON_RECREATE, check_topic_config};
+use crate::kafka::AdminError;
+use crate::meta::ProposeError;
 use crate::mirror::peer::{self, PeerError};
 use crate::mirror::promotion::{self, Cause};
 use crate::mirror::succession::{change, change_mirror, on_created, put};
 use crate::mirror::wire::{Ask, StandingReport};
 use crate::mirror::{forget, plan, replace, seed, steward, survey};
-use crate::storage_class::STORAGE_CLASS;
+use crate::topic_config::storage_class::STORAGE_CLASS;
+use crate::topic_config::{MIRROR_ON_DELETE, MIRROR_ON_RECREATE, check as check_topic_config};
 
 #[derive(Deserialize)]
 struct Create {

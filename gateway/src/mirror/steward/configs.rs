@@ -10,10 +10,12 @@ use meridian_mirror::rows::Stage;
 
 use super::{LookError, Steward};
 use crate::client::metadata::ClusterView;
-use crate::kafka::{MIRROR_CONFIGS, MIRROR_MAX_LAG_MS, MIRROR_PREFIX, check_topic_config};
 use crate::mirror::plan::MirrorRow;
 use crate::mirror::survey;
-use crate::storage_class::STORAGE_CLASS;
+use crate::topic_config::storage_class::STORAGE_CLASS;
+use crate::topic_config::{
+    MIRROR_CONFIGS, MIRROR_MAX_LAG_MS, MIRROR_PREFIX, check as check_topic_config,
+};
 
 /// In [`MIRROR_CONFIGS`]: the mirror has configs of its own.
 const OWN: &str = "own";

@@ -8,10 +8,11 @@ use meridian_mirror::quotas::{Carried, Outcome, Quotas, follow};
 use meridian_protocol::messages::DescribeClientQuotasRequest;
 
 use super::{LookError, Steward};
-use crate::broker::{Broker, ProposeError};
+use crate::broker::Broker;
 use crate::client::ClientError;
 use crate::features::agree;
 use crate::kafka::quotas::carried as quotas;
+use crate::meta::ProposeError;
 use crate::mirror::plan;
 
 /// Entities whose quotas one entry of the metadata log changes.

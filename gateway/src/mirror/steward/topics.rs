@@ -13,11 +13,11 @@ use tokio::task::JoinHandle;
 
 use super::{LookError, Steward};
 use crate::client::metadata::ClusterView;
-use crate::kafka::{MIRROR_ON_DELETE, MIRROR_ON_RECREATE};
 use crate::mirror::admin::AdminCall;
 use crate::mirror::plan::MirrorRow;
 use crate::mirror::rules::Matcher;
 use crate::mirror::{replace, rules, succession, survey};
+use crate::topic_config::{MIRROR_ON_DELETE, MIRROR_ON_RECREATE};
 
 /// Mirrors that are created at the same time: on a long way each takes a while.
 const CREATE_COUNT_MAX: usize = 16;

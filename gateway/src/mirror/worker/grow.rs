@@ -9,7 +9,7 @@ use meridian_consensus::placement::{Placement, Preference};
 
 use super::LinkWorker;
 use crate::mirror::survey::Survey;
-use crate::storage_class::STORAGE_CLASS;
+use crate::topic_config::storage_class::STORAGE_CLASS;
 
 impl LinkWorker {
     /// Adds partitions to the mirrors whose first partition is led here; says whether there are such.

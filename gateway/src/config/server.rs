@@ -167,7 +167,7 @@ impl Default for GroupConfig {
 
 impl FrontConfig {
     /// With budgets that hold at least one request of the largest size.
-    pub(super) fn with_room(mut self) -> Self {
+    pub(crate) fn with_room(mut self) -> Self {
         let request = self.request_size_bytes_max;
         self.in_flight_size_bytes_max = self.in_flight_size_bytes_max.max(request);
         self.in_flight_request_count_max = self.in_flight_request_count_max.max(1);

@@ -1,26 +1,30 @@
 //! The configs a topic can have: what each may be set to, its default and what it does here.
 
+pub(crate) mod storage_class;
+
 use meridian_consensus::placement::PREFERRED_LEADER_DC;
 use meridian_mirror::vigil::Policy;
 
-use crate::storage_class::{
+use self::storage_class::{
     COLD_AFTER_BYTES, COLD_AFTER_MS, STORAGE_CLASS, STORAGE_CLASS_DEFAULT, STORAGE_CLASSES,
 };
 
+/// Datacenters a record must be in before it is acknowledged.
+pub(crate) const MIN_INSYNC_DATACENTERS: &str = "min.insync.datacenters";
 /// Largest record batch a client may produce.
-pub(super) const MAX_MESSAGE_BYTES: &str = "max.message.bytes";
-pub(super) const MAX_MESSAGE_BYTES_DEFAULT: usize = 1_048_588;
+pub(crate) const MAX_MESSAGE_BYTES: &str = "max.message.bytes";
+pub(crate) const MAX_MESSAGE_BYTES_DEFAULT: usize = 1_048_588;
 /// A batch travels in one frame between nodes and lies in one journal file: both hold 16 MiB. What is
 /// set above this counts as this.
-pub(super) const MAX_MESSAGE_BYTES_MAX: usize = 8 << 20;
+pub(crate) const MAX_MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// Whose clock stamps records.
-pub(super) const MESSAGE_TIMESTAMP_TYPE: &str = "message.timestamp.type";
-pub(super) const LOG_APPEND_TIME: &str = "LogAppendTime";
+pub(crate) const MESSAGE_TIMESTAMP_TYPE: &str = "message.timestamp.type";
+pub(crate) const LOG_APPEND_TIME: &str = "LogAppendTime";
 
 /// How far a record's time may be ahead of the leader's, or behind it.
-pub(super) const MESSAGE_TIMESTAMP_AFTER_MAX_MS: &str = "message.timestamp.after.max.ms";
-pub(super) const MESSAGE_TIMESTAMP_AFTER_MAX_MS_DEFAULT: i64 = 3600 * 1000;
-pub(super) const MESSAGE_TIMESTAMP_BEFORE_MAX_MS: &str = "message.timestamp.before.max.ms";
+pub(crate) const MESSAGE_TIMESTAMP_AFTER_MAX_MS: &str = "message.timestamp.after.max.ms";
+pub(crate) const MESSAGE_TIMESTAMP_AFTER_MAX_MS_DEFAULT: i64 = 3600 * 1000;
+pub(crate) const MESSAGE_TIMESTAMP_BEFORE_MAX_MS: &str = "message.timestamp.before.max.ms";
 
 /// What makes a batch a repeat: nothing but its producer's sequence, or the source of its records.
 pub(crate) const DEDUP: &str = "meridian.dedup";
@@ -44,7 +48,7 @@ pub(crate) const MIRROR_MAX_LAG_MS: &str = "mirror.max.lag.ms";
 
 /// What a config's value must look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Int {
         min: i64,
         max: i64,
@@ -62,11 +66,11 @@ pub(super) enum Kind {
 
 /// A config a topic can have.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TopicConfig {
-    pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    pub(super) default: &'static str,
-    pub(super) doc: &'static str,
+pub(crate) struct TopicConfig {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) default: &'static str,
+    pub(crate) doc: &'static str,
 }
 
 const ANY_INT: Kind = Kind::Int { min: 0, max: i32::MAX as i64 };
@@ -86,7 +90,7 @@ const fn config(
 }
 
 /// All of them, by name.
-pub(super) const ALL: &[TopicConfig] = &[
+pub(crate) const ALL: &[TopicConfig] = &[
     config(
         "cleanup.policy",
         Kind::ListOf(&["delete", "compact"]),
@@ -272,12 +276,12 @@ pub(super) const ALL: &[TopicConfig] = &[
 ];
 
 /// The config of this name.
-pub(super) fn find(name: &str) -> Option<&'static TopicConfig> {
+pub(crate) fn find(name: &str) -> Option<&'static TopicConfig> {
     ALL.iter().find(|config| config.name == name)
 }
 
 /// A value as it is kept: Kafka's parsers, too, take no notice of blanks around it.
-pub(super) fn trimmed(value: &str) -> String {
+pub(crate) fn trimmed(value: &str) -> String {
     value.trim().to_owned()
 }
 

@@ -9,7 +9,7 @@ use meridian_consensus::state::STORAGE_CLASS_PARTS;
 use meridian_storage::erasure::Code;
 use meridian_storage::hot::Layout;
 
-use crate::meta::MIN_INSYNC_DATACENTERS;
+use super::MIN_INSYNC_DATACENTERS;
 
 /// Its default: copies, for ever.
 pub(crate) const STORAGE_CLASS_DEFAULT: &str = "mirror-3-dc";
