@@ -1,5 +1,7 @@
 //! House rules that no other tool knows.
 
+mod layers;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -63,6 +65,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
             base_line_count += text.lines().count();
         }
         check_source(&name, &text, &mut breaches);
+        layers::check(&name, &text, &mut breaches);
     }
     if base_line_count > BASE_LINE_COUNT_MAX {
         breaches.push(format!("storage/base: {base_line_count} lines; a leaf stays small"));
