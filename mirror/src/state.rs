@@ -127,7 +127,7 @@ impl State {
                 "retention at the source was faster: `meridian mirror promote` keeps what is here, `meridian \
                  mirror repair --recreate` begins anew",
             ),
-            Self::Unsupported { .. } => Some("see docs/operators.md, Federate, limits of links"),
+            Self::Unsupported { .. } => Some("see docs/operating/links.md, Limits"),
         }
     }
 }

@@ -168,7 +168,7 @@ fn base(address: &str) -> toml::Table {
     text.parse().unwrap()
 }
 
-/// Each key of `docs/operators.md`, another value, and what is to become of it.
+/// Each key of `docs/operating/configuration.md`, another value, and what is to become of it.
 fn table(folder: &Path) -> Vec<(&'static str, Option<Value>, Outcome)> {
     let path = |name: &str| Value::from(folder.join(name).to_str().unwrap());
     let text = |text: &str| Some(Value::from(text));
@@ -258,7 +258,7 @@ fn table_of_limits() -> Vec<(&'static str, Option<Value>, Outcome)> {
 
 /// The keys of the first table of keys there, as they are written.
 fn documented() -> BTreeSet<String> {
-    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operators.md");
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating/configuration.md");
     let document = fs::read_to_string(document).unwrap();
     let mut rows = document.lines().skip_while(|line| !line.starts_with("| key | default |"));
     let rows = rows.by_ref().skip(2).take_while(|line| line.starts_with('|'));
