@@ -197,7 +197,13 @@ impl RunningNode {
 }
 
 /// Starts a node and waits until it serves clients.
-pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
+///
+/// Boxed, because the crate that polls a future compiles it: the binary would compile the whole node again.
+pub fn start(config: NodeConfig) -> BoxFuture<'static, Result<RunningNode, StartError>> {
+    Box::pin(start_and_join(config))
+}
+
+async fn start_and_join(config: NodeConfig) -> Result<RunningNode, StartError> {
     let clock = Clock::start();
     let mut rng =
         SplitMix::new(crate::runtime::entropy::entropy().map_err(StartError::Entropy)? as u64);

@@ -90,7 +90,7 @@ async fn serve_until_stopped(config: NodeConfig) -> Result<Exit, Failure> {
     let (mut interrupt, mut terminate) =
         (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?);
     let node = tokio::select! {
-        started = Box::pin(meridian_gateway::start(config)) => {
+        started = meridian_gateway::start(config) => {
             started.map_err(|error| Failure::Node(error.to_string()))?
         }
         _ = interrupt.recv() => return Ok(Exit::Ok),

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::security::{Reader, Security, Writer};
-use super::{ClientError, clock};
+use super::{BoxFuture, ClientError, clock};
 
 /// What we call ourselves.
 const CLIENT_ID: &str = "meridian";
@@ -111,12 +111,19 @@ impl Connection {
     }
 
     /// Connects in a secured way, says who we are, and asks what the broker speaks.
-    pub async fn open_secured(address: &str, security: &Security) -> Result<Self, ClientError> {
-        let timeout =
-            |_| ClientError::ConnectTimeout { address: address.to_owned(), after: CONNECT_TIMEOUT };
-        tokio::time::timeout(CONNECT_TIMEOUT, Self::open_patiently(address, security))
-            .await
-            .map_err(timeout)?
+    pub fn open_secured<'a>(
+        address: &'a str,
+        security: &'a Security,
+    ) -> BoxFuture<'a, Result<Self, ClientError>> {
+        Box::pin(async move {
+            let timeout = |_| ClientError::ConnectTimeout {
+                address: address.to_owned(),
+                after: CONNECT_TIMEOUT,
+            };
+            tokio::time::timeout(CONNECT_TIMEOUT, Self::open_patiently(address, security))
+                .await
+                .map_err(timeout)?
+        })
     }
 
     async fn open_patiently(address: &str, security: &Security) -> Result<Self, ClientError> {

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::clock::{self, Backoff};
 use super::metadata::{ClusterView, Topic};
 use super::security::Security;
-use super::{ClientError, Connection};
+use super::{BoxFuture, ClientError, Connection};
 
 /// Time one request may take.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -225,17 +225,19 @@ impl Client {
         }
     }
 
-    async fn any(&self) -> Result<Arc<Connection>, ClientError> {
-        let mut backoff = Backoff::until(REACH_PATIENCE);
-        loop {
-            let error = match self.first_that_answers().await {
-                Ok(connection) => return Ok(connection),
-                Err(error) => error,
-            };
-            if !backoff.pause().await {
-                return Err(error);
+    fn any(&self) -> BoxFuture<'_, Result<Arc<Connection>, ClientError>> {
+        Box::pin(async {
+            let mut backoff = Backoff::until(REACH_PATIENCE);
+            loop {
+                let error = match self.first_that_answers().await {
+                    Ok(connection) => return Ok(connection),
+                    Err(error) => error,
+                };
+                if !backoff.pause().await {
+                    return Err(error);
+                }
             }
-        }
+        })
     }
 
     /// Tries one address after the other; a silent one only delays the next a little.
@@ -292,7 +294,20 @@ impl Client {
         open.filter(|connection| !connection.is_closed())
     }
 
-    async fn connection(&self, address: &str, lane: Lane) -> Result<Arc<Connection>, ClientError> {
+    fn connection<'a>(
+        &'a self,
+        address: &'a str,
+        lane: Lane,
+    ) -> BoxFuture<'a, Result<Arc<Connection>, ClientError>> {
+        Box::pin(self.connect_once(address, lane))
+    }
+
+    /// The open connection, or a new one: those who want it at once share an attempt.
+    async fn connect_once(
+        &self,
+        address: &str,
+        lane: Lane,
+    ) -> Result<Arc<Connection>, ClientError> {
         let asked_at = clock::now();
         let key = (address.to_owned(), lane);
         let place = Arc::clone(lock(&self.shared.connections).entry(key).or_default());
