@@ -1,5 +1,5 @@
 //! How large a message and a blob may be. A longer frame is refused by the transport, a larger blob by every slot, for
-//! good: so whoever makes one splits or refuses before a step, or an answer, depends on it (rules Z1 to Z5).
+//! good: so whoever makes one splits or refuses before a step, or an answer, depends on it (rules Z1 to Z6).
 
 use crate::message::StorageMessage;
 

@@ -143,7 +143,7 @@ pub struct PartitionView {
     pub blobs: Vec<BlobInfo>,
     /// `Start` of every generation at or above the mark's that is held here.
     pub starts: Vec<(Generation, Start)>,
-    /// Every checkpoint held here.
+    /// Checkpoints held here, from the second newest on that is certain to be committed; all, if none is.
     pub checkpoints: Vec<BlobInfo>,
 }
 

@@ -104,6 +104,7 @@ pub enum Mutation {
     StateUnbounded,
     PageUncut,
     FenceReplyUncut,
+    EveryCheckpointListed,
 }
 
 impl Mutation {
@@ -230,12 +231,13 @@ impl Mutation {
 
     /// Those of sizes: `storage/tests/store/sizes.rs` and `gateway/broker/src/partition/tests/sizes.rs` find them, and the
     /// simulator finds `PageUncut`.
-    pub const SIZES: [Self; 5] = [
+    pub const SIZES: [Self; 6] = [
         Self::OversizeStep,
         Self::BatchesUnsplit,
         Self::StateUnbounded,
         Self::PageUncut,
         Self::FenceReplyUncut,
+        Self::EveryCheckpointListed,
     ];
 
     /// The one of this name.
@@ -386,7 +388,7 @@ impl Mutation {
         }
     }
 
-    /// The same of those in [`Mutation::SIZES`].
+    /// How those in [`Mutation::SIZES`] break their rules.
     const fn describe_of_sizes(self) -> &'static str {
         match self {
             Self::OversizeStep => "Z1: a blob that no slot takes gets a step",
@@ -394,6 +396,7 @@ impl Mutation {
             Self::StateUnbounded => "Z3: a partition's state outgrows its checkpoint",
             Self::PageUncut => "Z4: a partition's blobs are listed in one page, however many",
             Self::FenceReplyUncut => "Z5: a fence is answered for all partitions in one message",
+            Self::EveryCheckpointListed => "Z6: a view lists every checkpoint, however many",
             _ => "a rule without words",
         }
     }

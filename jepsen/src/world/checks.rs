@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// The transport takes no longer message than a frame holds: what waits for one would wait for ever (rules Z1 to Z5).
+    /// The transport takes no longer message than a frame holds: what waits for one would wait for ever (rules Z1 to Z6).
     pub(super) fn check_size(&self, node: usize, to: Endpoint, packet: &Packet) -> Verdict {
         let Packet::Storage(message) = packet else { return Ok(()) };
         let size_bytes_max = self.sizes.message_size_bytes_max;

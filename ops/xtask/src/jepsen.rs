@@ -13,13 +13,14 @@ use crate::target;
 type Run = (String, String, u64);
 
 /// Workloads and shapes of the simulator, and how many seeds of each every change must survive.
-const SIMULATED: [(&str, &str, &str); 7] = [
+const SIMULATED: [(&str, &str, &str); 8] = [
     ("log", "mirror-3-dc", "120"),
     ("log", "block-4-2", "40"),
     ("log", "cold", "50"),
     ("log", "object", "40"),
     ("log", "tiers", "30"),
     ("log", "federation", "50"),
+    ("log", "sizes", "20"),
     ("groups", "mirror-3-dc", "60"),
 ];
 const SIMULATED_TIME: &str = "300s";

@@ -10,6 +10,7 @@ use crate::blob::{BlobHeader, BlobInfo, BlobKind, PartOf};
 use crate::journal::{FileSequence, Location, PartitionRecord};
 use crate::lineage::Start;
 use crate::message::{CommitMark, PartitionView};
+use crate::mutation::Mutations;
 
 /// Where a blob is and what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,7 +241,7 @@ impl Partition {
     }
 
     /// What a takeover needs to know; `None` if a `Start` can't be read.
-    pub(crate) fn view(&self) -> Option<PartitionView> {
+    pub(crate) fn view(&self, mutations: Mutations) -> Option<PartitionView> {
         let from = self.mark.map_or(LogPoint::default(), |mark| mark.point);
         let mut blobs = Vec::new();
         for (generation, entries) in self.generations.range(from.generation..) {
@@ -254,7 +255,7 @@ impl Partition {
             .collect::<Option<_>>()?;
         let checkpoints = self
             .checkpoints
-            .iter()
+            .range(self.first_checkpoint_needed(mutations)..)
             .filter_map(|point| self.at(*point).map(|entry| entry.info(point.generation)))
             .collect();
         Some(PartitionView {

@@ -6,8 +6,9 @@ use meridian_base::position::{Generation, LogPoint, Offset, Step};
 
 use super::partition::{Entry, Partition};
 use crate::blob::BlobKind;
-use crate::lineage::{Lineage, Start};
+use crate::lineage::{Lineage, Past, Start};
 use crate::message::CommitMark;
+use crate::mutation::{Mutation, Mutations};
 
 /// Checkpoints kept at or below the mark: the newest may turn out unreadable.
 const CHECKPOINT_COUNT: usize = 2;
@@ -114,6 +115,28 @@ impl Partition {
         checkpoints.into_iter().chain(start_point).chain([mark.point]).collect()
     }
 
+    /// The oldest checkpoint that a takeover may start from: the second newest that is certain to be committed. Its
+    /// cut is no lower, so it takes no older one; and a long log has more of them than a message holds.
+    pub(super) fn first_checkpoint_needed(&self, mutations: Mutations) -> LogPoint {
+        if Mutation::EveryCheckpointListed.active(mutations) {
+            return LogPoint::default();
+        }
+        let chain = self.starts.values().next_back();
+        let past = chain.and_then(|payload| Start::decode(payload.clone()).ok()).map(|it| it.past);
+        let past = past.unwrap_or_default();
+        let is_committed = |point: &&LogPoint| {
+            let marked = self.mark.is_some_and(|mark| {
+                mark.point.generation == point.generation && point.step <= mark.point.step
+            });
+            // The chain before a `Start` was known committed when its leader began, whatever became of that.
+            let counts =
+                |it: &Past| it.generation == point.generation && point.step <= it.last_step;
+            marked || past.iter().any(counts)
+        };
+        let committed = self.checkpoints.iter().rev().filter(is_committed);
+        committed.take(CHECKPOINT_COUNT).last().copied().unwrap_or_default()
+    }
+
     fn forget_freed(&mut self) {
         self.generations.retain(|_, entries| !entries.is_empty());
         let held = |point: LogPoint| self.generations.get(&point.generation)?.get(point.step);
@@ -133,7 +156,7 @@ mod tests {
     use meridian_base::position::Step;
 
     use super::*;
-    use crate::blob::BlobHeader;
+    use crate::blob::{BlobHeader, BlobInfo};
     use crate::journal::{FileSequence, Location};
 
     fn put(partition: &mut Partition, kind: BlobKind, point: (u32, u64), base: i64, count: u32) {
@@ -160,6 +183,53 @@ mod tests {
 
     fn point(generation: u32, step: u64) -> LogPoint {
         LogPoint::new(Generation::new(generation), Step::new(step))
+    }
+
+    /// Points of the checkpoints that a takeover hears of.
+    fn listed(partition: &Partition) -> Vec<(u32, u64)> {
+        let view = partition.view(Mutations::NONE).expect("every Start can be read");
+        let point = |info: &BlobInfo| (info.point.generation.get(), info.point.step.get());
+        view.checkpoints.iter().map(point).collect()
+    }
+
+    fn with_checkpoints(points: &[(u32, u64)]) -> Partition {
+        let mut partition = Partition::default();
+        points.iter().for_each(|at| put(&mut partition, BlobKind::Checkpoint, *at, 0, 0));
+        partition
+    }
+
+    #[test]
+    fn a_view_leaves_out_checkpoints_older_than_two_that_a_mark_covers() {
+        let mut partition = with_checkpoints(&[(1, 3), (2, 2), (2, 4), (2, 6), (2, 8), (3, 1)]);
+        assert_eq!(listed(&partition).len(), 6, "none is certain");
+        partition.mark = Some(CommitMark { point: point(2, 7), high_watermark: Offset::ZERO });
+        assert_eq!(listed(&partition), [(2, 4), (2, 6), (2, 8), (3, 1)]);
+    }
+
+    #[test]
+    fn a_checkpoint_that_its_successor_cut_off_hides_none_that_counts() {
+        let mut partition = with_checkpoints(&[(1, 3), (1, 5), (2, 2), (2, 4), (3, 2), (3, 4)]);
+        partition.mark = Some(CommitMark { point: point(4, 0), high_watermark: Offset::ZERO });
+        assert_eq!(listed(&partition).len(), 6, "the mark is of another generation");
+        // The chain of generation 4 goes over 1, up to step 4, and 2, up to step 3; 3 was cut off.
+        let past = |generation, last_step| Past {
+            generation: Generation::new(generation),
+            base_offset: Offset::ZERO,
+            last_step: Step::new(last_step),
+        };
+        let start = Start {
+            previous: Some(point(2, 3)),
+            base_offset: Offset::ZERO,
+            tail_length: 0,
+            log_start_offset: Offset::ZERO,
+            past: vec![past(1, 4), past(2, 3)],
+            epochs: Vec::new(),
+            checkpoint: None,
+        };
+        partition.starts.insert(Generation::new(4), start.encode());
+        assert_eq!(listed(&partition), [(1, 3), (1, 5), (2, 2), (2, 4), (3, 2), (3, 4)]);
+        put(&mut partition, BlobKind::Checkpoint, (2, 3), 0, 0);
+        assert_eq!(listed(&partition), [(2, 2), (2, 3), (2, 4), (3, 2), (3, 4)]);
     }
 
     #[test]

@@ -115,7 +115,8 @@ impl Store {
 
     fn fence_answer(&self, partition: PartitionId, generation: Generation) -> FenceAnswer {
         let certain = self.standing() == Standing::Good;
-        let view = self.index.get(partition).filter(|_| certain).and_then(|found| found.view());
+        let found = self.index.get(partition).filter(|_| certain);
+        let view = found.and_then(|found| found.view(self.config.mutations));
         let result = view.map_or(FenceResult::Unsure, FenceResult::Certain);
         FenceAnswer { partition, generation, result }
     }

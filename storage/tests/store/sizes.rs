@@ -1,4 +1,4 @@
-//! Answers go in as many messages as it takes, each of which fits in a frame (rules Z4 and Z5).
+//! Answers go in as many messages as it takes, each of which fits in a frame (rules Z4 to Z6).
 
 use bytes::Bytes;
 use meridian_base::id::Incarnation;
@@ -8,12 +8,12 @@ use meridian_storage::blob::{Blob, BlobKind};
 use meridian_storage::limits::SizeLimits;
 use meridian_storage::lineage::{EpochStart, Past, Start};
 use meridian_storage::message::{
-    FenceRead, FenceResult, PutResult, Read, ReadFrom, ReadReply, StorageMessage,
+    FenceRead, FenceResult, Put, PutResult, Read, ReadFrom, ReadReply, StorageMessage,
 };
 use meridian_storage::mutation::{Mutation, Mutations};
 
 use crate::group::Group;
-use crate::harness::{GROUP, Node, blob, blob_of, key, partition, put};
+use crate::harness::{GROUP, Node, blob, blob_of, key, mark, partition, put};
 
 const MESSAGE_SIZE_BYTES_MAX: usize = SizeLimits::SMALL.message_size_bytes_max;
 
@@ -120,6 +120,36 @@ fn a_view_that_no_message_holds_is_not_sure() {
     assert_eq!(results.len(), 2);
     assert_eq!(results[0], FenceResult::Unsure);
     assert!(matches!(results[1], FenceResult::Certain(_)));
+}
+
+/// Fences a partition whose log has more checkpoints than a message lists.
+fn fence_after_checkpoints(mutation: Option<Mutation>) -> FenceResult {
+    let mut node = Node::alone_with(Mutations(mutation));
+    for step in 1..=400 {
+        let kind = BlobKind::Checkpoint;
+        let checkpoint = blob_of(key(1, 1, step), kind, Offset::ZERO, 0, Bytes::from("state"));
+        let mark = (step > 1).then(|| mark(1, step - 1));
+        node.message(StorageMessage::Put(Put { mark, ..put(checkpoint) }));
+    }
+    node.run();
+    assert!(node.put_results().iter().all(|(_, result)| *result == PutResult::Stored));
+    let replies = fence(&mut node, 1..=1, 2);
+    let [StorageMessage::FenceReadReply { reply, .. }] = &replies[..] else {
+        panic!("{replies:?}")
+    };
+    assert!(replies[0].size_bytes() <= MESSAGE_SIZE_BYTES_MAX);
+    reply.answers[0].result.clone()
+}
+
+#[test]
+fn a_view_lists_the_checkpoints_that_a_takeover_may_start_from() {
+    let FenceResult::Certain(view) = fence_after_checkpoints(None) else { panic!("not sure") };
+    let steps: Vec<u64> = view.checkpoints.iter().map(|info| info.point.step.get()).collect();
+    assert_eq!(steps, [398, 399, 400]);
+    if cfg!(feature = "mutations") {
+        let broken = fence_after_checkpoints(Some(Mutation::EveryCheckpointListed));
+        assert_eq!(broken, FenceResult::Unsure, "the test would see it");
+    }
 }
 
 /// Blobs without payload, such as those that move the log start, take room in an answer all the same.
