@@ -2,6 +2,7 @@
 //!
 //! What the whole cluster must agree on lives in the metadata log, not here.
 
+mod file;
 mod kafka_names;
 mod object_store;
 mod server;
@@ -19,13 +20,11 @@ use meridian_base::topology::{Datacenter, Geometry, Rack};
 use meridian_consensus::command::{Endpoint, Roles};
 use meridian_consensus::state::limits;
 use meridian_storage::config::{COPY_SHARE_PERCENT_MAX_DEFAULT, FILE_COUNT_MIN};
-use serde::Deserialize;
 
-use self::object_store::ObjectStoreTable;
+use self::file::{File, HealTable, KafkaTable, LimitsTable, MemberTable, ScrubTable, StorageTable};
 pub use self::server::{FrontConfig, GroupConfig, TelemetryConfig, TransactionConfig};
 pub(crate) use self::tiers::FAST_FILE_COUNT_MIN;
 pub use self::tiers::TiersConfig;
-use self::tiers::TiersTable;
 pub use self::upkeep::{CompactionConfig, ScrubConfig};
 use crate::runtime::objects::ObjectStoreConfig;
 
@@ -389,99 +388,6 @@ fn default_worker_threads() -> usize {
     std::thread::available_parallelism().map_or(2, |cores| cores.get().min(4))
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    node: NodeTable,
-    listen: ListenTable,
-    cluster: ClusterTable,
-    tls: Option<TlsTable>,
-    #[serde(default)]
-    storage: StorageTable,
-    #[serde(default)]
-    scrub: ScrubTable,
-    object_store: Option<ObjectStoreTable>,
-    #[serde(default)]
-    heal: HealTable,
-    #[serde(default)]
-    kafka: toml::Table,
-    #[serde(default)]
-    limits: LimitsTable,
-    #[serde(default)]
-    dev: DevTable,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NodeTable {
-    id: u32,
-    datacenter: String,
-    rack: String,
-    #[serde(default)]
-    roles: Vec<String>,
-    data: PathBuf,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ListenTable {
-    kafka: String,
-    kafka_advertised: Option<String>,
-    peer: Option<String>,
-    admin: Option<String>,
-    #[serde(default)]
-    insecure: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ClusterTable {
-    id: String,
-    geometry: Geometry,
-    #[serde(default)]
-    further_groups: Vec<Geometry>,
-    nodes: Vec<MemberTable>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MemberTable {
-    id: u32,
-    datacenter: String,
-    rack: Option<String>,
-    peer: String,
-    #[serde(default = "yes")]
-    voter: bool,
-}
-
-fn yes() -> bool {
-    true
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TlsTable {
-    folder: PathBuf,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StorageTable {
-    file_size_bytes: Option<u32>,
-    capacity_bytes: Option<u64>,
-    sync_rest_ms_max: Option<u64>,
-    compaction_bytes_per_second: Option<u64>,
-    compaction_memory_bytes: Option<usize>,
-    tiers: Option<TiersTable>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ScrubTable {
-    cycle_s: Option<u64>,
-    bytes_per_second_max: Option<u64>,
-}
-
 /// A cycle of 0 leaves scrubs to operators.
 fn scrub(table: &ScrubTable) -> ScrubConfig {
     let default = ScrubConfig::default();
@@ -492,49 +398,10 @@ fn scrub(table: &ScrubTable) -> ScrubConfig {
     }
 }
 
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HealTable {
-    after_s: Option<u64>,
-    bytes_per_second_max: Option<u64>,
-    share_percent_max: Option<u8>,
-}
-
 /// 0 leaves it to operators.
 fn heal_after(table: &HealTable) -> Option<Duration> {
     let given = |after_s| (after_s > 0).then_some(Duration::from_secs(after_s));
     table.after_s.map_or(Some(HEAL_AFTER_DEFAULT), given)
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KafkaTable {
-    auto_create_topics: Option<bool>,
-    partition_count_default: Option<u32>,
-    group_initial_rebalance_delay_ms: Option<u64>,
-    group_size_max: Option<usize>,
-    group_consumer_session_timeout_ms: Option<u64>,
-    group_consumer_heartbeat_interval_ms: Option<u64>,
-    offsets_retention_minutes: Option<u64>,
-    #[serde(default)]
-    client_metrics: Vec<String>,
-    client_metrics_interval_ms: Option<u64>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LimitsTable {
-    connection_count_max: Option<usize>,
-    connection_count_per_ip_max: Option<usize>,
-    request_size_bytes_max: Option<usize>,
-    worker_threads: Option<usize>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DevTable {
-    #[serde(default)]
-    wan_rtt_ms: f64,
 }
 
 fn compaction(storage: &StorageTable) -> CompactionConfig {

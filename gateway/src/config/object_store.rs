@@ -13,12 +13,27 @@ const BYTES_PER_SECOND_DEFAULT: u64 = 48 * MIB;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ObjectStoreTable {
+    /// `s3://bucket/prefix` or `file:///folder` (shared by all nodes; it must exist), for topics
+    /// with `cold=object`. The same on all nodes.
+    /// Default: none.
     url: String,
+    /// URL of a server that is not AWS, `http://` or `https://`.
+    /// Default: AWS.
     endpoint: Option<String>,
+    /// Region of the bucket.
+    /// Default: `us-east-1`.
     region: Option<String>,
+    /// Credential; needs `secret_access_key`.
+    /// Default: `AWS_*` of the environment, then what AWS allows the machine.
     access_key_id: Option<String>,
+    /// Credential; needs `access_key_id`.
+    /// Default: as `access_key_id`.
     secret_access_key: Option<String>,
+    /// PEM file of certificates to trust instead.
+    /// Default: the system's.
     ca: Option<PathBuf>,
+    /// Bound on what this node's leaders put, at least 1 MiB.
+    /// Default: 48 MiB.
     bytes_per_second: Option<u64>,
 }
 

@@ -1,5 +1,5 @@
 //! The settings of a node that Kafka has too, under Kafka's names: how they are read from the configuration
-//! file, and how DescribeConfigs tells them.
+//! file, and how DescribeConfigs shows them.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ pub(crate) const ALL: &[Setting] = &[
             |config| u64::from(config.auto_create_topics),
             |config, value| config.auto_create_topics = value != 0,
         ),
-        "Whether a topic that a producer or consumer names is created if there is none.",
+        "Creates a topic when a client first asks for it.",
     ),
     setting(
         "connections.max.idle.ms",
@@ -70,12 +70,17 @@ pub(crate) const ALL: &[Setting] = &[
         millis!(idle_timeout),
         "A connection without a request for this long is closed.",
     ),
-    setting("fetch.max.bytes", INT, count!(fetch_size_bytes_max), "Record bytes of one answer."),
+    setting(
+        "fetch.max.bytes",
+        INT,
+        count!(fetch_size_bytes_max),
+        "Largest number of record bytes in an answer to a fetch.",
+    ),
     setting(
         "group.consumer.heartbeat.interval.ms",
         SHORT_MS,
         millis!(group.consumer_heartbeat_interval),
-        "How often members of a group of KIP-848 are to send heartbeats.",
+        "How often members of KIP-848 groups send heartbeats.",
     ),
     setting(
         "group.consumer.session.timeout.ms",
@@ -95,37 +100,47 @@ pub(crate) const ALL: &[Setting] = &[
         millis!(group.session_timeout_max),
         "Longest session timeout of a member, and longest rebalance timeout.",
     ),
-    setting("group.max.size", INT, count!(group.member_count_max), "Members of a group."),
+    setting(
+        "group.max.size",
+        INT,
+        count!(group.member_count_max),
+        "Largest number of members of a group.",
+    ),
     setting(
         "group.min.session.timeout.ms",
         SHORT_MS,
         millis!(group.session_timeout_min),
         "Shortest session timeout of a member.",
     ),
-    setting("max.connections", INT, count!(connection_count_max), "More are closed at once."),
+    setting(
+        "max.connections",
+        INT,
+        count!(connection_count_max),
+        "Client connections of a node. More are closed at once.",
+    ),
     setting(
         "max.connections.per.ip",
         INT,
         count!(connection_count_per_ip_max),
-        "More from one address are closed at once.",
+        "Client connections from one address. More are closed at once.",
     ),
     setting(
         "max.incremental.fetch.session.cache.slots",
         INT,
         count!(fetch_session_count_max),
-        "Fetch sessions that are remembered.",
+        "Largest number of fetch sessions.",
     ),
     setting(
         "num.partitions",
         INT,
         count!(partition_count_default),
-        "Partitions of a topic that does not say how many.",
+        "Partitions of a topic that does not set a number.",
     ),
     setting(
         "offset.metadata.max.bytes",
         Kind::Int { min: 0 },
         count!(group.offset_metadata_size_bytes_max),
-        "Bytes that a consumer may attach to a position.",
+        "Bytes that a consumer may attach to a committed offset.",
     ),
     setting(
         "offsets.retention.minutes",
@@ -134,7 +149,7 @@ pub(crate) const ALL: &[Setting] = &[
             |config| config.group.offsets_retention.as_secs() / 60,
             |config, value| config.group.offsets_retention = Duration::from_secs(value * 60),
         ),
-        "How long positions of a group without members are kept.",
+        "How long committed offsets of a group without members are kept.",
     ),
     setting(
         "offsets.topic.num.partitions",
@@ -152,7 +167,7 @@ pub(crate) const ALL: &[Setting] = &[
         "telemetry.max.bytes",
         INT,
         count!(telemetry.push_size_bytes_max),
-        "Bytes of one push of a client's metrics.",
+        "Largest push of a client's metrics.",
     ),
     setting(
         "transaction.max.timeout.ms",

@@ -31,10 +31,20 @@ pub struct TiersConfig {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TiersTable {
+    /// Folder on a second, larger disk for older files. It must exist.
+    /// Default: none.
     capacity_folder: PathBuf,
+    /// What the journal may take of `node.data`'s disk, at least four files.
+    /// Default: 9/10 of what is free, and what it has.
     fast_bytes: Option<u64>,
+    /// Share of `fast_bytes` that is kept free for bursts, 0 to 1.
+    /// Default: 0.5.
     migrate_threshold: Option<f64>,
+    /// Age at which files move to the capacity disk, whatever is free.
+    /// Default: none.
     migrate_after_s: Option<u64>,
+    /// Bound on the rate of these moves, at least 1 MiB.
+    /// Default: 64 MiB.
     migrate_bytes_per_second: Option<u64>,
 }
 

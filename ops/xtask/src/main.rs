@@ -1,11 +1,13 @@
 //! The project's own checks.
 //!
-//! `cargo xtask ci` is the whole CI; `cargo xtask tidy` checks the house rules that no other tool
-//! knows; `cargo xtask fuzz` fuzzes every decoder, `cargo xtask clients` runs real Kafka clients, and
-//! `cargo xtask jepsen` breaks real processes, `cargo xtask refill` measures how an emptied node gets its records back. No dependencies, so that it starts at once.
+//! `cargo xtask ci` is the whole CI; `tidy` checks the house rules that no other tool knows; `docs`
+//! writes the parts of documents that are made from the code; `fuzz` fuzzes every decoder; `clients`
+//! runs real Kafka clients; `jepsen` breaks real processes; `refill` measures how an emptied node
+//! gets its records back. No dependencies, so that it starts at once.
 
 mod ci;
 mod clients;
+mod docs;
 mod fuzz;
 mod jepsen;
 mod refill;
@@ -21,11 +23,14 @@ fn main() -> ExitCode {
     let result = match command {
         "ci" => ci::run(&root()),
         "clients" => clients::run(&root(), rest),
+        "docs" => docs::run(&root()),
         "fuzz" => fuzz::run(&root(), rest),
         "tidy" => tidy::run(&root()),
         "jepsen" => jepsen::run(&root(), rest),
         "refill" => refill::run(&root(), rest),
-        _ => Err("usage: cargo xtask ci | clients | fuzz | jepsen | refill | tidy".to_owned()),
+        _ => {
+            Err("usage: cargo xtask ci | clients | docs | fuzz | jepsen | refill | tidy".to_owned())
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

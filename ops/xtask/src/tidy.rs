@@ -70,6 +70,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     if base_line_count > BASE_LINE_COUNT_MAX {
         breaches.push(format!("storage/base: {base_line_count} lines; a leaf stays small"));
     }
+    breaches.extend(crate::docs::check(root).err());
     println!("tidy: {} files, {} breaches", files.len(), breaches.len());
     if breaches.is_empty() { Ok(()) } else { Err(breaches.join("\n")) }
 }
