@@ -25,7 +25,7 @@ use self::transactions::Verifying;
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, NodeId, PartitionId};
-use meridian_base::position::{Generation, LeaderEpoch, Offset};
+use meridian_base::position::{Generation, LeaderEpoch, LogPoint, Offset};
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_broker::coordination::journal::Entry;
 use meridian_broker::partition::{
@@ -203,8 +203,8 @@ pub enum Shown {
 pub enum BrokerOutput {
     /// Send a put.
     Put(Slot, Put),
-    /// Send a fence.
-    FenceRead(Slot),
+    /// Send a fence, or ask for the rest of what a slot holds.
+    FenceRead(Slot, Option<LogPoint>),
     /// Send a read; its answer comes back with this number.
     Read(Slot, u64, Read),
     /// Tell every slot.
@@ -332,7 +332,7 @@ impl Broker {
             fresh_id: None,
         };
         out.extend(outputs.into_iter().map(|output| match output {
-            TakeoverOutput::FenceRead { slot } => BrokerOutput::FenceRead(slot),
+            TakeoverOutput::FenceRead { slot, above } => BrokerOutput::FenceRead(slot, above),
             other => unreachable!("a takeover begins with fences, not {other:?}"),
         }));
         broker.next_read = 1;
@@ -550,7 +550,9 @@ impl Broker {
         let slots = group.geometry.slots();
         for output in outputs {
             match output {
-                TakeoverOutput::FenceRead { slot } => out.push(BrokerOutput::FenceRead(slot)),
+                TakeoverOutput::FenceRead { slot, above } => {
+                    out.push(BrokerOutput::FenceRead(slot, above));
+                }
                 TakeoverOutput::Read { slot, request } => {
                     let task = ReadTask::new(now, Purpose::Tail, slots, slot, request);
                     self.send_read(slot, task, out);

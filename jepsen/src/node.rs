@@ -654,13 +654,14 @@ impl Node {
                     self.health.asked(now, slot);
                     self.send(slot, StorageMessage::Put(put), out);
                 }
-                BrokerOutput::FenceRead(slot) => {
+                BrokerOutput::FenceRead(slot, above) => {
                     let broker = self.brokers.get(&(partition, generation));
                     let Some(group) = broker.and_then(Broker::group) else { continue };
                     let request = FenceRead {
                         group: GROUP,
                         config_version: group.version,
                         entries: vec![(partition, generation)],
+                        above,
                     };
                     let tag = self.tag(Pending { partition, generation, slot, read: None });
                     self.send(slot, StorageMessage::FenceRead { tag, request }, out);

@@ -21,7 +21,7 @@ use crate::manifest::{Manifest, Piece, Place};
 use crate::message::{
     Beacon, CommitMark, FenceAnswer, FenceRead, FenceReadReply, FenceResult, FreeParts, ListParts,
     PartitionView, Put, PutReply, PutResult, Read, ReadFrom, ReadReply, Refusal, StorageMessage,
-    SyncPage, SyncPartition, SyncPull,
+    SyncPage, SyncPartition, SyncPull, ViewPiece,
 };
 use crate::store::{Origin, Store, StoreInput, StoreOutput};
 
@@ -236,15 +236,18 @@ fn some_messages() -> Vec<StorageMessage> {
             request: ListParts { partition: PARTITION, after: Some(point) },
         },
         StorageMessage::FreeParts(FreeParts { partition: PARTITION, points: vec![point] }),
-        StorageMessage::FenceRead {
-            tag: 4,
-            request: FenceRead {
-                group: GroupId::new(1),
-                config_version: ConfigVersion::new(1),
-                entries: vec![(PARTITION, Generation::new(3))],
-            },
-        },
+        StorageMessage::FenceRead { tag: 4, request: a_fence(None) },
+        StorageMessage::FenceRead { tag: 6, request: a_fence(Some(point)) },
     ]
+}
+
+fn a_fence(above: Option<LogPoint>) -> FenceRead {
+    FenceRead {
+        group: GroupId::new(1),
+        config_version: ConfigVersion::new(1),
+        entries: vec![(PARTITION, Generation::new(3))],
+        above,
+    }
 }
 
 fn some_answers() -> Vec<StorageMessage> {
@@ -266,8 +269,12 @@ fn some_answers() -> Vec<StorageMessage> {
         starts: vec![(Generation::new(2), a_start())],
         checkpoints: vec![info],
     };
-    let results_of_fence =
-        [FenceResult::Certain(view), FenceResult::Fenced { by: Generation::new(9) }];
+    let piece = ViewPiece { above: None, up_to: Some(info.point), view: view.clone() };
+    let results_of_fence = [
+        FenceResult::Certain(view),
+        FenceResult::Fenced { by: Generation::new(9) },
+        FenceResult::Piece(piece),
+    ];
     let answers = results_of_fence.map(|result| FenceAnswer {
         partition: PARTITION,
         generation: Generation::new(3),

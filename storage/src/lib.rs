@@ -33,4 +33,5 @@ pub mod takeover;
 #[cfg(test)]
 mod testing;
 pub mod tier;
+mod view;
 mod wire;

@@ -92,6 +92,8 @@ pub struct FenceRead {
     pub config_version: ConfigVersion,
     /// The partitions, each with its new generation.
     pub entries: Vec<(PartitionId, Generation)>,
+    /// What the slot listed already, if it is asked for the rest of one partition's view.
+    pub above: Option<LogPoint>,
 }
 
 /// A slot's answer to [`FenceRead`], or a part of it: there are several if one message has no room for all (rule Z5).
@@ -128,6 +130,19 @@ pub enum FenceResult {
     },
     /// The slot can't say for sure (syncing, unreadable): counts as silent, never as empty.
     Unsure,
+    /// A piece of what would be [`FenceResult::Certain`], if one message had room for it.
+    Piece(ViewPiece),
+}
+
+/// A piece of a view that one message has no room for (rule Z5). It says nothing without the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ViewPiece {
+    /// It lists what lies above this point; the first piece has none.
+    pub above: Option<LogPoint>,
+    /// It lists nothing above this point; the last piece has none.
+    pub up_to: Option<LogPoint>,
+    /// Mark and log start as they are now, and what lies between the two points.
+    pub view: PartitionView,
 }
 
 /// Everything a slot holds of a partition that a takeover needs.

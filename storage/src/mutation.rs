@@ -105,6 +105,8 @@ pub enum Mutation {
     PageUncut,
     FenceReplyUncut,
     EveryCheckpointListed,
+    LongViewUnsure,
+    PieceIsView,
 }
 
 impl Mutation {
@@ -231,13 +233,15 @@ impl Mutation {
 
     /// Those of sizes: `storage/tests/store/sizes.rs` and `gateway/broker/src/partition/tests/sizes.rs` find them, and the
     /// simulator finds `PageUncut`.
-    pub const SIZES: [Self; 6] = [
+    pub const SIZES: [Self; 8] = [
         Self::OversizeStep,
         Self::BatchesUnsplit,
         Self::StateUnbounded,
         Self::PageUncut,
         Self::FenceReplyUncut,
         Self::EveryCheckpointListed,
+        Self::LongViewUnsure,
+        Self::PieceIsView,
     ];
 
     /// The one of this name.
@@ -397,6 +401,8 @@ impl Mutation {
             Self::PageUncut => "Z4: a partition's blobs are listed in one page, however many",
             Self::FenceReplyUncut => "Z5: a fence is answered for all partitions in one message",
             Self::EveryCheckpointListed => "Z6: a view lists every checkpoint, however many",
+            Self::LongViewUnsure => "Z5: a view that no message holds is never told",
+            Self::PieceIsView => "Z5: the first piece of a view is taken for all of it",
             _ => "a rule without words",
         }
     }

@@ -33,6 +33,7 @@ use crate::hot::{AssembleError, Assembly};
 use crate::lineage::{EpochStart, Start};
 use crate::message::{FenceResult, PartitionView, Read, ReadFrom, ReadReply};
 use crate::mutation::{Mutation, Mutations};
+use crate::view::{Pieces, Taken};
 
 /// How long a slot may be silent before it is asked again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(300);
@@ -72,6 +73,8 @@ pub enum TakeoverOutput {
     FenceRead {
         /// Where.
         slot: Slot,
+        /// Set if it told a piece of its index up to here: the rest is wanted.
+        above: Option<LogPoint>,
     },
     /// Read a part of the tail.
     Read {
@@ -178,6 +181,8 @@ pub struct Takeover {
     /// Which group is asked: a former one, or, above all these, the one that the partition is in.
     home: usize,
     answers: BTreeMap<Slot, Answer>,
+    /// Of answers that no message holds.
+    pieces: Pieces,
     /// Answers are being collected: at first, and again when the tail can't be read.
     fencing: bool,
     asked_at: Option<Instant>,
@@ -201,6 +206,7 @@ impl Takeover {
             // Of a generation that no other leader had there is nothing to be found.
             home: home - usize::from(is_moving),
             answers: BTreeMap::new(),
+            pieces: Pieces::default(),
             fencing: true,
             asked_at: None,
             begun_at: now,
@@ -239,6 +245,18 @@ impl Takeover {
                 self.answers.insert(slot, Answer { incarnation, view });
                 self.try_decide(now, out);
             }
+            FenceResult::Piece(piece) if Mutation::PieceIsView.active(self.config.mutations) => {
+                self.on_answer(now, slot, incarnation, FenceResult::Certain(piece.view), out);
+            }
+            FenceResult::Piece(piece) => match self.pieces.take(slot, incarnation, piece) {
+                Taken::Whole(view) => {
+                    self.on_answer(now, slot, incarnation, FenceResult::Certain(view), out);
+                }
+                Taken::More(above) => {
+                    out.push(TakeoverOutput::FenceRead { slot, above: Some(above) });
+                }
+                Taken::Useless => {}
+            },
         }
     }
 
@@ -297,7 +315,7 @@ impl Takeover {
             self.patience += ASK_AGAIN_AFTER;
             self.patient_until = now + self.patience;
             self.fencing = true;
-            self.answers.clear();
+            self.forget_answers();
         }
         if self.fencing && self.asked_at.is_none_or(|asked| now.since(asked) >= ASK_AGAIN_AFTER) {
             self.ask(now, out);
@@ -355,7 +373,15 @@ impl Takeover {
     fn ask(&mut self, now: Instant, out: &mut Vec<TakeoverOutput>) {
         self.asked_at = Some(now);
         let missing = self.group().geometry.slots().difference(self.certain());
-        out.extend(missing.iter().map(|slot| TakeoverOutput::FenceRead { slot }));
+        out.extend(missing.iter().map(|slot| {
+            let above = self.pieces.up_to(slot);
+            TakeoverOutput::FenceRead { slot, above }
+        }));
+    }
+
+    fn forget_answers(&mut self) {
+        self.answers.clear();
+        self.pieces.clear();
     }
 
     fn try_decide(&mut self, now: Instant, out: &mut Vec<TakeoverOutput>) {
@@ -387,7 +413,7 @@ impl Takeover {
         }) {
             Ok(None) if is_former_left => {
                 self.home -= 1;
-                self.answers.clear();
+                self.forget_answers();
                 self.fencing = true;
                 self.phase = Phase::Fencing;
                 self.ask(now, out);

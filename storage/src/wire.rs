@@ -21,7 +21,7 @@ use crate::lineage::Start;
 use crate::message::{
     Beacon, FenceAnswer, FenceRead, FenceReadReply, FenceResult, FreeParts, PartitionView, Put,
     PutReply, PutResult, Read, ReadFrom, ReadReply, Refusal, StorageMessage, SyncPage,
-    SyncPartition, SyncPull,
+    SyncPartition, SyncPull, ViewPiece,
 };
 
 impl StorageMessage {
@@ -41,7 +41,8 @@ impl StorageMessage {
                 put_list(&mut out, replies, put_put_reply);
             }
             Self::FenceRead { tag, request } => {
-                put_kind(&mut out, 2, *tag);
+                // Only who gave a piece of a view is asked for the rest of it.
+                put_kind(&mut out, if request.above.is_some() { 17 } else { 2 }, *tag);
                 put_fence_read(&mut out, request);
             }
             Self::FenceReadReply { tag, reply } => {
@@ -115,15 +116,9 @@ fn message(source: &mut Source) -> Result<StorageMessage, DecodeError> {
             StorageMessage::Put(Put { config_version, mark, blob })
         }
         1 => StorageMessage::PutReplies(source.list(PUT_REPLY_SIZE_BYTES_MIN, put_reply)?),
-        2 => StorageMessage::FenceRead {
+        kind @ (2 | 17) => StorageMessage::FenceRead {
             tag: source.u64()?,
-            request: FenceRead {
-                group: GroupId::new(source.u32()?),
-                config_version: ConfigVersion::new(source.u64()?),
-                entries: source.list(12, |source| {
-                    Ok((PartitionId::new(source.u64()?), Generation::new(source.u32()?)))
-                })?,
-            },
+            request: fence_read(source, kind == 17)?,
         },
         3 => StorageMessage::FenceReadReply {
             tag: source.u64()?,
@@ -168,6 +163,8 @@ const SYNC_PAGE_OVERHEAD_BYTES: usize = 32;
 const SYNC_PARTITION_OVERHEAD_BYTES: usize = SYNC_PARTITION_SIZE_BYTES_MIN + 20;
 /// What an answer to a fence takes besides what it says of partitions: a group's configuration above all.
 const FENCE_REPLY_OVERHEAD_BYTES: usize = 256;
+/// What a piece of a view takes besides what it lists.
+const VIEW_PIECE_OVERHEAD_BYTES: usize = 96;
 const BEACON_SIZE_BYTES: usize = 60;
 const START_SIZE_BYTES_MIN: usize = 8;
 
@@ -218,6 +215,20 @@ fn put_fence_read(out: &mut BytesMut, request: &FenceRead) {
         out.put_u64(partition.get());
         out.put_u32(generation.get());
     });
+    if let Some(above) = request.above {
+        parts::put_point(out, above);
+    }
+}
+
+fn fence_read(source: &mut Source, is_for_rest: bool) -> Result<FenceRead, DecodeError> {
+    Ok(FenceRead {
+        group: GroupId::new(source.u32()?),
+        config_version: ConfigVersion::new(source.u64()?),
+        entries: source.list(12, |source| {
+            Ok((PartitionId::new(source.u64()?), Generation::new(source.u32()?)))
+        })?,
+        above: if is_for_rest { Some(source.point()?) } else { None },
+    })
 }
 
 fn put_free_parts(out: &mut BytesMut, freed: &FreeParts) {
@@ -303,6 +314,12 @@ impl Room {
         Self { left_bytes: size_bytes_max.saturating_sub(FENCE_REPLY_OVERHEAD_BYTES) }
     }
 
+    /// Of a piece of a view, which goes in an answer of its own.
+    pub(crate) fn of_view_piece(size_bytes_max: usize) -> Self {
+        let overhead_bytes = FENCE_REPLY_OVERHEAD_BYTES + VIEW_PIECE_OVERHEAD_BYTES;
+        Self { left_bytes: size_bytes_max.saturating_sub(overhead_bytes) }
+    }
+
     /// Of an answer to a read.
     pub(crate) fn of_read_reply(size_bytes_max: usize) -> Self {
         Self { left_bytes: size_bytes_max.saturating_sub(SYNC_PAGE_OVERHEAD_BYTES) }
@@ -324,6 +341,11 @@ impl Room {
         self.take(parts::info_size_bytes(info))
     }
 
+    /// Takes the room of a `Start` in a view.
+    pub(crate) fn take_start(&mut self, start: &Start) -> bool {
+        self.take(START_SIZE_BYTES_MIN + start.encode().len())
+    }
+
     /// Takes the room of a blob.
     pub(crate) fn take_blob(&mut self, header: &BlobHeader) -> bool {
         self.take(parts::blob_size_bytes(header))
@@ -343,40 +365,60 @@ fn put_fence_answer(out: &mut BytesMut, answer: &FenceAnswer) {
     match &answer.result {
         FenceResult::Certain(view) => {
             out.put_u8(0);
-            parts::put_option(out, view.mark, parts::put_mark);
-            out.put_i64(view.log_start_offset.get());
-            put_list(out, &view.blobs, parts::put_info);
-            put_list(out, &view.starts, |out, (generation, start)| {
-                out.put_u32(generation.get());
-                let start = start.encode();
-                out.put_u32(start.len() as u32);
-                out.put_slice(&start);
-            });
-            put_list(out, &view.checkpoints, parts::put_info);
+            put_view(out, view);
         }
         FenceResult::Fenced { by } => {
             out.put_u8(1);
             out.put_u32(by.get());
         }
         FenceResult::Unsure => out.put_u8(2),
+        // Who does not know pieces refuses the message, as if the slot were unsure.
+        FenceResult::Piece(piece) => {
+            out.put_u8(3);
+            parts::put_option(out, piece.above, parts::put_point);
+            parts::put_option(out, piece.up_to, parts::put_point);
+            put_view(out, &piece.view);
+        }
     }
+}
+
+fn put_view(out: &mut BytesMut, view: &PartitionView) {
+    parts::put_option(out, view.mark, parts::put_mark);
+    out.put_i64(view.log_start_offset.get());
+    put_list(out, &view.blobs, parts::put_info);
+    put_list(out, &view.starts, |out, (generation, start)| {
+        out.put_u32(generation.get());
+        let start = start.encode();
+        out.put_u32(start.len() as u32);
+        out.put_slice(&start);
+    });
+    put_list(out, &view.checkpoints, parts::put_info);
+}
+
+fn view(source: &mut Source) -> Result<PartitionView, DecodeError> {
+    Ok(PartitionView {
+        mark: parts::option(source, parts::mark)?,
+        log_start_offset: parts::offset(source)?,
+        blobs: source.list(parts::INFO_SIZE_BYTES, parts::info)?,
+        starts: source.list(START_SIZE_BYTES_MIN, |source| {
+            Ok((Generation::new(source.u32()?), Start::decode(source.sized()?)?))
+        })?,
+        checkpoints: source.list(parts::INFO_SIZE_BYTES, parts::info)?,
+    })
 }
 
 fn fence_answer(source: &mut Source) -> Result<FenceAnswer, DecodeError> {
     let partition = PartitionId::new(source.u64()?);
     let generation = Generation::new(source.u32()?);
     let result = match source.u8()? {
-        0 => FenceResult::Certain(PartitionView {
-            mark: parts::option(source, parts::mark)?,
-            log_start_offset: parts::offset(source)?,
-            blobs: source.list(parts::INFO_SIZE_BYTES, parts::info)?,
-            starts: source.list(START_SIZE_BYTES_MIN, |source| {
-                Ok((Generation::new(source.u32()?), Start::decode(source.sized()?)?))
-            })?,
-            checkpoints: source.list(parts::INFO_SIZE_BYTES, parts::info)?,
-        }),
+        0 => FenceResult::Certain(view(source)?),
         1 => FenceResult::Fenced { by: Generation::new(source.u32()?) },
         2 => FenceResult::Unsure,
+        3 => FenceResult::Piece(ViewPiece {
+            above: parts::option(source, Source::point)?,
+            up_to: parts::option(source, Source::point)?,
+            view: view(source)?,
+        }),
         other => return Err(source.invalid("fence result", u64::from(other))),
     };
     Ok(FenceAnswer { partition, generation, result })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::{GroupId, NodeId, PartitionId};
-use meridian_base::position::Generation;
+use meridian_base::position::{Generation, LogPoint};
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_storage::leader::LeaderConfig;
 use meridian_storage::lineage::Lineage;
@@ -23,9 +23,12 @@ use crate::partition::{Partition, PartitionState};
 pub(super) const TICK_EVERY: Duration = Duration::from_millis(100);
 /// Most partitions in one fence request, so that no frame grows too large.
 const FENCE_COUNT_MAX: usize = 1000;
-/// Fences to ask for, by group and slot.
+/// Of which group, and where; the rest of what a slot holds of one partition is asked for alone.
+type Asked = (GroupId, Slot, Option<(PartitionId, LogPoint)>);
+
+/// Fences to ask for.
 #[derive(Default)]
-struct Fences(BTreeMap<(GroupId, Slot), Vec<(PartitionId, Generation)>>);
+struct Fences(BTreeMap<Asked, Vec<(PartitionId, Generation)>>);
 
 impl PartitionLog {
     /// Goes one step further; false if the log was stopped meanwhile.
@@ -162,9 +165,9 @@ impl Logs {
         let Some(asked) = asked else { return };
         for output in outputs {
             match output {
-                TakeoverOutput::FenceRead { slot } => fences
+                TakeoverOutput::FenceRead { slot, above } => fences
                     .0
-                    .entry((asked, slot))
+                    .entry((asked, slot, above.map(|above| (ownership.partition, above))))
                     .or_default()
                     .push((ownership.partition, ownership.generation)),
                 TakeoverOutput::Read { slot, request } => {
@@ -191,7 +194,7 @@ impl Logs {
     }
 
     fn send_fences(self: &Arc<Self>, fences: Fences) {
-        for ((group_id, slot), entries) in fences.0 {
+        for ((group_id, slot, rest), entries) in fences.0 {
             let Some(group) = self.group(group_id) else { continue };
             let config = group.config();
             let Some(node) = config.slot(slot).map(|slot| slot.node) else { continue };
@@ -200,6 +203,7 @@ impl Logs {
                     group: group_id,
                     config_version: config.version,
                     entries: entries.to_vec(),
+                    above: rest.map(|(_, above)| above),
                 };
                 let tag = self.next_tag();
                 // A request that can't be sent is asked again by the tick.

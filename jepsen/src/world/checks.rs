@@ -123,8 +123,10 @@ impl World {
             _ => return Ok(()),
         };
         let node = self.nodes[node].id;
-        let certain =
-            reply.answers.iter().filter(|answer| matches!(answer.result, FenceResult::Certain(_)));
+        let is_certain = |result: &FenceResult| {
+            matches!(result, FenceResult::Certain(_) | FenceResult::Piece(_))
+        };
+        let certain = reply.answers.iter().filter(|answer| is_certain(&answer.result));
         for answer in certain {
             let (partition, fence) = (answer.partition, answer.generation);
             if self.is_deleted(partition) {

@@ -1,7 +1,7 @@
 //! Fence and read in one atomic step (rule S3).
 
 use meridian_base::id::PartitionId;
-use meridian_base::position::Generation;
+use meridian_base::position::{Generation, LogPoint};
 
 use super::stage::Waiter;
 use super::{Origin, Standing, Store, StoreOutput};
@@ -16,6 +16,8 @@ pub(super) struct FenceWaiter {
     origin: Origin,
     tag: u64,
     entries: Vec<(PartitionId, Generation)>,
+    /// What was listed already.
+    above: Option<LogPoint>,
     /// Answers that are known already: refused ones.
     refused: Vec<FenceAnswer>,
 }
@@ -43,7 +45,8 @@ impl Store {
             self.counters.stale += 1;
             return self.send_fence_reply(origin, tag, stale, Vec::new(), outputs);
         }
-        let mut waiter = FenceWaiter { origin, tag, entries: Vec::new(), refused: Vec::new() };
+        let (above, entries, refused) = (request.above, Vec::new(), Vec::new());
+        let mut waiter = FenceWaiter { origin, tag, entries, above, refused };
         for (partition, generation) in request.entries {
             match self.raise_fence(partition, generation) {
                 Some(answer) => waiter.refused.push(answer),
@@ -83,7 +86,7 @@ impl Store {
 
     /// Answers a fence request whose fences, and all puts before it, are durable.
     pub(super) fn fence_durable(&mut self, waiter: FenceWaiter, outputs: &mut Vec<StoreOutput>) {
-        let (origin, tag) = (waiter.origin, waiter.tag);
+        let (origin, tag, above) = (waiter.origin, waiter.tag, waiter.above);
         let size_bytes_max = self.config.sizes.message_size_bytes_max;
         let cuts = !Mutation::FenceReplyUncut.active(self.config.mutations);
         let mut room = Room::of_fence_reply(size_bytes_max);
@@ -95,22 +98,41 @@ impl Store {
         }
         let held = fenced.into_iter().map(|(id, generation)| self.fence_answer(id, generation));
         for answer in waiter.refused.into_iter().chain(held) {
-            if cuts && !room.take_answer(&answer) {
+            let is_rest = above.is_some() && matches!(answer.result, FenceResult::Certain(_));
+            if cuts && (is_rest || !room.take_answer(&answer)) {
                 let full = std::mem::take(&mut answers);
                 if !full.is_empty() {
                     self.send_fence_reply(origin, tag, None, full, outputs);
                 }
                 room = Room::of_fence_reply(size_bytes_max);
-                // One that is too long by itself: what is asked for again is silence, not an empty log.
-                if !room.take_answer(&answer) {
-                    let result = FenceResult::Unsure;
-                    answers.push(FenceAnswer { result, ..answer });
+                if is_rest || !room.take_answer(&answer) {
+                    // Alone: who does not know pieces still takes the other answers.
+                    let answer = self.in_piece(answer, above);
+                    self.send_fence_reply(origin, tag, None, vec![answer], outputs);
                     continue;
                 }
             }
             answers.push(answer);
         }
-        self.send_fence_reply(origin, tag, None, answers, outputs);
+        if !answers.is_empty() {
+            self.send_fence_reply(origin, tag, None, answers, outputs);
+        }
+    }
+
+    /// The piece of a view that follows `above`. What no message holds is silence, not an empty log.
+    fn in_piece(&self, answer: FenceAnswer, above: Option<LogPoint>) -> FenceAnswer {
+        let FenceAnswer { partition, generation, result } = answer;
+        let result = match result {
+            FenceResult::Certain(_) if Mutation::LongViewUnsure.active(self.config.mutations) => {
+                FenceResult::Unsure
+            }
+            FenceResult::Certain(view) => {
+                let room = Room::of_view_piece(self.config.sizes.message_size_bytes_max);
+                view.piece(above, room).map_or(FenceResult::Unsure, FenceResult::Piece)
+            }
+            other => other,
+        };
+        FenceAnswer { partition, generation, result }
     }
 
     fn fence_answer(&self, partition: PartitionId, generation: Generation) -> FenceAnswer {

@@ -9,7 +9,7 @@ use meridian_base::topology::Geometry;
 use super::*;
 use crate::blob::{BlobKey, BlobKind};
 use crate::lineage::Past;
-use crate::message::CommitMark;
+use crate::message::{CommitMark, ViewPiece};
 use crate::testing::whole_group;
 
 const PARTITION: PartitionId = PartitionId::new(7);
@@ -172,7 +172,7 @@ impl Bench {
 
     fn fenced_slots(&self) -> Vec<usize> {
         let asked = self.out.iter().filter_map(|output| match output {
-            TakeoverOutput::FenceRead { slot } => Some(slot.index()),
+            TakeoverOutput::FenceRead { slot, .. } => Some(slot.index()),
             _ => None,
         });
         asked.collect()
@@ -222,6 +222,38 @@ fn t2_unsure_counts_as_silent() {
     }
     bench.answer_as(4, 104, FenceResult::Unsure);
     assert_eq!(bench.plan(), None);
+}
+
+/// Slot 4 tells two blobs piece by piece; gives the tail that the plan copies.
+fn tail_of_pieces(mutation: Option<Mutation>) -> u64 {
+    let mut bench = Bench::with_mutation(2, mutation);
+    let (starts, blobs) =
+        ([(1, first_start())], [records(point(1, 1), 0), records(point(1, 2), 1)]);
+    let of = |blobs: &[Blob], starts| view(None, starts, blobs);
+    for slot in 0..4 {
+        bench.answer(slot, PartitionView::default());
+    }
+    let piece = |above, up_to, view| FenceResult::Piece(ViewPiece { above, up_to, view });
+    let cut = point(1, 1);
+    bench.out.clear();
+    bench.answer_as(4, 104, piece(None, Some(cut), of(&blobs[..1], &starts)));
+    let rest = TakeoverOutput::FenceRead { slot: Slot::new(4), above: Some(cut) };
+    assert_eq!(bench.out.contains(&rest), mutation.is_none());
+    // What is not answered is asked for again, from there on.
+    bench.out.clear();
+    bench.wait(ASK_AGAIN_AFTER);
+    assert_eq!(bench.out.contains(&rest), mutation.is_none());
+    bench.answer_as(4, 104, piece(Some(cut), None, of(&blobs[1..], &[])));
+    bench.read_gives(4, ReadReply::Blobs(blobs.to_vec()));
+    bench.plan().expect("decided").start.tail_length
+}
+
+#[test]
+fn z5_a_view_in_pieces_counts_once_it_is_whole() {
+    assert_eq!(tail_of_pieces(None), 2);
+    if cfg!(feature = "mutations") {
+        assert_eq!(tail_of_pieces(Some(Mutation::PieceIsView)), 1, "the test would see it");
+    }
 }
 
 #[test]

@@ -128,14 +128,21 @@ fn fence_result() -> impl Strategy<Value = FenceResult> {
         vec((generation(), start()), 0..3),
         vec(info(), 0..3),
     )
-        .prop_map(|(mark, log_start_offset, blobs, starts, checkpoints)| {
-            let view = PartitionView { mark, log_start_offset, blobs, starts, checkpoints };
-            FenceResult::Certain(view)
-        });
+        .prop_map(|(mark, log_start_offset, blobs, starts, checkpoints)| PartitionView {
+            mark,
+            log_start_offset,
+            blobs,
+            starts,
+            checkpoints,
+        })
+        .boxed();
+    let piece = (option::of(point()), option::of(point()), view.clone())
+        .prop_map(|(above, up_to, view)| FenceResult::Piece(ViewPiece { above, up_to, view }));
     prop_oneof![
-        view,
+        view.prop_map(FenceResult::Certain),
         generation().prop_map(|by| FenceResult::Fenced { by }),
         Just(FenceResult::Unsure),
+        piece,
     ]
 }
 
@@ -146,13 +153,15 @@ fn put_message() -> impl Strategy<Value = StorageMessage> {
 }
 
 fn fence_message() -> impl Strategy<Value = StorageMessage> {
-    (any::<u64>(), any::<u32>(), any::<u64>(), vec((partition(), generation()), 0..5)).prop_map(
-        |(tag, group, version, entries)| StorageMessage::FenceRead {
+    let entries = vec((partition(), generation()), 0..5);
+    (any::<u64>(), any::<u32>(), any::<u64>(), entries, option::of(point())).prop_map(
+        |(tag, group, version, entries, above)| StorageMessage::FenceRead {
             tag,
             request: FenceRead {
                 group: GroupId::new(group),
                 config_version: ConfigVersion::new(version),
                 entries,
+                above,
             },
         },
     )

@@ -471,7 +471,7 @@ impl World {
     fn handle_takeover(&mut self, node: usize, out: Vec<TakeoverOutput>) -> Result<(), Violation> {
         for output in out {
             match output {
-                TakeoverOutput::FenceRead { slot } => {
+                TakeoverOutput::FenceRead { slot, .. } => {
                     let Role::TakingOver(takeover) = &self.nodes[node].role else { continue };
                     let request = Request::FenceRead(takeover.group().version);
                     let place = Place { group: index_of(takeover.group()), slot };

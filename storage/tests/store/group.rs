@@ -170,7 +170,8 @@ impl Group {
 
     fn fence(&mut self, slot: usize, id: u64, by: u32) -> FenceResult {
         let entries = vec![(partition(id), meridian_base::position::Generation::new(by))];
-        let request = FenceRead { group: GROUP, config_version: self.config.version, entries };
+        let config_version = self.config.version;
+        let request = FenceRead { group: GROUP, config_version, entries, above: None };
         self.nodes[slot].message(StorageMessage::FenceRead { tag: 1, request });
         self.nodes[slot].run();
         match self.nodes[slot].sent().pop() {

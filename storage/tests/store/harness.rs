@@ -224,7 +224,7 @@ impl Node {
         let entries =
             entries.iter().map(|(id, by)| (partition(*id), Generation::new(*by))).collect();
         let config_version = ConfigVersion::new(1);
-        let request = FenceRead { group: GROUP, config_version, entries };
+        let request = FenceRead { group: GROUP, config_version, entries, above: None };
         StorageMessage::FenceRead { tag: 5, request }
     }
 

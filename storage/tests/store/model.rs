@@ -143,6 +143,7 @@ impl Promises {
                             }
                             FenceResult::Fenced { by } => assert!(by > answer.generation),
                             FenceResult::Unsure => panic!("unsure of {id}"),
+                            FenceResult::Piece(piece) => panic!("{piece:?} of {id}"),
                         }
                     }
                 }
