@@ -30,7 +30,7 @@ use tokio::sync::oneshot;
 use self::contract::Bound;
 pub(crate) use self::contract::limit as lag_limit;
 pub(super) use self::examine::examine_count_max;
-use self::examine::{Candidate, Refused};
+use self::examine::{Candidate, Refused, Stated};
 use self::lease::Leased;
 use self::timestamps::TimestampBounds;
 use super::dispatch::{Call, Reply};
@@ -38,7 +38,6 @@ use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
 use super::quotas::{self, Traffic};
 use crate::log::PartitionLog;
-use crate::partition::source::SourcedBatch;
 use crate::partition::{
     Appended, InTransaction, ProduceError, RecordBatch, TransactionError, TransactionVersion,
 };
@@ -260,7 +259,7 @@ fn start_partition(call: &Call, wanted: Wanted, transactional: &Transactional) -
         let log = led(call, target)?;
         let lease = rules.needs_lease.then(|| lease::admit(&log)).transpose()?;
         let bound = rules.lag_max.map(|limit| contract::admit(&log, limit)).transpose()?;
-        let mut batch = to_append(&candidate, &rules, transactional, now_ms)?;
+        let mut batch = to_append(candidate, &rules, transactional, now_ms)?;
         batch.bytes = kept(batch.bytes, call.size_bytes);
         // The client may have its answer long before the batch is committed: it is the log that holds it.
         if !log.has_room(batch.bytes.len()) {
@@ -295,15 +294,14 @@ fn kept(batch: Bytes, request_bytes: usize) -> Bytes {
 
 /// What goes to the log of a batch that was read.
 fn to_append(
-    candidate: &Candidate,
+    mut candidate: Candidate,
     rules: &Rules,
     transactional: &Transactional,
     now_ms: i64,
 ) -> Result<RecordBatch, Refused> {
-    let stated_ms = candidate.max_timestamp_ms()?;
+    let Stated { max_timestamp_ms: stated_ms, sourced } = candidate.stated()?;
     let batch = &candidate.batch;
     let header = batch.header();
-    let sourced = rules.dedups_sources.then(|| sources_of(batch, now_ms)).transpose()?;
     let transaction = if header.attributes.is_transactional() {
         Some(transactional.of(header.producer_id, header.producer_epoch)?)
     } else {
@@ -339,18 +337,6 @@ fn with_times(batch: &Batch, log_append_time_ms: Option<i64>, stated_ms: i64) ->
         return batch.bytes().clone();
     };
     [&header[..], &records[..]].concat().into()
-}
-
-/// The sources of a batch's records. A record without one is refused rather than let through: in a
-/// topic that promises each record once, nobody would notice that it is not covered.
-fn sources_of(batch: &Batch, now_ms: i64) -> Result<SourcedBatch, ApiError> {
-    if batch.header().attributes.is_transactional() {
-        let message = "with meridian.dedup=source records are written without transactions: what \
-                       is aborted would count as written";
-        return Err(ApiError::new(ErrorCode::InvalidRecord, message));
-    }
-    SourcedBatch::produced(batch, now_ms)
-        .map_err(|cause| ApiError::new(error::of_headers(&cause), cause.to_string()))
 }
 
 /// Nobody waits for the appends; an error that is known by now closes the connection, so that the

@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::Rules;
 use crate::kafka::error::{self, ApiError};
+use crate::partition::source::SourcedBatch;
 
 /// What is decompressed at once, at most.
 const AT_ONCE_SIZE_BYTES_MAX: usize = 1 << 20;
@@ -53,8 +54,22 @@ impl From<BatchError> for Refused {
 pub(super) struct Candidate {
     pub(super) batch: Batch,
     rules: RecordRules,
+    /// When it came, if its records are to name their sources.
+    sourced_ms: Option<i64>,
     /// What its records say, once they have been read.
-    examined: Option<Examined>,
+    read: Option<Read>,
+}
+
+/// What the records of a batch say.
+struct Read {
+    examined: Examined,
+    sourced: Option<Result<SourcedBatch, ApiError>>,
+}
+
+/// What of a batch goes to the log with it.
+pub(super) struct Stated {
+    pub(super) max_timestamp_ms: i64,
+    pub(super) sourced: Option<SourcedBatch>,
 }
 
 impl Candidate {
@@ -76,11 +91,14 @@ impl Candidate {
                            only the leader may say";
             return Err(ApiError::new(ErrorCode::InvalidTimestamp, message).into());
         }
-        let mut candidate = Self { rules: rules.of_records(now_ms), batch, examined: None };
+        let sourced_ms = rules.dedups_sources.then_some(now_ms);
+        let rules = rules.of_records(now_ms);
+        let mut candidate = Self { rules, batch, sourced_ms, read: None };
         if candidate.is_small() {
-            match candidate.batch.examine(&candidate.rules, AT_ONCE_SIZE_BYTES_MAX) {
+            let Self { batch, rules, .. } = &candidate;
+            match Read::of(batch, rules, sourced_ms, AT_ONCE_SIZE_BYTES_MAX) {
                 Err(BatchError::TooLarge { .. }) => {}
-                examined => candidate.examined = Some(examined?),
+                read => candidate.read = Some(read?),
             }
         }
         Ok(candidate)
@@ -95,30 +113,30 @@ impl Candidate {
 
     /// Whether its records are still to be read.
     pub(super) fn is_unread(&self) -> bool {
-        self.examined.is_none()
+        self.read.is_none()
     }
 
     /// Reads them now, on a thread; as many at once as `permits` allows.
     pub(super) async fn examine(&mut self, permits: &Arc<Semaphore>) -> Result<(), Refused> {
         let stopping = || Refused::from(ApiError::from(ErrorCode::NotLeaderOrFollower));
         let permit = Arc::clone(permits).acquire_owned().await.map_err(|_| stopping())?;
-        let (batch, rules) = (self.batch.clone(), self.rules.clone());
+        let (batch, rules, sourced_ms) = (self.batch.clone(), self.rules.clone(), self.sourced_ms);
         let reading = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            batch.examine(&rules, DECOMPRESSED_SIZE_BYTES_MAX)
+            Read::of(&batch, &rules, sourced_ms, DECOMPRESSED_SIZE_BYTES_MAX)
         });
-        self.examined = Some(reading.await.map_err(|_| stopping())??);
+        self.read = Some(reading.await.map_err(|_| stopping())??);
         Ok(())
     }
 
-    /// The largest time of its records, if the topic takes all of them.
-    pub(super) fn max_timestamp_ms(&self) -> Result<i64, Refused> {
+    /// What its records say, if the topic takes all of them.
+    pub(super) fn stated(&mut self) -> Result<Stated, Refused> {
         let unread = || Refused::from(ApiError::from(ErrorCode::UnknownServerError));
-        let examined = self.examined.as_ref().ok_or_else(unread)?;
-        if examined.refused.is_empty() {
-            return Ok(examined.max_timestamp_ms);
+        let Read { examined, sourced } = self.read.take().ok_or_else(unread)?;
+        if !examined.refused.is_empty() {
+            return Err(self.refused(&examined.refused));
         }
-        Err(self.refused(&examined.refused))
+        Ok(Stated { max_timestamp_ms: examined.max_timestamp_ms, sourced: sourced.transpose()? })
     }
 
     /// As Kafka has it: the whole batch is refused, and the records that are to blame are named.
@@ -155,4 +173,28 @@ impl Candidate {
             }
         }
     }
+}
+
+impl Read {
+    fn of(
+        batch: &Batch,
+        rules: &RecordRules,
+        sourced_ms: Option<i64>,
+        size_bytes_max: usize,
+    ) -> Result<Self, BatchError> {
+        let examined = batch.examine(rules, size_bytes_max)?;
+        Ok(Self { examined, sourced: sourced_ms.map(|now_ms| sources_of(batch, now_ms)) })
+    }
+}
+
+/// The sources of a batch's records. A record without one is refused rather than let through: in a
+/// topic that promises each record once, nobody would notice that it is not covered.
+fn sources_of(batch: &Batch, now_ms: i64) -> Result<SourcedBatch, ApiError> {
+    if batch.header().attributes.is_transactional() {
+        let message = "with meridian.dedup=source records are written without transactions: what \
+                       is aborted would count as written";
+        return Err(ApiError::new(ErrorCode::InvalidRecord, message));
+    }
+    SourcedBatch::produced(batch, now_ms)
+        .map_err(|cause| ApiError::new(error::of_headers(&cause), cause.to_string()))
 }
