@@ -4,11 +4,12 @@
 mod drive;
 mod start;
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 use meridian_base::env::{Disk, Instant};
 use meridian_base::id::NodeId;
 use meridian_base::retry::{Outcome, Retry};
+use meridian_base::sync::{ReadGuard, RwLock};
 use protobuf::Message as _;
 use raft::eraftpb::{ConfState, Message, MessageType};
 use raft::{RawNode, SnapshotStatus, StateRole};
@@ -219,12 +220,13 @@ impl MetadataHandle {
     }
 
     /// The state after the last entry that was applied, or a later one.
-    pub fn read(&self) -> RwLockReadGuard<'_, Metadata> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    #[track_caller]
+    pub fn read(&self) -> ReadGuard<'_, Metadata> {
+        self.0.read()
     }
 
     fn update<R>(&self, change: impl FnOnce(&mut Metadata) -> R) -> R {
-        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.0.write())
     }
 }
 

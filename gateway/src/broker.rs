@@ -1,9 +1,10 @@
 //! The seam between the Kafka front and the node: what a request handler may ask for.
 
-use std::sync::{Arc, RwLockReadGuard};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use meridian_base::id::{NodeId, PartitionId};
+use meridian_base::sync::ReadGuard;
 use meridian_consensus::command::Command;
 use meridian_consensus::state::{Decision, Metadata};
 use tokio::sync::{Notify, watch};
@@ -19,7 +20,7 @@ pub trait Broker: Send + Sync + 'static {
     fn node(&self) -> NodeId;
 
     /// The applied metadata. Hold the guard briefly, never across an await.
-    fn metadata(&self) -> RwLockReadGuard<'_, Metadata>;
+    fn metadata(&self) -> ReadGuard<'_, Metadata>;
 
     /// Changes whenever the applied metadata may have.
     fn applied(&self) -> watch::Receiver<u64>;

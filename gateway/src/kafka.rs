@@ -61,10 +61,11 @@ mod transactions;
 mod txn_offsets;
 mod write_markers;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use meridian_base::env::{Instant, Rng};
 use meridian_base::id::TopicId;
+use meridian_base::sync::lock;
 use tokio::sync::Semaphore;
 
 pub use self::durations::{BOUNDS_S, DurationSample};
@@ -180,9 +181,4 @@ impl std::fmt::Debug for Front {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Front").field("config", &self.config).finish_non_exhaustive()
     }
-}
-
-/// Locks a mutex whose holders never panic halfway through a change.
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

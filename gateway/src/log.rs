@@ -38,12 +38,13 @@ mod transactions;
 mod trouble;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::env::Instant;
 use meridian_base::id::{GroupId, NodeId, PartitionId};
+use meridian_base::sync::{RwLock, lock};
 use meridian_base::topology::GroupConfig;
 use meridian_storage::limits::SizeLimits;
 use meridian_storage::message::{Beacon, StorageMessage};
@@ -125,6 +126,8 @@ pub struct Logs {
     activated: Notify,
     /// Partitions owned and not served yet.
     opening: Mutex<BTreeSet<PartitionId>>,
+    /// Partitions that stopped though they are owned: a slot knows of a later owner, or their log contradicts itself.
+    stopped: Mutex<BTreeSet<PartitionId>>,
     /// Who waits for partitions that this node is to own and does not know of yet.
     awaiting: Mutex<Bells>,
     changed: Changed,
@@ -135,11 +138,6 @@ pub struct Logs {
 
 /// The time that the cluster's clocks agree on, in milliseconds since 1970, while it is known.
 pub(crate) type AgreedTime = Arc<dyn Fn() -> Option<i64> + Send + Sync>;
-
-/// Locks a mutex whose holders never panic halfway through a change.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Logs {
     /// Names the clock that rules about age go by; the first one named stays.
@@ -178,6 +176,7 @@ impl Logs {
             active: Mutex::default(),
             activated: Notify::new(),
             opening: Mutex::default(),
+            stopped: Mutex::default(),
             awaiting: Mutex::default(),
             changed: Changed::default(),
             rebuilds: Rebuilds::default(),
@@ -231,7 +230,7 @@ impl Logs {
     /// Takes partitions over, or stops leading them, as the metadata log decided (rule T1).
     pub fn on_ownership(self: &Arc<Self>, owned: Vec<Ownership>, lost: &[PartitionId]) {
         for partition in lost {
-            let log = self.owned.write().unwrap_or_else(PoisonError::into_inner).remove(partition);
+            let log = self.owned.write().remove(partition);
             if let Some(log) = log {
                 log.stop();
             }
@@ -250,10 +249,7 @@ impl Logs {
             if let Some(previous) = previous {
                 previous.stop();
             }
-            self.owned
-                .write()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(log.ownership().partition, Arc::clone(&log));
+            self.owned.write().insert(log.ownership().partition, Arc::clone(&log));
             lock(&self.opening).insert(log.ownership().partition);
             self.followers.wake(log.ownership().partition);
             begun.push(log);
@@ -301,7 +297,7 @@ impl Logs {
 
     /// All partitions owned by this node, served or being taken over.
     pub fn owned_logs(&self) -> Vec<Arc<PartitionLog>> {
-        self.owned.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.owned.read().values().cloned().collect()
     }
 
     /// A partition led by `leader` whose committed records this node serves to readers nearby.
@@ -325,7 +321,7 @@ impl Logs {
 
     /// Slots of `group` that are taken for dead here, and their latencies.
     pub fn group(&self, group: GroupId) -> Option<Arc<Group>> {
-        self.groups.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
+        self.groups.read().get(&group).cloned()
     }
 
     /// Takes a frame from another node.
@@ -347,7 +343,7 @@ impl Logs {
 
     /// Learns that a node can or cannot be reached.
     pub fn on_peer(&self, node: NodeId, state: PeerState) {
-        let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
+        let groups = self.groups.read();
         for group in groups.values() {
             group.on_peer(self.now(), node, state == PeerState::Up);
         }
@@ -475,11 +471,11 @@ impl Logs {
 
     /// The log of a partition that this node owns, served or being taken over.
     pub fn owned(&self, partition: PartitionId) -> Option<Arc<PartitionLog>> {
-        self.owned.read().unwrap_or_else(PoisonError::into_inner).get(&partition).cloned()
+        self.owned.read().get(&partition).cloned()
     }
 
     fn group_entry(&self, config: &GroupConfig) -> Arc<Group> {
-        let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = self.groups.write();
         let node = self.settings.node;
         Arc::clone(groups.entry(config.group).or_insert_with(|| Arc::new(Group::new(node, config))))
     }

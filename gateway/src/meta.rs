@@ -17,12 +17,13 @@ mod thread;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLockReadGuard};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::env::Rng;
 use meridian_base::id::NodeId;
+use meridian_base::sync::{ReadGuard, RwLock, lock};
 use meridian_consensus::command::{Command, Proposal, RequestId};
 use meridian_consensus::config::Config;
 use meridian_consensus::error::{Limit, Refusal};
@@ -221,10 +222,6 @@ impl Shared {
     }
 }
 
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Who waits for a decision: nobody any more when this is dropped, also by a caller that is gone.
 struct Waits<'a> {
     shared: &'a Shared,
@@ -258,7 +255,7 @@ pub(crate) struct Meta {
     shared: Arc<Shared>,
     metadata: Arc<OnceLock<MetadataHandle>>,
     /// Stands in until the cluster has formed.
-    unformed: std::sync::RwLock<Metadata>,
+    unformed: RwLock<Metadata>,
 }
 
 impl Meta {
@@ -297,7 +294,7 @@ impl Meta {
                 listener.on_fatal("the metadata thread panicked".to_owned());
             }
         })?;
-        Ok(Self { inputs, shared, metadata, unformed: std::sync::RwLock::default() })
+        Ok(Self { inputs, shared, metadata, unformed: RwLock::default() })
     }
 
     /// Takes a frame of another node.
@@ -306,10 +303,11 @@ impl Meta {
     }
 
     /// The applied metadata; empty before the cluster has formed.
-    pub(crate) fn metadata(&self) -> RwLockReadGuard<'_, Metadata> {
+    #[track_caller]
+    pub(crate) fn metadata(&self) -> ReadGuard<'_, Metadata> {
         match self.metadata.get() {
             Some(handle) => handle.read(),
-            None => self.unformed.read().unwrap_or_else(PoisonError::into_inner),
+            None => self.unformed.read(),
         }
     }
 

@@ -38,11 +38,12 @@ mod wire;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
+use meridian_base::sync::lock;
 use meridian_mirror::lease::Life;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -124,7 +125,7 @@ async fn work(node: Arc<Node>) {
         appoint(&node);
         let (plans, unopened) = plan::plans(&node);
         node.mirrors.unopened().look(node.logs.now(), unopened);
-        let mut workers = node.mirrors.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut workers = lock(&node.mirrors.workers);
         workers.retain(|link, worker| plans.contains_key(link) && !worker.task.is_finished());
         for (link, plan) in plans {
             match workers.get(&link) {
@@ -143,7 +144,7 @@ async fn work(node: Arc<Node>) {
 /// Keeps a steward for each link that this node is to look after.
 fn appoint(node: &Arc<Node>) {
     let duties = steward::duties(node);
-    let mut stewards = node.mirrors.stewards.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut stewards = lock(&node.mirrors.stewards);
     stewards.retain(|link, it| duties.get(link) == Some(&it.source) && !it.has_ended());
     for (link, source) in duties {
         stewards.entry(link).or_insert_with_key(|link| {
@@ -171,7 +172,7 @@ impl Mirrors {
 
     /// What commands about a link ask its source over.
     fn client(&self, node: &Node, link: &str, source: &Source) -> Client {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = lock(&self.clients);
         let links = plan::links(&node.meta.metadata());
         clients.retain(|name, (known, _)| {
             links.iter().any(|(other, link)| other == name && *link == known.link)
@@ -188,12 +189,12 @@ impl Mirrors {
 
     /// Whether a partition goes on over the link although its seed may have more for it.
     fn is_unseeded(&self, partition: PartitionId) -> bool {
-        self.unseeded.lock().unwrap_or_else(PoisonError::into_inner).contains(&partition)
+        lock(&self.unseeded).contains(&partition)
     }
 
     /// Has a partition go on over the link.
     fn leave_seed(&self, partition: PartitionId) {
-        self.unseeded.lock().unwrap_or_else(PoisonError::into_inner).insert(partition);
+        lock(&self.unseeded).insert(partition);
         self.look();
     }
 
@@ -204,16 +205,16 @@ impl Mirrors {
 
     /// What comparing with the sources has found on this node.
     fn audits(&self) -> Vec<AuditReport> {
-        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let workers = lock(&self.workers);
         workers.values().flat_map(|worker| worker.audit.reports()).collect()
     }
 
     /// What is measured of each link that this node pulls over, and how many differences comparing
     /// with its source has found.
     pub(crate) fn metrics(&self, now: Instant) -> Vec<(String, LinkMetrics, usize)> {
-        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let workers = lock(&self.workers);
         let of = |(link, worker): (&String, &WorkerHandle)| {
-            let metrics = worker.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+            let metrics = lock(&worker.metrics);
             let mut metrics = metrics.clone();
             metrics.add_unreadable(self.unopened().count(link, now));
             for (topic, index, state) in self.unopened().states(link, now) {
@@ -232,18 +233,18 @@ impl Mirrors {
 
     /// What the stewards on this node have to tell.
     fn stewards(&self) -> Vec<StewardReport> {
-        let stewards = self.stewards.lock().unwrap_or_else(PoisonError::into_inner);
+        let stewards = lock(&self.stewards);
         stewards.values().map(StewardHandle::report).collect()
     }
 
     fn unopened(&self) -> MutexGuard<'_, Unopened> {
-        self.unopened.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.unopened)
     }
 
     /// How the partitions are that this node mirrors.
     async fn reports(&self, node: &Node) -> Vec<PartitionReport> {
         let asked: Vec<_> = {
-            let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+            let workers = lock(&self.workers);
             workers.values().map(|worker| worker.reports.clone()).collect()
         };
         let own = node.config.node.get();

@@ -25,10 +25,11 @@ mod switch;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, RwLockReadGuard};
+use std::sync::{Arc, OnceLock};
 
 use meridian_base::env::{Rng, SplitMix};
 use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId, TopicId};
+use meridian_base::sync::ReadGuard;
 use meridian_base::topology::{Datacenter, SlotState};
 use meridian_consensus::command::{
     Command, Endpoint, FeatureLevel, MountEpoch, NodeEpoch, NodeRegistration,
@@ -609,7 +610,8 @@ impl Broker for Node {
         self.config.node
     }
 
-    fn metadata(&self) -> RwLockReadGuard<'_, Metadata> {
+    #[track_caller]
+    fn metadata(&self) -> ReadGuard<'_, Metadata> {
         self.meta.metadata()
     }
 

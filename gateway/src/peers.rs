@@ -8,11 +8,12 @@ pub mod wire;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::id::NodeId;
+use meridian_base::sync::lock;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
@@ -81,7 +82,7 @@ impl Peers {
 
     /// Names who answers. Until then nobody does.
     pub fn serve(&self, service: Weak<dyn PeerService>) {
-        *self.service.lock().unwrap_or_else(PoisonError::into_inner) = Some(service);
+        *lock(&self.service) = Some(service);
     }
 
     /// Asks a node, which may be this one.
@@ -149,11 +150,11 @@ impl Peers {
     }
 
     fn service(&self) -> Option<Arc<dyn PeerService>> {
-        self.service.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
+        lock(&self.service).as_ref()?.upgrade()
     }
 
     fn asked(&self) -> MutexGuard<'_, HashMap<CallId, oneshot::Sender<PeerReply>>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.asked)
     }
 }
 

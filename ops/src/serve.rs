@@ -47,6 +47,7 @@ pub(crate) fn run(serve: &Serve) -> Result<Exit, Failure> {
     if let Some(parent) = serve.parent {
         sys::die_with_parent(parent).map_err(Failure::system("the watch over the parent"))?;
     }
+    end_on_panic();
     restrict_what_is_made();
     log_to_stderr();
     descriptors::raise_limit();
@@ -109,6 +110,22 @@ async fn serve_until_stopped(config: NodeConfig) -> Result<Exit, Failure> {
     }
     node.shutdown().await;
     Ok(Exit::Ok)
+}
+
+/// A panic ends the process, whoever panicked: others would serve on with what it left half changed, or would wait for
+/// it. What was acknowledged is durable, as it is when the power is cut.
+fn end_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        let trace = std::backtrace::Backtrace::capture();
+        if trace.status() == std::backtrace::BacktraceStatus::Captured {
+            eprint!("{trace}");
+        }
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("without a name");
+        let what = panic.to_string().replace('\n', " ");
+        eprintln!("error: the node ends, and keeps what it acknowledged: thread {name} {what}");
+        std::process::abort();
+    }));
 }
 
 /// What happens inside the node goes to standard error; `MERIDIAN_LOG` says how much of it.

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -436,6 +436,40 @@ fn of_two_clusters_of_one_id_and_bucket_only_the_first_deletes_there() {
     assert_eq!(count, 2, "the second cluster says whose the store is");
     assert!(objects() == before, "the second cluster has changed what the first has put");
     assert_eq!(ok(&["topic", "consume", "t", "-b", at]).lines().count(), LINE_COUNT);
+}
+
+/// Whether it is a task that panics or whoever holds a lock: others would go on with what it left half changed.
+#[test]
+fn a_panic_ends_the_node_which_says_where_and_keeps_what_it_acknowledged() {
+    let scratch = Scratch::new("panic");
+    let data = scratch.path().join("data");
+    let data = data.to_str().unwrap();
+    let serve = |failpoint: &str| {
+        let address = format!("127.0.0.1:{}", free_port());
+        let mut command = meridian(&["serve", "--data", data, "--listen", &address]);
+        command.env("MERIDIAN_FAILPOINT", failpoint).env("MERIDIAN_LOG", "warn");
+        command.env_remove("RUST_BACKTRACE").stdout(Stdio::piped()).stderr(Stdio::piped());
+        Node::serving(command.spawn().unwrap()).unwrap()
+    };
+    let node = serve("");
+    write_records(&node);
+    node.stop();
+    for (failpoint, file) in [("request", "kafka/topics.rs"), ("lock", "kafka/memory.rs")] {
+        let mut node = serve(failpoint);
+        let refused = run(&["topic", "create", "u", "-b", &node.address]);
+        assert!(!refused.status.success(), "{failpoint}: a topic was created");
+        let deadline = clock::now() + Duration::from_secs(20);
+        while node.child.try_wait().unwrap().is_none() {
+            assert!(clock::now() < deadline, "{failpoint}: the node lives on");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let mut said = String::new();
+        node.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let line = said.lines().find(|line| line.contains("panicked at")).unwrap_or_default();
+        assert!(line.starts_with("error: the node ends") && line.contains(file), "{said}");
+        assert!(line.contains(&format!("failpoint {failpoint}")), "{said}");
+        serve("").check(failpoint);
+    }
 }
 
 #[test]

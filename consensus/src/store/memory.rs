@@ -1,7 +1,9 @@
 //! A store in memory for the simulator and for tests: loses unflushed commits in a crash.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use meridian_base::sync::lock;
 
 use super::{AppliedState, Batch, PositionRow, Store, StoreError, assemble, encode_key};
 
@@ -34,7 +36,7 @@ impl MemoryStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Copies> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -3,9 +3,10 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use meridian_base::sync::lock;
 use meridian_protocol::messages::{MetadataRequest, MetadataRequestTopic, MetadataResponse};
 use meridian_protocol::{RequestMessage, Str};
 use tokio::task::JoinSet;
@@ -367,10 +368,6 @@ fn with_port(address: &str) -> String {
         true => address.to_owned(),
         false => format!("{address}:{PORT}"),
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

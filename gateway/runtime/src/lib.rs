@@ -9,6 +9,7 @@ pub mod congestion;
 pub mod descriptors;
 pub mod disk;
 pub mod entropy;
+pub mod failpoint;
 pub mod folder;
 pub mod mutation;
 pub mod objects;

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use meridian_base::env::Instant;
+use meridian_runtime::failpoint;
 use tokio::sync::Notify;
 
 use self::account::{Account, HolderId, LOOK_EVERY};
@@ -112,7 +113,10 @@ impl Memory {
             served: Kind::ALL.map(|_| Notify::new()),
             gives_way: Notify::new(),
         });
-        lock(&self.holders).insert(id, Arc::clone(&signals));
+        let mut holders = lock(&self.holders);
+        failpoint::reach("lock");
+        holders.insert(id, Arc::clone(&signals));
+        drop(holders);
         Arc::new(Holder { memory: Arc::clone(self), id, signals })
     }
 

@@ -3,13 +3,14 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use meridian_base::env::SplitMix;
 use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId};
 use meridian_base::position::LeaderEpoch;
+use meridian_base::sync::{ReadGuard, RwLock};
 use meridian_base::topology::{Datacenter, Geometry, Rack};
 use meridian_consensus::command::{
     Command, Endpoint, FeatureLevel, LeaderAssignment, Liveness, MountEpoch, NodeRegistration,
@@ -238,8 +239,9 @@ impl FakeBroker {
     }
 
     /// The metadata.
-    pub(crate) fn state(&self) -> RwLockReadGuard<'_, Metadata> {
-        self.metadata.read().expect("no test panics while it writes")
+    #[track_caller]
+    pub(crate) fn state(&self) -> ReadGuard<'_, Metadata> {
+        self.metadata.read()
     }
 
     /// How many commands were applied.
@@ -255,7 +257,7 @@ impl FakeBroker {
     }
 
     fn apply(&self, command: Command) -> (Result<Decision, Refusal>, Vec<Change>) {
-        let mut metadata = self.metadata.write().expect("no test panics while it writes");
+        let mut metadata = self.metadata.write();
         let index = self.applied_count() + 1;
         let request_id = RequestId::new(u128::from(index));
         let applied = metadata.apply(index, &Proposal { request_id, command });
@@ -378,7 +380,8 @@ impl Broker for FakeBroker {
         NodeId::new(1)
     }
 
-    fn metadata(&self) -> RwLockReadGuard<'_, Metadata> {
+    #[track_caller]
+    fn metadata(&self) -> ReadGuard<'_, Metadata> {
         self.state()
     }
 

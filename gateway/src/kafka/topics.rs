@@ -14,6 +14,7 @@ use meridian_protocol::messages::{
     DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse,
 };
 use meridian_protocol::{ErrorCode, Str, Uuid};
+use meridian_runtime::failpoint;
 
 use super::coordinator::OFFSETS_TOPIC;
 use super::dispatch::Call;
@@ -170,6 +171,7 @@ const COST_STEP_COUNT: usize = 8;
 
 /// Creates topics, each for itself.
 pub(super) async fn create(call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse {
+    failpoint::reach("request");
     let current = current(&call, request.topics.len()).await;
     let repeated = repeated(request.topics.iter().map(|topic| topic.name.clone()));
     let mut topics = Vec::with_capacity(request.topics.len());

@@ -1,12 +1,13 @@
 //! A storage group as this node sees it: its configuration, and which slots are well.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::{GroupId, NodeId};
 use meridian_base::position::Generation;
+use meridian_base::sync::RwLock;
 use meridian_base::topology::{GroupConfig, SLOT_COUNT_MAX, Slot};
 use meridian_consensus::state::Home;
 use meridian_storage::placement::SlotHealth;
@@ -36,7 +37,7 @@ impl Group {
 
     /// Takes a newer configuration; false if it is not newer.
     pub(super) fn adopt(&self, config: &GroupConfig) -> bool {
-        let mut current = self.config.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.config.write();
         let newer = config.version > current.version;
         if newer {
             let mut watches = lock(&self.watches);
@@ -54,18 +55,18 @@ impl Group {
 
     /// The configuration.
     pub fn config(&self) -> GroupConfig {
-        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.config.read().clone()
     }
 
     /// The node that fills `slot`.
     pub(super) fn node_of(&self, slot: Slot) -> Option<NodeId> {
-        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        let config = self.config.read();
         config.slot(slot).map(|slot| slot.node)
     }
 
     /// The slot that `node` fills.
     pub(super) fn slot_of(&self, node: NodeId) -> Option<Slot> {
-        self.config.read().unwrap_or_else(PoisonError::into_inner).slot_of(node)
+        self.config.read().slot_of(node)
     }
 
     /// The slot of this node.

@@ -197,7 +197,7 @@ fn refuse(requests: Vec<Request<Waiter>>, error: PutError, out: &mut Vec<Partiti
 
 /// A partition that this node owns.
 pub struct PartitionLog {
-    logs: Weak<Logs>,
+    pub(super) logs: Weak<Logs>,
     /// Where its blobs are put.
     pub(super) group: Arc<Group>,
     /// Where those are that were put.
@@ -563,6 +563,9 @@ impl PartitionLog {
         }
         self.carry_out(out, None);
         self.wake_readers();
+        if let Some(logs) = self.logs.upgrade() {
+            lock(&logs.stopped).insert(self.ownership.partition);
+        }
     }
 
     /// Refuses what has waited too long for the takeover.

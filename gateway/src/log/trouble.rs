@@ -2,7 +2,6 @@
 //! are refused at once.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::env::Instant;
@@ -102,11 +101,15 @@ impl Logs {
     /// Partitions that this node has owned for longer than `longer_than` and does not serve, and for how long.
     pub(crate) fn unserved(&self, longer_than: Duration) -> Vec<(PartitionId, Duration)> {
         let now = self.now();
-        let of = |log: &Arc<PartitionLog>| {
-            let lasts = log.unserved_for(now).filter(|lasts| *lasts > longer_than)?;
-            Some((log.ownership().partition, lasts))
-        };
-        self.owned_logs().iter().filter_map(of).collect()
+        let unserved_for = |partition: &PartitionId| self.owned(*partition)?.unserved_for(now);
+        let mut unserved = lock(&self.opening).clone();
+        let mut stopped = lock(&self.stopped);
+        // What is not owned any more, or has another log, is forgotten here.
+        stopped.retain(|partition| unserved_for(partition).is_some());
+        unserved.extend(stopped.iter());
+        drop(stopped);
+        let of = |partition| Some((partition, unserved_for(&partition)?));
+        unserved.into_iter().filter_map(of).filter(|(_, lasts)| *lasts > longer_than).collect()
     }
 
     /// Partitions that refused produce requests at once, in this last while.
@@ -119,6 +122,21 @@ impl Logs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::testing::Bench;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_log_that_stopped_is_unserved_until_another_takes_its_place() {
+        let bench = Bench::new().await;
+        let logs = bench.log.logs.upgrade().expect("not dropped");
+        let ownership = bench.log.ownership();
+        let unserved = || logs.unserved(Duration::ZERO).into_iter().map(|(id, _)| id);
+        assert!(!unserved().any(|id| id == ownership.partition));
+        bench.log.stop();
+        assert!(unserved().any(|id| id == ownership.partition));
+        logs.on_ownership(Vec::new(), &[ownership.partition]);
+        assert!(!unserved().any(|id| id == ownership.partition));
+        assert!(lock(&logs.stopped).is_empty(), "what is not owned is forgotten");
+    }
 
     #[test]
     fn a_refusal_counts_for_a_while_and_their_number_is_bounded() {

@@ -12,12 +12,13 @@ mod sums;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
+use meridian_base::sync::lock;
 use meridian_mirror::allowance::Allowance;
 use meridian_mirror::digest::{self, BatchSum, Difference, Digest};
 use meridian_mirror::rows::MirrorTopic;
@@ -150,7 +151,7 @@ impl AuditHandle {
     }
 
     pub(super) fn reports(&self) -> Vec<AuditReport> {
-        let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let reports = lock(&self.reports);
         reports.values().cloned().collect()
     }
 }
@@ -206,13 +207,13 @@ impl Audit {
                 looked_at: None,
             });
         }
-        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reports = lock(&self.reports);
         reports.retain(|partition, _| self.cursors.contains_key(partition));
     }
 
     fn tell(&self, partition: PartitionId, change: impl FnOnce(&mut AuditReport)) {
         let Some(cursor) = self.cursors.get(&partition) else { return };
-        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reports = lock(&self.reports);
         change(reports.entry(partition).or_insert_with(|| AuditReport {
             topic: cursor.target.mirror.name.clone(),
             partition: cursor.target.index,
@@ -223,7 +224,7 @@ impl Audit {
     /// The partitions to look at now, and how much of each: the longer ago, the more.
     fn due(&mut self) -> Vec<(PartitionId, u64)> {
         let now = self.clock.now();
-        let metrics = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+        let metrics = lock(&self.metrics);
         self.allowance.on_carried(metrics.wire_bytes);
         let mut due = Vec::new();
         for (partition, cursor) in &mut self.cursors {

@@ -17,11 +17,12 @@ mod quotas;
 mod topics;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::{ClusterId, TopicId};
+use meridian_base::sync::lock;
 use meridian_consensus::command::Liveness;
 use meridian_consensus::state::Metadata;
 use meridian_mirror::rules::Rule;
@@ -121,7 +122,7 @@ impl StewardHandle {
     }
 
     pub(super) fn report(&self) -> StewardReport {
-        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.report).clone()
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -267,7 +268,7 @@ impl Steward {
     }
 
     fn tell(&self, change: impl FnOnce(&mut StewardReport)) {
-        change(&mut self.report.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&self.report));
     }
 
     /// Remembers and logs something that happened.

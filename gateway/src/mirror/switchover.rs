@@ -14,10 +14,11 @@ mod groups;
 mod transactions;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use meridian_base::id::{ClusterId, TopicId};
+use meridian_base::sync::lock;
 use meridian_mirror::succession::{Act, Ended, LinkEpoch, Succession};
 use meridian_mirror::switchover::{End, Input, Output, Step, Switchover};
 use tokio::task::JoinHandle;
@@ -51,7 +52,7 @@ impl Coordinators {
     pub(super) fn tend(&self, node: &Arc<Node>) {
         let leads = node.meta.leadership().is_some_and(|leadership| leadership.is_self);
         let topics = if leads { succession::taken_over(&node.meta.metadata()) } else { Vec::new() };
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = lock(&self.running);
         running.retain(|topic, task| topics.contains(topic) && !task.0.is_finished());
         for topic in topics {
             let start = || Running(tokio::spawn(coordinate(Arc::clone(node), topic)));

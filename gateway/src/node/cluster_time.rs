@@ -7,12 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::env::Instant;
 use meridian_base::id::NodeId;
+use meridian_base::sync::lock;
 
 use super::Node;
 use crate::log::Logs;
@@ -65,7 +66,7 @@ impl ClusterTime {
             return;
         };
         let reading = Reading { at: self.clock.now(), wall_time_ms: i64::from_be_bytes(body) };
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).0.insert(from, reading);
+        lock(&self.heard).0.insert(from, reading);
     }
 
     /// How far this host's clock is ahead of the cluster's.
@@ -76,7 +77,7 @@ impl ClusterTime {
     /// The median of the clocks, this node's own among them, in milliseconds since 1970; `None` if
     /// no more than half of them are known.
     pub(super) fn agreed_ms(&self) -> Option<i64> {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = lock(&self.heard);
         let node_count = self.node_count.load(Ordering::Relaxed);
         heard.median_ms(self.clock.now(), clock::wall_time_ms(), node_count)
     }

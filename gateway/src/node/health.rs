@@ -1,12 +1,13 @@
 //! Observes what [`crate::health`] decides on, and carries it to the log, to operators and to other nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
+use meridian_base::sync::lock;
 use meridian_consensus::command::{FeatureLevel, Liveness};
 use tokio::task::JoinSet;
 
@@ -89,7 +90,7 @@ impl Health {
 impl Node {
     /// The conditions that this node knows of now.
     pub(crate) fn conditions(&self) -> Known {
-        let mut seen = self.health.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.health.seen);
         let own = own::conditions(&self.observe(&mut seen));
         let mut cluster = self.cluster_conditions(&mut seen);
         let is_full = own.iter().any(|it| matches!(it, Condition::DiskFull { .. }));

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use meridian_base::id::NodeId;
+use meridian_base::sync::lock;
 use meridian_consensus::command::Endpoint;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -100,7 +101,7 @@ impl PeerNames {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Named>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 }
 

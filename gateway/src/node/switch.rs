@@ -3,11 +3,12 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::id::NodeId;
+use meridian_base::sync::lock;
 use tokio::time::Instant;
 
 use super::Node;
@@ -40,7 +41,7 @@ const SAY_OVERSIZE_EVERY: Duration = Duration::from_secs(10);
 impl Oversize {
     fn note(&self, to: NodeId, channel: Channel, kind: Option<u8>, size_bytes: usize) {
         let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut said_at = self.said_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said_at = lock(&self.said_at);
         if said_at.is_none_or(|said_at| said_at.elapsed() >= SAY_OVERSIZE_EVERY) {
             *said_at = Some(Instant::now());
             tracing::error!(

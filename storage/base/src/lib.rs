@@ -13,4 +13,5 @@ pub mod id;
 pub mod position;
 pub mod quorum;
 pub mod retry;
+pub mod sync;
 pub mod topology;

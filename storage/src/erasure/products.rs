@@ -11,9 +11,10 @@ mod tables;
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::BytesMut;
+use meridian_base::sync::lock;
 use reed_solomon_simd::ReedSolomonDecoder;
 
 use super::coder::{Coder, library};
@@ -61,7 +62,7 @@ pub(super) fn restorer(
     given: &[usize],
 ) -> Option<Arc<dyn Restore>> {
     static KNOWN: Mutex<Known> = Mutex::new(Known::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock(&KNOWN);
     let key = (data_count + parity_count, given.to_vec());
     if let Some(restorer) = known.get(&key) {
         return Some(restorer.clone());

@@ -10,9 +10,10 @@
 
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use meridian_base::env::{Disk, DiskError, recycle_nothing, replace_step_by_step};
+use meridian_base::sync::lock;
 
 use super::files::{self, Room, SMALL_FILE_BYTES};
 use super::{FastFile, TierRules, is_journal, pair, side_file, used_bytes};
@@ -172,7 +173,7 @@ impl<D: Tier> TieredDisk<D> {
     pub fn place(&mut self, file: &str, size_bytes: u64) -> Result<bool, DiskError> {
         let Some((capacity, shared)) = &mut self.capacity else { return Ok(false) };
         let placed = {
-            let _placing = shared.placing.lock().unwrap_or_else(PoisonError::into_inner);
+            let _placing = lock(&shared.placing);
             files::place(&mut self.fast, capacity, file, shared.mutations)
         };
         match placed {
@@ -212,7 +213,7 @@ impl<D: Tier> Disk for TieredDisk<D> {
         let Some((capacity, shared)) = &mut self.capacity else {
             return self.fast.create(file, size_bytes);
         };
-        let _placing = shared.placing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _placing = lock(&shared.placing);
         let free_bytes = self.fast.free_bytes()?;
         let room = if is_journal(file) {
             let fits = shared.rules.fits(&self.fast.journal_files(), size_bytes)
@@ -282,7 +283,7 @@ impl<D: Tier> Disk for TieredDisk<D> {
 
     fn remove(&mut self, file: &str) -> Result<(), DiskError> {
         let Some((capacity, shared)) = &mut self.capacity else { return self.fast.remove(file) };
-        let _placing = shared.placing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _placing = lock(&shared.placing);
         files::remove(&mut self.fast, capacity, file, shared.mutations)
     }
 

@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use meridian_base::sync::lock;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ConnectionError, IdleTimeout, VarInt};
 use rustls::pki_types::PrivateKeyDer;
@@ -100,7 +101,7 @@ impl Quic {
     }
 
     fn place(&self, address: &str) -> Place {
-        let mut places = self.shared.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = lock(&self.shared.places);
         Arc::clone(places.entry(address.to_owned()).or_default())
     }
 
@@ -118,7 +119,7 @@ impl Quic {
     }
 
     fn endpoint(&self, to: SocketAddr) -> std::io::Result<quinn::Endpoint> {
-        let mut endpoints = self.shared.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut endpoints = lock(&self.shared.endpoints);
         let (place, any) = match to {
             SocketAddr::V4(_) => (&mut endpoints[0], SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))),
             SocketAddr::V6(_) => (&mut endpoints[1], SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))),
@@ -133,7 +134,7 @@ impl Quic {
 
     /// A socket that was lost is not used again.
     fn forget_endpoint(&self, to: SocketAddr) {
-        let mut endpoints = self.shared.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut endpoints = lock(&self.shared.endpoints);
         endpoints[usize::from(to.is_ipv6())] = None;
     }
 

@@ -5,7 +5,7 @@
 
 use std::error::Error;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,6 +15,7 @@ use hyper::header::{HOST, HeaderValue};
 use hyper::rt::{Read, Write};
 use hyper::{Request, Uri};
 use hyper_util::rt::TokioIo;
+use meridian_base::sync::lock;
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody,
@@ -119,14 +120,14 @@ impl Connections {
     }
 
     fn take_idle(&self, target: &Target) -> Option<Connection> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = lock(&self.idle);
         idle.retain(|(_, connection)| connection.is_ready());
         let found = idle.iter().rposition(|(known, _)| known == target)?;
         Some(idle.swap_remove(found).1)
     }
 
     fn keep(&self, target: Target, connection: Connection) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = lock(&self.idle);
         if idle.len() < IDLE_COUNT_MAX {
             idle.push((target, connection));
         }

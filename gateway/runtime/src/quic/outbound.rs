@@ -1,8 +1,9 @@
 //! Send queues, and the tasks that drain them into streams.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use meridian_base::sync::lock;
 use tokio::sync::Notify;
 
 use super::framing::{FrameWriter, HEADER_BYTES};
@@ -86,7 +87,7 @@ impl SendQueue {
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
         // A panic elsewhere leaves a queue that is still consistent.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

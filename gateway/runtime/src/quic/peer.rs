@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use meridian_base::env::{Rng, SplitMix};
 use meridian_base::id::NodeId;
+use meridian_base::sync::{RwLock, lock};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -78,7 +79,7 @@ impl Peers {
         frame: Frame,
         length_bytes: usize,
     ) -> Result<(), SendError> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         let peer = table.get(&to).ok_or(SendError::UnknownPeer)?;
         match peer.queue(channel).push(frame, length_bytes) {
             Err(SendError::Down) if peer.target.borrow().is_none() => Err(SendError::UnknownPeer),
@@ -89,7 +90,7 @@ impl Peers {
     /// The peer, with its task started. Their number is bounded by the nodes of the cluster: it
     /// takes the topology or a certificate to get here.
     pub(super) fn get_or_add(&self, node: NodeId) -> Arc<Peer> {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         let peer = table.entry(node).or_insert_with(|| {
             let peer = Arc::new(Peer::new(node, self.config.queue_bytes_max));
             let dialler = Dialler {
@@ -105,13 +106,13 @@ impl Peers {
     }
 
     pub(super) fn stats(&self) -> BTreeMap<NodeId, PeerStats> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         table.iter().map(|(node, peer)| (*node, peer.stats())).collect()
     }
 
     /// Stops all dialling.
     pub(super) fn stop(&self) {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         for (_, peer) in table.drain() {
             if let Some(task) = lock(&peer.task).take() {
                 task.abort();
@@ -460,11 +461,6 @@ impl Backoff {
         let half_micros = u64::try_from(pause.as_micros() / 2).unwrap_or(u64::MAX);
         pause / 2 + Duration::from_micros(self.jitter.below(half_micros + 1))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these mutexes guard is replaced whole, so a panic leaves no half-made value.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

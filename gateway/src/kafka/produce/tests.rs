@@ -162,12 +162,9 @@ async fn the_wrong_node_names_the_right_one() {
     let mut client = TestClient::connect(&front_of(&broker, quick_config()));
     client.create_topic("t", 3).await;
     let leader = |index| {
-        broker
-            .state()
-            .partition_at(broker.state().topic_named("t").unwrap().id, index)
-            .unwrap()
-            .1
-            .leader
+        let metadata = broker.state();
+        let topic = metadata.topic_named("t").unwrap().id;
+        metadata.partition_at(topic, index).unwrap().1.leader
     };
     let other = (0..3).find(|index| leader(*index).get() != 1).unwrap();
     let response = client.call(10, request("t", &[(other as i32, batch_of(&["x"]))])).await;

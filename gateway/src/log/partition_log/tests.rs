@@ -32,7 +32,7 @@ async fn what_comes_before_the_takeover_has_begun_waits_for_it() {
     let next = Ownership { generation: held.generation.next(), ..held.clone() };
     let log = PartitionLog::new(&logs, next).expect("its group is known");
     bench.log.stop();
-    logs.owned.write().unwrap().insert(held.partition, Arc::clone(&log));
+    logs.owned.write().insert(held.partition, Arc::clone(&log));
     let mut answer = log.produce(vec![Bench::batch(0..1, 1)]);
     assert!(answer.try_recv().is_err(), "it is not answered yet");
     logs.begin_takeovers(&[Arc::clone(&log)]);

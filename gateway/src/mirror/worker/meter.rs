@@ -1,10 +1,11 @@
 //! What a link's worker measures, for Prometheus: sums over the partitions that this node mirrors.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use meridian_base::env::Instant;
+use meridian_base::sync::lock;
 use meridian_mirror::state::State;
 
 use super::LinkWorker;
@@ -103,6 +104,6 @@ impl LinkWorker {
             sums.lag_bytes += status.lag.bytes;
             sums.lag = sums.lag.max(status.lag.time);
         }
-        *self.meter.published.lock().unwrap_or_else(PoisonError::into_inner) = sums;
+        *lock(&self.meter.published) = sums;
     }
 }

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::{Disk, DiskError, Rng, SplitMix};
+use crate::sync::lock;
 
 /// What a disk writes whole or not at all.
 pub const SECTOR_SIZE_BYTES: usize = 512;
@@ -209,7 +210,7 @@ impl MemoryDisk {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
