@@ -32,7 +32,7 @@ enum Outcome {
     Refused(&'static str),
     /// It starts, and has all that was there.
     Kept,
-    /// The same, and the configuration stays so: what follows is changed from there.
+    /// It starts and has all that was there; later changes are made to this configuration.
     Stays,
     /// It starts as a new node, and leaves what was there as it was.
     Anew,
@@ -230,7 +230,7 @@ fn table(folder: &Path) -> Vec<(&'static str, Option<Value>, Outcome)> {
     ]
 }
 
-/// The same of what takes effect on clients and peers, and on nothing that is kept.
+/// Changes that take effect on clients and peers, and on nothing that is kept.
 fn table_of_limits() -> Vec<(&'static str, Option<Value>, Outcome)> {
     let number = |number: i64| Some(Value::from(number));
     let any = Some(Value::Array(vec![Value::from("")]));

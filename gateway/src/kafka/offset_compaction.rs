@@ -209,6 +209,23 @@ mod tests {
         }
     }
 
+    /// A server whose log of committed offsets is due for compaction, but not loaded yet.
+    async fn filled() -> (Arc<FakeBroker>, Arc<Front>, Arc<PartitionLog>) {
+        let broker = FakeBroker::single();
+        let front = front_of(&broker, quick_config());
+        TestClient::connect(&front).create_topic("t", 2).await;
+        let topics = crate::kafka::topics::create_internal(&front, OFFSETS_TOPIC, 2, Vec::new());
+        topics.await.unwrap();
+        let (topic, log) = {
+            let metadata = broker.state();
+            let offsets = metadata.topic_named(OFFSETS_TOPIC).unwrap().id;
+            let id = metadata.partition_at(offsets, partition_index(GROUP, 2)).unwrap().0;
+            (metadata.topic_named("t").unwrap().id, front.broker.led(id).unwrap())
+        };
+        fill(&log, topic).await;
+        (broker, front, log)
+    }
+
     async fn write_batch(
         log: &Arc<PartitionLog>,
         positions: impl IntoIterator<Item = (OffsetKey, i64)>,
@@ -238,18 +255,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_log_of_old_positions_is_shortened_to_those_that_hold() {
-        let broker = FakeBroker::single();
-        let front = front_of(&broker, quick_config());
-        TestClient::connect(&front).create_topic("t", 2).await;
-        let topics = crate::kafka::topics::create_internal(&front, OFFSETS_TOPIC, 2, Vec::new());
-        topics.await.unwrap();
-        let (topic, log) = {
-            let metadata = broker.state();
-            let offsets = metadata.topic_named(OFFSETS_TOPIC).unwrap().id;
-            let id = metadata.partition_at(offsets, partition_index(GROUP, 2)).unwrap().0;
-            (metadata.topic_named("t").unwrap().id, front.broker.led(id).unwrap())
-        };
-        fill(&log, topic).await;
+        let (broker, front, log) = filled().await;
         let deleted = TopicId::new(12345);
         write_batch(&log, [(OffsetKey { topic: deleted, index: 0 }, 1)]).await;
 
@@ -271,18 +277,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_log_that_refuses_is_not_made_longer_again_and_again() {
-        let broker = FakeBroker::single();
-        let front = front_of(&broker, quick_config());
-        TestClient::connect(&front).create_topic("t", 2).await;
-        let topics = crate::kafka::topics::create_internal(&front, OFFSETS_TOPIC, 2, Vec::new());
-        topics.await.unwrap();
-        let (topic, log) = {
-            let metadata = broker.state();
-            let offsets = metadata.topic_named(OFFSETS_TOPIC).unwrap().id;
-            let id = metadata.partition_at(offsets, partition_index(GROUP, 2)).unwrap().0;
-            (metadata.topic_named("t").unwrap().id, front.broker.led(id).unwrap())
-        };
-        fill(&log, topic).await;
+        let (broker, front, log) = filled().await;
         broker.set_away(true);
         let coordinator = loaded(&front).await;
         let count = || front.chores().count(Chore::OffsetCompaction);

@@ -109,7 +109,7 @@ impl Node {
         Self::alone_with(Mutations::NONE)
     }
 
-    /// The same, with a broken rule.
+    /// A new node of a group of one that breaks a rule.
     pub(crate) fn alone_with(mutations: Mutations) -> Self {
         let config = StoreConfig { mutations, ..store_config(1, 1) };
         let mut node = Self::mount(config, MemoryDisk::new(1));
