@@ -6,6 +6,7 @@ mod export;
 mod failover;
 mod groups;
 mod lease;
+mod pause;
 mod rejoin;
 mod report;
 mod switchover;
@@ -85,6 +86,9 @@ enum Command {
         watch: bool,
     },
     /// Stop following the source, until resumed
+    ///
+    /// Ends when the leaders of its partitions fetch nothing more. If that takes longer than 10 s, says what has not
+    /// stopped, with exit code 2.
     ///
     /// Example: meridian mirror pause orders
     Pause {
@@ -202,7 +206,7 @@ pub(crate) async fn run(mirror: Mirror) -> Result<Exit, Failure> {
             })?;
             return Ok(Exit::Ok);
         }
-        Command::Pause { topic } => ("mirror.pause", json!({"topic": topic})),
+        Command::Pause { topic } => return pause::run(&client, target.output, &topic).await,
         Command::Resume { topic } => ("mirror.resume", json!({"topic": topic})),
         Command::Switchover(command) => {
             return switchover::run(&client, target.output, command).await;

@@ -139,7 +139,7 @@ fn commit(bootstrap: &str, group: &'static str, committed_offset: i64) {
     });
 }
 
-/// Produces until a mirror that was just paused does not follow any more. Gives both ends.
+/// Produces until a mirror whose link was just paused does not follow any more. Gives both ends.
 fn produce_unseen(from: &str, to: &str, topic: &str) -> (i64, i64) {
     let mut before = None;
     for _ in 0..100 {
@@ -151,6 +151,25 @@ fn produce_unseen(from: &str, to: &str, topic: &str) -> (i64, i64) {
         }
     }
     panic!("a paused mirror follows");
+}
+
+#[test]
+fn a_mirror_that_was_paused_takes_nothing_that_comes_afterwards() {
+    let folder = Scratch::new("pause-holds");
+    let (source, mirror) = linked(&folder);
+    let (from, to) = (source.address.as_str(), mirror.address.as_str());
+    ok(&["topic", "create", "t", "-p", "1", "-b", from]);
+    ok(&["mirror", "create", "t", "--link", "west", "-b", to]);
+    for round in 0..10 {
+        produce(from, "t", &lines(0..10));
+        wait_for_end(from, "t", to, "t");
+        let before = ends(from, "t");
+        ok(&["mirror", "pause", "t", "-b", to]);
+        produce(from, "t", &lines(0..10));
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(ends(to, "t"), before, "round {round}");
+        ok(&["mirror", "resume", "t", "-b", to]);
+    }
 }
 
 #[test]
@@ -257,8 +276,8 @@ fn positions_of_idle_groups_are_carried() {
 
     // Beyond the end of the mirror there is nothing yet.
     ok(&["mirror", "pause", "t", "-b", to]);
-    wait_for_state(to, "t", "paused");
-    let (source_end, end) = produce_unseen(from, to, "t");
+    produce(from, "t", &lines(0..200));
+    let (source_end, end) = (ends(from, "t")[0], ends(to, "t")[0]);
     commit(from, "g3", source_end);
     wait("g3 clamped", || carried("g3") == (Some(end), "clamped".to_owned()));
     ok(&["mirror", "resume", "t", "-b", to]);
