@@ -298,7 +298,7 @@ impl Condition {
                 "see whether UDP passes between the two nodes: `meridian node status {peer}`"
             ),
             Self::NotCommitting { .. } | Self::NotServing { .. } => {
-                "see why those disks do not answer: `meridian disk list`, `meridian cluster status`".to_owned()
+                "see why those disks refuse or do not answer: `meridian disk list`, `meridian cluster status`".to_owned()
             }
             Self::WritesRefused { reason, .. } => refused_mend(*reason).to_owned(),
             Self::LeaseMissing { .. } => {
@@ -417,7 +417,8 @@ fn write_nodes(f: &mut fmt::Formatter<'_>, what: &str, nodes: &[NodeId]) -> fmt:
         return Ok(());
     }
     let ids: Vec<String> = nodes.iter().map(NodeId::to_string).collect();
-    write!(f, "; {what} node {}", ids.join(", "))
+    let noun = if ids.len() == 1 { "node" } else { "nodes" };
+    write!(f, "; {what} {noun} {}", ids.join(", "))
 }
 
 fn ends_in(hours: i64) -> String {

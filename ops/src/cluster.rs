@@ -225,14 +225,20 @@ fn render(status: &ClusterStatus) -> String {
         _ => ("DEGRADED", format!("because:\n{}", render_conditions(status.conditions()))),
     };
     let leader = raft.leader.map_or_else(|| "none".to_owned(), |leader| format!("node {leader}"));
+    // Without a leader the node goes by old metadata: it lists nodes as alive that may be gone.
+    let now = |tolerates: &str| match raft.leader {
+        Some(_) => tolerates.to_owned(),
+        None => "not known without a metadata leader".to_owned(),
+    };
     let of_group = |group: &GroupStatus| {
+        let GroupStatus { id, geometry, tolerates, built_for, partitions } = group;
+        let tolerates = now(tolerates);
         format!(
-            "group {} ({}): can be lost now: {} (built for: {}), partitions: {}\n",
-            group.id, group.geometry, group.tolerates, group.built_for, group.partitions
+            "group {id} ({geometry}): can be lost now: {tolerates} (built for: {built_for}), partitions: {partitions}\n"
         )
     };
     let (shapes, losses) = if status.is_one_group() {
-        let built_for = built_for(geometry);
+        let (built_for, tolerates) = (built_for(geometry), now(tolerates));
         (geometry.clone(), format!("can be lost now: {tolerates} (built for: {built_for})\n"))
     } else {
         let shapes: Vec<&str> = status.groups.iter().map(|it| it.geometry.as_str()).collect();
@@ -284,6 +290,15 @@ pub(crate) fn render_nodes(nodes: &[NodeStatus]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_metadata_leader_nobody_knows_what_can_be_lost() {
+        let mut status = status("DC + rack", "Alive", 0);
+        status.raft.leader = None;
+        let text = render(&status);
+        assert!(text.contains("can be lost now: not known without a metadata leader"), "{text}");
+        assert!(!text.contains("can be lost now: DC"), "{text}");
+    }
 
     fn status(tolerates: &str, liveness: &str, leaderless: usize) -> ClusterStatus {
         let json = serde_json::json!({

@@ -161,7 +161,7 @@ fn what_producers_wait_for_is_said() {
     assert!(found.iter().all(|it| it.severity() == Severity::Stops));
     assert_eq!(
         found[0].to_string(),
-        "4 partitions (orders-3 among them) can't commit: records have waited 9 s for disks; refused by node 1, \
+        "4 partitions (orders-3 among them) can't commit: records have waited 9 s for disks; refused by nodes 1, \
          2; no answer from node 7"
     );
     assert_eq!(
