@@ -35,6 +35,8 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     super::jepsen::mutations(root)?;
     println!("== simulate: cargo xtask jepsen --simulate");
     super::jepsen::simulate(root)?;
+    println!("== hostile clients: cargo xtask jepsen --hostile");
+    super::jepsen::hostile(root, &[])?;
     println!("== faults on real processes: cargo xtask jepsen --smoke");
     super::jepsen::smoke(root)?;
     check_dependencies(root)?;

@@ -98,7 +98,7 @@ pub(crate) fn smoke(root: &Path) -> Result<(), String> {
 }
 
 /// A node under hostile clients for a minute: another client must not notice.
-fn hostile(root: &Path, options: &[String]) -> Result<(), String> {
+pub(crate) fn hostile(root: &Path, options: &[String]) -> Result<(), String> {
     build_all(root)?;
     let mut command = runner(root);
     command.args(["hostile", "--out"]).arg(folder(root)).arg("--binary");
