@@ -51,20 +51,16 @@ use self::peer_names::PeerNames;
 use self::switch::Switch;
 use crate::admin::{Admin, AdminBindError, AdminServer};
 use crate::broker::Broker;
-use crate::config::FrontConfig;
-use crate::config::NodeConfig;
+use crate::config::{FrontConfig, NodeConfig};
 use crate::kafka::{Front, LinkServer, LinkServerError, Server, ServerError, Verifier};
 use crate::log::{
     BudgetLimits, FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreListener,
 };
-use crate::meta::ProposeError;
-use crate::meta::{EventSender, Events, Meta, MetaEvent, MetaSettings, ownership_of};
+use crate::meta::{EventSender, Events, Meta, MetaEvent, MetaSettings, ProposeError, ownership_of};
 use crate::mirror::Mirrors;
 use crate::partition::PartitionLimits;
-use crate::peers::BoxFuture;
-use crate::peers::Peers;
-use crate::peers::Wire;
 use crate::peers::wire::Quorum;
+use crate::peers::{BoxFuture, Peers, Wire};
 use crate::runtime::clock::{self, Clock};
 use crate::runtime::folder::LockError;
 use crate::runtime::mutation;

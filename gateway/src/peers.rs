@@ -6,7 +6,6 @@
 pub mod wire;
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -14,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use meridian_base::id::NodeId;
 use meridian_base::sync::lock;
+pub use meridian_runtime::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
@@ -24,9 +24,6 @@ use crate::runtime::quic::Channel;
 const ASKED_COUNT_MAX: usize = 10_000;
 /// Questions of others that are being answered.
 const ANSWERING_COUNT_MAX: usize = 1_000;
-
-/// A future that a trait object can return.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// How the node reaches others. The transport, in a node; a direct call, in tests.
 pub trait Wire: Send + Sync + 'static {

@@ -13,13 +13,14 @@ use bytes::{Buf, Bytes, BytesMut};
 use meridian_protocol::frame::{self, SIZE_PREFIX_BYTES};
 use meridian_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse, MeridianAdminRequest};
 use meridian_protocol::{ApiKey, EncodedFrame, RequestMessage};
+use meridian_runtime::BoxFuture;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::security::{Reader, Security, Writer};
-use super::{BoxFuture, ClientError, clock};
+use super::{ClientError, clock};
 
 /// What we call ourselves.
 const CLIENT_ID: &str = "meridian";

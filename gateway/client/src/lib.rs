@@ -17,12 +17,6 @@ pub mod metadata;
 mod router;
 pub mod security;
 
-use std::pin::Pin;
-
 pub use connection::{Connection, InFlight, Timed};
 pub use error::ClientError;
 pub use router::{Client, Lane, REQUEST_TIMEOUT};
-
-/// Boxed, because the crate that polls a future compiles it: every user would compile connections, TLS and QUIC
-/// again.
-type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

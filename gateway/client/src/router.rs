@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use meridian_base::sync::lock;
 use meridian_protocol::messages::{MetadataRequest, MetadataRequestTopic, MetadataResponse};
 use meridian_protocol::{RequestMessage, Str};
+use meridian_runtime::BoxFuture;
 use tokio::task::JoinSet;
 
 use super::clock::{self, Backoff};
 use super::metadata::{ClusterView, Topic};
 use super::security::Security;
-use super::{BoxFuture, ClientError, Connection};
+use super::{ClientError, Connection};
 
 /// Time one request may take.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);

@@ -16,3 +16,9 @@ pub mod objects;
 pub mod quic;
 pub mod tiered;
 pub mod tls;
+
+use std::pin::Pin;
+
+/// A future that a trait object can return. It is compiled in the crate that boxes it, and not again in each crate
+/// that polls it.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -35,17 +35,14 @@ use super::dispatch::Client;
 use super::{Front, Verifier, lock, lookup};
 use crate::broker::Broker;
 use crate::config::{FrontConfig, GroupConfig, ScrubConfig, TransactionConfig};
-use crate::log::TransactionVerifier;
 use crate::log::{
     BudgetLimits, FollowerLog, LogSettings, Logs, Ownership, PartitionLog, StoreHandle,
-    StoreSettings,
+    StoreSettings, TransactionVerifier,
 };
 use crate::meta::ProposeError;
 use crate::partition::PartitionLimits;
-use crate::peers::BoxFuture;
-use crate::peers::Peers;
-use crate::peers::Wire;
 use crate::peers::wire::{Quorum, QuorumMember};
+use crate::peers::{BoxFuture, Peers, Wire};
 use crate::runtime::clock::Clock;
 use crate::runtime::quic::{Channel, PeerState};
 

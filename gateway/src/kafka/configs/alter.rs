@@ -19,8 +19,7 @@ use crate::kafka::lookup::{self, TopicKey};
 use crate::kafka::pace::Pace;
 use crate::kafka::repeated::repeated;
 use crate::kafka::topics;
-use crate::topic_config::storage_class;
-use crate::topic_config::{self, Kind, TopicConfig};
+use crate::topic_config::{self, Kind, TopicConfig, storage_class};
 
 pub(super) const OPERATION_SET: i8 = 0;
 pub(super) const OPERATION_DELETE: i8 = 1;
