@@ -58,6 +58,10 @@ struct Run {
     /// write: for networks that lead nowhere, such as network namespaces
     #[arg(long, value_name = "IPV4", default_value_t = Ipv4Addr::LOCALHOST)]
     host: Ipv4Addr,
+    /// What clients hear of where the nodes are, if that is not where they listen: the first node's
+    /// address, of which each further node has the next port. For nodes behind a proxy
+    #[arg(long, value_name = "HOST:PORT", value_parser = files::Advertised::parse)]
+    advertise: Option<files::Advertised>,
     /// Clusters: 1, or 2 with a second one of three nodes, to federate with
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     clusters: u8,
@@ -176,6 +180,7 @@ async fn prepare(
     let layout = layout::prepare(&data, shape, base_port)?.at(run.host);
     layout::check_ports(&layout)?;
     let settings = files::Settings {
+        advertised: run.advertise.as_ref(),
         wan_rtt_ms: run.wan_rtt_ms,
         worker_threads: run.worker_threads,
         heal_after_s: run.heal_after_s,

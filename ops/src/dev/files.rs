@@ -20,9 +20,30 @@ const CERTIFICATE_DAYS: u32 = 3650;
 /// Of a node's last words.
 const LAST_WORDS_SIZE_BYTES_MAX: u64 = 2048;
 
+/// Where clients find the first node, if that is not where it listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Advertised {
+    host: String,
+    port: u16,
+}
+
+impl Advertised {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let (host, port) = text.rsplit_once(':').ok_or("expected HOST:PORT")?;
+        let port = port.parse().map_err(|error| format!("{port}: {error}"))?;
+        Ok(Self { host: host.to_owned(), port })
+    }
+
+    /// Where they find a node: node n is at the nth port.
+    fn of(&self, node: u32) -> String {
+        format!("{}:{}", self.host, u32::from(self.port) + node - 1)
+    }
+}
+
 /// What may differ from run to run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Settings<'a> {
+    pub(super) advertised: Option<&'a Advertised>,
     pub(super) wan_rtt_ms: f64,
     pub(super) worker_threads: usize,
     /// How long a node is dead before its slot moves to a spare; the server's default if absent.
@@ -143,6 +164,8 @@ struct Node<'a> {
 #[derive(Debug, Serialize)]
 struct Listen {
     kafka: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kafka_advertised: Option<String>,
     insecure: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     peer: Option<String>,
@@ -195,6 +218,7 @@ impl<'a> Configuration<'a> {
             node: Node { id: node.id, datacenter: &node.dc, rack: &node.rack, data: "data" },
             listen: Listen {
                 kafka: node.kafka.to_string(),
+                kafka_advertised: settings.advertised.map(|advertised| advertised.of(node.id)),
                 insecure: !node.kafka.ip().is_loopback(),
                 peer: has_peers.then(|| node.peer.to_string()),
                 admin: node.admin.to_string(),
@@ -243,7 +267,9 @@ mod tests {
         fs::create_dir_all(&data).unwrap();
         let shape = Shape::new(3, 3).unwrap();
         let layout = layout::prepare(&data, shape, Some(20_000)).unwrap();
+        let advertised = Advertised::parse("localhost:30000").unwrap();
         let settings = Settings {
+            advertised: Some(&advertised),
             wan_rtt_ms: 30.0,
             worker_threads: 1,
             heal_after_s: None,
@@ -267,6 +293,8 @@ mod tests {
         assert_eq!(config.voters().len(), 9);
         assert_eq!(config.further_groups, []);
         assert_eq!(config.kafka.port(), 20_003);
+        let found = config.advertised(config.kafka);
+        assert_eq!((found.host.as_str(), found.port), ("localhost", 30_003));
         assert_eq!(config.peer.map(|peer| peer.port()), Some(20_103));
         assert_eq!(config.emulated_one_way_delay, Duration::from_millis(15));
         assert_eq!(config.worker_threads, 1);

@@ -8,6 +8,7 @@
 //! table     docs/compatibility.md, between its markers
 //! ```
 //! `cargo xtask clients --apps` does the same with applications, one after another: [`apps`].
+//! `cargo xtask clients --suites` runs the clients' own tests: [`suites`].
 //! What the programs check and how they say it: `ops/tests/clients/README.md`.
 
 #![expect(clippy::disallowed_methods, reason = "real processes are watched in real time")]
@@ -17,6 +18,7 @@ mod cluster;
 mod install;
 mod ledger;
 mod options;
+mod suites;
 mod table;
 mod takeover;
 
@@ -28,7 +30,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use self::cluster::Cluster;
+use self::cluster::{Cluster, Nodes, Plan};
 use self::install::Kind;
 use self::options::Options;
 use self::table::{Outcome, Report};
@@ -71,6 +73,9 @@ const DATACENTERS: [[u32; 3]; 3] = [[1, 2, 3], [4, 5, 6], [7, 8, 9]];
 /// Runs the chosen clients, all of them if none is named.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     let options = Options::parse(arguments)?;
+    if options.suites {
+        return suites::run(root, &options);
+    }
     if options.apps {
         return apps::run(root, &options);
     }
@@ -83,7 +88,8 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     let program = lab.build_server(&options)?;
     println!("== installed and built in {} s", installed.elapsed().as_secs());
     let began = Instant::now();
-    let cluster = Cluster::start(&program, &lab.folder, options.base_port)?;
+    let cluster =
+        Cluster::start(&program, &lab.folder, &Plan::new(Nodes::Nine, options.base_port))?;
     let mut reports = lab.steady(&chosen)?;
     for (report, killed) in reports.iter_mut().zip(lab.kill(&chosen, &cluster)?) {
         report.join(killed);

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Nodes, Plan};
 use super::install::Kind;
 use super::table::{self, Report};
 use super::{Lab, Options, Program, read};
@@ -53,7 +53,8 @@ pub(super) fn run(root: &Path, options: &Options) -> Result<(), String> {
     let mut reports = Vec::new();
     for app in APPS.iter().filter(|app| options.takes(app.name)) {
         // A cluster of its own: what one leaves behind is not the other's.
-        let cluster = Cluster::start(&program, &lab.folder, options.base_port)?;
+        let cluster =
+            Cluster::start(&program, &lab.folder, &Plan::new(Nodes::Nine, options.base_port))?;
         let report = lab.run_app(app, &program, options)?;
         println!("== {}", report.summary());
         // What failed is looked into on the disks.

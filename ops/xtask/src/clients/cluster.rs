@@ -1,4 +1,4 @@
-//! The nine nodes: `meridian dev` in the background.
+//! The nodes: `meridian dev` in the background.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,69 @@ use std::time::{Duration, Instant};
 const READY_WITHIN: Duration = Duration::from_secs(90);
 const END_WITHIN: Duration = Duration::from_secs(20);
 
+/// How many nodes a cluster has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Nodes {
+    One,
+    /// In three datacenters.
+    Three,
+    /// In three racks of three datacenters.
+    Nine,
+}
+
+impl Nodes {
+    pub(super) fn count(self) -> u16 {
+        match self {
+            Self::One => 1,
+            Self::Three => 3,
+            Self::Nine => 9,
+        }
+    }
+
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::One => &["--dcs", "1", "--racks", "1"],
+            Self::Three => &["--dcs", "3", "--racks", "1"],
+            Self::Nine => &["--dcs", "3", "--racks", "3"],
+        }
+    }
+}
+
+/// What a new cluster is like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) nodes: Nodes,
+    /// Kafka clients find the first node there, the others at the next ports.
+    pub(super) base_port: u16,
+    /// Options of `meridian dev` on top of these.
+    pub(super) more: Vec<String>,
+}
+
+impl Plan {
+    pub(super) fn new(nodes: Nodes, base_port: u16) -> Self {
+        Self { nodes, base_port, more: Vec::new() }
+    }
+
+    fn options(&self) -> Vec<String> {
+        let mut options: Vec<String> =
+            self.nodes.options().iter().map(|option| (*option).to_owned()).collect();
+        options.extend(["--base-port".to_owned(), self.base_port.to_string()]);
+        options.extend(self.more.iter().cloned());
+        options
+    }
+
+    /// Two nodes of different datacenters, so that one may be down; the only one if there is one.
+    fn bootstrap(&self) -> String {
+        let indexes: &[u16] = match self.nodes {
+            Nodes::One => &[0],
+            Nodes::Three => &[1, 2],
+            Nodes::Nine => &[3, 7],
+        };
+        let address = |index: &u16| format!("127.0.0.1:{}", self.base_port + index);
+        indexes.iter().map(address).collect::<Vec<_>>().join(",")
+    }
+}
+
 /// A cluster; it ends when this is dropped.
 pub(super) struct Cluster {
     program: PathBuf,
@@ -18,8 +81,8 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts nine new nodes and waits until they serve.
-    pub(super) fn start(program: &Path, folder: &Path, base_port: u16) -> Result<Self, String> {
+    /// Starts new nodes and waits until they serve.
+    pub(super) fn start(program: &Path, folder: &Path, plan: &Plan) -> Result<Self, String> {
         let data = folder.join("cluster");
         if data.exists() {
             std::fs::remove_dir_all(&data)
@@ -29,14 +92,16 @@ impl Cluster {
         let problem = |error| format!("{}: {error}", log.display());
         let file = File::create(&log).map_err(problem)?;
         let supervisor = Command::new(program)
-            .args(["dev", "--base-port", &base_port.to_string(), "--data"])
+            .arg("dev")
+            .args(plan.options())
+            .arg("--data")
             .arg(&data)
             .stdin(Stdio::null())
             .stderr(file.try_clone().map_err(problem)?)
             .stdout(file)
             .spawn()
             .map_err(|error| format!("{}: {error}", program.display()))?;
-        let bootstrap = [3, 7].map(|node| format!("127.0.0.1:{}", base_port + node)).join(",");
+        let bootstrap = plan.bootstrap();
         let mut cluster = Self { program: program.to_owned(), data, bootstrap, supervisor };
         let deadline = Instant::now() + READY_WITHIN;
         while !std::fs::read_to_string(&log).is_ok_and(|text| text.contains("ready:")) {
@@ -128,5 +193,24 @@ impl Drop for Cluster {
             }
             thread::sleep(Duration::from_millis(50));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_says_how_to_start_and_where_to_ask() {
+        let options = |plan: &Plan| plan.options().join(" ");
+        let one = Plan::new(Nodes::One, 9092);
+        assert_eq!(options(&one), "--dcs 1 --racks 1 --base-port 9092");
+        assert_eq!(one.bootstrap(), "127.0.0.1:9092");
+        let mut three = Plan::new(Nodes::Three, 9092);
+        three.more.extend(["--spares".to_owned(), "2".to_owned()]);
+        assert_eq!(options(&three), "--dcs 3 --racks 1 --base-port 9092 --spares 2");
+        assert_eq!(three.bootstrap(), "127.0.0.1:9093,127.0.0.1:9094");
+        let nine = Plan::new(Nodes::Nine, 29300);
+        assert_eq!(nine.bootstrap(), "127.0.0.1:29303,127.0.0.1:29307");
     }
 }

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{CLIENTS, apps};
+use super::cluster::Nodes;
+use super::{CLIENTS, apps, suites};
 
 const USAGE: &str = "usage: cargo xtask clients [CLIENT ...] | --smoke | --apps [APPLICATION ...] \
-    [--records COUNT] [--kills COUNT] [--base-port PORT] [--profile NAME | --binary PATH]";
+    | --suites [SUITE ...] [--nodes 1|3] [--records COUNT] [--kills COUNT] [--base-port PORT] [--profile NAME | --binary PATH]";
 /// Those of the smallest run: each group of implementations once, and what installs within seconds.
 const SMOKE: &[&str] = &["java-4", "librdkafka-python", "kafka-python", "kcat", "franz-go"];
 
@@ -16,6 +17,10 @@ pub(super) struct Options {
     pub(super) targets: Vec<String>,
     /// Applications are run, not clients.
     pub(super) apps: bool,
+    /// Suites of other projects are run.
+    pub(super) suites: bool,
+    /// How many nodes these run against; one and three, one after another, if absent.
+    pub(super) nodes: Option<Nodes>,
     /// Records of the application that counts them.
     pub(super) record_count: u64,
     /// Kills meanwhile.
@@ -31,6 +36,8 @@ impl Options {
         let mut options = Self {
             targets: Vec::new(),
             apps: false,
+            suites: false,
+            nodes: None,
             record_count: 300_000,
             kill_count: 10,
             base_port: 29300,
@@ -42,6 +49,8 @@ impl Options {
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
                 "--apps" => options.apps = true,
+                "--suites" => options.suites = true,
+                "--nodes" => options.nodes = Some(nodes(arguments.next())?),
                 "--smoke" => options.targets.extend(SMOKE.iter().map(|name| (*name).to_owned())),
                 "--base-port" => options.base_port = narrow(number(arguments.next())?)?,
                 "--records" => options.record_count = number(arguments.next())?,
@@ -55,7 +64,9 @@ impl Options {
     }
 
     fn check(self) -> Result<Self, String> {
-        let known: Vec<&str> = if self.apps {
+        let known: Vec<&str> = if self.suites {
+            suites::names()
+        } else if self.apps {
             apps::APPS.iter().map(|app| app.name).collect()
         } else {
             CLIENTS.iter().map(|client| client.name).collect()
@@ -68,6 +79,14 @@ impl Options {
 
     pub(super) fn takes(&self, name: &str) -> bool {
         self.targets.is_empty() || self.targets.iter().any(|target| target == name)
+    }
+}
+
+fn nodes(text: Option<&String>) -> Result<Nodes, String> {
+    match text.map(String::as_str) {
+        Some("1") => Ok(Nodes::One),
+        Some("3") => Ok(Nodes::Three),
+        _ => Err(USAGE.to_owned()),
     }
 }
 
@@ -102,5 +121,15 @@ mod tests {
         assert!(options.takes("streams") && !options.takes("connect"));
         assert_eq!((options.record_count, options.kill_count), (10_000_000, 100));
         assert!(parse("--apps kcat").unwrap_err().contains("mirrormaker"));
+    }
+
+    #[test]
+    fn suites_are_named_after_their_option_and_run_at_one_size_or_both() {
+        let options = parse("--suites franz-go --nodes 3").unwrap();
+        assert!(options.suites && options.takes("franz-go") && !options.takes("sarama"));
+        assert_eq!(options.nodes, Some(Nodes::Three));
+        assert_eq!(parse("--suites").unwrap().nodes, None);
+        assert!(parse("--suites --nodes 2").is_err());
+        assert!(parse("--suites kcat").unwrap_err().contains("franz-go"));
     }
 }

@@ -1,0 +1,139 @@
+//! `cargo xtask clients --suites`: what the authors of clients test them with, against one and
+//! three nodes.
+//!
+//! ```text
+//! fetch   each suite from its registry, at the version that is named here; once
+//! run     one after another, each on a new cluster, within its time
+//! judge   a failure is in `suites/known.toml` with its reason, or it fails the run
+//! ```
+//! A suite finds its broker by its environment; what it asserts is not changed.
+
+mod cases;
+mod fetch;
+mod go;
+mod known;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use self::cases::{Case, Tally};
+use self::known::Known;
+use super::cluster::{Cluster, Nodes, Plan};
+use super::{Lab, Options, Program};
+
+/// What is tested with.
+trait Suite {
+    /// On the command line and in the table of known differences.
+    fn name(&self) -> &'static str;
+
+    /// Pinned, so that a failure is news.
+    fn version(&self) -> &'static str;
+
+    /// The cluster that it needs.
+    fn plan(&self, nodes: Nodes, base_port: u16) -> Plan {
+        Plan::new(nodes, base_port)
+    }
+
+    /// Brings it into an empty folder, built as far as can be.
+    fn fetch(&self, folder: &Path) -> Result<(), String>;
+
+    /// Runs it and reads what its runner says.
+    fn run(&self, site: &Site) -> Result<Vec<Case>, String>;
+}
+
+const SUITES: &[&dyn Suite] = &[&go::FRANZ_GO];
+
+/// Suites that exist, but that no registry serves, and what it serves instead.
+const NOT_SERVED: &[(&str, &str)] = &[
+    ("aiokafka", "its source distribution leaves its tests out"),
+    ("kafkajs", "its package has the library only"),
+    ("platformatic", "its package has the library only"),
+];
+
+/// Names on the command line.
+pub(super) fn names() -> Vec<&'static str> {
+    let served = SUITES.iter().map(|suite| suite.name());
+    served.chain(NOT_SERVED.iter().map(|(name, _)| *name)).collect()
+}
+
+/// Where a suite runs.
+struct Site {
+    /// It, as fetched.
+    source: PathBuf,
+    /// What this run leaves.
+    folder: PathBuf,
+    plan: Plan,
+}
+
+impl Site {
+    /// Every node, as clients are told.
+    fn seeds(&self) -> String {
+        let ports = self.plan.base_port..self.plan.base_port + self.plan.nodes.count();
+        ports.map(|port| format!("127.0.0.1:{port}")).collect::<Vec<_>>().join(",")
+    }
+
+    /// Runs a command to its end, or ends it; gives what it printed.
+    fn run(&self, name: &str, command: &mut Command, at_most: Duration) -> Result<String, String> {
+        let log = self.folder.join(format!("{name}.txt"));
+        let ended = Program::spawn(name, command, log.clone())?.wait(at_most);
+        println!("   {name}: {ended}");
+        // Tests print what they like.
+        let printed = std::fs::read(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+        Ok(String::from_utf8_lossy(&printed).into_owned())
+    }
+}
+
+/// Runs the chosen suites, all of them if none is named.
+pub(super) fn run(root: &Path, options: &Options) -> Result<(), String> {
+    let lab = Lab::new(root, options.base_port)?;
+    let known = Known::shipped()?;
+    let program = lab.build_server(options)?;
+    let mut failures = Vec::new();
+    for suite in SUITES.iter().filter(|suite| options.takes(suite.name())) {
+        let source = fetch::once(*suite, &lab.folder.join("suites"))?;
+        for nodes in [Nodes::One, Nodes::Three] {
+            if options.nodes.is_some_and(|chosen| chosen != nodes) {
+                continue;
+            }
+            let tally = run_one(*suite, nodes, &source, &program, (options, &lab), &known)?;
+            let new = tally.failed.iter();
+            failures.extend(new.map(|test| format!("{}-{}: {test}", suite.name(), nodes.count())));
+        }
+    }
+    for (name, why) in NOT_SERVED.iter().filter(|(name, _)| options.takes(name)) {
+        println!("== {name}: not served by a registry: {why}");
+    }
+    if failures.is_empty() {
+        return Ok(());
+    }
+    Err(format!("suites: {} failed that are not known:\n{}", failures.len(), failures.join("\n")))
+}
+
+fn run_one(
+    suite: &dyn Suite,
+    nodes: Nodes,
+    source: &Path,
+    program: &Path,
+    (options, lab): (&Options, &Lab),
+    known: &Known,
+) -> Result<Tally, String> {
+    let run = format!("{}-{}", suite.name(), nodes.count());
+    let folder = lab.folder.join("suites/run").join(&run);
+    fetch::empty(&folder)?;
+    fetch::make(&folder.join("log"))?;
+    println!("== {} {} at {} nodes", suite.name(), suite.version(), nodes.count());
+    let plan = suite.plan(nodes, options.base_port);
+    let cluster = Cluster::start(program, &folder, &plan)?;
+    let site = Site { source: source.to_owned(), folder, plan };
+    let began = Instant::now();
+    let cases = suite.run(&site)?;
+    let tally = Tally::of(&cases, &known.of(suite.name(), nodes.count()));
+    print!("{}", tally.render(&run, began.elapsed().as_secs()));
+    println!("   see {}", site.folder.display());
+    // What failed is looked into on the disks.
+    if tally.failed.is_empty() {
+        cluster.discard()?;
+    }
+    Ok(tally)
+}
