@@ -7,10 +7,15 @@
 //! acks, never which attempt they belong to. Where records are in parts ([`crate::hot`]) each slot is
 //! sent its own, and the set has to hold enough of them.
 
+mod hedge;
 mod manifests;
+mod pending;
 
 use std::collections::VecDeque;
 use std::time::Duration;
+
+use self::pending::Pending;
+pub use self::pending::Waiting;
 
 use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, PartitionId};
@@ -19,15 +24,12 @@ use meridian_base::quorum::PARTS_NEEDED;
 use meridian_base::topology::{GroupConfig, SLOT_COUNT_MAX, Slot, SlotSet, SlotState};
 
 use crate::blob::{Blob, BlobHeader, BlobInfo, BlobKey, BlobKind, Payload};
-use crate::hot::{Layout, cut, number_on};
+use crate::hot::{Layout, cut};
 use crate::lineage::{Lineage, free_below};
 use crate::message::{Beacon, CommitMark, Put, PutReply, PutResult};
 use crate::mutation::{Mutation, Mutations};
-use crate::placement::{Preference, SlotHealth, choose_targets};
+use crate::placement::SlotHealth;
 use crate::takeover::TakeoverPlan;
-
-/// How long an unanswered put waits before it is sent again to the same slot.
-const RESEND_AFTER: Duration = Duration::from_millis(500);
 
 /// What would be refused here, were it not for the rule that is broken before.
 const UNCHECKED: [Mutation; 3] =
@@ -145,17 +147,6 @@ enum State {
     Lost,
 }
 
-/// What the oldest blob that is not committed waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// When it was put.
-    pub since: Instant,
-    /// Slots that refused it.
-    pub refused: SlotSet,
-    /// Slots that it was sent to and that have not answered.
-    pub silent: SlotSet,
-}
-
 /// A manifest, as far as what may be freed depends on it.
 #[derive(Clone, Copy, Debug)]
 struct Replaced {
@@ -165,35 +156,6 @@ struct Replaced {
     end: Offset,
     /// The first of the blobs that it names.
     clean_from: LogPoint,
-}
-
-#[derive(Debug)]
-struct Pending {
-    blob: Blob,
-    /// All its parts, by number, if that is how it is put.
-    parts: Option<Vec<(BlobHeader, Payload)>>,
-    high_watermark: Offset,
-    /// What every slot that acks this step knows committed, for the put told it.
-    mark: Option<CommitMark>,
-    sent: SlotSet,
-    acked: SlotSet,
-    refused: SlotSet,
-    put_at: Instant,
-    sent_at: [Instant; SLOT_COUNT_MAX],
-}
-
-impl Pending {
-    fn is_in_parts(&self) -> bool {
-        self.parts.is_some()
-    }
-
-    /// What of the blob goes to `slot`.
-    fn for_slot(&self, slot: Slot) -> Blob {
-        let Some(parts) = &self.parts else { return self.blob.clone() };
-        let key = self.blob.key;
-        let (header, payload) = parts[usize::from(number_on(key.partition, slot))].clone();
-        Blob { key, header, payload }
-    }
 }
 
 /// One partition's writer.
@@ -417,19 +379,7 @@ impl Leader {
         if self.state == State::Lost {
             return;
         }
-        for index in 0..self.pending.len() {
-            let step = Step::new(self.first_pending.get() + index as u64);
-            self.hedge_step(now, health, step, out);
-            let pending = &self.pending[index];
-            let silent = pending.sent.difference(pending.acked).difference(health.suspect);
-            let lost: SlotSet = silent
-                .iter()
-                .filter(|slot| now.since(pending.sent_at[slot.index()]) >= RESEND_AFTER)
-                .collect();
-            for slot in lost.iter() {
-                self.resend(now, slot, step, out);
-            }
-        }
+        self.tick_pending(now, health, out);
         // Puts carry the mark; only beacons say what may be freed, so that does not wait for quiet.
         let is_freeing = self.advertised.is_none();
         if self.mark != self.advertised && (self.pending.is_empty() || is_freeing) {
@@ -566,58 +516,6 @@ impl Leader {
         });
         self.hedge_step(now, health, step, out);
         step
-    }
-
-    /// Sends `step` to as many further slots as a put quorum of live slots needs (rule L4).
-    fn hedge_step(
-        &mut self,
-        now: Instant,
-        health: &SlotHealth,
-        step: Step,
-        out: &mut Vec<LeaderOutput>,
-    ) {
-        let Some(pending) = self.pending_ref(step) else { return };
-        let late: SlotSet = pending
-            .sent
-            .difference(pending.acked)
-            .iter()
-            .filter(|slot| {
-                health.suspect.contains(*slot)
-                    || pending.refused.contains(*slot)
-                    || now.since(pending.sent_at[slot.index()]) > health.hedge_after[slot.index()]
-            })
-            .collect();
-        let live = pending.acked.union(pending.sent.difference(late));
-        let usable =
-            self.config.group.good_slots().difference(health.suspect).difference(pending.sent);
-        let preference = Preference {
-            declining: health.declining,
-            own_slot: self.config.own_slot,
-            row: self.preferred_row(),
-        };
-        let in_parts = pending.is_in_parts();
-        let geometry = self.config.group.geometry;
-        let targets = choose_targets(geometry, live, usable, &preference, |set| {
-            self.is_enough(in_parts, set)
-        });
-        for slot in targets.iter() {
-            self.resend(now, slot, step, out);
-        }
-    }
-
-    /// Partitions differ in the row they prefer, so that their blobs spread over the racks.
-    fn preferred_row(&self) -> usize {
-        (self.config.partition.get() % self.config.group.geometry.rack_count() as u64) as usize
-    }
-
-    fn resend(&mut self, now: Instant, slot: Slot, step: Step, out: &mut Vec<LeaderOutput>) {
-        let config_version = self.config.group.version;
-        let mark = self.mark;
-        let Some(pending) = self.pending_mut(step) else { return };
-        pending.sent.insert(slot);
-        pending.sent_at[slot.index()] = now;
-        let blob = pending.for_slot(slot);
-        out.push(LeaderOutput::Put { slot, put: Put { config_version, mark, blob } });
     }
 
     /// Whether this is the life of the disk that fills the slot.

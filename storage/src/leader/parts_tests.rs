@@ -6,6 +6,7 @@ use meridian_base::position::LeaderEpoch;
 use meridian_base::topology::Geometry;
 
 use super::*;
+use crate::hot::number_on;
 use crate::testing::whole_group;
 
 const PARTITION: PartitionId = PartitionId::new(11);

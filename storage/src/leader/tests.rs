@@ -6,6 +6,7 @@ use meridian_base::id::{ConfigVersion, GroupId};
 use meridian_base::position::LeaderEpoch;
 use meridian_base::topology::Geometry;
 
+use super::hedge::RESEND_AFTER;
 use super::*;
 use crate::lineage::Past;
 use crate::manifest::{Manifest, Piece, Place};
