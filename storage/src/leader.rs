@@ -305,7 +305,7 @@ impl Leader {
             }
             PutResult::Stale { config } if config.group == self.config.group.group => {
                 self.on_config(now, health, config, out);
-                self.resend(now, slot, reply.key.point.step, out);
+                self.ask(now, slot, reply.key.point.step, out);
             }
             // One that goes by another group, whose versions say nothing here, has not heard that it is of this one.
             // What a disk holds of another slot, before it has begun its life in this one, is no conflict (rule S7).
@@ -320,7 +320,7 @@ impl Leader {
                     && let Some(pending) = self.pending_mut(reply.key.point.step)
                 {
                     pending.acked.insert(slot);
-                    let took = now.since(pending.sent_at[slot.index()]);
+                    let took = now.since(pending.asked_at[slot.index()]);
                     self.commit(out);
                     return Some(took);
                 }
@@ -359,15 +359,18 @@ impl Leader {
             .and_then(|slot| self.config.group.slot(slot))
             .and_then(|own| config.slot_of(own.node));
         self.config.group = config;
-        for pending in &mut self.pending {
-            pending.acked = pending.acked.difference(changed);
-            pending.refused = SlotSet::EMPTY;
-        }
         for index in 0..self.pending.len() {
             let step = Step::new(self.first_pending.get() + index as u64);
-            let again = self.pending[index].sent.difference(self.pending[index].acked);
+            let pending = &mut self.pending[index];
+            pending.acked = pending.acked.difference(changed);
+            let refused = std::mem::replace(&mut pending.refused, SlotSet::EMPTY);
+            let again = pending.sent.difference(pending.acked);
             for slot in again.iter() {
-                self.resend(now, slot, step, out);
+                if changed.union(refused).contains(slot) {
+                    self.ask(now, slot, step, out);
+                } else {
+                    self.send(now, slot, step, out);
+                }
             }
             self.hedge_step(now, health, step, out);
         }
@@ -512,6 +515,7 @@ impl Leader {
             acked: SlotSet::EMPTY,
             refused: SlotSet::EMPTY,
             put_at: now,
+            asked_at: [now; SLOT_COUNT_MAX],
             sent_at: [now; SLOT_COUNT_MAX],
         });
         self.hedge_step(now, health, step, out);

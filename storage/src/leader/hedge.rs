@@ -30,8 +30,13 @@ impl Leader {
                 .iter()
                 .filter(|slot| now.since(pending.sent_at[slot.index()]) >= RESEND_AFTER)
                 .collect();
+            let refused = pending.refused;
             for slot in lost.iter() {
-                self.resend(now, slot, step, out);
+                if refused.contains(slot) {
+                    self.ask(now, slot, step, out);
+                } else {
+                    self.send(now, slot, step, out);
+                }
             }
         }
     }
@@ -52,7 +57,7 @@ impl Leader {
             .filter(|slot| {
                 health.suspect.contains(*slot)
                     || pending.refused.contains(*slot)
-                    || now.since(pending.sent_at[slot.index()]) > health.hedge_after[slot.index()]
+                    || now.since(pending.asked_at[slot.index()]) > health.hedge_after[slot.index()]
             })
             .collect();
         let live = pending.acked.union(pending.sent.difference(late));
@@ -69,7 +74,7 @@ impl Leader {
             self.is_enough(in_parts, set)
         });
         for slot in targets.iter() {
-            self.resend(now, slot, step, out);
+            self.ask(now, slot, step, out);
         }
     }
 
@@ -78,7 +83,22 @@ impl Leader {
         (self.config.partition.get() % self.config.group.geometry.rack_count() as u64) as usize
     }
 
-    pub(super) fn resend(
+    /// Sends `step` to a slot that owes no answer to it: how long it takes counts from now on.
+    pub(super) fn ask(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        step: Step,
+        out: &mut Vec<LeaderOutput>,
+    ) {
+        if let Some(pending) = self.pending_mut(step) {
+            pending.asked_at[slot.index()] = now;
+        }
+        self.send(now, slot, step, out);
+    }
+
+    /// Sends `step` to a slot, again if it was asked before: a slot that does not answer is no less late for that.
+    pub(super) fn send(
         &mut self,
         now: Instant,
         slot: Slot,

@@ -31,6 +31,9 @@ pub(super) struct Pending {
     pub(super) acked: SlotSet,
     pub(super) refused: SlotSet,
     pub(super) put_at: Instant,
+    /// Since when each slot owes an answer.
+    pub(super) asked_at: [Instant; SLOT_COUNT_MAX],
+    /// When it was sent there last.
     pub(super) sent_at: [Instant; SLOT_COUNT_MAX],
 }
 

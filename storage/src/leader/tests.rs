@@ -101,12 +101,19 @@ impl Bench {
         self.leader.put(self.now, &self.health, draft, &mut self.out)
     }
 
-    fn reply(&mut self, slot: u8, step: u64, incarnation: u64, result: PutResult) {
+    /// Takes an answer; how long the slot took, if it stored the blob.
+    fn reply(
+        &mut self,
+        slot: u8,
+        step: u64,
+        incarnation: u64,
+        result: PutResult,
+    ) -> Option<Duration> {
         let point = LogPoint::new(GENERATION, Step::new(step));
         let key = BlobKey { partition: PARTITION, point };
         let reply = PutReply { key, incarnation: Incarnation::new(incarnation), result };
         let slot = Slot::new(slot);
-        self.leader.on_reply(self.now, &self.health, slot, reply, &mut self.out);
+        self.leader.on_reply(self.now, &self.health, slot, reply, &mut self.out)
     }
 
     fn stored<const N: usize>(&mut self, step: u64, slots: [u8; N]) {
@@ -400,6 +407,33 @@ fn l4_hedging_and_resending_are_bounded() {
     assert!(puts.len() <= 27, "{}", puts.len());
     let slots: SlotSet = puts.iter().map(|(slot, _)| Slot::new(*slot as u8)).collect();
     assert_eq!(slots, Geometry::Mirror3Dc.slots(), "a lost message is made good");
+}
+
+#[test]
+fn l4_a_put_that_is_sent_again_is_no_less_late_for_that() {
+    let mut bench = Bench::serving();
+    let (usual, late) = (Duration::from_millis(800), Duration::from_millis(801));
+    bench.health = SlotHealth::all_alive(usual);
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.stored(1, [0, 6]);
+    bench.wait(RESEND_AFTER);
+    bench.wait(usual - RESEND_AFTER);
+    assert_eq!(bench.puts(), [(0, 1), (3, 1), (6, 1), (3, 1)]);
+    bench.wait(late - usual);
+    assert_eq!(bench.puts(), [(4, 1)]);
+    let reply = bench.reply(3, 1, 103, PutResult::Stored);
+    assert_eq!(reply, Some(late), "and it took that long");
+}
+
+#[test]
+fn l4_a_slot_that_refused_takes_as_long_as_it_does_from_then_on() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.stored(1, [0]);
+    bench.reply(3, 1, 103, PutResult::Refused { reason: Refusal::Busy });
+    bench.wait(RESEND_AFTER);
+    bench.now = bench.now + HEDGE_AFTER;
+    assert_eq!(bench.reply(3, 1, 103, PutResult::Stored), Some(HEDGE_AFTER));
 }
 
 #[test]
