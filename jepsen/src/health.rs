@@ -49,7 +49,8 @@ impl Health {
             if silent >= SUSPECT_AFTER && silent < TRY_AGAIN_AFTER {
                 health.suspect.insert(Slot::new(index as u8));
             }
-            if self.refused_at[index].is_some_and(|at| now.since(at) < TRY_AGAIN_AFTER) {
+            let is_late = silent > HEDGE_AFTER && silent < TRY_AGAIN_AFTER;
+            if is_late || self.refused_at[index].is_some_and(|at| now.since(at) < TRY_AGAIN_AFTER) {
                 health.declining.insert(Slot::new(index as u8));
             }
         }

@@ -10,12 +10,14 @@
 mod hedge;
 mod manifests;
 mod pending;
+mod surplus;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use self::pending::Pending;
 pub use self::pending::Waiting;
+use self::surplus::{LateAnswers, Surplus};
 
 use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, PartitionId};
@@ -167,6 +169,8 @@ pub struct Leader {
     /// Steps sent and not yet committed, dense, the first being `first_pending`.
     pending: VecDeque<Pending>,
     pending_size_bytes: usize,
+    surplus: Surplus,
+    late_answers: LateAnswers,
     first_pending: Step,
     next_offset: Offset,
     log_start_offset: Offset,
@@ -198,6 +202,8 @@ impl Leader {
             lineage,
             pending: VecDeque::new(),
             pending_size_bytes: 0,
+            surplus: Surplus::new(config.pending_size_bytes_max),
+            late_answers: LateAnswers::default(),
             first_pending: Step::START,
             next_offset: plan.start.base_offset,
             log_start_offset: plan.start.log_start_offset,
@@ -316,14 +322,17 @@ impl Leader {
                 }
             }
             PutResult::Stored => {
-                if self.counts(slot, reply.incarnation)
-                    && let Some(pending) = self.pending_mut(reply.key.point.step)
-                {
-                    pending.acked.insert(slot);
-                    let took = now.since(pending.asked_at[slot.index()]);
-                    self.commit(out);
-                    return Some(took);
+                if !self.counts(slot, reply.incarnation) {
+                    return None;
                 }
+                let step = reply.key.point.step;
+                let Some(pending) = self.pending_mut(step) else {
+                    return self.late_answers.take(now, step, slot);
+                };
+                pending.acked.insert(slot);
+                let took = now.since(pending.asked_at[slot.index()]);
+                self.commit(out);
+                return Some(took);
             }
         }
         None
@@ -488,6 +497,11 @@ impl Leader {
         self.pending_size_bytes
     }
 
+    /// Bytes that were put beside what the committed steps needed; they only grow.
+    pub fn surplus_made_bytes(&self) -> u64 {
+        self.surplus.made_bytes()
+    }
+
     fn send_new(
         &mut self,
         now: Instant,
@@ -580,9 +594,7 @@ impl Leader {
                 let Blob { key, header, .. } = &front.blob;
                 self.newest_checkpoint = Some(BlobInfo { point: key.point, header: *header });
             }
-            self.pending_size_bytes -= front.blob.payload.size_bytes();
-            self.pending.pop_front();
-            self.first_pending = self.first_pending.next();
+            self.on_front_committed();
         }
         if checkpointed {
             self.on_checkpoint_safe();
@@ -604,10 +616,21 @@ impl Leader {
         });
     }
 
+    /// The oldest step that was pending is committed.
+    fn on_front_committed(&mut self) {
+        let Some(front) = self.pending.pop_front() else { return };
+        let size_bytes = front.blob.payload.size_bytes();
+        self.pending_size_bytes -= size_bytes;
+        self.surplus.on_committed(size_bytes, self.surplus_bytes(&front));
+        self.late_answers.on_committed(self.first_pending, &front);
+        self.first_pending = self.first_pending.next();
+    }
+
     fn lose(&mut self, cause: LossCause, out: &mut Vec<LeaderOutput>) {
         self.state = State::Lost;
         self.pending.clear();
         self.pending_size_bytes = 0;
+        self.late_answers.clear();
         out.push(LeaderOutput::Lost(cause));
     }
 

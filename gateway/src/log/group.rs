@@ -84,7 +84,7 @@ impl Group {
             if watch.is_suspect(now) {
                 health.suspect.insert(slot);
             }
-            if watch.is_declining(now) {
+            if watch.is_declining(now) || watch.is_late(now) {
                 health.declining.insert(slot);
             }
         }

@@ -74,6 +74,11 @@ impl SlotWatch {
         self.refused_at.is_some_and(|at| now.since(at) < RETRY_AFTER)
     }
 
+    /// Whether it is late with what it was sent, by as much as is hedged around.
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        self.waiting_since.is_some_and(|since| now.since(since) > self.hedge_after())
+    }
+
     /// Its node's connection was made or lost. One that is back has its disk to mount, and may not answer until then:
     /// it is asked last at first, as if it had refused.
     pub(super) fn on_reachable(&mut self, now: Instant, reachable: bool) {
@@ -160,6 +165,20 @@ mod tests {
         watch.on_refused(at(1200));
         watch.on_answer(Some(Duration::from_millis(1)));
         assert!(!watch.is_declining(at(1200)));
+    }
+
+    #[test]
+    fn one_that_is_late_is_asked_last_until_it_answers() {
+        let mut watch = SlotWatch::new();
+        for _ in 0..SAMPLES_PER_UPDATE {
+            watch.on_answer(Some(Duration::from_millis(4)));
+        }
+        watch.on_sent(at(100));
+        watch.on_sent(at(107));
+        assert!(!watch.is_late(at(108)));
+        assert!(watch.is_late(at(109)) && !watch.is_suspect(at(109)));
+        watch.on_answer(None);
+        assert!(!watch.is_late(at(109)));
     }
 
     #[test]

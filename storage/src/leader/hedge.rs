@@ -6,7 +6,10 @@ use meridian_base::env::Instant;
 use meridian_base::position::Step;
 use meridian_base::topology::{Slot, SlotSet};
 
+use super::pending::Pending;
+use super::surplus::HEDGE_ANYHOW_AFTER;
 use super::{Leader, LeaderOutput};
+use crate::blob::BlobKind;
 use crate::message::Put;
 use crate::placement::{Preference, SlotHealth, choose_targets};
 
@@ -50,32 +53,67 @@ impl Leader {
         out: &mut Vec<LeaderOutput>,
     ) {
         let Some(pending) = self.pending_ref(step) else { return };
-        let late: SlotSet = pending
-            .sent
-            .difference(pending.acked)
-            .iter()
-            .filter(|slot| {
-                health.suspect.contains(*slot)
-                    || pending.refused.contains(*slot)
-                    || now.since(pending.asked_at[slot.index()]) > health.hedge_after[slot.index()]
-            })
-            .collect();
+        let unanswered = pending.sent.difference(pending.acked);
+        let gone = health.suspect.union(pending.refused).intersection(unanswered);
+        let slow = self.slow(now, health, pending, unanswered.difference(gone));
+        let late = gone.union(slow);
         let live = pending.acked.union(pending.sent.difference(late));
         let usable =
             self.config.group.good_slots().difference(health.suspect).difference(pending.sent);
-        let preference = Preference {
-            declining: health.declining,
-            own_slot: self.config.own_slot,
-            row: self.preferred_row(),
-        };
+        let preference = self.preference(health.declining);
         let in_parts = pending.is_in_parts();
         let geometry = self.config.group.geometry;
         let targets = choose_targets(geometry, live, usable, &preference, |set| {
             self.is_enough(in_parts, set)
         });
+        if !slow.is_empty() {
+            let hedged_bytes = targets.count() * pending.slot_size_bytes();
+            self.surplus.on_hedged(hedged_bytes);
+        }
         for slot in targets.iter() {
             self.ask(now, slot, step, out);
         }
+    }
+
+    /// The slots that are late with a step, without being known to be gone, and may be hedged around: each may answer
+    /// yet, and then there is a copy too many.
+    fn slow(
+        &self,
+        now: Instant,
+        health: &SlotHealth,
+        pending: &Pending,
+        unanswered: SlotSet,
+    ) -> SlotSet {
+        let is_allowed = self.surplus.is_allowed(pending.slot_size_bytes());
+        let late_after = |slot: Slot| {
+            let usual = health.hedge_after[slot.index()];
+            if is_allowed { usual } else { usual.max(HEDGE_ANYHOW_AFTER) }
+        };
+        let is_late = |slot: &Slot| now.since(pending.asked_at[slot.index()]) > late_after(*slot);
+        unanswered.iter().filter(is_late).collect()
+    }
+
+    /// How many bytes a step was put with beside what it needed.
+    pub(super) fn surplus_bytes(&self, pending: &Pending) -> u64 {
+        if pending.blob.header.kind != BlobKind::Records {
+            return 0;
+        }
+        let holders = pending.acked.union(pending.sent.difference(pending.refused));
+        let surplus = holders.difference(self.kept(pending.is_in_parts(), holders));
+        (surplus.count() * pending.slot_size_bytes()) as u64
+    }
+
+    /// Of the slots that hold a blob, as few as the blob needs.
+    pub(super) fn kept(&self, in_parts: bool, holders: SlotSet) -> SlotSet {
+        let geometry = self.config.group.geometry;
+        let preference = self.preference(SlotSet::EMPTY);
+        choose_targets(geometry, SlotSet::EMPTY, holders, &preference, |set| {
+            self.is_enough(in_parts, set)
+        })
+    }
+
+    fn preference(&self, declining: SlotSet) -> Preference {
+        Preference { declining, own_slot: self.config.own_slot, row: self.preferred_row() }
     }
 
     /// Partitions differ in the row they prefer, so that their blobs spread over the racks.

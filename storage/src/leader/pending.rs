@@ -42,6 +42,12 @@ impl Pending {
         self.parts.is_some()
     }
 
+    /// How much of it goes to one slot.
+    pub(super) fn slot_size_bytes(&self) -> usize {
+        let part = self.parts.as_ref().and_then(|parts| parts.first());
+        part.map_or(self.blob.payload.size_bytes(), |(_, payload)| payload.size_bytes())
+    }
+
     /// What of the blob goes to `slot`.
     pub(super) fn for_slot(&self, slot: Slot) -> Blob {
         let Some(parts) = &self.parts else { return self.blob.clone() };

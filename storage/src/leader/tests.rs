@@ -7,6 +7,7 @@ use meridian_base::position::LeaderEpoch;
 use meridian_base::topology::Geometry;
 
 use super::hedge::RESEND_AFTER;
+use super::surplus::HEDGE_ANYHOW_AFTER;
 use super::*;
 use crate::lineage::Past;
 use crate::manifest::{Manifest, Piece, Place};
@@ -434,6 +435,52 @@ fn l4_a_slot_that_refused_takes_as_long_as_it_does_from_then_on() {
     bench.wait(RESEND_AFTER);
     bench.now = bench.now + HEDGE_AFTER;
     assert_eq!(bench.reply(3, 1, 103, PutResult::Stored), Some(HEDGE_AFTER));
+}
+
+#[test]
+fn l4_what_hedging_may_put_beside_what_is_needed_is_bounded() {
+    let mut bench = Bench::serving();
+    let payload = || Payload::from(Bytes::from(vec![7; 60]));
+    let put = |bench: &mut Bench, offset| {
+        let draft = Draft { payload: payload(), ..records(offset, b"") };
+        bench.put(draft).expect("admitted").get()
+    };
+    let step = put(&mut bench, 0);
+    bench.stored(step, [0, 6]);
+    bench.puts();
+    bench.wait(HEDGE_AFTER * 2);
+    assert_eq!(bench.puts(), [(4, 1)], "100 bytes are allowed, as many as may be pending");
+    bench.stored(step, [4]);
+    assert_eq!(bench.leader.surplus_made_bytes(), 60);
+    let step = put(&mut bench, 1);
+    bench.stored(step, [0, 6]);
+    bench.puts();
+    bench.wait(HEDGE_AFTER * 2);
+    assert_eq!(bench.puts(), [], "43 are left");
+    bench.wait(HEDGE_ANYHOW_AFTER - HEDGE_AFTER * 2 + Duration::from_millis(1));
+    assert_eq!(bench.puts(), [(4, 2)], "it may be gone");
+    bench.stored(step, [4]);
+    put(&mut bench, 2);
+    bench.puts();
+    bench.reply(3, 3, 103, PutResult::Refused { reason: Refusal::Full });
+    assert_eq!(bench.puts(), [(4, 3)], "one that is known to store nothing is no matter of bytes");
+    bench.health.suspect = SlotSet::EMPTY.with(Slot::new(6));
+    bench.wait(Duration::from_millis(1));
+    assert_eq!(bench.puts(), [(7, 3)]);
+}
+
+#[test]
+fn l4_how_long_a_slot_takes_is_known_though_nobody_waited_for_it() {
+    let mut bench = Bench::serving();
+    bench.put(records(0, b"a")).expect("admitted");
+    bench.wait(HEDGE_AFTER * 2);
+    bench.stored(1, [0, 6, 4]);
+    assert_eq!(bench.committed(), Some((1, 1)));
+    bench.now = bench.now + Duration::from_millis(40);
+    let late = HEDGE_AFTER * 2 + Duration::from_millis(40);
+    assert_eq!(bench.reply(3, 1, 103, PutResult::Stored), Some(late));
+    assert_eq!(bench.reply(3, 1, 103, PutResult::Stored), None, "once");
+    assert_eq!(bench.reply(0, 1, 100, PutResult::Stored), None, "it had answered");
 }
 
 #[test]
