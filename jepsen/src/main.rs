@@ -7,6 +7,7 @@ use meridian_jepsen::command::{MetaArgs, ReplayArgs, RunArgs};
 use meridian_jepsen_runner::command as runner;
 use meridian_jepsen_runner::hostile::{HostileArgs, hostile};
 use meridian_jepsen_runner::pair::{PairArgs, pair};
+use meridian_jepsen_runner::scale::{ScaleArgs, scale};
 use meridian_jepsen_runner::teeth::{TeethArgs, teeth};
 
 /// Simulation and fault injection for Meridian.
@@ -30,6 +31,8 @@ enum Command {
     Pair(PairArgs),
     /// Attack a node with hostile clients, and demand that another client does not notice.
     Hostile(HostileArgs),
+    /// Run many partitions on nodes that get little of a processor, and demand that all are served in time.
+    Scale(ScaleArgs),
     /// Judge a history again.
     Check(runner::CheckArgs),
     /// Tell which workloads and faults there are.
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Teeth(args) => teeth(&args),
         Command::Pair(args) => pair(&args),
         Command::Hostile(args) => hostile(&args),
+        Command::Scale(args) => scale(&args),
         Command::Check(args) => runner::check(&args),
         Command::List => runner::list(),
     }

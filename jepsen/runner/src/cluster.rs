@@ -8,7 +8,7 @@ mod files;
 mod process;
 mod status;
 
-pub(crate) use files::Credentials;
+pub(crate) use files::{Credentials, meridian as run_binary};
 pub(crate) use nodes::{Cluster, Leash, Setup};
 pub(crate) use place::NodeIndex;
-pub(crate) use process::alarms as process_alarms;
+pub(crate) use process::{Process, Start, alarms as process_alarms};

@@ -17,6 +17,7 @@ pub mod chance;
 pub mod command;
 pub mod hostile;
 pub mod pair;
+pub mod scale;
 pub mod teeth;
 
 mod check;

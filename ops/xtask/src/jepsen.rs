@@ -1,5 +1,5 @@
 //! Fault tests of simulated clusters, `cargo xtask jepsen --mutations` and `--simulate`, and on real processes: `--smoke`,
-//! `--nightly`, `--hostile`, `--teeth` and `--pair`.
+//! `--nightly`, `--hostile`, `--scale`, `--teeth` and `--pair`.
 
 mod nightly;
 
@@ -29,7 +29,7 @@ const SMOKE_SECONDS: u32 = 60;
 const SLACK: &str = "6";
 const SHARED_FEATURES: &str = "meridian-jepsen/mutations";
 const USAGE: &str = "usage: cargo xtask jepsen --mutations | --simulate | --smoke | --nightly [--seconds N] \
-    [--hours N] [--seed N] [--lanes N] | --hostile [OPTION ...] | --teeth [--intact] [MUTATION ...] | --pair [OPTION ...]";
+    [--hours N] [--seed N] [--lanes N] | --hostile [OPTION ...] | --scale [OPTION ...] | --teeth [--intact] [MUTATION ...] | --pair [OPTION ...]";
 
 /// What a run came to.
 enum Verdict {
@@ -48,6 +48,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
         Some((option, [])) if option == "--smoke" => smoke(root),
         Some((option, rest)) if option == "--nightly" => nightly::run(root, rest),
         Some((option, rest)) if option == "--hostile" => hostile(root, rest),
+        Some((option, rest)) if option == "--scale" => on_binary(root, "scale", rest),
         Some((option, mutations)) if option == "--teeth" => teeth(root, mutations),
         Some((option, rest)) if option == "--pair" => pair(root, rest),
         _ => Err(USAGE.to_owned()),
@@ -99,12 +100,17 @@ pub(crate) fn smoke(root: &Path) -> Result<(), String> {
 
 /// A node under hostile clients for a minute: another client must not notice.
 pub(crate) fn hostile(root: &Path, options: &[String]) -> Result<(), String> {
+    on_binary(root, "hostile", options)
+}
+
+/// Has the runner do something with the binary that is shipped.
+fn on_binary(root: &Path, name: &str, options: &[String]) -> Result<(), String> {
     build_all(root)?;
     let mut command = runner(root);
-    command.args(["hostile", "--out"]).arg(folder(root)).arg("--binary");
+    command.arg(name).arg("--out").arg(folder(root)).arg("--binary");
     command.arg(fast(root).join("meridian")).args(options);
     let status = command.status().map_err(|error| not_started(&error))?;
-    if status.success() { Ok(()) } else { Err(format!("jepsen: hostile ({status})")) }
+    if status.success() { Ok(()) } else { Err(format!("jepsen: {name} ({status})")) }
 }
 
 /// Builds nodes that break a rule, and demands that each is found out. With `--intact`, the same runs of

@@ -87,7 +87,8 @@ fn foreign_authority(run: &Path, binary: &Path) -> Result<PathBuf, Failure> {
     Ok(folder)
 }
 
-fn meridian(binary: &Path, arguments: &[&Path]) -> Result<String, Failure> {
+/// Runs the binary to its end; gives what it printed.
+pub(crate) fn meridian(binary: &Path, arguments: &[&Path]) -> Result<String, Failure> {
     let output = Command::new(binary)
         .args(arguments)
         .output()
