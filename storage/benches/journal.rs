@@ -1,4 +1,5 @@
-//! What the store costs beside the disk: puts through group commit, and mounting a full journal.
+//! What the store costs beside the disk: puts through group commit, and mounting a full journal. A number as argument is
+//! how many small blobs a single journal is to have: `cargo bench -p meridian-storage --bench journal -- 10000000`.
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the real clock")]
 
 use std::time::{Duration, Instant as Clock};
@@ -15,10 +16,18 @@ use meridian_storage::journal::execute;
 use meridian_storage::message::{Put, StorageMessage};
 use meridian_storage::store::{Origin, Store, StoreInput, StoreOutput};
 
+const CAPACITY_BYTES: u64 = 4 << 30;
 const PARTITION_COUNT: u64 = 1000;
 const BATCH_PUT_COUNT: u64 = 64;
+const SMALL_SIZE_BYTES: usize = 64;
+/// Of the kernel, towards programs.
+const TICKS_A_SECOND: u64 = 100;
 
 fn main() {
+    let count = std::env::args().filter_map(|argument| argument.parse().ok()).next();
+    if let Some(put_count) = count {
+        return measure(put_count, SMALL_SIZE_BYTES);
+    }
     for (put_count, payload_size_bytes) in [(200_000, 256), (40_000, 4 << 10), (2_000, 128 << 10)] {
         measure(put_count, payload_size_bytes);
     }
@@ -26,8 +35,8 @@ fn main() {
 
 fn measure(put_count: u64, payload_size_bytes: usize) {
     let mut disk = MemoryDisk::new(1);
-    disk.set_capacity_bytes(2 << 30);
-    let config = StoreConfig::new(NodeId::new(1), Incarnation::new(1), 2 << 30);
+    disk.set_capacity_bytes(CAPACITY_BYTES);
+    let config = StoreConfig::new(NodeId::new(1), Incarnation::new(1), CAPACITY_BYTES);
     let mut store = Store::open(&mut disk, config).expect("an empty disk");
     store_step(&mut store, &mut disk, StoreInput::Config(group()));
     let payload = Payload::from(Bytes::from(vec![7; payload_size_bytes]));
@@ -44,15 +53,23 @@ fn measure(put_count: u64, payload_size_bytes: usize) {
     let put_ns = (began.elapsed() - disk_time).as_nanos() / u128::from(put_count);
     let usage = store.usage();
     drop(store);
-    let began = Clock::now();
+    let (began, cpu) = (Clock::now(), cpu_time());
     let store = Store::open(&mut disk, config).expect("a disk that mounts");
-    let open_ms = began.elapsed().as_millis();
+    let (open_ms, cpu_ms) = (began.elapsed().as_millis(), (cpu_time() - cpu).as_millis());
     assert_eq!(store.usage().live_bytes, usage.live_bytes);
     println!(
         "{put_count} puts of {payload_size_bytes} B: {put_ns} ns each beside the disk; mount of \
-         {} MiB: {open_ms} ms",
+         {} MiB: {open_ms} ms, {cpu_ms} ms of a processor",
         usage.used_bytes >> 20
     );
+}
+
+/// Processor time of this process so far.
+fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let ticks = fields.split_whitespace().skip(11).take(2).filter_map(|it| it.parse::<u64>().ok());
+    Duration::from_millis(ticks.sum::<u64>() * 1000 / TICKS_A_SECOND)
 }
 
 fn group() -> GroupConfig {
