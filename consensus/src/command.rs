@@ -330,8 +330,10 @@ impl FeatureLevel {
     pub const LEASES_CHECKED: Self = Self(9);
     /// Nodes tell each other what of them stops or threatens writes.
     pub const HEALTH: Self = Self(10);
+    /// Secrets of links are sealed in their rows.
+    pub const SECRETS: Self = Self(11);
     /// The highest that this binary can run at.
-    pub const LATEST: Self = Self::HEALTH;
+    pub const LATEST: Self = Self::SECRETS;
 
     /// The level from which on all nodes know groups of this shape.
     pub const fn of_geometry(geometry: Geometry) -> Self {

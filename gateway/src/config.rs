@@ -122,6 +122,8 @@ pub struct NodeConfig {
     pub members: Vec<Member>,
     /// Folder with `ca.pem`, `node.pem` and `node-key.pem`; needed if there are other members.
     pub tls: Option<PathBuf>,
+    /// File with the keys that seal secrets; `None` is a usual place.
+    pub secret_key_file: Option<PathBuf>,
     /// Size of a journal file.
     pub file_size_bytes: u32,
     /// Bytes the journal may take; `None` takes nine tenths of what is free at the start.
@@ -169,6 +171,7 @@ impl NodeConfig {
             further_groups: Vec::new(),
             members: Vec::new(),
             tls: None,
+            secret_key_file: None,
             file_size_bytes: FILE_SIZE_BYTES_DEFAULT,
             capacity_bytes: None,
             tiers: None,
@@ -221,6 +224,7 @@ impl NodeConfig {
             further_groups: file.cluster.further_groups,
             members,
             tls: file.tls.map(|tls| folder.join(tls.folder)),
+            secret_key_file: file.security.secret_key_file.map(|file| folder.join(file)),
             file_size_bytes: file.storage.file_size_bytes.unwrap_or(FILE_SIZE_BYTES_DEFAULT),
             capacity_bytes: file.storage.capacity_bytes,
             tiers: file.storage.tiers.as_ref().map(|it| it.config(folder)).transpose()?,

@@ -160,6 +160,10 @@ pub(crate) enum Condition {
     LinkDown { link: String, why: String },
     /// The source of a link has more groups than are carried.
     GroupsLeftOut { link: String, left_out: usize, count_max: usize },
+    /// This node can't open the secrets of a link.
+    SecretsUnopened { link: String, why: String },
+    /// Secrets of links lie in clear in the metadata log.
+    SecretsInClear { links: String },
     /// The node's certificate ends soon, or has ended.
     CertificateEnds { hours_left: i64 },
     /// The host's clock is not the cluster's.
@@ -168,7 +172,7 @@ pub(crate) enum Condition {
 
 impl Condition {
     /// All names, for the metric: those that are not there are shown as 0.
-    pub(crate) const NAMES: [(&'static str, Severity); 24] = [
+    pub(crate) const NAMES: [(&'static str, Severity); 26] = [
         ("no_metadata_leader", Severity::Stops),
         ("group_not_serving", Severity::Stops),
         ("group_full", Severity::Stops),
@@ -193,6 +197,8 @@ impl Condition {
         ("certificate_ends", Severity::Threatens),
         ("certificate_ended", Severity::Stops),
         ("clock_apart", Severity::Threatens),
+        ("secrets_unopened", Severity::Threatens),
+        ("secrets_in_clear", Severity::Threatens),
     ];
 
     fn entry(&self) -> (&'static str, Severity) {
@@ -221,6 +227,8 @@ impl Condition {
             Self::CertificateEnds { hours_left } if *hours_left > 0 => 21,
             Self::CertificateEnds { .. } => 22,
             Self::ClockApart { .. } => 23,
+            Self::SecretsUnopened { .. } => 24,
+            Self::SecretsInClear { .. } => 25,
         };
         Self::NAMES[index]
     }
@@ -249,7 +257,9 @@ impl Condition {
             Self::WritesRefused { reason, .. } => reason.to_string(),
             Self::LeaseMissing { cluster, .. } => cluster.clone(),
             Self::MirrorStopped { link, state, .. } => format!("{link} {state}"),
-            Self::LinkDown { link, .. } | Self::GroupsLeftOut { link, .. } => link.clone(),
+            Self::LinkDown { link, .. }
+            | Self::GroupsLeftOut { link, .. }
+            | Self::SecretsUnopened { link, .. } => link.clone(),
             Self::NoMetadataLeader
             | Self::Leaderless { .. }
             | Self::DiskFull { .. }
@@ -257,6 +267,7 @@ impl Condition {
             | Self::DiskDamaged { .. }
             | Self::NotCommitting { .. }
             | Self::NotServing { .. }
+            | Self::SecretsInClear { .. }
             | Self::CertificateEnds { .. }
             | Self::ClockApart { .. } => String::new(),
         }
@@ -314,6 +325,15 @@ impl Condition {
                 "carry fewer groups: narrow the rule (`meridian mirror groups`), or delete groups that nobody \
                  uses at the source of {link}"
             ),
+            Self::SecretsUnopened { link, .. } => format!(
+                "give the node the cluster's key file (security.secret_key_file) and restart it; if the key is lost, set \
+                 the secrets again: `meridian link alter {link}`"
+            ),
+            Self::SecretsInClear { .. } => {
+                "`meridian link reseal` seals them; change them at the source, for older files of the log still have \
+                 them"
+                    .to_owned()
+            }
             Self::CertificateEnds { .. } => {
                 "`meridian cert node` makes a new one; put it into tls.folder and restart the node".to_owned()
             }
@@ -385,6 +405,19 @@ impl fmt::Display for Condition {
             Self::WritesRefused { reason, partitions } => {
                 write!(f, "produce requests to {partitions} are refused: {reason}")
             }
+            Self::CertificateEnds { hours_left } => {
+                write!(f, "the node's certificate {}", ends_in(*hours_left))
+            }
+            Self::ClockApart { ahead_ms } => write!(f, "the host's clock is {}", apart(*ahead_ms)),
+            of_links => of_links.fmt_of_links(f),
+        }
+    }
+}
+
+impl Condition {
+    /// Those of links and mirrors.
+    fn fmt_of_links(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::LeaseMissing { partitions, cluster } => write!(
                 f,
                 "{partitions} without a writer's lease: cluster {cluster} has not said lately that its mirror \
@@ -400,10 +433,13 @@ impl fmt::Display for Condition {
                     "link {link}: {left_out} groups are not carried: {max} of a broker are the most"
                 )
             }
-            Self::CertificateEnds { hours_left } => {
-                write!(f, "the node's certificate {}", ends_in(*hours_left))
+            Self::SecretsUnopened { link, why } => {
+                write!(f, "link {link} can't be used on this node: {why}")
             }
-            Self::ClockApart { ahead_ms } => write!(f, "the host's clock is {}", apart(*ahead_ms)),
+            Self::SecretsInClear { links } => {
+                write!(f, "secrets of links lie in clear in the metadata log: {links}")
+            }
+            _ => f.write_str(self.name()),
         }
     }
 }

@@ -24,6 +24,7 @@ mod promotion;
 mod question;
 mod replace;
 mod rules;
+mod secrets;
 mod seed;
 mod steward;
 mod succession;
@@ -56,6 +57,7 @@ pub(crate) use self::lease::needs_lease;
 pub(crate) use self::observed::{LEASED_WITHIN, leases_missing};
 use self::plan::{Plan, Source};
 pub(crate) use self::rules::refuses_creation;
+pub(crate) use self::secrets::observe as observe_secrets;
 use self::steward::{StewardHandle, StewardReport};
 use self::switchover::Coordinators;
 use self::unopened::Unopened;
@@ -157,7 +159,8 @@ fn start(node: Arc<Node>, link: &str, plan: Plan) -> WorkerHandle {
     let (plan, changes) = watch::channel(Arc::new(plan));
     let (reports, asked) = mpsc::channel(1);
     let metrics = Arc::default();
-    let audit = AuditHandle::start(changes.clone(), Arc::clone(&metrics));
+    let keys = Arc::clone(&node.secrets);
+    let audit = AuditHandle::start(changes.clone(), Arc::clone(&metrics), keys);
     let worker = LinkWorker::new(node, link.to_owned(), changes, Arc::clone(&metrics));
     WorkerHandle { plan, reports, audit, metrics, task: tokio::spawn(worker.run(asked)) }
 }
@@ -180,7 +183,7 @@ impl Mirrors {
         match clients.get(link) {
             Some((known, found)) if known == source => found.clone(),
             _ => {
-                let made = source.client();
+                let made = source.client(&node.secrets);
                 clients.insert(link.to_owned(), (source.clone(), made.clone()));
                 made
             }

@@ -17,6 +17,7 @@ mod object_owner;
 mod owner;
 mod peer_names;
 mod reclaim;
+mod secret_key;
 mod sources;
 mod status;
 mod sweep;
@@ -66,6 +67,7 @@ use crate::runtime::folder::LockError;
 use crate::runtime::mutation;
 use crate::runtime::objects::ObjectError;
 use crate::runtime::quic::{PathClass, Transport, TransportConfig, TransportError};
+use crate::runtime::secrets::{Keyring, SecretError};
 use crate::runtime::tls::{NodeIdentity, TlsError};
 
 /// Most bytes of one partition that wait for slots.
@@ -109,6 +111,9 @@ pub enum StartError {
     /// The certificates can't be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The keys for secrets can't be used.
+    #[error(transparent)]
+    Secrets(#[from] SecretError),
     /// The transport did not start.
     #[error(transparent)]
     Transport(#[from] TransportError),
@@ -146,6 +151,7 @@ pub(crate) struct Node {
     pub(crate) time: Arc<ClusterTime>,
     pub(crate) compaction: CompactionCounters,
     pub(crate) health: Health,
+    pub(crate) secrets: Arc<Keyring>,
     names: PeerNames,
     /// Why the node must stop, once it must.
     fatal: watch::Sender<Option<String>>,
@@ -204,7 +210,7 @@ async fn start_and_join(config: NodeConfig) -> Result<RunningNode, StartError> {
     let clock = Clock::start();
     let mut rng =
         SplitMix::new(crate::runtime::entropy::entropy().map_err(StartError::Entropy)? as u64);
-    let Opened { own, objects, store } = folders::open(&config, clock, &mut rng).await?;
+    let Opened { own, objects, store, secrets } = folders::open(&config, clock, &mut rng).await?;
     let switch = Arc::new(Switch::default());
     let wire: Arc<dyn Wire> = Arc::clone(&switch) as Arc<dyn Wire>;
     let logs = Logs::start(log_settings(&config), clock, Arc::clone(&wire), store);
@@ -233,6 +239,7 @@ async fn start_and_join(config: NodeConfig) -> Result<RunningNode, StartError> {
         time,
         compaction: CompactionCounters::default(),
         health: Health::default(),
+        secrets,
         names: PeerNames::default(),
         fatal,
         sync_reported: AtomicBool::new(false),

@@ -141,7 +141,8 @@ impl LinkOptions {
     }
 }
 
-fn is_secret(name: &str) -> bool {
+/// Whether the value of an option is shown to nobody.
+pub fn is_secret(name: &str) -> bool {
     name.contains("password") || name.contains("key")
 }
 

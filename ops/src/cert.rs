@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use meridian_base::id::{ClusterId, NodeId};
+use meridian_runtime::secrets::{Keyring, SECRET_KEY_FILE, SecretError};
 use meridian_runtime::tls::{ClusterCa, TlsError, Validity};
 
 use crate::client::clock;
@@ -29,7 +30,7 @@ enum Command {
     ///
     /// Example: meridian cert ca --out ca
     Ca {
-        /// Folder to make: ca.pem, ca-key.pem and cluster-id
+        /// Folder to make: ca.pem, ca-key.pem, cluster-id and secrets.key
         #[arg(long)]
         out: PathBuf,
         /// The id of a cluster that has one; a new one is drawn otherwise
@@ -48,12 +49,26 @@ enum Command {
         /// Folder of the authority
         #[arg(long)]
         ca: PathBuf,
-        /// Folder to write ca.pem, node.pem and node-key.pem into
+        /// Folder to write ca.pem, node.pem and node-key.pem into, and secrets.key if the authority has it
         #[arg(long)]
         out: PathBuf,
         /// How long it is valid
         #[arg(long, default_value_t = 825)]
         days: u32,
+    },
+    /// Make the key under which a cluster seals the secrets of its links, or add one to those that there are
+    ///
+    /// `cert ca` makes it too. Copy the file to every node, for its tls.folder. To replace a key: add one, copy
+    /// the file and restart the nodes; put the new line first, copy and restart again; then `meridian link reseal`.
+    ///
+    /// Example: meridian cert secret-key --out ca/secrets.key
+    SecretKey {
+        /// The key file
+        #[arg(long)]
+        out: PathBuf,
+        /// Add a key after those that the file has
+        #[arg(long)]
+        add: bool,
     },
     /// Make the certificate and key of a link that another cluster is to have to this one: its operators
     /// need the folder for `meridian link create`, with security.protocol=QUIC
@@ -85,6 +100,10 @@ pub(crate) fn run(cert: &Cert) -> Result<Exit, Failure> {
             make_node(NodeId::new(*id), ca, out, *days)?;
             output::text(&format!("{}\n", out.display()))?;
         }
+        Command::SecretKey { out, add } => {
+            let keys = if *add { Keyring::add(out) } else { Keyring::draw(out) };
+            output::text(&format!("{}\n", keys.map_err(key)?.ids()))?;
+        }
         Command::Link { name, ca, out, days } => {
             make_link(name, ca, out, *days)?;
             output::text(&format!("{}\n", out.display()))?;
@@ -111,6 +130,7 @@ fn make_authority(out: &Path, cluster_id: Option<&str>, days: u32) -> Result<Clu
     authority.save(out).map_err(certificate)?;
     let file = out.join(CLUSTER_ID_FILE);
     fs::write(&file, format!("{cluster}\n")).map_err(Failure::file(&file))?;
+    Keyring::draw(&out.join(SECRET_KEY_FILE)).map_err(key)?;
     Ok(cluster)
 }
 
@@ -120,7 +140,22 @@ fn make_node(node: NodeId, ca: &Path, out: &Path, days: u32) -> Result<(), Failu
     let validity = Validity::days(clock::wall_time(), days);
     let identity = authority.issue(node, validity).map_err(certificate)?;
     fs::create_dir_all(out).map_err(Failure::file(out))?;
-    identity.save(out).map_err(certificate)
+    identity.save(out).map_err(certificate)?;
+    copy_secret_key(ca, out)
+}
+
+/// Gives a node the cluster's key for secrets, if the authority has it: an older one does not.
+pub(crate) fn copy_secret_key(ca: &Path, tls: &Path) -> Result<(), Failure> {
+    let from = ca.join(SECRET_KEY_FILE);
+    if from.exists() {
+        // With its mode.
+        fs::copy(&from, tls.join(SECRET_KEY_FILE)).map_err(Failure::file(&from))?;
+    }
+    Ok(())
+}
+
+fn key(error: SecretError) -> Failure {
+    Failure::Invalid(format!("secret key: {error}"))
 }
 
 fn make_link(name: &str, ca: &Path, out: &Path, days: u32) -> Result<(), Failure> {
@@ -157,6 +192,10 @@ mod tests {
         let identity = NodeIdentity::load(&tls).unwrap();
         assert_eq!(identity.ca_pem, fs::read_to_string(ca.join("ca.pem")).unwrap());
         assert!(!tls.join("ca-key.pem").exists(), "the authority's key stays where it is");
+        let keys = Keyring::load(&tls.join(SECRET_KEY_FILE)).unwrap().ids();
+        let file = ca.join(SECRET_KEY_FILE);
+        assert_eq!(Keyring::load(&file).unwrap().ids(), keys);
+        assert!(Keyring::add(&file).unwrap().ids().starts_with(&format!("{keys}, ")));
         make_node(NodeId::new(4), &ca, &tls, 10).unwrap();
         assert_ne!(NodeIdentity::load(&tls).unwrap().key_pem, identity.key_pem);
 

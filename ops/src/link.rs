@@ -95,6 +95,13 @@ enum Command {
         /// Its name
         name: String,
     },
+    /// Seal the secrets of all links under the first key of the node that is asked: those in clear, and those
+    /// under an older key
+    ///
+    /// Exit code 2 if those of a link can't be sealed.
+    ///
+    /// Example: meridian link reseal
+    Reseal,
     /// Delete a link that no mirror uses
     ///
     /// Asks first; without a terminal it refuses (exit code 3) unless --yes is given.
@@ -141,6 +148,7 @@ pub(crate) async fn run(link: Link) -> Result<Exit, Failure> {
                 "options": options.read()?,
             }),
         ),
+        Command::Reseal => return reseal(&client, &target).await,
         Command::Pause { name } => ("link.alter", json!({"link": name, "is_paused": true})),
         Command::Resume { name } => ("link.alter", json!({"link": name, "is_paused": false})),
         Command::Delete { name, consent } => {
@@ -181,6 +189,20 @@ async fn add_traffic(client: &Client, link: &mut Value) {
         let of_link = told.iter().filter(|it| it["link"] == link["link"]);
         link[name] = of_link.filter_map(|it| it[name].as_u64()).sum::<u64>().into();
     }
+}
+
+async fn reseal(client: &Client, target: &Target) -> Result<Exit, Failure> {
+    let report = admin::command(client, "link.reseal", &json!({})).await?;
+    output::print(target.output, &report, |report| {
+        let mut table = Table::new(&["LINK", "SECRETS"]);
+        for link in report.as_array().into_iter().flatten() {
+            table.row([cell(&link["link"]), cell(&link["result"])]);
+        }
+        table.render()
+    })?;
+    let is_sealed = |link: &Value| link["result"] == "sealed" || link["result"] == "as it was";
+    let all = report.as_array().is_some_and(|links| links.iter().all(is_sealed));
+    Ok(if all { Exit::Ok } else { Exit::Degraded })
 }
 
 async fn test(client: &Client, target: &Target, name: &str) -> Result<Exit, Failure> {

@@ -201,6 +201,7 @@ fn table(folder: &Path) -> Vec<(&'static str, Option<Value>, Outcome)> {
         ("cluster.nodes", nodes(&[member(1, "A"), member(1, "A")]), Refused("lists node 1 twice")),
         ("cluster.nodes", nodes(&[member(2, "A")]), Refused("must list this node")),
         ("tls.folder", text("no-such-tls"), Refused("no-such-tls")),
+        ("security.secret_key_file", text("no-such-key"), Refused("no-such-key")),
         ("storage.file_size_bytes", number(32 << 20), Kept),
         ("storage.capacity_bytes", number(512 << 20), Kept),
         ("storage.capacity_bytes", number(80 << 20), Kept),

@@ -70,9 +70,12 @@ impl Security {
 
     /// What these options ask for. If they cannot be used, no connection is ever made.
     pub fn of(options: &BTreeMap<String, String>) -> Arc<Self> {
-        let unusable =
-            |error: SecurityError| Self { unusable: Some(error.to_string()), ..Self::default() };
-        Arc::new(Self::parse(options).unwrap_or_else(unusable))
+        Self::parse(options).map_or_else(|error| Self::unusable(error.to_string()), Arc::new)
+    }
+
+    /// Why no connection can be made.
+    pub fn unusable(detail: String) -> Arc<Self> {
+        Arc::new(Self { unusable: Some(detail), ..Self::default() })
     }
 
     /// Brings a new connection to where requests can be sent.

@@ -14,6 +14,7 @@ pub mod folder;
 pub mod mutation;
 pub mod objects;
 pub mod quic;
+pub mod secrets;
 pub mod tiered;
 pub mod tls;
 

@@ -9,7 +9,6 @@
 
 mod http;
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +27,7 @@ use object_store::{
 };
 
 use self::http::Http;
+pub use crate::secrets::Secret;
 
 /// A request that failed in passing is tried so often again, for so long.
 const RETRY_COUNT_MAX: usize = 4;
@@ -39,16 +39,6 @@ const REGION_DEFAULT: &str = "us-east-1";
 const OWNER: &str = "owner";
 /// Longest name of an owner that is looked at.
 const OWNER_SIZE_BYTES_MAX: usize = 64;
-
-/// Text that is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(pub String);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(hidden)")
-    }
-}
 
 /// Where the object store is, and how to get in.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -19,6 +19,8 @@ pub(super) struct File {
     pub(super) cluster: ClusterTable,
     pub(super) tls: Option<TlsTable>,
     #[serde(default)]
+    pub(super) security: SecurityTable,
+    #[serde(default)]
     pub(super) storage: StorageTable,
     #[serde(default)]
     pub(super) scrub: ScrubTable,
@@ -105,6 +107,14 @@ pub(super) struct TlsTable {
     /// Folder with `ca.pem`, `node.pem` and `node-key.pem`. Required if there are other nodes.
     /// Default: none.
     pub(super) folder: PathBuf,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SecurityTable {
+    /// File, mode 0600, with the keys that seal secrets of links, the same on all nodes.
+    /// Default: `secrets.key` in `tls.folder`, else in `node.data`, where a cluster of one draws it.
+    pub(super) secret_key_file: Option<PathBuf>,
 }
 
 #[derive(Default, Deserialize)]

@@ -43,6 +43,7 @@ pub(crate) struct Observed {
     /// By the cluster that grants.
     pub(crate) leases_missing: Vec<(String, Partitions)>,
     pub(crate) links: Vec<LinkObserved>,
+    pub(crate) secrets: SecretsObserved,
     /// Until the certificate ends; negative once it has.
     pub(crate) certificate_hours_left: Option<i64>,
     /// How far the host's clock is ahead of the cluster's.
@@ -76,6 +77,15 @@ pub(crate) struct LinkObserved {
     pub(crate) stopped: Vec<StoppedObserved>,
     /// Groups of the source that are not looked at, and how many are.
     pub(crate) groups_left_out: Option<(usize, usize)>,
+}
+
+/// How the secrets of links are, as far as that is worth a line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SecretsObserved {
+    /// Links whose secrets this node can't open, and why.
+    pub(crate) unopened: Vec<(String, String)>,
+    /// Links whose secrets lie in clear in the metadata log.
+    pub(crate) in_clear: Vec<String>,
 }
 
 /// Partitions of a link that have stopped in one state.
@@ -112,6 +122,12 @@ pub(crate) fn conditions(observed: &Observed) -> Vec<Condition> {
         found.push(Condition::LeaseMissing { partitions, cluster });
     }
     observed.links.iter().for_each(|link| of_link(link, &mut found));
+    for (link, why) in observed.secrets.unopened.iter().cloned() {
+        found.push(Condition::SecretsUnopened { link, why });
+    }
+    if !observed.secrets.in_clear.is_empty() {
+        found.push(Condition::SecretsInClear { links: observed.secrets.in_clear.join(", ") });
+    }
     let ends_within = i64::try_from(CERTIFICATE_ENDS_WITHIN.as_secs() / 3600).unwrap_or(i64::MAX);
     if let Some(hours_left) = observed.certificate_hours_left.filter(|hours| *hours < ends_within) {
         found.push(Condition::CertificateEnds { hours_left });

@@ -8,7 +8,9 @@ use meridian_base::id::Incarnation;
 use meridian_consensus::command::{Command, FeatureLevel, Liveness, MountEpoch};
 use meridian_storage::store::DiskUsage;
 
-use super::own::{DiskObserved, LinkObserved, NotCommitting, Observed, StoppedObserved};
+use super::own::{
+    DiskObserved, LinkObserved, NotCommitting, Observed, SecretsObserved, StoppedObserved,
+};
 use super::tolerance::group_status;
 use super::*;
 use crate::broker::Broker as _;
@@ -193,6 +195,22 @@ fn links_and_mirrors_that_do_not_get_on_are_seen() {
     assert_eq!(found[1].to_string(), line);
     let line = "link west: 20 groups are not carried: 10000 of a broker are the most";
     assert_eq!(found[2].to_string(), line);
+}
+
+#[test]
+fn secrets_that_cannot_be_opened_or_lie_in_clear_are_seen() {
+    let secrets = SecretsObserved {
+        unopened: vec![("west".to_owned(), "sasl.password: sealed under key 1f".to_owned())],
+        in_clear: vec!["east".to_owned(), "north".to_owned()],
+    };
+    let found = of_node(Observed { secrets, ..Observed::default() });
+    assert_eq!(names(&found), ["secrets_unopened", "secrets_in_clear"]);
+    let line = "link west can't be used on this node: sasl.password: sealed under key 1f";
+    assert_eq!(found[0].to_string(), line);
+    assert!(found[0].mend().contains("security.secret_key_file"));
+    let line = "secrets of links lie in clear in the metadata log: east, north";
+    assert_eq!(found[1].to_string(), line);
+    assert!(found[1].mend().contains("`meridian link reseal`"));
 }
 
 #[test]

@@ -47,6 +47,7 @@ impl AdminCall {
             "link.list" => self.list_links(),
             "link.test" => self.test_link().await,
             "link.alter" => self.alter_link().await,
+            "link.reseal" => self.reseal_links().await,
             "link.delete" => self.delete_link().await,
             "link.traffic" => self.tell_traffic(),
             "mirror.create" => self.create_mirror().await,

@@ -32,6 +32,7 @@ use super::worker::LinkMetrics;
 use crate::client::{Client, ClientError, Lane};
 use crate::log::FetchError;
 use crate::runtime::clock::Clock;
+use crate::runtime::secrets::Keyring;
 
 /// How often it is seen which partitions are to be compared.
 const AUDIT_EVERY: Duration = Allowance::EVERY_MIN;
@@ -132,14 +133,16 @@ impl AuditHandle {
     pub(super) fn start(
         plan: tokio::sync::watch::Receiver<Arc<Plan>>,
         metrics: Arc<Mutex<LinkMetrics>>,
+        keys: Arc<Keyring>,
     ) -> Self {
         let reports = Arc::new(Mutex::new(BTreeMap::new()));
         let source = plan.borrow().source.clone();
-        let client = source.client();
+        let client = source.client(&keys);
         let audit = Audit {
             plan,
             source,
             client,
+            keys,
             metrics,
             clock: Clock::start(),
             allowance: Allowance::default(),
@@ -160,6 +163,7 @@ struct Audit {
     plan: tokio::sync::watch::Receiver<Arc<Plan>>,
     source: Source,
     client: Client,
+    keys: Arc<Keyring>,
     metrics: Arc<Mutex<LinkMetrics>>,
     clock: Clock,
     allowance: Allowance,
@@ -193,7 +197,7 @@ impl Audit {
         let plan = Arc::clone(&self.plan.borrow());
         if plan.source != self.source {
             self.source = plan.source.clone();
-            self.client = self.source.client();
+            self.client = self.source.client(&self.keys);
             self.survey = None;
         }
         self.cursors.retain(|partition, cursor| {

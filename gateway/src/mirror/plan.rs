@@ -11,12 +11,14 @@ use meridian_mirror::quotas::Carried;
 use meridian_mirror::rows::{Link, MirrorTopic, RowError, Stage};
 use meridian_mirror::seed::Part;
 
+use super::secrets;
 use super::seed::{self, Seeds};
 use super::unopened::Place;
 use crate::client::Client;
 use crate::client::security::Security;
 use crate::log::{Ownership, PartitionLog};
 use crate::node::Node;
+use crate::runtime::secrets::Keyring;
 
 /// A link and how it is secured.
 #[derive(Clone, PartialEq, Eq)]
@@ -33,9 +35,13 @@ impl std::fmt::Debug for Source {
 }
 
 impl Source {
-    /// A client of the source cluster.
-    pub(super) fn client(&self) -> Client {
-        Client::secured(&self.link.bootstrap, Security::of(&self.options.connection()))
+    /// A client of the source cluster. Where the link's secrets can't be opened, it says why and never connects.
+    pub(super) fn client(&self, keys: &Keyring) -> Client {
+        let security = match secrets::opened(keys, self) {
+            Ok(options) => Security::of(&options.connection()),
+            Err(why) => Security::unusable(why.to_string()),
+        };
+        Client::secured(&self.link.bootstrap, security)
     }
 
     /// Whether mirrors go on as they are when one becomes the other: only the cap may differ.

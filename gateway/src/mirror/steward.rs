@@ -105,7 +105,7 @@ impl StewardHandle {
             ..StewardReport::default()
         };
         let report = Arc::new(Mutex::new(report));
-        let client = source.client();
+        let client = source.client(&node.secrets);
         let steward = Steward {
             lookout: Lookout::new(client.clone()),
             client,

@@ -222,7 +222,7 @@ impl LinkWorker {
     ) -> Self {
         let plan = Arc::clone(&changes.borrow());
         let (events, received) = mpsc::channel(EVENT_COUNT_MAX);
-        let client = plan.source.client();
+        let client = plan.source.client(&node.secrets);
         Self {
             lookout: Lookout::new(client.clone()),
             client,
@@ -310,7 +310,7 @@ impl LinkWorker {
             self.packs = true;
         }
         if !plan.source.is_reached_as(&self.plan.source) {
-            self.client = plan.source.client();
+            self.client = plan.source.client(&self.node.secrets);
             self.lookout = Lookout::new(self.client.clone());
             self.partitions.clear();
         }

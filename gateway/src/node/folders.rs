@@ -9,7 +9,7 @@ use meridian_storage::config::{FILE_COUNT_MIN, StoreConfig};
 use meridian_storage::tier::TierRules;
 
 use super::owner::OwnFolder;
-use super::{StartError, disk_format};
+use super::{StartError, disk_format, secret_key};
 use crate::config::{FAST_FILE_COUNT_MIN, NodeConfig};
 use crate::log::{StoreFailure, StoreHandle, StoreSettings};
 use crate::runtime::clock::{self, Clock};
@@ -17,6 +17,7 @@ use crate::runtime::disk::FolderDisk;
 use crate::runtime::folder::{self, FolderLock};
 use crate::runtime::mutation;
 use crate::runtime::objects::Objects;
+use crate::runtime::secrets::Keyring;
 use crate::runtime::tiered::{self, CapacityTier};
 use crate::runtime::tls::NodeIdentity;
 
@@ -28,6 +29,7 @@ pub(super) struct Opened {
     pub(super) own: OwnFolder,
     pub(super) objects: Option<Arc<Objects>>,
     pub(super) store: Option<Arc<StoreHandle>>,
+    pub(super) secrets: Arc<Keyring>,
 }
 
 /// Opens everything that the node keeps. What can be refused is refused before anything is written.
@@ -40,12 +42,13 @@ pub(super) async fn open(
         NodeIdentity::load(folder)?.check(config.node, cluster, clock::wall_time())?;
     }
     lock(config, &config.data).await?;
+    let keys = secret_key::find(config)?;
     let own = OwnFolder::check(config, rng)?;
     let open_objects = |it| Objects::open(it, &own.cluster).map(Arc::new);
     let objects = config.object_store.as_ref().map(open_objects).transpose()?;
     lock_disks(config).await?;
     let store = open_store(config, clock, rng).await?;
-    Ok(Opened { own, objects, store })
+    Ok(Opened { own, objects, store, secrets: Arc::new(keys.into_keys()?) })
 }
 
 async fn open_store(

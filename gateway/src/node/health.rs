@@ -19,7 +19,7 @@ use crate::health::own::{
 };
 use crate::health::tolerance::GroupStatus;
 use crate::health::{Change, Condition, Finding, Monitor, Partitions, cluster, merge};
-use crate::mirror::{LEASED_WITHIN, leases_missing};
+use crate::mirror::{LEASED_WITHIN, leases_missing, observe_secrets};
 use crate::peers::wire::{PeerReply, PeerRequest};
 use crate::runtime::clock;
 use crate::runtime::quic::PeerState;
@@ -147,6 +147,7 @@ impl Node {
                 .collect(),
             leases_missing,
             links,
+            secrets: observe_secrets(&metadata, &self.secrets),
             certificate_hours_left: self.health.certificate_hours_left(),
             clock_ahead_ms: self.time.ahead_ms(),
         }

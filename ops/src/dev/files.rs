@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use meridian_base::id::NodeId;
 use meridian_base::topology::Geometry;
+use meridian_runtime::secrets::{Keyring, SECRET_KEY_FILE};
 use meridian_runtime::tls::{ClusterCa, TlsError, Validity};
 use serde::Serialize;
 
 use super::layout::{Layout, NodePlace};
-use crate::cert::CLUSTER_ID_FILE;
+use crate::cert::{CLUSTER_ID_FILE, copy_secret_key};
 use crate::client::clock;
 use crate::failure::Failure;
 
@@ -89,6 +90,11 @@ pub(super) fn configuration_file(data: &Path, node: u32) -> PathBuf {
 /// Writes the files of all nodes. Certificates that are there stay.
 pub(super) fn write(data: &Path, layout: &Layout, settings: Settings<'_>) -> Result<(), Failure> {
     let authority = authority(data, layout)?;
+    let secret_key = data.join("ca").join(SECRET_KEY_FILE);
+    if !secret_key.exists() {
+        Keyring::draw(&secret_key)
+            .map_err(|error| Failure::Invalid(format!("secret key: {error}")))?;
+    }
     for node in &layout.nodes {
         let folder = node_folder(data, node.id);
         let tls = folder.join("tls");
@@ -97,6 +103,9 @@ pub(super) fn write(data: &Path, layout: &Layout, settings: Settings<'_>) -> Res
             let validity = Validity::days(clock::wall_time(), CERTIFICATE_DAYS);
             let identity = authority.issue(NodeId::new(node.id), validity).map_err(certificate)?;
             identity.save(&tls).map_err(certificate)?;
+        }
+        if !tls.join(SECRET_KEY_FILE).exists() {
+            copy_secret_key(&data.join("ca"), &tls)?;
         }
         let file = configuration_file(data, node.id);
         let text = toml::to_string(&Configuration::of(layout, node, settings))

@@ -7,7 +7,7 @@ use meridian_base::id::ClusterId;
 use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
 use meridian_consensus::state::Metadata;
 use meridian_consensus::state::limits::BATCH_COUNT_MAX;
-use meridian_mirror::options::{LinkOptions, NOT_OF_CONNECTIONS, SIZE_BYTES_MAX};
+use meridian_mirror::options::{LinkOptions, NOT_OF_CONNECTIONS, SIZE_BYTES_MAX, is_secret};
 use meridian_mirror::rows::{LINK_NAME_SIZE_BYTES_MAX, Link};
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,8 @@ use crate::features::agree;
 use crate::kafka::AdminError;
 use crate::mirror::plan::{self, Source};
 use crate::mirror::switchover::millis;
-use crate::mirror::{LinkMetrics, lease, rules};
+use crate::mirror::{LinkMetrics, lease, rules, secrets};
+use crate::runtime::secrets::{Keyring, SecretError};
 
 #[derive(Deserialize)]
 struct Named {
@@ -90,8 +91,11 @@ struct BrokerReport {
 }
 
 /// What answers at a link's addresses.
-async fn look(source: &Source) -> Result<(Client, std::sync::Arc<ClusterView>), AdminError> {
-    let client = source.client();
+async fn look(
+    source: &Source,
+    keys: &Keyring,
+) -> Result<(Client, std::sync::Arc<ClusterView>), AdminError> {
+    let client = source.client(keys);
     let view = client.refresh(Some(&[])).await.map_err(|error| of_source(&error))?;
     Ok((client, view))
 }
@@ -104,9 +108,18 @@ fn cluster_of(view: &ClusterView) -> Result<ClusterId, AdminError> {
 /// The level from which on all nodes know what is set; those of before would stop the link, and the rows that
 /// some options lead to would stop them.
 fn level_of(changes: &BTreeMap<String, Option<String>>) -> Option<FeatureLevel> {
-    let mut set = changes.iter().filter(|(_, value)| value.is_some());
-    let is_beside = |name: &str| NOT_OF_CONNECTIONS.contains(&canonical(name));
-    set.any(|(name, _)| is_beside(name)).then_some(FeatureLevel::LINK_OPTIONS)
+    let set = changes.iter().filter(|(_, value)| value.is_some());
+    let level = |name: &str| match canonical(name) {
+        name if is_secret(name) => Some(FeatureLevel::SECRETS),
+        name if NOT_OF_CONNECTIONS.contains(&name) => Some(FeatureLevel::LINK_OPTIONS),
+        _ => None,
+    };
+    set.filter_map(|(name, _)| level(name)).max()
+}
+
+/// Whether these changes set a secret.
+fn sets_secret(changes: &BTreeMap<String, Option<String>>) -> bool {
+    changes.iter().any(|(name, value)| value.is_some() && is_secret(canonical(name)))
 }
 
 fn row(
@@ -154,7 +167,15 @@ fn deletion(
     (carried, false)
 }
 
-/// Options after a change, if they can be used.
+/// What becomes of a link's secrets.
+#[derive(Serialize)]
+struct ResealReport {
+    link: String,
+    /// `sealed`, `as it was`, or why they can't be sealed.
+    result: String,
+}
+
+/// Options after a change.
 fn changed(
     mut options: LinkOptions,
     changes: BTreeMap<String, Option<String>>,
@@ -162,17 +183,30 @@ fn changed(
     for (name, value) in changes {
         let name = canonical(&name).to_owned();
         match value {
+            Some(value) if Keyring::is_sealed(&value) => {
+                let message = format!("{name} must be given in clear: this node seals it itself");
+                return Err(AdminError::InvalidArguments(message));
+            }
             Some(value) => drop(options.values.insert(name, value)),
             None => drop(options.values.remove(&name)),
         }
     }
+    Ok(options)
+}
+
+/// Refuses options that can't be used. Their secrets are in clear.
+fn check(options: &LinkOptions) -> Result<(), AdminError> {
     Security::parse(&options.connection())
         .map_err(|error| AdminError::InvalidArguments(error.to_string()))?;
     options.checked_lease().map_err(AdminError::InvalidArguments)?;
     options.checked_compression().map_err(AdminError::InvalidArguments)?;
     options.checked_quotas().map_err(AdminError::InvalidArguments)?;
+    check_size(options)
+}
+
+fn check_size(options: &LinkOptions) -> Result<(), AdminError> {
     match options.size_bytes() {
-        0..=SIZE_BYTES_MAX => Ok(options),
+        0..=SIZE_BYTES_MAX => Ok(()),
         size_bytes => Err(AdminError::InvalidArguments(format!(
             "the options have {size_bytes} bytes; at most {SIZE_BYTES_MAX} are possible"
         ))),
@@ -191,7 +225,9 @@ impl AdminCall {
             return Err(AdminError::Failed(format!("link {name} exists already")));
         }
         self.agree_on(&options).await?;
+        let sets_secret = sets_secret(&options);
         let options = changed(LinkOptions::default(), options)?;
+        check(&options)?;
         // Which cluster it is, is known when it has answered.
         let link = Link {
             bootstrap,
@@ -200,7 +236,7 @@ impl AdminCall {
             is_paused: false,
         };
         let mut source = Source { link, options };
-        let (_, view) = look(&source).await?;
+        let (_, view) = look(&source, &self.node.secrets).await?;
         source.link.source = cluster_of(&view)?;
         let (bootstrap, found) = (&source.link.bootstrap, &source.link.source);
         if self.node.meta.metadata().cluster_id() == Some(found) {
@@ -208,6 +244,7 @@ impl AdminCall {
                 "{bootstrap} is this very cluster, {found}: a link leads to another one"
             )));
         }
+        source.options = self.sealed(&source, sets_secret).await?;
         self.put_link(&name, &source, ExpectedVersion::Absent).await?;
         json(&self.link_report(name, source))
     }
@@ -218,6 +255,51 @@ impl AdminCall {
             Some(level) => Ok(agree(&*self.node, level).await?),
             None => Ok(()),
         }
+    }
+
+    /// A link's options as its rows are to keep them. Where they can't be sealed, those of before stay as they
+    /// are, and what was just given is refused.
+    async fn sealed(&self, source: &Source, is_given: bool) -> Result<LinkOptions, AdminError> {
+        let keys = &self.node.secrets;
+        if !secrets::is_stale(keys, &source.options) {
+            return Ok(source.options.clone());
+        }
+        let sealed = match agree(&*self.node, FeatureLevel::SECRETS).await {
+            Ok(()) => secrets::sealed(keys, source)
+                .map_err(|error| AdminError::Failed(error.to_string()))
+                .and_then(|options| check_size(&options).map(|()| options)),
+            Err(error) => Err(error.into()),
+        };
+        match sealed {
+            Err(_) if !is_given => Ok(source.options.clone()),
+            sealed => sealed,
+        }
+    }
+
+    /// Seals the secrets of all links that are in clear, or sealed under another key than that of now.
+    pub(super) async fn reseal_links(&self) -> Result<Bytes, AdminError> {
+        if self.node.secrets.is_empty() {
+            return Err(AdminError::Failed(SecretError::NoKey.to_string()));
+        }
+        let links = plan::links(&self.node.meta.metadata());
+        let mut reports = Vec::new();
+        for (link, _) in links {
+            let result = self.reseal(&link).await.unwrap_or_else(|error| error.to_string());
+            reports.push(ResealReport { link, result });
+        }
+        json(&reports)
+    }
+
+    async fn reseal(&self, name: &str) -> Result<String, AdminError> {
+        let (link, version) = self.found_link(name)?;
+        let options = plan::options(&self.node.meta.metadata(), name);
+        let mut source = Source { link, options };
+        if !secrets::is_stale(&self.node.secrets, &source.options) {
+            return Ok("as it was".to_owned());
+        }
+        source.options = self.sealed(&source, true).await?;
+        self.put_link(name, &source, ExpectedVersion::Exactly(version)).await?;
+        Ok("sealed".to_owned())
     }
 
     /// Writes a link and how it is secured.
@@ -259,8 +341,8 @@ impl AdminCall {
     pub(super) async fn test_link(&self) -> Result<Bytes, AdminError> {
         let Named { link: name } = self.arguments()?;
         let source = self.found_source(&name)?;
-        source.client().reach().await.map_err(|error| of_source(&error))?;
-        let (client, view) = look(&source).await?;
+        source.client(&self.node.secrets).reach().await.map_err(|error| of_source(&error))?;
+        let (client, view) = look(&source, &self.node.secrets).await?;
         let found = cluster_of(&view)?;
         let mut brokers = Vec::new();
         for (id, broker) in &view.brokers {
@@ -283,16 +365,22 @@ impl AdminCall {
         let is_elsewhere = bootstrap.is_some() || !options.is_empty();
         self.agree_on(&options).await?;
         let current = plan::options(&self.node.meta.metadata(), &name);
-        // What can't be read is left as it is, unless it is about to be replaced.
-        let options = if options.is_empty() { current } else { changed(current, options)? };
+        let sets_secret = sets_secret(&options);
+        let is_changed = !options.is_empty();
+        let options = changed(current, options)?;
         link.bootstrap = bootstrap.unwrap_or(link.bootstrap);
         if let Some(rate) = bytes_per_second_max {
             link.bytes_per_second_max = (rate > 0).then_some(rate);
         }
         link.is_paused = is_paused.unwrap_or(link.is_paused);
-        let source = Source { link, options };
+        let mut source = Source { link, options };
+        // What can't be read is left as it is, unless it is about to be replaced.
+        if is_changed {
+            let opened = secrets::opened(&self.node.secrets, &source);
+            check(&opened.map_err(|error| AdminError::Failed(error.to_string()))?)?;
+        }
         if is_elsewhere {
-            let (_, view) = look(&source).await?;
+            let (_, view) = look(&source, &self.node.secrets).await?;
             let found = cluster_of(&view)?;
             let Link { bootstrap, source: expected, .. } = &source.link;
             if found != *expected {
@@ -301,6 +389,7 @@ impl AdminCall {
                 )));
             }
         }
+        source.options = self.sealed(&source, sets_secret).await?;
         self.put_link(&name, &source, ExpectedVersion::Exactly(version)).await?;
         json(&self.link_report(name, source))
     }
@@ -380,6 +469,9 @@ mod tests {
             assert_eq!(of(name, None), None, "taking {name} away");
         }
         assert_eq!(of("sasl.username", Some("x")), None);
+        for name in ["sasl.password", "ssl.key.location", "ssl.keystore.key"] {
+            assert_eq!(of(name, Some("x")), Some(FeatureLevel::SECRETS), "{name}");
+        }
     }
 
     #[tokio::test]
