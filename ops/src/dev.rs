@@ -62,6 +62,9 @@ struct Run {
     /// address, of which each further node has the next port. For nodes behind a proxy
     #[arg(long, value_name = "HOST:PORT", value_parser = files::Advertised::parse)]
     advertise: Option<files::Advertised>,
+    /// A setting of all nodes by Kafka's name, such as num.partitions=4; may be given several times
+    #[arg(long = "kafka", value_name = "NAME=VALUE", value_parser = files::KafkaSetting::parse)]
+    kafka: Vec<files::KafkaSetting>,
     /// Clusters: 1, or 2 with a second one of three nodes, to federate with
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     clusters: u8,
@@ -181,6 +184,7 @@ async fn prepare(
     layout::check_ports(&layout)?;
     let settings = files::Settings {
         advertised: run.advertise.as_ref(),
+        kafka: &run.kafka,
         wan_rtt_ms: run.wan_rtt_ms,
         worker_threads: run.worker_threads,
         heal_after_s: run.heal_after_s,

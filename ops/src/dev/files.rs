@@ -1,5 +1,6 @@
 //! What each node of a development cluster finds in its folder: certificates and configuration.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -41,10 +42,28 @@ impl Advertised {
     }
 }
 
+/// A setting of Kafka's `server.properties`.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct KafkaSetting {
+    name: String,
+    value: toml::Value,
+}
+
+impl KafkaSetting {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+        let number = value.parse().map(toml::Value::Integer).ok();
+        let truth = value.parse().map(toml::Value::Boolean).ok();
+        let value = number.or(truth).unwrap_or_else(|| toml::Value::String(value.to_owned()));
+        Ok(Self { name: name.to_owned(), value })
+    }
+}
+
 /// What may differ from run to run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Settings<'a> {
     pub(super) advertised: Option<&'a Advertised>,
+    pub(super) kafka: &'a [KafkaSetting],
     pub(super) wan_rtt_ms: f64,
     pub(super) worker_threads: usize,
     /// How long a node is dead before its slot moves to a spare; the server's default if absent.
@@ -146,6 +165,8 @@ struct Configuration<'a> {
     heal: Heal,
     #[serde(skip_serializing_if = "Option::is_none")]
     object_store: Option<ObjectStore<'a>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    kafka: BTreeMap<&'a str, &'a toml::Value>,
     dev: DevTable,
 }
 
@@ -244,6 +265,11 @@ impl<'a> Configuration<'a> {
             object_store: settings
                 .object_store
                 .map(|url| ObjectStore { url, endpoint: settings.object_store_endpoint }),
+            kafka: settings
+                .kafka
+                .iter()
+                .map(|setting| (setting.name.as_str(), &setting.value))
+                .collect(),
             dev: DevTable { wan_rtt_ms: settings.wan_rtt_ms },
         }
     }
@@ -277,8 +303,11 @@ mod tests {
         let shape = Shape::new(3, 3).unwrap();
         let layout = layout::prepare(&data, shape, Some(20_000)).unwrap();
         let advertised = Advertised::parse("localhost:30000").unwrap();
+        let kafka = ["num.partitions=4", "auto.create.topics.enable=false"]
+            .map(|text| KafkaSetting::parse(text).unwrap());
         let settings = Settings {
             advertised: Some(&advertised),
+            kafka: &kafka,
             wan_rtt_ms: 30.0,
             worker_threads: 1,
             heal_after_s: None,
@@ -302,6 +331,8 @@ mod tests {
         assert_eq!(config.voters().len(), 9);
         assert_eq!(config.further_groups, []);
         assert_eq!(config.kafka.port(), 20_003);
+        assert_eq!(config.front.partition_count_default, 4);
+        assert!(!config.front.auto_create_topics);
         let found = config.advertised(config.kafka);
         assert_eq!((found.host.as_str(), found.port), ("localhost", 30_003));
         assert_eq!(config.peer.map(|peer| peer.port()), Some(20_103));

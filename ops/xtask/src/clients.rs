@@ -110,6 +110,9 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     Err(format!("clients: {}; see {}/log", failures.join("; "), lab.folder.display()))
 }
 
+/// What is said of a program that had to be ended.
+const UNENDED: &str = "it did not end within";
+
 /// A client's program that runs, and ends with this: left behind, it would write into the log of the next run.
 struct Program {
     child: Child,
@@ -143,7 +146,7 @@ impl Program {
                 Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(50)),
                 _ => {
                     self.end();
-                    return format!("it did not end within {} s", at_most.as_secs());
+                    return format!("{UNENDED} {} s", at_most.as_secs());
                 }
             }
         }

@@ -33,6 +33,8 @@ pub(super) struct Tally {
     pub(super) failed: Vec<String>,
     /// Known failures that did not fail.
     stale: Vec<String>,
+    /// Failures that nobody knew, and that did not fail again.
+    forgiven: Vec<String>,
 }
 
 impl Tally {
@@ -63,6 +65,18 @@ impl Tally {
         tally
     }
 
+    /// Takes those for passed that pass when they are run again.
+    pub(super) fn forgive(&mut self, again: &[Case]) {
+        let passes = |test: &String| {
+            let mut tries = again.iter().filter(|case| case.name == *test).peekable();
+            tries.peek().is_some() && tries.all(|case| case.verdict == Verdict::Passed)
+        };
+        let (forgiven, failed) = std::mem::take(&mut self.failed).into_iter().partition(passes);
+        self.failed = failed;
+        self.forgiven = forgiven;
+        self.passed_count += self.forgiven.len();
+    }
+
     pub(super) fn render(&self, run: &str, seconds: u64) -> String {
         let failed_count = self.known.len() + self.failed.len();
         let mut text = format!(
@@ -77,6 +91,9 @@ impl Tally {
         }
         for test in &self.failed {
             text.push_str(&format!("   FAILED: {test}\n"));
+        }
+        for test in &self.forgiven {
+            text.push_str(&format!("   passed at the second try: {test}\n"));
         }
         for entry in &self.stale {
             text.push_str(&format!("   take out of known.toml: {entry}\n"));
@@ -114,6 +131,20 @@ mod tests {
              take out of known.toml: C: there is no such test\n"
         );
         assert_eq!(tally.failed, ["D"]);
+    }
+
+    #[test]
+    fn what_fails_twice_failed() {
+        let case = |name: &str, verdict| Case::new(name, verdict);
+        let first = ["A", "B", "C"].map(|name| case(name, Verdict::Failed));
+        let mut tally = Tally::of(&first, &[]);
+        tally.forgive(&[case("A", Verdict::Passed), case("B", Verdict::Failed)]);
+        assert_eq!(tally.failed, ["B", "C"]);
+        assert_eq!(
+            tally.render("x", 1),
+            "== x: 3 run, 1 passed, 2 failed (0 known), 0 skipped, 1 s\n   FAILED: B\n   \
+             FAILED: C\n   passed at the second try: A\n"
+        );
     }
 
     #[test]

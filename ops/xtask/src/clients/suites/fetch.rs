@@ -7,8 +7,9 @@ use super::Suite;
 
 /// The folder of a suite, which is fetched unless it is there at this version.
 pub(super) fn once(suite: &dyn Suite, folder: &Path) -> Result<PathBuf, String> {
-    let here = folder.join(format!("{}-{}", suite.name(), suite.version()));
-    let stamp = folder.join(format!("{}-{}.fetched", suite.name(), suite.version()));
+    let name = format!("{}-{}", suite.source(), suite.version());
+    let here = folder.join(&name);
+    let stamp = folder.join(format!("{name}.fetched"));
     if stamp.exists() {
         return Ok(here);
     }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::cases::{Case, Verdict};
-use super::{Site, Suite, fetch};
+use super::{Nodes, Plan, Site, Suite, fetch, proxies};
 
 /// A module with tests.
 pub(super) struct Module {
@@ -17,9 +17,27 @@ pub(super) struct Module {
     packages: &'static [&'static str],
     /// Tells from a file of tests whether these need a broker; all tests are run if absent.
     needs_broker: Option<fn(name: &str, text: &str) -> bool>,
+    /// Tests that end the runner, and all that would come after them, whatever the broker does.
+    skip: &'static str,
+    /// Tags that its tests are built with.
+    tags: &'static str,
     /// What tells it where its broker is.
     environment: fn(&Site) -> Vec<(&'static str, String)>,
+    at: At,
+    /// What its own brokers are set to, where Meridian's default is another.
+    settings: &'static [&'static str],
     at_most: Duration,
+}
+
+/// Where a suite looks for its brokers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// Wherever it is told.
+    Anywhere,
+    /// From this port on, by the name of this machine.
+    Port(u16),
+    /// Behind proxies that it controls itself, and whose nodes it ends and starts.
+    Proxies,
 }
 
 pub(super) const FRANZ_GO: Module = Module {
@@ -28,6 +46,8 @@ pub(super) const FRANZ_GO: Module = Module {
     version: "v1.22.3",
     packages: &["./pkg/kgo"],
     needs_broker: Some(|_, text| text.contains("newTestClient(")),
+    skip: "",
+    tags: "",
     environment: |site| {
         vec![
             ("KGO_SEEDS", site.seeds()),
@@ -36,10 +56,49 @@ pub(super) const FRANZ_GO: Module = Module {
             ("KGO_LOG_LEVEL", "none".to_owned()),
         ]
     },
+    at: At::Anywhere,
+    settings: &[],
     at_most: Duration::from_secs(1200),
 };
 /// Its default is ten times as many.
 const FRANZ_GO_RECORD_COUNT: u32 = 50_000;
+
+pub(super) const SARAMA: Module = Module {
+    name: "sarama",
+    path: "github.com/IBM/sarama",
+    version: "v1.61.1",
+    packages: &["."],
+    needs_broker: Some(|name, _| name.starts_with("functional_")),
+    skip: "",
+    tags: "functional",
+    environment: |_| {
+        vec![
+            ("TOXIPROXY_ADDR", format!("http://127.0.0.1:{}", proxies::CONTROL_PORT)),
+            ("KAFKA_VERSION", "4.3.1".to_owned()),
+        ]
+    },
+    at: At::Proxies,
+    settings: &["auto.create.topics.enable=false", "group.initial.rebalance.delay.ms=0"],
+    at_most: Duration::from_secs(1500),
+};
+
+pub(super) const KAFKA_GO: Module = Module {
+    name: "kafka-go",
+    path: "github.com/segmentio/kafka-go",
+    version: "v0.4.51",
+    packages: &["./..."],
+    needs_broker: None,
+    // These call a function that they have not set.
+    skip: "^TestReaderConsumerGroup$/^(verify_offset_committed.*|consumer_group_commits_on_close)$",
+    tags: "",
+    // As its own CI runs it.
+    environment: |_| {
+        vec![("KAFKA_SKIP_NETTEST", "1".to_owned()), ("KAFKA_VERSION", "3.7.0".to_owned())]
+    },
+    at: At::Port(9092),
+    settings: &[],
+    at_most: Duration::from_secs(1200),
+};
 
 /// How long a run may take to end by itself after its time: it prints what hangs.
 const AFTERWARDS: Duration = Duration::from_secs(30);
@@ -47,9 +106,10 @@ const AFTERWARDS: Duration = Duration::from_secs(30);
 impl Module {
     fn go(&self, source: &Path, more: &[&str]) -> Command {
         let mut go = Command::new("go");
-        // One package at a time: they share the cluster.
-        go.current_dir(source).args(["test", "-p", "1", "-count", "1"]);
-        go.args(more).args(self.packages);
+        // One package at a time: they share the cluster. Some modules' lists lack what only their
+        // tests need.
+        go.current_dir(source).args(["test", "-mod=mod", "-p", "1", "-count", "1"]);
+        go.args(["-tags", self.tags]).args(more).args(self.packages);
         go
     }
 }
@@ -63,6 +123,23 @@ impl Suite for Module {
         self.version
     }
 
+    fn plan(&self, nodes: Nodes, base_port: u16) -> Plan {
+        let mut plan = Plan::new(nodes, base_port);
+        let mut add = |option: &str, value: String| plan.more.extend([option.to_owned(), value]);
+        match self.at {
+            At::Anywhere => {}
+            At::Port(port) => {
+                add("--advertise", format!("localhost:{port}"));
+                plan.base_port = port;
+            }
+            At::Proxies => add("--advertise", format!("127.0.0.1:{}", proxies::FIRST_PORT)),
+        }
+        for setting in self.settings {
+            add("--kafka", (*setting).to_owned());
+        }
+        plan
+    }
+
     fn fetch(&self, folder: &Path) -> Result<(), String> {
         let module = format!("{}@{}", self.path, self.version);
         // Outside of any module, which would have a say in the version.
@@ -72,27 +149,61 @@ impl Suite for Module {
         let served = printed.lines().find_map(|line| field(line, "Dir"));
         let served = served.ok_or_else(|| format!("{module}: where it is was not printed"))?;
         fetch::copy(&PathBuf::from(served), folder)?;
-        fetch::ok(&mut self.go(folder, &["-exec", "true"]))
+        if self.at == At::Proxies {
+            proxies::fetch(folder)?;
+        }
+        fetch::ok(self.go(folder, &["-exec", "true"]).stdout(Stdio::null()))
     }
 
-    fn run(&self, site: &Site) -> Result<Vec<Case>, String> {
+    fn run(&self, site: &Site, only: Option<&[String]>) -> Result<Vec<Case>, String> {
         let timeout = format!("{}s", self.at_most.as_secs());
         let mut go = self.go(&site.source, &["-json", "-timeout", &timeout]);
-        if let Some(needs_broker) = self.needs_broker {
-            go.args(["-run", &pattern(&site.source, self.packages, needs_broker)?]);
+        if !self.skip.is_empty() {
+            go.args(["-skip", self.skip]);
+        }
+        match (only, self.needs_broker) {
+            (Some(only), _) => {
+                go.args(["-run", &pattern(only.iter().filter_map(|name| outermost(name)))]);
+            }
+            (None, Some(needs_broker)) => {
+                let tests = tests(&site.source, self.packages, needs_broker)?;
+                go.args(["-run", &pattern(tests.iter().map(String::as_str))]);
+            }
+            (None, None) => {}
         }
         go.envs((self.environment)(site));
+        let _proxies = match self.at {
+            At::Proxies => {
+                go.env("PATH", proxies::path_with_docker(site)?);
+                Some(proxies::start(site)?)
+            }
+            At::Anywhere | At::Port(_) => None,
+        };
         let printed = site.run(self.name, &mut go, self.at_most + AFTERWARDS)?;
         Ok(read(&printed, self.path))
     }
 }
 
-/// What `-run` takes for the tests of the files that need a broker.
-fn pattern(
+/// What `-run` takes for tests.
+fn pattern<'a>(tests: impl Iterator<Item = &'a str>) -> String {
+    let mut tests: Vec<&str> = tests.collect();
+    tests.sort_unstable();
+    tests.dedup();
+    format!("^({})$", tests.join("|"))
+}
+
+/// The test that a case is within, by its name here; none for a package.
+fn outermost(case: &str) -> Option<&str> {
+    let start = if case.starts_with("Test") { 0 } else { case.find(".Test")? + 1 };
+    case[start..].split('/').next()
+}
+
+/// The tests of the files that need a broker.
+fn tests(
     source: &Path,
     packages: &[&str],
     needs_broker: fn(&str, &str) -> bool,
-) -> Result<String, String> {
+) -> Result<Vec<String>, String> {
     let mut tests = Vec::new();
     for package in packages {
         let folder = source.join(package);
@@ -110,8 +221,7 @@ fn pattern(
             }
         }
     }
-    tests.sort();
-    Ok(format!("^({})$", tests.join("|")))
+    Ok(tests)
 }
 
 /// The tests that a file declares.
@@ -172,7 +282,7 @@ fn name(package: &str, test: &str, module: &str) -> String {
 }
 
 /// The text that a key has in an object of JSON, which is written on one line or on one a key.
-fn field(line: &str, key: &str) -> Option<String> {
+pub(super) fn field(line: &str, key: &str) -> Option<String> {
     let (_, rest) = line.split_once(&format!("\"{key}\":"))?;
     let mut letters = rest.trim_start().strip_prefix('"')?.chars();
     let mut text = String::new();
@@ -257,6 +367,16 @@ not JSON
         let text = "func TestMain(m *testing.M) {\nfunc TestA(t *testing.T) {\n\
             // func TestB(t *testing.T)\nfunc helper(t *testing.T) {}\n";
         assert_eq!(tests_of(text), ["TestA"]);
+    }
+
+    #[test]
+    fn a_case_is_run_again_with_the_test_around_it() {
+        assert_eq!(outermost("TestA"), Some("TestA"));
+        assert_eq!(outermost("TestA/version_1.2"), Some("TestA"));
+        assert_eq!(outermost("pkg/kgo.TestB/x"), Some("TestB"));
+        assert_eq!(outermost("sasl.TestC/1.2"), Some("TestC"));
+        assert_eq!(outermost("pkg/kgo"), None);
+        assert_eq!(pattern(["TestB", "TestA", "TestB"].into_iter()), "^(TestA|TestB)$");
     }
 
     #[test]
