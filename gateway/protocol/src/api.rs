@@ -210,8 +210,10 @@ apis! {
     DescribeConfigs = 32, DescribeConfigsRequest => DescribeConfigsResponse,
         versions 0..=4, flexible 4;
     AlterConfigs = 33, AlterConfigsRequest => AlterConfigsResponse, versions 0..=2, flexible 2;
+    AlterReplicaLogDirs = 34, AlterReplicaLogDirsRequest => AlterReplicaLogDirsResponse,
+        versions 1..=2, flexible 2;
     DescribeLogDirs = 35, DescribeLogDirsRequest => DescribeLogDirsResponse,
-        versions 1..=4, flexible 2;
+        versions 1..=5, flexible 2;
     SaslAuthenticate = 36, SaslAuthenticateRequest => SaslAuthenticateResponse,
         versions 0..=2, flexible 2;
     CreatePartitions = 37, CreatePartitionsRequest => CreatePartitionsResponse,
@@ -222,7 +224,7 @@ apis! {
         versions 0..=1, flexible 1;
     AlterPartitionReassignments = 45,
         AlterPartitionReassignmentsRequest => AlterPartitionReassignmentsResponse,
-        versions 0..=0, flexible 0;
+        versions 0..=1, flexible 0;
     ListPartitionReassignments = 46,
         ListPartitionReassignmentsRequest => ListPartitionReassignmentsResponse,
         versions 0..=0, flexible 0;
@@ -231,6 +233,9 @@ apis! {
         versions 0..=1, flexible 1;
     AlterClientQuotas = 49, AlterClientQuotasRequest => AlterClientQuotasResponse,
         versions 0..=1, flexible 1;
+    DescribeUserScramCredentials = 50,
+        DescribeUserScramCredentialsRequest => DescribeUserScramCredentialsResponse,
+        versions 0..=0, flexible 0;
     DescribeQuorum = 55, DescribeQuorumRequest => DescribeQuorumResponse,
         versions 0..=2, flexible 0;
     UpdateFeatures = 57, UpdateFeaturesRequest => UpdateFeaturesResponse,

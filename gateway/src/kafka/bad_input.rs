@@ -74,6 +74,8 @@ const TABLES: &[(&[ApiKey], &str, &str)] = &[
         "everybody_is_told_that_there_is_no_authorizer",
     ),
     (&[ApiKey::DescribeLogDirs], "cluster.rs", "partitions_that_are_not_on_any_disk"),
+    (&[ApiKey::AlterReplicaLogDirs], "log_dirs.rs", "everything_is_in_the_one_directory"),
+    (&[ApiKey::DescribeUserScramCredentials], "scram.rs", "nobody_has_credentials"),
     (&[ApiKey::DescribeCluster], "cluster.rs", "endpoints_that_are_not_brokers"),
     (&[ApiKey::UnregisterBroker], "cluster.rs", "a_node_is_forgotten_when_nothing_depends_on_it"),
     (&[ApiKey::ElectLeaders], "elections.rs", "who_leads_is_preferred"),

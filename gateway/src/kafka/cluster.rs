@@ -25,7 +25,7 @@ const ENDPOINT_BROKERS: i8 = 1;
 /// And of those who lead the others, who in Kafka may be apart.
 const ENDPOINT_CONTROLLERS: i8 = 2;
 /// Kafka names directories; a node has one disk.
-const LOG_DIR: &str = "journal";
+pub(super) const LOG_DIR: &str = "journal";
 
 /// Describes the nodes.
 pub(super) async fn describe(
@@ -211,7 +211,7 @@ mod tests {
                 partitions,
             };
             let topics = topics.map(|topics| topics.into_iter().map(topic).collect());
-            for version in 1..=4 {
+            for version in 1..=5 {
                 let request = DescribeLogDirsRequest { topics: topics.clone() };
                 let told = client.call(version, request).await;
                 let [dir] = &*told.results else { panic!("{what}: {told:?}") };

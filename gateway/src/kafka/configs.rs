@@ -1,10 +1,13 @@
 //! DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources.
 //!
 //! Topics can be configured at run time, and what they have by default for all of them ([`defaults`]).
-//! Nodes by themselves are configured in their files only, so their configs are described read-only.
+//! Nodes by themselves are configured in their files only, so their configs ([`node`]), and those
+//! of groups, loggers and client metrics ([`others`]), are described read-only.
 
 mod alter;
 pub(super) mod defaults;
+mod node;
+mod others;
 
 use meridian_base::id::TopicId;
 use meridian_consensus::command::ConfigResource;
@@ -22,8 +25,7 @@ use super::error::ApiError;
 use super::lookup::TopicKey;
 use super::pace::Pace;
 use super::repeated::unique;
-use super::{Front, lookup, topics};
-use crate::config::settings;
+use super::{lookup, topics};
 use crate::topic_config::{self, Kind, TopicConfig};
 
 const RESOURCE_TOPIC: i8 = 2;
@@ -103,7 +105,10 @@ pub(super) async fn describe(
             RESOURCE_BROKER if resource.resource_name.is_empty() => {
                 Ok(defaults::describe(&metadata, true))
             }
-            RESOURCE_BROKER => describe_node(&call.front, &metadata, &resource.resource_name),
+            RESOURCE_BROKER => node::describe(&call.front, &metadata, &resource.resource_name),
+            RESOURCE_BROKER_LOGGER => others::loggers(&call.front, &resource.resource_name),
+            RESOURCE_CLIENT_METRICS => others::metrics(&call.front, &resource.resource_name),
+            RESOURCE_GROUP => others::group(&call.front, &resource.resource_name),
             _ => Err(unknown_resource()),
         };
         // Who names none wants all, as in Kafka.
@@ -152,7 +157,9 @@ fn too_many_configs() -> ApiError {
 }
 
 fn unknown_resource() -> ApiError {
-    ApiError::new(ErrorCode::InvalidRequest, "only topics (2) and brokers (4) have configs")
+    let message =
+        "configs are of topics (2), brokers (4), loggers (8), client metrics (16) or groups (32)";
+    ApiError::new(ErrorCode::InvalidRequest, message)
 }
 
 fn describe_topic(metadata: &Metadata, name: &Str) -> Result<Vec<DescribedConfig>, ApiError> {
@@ -170,15 +177,7 @@ fn describe_topic(metadata: &Metadata, name: &Str) -> Result<Vec<DescribedConfig
 fn mirror_source(metadata: &Metadata, topic: TopicId) -> Option<DescribedConfig> {
     let source = crate::mirror::source_of(metadata, topic)?;
     let doc = "The link and the topic at the source that this is a mirror of.";
-    Some(DescribedConfig {
-        name: topic_config::MIRROR_SOURCE.into(),
-        value: Some(source.into()),
-        read_only: true,
-        config_source: SOURCE_NODE_FILE,
-        config_type: config_type(Kind::Text),
-        documentation: Some(doc.into()),
-        ..Default::default()
-    })
+    Some(read_only(topic_config::MIRROR_SOURCE, config_type(Kind::Text), source, doc))
 }
 
 fn described(metadata: &Metadata, topic: &Topic, config: &'static TopicConfig) -> DescribedConfig {
@@ -207,8 +206,21 @@ fn described(metadata: &Metadata, topic: &Topic, config: &'static TopicConfig) -
     }
 }
 
+/// A config that is in a node's file, if it is not what every node has.
+fn read_only(name: &str, config_type: i8, value: impl Into<Str>, doc: &str) -> DescribedConfig {
+    DescribedConfig {
+        name: name.into(),
+        value: Some(value.into()),
+        read_only: true,
+        config_source: SOURCE_NODE_FILE,
+        config_type,
+        documentation: Some(doc.into()),
+        ..Default::default()
+    }
+}
+
 /// The protocol's number for what a value is.
-fn config_type(kind: Kind) -> i8 {
+const fn config_type(kind: Kind) -> i8 {
     match kind {
         Kind::Bool => 1,
         Kind::OneOf(_) | Kind::Text => 2,
@@ -217,51 +229,6 @@ fn config_type(kind: Kind) -> i8 {
         Kind::Ratio => 6,
         Kind::ListOf(_) => 7,
     }
-}
-
-fn describe_node(
-    front: &Front,
-    metadata: &Metadata,
-    name: &Str,
-) -> Result<Vec<DescribedConfig>, ApiError> {
-    let own = lookup::broker_id(front.broker.node()).to_string();
-    if **name != *own {
-        let message = format!("ask broker {name} itself; this is broker {own}");
-        return Err(ApiError::new(ErrorCode::InvalidRequest, message));
-    }
-    let read_only = |name: &str, config_type, value: String, doc: &str| DescribedConfig {
-        name: name.into(),
-        value: Some(value.into()),
-        read_only: true,
-        config_source: SOURCE_NODE_FILE,
-        config_type,
-        documentation: Some(doc.into()),
-        ..Default::default()
-    };
-    let set = settings::ALL.iter().map(|setting| {
-        read_only(setting.name, setting.config_type(), setting.value(&front.config), setting.doc)
-    });
-    let (number, text) = (config_type(Kind::Int { min: 0, max: 0 }), config_type(Kind::Text));
-    let replication_factor = topics::replication_factor(metadata).to_string();
-    let known = lookup::endpoint(metadata, front.broker.node()).unwrap_or_default();
-    let listener = format!("PLAINTEXT://{}:{}", known.host, known.port);
-    let rack = known.rack.as_deref().unwrap_or_default().to_owned();
-    let mut configs: Vec<DescribedConfig> = set.collect();
-    configs.extend([
-        read_only("advertised.listeners", text, listener, "Where clients are sent to."),
-        read_only("broker.id", number, own.clone(), "The node."),
-        read_only("broker.rack", text, rack, "The node's datacenter."),
-        read_only("node.id", number, own, "The node."),
-        read_only(
-            "default.replication.factor",
-            number,
-            replication_factor,
-            "Datacenters that each record is in; the same for all topics.",
-        ),
-    ]);
-    configs.extend(defaults::describe(metadata, false));
-    configs.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(configs)
 }
 
 #[cfg(test)]

@@ -19,8 +19,8 @@ use super::memory::{Charge, Holder};
 use super::{
     Front, acls, cluster, configs, consumer_groups, coordinator, delete_records,
     describe_producers, elections, features, fetch, groups, link_rights, list_offsets, lock,
-    meridian, metadata, offsets, produce, producer_id, quorum, quotas, telemetry, topics,
-    transactions, txn_offsets, write_markers,
+    log_dirs, meridian, metadata, offsets, produce, producer_id, quorum, quotas, scram, telemetry,
+    topics, transactions, txn_offsets, write_markers,
 };
 
 /// The APIs we serve; a client is told of these and no others.
@@ -54,6 +54,7 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::DeleteAcls,
     ApiKey::DescribeConfigs,
     ApiKey::AlterConfigs,
+    ApiKey::AlterReplicaLogDirs,
     ApiKey::DescribeLogDirs,
     ApiKey::CreatePartitions,
     ApiKey::DeleteGroups,
@@ -64,6 +65,7 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::OffsetDelete,
     ApiKey::DescribeClientQuotas,
     ApiKey::AlterClientQuotas,
+    ApiKey::DescribeUserScramCredentials,
     ApiKey::DescribeQuorum,
     ApiKey::UpdateFeatures,
     ApiKey::DescribeCluster,
@@ -275,6 +277,7 @@ pub(super) async fn start(call: Call, request: Request) -> Reply {
         Request::ListConfigResources(request) => Reply::Now(configs::list(&call, &request).into()),
         Request::DescribeConfigs(request) => later(configs::describe(call, request)),
         Request::AlterConfigs(request) => later(configs::alter(call, request)),
+        Request::AlterReplicaLogDirs(request) => later(log_dirs::alter(call, request)),
         Request::DescribeLogDirs(request) => later(cluster::log_dirs(call, request)),
         Request::CreatePartitions(request) => later(topics::create_partitions(call, request)),
         Request::DeleteGroups(request) => later(offsets::delete_groups(call, request)),
@@ -284,6 +287,9 @@ pub(super) async fn start(call: Call, request: Request) -> Reply {
         Request::DescribeProducers(request) => later(describe_producers::describe(call, request)),
         Request::DescribeClientQuotas(request) => later(quotas::describe(call, request)),
         Request::AlterClientQuotas(request) => later(quotas::alter(call, request)),
+        Request::DescribeUserScramCredentials(request) => {
+            Reply::Now(scram::describe(&call, request).into())
+        }
         Request::DescribeQuorum(request) => later(quorum::describe(call, request)),
         Request::UpdateFeatures(request) => Reply::Now(features::update(&call, &request).into()),
         Request::UnregisterBroker(request) => later(cluster::unregister(call, request)),

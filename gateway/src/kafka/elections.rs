@@ -66,6 +66,7 @@ pub(super) async fn reassign(
     call: Call,
     request: AlterPartitionReassignmentsRequest,
 ) -> AlterPartitionReassignmentsResponse {
+    let allow_replication_factor_change = request.allow_replication_factor_change;
     let refuse = |topic: &Str, partition: &ReassignablePartition| {
         let metadata = call.front.broker.metadata();
         let found = TopicKey::Name(topic.clone())
@@ -79,6 +80,12 @@ pub(super) async fn reassign(
                     partition_index: partition.partition_index,
                     ..Default::default()
                 };
+            }
+            (Ok((_, known)), Some(replicas))
+                if !allow_replication_factor_change
+                    && replicas.len() != lookup::replicas(&metadata, known).len() =>
+            {
+                (ErrorCode::InvalidReplicationFactor, "it would have another number of replicas")
             }
             (Ok(_), Some(_)) => (
                 ErrorCode::InvalidReplicaAssignment,
@@ -95,7 +102,11 @@ pub(super) async fn reassign(
         partitions: topic.partitions.iter().map(|it| refuse(&topic.name, it)).collect(),
         name: topic.name,
     });
-    AlterPartitionReassignmentsResponse { responses: responses.collect(), ..Default::default() }
+    AlterPartitionReassignmentsResponse {
+        allow_replication_factor_change,
+        responses: responses.collect(),
+        ..Default::default()
+    }
 }
 
 /// Whether these are the replicas of a partition already.
@@ -175,6 +186,30 @@ mod tests {
             let request = AlterPartitionReassignmentsRequest { topics, ..Default::default() };
             let told = client.call(0, request).await;
             assert_eq!(told.responses[0].partitions[0].error_code, code);
+        }
+    }
+
+    /// KIP-860.
+    #[tokio::test]
+    async fn another_number_of_replicas_may_be_forbidden() {
+        let mut client = client().await;
+        for (version, allowed, replicas, code) in [
+            (1, false, vec![1], ErrorCode::None),
+            (1, false, vec![2], ErrorCode::InvalidReplicaAssignment),
+            (1, false, vec![1, 2], ErrorCode::InvalidReplicationFactor),
+            (1, true, vec![1, 2], ErrorCode::InvalidReplicaAssignment),
+            (0, true, vec![1, 2], ErrorCode::InvalidReplicaAssignment),
+        ] {
+            let replicas = Some(replicas);
+            let partitions = vec![ReassignablePartition { partition_index: 0, replicas }];
+            let request = AlterPartitionReassignmentsRequest {
+                allow_replication_factor_change: allowed,
+                topics: vec![ReassignableTopic { name: "t".into(), partitions }],
+                ..Default::default()
+            };
+            let told = client.call(version, request).await;
+            assert_eq!(told.responses[0].partitions[0].error_code, code);
+            assert_eq!(told.allow_replication_factor_change, allowed);
         }
     }
 

@@ -6,8 +6,11 @@
 mod bucket;
 pub(crate) mod carried;
 mod entity;
+mod kind;
+mod mutations;
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -23,6 +26,8 @@ use meridian_protocol::{ErrorCode, Float64, Str};
 
 use self::bucket::Bucket;
 use self::entity::{Entity, Part, Values};
+use self::kind::checked;
+pub(super) use self::mutations::Mutations;
 use super::dispatch::{Call, Client};
 use super::error::ApiError;
 use super::pace::Pace;
@@ -49,16 +54,20 @@ pub(super) enum Traffic {
     Produce,
     /// Bytes of fetched records.
     Fetch,
+    /// Partitions that are created and deleted.
+    Mutations,
+    /// Connections that are made.
+    Connections,
 }
 
 impl Traffic {
-    const ALL: [Self; 2] = [Self::Produce, Self::Fetch];
-
     /// Kafka's name of the quota.
-    pub(super) const fn quota(self) -> &'static str {
+    const fn quota(self) -> &'static str {
         match self {
-            Self::Produce => "producer_byte_rate",
-            Self::Fetch => "consumer_byte_rate",
+            Self::Produce => kind::PRODUCED_BYTES,
+            Self::Fetch => kind::FETCHED_BYTES,
+            Self::Mutations => kind::MUTATIONS,
+            Self::Connections => kind::CONNECTIONS,
         }
     }
 }
@@ -68,13 +77,13 @@ impl Traffic {
 pub(super) struct Limit {
     traffic: Traffic,
     shared_by: Entity,
-    bytes_per_second: f64,
+    per_second: f64,
 }
 
 impl Limit {
     /// Bytes that may be had at once after a pause.
     pub(super) fn burst_bytes(&self) -> usize {
-        usize::try_from(bucket::burst(self.bytes_per_second)).unwrap_or(usize::MAX)
+        usize::try_from(bucket::burst(self.per_second)).unwrap_or(usize::MAX)
     }
 }
 
@@ -91,10 +100,10 @@ struct Buckets {
 }
 
 impl Throttles {
-    fn charge(&self, now: Instant, limit: &Limit, size_bytes: usize) -> Duration {
+    fn charge(&self, now: Instant, limit: &Limit, amount: usize) -> Duration {
         let mut buckets = lock(&self.0);
         let bucket = buckets.of(now, limit);
-        bucket.take(now, size_bytes as u64, limit.bytes_per_second)
+        bucket.take(now, amount as u64, limit.per_second)
     }
 }
 
@@ -120,21 +129,43 @@ pub(super) fn limit(call: &Call, traffic: Traffic) -> Option<Limit> {
         return None;
     }
     let client_id = call.client_id.as_deref().unwrap_or_default();
-    let (shared_by, bytes_per_second) =
-        entity::find(&metadata, ANONYMOUS, client_id, traffic.quota())?;
-    Some(Limit { traffic, shared_by, bytes_per_second })
+    let (shared_by, per_second) = entity::find(&metadata, ANONYMOUS, client_id, traffic.quota())?;
+    Some(Limit { traffic, shared_by, per_second })
+}
+
+/// Whether an address may make another connection now; if so, it is charged.
+pub(super) fn takes_connection(front: &Front, ip: IpAddr) -> bool {
+    let traffic = Traffic::Connections;
+    let found = {
+        let metadata = front.broker.metadata();
+        if !entity::are_any(&metadata) {
+            return true;
+        }
+        entity::find_address(&metadata, ip, traffic.quota())
+    };
+    let Some((shared_by, per_second)) = found else { return true };
+    let limit = Limit { traffic, shared_by, per_second };
+    let now = front.now();
+    let is_free = front.throttles.charge(now, &limit, 0).is_zero();
+    if is_free {
+        front.throttles.charge(now, &limit, 1);
+    }
+    is_free
 }
 
 /// Charges what was produced or fetched. The connection is not read from for as long as its client is
 /// told to wait: that many milliseconds.
 pub(super) fn charge(call: &Call, limit: Option<&Limit>, size_bytes: usize) -> i32 {
     let Some(limit) = limit else { return 0 };
-    let now = call.front.now();
-    let pause = call.front.throttles.charge(now, limit, size_bytes);
+    pause(call, call.front.throttles.charge(call.front.now(), limit, size_bytes))
+}
+
+/// Does not read from a client for this long, and gives that in milliseconds.
+fn pause(call: &Call, pause: Duration) -> i32 {
     if pause.is_zero() {
         return 0;
     }
-    call.client.pause_until(now + pause);
+    call.client.pause_until(call.front.now() + pause);
     call.front.metrics.on_throttled(pause);
     i32::try_from(pause.as_millis()).unwrap_or(i32::MAX).max(1)
 }
@@ -147,14 +178,8 @@ pub(super) async fn describe(
     match filter(&request) {
         Ok(filter) => {
             let metadata = call.front.broker.metadata();
-            let entries = match filter {
-                // There are no quotas of addresses.
-                None => Vec::new(),
-                Some(filter) => {
-                    entity::all(&metadata).filter(|(it, _)| filter.takes(it)).map(entry).collect()
-                }
-            };
-            DescribeClientQuotasResponse { entries: Some(entries), ..Default::default() }
+            let entries = entity::all(&metadata).filter(|(it, _)| filter.takes(it)).map(entry);
+            DescribeClientQuotasResponse { entries: Some(entries.collect()), ..Default::default() }
         }
         Err(error) => {
             call.front.metrics.on_error(error.code);
@@ -172,6 +197,7 @@ pub(super) async fn describe(
 struct Filter {
     user: Option<Wanted>,
     client_id: Option<Wanted>,
+    ip: Option<Wanted>,
     is_strict: bool,
 }
 
@@ -187,23 +213,20 @@ impl Filter {
             Some(Wanted::Any) => *part != Part::Absent,
             Some(Wanted::Exactly(wanted)) => part == wanted,
         };
-        fits(&self.user, &entity.user) && fits(&self.client_id, &entity.client_id)
+        fits(&self.user, &entity.user)
+            && fits(&self.client_id, &entity.client_id)
+            && fits(&self.ip, &entity.ip)
     }
 }
 
-/// `None` if addresses are asked for.
-fn filter(request: &DescribeClientQuotasRequest) -> Result<Option<Filter>, ApiError> {
-    let mut filter = Filter { user: None, client_id: None, is_strict: request.strict };
-    let mut asks_for_addresses = false;
+fn filter(request: &DescribeClientQuotasRequest) -> Result<Filter, ApiError> {
+    let mut filter = Filter { user: None, client_id: None, ip: None, is_strict: request.strict };
     for component in &request.components {
         let wanted = wanted(component)?;
         let part = match &*component.entity_type {
             USER => &mut filter.user,
             CLIENT_ID => &mut filter.client_id,
-            IP => {
-                asks_for_addresses = true;
-                continue;
-            }
+            IP => &mut filter.ip,
             "" => return Err(invalid("unexpected empty filter component entity type")),
             other => {
                 let message = format!("custom entity type {other} is not supported");
@@ -216,10 +239,10 @@ fn filter(request: &DescribeClientQuotasRequest) -> Result<Option<Filter>, ApiEr
         }
     }
     let has_others = filter.user.is_some() || filter.client_id.is_some();
-    if asks_for_addresses && has_others {
+    if filter.ip.is_some() && has_others {
         return Err(invalid("an ip cannot be combined with a user or client-id"));
     }
-    Ok((!asks_for_addresses).then_some(filter))
+    Ok(filter)
 }
 
 fn wanted(component: &QuotaFilterComponent) -> Result<Wanted, ApiError> {
@@ -249,7 +272,7 @@ fn entry((entity, values): (Entity, Values)) -> QuotaEntry {
         };
         Some(QuotaEntityPart { entity_type: entity_type.into(), entity_name })
     };
-    let parts = [part(USER, entity.user), part(CLIENT_ID, entity.client_id)];
+    let parts = [part(USER, entity.user), part(CLIENT_ID, entity.client_id), part(IP, entity.ip)];
     let value = |(key, value): (String, f64)| QuotaValue { key: key.into(), value: Float64(value) };
     QuotaEntry {
         entity: parts.into_iter().flatten().collect(),
@@ -284,7 +307,7 @@ async fn alter_one(
     validate_only: bool,
 ) -> Result<(), ApiError> {
     let entity = entity_of(&alteration.entity)?;
-    let changes = changes_of(&alteration.ops)?;
+    let changes = changes_of(&entity, &alteration.ops)?;
     let command = plan(&call.front.broker.metadata(), &entity, changes);
     match command.filter(|_| !validate_only) {
         Some(command) => Ok(call.front.broker.propose(command).await.map(drop)?),
@@ -298,11 +321,7 @@ fn entity_of(parts: &[QuotaEntityPart]) -> Result<Entity, ApiError> {
         let part = match &**entity_type {
             USER => &mut entity.user,
             CLIENT_ID => &mut entity.client_id,
-            IP => {
-                let message = "there are no quotas of addresses; bound their connections with \
-                               max.connections.per.ip in the nodes' configuration files";
-                return Err(invalid(message));
-            }
+            IP => &mut entity.ip,
             other => return Err(invalid(format!("unhandled client quota entity type: {other}"))),
         };
         if *part != Part::Absent {
@@ -316,35 +335,33 @@ fn entity_of(parts: &[QuotaEntityPart]) -> Result<Entity, ApiError> {
     if entity == Entity::default() {
         return Err(invalid("invalid empty client quota entity"));
     }
+    if let Part::Named(name) = &entity.ip {
+        let ip: IpAddr = name.parse().map_err(|_| invalid(format!("{name} is no address")))?;
+        entity.ip = Part::Named(ip.to_string());
+    }
+    let has_others = entity.user != Part::Absent || entity.client_id != Part::Absent;
+    if entity.ip != Part::Absent && has_others {
+        return Err(invalid("an ip cannot be combined with a user or client-id"));
+    }
     Ok(entity)
 }
 
 /// The changes by name; `None` removes.
-fn changes_of(ops: &[QuotaOp]) -> Result<BTreeMap<String, Option<f64>>, ApiError> {
+fn changes_of(entity: &Entity, ops: &[QuotaOp]) -> Result<BTreeMap<String, Option<f64>>, ApiError> {
     let mut changes = BTreeMap::new();
     for QuotaOp { key, value: Float64(value), remove } in ops {
-        let known = Traffic::ALL.map(Traffic::quota);
-        if !known.contains(&&**key) {
-            let message =
-                format!("invalid configuration key {key}: here there are {}", known.join(", "));
-            return Err(invalid(message));
+        kind::check_name(entity, key)?;
+        let change = if *remove { None } else { Some(checked(entity, key, *value)?) };
+        if &**key == kind::REQUEST_TIME && !remove {
+            tracing::warn!(
+                "the quota request_percentage is kept, and has no effect: see docs/kafka.md"
+            );
         }
-        let change = if *remove { None } else { Some(checked(key, *value)?) };
         if changes.insert(key.to_string(), change).is_some() {
             return Err(invalid(format!("duplicate quota key {key}")));
         }
     }
     Ok(changes)
-}
-
-fn checked(key: &str, value: f64) -> Result<f64, ApiError> {
-    if !value.is_finite() || value <= 0.0 {
-        return Err(invalid(format!("quota {key} must be greater than 0")));
-    }
-    if value.fract() != 0.0 {
-        return Err(invalid(format!("{key} cannot be a fractional value")));
-    }
-    Ok(value)
 }
 
 /// What the metadata log is to decide, if anything.
@@ -366,7 +383,7 @@ fn plan(
             None => values.remove(&name),
         };
     }
-    let value = (!values.is_empty()).then(|| entity::encode(&values));
+    let value = (!values.is_empty()).then(|| entity::encode_values(&values));
     let change = RowChange { kind: RowKind::Quota, key: entity.key(), value, expected };
     (values != before).then(|| Command::PutRows(vec![change]))
 }

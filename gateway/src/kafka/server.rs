@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::connection::{self, Close};
 use super::dispatch::Client;
-use super::{Front, lock};
+use super::{Front, lock, quotas};
 use crate::config::FrontConfig;
 use crate::runtime::descriptors;
 
@@ -86,7 +86,9 @@ impl Server {
                     continue;
                 }
             };
-            let admitted = (connections.len() < limits.total_count)
+            let has_room = connections.len() < limits.total_count
+                && quotas::takes_connection(&front, peer.ip());
+            let admitted = has_room
                 .then(|| ConnectionCounts::admit(&by_ip, peer.ip(), limits.per_ip_count))
                 .flatten();
             let Some(admitted) = admitted else {
@@ -202,8 +204,9 @@ impl Refused {
             refused_count,
             total_count,
             per_ip_count,
-            "connections were refused: too many are open, of all or of this address; see \
-             limits.connection_count_max and limits.connection_count_per_ip_max"
+            "connections were refused: too many are open, of all or of this address, or it makes them too \
+             fast; see limits.connection_count_max, limits.connection_count_per_ip_max and the quota \
+             connection_creation_rate"
         );
     }
 }

@@ -13,7 +13,7 @@ use meridian_protocol::messages::{
     CreateTopicsRequest, CreateTopicsResponse, CreatedTopicConfig, DeletableTopicResult,
     DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse,
 };
-use meridian_protocol::{ErrorCode, Str, Uuid};
+use meridian_protocol::{ApiKey, ErrorCode, Str, Uuid};
 use meridian_runtime::failpoint;
 
 use super::coordinator::OFFSETS_TOPIC;
@@ -22,6 +22,7 @@ use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
 use super::pace::Pace;
 use super::quorum::METADATA_TOPIC;
+use super::quotas::Mutations;
 use super::repeated::repeated;
 use super::transactions::TRANSACTIONS_TOPIC;
 use super::{Front, configs, spread};
@@ -174,6 +175,7 @@ pub(super) async fn create(call: Call, request: CreateTopicsRequest) -> CreateTo
     failpoint::reach("request");
     let current = current(&call, request.topics.len()).await;
     let repeated = repeated(request.topics.iter().map(|topic| topic.name.clone()));
+    let mut mutations = Mutations::of(&call, ApiKey::CreateTopics);
     let mut topics = Vec::with_capacity(request.topics.len());
     let mut pace = Pace::default();
     for topic in request.topics {
@@ -182,7 +184,7 @@ pub(super) async fn create(call: Call, request: CreateTopicsRequest) -> CreateTo
         let result = if repeated.contains(&name) {
             Err(ApiError::new(ErrorCode::InvalidRequest, "the request names this topic twice"))
         } else {
-            create_one(&call, &current, topic, request.validate_only).await
+            create_one(&call, &current, &mut mutations, topic, request.validate_only).await
         };
         topics.push(match result {
             Ok(plan) => created(&call.front.broker.metadata(), &name, &plan, request.validate_only),
@@ -200,18 +202,21 @@ pub(super) async fn create(call: Call, request: CreateTopicsRequest) -> CreateTo
     if !request.validate_only && topics.iter().any(|topic| topic.error_code.is_none()) {
         spread::wait(&call.front).await;
     }
-    CreateTopicsResponse { topics, ..Default::default() }
+    let throttle_time_ms = mutations.throttle(&call);
+    CreateTopicsResponse { throttle_time_ms, topics }
 }
 
 async fn create_one(
     call: &Call,
     current: &Current,
+    mutations: &mut Mutations,
     topic: CreatableTopic,
     validate_only: bool,
 ) -> Result<Plan, ApiError> {
     current.clone()?;
     let plan = plan(&call.front, &call.front.broker.metadata(), topic)?;
     if !validate_only {
+        mutations.charge(call, plan.leaders.len())?;
         call.front.broker.propose(plan.command(false)).await?;
     }
     Ok(plan)
@@ -363,6 +368,7 @@ pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTo
     let current = current(&call, topics.len()).await;
     let keys = keys_of(&call, &topics);
     let repeated = repeated(&keys);
+    let mut mutations = Mutations::of(&call, ApiKey::DeleteTopics);
     let mut responses = Vec::new();
     let mut pace = Pace::default();
     for (wanted, key) in topics.iter().zip(&keys) {
@@ -375,7 +381,7 @@ pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTo
         let deleted = if repeated.contains(key) {
             Err(ApiError::new(ErrorCode::InvalidRequest, "the request names this topic twice"))
         } else {
-            delete_one(&call, &current, wanted, &mut result).await
+            delete_one(&call, &current, &mut mutations, wanted, &mut result).await
         };
         if let Err(error) = deleted {
             call.front.metrics.on_error(error.code);
@@ -387,7 +393,8 @@ pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTo
     if responses.iter().any(|result| result.error_code.is_none()) {
         spread::wait(&call.front).await;
     }
-    DeleteTopicsResponse { responses, ..Default::default() }
+    let throttle_time_ms = mutations.throttle(&call);
+    DeleteTopicsResponse { throttle_time_ms, responses }
 }
 
 /// Each topic that a request names, as its id where there is such a topic: by whatever it can be named, it is
@@ -411,6 +418,7 @@ fn keys_of(call: &Call, topics: &[DeleteTopicState]) -> Vec<(Option<Str>, Uuid)>
 async fn delete_one(
     call: &Call,
     current: &Current,
+    mutations: &mut Mutations,
     wanted: &DeleteTopicState,
     result: &mut DeletableTopicResult,
 ) -> Result<(), ApiError> {
@@ -434,6 +442,7 @@ async fn delete_one(
         }
         result.name = Some(topic.name.as_str().into());
         result.topic_id = lookup::uuid(topic.id);
+        mutations.charge(call, topic.partitions.len())?;
         (topic.id, crate::mirror::forget(&metadata, topic.id))
     };
     call.front.broker.propose(Command::DeleteTopic { topic }).await?;
@@ -450,6 +459,7 @@ pub(super) async fn create_partitions(
 ) -> CreatePartitionsResponse {
     let current = current(&call, request.topics.len()).await;
     let repeated = repeated(request.topics.iter().map(|topic| &topic.name));
+    let mut mutations = Mutations::of(&call, ApiKey::CreatePartitions);
     let mut results = Vec::with_capacity(request.topics.len());
     let mut pace = Pace::default();
     for topic in &request.topics {
@@ -459,7 +469,7 @@ pub(super) async fn create_partitions(
         let grown = if repeated.contains(&topic.name) {
             Err(ApiError::new(ErrorCode::InvalidRequest, "the request names this topic twice"))
         } else {
-            grow(&call, &current, topic, request.validate_only).await
+            grow(&call, &current, &mut mutations, topic, request.validate_only).await
         };
         if let Err(error) = grown {
             call.front.metrics.on_error(error.code);
@@ -471,24 +481,31 @@ pub(super) async fn create_partitions(
     if !request.validate_only && results.iter().any(|result| result.error_code.is_none()) {
         spread::wait(&call.front).await;
     }
-    CreatePartitionsResponse { results, ..Default::default() }
+    let throttle_time_ms = mutations.throttle(&call);
+    CreatePartitionsResponse { throttle_time_ms, results }
 }
 
 async fn grow(
     call: &Call,
     current: &Current,
+    mutations: &mut Mutations,
     wanted: &CreatePartitionsTopic,
     validate_only: bool,
 ) -> Result<(), ApiError> {
     current.clone()?;
-    let command = plan_growth(&call.front.broker.metadata(), wanted)?;
+    let (command, added_count) = plan_growth(&call.front.broker.metadata(), wanted)?;
     if !validate_only {
+        mutations.charge(call, added_count)?;
         call.front.broker.propose(command).await?;
     }
     Ok(())
 }
 
-fn plan_growth(metadata: &Metadata, wanted: &CreatePartitionsTopic) -> Result<Command, ApiError> {
+/// What adds partitions, and how many.
+fn plan_growth(
+    metadata: &Metadata,
+    wanted: &CreatePartitionsTopic,
+) -> Result<(Command, usize), ApiError> {
     let topic = TopicKey::Name(wanted.name.clone()).find(metadata)?;
     if topic.internal {
         let message = "the cluster's own topics keep their partitions";
@@ -514,7 +531,8 @@ fn plan_growth(metadata: &Metadata, wanted: &CreatePartitionsTopic) -> Result<Co
             *leader = assigned_leader(metadata, &assignment.broker_ids)?;
         }
     }
-    Ok(Command::CreatePartitions { topic: topic.id, expected_count, leaders })
+    let added_count = leaders.len();
+    Ok((Command::CreatePartitions { topic: topic.id, expected_count, leaders }, added_count))
 }
 
 #[cfg(test)]

@@ -108,6 +108,8 @@ message! {
         topics: Vec<DescribedLogDirTopic> [1..],
         total_bytes: i64 [4..] = -1,
         usable_bytes: i64 [4..] = -1,
+        // Whether it takes no new partitions (KIP-1066).
+        is_cordoned: bool [5..],
     }
 
     /// What one topic has on one disk.

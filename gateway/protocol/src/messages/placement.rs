@@ -1,4 +1,5 @@
-//! ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments: who leads, and where copies are.
+//! ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments and AlterReplicaLogDirs:
+//! who leads, and where copies are.
 
 use crate::ErrorCode;
 use crate::wire::{Str, message};
@@ -40,6 +41,8 @@ message! {
     /// Moves partitions.
     pub struct AlterPartitionReassignmentsRequest {
         timeout_ms: i32 [0..] = 60_000,
+        // Whether partitions may have more or fewer replicas then (KIP-860).
+        allow_replication_factor_change: bool [1..] = true,
         topics: Vec<ReassignableTopic> [0..],
     }
 
@@ -58,6 +61,7 @@ message! {
     /// Whether they are being moved.
     pub struct AlterPartitionReassignmentsResponse {
         throttle_time_ms: i32 [0..],
+        allow_replication_factor_change: bool [1..] = true,
         error_code: ErrorCode [0..],
         error_message: Option<Str> [0..],
         responses: Vec<ReassignableTopicResponse> [0..],
@@ -108,5 +112,40 @@ message! {
         replicas: Vec<i32> [0..],
         adding_replicas: Vec<i32> [0..],
         removing_replicas: Vec<i32> [0..],
+    }
+
+    /// Moves replicas between directories of a broker (KIP-113).
+    pub struct AlterReplicaLogDirsRequest {
+        dirs: Vec<AlterReplicaLogDir> [1..],
+    }
+
+    /// A directory, and what is to be in it.
+    pub struct AlterReplicaLogDir {
+        path: Str [1..],
+        topics: Vec<AlterReplicaLogDirTopic> [1..],
+    }
+
+    /// Partitions of a topic that are to be there.
+    pub struct AlterReplicaLogDirTopic {
+        name: Str [1..],
+        partitions: Vec<i32> [1..],
+    }
+
+    /// Which replicas are being moved.
+    pub struct AlterReplicaLogDirsResponse {
+        throttle_time_ms: i32 [1..],
+        results: Vec<AlteredReplicaLogDirTopic> [1..],
+    }
+
+    /// Those of a topic.
+    pub struct AlteredReplicaLogDirTopic {
+        topic_name: Str [1..],
+        partitions: Vec<AlteredReplicaLogDirPartition> [1..],
+    }
+
+    /// Whether a replica is being moved, or where it is to be.
+    pub struct AlteredReplicaLogDirPartition {
+        partition_index: i32 [1..],
+        error_code: ErrorCode [1..],
     }
 }

@@ -12,7 +12,10 @@ use meridian_protocol::messages::{
 };
 use meridian_protocol::{ErrorCode, Str};
 
-use super::{RESOURCE_BROKER, RESOURCE_TOPIC, defaults, unknown_resource};
+use super::{
+    RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP,
+    RESOURCE_TOPIC, defaults, unknown_resource,
+};
 use crate::kafka::dispatch::Call;
 use crate::kafka::error::ApiError;
 use crate::kafka::lookup::{self, TopicKey};
@@ -118,6 +121,13 @@ struct Target {
 }
 
 impl Target {
+    /// What has configs that follow the nodes' files.
+    const FIXED: Self = Self {
+        resource: ConfigResource::Cluster,
+        find: |_| None,
+        bad_config: ErrorCode::InvalidRequest,
+    };
+
     fn of(
         metadata: &Metadata,
         resource_type: i8,
@@ -141,13 +151,14 @@ impl Target {
                 find: defaults::find,
                 bad_config: ErrorCode::InvalidRequest,
             }),
-            // It has none that could be set, so that there are none to delete: Kafka's tools clear
-            // throttles that nobody has set.
-            RESOURCE_BROKER if !replace && is_broker(metadata, name) => Ok(Self {
-                resource: ConfigResource::Cluster,
-                find: |_| None,
-                bad_config: ErrorCode::InvalidRequest,
-            }),
+            // None could be set, so that there are none to delete: Kafka's tools clear throttles
+            // that nobody has set.
+            RESOURCE_BROKER | RESOURCE_BROKER_LOGGER if !replace && is_broker(metadata, name) => {
+                Ok(Self::FIXED)
+            }
+            RESOURCE_GROUP | RESOURCE_CLIENT_METRICS if !replace && !name.is_empty() => {
+                Ok(Self::FIXED)
+            }
             RESOURCE_BROKER => {
                 let message = "configs of single nodes are in their configuration file; only \
                                defaults of all nodes can be altered";
@@ -181,7 +192,10 @@ fn plan(
             if operation.config_operation == OPERATION_DELETE {
                 continue;
             }
-            return Err(bad(format!("{} is unknown, or fixed while nodes run", operation.name)));
+            let name = &operation.name;
+            return Err(bad(format!(
+                "{name} is unknown, or set in the nodes' files when they start"
+            )));
         };
         let value = resolve(metadata, &target, config, operation)?;
         if let Some(value) = &value {

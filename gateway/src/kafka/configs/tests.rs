@@ -45,20 +45,76 @@ async fn a_node_tells_its_settings_under_kafkas_names() {
         ("auto.create.topics.enable", "true"),
         ("broker.rack", "dc-a"),
         ("default.replication.factor", "1"),
+        ("delete.topic.enable", "true"),
         ("group.consumer.session.timeout.ms", "45000"),
         ("group.max.session.timeout.ms", "1800000"),
         ("group.min.session.timeout.ms", "1"),
+        ("listeners", "PLAINTEXT://host-1:9092"),
+        ("log.cleaner.enable", "true"),
+        ("log.cleaner.threads", "1"),
         ("log.cleanup.policy", "delete"),
+        ("log.dirs", "journal"),
         ("log.message.timestamp.type", "CreateTime"),
         ("log.retention.bytes", "-1"),
+        ("log.retention.hours", "168"),
+        ("log.retention.minutes", "10080"),
         ("log.retention.ms", "604800000"),
+        ("log.segment.bytes", "1073741824"),
         ("message.max.bytes", "1048588"),
+        ("num.partitions", "1"),
         ("offsets.retention.minutes", "10080"),
+        ("offsets.topic.replication.factor", "1"),
         ("transaction.max.timeout.ms", "900000"),
     ] {
         assert_eq!(value(name), Some(expected), "{name}");
     }
     assert!(configs.iter().all(|config| config.read_only && config.documentation.is_some()));
+}
+
+/// As of Kafka, where nobody has set anything.
+#[tokio::test]
+async fn groups_loggers_and_metrics_of_clients_are_described() {
+    let mut client = client().await;
+    for (kind, name, expected) in [
+        (
+            RESOURCE_GROUP,
+            "any",
+            vec![
+                ("consumer.heartbeat.interval.ms", "5000", SOURCE_DEFAULT),
+                ("consumer.session.timeout.ms", "45000", SOURCE_DEFAULT),
+            ],
+        ),
+        (
+            RESOURCE_CLIENT_METRICS,
+            "any",
+            vec![
+                ("interval.ms", "300000", SOURCE_DEFAULT),
+                ("match", "", SOURCE_DEFAULT),
+                ("metrics", "", SOURCE_DEFAULT),
+            ],
+        ),
+    ] {
+        let configs = described(&mut client, kind, name).await;
+        let told: Vec<_> = configs
+            .iter()
+            .map(|it| (&*it.name, it.value.as_deref().unwrap_or_default(), it.config_source))
+            .collect();
+        assert_eq!(told, expected);
+    }
+    let loggers = described(&mut client, RESOURCE_BROKER_LOGGER, "1").await;
+    assert_eq!(loggers.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["root"]);
+    for (kind, name, operation, value, code) in [
+        (RESOURCE_GROUP, "any", OPERATION_SET, Some("1"), ErrorCode::InvalidRequest),
+        (RESOURCE_GROUP, "any", OPERATION_DELETE, None, ErrorCode::None),
+        (RESOURCE_GROUP, "", OPERATION_DELETE, None, ErrorCode::InvalidRequest),
+        (RESOURCE_BROKER_LOGGER, "1", OPERATION_SET, Some("DEBUG"), ErrorCode::InvalidRequest),
+        (RESOURCE_BROKER_LOGGER, "2", OPERATION_DELETE, None, ErrorCode::InvalidRequest),
+        (RESOURCE_CLIENT_METRICS, "any", OPERATION_SET, Some("1"), ErrorCode::InvalidRequest),
+    ] {
+        let changes = vec![change("consumer.session.timeout.ms", operation, value)];
+        let told = alter_all(&mut client, vec![resource(kind, name, changes)]).await;
+        assert_eq!(told, [code], "{kind} {name} {operation}");
+    }
 }
 
 fn change(name: &str, operation: i8, value: Option<&str>) -> IncrementalAlterableConfig {

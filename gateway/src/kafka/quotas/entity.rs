@@ -8,15 +8,20 @@
 //! any user + client   any user + any client   any user
 //! client   any client
 //! ```
+//!
+//! Addresses have quotas of their own.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use meridian_consensus::command::RowKind;
 use meridian_consensus::state::Metadata;
 use serde::{Deserialize, Serialize};
 
-/// First byte of keys and values.
+/// First byte of values, and of the keys of users and clients.
 const VERSION: u8 = 1;
+/// First byte of the keys of addresses, which older binaries pass over.
+const ADDRESS_VERSION: u8 = 2;
 
 /// One part of an entity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -30,13 +35,22 @@ pub(super) enum Part {
     Named(String),
 }
 
-/// Whom a quota is for. Persisted through postcard: append only.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// Whom a quota is for: a user, a client or both, or else an address.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Entity {
     /// Who somebody is.
     pub(super) user: Part,
     /// What a client calls itself.
     pub(super) client_id: Part,
+    /// Where it comes from.
+    pub(super) ip: Part,
+}
+
+/// A key without its version. Persisted through postcard: it never changes.
+#[derive(Serialize, Deserialize)]
+struct ClientKey {
+    user: Part,
+    client_id: Part,
 }
 
 /// The quotas of an entity, by Kafka's names.
@@ -45,23 +59,45 @@ pub(super) type Values = BTreeMap<String, f64>;
 impl Entity {
     /// The key of its row.
     pub(super) fn key(&self) -> Vec<u8> {
-        encode(self)
+        let Self { user, client_id, ip } = self.clone();
+        match ip {
+            Part::Absent => encode(VERSION, &ClientKey { user, client_id }),
+            ip => encode(ADDRESS_VERSION, &ip),
+        }
+    }
+
+    /// Whose row has this key.
+    pub(super) fn of_key(key: &[u8]) -> Option<Self> {
+        if key.first() == Some(&ADDRESS_VERSION) {
+            return Some(Self { ip: decode(ADDRESS_VERSION, key)?, ..Self::default() });
+        }
+        let ClientKey { user, client_id } = decode(VERSION, key)?;
+        Some(Self { user, client_id, ip: Part::Absent })
     }
 
     /// Its quotas, and the version of their row.
     pub(super) fn values(&self, metadata: &Metadata) -> Option<(Values, u64)> {
         let row = metadata.extra_row(RowKind::Quota, &self.key())?;
-        Some((decode(&row.value)?, row.version))
+        Some((decode_values(&row.value)?, row.version))
     }
 }
 
-/// The value of a row.
-pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
-    postcard::to_extend(value, vec![VERSION]).expect("a quota always encodes into memory")
+fn encode<T: Serialize>(version: u8, value: &T) -> Vec<u8> {
+    postcard::to_extend(value, vec![version]).expect("a quota always encodes into memory")
 }
 
-pub(super) fn decode<T: for<'v> Deserialize<'v>>(bytes: &[u8]) -> Option<T> {
-    let body = bytes.strip_prefix(&[VERSION])?;
+/// The value of a row.
+pub(super) fn encode_values(values: &Values) -> Vec<u8> {
+    encode(VERSION, values)
+}
+
+/// Reads the value of a row.
+pub(super) fn decode_values(bytes: &[u8]) -> Option<Values> {
+    decode(VERSION, bytes)
+}
+
+fn decode<T: for<'v> Deserialize<'v>>(version: u8, bytes: &[u8]) -> Option<T> {
+    let body = bytes.strip_prefix(&[version])?;
     postcard::from_bytes(body)
         .inspect_err(|error| tracing::error!(%error, "a quota cannot be read"))
         .ok()
@@ -70,7 +106,7 @@ pub(super) fn decode<T: for<'v> Deserialize<'v>>(bytes: &[u8]) -> Option<T> {
 /// All quotas.
 pub(super) fn all(metadata: &Metadata) -> impl Iterator<Item = (Entity, Values)> {
     let rows = metadata.extra_rows(RowKind::Quota);
-    rows.filter_map(|(key, row)| Some((decode(key)?, decode(&row.value)?)))
+    rows.filter_map(|(key, row)| Some((Entity::of_key(key)?, decode_values(&row.value)?)))
 }
 
 /// Whether there are any: asked for every request.
@@ -88,7 +124,8 @@ pub(super) fn find(
     let [user, client_id] = [user, client_id].map(|name| Part::Named(name.to_owned()));
     for user_part in [&user, &Part::Default, &Part::Absent] {
         for client_part in [&client_id, &Part::Default, &Part::Absent] {
-            let entity = Entity { user: user_part.clone(), client_id: client_part.clone() };
+            let (user_part, client_part) = (user_part.clone(), client_part.clone());
+            let entity = Entity { user: user_part, client_id: client_part, ip: Part::Absent };
             let Some(value) = entity.values(metadata).and_then(|(it, _)| it.get(name).copied())
             else {
                 continue;
@@ -101,9 +138,19 @@ pub(super) fn find(
             let shared_by = Entity {
                 user: shared(entity.user, &user),
                 client_id: shared(entity.client_id, &client_id),
+                ip: Part::Absent,
             };
             return Some((shared_by, value));
         }
     }
     None
+}
+
+/// The quota of this name that holds for an address, which shares it with nobody.
+pub(super) fn find_address(metadata: &Metadata, ip: IpAddr, name: &str) -> Option<(Entity, f64)> {
+    let own = Entity { ip: Part::Named(ip.to_string()), ..Entity::default() };
+    let any = Entity { ip: Part::Default, ..Entity::default() };
+    let of = |entity: &Entity| entity.values(metadata)?.0.get(name).copied();
+    let value = of(&own).or_else(|| of(&any))?;
+    Some((own, value))
 }

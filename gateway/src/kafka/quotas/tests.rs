@@ -1,5 +1,7 @@
 use meridian_protocol::messages::{
-    FetchPartition, FetchRequest, FetchTopic, ProducePartition, ProduceRequest, ProduceTopic,
+    CreatableTopic, CreatePartitionsRequest, CreatePartitionsTopic, CreateTopicsRequest,
+    DeleteTopicState, DeleteTopicsRequest, FetchPartition, FetchRequest, FetchTopic,
+    ProducePartition, ProduceRequest, ProduceTopic,
 };
 
 use super::*;
@@ -73,6 +75,7 @@ async fn quotas_are_set_told_and_removed() {
         (vec![component(CLIENT_ID, MATCH_DEFAULT, None)], true, 1),
         (vec![component(CLIENT_ID, MATCH_EXACT, Some("other"))], false, 0),
         (vec![component(IP, MATCH_ANY, None)], false, 0),
+        (vec![component(IP, MATCH_ANY, None)], true, 0),
     ] {
         let told = described(&mut client, components.clone(), strict).await;
         assert_eq!(told.map(|told| told.len()), Ok(expected), "{components:?}, strict: {strict}");
@@ -107,10 +110,13 @@ async fn bad_alterations_get_the_errors_that_kafka_gives() {
         ("nobody", &[][..], good()),
         ("an unknown part", &[("group", "g")], good()),
         ("twice the same part", &[(USER, "u"), (USER, "v")], good()),
-        ("an address", &[(IP, "127.0.0.1")], vec![op("connection_creation_rate", 1.0)]),
+        ("bytes of an address", &[(IP, "127.0.0.1")], good()),
+        ("no address", &[(IP, "localhost:1")], vec![op("connection_creation_rate", 1.0)]),
+        ("too many connections", &[(IP, "127.0.0.1")], vec![op("connection_creation_rate", 3e9)]),
+        ("half a connection", &[(IP, "127.0.0.1")], vec![op("connection_creation_rate", 0.5)]),
+        ("connections of a user", user, vec![op("connection_creation_rate", 1.0)]),
         ("an address of a user", &[(IP, "127.0.0.1"), (USER, "u")], good()),
         ("an unknown quota", user, vec![op("bytes", 1.0)]),
-        ("time of threads, which are not there", user, vec![op("request_percentage", 50.0)]),
         ("nothing at all", user, vec![op("producer_byte_rate", 0.0)]),
         ("less than nothing", user, vec![op("producer_byte_rate", -1.0)]),
         ("no number", user, vec![op("producer_byte_rate", f64::NAN)]),
@@ -120,6 +126,110 @@ async fn bad_alterations_get_the_errors_that_kafka_gives() {
         assert_eq!(try_alter(&mut client, parts, ops).await, ErrorCode::InvalidRequest, "{what}");
     }
     assert_eq!(described(&mut client, vec![], false).await, Ok(Vec::new()));
+}
+
+/// All or none of an entry: a tool that copies quotas sets all that Kafka has at once.
+#[tokio::test]
+async fn every_quota_of_kafka_is_taken_and_shown() {
+    let mut client = client();
+    let all = vec![
+        op("consumer_byte_rate", 1000.0),
+        op("controller_mutation_rate", 0.5),
+        op("producer_byte_rate", 1000.0),
+        op("request_percentage", 12.5),
+    ];
+    assert_eq!(try_alter(&mut client, &[(USER, "u")], all.clone()).await, ErrorCode::None);
+    alter(&mut client, &[(IP, "::1")], "connection_creation_rate", 7.0).await;
+    alter(&mut client, &[(IP, "")], "connection_creation_rate", 8.0).await;
+    let user = vec![component(USER, MATCH_EXACT, Some("u"))];
+    let told = described(&mut client, user, true).await.unwrap();
+    let values: Vec<(&str, f64)> = told[0].values.iter().map(|it| (&*it.key, it.value.0)).collect();
+    assert_eq!(values, all.iter().map(|it| (&*it.key, it.value.0)).collect::<Vec<_>>());
+    for (components, expected) in [
+        (vec![component(IP, MATCH_EXACT, Some("::1"))], vec![entity(&[(IP, "::1")])]),
+        (vec![component(IP, MATCH_DEFAULT, None)], vec![entity(&[(IP, "")])]),
+        (vec![component(IP, MATCH_ANY, None)], vec![entity(&[(IP, "")]), entity(&[(IP, "::1")])]),
+        (vec![component(USER, MATCH_ANY, None)], vec![entity(&[(USER, "u")])]),
+    ] {
+        let told = described(&mut client, components.clone(), false).await.unwrap();
+        let told: Vec<_> = told.into_iter().map(|it| it.entity).collect();
+        assert_eq!(told, expected, "{components:?}");
+    }
+    assert_eq!(described(&mut client, vec![], false).await.map(|all| all.len()), Ok(3));
+}
+
+/// These bytes are in metadata logs: they never change.
+#[test]
+fn keys_are_what_they_were() {
+    let named = |name: &str| Part::Named(name.to_owned());
+    let client = Entity { user: named("u"), client_id: Part::Default, ip: Part::Absent };
+    assert_eq!(client.key(), b"\x01\x02\x01u\x01");
+    let address = Entity { ip: named("::1"), ..Entity::default() };
+    assert_eq!(address.key(), b"\x02\x02\x03::1");
+    for entity in [client, address] {
+        assert_eq!(Entity::of_key(&entity.key()), Some(entity));
+    }
+    assert_eq!(Entity::of_key(b"\x03"), None, "of a newer binary");
+}
+
+fn topics(names: &[&str]) -> CreateTopicsRequest {
+    let topic = |name: &&str| CreatableTopic {
+        name: (*name).into(),
+        num_partitions: 2,
+        replication_factor: -1,
+        ..Default::default()
+    };
+    CreateTopicsRequest { topics: names.iter().map(topic).collect(), ..Default::default() }
+}
+
+/// KIP-599: the topic that goes over the quota is the last one.
+#[tokio::test]
+async fn who_changes_too_many_partitions_is_refused_or_slowed_down() {
+    let mut client = client();
+    alter(&mut client, &[(CLIENT_ID, "test")], "controller_mutation_rate", 4.0).await;
+    let exceeded = ErrorCode::ThrottlingQuotaExceeded;
+    let told = client.call(6, topics(&["a", "b", "c", "d"])).await;
+    let codes: Vec<ErrorCode> = told.topics.iter().map(|it| it.error_code).collect();
+    assert_eq!(codes, [ErrorCode::None, ErrorCode::None, ErrorCode::None, exceeded]);
+    assert!((1..=500).contains(&told.throttle_time_ms), "{}", told.throttle_time_ms);
+    // Older clients do not know the code.
+    let told = client.call(5, topics(&["e", "f"])).await;
+    assert!(told.topics.iter().all(|it| it.error_code.is_none()));
+    assert!(told.throttle_time_ms > 0);
+}
+
+#[tokio::test]
+async fn who_deletes_or_grows_too_much_is_refused() {
+    let front = front_of(&FakeBroker::single(), quick_config());
+    let mut admin = TestClient::connect(&front);
+    admin.create_topic("t", 2).await;
+    alter(&mut admin, &[(CLIENT_ID, "test")], "controller_mutation_rate", 0.001).await;
+    let exceeded = ErrorCode::ThrottlingQuotaExceeded;
+    let grown = CreatePartitionsTopic { name: "t".into(), count: 3, ..Default::default() };
+    let request = CreatePartitionsRequest { topics: vec![grown], ..Default::default() };
+    let told = admin.call(3, request.clone()).await;
+    assert_eq!(told.results[0].error_code, ErrorCode::None, "the first is never refused");
+    // Each over a connection of its own, which nobody has paused.
+    let told = TestClient::connect(&front).call(3, request).await;
+    assert_eq!(told.results[0].error_code, exceeded);
+    let topics = vec![DeleteTopicState { name: Some("t".into()), ..Default::default() }];
+    let request = DeleteTopicsRequest { topics, ..Default::default() };
+    let told = TestClient::connect(&front).call(6, request).await;
+    assert_eq!(told.responses[0].error_code, exceeded);
+    assert!(told.throttle_time_ms > 1000);
+}
+
+#[tokio::test]
+async fn an_address_that_connects_too_fast_is_refused() {
+    let front = front_of(&FakeBroker::single(), quick_config());
+    let mut admin = TestClient::connect(&front);
+    let [one, other] = [[127, 0, 0, 1], [127, 0, 0, 2]].map(IpAddr::from);
+    assert!(takes_connection(&front, one));
+    alter(&mut admin, &[(IP, "")], "connection_creation_rate", 1.0).await;
+    alter(&mut admin, &[(IP, "127.0.0.2")], "connection_creation_rate", 1000.0).await;
+    let taken = |ip| (0..10).filter(|_| takes_connection(&front, ip)).count();
+    assert!((1..=2).contains(&taken(one)));
+    assert_eq!(taken(other), 10);
 }
 
 #[tokio::test]
@@ -249,7 +359,7 @@ fn an_id_for_each_request_takes_no_memory_and_gets_no_more() {
     let charge = |number: usize| {
         let client_id = Part::Named(format!("client-{number}"));
         let shared_by = Entity { client_id, ..Entity::default() };
-        let limit = Limit { traffic: Traffic::Produce, shared_by, bytes_per_second: 1000.0 };
+        let limit = Limit { traffic: Traffic::Produce, shared_by, per_second: 1000.0 };
         throttles.charge(Instant::ZERO, &limit, 2000)
     };
     for number in 0..BUCKET_COUNT_MAX {

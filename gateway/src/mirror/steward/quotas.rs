@@ -247,8 +247,11 @@ mod tests {
 
     #[tokio::test]
     async fn what_there_is_not_here_is_left_out() {
-        assert_eq!(there("a", "request_percentage", 50.0), BTreeMap::new());
+        assert_eq!(there("a", "bytes", 50.0), BTreeMap::new());
         assert_eq!(there("a", RATE, -1.0), BTreeMap::new());
+        assert_eq!(there("::1", "connection_creation_rate", 1.0), BTreeMap::new());
         assert_eq!(there("a", RATE, 1.0).len(), 1, "and not the address");
+        assert_eq!(there("a", "request_percentage", 12.5).len(), 1);
+        assert_eq!(there("a", "controller_mutation_rate", 0.5).len(), 1);
     }
 }
