@@ -27,6 +27,7 @@ mod mirrored;
 mod partition_log;
 mod reader;
 mod rebuild;
+mod refusals;
 mod rounds;
 mod scrub;
 mod store;

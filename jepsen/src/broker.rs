@@ -61,6 +61,8 @@ fn limits(partition: PartitionId) -> PartitionLimits {
         // The checker is to see every record of a coordinator as it is committed.
         tail_size_bytes_max: if is_internal(partition) { 50_000 } else { 1_000 },
         checkpoint_every_bytes: 900,
+        // The network reorders what clients send.
+        arrives_in_order: false,
         ..PartitionLimits::default()
     }
 }

@@ -112,6 +112,7 @@ fn method_of_log(mutation: Mutation) -> Method {
             Method::Scenario(scenarios::bit_rot)
         }
         Mutation::OverwriteKey => Method::Scenario(scenarios::shared_generation),
+        Mutation::ForgottenProducerAccepted => Method::Scenario(scenarios::forgotten_producer),
         Mutation::SequenceNeverWraps => Method::Scenario(scenarios::wrapped_sequence),
         Mutation::EpochWraps => Method::Scenario(scenarios::wrapped_epoch),
         Mutation::LateEndAccepted => Method::Scenario(scenarios::late_end),

@@ -14,7 +14,7 @@ pub use bit_rot::bit_rot;
 pub use half_start::half_start;
 pub use late_end::late_end;
 pub use late_news::late_news;
-pub use one_partition::{late_coordinator, wrapped_epoch, wrapped_sequence};
+pub use one_partition::{forgotten_producer, late_coordinator, wrapped_epoch, wrapped_sequence};
 pub use power_cut::power_cut;
 pub use replaced_disk::{moved_slot, replaced_disk, slot_that_comes_back};
 pub use replaced_racks::replaced_racks;

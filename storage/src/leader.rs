@@ -469,6 +469,11 @@ impl Leader {
         self.config.partition
     }
 
+    /// The generation that it is written in.
+    pub fn generation(&self) -> Generation {
+        self.config.generation
+    }
+
     /// The group configuration that this leader counts by.
     pub fn group(&self) -> &GroupConfig {
         &self.config.group

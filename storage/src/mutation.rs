@@ -48,6 +48,7 @@ pub enum Mutation {
     GenerationUnchecked,
     PositionsForgotten,
     UnknownProducerAccepted,
+    ForgottenProducerAccepted,
     SequenceNeverWraps,
     ProducerIdReused,
     OldCoordinatorAccepted,
@@ -111,7 +112,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation of the rules of the log and of coordinators, in a fixed order.
-    pub const ALL: [Self; 56] = [
+    pub const ALL: [Self; 57] = [
         Self::NoFence,
         Self::FenceNotPersisted,
         Self::SplitFenceRead,
@@ -153,6 +154,7 @@ impl Mutation {
         Self::GenerationUnchecked,
         Self::PositionsForgotten,
         Self::UnknownProducerAccepted,
+        Self::ForgottenProducerAccepted,
         Self::SequenceNeverWraps,
         Self::ProducerIdReused,
         Self::OldCoordinatorAccepted,
@@ -303,6 +305,9 @@ impl Mutation {
             Self::GenerationUnchecked => "G1: a position is taken from whoever sends it",
             Self::PositionsForgotten => "G3: a new coordinator goes by the first positions read",
             Self::UnknownProducerAccepted => "P1: an unknown producer begins with any sequence",
+            Self::ForgottenProducerAccepted => {
+                "P1: a producer that was forgotten begins with any sequence"
+            }
             Self::SequenceNeverWraps => "P2: sequence 0 does not follow 2^31 - 1",
             Self::ProducerIdReused => "P3: a producer id is given away twice",
             Self::OldCoordinatorAccepted => "X2: the marker of a replaced coordinator is written",

@@ -17,9 +17,11 @@ mod dedupe;
 mod endings;
 mod error;
 mod judge;
+mod limits;
 mod mirrored;
 pub mod source;
 mod state;
+mod strangers;
 mod tail;
 mod transactions;
 mod verification;
@@ -46,9 +48,11 @@ pub use self::clean::{CleanRange, ManifestError};
 use self::endings::Endings;
 pub use self::error::{ProduceError, TransactionError};
 use self::judge::Judgement;
+pub use self::limits::PartitionLimits;
 pub use self::mirrored::{MirrorError, batch_id};
 use self::source::SourcedBatch;
 pub use self::state::{LogTimes, PartitionState, ReplayError, Retention, RunTime, batches_in};
+use self::strangers::Strangers;
 pub use self::tail::{BatchSlice, RecordBlob, TailCache, Taken, take_batches};
 use self::transactions::StableOffset;
 pub use self::transactions::{Marker, Ongoing, TransactionVersion, Transactions};
@@ -58,33 +62,6 @@ use crate::producer::{Producers, Sequenced};
 
 /// Bytes of a record batch before its leader epoch ends: base offset, length, epoch.
 const BATCH_HEAD_SIZE_BYTES: usize = 16;
-
-/// Bounds of one partition.
-#[derive(Clone, Copy, Debug)]
-pub struct PartitionLimits {
-    /// A blob is put when it has reached this size.
-    pub blob_size_bytes: usize,
-    /// While fewer blobs are in flight, and they are small, a blob is put without waiting.
-    pub eager_blob_count: usize,
-    /// Bytes in flight above which batches gather until a commit: large blobs cost less per byte.
-    pub eager_size_bytes: usize,
-    /// Bytes of the newest records kept in memory for readers at the end of the log.
-    pub tail_size_bytes_max: usize,
-    /// Bytes after which a checkpoint bounds the replay of the next takeover.
-    pub checkpoint_every_bytes: u64,
-}
-
-impl Default for PartitionLimits {
-    fn default() -> Self {
-        Self {
-            blob_size_bytes: 512 << 10,
-            eager_blob_count: 4,
-            eager_size_bytes: 16 << 10,
-            tail_size_bytes_max: 4 << 20,
-            checkpoint_every_bytes: 16 << 20,
-        }
-    }
-}
 
 /// One record batch of a producer, checked and ready to append. Its bytes are never copied.
 #[derive(Clone, Debug)]
@@ -190,6 +167,7 @@ pub struct Partition<T> {
     limits: PartitionLimits,
     mutations: Mutations,
     state: PartitionState,
+    strangers: Strangers,
     /// The newest manifest that is committed.
     manifest: Option<Arc<Manifest>>,
     /// Whether `state` is complete: checkpoint, replay and tail have been applied.
@@ -235,6 +213,7 @@ impl<T> Partition<T> {
             limits,
             mutations,
             state: PartitionState::default(),
+            strangers: Strangers::default(),
             manifest: None,
             recovered: false,
             tail_to_apply,
@@ -274,6 +253,9 @@ impl<T> Partition<T> {
         }
         if Mutation::AbortedForgotten.active(self.mutations) {
             state.transactions.forget_aborted();
+        }
+        if self.limits.arrives_in_order {
+            self.strangers = Strangers::of(self.leader.generation(), &state);
         }
         // A slot may not have heard of the last `Trim`; the log itself has.
         self.leader.set_log_start(state.log_start_offset);
@@ -341,6 +323,7 @@ impl<T> Partition<T> {
                 }
                 (Some(_), Err(error)) => error.into(),
             };
+            self.note_refused(&request.batches);
             let result = Err(refusal.into());
             out.push(PartitionOutput::Answer { waiter: request.waiter, result });
         }
@@ -556,7 +539,10 @@ impl<T> Partition<T> {
             Ok(Judgement::Append) => self.append_new(request.batches),
             Ok(Judgement::Duplicate { base_offset, end_offset }) => Ok((base_offset, end_offset)),
             Ok(Judgement::Verify(transaction)) => return self.verify(transaction, request, out),
-            Err(error) => Err(error),
+            Err(error) => {
+                self.note_refused(&request.batches);
+                Err(error)
+            }
         };
         let (base_offset, end_offset) = match judged {
             Ok(offsets) => offsets,
@@ -593,7 +579,9 @@ impl<T> Partition<T> {
         request: HeldRequest<T>,
         out: &mut Vec<PartitionOutput<T>>,
     ) {
-        if let Err(HeldRequest { waiter, .. }) = self.verifications.hold(producer_id, request) {
+        if let Err(HeldRequest { waiter, batches }) = self.verifications.hold(producer_id, request)
+        {
+            self.note_refused(&batches);
             out.push(PartitionOutput::Answer { waiter, result: Err(PutError::Busy.into()) });
         }
     }

@@ -12,13 +12,15 @@
 //! | newer epoch, sequence 0 / other | appended / `OUT_OF_ORDER_SEQUENCE_NUMBER` | the same |
 //! | older epoch | `INVALID_PRODUCER_EPOCH` | the same |
 //! | unknown producer, sequence 0 | appended | appended |
-//! | unknown producer, other sequence | appended, whatever it is | `UNKNOWN_PRODUCER_ID` (rule 46) |
+//! | unknown producer, other sequence | appended, whatever it is | appended where nothing of it can be missing or forgotten, else `UNKNOWN_PRODUCER_ID` (rule P1) |
 //! | silent for `producer.id.expiration.ms`, a day | forgotten, by the times of its records | forgotten, by the leader's clock |
 //!
 //! Kafka takes whatever an unknown producer sends, and so may append a batch twice, or after a gap,
-//! when state was lost. Clients recover from `UNKNOWN_PRODUCER_ID` by a new epoch. The clock is the
-//! leader's because record times are the client's: whoever copies records of last week must not be
-//! forgotten between two batches. Only the time is not a function of the log; replay takes its own.
+//! when state was lost. Clients recover from `UNKNOWN_PRODUCER_ID` by a new epoch, or end
+//! (librdkafka). [`Partition`](crate::partition::Partition) knows where nothing was. The clock is
+//! the leader's because record times are the client's: whoever copies records of last week must not
+//! be forgotten between two batches. Only the time is not a function of the log; replay takes its
+//! own.
 
 mod codec;
 
@@ -86,7 +88,7 @@ pub enum SequenceError {
         /// The last one in the log.
         last: i32,
     },
-    /// Nothing is known of the producer, so its order can't be judged (rule 46).
+    /// Nothing is known of the producer, so its order can't be judged (rule P1).
     #[error("producer {producer_id} is not known here; it must begin again with a new epoch")]
     UnknownProducer {
         /// The producer.
@@ -339,6 +341,11 @@ impl Producers {
             before_ms = before_ms.max(youngest_ms.saturating_add(1));
         }
         self.by_id.retain(|id, producer| producer.last_seen_ms >= before_ms || is_needed(*id));
+    }
+
+    /// Whether there is state of this producer.
+    pub fn knows(&self, producer_id: i64) -> bool {
+        self.by_id.contains_key(&producer_id)
     }
 
     /// Number of producers known.

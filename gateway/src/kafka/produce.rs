@@ -257,15 +257,12 @@ fn start_partition(call: &Call, wanted: Wanted, transactional: &Transactional) -
     let Wanted { index, partition, now_ms, read } = wanted;
     let begun = read.and_then(|(target, rules, candidate)| {
         let log = led(call, target)?;
-        let lease = rules.needs_lease.then(|| lease::admit(&log)).transpose()?;
-        let bound = rules.lag_max.map(|limit| contract::admit(&log, limit)).transpose()?;
-        let mut batch = to_append(candidate, &rules, transactional, now_ms)?;
-        batch.bytes = kept(batch.bytes, call.size_bytes);
-        // The client may have its answer long before the batch is committed: it is the log that holds it.
-        if !log.has_room(batch.bytes.len()) {
-            let busy = ProduceError::from(PutError::Busy);
-            return Err(ApiError::new(error::of_produce(&busy), busy.to_string()).into());
-        }
+        let header = candidate.batch.header();
+        let producer_id = header.is_idempotent().then_some(header.producer_id);
+        let admitted = Admitted::of(call, &log, &rules, candidate, transactional, now_ms);
+        let Admitted { lease, bound, batch } = admitted.inspect_err(|_| {
+            producer_id.into_iter().for_each(|id| log.note_refused(id));
+        })?;
         call.front.metrics.on_produced(batch.bytes.len());
         Ok(Append {
             index,
@@ -278,6 +275,36 @@ fn start_partition(call: &Call, wanted: Wanted, transactional: &Transactional) -
         })
     });
     begun.unwrap_or_else(|error| refused(index, partition, error))
+}
+
+/// A batch that may go to its log, and what holds for its answer.
+struct Admitted {
+    lease: Option<Leased>,
+    bound: Option<Bound>,
+    batch: RecordBatch,
+}
+
+impl Admitted {
+    fn of(
+        call: &Call,
+        log: &Arc<PartitionLog>,
+        rules: &Rules,
+        candidate: Candidate,
+        transactional: &Transactional,
+        now_ms: i64,
+    ) -> Result<Self, Refused> {
+        let lease = rules.needs_lease.then(|| lease::admit(log)).transpose()?;
+        let bound = rules.lag_max.map(|limit| contract::admit(log, limit)).transpose()?;
+        let mut batch = to_append(candidate, rules, transactional, now_ms)?;
+        batch.bytes = kept(batch.bytes, call.size_bytes);
+        // The client may have its answer long before the batch is committed: it is the log that
+        // holds it.
+        if !log.has_room(batch.bytes.len()) {
+            let busy = ProduceError::from(PutError::Busy);
+            return Err(ApiError::new(error::of_produce(&busy), busy.to_string()).into());
+        }
+        Ok(Self { lease, bound, batch })
+    }
 }
 
 fn refused(index: i32, partition: Option<PartitionId>, refused: Refused) -> Append {

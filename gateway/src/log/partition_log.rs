@@ -119,6 +119,8 @@ pub(super) struct Inner {
     readers: Bells,
     followers: FollowerSet,
     held: Held<Waiter>,
+    /// What clients sent was refused before the partition served (rule P1).
+    pub(super) has_refused: bool,
     share: Share,
 }
 
@@ -154,6 +156,7 @@ impl Inner {
             Role::Stopped => Some((request, PutError::Lost)),
         };
         if let Some((Request { waiter, .. }, error)) = refused {
+            self.has_refused = true;
             out.push(PartitionOutput::Answer { waiter, result: Err(error.into()) });
         }
     }
@@ -167,6 +170,9 @@ impl Inner {
     ) {
         let Role::Leading(partition) = &mut self.role else { return };
         if partition.is_serving() {
+            if std::mem::take(&mut self.has_refused) {
+                partition.note_all_refused();
+            }
             for Request { batches, waiter } in self.held.take() {
                 partition.produce(now, health, batches, waiter, out);
             }
@@ -237,6 +243,7 @@ impl PartitionLog {
                 readers: Bells::default(),
                 followers: FollowerSet::default(),
                 held: Held::default(),
+                has_refused: false,
                 share: Share::new(Arc::clone(&logs.budget)),
             }),
             last_slot: AtomicU8::new(NO_SLOT),
@@ -573,7 +580,9 @@ impl PartitionLog {
         let mut out = Vec::new();
         {
             let mut inner = lock(&self.inner);
-            refuse(inner.held.expire(now), PutError::NotServing, &mut out);
+            let late = inner.held.expire(now);
+            inner.has_refused |= !late.is_empty();
+            refuse(late, PutError::NotServing, &mut out);
             inner.account();
         }
         self.carry_out(out, None);

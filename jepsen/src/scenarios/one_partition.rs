@@ -27,6 +27,8 @@ use crate::value::{Batch, Kind, Value};
 
 const INCARNATION: Incarnation = Incarnation::new(7);
 const PRODUCER: u32 = 9;
+/// How long a silent producer is remembered.
+const DAY_MS: i64 = 24 * 3600 * 1000;
 
 /// The partition, and what it has answered.
 struct Bench {
@@ -144,6 +146,23 @@ pub fn wrapped_sequence(mutations: Mutations) -> Verdict {
     let is_once = matches!((&first, &again), (Some(Ok(at)), Some(Ok(twice))) if at == twice);
     let detail = format!("after {}, 0 was answered {first:?}, then {again:?}", i32::MAX);
     expect(Promise::ProducerOrder, is_once, detail)
+}
+
+/// The topic of a producer was recreated: it goes on in the midst of its sequence. Then it is
+/// silent for so long that it is forgotten, and its last batch comes once more, whose answer it
+/// never had.
+pub fn forgotten_producer(mutations: Mutations) -> Verdict {
+    let mut bench = Bench::new(mutations, PartitionState::default());
+    let first = bench.produce(value(7), Kind::Plain);
+    let last = bench.produce(value(8), Kind::Plain);
+    let is_taken = matches!((&first, &last), (Some(Ok(_)), Some(Ok(_))));
+    let detail = format!("in a new log, 7 was answered {first:?}, and 8 {last:?}");
+    expect(Promise::ProducerOrder, is_taken, detail)?;
+    bench.partition.set_time(DAY_MS);
+    bench.partition.expire(DAY_MS, 0);
+    let again = bench.produce(value(8), Kind::Plain);
+    let is_refused = matches!(again, Some(Err(_)));
+    expect(Promise::ExactlyOnce, is_refused, format!("8 was {last:?}, and is again {again:?}"))
 }
 
 /// A producer whose epoch was the highest there is goes on after its transaction has ended.

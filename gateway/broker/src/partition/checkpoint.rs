@@ -32,7 +32,11 @@ impl<T> Partition<T> {
         self.bytes_since_checkpoint = 0;
         let size_bytes_max = self.leader.blob_size_bytes_max();
         if !Mutation::StateUnbounded.active(self.mutations) {
+            let producer_count = self.state.producers.count();
             self.state.fit(size_bytes_max);
+            if self.state.producers.count() < producer_count {
+                self.note_forgotten();
+            }
         }
         let draft = Draft {
             kind: BlobKind::Checkpoint,

@@ -88,7 +88,9 @@ impl<T> Partition<T> {
 
     /// Forgets producers and sources that were last seen before these times.
     pub fn expire(&mut self, producers_ms: i64, sources_ms: i64) {
-        self.state.expire(producers_ms, sources_ms);
+        if self.state.expire(producers_ms, sources_ms) {
+            self.note_forgotten();
+        }
     }
 }
 

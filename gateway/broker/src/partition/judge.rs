@@ -93,6 +93,11 @@ impl<T> Partition<T> {
         batch: &Sequenced,
     ) -> Result<Verdict, SequenceError> {
         match producers.check(batch) {
+            Err(SequenceError::UnknownProducer { producer_id })
+                if self.strangers.may_begin_anywhere(producer_id) =>
+            {
+                Ok(Verdict::New)
+            }
             Err(
                 SequenceError::UnknownProducer { .. } | SequenceError::OutOfOrder { last: -1, .. },
             ) if Mutation::UnknownProducerAccepted.active(self.mutations) => Ok(Verdict::New),

@@ -97,6 +97,8 @@ impl<T> Partition<T> {
         if end != expected {
             return Err(MirrorError::NotAtEnd { expected, end });
         }
+        // The source may have forgotten, or deleted, what some of its producers wrote.
+        self.strangers.on_forgotten();
         for mut batch in batches {
             if batch.max_timestamp_ms < 0 {
                 // To its source, too, it is as old as its append.

@@ -258,13 +258,24 @@ impl PartitionState {
         }
     }
 
-    /// Forgets producers and sources that were last seen before these times.
-    pub fn expire(&mut self, producers_ms: i64, sources_ms: i64) {
+    /// Forgets producers and sources that were last seen before these times; returns whether a
+    /// producer was forgotten.
+    pub fn expire(&mut self, producers_ms: i64, sources_ms: i64) -> bool {
         let transactions = &self.transactions;
+        let producer_count = self.producers.count();
         self.producers.expire(producers_ms, |id| transactions.ongoing(id).is_some());
         if let Some(sources) = &mut self.sources {
             sources.expire(sources_ms);
         }
+        self.producers.count() < producer_count
+    }
+
+    /// Whether nothing was ever appended or deleted.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.producers.count() == 0
+            && self.chunks.is_empty()
+            && self.log_start_offset == Offset::ZERO
+            && self.manifest.is_none()
     }
 
     /// Moves the log start and forgets chunks wholly below it.

@@ -14,6 +14,7 @@ mod clean;
 mod mirrored;
 mod sizes;
 mod sources;
+mod strangers;
 mod transactions;
 mod untimed;
 
@@ -174,9 +175,12 @@ fn a_duplicate_of_what_is_in_flight_shares_its_fate() {
 #[test]
 fn a_gap_is_refused_and_leaves_no_trace() {
     let mut bench = Bench::new();
-    bench.produce(1, batch(5, 5));
-    let error = SequenceError::UnknownProducer { producer_id: 9 };
-    assert_eq!(bench.answers(), [(1, Err(ProduceError::Sequence(error)))]);
+    bench.produce(1, batch(0, 1));
+    bench.store_all();
+    bench.answers();
+    bench.produce(2, batch(5, 5));
+    let error = SequenceError::OutOfOrder { found: 5, last: 0 };
+    assert_eq!(bench.answers(), [(2, Err(ProduceError::Sequence(error)))]);
     assert!(bench.puts.is_empty());
 }
 

@@ -105,8 +105,8 @@ proptest! {
     }
 }
 
-/// What Kafka's ProducerStateManagerTest and ProducerAppendInfo say, and rule 46: for a producer that
-/// wrote ten batches of ten records with epoch 3, to sequence 99.
+/// What Kafka's ProducerStateManagerTest and ProducerAppendInfo say, and rule P1: for a producer
+/// that wrote ten batches of ten records with epoch 3, to sequence 99.
 #[test]
 fn batches_are_judged_as_kafka_does() {
     let mut producers = Producers::default();

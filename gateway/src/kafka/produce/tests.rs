@@ -1,4 +1,7 @@
-use meridian_protocol::messages::{InitProducerIdRequest, ListOffsetsPartition, ProduceTopic};
+use meridian_protocol::messages::{
+    DeleteTopicState, DeleteTopicsRequest, InitProducerIdRequest, ListOffsetsPartition,
+    ProduceTopic,
+};
 use meridian_protocol::records::BatchBuilder;
 
 use super::*;
@@ -121,11 +124,6 @@ async fn what_must_not_be_appended_is_refused_by_its_own_code() {
         builder.append(1, None, None, &[]);
         builder.build()
     };
-    let unknown_producer = {
-        let mut builder = BatchBuilder::new().producer(12345, 3, 7);
-        builder.append(1, None, None, &[]);
-        builder.build()
-    };
     let cases = [
         ("corrupt record", damaged(good.len() - 1, 1), ErrorCode::CorruptMessage),
         ("corrupt checksum", damaged(17, 1), ErrorCode::CorruptMessage),
@@ -135,13 +133,11 @@ async fn what_must_not_be_appended_is_refused_by_its_own_code() {
         ("two batches", [&good[..], &good[..]].concat().into(), ErrorCode::InvalidRecord),
         ("too large", batch_of(&[&"x".repeat(1_048_600)]), ErrorCode::MessageTooLarge),
         ("transactional", transactional, ErrorCode::TransactionalIdAuthorizationFailed),
-        ("unknown producer", unknown_producer, ErrorCode::UnknownProducerId),
     ];
     for (what, records, code) in cases {
         let told = only(client.call(9, request("t", &[(0, records)])).await);
         assert_eq!((told.error_code, told.base_offset), (code, -1), "{what}");
         assert!(told.error_message.is_some(), "{what} is explained");
-        // Java's producer waits for it before it recovers from `UNKNOWN_PRODUCER_ID`.
         assert_eq!(told.log_start_offset, 0, "{what}");
     }
     for (index, topic) in [(2, "t"), (-1, "t"), (0, "nope")] {
@@ -154,6 +150,77 @@ async fn what_must_not_be_appended_is_refused_by_its_own_code() {
     assert_eq!(only(client.call(9, acks).await).error_code, ErrorCode::InvalidRequiredAcks);
     let told = only(client.call(9, request("t", &[(0, good)])).await);
     assert_eq!(told.base_offset, 0, "nothing of all that was appended");
+}
+
+/// A batch of one record of an idempotent producer.
+fn numbered(producer_id: i64, sequence: i32) -> ProduceRequest {
+    let mut builder = BatchBuilder::new().producer(producer_id, 0, sequence);
+    let value = format!("{producer_id} {sequence}");
+    builder.append(1, None, Some(value.as_bytes()), &[]);
+    request("t", &[(0, builder.build())])
+}
+
+/// Rule P1: after a takeover nobody knows what the producer sent before.
+#[tokio::test]
+async fn an_unknown_producer_begins_at_zero_after_a_takeover() {
+    let broker = FakeBroker::single();
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    client.create_topic("t", 1).await;
+    let told = only(client.call(9, numbered(1, 7)).await);
+    assert_eq!(told.error_code, ErrorCode::None, "nobody has led the log before");
+    broker.take_over("t", 0);
+    let told = only(client.call(9, numbered(2, 7)).await);
+    assert_eq!(told.error_code, ErrorCode::UnknownProducerId);
+    // Java's producer waits for it before it recovers from `UNKNOWN_PRODUCER_ID`.
+    assert_eq!(told.log_start_offset, 0);
+    let told = only(client.call(9, numbered(1, 8)).await);
+    assert_eq!(told.error_code, ErrorCode::None, "this one is known");
+}
+
+/// Producers that write while their topic is deleted and created anew, again and again: each goes
+/// on with the numbers that it has, which librdkafka's never recovers from if they are refused.
+#[tokio::test]
+async fn producers_go_on_in_a_topic_that_is_recreated_under_load() {
+    const RECREATION_COUNT: i32 = 5;
+    let front = front_of(&FakeBroker::single(), quick_config());
+    let mut admin = TestClient::connect(&front);
+    admin.create_topic("t", 1).await;
+    let recreation = tokio::sync::watch::Sender::new(0);
+    let (taken, mut all_taken) = tokio::sync::watch::channel(0);
+    let produce = |producer_id: i64| {
+        let mut client = TestClient::connect(&front);
+        let (recreated, taken) = (recreation.subscribe(), taken.clone());
+        async move {
+            let (mut sequence, mut last_count) = (0, 0);
+            // It goes on until it has written to the last one too.
+            while last_count < 20 {
+                let is_last = *recreated.borrow() == RECREATION_COUNT;
+                match only(client.call(9, numbered(producer_id, sequence)).await).error_code {
+                    ErrorCode::None => {
+                        sequence += 1;
+                        last_count += i32::from(is_last);
+                        taken.send_modify(|count| *count += 1);
+                    }
+                    code if code.is_retriable() => tokio::task::yield_now().await,
+                    code => panic!("{sequence} of {producer_id}: {code}"),
+                }
+            }
+            sequence
+        }
+    };
+    let producers: Vec<_> = (1..=4).map(|id| tokio::spawn(produce(id))).collect();
+    for number in 1..=RECREATION_COUNT {
+        let before = *all_taken.borrow();
+        all_taken.wait_for(|count| *count >= before + 40).await.expect("producers are there");
+        let topics = vec![DeleteTopicState { name: Some("t".into()), ..Default::default() }];
+        let deleted = admin.call(6, DeleteTopicsRequest { topics, ..Default::default() }).await;
+        assert_eq!(deleted.responses[0].error_code, ErrorCode::None);
+        admin.create_topic("t", 1).await;
+        recreation.send_replace(number);
+    }
+    for producer in producers {
+        assert!(producer.await.expect("not refused") > 20, "it did not begin with the last one");
+    }
 }
 
 #[tokio::test]
