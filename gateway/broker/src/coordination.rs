@@ -16,6 +16,7 @@ mod any_group;
 pub mod group_record;
 pub mod group_state;
 pub mod journal;
+pub mod kafka_format;
 pub mod offset_record;
 mod pending_offsets;
 #[cfg(test)]

@@ -17,7 +17,7 @@
 //! With version 2 every end bumps the epoch: its markers carry the next epoch, so that nothing that
 //! was sent before them can be written after them (rule 49).
 
-mod record;
+pub(crate) mod record;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@
 //! serves it for the rest of the connection: two nodes that disagree must not play ping-pong.
 
 mod aborted;
+mod internal;
 mod pack;
 mod read;
 mod run;

@@ -1,7 +1,7 @@
 //! The records of `__consumer_offsets`: what a group has committed, one key per partition.
 //!
-//! Kafka clients never read them. Numbers are big-endian; the layouts are persisted, so a changed
-//! layout gets a new version.
+//! Clients read them in Kafka's layout, see [`kafka_format`](super::kafka_format). Numbers are
+//! big-endian; the layouts are persisted, so a changed layout gets a new version.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::id::TopicId;

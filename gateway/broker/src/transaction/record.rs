@@ -1,7 +1,7 @@
 //! The records of `__transaction_state`: one key per transactional id.
 //!
-//! Kafka clients never read them. Numbers are big-endian; the layouts are persisted, so a changed
-//! layout gets a new version.
+//! Clients read them in Kafka's layout, see [`kafka_format`](crate::coordination::kafka_format).
+//! Numbers are big-endian; the layouts are persisted, so a changed layout gets a new version.
 //!
 //! ```text
 //! key    version 1, id
@@ -30,7 +30,7 @@ const COMPLETE_COMMIT: u8 = 4;
 const COMPLETE_ABORT: u8 = 5;
 
 /// The key of a record.
-pub(super) fn encode_key(id: &str) -> Bytes {
+pub(crate) fn encode_key(id: &str) -> Bytes {
     let mut out = BytesMut::with_capacity(1 + id.len());
     out.put_u8(VERSION);
     out.put_slice(id.as_bytes());
@@ -38,7 +38,7 @@ pub(super) fn encode_key(id: &str) -> Bytes {
 }
 
 /// Reads a key: the transactional id.
-pub(super) fn decode_key(bytes: Bytes) -> Result<String, DecodeError> {
+pub(crate) fn decode_key(bytes: Bytes) -> Result<String, DecodeError> {
     let mut source = Source::new(bytes, "transaction key");
     check_version(&mut source)?;
     let rest = source.rest();
@@ -46,7 +46,7 @@ pub(super) fn decode_key(bytes: Bytes) -> Result<String, DecodeError> {
 }
 
 /// The value of a record.
-pub(super) fn encode_value(transaction: &Transaction) -> Bytes {
+pub(crate) fn encode_value(transaction: &Transaction) -> Bytes {
     let Transaction { current, previous, timeout_ms, updated_at_ms, phase } = transaction;
     let mut out = BytesMut::with_capacity(64 + partition_count(phase) * PARTITION_SIZE_BYTES);
     out.put_u8(VERSION);
@@ -74,7 +74,7 @@ pub(super) fn encode_value(transaction: &Transaction) -> Bytes {
 }
 
 /// Reads a value.
-pub(super) fn decode_value(bytes: Bytes) -> Result<Transaction, DecodeError> {
+pub(crate) fn decode_value(bytes: Bytes) -> Result<Transaction, DecodeError> {
     let mut source = Source::new(bytes, "transaction value");
     check_version(&mut source)?;
     let timeout_ms = source.i32()?;

@@ -68,6 +68,17 @@ pub struct Transaction {
 }
 
 impl Transaction {
+    /// Any, for tests.
+    #[cfg(test)]
+    pub(crate) fn sample(
+        current: Producer,
+        timeout_ms: i32,
+        updated_at_ms: i64,
+        phase: Phase,
+    ) -> Self {
+        Self { current, previous: None, timeout_ms, updated_at_ms, phase }
+    }
+
     /// An id that was not known.
     pub(super) fn new(now_ms: i64, current: Producer, timeout_ms: i32) -> Self {
         Self { current, previous: None, timeout_ms, updated_at_ms: now_ms, phase: Phase::Empty }
@@ -86,6 +97,11 @@ impl Transaction {
     /// After how long a transaction is aborted.
     pub fn timeout_ms(&self) -> i32 {
         self.timeout_ms
+    }
+
+    /// When it changed last, by its coordinator's clock.
+    pub fn updated_at_ms(&self) -> i64 {
+        self.updated_at_ms
     }
 
     /// The transaction that is not ended everywhere yet.

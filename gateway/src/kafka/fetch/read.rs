@@ -9,8 +9,8 @@ use meridian_protocol::messages::{DivergingEpoch, FetchPartitionResponse};
 use meridian_protocol::{ErrorCode, Records};
 use tokio::sync::Notify;
 
-use super::aborted;
 use super::session::Target;
+use super::{aborted, internal};
 use crate::kafka::dispatch::{Call, Redirect};
 use crate::kafka::list_offsets::check_epoch;
 use crate::kafka::memory::{Charge, Kind};
@@ -206,10 +206,16 @@ impl Reader<'_> {
             let at = source.peek(target.offset).map_err(|cause| error::of_fetch(&cause))?;
             return Ok(positions(partition, target, &at));
         }
+        let broker = &*self.call.front.broker;
+        let kept = internal::Kept::of(broker, partition);
+        let bytes_max = kept.map_or(bytes_max, |_| bytes_max.min(internal::SIZE_BYTES_MAX));
         let fetched = source.fetch(self.isolation, target.offset, bytes_max).await;
         let mut fetched = fetched.map_err(|cause| error::of_fetch(&cause))?;
         let end_offset = fetched.end_offset;
-        let records: Records = std::mem::take(&mut fetched.records).into_iter().collect();
+        let mut records: Records = std::mem::take(&mut fetched.records).into_iter().collect();
+        if let Some(kept) = kept {
+            records = kept.translated(broker, records).await;
+        }
         let size_bytes = records.size_bytes();
         let mut answer = positions(partition, target, &fetched);
         answer.response.aborted_transactions = match self.isolation {

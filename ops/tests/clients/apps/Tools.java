@@ -46,6 +46,7 @@ public final class Tools {
         Lab.check("kafka-log-dirs, kafka-cluster, kafka-broker-api-versions, kafka-features", Tools::cluster);
         Lab.check("kafka-metadata-quorum", Tools::quorum);
         Lab.check("kafka-leader-election, kafka-reassign-partitions", Tools::placement);
+        Lab.check("kafka-console-consumer of internal topics", Tools::internal);
         Lab.check("kafka-acls", Tools::acls);
         Lab.check("kafka-client-metrics", Tools::metrics);
         Lab.check("kafka-producer-perf-test, kafka-consumer-perf-test, kafka-e2e-latency", Tools::performance);
@@ -153,6 +154,9 @@ public final class Tools {
                 "group.consumer.session.timeout.ms", "auto.create.topics.enable", "message.max.bytes", "log.retention.ms", "num.partitions")) {
             expect(told, name + "=");
         }
+        expect(config("--entity-type", "broker-loggers", "--entity-name", "1", "--describe"), "root=");
+        expect(config("--entity-type", "groups", "--entity-name", GROUP, "--describe", "--all"), "consumer.session.timeout.ms=");
+        config("--entity-type", "client-metrics", "--entity-name", "any", "--describe", "--all");
         String[] defaults = {"--entity-type", "brokers", "--entity-default"};
         config(and(defaults, "--alter", "--add-config", "log.retention.ms=600000000"));
         Lab.until("the default is kept", () -> config(and(defaults, "--describe")).contains("log.retention.ms=600000000"));
@@ -186,7 +190,18 @@ public final class Tools {
         Lab.expect(seconds >= 3 && seconds <= 20, "100 kB at 20 kB/s took " + seconds + " s");
         config(and(client, "--alter", "--delete-config", "producer_byte_rate"));
         Lab.until("the quota is gone", () -> !config(and(client, "--describe")).contains("producer_byte_rate"));
-        return String.format("a client's producer_byte_rate: add, describe, delete; 100 kB at 20 kB/s took %.1f s", seconds);
+        String[] user = {"--entity-type", "users", "--entity-name", id};
+        config(and(user, "--alter", "--add-config", "request_percentage=50,controller_mutation_rate=2.5"));
+        Lab.until("the quotas are kept", () -> {
+            String told = config("--entity-type", "users", "--describe");
+            return told.contains("request_percentage=50") && told.contains("controller_mutation_rate=2.5");
+        });
+        config(and(user, "--alter", "--delete-config", "request_percentage,controller_mutation_rate"));
+        String[] address = {"--entity-type", "ips", "--entity-name", "192.0.2.7"};
+        config(and(address, "--alter", "--add-config", "connection_creation_rate=10"));
+        Lab.until("the quota is kept", () -> config(and(address, "--describe")).contains("connection_creation_rate=10"));
+        config(and(address, "--alter", "--delete-config", "connection_creation_rate"));
+        return String.format("a client's producer_byte_rate: add, describe, delete; 100 kB at 20 kB/s took %.1f s; quotas of users, of addresses", seconds);
     }
 
     static String quorum() throws Exception {
@@ -272,7 +287,32 @@ public final class Tools {
         run("kafka-leader-election", election, with("--election-type", "preferred", "--topic", TOPIC, "--partition", "0"));
         Main reassign = org.apache.kafka.tools.reassign.ReassignPartitionsCommand::main;
         expect(run("kafka-reassign-partitions", reassign, with("--list")), "No partition reassignments found");
-        return "preferred leaders; list";
+        // To where it is already.
+        String replicas = topic("--describe", "--topic", TOPIC).lines().filter(line -> line.contains("Partition: 0"))
+                .map(line -> line.replaceAll(".*Replicas: ([0-9,]+).*", "$1")).findFirst().orElse("");
+        String json = "{\"version\":1,\"partitions\":[{\"topic\":\"" + TOPIC + "\",\"partition\":0,\"replicas\":[" + replicas + "]}]}";
+        String file = Lab.settings("reassign.json", Map.of());
+        java.nio.file.Files.writeString(java.nio.file.Path.of(file), json);
+        for (String what : List.of("--execute", "--verify", "--cancel")) {
+            run("kafka-reassign-partitions", reassign, with(what, "--reassignment-json-file", file));
+        }
+        return "preferred leaders; list; execute, verify and cancel of a move that changes nothing";
+    }
+
+    /** Committed offsets, groups and transactions as Kafka's own formatters read them. */
+    static String internal() throws Exception {
+        String committed = consoled("__consumer_offsets", "OffsetsMessageFormatter");
+        expect(committed, "\"group\":\"" + GROUP + "\".*\"topic\":\"" + TOPIC + "\".*\"offset\":10");
+        consoled("__consumer_offsets", "GroupMetadataMessageFormatter");
+        String id = Lab.PREFIX + "tools-transaction";
+        expect(consoled("__transaction_state", "TransactionLogMessageFormatter"), "\"transactionalId\":\"" + id + "\"");
+        return "OffsetsMessageFormatter, GroupMetadataMessageFormatter, TransactionLogMessageFormatter";
+    }
+
+    static String consoled(String topic, String formatter) throws Exception {
+        return run("kafka-console-consumer", org.apache.kafka.tools.consumer.ConsoleConsumer::main,
+                with("--topic", topic, "--from-beginning", "--timeout-ms", "10000", "--formatter",
+                        "org.apache.kafka.tools.consumer." + formatter));
     }
 
     static String acls() throws Exception {
