@@ -378,6 +378,7 @@ impl NodeConfig {
             ("kafka.group_size_max", group.member_count_max),
             ("limits.connection_count_max", front.connection_count_max),
             ("limits.connection_count_per_ip_max", front.connection_count_per_ip_max),
+            ("limits.group_memory_bytes_max", group.memory_size_bytes_max),
             ("limits.request_size_bytes_max", front.request_size_bytes_max),
         ] {
             if count == 0 {
@@ -433,6 +434,10 @@ fn front(kafka: &KafkaTable, limits: &LimitsTable) -> FrontConfig {
         consumer_heartbeat_interval: millis(
             kafka.group_consumer_heartbeat_interval_ms,
             defaults.group.consumer_heartbeat_interval,
+        ),
+        memory_size_bytes_max: or(
+            limits.group_memory_bytes_max,
+            defaults.group.memory_size_bytes_max,
         ),
         offsets_retention: kafka
             .offsets_retention_minutes

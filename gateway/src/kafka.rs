@@ -38,6 +38,7 @@ mod links;
 mod list_offsets;
 mod log_dirs;
 mod lookup;
+mod member_memory;
 mod memory;
 mod meridian;
 mod metadata;
@@ -99,6 +100,7 @@ pub struct Front {
     throttles: quotas::Throttles,
     producer_ids: producer_id::ProducerIds,
     coordinators: coordinator::Coordinators,
+    groups_memory: member_memory::GroupsMemory,
     transactions: internal_state::InternalPartitions<Transactions<transactions::Waiter>>,
     /// Bounds what coordinators ask the leaders of partitions at once.
     marker_asks: Semaphore,
@@ -120,6 +122,7 @@ impl Front {
         admin: Option<Arc<dyn AdminHandler>>,
     ) -> Arc<Self> {
         let config = config.with_room();
+        let group_memory_bytes_max = config.group.memory_size_bytes_max;
         Arc::new(Self {
             broker,
             sessions: fetch::Sessions::new(config.fetch_session_count_max),
@@ -131,6 +134,7 @@ impl Front {
             throttles: quotas::Throttles::default(),
             producer_ids: producer_id::ProducerIds::default(),
             coordinators: coordinator::Coordinators::default(),
+            groups_memory: member_memory::GroupsMemory::new(group_memory_bytes_max),
             transactions: internal_state::InternalPartitions::default(),
             marker_asks: Semaphore::new(MARKER_ASK_COUNT_MAX),
             packing: Arc::new(Semaphore::new(fetch::PACK_COUNT_MAX)),
@@ -154,7 +158,9 @@ impl Front {
     pub fn samples(&self) -> Vec<Sample> {
         let mut samples = self.metrics.samples();
         let count = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
-        for (kind, used_bytes, limit_bytes) in self.memory.usage() {
+        let (members_bytes, members_limit_bytes) = self.groups_memory.usage();
+        let members = ("group-members", members_bytes, members_limit_bytes);
+        for (kind, used_bytes, limit_bytes) in self.memory.usage().into_iter().chain([members]) {
             let label = Some(("kind", kind));
             let used = ("meridian_kafka_memory_bytes", used_bytes);
             let limit = ("meridian_kafka_memory_limit_bytes", limit_bytes);

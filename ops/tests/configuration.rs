@@ -251,6 +251,7 @@ fn table_of_limits() -> Vec<(&'static str, Option<Value>, Outcome)> {
         ("kafka.offsets.topic.num.partitions", number(3), Kept),
         ("limits.connection_count_max", number(100), Kept),
         ("limits.connection_count_per_ip_max", number(100), Kept),
+        ("limits.group_memory_bytes_max", number(1 << 20), Kept),
         ("limits.request_size_bytes_max", number(1 << 20), Kept),
         ("limits.worker_threads", number(1), Kept),
         ("dev.wan_rtt_ms", Some(Value::from(5.0)), Kept),

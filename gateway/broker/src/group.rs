@@ -15,6 +15,7 @@
 pub mod consumer;
 mod image;
 mod member;
+pub mod memory;
 #[cfg(test)]
 mod tests;
 
@@ -285,6 +286,12 @@ impl<W> Group<W> {
     /// All members, by id.
     pub fn members(&self) -> impl Iterator<Item = (&str, &Member<W>)> {
         self.members.iter().map(|(id, member)| (id.as_str(), member))
+    }
+
+    /// What its members make their coordinator hold, about.
+    pub fn members_size_bytes(&self) -> usize {
+        let promised = self.promised.len() * memory::MEMBER_SIZE_BYTES;
+        self.members.values().map(Member::held_size_bytes).sum::<usize>() + promised
     }
 
     /// Whether nobody is in it or about to be.
@@ -592,6 +599,20 @@ impl<W> Group<W> {
             self.remove(now, &id, out);
         }
         self.settle(now, out);
+    }
+
+    /// When [`Self::tick`] has something to do, if nothing happens before.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let sessions = self.members.values().filter_map(Member::expires_at);
+        let unsynced = || self.members.values().any(|member| !member.has_synced);
+        let phase = match self.state {
+            GroupState::Empty => None,
+            GroupState::PreparingRebalance => Some(self.join_deadline),
+            GroupState::CompletingRebalance | GroupState::Stable => {
+                unsynced().then_some(self.sync_deadline)
+            }
+        };
+        sessions.chain(phase).chain(self.promised.values().copied()).min()
     }
 
     fn check(&self, caller: &Caller) -> Result<(), GroupError> {

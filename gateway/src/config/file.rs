@@ -212,6 +212,10 @@ pub(super) struct LimitsTable {
     /// Client connections from one address. More are closed at once.
     /// Default: 10 000.
     pub(super) connection_count_per_ip_max: Option<usize>,
+    /// Memory that the members of all groups that a node coordinates may take. More members are
+    /// refused.
+    /// Default: 256 MiB.
+    pub(super) group_memory_bytes_max: Option<usize>,
     /// Longest request.
     /// Default: 100 MiB.
     pub(super) request_size_bytes_max: Option<usize>,

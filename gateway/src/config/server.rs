@@ -115,6 +115,8 @@ pub struct GroupConfig {
     pub offsets_retention: Duration,
     /// Groups of one coordinator partition.
     pub group_count_max: usize,
+    /// Bytes that the members of all groups of a node may take. More members are refused.
+    pub memory_size_bytes_max: usize,
     /// Bytes of one member's subscription or assignment.
     pub member_size_bytes_max: usize,
     /// `offset.metadata.max.bytes`.
@@ -159,6 +161,7 @@ impl Default for GroupConfig {
             consumer_heartbeat_interval: Duration::from_secs(5),
             offsets_retention: Duration::from_secs(7 * 24 * 3600),
             group_count_max: 100_000,
+            memory_size_bytes_max: 256 << 20,
             member_size_bytes_max: 1 << 20,
             offset_metadata_size_bytes_max: 4096,
         }

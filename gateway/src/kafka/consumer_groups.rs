@@ -51,7 +51,7 @@ impl Topics for Directory<'_> {
     }
 
     fn for_each(&self, look: &mut dyn FnMut(&str, TopicCount)) {
-        for topic in self.0.topics().filter(|topic| !topic.internal) {
+        for topic in self.0.topics() {
             look(&topic.name, Self::count(topic));
         }
     }
@@ -95,6 +95,7 @@ async fn try_heartbeat(
     let beat = beat_of(call, &request)?;
     let member_id = Str::from(beat.member_id.as_str());
     let coordinator = call.front.coordinator_of(&request.group_id)?;
+    call.front.charge_member(beat.brought_size_bytes())?;
     let (reply, answer) = {
         // In this order everywhere: the metadata, then groups.
         let metadata = call.front.broker.metadata();

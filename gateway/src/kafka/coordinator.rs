@@ -41,8 +41,14 @@ use crate::partition::ProduceError;
 pub(super) const OFFSETS_TOPIC: &str = "__consumer_offsets";
 /// From this version on several coordinators can be asked for at once.
 const KEYS_FROM_VERSION: i16 = 4;
-/// How often deadlines of groups are looked at.
+/// How often deadlines of groups are looked at, if none is due before.
 const TICK_EVERY: Duration = Duration::from_millis(50);
+/// How often at most.
+const TICK_EVERY_MIN: Duration = Duration::from_millis(2);
+/// How long a list of all groups waits for coordinators that load: many clients take the answer
+/// that one loads for an error.
+const LIST_WAIT_MAX: Duration = Duration::from_secs(2);
+const LIST_RETRY_AFTER: Duration = Duration::from_millis(10);
 /// Bytes read at once while loading.
 const LOAD_BYTES: usize = 4 << 20;
 const LOAD_RETRY_AFTER: Duration = Duration::from_millis(100);
@@ -338,7 +344,7 @@ impl Coordinators {
         lock(&self.by_partition).get(&id).cloned()
     }
 
-    fn all(&self) -> Vec<(PartitionId, Arc<Coordinator>)> {
+    pub(super) fn all(&self) -> Vec<(PartitionId, Arc<Coordinator>)> {
         lock(&self.by_partition).iter().map(|(id, it)| (*id, Arc::clone(it))).collect()
     }
 }
@@ -381,21 +387,41 @@ impl Front {
         };
         // All of them load at once, not each when the one before it has.
         let found: Vec<_> = led.into_iter().map(|id| self.coordinators.get(self, id)).collect();
-        found.into_iter().collect()
+        // The groups of one that another node has become meanwhile are listed there.
+        found.into_iter().filter(|it| !matches!(it, Err(ErrorCode::NotCoordinator))).collect()
+    }
+
+    /// The coordinators of all groups of this node, once they have loaded.
+    pub(super) async fn loaded_coordinators(
+        self: &Arc<Self>,
+    ) -> Result<Vec<Arc<Coordinator>>, ErrorCode> {
+        let until = self.now() + LIST_WAIT_MAX;
+        loop {
+            match self.coordinators_here() {
+                Err(ErrorCode::CoordinatorLoadInProgress) if self.now() < until => {
+                    tokio::time::sleep(LIST_RETRY_AFTER).await;
+                }
+                found => return found,
+            }
+        }
     }
 
     /// Watches the deadlines of all groups; never returns.
     pub(super) async fn tick_groups(self: Arc<Self>) {
-        let mut interval = crate::background::ticks(TICK_EVERY);
+        let mut pause = TICK_EVERY;
         loop {
-            interval.tick().await;
+            tokio::time::sleep(pause).await;
+            pause = TICK_EVERY;
+            self.count_members_when_due();
             for (id, coordinator) in self.coordinators.all() {
                 if !coordinator.log.is_serving() {
                     coordinator.groups().close(ErrorCode::NotCoordinator);
                     lock(&self.coordinators.by_partition).remove(&id);
                     continue;
                 }
-                coordinator.groups().tick(self.now(), self.broker.wall_time_ms());
+                let next = coordinator.groups().tick(self.now(), self.broker.wall_time_ms());
+                let until_next = next.map(|deadline| deadline.since(self.now()));
+                pause = until_next.map_or(pause, |it| pause.min(it.max(TICK_EVERY_MIN)));
                 if coordinator.is_long(&self) {
                     coordinator.bell.notify_one();
                 }

@@ -88,6 +88,7 @@ async fn try_join(call: &Call, request: &JoinGroupRequest) -> Result<Joined, Joi
     }
     let join = join_of(call, request).map_err(JoinError::Code)?;
     let coordinator = call.front.coordinator_of(&request.group_id).map_err(JoinError::Code)?;
+    call.front.charge_member(join.held_size_bytes()).map_err(JoinError::Code)?;
     let (waiter, answer) = oneshot::channel();
     let mut out = Vec::new();
     {
@@ -189,6 +190,7 @@ async fn try_sync(call: &Call, request: SyncGroupRequest) -> Result<Bytes, Error
         return Err(ErrorCode::InconsistentGroupProtocol);
     }
     let coordinator = call.front.coordinator_of(&request.group_id)?;
+    call.front.charge_member(request.assignments.iter().map(|it| it.assignment.len()).sum())?;
     let sync = Sync {
         caller: caller(&request.member_id, &request.group_instance_id, request.generation_id),
         protocol_type: request.protocol_type.map(|it| it.to_string()),
@@ -329,7 +331,7 @@ fn leave_one(
 
 /// Lists the groups of this node.
 pub(super) async fn list(call: Call, request: ListGroupsRequest) -> ListGroupsResponse {
-    let coordinators = match call.front.coordinators_here() {
+    let coordinators = match call.front.loaded_coordinators().await {
         Ok(coordinators) => coordinators,
         Err(code) => {
             let error_code = told(&call, Err(code));

@@ -79,6 +79,22 @@ impl<W> AnyGroup<W> {
         }
     }
 
+    /// What its members make their coordinator hold, about.
+    pub(super) fn members_size_bytes(&self) -> usize {
+        match self {
+            Self::Classic(group) => group.members_size_bytes(),
+            Self::Consumer(group) => group.members_size_bytes(),
+        }
+    }
+
+    /// When [`Self::tick`] has something to do, if nothing happens before.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Classic(group) => group.next_deadline(),
+            Self::Consumer(group) => group.next_deadline(),
+        }
+    }
+
     /// Whether the caller may store positions. Members of KIP-848 must ask in a way that has member
     /// epochs.
     pub(super) fn check_commit(

@@ -404,6 +404,11 @@ impl<W> Groups<W> {
         self.write_offsets(id, changes, Some(waiter));
     }
 
+    /// What the members of all groups make this coordinator hold, about.
+    pub fn members_size_bytes(&self) -> usize {
+        self.by_id.values().map(|entry| entry.group.members_size_bytes()).sum()
+    }
+
     /// Looks at a group at the next tick.
     pub fn watch(&mut self, id: String) {
         self.active.insert(id);
@@ -546,8 +551,10 @@ impl<W> Groups<W> {
     }
 
     /// Looks at the deadlines of all groups, and drops what a question left of groups that there
-    /// never were. One that was there stays until [`Groups::expire`] finds it empty.
-    pub fn tick(&mut self, now: Instant, now_ms: i64) {
+    /// never were. One that was there stays until [`Groups::expire`] finds it empty. Gives the next
+    /// deadline, as far as is known now.
+    pub fn tick(&mut self, now: Instant, now_ms: i64) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
         for id in std::mem::take(&mut self.active) {
             let Some(entry) = self.by_id.get_mut(&id) else { continue };
             let mut outputs = Vec::new();
@@ -556,6 +563,8 @@ impl<W> Groups<W> {
             let Some(entry) = self.by_id.get(&id) else { continue };
             if self.exists(&id, entry) {
                 if entry.group.has_deadlines() {
+                    let deadline = entry.group.next_deadline();
+                    next = next.into_iter().chain(deadline).min();
                     self.active.insert(id);
                 }
             } else if !self.journal.is_committed(entry.last_write) {
@@ -564,6 +573,7 @@ impl<W> Groups<W> {
                 self.forget(&id);
             }
         }
+        next
     }
 
     /// Forgets a group, with its record if it has one.

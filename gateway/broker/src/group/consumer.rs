@@ -34,6 +34,7 @@ pub use self::member::ConsumerMember;
 use self::member::Progress;
 use self::subscription::{Pattern, Subscriptions};
 pub use self::subscription::{TopicCount, Topics, TopicsVersion};
+use super::memory::MEMBER_SIZE_BYTES;
 
 /// A partition, as members own it.
 #[derive(
@@ -93,6 +94,14 @@ pub struct ConsumerHeartbeat {
 }
 
 impl ConsumerHeartbeat {
+    /// What it makes its coordinator hold beyond what that has of the member already, about.
+    pub fn brought_size_bytes(&self) -> usize {
+        let names = self.names.iter().flatten().map(String::len).sum::<usize>();
+        let pattern = self.pattern.as_ref().map_or(0, String::len);
+        let joining = if self.epoch == JOIN_EPOCH { MEMBER_SIZE_BYTES } else { 0 };
+        joining + names + pattern
+    }
+
     /// Whether it says everything, as one does who wants to hear everything.
     fn is_full(&self) -> bool {
         self.epoch == JOIN_EPOCH
@@ -417,6 +426,19 @@ impl ConsumerGroup {
         for id in late {
             self.remove(&id);
         }
+    }
+
+    /// What its members make their coordinator hold, about.
+    pub fn members_size_bytes(&self) -> usize {
+        self.members.values().map(ConsumerMember::held_size_bytes).sum()
+    }
+
+    /// When [`Self::tick`] has something to do, if nothing happens before.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let deadlines = |member: &ConsumerMember| {
+            [Some(member.session_deadline), member.revocation_deadline].into_iter().flatten()
+        };
+        self.members.values().flat_map(deadlines).min()
     }
 
     fn remove(&mut self, member_id: &str) {

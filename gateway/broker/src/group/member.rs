@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use meridian_base::env::Instant;
 
+use super::memory::MEMBER_SIZE_BYTES;
 use super::{ClassicMemberImage, GroupError, Join, Joined, Output};
 
 /// What a member waits for.
@@ -42,6 +43,12 @@ impl Join {
         subscription(&self.protocols, protocol)
     }
 
+    /// What such a member makes its coordinator hold, about.
+    pub fn held_size_bytes(&self) -> usize {
+        let instance_id = self.instance_id.as_deref().unwrap_or_default();
+        held_size_bytes([&self.client_id, instance_id], &self.protocols)
+    }
+
     /// What a group's image has of such a member, but its assignment.
     pub(super) fn wanted_size_bytes(&self) -> usize {
         let instance_id = self.instance_id.as_deref().unwrap_or_default();
@@ -58,6 +65,14 @@ fn wanted_size_bytes(names: [&str; 2], protocols: &[(String, Bytes)]) -> usize {
     // A member's id begins with one of its names.
     let names: usize = names.iter().map(|name| 2 * name.len()).sum();
     NAMES_SIZE_BYTES + names + wanted.unwrap_or(0)
+}
+
+/// What is kept of who says this: all it has offered.
+fn held_size_bytes(names: [&str; 2], protocols: &[(String, Bytes)]) -> usize {
+    let offered = protocols.iter().map(|(name, subscription)| name.len() + subscription.len());
+    // A member's id begins with one of its names, and is kept twice.
+    let names: usize = names.iter().map(|name| 3 * name.len()).sum();
+    MEMBER_SIZE_BYTES + names + offered.sum::<usize>()
 }
 
 fn subscription(protocols: &[(String, Bytes)], protocol: &str) -> Bytes {
@@ -135,6 +150,12 @@ impl<W> Member<W> {
         wanted_size_bytes([&self.client_id, instance_id], &self.protocols)
     }
 
+    /// What it makes its coordinator hold, about.
+    pub(super) fn held_size_bytes(&self) -> usize {
+        let instance_id = self.instance_id.as_deref().unwrap_or_default();
+        held_size_bytes([&self.client_id, instance_id], &self.protocols) + self.assignment.len()
+    }
+
     pub(super) fn supports(&self, protocol: &str) -> bool {
         self.protocols.iter().any(|(name, _)| name == protocol)
     }
@@ -143,9 +164,13 @@ impl<W> Member<W> {
         matches!(self.waiting, Waiting::Join(_))
     }
 
-    /// Who waits for an answer cannot send heartbeats.
+    /// When it is dropped. Who waits for an answer cannot send heartbeats.
+    pub(super) fn expires_at(&self) -> Option<Instant> {
+        matches!(self.waiting, Waiting::Nothing).then_some(self.expires_at)
+    }
+
     pub(super) fn has_expired(&self, now: Instant) -> bool {
-        matches!(self.waiting, Waiting::Nothing) && now >= self.expires_at
+        self.expires_at().is_some_and(|at| now >= at)
     }
 
     pub(super) fn touch(&mut self, now: Instant) {

@@ -98,6 +98,32 @@ fn a_group_goes_on_where_its_last_coordinator_left_it() {
     assert!(group.members().count() < 2);
 }
 
+/// Who looks at a group when its next deadline is due drops nobody late.
+#[test]
+fn the_next_deadline_is_when_something_ends() {
+    let mut group = stable(&["a", "b"]);
+    let mut out = Vec::new();
+    assert_eq!(group.next_deadline(), Some(at(10_001)), "both sessions");
+    group.heartbeat(at(5_000), &caller("a", group.generation())).expect("a member");
+    group.tick(at(10_000), &mut out);
+    assert_eq!(group.members().count(), 2);
+    group.tick(at(10_001), &mut out);
+    assert_eq!(group.members().map(|(id, _)| id).collect::<Vec<_>>(), ["a"]);
+    // The rebalance ends when the other has joined, at the latest when its session is over.
+    assert_eq!(group.next_deadline(), Some(at(15_000)));
+    group.tick(at(15_000), &mut out);
+    assert_eq!((group.members().count(), group.next_deadline()), (0, None));
+
+    // A member that has not fetched its assignment has until the rebalance is over.
+    let mut group = Group::new(limits());
+    let quick = Join { rebalance_timeout: Duration::from_secs(3), ..join_as(None, "a") };
+    group.join(at(0), quick, 1, &mut out);
+    group.tick(at(1), &mut out);
+    assert_eq!(group.next_deadline(), Some(at(3_000)));
+    group.tick(at(3_000), &mut out);
+    assert_eq!(group.members().count(), 0);
+}
+
 /// What is remembered of a group is one record: half of it for what the members want, half for what they are to do.
 #[test]
 fn a_group_that_no_record_holds_takes_no_member_more() {

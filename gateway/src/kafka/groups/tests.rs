@@ -1,11 +1,12 @@
 use meridian_protocol::messages::{
-    DeleteGroupsRequest, FindCoordinatorRequest, JoinGroupProtocol, OffsetCommitPartition,
-    OffsetCommitRequest, OffsetCommitTopic, OffsetDeletePartition, OffsetDeleteRequest,
-    OffsetDeleteTopic, OffsetFetchGroup, OffsetFetchPartitionResponse, OffsetFetchRequest,
-    OffsetFetchTopic, SyncGroupAssignment,
+    ConsumerGroupHeartbeatRequest, DeleteGroupsRequest, FindCoordinatorRequest, JoinGroupProtocol,
+    OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic, OffsetDeletePartition,
+    OffsetDeleteRequest, OffsetDeleteTopic, OffsetFetchGroup, OffsetFetchPartitionResponse,
+    OffsetFetchRequest, OffsetFetchTopic, SyncGroupAssignment,
 };
 
 use super::*;
+use crate::config::{FrontConfig, GroupConfig};
 use crate::group::GroupState;
 use crate::kafka::Front;
 use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
@@ -217,10 +218,63 @@ async fn one_question_for_all_groups_makes_all_partitions_load() {
     // One that has loaded nothing yet, as after a takeover.
     let next = front_of(&broker, quick_config());
     let told = TestClient::connect(&next).call(5, ListGroupsRequest::default()).await;
-    assert_eq!(told.error_code, ErrorCode::CoordinatorLoadInProgress);
+    assert_eq!((told.error_code, told.groups.len()), (ErrorCode::None, 10), "it waits for them");
     let partitions = broker.state().topic_named("__consumer_offsets").unwrap().partitions.clone();
     let waiting = partitions.iter().filter(|id| next.coordinators.known(**id).is_none()).count();
     assert_eq!(waiting, 0, "of {} partitions", partitions.len());
+}
+
+/// However many groups clients make, their members make a node hold no more than it allows.
+#[tokio::test]
+async fn members_of_all_groups_share_a_bound() {
+    const LIMIT_BYTES: usize = 64 << 10;
+    let group = GroupConfig { memory_size_bytes_max: LIMIT_BYTES, ..quick_config().group };
+    let front = front_of(&FakeBroker::single(), FrontConfig { group, ..quick_config() });
+    tokio::spawn(Arc::clone(&front).tick_groups());
+    let mut client = TestClient::connect(&front);
+    let find = FindCoordinatorRequest { coordinator_keys: vec!["g".into()], ..Default::default() };
+    client.call(4, find).await;
+    let join = |number: usize| {
+        let metadata = Bytes::from(vec![7; 8 << 10]);
+        let protocols = vec![JoinGroupProtocol { name: "range".into(), metadata }];
+        JoinGroupRequest { group_id: format!("g{number}").into(), protocols, ..join_request("") }
+    };
+    let mut taken = Vec::new();
+    let refused = loop {
+        // Version 3: a member is given its id with its first join.
+        let told = client.call(3, join(taken.len())).await;
+        if !told.error_code.is_none() {
+            break told.error_code;
+        }
+        taken.push(told.member_id);
+    };
+    assert_eq!((refused, taken.len()), (ErrorCode::GroupMaxSizeReached, 7));
+    let used = || {
+        let samples = front.samples();
+        let mut found = samples.iter().filter(|it| it.label == Some(("kind", "group-members")));
+        found.find(|it| it.name == "meridian_kafka_memory_bytes").map(|it| it.value)
+    };
+    assert!(used().is_some_and(|bytes| (7 << 13..=8 << 13).contains(&bytes)), "{:?}", used());
+    let beat = ConsumerGroupHeartbeatRequest {
+        group_id: "other".into(),
+        member_id: "m".into(),
+        rebalance_timeout_ms: 1000,
+        subscribed_topic_names: Some(vec!["t".repeat(249).into(); 40]),
+        topic_partitions: Some(Vec::new()),
+        ..Default::default()
+    };
+    let told = client.call(1, beat).await;
+    assert_eq!(told.error_code, ErrorCode::GroupMaxSizeReached, "of both protocols");
+
+    let member_id = taken.remove(0);
+    let leave = LeaveGroupRequest { group_id: "g0".into(), member_id, ..Default::default() };
+    assert_eq!(client.call(1, leave).await.error_code, ErrorCode::None);
+    let has_room = async {
+        while client.call(3, join(7)).await.error_code != ErrorCode::None {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, has_room).await.expect("room for another");
 }
 
 #[tokio::test]

@@ -222,7 +222,9 @@ impl World {
                 self.expired_at = self.now;
             }
             Step::Compact => self.compact(),
-            Step::Tick => self.groups.tick(Instant::ZERO, self.now),
+            Step::Tick => {
+                self.groups.tick(Instant::ZERO, self.now);
+            }
             Step::Restart => self.restart(),
         }
     }

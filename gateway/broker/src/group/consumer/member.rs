@@ -15,6 +15,7 @@ use std::time::Duration;
 use meridian_base::env::Instant;
 use serde::{Deserialize, Serialize};
 
+use super::super::memory::{HELD_SIZE_BYTES, MEMBER_SIZE_BYTES};
 use super::{Assignor, ConsumerGroupError, ConsumerHeartbeat, Partitions, TopicPartition};
 
 /// How far a member is on its way to its target. Persisted: **append only**.
@@ -102,6 +103,16 @@ impl ConsumerMember {
             session_deadline,
             revocation_deadline: None,
         }
+    }
+
+    /// What it makes its coordinator hold, about.
+    pub(super) fn held_size_bytes(&self) -> usize {
+        let names = self.names.iter().map(String::len).sum::<usize>();
+        let texts = [&self.instance_id, &self.rack_id, &self.pattern].into_iter().flatten();
+        let texts = texts.map(String::len).sum::<usize>() + 3 * self.client_id.len();
+        let held = [&self.assigned, &self.target, &self.to_revoke].map(BTreeSet::len);
+        let held = held.iter().sum::<usize>() + self.held_since.len();
+        MEMBER_SIZE_BYTES + names + texts + held * HELD_SIZE_BYTES
     }
 
     /// Whether it has what it is to have.

@@ -104,6 +104,24 @@ fn unknown(member_id: &str) -> Result<ConsumerReply, ConsumerGroupError> {
 }
 
 #[test]
+fn the_next_deadline_is_when_a_member_is_removed() {
+    let world = World::of(&[("t", 4)]);
+    let mut group = group();
+    assert_eq!(group.next_deadline(), None);
+    let all = world.partitions("t");
+    assert_eq!(group.heartbeat(at(0), join("a", &["t"]), &world), reply(1, Some(all)));
+    assert_eq!(group.next_deadline(), Some(at(45)));
+    group.heartbeat(at(1), join("b", &["t"]), &world).expect("a member");
+    // The first is told to let go of half, which it has ten seconds for.
+    group.heartbeat(at(2), beat("a", 1), &world).expect("a member");
+    assert_eq!(group.next_deadline(), Some(at(12)));
+    group.tick(at(11));
+    assert_eq!(group.members().count(), 2);
+    group.tick(at(12));
+    assert_eq!((group.members().count(), group.next_deadline()), (1, Some(at(46))));
+}
+
+#[test]
 fn a_partition_goes_to_the_next_member_once_the_last_has_let_go() {
     let world = World::of(&[("t", 4)]);
     let mut group = group();
