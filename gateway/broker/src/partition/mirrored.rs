@@ -213,6 +213,8 @@ impl<T> Partition<T> {
         if self.state.size_bytes() > 0 || at < end {
             return Err(MirrorError::NotAtEnd { expected: at, end });
         }
+        // What the source had before is not here.
+        self.strangers.on_forgotten();
         if at.get() > BEGIN_MAX {
             return Err(MirrorError::BeginsTooFar { at });
         }

@@ -259,7 +259,7 @@ async fn members_of_all_groups_share_a_bound() {
         group_id: "other".into(),
         member_id: "m".into(),
         rebalance_timeout_ms: 1000,
-        subscribed_topic_names: Some(vec!["t".repeat(249).into(); 40]),
+        subscribed_topic_names: Some((0..40).map(|it| format!("{it:0249}").into()).collect()),
         topic_partitions: Some(Vec::new()),
         ..Default::default()
     };
