@@ -62,10 +62,10 @@ mod tests {
     async fn altered(client: &mut TestClient, path: &str, topic: &str, index: i32) -> ErrorCode {
         let topics = vec![AlterReplicaLogDirTopic { name: topic.into(), partitions: vec![index] }];
         let dirs = vec![AlterReplicaLogDir { path: path.into(), topics }];
-        let told = client.call(2, AlterReplicaLogDirsRequest { dirs }).await.results;
-        assert_eq!(&*told[0].topic_name, topic);
-        assert_eq!(told[0].partitions[0].partition_index, index);
-        told[0].partitions[0].error_code
+        let answer = client.call(2, AlterReplicaLogDirsRequest { dirs }).await.results;
+        assert_eq!(&*answer[0].topic_name, topic);
+        assert_eq!(answer[0].partitions[0].partition_index, index);
+        answer[0].partitions[0].error_code
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use meridian_protocol::{ErrorCode, Str};
 
 use super::dispatch::Call;
 
-/// Describes the credentials of users, each of whom is told of once.
+/// Describes the credentials of users, each of them once.
 pub(super) fn describe(
     call: &Call,
     request: DescribeUserScramCredentialsRequest,
@@ -55,10 +55,11 @@ mod tests {
         ] {
             let name = |name: &str| ScramUserName { name: name.into() };
             let users = names.map(|names| names.into_iter().map(name).collect());
-            let told = client.call(0, DescribeUserScramCredentialsRequest { users }).await;
-            assert_eq!(told.error_code, ErrorCode::None);
-            let told: Vec<_> = told.results.iter().map(|it| (&*it.user, it.error_code)).collect();
-            assert_eq!(told, expected);
+            let answer = client.call(0, DescribeUserScramCredentialsRequest { users }).await;
+            assert_eq!(answer.error_code, ErrorCode::None);
+            let answer: Vec<_> =
+                answer.results.iter().map(|it| (&*it.user, it.error_code)).collect();
+            assert_eq!(answer, expected);
         }
     }
 }

@@ -148,9 +148,9 @@ pub fn wrapped_sequence(mutations: Mutations) -> Verdict {
     expect(Promise::ProducerOrder, is_once, detail)
 }
 
-/// The topic of a producer was recreated: it goes on in the midst of its sequence. Then it is
-/// silent for so long that it is forgotten, and its last batch comes once more, whose answer it
-/// never had.
+/// The topic of a producer was recreated: its first batch there is in the midst of its sequence.
+/// Then it is silent for so long that it is forgotten, and sends its last batch again, whose answer
+/// it never had.
 pub fn forgotten_producer(mutations: Mutations) -> Verdict {
     let mut bench = Bench::new(mutations, PartitionState::default());
     let first = bench.produce(value(7), Kind::Plain);

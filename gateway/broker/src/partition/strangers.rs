@@ -28,7 +28,7 @@ pub(super) struct Strangers {
 }
 
 impl Strangers {
-    /// Those of a log whose leader goes on from `state`. Who wrote to an earlier leader may have
+    /// Those of a log whose leader begins with `state`. Who wrote to an earlier leader may have
     /// sent it what was void after it.
     pub(super) fn of(generation: Generation, state: &PartitionState) -> Self {
         let is_new = generation == Generation::FIRST && state.is_untouched();

@@ -41,7 +41,7 @@ impl Kept {
         }
     }
 
-    /// The same batches, with Kafka's records.
+    /// These batches, with Kafka's records in them.
     pub(super) async fn translated(self, broker: &dyn Broker, records: Records) -> Records {
         let mut names = NamesNow { broker, topics: HashMap::new() };
         let mut pace = Pace::default();

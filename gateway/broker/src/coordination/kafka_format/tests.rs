@@ -37,8 +37,8 @@ fn a_committed_offset() {
         &[0, 0, 0, 0, 0, 0, 0, 10],
     ];
     let value = offset_record::encode_value(&committed);
-    let told = translated(key.clone(), Some(value));
-    assert_eq!(told, Some((expected_key.clone(), Some(expected.concat()))));
+    let answer = translated(key.clone(), Some(value));
+    assert_eq!(answer, Some((expected_key.clone(), Some(expected.concat()))));
     assert_eq!(translated(key, None), Some((expected_key, None)), "a tombstone stays one");
     let gone = OffsetKey { topic: TopicId::new(6), index: 3 };
     assert_eq!(translated(offset_record::encode_key("g", gone), None), None);
@@ -74,8 +74,8 @@ fn a_classic_group() {
         &[0, 1, b'm', 0, 1, b'i', 0, 1, b'c', 0, 1, b'h', 0, 0, 0, 2, 0, 0, 0, 1],
         &[0, 0, 0, 1, 3, 0, 0, 0, 2, 4, 5],
     ];
-    let told = translated(key.clone(), value(image.clone()));
-    assert_eq!(told, Some((vec![0, 2, 0, 1, b'g'], Some(expected.concat()))));
+    let answer = translated(key.clone(), value(image.clone()));
+    assert_eq!(answer, Some((vec![0, 2, 0, 1, b'g'], Some(expected.concat()))));
 
     let empty = ClassicImage { protocol: String::new(), leader: None, members: vec![], ..image };
     let expected = [
@@ -91,8 +91,8 @@ fn a_classic_group() {
 fn a_group_of_kip_848_and_its_member() {
     let image = ConsumerGroupImage { epoch: 3, ..Default::default() };
     let value = group_record::encode_value(&ConsumerRecord { image, at_ms: 1 });
-    let told = translated(group_record::consumer_key("g"), Some(value));
-    assert_eq!(told, Some((vec![0, 3, 0, 1, b'g'], Some(vec![0, 0, 0, 0, 0, 3, 0]))));
+    let answer = translated(group_record::consumer_key("g"), Some(value));
+    assert_eq!(answer, Some((vec![0, 3, 0, 1, b'g'], Some(vec![0, 0, 0, 0, 0, 3, 0]))));
 
     let long = "n".repeat(200);
     let member = ConsumerMemberImage {
@@ -104,7 +104,7 @@ fn a_group_of_kip_848_and_its_member() {
         ..Default::default()
     };
     let key = group_record::member_key("g", "m");
-    let told = translated(key, Some(group_record::encode_value(&member)));
+    let answer = translated(key, Some(group_record::encode_value(&member)));
     let expected = [
         &[0, 0, 0, 0, 2, b'c', 2, b'h', 2, 0xc9, 1][..],
         long.as_bytes(),
@@ -113,7 +113,7 @@ fn a_group_of_kip_848_and_its_member() {
         &[0],
     ];
     let key = vec![0, 5, 0, 1, b'g', 0, 1, b'm'];
-    assert_eq!(told, Some((key, Some(expected.concat()))));
+    assert_eq!(answer, Some((key, Some(expected.concat()))));
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn the_next_deadline_is_when_a_member_is_removed() {
     assert_eq!(group.heartbeat(at(0), join("a", &["t"]), &world), reply(1, Some(all)));
     assert_eq!(group.next_deadline(), Some(at(45)));
     group.heartbeat(at(1), join("b", &["t"]), &world).expect("a member");
-    // The first is told to let go of half, which it has ten seconds for.
+    // The first must release half, for which it has ten seconds.
     group.heartbeat(at(2), beat("a", 1), &world).expect("a member");
     assert_eq!(group.next_deadline(), Some(at(12)));
     group.tick(at(11));

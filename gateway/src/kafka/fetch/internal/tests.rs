@@ -19,18 +19,18 @@ async fn read(client: &mut TestClient, topic: &str, count: usize, key: &str) -> 
     let topic =
         FetchTopic { topic: Str::from(topic), partitions: vec![partition], ..Default::default() };
     let request = FetchRequest { max_bytes: 1 << 20, topics: vec![topic], ..Default::default() };
-    let told = client.call(11, request).await.responses.remove(0).partitions.remove(0);
-    assert_eq!(told.error_code, ErrorCode::None);
+    let answer = client.call(11, request).await.responses.remove(0).partitions.remove(0);
+    assert_eq!(answer.error_code, ErrorCode::None);
     let mut records = Vec::new();
     let mut end = 0;
-    for batch in batches(told.records.unwrap_or_default().into_bytes()) {
+    for batch in batches(answer.records.unwrap_or_default().into_bytes()) {
         let batch = batch.expect("whole batches");
         batch.check_crc().expect("as it was written");
         assert!(batch.header().base_offset >= end, "batches follow each other");
         end = batch.header().last_offset() + 1;
         records.extend(batch.records(1 << 20).unwrap().map(|record| record.expect("readable")));
     }
-    assert_eq!(end, told.high_watermark, "nothing is left out at the end");
+    assert_eq!(end, answer.high_watermark, "nothing is left out at the end");
     (records, end)
 }
 
@@ -44,8 +44,8 @@ async fn committed_offsets_and_groups_are_as_in_kafka() {
     let count = broker.state().topic_named(OFFSETS_TOPIC).expect("made").partitions.len();
     let joined = join_alone(&mut client).await;
     for offset in [41, 42] {
-        let told = client.call(9, commit_request(offset, Some(&joined))).await;
-        assert_eq!(told.topics[0].partitions[0].error_code, ErrorCode::None);
+        let answer = client.call(9, commit_request(offset, Some(&joined))).await;
+        assert_eq!(answer.topics[0].partitions[0].error_code, ErrorCode::None);
     }
     let (records, _) = read(&mut client, OFFSETS_TOPIC, count, "g").await;
     let offset_key = [vec![0, 1], string("g"), string("t"), vec![0, 0, 0, 1]].concat();
@@ -91,19 +91,19 @@ async fn transactions_are_as_in_kafka() {
         ..Default::default()
     };
     client.call(4, find).await;
-    let mut told = client.call(4, init()).await;
-    while told.error_code.is_retriable() {
+    let mut answer = client.call(4, init()).await;
+    while answer.error_code.is_retriable() {
         tokio::task::yield_now().await;
-        told = client.call(4, init()).await;
+        answer = client.call(4, init()).await;
     }
-    assert_eq!(told.error_code, ErrorCode::None);
+    assert_eq!(answer.error_code, ErrorCode::None);
     let count = broker.state().topic_named(TRANSACTIONS_TOPIC).expect("made").partitions.len();
     let (records, _) = read(&mut client, TRANSACTIONS_TOPIC, count, "tx").await;
     let [record] = &records[..] else { panic!("{records:?}") };
     assert_eq!(record.key.as_deref(), Some(&[vec![0, 0], string("tx")].concat()[..]));
     let value = record.value.as_deref().expect("not deleted");
     assert_eq!(value[..2], [0, 0], "TransactionLogValue 0");
-    assert_eq!(value[2..10], told.producer_id.to_be_bytes());
+    assert_eq!(value[2..10], answer.producer_id.to_be_bytes());
     assert_eq!(value[12..16], 60_000i32.to_be_bytes());
     assert_eq!(value[16], 0, "Empty");
 }
