@@ -205,12 +205,14 @@ async fn who_deletes_or_grows_too_much_is_refused() {
     admin.create_topic("t", 2).await;
     alter(&mut admin, &[(CLIENT_ID, "test")], "controller_mutation_rate", 0.001).await;
     let exceeded = ErrorCode::ThrottlingQuotaExceeded;
-    let grown = CreatePartitionsTopic { name: "t".into(), count: 3, ..Default::default() };
-    let request = CreatePartitionsRequest { topics: vec![grown], ..Default::default() };
-    let told = admin.call(3, request.clone()).await;
+    let grown = |count| {
+        let topic = CreatePartitionsTopic { name: "t".into(), count, ..Default::default() };
+        CreatePartitionsRequest { topics: vec![topic], ..Default::default() }
+    };
+    let told = admin.call(3, grown(3)).await;
     assert_eq!(told.results[0].error_code, ErrorCode::None, "the first is never refused");
     // Each over a connection of its own, which nobody has paused.
-    let told = TestClient::connect(&front).call(3, request).await;
+    let told = TestClient::connect(&front).call(3, grown(4)).await;
     assert_eq!(told.results[0].error_code, exceeded);
     let topics = vec![DeleteTopicState { name: Some("t".into()), ..Default::default() }];
     let request = DeleteTopicsRequest { topics, ..Default::default() };
