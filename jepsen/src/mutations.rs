@@ -92,10 +92,9 @@ fn method_of_log(mutation: Mutation) -> Method {
         Mutation::AckOutOfOrder | Mutation::CheckpointInDoubt | Mutation::FreeBeforeManifest => {
             Method::Seeds(100)
         }
-        // It takes a head that rots just before a restart: `storage/tests/store/mutations.rs` has it.
-        Mutation::UnsureIsEmpty => Method::Elsewhere,
-        // It takes copies of a blob that are damaged at one and the same place: the same.
-        Mutation::VoteUnchecked => Method::Elsewhere,
+        // A head that rots just before a restart, copies that are damaged at one and the same place:
+        // `storage/tests/store/mutations.rs` has them.
+        Mutation::UnsureIsEmpty | Mutation::VoteUnchecked => Method::Elsewhere,
         Mutation::FivePartsAcked
         | Mutation::PartsCountedAsCopies
         | Mutation::FewPartsKept

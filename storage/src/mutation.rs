@@ -296,18 +296,14 @@ impl Mutation {
             Self::RunInForceFreed => "C2: the blobs that the manifest names are freed",
             Self::RepairUnchecked => "S5: damage is mended with the bytes found in its place",
             Self::AbsenceIsProof => "S5: a damaged blob is dropped because a peer does not have it",
-            Self::VoteUnchecked => {
-                "S5: what two of three damaged copies agree on is taken unchecked"
-            }
+            Self::VoteUnchecked => "S5: what two damaged copies agree on is taken unchecked",
             Self::ScrubForgetsFiles => "S6: a scrub passes over every other file",
             Self::ProducersForgotten => "T9: a new leader forgets the order of producers",
             Self::StableOffsetIgnored => "X3: readers of committed records see undecided ones",
             Self::GenerationUnchecked => "G1: a position is taken from whoever sends it",
             Self::PositionsForgotten => "G3: a new coordinator goes by the first positions read",
             Self::UnknownProducerAccepted => "P1: an unknown producer begins with any sequence",
-            Self::ForgottenProducerAccepted => {
-                "P1: a producer that was forgotten begins with any sequence"
-            }
+            Self::ForgottenProducerAccepted => "P1: a forgotten producer begins anywhere",
             Self::SequenceNeverWraps => "P2: sequence 0 does not follow 2^31 - 1",
             Self::ProducerIdReused => "P3: a producer id is given away twice",
             Self::OldCoordinatorAccepted => "X2: the marker of a replaced coordinator is written",

@@ -235,6 +235,10 @@ where
     Box::pin(async move { answer.await.into() })
 }
 
+fn now<R: Into<Response>>(answer: R) -> Reply {
+    Reply::Now(answer.into())
+}
+
 fn later<R: Into<Response>>(answer: impl Future<Output = R> + Send + 'static) -> Reply {
     Reply::Later(answering(answer))
 }
@@ -260,21 +264,19 @@ pub(super) async fn start(call: Call, request: Request) -> Reply {
         Request::SyncGroup(request) => later(groups::sync(call, request)),
         Request::DescribeGroups(request) => later(groups::describe(call, request)),
         Request::ListGroups(request) => later(groups::list(call, request)),
-        Request::ApiVersions(request) => Reply::Now(versions_for(&call, &request).into()),
+        Request::ApiVersions(request) => now(versions_for(&call, &request)),
         Request::CreateTopics(request) => later(topics::create(call, request)),
         Request::DeleteTopics(request) => later(topics::delete(call, request)),
         Request::DeleteRecords(request) => later(delete_records::delete_records(call, request)),
         Request::InitProducerId(request) => later(producer_id::init(call, request)),
         Request::OffsetForLeaderEpoch(request) => later(list_offsets::epoch_ends(call, request)),
-        Request::DescribeAcls(request) => Reply::Now(acls::describe(&request).into()),
-        Request::CreateAcls(request) => Reply::Now(acls::create(&request).into()),
-        Request::DeleteAcls(request) => Reply::Now(acls::delete(&request).into()),
-        Request::ElectLeaders(request) => Reply::Now(elections::elect(&call, request).into()),
+        Request::DescribeAcls(request) => now(acls::describe(&request)),
+        Request::CreateAcls(request) => now(acls::create(&request)),
+        Request::DeleteAcls(request) => now(acls::delete(&request)),
+        Request::ElectLeaders(request) => now(elections::elect(&call, request)),
         Request::AlterPartitionReassignments(request) => later(elections::reassign(call, request)),
-        Request::ListPartitionReassignments(request) => {
-            Reply::Now(elections::reassignments(&request).into())
-        }
-        Request::ListConfigResources(request) => Reply::Now(configs::list(&call, &request).into()),
+        Request::ListPartitionReassignments(request) => now(elections::reassignments(&request)),
+        Request::ListConfigResources(request) => now(configs::list(&call, &request)),
         Request::DescribeConfigs(request) => later(configs::describe(call, request)),
         Request::AlterConfigs(request) => later(configs::alter(call, request)),
         Request::AlterReplicaLogDirs(request) => later(log_dirs::alter(call, request)),
@@ -287,11 +289,9 @@ pub(super) async fn start(call: Call, request: Request) -> Reply {
         Request::DescribeProducers(request) => later(describe_producers::describe(call, request)),
         Request::DescribeClientQuotas(request) => later(quotas::describe(call, request)),
         Request::AlterClientQuotas(request) => later(quotas::alter(call, request)),
-        Request::DescribeUserScramCredentials(request) => {
-            Reply::Now(scram::describe(&call, request).into())
-        }
+        Request::DescribeUserScramCredentials(request) => now(scram::describe(&call, request)),
         Request::DescribeQuorum(request) => later(quorum::describe(call, request)),
-        Request::UpdateFeatures(request) => Reply::Now(features::update(&call, &request).into()),
+        Request::UpdateFeatures(request) => now(features::update(&call, &request)),
         Request::UnregisterBroker(request) => later(cluster::unregister(call, request)),
         Request::DescribeCluster(request) => later(cluster::describe(call, request)),
         Request::ConsumerGroupHeartbeat(request) => {
@@ -299,9 +299,9 @@ pub(super) async fn start(call: Call, request: Request) -> Reply {
         }
         Request::ConsumerGroupDescribe(request) => later(consumer_groups::describe(call, request)),
         Request::GetTelemetrySubscriptions(request) => {
-            Reply::Now(telemetry::subscriptions(&call, &request).into())
+            now(telemetry::subscriptions(&call, &request))
         }
-        Request::PushTelemetry(request) => Reply::Now(telemetry::push(&call, &request).into()),
+        Request::PushTelemetry(request) => now(telemetry::push(&call, &request)),
         Request::DescribeTopicPartitions(request) => {
             later(metadata::describe_partitions(call, request))
         }

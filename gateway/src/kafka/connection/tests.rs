@@ -336,13 +336,14 @@ async fn all_versions<R: RequestMessage + Default>(
     tried.push(R::API);
 }
 
+macro_rules! try_all {
+    ($client:ident, $tried:ident, $($request:ident),*) => {
+        $(all_versions::<messages::$request>(&mut $client, &mut $tried).await;)*
+    };
+}
+
 #[tokio::test]
 async fn an_empty_request_of_any_api_and_version_is_answered() {
-    macro_rules! try_all {
-        ($client:ident, $tried:ident, $($request:ident),*) => {
-            $(all_versions::<messages::$request>(&mut $client, &mut $tried).await;)*
-        };
-    }
     for broker in [FakeBroker::three_datacenters(), FakeBroker::single()] {
         let mut client = TestClient::connect(&front_of(&broker, quick_config()));
         client.create_topic("t", 1).await;
