@@ -17,6 +17,7 @@ mod budget;
 mod cold;
 mod compaction;
 mod contract;
+mod copies;
 pub(crate) mod follower;
 mod group;
 mod health;
@@ -60,6 +61,9 @@ use self::cold::Cold;
 pub use self::cold::ColdCounts;
 pub(crate) use self::cold::{ColdPolicy, Holding, ObjectHolding, ObjectsUnusable};
 pub(crate) use self::compaction::CompactionRules;
+use self::copies::Copies;
+pub use self::copies::CopiesCounts;
+pub(crate) use self::copies::Look;
 pub use self::follower::FollowerLog;
 use self::follower::{FollowMessage, Followers};
 use self::group::Group;
@@ -120,6 +124,7 @@ pub struct Logs {
     pending: Pending,
     budget: Arc<Budget>,
     cold: Cold,
+    copies: Copies,
     verifier: OnceLock<Arc<dyn TransactionVerifier>>,
     agreed_time: OnceLock<AgreedTime>,
     /// Partitions with something in flight, and the bell that wakes the ticker for the first.
@@ -172,6 +177,7 @@ impl Logs {
             pending: Pending::default(),
             budget,
             cold: Cold::default(),
+            copies: Copies::default(),
             verifier: OnceLock::new(),
             agreed_time: OnceLock::new(),
             active: Mutex::default(),
@@ -367,6 +373,7 @@ impl Logs {
                 self.on_read_reply(from, tag, reply);
             }
             StorageMessage::PartList { tag, list } => self.cold.on_list(tag, list),
+            StorageMessage::CopyList { tag, list } => self.copies.on_list(tag, list),
             request => {
                 if let Some(store) = &self.store {
                     store.on_message(from, request);
@@ -401,7 +408,10 @@ impl Logs {
             | StorageMessage::SyncPage { .. }
             | StorageMessage::ListParts { .. }
             | StorageMessage::PartList { .. }
-            | StorageMessage::FreeParts(_) => Channel::Bulk,
+            | StorageMessage::FreeParts(_)
+            | StorageMessage::ListCopies { .. }
+            | StorageMessage::CopyList { .. }
+            | StorageMessage::FreeCopies(_) => Channel::Bulk,
             StorageMessage::ScrubAsk { .. } | StorageMessage::ScrubAnswer { .. } => {
                 Channel::Control
             }

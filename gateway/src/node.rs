@@ -7,6 +7,7 @@ mod chores;
 mod cluster_time;
 mod cold;
 mod compaction;
+mod copies;
 mod disk_format;
 mod disks;
 mod expiry;
@@ -278,6 +279,7 @@ fn spawn_chores(node: &Arc<Node>) {
     tokio::spawn(cluster_time::run_clock(Arc::clone(node)));
     tokio::spawn(chores::run_retention(Arc::clone(node)));
     tokio::spawn(cold::run_cold(Arc::clone(node)));
+    tokio::spawn(copies::run_copies(Arc::clone(node)));
     tokio::spawn(object_owner::run_claim(Arc::clone(node)));
     tokio::spawn(sweep::run_object_sweep(Arc::clone(node)));
     tokio::spawn(sweep::run_disk_sweep(Arc::clone(node)));

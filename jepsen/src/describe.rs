@@ -70,6 +70,9 @@ fn storage(message: &StorageMessage, f: &mut fmt::Formatter<'_>) -> fmt::Result 
         StorageMessage::ListParts { request, .. } => write!(f, "{request:?}"),
         StorageMessage::PartList { list, .. } => write!(f, "{list:?}"),
         StorageMessage::FreeParts(freed) => write!(f, "{freed:?}"),
+        StorageMessage::ListCopies { request, .. } => write!(f, "{request:?}"),
+        StorageMessage::CopyList { tag, list } => write!(f, "list {tag:x} {list:?}"),
+        StorageMessage::FreeCopies(freed) => write!(f, "{freed:?}"),
         StorageMessage::ScrubAsk { tag, slot } => write!(f, "scrub? tag {tag:x} {slot:?}"),
         StorageMessage::ScrubAnswer { tag, busy } => write!(f, "scrub tag {tag:x} busy {busy}"),
     }

@@ -19,9 +19,9 @@ use crate::journal;
 use crate::lineage::{EpochStart, Lineage, Past, Start};
 use crate::manifest::{Manifest, Piece, Place};
 use crate::message::{
-    Beacon, CommitMark, FenceAnswer, FenceRead, FenceReadReply, FenceResult, FreeParts, ListParts,
-    PartitionView, Put, PutReply, PutResult, Read, ReadFrom, ReadReply, Refusal, StorageMessage,
-    SyncPage, SyncPartition, SyncPull, ViewPiece,
+    Beacon, CommitMark, FenceAnswer, FenceRead, FenceReadReply, FenceResult, FreeCopies, FreeParts,
+    ListCopies, ListParts, PartitionView, Put, PutReply, PutResult, Read, ReadFrom, ReadReply,
+    Refusal, StorageMessage, SyncPage, SyncPartition, SyncPull, ViewPiece,
 };
 use crate::store::{Origin, Store, StoreInput, StoreOutput};
 
@@ -236,6 +236,25 @@ fn some_messages() -> Vec<StorageMessage> {
             request: ListParts { partition: PARTITION, after: Some(point) },
         },
         StorageMessage::FreeParts(FreeParts { partition: PARTITION, points: vec![point] }),
+        StorageMessage::ListCopies {
+            tag: 7,
+            request: ListCopies {
+                partition: PARTITION,
+                group: GroupId::new(1),
+                config_version: ConfigVersion::new(1),
+                generation: Generation::new(3),
+                after: Some(point),
+                count_max: 5,
+            },
+        },
+        StorageMessage::FreeCopies(FreeCopies {
+            partition: PARTITION,
+            config_version: ConfigVersion::new(1),
+            generation: Generation::new(3),
+            mark: a_mark(),
+            list: 7,
+            points: vec![point],
+        }),
         StorageMessage::FenceRead { tag: 4, request: a_fence(None) },
         StorageMessage::FenceRead { tag: 6, request: a_fence(Some(point)) },
     ]

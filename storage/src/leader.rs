@@ -7,6 +7,7 @@
 //! acks, never which attempt they belong to. Where records are in parts ([`crate::hot`]) each slot is
 //! sent its own, and the set has to hold enough of them.
 
+mod copies;
 mod hedge;
 mod manifests;
 mod pending;
@@ -15,6 +16,7 @@ mod surplus;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+pub use self::copies::{Asked, Judged, Listed};
 use self::pending::Pending;
 pub use self::pending::Waiting;
 use self::surplus::{LateAnswers, Surplus};

@@ -351,6 +351,71 @@ pub struct FreeParts {
     pub points: Vec<LogPoint>,
 }
 
+/// Asks a slot which records of a partition it holds, to find copies that nobody needs (rules K1 to
+/// K3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListCopies {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The group whose slots are asked.
+    pub group: GroupId,
+    /// The configuration that the leader goes by.
+    pub config_version: ConfigVersion,
+    /// The leader's generation.
+    pub generation: Generation,
+    /// Records above this point, in order; `None` begins.
+    pub after: Option<LogPoint>,
+    /// Most that are to be listed; with none the slot says how many bytes there are.
+    pub count_max: u32,
+}
+
+/// A blob of records that a slot holds, and can read as far as it knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldCopy {
+    /// Which.
+    pub point: LogPoint,
+    /// What it takes here.
+    pub size_bytes: u32,
+    /// It is this slot's own part of the blob, and not all of it.
+    pub is_part: bool,
+}
+
+/// A slot's answer to [`ListCopies`]: only of one that counts, and that goes by the leader's
+/// configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyList {
+    /// The life of the disk that answers.
+    pub incarnation: Incarnation,
+    /// The configuration that it goes by.
+    pub config_version: ConfigVersion,
+    /// Highest mark known.
+    pub mark: Option<CommitMark>,
+    /// Bytes of all records of the partition here, if that was asked.
+    pub records_size_bytes: u64,
+    /// The next of them.
+    pub copies: Vec<HeldCopy>,
+    /// Whether these were the last.
+    pub complete: bool,
+}
+
+/// Tells a slot which copies nobody needs. Not answered: what gets lost is listed, and told, again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FreeCopies {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The configuration under which they were listed.
+    pub config_version: ConfigVersion,
+    /// The leader's generation.
+    pub generation: Generation,
+    /// What is committed: what may go lies below.
+    pub mark: CommitMark,
+    /// The tag of the list that says that they are here. The slot goes by its last list only (rule
+    /// K3).
+    pub list: u64,
+    /// What may go.
+    pub points: Vec<LogPoint>,
+}
+
 /// Everything one node sends another about storage. `tag` matches answers to requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StorageMessage {
@@ -418,6 +483,22 @@ pub enum StorageMessage {
     },
     /// Free parts.
     FreeParts(FreeParts),
+    /// Ask for the records held.
+    ListCopies {
+        /// Matches the reply, and names the list.
+        tag: u64,
+        /// The request.
+        request: ListCopies,
+    },
+    /// Answer to that.
+    CopyList {
+        /// The request's tag.
+        tag: u64,
+        /// The answer.
+        list: CopyList,
+    },
+    /// Free copies.
+    FreeCopies(FreeCopies),
     /// Asks whether this slot's disk is being scrubbed: one disk of a group at a time.
     ScrubAsk {
         /// Matches the answer.

@@ -108,6 +108,11 @@ pub enum Mutation {
     EveryCheckpointListed,
     LongViewUnsure,
     PieceIsView,
+    NeededCopyFreed,
+    FormerLifeListed,
+    FreedInDoubtCopies,
+    OldListFreed,
+    SurplusLeft,
 }
 
 impl Mutation {
@@ -246,12 +251,22 @@ impl Mutation {
         Self::PieceIsView,
     ];
 
+    /// Those of copies that nobody needs: the simulator finds the first and the last,
+    /// `storage/tests/store/copies.rs` the others.
+    pub const COPIES: [Self; 5] = [
+        Self::NeededCopyFreed,
+        Self::FormerLifeListed,
+        Self::FreedInDoubtCopies,
+        Self::OldListFreed,
+        Self::SurplusLeft,
+    ];
+
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
         let cold = Self::STRIPES.into_iter().chain(Self::COLD).chain(Self::LEFT_BEHIND);
         let cold = cold.chain(Self::TIERS).chain(Self::PAIRS);
         let groups = Self::PARTS.into_iter().chain(Self::MOVES).chain(Self::OFFSETS);
-        let groups = groups.chain(Self::SIZES);
+        let groups = groups.chain(Self::SIZES).chain(Self::COPIES);
         let mut every = Self::ALL.into_iter().chain(cold).chain(groups).chain(Self::FILES);
         every.find(|mutation| format!("{mutation:?}") == name)
     }
@@ -404,6 +419,18 @@ impl Mutation {
             Self::EveryCheckpointListed => "Z6: a view lists every checkpoint, however many",
             Self::LongViewUnsure => "Z5: a view that no message holds is never told",
             Self::PieceIsView => "Z5: the first piece of a view is taken for all of it",
+            _ => self.describe_of_copies(),
+        }
+    }
+
+    /// How those in [`Mutation::COPIES`] break their rules.
+    const fn describe_of_copies(self) -> &'static str {
+        match self {
+            Self::NeededCopyFreed => "K1: a copy goes that a put quorum needs",
+            Self::FormerLifeListed => "K1: what a disk held in a former life counts for a copy",
+            Self::FreedInDoubtCopies => "K2: copies go of what slots do not know committed",
+            Self::OldListFreed => "K3: a slot frees by a list that it gave before a disk was lost",
+            Self::SurplusLeft => "K1: copies that nobody needs stay for ever",
             _ => "a rule without words",
         }
     }

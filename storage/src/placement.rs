@@ -9,9 +9,10 @@ use meridian_base::topology::{Geometry, SLOT_COUNT_MAX, Slot, SlotSet};
 pub struct SlotHealth {
     /// Slots taken for dead or unreachable: nothing new is sent there.
     pub suspect: SlotSet,
-    /// Slots that refused a put a moment ago, as those of a disk that is emptied and has yet to learn what it may take,
-    /// or that are late: asked only where there is no other, for each refusal costs a round trip, and what is put to a
-    /// late slot is hedged, which leaves a copy too many.
+    /// Slots that refused a put a moment ago, as those of a disk that is emptied and has yet to
+    /// learn what it may take, or that are late: asked only where there is no other, for each
+    /// refusal costs a round trip, and what is put to a late slot is hedged, which leaves a copy
+    /// too many.
     pub declining: SlotSet,
     /// How long to wait for each slot before hedging: max(2 x its p95, 5 ms).
     pub hedge_after: [Duration; SLOT_COUNT_MAX],

@@ -11,6 +11,7 @@
 //! One store is one slot of one storage group.
 
 mod allowance;
+mod copies;
 mod counters;
 mod fence;
 mod headroom;
@@ -31,6 +32,7 @@ use meridian_base::env::{Disk, Instant};
 use meridian_base::id::{Incarnation, PartitionId};
 use meridian_base::topology::{GroupConfig, Slot, SlotState};
 
+use self::copies::CopyLists;
 pub use self::counters::{Counters, DiskUsage};
 use self::pace::Pace;
 use self::put::PendingPut;
@@ -159,6 +161,7 @@ pub struct Store {
     scrub: Scrub,
     quiet: Quiet,
     turns: Turns,
+    copy_lists: CopyLists,
     counters: Counters,
     written_at: Instant,
     stopped: bool,
@@ -205,6 +208,7 @@ impl Store {
             scrub: Scrub::default(),
             quiet: Quiet::default(),
             turns: Turns::default(),
+            copy_lists: CopyLists::default(),
             counters: Counters { corrupt: u64::from(recovered.damaged), ..Counters::default() },
             written_at: Instant::ZERO,
             stopped: false,
@@ -296,9 +300,14 @@ impl Store {
                 self.list_parts(origin, tag, request, outputs);
             }
             StorageMessage::FreeParts(freed) => self.free_parts(&freed),
+            StorageMessage::ListCopies { tag, request } => {
+                self.list_copies(origin, tag, &request, outputs);
+            }
+            StorageMessage::FreeCopies(freed) => self.free_copies(&freed),
             StorageMessage::PutReplies(_)
             | StorageMessage::FenceReadReply { .. }
-            | StorageMessage::PartList { .. } => {}
+            | StorageMessage::PartList { .. }
+            | StorageMessage::CopyList { .. } => {}
         }
     }
 

@@ -6,9 +6,12 @@
 //! Payloads come last, so that they are sent from where they lie and received as slices of what was
 //! received. Kinds and discriminants are on the wire: stable for ever.
 
+mod copies;
 pub(crate) mod parts;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use self::copies::listed_count_max;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::id::{ConfigVersion, GroupId, Incarnation, PartitionId};
@@ -81,14 +84,11 @@ impl StorageMessage {
                 parts::put_part_list(&mut out, list);
             }
             Self::FreeParts(freed) => put_free_parts(&mut out, freed),
-            Self::ScrubAsk { tag, slot } => {
-                put_kind(&mut out, 13, *tag);
-                out.put_u8(slot.index() as u8);
-            }
-            Self::ScrubAnswer { tag, busy } => {
-                put_kind(&mut out, 14, *tag);
-                out.put_u8(u8::from(*busy));
-            }
+            Self::ListCopies { tag, request } => copies::put_list_copies(&mut out, *tag, request),
+            Self::CopyList { tag, list } => copies::put_copy_list(&mut out, *tag, list),
+            Self::FreeCopies(freed) => copies::put_free_copies(&mut out, freed),
+            Self::ScrubAsk { tag, slot } => put_short(&mut out, 13, *tag, slot.index() as u8),
+            Self::ScrubAnswer { tag, busy } => put_short(&mut out, 14, *tag, u8::from(*busy)),
         }
         let mut encoded = Vec::with_capacity(1 + payloads.len());
         encoded.push(out.freeze());
@@ -150,6 +150,11 @@ fn message(source: &mut Source) -> Result<StorageMessage, DecodeError> {
             StorageMessage::ScrubAsk { tag, slot }
         }
         14 => StorageMessage::ScrubAnswer { tag: source.u64()?, busy: parts::flag(source)? },
+        18 => {
+            StorageMessage::ListCopies { tag: source.u64()?, request: copies::list_copies(source)? }
+        }
+        19 => StorageMessage::CopyList { tag: source.u64()?, list: copies::copy_list(source)? },
+        20 => StorageMessage::FreeCopies(copies::free_copies(source)?),
         other => return Err(source.invalid("kind", u64::from(other))),
     })
 }
@@ -171,6 +176,11 @@ const START_SIZE_BYTES_MIN: usize = 8;
 fn put_kind(out: &mut BytesMut, kind: u8, tag: u64) {
     out.put_u8(kind);
     out.put_u64(tag);
+}
+
+fn put_short(out: &mut BytesMut, kind: u8, tag: u64, value: u8) {
+    put_kind(out, kind, tag);
+    out.put_u8(value);
 }
 
 fn put_list<T>(out: &mut BytesMut, items: &[T], mut put: impl FnMut(&mut BytesMut, &T)) {

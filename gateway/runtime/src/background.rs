@@ -157,6 +157,8 @@ pub enum Chore {
     Cold,
     /// Compacts logs by key.
     Compaction,
+    /// Frees copies that nobody needs.
+    Copies,
     /// Rebuilds the state of partitions that were taken over.
     Rebuild,
     /// Shortens the logs of group offsets.
@@ -167,12 +169,14 @@ pub enum Chore {
 
 impl Chore {
     /// Those that look at partitions in which something has changed.
-    pub const OF_PARTITIONS: [Self; 3] = [Self::Retention, Self::Cold, Self::Compaction];
+    pub const OF_PARTITIONS: [Self; 4] =
+        [Self::Retention, Self::Cold, Self::Compaction, Self::Copies];
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Retention,
         Self::Cold,
         Self::Compaction,
+        Self::Copies,
         Self::Rebuild,
         Self::OffsetCompaction,
         Self::Reclaim,
@@ -184,6 +188,7 @@ impl Chore {
             Self::Retention => "retention",
             Self::Cold => "cold",
             Self::Compaction => "compaction",
+            Self::Copies => "copies",
             Self::Rebuild => "rebuild",
             Self::OffsetCompaction => "offset_compaction",
             Self::Reclaim => "reclaim",

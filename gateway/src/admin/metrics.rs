@@ -5,6 +5,7 @@
 
 mod chores;
 mod conditions;
+mod copies;
 mod raft;
 mod sizes;
 mod tiers;
@@ -22,7 +23,7 @@ use crate::background::{Chore, ChoreCount};
 use crate::health::Condition;
 use crate::health::tolerance::{GroupStatus, TOLERATED};
 use crate::kafka;
-use crate::log::{ColdCounts, OngoingCounts, PartitionLog, ScrubReport};
+use crate::log::{ColdCounts, CopiesCounts, OngoingCounts, PartitionLog, ScrubReport};
 use crate::mirror::{LinkMetrics, Mirrors};
 use crate::node::{CompactionCounts, Node};
 use crate::runtime::clock;
@@ -408,6 +409,8 @@ pub(super) struct Snapshot {
     sizes: sizes::SizeCounts,
     disk: Option<Disk>,
     cold: ColdCounts,
+    copies: CopiesCounts,
+    copies_surplus_bytes: u64,
     compaction: CompactionCounts,
     /// By [`Chore::index`].
     chores: [ChoreCount; Chore::ALL.len()],
@@ -493,6 +496,8 @@ impl Snapshot {
             sizes: sizes::SizeCounts::take(node, &owned),
             disk,
             cold: node.logs.cold_counts(),
+            copies: node.logs.copies_counts(),
+            copies_surplus_bytes: owned.iter().map(|log| log.surplus_bytes()).sum(),
             compaction: node.compaction.counts(),
             chores: Chore::ALL
                 .map(|chore| node.logs.chores.count(chore) + front.chores().count(chore)),
@@ -516,7 +521,7 @@ impl Snapshot {
 }
 
 fn families() -> impl Iterator<Item = &'static Family> {
-    let more = [chores::FAMILIES, conditions::FAMILIES, raft::FAMILIES];
+    let more = [chores::FAMILIES, conditions::FAMILIES, copies::FAMILIES, raft::FAMILIES];
     let more = more.into_iter().chain([sizes::FAMILIES, tiers::FAMILIES]);
     FAMILIES.iter().chain(more.flatten())
 }

@@ -1,6 +1,7 @@
 //! A storage group as this node sees it: its configuration, and which slots are well.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ pub struct Group {
     node: NodeId,
     config: RwLock<GroupConfig>,
     watches: Mutex<[SlotWatch; SLOT_COUNT_MAX]>,
+    return_count: AtomicU64,
 }
 
 impl Group {
@@ -31,8 +33,10 @@ impl Group {
         // Version 0 is older than any the metadata log gives, so that the first one is adopted.
         let unknown =
             GroupConfig { version: meridian_base::id::ConfigVersion::new(0), ..config.clone() };
+        let id = config.group;
         let watches = Mutex::new(std::array::from_fn(|_| SlotWatch::new()));
-        Self { id: config.group, node, config: RwLock::new(unknown), watches }
+        let (config, return_count) = (RwLock::new(unknown), AtomicU64::new(0));
+        Self { id, node, config, watches, return_count }
     }
 
     /// Takes a newer configuration; false if it is not newer.
@@ -106,7 +110,13 @@ impl Group {
     pub(super) fn on_peer(&self, now: Instant, node: NodeId, reachable: bool) {
         if let Some(slot) = self.slot_of(node) {
             lock(&self.watches)[slot.index()].on_reachable(now, reachable);
+            self.return_count.fetch_add(u64::from(reachable), Ordering::Relaxed);
         }
+    }
+
+    /// How often a node of the group was found to be reachable.
+    pub(super) fn return_count(&self) -> u64 {
+        self.return_count.load(Ordering::Relaxed)
     }
 
     /// Slots in the order to read from: this node's own, its datacenter's, then the others;

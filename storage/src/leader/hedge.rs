@@ -75,8 +75,8 @@ impl Leader {
         }
     }
 
-    /// The slots that are late with a step, without being known to be gone, and may be hedged around: each may answer
-    /// yet, and then there is a copy too many.
+    /// The slots that are late with a step, without being known to be gone, and may be hedged
+    /// around: each may answer yet, and then there is a copy too many.
     fn slow(
         &self,
         now: Instant,
@@ -135,7 +135,8 @@ impl Leader {
         self.send(now, slot, step, out);
     }
 
-    /// Sends `step` to a slot, again if it was asked before: a slot that does not answer is no less late for that.
+    /// Sends `step` to a slot, again if it was asked before: a slot that does not answer is no less
+    /// late for that.
     pub(super) fn send(
         &mut self,
         now: Instant,

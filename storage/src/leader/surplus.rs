@@ -1,5 +1,5 @@
-//! What is put beside what steps need: how much hedging may make of it, how much it has made, and who answers when
-//! nobody waits any more.
+//! What is put beside what steps need: how much hedging may make of it, how much it has made, and
+//! who answers when nobody waits any more.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,12 +10,15 @@ use meridian_base::topology::{SLOT_COUNT_MAX, Slot, SlotSet};
 
 use super::pending::Pending;
 
-/// Of the bytes that are committed, one in so many may be put beside them to hedge around slots that are late.
+/// Of the bytes that are committed, one in so many may be put beside them to hedge around slots
+/// that are late.
 const SHARE: usize = 20;
 /// A slot that is later than this is hedged around whatever that costs: few pauses are as long.
 pub(super) const HEDGE_ANYHOW_AFTER: Duration = Duration::from_millis(250);
 /// Committed steps whose late answers are still waited for, at most.
 const OWED_COUNT_MAX: usize = 1024;
+/// For how long a put may be on its way, or wait for a disk.
+const AWAITED_FOR: Duration = Duration::from_secs(60);
 
 /// How many bytes hedging for lateness may put, and what it has put beside what was needed.
 #[derive(Debug)]
@@ -58,7 +61,8 @@ struct Owed {
     asked_at: [Instant; SLOT_COUNT_MAX],
 }
 
-/// Answers to committed steps: how long a slot takes is to be known of those that are late above all.
+/// Answers to committed steps: how long a slot takes is to be known of those that are late above
+/// all.
 #[derive(Debug, Default)]
 pub(super) struct LateAnswers(VecDeque<Owed>);
 
@@ -87,6 +91,16 @@ impl LateAnswers {
             self.0.remove(index);
         }
         Some(took)
+    }
+
+    /// The first step that a slot may yet store: of what was asked for so long ago nothing more
+    /// comes.
+    pub(super) fn first(&self, now: Instant) -> Option<Step> {
+        let is_awaited = |owed: &&Owed| {
+            let asked = owed.by.iter().map(|slot| owed.asked_at[slot.index()]);
+            asked.max().is_some_and(|asked| now.since(asked) < AWAITED_FOR)
+        };
+        self.0.iter().find(is_awaited).map(|owed| owed.step)
     }
 
     pub(super) fn clear(&mut self) {

@@ -1,6 +1,8 @@
 //! One test per rule. Slots 0-2 are datacenter A, 3-5 B, 6-8 C; the leader sits at slot 0 and
 //! prefers the first rack, so a healthy put goes to slots 0, 3 and 6.
 
+mod copies;
+
 use bytes::Bytes;
 use meridian_base::id::{ConfigVersion, GroupId};
 use meridian_base::position::LeaderEpoch;
@@ -478,7 +480,10 @@ fn l4_how_long_a_slot_takes_is_known_though_nobody_waited_for_it() {
     assert_eq!(bench.committed(), Some((1, 1)));
     bench.now = bench.now + Duration::from_millis(40);
     let late = HEDGE_AFTER * 2 + Duration::from_millis(40);
+    assert_eq!(bench.leader.first_awaited(bench.now), Some(Step::new(1)));
+    assert_eq!(bench.leader.first_awaited(bench.now + Duration::from_secs(60)), None);
     assert_eq!(bench.reply(3, 1, 103, PutResult::Stored), Some(late));
+    assert_eq!(bench.leader.first_awaited(bench.now), None);
     assert_eq!(bench.reply(3, 1, 103, PutResult::Stored), None, "once");
     assert_eq!(bench.reply(0, 1, 100, PutResult::Stored), None, "it had answered");
 }

@@ -49,6 +49,10 @@ pub struct Counters {
     pub relocated_bytes: u64,
     /// Files emptied and removed.
     pub files_removed: u64,
+    /// Copies freed because nobody needs them.
+    pub freed_copies: u64,
+    /// Their payload bytes.
+    pub freed_copies_bytes: u64,
     /// Blobs copied from peers by a sync.
     pub synced_blobs: u64,
 }

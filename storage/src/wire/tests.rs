@@ -11,7 +11,9 @@ use super::*;
 use crate::blob::{BlobInfo, BlobKind, PartOf};
 use crate::hot;
 use crate::lineage::{EpochStart, Past};
-use crate::message::{CommitMark, HeldPart, ListParts, PartList};
+use crate::message::{
+    CommitMark, CopyList, FreeCopies, HeldCopy, HeldPart, ListCopies, ListParts, PartList,
+};
 
 fn point() -> impl Strategy<Value = LogPoint> {
     (1u32.., 0..u64::MAX)
@@ -235,6 +237,43 @@ fn parts_message() -> impl Strategy<Value = StorageMessage> {
     prop_oneof![list, listed, free]
 }
 
+fn copies_message() -> impl Strategy<Value = StorageMessage> {
+    let version = || any::<u64>().prop_map(ConfigVersion::new);
+    let asked = (any::<u64>(), partition(), any::<u32>(), version(), generation());
+    let list = (asked, option::of(point()), any::<u32>()).prop_map(
+        |((tag, partition, group, config_version, generation), after, count_max)| {
+            let group = GroupId::new(group);
+            let request =
+                ListCopies { partition, group, config_version, generation, after, count_max };
+            StorageMessage::ListCopies { tag, request }
+        },
+    );
+    let held = (point(), any::<u32>(), any::<bool>())
+        .prop_map(|(point, size_bytes, is_part)| HeldCopy { point, size_bytes, is_part });
+    let said = (any::<u64>(), incarnation(), version(), option::of(mark()), any::<u64>());
+    let listed = (said, vec(held, 0..4), any::<bool>()).prop_map(
+        |((tag, incarnation, config_version, mark, records_size_bytes), copies, complete)| {
+            let list = CopyList {
+                incarnation,
+                config_version,
+                mark,
+                records_size_bytes,
+                copies,
+                complete,
+            };
+            StorageMessage::CopyList { tag, list }
+        },
+    );
+    let by = (partition(), version(), generation(), mark());
+    let free = (by, any::<u64>(), vec(point(), 0..4)).prop_map(
+        |((partition, config_version, generation, mark), list, points)| {
+            let freed = FreeCopies { partition, config_version, generation, mark, list, points };
+            StorageMessage::FreeCopies(freed)
+        },
+    );
+    prop_oneof![list, listed, free]
+}
+
 fn message() -> impl Strategy<Value = StorageMessage> {
     let reply = ((partition(), point()), incarnation(), put_result()).prop_map(
         |((partition, point), incarnation, result)| PutReply {
@@ -273,6 +312,7 @@ fn message() -> impl Strategy<Value = StorageMessage> {
         sync_message(),
         vec(beacon, 0..4).prop_map(StorageMessage::Beacons),
         parts_message(),
+        copies_message(),
         (any::<u64>(), 0u8..9)
             .prop_map(|(tag, slot)| StorageMessage::ScrubAsk { tag, slot: Slot::new(slot) }),
         (any::<u64>(), any::<bool>())

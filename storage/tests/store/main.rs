@@ -1,5 +1,6 @@
 //! One disk's store against its rules, over a disk in memory that crashes, tears and rots.
 
+mod copies;
 mod damage;
 mod exhausted;
 mod files;

@@ -42,6 +42,8 @@ fn snapshot() -> Snapshot {
                 due_at_ms: None,
             },
         }),
+        copies: CopiesCounts { made_bytes: 70, freed_bytes: 50 },
+        copies_surplus_bytes: 20,
         cold: ColdCounts { repaired_parts: 6, ..ColdCounts::default() },
         compaction: CompactionCounts { dirty_bytes: 9, ..CompactionCounts::default() },
         chores: Chore::ALL.map(|_| ChoreCount { refused: 4, ..ChoreCount::default() }),
