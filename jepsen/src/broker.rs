@@ -7,6 +7,7 @@
 mod cold;
 mod compaction;
 mod coordination;
+mod copies;
 mod mirror;
 mod objects;
 mod reads;
@@ -18,6 +19,7 @@ use std::collections::BTreeMap;
 use self::cold::Cold;
 use self::compaction::Compaction;
 pub use self::coordination::Coordinate;
+use self::copies::Copies;
 use self::mirror::{Appending, Mirroring};
 use self::objects::Objects;
 use self::source::{Runs, raw_batches};
@@ -38,7 +40,8 @@ use meridian_storage::leader::{LeaderConfig, LossCause};
 use meridian_storage::limits::SizeLimits;
 use meridian_storage::lineage::Segment;
 use meridian_storage::message::{
-    Beacon, CommitMark, FenceResult, FreeParts, ListParts, Put, PutReply, Read,
+    Beacon, CommitMark, FenceResult, FreeCopies, FreeParts, ListCopies, ListParts, Put, PutReply,
+    Read,
 };
 use meridian_storage::mutation::Mutations;
 use meridian_storage::placement::SlotHealth;
@@ -215,6 +218,10 @@ pub enum BrokerOutput {
     ListParts(Slot, ListParts),
     /// Tell a slot which of them may go.
     FreeParts(Slot, FreeParts),
+    /// Ask a slot which records it holds; its answer comes back with this number.
+    ListCopies(Slot, u64, ListCopies),
+    /// Tell a slot which of them nobody needs.
+    FreeCopies(Slot, FreeCopies),
     /// Ask the object store; its answer comes back with this number.
     Objects(u64, ObjectRequest),
     /// Ask a producer's coordinator whether this partition is in its transaction.
@@ -269,6 +276,7 @@ pub struct Broker {
     verifying: Verifying,
     compaction: Compaction,
     cold: Cold,
+    copies: Copies,
     objects: Objects,
     mirroring: Mirroring,
     runs: Runs,
@@ -323,6 +331,7 @@ impl Broker {
             verifying: Verifying::default(),
             compaction: Compaction::default(),
             cold: Cold::default(),
+            copies: Copies::default(),
             objects: Objects::default(),
             mirroring: Mirroring::default(),
             runs: Runs::default(),
@@ -476,6 +485,7 @@ impl Broker {
         self.tick_verifications(now, health, out);
         self.tick_compaction(now, health, out);
         self.tick_cold(now, health, out);
+        self.tick_copies(now, out);
         self.tick_mirror(now, health, out);
         self.tick_source(now, out);
         self.tend_desk(now, health, out);

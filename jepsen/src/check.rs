@@ -13,6 +13,7 @@
 //! * a group's positions are stored by members of its generation alone, and stay; its generation goes
 //!   forward, each partition has one owner, and each step of a transactional group is done once;
 //! * no message between nodes is longer than a frame, and no partition stands still that could go on;
+//! * in the end slots hold a quorum's copies of what is committed, and hardly more;
 //! * fences only grow during one life of a disk, and a leader that was refused puts nothing more.
 
 mod groups;
@@ -77,6 +78,9 @@ pub enum Promise {
     /// When all has settled, the object store has what manifests name, and nothing else; and nothing of topics that
     /// were deleted is anywhere.
     NothingIsLeftBehind,
+    /// When all has settled, slots hold of what is committed as many copies as a quorum needs, and
+    /// hardly more.
+    CopiesAreEnoughAndFew,
     /// No state machine finds its own invariants broken.
     Invariant,
 }

@@ -134,6 +134,7 @@ fn method_of_cold(mutation: Mutation) -> Method {
             Method::Tiers(30)
         }
         Mutation::PageUncut => Method::Sizes(20),
+        Mutation::NeededCopyFreed | Mutation::SurplusLeft => Method::Seeds(10),
         // The others have models: `storage/tests/rules`; or tests: `gateway/broker/src/partition/tests/sizes.rs`,
         // `storage/tests/store/sizes.rs`.
         _ => Method::Elsewhere,

@@ -14,10 +14,11 @@ use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
-use meridian_base::position::{Generation, LeaderEpoch};
+use meridian_base::position::{Generation, LeaderEpoch, LogPoint};
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_broker::partition::{Marker, Ticket, Verification, VerifyError};
 use meridian_storage::journal::{DiskDone, DiskOp, OpenError};
+use meridian_storage::leader::Listed;
 use meridian_storage::limits::SizeLimits;
 use meridian_storage::message::{
     FenceRead, FenceReadReply, PutReply, PutResult, ReadReply, StorageMessage,
@@ -462,6 +463,14 @@ impl Node {
                     broker.on_list(now, health, slot, list, out);
                 });
             }
+            StorageMessage::CopyList { tag, list } => {
+                let Some(pending) = self.pending.remove(&tag) else { return };
+                let key = (pending.partition, pending.generation);
+                let of = (slot, pending.read.unwrap_or_default());
+                self.with_broker(now, key, out, |broker, _, out| {
+                    broker.on_copy_list(now, of, Listed { tag, list }, out);
+                });
+            }
             request => self.on_storage_request(now, from, request, out),
         }
     }
@@ -655,16 +664,7 @@ impl Node {
                     self.send(slot, StorageMessage::Put(put), out);
                 }
                 BrokerOutput::FenceRead(slot, above) => {
-                    let broker = self.brokers.get(&(partition, generation));
-                    let Some(group) = broker.and_then(Broker::group) else { continue };
-                    let request = FenceRead {
-                        group: GROUP,
-                        config_version: group.version,
-                        entries: vec![(partition, generation)],
-                        above,
-                    };
-                    let tag = self.tag(Pending { partition, generation, slot, read: None });
-                    self.send(slot, StorageMessage::FenceRead { tag, request }, out);
+                    self.fence((partition, generation), slot, above, out);
                 }
                 BrokerOutput::Read(slot, read, request) => {
                     let tag = self.tag(Pending { partition, generation, slot, read: Some(read) });
@@ -676,6 +676,14 @@ impl Node {
                 }
                 BrokerOutput::FreeParts(slot, parts) => {
                     self.send(slot, StorageMessage::FreeParts(parts), out);
+                }
+                BrokerOutput::ListCopies(slot, asking, request) => {
+                    let read = Some(asking);
+                    let tag = self.tag(Pending { partition, generation, slot, read });
+                    self.send(slot, StorageMessage::ListCopies { tag, request }, out);
+                }
+                BrokerOutput::FreeCopies(slot, it) => {
+                    self.send(slot, StorageMessage::FreeCopies(it), out);
                 }
                 BrokerOutput::Beacon(beacon) => {
                     for slot in self.view.group.geometry.slots().iter() {
@@ -706,6 +714,25 @@ impl Node {
                 }
             }
         }
+    }
+
+    fn fence(
+        &mut self,
+        (partition, generation): (PartitionId, Generation),
+        slot: Slot,
+        above: Option<LogPoint>,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        let broker = self.brokers.get(&(partition, generation));
+        let Some(group) = broker.and_then(Broker::group) else { return };
+        let request = FenceRead {
+            group: GROUP,
+            config_version: group.version,
+            entries: vec![(partition, generation)],
+            above,
+        };
+        let tag = self.tag(Pending { partition, generation, slot, read: None });
+        self.send(slot, StorageMessage::FenceRead { tag, request }, out);
     }
 
     fn carry_out_seat(&self, outputs: Vec<SeatOutput>, out: &mut Vec<NodeOutput>) {

@@ -48,6 +48,10 @@ pub struct Counters {
     pub fault_count: u64,
     /// Disks that lost or forgot data.
     pub disk_loss_count: u64,
+    /// Bytes of the records that were left in the end.
+    pub record_bytes: u64,
+    /// Bytes that slots held of them.
+    pub held_bytes: u64,
     /// Virtual time.
     pub simulated: Duration,
     /// Events in the trace.
@@ -77,6 +81,8 @@ impl Counters {
         self.takeover_count += other.takeover_count;
         self.fault_count += other.fault_count;
         self.disk_loss_count += other.disk_loss_count;
+        self.record_bytes += other.record_bytes;
+        self.held_bytes += other.held_bytes;
         self.simulated += other.simulated;
         self.event_count += other.event_count;
     }
@@ -87,7 +93,7 @@ impl fmt::Display for Counters {
         write!(
             f,
             "{:.2} simulated hours, {} operations, {} records acknowledged, {} transactions \
-             committed, {} positions of groups, {} passes, {} blobs decoded, {} manifests of what is cold, {} objects put and {} deleted, {} parts made again, {} batches mirrored, {} mirrors promoted, {} slots moved, {} files moved, {} topics created anew, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {} events",
+             committed, {} positions of groups, {} passes, {} blobs decoded, {} manifests of what is cold, {} objects put and {} deleted, {} parts made again, {} batches mirrored, {} mirrors promoted, {} slots moved, {} files moved, {} topics created anew, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {:.3} bytes held for each byte of records, {} events",
             self.simulated.as_secs_f64() / 3600.0,
             self.operation_count,
             self.acknowledged_count,
@@ -109,6 +115,7 @@ impl fmt::Display for Counters {
             self.appointment_count,
             self.fault_count,
             self.disk_loss_count,
+            self.held_bytes as f64 / self.record_bytes.max(1) as f64,
             self.event_count,
         )
     }

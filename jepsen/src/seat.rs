@@ -9,6 +9,7 @@ use std::time::Duration;
 use meridian_base::env::{Instant, Rng, SplitMix};
 use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::topology::{GroupConfig, Slot};
+use meridian_storage::blob::BlobInfo;
 use meridian_storage::config::StoreConfig;
 use meridian_storage::journal::{DiskDone, DiskOp, Identity, OpenError};
 use meridian_storage::limits::SizeLimits;
@@ -109,6 +110,11 @@ impl Seat {
     /// The partitions that the disk has anything of.
     pub fn partitions(&self) -> BTreeSet<PartitionId> {
         self.store.partitions()
+    }
+
+    /// The records of a partition that it holds.
+    pub fn records_of(&self, partition: PartitionId) -> impl Iterator<Item = BlobInfo> {
+        self.store.records_after(partition, None)
     }
 
     /// Frees a partition that is no more.

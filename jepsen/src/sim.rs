@@ -258,7 +258,30 @@ impl Sim {
                 promise: Promise::NothingIsLeftBehind,
                 detail: self.world.left_behind().unwrap_or(violation.detail),
             },
-        )
+        )?;
+        self.settle_copies()
+    }
+
+    /// Goes on until there are no more copies of anything than it needs.
+    fn settle_copies(&mut self) -> Verdict {
+        let deadline = self.world.now + CONVERGE_WITHIN;
+        loop {
+            match self.world.held() {
+                Ok(held) => {
+                    self.world.counters.record_bytes = held.record_bytes;
+                    self.world.counters.held_bytes = held.held_bytes;
+                    return Ok(());
+                }
+                Err(detail) if self.world.now >= deadline => {
+                    return Err(Violation { promise: Promise::CopiesAreEnoughAndFew, detail });
+                }
+                Err(_) => {}
+            }
+            let next = self.world.now + CONTROL_EVERY;
+            while self.world.now < next {
+                self.step(false)?;
+            }
+        }
     }
 
     /// Ends every fault, and has clients begin nothing more.

@@ -3,6 +3,7 @@
 
 mod applications;
 mod checks;
+mod copies;
 mod links;
 mod objects;
 mod ownership;
