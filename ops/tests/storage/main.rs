@@ -9,6 +9,7 @@
 //! lines  what was written, and must be read back
 //! racks  eight racks in one datacenter, of which two are lost
 //! rot    bits that flip
+//! surplus a slot that stutters, and the copies that it leaves
 //! tiers  a node with two disks is killed while files move
 //! ```
 
@@ -33,6 +34,7 @@ mod nodes;
 mod object;
 mod racks;
 mod rot;
+mod surplus;
 mod tiers;
 
 use std::io::Write as _;
