@@ -43,6 +43,11 @@ trait Suite {
         Plan::new(nodes, base_port)
     }
 
+    /// Why it can't be run against so many nodes.
+    fn refuses(&self, _nodes: Nodes) -> Option<&'static str> {
+        None
+    }
+
     /// Brings it into an empty folder, built as far as can be.
     fn fetch(&self, folder: &Path) -> Result<(), String>;
 
@@ -122,6 +127,10 @@ pub(super) fn run(root: &Path, options: &Options) -> Result<(), String> {
         let source = fetch::once(*suite, &lab.folder.join("suites"))?;
         for nodes in [Nodes::One, Nodes::Three] {
             if options.nodes.is_some_and(|chosen| chosen != nodes) {
+                continue;
+            }
+            if let Some(why) = suite.refuses(nodes) {
+                println!("== {}-{}: not run: {why}", suite.name(), nodes.count());
                 continue;
             }
             let tally = run_one(*suite, nodes, &source, &program, (options, &lab), &known)?;

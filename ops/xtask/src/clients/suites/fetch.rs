@@ -39,6 +39,12 @@ pub(super) fn copy(from: &Path, to: &Path) -> Result<(), String> {
     ok(Command::new("chmod").args(["-R", "u+w"]).arg(to))
 }
 
+/// Writes a program.
+pub(super) fn script(file: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+    ok(Command::new("chmod").arg("+x").arg(file))
+}
+
 /// Runs a command, which must succeed.
 pub(super) fn ok(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();

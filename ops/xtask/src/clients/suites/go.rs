@@ -123,6 +123,18 @@ impl Suite for Module {
         self.version
     }
 
+    fn refuses(&self, nodes: Nodes) -> Option<&'static str> {
+        match (self.at, nodes) {
+            (At::Proxies, Nodes::One) => {
+                Some("its topics have three replicas, which one node refuses, as Kafka does")
+            }
+            (At::Port(_), Nodes::Three) => {
+                Some("its tests take the broker they dial for leader and coordinator of all")
+            }
+            _ => None,
+        }
+    }
+
     fn plan(&self, nodes: Nodes, base_port: u16) -> Plan {
         let mut plan = Plan::new(nodes, base_port);
         let mut add = |option: &str, value: String| plan.more.extend([option.to_owned(), value]);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::cases::{Case, Verdict};
 use super::go::field;
-use super::{Site, Suite, fetch};
+use super::{Nodes, Plan, Site, Suite, fetch};
 
 /// Its tests, by one of the protocols of groups.
 pub(super) struct Librdkafka {
@@ -24,6 +24,8 @@ const CRATE: &str = "rdkafka-sys";
 const VERSION: &str = "4.10.0+2.12.1";
 /// The newest broker that its tests know of.
 const KAFKA_VERSION: &str = "4.1.0";
+/// Where Kafka's tools are, in the folder of its sources.
+const TOOLS: &str = "kafka";
 /// Each of its tests has a limit of its own below that, most of 30 s.
 const TEST_TIME_MAX: Duration = Duration::from_secs(300);
 /// Tests at a time.
@@ -42,6 +44,13 @@ impl Suite for Librdkafka {
         CLASSIC.name
     }
 
+    fn plan(&self, nodes: Nodes, base_port: u16) -> Plan {
+        let mut plan = Plan::new(nodes, base_port);
+        // As its own brokers are set.
+        plan.more.extend(["--kafka", "num.partitions=4"].map(str::to_owned));
+        plan
+    }
+
     fn fetch(&self, folder: &Path) -> Result<(), String> {
         fetch::copy(&carried()?, folder)?;
         let run = |program: &str, arguments: &[&str]| {
@@ -50,7 +59,8 @@ impl Suite for Librdkafka {
         };
         run("./configure", &[])?;
         run("make", &["-j2", "libs"])?;
-        run("make", &["-j2", "-C", "tests", "build"])
+        run("make", &["-j2", "-C", "tests", "build"])?;
+        bring_tools(&folder.join(TOOLS))
     }
 
     /// Each test in a process of its own: one that hangs or breaks an assertion ends all in it.
@@ -80,6 +90,8 @@ impl Suite for Librdkafka {
                     .env("TESTS", number)
                     .env("RDKAFKA_TEST_CONF", &config)
                     .env("TEST_KAFKA_VERSION", KAFKA_VERSION)
+                    .env("KAFKA_PATH", site.source.join(TOOLS))
+                    .env("BROKERS", site.seeds())
                     .env("TEST_CONSUMER_GROUP_PROTOCOL", self.group_protocol)
                     .env("LD_LIBRARY_PATH", "../src:../src-cpp");
                 let read = read(&site.run(number, &mut runner, TEST_TIME_MAX)?);
@@ -110,6 +122,23 @@ fn carried() -> Result<PathBuf, String> {
         .and_then(|(_, rest)| field(rest, "manifest_path"))
         .ok_or_else(|| format!("the workspace does not depend on {CRATE} {VERSION}"))?;
     Ok(PathBuf::from(manifest).with_file_name("librdkafka"))
+}
+
+/// Brings Kafka's tool for topics, which some of the tests call, under its own name.
+fn bring_tools(folder: &Path) -> Result<(), String> {
+    let jars = folder.join("jars");
+    let bin = folder.join("bin");
+    fetch::make(&bin)?;
+    let mut maven = Command::new("mvn");
+    maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]);
+    maven.arg(crate::root().join("ops/tests/clients/apps/pom.xml"));
+    fetch::ok(maven.arg(format!("-DoutputDirectory={}", jars.display())))?;
+    let java = format!(
+        "#!/bin/sh\nexec java -Xmx256m -XX:TieredStopAtLevel=1 -cp '{}/*' \
+         org.apache.kafka.tools.TopicCommand \"$@\"\n",
+        jars.display()
+    );
+    fetch::script(&bin.join("kafka-topics.sh"), &java)
 }
 
 /// The numbers of the tests that need a broker and nobody's hand.

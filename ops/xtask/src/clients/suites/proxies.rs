@@ -60,10 +60,8 @@ fn proxy(index: u16, plan: &Plan) -> String {
 pub(super) fn path_with_docker(site: &Site) -> Result<String, String> {
     let folder = site.folder.join("bin");
     fetch::make(&folder)?;
-    let docker = folder.join("docker");
-    std::fs::write(&docker, script(&site.program, &site.folder.join("cluster")))
-        .map_err(|error| format!("{}: {error}", docker.display()))?;
-    fetch::ok(Command::new("chmod").arg("+x").arg(&docker))?;
+    let script = script(&site.program, &site.folder.join("cluster"));
+    fetch::script(&folder.join("docker"), &script)?;
     let path = std::env::var("PATH").unwrap_or_default();
     Ok(format!("{}:{path}", folder.display()))
 }

@@ -38,7 +38,7 @@ pub(super) const KAFKA_PYTHON: Distribution = Distribution {
     ],
     tests: "test/integration",
     shims: &[("test/__init__.py", ""), ("test/service.py", RUNNING_SERVICE)],
-    settings: &["num.partitions=4"],
+    settings: &["num.partitions=4", "group.min.session.timeout.ms=1000"],
     environment: |site| {
         vec![
             ("KAFKA_VERSION", "4.2.0".to_owned()),
@@ -147,20 +147,34 @@ fn line_of(line: &str) -> Option<(&str, Option<Verdict>)> {
     if !file.ends_with(".py") || file.contains(' ') {
         return None;
     }
-    for (word, verdict) in [
-        (" PASSED", Verdict::Passed),
-        (" FAILED", Verdict::Failed),
-        (" ERROR", Verdict::Failed),
-        (" SKIPPED", Verdict::Skipped),
-        // Its authors expect it.
-        (" XFAIL", Verdict::Skipped),
-        (" XPASS", Verdict::Passed),
-    ] {
-        if let Some((test, _)) = line.split_once(word) {
-            return Some((test, Some(verdict)));
+    let (test, rest) = line.split_at(name_end(line));
+    // What the test itself prints may stand between.
+    let word = rest.split_whitespace().find_map(verdict);
+    Some((test, word))
+}
+
+/// A test's name ends at a blank, unless that is within its parameters' brackets.
+fn name_end(line: &str) -> usize {
+    let mut depth = 0_i32;
+    let end = line.find(|letter| {
+        match letter {
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            _ => {}
         }
+        letter == ' ' && depth <= 0
+    });
+    end.unwrap_or(line.len())
+}
+
+fn verdict(word: &str) -> Option<Verdict> {
+    match word {
+        "PASSED" | "XPASS" => Some(Verdict::Passed),
+        "FAILED" | "ERROR" => Some(Verdict::Failed),
+        // Its authors expect an `XFAIL`.
+        "SKIPPED" | "XFAIL" => Some(Verdict::Skipped),
+        _ => None,
     }
-    Some((line.trim_end(), None))
 }
 
 #[cfg(test)]
@@ -171,7 +185,8 @@ mod tests {
     fn each_test_counts_once_and_by_its_worst_verdict() {
         let printed = "============ test session starts ============\n\
             collecting ... collected 5 items\n\n\
-            test/a.py::test_x[PLAIN-1] PASSED      [ 20%]\n\
+            test/a.py::test_x[PLAIN 1] PASSED      [ 20%]\n\
+            test/a.py::test_v Done! FAILED      [ 20%]\n\
             test/a.py::test_y SKIPPED (needs more than that)      [ 40%]\n\
             test/a.py::test_z PASSED      [ 60%]\n\
             test/a.py::test_z ERROR      [ 60%]\n\
@@ -186,8 +201,9 @@ mod tests {
             seen,
             [
                 is("hangs", Verdict::Failed),
+                is("v", Verdict::Failed),
                 is("w", Verdict::Failed),
-                is("x[PLAIN-1]", Verdict::Passed),
+                is("x[PLAIN 1]", Verdict::Passed),
                 is("y", Verdict::Skipped),
                 is("z", Verdict::Failed),
             ]
