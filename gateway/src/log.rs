@@ -20,9 +20,7 @@ mod contract;
 mod copies;
 pub(crate) mod follower;
 mod group;
-mod health;
 mod held;
-mod hot;
 mod lease;
 mod mirrored;
 mod partition_log;
@@ -69,7 +67,6 @@ use self::follower::{FollowMessage, Followers};
 use self::group::Group;
 pub(crate) use self::held::WAIT_MAX as OPENING_WAIT_MAX;
 pub use self::partition_log::{FetchError, Fetched, Ownership, PartitionLog, Waiter};
-pub use self::reader::Isolation;
 use self::reader::Pending;
 use self::rebuild::Rebuilds;
 use self::rounds::Changed;
@@ -84,6 +81,7 @@ use crate::partition::PartitionLimits;
 use crate::peers::Wire;
 use crate::runtime::clock::Clock;
 use crate::runtime::quic::{Channel, PeerState};
+pub use meridian_broker::replica::view::Isolation;
 
 /// How often partitions with puts in flight look for late slots.
 const TICK_EVERY: Duration = Duration::from_millis(5);

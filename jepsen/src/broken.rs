@@ -27,7 +27,7 @@ impl Broken {
         let log = Mutation::ALL.into_iter().chain(Mutation::PARTS).chain(Mutation::STRIPES);
         let log = log.chain(Mutation::COLD).chain(Mutation::LEFT_BEHIND);
         let log = log.chain(Mutation::TIERS).chain(Mutation::PAIRS).chain(Mutation::SIZES);
-        let log = log.chain(Mutation::COPIES);
+        let log = log.chain(Mutation::COPIES).chain(Mutation::FOLLOWERS);
         log.map(Self::Log).chain(Self::MIRRORS.into_iter().map(Self::Mirror))
     }
 

@@ -15,6 +15,7 @@ mod source;
 mod transactions;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use self::cold::Cold;
 use self::compaction::Compaction;
@@ -28,13 +29,14 @@ use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, LogPoint, Offset};
-use meridian_base::topology::{GroupConfig, Slot};
+use meridian_base::topology::{GroupConfig, Slot, SlotSet};
 use meridian_broker::coordination::journal::Entry;
 use meridian_broker::partition::{
     Appended, Marker, Partition, PartitionLimits, PartitionOutput, PartitionState, ProduceError,
     RecordBatch, Ticket, TransactionError, VerifyError,
 };
 use meridian_broker::producer::SequenceError;
+use meridian_broker::replica::follow::{FollowMessage, FollowerSet};
 use meridian_storage::hot::Layout;
 use meridian_storage::leader::{LeaderConfig, LossCause};
 use meridian_storage::limits::SizeLimits;
@@ -52,7 +54,7 @@ use crate::link::LinkPacket;
 use crate::metadata::{Class, Owner};
 use crate::net::Endpoint;
 use crate::objects::ObjectRequest;
-use crate::read::{Purpose, ReadTask};
+use crate::read::ReadTask;
 use crate::value::{Batch, Kind, PlacedBatch};
 
 /// Small bounds, so that all of them are met: a few batches per blob, a checkpoint every dozen or
@@ -74,7 +76,7 @@ const PARTS: Layout = Layout::Parts { blob_size_bytes_min: 160 };
 /// Most bytes in doubt.
 const PENDING_SIZE_BYTES_MAX: usize = 4_000;
 /// Most bytes of one answer to a reader.
-const FETCH_SIZE_BYTES_MAX: u32 = 1_500;
+pub(crate) const FETCH_SIZE_BYTES_MAX: u32 = 1_500;
 
 /// Who asked, and which of its requests it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,6 +214,8 @@ pub enum BrokerOutput {
     FenceRead(Slot, Option<LogPoint>),
     /// Send a read; its answer comes back with this number.
     Read(Slot, u64, Read),
+    /// A slot is late with a read.
+    LateRead(Slot),
     /// Tell every slot.
     Beacon(Beacon),
     /// Ask a slot which parts of stripes it holds.
@@ -235,6 +239,8 @@ pub enum BrokerOutput {
     },
     /// On behalf of a coordinator, or to ask one.
     Coordinate(Coordinate),
+    /// To a node that serves readers of the partition.
+    Follow(NodeId, FollowMessage),
     /// To a node of the other cluster, or to any of them.
     Link(Option<usize>, LinkPacket),
     /// Have the metadata log give the partition a leader epoch that is not below this one.
@@ -273,6 +279,13 @@ pub struct Broker {
     shown: Option<Offset>,
     reads: BTreeMap<u64, ReadTask>,
     next_read: u64,
+    followers: FollowerSet,
+    /// More is committed than followers have heard of.
+    has_progress: bool,
+    /// Slots that are read from last.
+    slow: SlotSet,
+    /// The one that served the last read.
+    last_slot: Option<Slot>,
     verifying: Verifying,
     compaction: Compaction,
     cold: Cold,
@@ -328,6 +341,10 @@ impl Broker {
             shown: None,
             reads: BTreeMap::new(),
             next_read: 0,
+            followers: FollowerSet::new(mutations),
+            has_progress: false,
+            slow: SlotSet::EMPTY,
+            last_slot: None,
             verifying: Verifying::default(),
             compaction: Compaction::default(),
             cold: Cold::default(),
@@ -427,7 +444,7 @@ impl Broker {
         self.carry_out_takeover(now, health, outputs, out);
     }
 
-    /// Takes a slot's answer to a put.
+    /// Takes a slot's answer to a put; how long it took, if it is durable there.
     pub fn on_put_reply(
         &mut self,
         now: Instant,
@@ -435,13 +452,19 @@ impl Broker {
         slot: Slot,
         reply: PutReply,
         out: &mut Vec<BrokerOutput>,
-    ) {
-        let Phase::Leading(partition) = &mut self.phase else { return };
+    ) -> Option<Duration> {
+        let Phase::Leading(partition) = &mut self.phase else { return None };
         let mut outputs = Vec::new();
-        partition.on_reply(now, health, slot, reply, &mut outputs);
+        let took = partition.on_reply(now, health, slot, reply, &mut outputs);
         self.carry_out_partition(outputs, out);
         self.tend_desk(now, health, out);
         self.tend_mirror(now, health, out);
+        took
+    }
+
+    /// These slots are read from last.
+    pub fn set_slow(&mut self, slow: SlotSet) {
+        self.slow = slow;
     }
 
     /// Takes a newer group configuration.
@@ -489,11 +512,7 @@ impl Broker {
         self.tick_mirror(now, health, out);
         self.tick_source(now, out);
         self.tend_desk(now, health, out);
-        let late: Vec<u64> =
-            self.reads.iter().filter(|(_, task)| task.is_late(now)).map(|(id, _)| *id).collect();
-        for read in late {
-            self.read_on(now, read, out);
-        }
+        self.tick_reads(now, health, out);
     }
 
     /// A producer sends a batch, or a coordinator a marker.
@@ -558,16 +577,13 @@ impl Broker {
         outputs: Vec<TakeoverOutput>,
         out: &mut Vec<BrokerOutput>,
     ) {
-        let Some(group) = self.group() else { return };
-        let slots = group.geometry.slots();
         for output in outputs {
             match output {
                 TakeoverOutput::FenceRead { slot, above } => {
                     out.push(BrokerOutput::FenceRead(slot, above));
                 }
                 TakeoverOutput::Read { slot, request } => {
-                    let task = ReadTask::new(now, Purpose::Tail, slots, slot, request);
-                    self.send_read(slot, task, out);
+                    self.read_tail(slot, request, out);
                 }
                 TakeoverOutput::Decided(plan) => self.start_leader(now, health, *plan, out),
                 TakeoverOutput::Superseded { .. } => self.end(out),
@@ -627,7 +643,10 @@ impl Broker {
         for output in outputs {
             match output {
                 PartitionOutput::Put { slot, put } => out.push(BrokerOutput::Put(slot, put)),
-                PartitionOutput::Progress(mark) => self.show(mark, out),
+                PartitionOutput::Progress(mark) => {
+                    self.has_progress = true;
+                    self.show(mark, out);
+                }
                 PartitionOutput::Beacon(beacon) => out.push(BrokerOutput::Beacon(beacon)),
                 PartitionOutput::Answer { waiter, result } => self.on_answer(waiter, result, out),
                 PartitionOutput::Verify { ticket, verification } => {

@@ -22,6 +22,7 @@ impl fmt::Display for Words<'_> {
             }
             Packet::Told { request, told } => write!(f, "#{request} {told:?}"),
             Packet::Link(packet) => write!(f, "{packet:?}"),
+            Packet::Follow(message) => write!(f, "{message:?}"),
             Packet::AbortOpen { .. }
             | Packet::Verify { .. }
             | Packet::Verified { .. }

@@ -17,7 +17,6 @@ pub mod desk;
 pub mod disk;
 pub mod faults;
 mod federation;
-pub mod health;
 pub mod keyed;
 pub mod link;
 pub mod metadata;

@@ -135,6 +135,9 @@ fn method_of_cold(mutation: Mutation) -> Method {
         }
         Mutation::PageUncut => Method::Sizes(20),
         Mutation::NeededCopyFreed | Mutation::SurplusLeft => Method::Seeds(10),
+        Mutation::FollowersSeeTheEnd => Method::Seeds(10),
+        Mutation::LineagesMixed => Method::Seeds(100),
+        Mutation::LateAnswerBegins => Method::Federation(40),
         // The others have models: `storage/tests/rules`; or tests: `gateway/broker/src/partition/tests/sizes.rs`,
         // `storage/tests/store/sizes.rs`.
         _ => Method::Elsewhere,

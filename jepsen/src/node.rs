@@ -4,8 +4,11 @@
 //! network, and applies the metadata log in its own time.
 
 mod coordination;
+mod following;
 mod links;
+mod requests;
 
+use self::following::Following;
 pub(crate) use self::links::topic_of;
 
 use std::collections::BTreeMap;
@@ -17,11 +20,13 @@ use meridian_base::id::{NodeId, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, LogPoint};
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_broker::partition::{Marker, Ticket, Verification, VerifyError};
+use meridian_broker::replica::follow::FollowMessage;
+use meridian_broker::replica::slots::SlotWatches;
 use meridian_storage::journal::{DiskDone, DiskOp, OpenError};
 use meridian_storage::leader::Listed;
 use meridian_storage::limits::SizeLimits;
 use meridian_storage::message::{
-    FenceRead, FenceReadReply, PutReply, PutResult, ReadReply, StorageMessage,
+    FenceRead, FenceReadReply, Put, PutReply, PutResult, ReadReply, StorageMessage,
 };
 use meridian_storage::mutation::{Mutation, Mutations};
 use meridian_storage::placement::SlotHealth;
@@ -30,13 +35,11 @@ use meridian_storage::store::STORE_TAG;
 use crate::broker::{Asker, Broker, BrokerOutput, ClientReply, Shown};
 use crate::desk::{Ask, MarkerOrigin, Told};
 use crate::disk::SimDisk;
-use crate::health::Health;
 use crate::link::LinkPacket;
 use crate::metadata::{Entry, GROUP, Owner, View};
 use crate::net::Endpoint;
 use crate::objects::{ObjectAnswer, ObjectRequest};
 use crate::seat::{Seat, SeatOutput, fresh_incarnation};
-use crate::sourced;
 use crate::workload::ClientRequest;
 
 /// How often a node looks its disk through for what is no more.
@@ -65,6 +68,8 @@ pub enum Packet {
     },
     /// From or to a node of another cluster.
     Link(LinkPacket),
+    /// Between a leader and a node that serves readers of its partition.
+    Follow(FollowMessage),
     /// From whoever promotes a mirror: abort what its source left open, if you came with the promotion.
     AbortOpen {
         /// The mirror.
@@ -165,7 +170,14 @@ struct Pending {
     partition: PartitionId,
     generation: Generation,
     slot: Slot,
-    read: Option<u64>,
+    reading: Option<Reading>,
+}
+
+/// What an answer is for: a read of a broker or of a follower, or a broker's list of copies.
+#[derive(Clone, Copy)]
+enum Reading {
+    OfBroker(u64),
+    OfFollower(u64),
 }
 
 /// One node.
@@ -187,8 +199,9 @@ pub struct Node {
     pub mirror_mutation: Option<meridian_mirror::mutation::Mutation>,
     /// Whether the cluster has an object store.
     pub has_object_store: bool,
-    health: Health,
+    watches: SlotWatches,
     brokers: BTreeMap<(PartitionId, Generation), Broker>,
+    following: Following,
     pending: BTreeMap<u64, Pending>,
     next_tag: u64,
     /// When the disk is looked through for what is no more.
@@ -210,8 +223,9 @@ impl Node {
             sizes: SizeLimits::SMALL,
             mirror_mutation: None,
             has_object_store: false,
-            health: Health::default(),
+            watches: SlotWatches::default(),
             brokers: BTreeMap::new(),
+            following: Following::default(),
             pending: BTreeMap::new(),
             next_tag: 0,
             sweep_at: Instant::ZERO,
@@ -252,8 +266,9 @@ impl Node {
     pub fn stop(&mut self) {
         self.seat = None;
         self.brokers.clear();
+        self.following = Following::default();
         self.pending.clear();
-        self.health = Health::default();
+        self.watches = SlotWatches::default();
     }
 
     /// Whether the process runs.
@@ -287,12 +302,7 @@ impl Node {
                 }
             }
             Entry::Group(group) => {
-                for slot in group.geometry.slots().iter() {
-                    let node = |group: &GroupConfig| group.slot(slot).map(|slot| slot.node);
-                    if node(&before) != node(group) {
-                        self.health.heard_from(slot);
-                    }
-                }
+                self.watches.adopt(&before, group);
                 self.adopt(now, group, out);
                 let mut outputs = Vec::new();
                 if let Some(seat) = &mut self.seat {
@@ -405,6 +415,9 @@ impl Node {
                 });
             }
             Packet::Link(packet) => self.on_link(now, packet, out),
+            Packet::Follow(message) => {
+                self.on_follow(now, NodeId::new(from.0 as u32), message, out);
+            }
             Packet::AbortOpen { partition, above } => {
                 let Some(key) = self.newest(partition) else { return };
                 self.with_broker(now, key, out, |broker, health, out| {
@@ -433,7 +446,6 @@ impl Node {
     ) {
         let slot = self.view.group.slot_of(NodeId::new(from.0 as u32));
         let Some(slot) = slot else { return self.on_storage_request(now, from, message, out) };
-        self.health.heard_from(slot);
         match message {
             StorageMessage::PutReplies(replies) => {
                 for reply in replies {
@@ -442,12 +454,14 @@ impl Node {
                         continue;
                     }
                     if matches!(reply.result, PutResult::Refused { .. }) {
-                        self.health.refused(now, slot);
+                        self.watches.on_refused(now, slot);
                     }
                     let key = (reply.key.partition, reply.key.point.generation);
+                    let mut took = None;
                     self.with_broker(now, key, out, |broker, health, out| {
-                        broker.on_put_reply(now, health, slot, reply, out);
+                        took = broker.on_put_reply(now, health, slot, reply, out);
                     });
+                    self.watches.on_answer(slot, took);
                 }
             }
             StorageMessage::FenceReadReply { tag, reply } => {
@@ -466,7 +480,8 @@ impl Node {
             StorageMessage::CopyList { tag, list } => {
                 let Some(pending) = self.pending.remove(&tag) else { return };
                 let key = (pending.partition, pending.generation);
-                let of = (slot, pending.read.unwrap_or_default());
+                let Some(Reading::OfBroker(asking)) = pending.reading else { return };
+                let of = (slot, asking);
                 self.with_broker(now, key, out, |broker, _, out| {
                     broker.on_copy_list(now, of, Listed { tag, list }, out);
                 });
@@ -554,41 +569,19 @@ impl Node {
         let Some(pending) = self.pending.remove(&tag).filter(|pending| pending.slot == slot) else {
             return;
         };
-        let (key, Some(read)) = ((pending.partition, pending.generation), pending.read) else {
-            return;
-        };
-        self.with_broker(now, key, out, |broker, health, out| {
-            broker.on_read_reply(now, health, slot, read, reply, out);
-        });
-    }
-
-    fn on_request(
-        &mut self,
-        now: Instant,
-        partition: PartitionId,
-        asker: Asker,
-        request: ClientRequest,
-        out: &mut Vec<NodeOutput>,
-    ) {
-        let Some(key) = self.newest(partition) else {
-            let reply = Packet::Reply { request: asker.request, reply: ClientReply::Retry };
-            out.push(NodeOutput::Send(asker.client, reply));
-            return;
-        };
-        self.with_broker(now, key, out, |broker, health, out| match request {
-            ClientRequest::Produce(batch) => {
-                broker.on_produce(now, health, asker, batch, batch.to_record_batch(), out);
+        self.watches.on_read_answer(slot);
+        let key = (pending.partition, pending.generation);
+        match pending.reading {
+            Some(Reading::OfBroker(read)) => {
+                self.with_broker(now, key, out, |broker, health, out| {
+                    broker.on_read_reply(now, health, slot, read, reply, out);
+                });
             }
-            ClientRequest::ProduceSourced(batch, session) => {
-                let records = sourced::to_record_batch(batch, session);
-                broker.on_produce(now, health, asker, batch, records, out);
+            Some(Reading::OfFollower(number)) => {
+                self.on_followed_blobs(now, (number, slot), reply, out);
             }
-            ClientRequest::Fetch(from) => broker.on_fetch(now, health, asker, from, out),
-            ClientRequest::FetchCommitted(from) => {
-                broker.on_fetch_committed(now, health, asker, from, out);
-            }
-            ClientRequest::Trim(before) => broker.on_trim(now, health, before, out),
-        });
+            None => {}
+        }
     }
 
     /// Takes the outcome of a disk operation.
@@ -621,6 +614,7 @@ impl Node {
         }
         self.carry_out_seat(outputs, out);
         self.sweep_disk(now, out);
+        self.tick_following(now, out);
         let keys: Vec<(PartitionId, Generation)> = self.brokers.keys().copied().collect();
         for key in keys {
             self.with_broker(now, key, out, |broker, health, out| broker.tick(now, health, out));
@@ -646,7 +640,10 @@ impl Node {
     ) {
         let Some(broker) = self.brokers.get_mut(&key) else { return };
         let mut outputs = Vec::new();
-        act(broker, &self.health.slots(now), &mut outputs);
+        let health = self.watches.health(now);
+        broker.set_slow(self.watches.slow_to_read(now));
+        act(broker, &health, &mut outputs);
+        broker.tell_followers(now, &mut outputs);
         self.carry_out_broker(now, key, outputs, out);
     }
 
@@ -659,27 +656,26 @@ impl Node {
     ) {
         for output in outputs {
             match output {
-                BrokerOutput::Put(slot, put) => {
-                    self.health.asked(now, slot);
-                    self.send(slot, StorageMessage::Put(put), out);
-                }
+                BrokerOutput::Put(slot, put) => self.put(now, slot, put, out),
                 BrokerOutput::FenceRead(slot, above) => {
                     self.fence((partition, generation), slot, above, out);
                 }
                 BrokerOutput::Read(slot, read, request) => {
-                    let tag = self.tag(Pending { partition, generation, slot, read: Some(read) });
+                    let reading = Some(Reading::OfBroker(read));
+                    let tag = self.tag(Pending { partition, generation, slot, reading });
                     self.send(slot, StorageMessage::Read { tag, request }, out);
                 }
+                BrokerOutput::LateRead(slot) => self.watches.on_late_read(now, slot),
                 BrokerOutput::ListParts(slot, request) => {
-                    let tag = self.tag(Pending { partition, generation, slot, read: None });
+                    let tag = self.tag(Pending { partition, generation, slot, reading: None });
                     self.send(slot, StorageMessage::ListParts { tag, request }, out);
                 }
                 BrokerOutput::FreeParts(slot, parts) => {
                     self.send(slot, StorageMessage::FreeParts(parts), out);
                 }
                 BrokerOutput::ListCopies(slot, asking, request) => {
-                    let read = Some(asking);
-                    let tag = self.tag(Pending { partition, generation, slot, read });
+                    let reading = Some(Reading::OfBroker(asking));
+                    let tag = self.tag(Pending { partition, generation, slot, reading });
                     self.send(slot, StorageMessage::ListCopies { tag, request }, out);
                 }
                 BrokerOutput::FreeCopies(slot, it) => {
@@ -697,6 +693,9 @@ impl Node {
                 }
                 BrokerOutput::Objects(number, request) => {
                     out.push(NodeOutput::Objects(partition, generation, number, request));
+                }
+                BrokerOutput::Follow(to, message) => {
+                    out.push(NodeOutput::Send(endpoint_of(to), Packet::Follow(message)));
                 }
                 BrokerOutput::Link(to, packet) => out.push(NodeOutput::Link(to, packet)),
                 BrokerOutput::RaiseEpoch(epoch) => {
@@ -731,8 +730,16 @@ impl Node {
             entries: vec![(partition, generation)],
             above,
         };
-        let tag = self.tag(Pending { partition, generation, slot, read: None });
+        let tag = self.tag(Pending { partition, generation, slot, reading: None });
         self.send(slot, StorageMessage::FenceRead { tag, request }, out);
+    }
+
+    fn put(&mut self, now: Instant, slot: Slot, put: Put, out: &mut Vec<NodeOutput>) {
+        // How long slots take for parts of stripes is not measured.
+        if !put.blob.key.partition.is_cold() {
+            self.watches.on_sent(now, slot);
+        }
+        self.send(slot, StorageMessage::Put(put), out);
     }
 
     fn carry_out_seat(&self, outputs: Vec<SeatOutput>, out: &mut Vec<NodeOutput>) {

@@ -37,13 +37,15 @@ use crate::queue::Queue;
 use crate::report::Counters;
 use crate::seat::fresh_incarnation;
 use crate::trace::{Detail, Trace};
-use crate::workload::{Client, Decision};
+use crate::workload::{Client, ClientRequest, Decision};
 use meridian_jepsen_runner::chance::Chance;
 
 /// Sets the object store's chance apart from all others.
 const OBJECTS_SEED: u64 = 0x6f62_6a65_6374_7321;
 /// How often objects of partitions that are no more are looked for.
 const SWEEP_OBJECTS_EVERY: Duration = Duration::from_secs(3);
+/// How many reads of a thousand go to a node that may not lead the partition.
+const FOLLOWED_PER_MILLE: u32 = 250;
 /// How often a node looks at what is due.
 const TICK_EVERY: Duration = Duration::from_millis(10);
 /// Number of a node's first process.
@@ -542,9 +544,16 @@ impl World {
             let owner = self.nodes[guide].view.owners.get(&partition);
             if let Some(leader) = owner.map(|owner| owner.node) {
                 self.counters.operation_count += 1;
+                let is_read =
+                    matches!(what, ClientRequest::Fetch(_) | ClientRequest::FetchCommitted(_));
+                // Readers ask a node near them, whatever it leads.
+                let node = match is_read && self.chance.per_mille(FOLLOWED_PER_MILLE) {
+                    true => self.nodes[self.chance.below(self.nodes.len())].id,
+                    false => leader,
+                };
                 let asker = crate::broker::Asker { client: from, request };
                 let packet = Packet::Request { partition, asker, request: what };
-                self.send(from, endpoint_of(leader), packet);
+                self.send(from, endpoint_of(node), packet);
             }
         }
         self.wake_client(client, action.wake_after);

@@ -113,6 +113,9 @@ pub enum Mutation {
     FreedInDoubtCopies,
     OldListFreed,
     SurplusLeft,
+    FollowersSeeTheEnd,
+    LineagesMixed,
+    LateAnswerBegins,
 }
 
 impl Mutation {
@@ -238,6 +241,10 @@ impl Mutation {
         Self::GoneFileIgnored,
     ];
 
+    /// Those of followers, which readers nearby read from.
+    pub const FOLLOWERS: [Self; 3] =
+        [Self::FollowersSeeTheEnd, Self::LineagesMixed, Self::LateAnswerBegins];
+
     /// Those of sizes: `storage/tests/store/sizes.rs` and `gateway/broker/src/partition/tests/sizes.rs` find them, and the
     /// simulator finds `PageUncut`.
     pub const SIZES: [Self; 8] = [
@@ -266,7 +273,7 @@ impl Mutation {
         let cold = Self::STRIPES.into_iter().chain(Self::COLD).chain(Self::LEFT_BEHIND);
         let cold = cold.chain(Self::TIERS).chain(Self::PAIRS);
         let groups = Self::PARTS.into_iter().chain(Self::MOVES).chain(Self::OFFSETS);
-        let groups = groups.chain(Self::SIZES).chain(Self::COPIES);
+        let groups = groups.chain(Self::SIZES).chain(Self::COPIES).chain(Self::FOLLOWERS);
         let mut every = Self::ALL.into_iter().chain(cold).chain(groups).chain(Self::FILES);
         every.find(|mutation| format!("{mutation:?}") == name)
     }
@@ -423,7 +430,7 @@ impl Mutation {
         }
     }
 
-    /// How those in [`Mutation::COPIES`] break their rules.
+    /// How those in [`Mutation::COPIES`] and [`Mutation::FOLLOWERS`] break their rules.
     const fn describe_of_copies(self) -> &'static str {
         match self {
             Self::NeededCopyFreed => "K1: a copy goes that a put quorum needs",
@@ -431,6 +438,13 @@ impl Mutation {
             Self::FreedInDoubtCopies => "K2: copies go of what slots do not know committed",
             Self::OldListFreed => "K3: a slot frees by a list that it gave before a disk was lost",
             Self::SurplusLeft => "K1: copies that nobody needs stay for ever",
+            Self::FollowersSeeTheEnd => {
+                "56: a leader sends followers its log's end as its watermark"
+            }
+            Self::LateAnswerBegins => {
+                "56: an answer to an earlier follower begins the list of aborted"
+            }
+            Self::LineagesMixed => "56: a follower goes on by the lineage of an earlier leader",
             _ => "a rule without words",
         }
     }

@@ -7,6 +7,7 @@
 //! | module | decides |
 //! | --- | --- |
 //! | [`partition`], [`producer`] | what a leader appends, which batches repeat, what readers may see |
+//! | [`replica`] | what is around the log of one partition on one node: where its blobs are read |
 //! | [`cleaner`] | which records of a log are the last of their key |
 //! | [`group`] | consumer groups of both protocols |
 //! | [`transaction`] | transactions of producers |
@@ -21,4 +22,5 @@ pub mod fuzz;
 pub mod group;
 pub mod partition;
 pub mod producer;
+pub mod replica;
 pub mod transaction;

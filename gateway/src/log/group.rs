@@ -9,14 +9,15 @@ use meridian_base::env::Instant;
 use meridian_base::id::{GroupId, NodeId};
 use meridian_base::position::Generation;
 use meridian_base::sync::RwLock;
-use meridian_base::topology::{GroupConfig, SLOT_COUNT_MAX, Slot};
+use meridian_base::topology::{GroupConfig, Slot, SlotSet};
+use meridian_broker::replica::slots::{SlotWatches, reading_order};
 use meridian_consensus::state::Home;
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::Former;
 
-use super::health::SlotWatch;
 use super::lock;
 use super::partition_log::Ownership;
+use super::reader::ReadFailed;
 
 /// A storage group as this node sees it.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub struct Group {
     pub(super) id: GroupId,
     node: NodeId,
     config: RwLock<GroupConfig>,
-    watches: Mutex<[SlotWatch; SLOT_COUNT_MAX]>,
+    watches: Mutex<SlotWatches>,
     return_count: AtomicU64,
 }
 
@@ -33,10 +34,9 @@ impl Group {
         // Version 0 is older than any the metadata log gives, so that the first one is adopted.
         let unknown =
             GroupConfig { version: meridian_base::id::ConfigVersion::new(0), ..config.clone() };
-        let id = config.group;
-        let watches = Mutex::new(std::array::from_fn(|_| SlotWatch::new()));
-        let (config, return_count) = (RwLock::new(unknown), AtomicU64::new(0));
-        Self { id, node, config, watches, return_count }
+        let (config, id) = (RwLock::new(unknown), config.group);
+        let return_count = AtomicU64::new(0);
+        Self { id, node, config, watches: Mutex::default(), return_count }
     }
 
     /// Takes a newer configuration; false if it is not newer.
@@ -44,14 +44,8 @@ impl Group {
         let mut current = self.config.write();
         let newer = config.version > current.version;
         if newer {
-            let mut watches = lock(&self.watches);
-            for slot in config.geometry.slots().iter() {
-                let node = |config: &GroupConfig| config.slot(slot).map(|slot| slot.node);
-                // What was learned of the node before is nothing to the one that fills the slot now.
-                if node(&current) != node(config) {
-                    watches[slot.index()] = SlotWatch::new();
-                }
-            }
+            // What was learned of a node is nothing to the one that fills its slot now.
+            lock(&self.watches).adopt(&current, config);
             *current = config.clone();
         }
         newer
@@ -80,36 +74,37 @@ impl Group {
 
     /// Which slots are taken for dead, and how long each may take.
     pub fn health(&self, now: Instant) -> SlotHealth {
-        let mut watches = lock(&self.watches);
-        let mut health = SlotHealth::all_alive(Duration::ZERO);
-        for (index, watch) in watches.iter_mut().enumerate() {
-            let slot = Slot::new(index as u8);
-            health.hedge_after[index] = watch.hedge_after();
-            if watch.is_suspect(now) {
-                health.suspect.insert(slot);
-            }
-            if watch.is_declining(now) || watch.is_late(now) {
-                health.declining.insert(slot);
-            }
-        }
-        health
+        lock(&self.watches).health(now)
     }
 
     pub(super) fn on_sent(&self, now: Instant, slot: Slot) {
-        lock(&self.watches)[slot.index()].on_sent(now);
+        lock(&self.watches).on_sent(now, slot);
     }
 
     pub(super) fn on_answer(&self, slot: Slot, took: Option<Duration>) {
-        lock(&self.watches)[slot.index()].on_answer(took);
+        lock(&self.watches).on_answer(slot, took);
     }
 
     pub(super) fn on_refused(&self, now: Instant, slot: Slot) {
-        lock(&self.watches)[slot.index()].on_refused(now);
+        lock(&self.watches).on_refused(now, slot);
+    }
+
+    pub(super) fn on_late_read(&self, now: Instant, slot: Slot) {
+        lock(&self.watches).on_late_read(now, slot);
+    }
+
+    pub(super) fn on_read_answer(&self, slot: Slot) {
+        lock(&self.watches).on_read_answer(slot);
+    }
+
+    /// The slots that are read from last.
+    pub(super) fn slow_to_read(&self, now: Instant) -> SlotSet {
+        lock(&self.watches).slow_to_read(now)
     }
 
     pub(super) fn on_peer(&self, now: Instant, node: NodeId, reachable: bool) {
         if let Some(slot) = self.slot_of(node) {
-            lock(&self.watches)[slot.index()].on_reachable(now, reachable);
+            lock(&self.watches).on_reachable(now, slot, reachable);
             self.return_count.fetch_add(u64::from(reachable), Ordering::Relaxed);
         }
     }
@@ -119,22 +114,11 @@ impl Group {
         self.return_count.load(Ordering::Relaxed)
     }
 
-    /// Slots in the order to read from: this node's own, its datacenter's, then the others;
-    /// `first` (the one that served last) before its neighbours.
+    /// The slots in the order to read from, with their nodes.
     pub(super) fn reading_order(&self, now: Instant, first: Option<Slot>) -> Vec<(Slot, NodeId)> {
         let config = self.config();
-        let own = config.slot_of(self.node);
-        let home = own.map(|slot| config.geometry.datacenter_of(slot));
-        let suspect = self.health(now).suspect;
-        let mut order: Vec<Slot> = config.geometry.slots().iter().collect();
-        order.sort_by_key(|slot| {
-            (
-                suspect.contains(*slot),
-                Some(config.geometry.datacenter_of(*slot)) != home,
-                Some(*slot) != first,
-                Some(*slot) != own,
-            )
-        });
+        let slow = self.slow_to_read(now);
+        let order = reading_order(&config, config.slot_of(self.node), slow, first);
         order.into_iter().filter_map(|slot| Some((slot, config.slot(slot)?.node))).collect()
     }
 }
@@ -159,9 +143,9 @@ impl Homes {
     }
 
     /// The group that holds the blobs of `generation`.
-    pub(super) fn of(&self, generation: Generation) -> Option<&Group> {
+    pub(super) fn of(&self, generation: Generation) -> Result<&Group, ReadFailed> {
         let home = self.0.iter().rev().find(|(first, _)| *first <= generation);
-        home.map(|(_, group)| group.as_ref())
+        home.map(|(_, group)| group.as_ref()).ok_or(ReadFailed::UnknownGroup(generation))
     }
 
     /// The group that the partition is in now.
@@ -187,7 +171,7 @@ impl Homes {
 #[cfg(test)]
 mod tests {
     use meridian_base::id::{ConfigVersion, Incarnation};
-    use meridian_base::topology::{Geometry, SlotConfig, SlotSet, SlotState};
+    use meridian_base::topology::{Geometry, SlotConfig, SlotState};
 
     use super::*;
 

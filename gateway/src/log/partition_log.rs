@@ -9,13 +9,14 @@ use meridian_base::env::Instant;
 use meridian_base::id::{GroupId, NodeId, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_base::topology::{GroupConfig, Slot};
+use meridian_broker::replica::follow::{FollowMessage, FollowerSet};
+use meridian_broker::replica::view::{Isolation, ReadView};
 use meridian_consensus::state::Home;
 use meridian_mirror::contract::Contract;
 use meridian_mirror::lease::WriterLease;
 use meridian_protocol::records::NO_TIMESTAMP;
 use meridian_storage::hot::Layout;
 use meridian_storage::leader::{LossCause, PutError};
-use meridian_storage::lineage::Lineage;
 use meridian_storage::message::{Beacon, CommitMark, PutReply, PutResult, StorageMessage};
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::Takeover;
@@ -24,10 +25,9 @@ use tokio::sync::{Notify, oneshot};
 use super::bells::Bells;
 use super::budget::Share;
 use super::cold::Packed;
-use super::follower::{AbortedPage, FollowMessage, FollowerSet};
 use super::group::{Group, Homes};
 use super::held::{Held, Request};
-use super::reader::{Isolation, ReadFailed, ReadView};
+use super::reader::{ReadFailed, check, fetched};
 use super::rounds::Unseen;
 use super::{Logs, lock};
 use crate::partition::source::Sources;
@@ -350,14 +350,12 @@ impl PartitionLog {
         let (view, cached) = {
             let inner = lock(&self.inner);
             let Role::Leading(partition) = &inner.role else { return Err(FetchError::NotLeader) };
-            let view = view_of(partition).ok_or(FetchError::NotLeader)?;
+            let view = ReadView::of(partition).ok_or(FetchError::NotLeader)?;
             let range = view.range(from, isolation);
-            let cached = partition.tail().read_range(range, size_bytes_max);
-            // Memory may still hold what a manifest has replaced.
-            let is_replaced = view.piece_at(from).is_some();
-            (view, cached.filter(|_| !is_replaced))
+            let cached = view.in_memory(partition, range, size_bytes_max);
+            (view, cached)
         };
-        view.check(from)?;
+        check(&view, from)?;
         let range = view.range(from, isolation);
         let taken = match cached {
             Some(taken) => taken,
@@ -373,14 +371,14 @@ impl PartitionLog {
         };
         // What was read may be void if a newer leader took over meanwhile; the view it was read
         // by is a committed prefix all the same.
-        Ok(view.fetched(taken, aborted))
+        Ok(fetched(&view, taken, aborted))
     }
 
     /// What a read from `from` on says of the log, without a record.
     pub fn peek(&self, from: Offset) -> Result<Fetched, FetchError> {
-        let view = self.with(None, view_of).ok_or(FetchError::NotLeader)?;
-        view.check(from)?;
-        Ok(view.fetched(Taken::default(), Vec::new()))
+        let view = self.with(None, ReadView::of).ok_or(FetchError::NotLeader)?;
+        check(&view, from)?;
+        Ok(fetched(&view, Taken::default(), Vec::new()))
     }
 
     /// Offset after the last committed record.
@@ -669,13 +667,9 @@ impl PartitionLog {
         follower: NodeId,
         aborted_count: u64,
     ) -> Option<FollowMessage> {
-        let mut inner = lock(&self.inner);
-        let Role::Leading(partition) = &inner.role else { return None };
-        let view = view_of(partition)?;
-        let page = AbortedPage::of(partition, aborted_count);
-        let message = FollowMessage::progress(self.ownership.partition, &view, page, true, true);
-        inner.followers.add(now, follower);
-        Some(message)
+        let Inner { role, followers, .. } = &mut *lock(&self.inner);
+        let Role::Leading(partition) = role else { return None };
+        followers.add(now, (self.ownership.partition, &**partition), follower, aborted_count)
     }
 
     /// Carries out what a partition decided. Called without its lock.
@@ -744,22 +738,12 @@ impl PartitionLog {
     }
 
     fn tell_followers(&self, logs: &Arc<Logs>) {
-        let (followers, message) = {
-            let mut inner = lock(&self.inner);
-            if inner.followers.is_empty() {
-                return;
-            }
-            let Role::Leading(partition) = &inner.role else { return };
-            let Some(view) = view_of(partition) else { return };
-            let page = AbortedPage::of(partition, inner.followers.told_count());
-            let told_count = page.end();
-            let clean_end = view.manifest.as_ref().map_or(Offset::ZERO, |manifest| manifest.end);
-            let is_news = inner.followers.tell_manifest(clean_end);
-            let message =
-                FollowMessage::progress(self.ownership.partition, &view, page, is_news, false);
-            inner.followers.tell(told_count);
-            (inner.followers.current(logs.now()), message)
+        let progress = {
+            let Inner { role, followers, .. } = &mut *lock(&self.inner);
+            let Role::Leading(partition) = role else { return };
+            followers.progress(logs.now(), (self.ownership.partition, &**partition))
         };
+        let Some((followers, message)) = progress else { return };
         for follower in followers {
             logs.deliver_follow(follower, &message);
         }
@@ -771,22 +755,6 @@ impl PartitionLog {
             Role::Opening | Role::TakingOver(_) | Role::Stopped => otherwise,
         }
     }
-}
-
-/// What may be read, and where it lies; `None` before the partition is served.
-fn view_of(partition: &Partition<Waiter>) -> Option<ReadView> {
-    if !partition.is_serving() {
-        return None;
-    }
-    let leader = partition.leader();
-    Some(ReadView {
-        lineage: Lineage::clone(leader.lineage()),
-        manifest: partition.manifest().cloned(),
-        mark: leader.mark()?,
-        last_stable_offset: partition.last_stable_offset(),
-        log_start_offset: leader.log_start_offset(),
-        leader_epoch: partition.leader_epoch(),
-    })
 }
 
 fn base_offset_of(records: &Bytes) -> Option<Offset> {

@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
-use meridian_base::position::{LeaderEpoch, Offset};
-use meridian_base::topology::Slot;
-use meridian_storage::blob::{Blob, BlobKey, BlobKind};
-use meridian_storage::lineage::Lineage;
-use meridian_storage::manifest::{Manifest, Piece, Place};
-use meridian_storage::message::{CommitMark, Read, ReadFrom, ReadReply, StorageMessage};
-use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+use meridian_base::position::{Generation, LogPoint, Offset};
+use meridian_base::topology::{SLOT_COUNT_MAX, Slot};
+use meridian_broker::replica::read::{
+    BlobRead, BlobReadFailed, BlobReadOutput, NotGiven, blobs_of,
+};
+use meridian_broker::replica::view::{NoLeader, OutOfRange, ReadView, Source};
+use meridian_storage::blob::{Blob, BlobKind};
+use meridian_storage::hot::Given;
+use meridian_storage::message::{Read, ReadReply, StorageMessage};
+use tokio::sync::{mpsc, oneshot};
 
 use super::group::{Group, Homes};
 use super::partition_log::{FetchError, Fetched};
@@ -24,94 +26,54 @@ use crate::partition::{AbortedTransaction, BatchSlice, Taken, batches_in, take_b
 
 /// A slot that has not answered a read of a part by then is passed over.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
-/// When a slot has not answered a read by then, the next one is asked beside it.
-const LATE_AFTER: Duration = Duration::from_millis(500);
-/// How long an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// A takeover that had no answer by then has asked anew.
 const TAKEOVER_ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
-/// No slot could give the blob, nor the object store the object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no reachable slot could give the blob")]
-pub(super) struct ReadFailed;
-
-/// Which records a reader is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Isolation {
-    /// All that are committed in the log, whatever becomes of their transactions.
-    ReadUncommitted,
-    /// Those below the last stable offset, with the aborted transactions to leave out.
-    ReadCommitted,
+/// Why records could not be read now.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum ReadFailed {
+    #[error(transparent)]
+    NotGiven(#[from] Box<BlobReadFailed>),
+    #[error("this node does not know the storage group of generation {0} yet")]
+    UnknownGroup(Generation),
+    #[error(transparent)]
+    NoLeader(#[from] NoLeader),
+    #[error("too few parts of stripe {0} can be read")]
+    Stripe(LogPoint),
+    #[error("the object store does not give object {0}")]
+    Object(LogPoint),
+    /// The log says more, where that was found.
+    #[error("{0} does not hold what was put")]
+    Damaged(&'static str),
 }
 
-/// What may be read of a partition, and where it lies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ReadView {
-    pub(super) lineage: Lineage,
-    /// Where what lies below its end is to be read instead.
-    pub(super) manifest: Option<Arc<Manifest>>,
-    pub(super) mark: CommitMark,
-    pub(super) last_stable_offset: Offset,
-    pub(super) log_start_offset: Offset,
-    pub(super) leader_epoch: LeaderEpoch,
-}
-
-impl ReadView {
-    pub(super) fn check(&self, offset: Offset) -> Result<(), FetchError> {
-        let high_watermark = self.mark.high_watermark;
-        if offset < self.log_start_offset || offset > high_watermark {
-            let log_start_offset = self.log_start_offset;
-            return Err(FetchError::OutOfRange { offset, log_start_offset, high_watermark });
-        }
-        Ok(())
-    }
-
-    /// What a reader is shown that asks for `from`.
-    pub(super) fn range(&self, from: Offset, isolation: Isolation) -> Range<Offset> {
-        match isolation {
-            Isolation::ReadUncommitted => from..self.mark.high_watermark,
-            Isolation::ReadCommitted => from..self.last_stable_offset,
-        }
-    }
-
-    pub(super) fn fetched(&self, taken: Taken, aborted: Vec<AbortedTransaction>) -> Fetched {
-        Fetched {
-            records: taken.pieces,
-            end_offset: taken.end_offset,
-            aborted,
-            high_watermark: self.mark.high_watermark,
-            last_stable_offset: self.last_stable_offset,
-            log_start_offset: self.log_start_offset,
-        }
-    }
-
-    /// The piece of the manifest in which to look for `offset`, and where it ends.
-    pub(super) fn piece_at(&self, offset: Offset) -> Option<(&Piece, Offset)> {
-        self.manifest.as_ref()?.piece_at(offset)
-    }
-
-    /// The read that brings the blob which holds `offset`.
-    fn request(
-        &self,
-        partition: PartitionId,
-        offset: Offset,
-        size_bytes_max: usize,
-    ) -> Option<Read> {
-        let holder = self.lineage.holder_of(offset)?;
-        Some(Read {
-            partition,
-            generation: holder.generation,
-            from: ReadFrom::Offset(offset),
-            last_step: holder.last_step.unwrap_or(self.mark.point.step),
-            // Not 0, which is for those who mend ([`Read::AS_FOUND`]).
-            size_bytes_max: u32::try_from(size_bytes_max).unwrap_or(u32::MAX).max(1),
-        })
+/// What a partition's readers get of what was taken for them.
+pub(super) fn fetched(view: &ReadView, taken: Taken, aborted: Vec<AbortedTransaction>) -> Fetched {
+    Fetched {
+        records: taken.pieces,
+        end_offset: taken.end_offset,
+        aborted,
+        high_watermark: view.mark.high_watermark,
+        last_stable_offset: view.last_stable_offset,
+        log_start_offset: view.log_start_offset,
     }
 }
+
+/// Refuses an offset that is not in the log.
+pub(super) fn check(view: &ReadView, offset: Offset) -> Result<(), FetchError> {
+    let OutOfRange { log_start_offset, high_watermark } = match view.check(offset) {
+        Ok(()) => return Ok(()),
+        Err(out_of_range) => out_of_range,
+    };
+    Err(FetchError::OutOfRange { offset, log_start_offset, high_watermark })
+}
+
+/// What a slot answered to one of a read's questions.
+type Answer = (Slot, ReadReply);
 
 enum Asker {
     Future(oneshot::Sender<ReadReply>),
+    Read(Slot, mpsc::Sender<Answer>),
     /// Its takeover asks anew if no answer comes; the old question is given up then.
     Takeover {
         partition: PartitionId,
@@ -141,7 +103,7 @@ impl Pending {
     /// Forgets what takeovers have asked for so long ago that they have asked anew many times.
     pub(super) fn forget_late(&self, now: Instant) {
         lock(&self.asked).retain(|_, asker| match asker {
-            Asker::Future(_) => true,
+            Asker::Future(_) | Asker::Read(..) => true,
             Asker::Takeover { asked_at, .. } => now.since(*asked_at) < TAKEOVER_ANSWER_WITHIN,
         });
     }
@@ -175,52 +137,42 @@ impl Logs {
         size_bytes_max: usize,
         last_slot: &AtomicU8,
     ) -> Result<Taken, ReadFailed> {
-        let mut from = range.start;
-        while from < range.end {
-            let piece = view.piece_at(from);
-            if let Some((&Piece { size_bytes: 0, .. }, end)) = piece {
-                from = end;
-                continue;
-            }
-            let batches = match piece {
-                Some((piece, _)) => self.read_piece(homes, partition, piece, last_slot).await?,
-                None => {
-                    let request = view.request(partition, from, size_bytes_max);
-                    let (request, kind) = (request.ok_or(ReadFailed)?, BlobKind::Records);
-                    Arc::new(self.read_batches(homes, request, kind, last_slot).await?)
-                }
-            };
+        // A request's size is a Kafka field of 31 bits.
+        let answer_size_bytes_max = u32::try_from(size_bytes_max).unwrap_or(u32::MAX);
+        let mut range = range;
+        while let Some((from, source)) =
+            view.source(partition, range.clone(), answer_size_bytes_max)?
+        {
+            let batches = self.read_source(homes, partition, source, last_slot).await?;
             let taken = take_batches(batches.iter(), from..range.end, size_bytes_max);
-            match piece {
-                Some((_, end)) if taken.end_offset.is_none() => from = end,
+            match source.end() {
+                Some(end) if taken.end_offset.is_none() => range.start = end,
                 _ => return Ok(taken),
             }
         }
         Ok(Taken::default())
     }
 
-    /// Reads a piece of a manifest.
-    async fn read_piece(
+    /// Reads the batches that lie in one place.
+    async fn read_source(
         self: &Arc<Self>,
         homes: &Homes,
         partition: PartitionId,
-        piece: &Piece,
+        source: Source,
         last_slot: &AtomicU8,
     ) -> Result<Arc<Vec<BatchSlice>>, ReadFailed> {
-        let point = match piece.place {
-            Place::Clean(point) => point,
-            Place::Stripe { .. } => {
-                let stripe = piece.stripe().ok_or(ReadFailed)?;
-                let home = homes.of(stripe.point.generation).ok_or(ReadFailed)?;
-                return self.read_stripe(home, partition, stripe, piece.base_offset).await;
-            }
-            Place::Object { .. } => {
-                let object = piece.object().ok_or(ReadFailed)?;
+        let request = match source {
+            Source::Log(read) | Source::Clean { read, .. } => read,
+            Source::Cold { piece, .. } => {
+                if let Some(stripe) = piece.stripe() {
+                    let home = homes.of(stripe.point.generation)?;
+                    return self.read_stripe(home, partition, stripe, piece.base_offset).await;
+                }
+                let object = piece.object().ok_or(ReadFailed::Damaged("a manifest"))?;
                 return self.read_object(partition, object, piece.base_offset).await;
             }
         };
-        let request = Read::one(BlobKey { partition, point });
-        Ok(Arc::new(self.read_batches(homes, request, BlobKind::Clean, last_slot).await?))
+        Ok(Arc::new(self.read_batches(homes, request, source.kind(), last_slot).await?))
     }
 
     /// Asks for blobs and cuts those of this kind into their batches.
@@ -232,7 +184,7 @@ impl Logs {
         last_slot: &AtomicU8,
     ) -> Result<Vec<BatchSlice>, ReadFailed> {
         let first = Slot::checked(last_slot.load(Ordering::Relaxed));
-        let home = homes.of(request.generation).ok_or(ReadFailed)?;
+        let home = homes.of(request.generation)?;
         let (slot, blobs) = self.read_blobs(home, request, first).await?;
         last_slot.store(slot.index() as u8, Ordering::Relaxed);
         let mut batches = Vec::new();
@@ -240,56 +192,106 @@ impl Logs {
             let payload = blob.payload.to_contiguous();
             batches.extend(batches_in(blob.header.base_offset, payload).map_err(|error| {
                 tracing::error!(key = ?blob.key, %error, "a stored blob does not hold batches");
-                ReadFailed
+                ReadFailed::Damaged("a blob")
             })?);
         }
         Ok(batches)
     }
 
-    /// Asks slot after slot, nearest first, until one has the blob, or a part of it. Returns it whole, with
-    /// those that follow it there. A slot that is late is not given up: on a busy machine all of them are late,
-    /// and who asks anew makes them later.
+    /// Reads a run of blobs from the slots of a group ([`BlobRead`]), `first` before others as near. Returns them
+    /// whole, with the slot that gave them.
     pub(super) async fn read_blobs(
         self: &Arc<Self>,
         group: &Group,
         request: Read,
         first: Option<Slot>,
     ) -> Result<(Slot, Vec<Blob>), ReadFailed> {
-        let order = group.reading_order(self.now(), first);
-        let ask = |(slot, node): (Slot, NodeId)| {
-            let logs = Arc::clone(self);
-            async move { (slot, node, logs.ask_within(node, request, PATIENCE).await) }
+        let (slot, given) = self.ask_slots(group, request, first).await?;
+        let blobs = match given {
+            Given::Whole(blobs) => return Ok((slot, blobs)),
+            // Decoding takes a while for each blob: not on the threads that serve.
+            given => tokio::task::spawn_blocking(|| blobs_of(given)).await,
         };
-        let has_blobs = |(slot, node, reply): (Slot, NodeId, Option<ReadReply>)| match reply {
-            Some(ReadReply::Blobs(blobs)) if !blobs.is_empty() => Some((slot, blobs)),
-            Some(ReadReply::Unreadable) => {
-                tracing::warn!(?slot, %node, ?request, "a blob is unreadable; asking others");
-                None
-            }
-            _ => None,
-        };
-        let (slot, blobs) = first_of(order, ask, has_blobs).await.ok_or(ReadFailed)?;
-        Ok((slot, self.make_whole(group, slot, blobs).await?))
+        let blobs =
+            blobs.map_err(|_| ReadFailed::Damaged("a blob in parts"))?.map_err(|error| {
+                tracing::error!(?request, %error, "parts were read that do not fit");
+                ReadFailed::Damaged("a blob in parts")
+            })?;
+        Ok((slot, blobs))
     }
 
-    /// Asks one node's slot; `None` if it does not answer in time.
-    pub(super) async fn ask(self: &Arc<Self>, node: NodeId, request: Read) -> Option<ReadReply> {
-        self.ask_within(node, request, ANSWER_WITHIN).await
-    }
-
-    async fn ask_within(
+    /// Carries out a [`BlobRead`].
+    async fn ask_slots(
         self: &Arc<Self>,
-        node: NodeId,
+        group: &Group,
         request: Read,
-        limit: Duration,
-    ) -> Option<ReadReply> {
+        first: Option<Slot>,
+    ) -> Result<(Slot, Given), ReadFailed> {
+        let now = self.now();
+        let order = group.reading_order(now, first).into_iter().map(|(slot, _)| slot).collect();
+        let slow = group.slow_to_read(now);
+        // A slot is asked once.
+        let (sender, mut answers) = mpsc::channel(SLOT_COUNT_MAX);
+        let mut questions = Vec::new();
+        let mut out = Vec::new();
+        let mut read = BlobRead::begin(request, order, slow, now, &mut out);
+        loop {
+            for output in std::mem::take(&mut out) {
+                match output {
+                    BlobReadOutput::Ask(slot, request) => {
+                        match self.ask_slot(group, slot, request, &sender) {
+                            Some(question) => questions.push(question),
+                            None => {
+                                let why = NotGiven::NotConnected;
+                                read.on_nothing(self.now(), slot, why, &mut out);
+                            }
+                        }
+                    }
+                    BlobReadOutput::Late(slot) => group.on_late_read(self.now(), slot),
+                    BlobReadOutput::Given(slot, given) => return Ok((slot, given)),
+                    BlobReadOutput::Failed(failed) => return Err(Box::new(failed).into()),
+                }
+            }
+            if !out.is_empty() {
+                continue;
+            }
+            let within = read.deadline().since(self.now());
+            match tokio::time::timeout(within, answers.recv()).await {
+                Ok(Some((slot, reply))) => {
+                    group.on_read_answer(slot);
+                    if reply == ReadReply::Unreadable {
+                        tracing::warn!(?slot, ?request, "a blob is unreadable; asking others");
+                    }
+                    read.on_reply(self.now(), slot, reply, &mut out);
+                }
+                Ok(None) | Err(_) => read.tick(self.now(), &mut out),
+            }
+        }
+    }
+
+    /// `None` if there is no connection to the slot's node.
+    fn ask_slot<'a>(
+        self: &'a Arc<Self>,
+        group: &Group,
+        slot: Slot,
+        request: Read,
+        answers: &mpsc::Sender<Answer>,
+    ) -> Option<Asked<'a>> {
+        let node = group.node_of(slot)?;
+        let tag = self.pending.register(Asker::Read(slot, answers.clone()));
+        let question = Asked { pending: &self.pending, tag };
+        self.deliver(node, StorageMessage::Read { tag, request }).then_some(question)
+    }
+
+    /// Asks one node's slot for a part; `None` if it does not answer in time.
+    pub(super) async fn ask(self: &Arc<Self>, node: NodeId, request: Read) -> Option<ReadReply> {
         let (sender, answer) = oneshot::channel();
         let tag = self.pending.register(Asker::Future(sender));
         let _forgotten = Asked { pending: &self.pending, tag };
         if !self.deliver(node, StorageMessage::Read { tag, request }) {
             return None;
         }
-        tokio::time::timeout(limit, answer).await.ok()?.ok()
+        tokio::time::timeout(ANSWER_WITHIN, answer).await.ok()?.ok()
     }
 
     /// Reads a part of an in-doubt tail for a takeover.
@@ -313,6 +315,9 @@ impl Logs {
             Some(Asker::Future(sender)) => {
                 let _reader_gave_up = sender.send(reply);
             }
+            Some(Asker::Read(slot, answers)) => {
+                let _reader_has_it = answers.try_send((slot, reply));
+            }
             Some(Asker::Takeover { partition, slot, .. }) => {
                 if let Some(log) = self.owned(partition) {
                     self.on_takeover_read(&log, slot, reply);
@@ -323,63 +328,9 @@ impl Logs {
     }
 }
 
-/// Asks one after another, the next one when the last is late or has nothing, and takes the first answer that is
-/// one, whose ever it is.
-async fn first_of<S, A, R, F>(
-    order: impl IntoIterator<Item = S, IntoIter: ExactSizeIterator>,
-    ask: impl Fn(S) -> F,
-    take: impl Fn(A) -> Option<R>,
-) -> Option<R>
-where
-    A: Send + 'static,
-    F: Future<Output = A> + Send + 'static,
-{
-    let (mut untried, mut asked) = (order.into_iter(), JoinSet::new());
-    loop {
-        match untried.next() {
-            Some(next) => drop(asked.spawn(ask(next))),
-            None if asked.is_empty() => return None,
-            None => {}
-        }
-        let limit = if untried.len() == 0 { PATIENCE } else { LATE_AFTER };
-        let answer = tokio::time::timeout(limit, asked.join_next()).await;
-        if let Ok(Some(Ok(answer))) = answer
-            && let Some(found) = take(answer)
-        {
-            return Some(found);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Asks slots that take so long to answer, or have nothing; which one did, and how many were asked.
-    async fn asked(answers: &'static [(u64, bool)]) -> (Option<usize>, usize) {
-        let count = Arc::new(AtomicU64::new(0));
-        let ask = |slot: usize| {
-            count.fetch_add(1, Ordering::Relaxed);
-            async move {
-                let (after_ms, has_it) = answers[slot];
-                tokio::time::sleep(Duration::from_millis(after_ms)).await;
-                has_it.then_some(slot)
-            }
-        };
-        let found = first_of(0..answers.len(), ask, |answer: Option<usize>| answer).await;
-        (found, count.load(Ordering::Relaxed) as usize)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_late_answer_counts() {
-        assert_eq!(asked(&[(10, true), (10, true)]).await, (Some(0), 1));
-        assert_eq!(asked(&[(10, false), (10, true)]).await, (Some(1), 2));
-        assert_eq!(asked(&[(9_000, true), (10, true)]).await, (Some(1), 2), "hedged around");
-        let all_late = &[(1_700, true), (1_900, true), (1_900, true)];
-        assert_eq!(asked(all_late).await, (Some(0), 3), "none is asked twice");
-        assert_eq!(asked(&[(10, false), (20, false)]).await, (None, 2));
-        assert_eq!(asked(&[]).await, (None, 0));
-    }
 
     #[tokio::test]
     async fn questions_are_forgotten_with_those_who_asked() {

@@ -181,15 +181,15 @@ impl Logs {
         let mut state = PartitionState::default();
         if let Some(point) = checkpoint {
             let request = request(point.generation, point.step, point.step);
-            let home = log.homes.of(point.generation).ok_or(ReadFailed)?;
+            let home = log.homes.of(point.generation)?;
             let (_, blobs) = self.read_blobs(home, request, None).await?;
-            let blob = blobs.into_iter().next().ok_or(ReadFailed)?;
+            let blob = blobs.into_iter().next().ok_or(ReadFailed::Damaged("a checkpoint"))?;
             let decode = move || PartitionState::decode(blob.payload.to_contiguous());
             state = off_thread(decode).await?.map_err(ReplayError::from)?;
         }
         state.track_sources(log.ownership().dedups_sources, self.replay_time_ms());
         for segment in lineage.segments_after(*checkpoint) {
-            let home = log.homes.of(segment.generation).ok_or(ReadFailed)?;
+            let home = log.homes.of(segment.generation)?;
             let mut next = segment.first_step;
             let mut slot = None;
             while next <= segment.last_step {

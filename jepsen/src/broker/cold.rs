@@ -458,20 +458,13 @@ impl Broker {
 
     fn end_packing(&mut self) {
         self.cold.work = Work::Idle;
-        self.reads.retain(|_, task| !matches!(task.purpose, Purpose::Pack { .. }));
+        self.reads.retain(|_, task| !matches!(task.purpose(), Some(Purpose::Pack { .. })));
     }
 }
 
 // Reading.
 impl Broker {
-    /// The stripe or the object that holds `from`.
-    pub(super) fn cold_at(&self, from: Offset) -> Option<Piece> {
-        let Phase::Leading(partition) = &self.phase else { return None };
-        let piece = *partition.manifest()?.piece_at(from)?.0;
-        (piece.stripe().is_some() || piece.object().is_some()).then_some(piece)
-    }
-
-    /// Reads it.
+    /// Reads a stripe or an object.
     pub(super) fn read_cold(
         &mut self,
         now: Instant,

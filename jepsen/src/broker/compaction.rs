@@ -125,7 +125,7 @@ impl Broker {
 
     fn end_pass(&mut self) {
         self.compaction = Compaction::Idle;
-        self.reads.retain(|_, task| !matches!(task.purpose, Purpose::Compact { .. }));
+        self.reads.retain(|_, task| !matches!(task.purpose(), Some(Purpose::Compact { .. })));
     }
 
     /// Reads on, from memory or from the slots, until the pass has read everything.

@@ -296,7 +296,7 @@ impl Broker {
         self.compacting = None;
         self.desk = self.desk.as_ref().map(Desk::anew);
         self.desk_count += 1;
-        self.reads.retain(|_, task| !matches!(task.purpose, Purpose::Load { .. }));
+        self.reads.retain(|_, task| !matches!(task.purpose(), Some(Purpose::Load { .. })));
     }
 
     /// Shortens the log if it is worth it, in the way of `kafka/offset_compaction.rs`.

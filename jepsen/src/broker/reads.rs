@@ -1,16 +1,23 @@
 //! What a broker reads from the slots: state to recover, and records for readers.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use meridian_base::env::Instant;
+use meridian_base::id::NodeId;
 use meridian_base::position::Offset;
 use meridian_base::topology::Slot;
 use meridian_broker::partition::PartitionState;
+use meridian_broker::replica::read::{BlobRead, BlobReadOutput, blobs_of};
+use meridian_broker::replica::slots::reading_order;
+use meridian_broker::replica::view::{Isolation, ReadView, Source};
 use meridian_storage::blob::{Blob, BlobInfo, BlobKey};
+use meridian_storage::hot::Given;
 use meridian_storage::message::{CommitMark, Read, ReadFrom, ReadReply};
 use meridian_storage::placement::SlotHealth;
 
 use super::{Asker, Broker, BrokerOutput, ClientReply, FETCH_SIZE_BYTES_MAX, Phase, Shown};
-use crate::read::{Purpose, ReadTask, Taken, batches_of};
+use crate::read::{Purpose, ReadTask, batches_of};
 use crate::value::PlacedBatch;
 
 impl Broker {
@@ -23,47 +30,85 @@ impl Broker {
         from: Offset,
         out: &mut Vec<BrokerOutput>,
     ) {
-        let mark = match &self.phase {
-            Phase::Leading(partition) if partition.is_serving() => partition.leader().mark(),
-            _ => None,
-        };
-        let (Some(mark), Phase::Leading(partition)) = (mark, &self.phase) else {
+        let Some(view) = self.read_view() else {
             out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
             return;
         };
-        let log_start_offset = partition.leader().log_start_offset();
-        if from < log_start_offset {
+        if from < view.log_start_offset {
+            let log_start_offset = view.log_start_offset;
             out.push(BrokerOutput::Shown(Shown::LogStart(log_start_offset)));
             let reply = ClientReply::Deleted { log_start_offset };
             out.push(BrokerOutput::Answer(asker, reply));
             return;
         }
-        if from >= mark.high_watermark {
-            return self.answer_fetch(asker, Vec::new(), out);
-        }
-        if let Some(piece) = self.cold_at(from) {
-            let purpose = Purpose::Fetch { asker, from, piece_end: None };
-            return self.read_cold(now, health, (piece, purpose), out);
-        }
-        if let Some((request, end)) = self.piece_request(from) {
-            return self.ask(
-                now,
-                Purpose::Fetch { asker, from, piece_end: Some(end) },
-                request,
-                out,
-            );
-        }
-        if let Some(pieces) = partition.tail().read(from, FETCH_SIZE_BYTES_MAX as usize) {
-            match PlacedBatch::read_all(Bytes::from(pieces.concat())) {
-                Some(batches) => self.answer_fetch(asker, batches, out),
-                None => self.broken(format!("the tail at {from} holds no batch"), out),
+        let range = view.range(from, Isolation::ReadUncommitted);
+        let Some(bytes) = self.in_memory(&view, range.clone()) else {
+            let purpose = |piece_end| Purpose::Fetch { asker, from, piece_end };
+            match view.source(self.partition, range, FETCH_SIZE_BYTES_MAX) {
+                Ok(Some((_, source))) => {
+                    return self.read_source(now, health, source, purpose(source.end()), out);
+                }
+                Ok(None) => return self.answer_fetch(asker, Vec::new(), out),
+                Err(error) => return self.broken(error.to_string(), out),
             }
+        };
+        match PlacedBatch::read_all(bytes) {
+            Some(batches) => self.answer_fetch(asker, batches, out),
+            None => self.broken(format!("the tail at {from} holds no batch"), out),
+        }
+    }
+
+    /// A node serves readers of the partition.
+    pub fn on_follow(
+        &mut self,
+        now: Instant,
+        follower: NodeId,
+        aborted_count: u64,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let Phase::Leading(partition) = &self.phase else { return };
+        let led = (self.partition, &**partition);
+        let answer = self.followers.add(now, led, follower, aborted_count);
+        out.extend(answer.map(|answer| BrokerOutput::Follow(follower, answer)));
+    }
+
+    /// Nodes that serve readers of the partition hear of its progress.
+    pub fn tell_followers(&mut self, now: Instant, out: &mut Vec<BrokerOutput>) {
+        if !std::mem::take(&mut self.has_progress) {
             return;
         }
-        let Some(request) = self.records_request(from, mark) else {
-            return self.broken(format!("no generation holds offset {from}"), out);
-        };
-        self.ask(now, Purpose::Fetch { asker, from, piece_end: None }, request, out);
+        let Phase::Leading(partition) = &self.phase else { return };
+        let progress = self.followers.progress(now, (self.partition, &**partition));
+        let Some((followers, message)) = progress else { return };
+        out.extend(followers.into_iter().map(|node| BrokerOutput::Follow(node, message.clone())));
+    }
+
+    /// What readers may see, once the partition serves.
+    pub(super) fn read_view(&self) -> Option<ReadView> {
+        let Phase::Leading(partition) = &self.phase else { return None };
+        ReadView::of(partition)
+    }
+
+    /// The records in `range` that are in memory; `None` if they are to be read.
+    pub(super) fn in_memory(&self, view: &ReadView, range: Range<Offset>) -> Option<Bytes> {
+        let Phase::Leading(partition) = &self.phase else { return None };
+        let taken = view.in_memory(partition, range, FETCH_SIZE_BYTES_MAX as usize)?;
+        Some(taken.pieces.concat().into())
+    }
+
+    /// Reads the records that lie in one place.
+    pub(super) fn read_source(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        source: Source,
+        purpose: Purpose,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        match source {
+            Source::Log(read) | Source::Clean { read, .. } => self.ask(now, purpose, read, out),
+            Source::Cold { piece, .. } => self.read_cold(now, health, (piece, purpose), out),
+        }
     }
 
     /// The read that brings what the log's leaders put at `from`.
@@ -159,6 +204,7 @@ impl Broker {
         Ok(())
     }
 
+    /// Reads from the slots, the own one first.
     pub(super) fn ask(
         &mut self,
         now: Instant,
@@ -167,69 +213,88 @@ impl Broker {
         out: &mut Vec<BrokerOutput>,
     ) {
         let Some(group) = self.group() else { return };
-        let first = self.own_slot().unwrap_or(Slot::new(0));
-        let task = ReadTask::new(now, purpose, group.geometry.slots(), first, request);
-        self.send_read(first, task, out);
+        let order = reading_order(group, group.slot_of(self.node), self.slow, self.last_slot);
+        let mut outputs = Vec::new();
+        let read = BlobRead::begin(request, order, self.slow, now, &mut outputs);
+        let number = self.begin_read(ReadTask::Blobs { purpose, request, read: Box::new(read) });
+        // It asks a slot, which has not answered.
+        let _none_yet = self.carry_out_read(now, number, outputs, out);
     }
 
-    pub(super) fn send_read(&mut self, slot: Slot, task: ReadTask, out: &mut Vec<BrokerOutput>) {
-        let read = self.next_read;
+    fn begin_read(&mut self, task: ReadTask) -> u64 {
+        let number = self.next_read;
         self.next_read += 1;
-        out.push(BrokerOutput::Read(slot, read, task.request));
-        self.reads.insert(read, task);
+        self.reads.insert(number, task);
+        number
     }
 
-    /// Asks the next slots, as many as have to answer still.
-    pub(super) fn read_on(&mut self, now: Instant, read: u64, out: &mut Vec<BrokerOutput>) {
-        let count = self.reads.get(&read).map_or(0, ReadTask::missing_count);
-        for _ in 0..count {
-            self.read_elsewhere(now, read, out);
-        }
+    /// Reads a part of the tail for the takeover, which asks anew itself.
+    pub(super) fn read_tail(&mut self, slot: Slot, request: Read, out: &mut Vec<BrokerOutput>) {
+        let number = self.begin_read(ReadTask::Tail);
+        out.push(BrokerOutput::Read(slot, number, request));
     }
 
-    /// Asks the next slot. A reader that has asked all of them in vain gives up.
-    pub(super) fn read_elsewhere(&mut self, now: Instant, read: u64, out: &mut Vec<BrokerOutput>) {
-        let Some(task) = self.reads.get_mut(&read) else { return };
-        let was_late = task.is_late(now);
-        if let Some(slot) = task.next_slot(now) {
-            out.push(BrokerOutput::Read(slot, read, task.asking()));
-            return;
-        }
-        if task.is_gathering() && !was_late {
-            return;
-        }
-        let asker = task.asker();
-        self.reads.remove(&read);
-        out.extend(asker.map(|asker| BrokerOutput::Answer(asker, ClientReply::Retry)));
-    }
-
-    /// What a slot gave to a read, made whole; `None` if others have to give more.
-    fn take_blobs(
+    /// Carries a read on; what it gave, if it came to its end.
+    fn carry_out_read(
         &mut self,
         now: Instant,
-        read: u64,
-        blobs: Vec<Blob>,
+        number: u64,
+        outputs: Vec<BlobReadOutput>,
         out: &mut Vec<BrokerOutput>,
-    ) -> Option<Vec<Blob>> {
-        let task = self.reads.get_mut(&read)?;
-        let in_parts = task.is_gathering();
-        match task.take(blobs) {
-            Ok(Taken::Whole(blobs)) => {
-                let decoded_count = if in_parts { blobs.len() as u64 } else { 0 };
-                if decoded_count > 0 {
-                    out.push(BrokerOutput::Shown(Shown::Decoded(decoded_count)));
+    ) -> Option<(Purpose, Read, Vec<Blob>)> {
+        let mut given = None;
+        for output in outputs {
+            match output {
+                BlobReadOutput::Ask(slot, request) => {
+                    out.push(BrokerOutput::Read(slot, number, request));
                 }
-                self.reads.remove(&read);
+                BlobReadOutput::Late(slot) => out.push(BrokerOutput::LateRead(slot)),
+                BlobReadOutput::Given(slot, blobs) => {
+                    self.last_slot = Some(slot);
+                    given = self.reads.remove(&number).zip(Some(blobs));
+                }
+                BlobReadOutput::Failed(_) => match self.reads.remove(&number) {
+                    Some(ReadTask::Blobs { purpose, request, .. }) => match purpose.asker() {
+                        Some(asker) => out.push(BrokerOutput::Answer(asker, ClientReply::Retry)),
+                        // Recovery, and all that a broker reads for itself, begin anew.
+                        None => self.ask(now, purpose, request, out),
+                    },
+                    Some(ReadTask::Tail) | None => {}
+                },
+            }
+        }
+        let (ReadTask::Blobs { purpose, request, .. }, blobs) = given? else { return None };
+        let in_parts = matches!(blobs, Given::Parts(_));
+        match blobs_of(blobs) {
+            Ok(blobs) => {
+                if in_parts {
+                    out.push(BrokerOutput::Shown(Shown::Decoded(blobs.len() as u64)));
+                }
                 let bad = blobs.iter().find(|blob| !blob.header.matches(&blob.payload));
-                let Some(bad) = bad else { return Some(blobs) };
+                let Some(bad) = bad else { return Some((purpose, request, blobs)) };
                 self.broken(format!("a slot served bad bytes for {}", bad.key.point), out);
             }
-            Ok(Taken::Parts) => self.read_on(now, read, out),
-            Ok(Taken::Nothing) => self.read_elsewhere(now, read, out),
-            Ok(Taken::Part) => {}
             Err(error) => self.broken(error.to_string(), out),
         }
         None
+    }
+
+    /// Has reads ask beside slots that are late.
+    pub(super) fn tick_reads(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        let numbers: Vec<u64> = self.reads.keys().copied().collect();
+        for number in numbers {
+            let Some(ReadTask::Blobs { read, .. }) = self.reads.get_mut(&number) else { continue };
+            let mut outputs = Vec::new();
+            read.tick(now, &mut outputs);
+            if let Some(given) = self.carry_out_read(now, number, outputs, out) {
+                self.on_blobs(now, health, given, out);
+            }
+        }
     }
 
     /// Takes a slot's answer to a read.
@@ -245,24 +310,34 @@ impl Broker {
         if self.is_gather(read) {
             return self.on_part(now, health, slot, read, reply, out);
         }
-        let Some(task) = self.reads.get(&read) else { return };
-        let (purpose, request) = (task.purpose, task.request);
-        if purpose == Purpose::Tail {
-            self.reads.remove(&read);
-            let Phase::TakingOver(takeover) = &mut self.phase else { return };
-            let mut outputs = Vec::new();
-            takeover.on_read(now, slot, reply, &mut outputs);
-            return self.carry_out_takeover(now, health, outputs, out);
-        }
-        let ReadReply::Blobs(blobs) = reply else {
-            if task.is_asking(slot) {
-                self.read_elsewhere(now, read, out);
+        match self.reads.get_mut(&read) {
+            Some(ReadTask::Tail) => {
+                self.reads.remove(&read);
+                let Phase::TakingOver(takeover) = &mut self.phase else { return };
+                let mut outputs = Vec::new();
+                takeover.on_read(now, slot, reply, &mut outputs);
+                self.carry_out_takeover(now, health, outputs, out);
             }
-            return;
-        };
-        let Some(blobs) = self.take_blobs(now, read, blobs, out) else { return };
+            Some(ReadTask::Blobs { read: asked, .. }) => {
+                let mut outputs = Vec::new();
+                asked.on_reply(now, slot, reply, &mut outputs);
+                if let Some(given) = self.carry_out_read(now, read, outputs, out) {
+                    self.on_blobs(now, health, given, out);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn on_blobs(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        (purpose, request, blobs): (Purpose, Read, Vec<Blob>),
+        out: &mut Vec<BrokerOutput>,
+    ) {
         match purpose {
-            Purpose::Tail | Purpose::Mend => {}
+            Purpose::Mend => {}
             Purpose::Checkpoint => self.on_checkpoint(now, &blobs, out),
             Purpose::Replay => match self.apply(blobs) {
                 Ok(()) => self.replay(now, out),

@@ -1,12 +1,11 @@
 //! Transactions at a broker: markers, questions to coordinators, reads of committed records.
 
-use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::position::Offset;
 use meridian_broker::partition::{
     Marker, PartitionOutput, Ticket, TransactionVersion, Verification, VerifyError,
 };
-use meridian_storage::message::{Read, ReadFrom};
+use meridian_broker::replica::view::{Isolation, Source};
 use meridian_storage::placement::SlotHealth;
 
 use super::{
@@ -109,38 +108,25 @@ impl Broker {
         from: Offset,
         out: &mut Vec<BrokerOutput>,
     ) {
-        let Phase::Leading(partition) = &self.phase else { return };
-        let Some(mark) = partition.leader().mark().filter(|_| partition.is_serving()) else {
-            return;
-        };
-        let stable = partition.last_stable_offset();
-        // There are no transactions in partitions that are compacted.
-        let is_clean = self.piece_request(from).is_some();
-        if from < partition.leader().log_start_offset() || from >= stable || is_clean {
+        let Some(view) = self.read_view() else { return };
+        let range = view.range(from, Isolation::ReadCommitted);
+        if from < view.log_start_offset || range.is_empty() {
             return;
         }
-        if let Some(piece) = self.cold_at(from) {
-            let purpose = Purpose::FetchCommitted { asker, from };
-            return self.read_cold(now, health, (piece, purpose), out);
-        }
-        if let Some(taken) =
-            partition.tail().read_range(from..stable, FETCH_SIZE_BYTES_MAX as usize)
-        {
-            match PlacedBatch::read_all(Bytes::from(taken.pieces.concat())) {
+        if let Some(bytes) = self.in_memory(&view, range.clone()) {
+            match PlacedBatch::read_all(bytes) {
                 Some(batches) => self.show_committed(from, batches, out),
                 None => self.broken(format!("the tail at {from} holds no batch"), out),
             }
             return;
         }
-        let Some(holder) = partition.leader().lineage().holder_of(from) else { return };
-        let request = Read {
-            partition: self.partition,
-            generation: holder.generation,
-            from: ReadFrom::Offset(from),
-            last_step: holder.last_step.unwrap_or(mark.point.step),
-            size_bytes_max: FETCH_SIZE_BYTES_MAX,
-        };
-        self.ask(now, Purpose::FetchCommitted { asker, from }, request, out);
+        let purpose = Purpose::FetchCommitted { asker, from };
+        match view.source(self.partition, range, FETCH_SIZE_BYTES_MAX) {
+            // There are no transactions in partitions that are compacted.
+            Ok(Some((_, Source::Clean { .. })) | None) => {}
+            Ok(Some((_, source))) => self.read_source(now, health, source, purpose, out),
+            Err(error) => self.broken(error.to_string(), out),
+        }
     }
 
     pub(super) fn show_committed(

@@ -125,7 +125,7 @@ impl Logs {
     ) -> Result<Batches, ReadFailed> {
         let failed = |error: &dyn std::error::Error| {
             tracing::error!(?partition, ?object, %error, "cold records cannot be read");
-            ReadFailed
+            ReadFailed::Object(object.point)
         };
         let getting = self.objects().map_err(|error| failed(&error))?.get(partition, object);
         let got = tokio::time::timeout(READ_WITHIN, getting).await.map_err(|late| failed(&late))?;

@@ -60,7 +60,7 @@ impl Logs {
         ColdCounters::add(&self.cold.counters.read_bytes, u64::from(stripe.size_bytes));
         let batches = batches_in(base_offset, bytes).map_err(|error| {
             tracing::error!(?partition, ?stripe, %error, "a stripe does not hold batches");
-            ReadFailed
+            ReadFailed::Damaged("a stripe")
         })?;
         Ok(Arc::new(batches))
     }
@@ -73,8 +73,9 @@ impl Logs {
         stripe: Stripe,
     ) -> Result<Bytes, ReadFailed> {
         let gathering = self.gather(group, partition, stripe);
+        let failed = ReadFailed::Stripe(stripe.point);
         let gathered =
-            tokio::time::timeout(READ_WITHIN, gathering).await.map_err(|_| ReadFailed)??;
+            tokio::time::timeout(READ_WITHIN, gathering).await.map_err(|_| failed.clone())??;
         if gathered.is_damaged {
             self.want_tending(partition);
         }
@@ -87,9 +88,9 @@ impl Logs {
             Ok(Ok(bytes)) => Ok(bytes),
             Ok(Err(error)) => {
                 tracing::error!(?partition, ?stripe, %error, "a stripe cannot be decoded");
-                Err(ReadFailed)
+                Err(ReadFailed::Damaged("a stripe"))
             }
-            Err(_) => Err(ReadFailed),
+            Err(_) => Err(failed),
         }
     }
 
@@ -120,12 +121,14 @@ impl Logs {
                         let is_damaged = !gather.failed().is_empty();
                         return Ok(Gathered { parts: gather.parts().to_vec(), is_damaged });
                     }
-                    GatherOutput::Failed => return Err(ReadFailed),
+                    GatherOutput::Failed => return Err(ReadFailed::Stripe(stripe.point)),
                 }
             }
             tokio::select! {
                 answer = answers.recv() => {
-                    let Some((slot, payload)) = answer else { return Err(ReadFailed) };
+                    let Some((slot, payload)) = answer else {
+                        return Err(ReadFailed::Stripe(stripe.point));
+                    };
                     if let Err(error) = gather.on_answer(self.now(), slot, payload, &mut out) {
                         tracing::warn!(?partition, ?stripe, ?slot, %error, "a part was refused");
                     }

@@ -183,7 +183,7 @@ impl PartitionLog {
 
     /// The group whose slots hold the parts of a stripe.
     fn home_of(&self, stripe: &Stripe) -> Result<&Group, TendError> {
-        self.homes.of(stripe.point.generation).ok_or(TendError::NotLeader)
+        self.homes.of(stripe.point.generation).map_err(|_| TendError::NotLeader)
     }
 
     /// What of the cold part may go now.

@@ -1,8 +1,13 @@
-//! How fast a node's slot answers, and when it is taken for dead (rule L4).
+//! How fast each slot of a storage group answers, when it is taken for dead (rule L4), and in which order slots are
+//! asked for blobs.
 
 use std::time::Duration;
 
 use meridian_base::env::Instant;
+use meridian_base::id::PartitionId;
+use meridian_base::topology::{GroupConfig, SLOT_COUNT_MAX, Slot, SlotSet};
+use meridian_storage::hot::{is_data, number_on};
+use meridian_storage::placement::SlotHealth;
 
 /// A slot is never hedged around sooner than this.
 const HEDGE_AFTER_MIN: Duration = Duration::from_millis(5);
@@ -15,13 +20,125 @@ const HEDGE_AFTER_UNKNOWN: Duration = Duration::from_millis(100);
 const SILENT_AFTER_MIN: Duration = Duration::from_millis(500);
 /// After this long a slot that is suspect, refused a put, or has come back, is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// After this long a slot that was late with a read, and has answered none since, is read from as before: each try
+/// costs a reader half a second.
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(10);
 const SAMPLE_COUNT: usize = 64;
 /// The 95th percentile is worked out anew after this many samples.
 const SAMPLES_PER_UPDATE: usize = 16;
 
-/// What is known of one slot.
+/// How the slots of one storage group have answered a node's puts.
 #[derive(Debug)]
-pub(super) struct SlotWatch {
+pub struct SlotWatches([SlotWatch; SLOT_COUNT_MAX]);
+
+impl Default for SlotWatches {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| SlotWatch::new()))
+    }
+}
+
+impl SlotWatches {
+    /// Forgets the slots that another node fills in `new` than in `old`.
+    pub fn adopt(&mut self, old: &GroupConfig, new: &GroupConfig) {
+        for slot in new.geometry.slots().iter() {
+            let node = |config: &GroupConfig| config.slot(slot).map(|slot| slot.node);
+            if node(old) != node(new) {
+                self.0[slot.index()] = SlotWatch::new();
+            }
+        }
+    }
+
+    /// A put was sent to `slot`.
+    pub fn on_sent(&mut self, now: Instant, slot: Slot) {
+        self.0[slot.index()].on_sent(now);
+    }
+
+    /// `slot` answered a put, which took so long if it is durable there.
+    pub fn on_answer(&mut self, slot: Slot, took: Option<Duration>) {
+        self.0[slot.index()].on_answer(took);
+    }
+
+    /// `slot` takes no puts for now.
+    pub fn on_refused(&mut self, now: Instant, slot: Slot) {
+        self.0[slot.index()].on_refused(now);
+    }
+
+    /// The connection to the node of `slot` was made or lost.
+    pub fn on_reachable(&mut self, now: Instant, slot: Slot, reachable: bool) {
+        self.0[slot.index()].on_reachable(now, reachable);
+    }
+
+    /// `slot` has not answered a read by when others do.
+    pub fn on_late_read(&mut self, now: Instant, slot: Slot) {
+        self.0[slot.index()].read_late_at = Some(now);
+    }
+
+    /// `slot` answered a read.
+    pub fn on_read_answer(&mut self, slot: Slot) {
+        self.0[slot.index()].read_late_at = None;
+    }
+
+    /// The slots that are read from last: those taken for dead, and those that are late with reads.
+    pub fn slow_to_read(&mut self, now: Instant) -> SlotSet {
+        let is_late = |watch: &SlotWatch| {
+            watch.read_late_at.is_some_and(|at| now.since(at) < READ_AGAIN_AFTER)
+        };
+        let slow = (0..).zip(&mut self.0).filter_map(|(index, watch)| {
+            (watch.is_suspect(now) || is_late(watch)).then(|| Slot::new(index))
+        });
+        slow.collect()
+    }
+
+    /// Which slots are taken for dead, and how long each may take.
+    pub fn health(&mut self, now: Instant) -> SlotHealth {
+        let mut health = SlotHealth::all_alive(Duration::ZERO);
+        for (index, watch) in self.0.iter_mut().enumerate() {
+            let slot = Slot::new(index as u8);
+            health.hedge_after[index] = watch.hedge_after();
+            if watch.is_suspect(now) {
+                health.suspect.insert(slot);
+            }
+            if watch.is_declining(now) || watch.is_late(now) {
+                health.declining.insert(slot);
+            }
+        }
+        health
+    }
+}
+
+/// The slots in the order to read from: `own` (the reader's), its datacenter's, then the others, those taken for
+/// dead or late with reads ([`SlotWatches::slow_to_read`]) last; `first` (the one that served the last read) before its
+/// neighbours.
+pub fn reading_order(
+    config: &GroupConfig,
+    own: Option<Slot>,
+    slow: SlotSet,
+    first: Option<Slot>,
+) -> Vec<Slot> {
+    let home = own.map(|slot| config.geometry.datacenter_of(slot));
+    let mut order: Vec<Slot> = config.geometry.slots().iter().collect();
+    order.sort_by_key(|slot| {
+        (
+            slow.contains(*slot),
+            Some(config.geometry.datacenter_of(*slot)) != home,
+            Some(*slot) != first,
+            Some(*slot) != own,
+        )
+    });
+    order
+}
+
+/// The order in which to ask for the other parts of a blob that is kept in parts: of those alive, the slots that
+/// hold data before those that hold parity.
+pub(crate) fn parts_order(order: &[Slot], partition: PartitionId, suspect: SlotSet) -> Vec<Slot> {
+    let mut order = order.to_vec();
+    order.sort_by_key(|slot| (suspect.contains(*slot), !is_data(number_on(partition, *slot))));
+    order
+}
+
+/// How one slot has answered puts.
+#[derive(Debug)]
+struct SlotWatch {
     samples: [Duration; SAMPLE_COUNT],
     sample_count: usize,
     percentile_95: Option<Duration>,
@@ -29,11 +146,13 @@ pub(super) struct SlotWatch {
     waiting_since: Option<Instant>,
     suspect_since: Option<Instant>,
     refused_at: Option<Instant>,
+    /// When it was late with a read, unless it has answered one since.
+    read_late_at: Option<Instant>,
     reachable: bool,
 }
 
 impl SlotWatch {
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self {
             samples: [Duration::ZERO; SAMPLE_COUNT],
             sample_count: 0,
@@ -41,15 +160,16 @@ impl SlotWatch {
             waiting_since: None,
             suspect_since: None,
             refused_at: None,
+            read_late_at: None,
             reachable: true,
         }
     }
 
-    pub(super) fn on_sent(&mut self, now: Instant) {
+    fn on_sent(&mut self, now: Instant) {
         self.waiting_since.get_or_insert(now);
     }
 
-    pub(super) fn on_answer(&mut self, took: Option<Duration>) {
+    fn on_answer(&mut self, took: Option<Duration>) {
         self.waiting_since = None;
         self.suspect_since = None;
         let Some(took) = took else { return };
@@ -65,23 +185,23 @@ impl SlotWatch {
     }
 
     /// The slot takes no puts for now.
-    pub(super) fn on_refused(&mut self, now: Instant) {
+    fn on_refused(&mut self, now: Instant) {
         self.refused_at = Some(now);
     }
 
     /// Whether it refused a put, or came back, a moment ago.
-    pub(super) fn is_declining(&self, now: Instant) -> bool {
+    fn is_declining(&self, now: Instant) -> bool {
         self.refused_at.is_some_and(|at| now.since(at) < RETRY_AFTER)
     }
 
     /// Whether it is late with what it was sent, by as much as is hedged around.
-    pub(super) fn is_late(&self, now: Instant) -> bool {
+    fn is_late(&self, now: Instant) -> bool {
         self.waiting_since.is_some_and(|since| now.since(since) > self.hedge_after())
     }
 
     /// Its node's connection was made or lost. One that is back has its disk to mount, and may not answer until then:
     /// it is asked last at first, as if it had refused.
-    pub(super) fn on_reachable(&mut self, now: Instant, reachable: bool) {
+    fn on_reachable(&mut self, now: Instant, reachable: bool) {
         if reachable && !self.reachable {
             self.refused_at = Some(now);
         }
@@ -91,14 +211,14 @@ impl SlotWatch {
     }
 
     /// max(2 x the 95th percentile, 5 ms).
-    pub(super) fn hedge_after(&self) -> Duration {
+    fn hedge_after(&self) -> Duration {
         self.percentile_95.map_or(HEDGE_AFTER_UNKNOWN, |usual| {
             (usual * 2).clamp(HEDGE_AFTER_MIN, HEDGE_AFTER_MAX)
         })
     }
 
     /// Whether nothing new should be sent here.
-    pub(super) fn is_suspect(&mut self, now: Instant) -> bool {
+    fn is_suspect(&mut self, now: Instant) -> bool {
         if !self.reachable {
             return true;
         }
@@ -179,6 +299,20 @@ mod tests {
         assert!(watch.is_late(at(109)) && !watch.is_suspect(at(109)));
         watch.on_answer(None);
         assert!(!watch.is_late(at(109)));
+    }
+
+    #[test]
+    fn one_that_is_late_with_a_read_is_read_from_last_until_it_answers_one() {
+        let (mut watches, slot) = (SlotWatches::default(), Slot::new(4));
+        assert_eq!(watches.slow_to_read(at(0)), SlotSet::EMPTY);
+        watches.on_late_read(at(0), slot);
+        assert_eq!(watches.slow_to_read(at(9_999)), SlotSet::EMPTY.with(slot));
+        assert_eq!(watches.slow_to_read(at(10_000)), SlotSet::EMPTY, "one reader tries");
+        watches.on_late_read(at(10_500), slot);
+        watches.on_read_answer(slot);
+        assert_eq!(watches.slow_to_read(at(10_600)), SlotSet::EMPTY);
+        watches.on_reachable(at(10_700), slot, false);
+        assert_eq!(watches.slow_to_read(at(99_000)), SlotSet::EMPTY.with(slot));
     }
 
     #[test]

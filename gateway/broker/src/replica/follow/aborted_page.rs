@@ -13,14 +13,16 @@ use crate::partition::{AbortedTransaction, AbortedTransactions, Partition};
 const COUNT_MAX: u64 = 10_000;
 
 /// A run of aborted transactions whose markers are committed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::log) struct AbortedPage {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AbortedPage {
     /// How many there were before the first in this page.
     first: u64,
     /// How many there are in all.
     total_count: u64,
     /// Nothing is known of those that lie wholly below this.
     forgotten_below: Offset,
+    /// How many those are, if the page comes with an answer. Older leaders do not say it.
+    forgotten_count: Option<u64>,
     aborted: Vec<AbortedTransaction>,
     /// Whoever knows all up to the end of this page may show records up to here.
     last_stable_offset: Offset,
@@ -28,7 +30,7 @@ pub(in crate::log) struct AbortedPage {
 
 impl AbortedPage {
     /// What to tell a follower that knows the first `known_count`.
-    pub(in crate::log) fn of<T>(partition: &Partition<T>, known_count: u64) -> Self {
+    pub(super) fn of<T>(partition: &Partition<T>, known_count: u64) -> Self {
         let all = partition.state().transactions.aborted();
         let total_count = all.count_below(partition.high_watermark());
         let first = known_count.max(all.forgotten_count()).min(total_count);
@@ -41,11 +43,22 @@ impl AbortedPage {
             _ => partition.last_stable_offset(),
         };
         let forgotten_below = all.forgotten_below();
-        Self { first, total_count, forgotten_below, aborted, last_stable_offset }
+        let forgotten_count = Some(all.forgotten_count());
+        Self { first, total_count, forgotten_below, forgotten_count, aborted, last_stable_offset }
+    }
+
+    /// How many are forgotten, as the message that the page is part of carries it.
+    pub(super) fn forgotten_count(&self) -> Option<u64> {
+        self.forgotten_count
+    }
+
+    /// The page, of a message that carries this.
+    pub(super) fn with_forgotten_count(self, forgotten_count: Option<u64>) -> Self {
+        Self { forgotten_count, ..self }
     }
 
     /// How many there are up to the end of this page.
-    pub(in crate::log) fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.first + self.aborted.len() as u64
     }
 
@@ -53,15 +66,16 @@ impl AbortedPage {
         self.total_count
     }
 
-    /// Adds what is new to `known`; gives how far records may be shown, unless some before this
-    /// page are not known. An answer begins where the follower asked, or where the log begins.
+    /// Adds what is new to `known`; gives how far records may be shown, unless some before this page are not known.
+    /// An answer begins where the follower asked, or with the first that is not forgotten; one that begins elsewhere
+    /// is to a question that this follower did not ask, but an earlier one of its partition on this node.
     pub(super) fn add_to(
         &self,
         known: &mut AbortedTransactions,
         is_answer: bool,
     ) -> Option<Offset> {
         if self.first > known.count() {
-            if !is_answer {
+            if !is_answer || self.forgotten_count.is_some_and(|count| self.first > count) {
                 return None;
             }
             *known = AbortedTransactions::starting_after(self.first, self.forgotten_below);
@@ -90,12 +104,25 @@ impl AbortedPage {
         if first.checked_add(aborted.len() as u64).is_none_or(|end| end > total_count) {
             return Err(source.invalid("number of aborted transactions", first));
         }
-        Ok(Self { first, total_count, forgotten_below, aborted, last_stable_offset })
+        let forgotten_count = None;
+        Ok(Self {
+            first,
+            total_count,
+            forgotten_below,
+            forgotten_count,
+            aborted,
+            last_stable_offset,
+        })
     }
 }
 
 #[cfg(test)]
-pub(super) fn page(first: u64, total_count: u64, ends: &[(i64, i64)], stable: i64) -> AbortedPage {
+pub(in crate::replica) fn page(
+    first: u64,
+    total_count: u64,
+    ends: &[(i64, i64)],
+    stable: i64,
+) -> AbortedPage {
     let aborted = |(first_offset, last_offset): &(i64, i64)| AbortedTransaction {
         producer_id: 7,
         first_offset: Offset::new(*first_offset),
@@ -106,6 +133,7 @@ pub(super) fn page(first: u64, total_count: u64, ends: &[(i64, i64)], stable: i6
         first,
         total_count,
         forgotten_below: Offset::ZERO,
+        forgotten_count: None,
         aborted: ends.iter().map(aborted).collect(),
         last_stable_offset: Offset::new(stable),
     }
@@ -139,6 +167,17 @@ mod tests {
         let mut known = AbortedTransactions::default();
         assert_eq!(page(5, 6, &[(40, 41)], 42).add_to(&mut known, true), Some(Offset::new(42)));
         assert_eq!((known.count(), known.forgotten_count()), (6, 5));
+    }
+
+    /// Shown as committed were else what was aborted before the page.
+    #[test]
+    fn an_answer_to_a_question_of_an_earlier_follower_moves_nothing() {
+        let mut known = AbortedTransactions::default();
+        let late = page(5, 6, &[(40, 41)], 42).with_forgotten_count(Some(0));
+        assert_eq!(late.add_to(&mut known, true), None);
+        assert_eq!(known.count(), 0, "and the follower asks again");
+        let first = page(5, 6, &[(40, 41)], 42).with_forgotten_count(Some(5));
+        assert_eq!(first.add_to(&mut known, true), Some(Offset::new(42)));
     }
 
     #[test]
