@@ -267,15 +267,16 @@ impl Sim {
         let deadline = self.world.now + CONVERGE_WITHIN;
         loop {
             match self.world.held() {
-                Ok(held) => {
+                Ok(Some(held)) => {
                     self.world.counters.record_bytes = held.record_bytes;
                     self.world.counters.held_bytes = held.held_bytes;
                     return Ok(());
                 }
+                Ok(None) if self.world.now >= deadline => return Ok(()),
                 Err(detail) if self.world.now >= deadline => {
                     return Err(Violation { promise: Promise::CopiesAreEnoughAndFew, detail });
                 }
-                Err(_) => {}
+                Ok(None) | Err(_) => {}
             }
             let next = self.world.now + CONTROL_EVERY;
             while self.world.now < next {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meridian_base::env::Instant;
-use meridian_base::position::LogPoint;
+use meridian_base::position::{LogPoint, Offset};
 use meridian_base::topology::Slot;
 use meridian_storage::leader::{Asked, Leader, Listed};
 
@@ -90,6 +90,12 @@ impl Broker {
             Some(next) => self.list_copies(Some(next), out),
             None => self.copies.asked_at = None,
         }
+    }
+
+    /// Up to here readers go by what a manifest names, and records may be gone.
+    pub(crate) fn manifest_end(&self) -> Offset {
+        let Phase::Leading(partition) = &self.phase else { return Offset::ZERO };
+        partition.manifest().map_or(Offset::ZERO, |manifest| manifest.end)
     }
 
     /// The writer, while this broker leads.

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use meridian_base::id::PartitionId;
-use meridian_base::position::LogPoint;
-use meridian_base::topology::{Geometry, SlotSet, SlotState};
+use meridian_base::position::{LogPoint, Offset};
+use meridian_base::topology::{Geometry, Slot, SlotSet, SlotState};
 use meridian_storage::blob::BlobInfo;
 use meridian_storage::leader::Leader;
 
@@ -27,9 +27,17 @@ pub(crate) struct Held {
 }
 
 impl World {
-    /// What all slots hold of what is committed; why that can't be said yet, or what is wrong with
-    /// it.
-    pub(crate) fn held(&self) -> Result<Held, String> {
+    /// What all slots hold of what is committed, or what is wrong with it; nothing is said while a
+    /// slot is not well, as one whose disk has yet to sync.
+    pub(crate) fn held(&self) -> Result<Option<Held>, String> {
+        let group = &self.metadata.latest().group;
+        let is_well = |slot: Slot| {
+            let is_good = group.slot(slot).is_some_and(|slot| slot.state == SlotState::Good);
+            is_good && self.nodes[self.node_of(slot)].seat.is_some()
+        };
+        if !group.geometry.slots().iter().all(is_well) {
+            return Ok(None);
+        }
         let mut held = Held::default();
         for partition in &self.partitions {
             if !self.is_deleted(*partition) {
@@ -39,7 +47,7 @@ impl World {
         if held.held_bytes > held.needed_bytes + held.needed_bytes / SURPLUS_SHARE {
             return Err(format!("more copies than are needed: {held:?}"));
         }
-        Ok(held)
+        Ok(Some(held))
     }
 
     fn add_held(&self, partition: PartitionId, held: &mut Held) -> Result<(), String> {
@@ -48,15 +56,16 @@ impl World {
         let broker = owner.and_then(|owner| {
             self.nodes[owner.node.get() as usize].broker(partition, owner.generation)
         });
-        let Some(leader) = broker.filter(|it| it.is_serving()).and_then(|it| it.leader()) else {
+        let broker = broker.filter(|broker| broker.is_serving());
+        let Some((broker, leader)) = broker.and_then(|it| Some((it, it.leader()?))) else {
             return Err(format!("{partition:?} is not served"));
         };
+        let kept_from = broker.manifest_end().max(leader.log_start_offset());
         let mut blobs: BTreeMap<LogPoint, (BlobInfo, SlotSet, u64)> = BTreeMap::new();
         for slot in group.geometry.slots().iter() {
-            let is_good = group.slot(slot).is_some_and(|slot| slot.state == SlotState::Good);
-            let seat = self.nodes[self.node_of(slot)].seat.as_ref().filter(|_| is_good);
-            let Some(seat) = seat else { return Err(format!("{slot:?} is not well")) };
-            for info in seat.records_of(partition).filter(|info| is_needed(leader, info)) {
+            let seat = self.nodes[self.node_of(slot)].seat.iter();
+            let records = seat.flat_map(|seat| seat.records_of(partition));
+            for info in records.filter(|info| is_needed(leader, info, kept_from)) {
                 let blob = blobs.entry(info.point).or_insert((info, SlotSet::EMPTY, 0));
                 blob.1.insert(slot);
                 blob.2 += u64::from(info.header.payload_size_bytes);
@@ -77,11 +86,9 @@ impl World {
 
 /// Whether a reader may need it: it is committed, and neither deleted nor replaced by what a
 /// manifest names.
-fn is_needed(leader: &Leader, info: &BlobInfo) -> bool {
+fn is_needed(leader: &Leader, info: &BlobInfo, kept_from: Offset) -> bool {
     let Some(mark) = leader.mark() else { return false };
-    let kept_from = leader.beacon().map_or(leader.log_start_offset(), |it| it.free_below);
-    leader.lineage().contains(info.point, mark.point.step)
-        && info.header.next_offset() > kept_from.max(leader.log_start_offset())
+    leader.lineage().contains(info.point, mark.point.step) && info.header.next_offset() > kept_from
 }
 
 /// How many of the holders a blob needs; `None` if all of them are too few.
