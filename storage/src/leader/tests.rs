@@ -483,6 +483,8 @@ fn l4_how_long_a_slot_takes_is_known_though_nobody_waited_for_it() {
     assert_eq!(bench.leader.first_awaited(bench.now), Some(Step::new(1)));
     assert_eq!(bench.leader.first_awaited(bench.now + Duration::from_secs(60)), None);
     assert_eq!(bench.reply(3, 1, 103, PutResult::Stored), Some(late));
+    assert_eq!(bench.leader.first_awaited(bench.now), Some(Step::new(1)), "by 1 and 7");
+    bench.stored(1, [1, 7]);
     assert_eq!(bench.leader.first_awaited(bench.now), None);
     assert_eq!(bench.reply(3, 1, 103, PutResult::Stored), None, "once");
     assert_eq!(bench.reply(0, 1, 100, PutResult::Stored), None, "it had answered");
