@@ -2,7 +2,12 @@
 
 pub(crate) mod storage_class;
 
+use std::collections::BTreeMap;
+
+use meridian_base::id::TopicId;
+use meridian_consensus::command::ConfigResource;
 use meridian_consensus::placement::PREFERRED_LEADER_DC;
+use meridian_consensus::state::Metadata;
 use meridian_mirror::vigil::Policy;
 
 use self::storage_class::{
@@ -33,6 +38,12 @@ pub(crate) const DEDUP_SOURCE: &str = "source";
 pub(crate) const DEDUP_RETENTION_MS: &str = "meridian.dedup.retention.ms";
 pub(crate) const DEDUP_RETENTION_MS_DEFAULT: i64 = 14 * 24 * 3600 * 1000;
 
+/// How long a compacted topic keeps tombstones.
+pub(crate) const DELETE_RETENTION_MS: &str = "delete.retention.ms";
+/// Whether records may be missing between others, though the topic is not compacted now. Set when it ceases to be.
+pub(crate) const COMPACTED_ONCE: &str = "meridian.compacted.once";
+const CLEANUP_POLICY: &str = "cleanup.policy";
+
 /// Configs of mirrors begin like this. They belong to this cluster, whatever the source has set.
 pub(crate) const MIRROR_PREFIX: &str = "meridian.mirror.";
 /// Whether a mirror's configs are those of its source.
@@ -45,6 +56,33 @@ pub(crate) const MIRROR_SOURCE: &str = "meridian.mirror.source";
 
 /// How far the mirrors of a topic may be behind before its producers are refused.
 pub(crate) const MIRROR_MAX_LAG_MS: &str = "mirror.max.lag.ms";
+
+/// Whether a topic was compacted once, or its mirror was.
+pub(crate) fn was_compacted(metadata: &Metadata, topic: TopicId) -> bool {
+    metadata.topic_config(topic, COMPACTED_ONCE) == Some("true")
+}
+
+/// Has a topic that ceases to be compacted say so from then on, unless the change itself says otherwise.
+pub(crate) fn keep_compacted(
+    metadata: &Metadata,
+    resource: &ConfigResource,
+    changes: &mut BTreeMap<String, Option<String>>,
+) {
+    let ConfigResource::Topic(topic) = resource else { return };
+    let has_compact = |policy: Option<&str>| policy.is_some_and(|it| it.contains("compact"));
+    let policy = match changes.get(CLEANUP_POLICY) {
+        Some(Some(policy)) => Some(policy.as_str()),
+        // What holds for all topics, then.
+        Some(None) => metadata.config(&ConfigResource::Cluster, CLEANUP_POLICY),
+        None => return,
+    };
+    let is_given = changes.get(COMPACTED_ONCE).is_some_and(Option::is_some);
+    let was = has_compact(metadata.topic_config(*topic, CLEANUP_POLICY))
+        || was_compacted(metadata, *topic);
+    if was && !has_compact(policy) && !is_given {
+        changes.insert(COMPACTED_ONCE.to_owned(), Some("true".to_owned()));
+    }
+}
 
 /// What a config's value must look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,6 +189,12 @@ pub(crate) const ALL: &[TopicConfig] = &[
         Kind::OneOf(&["none", DEDUP_SOURCE]),
         "none",
         "source: each record names its source and number in headers, and is in the log once.",
+    ),
+    config(
+        COMPACTED_ONCE,
+        Kind::Bool,
+        "false",
+        "Whether the topic was compacted before: mirrors then expect offsets to be missing.",
     ),
     config(
         DEDUP_RETENTION_MS,
@@ -319,7 +363,11 @@ pub(crate) fn check(name: &str, value: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use meridian_consensus::command::{Command, ConfigChange};
+
     use super::*;
+    use crate::broker::Broker as _;
+    use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
 
     #[test]
     fn defaults_are_valid_and_names_sorted() {
@@ -334,6 +382,32 @@ mod tests {
         assert_eq!(after, Some(MESSAGE_TIMESTAMP_AFTER_MAX_MS_DEFAULT.to_string().as_str()));
         let retention = find(DEDUP_RETENTION_MS).map(|config| config.default);
         assert_eq!(retention, Some(DEDUP_RETENTION_MS_DEFAULT.to_string().as_str()));
+    }
+
+    /// The offsets that compaction has taken out stay away, and mirrors are to know why.
+    #[tokio::test]
+    async fn a_topic_that_ceases_to_be_compacted_says_so_from_then_on() {
+        let broker = FakeBroker::single();
+        let mut operator = TestClient::connect(&front_of(&broker, quick_config()));
+        operator.create_topic("t", 1).await;
+        let topic = broker.state().topic_named("t").expect("exists").id;
+        let resource = ConfigResource::Topic(topic);
+        let set = async |policy: Option<&str>, once: Option<&str>| {
+            let value = policy.map(str::to_owned);
+            let mut changes = BTreeMap::from([(CLEANUP_POLICY.to_owned(), value)]);
+            changes.extend(once.map(|once| (COMPACTED_ONCE.to_owned(), Some(once.to_owned()))));
+            keep_compacted(&broker.state(), &resource, &mut changes);
+            let changes = changes.into_iter().map(|(name, value)| ConfigChange { name, value });
+            let (resource, changes) = (resource.clone(), changes.collect());
+            broker.propose(Command::SetConfigs { resource, changes }).await.expect("legal");
+            was_compacted(&broker.state(), topic)
+        };
+        assert!(!set(Some("delete"), None).await, "it never was");
+        assert!(!set(Some("compact,delete"), None).await, "it is, and mirrors see that");
+        assert!(set(Some("delete"), None).await);
+        assert!(set(None, None).await, "and stays so");
+        assert!(!set(None, Some("false")).await, "unless an operator knows better");
+        assert!(!set(Some("compact"), None).await && set(None, None).await);
     }
 
     #[test]

@@ -41,6 +41,11 @@ impl Carried {
         }
     }
 
+    /// Whether it did not get here for a reason that a look a moment later meets again.
+    pub fn is_refused(self) -> bool {
+        matches!(self, Self::NotHere | Self::Refused)
+    }
+
     /// Whether nothing more is to be done about it before either side changes.
     pub fn is_settled(self) -> bool {
         matches!(self, Self::Carried | Self::AheadHere)

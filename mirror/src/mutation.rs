@@ -29,6 +29,8 @@ pub enum Mutation {
     StayBeforeStart,
     /// What is open here is not looked for at a compacted source.
     OpenUnverified,
+    /// A hole that may have been a tombstone is taken for any other.
+    MissTombstones,
     /// A switchover does not fence the source.
     SkipFence,
     /// A switchover does not wait until the mirror has all.

@@ -91,6 +91,17 @@ pub struct SourceBatch {
     pub bytes: Bytes,
 }
 
+impl SourceBatch {
+    /// Whether it has fewer records than offsets: compaction has removed some of them.
+    pub fn is_sparse(&self) -> bool {
+        const RECORD_COUNT_AT: usize = 57;
+        let count = self.bytes.get(RECORD_COUNT_AT..RECORD_COUNT_AT + 4);
+        let count = count.and_then(|count| count.try_into().ok()).map(i32::from_be_bytes);
+        let offsets = self.id.last_offset.get() - self.id.base_offset.get() + 1;
+        count.is_some_and(|count| i64::from(count) < offsets)
+    }
+}
+
 /// The own log when the machine starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnLog {
@@ -100,6 +111,8 @@ pub struct OwnLog {
     pub end: Offset,
     /// The last batch, unless there is none.
     pub last: Option<BatchId>,
+    /// How old its records are: the mirror may have been away for as long.
+    pub idle: Duration,
 }
 
 /// The partition at the source, as the source's metadata has it.
@@ -109,8 +122,10 @@ pub struct SourceView {
     pub topic: TopicId,
     /// Epoch of the partition's leader.
     pub leader_epoch: LeaderEpoch,
-    /// Whether records may be missing between others because of their keys.
+    /// Whether records may be missing between others because of their keys, or may have been removed so once.
     pub is_compacted: bool,
+    /// How long it keeps tombstones, if it is compacted now: who reads later does not hear of deletions.
+    pub delete_retention: Option<Duration>,
 }
 
 /// Names a question, so that an answer to an older one is told apart.
@@ -326,6 +341,8 @@ pub struct MirrorPartition {
     retry_after: Duration,
     /// Since when the source has said nothing but that it has lost records.
     lost_since: Option<Instant>,
+    /// When the mirror last had all of the source, and how long before that was, if that was before it began.
+    had_all: Option<(Instant, Duration)>,
     lag: LagMeter,
 }
 
@@ -346,6 +363,7 @@ impl MirrorPartition {
             failure: None,
             retry_after: settings.retry_after_min,
             lost_since: None,
+            had_all: None,
             lag: LagMeter::default(),
             settings,
         }
@@ -353,6 +371,7 @@ impl MirrorPartition {
 
     /// Takes an input; says what is to be done.
     pub fn step(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
+        self.had_all.get_or_insert((now, self.own.idle));
         match input {
             Input::Open(first_offsets) => self.open = first_offsets,
             Input::Source(Ok(view)) => self.on_view(now, view, out),

@@ -124,8 +124,10 @@ impl State {
                  repair --recreate` begins anew",
             ),
             Self::Gap { .. } => Some(
-                "retention at the source was faster: `meridian mirror promote` keeps what is here, `meridian \
-                 mirror repair --recreate` begins anew",
+                "retention or compaction at the source was faster: `meridian mirror promote` keeps what is here, \
+                 `meridian mirror repair --recreate` begins anew; if the source was compacted once and is not now, \
+                 `meridian topic alter TOPIC --config meridian.compacted.once=true` here, then \
+                 `meridian mirror pause` and `resume`",
             ),
             Self::Unsupported { .. } => Some("see docs/operating/links.md, Limits"),
         }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::TopicId;
@@ -54,12 +56,18 @@ impl Source {
     /// What becomes of a mirror that ends at 10, with transactions open that begin there; and whether
     /// it appends what comes next.
     fn comes_back(&self, open: &[i64], mutation: Option<Mutation>) -> (State, bool) {
-        let own = OwnLog { start: Offset::ZERO, end: Offset::new(10), last: Some(batch(8).id) };
+        let own = OwnLog {
+            start: Offset::ZERO,
+            end: Offset::new(10),
+            last: Some(batch(8).id),
+            idle: Duration::ZERO,
+        };
         let settings = Settings { mutation, ..Settings::new(TOPIC, LeaderEpoch::new(1)) };
         let view = SourceView {
             topic: TOPIC,
             leader_epoch: LeaderEpoch::new(1),
             is_compacted: self.is_compacted,
+            delete_retention: None,
         };
         let mut out = Vec::new();
         let mut machine = MirrorPartition::start(settings, own, &mut out);

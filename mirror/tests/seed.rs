@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::TopicId;
@@ -56,7 +58,12 @@ fn take(seed: &Seed, part: (i64, i64), own: OwnLog) -> (Option<i64>, i64, Option
     let mut out = Vec::new();
     let mut machine = MirrorPartition::start(settings, own, &mut out);
     let (mut begun, mut trimmed) = (None, None);
-    let view = SourceView { topic: TOPIC, leader_epoch: LeaderEpoch::new(1), is_compacted: true };
+    let view = SourceView {
+        topic: TOPIC,
+        leader_epoch: LeaderEpoch::new(1),
+        is_compacted: true,
+        delete_retention: Some(Duration::ZERO),
+    };
     for _ in 0..100 {
         let mut inputs = Vec::new();
         for output in out.drain(..) {

@@ -1,6 +1,7 @@
 //! A partition's log as the end of a mirror: what its link may do with it (rule F5).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::position::Offset;
@@ -11,6 +12,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::partition_log::{FetchError, PartitionLog};
 use crate::partition::{Appended, BatchSlice, MirrorError, ProduceError, batch_id};
+use crate::runtime::clock;
 
 impl PartitionLog {
     /// The log as a mirror finds it, as soon as all of it is committed.
@@ -29,16 +31,21 @@ impl PartitionLog {
         }
         let (start, end) = (self.log_start_offset(), self.high_watermark());
         let last = if end > start { self.last_batch(end).await? } else { None };
-        Ok(OwnLog { start, end, last })
+        let (last, timestamp_ms) = last.unzip();
+        // A record without a time says nothing of its age.
+        let age_ms = timestamp_ms.filter(|it| *it > 0).map_or(0, |it| clock::wall_time_ms() - it);
+        let idle = Duration::from_millis(age_ms.try_into().unwrap_or(0));
+        Ok(OwnLog { start, end, last, idle })
     }
 
-    /// The batch that ends the log, unless it ends with a gap.
-    async fn last_batch(&self, end: Offset) -> Result<Option<BatchId>, FetchError> {
+    /// The batch that ends the log and the time of its newest record, unless the log ends with a gap.
+    async fn last_batch(&self, end: Offset) -> Result<Option<(BatchId, i64)>, FetchError> {
         let last_offset = Offset::new(end.get() - 1);
         let fetched = self.fetch(last_offset, 1).await?;
         let batches = records::batches(Bytes::from(fetched.records.concat()));
-        let ids = batches.filter_map(Result::ok).map(|batch| batch_id(&batch));
-        Ok(ids.filter(|id| id.last_offset == last_offset).last())
+        let ids = batches.filter_map(Result::ok);
+        let ids = ids.map(|batch| (batch_id(&batch), batch.header().max_timestamp_ms));
+        Ok(ids.filter(|(id, _)| id.last_offset == last_offset).last())
     }
 
     /// Appends batches of the source if the log ends at `expected`. The receiver is answered when

@@ -13,7 +13,9 @@ use meridian_protocol::messages::{
 use tokio::task::JoinSet;
 
 use crate::client::{Client, ClientError, Connection, Lane};
-use crate::topic_config::{DEDUP, MIRROR_MAX_LAG_MS, MIRROR_SOURCE};
+use crate::topic_config::{
+    COMPACTED_ONCE, DEDUP, DELETE_RETENTION_MS, MIRROR_MAX_LAG_MS, MIRROR_SOURCE,
+};
 
 /// Connections of links carry nothing else.
 const LANE: Lane = Lane(1);
@@ -42,6 +44,10 @@ pub(super) struct Survey {
 pub(super) struct SurveyedTopic {
     pub(super) id: TopicId,
     pub(super) is_compacted: bool,
+    /// Whether it was compacted once, as far as the source says.
+    pub(super) was_compacted: bool,
+    /// How long it keeps tombstones.
+    pub(super) delete_retention: Option<Duration>,
     /// Whether the source has said how it is configured: only then is known what follows.
     pub(super) is_described: bool,
     /// Whether the source is a meridian cluster.
@@ -116,7 +122,9 @@ fn connect(client: &Client, leaders: BTreeSet<i32>, connecting: &mut JoinSet<Con
 /// Looks at these topics, and connects to nobody.
 pub(super) async fn topics(client: &Client, names: &[String]) -> Result<Survey, ClientError> {
     let asked: Vec<&str> = names.iter().map(String::as_str).collect();
-    let configs = configs(client, names, &[CLEANUP_POLICY, MIRROR_MAX_LAG_MS, DEDUP]);
+    let asked_configs =
+        [CLEANUP_POLICY, MIRROR_MAX_LAG_MS, DEDUP, DELETE_RETENTION_MS, COMPACTED_ONCE];
+    let configs = configs(client, names, &asked_configs);
     let (view, configs) = tokio::try_join!(client.refresh(Some(&asked)), configs)?;
     let mut topics = BTreeMap::new();
     for name in names {
@@ -132,6 +140,8 @@ pub(super) async fn topics(client: &Client, names: &[String]) -> Result<Survey, 
             SurveyedTopic {
                 id,
                 is_compacted: false,
+                was_compacted: false,
+                delete_retention: None,
                 is_described: false,
                 is_meridian: false,
                 lag_max_ms: None,
@@ -144,6 +154,9 @@ pub(super) async fn topics(client: &Client, names: &[String]) -> Result<Survey, 
         let value =
             |name: &str| configs.iter().find(|config| config.name == name)?.value.as_deref();
         topic.is_compacted = value(CLEANUP_POLICY).is_some_and(|policy| policy.contains("compact"));
+        topic.was_compacted = value(COMPACTED_ONCE) == Some("true");
+        let retention_ms = value(DELETE_RETENTION_MS).and_then(|it| it.parse().ok());
+        topic.delete_retention = retention_ms.map(Duration::from_millis);
         topic.is_described = true;
         topic.is_meridian = tells_of_meridian(&configs);
         let limit_ms = value(MIRROR_MAX_LAG_MS).and_then(|limit| limit.parse().ok());

@@ -185,7 +185,7 @@ impl Broker {
         }
         let start = partition.leader().log_start_offset();
         if end <= start {
-            return self.start_mirror(now, health, OwnLog { start, end, last: None }, out);
+            return self.start_mirror(now, health, OwnLog { start, end, ..OwnLog::default() }, out);
         }
         let last = Offset::new(end.get() - 1);
         if let Some(pieces) = partition.tail().read(last, 0) {
@@ -227,7 +227,7 @@ impl Broker {
         let start = partition.leader().log_start_offset();
         let ids = batches.iter().map(|batch| batch.id);
         let last: Option<BatchId> = ids.filter(|id| id.last_offset.advance(1) == end).last();
-        self.start_mirror(now, health, OwnLog { start, end, last }, out);
+        self.start_mirror(now, health, OwnLog { start, end, last, ..OwnLog::default() }, out);
     }
 
     fn start_mirror(

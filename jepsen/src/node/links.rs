@@ -47,7 +47,12 @@ impl Node {
         let leaderless = || NoView::Unreachable("it has no leader".to_owned());
         let owner = self.view.owners.get(&partition).ok_or_else(leaderless)?;
         let topic = topic_of(partition);
-        let view = SourceView { topic, leader_epoch: owner.leader_epoch, is_compacted: false };
+        let view = SourceView {
+            topic,
+            leader_epoch: owner.leader_epoch,
+            is_compacted: false,
+            delete_retention: None,
+        };
         Ok((view, Peer { node: owner.node.get() as usize, boot: 0 }))
     }
 }

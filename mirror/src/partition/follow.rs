@@ -1,6 +1,8 @@
 //! Fetching and appending: which batches go into the own log, and which gaps are explained
 //! (rule F2).
 
+use std::time::Duration;
+
 use meridian_base::env::Instant;
 use meridian_base::position::Offset;
 
@@ -54,7 +56,10 @@ impl MirrorPartition {
             return self.stop(late);
         }
         self.begin(&batches, out);
-        let stopped = self.append(batches, high_watermark, out);
+        let stopped = self.append(now, batches, high_watermark, out);
+        if high_watermark >= Offset::ZERO && self.own.end >= high_watermark {
+            self.had_all = Some((asked_at, Duration::ZERO));
+        }
         // What the source let go of goes here too, once our log reaches so far.
         if start > self.own.start && start <= self.committed {
             self.own.start = start;
@@ -93,6 +98,7 @@ impl MirrorPartition {
     /// Appends what is new. Returns why nothing more can be appended, if so.
     fn append(
         &mut self,
+        now: Instant,
         batches: Vec<SourceBatch>,
         high_watermark: Offset,
         out: &mut Vec<Output>,
@@ -115,7 +121,7 @@ impl MirrorPartition {
             if batch.id.last_offset < self.own.end && !self.breaks(Mutation::AppendAgain) {
                 continue;
             }
-            if let Err(state) = self.check(&batch.id) {
+            if let Err(state) = self.check(&batch.id).and_then(|()| self.check_hole(now, &batch)) {
                 stopped = Some(state);
                 break;
             }
@@ -138,6 +144,25 @@ impl MirrorPartition {
         let until = self.settings.seed?.until;
         let is_missed = batch.last_offset >= until && self.own.end < until;
         is_missed.then_some(State::Gap { from: self.own.end, to: until })
+    }
+
+    /// Compaction leaves holes, and what was there may have been a tombstone: the mirror would keep what it deleted. As
+    /// with Kafka's consumers, who reads all within `delete.retention.ms` has seen each of them.
+    fn check_hole(&self, now: Instant, batch: &SourceBatch) -> Result<(), State> {
+        let BatchId { base_offset, last_offset, .. } = batch.id;
+        let has_hole = base_offset > self.own.end || batch.is_sparse();
+        let behind = self.had_all.map_or(Duration::ZERO, |(at, before)| now.since(at) + before);
+        let is_late = self
+            .view
+            .and_then(|view| view.delete_retention)
+            .is_some_and(|retention| behind > retention);
+        // Nothing is here that a tombstone could delete.
+        let is_first = self.own.last.is_none() && self.is_unbegun();
+        if has_hole && is_late && !is_first && !self.breaks(Mutation::MissTombstones) {
+            let to = if base_offset > self.own.end { base_offset } else { last_offset.advance(1) };
+            return Err(State::Gap { from: self.own.end, to });
+        }
+        Ok(())
     }
 
     /// Whether a batch may follow the own log.

@@ -14,6 +14,7 @@ impl MirrorPartition {
     pub(super) fn on_view(&mut self, now: Instant, mut view: SourceView, out: &mut Vec<Output>) {
         // What is missing in a seed may be there at the promoted side.
         view.is_compacted &= self.settings.seed.is_none();
+        view.delete_retention = view.delete_retention.filter(|_| view.is_compacted);
         if matches!(self.phase, Phase::Stopped(_)) {
             return;
         }

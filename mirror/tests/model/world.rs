@@ -242,6 +242,7 @@ impl World {
                     topic: TopicId::new(source.topic),
                     leader_epoch: LeaderEpoch::new(source.epoch),
                     is_compacted: source.is_compacted,
+                    delete_retention: None,
                 })
             };
             return self.step(Input::Source(view));
@@ -320,8 +321,12 @@ impl World {
         self.asked.clear();
         self.runs.clear();
         self.answers.clear();
-        let own =
-            OwnLog { start: Offset::new(self.log.start), end: Offset::new(self.log.end), last };
+        let own = OwnLog {
+            start: Offset::new(self.log.start),
+            end: Offset::new(self.log.end),
+            last,
+            idle: Duration::ZERO,
+        };
         let mut out = Vec::new();
         let settings = settings(self.leader_epoch, self.confirmed_after, self.mutation);
         self.machine = MirrorPartition::start(settings, own, &mut out);

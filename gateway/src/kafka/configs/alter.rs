@@ -204,6 +204,7 @@ fn plan(
         changes.insert(config.name.to_owned(), value);
     }
     check_classes(metadata, &resource, &changes).map_err(bad)?;
+    topic_config::keep_compacted(metadata, &resource, &mut changes);
     let changes = changes.into_iter().map(|(name, value)| ConfigChange { name, value }).collect();
     Ok(Command::SetConfigs { resource, changes })
 }

@@ -14,7 +14,8 @@ use crate::mirror::plan::MirrorRow;
 use crate::mirror::survey;
 use crate::topic_config::storage_class::STORAGE_CLASS;
 use crate::topic_config::{
-    MIRROR_CONFIGS, MIRROR_MAX_LAG_MS, MIRROR_PREFIX, check as check_topic_config,
+    COMPACTED_ONCE, MIRROR_CONFIGS, MIRROR_MAX_LAG_MS, MIRROR_PREFIX, check as check_topic_config,
+    keep_compacted,
 };
 
 /// In [`MIRROR_CONFIGS`]: the mirror has configs of its own.
@@ -23,7 +24,7 @@ const OWN: &str = "own";
 /// Whether a config belongs to this cluster, whatever the source has set.
 pub(in crate::mirror) fn is_own(name: &str) -> bool {
     name.starts_with(MIRROR_PREFIX)
-        || [PREFERRED_LEADER_DC, STORAGE_CLASS, MIRROR_MAX_LAG_MS].contains(&name)
+        || [PREFERRED_LEADER_DC, STORAGE_CLASS, MIRROR_MAX_LAG_MS, COMPACTED_ONCE].contains(&name)
 }
 
 /// What must change for a mirror to have the configs of its source that it can have.
@@ -42,7 +43,10 @@ fn changes(metadata: &Metadata, topic: TopicId, set: &[(String, String)]) -> Vec
     let gone = current.keys().filter(|name| !wanted.contains_key(*name)).map(|name| (*name, None));
     let new = wanted.iter().filter(|(name, value)| current.get(*name) != Some(*value));
     let new = new.map(|(name, value)| (*name, Some((*value).to_owned())));
-    gone.chain(new).map(|(name, value)| ConfigChange { name: name.to_owned(), value }).collect()
+    let mut changes: BTreeMap<String, Option<String>> =
+        gone.chain(new).map(|(name, value)| (name.to_owned(), value)).collect();
+    keep_compacted(metadata, &resource, &mut changes);
+    changes.into_iter().map(|(name, value)| ConfigChange { name, value }).collect()
 }
 
 impl Steward {

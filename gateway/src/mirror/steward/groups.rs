@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::time::Duration;
 
+use meridian_base::env::Instant;
 use meridian_base::position::Offset;
 use meridian_mirror::groups::{Carried, Sides};
 use meridian_mirror::rows::Stage;
@@ -17,6 +19,7 @@ use meridian_protocol::{ErrorCode, Str};
 use serde::Serialize;
 
 use super::Steward;
+use crate::background::Backoff;
 use crate::client::{Client, ClientError, Lane, REQUEST_TIMEOUT};
 use crate::mirror::plan;
 use crate::mirror::rules::Matcher;
@@ -33,6 +36,9 @@ const CONSUMER_PROTOCOLS: [&str; 2] = ["consumer", ""];
 const GROUP_COUNT_MAX: usize = 10_000;
 /// Settled groups that one look reads here again: what was carried may be lost here.
 const RECHECK_COUNT: usize = 20;
+/// Pauses between two looks at a group that was not carried.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// After so many groups that were not carried a look ends; the next one goes on behind them.
 const FAILURE_COUNT_MAX: usize = 10;
 
@@ -72,6 +78,8 @@ pub(super) struct Groups {
     carried: BTreeMap<(String, Place), i64>,
     /// Positions about which nothing is to be done until they change at the source, or here.
     settled: BTreeMap<String, BTreeMap<Place, Position>>,
+    /// Groups that were not carried: when they are tried again, and for which offsets they were tried.
+    resting: BTreeMap<String, Rest>,
     /// Where the settled groups begin that the next look reads here again.
     recheck_from: String,
     /// Where the next look begins.
@@ -79,10 +87,23 @@ pub(super) struct Groups {
     shown: BTreeMap<String, Vec<CarriedPosition>>,
 }
 
+/// The pause of a group that was not carried.
+struct Rest {
+    until: Instant,
+    backoff: Backoff,
+    tried: BTreeMap<Place, Position>,
+}
+
 impl Groups {
     /// The groups that a look is to carry, in its order: those that are not settled, and a few of the
     /// others.
-    fn due(&mut self, positions: &BTreeMap<String, BTreeMap<Place, Position>>) -> Vec<String> {
+    fn due(
+        &mut self,
+        now: Instant,
+        positions: &BTreeMap<String, BTreeMap<Place, Position>>,
+    ) -> Vec<String> {
+        // News at the source is carried at once.
+        self.resting.retain(|group, rest| positions.get(group) == Some(&rest.tried));
         self.settled.retain(|group, settled| positions.get(group) == Some(settled));
         let settled = turned(&self.settled, &self.recheck_from);
         let rechecked: Vec<String> = settled.take(RECHECK_COUNT + 1).map(str::to_owned).collect();
@@ -92,7 +113,9 @@ impl Groups {
         };
         self.recheck_from = next.cloned().unwrap_or_default();
         let is_due = |group: &&str| {
-            !self.settled.contains_key(*group) || rechecked.iter().any(|it| it == group)
+            let rests = self.resting.get(*group).is_some_and(|rest| now < rest.until);
+            let is_settled = self.settled.contains_key(*group);
+            !rests && (!is_settled || rechecked.iter().any(|it| it == group))
         };
         turned(positions, &self.look_from).filter(is_due).map(str::to_owned).collect()
     }
@@ -102,13 +125,28 @@ impl Groups {
         &mut self,
         group: &str,
         positions: &BTreeMap<Place, Position>,
+        now: Instant,
         carried: Vec<CarriedPosition>,
     ) {
+        match carried.iter().any(|it| it.state.is_refused()) {
+            true => self.on_refused(group, positions, now),
+            false => drop(self.resting.remove(group)),
+        }
         match carried.iter().all(|it| it.state.is_settled()) {
             true => drop(self.settled.insert(group.to_owned(), positions.clone())),
             false => drop(self.settled.remove(group)),
         }
         self.shown.insert(group.to_owned(), carried);
+    }
+
+    /// A group was not carried: it is tried again after a pause that grows, or when its source has news.
+    fn on_refused(&mut self, group: &str, positions: &BTreeMap<Place, Position>, now: Instant) {
+        let rest = self.resting.entry(group.to_owned()).or_insert_with(|| Rest {
+            until: now,
+            backoff: Backoff::new(PAUSE_MIN, PAUSE_MAX),
+            tried: positions.clone(),
+        });
+        rest.until = now + rest.backoff.pause();
     }
 }
 
@@ -147,18 +185,20 @@ impl Steward {
         self.groups.shown.retain(|group, _| positions.contains_key(group));
         let mut failed: Option<(String, ClientError)> = None;
         let mut failure_count = 0;
-        for group in self.groups.due(&positions) {
+        let now = self.clock.now();
+        for group in self.groups.due(now, &positions) {
             if failure_count >= FAILURE_COUNT_MAX {
                 self.groups.look_from = group;
                 break;
             }
             let Some(positions) = positions.get(&group) else { continue };
             match carry(&own, &group, positions, &mut self.groups.carried).await {
-                Ok(carried) => self.groups.on_carried(&group, positions, carried),
+                Ok(carried) => self.groups.on_carried(&group, positions, now, carried),
                 // One group's trouble is not the others'.
                 Err(error) => {
                     failure_count += 1;
                     self.groups.settled.remove(&group);
+                    self.groups.on_refused(&group, positions, now);
                     failed.get_or_insert((group, error));
                 }
             }
@@ -482,6 +522,8 @@ mod tests {
 
     use super::*;
 
+    const NOW: Instant = Instant::ZERO;
+
     fn at_source(offset: i64) -> BTreeMap<Place, Position> {
         let position = Position { offset, leader_epoch: -1, metadata: None };
         [("t", 0), ("t", 1)]
@@ -506,13 +548,13 @@ mod tests {
         let mut groups = Groups::default();
         let positions = BTreeMap::from([("g".to_owned(), at_source(5))]);
         for missing in [Carried::NotHere, Carried::Refused, Carried::ChangedHere] {
-            groups.on_carried("g", &positions["g"], shown("g", [Carried::Carried, missing]));
+            groups.on_carried("g", &positions["g"], NOW, shown("g", [Carried::Carried, missing]));
             assert!(!groups.settled.contains_key("g"), "{missing} is tried again");
         }
-        groups.on_carried("g", &positions["g"], shown("g", [Carried::Carried; 2]));
+        groups.on_carried("g", &positions["g"], NOW, shown("g", [Carried::Carried; 2]));
         assert!(groups.settled.contains_key("g"));
         let changed = BTreeMap::from([("g".to_owned(), at_source(6))]);
-        assert_eq!(groups.due(&changed), ["g"]);
+        assert_eq!(groups.due(NOW, &changed), ["g"]);
         assert!(!groups.settled.contains_key("g"));
     }
 
@@ -522,9 +564,9 @@ mod tests {
         let names = (0..3 * RECHECK_COUNT + 5).map(|number| format!("g{number:03}"));
         let positions: BTreeMap<_, _> = names.map(|name| (name, at_source(5))).collect();
         for (name, places) in &positions {
-            groups.on_carried(name, places, shown(name, [Carried::Carried; 2]));
+            groups.on_carried(name, places, NOW, shown(name, [Carried::Carried; 2]));
         }
-        let looked: BTreeSet<String> = (0..4).flat_map(|_| groups.due(&positions)).collect();
+        let looked: BTreeSet<String> = (0..4).flat_map(|_| groups.due(NOW, &positions)).collect();
         assert!(looked.iter().eq(positions.keys()), "what was lost here is found");
     }
 
@@ -533,9 +575,33 @@ mod tests {
         let mut groups = Groups::default();
         let names = ["a", "b", "c"].map(str::to_owned);
         let positions = names.clone().map(|name| (name, at_source(5))).into();
-        assert_eq!(groups.due(&positions), names);
+        assert_eq!(groups.due(NOW, &positions), names);
         groups.look_from = "b".to_owned();
-        assert_eq!(groups.due(&positions), ["b", "c", "a"]);
+        assert_eq!(groups.due(NOW, &positions), ["b", "c", "a"]);
+    }
+
+    /// Each look at a group that is refused costs four requests here.
+    #[test]
+    fn a_group_that_is_refused_is_tried_again_after_pauses_that_grow() {
+        let mut groups = Groups::default();
+        let names = ["a", "refused", "z"].map(str::to_owned);
+        let mut positions = names.clone().map(|name| (name, at_source(5))).into();
+        let mut tries = Vec::new();
+        for second in 0..300 {
+            let now = NOW + Duration::from_secs(second);
+            let due = groups.due(now, &positions);
+            assert!(due.contains(&"z".to_owned()), "one that is refused stops none behind it");
+            if due.contains(&"refused".to_owned()) {
+                tries.push(second);
+                let states = [Carried::Carried, Carried::Refused];
+                groups.on_carried("refused", &positions["refused"], now, shown("refused", states));
+            }
+        }
+        let pauses: Vec<u64> = tries.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(pauses.is_sorted() && pauses.last() >= Some(&30), "{pauses:?}");
+        positions.insert("refused".to_owned(), at_source(6));
+        let now = NOW + Duration::from_secs(300);
+        assert_eq!(groups.due(now, &positions), names, "there is news");
     }
 
     #[test]
