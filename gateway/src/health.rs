@@ -23,6 +23,7 @@ use meridian_base::id::{GroupId, NodeId, PartitionId};
 use meridian_base::topology::Slot;
 use meridian_consensus::state::Metadata;
 
+use self::finding::About;
 pub(crate) use self::finding::{Finding, merge};
 pub(crate) use self::monitor::{Change, Monitor};
 
@@ -164,6 +165,16 @@ pub(crate) enum Condition {
     SecretsUnopened { link: String, why: String },
     /// Secrets of links lie in clear in the metadata log.
     SecretsInClear { links: String },
+    /// Requests to the object store fail.
+    ObjectStoreAway { seconds: u64, why: String },
+    /// The file system has less room than the journal has yet to take.
+    DiskTaken { free_bytes: u64, wanted_bytes: u64 },
+    /// Partitions are taken over or rebuilt, and clients that ask for them wait.
+    Opening { partitions: Partitions },
+    /// Several clusters use the certificate of one link to this cluster.
+    LinkKeyShared { link: String, clusters: Vec<String> },
+    /// A link's certificate ends soon, or has ended.
+    LinkCertificateEnds { link: String, hours_left: i64 },
     /// The node's certificate ends soon, or has ended.
     CertificateEnds { hours_left: i64 },
     /// The host's clock is not the cluster's.
@@ -172,7 +183,7 @@ pub(crate) enum Condition {
 
 impl Condition {
     /// All names, for the metric: those that are not there are shown as 0.
-    pub(crate) const NAMES: [(&'static str, Severity); 26] = [
+    pub(crate) const NAMES: [(&'static str, Severity); 31] = [
         ("no_metadata_leader", Severity::Stops),
         ("group_not_serving", Severity::Stops),
         ("group_full", Severity::Stops),
@@ -199,6 +210,11 @@ impl Condition {
         ("clock_apart", Severity::Threatens),
         ("secrets_unopened", Severity::Threatens),
         ("secrets_in_clear", Severity::Threatens),
+        ("object_store_away", Severity::Threatens),
+        ("disk_taken", Severity::Threatens),
+        ("opening", Severity::Stops),
+        ("link_certificate_ends", Severity::Threatens),
+        ("link_key_shared", Severity::Threatens),
     ];
 
     fn entry(&self) -> (&'static str, Severity) {
@@ -229,6 +245,11 @@ impl Condition {
             Self::ClockApart { .. } => 23,
             Self::SecretsUnopened { .. } => 24,
             Self::SecretsInClear { .. } => 25,
+            Self::ObjectStoreAway { .. } => 26,
+            Self::DiskTaken { .. } => 27,
+            Self::Opening { .. } => 28,
+            Self::LinkCertificateEnds { .. } => 29,
+            Self::LinkKeyShared { .. } => 30,
         };
         Self::NAMES[index]
     }
@@ -259,6 +280,8 @@ impl Condition {
             Self::MirrorStopped { link, state, .. } => format!("{link} {state}"),
             Self::LinkDown { link, .. }
             | Self::GroupsLeftOut { link, .. }
+            | Self::LinkCertificateEnds { link, .. }
+            | Self::LinkKeyShared { link, .. }
             | Self::SecretsUnopened { link, .. } => link.clone(),
             Self::NoMetadataLeader
             | Self::Leaderless { .. }
@@ -268,9 +291,24 @@ impl Condition {
             | Self::NotCommitting { .. }
             | Self::NotServing { .. }
             | Self::SecretsInClear { .. }
+            | Self::ObjectStoreAway { .. }
+            | Self::DiskTaken { .. }
+            | Self::Opening { .. }
             | Self::CertificateEnds { .. }
             | Self::ClockApart { .. } => String::new(),
         }
+    }
+
+    /// What nodes say of one thing that they share: it is one line, however each of them sees it.
+    fn about(&self) -> Option<About> {
+        let partitions = match self {
+            Self::LeaseMissing { partitions, .. } | Self::Opening { partitions } => {
+                partitions.count
+            }
+            Self::LinkDown { .. } | Self::ObjectStoreAway { .. } | Self::LinkKeyShared { .. } => 0,
+            _ => return None,
+        };
+        Some(About { subject: self.subject(), partitions })
     }
 
     /// What an operator does about it, with the command.
@@ -312,6 +350,31 @@ impl Condition {
                 "see why those disks refuse or do not answer: `meridian disk list`, `meridian cluster status`".to_owned()
             }
             Self::WritesRefused { reason, .. } => refused_mend(*reason).to_owned(),
+            Self::ObjectStoreAway { .. } => {
+                "see whether the store is up and takes the node's credentials ([object_store]); cold records are not \
+                 readable and not moved there until then"
+                    .to_owned()
+            }
+            Self::DiskTaken { .. } => {
+                "see what else fills the file system of node.data (`df`, `du`), or lower storage.capacity_bytes and \
+                 restart"
+                    .to_owned()
+            }
+            Self::Opening { .. } => {
+                "wait: those that clients ask for come first; `meridian node status NODE` counts what is left"
+                    .to_owned()
+            }
+            Self::CertificateEnds { .. } => {
+                "`meridian cert node` makes a new one; put it into tls.folder and restart the node".to_owned()
+            }
+            Self::ClockApart { .. } => "set the host's clock (NTP)".to_owned(),
+            of_links => of_links.mend_of_links(),
+        }
+    }
+
+    /// Of links and mirrors: what an operator does and mirrors.
+    fn mend_of_links(&self) -> String {
+        match self {
             Self::LeaseMissing { .. } => {
                 "see whether the mirror's cluster is up (`meridian mirror status` there); if it is gone for good, \
                  `meridian mirror drop-lease TOPIC`"
@@ -325,6 +388,15 @@ impl Condition {
                 "carry fewer groups: narrow the rule (`meridian mirror groups`), or delete groups that nobody \
                  uses at the source of {link}"
             ),
+            Self::LinkKeyShared { .. } => {
+                "make each cluster a certificate of its own (`meridian cert link`); a copy that should not be there can't be \
+                 revoked: it ends the authority's trust only with a new authority"
+                    .to_owned()
+            }
+            Self::LinkCertificateEnds { link, .. } => format!(
+                "have the source's operators make a new one (`meridian cert link`), then `meridian link alter {link} -c \
+                 ssl.certificate.location=FILE -c ssl.key.location=FILE`"
+            ),
             Self::SecretsUnopened { link, .. } => format!(
                 "give the node the cluster's key file (security.secret_key_file) and restart it; if the key is lost, set \
                  the secrets again: `meridian link alter {link}`"
@@ -334,10 +406,7 @@ impl Condition {
                  them"
                     .to_owned()
             }
-            Self::CertificateEnds { .. } => {
-                "`meridian cert node` makes a new one; put it into tls.folder and restart the node".to_owned()
-            }
-            Self::ClockApart { .. } => "set the host's clock (NTP)".to_owned(),
+            _ => "`meridian cluster status` says more".to_owned(),
         }
     }
 }
@@ -365,7 +434,9 @@ impl fmt::Display for Condition {
             Self::GroupFull { group } => no_records(f, *group, "have room"),
             Self::GroupShort { group, tolerates, built_for } => write!(
                 f,
-                "of group {group} can be lost now: {tolerates}; it was built for: {built_for}"
+                "group {group} can lose {} now; it was built to lose {}",
+                loss(tolerates),
+                loss(built_for)
             ),
             Self::Leaderless { partitions } => write!(f, "{partitions} without a leader"),
             Self::NodeDead { node } => write!(f, "node {node} is dead"),
@@ -415,7 +486,7 @@ impl fmt::Display for Condition {
 }
 
 impl Condition {
-    /// Those of links and mirrors.
+    /// Those of links and mirrors, and of what a node uses beside its disk.
     fn fmt_of_links(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LeaseMissing { partitions, cluster } => write!(
@@ -432,6 +503,26 @@ impl Condition {
                     f,
                     "link {link}: {left_out} groups are not carried: {max} of a broker are the most"
                 )
+            }
+            Self::ObjectStoreAway { seconds, why } => {
+                write!(f, "the object store has failed for {seconds} s: {why}")
+            }
+            Self::DiskTaken { free_bytes, wanted_bytes } => write!(
+                f,
+                "others fill the disk: {} are free, and the journal has yet to take {}",
+                mib(*free_bytes),
+                mib(*wanted_bytes)
+            ),
+            Self::Opening { partitions } => {
+                write!(f, "{partitions} not served yet: taken over, and being rebuilt")
+            }
+            Self::LinkKeyShared { link, clusters } => write!(
+                f,
+                "clusters {} all use the certificate of link {link}: its private key was copied",
+                clusters.join(" and ")
+            ),
+            Self::LinkCertificateEnds { link, hours_left } => {
+                write!(f, "the certificate of link {link} {}", ends_in(*hours_left))
             }
             Self::SecretsUnopened { link, why } => {
                 write!(f, "link {link} can't be used on this node: {why}")
@@ -455,6 +546,18 @@ fn write_nodes(f: &mut fmt::Formatter<'_>, what: &str, nodes: &[NodeId]) -> fmt:
     let ids: Vec<String> = nodes.iter().map(NodeId::to_string).collect();
     let noun = if ids.len() == 1 { "node" } else { "nodes" };
     write!(f, "; {what} {noun} {}", ids.join(", "))
+}
+
+/// A loss that is tolerated, as [`tolerance::TOLERATED`] names it.
+fn loss(tolerates: &str) -> &str {
+    match tolerates {
+        "DC + rack" => "a datacenter and a rack",
+        "DC" => "a datacenter",
+        "2 racks" => "two racks",
+        "rack" => "a rack",
+        "nothing" => "nothing more",
+        other => other,
+    }
 }
 
 fn ends_in(hours: i64) -> String {

@@ -34,6 +34,7 @@ mod internal_state;
 #[cfg(test)]
 mod large_requests;
 mod link_rights;
+mod link_uses;
 mod links;
 mod list_offsets;
 mod log_dirs;
@@ -72,6 +73,7 @@ use meridian_base::sync::lock;
 use tokio::sync::Semaphore;
 
 pub use self::durations::{BOUNDS_S, DurationSample};
+pub use self::link_uses::LinkUses;
 pub use self::links::{LinkServer, LinkServerError};
 pub use self::meridian::{AdminError, AdminHandler};
 pub use self::metrics::{Metrics, Sample};

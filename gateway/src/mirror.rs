@@ -40,7 +40,7 @@ mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
@@ -54,16 +54,16 @@ use self::audit::{AuditHandle, AuditReport};
 pub(crate) use self::contracts::ContractReport;
 pub(crate) use self::guard::{Closed, epoch_end, forget, refuses_clients, source_of};
 pub(crate) use self::lease::needs_lease;
-pub(crate) use self::observed::{LEASED_WITHIN, leases_missing};
+pub(crate) use self::observed::{LEASED_WITHIN, hours_until, leases_missing};
 use self::plan::{Plan, Source};
 pub(crate) use self::rules::refuses_creation;
-pub(crate) use self::secrets::observe as observe_secrets;
+pub(crate) use self::secrets::{OwnEnd, observe as observe_secrets};
 use self::steward::{StewardHandle, StewardReport};
 use self::switchover::Coordinators;
 use self::unopened::Unopened;
 pub(crate) use self::worker::LinkMetrics;
 use self::worker::{LinkWorker, PartitionReport};
-use crate::client::Client;
+use crate::client::{Client, ClientError};
 use crate::node::Node;
 
 /// How often the metadata is looked at for links, mirrors and leaders that changed, though nothing was decided: a
@@ -143,6 +143,14 @@ async fn work(node: Arc<Node>) {
     }
 }
 
+/// Why a source is not reached. The advice of such an error is for who typed an address of this cluster.
+fn said_of_source(error: &ClientError) -> String {
+    match error {
+        ClientError::Unreachable { last, .. } => said_of_source(last),
+        error => error.to_string(),
+    }
+}
+
 /// Keeps a steward for each link that this node is to look after.
 fn appoint(node: &Arc<Node>) {
     let duties = steward::duties(node);
@@ -159,8 +167,8 @@ fn start(node: Arc<Node>, link: &str, plan: Plan) -> WorkerHandle {
     let (plan, changes) = watch::channel(Arc::new(plan));
     let (reports, asked) = mpsc::channel(1);
     let metrics = Arc::default();
-    let keys = Arc::clone(&node.secrets);
-    let audit = AuditHandle::start(changes.clone(), Arc::clone(&metrics), keys);
+    let own = Arc::clone(&node.own_end);
+    let audit = AuditHandle::start(changes.clone(), Arc::clone(&metrics), own);
     let worker = LinkWorker::new(node, link.to_owned(), changes, Arc::clone(&metrics));
     WorkerHandle { plan, reports, audit, metrics, task: tokio::spawn(worker.run(asked)) }
 }
@@ -183,7 +191,7 @@ impl Mirrors {
         match clients.get(link) {
             Some((known, found)) if known == source => found.clone(),
             _ => {
-                let made = source.client(&node.secrets);
+                let made = source.client(&node.own_end);
                 clients.insert(link.to_owned(), (source.clone(), made.clone()));
                 made
             }
@@ -238,6 +246,14 @@ impl Mirrors {
     fn stewards(&self) -> Vec<StewardReport> {
         let stewards = lock(&self.stewards);
         stewards.values().map(StewardHandle::report).collect()
+    }
+
+    /// When the certificates end of the links that this node looks after.
+    fn link_certificates(&self) -> Vec<(String, SystemTime)> {
+        let stewards = lock(&self.stewards);
+        let of =
+            |(link, it): (&String, &StewardHandle)| Some((link.clone(), it.certificate_ends_at()?));
+        stewards.iter().filter_map(of).collect()
     }
 
     fn unopened(&self) -> MutexGuard<'_, Unopened> {

@@ -54,12 +54,12 @@ use self::switch::Switch;
 use crate::admin::{Admin, AdminBindError, AdminServer};
 use crate::broker::Broker;
 use crate::config::{FrontConfig, NodeConfig};
-use crate::kafka::{Front, LinkServer, LinkServerError, Server, ServerError, Verifier};
+use crate::kafka::{Front, LinkServer, LinkServerError, LinkUses, Server, ServerError, Verifier};
 use crate::log::{
     BudgetLimits, FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreListener,
 };
 use crate::meta::{EventSender, Events, Meta, MetaEvent, MetaSettings, ProposeError, ownership_of};
-use crate::mirror::Mirrors;
+use crate::mirror::{Mirrors, OwnEnd};
 use crate::partition::PartitionLimits;
 use crate::peers::wire::Quorum;
 use crate::peers::{BoxFuture, Peers, Wire};
@@ -68,7 +68,7 @@ use crate::runtime::folder::LockError;
 use crate::runtime::mutation;
 use crate::runtime::objects::ObjectError;
 use crate::runtime::quic::{PathClass, Transport, TransportConfig, TransportError};
-use crate::runtime::secrets::{Keyring, SecretError};
+use crate::runtime::secrets::SecretError;
 use crate::runtime::tls::{NodeIdentity, TlsError};
 
 /// Most bytes of one partition that wait for slots.
@@ -152,7 +152,8 @@ pub(crate) struct Node {
     pub(crate) time: Arc<ClusterTime>,
     pub(crate) compaction: CompactionCounters,
     pub(crate) health: Health,
-    pub(crate) secrets: Arc<Keyring>,
+    pub(crate) own_end: Arc<OwnEnd>,
+    pub(crate) link_uses: Arc<LinkUses>,
     names: PeerNames,
     /// Why the node must stop, once it must.
     fatal: watch::Sender<Option<String>>,
@@ -211,7 +212,7 @@ async fn start_and_join(config: NodeConfig) -> Result<RunningNode, StartError> {
     let clock = Clock::start();
     let mut rng =
         SplitMix::new(crate::runtime::entropy::entropy().map_err(StartError::Entropy)? as u64);
-    let Opened { own, objects, store, secrets } = folders::open(&config, clock, &mut rng).await?;
+    let Opened { own, objects, store, own_end } = folders::open(&config, clock, &mut rng).await?;
     let switch = Arc::new(Switch::default());
     let wire: Arc<dyn Wire> = Arc::clone(&switch) as Arc<dyn Wire>;
     let logs = Logs::start(log_settings(&config), clock, Arc::clone(&wire), store);
@@ -240,7 +241,8 @@ async fn start_and_join(config: NodeConfig) -> Result<RunningNode, StartError> {
         time,
         compaction: CompactionCounters::default(),
         health: Health::default(),
-        secrets,
+        own_end,
+        link_uses: Arc::default(),
         names: PeerNames::default(),
         fatal,
         sync_reported: AtomicBool::new(false),
@@ -286,6 +288,7 @@ fn spawn_chores(node: &Arc<Node>) {
     tokio::spawn(expiry::run_expiry(Arc::clone(node)));
     tokio::spawn(compaction::run_compaction(Arc::clone(node)));
     tokio::spawn(health::run_health(Arc::clone(node)));
+    tokio::spawn(health::run_room(Arc::clone(node)));
     tokio::spawn(crate::mirror::run(Arc::clone(node)));
 }
 
@@ -367,7 +370,8 @@ fn link_server(
     let Some(folder) = &node.config.tls else { return Ok(None) };
     let identity = NodeIdentity::load(folder)?;
     let credentials = identity.check(node.config.node, cluster, clock::wall_time())?;
-    match LinkServer::bind(Arc::clone(front), address, credentials) {
+    let uses = Arc::clone(&node.link_uses);
+    match LinkServer::bind(Arc::clone(front), address, credentials, uses) {
         Ok(links) => Ok(Some(links)),
         Err(LinkServerError::Tls(error)) => Err(error.into()),
         Err(error @ LinkServerError::Bind { .. }) => {

@@ -16,8 +16,12 @@ use std::time::Duration;
 use meridian_client::clock;
 use toml::Value;
 
+use self::cluster::{Cluster, said};
 use self::common::{Scratch, free_port, meridian, ok, run, text};
 
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "common/cluster.rs"]
+mod cluster;
 #[allow(dead_code, reason = "shared with other tests")]
 mod common;
 
@@ -438,6 +442,91 @@ fn of_two_clusters_of_one_id_and_bucket_only_the_first_deletes_there() {
     assert_eq!(count, 2, "the second cluster says whose the store is");
     assert!(objects() == before, "the second cluster has changed what the first has put");
     assert_eq!(ok(&["topic", "consume", "t", "-b", at]).lines().count(), LINE_COUNT);
+}
+
+/// Two clusters of different ids in one bucket keep apart: each deletes what is its own and nothing else.
+#[test]
+fn two_clusters_of_different_ids_share_a_bucket_and_keep_apart() {
+    const LINE_COUNT: usize = 30_000;
+    let scratch = Scratch::new("shared-bucket");
+    let bucket = scratch.path().join("bucket");
+    fs::create_dir(&bucket).unwrap();
+    let lines = ("x".repeat(99) + "\n").repeat(LINE_COUNT);
+    let ids = ["hYPimP9IdGVheSABTQQQAA", "bYPimP9IdGVheSABTQQQBB"];
+    let objects = |id: &str| {
+        let mut files = BTreeMap::new();
+        let folder = bucket.join(id);
+        if folder.exists() {
+            contents(&folder, &mut files);
+        }
+        files.retain(|path, _| !path.ends_with("owner"));
+        files
+    };
+    let start = |id: &str| {
+        let folder = scratch.path().join(id);
+        fs::create_dir(&folder).unwrap();
+        let base = base(&format!("127.0.0.1:{}", free_port()));
+        let base = changed(&base, "cluster.id", Some(Value::from(id)));
+        let url = Value::from(format!("file://{}", bucket.display()));
+        let node = Node::start(&folder, &changed(&base, "object_store.url", Some(url))).unwrap();
+        write_topic(&node, &lines);
+        let class = ["topic", "storage", "convert", "t", "--class", "object", "--after-ms", "0"];
+        ok(&[&class[..], &["-b", &node.address]].concat());
+        node
+    };
+    let nodes = ids.map(start);
+    let wait = |what: &str, is_so: &dyn Fn() -> bool| {
+        let deadline = clock::now() + PATIENCE;
+        while !is_so() {
+            assert!(clock::now() < deadline, "never: {what}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    };
+    wait("both have packed", &|| ids.iter().all(|id| !objects(id).is_empty()));
+    let of_first = objects(ids[0]);
+    ok(&["topic", "delete", "t", "-b", &nodes[1].address, "--yes"]);
+    wait("the second has deleted its own", &|| objects(ids[1]).is_empty());
+    let left = objects(ids[0]);
+    assert!(of_first.keys().all(|path| left.contains_key(path)), "and none of the first's");
+    let consumed = ok(&["topic", "consume", "t", "-b", &nodes[0].address]);
+    assert_eq!(consumed.lines().count(), LINE_COUNT);
+}
+
+/// Two clusters with one link key: the source names both.
+#[test]
+fn two_clusters_with_one_link_key_are_named_at_the_source() {
+    let scratch = Scratch::new("link-key");
+    let source = Cluster::start_certified(scratch.path(), "source");
+    ok(&["topic", "create", "t", "-b", &source.address]);
+    let options = source.certify_link();
+    let mirrors = ["first", "second"].map(|name| Cluster::start(scratch.path(), name));
+    let shared = || {
+        let status = said(&["cluster", "status", "-b", &source.address]);
+        let found = status["conditions"].as_array().cloned().unwrap_or_default();
+        let mut found = found.into_iter().filter(|it| it["condition"] == "link_key_shared");
+        found.next().map(|it| it["what"].as_str().unwrap().to_owned())
+    };
+    let mut ids = Vec::new();
+    for mirror in &mirrors {
+        assert_eq!(shared(), None, "one cluster uses it");
+        let at = mirror.address.as_str();
+        let mut create = vec!["link", "create", "west", "--source", &source.address, "-b", at];
+        create.extend(options.iter().map(String::as_str));
+        ok(&create);
+        ok(&["mirror", "create", "t", "--link", "west", "-b", at]);
+        let status = said(&["cluster", "status", "-b", at]);
+        ids.push(status["cluster_id"].as_str().unwrap().to_owned());
+    }
+    let deadline = clock::now() + PATIENCE;
+    let named = loop {
+        if let Some(named) = shared() {
+            break named;
+        }
+        assert!(clock::now() < deadline, "the source has not noticed");
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    assert!(ids.iter().all(|id| named.contains(id)), "{named}, of {ids:?}");
+    assert!(named.contains("link mirror: its private key was copied"), "{named}");
 }
 
 /// Whether it is a task that panics or whoever holds a lock: others would go on with what it left half changed.

@@ -502,6 +502,7 @@ impl Store {
             free_bytes,
             usable_bytes: self.config.usable_bytes(),
             left_bytes: free_bytes.saturating_sub(self.config.reserve_bytes()),
+            creatable_bytes: self.journal.creatable_bytes(),
         }
     }
 }

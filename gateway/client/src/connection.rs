@@ -46,6 +46,7 @@ pub struct Connection {
     address: String,
     outgoing: mpsc::Sender<Outgoing>,
     versions: HashMap<i16, RangeInclusive<i16>>,
+    client_id: Arc<str>,
     next_correlation_id: AtomicI32,
     heard: Arc<Heard>,
     round_trip: Duration,
@@ -146,6 +147,7 @@ impl Connection {
             outgoing,
             versions: HashMap::from([(ApiKey::ApiVersions.key(), 0..=i16::MAX)]),
             next_correlation_id: AtomicI32::new(0),
+            client_id: security.client_id().unwrap_or_else(|| CLIENT_ID.into()),
             heard,
             round_trip: Duration::ZERO,
             tasks,
@@ -298,7 +300,7 @@ impl Connection {
         request: &R,
     ) -> Result<(EncodedFrame, i32), ClientError> {
         let correlation_id = self.next_correlation_id.fetch_add(1, Ordering::Relaxed);
-        let frame = frame::encode_request(version, correlation_id, Some(CLIENT_ID), request)
+        let frame = frame::encode_request(version, correlation_id, Some(&self.client_id), request)
             .map_err(|source| ClientError::Encode { api: R::API, source })?;
         Ok((frame, correlation_id))
     }

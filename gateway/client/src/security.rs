@@ -30,6 +30,9 @@ pub(super) type Reader = Box<dyn AsyncRead + Send + Unpin>;
 /// Writes to a connection.
 pub(super) type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
+/// How a link introduces itself to a meridian source: with the id of its own cluster behind this.
+pub const LINK_CLIENT_ID: &str = "meridian-link ";
+
 /// Why options cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the text of each variant says what it is")]
@@ -53,6 +56,8 @@ pub struct Security {
     /// In place of TCP.
     quic: Option<Quic>,
     sasl: Option<Sasl>,
+    /// The client id of requests, in place of the usual one.
+    client_id: Option<Arc<str>>,
     /// Every connection fails with this: nothing is ever sent less securely than was asked for.
     unusable: Option<String>,
 }
@@ -71,6 +76,23 @@ impl Security {
     /// What these options ask for. If they cannot be used, no connection is ever made.
     pub fn of(options: &BTreeMap<String, String>) -> Arc<Self> {
         Self::parse(options).map_or_else(|error| Self::unusable(error.to_string()), Arc::new)
+    }
+
+    /// What the options of a link of this cluster ask for. A meridian source hears which cluster it is.
+    pub fn of_link(options: &BTreeMap<String, String>, cluster: &str) -> Arc<Self> {
+        match Self::parse(options) {
+            Ok(security) => {
+                let name = || Arc::from(format!("{LINK_CLIENT_ID}{cluster}"));
+                let client_id = security.quic.is_some().then(name);
+                Arc::new(Self { client_id, ..security })
+            }
+            Err(error) => Self::unusable(error.to_string()),
+        }
+    }
+
+    /// The client id of requests, if it is not the usual one.
+    pub(super) fn client_id(&self) -> Option<Arc<str>> {
+        self.client_id.clone()
     }
 
     /// Why no connection can be made.

@@ -5,7 +5,7 @@ mod errors;
 mod open_files;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, IoSlice};
+use std::io::{self, ErrorKind, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -45,6 +45,12 @@ pub struct FolderDisk {
     created_at: Option<Instant>,
     #[cfg(test)]
     folder_syncs: std::sync::atomic::AtomicU32,
+}
+
+/// Room on the file system of a folder that is there, for this user.
+pub fn free_bytes_of(folder: &Path) -> io::Result<u64> {
+    let open = File::open(folder)?;
+    calls::free_bytes(&open).map_err(|error| io::Error::other(error.of(".").to_string()))
 }
 
 impl FolderDisk {

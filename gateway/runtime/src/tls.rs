@@ -297,29 +297,7 @@ impl NodeIdentity {
 
     /// When the node's certificate ends.
     pub fn ends_at(&self) -> Result<SystemTime, TlsError> {
-        let chain = parse_certificates("node certificate", &self.cert_chain_pem)?;
-        let Some(leaf) = chain.first() else {
-            return Err(TlsError::NotANode { detail: "no certificate in the chain".to_owned() });
-        };
-        let malformed =
-            |source| TlsError::NotTrusted { name: "node certificate".to_owned(), source };
-        let certificate = EndEntityCert::try_from(leaf).map_err(malformed)?;
-        // The library tells the end only of a certificate that is over.
-        let verified = certificate.verify_for_usage(
-            provider::default_provider().signature_verification_algorithms.all,
-            &[],
-            &[],
-            UnixTime::since_unix_epoch(FAR_FUTURE),
-            KeyUsage::server_auth(),
-            None,
-            None,
-        );
-        let seconds = match verified {
-            Err(webpki::Error::CertExpired { not_after, .. }) => not_after.as_secs(),
-            Err(source) => return Err(malformed(source)),
-            Ok(_) => FAR_FUTURE.as_secs(),
-        };
-        Ok(UNIX_EPOCH + Duration::from_secs(seconds))
+        ends_at("node certificate", &self.cert_chain_pem)
     }
 
     /// Parses and checks the identity as it stands at `now`: that the chain leads to the
@@ -348,6 +326,32 @@ impl NodeIdentity {
         verify_chain(&chain, &roots, &node_name(node, cluster)?, now)?;
         Ok(Credentials { cluster: cluster.clone(), chain, key, roots: Arc::new(roots) })
     }
+}
+
+/// When the first certificate of a chain ends, whoever it is for.
+pub fn ends_at(what: &'static str, chain_pem: &str) -> Result<SystemTime, TlsError> {
+    let chain = parse_certificates(what, chain_pem)?;
+    let Some(leaf) = chain.first() else {
+        return Err(TlsError::NotANode { detail: format!("no certificate in the {what}") });
+    };
+    let malformed = |source| TlsError::NotTrusted { name: what.to_owned(), source };
+    let certificate = EndEntityCert::try_from(leaf).map_err(malformed)?;
+    // The library tells the end only of a certificate that is over.
+    let verified = certificate.verify_for_usage(
+        provider::default_provider().signature_verification_algorithms.all,
+        &[],
+        &[],
+        UnixTime::since_unix_epoch(FAR_FUTURE),
+        KeyUsage::client_auth(),
+        None,
+        None,
+    );
+    let seconds = match verified {
+        Err(webpki::Error::CertExpired { not_after, .. }) => not_after.as_secs(),
+        Err(source) => return Err(malformed(source)),
+        Ok(_) => FAR_FUTURE.as_secs(),
+    };
+    Ok(UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
 fn verify_chain(

@@ -1,6 +1,7 @@
 //! A condition as nodes and operators' tools exchange it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use meridian_base::id::NodeId;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,18 @@ pub(crate) struct Finding {
     pub(crate) what: String,
     /// What an operator does about it.
     pub(crate) mend: String,
+    /// What nodes say of one thing that they share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) about: Option<About>,
+}
+
+/// One thing of the cluster that several nodes speak of, each in the words of what it sees.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct About {
+    pub(super) subject: String,
+    /// How many partitions of the node it stops, if that is counted.
+    #[serde(default)]
+    pub(super) partitions: usize,
 }
 
 impl Finding {
@@ -32,6 +45,20 @@ impl Finding {
             nodes: node.map(NodeId::get).into_iter().collect(),
             what: condition.to_string(),
             mend: condition.mend(),
+            about: condition.about(),
+        }
+    }
+
+    /// Adds what another node says of the same thing. The words are those of whom it stops most.
+    fn add(&mut self, other: Self) {
+        let partitions = |it: &Self| it.about.as_ref().map_or(0, |about| about.partitions);
+        let (own, others) = (partitions(self), partitions(&other));
+        if others > own {
+            self.what = other.what;
+        }
+        self.nodes.extend(other.nodes);
+        if let Some(about) = &mut self.about {
+            about.partitions = own + others;
         }
     }
 
@@ -42,21 +69,28 @@ impl Finding {
     }
 }
 
-/// Makes one line of what several nodes say in the same words; what stops writes comes first.
+/// Makes one line of what several nodes say in the same words, or of the same thing; what stops writes comes first.
 pub(crate) fn merge(findings: impl IntoIterator<Item = Finding>) -> Vec<Finding> {
     let mut merged: BTreeMap<(Severity, String, String, String), Finding> = BTreeMap::new();
     for finding in findings {
-        let Finding { condition, what, mend, .. } = &finding;
-        let key = (finding.rank(), condition.clone(), what.clone(), mend.clone());
-        match merged.get_mut(&key) {
-            Some(known) => known.nodes.extend(finding.nodes),
-            None => drop(merged.insert(key, finding)),
+        let Finding { condition, what, mend, about, .. } = &finding;
+        let (what, mend) = match about {
+            Some(about) => (about.subject.clone(), String::new()),
+            None => (what.clone(), mend.clone()),
+        };
+        match merged.entry((finding.rank(), condition.clone(), what, mend)) {
+            Entry::Occupied(mut known) => known.get_mut().add(finding),
+            Entry::Vacant(place) => drop(place.insert(finding)),
         }
     }
     let mut merged: Vec<Finding> = merged.into_values().collect();
     for finding in &mut merged {
         finding.nodes.sort_unstable();
         finding.nodes.dedup();
+        let partitions = finding.about.as_ref().map_or(0, |about| about.partitions);
+        if finding.nodes.len() > 1 && partitions > 0 {
+            finding.what += &format!("; {partitions} partitions on {} nodes", finding.nodes.len());
+        }
     }
     merged
 }

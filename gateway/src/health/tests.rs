@@ -9,7 +9,8 @@ use meridian_consensus::command::{Command, FeatureLevel, Liveness, MountEpoch};
 use meridian_storage::store::DiskUsage;
 
 use super::own::{
-    DiskObserved, LinkObserved, NotCommitting, Observed, SecretsObserved, StoppedObserved,
+    DiskObserved, LinkObserved, NotCommitting, Observed, SecretsObserved, SharedLink,
+    StoppedObserved,
 };
 use super::tolerance::group_status;
 use super::*;
@@ -52,7 +53,10 @@ async fn a_dead_node_and_what_it_led_are_seen() {
     broker.mark(2, Liveness::Dead);
     let found = of_cluster(&broker);
     assert_eq!(names(&found), ["group_short", "node_dead"]);
-    assert_eq!(found[0].to_string(), "of group 1 can be lost now: nothing; it was built for: DC");
+    assert_eq!(
+        found[0].to_string(),
+        "group 1 can lose nothing more now; it was built to lose a datacenter"
+    );
     assert!(found[1].mend().contains("meridian node replace 2"));
     broker.mark(broker.node().get(), Liveness::Dead);
     let found = of_cluster(&broker);
@@ -116,8 +120,9 @@ fn a_disk_is_nearly_full_and_then_full() {
             used_bytes: 1000 * MIB - left_bytes,
             usable_bytes: 1000 * MIB,
             free_bytes: left_bytes + 32 * MIB,
+            creatable_bytes: 0,
         };
-        let disk = DiskObserved { usage, has_refused, unreadable: 0 };
+        let disk = DiskObserved { usage, has_refused, ..DiskObserved::default() };
         of_node(Observed { disk: Some(disk), ..Observed::default() })
     };
     assert!(of(500 * MIB, 300 * MIB, false).is_empty());
@@ -133,11 +138,56 @@ fn a_disk_is_nearly_full_and_then_full() {
 }
 
 #[test]
+fn a_disk_that_others_fill_is_seen_before_the_journal_meets_them() {
+    let of = |free_bytes, creatable_bytes| {
+        let usage = DiskUsage {
+            left_bytes: 600 * MIB,
+            usable_bytes: 1000 * MIB,
+            creatable_bytes,
+            ..DiskUsage::default()
+        };
+        let disk = DiskObserved { usage, free_bytes, ..DiskObserved::default() };
+        of_node(Observed { disk: Some(disk), ..Observed::default() })
+    };
+    assert!(of(None, 500 * MIB).is_empty(), "nobody has looked");
+    assert!(of(Some(500 * MIB), 500 * MIB).is_empty());
+    assert!(of(Some(300 * MIB), 500 * MIB).is_empty(), "there is room for long");
+    assert!(of(Some(100 * MIB), 90 * MIB).is_empty(), "the journal takes no more than that");
+    let found = of(Some(150 * MIB), 500 * MIB);
+    assert_eq!(names(&found), ["disk_taken"]);
+    let line = "others fill the disk: 150 MiB are free, and the journal has yet to take 500 MiB";
+    assert_eq!(found[0].to_string(), line);
+    assert!(found[0].mend().contains("storage.capacity_bytes"));
+}
+
+#[test]
+fn an_object_store_that_fails_is_seen_after_a_while() {
+    let of = |seconds| {
+        let failing = (Duration::from_secs(seconds), "object store s3://cold: refused".to_owned());
+        of_node(Observed { objects_failing: Some(failing), ..Observed::default() })
+    };
+    assert!(of(9).is_empty());
+    let found = of(12);
+    assert_eq!(names(&found), ["object_store_away"]);
+    let line = "the object store has failed for 12 s: object store s3://cold: refused";
+    assert_eq!(found[0].to_string(), line);
+}
+
+#[test]
+fn partitions_that_are_opened_are_seen() {
+    let opening = Some(Partitions { count: 36, ..some_partitions() });
+    let found = of_node(Observed { opening, ..Observed::default() });
+    assert_eq!((found[0].name(), found[0].severity()), ("opening", Severity::Stops));
+    let line = "36 partitions (orders-3 among them) not served yet: taken over, and being rebuilt";
+    assert_eq!(found[0].to_string(), line);
+}
+
+#[test]
 fn damage_is_seen_until_it_is_mended() {
     let disk = |unreadable| {
         let usage =
             DiskUsage { left_bytes: 9 * MIB, usable_bytes: 10 * MIB, ..DiskUsage::default() };
-        let disk = DiskObserved { usage, has_refused: false, unreadable };
+        let disk = DiskObserved { usage, unreadable, ..DiskObserved::default() };
         names(&of_node(Observed { disk: Some(disk), ..Observed::default() }))
     };
     assert_eq!(disk(3), ["disk_damaged"]);
@@ -186,15 +236,21 @@ fn links_and_mirrors_that_do_not_get_on_are_seen() {
         down: Some("west-1:9092 does not answer".to_owned()),
         stopped: vec![stopped],
         groups_left_out: Some((20, 10_000)),
+        certificate_hours_left: Some(47),
     };
     let found = of_node(Observed { links: vec![link], ..Observed::default() });
-    assert_eq!(names(&found), ["link_down", "mirror_stopped", "groups_left_out"]);
+    assert_eq!(
+        names(&found),
+        ["link_down", "mirror_stopped", "link_certificate_ends", "groups_left_out"]
+    );
     assert!(found[0].mend().contains("meridian link test west"));
     let line =
         "link west: mirror of partition orders-3 stopped (gap): the source has no offsets 3 to 7";
     assert_eq!(found[1].to_string(), line);
+    assert_eq!(found[2].to_string(), "the certificate of link west ends in 47 hours");
+    assert!(found[2].mend().contains("`meridian cert link`"));
     let line = "link west: 20 groups are not carried: 10000 of a broker are the most";
-    assert_eq!(found[2].to_string(), line);
+    assert_eq!(found[3].to_string(), line);
 }
 
 #[test]
@@ -211,6 +267,16 @@ fn secrets_that_cannot_be_opened_or_lie_in_clear_are_seen() {
     let line = "secrets of links lie in clear in the metadata log: east, north";
     assert_eq!(found[1].to_string(), line);
     assert!(found[1].mend().contains("`meridian link reseal`"));
+}
+
+#[test]
+fn a_copy_of_a_links_key_is_seen() {
+    let shared = SharedLink { link: "east".to_owned(), clusters: vec!["a".into(), "b".into()] };
+    let found = of_node(Observed { links_shared: vec![shared], ..Observed::default() });
+    assert_eq!(names(&found), ["link_key_shared"]);
+    let line = "clusters a and b all use the certificate of link east: its private key was copied";
+    assert_eq!(found[0].to_string(), line);
+    assert!(found[0].mend().contains("`meridian cert link`"));
 }
 
 #[test]
@@ -260,6 +326,30 @@ fn nodes_that_say_the_same_are_one_line_and_what_stops_comes_first() {
     let merged = merge([of(&clock, 2), of(&waits, 3), of(&clock, 1), of(&clock, 2)]);
     let lines: Vec<_> = merged.iter().map(|it| (it.condition.as_str(), &it.nodes[..])).collect();
     assert_eq!(lines, [("not_serving", &[3][..]), ("clock_apart", &[1, 2])]);
+}
+
+#[test]
+fn what_nodes_say_of_one_thing_is_one_line() {
+    let of = |condition: &Condition, node: u32| Finding::of(condition, Some(NodeId::new(node)));
+    let down =
+        |link: &str, why: &str| Condition::LinkDown { link: link.to_owned(), why: why.to_owned() };
+    let missing = |count, example: &str| Condition::LeaseMissing {
+        partitions: Partitions { count, example: example.to_owned() },
+        cluster: "east".to_owned(),
+    };
+    let merged = merge([
+        of(&down("west", "west:9092 does not answer"), 1),
+        of(&missing(1, "orders-0"), 1),
+        of(&down("west", "broker 3 has not answered yet"), 2),
+        of(&missing(4, "orders-3"), 2),
+        of(&down("north", "north:9092 does not answer"), 2),
+    ]);
+    let lines: Vec<_> = merged.iter().map(|it| (it.condition.as_str(), &it.nodes[..])).collect();
+    let expected = [("lease_missing", &[1, 2][..]), ("link_down", &[2]), ("link_down", &[1, 2])];
+    assert_eq!(lines, expected);
+    assert!(merged[0].what.starts_with("4 partitions (orders-3 among them)"));
+    assert!(merged[0].what.ends_with("; 5 partitions on 2 nodes"), "{}", merged[0].what);
+    assert_eq!(merged[2].what, "link west is down: west:9092 does not answer");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use meridian_protocol::frame::{self, RequestError};
 use meridian_protocol::messages::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
 use meridian_protocol::{ApiKey, ErrorCode, Request, Response, Str};
 
+use super::link_uses::LinkUse;
 use super::memory::{Charge, Holder};
 use super::{
     Front, acls, cluster, configs, consumer_groups, coordinator, delete_records,
@@ -89,6 +90,8 @@ pub(super) struct Client {
     pub(super) peer: SocketAddr,
     /// Whether it is a link of another cluster, which may ask only what a mirror asks.
     pub(super) is_link: bool,
+    /// Which link.
+    pub(super) link: Option<LinkUse>,
     /// Where this connection was sent to a nearer reader: see [`fetch`].
     pub(super) redirects: Mutex<HashMap<PartitionId, Redirect>>,
     /// Where this connection's runs of fetches go on: see [`fetch`].
@@ -113,12 +116,13 @@ pub(super) struct Redirect {
 impl Client {
     pub(super) fn new(peer: SocketAddr, holder: Arc<Holder>) -> Self {
         let (redirects, runs, answer, paused_until) = Default::default();
-        Self { peer, is_link: false, redirects, runs, holder, answer, paused_until }
+        let link = None;
+        Self { peer, is_link: false, link, redirects, runs, holder, answer, paused_until }
     }
 
     /// A link of another cluster.
-    pub(super) fn of_link(peer: SocketAddr, holder: Arc<Holder>) -> Self {
-        Self { is_link: true, ..Self::new(peer, holder) }
+    pub(super) fn of_link(peer: SocketAddr, holder: Arc<Holder>, link: LinkUse) -> Self {
+        Self { is_link: true, link: Some(link), ..Self::new(peer, holder) }
     }
 
     /// The APIs that it may use.

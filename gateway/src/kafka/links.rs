@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 
 use super::Front;
 use super::dispatch::Client;
+use super::link_uses::{LinkUse, LinkUses};
 use super::server::serve_stream;
 use crate::runtime::congestion::SteadyBbrConfig;
 use crate::runtime::tls::{Credentials, TlsError, link_of};
@@ -62,6 +63,7 @@ pub struct LinkServer {
     front: Arc<Front>,
     endpoint: quinn::Endpoint,
     credentials: Credentials,
+    uses: Arc<LinkUses>,
 }
 
 impl LinkServer {
@@ -70,6 +72,7 @@ impl LinkServer {
         front: Arc<Front>,
         address: SocketAddr,
         credentials: Credentials,
+        uses: Arc<LinkUses>,
     ) -> Result<Self, LinkServerError> {
         let crypto = QuicServerConfig::try_from(credentials.link_server_config()?)
             .map_err(|error| TlsError::Setup { detail: error.to_string() })?;
@@ -98,13 +101,13 @@ impl LinkServer {
             runtime,
         )
         .map_err(bind)?;
-        Ok(Self { front, endpoint, credentials })
+        Ok(Self { front, endpoint, credentials, uses })
     }
 
     /// Serves links until `shutdown` holds true, then answers what is due and returns.
     pub async fn run(self, shutdown: watch::Receiver<bool>) {
-        let Self { front, endpoint, credentials } = self;
-        let shared = Arc::new(Shared { front, credentials });
+        let Self { front, endpoint, credentials, uses } = self;
+        let shared = Arc::new(Shared { front, credentials, uses });
         let handshakes = Arc::new(Semaphore::new(HANDSHAKE_COUNT_MAX));
         let mut links = JoinSet::new();
         let mut stopped = shutdown.clone();
@@ -145,6 +148,7 @@ impl LinkServer {
 struct Shared {
     front: Arc<Front>,
     credentials: Credentials,
+    uses: Arc<LinkUses>,
 }
 
 impl Shared {
@@ -183,9 +187,10 @@ impl Shared {
                 Err(error) => break Some(error),
             };
             let (shared, shutdown) = (Arc::clone(&self), shutdown.clone());
+            let link = LinkUse { link: link.as_str().into(), uses: Arc::clone(&self.uses) };
             streams.spawn(async move {
                 let stream = tokio::io::join(receive, send);
-                let client = Client::of_link(peer, shared.front.memory.holder());
+                let client = Client::of_link(peer, shared.front.memory.holder(), link);
                 serve_stream(&shared.front, stream, client, shutdown).await;
             });
         };

@@ -21,6 +21,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_storage::blob::BlobKey;
 use meridian_storage::message::{PartList, PutReply};
@@ -117,6 +118,8 @@ pub(super) struct Cold {
     cache: StripeCache,
     /// The object store, if the node has one.
     objects: OnceLock<Arc<Objects>>,
+    /// Since when every request to it has failed, and why the last one did.
+    objects_failing: Mutex<Option<(Instant, String)>>,
     /// Partitions of which a reader found a part missing or damaged.
     wanted: Mutex<BTreeSet<PartitionId>>,
     pub(super) counters: ColdCounters,

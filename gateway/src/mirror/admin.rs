@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 
 use crate::client::ClientError;
 use crate::kafka::AdminError;
-use crate::mirror::{contracts, lease};
+use crate::mirror::{contracts, lease, said_of_source};
 use crate::node::Node;
 
 /// A call of one of these methods.
@@ -105,12 +105,7 @@ impl AdminCall {
 }
 
 fn of_source(error: &ClientError) -> AdminError {
-    // Its advice is for whoever typed an address of this cluster.
-    let error = match error {
-        ClientError::Unreachable { last, .. } => last,
-        error => error,
-    };
-    AdminError::Failed(format!("the source: {error}"))
+    AdminError::Failed(format!("the source: {}", said_of_source(error)))
 }
 
 fn json(answer: &impl Serialize) -> Result<Bytes, AdminError> {

@@ -31,8 +31,8 @@ use super::survey::{self, Survey};
 use super::worker::LinkMetrics;
 use crate::client::{Client, ClientError, Lane};
 use crate::log::FetchError;
+use crate::mirror::secrets::OwnEnd;
 use crate::runtime::clock::Clock;
-use crate::runtime::secrets::Keyring;
 
 /// How often it is seen which partitions are to be compared.
 const AUDIT_EVERY: Duration = Allowance::EVERY_MIN;
@@ -133,16 +133,16 @@ impl AuditHandle {
     pub(super) fn start(
         plan: tokio::sync::watch::Receiver<Arc<Plan>>,
         metrics: Arc<Mutex<LinkMetrics>>,
-        keys: Arc<Keyring>,
+        own: Arc<OwnEnd>,
     ) -> Self {
         let reports = Arc::new(Mutex::new(BTreeMap::new()));
         let source = plan.borrow().source.clone();
-        let client = source.client(&keys);
+        let client = source.client(&own);
         let audit = Audit {
             plan,
             source,
             client,
-            keys,
+            own,
             metrics,
             clock: Clock::start(),
             allowance: Allowance::default(),
@@ -163,7 +163,7 @@ struct Audit {
     plan: tokio::sync::watch::Receiver<Arc<Plan>>,
     source: Source,
     client: Client,
-    keys: Arc<Keyring>,
+    own: Arc<OwnEnd>,
     metrics: Arc<Mutex<LinkMetrics>>,
     clock: Clock,
     allowance: Allowance,
@@ -197,7 +197,7 @@ impl Audit {
         let plan = Arc::clone(&self.plan.borrow());
         if plan.source != self.source {
             self.source = plan.source.clone();
-            self.client = self.source.client(&self.keys);
+            self.client = self.source.client(&self.own);
             self.survey = None;
         }
         self.cursors.retain(|partition, cursor| {
@@ -425,6 +425,8 @@ mod tests {
         let partition = |leader| SurveyedPartition { leader, leader_epoch: LeaderEpoch::new(1) };
         let topic = SurveyedTopic {
             id,
+            was_compacted: false,
+            delete_retention: None,
             is_compacted: false,
             is_described: true,
             is_meridian: true,

@@ -1,7 +1,7 @@
 //! What of this node's links stops or threatens writes: observed for [`crate::health`].
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use meridian_base::id::{PartitionId, TopicId};
 use meridian_consensus::command::RowKind;
@@ -14,6 +14,7 @@ use super::{Mirrors, refuses_clients};
 use crate::health::Partitions;
 use crate::health::own::{LinkObserved, StoppedObserved};
 use crate::node::Node;
+use crate::runtime::clock;
 
 /// A new leader hears of its lease within this time.
 pub(crate) const LEASED_WITHIN: Duration = Duration::from_secs(2);
@@ -42,7 +43,19 @@ impl Mirrors {
             }
             link.groups_left_out = steward.groups_left_out;
         }
+        for (name, ends_at) in self.link_certificates() {
+            entry(&mut links, &name).certificate_hours_left = Some(hours_until(ends_at));
+        }
         links.into_values().collect()
+    }
+}
+
+/// Negative for what is over.
+pub(crate) fn hours_until(at: SystemTime) -> i64 {
+    let hours = |left: Duration| i64::try_from(left.as_secs() / 3600).unwrap_or(i64::MAX);
+    match at.duration_since(clock::wall_time()) {
+        Ok(left) => hours(left),
+        Err(over) => -hours(over.duration()),
     }
 }
 

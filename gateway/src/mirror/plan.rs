@@ -11,14 +11,13 @@ use meridian_mirror::quotas::Carried;
 use meridian_mirror::rows::{Link, MirrorTopic, RowError, Stage};
 use meridian_mirror::seed::Part;
 
-use super::secrets;
+use super::secrets::{self, OwnEnd};
 use super::seed::{self, Seeds};
 use super::unopened::Place;
 use crate::client::Client;
 use crate::client::security::Security;
 use crate::log::{Ownership, PartitionLog};
 use crate::node::Node;
-use crate::runtime::secrets::Keyring;
 
 /// A link and how it is secured.
 #[derive(Clone, PartialEq, Eq)]
@@ -36,9 +35,9 @@ impl std::fmt::Debug for Source {
 
 impl Source {
     /// A client of the source cluster. Where the link's secrets can't be opened, it says why and never connects.
-    pub(super) fn client(&self, keys: &Keyring) -> Client {
-        let security = match secrets::opened(keys, self) {
-            Ok(options) => Security::of(&options.connection()),
+    pub(super) fn client(&self, own: &OwnEnd) -> Client {
+        let security = match secrets::opened(&own.keys, self) {
+            Ok(options) => Security::of_link(&options.connection(), own.cluster.as_str()),
             Err(why) => Security::unusable(why.to_string()),
         };
         Client::secured(&self.link.bootstrap, security)

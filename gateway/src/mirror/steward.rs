@@ -18,7 +18,7 @@ mod topics;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use meridian_base::env::Instant;
 use meridian_base::id::{ClusterId, TopicId};
@@ -34,12 +34,14 @@ pub(super) use self::configs::is_own as is_own_config;
 use self::groups::{CarriedPosition, Groups};
 use super::lookout::Lookout;
 use super::plan::{self, MirrorRow, Source};
+use super::said_of_source;
 use crate::client::metadata::ClusterView;
 use crate::client::{Client, ClientError};
 use crate::features::NotAgreed;
 use crate::meta::ProposeError;
 use crate::node::Node;
 use crate::runtime::clock::Clock;
+use crate::runtime::tls::ends_at;
 
 /// How often the steward goes its round. The source's topics are looked at in each, unless the source tells when
 /// they change.
@@ -105,7 +107,7 @@ impl StewardHandle {
             ..StewardReport::default()
         };
         let report = Arc::new(Mutex::new(report));
-        let client = source.client(&node.secrets);
+        let client = source.client(&node.own_end);
         let steward = Steward {
             lookout: Lookout::new(client.clone()),
             client,
@@ -125,6 +127,12 @@ impl StewardHandle {
         lock(&self.report).clone()
     }
 
+    /// When the certificate ends that the link shows its source, if it has one that can be read.
+    pub(super) fn certificate_ends_at(&self) -> Option<SystemTime> {
+        let chain = self.source.options.values.get("ssl.certificate.pem")?;
+        ends_at("link's certificate", chain).ok()
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.task.is_finished()
     }
@@ -133,7 +141,7 @@ impl StewardHandle {
 /// Why a look led to nothing.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LookError {
-    #[error(transparent)]
+    #[error("{}", said_of_source(.0))]
     Source(#[from] ClientError),
     #[error("the link is to cluster {expected}, now {found} answers")]
     OtherCluster { expected: ClusterId, found: String },
@@ -318,6 +326,18 @@ fn weight(link: &str, node: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The address is the link's, not one that somebody typed.
+    #[test]
+    fn a_source_that_does_not_answer_is_told_without_advice_for_typed_addresses() {
+        let last = ClientError::ConnectTimeout {
+            address: "west:9092".to_owned(),
+            after: Duration::from_secs(5),
+        };
+        let addresses = "west:9092,west:9093".to_owned();
+        let error = LookError::from(ClientError::Unreachable { addresses, last: Box::new(last) });
+        assert_eq!(error.to_string(), "cannot connect to west:9092: no answer within 5s");
+    }
 
     #[test]
     fn links_spread_over_the_nodes() {

@@ -41,11 +41,13 @@ use super::lease::Told;
 use super::lookout::Lookout;
 use super::plan::{Plan, Target};
 use super::question::{Asker, Fetched};
+use super::said_of_source;
 use super::survey::{self, Survey};
-use crate::client::{Client, ClientError, Connection};
+use crate::client::{Client, Connection};
 use crate::log::FetchError;
 use crate::node::Node;
 use crate::runtime::clock::Clock;
+use crate::topic_config::was_compacted;
 
 /// When it is looked again whether partitions that were to be added are there.
 const RETRY_AFTER: Duration = Duration::from_millis(700);
@@ -222,7 +224,7 @@ impl LinkWorker {
     ) -> Self {
         let plan = Arc::clone(&changes.borrow());
         let (events, received) = mpsc::channel(EVENT_COUNT_MAX);
-        let client = plan.source.client(&node.secrets);
+        let client = plan.source.client(&node.own_end);
         Self {
             lookout: Lookout::new(client.clone()),
             client,
@@ -310,7 +312,7 @@ impl LinkWorker {
             self.packs = true;
         }
         if !plan.source.is_reached_as(&self.plan.source) {
-            self.client = plan.source.client(&self.node.secrets);
+            self.client = plan.source.client(&self.node.own_end);
             self.lookout = Lookout::new(self.client.clone());
             self.partitions.clear();
         }
@@ -507,11 +509,8 @@ impl LinkWorker {
         let names: Vec<String> = self.source_names().into_iter().collect();
         let (client, events) = (self.client.clone(), self.events.clone());
         tokio::spawn(async move {
-            let result = survey::survey(&client, &names).await.map_err(|error| match error {
-                // Its advice is for whoever typed an address.
-                ClientError::Unreachable { last, .. } => last.to_string(),
-                error => error.to_string(),
-            });
+            let result = survey::survey(&client, &names).await;
+            let result = result.map_err(|error| said_of_source(&error));
             let _worker_is_gone = events.send(Event::Surveyed(result)).await;
         });
     }
@@ -536,7 +535,10 @@ impl LinkWorker {
         let Some(machine) = &mirrored.machine else { return };
         let found = match result {
             Err(detail) => Err(NoView::Unreachable(detail.clone())),
-            Ok(survey) => view_of(survey, &source, &mirrored.target),
+            Ok(survey) => {
+                let was = was_compacted(&self.node.meta.metadata(), mirrored.target.topic);
+                view_of(survey, &source, &mirrored.target, was)
+            }
         };
         let (view, way) = match found {
             Ok((view, leader, connection)) => (Ok(view), Some((leader, connection))),
@@ -607,6 +609,7 @@ fn view_of(
     survey: &Survey,
     source: &meridian_base::id::ClusterId,
     target: &Target,
+    was_compacted_here: bool,
 ) -> Result<(SourceView, i32, Arc<Connection>), NoView> {
     if survey.cluster.as_ref() != Some(source) {
         let found = survey.cluster.as_ref().map_or("a nameless one", |cluster| cluster.as_str());
@@ -639,7 +642,8 @@ fn view_of(
     let view = SourceView {
         topic: topic.id,
         leader_epoch: partition.leader_epoch,
-        is_compacted: topic.is_compacted,
+        is_compacted: topic.is_compacted || topic.was_compacted || was_compacted_here,
+        delete_retention: topic.delete_retention.filter(|_| topic.is_compacted),
     };
     Ok((view, leader, connection))
 }

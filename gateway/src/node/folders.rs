@@ -12,12 +12,12 @@ use super::owner::OwnFolder;
 use super::{StartError, disk_format, secret_key};
 use crate::config::{FAST_FILE_COUNT_MIN, NodeConfig};
 use crate::log::{StoreFailure, StoreHandle, StoreSettings};
+use crate::mirror::OwnEnd;
 use crate::runtime::clock::{self, Clock};
 use crate::runtime::disk::FolderDisk;
 use crate::runtime::folder::{self, FolderLock};
 use crate::runtime::mutation;
 use crate::runtime::objects::Objects;
-use crate::runtime::secrets::Keyring;
 use crate::runtime::tiered::{self, CapacityTier};
 use crate::runtime::tls::NodeIdentity;
 
@@ -29,7 +29,7 @@ pub(super) struct Opened {
     pub(super) own: OwnFolder,
     pub(super) objects: Option<Arc<Objects>>,
     pub(super) store: Option<Arc<StoreHandle>>,
-    pub(super) secrets: Arc<Keyring>,
+    pub(super) own_end: Arc<OwnEnd>,
 }
 
 /// Opens everything that the node keeps. What can be refused is refused before anything is written.
@@ -48,7 +48,8 @@ pub(super) async fn open(
     let objects = config.object_store.as_ref().map(open_objects).transpose()?;
     lock_disks(config).await?;
     let store = open_store(config, clock, rng).await?;
-    Ok(Opened { own, objects, store, secrets: Arc::new(keys.into_keys()?) })
+    let own_end = OwnEnd { keys: keys.into_keys()?, cluster: own.cluster.clone() };
+    Ok(Opened { own, objects, store, own_end: Arc::new(own_end) })
 }
 
 async fn open_store(

@@ -1,6 +1,7 @@
 //! Observes what [`crate::health`] decides on, and carries it to the log, to operators and to other nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -14,18 +15,20 @@ use tokio::task::JoinSet;
 use super::Node;
 use crate::background::ticks;
 use crate::health::own::{
-    self, COMMITTED_WITHIN, DiskObserved, LINK_DOWN_AFTER, NotCommitting, Observed, REACHED_WITHIN,
-    REFUSAL_COUNTS_FOR, SERVED_WITHIN,
+    self, COMMITTED_WITHIN, DiskObserved, LINK_DOWN_AFTER, NotCommitting, OPENED_WITHIN, Observed,
+    REACHED_WITHIN, REFUSAL_COUNTS_FOR, SERVED_WITHIN,
 };
 use crate::health::tolerance::GroupStatus;
 use crate::health::{Change, Condition, Finding, Monitor, Partitions, cluster, merge};
-use crate::mirror::{LEASED_WITHIN, leases_missing, observe_secrets};
+use crate::mirror::{LEASED_WITHIN, hours_until, leases_missing, observe_secrets};
 use crate::peers::wire::{PeerReply, PeerRequest};
-use crate::runtime::clock;
+use crate::runtime::disk::free_bytes_of;
 use crate::runtime::quic::PeerState;
 
 /// How often conditions are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often the room on the file systems is looked at.
+const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_secs(10);
 /// How long another node may take to say how it is: operators wait for it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Lines of one answer to operators.
@@ -35,6 +38,8 @@ const FINDING_COUNT_MAX: usize = 200;
 #[derive(Default)]
 pub(crate) struct Health {
     seen: Mutex<Seen>,
+    /// Room on the file systems of the disk, once somebody has looked.
+    free_bytes: Mutex<Option<u64>>,
     /// When the node's certificate ends, if it has one.
     certificate_ends_at: OnceLock<SystemTime>,
 }
@@ -78,12 +83,7 @@ impl Health {
     }
 
     fn certificate_hours_left(&self) -> Option<i64> {
-        let (ends_at, now) = (self.certificate_ends_at.get()?, clock::wall_time());
-        let hours = |left: Duration| i64::try_from(left.as_secs() / 3600).unwrap_or(i64::MAX);
-        Some(match ends_at.duration_since(now) {
-            Ok(left) => hours(left),
-            Err(over) => -hours(over.duration()),
-        })
+        Some(hours_until(*self.certificate_ends_at.get()?))
     }
 }
 
@@ -120,7 +120,9 @@ impl Node {
 
     fn observe(&self, seen: &mut Seen) -> Observed {
         let now = self.logs.now();
-        let unserved = self.logs.unserved(SERVED_WITHIN);
+        let (unserved, opening): (Vec<_>, Vec<_>) =
+            self.logs.unserved(OPENED_WITHIN).into_iter().partition(|it| it.1 > SERVED_WITHIN);
+        let opening: Vec<PartitionId> = opening.into_iter().map(|(id, _)| id).collect();
         let longest = unserved.iter().map(|(_, lasts)| *lasts).max();
         let unserved: Vec<PartitionId> = unserved.into_iter().map(|(id, _)| id).collect();
         let refused = self.logs.refusals(REFUSAL_COUNTS_FOR);
@@ -141,13 +143,16 @@ impl Node {
             unreachable,
             not_committing,
             not_serving: Partitions::of(&metadata, &unserved).zip(longest),
+            opening: Partitions::of(&metadata, &opening),
+            objects_failing: self.logs.objects_failing(),
             refused: refused
                 .into_iter()
                 .filter_map(|(reason, ids)| Some((reason, Partitions::of(&metadata, &ids)?)))
                 .collect(),
             leases_missing,
             links,
-            secrets: observe_secrets(&metadata, &self.secrets),
+            links_shared: self.link_uses.shared(now),
+            secrets: observe_secrets(&metadata, &self.own_end.keys),
             certificate_hours_left: self.health.certificate_hours_left(),
             clock_ahead_ms: self.time.ahead_ms(),
         }
@@ -164,6 +169,7 @@ impl Node {
             usage: store.usage(),
             has_refused: seen.refused_full_at.is_some_and(|at| now.since(at) < REFUSAL_COUNTS_FOR),
             unreadable: u64::from(store.scrub_report().status.unreadable),
+            free_bytes: *lock(&self.health.free_bytes),
         })
     }
 
@@ -248,6 +254,27 @@ impl Node {
         let mut findings = merge(findings);
         findings.truncate(FINDING_COUNT_MAX);
         findings
+    }
+}
+
+/// Looks now and then how much room the file systems of the disk have. One that hangs holds up nothing else.
+pub(super) async fn run_room(node: Arc<Node>) {
+    let tiers = node.config.tiers.as_ref().map(|tiers| tiers.capacity_folder.clone());
+    let folders: Vec<PathBuf> =
+        [Some(node.config.data.join("disk")), tiers].into_iter().flatten().collect();
+    let mut interval = ticks(LOOK_FOR_ROOM_EVERY);
+    while node.logs.store().is_some() {
+        interval.tick().await;
+        let folders = folders.clone();
+        let looking = tokio::task::spawn_blocking(move || {
+            let room = |folder: &PathBuf| free_bytes_of(folder);
+            folders.iter().map(room).sum::<std::io::Result<u64>>()
+        });
+        match looking.await {
+            Ok(Ok(bytes)) => *lock(&node.health.free_bytes) = Some(bytes),
+            Ok(Err(error)) => tracing::warn!(%error, "how much room the disk has is not known"),
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        }
     }
 }
 

@@ -53,8 +53,14 @@ pub(super) async fn run_claim(node: Arc<Node>) {
     let Ok(objects) = node.logs.objects().cloned() else { return };
     loop {
         let again_after = match claim(node.as_ref(), &objects).await {
-            Ok(()) => CLAIM_EVERY,
+            Ok(()) => {
+                node.logs.note_objects(None);
+                CLAIM_EVERY
+            }
             Err(error) => {
+                if let ClaimError::Objects(error) = &error {
+                    node.logs.note_objects(Some(error.to_string()));
+                }
                 tracing::error!(%error, "cold records stay where they are");
                 CLAIM_AGAIN_AFTER
             }

@@ -189,10 +189,14 @@ impl Journal {
 
     /// What is left for batches before the disk is full, files yet to be created included.
     pub(crate) fn room_bytes(&self) -> u64 {
-        let file_size_bytes = u64::from(self.file_size_bytes);
+        let spare_bytes = self.spares.count() as u64 * u64::from(self.file_size_bytes);
+        self.active_room_bytes() as u64 + spare_bytes + self.creatable_bytes()
+    }
+
+    /// What of that is in files that are yet to be created.
+    pub(crate) fn creatable_bytes(&self) -> u64 {
         let creatable_count = if self.disk_full { 0 } else { self.creatable_count() };
-        let file_count = (self.spares.count() + creatable_count) as u64;
-        self.active_room_bytes() as u64 + file_count * file_size_bytes
+        creatable_count as u64 * u64::from(self.file_size_bytes)
     }
 
     /// How many records a large batch should have, in bytes: what fills the file, or the next if next to nothing

@@ -81,4 +81,6 @@ pub struct DiskUsage {
     pub usable_bytes: u64,
     /// Bytes that puts can still take: none are left once it is 0.
     pub left_bytes: u64,
+    /// Bytes of files that are yet to be made: the file system must have room for them.
+    pub creatable_bytes: u64,
 }

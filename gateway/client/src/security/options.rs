@@ -73,6 +73,7 @@ pub(super) fn parse(options: &BTreeMap<String, String>) -> Result<Security, Secu
         tls: if has_tls && !is_quic { Some(tls(&get)?) } else { None },
         quic: if is_quic { Some(quic(&get)?) } else { None },
         sasl: if has_sasl { Some(sasl(&get)?) } else { None },
+        client_id: None,
         unusable: None,
     })
 }

@@ -249,6 +249,9 @@ impl<'a, R: AsyncRead + Unpin> Reader<'a, R> {
             return Err(Close::Unsupported(RequestError::UnknownApi { key: api.key() }));
         }
         self.front.metrics.on_request(api, size_bytes);
+        if let Some(link) = &self.client.link {
+            link.note(self.front.now(), header.client_id.as_deref());
+        }
         let call = Call {
             front: Arc::clone(self.front),
             client: Arc::clone(&self.client),

@@ -30,6 +30,7 @@ fn ca() -> ClusterCa {
 struct Source {
     ca: ClusterCa,
     front: Arc<Front>,
+    uses: Arc<LinkUses>,
     address: String,
     stop: watch::Sender<bool>,
     running: tokio::task::JoinHandle<()>,
@@ -42,11 +43,13 @@ impl Source {
         let credentials = identity.check(NodeId::new(1), &cluster(), clock::wall_time()).unwrap();
         let front = front_of(&FakeBroker::three_datacenters(), quick_config());
         let any = ([127, 0, 0, 1], 0).into();
-        let server = LinkServer::bind(Arc::clone(&front), any, credentials).unwrap();
+        let uses = Arc::new(LinkUses::default());
+        let server =
+            LinkServer::bind(Arc::clone(&front), any, credentials, Arc::clone(&uses)).unwrap();
         let address = server.endpoint.local_addr().unwrap().to_string();
         let (stop, stopped) = watch::channel(false);
         let running = tokio::spawn(server.run(stopped));
-        Self { ca, front, address, stop, running }
+        Self { ca, front, uses, address, stop, running }
     }
 
     async fn dial(&self, link: LinkIdentity) -> Result<Connection, ClientError> {
@@ -55,15 +58,17 @@ impl Source {
 }
 
 fn security(link: LinkIdentity) -> Security {
+    Security::parse(&options(link)).unwrap()
+}
+
+fn options(link: LinkIdentity) -> BTreeMap<String, String> {
     let options = [
         ("security.protocol", "QUIC".to_owned()),
         ("ssl.ca.pem", link.ca_pem),
         ("ssl.certificate.pem", link.cert_chain_pem),
         ("ssl.key.pem", link.key_pem),
     ];
-    let options: BTreeMap<String, String> =
-        options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    Security::parse(&options).unwrap()
+    options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 async fn asked(connection: &Connection) -> bool {
@@ -83,6 +88,27 @@ async fn a_link_is_served_over_streams_of_one_connection() {
     tokio::time::timeout(PATIENCE, source.running).await.expect("stops in time").unwrap();
     assert!(!asked(&second).await);
     assert_eq!(source.front.metrics().samples()[0].value, 0, "no stream is left");
+}
+
+/// The key of a link is one cluster's. Who has a copy of it is a link like that one, but is not that cluster.
+#[tokio::test]
+async fn a_copy_of_a_links_key_is_noticed() {
+    let source = Source::start();
+    let link = source.ca.issue_link("east", validity()).unwrap();
+    let of = |cluster: &str| Security::of_link(&options(link.clone()), cluster);
+    let open = async |security: &Security| {
+        Connection::open_secured(&source.address, security).await.unwrap()
+    };
+    let east = open(&of("east-1")).await;
+    assert!(asked(&east).await && asked(&open(&of("east-1")).await).await);
+    assert_eq!(source.uses.shared(source.front.now()), []);
+    assert!(asked(&open(&of("elsewhere")).await).await);
+    let shared = source.uses.shared(source.front.now());
+    assert_eq!(shared.len(), 1);
+    assert_eq!(
+        (shared[0].link.as_str(), &shared[0].clusters[..]),
+        ("east", &["east-1".to_owned(), "elsewhere".to_owned()][..])
+    );
 }
 
 #[tokio::test]

@@ -20,6 +20,7 @@ use super::cache::Batches;
 use super::pack::Run;
 use super::tend::TendError;
 use super::{ColdCounters, Logs};
+use crate::log::lock;
 use crate::log::partition_log::PartitionLog;
 use crate::log::reader::ReadFailed;
 use crate::partition::batches_in;
@@ -70,15 +71,34 @@ impl Logs {
         self.cold.objects.get().ok_or(Unusable::NotConfigured)
     }
 
-    /// Counts what failed.
+    /// Counts what failed, and remembers since when the store has.
     pub(crate) fn note_object_error<T>(
         &self,
         result: Result<T, ObjectError>,
     ) -> Result<T, Unusable> {
+        let why = match &result {
+            // The store has answered.
+            Ok(_) | Err(ObjectError::Damaged { .. }) => None,
+            Err(error) => Some(error.to_string()),
+        };
         if result.is_err() {
             ColdCounters::add(&self.cold.counters.object_errors, 1);
         }
+        self.note_objects(why);
         Ok(result?)
+    }
+
+    /// The store has answered, or why it has not.
+    pub(crate) fn note_objects(&self, why: Option<String>) {
+        let mut failing = lock(&self.cold.objects_failing);
+        let since = failing.as_ref().map_or_else(|| self.now(), |(since, _)| *since);
+        *failing = why.map(|why| (since, why));
+    }
+
+    /// For how long every request to the object store has failed, and why the last one did.
+    pub(crate) fn objects_failing(&self) -> Option<(Duration, String)> {
+        let failing = lock(&self.cold.objects_failing).clone();
+        failing.map(|(since, why)| (self.now().since(since), why))
     }
 
     pub(crate) fn note_deleted_objects(&self, count: u64) {
@@ -128,7 +148,10 @@ impl Logs {
             ReadFailed::Object(object.point)
         };
         let getting = self.objects().map_err(|error| failed(&error))?.get(partition, object);
-        let got = tokio::time::timeout(READ_WITHIN, getting).await.map_err(|late| failed(&late))?;
+        let got = tokio::time::timeout(READ_WITHIN, getting).await.map_err(|late| {
+            self.note_objects(Some(format!("an object was not read within {READ_WITHIN:?}")));
+            failed(&late)
+        })?;
         let bytes = self.note_object_error(got).map_err(|error| failed(&error))?;
         ColdCounters::add(&self.cold.counters.read_objects, 1);
         ColdCounters::add(&self.cold.counters.read_object_bytes, u64::from(object.size_bytes));

@@ -18,8 +18,9 @@ use crate::client::security::{Security, canonical};
 use crate::features::agree;
 use crate::kafka::AdminError;
 use crate::mirror::plan::{self, Source};
+use crate::mirror::secrets::{self, OwnEnd};
 use crate::mirror::switchover::millis;
-use crate::mirror::{LinkMetrics, lease, rules, secrets};
+use crate::mirror::{LinkMetrics, lease, rules};
 use crate::runtime::secrets::{Keyring, SecretError};
 
 #[derive(Deserialize)]
@@ -93,9 +94,9 @@ struct BrokerReport {
 /// What answers at a link's addresses.
 async fn look(
     source: &Source,
-    keys: &Keyring,
+    own: &OwnEnd,
 ) -> Result<(Client, std::sync::Arc<ClusterView>), AdminError> {
-    let client = source.client(keys);
+    let client = source.client(own);
     let view = client.refresh(Some(&[])).await.map_err(|error| of_source(&error))?;
     Ok((client, view))
 }
@@ -236,7 +237,7 @@ impl AdminCall {
             is_paused: false,
         };
         let mut source = Source { link, options };
-        let (_, view) = look(&source, &self.node.secrets).await?;
+        let (_, view) = look(&source, &self.node.own_end).await?;
         source.link.source = cluster_of(&view)?;
         let (bootstrap, found) = (&source.link.bootstrap, &source.link.source);
         if self.node.meta.metadata().cluster_id() == Some(found) {
@@ -260,7 +261,7 @@ impl AdminCall {
     /// A link's options as its rows are to keep them. Where they can't be sealed, those of before stay as they
     /// are, and what was just given is refused.
     async fn sealed(&self, source: &Source, is_given: bool) -> Result<LinkOptions, AdminError> {
-        let keys = &self.node.secrets;
+        let keys = &self.node.own_end.keys;
         if !secrets::is_stale(keys, &source.options) {
             return Ok(source.options.clone());
         }
@@ -278,7 +279,7 @@ impl AdminCall {
 
     /// Seals the secrets of all links that are in clear, or sealed under another key than that of now.
     pub(super) async fn reseal_links(&self) -> Result<Bytes, AdminError> {
-        if self.node.secrets.is_empty() {
+        if self.node.own_end.keys.is_empty() {
             return Err(AdminError::Failed(SecretError::NoKey.to_string()));
         }
         let links = plan::links(&self.node.meta.metadata());
@@ -294,7 +295,7 @@ impl AdminCall {
         let (link, version) = self.found_link(name)?;
         let options = plan::options(&self.node.meta.metadata(), name);
         let mut source = Source { link, options };
-        if !secrets::is_stale(&self.node.secrets, &source.options) {
+        if !secrets::is_stale(&self.node.own_end.keys, &source.options) {
             return Ok("as it was".to_owned());
         }
         source.options = self.sealed(&source, true).await?;
@@ -341,8 +342,8 @@ impl AdminCall {
     pub(super) async fn test_link(&self) -> Result<Bytes, AdminError> {
         let Named { link: name } = self.arguments()?;
         let source = self.found_source(&name)?;
-        source.client(&self.node.secrets).reach().await.map_err(|error| of_source(&error))?;
-        let (client, view) = look(&source, &self.node.secrets).await?;
+        source.client(&self.node.own_end).reach().await.map_err(|error| of_source(&error))?;
+        let (client, view) = look(&source, &self.node.own_end).await?;
         let found = cluster_of(&view)?;
         let mut brokers = Vec::new();
         for (id, broker) in &view.brokers {
@@ -376,11 +377,11 @@ impl AdminCall {
         let mut source = Source { link, options };
         // What can't be read is left as it is, unless it is about to be replaced.
         if is_changed {
-            let opened = secrets::opened(&self.node.secrets, &source);
+            let opened = secrets::opened(&self.node.own_end.keys, &source);
             check(&opened.map_err(|error| AdminError::Failed(error.to_string()))?)?;
         }
         if is_elsewhere {
-            let (_, view) = look(&source, &self.node.secrets).await?;
+            let (_, view) = look(&source, &self.node.own_end).await?;
             let found = cluster_of(&view)?;
             let Link { bootstrap, source: expected, .. } = &source.link;
             if found != *expected {

@@ -197,7 +197,7 @@ impl AdminCall {
     /// Asks the other side how the topic stands there.
     async fn sides(&self, name: &str, source: &Source) -> Result<Sides, AdminError> {
         let cluster = source.link.source.clone();
-        let client = source.client(&self.node.secrets);
+        let client = source.client(&self.node.own_end);
         let ask = Ask { topic: name.to_owned() };
         let told: StandingReport =
             peer::call(&client, "mirror.standing", name, &ask).await.map_err(of_peer)?;

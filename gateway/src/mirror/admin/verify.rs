@@ -75,7 +75,7 @@ impl AdminCall {
         let Verify { topic, partition, from, to } = self.arguments()?;
         let target = self.target(&topic, partition)?;
         let source = self.found_source(&target.mirror.link)?;
-        let client = source.client(&self.node.secrets);
+        let client = source.client(&self.node.own_end);
         let found = survey::find(&client, &target.mirror.source_name, LANE, partition).await;
         let found = found.map_err(|error| of_source(&error))?;
         let found = found.filter(|found| found.topic == target.mirror.source_topic);

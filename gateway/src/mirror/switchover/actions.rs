@@ -56,7 +56,7 @@ impl Actions {
             (mirror, source, metadata.cluster_id().cloned().ok_or_else(gone)?)
         };
         let own = Client::unconnected(&peer::own_bootstrap(node));
-        let source = source.client(&node.secrets);
+        let source = source.client(&node.own_end);
         let (node, clock) = (Arc::clone(node), Clock::start());
         Ok(Self { node, topic, attempt, cluster, mirror, source, own, clock, open_since: None })
     }

@@ -17,6 +17,7 @@ use crate::health::RefusedFor;
 use crate::log::PartitionLog;
 use crate::node::RunningNode;
 use crate::partition::RecordBatch;
+use crate::runtime::clock;
 use crate::runtime::tls::{ClusterCa, Validity};
 
 const TOPIC: TopicId = TopicId::new(7);
@@ -24,7 +25,7 @@ const MIB: u64 = 1 << 20;
 
 struct Bench {
     running: RunningNode,
-    data: std::path::PathBuf,
+    data: PathBuf,
 }
 
 impl Bench {
@@ -156,6 +157,31 @@ async fn a_node_says_what_else_it_finds_of_itself() {
         missing,
         [("east".to_owned(), Partitions { count: 1, example: "orders-0".to_owned() })]
     );
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn a_node_looks_how_much_room_its_disk_has_and_whether_its_object_store_answers() {
+    let bench = Bench::new("room").await;
+    let node = bench.node();
+    let looked = async {
+        while lock(&node.health.free_bytes).is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), looked).await.expect("it looks at its start");
+    let disk = node.observe_disk(&mut Seen::default(), node.logs.now()).expect("it has one");
+    assert!(disk.free_bytes.is_some_and(|bytes| bytes > 0));
+    let fits = 5 * 16 * MIB;
+    assert!(disk.usage.creatable_bytes > 0 && disk.usage.creatable_bytes < fits);
+    assert_eq!(node.logs.objects_failing(), None);
+    node.logs.note_objects(Some("refused".to_owned()));
+    let since = node.logs.objects_failing().expect("failing");
+    node.logs.note_objects(Some("no answer".to_owned()));
+    let (lasts, why) = node.logs.objects_failing().expect("failing still");
+    assert!(lasts >= since.0 && why == "no answer");
+    node.logs.note_objects(None);
+    assert_eq!(node.logs.objects_failing(), None);
     bench.end().await;
 }
 
