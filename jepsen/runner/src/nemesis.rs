@@ -44,6 +44,8 @@ use crate::failure::Failure;
 use crate::history::{Body, Epoch, Key};
 use crate::workload::Pen;
 
+/// Above the number of calls that can fail, however these are counted.
+const FIRST_CALL_MAX: usize = 10_000;
 /// For a node that has lost its disk to fill it again.
 const REFILLED_WITHIN: Duration = Duration::from_secs(30);
 
@@ -67,6 +69,8 @@ pub(crate) struct Scene<'a> {
     claims: BTreeMap<NodeIndex, usize>,
     /// How far the rolling restart has come.
     restarted_count: usize,
+    /// The next call of a disk that is to fail.
+    next_call: usize,
 }
 
 /// Whether service must go on.
@@ -152,7 +156,7 @@ impl Entry {
 pub(crate) const MIXES: &[(&str, &[&str])] = &[
     ("none", &[]),
     ("partition", &["one-way", "halves", "ring", "dc", "dc-rack", "leader-apart"]),
-    ("disk", &["eio-write", "eio-fsync", "eio-read", "disk-full", "slow-disk"]),
+    ("disk", &["eio-write", "eio-fsync", "eio-read", "any-call", "disk-full", "slow-disk"]),
     ("damaged", &["bit-flip", "zero-page", "misdirect", "truncate", "wipe"]),
     // Every fault on this list leaves a fence quorum and a put quorum of the others.
     (
@@ -211,7 +215,17 @@ pub(crate) fn demands() -> BTreeMap<&'static str, Demand> {
 
 impl<'a> Scene<'a> {
     pub(crate) fn new(cluster: &'a Cluster, keys: Vec<Key>, chance: Chance, pen: Pen<'a>) -> Self {
-        Self { cluster, chance, keys, pen, claims: BTreeMap::new(), restarted_count: 0 }
+        let (claims, restarted_count) = (BTreeMap::new(), 0);
+        let mut scene = Self { cluster, chance, keys, pen, claims, restarted_count, next_call: 0 };
+        // Other runs begin with others.
+        scene.next_call = scene.chance.below(FIRST_CALL_MAX);
+        scene
+    }
+
+    /// The number of the next call of a disk that is to fail: one after another.
+    pub(crate) fn next_call(&mut self) -> usize {
+        self.next_call += 1;
+        self.next_call
     }
 
     /// Takes nodes, if the cluster must tolerate that, and they are not taken yet.

@@ -17,6 +17,7 @@ const ROTS: &[&str] = &[
     "eio-read",
     "eio-write",
     "eio-fsync",
+    "any-call",
     "stale-disk",
     "swap-disks",
 ];

@@ -87,6 +87,21 @@ impl Operation {
     ];
 }
 
+/// What block devices and file systems answer.
+pub(crate) const ERRNOS: [i32; 11] = [
+    libc::EIO,
+    libc::ENODATA,
+    libc::EILSEQ,
+    libc::ETIMEDOUT,
+    libc::EREMOTEIO,
+    libc::ENOLINK,
+    libc::ENOMEM,
+    libc::EOPNOTSUPP,
+    libc::ENOSPC,
+    libc::EMFILE,
+    libc::EINTR,
+];
+
 /// How an operation fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
@@ -107,6 +122,8 @@ pub(crate) struct Injected {
     pub(crate) sync: u64,
     pub(crate) read: u64,
     pub(crate) full: u64,
+    /// All others.
+    pub(crate) other: u64,
 }
 
 impl Control {
@@ -223,7 +240,10 @@ impl Control {
     }
 
     pub(crate) fn injected(&self) -> Injected {
+        let of = [Operation::Write, Operation::Sync, Operation::WriteOut, Operation::Read];
+        let others = Operation::ALL.into_iter().filter(|operation| !of.contains(operation));
         Injected {
+            other: others.map(|operation| self.failed_count(operation)).sum(),
             write: self.failed_count(Operation::Write),
             sync: self.failed_count(Operation::Sync) + self.failed_count(Operation::WriteOut),
             read: self.failed_count(Operation::Read),

@@ -25,7 +25,7 @@ use meridian_storage::message::{
 };
 use meridian_storage::store::{Origin, Standing, Store, StoreInput, StoreOutput};
 
-use super::control::{Control, Fault, Operation};
+use super::control::{Control, ERRNOS, Fault, Operation};
 use super::undo::{self, Cut};
 use crate::chance::Chance;
 
@@ -38,21 +38,6 @@ const ROUND_COUNT: u64 = 6;
 const PUTS_PER_ROUND: u64 = 5;
 /// Steps that a leader lets go in the midst: their files are emptied, and go.
 const FREED_STEPS: u64 = 8;
-/// What block devices and file systems answer.
-const ERRNOS: [i32; 11] = [
-    libc::EIO,
-    libc::ENODATA,
-    libc::EILSEQ,
-    libc::ETIMEDOUT,
-    libc::EREMOTEIO,
-    libc::ENOLINK,
-    libc::ENOMEM,
-    libc::EOPNOTSUPP,
-    libc::ENOSPC,
-    libc::EMFILE,
-    libc::EINTR,
-];
-
 /// One of each meaning that they have.
 const FEW_ERRNOS: [i32; 3] = [libc::EIO, libc::EMFILE, libc::ENOSPC];
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Entry, Nemesis, Scene};
 use crate::cluster::place::NodeIndex;
-use crate::disk::control::Operation;
+use crate::disk::control::{ERRNOS, Fault as CallFault, Operation};
 use crate::disk::undo::Cut;
 use crate::failure::Failure;
 
@@ -30,6 +30,11 @@ pub(super) fn entries() -> Vec<Entry> {
             new(Fault::Error(Operation::Sync))
         }),
         Entry::within("eio-read", "a node's reads fail", || new(Fault::Error(Operation::Read))),
+        Entry::within(
+            "any-call",
+            "a call of a node's disk fails with some number, once or for good; then its power is cut",
+            || Box::new(AnyCall(None)),
+        ),
         Entry::within("disk-full", "a node's disk has no room for anything new", || {
             new(Fault::Full)
         }),
@@ -38,6 +43,56 @@ pub(super) fn entries() -> Vec<Entry> {
             Box::new(AllSlow)
         }),
     ]
+}
+
+/// Each call that comes to the disk, with each number that devices and file systems answer, once and for good: one
+/// after another, in an order in which neighbours have little in common. What was acknowledged can be read afterwards,
+/// or the disk says that it is unsure.
+struct AnyCall(Option<NodeIndex>);
+
+/// How many there are, and from one to the next: no divisor in common.
+const CALL_COUNT: usize = Operation::ALL.len() * ERRNOS.len() * 2;
+const CALL_STRIDE: usize = 105;
+/// The call that fails is one of the first so many: of those that each batch makes, and of those that few do.
+const SKIP_MAX: usize = 40;
+const RARE_SKIP_MAX: usize = 2;
+
+/// The operation, the number, and whether it fails once.
+fn call(number: usize) -> (Operation, i32, bool) {
+    let number = number * CALL_STRIDE % CALL_COUNT;
+    let (number, is_once) = (number / 2, number.is_multiple_of(2));
+    let operation = Operation::ALL[number % Operation::ALL.len()];
+    (operation, ERRNOS[number / Operation::ALL.len() % ERRNOS.len()], is_once)
+}
+
+impl Nemesis for AnyCall {
+    fn begin(&mut self, scene: &mut Scene<'_>) -> Result<Option<String>, Failure> {
+        let Some(node) = scene.claim_one() else { return Ok(None) };
+        self.0 = Some(node);
+        scene.cluster.expect_end(node);
+        let (operation, errno, is_once) = call(scene.next_call());
+        let is_frequent = matches!(
+            operation,
+            Operation::Write | Operation::Sync | Operation::WriteOut | Operation::Read
+        );
+        let skip_max = if is_frequent { SKIP_MAX } else { RARE_SKIP_MAX };
+        let skip = u32::try_from(scene.chance.below(skip_max)).unwrap_or_default();
+        let fault = CallFault { errno, per_mille: 1000, skip, count_max: is_once.then_some(1) };
+        scene.cluster.control(node).fail_as(operation, fault);
+        let (name, what) = (node.rack_name(), std::io::Error::from_raw_os_error(errno));
+        let times = if is_once { "once" } else { "for good" };
+        Ok(Some(format!("{name}: {operation:?} {times}, {what}")))
+    }
+
+    fn end(&mut self, scene: &mut Scene<'_>) -> Result<(), Failure> {
+        let Some(node) = self.0.take() else { return Ok(()) };
+        scene.cluster.kill(&[node])?;
+        scene.cluster.control(node).heal_disk();
+        let cut = scene.chance.pick(&[Cut::Whole, Cut::FromSomeMoment]).unwrap_or(Cut::Whole);
+        scene.cluster.lose_unsynced(node, cut, &mut scene.chance)?;
+        // A disk that is unsure of what it holds is filled again.
+        scene.bring_back_refilled(&[node])
+    }
 }
 
 /// Fences and puts stay on their way for long: what happens in between happens often.
@@ -108,5 +163,21 @@ impl Nemesis for Disk {
             scene.cluster.lose_unsynced(node, Cut::OnlyFailed, &mut scene.chance)?;
         }
         scene.bring_back(&[node])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_call_fails_with_every_number_once_and_for_good() {
+        let all = (0..CALL_COUNT).map(|number| {
+            let (operation, errno, is_once) = call(number);
+            (operation as usize, errno, is_once)
+        });
+        assert_eq!(all.collect::<BTreeSet<_>>().len(), CALL_COUNT);
     }
 }

@@ -53,6 +53,7 @@ const FAULTS: &[&str] = &[
     "eio-write",
     "eio-fsync",
     "eio-read",
+    "any-call",
     "slow-disk",
     "slow-disks",
     "disk-full",
