@@ -1,6 +1,7 @@
 //! What a history must not show: one file per invariant, each with histories that it must reject.
 
 mod availability;
+pub(crate) mod cost;
 mod cycle;
 mod demand;
 mod deposed;

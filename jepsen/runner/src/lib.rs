@@ -24,6 +24,7 @@ mod check;
 mod client;
 mod clock;
 mod cluster;
+mod cost;
 mod disk;
 mod edn;
 mod failure;

@@ -104,6 +104,7 @@ fn text(outcome: &Outcome) -> String {
     if let AfterOverload::Calm(after) = outcome.after_overload {
         text += &format!("  writes as quick as before {after:.1?} after the overload\n");
     }
+    text += &format!("  spent: {}\n", outcome.spent);
     text += &describe(&outcome.anomalies, &outcome.history);
     text
 }

@@ -8,11 +8,13 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::chance::Chance;
+use crate::check::cost::{Bounds, Most, Sample};
 use crate::check::scrub::{Disk, Scrubbed};
 use crate::check::{self, AfterOverload, Anomaly, Service};
 use crate::clock;
 use crate::cluster::place::Addresses;
 use crate::cluster::{Cluster, NodeIndex, Setup};
+use crate::cost;
 use crate::failure::Failure;
 use crate::history::{self, Body, Kind, Op, Process, Recorder};
 use crate::nemesis::{self, Plan, Scene};
@@ -68,6 +70,8 @@ pub(crate) struct Outcome {
     /// What shims did, by node.
     pub(crate) injected: Vec<String>,
     pub(crate) packets: (u64, u64),
+    /// The most that nodes took and spent.
+    pub(crate) spent: Most,
 }
 
 impl Outcome {
@@ -110,13 +114,20 @@ pub(crate) fn run(config: Config) -> Result<Outcome, Failure> {
     cluster.client_door(0).enter().map_err(Failure::system("the clients' network namespace"))?;
     cluster.form()?;
     let recorder = Recorder::start();
-    let healed_after = play(&config, &workload, &plan, &cluster, &recorder, &mut chance)?;
+    let is_over = AtomicBool::new(false);
+    let (played, samples) = std::thread::scope(|scope| {
+        let watching = scope.spawn(|| cost::watch(&cluster, &is_over));
+        let played = play(&config, &workload, &plan, &cluster, &recorder, &mut chance);
+        is_over.store(true, Ordering::Release);
+        (played, watching.join().unwrap_or_default())
+    });
+    let healed_after = played?;
     let history = recorder.history();
     if !plan.faults.is_empty() && faults_of(&history).next().is_none() {
         let text = format!("no fault of {:?} could begin: nothing was tested", config.nemesis);
         return Err(Failure::Cluster(text));
     }
-    judge(config, &cluster, history, healed_after, lacking, plan.is_within())
+    judge(config, &cluster, (history, samples), healed_after, lacking, plan.is_within())
 }
 
 /// The run itself. How long the cluster took to be whole; `None` if it did not become so.
@@ -247,7 +258,7 @@ fn scrub(cluster: &Cluster) -> Vec<Scrubbed> {
 fn judge(
     config: Config,
     cluster: &Cluster,
-    history: Vec<Op>,
+    (history, samples): (Vec<Op>, Vec<Sample>),
     healed_after: Option<Duration>,
     lacking: Vec<&'static str>,
     is_within: bool,
@@ -258,6 +269,8 @@ fn judge(
         anomalies.extend(check::held_too_long(&history));
     }
     anomalies.extend(check::scrub::check(&scrub(cluster), &history));
+    let (dear, spent) = check::cost::check(&samples, &Bounds::OF_RUNS);
+    anomalies.extend(dear);
     let service = check::service(&history);
     let told = |kind, text: String| Anomaly { kind, text, ops: Vec::new() };
     anomalies.extend(cluster.surprises().into_iter().map(|text| told("process", text)));
@@ -305,5 +318,6 @@ fn judge(
         lacking,
         injected,
         packets,
+        spent,
     })
 }

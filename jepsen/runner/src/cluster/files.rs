@@ -110,7 +110,7 @@ fn configuration(
     let mut text = format!(
         "[node]\nid = {}\ndatacenter = \"{}\"\nrack = \"{}\"\ndata = \"data\"\n\n\
          [listen]\nkafka = \"{kafka}\"\nkafka_advertised = \"{kafka}\"\npeer = \"{}\"\n\
-         insecure = true\n\n\
+         admin = \"{}\"\ninsecure = true\n\n\
          [kafka]\nauto_create_topics = false\n\n\
          [storage]\ncapacity_bytes = {CAPACITY_BYTES}\n\n\
          [limits]\nworker_threads = 1\n\n[tls]\nfolder = \"tls\"\n\n\
@@ -119,6 +119,7 @@ fn configuration(
         datacenter_name(node.datacenter()),
         node.rack_name(),
         addresses.peer(node),
+        addresses.admin(node),
     );
     for member in nodes.iter().copied() {
         // Writing to a string cannot fail.

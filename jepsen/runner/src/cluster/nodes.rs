@@ -177,6 +177,10 @@ impl Cluster {
         self.setup.addresses.kafka(node)
     }
 
+    pub(crate) fn admin_address(&self, node: NodeIndex) -> SocketAddr {
+        self.setup.addresses.admin(node)
+    }
+
     /// The door to where the clients of a datacenter are.
     pub(crate) fn client_door(&self, datacenter: usize) -> Door {
         self.clients[datacenter % self.clients.len()].door()

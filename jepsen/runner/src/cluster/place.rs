@@ -15,6 +15,7 @@ pub(crate) const SPARE: NodeIndex = NodeIndex(NODE_COUNT);
 
 const KAFKA_PORT: u16 = 9092;
 const PEER_PORT: u16 = 9192;
+const ADMIN_PORT: u16 = 9644;
 
 /// A node, from 0. Its id is one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,6 +100,11 @@ impl Addresses {
 
     pub(crate) fn peer(self, node: NodeIndex) -> SocketAddr {
         self.with_port(node, PEER_PORT, 100)
+    }
+
+    /// Where a node tells of itself by HTTP.
+    pub(crate) fn admin(self, node: NodeIndex) -> SocketAddr {
+        self.with_port(node, ADMIN_PORT, 200)
     }
 
     fn with_port(self, node: NodeIndex, own: u16, distance: u16) -> SocketAddr {

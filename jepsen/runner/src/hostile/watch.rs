@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::clock;
+use crate::cost::number_after;
 
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -57,23 +58,9 @@ impl Watched {
     }
 }
 
-/// The first number behind `name`.
-fn number_after(text: &str, name: &str) -> Option<u64> {
-    let (_, rest) = text.split_once(name)?;
-    rest.split_whitespace().next()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_found_behind_their_names() {
-        let text = "Name:\tmeridian\nVmRSS:\t  123456 kB\nMax open files            1024   4096\n";
-        assert_eq!(number_after(text, "VmRSS:"), Some(123_456));
-        assert_eq!(number_after(text, "Max open files"), Some(1024));
-        assert_eq!(number_after(text, "VmHWM:"), None);
-    }
 
     #[test]
     fn this_process_takes_something() {
