@@ -11,6 +11,7 @@ mod copies;
 mod mirror;
 mod objects;
 mod reads;
+mod rests;
 mod source;
 mod transactions;
 
@@ -20,9 +21,11 @@ use std::time::Duration;
 use self::cold::Cold;
 use self::compaction::Compaction;
 pub use self::coordination::Coordinate;
+use self::coordination::Shortening;
 use self::copies::Copies;
 use self::mirror::{Appending, Mirroring};
 use self::objects::Objects;
+use self::rests::Rests;
 use self::source::{Runs, raw_batches};
 use self::transactions::Verifying;
 use bytes::Bytes;
@@ -49,6 +52,7 @@ use meridian_storage::mutation::Mutations;
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::{Takeover, TakeoverConfig, TakeoverOutput, TakeoverPlan};
 
+use crate::cost::Chore;
 use crate::desk::{Desk, MarkerOrigin, Piece, is_internal};
 use crate::link::LinkPacket;
 use crate::metadata::{Class, Owner};
@@ -188,6 +192,14 @@ pub enum Shown {
     Mended(u64),
     /// So many blobs were made whole from their parts.
     Decoded(u64),
+    /// A run of cold records, from the first offset to before the second, is stored for the next manifest.
+    Stored(Offset, Offset),
+    /// The log of a coordinator starts where all that holds was written once more.
+    Shortened,
+    /// Work begins.
+    Begun(Chore),
+    /// Work was refused, and is tried again after a rest.
+    Refused(Chore),
     /// A committed batch.
     Batch(PlacedBatch),
     /// A committed batch that another cluster mirrors, or that is mirrored here.
@@ -272,6 +284,7 @@ pub struct Broker {
     node: NodeId,
     layout: Layout,
     sizes: SizeLimits,
+    datacenter_count_min: usize,
     mutations: Mutations,
     phase: Phase,
     recovery: Option<Recovery>,
@@ -299,8 +312,9 @@ pub struct Broker {
     desk_count: u64,
     /// What it has decided, until that is in the log.
     unwritten: Option<Vec<Entry>>,
-    /// Where the log is to start once all that holds is written once more.
-    compacting: Option<Offset>,
+    /// How far all that holds is written once more.
+    shortening: Shortening,
+    rests: Rests,
     /// Where the log is to start.
     trim_to: Option<Offset>,
     /// A producer id for it to give away.
@@ -355,7 +369,9 @@ impl Broker {
             desk: Desk::of(partition, mutations),
             desk_count: 0,
             unwritten: None,
-            compacting: None,
+            shortening: Shortening::default(),
+            rests: Rests::new(mutations),
+            datacenter_count_min: 1,
             trim_to: None,
             fresh_id: None,
         };
@@ -365,11 +381,6 @@ impl Broker {
         }));
         broker.next_read = 1;
         broker
-    }
-
-    /// Says how large a blob may be.
-    pub fn set_sizes(&mut self, sizes: SizeLimits) {
-        self.sizes = sizes;
     }
 
     /// Puts records in another way from now on.
@@ -552,22 +563,24 @@ impl Broker {
         out: &mut Vec<BrokerOutput>,
     ) {
         if !self.refuses_clients() {
+            // A refused trim is not tried again: the next one deletes as much and more.
             self.trim(now, health, before, out);
         }
     }
 
+    /// Whether it was not refused.
     fn trim(
         &mut self,
         now: Instant,
         health: &SlotHealth,
         before: Offset,
         out: &mut Vec<BrokerOutput>,
-    ) {
-        let Phase::Leading(partition) = &mut self.phase else { return };
+    ) -> bool {
+        let Phase::Leading(partition) = &mut self.phase else { return false };
         let mut outputs = Vec::new();
-        // A refused trim is not tried again: the next one deletes as much and more.
-        let _ = partition.trim(now, health, before, &mut outputs);
+        let is_taken = partition.trim(now, health, before, &mut outputs).is_ok();
         self.carry_out_partition(outputs, out);
+        is_taken
     }
 
     fn carry_out_takeover(
@@ -608,7 +621,7 @@ impl Broker {
             generation: self.generation,
             group: takeover.group().clone(),
             own_slot: takeover.group().slot_of(self.node),
-            datacenter_count_min: 1,
+            datacenter_count_min: self.datacenter_count_min,
             layout: self.layout,
             pending_size_bytes_max: PENDING_SIZE_BYTES_MAX,
             blob_size_bytes_max: self.sizes.blob_size_bytes_max,
@@ -672,7 +685,7 @@ impl Broker {
             Waiter::Producer { asker, batch } => (asker, batch),
             Waiter::Desk(desk, _) if desk != self.desk_count => return,
             Waiter::Desk(_, ForDesk::Decisions) => return self.on_desk_written(result, out),
-            Waiter::Desk(_, ForDesk::Snapshot) => return self.on_desk_compacted(result),
+            Waiter::Desk(_, ForDesk::Snapshot) => return self.shortening.on_answer(result),
             Waiter::Desk(_, ForDesk::Batch(number)) => {
                 return self.on_desk_appended(number, result, out);
             }
@@ -760,6 +773,7 @@ impl Broker {
         self.recovery = None;
         self.desk = None;
         self.unwritten = None;
+        self.shortening = Shortening::default();
         self.verifying = Verifying::default();
         self.compaction = Compaction::default();
         let waiting: Vec<Asker> = self.end_cold().chain(self.end_objects()).collect();

@@ -14,6 +14,7 @@
 //!   forward, each partition has one owner, and each step of a transactional group is done once;
 //! * no message between nodes is longer than a frame, and no partition stands still that could go on;
 //! * in the end slots hold a quorum's copies of what is committed, and hardly more;
+//! * what is written, stored and tried again has a bound by what clients send;
 //! * fences only grow during one life of a disk, and a leader that was refused puts nothing more.
 
 mod groups;
@@ -67,6 +68,8 @@ pub enum Promise {
     FitsAFrame,
     /// What a leader has put is committed within a bound while its slots can be reached, and a partition is served.
     GoesOn,
+    /// What is written, stored and tried again has a bound by what clients send, whatever fails.
+    CostsNoMore,
     /// A mirror is a prefix of its source, byte for byte.
     ExactPrefix,
     /// Who has mirrored a partition mirrors no more once it is promoted.
@@ -81,6 +84,8 @@ pub enum Promise {
     /// When all has settled, slots hold of what is committed as many copies as a quorum needs, and
     /// hardly more.
     CopiesAreEnoughAndFew,
+    /// A run that is to show something does.
+    IsMade,
     /// No state machine finds its own invariants broken.
     Invariant,
 }

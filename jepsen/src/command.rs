@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::broken::Broken;
+use crate::matrix::{self, Fault};
 use crate::report::{Counters, Report};
 use crate::sim::{self, Shape, SimConfig, Workload};
 use crate::trace::Detail;
@@ -74,6 +75,17 @@ pub struct MetaArgs {
     pub common: Common,
 }
 
+/// `sim matrix`
+#[derive(Args, Clone, Debug)]
+pub struct MatrixArgs {
+    /// What clients do grows from it.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Only these faults.
+    #[arg(long, value_enum)]
+    pub fault: Vec<Fault>,
+}
+
 /// `sim mutations`
 #[cfg(feature = "mutations")]
 #[derive(Args, Clone, Debug)]
@@ -81,6 +93,22 @@ pub struct MutationsArgs {
     /// How many seeds run at once.
     #[arg(long, default_value_t = 2)]
     pub threads: usize,
+}
+
+/// Crosses long faults with all work, and prints what each cell came to.
+pub fn matrix(args: &MatrixArgs) -> ExitCode {
+    let faults = if args.fault.is_empty() { Fault::ALL.to_vec() } else { args.fault.clone() };
+    let mut failed_count = 0;
+    for fault in faults {
+        match matrix::run(args.seed, fault) {
+            Ok(made) => println!("{fault:?}:{made}"),
+            Err(violation) => {
+                failed_count += 1;
+                println!("{violation}");
+            }
+        }
+    }
+    if failed_count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Looks for every mutation and prints what it took.

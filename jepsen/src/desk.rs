@@ -291,6 +291,11 @@ impl Desk {
         }
     }
 
+    /// Whether a transaction is about to change any of these.
+    pub(crate) fn stages_any(&self, records: &[Entry]) -> bool {
+        matches!(&self.kind, Kind::Groups(desk) if desk.stages_any(records))
+    }
+
     /// That is over.
     pub(crate) fn end_compaction(&mut self) {
         if let Kind::Groups(desk) = &mut self.kind {

@@ -126,6 +126,11 @@ impl SimDisk {
         Some((done, (!is_idle).then(|| self.latency(lane))))
     }
 
+    /// Operations that wait for it or are under way.
+    pub fn waiting_count(&self) -> usize {
+        self.lanes.values().map(VecDeque::len).sum()
+    }
+
     fn latency(&mut self, lane: Lane) -> Duration {
         let typical = match lane {
             Lane::Reads => Duration::from_micros(80),

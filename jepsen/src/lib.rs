@@ -12,6 +12,7 @@ pub mod broken;
 pub mod broker;
 pub mod check;
 pub mod command;
+pub mod cost;
 mod describe;
 pub mod desk;
 pub mod disk;
@@ -19,6 +20,7 @@ pub mod faults;
 mod federation;
 pub mod keyed;
 pub mod link;
+pub mod matrix;
 pub mod metadata;
 #[cfg(feature = "mutations")]
 pub mod mutations;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use meridian_jepsen::command::{MetaArgs, ReplayArgs, RunArgs};
+use meridian_jepsen::command::{MatrixArgs, MetaArgs, ReplayArgs, RunArgs};
 use meridian_jepsen_runner::command as runner;
 use meridian_jepsen_runner::hostile::{HostileArgs, hostile};
 use meridian_jepsen_runner::pair::{PairArgs, pair};
@@ -47,6 +47,8 @@ enum Sim {
     Replay(ReplayArgs),
     /// Run seeds twice and demand the same trace, byte for byte.
     Meta(MetaArgs),
+    /// Cross long faults with the work that leaders do by themselves.
+    Matrix(MatrixArgs),
     /// Break one rule at a time and demand that each is found within its bound.
     #[cfg(feature = "mutations")]
     Mutations(meridian_jepsen::command::MutationsArgs),
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         Command::Sim(Sim::Run(args)) => meridian_jepsen::command::run(&args),
         Command::Sim(Sim::Replay(args)) => meridian_jepsen::command::replay(&args),
         Command::Sim(Sim::Meta(args)) => meridian_jepsen::command::meta(&args),
+        Command::Sim(Sim::Matrix(args)) => meridian_jepsen::command::matrix(&args),
         #[cfg(feature = "mutations")]
         Command::Sim(Sim::Mutations(args)) => meridian_jepsen::command::mutations(&args),
         Command::Run(args) => runner::run(&args),

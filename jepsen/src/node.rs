@@ -200,6 +200,10 @@ pub struct Node {
     /// Whether the cluster has an object store.
     pub has_object_store: bool,
     watches: SlotWatches,
+    /// Whether its leaders do chores.
+    has_chores: bool,
+    /// In how many datacenters a record must be before it is acknowledged.
+    pub datacenter_count_min: usize,
     brokers: BTreeMap<(PartitionId, Generation), Broker>,
     following: Following,
     pending: BTreeMap<u64, Pending>,
@@ -224,6 +228,8 @@ impl Node {
             mirror_mutation: None,
             has_object_store: false,
             watches: SlotWatches::default(),
+            has_chores: true,
+            datacenter_count_min: 1,
             brokers: BTreeMap::new(),
             following: Following::default(),
             pending: BTreeMap::new(),
@@ -279,6 +285,17 @@ impl Node {
     /// The broker of `partition` in `generation`.
     pub fn broker(&self, partition: PartitionId, generation: Generation) -> Option<&Broker> {
         self.brokers.get(&(partition, generation))
+    }
+
+    /// Has its leaders do chores from now on, or not.
+    pub(crate) fn set_chores(&mut self, are_done: bool) {
+        self.has_chores = are_done;
+        self.brokers.values_mut().for_each(|broker| broker.set_chores(are_done));
+    }
+
+    /// The brokers that there are.
+    pub(crate) fn brokers(&self) -> impl Iterator<Item = (PartitionId, &Broker)> {
+        self.brokers.iter().map(|((partition, _), broker)| (*partition, broker))
     }
 
     /// Applies one entry of the metadata log.
@@ -389,6 +406,8 @@ impl Node {
             &mut outputs,
         );
         broker.set_sizes(self.sizes);
+        broker.set_datacenter_count_min(self.datacenter_count_min);
+        broker.set_chores(self.has_chores);
         broker.convert(self.view.class_of(partition));
         broker.set_object_store(self.has_object_store);
         broker.follow(self.view.mirrors.get(&partition).copied(), self.mirror_mutation);

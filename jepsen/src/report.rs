@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::check::Violation;
+use crate::cost::Peaks;
 
 /// What was done in one run, or in many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct Counters {
     pub position_count: u64,
     /// Passes of compaction.
     pub pass_count: u64,
+    /// Logs of coordinators that were made shorter.
+    pub shortened_count: u64,
     /// Blobs and stripes that were made whole from their parts, for readers and for recovery.
     pub decoded_count: u64,
     /// Manifests of stripes and objects.
@@ -52,6 +55,14 @@ pub struct Counters {
     pub record_bytes: u64,
     /// Bytes that slots held of them.
     pub held_bytes: u64,
+    /// Bytes that clients sent to be kept.
+    pub client_bytes: u64,
+    /// Bytes put to slots.
+    pub put_bytes: u64,
+    /// Bytes written to disks.
+    pub written_bytes: u64,
+    /// The most that was needed of each bound on cost.
+    pub peaks: Peaks,
     /// Virtual time.
     pub simulated: Duration,
     /// Events in the trace.
@@ -66,6 +77,7 @@ impl Counters {
         self.transaction_count += other.transaction_count;
         self.position_count += other.position_count;
         self.pass_count += other.pass_count;
+        self.shortened_count += other.shortened_count;
         self.decoded_count += other.decoded_count;
         self.packed_count += other.packed_count;
         self.object_count += other.object_count;
@@ -83,6 +95,10 @@ impl Counters {
         self.disk_loss_count += other.disk_loss_count;
         self.record_bytes += other.record_bytes;
         self.held_bytes += other.held_bytes;
+        self.client_bytes += other.client_bytes;
+        self.put_bytes += other.put_bytes;
+        self.written_bytes += other.written_bytes;
+        self.peaks = self.peaks.max(other.peaks);
         self.simulated += other.simulated;
         self.event_count += other.event_count;
     }
@@ -93,13 +109,14 @@ impl fmt::Display for Counters {
         write!(
             f,
             "{:.2} simulated hours, {} operations, {} records acknowledged, {} transactions \
-             committed, {} positions of groups, {} passes, {} blobs decoded, {} manifests of what is cold, {} objects put and {} deleted, {} parts made again, {} batches mirrored, {} mirrors promoted, {} slots moved, {} files moved, {} topics created anew, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {:.3} bytes held for each byte of records, {} events",
+             committed, {} positions of groups, {} passes, {} logs shortened, {} blobs decoded, {} manifests of what is cold, {} objects put and {} deleted, {} parts made again, {} batches mirrored, {} mirrors promoted, {} slots moved, {} files moved, {} topics created anew, {} conversions, {} takeovers of {} appointments, {} faults, {} disks lost, {:.3} bytes held for each byte of records, {} bytes of clients, {} put, {} written; {:?}; {} events",
             self.simulated.as_secs_f64() / 3600.0,
             self.operation_count,
             self.acknowledged_count,
             self.transaction_count,
             self.position_count,
             self.pass_count,
+            self.shortened_count,
             self.decoded_count,
             self.packed_count,
             self.object_count,
@@ -116,6 +133,10 @@ impl fmt::Display for Counters {
             self.fault_count,
             self.disk_loss_count,
             self.held_bytes as f64 / self.record_bytes.max(1) as f64,
+            self.client_bytes,
+            self.put_bytes,
+            self.written_bytes,
+            self.peaks,
             self.event_count,
         )
     }

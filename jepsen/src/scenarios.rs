@@ -5,6 +5,7 @@ mod half_start;
 mod late_end;
 mod late_news;
 mod one_partition;
+mod oversize;
 mod power_cut;
 mod replaced_disk;
 mod replaced_racks;
@@ -15,6 +16,7 @@ pub use half_start::half_start;
 pub use late_end::late_end;
 pub use late_news::late_news;
 pub use one_partition::{forgotten_producer, late_coordinator, wrapped_epoch, wrapped_sequence};
+pub use oversize::oversize;
 pub use power_cut::power_cut;
 pub use replaced_disk::{moved_slot, replaced_disk, slot_that_comes_back};
 pub use replaced_racks::replaced_racks;
@@ -28,6 +30,7 @@ use meridian_storage::limits::SizeLimits;
 use meridian_storage::mutation::Mutations;
 
 use crate::check::{Promise, Verdict, Violation};
+use crate::cost::Bounds;
 use crate::trace::Detail;
 use crate::world::{Event, World, WorldConfig};
 
@@ -44,7 +47,9 @@ fn config(mutations: Mutations) -> WorldConfig {
         spare_count: 0,
         is_tiered: false,
         classes: &[],
+        datacenter_count_min: 1,
         mutations,
+        bounds: Bounds::USUAL,
         sizes: SizeLimits::SMALL,
         partition_count: 1,
         producer_count: 1,

@@ -12,6 +12,7 @@ use meridian_storage::message::CommitMark;
 use meridian_storage::mutation::Mutations;
 
 use crate::check::{Promise, Verdict, Violation};
+use crate::cost::Bounds;
 use crate::desk::is_internal;
 use crate::faults::Nemesis;
 use crate::federation;
@@ -141,7 +142,9 @@ impl SimConfig {
             spare_count: self.shape.spare_count(),
             is_tiered: self.shape == Shape::Tiers,
             classes: self.shape.classes(),
+            datacenter_count_min: 1,
             mutations: self.mutations,
+            bounds: Bounds::USUAL,
             sizes: self.shape.sizes(),
             partition_count: 3,
             producer_count: 2,
@@ -236,6 +239,7 @@ impl Sim {
             Some(Event::Controller) => {
                 self.control();
                 self.goes_on()?;
+                self.world.look_at_costs()?;
             }
             _ => {}
         }
@@ -285,9 +289,14 @@ impl Sim {
         }
     }
 
+    /// Ends every fault.
+    pub(crate) fn end_faults(&mut self) -> Verdict {
+        self.nemesis.heal_all(&mut self.world)
+    }
+
     /// Ends every fault, and has clients begin nothing more.
     pub(crate) fn heal(&mut self) -> Verdict {
-        self.nemesis.heal_all(&mut self.world)?;
+        self.end_faults()?;
         self.world.clients.iter_mut().for_each(crate::workload::Client::stop);
         self.world.stop_applications();
         Ok(())
@@ -331,7 +340,7 @@ impl Sim {
     }
 
     /// Goes on, without new faults, until `done`.
-    fn converge(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Verdict {
+    pub(crate) fn converge(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Verdict {
         let deadline = self.world.now + CONVERGE_WITHIN;
         while !done(self) {
             if self.world.now >= deadline {
@@ -424,12 +433,17 @@ impl Sim {
 
     pub(crate) fn report(self, seed: u64, violation: Option<Violation>) -> Report {
         let world = self.world;
+        let (client_bytes, put_bytes, written_bytes) = world.cost.totals();
         let counters = Counters {
             acknowledged_count: world.checker.acknowledged_count(),
             transaction_count: world.checker.transaction_count(),
             position_count: world.checker.position_count(),
             simulated: world.now.since(self.begun_at),
             event_count: world.trace.event_count(),
+            peaks: world.cost.peaks(),
+            client_bytes,
+            put_bytes,
+            written_bytes,
             ..world.counters
         };
         Report { seed, counters, digest: world.trace.digest(), violation }

@@ -4,6 +4,7 @@
 mod applications;
 mod checks;
 mod copies;
+mod costs;
 mod links;
 mod objects;
 mod ownership;
@@ -25,6 +26,7 @@ use self::objects::{Answered, Arriving};
 use crate::application::Application;
 use crate::broker::ClientReply;
 use crate::check::{Checker, Verdict, Violation};
+use crate::cost::{Bounds, Cost};
 use crate::describe::Words;
 use crate::desk::is_internal;
 use crate::disk::SimDisk;
@@ -68,8 +70,12 @@ pub struct WorldConfig {
     pub is_tiered: bool,
     /// The classes that partitions are converted to while it runs, the one that they begin with first.
     pub classes: &'static [Class],
+    /// In how many datacenters a record must be before it is acknowledged.
+    pub datacenter_count_min: usize,
     /// The broken rule, if any.
     pub mutations: Mutations,
+    /// What may be spent.
+    pub bounds: Bounds,
     /// How large messages between nodes, and blobs, may be.
     pub sizes: SizeLimits,
     /// How many partitions.
@@ -137,6 +143,7 @@ pub struct World {
     pub(crate) applications: Vec<Application>,
     pub(crate) metadata: Metadata,
     pub(crate) checker: Checker,
+    pub(crate) cost: Cost,
     pub(crate) trace: Trace,
     pub(crate) counters: Counters,
     pub(crate) chance: Chance,
@@ -153,6 +160,7 @@ pub struct World {
     kept_count_min: usize,
     recreation_count: u64,
     foreign_count: usize,
+    datacenter_count_min: usize,
     pub(crate) sizes: SizeLimits,
     /// What is to go to the other cluster, and what is to be compared with it.
     pub(crate) abroad: Abroad,
@@ -173,14 +181,7 @@ impl World {
             + config.keyed_count * (config.producer_count + 1);
         let application_count =
             if config.has_applications { applications::CHARACTERS.len() } else { 0 };
-        let datacenters = (0..node_count)
-            .map(|node| datacenter_of(geometry, node))
-            .chain(
-                (0..client_count + application_count)
-                    .map(|client| client % geometry.datacenter_count()),
-            )
-            .chain((0..config.foreign_count).map(|_| geometry.datacenter_count()))
-            .collect();
+        let datacenters = datacenters(&config, node_count, client_count + application_count);
         let network = Network::new(root.branch(), datacenters);
         let ids: Vec<NodeId> = (0..node_count as u32).map(NodeId::new).collect();
         let incarnations: Vec<Incarnation> =
@@ -197,6 +198,7 @@ impl World {
             applications: Vec::new(),
             metadata: Metadata::new(founded, &incarnations),
             checker: Checker::new(),
+            cost: Cost::new(config.bounds),
             trace: Trace::new(config.detail),
             counters: Counters::default(),
             chance: root.branch(),
@@ -209,6 +211,7 @@ impl World {
             kept_count_min: config.kept_count_min,
             recreation_count: config.recreation_count as u64,
             foreign_count: config.foreign_count,
+            datacenter_count_min: config.datacenter_count_min,
             sizes: config.sizes,
             abroad: Abroad::default(),
             mutations: config.mutations,
@@ -493,10 +496,12 @@ impl World {
                 NodeOutput::Send(to, packet) => {
                     self.check_size(node, to, &packet)?;
                     self.check_sent(node, &packet)?;
+                    self.count_sent(node, to, &packet)?;
                     let from = self.nodes[node].endpoint();
                     self.send(from, to, packet);
                 }
                 NodeOutput::Disk(op) => {
+                    self.count_written(&op);
                     let boot = self.nodes[node].boot;
                     let (lane, delay) = self.nodes[node].disk.submit(op);
                     if let Some(delay) = delay {
@@ -553,6 +558,7 @@ impl World {
                 };
                 let asker = crate::broker::Asker { client: from, request };
                 let packet = Packet::Request { partition, asker, request: what };
+                self.count_request(&packet);
                 self.send(from, endpoint_of(node), packet);
             }
         }
@@ -575,6 +581,16 @@ impl World {
     }
 }
 
+/// The datacenter of each endpoint: of nodes, clients, and nodes of the other cluster.
+fn datacenters(config: &WorldConfig, node_count: usize, client_count: usize) -> Vec<usize> {
+    let geometry = config.geometry;
+    (0..node_count)
+        .map(|node| datacenter_of(geometry, node))
+        .chain((0..client_count).map(|client| client % geometry.datacenter_count()))
+        .chain((0..config.foreign_count).map(|_| geometry.datacenter_count()))
+        .collect()
+}
+
 /// A node that has never been started.
 fn node(id: NodeId, founded: &View, config: &WorldConfig, root: &mut Chance) -> Node {
     let disk = match config.is_tiered {
@@ -583,6 +599,7 @@ fn node(id: NodeId, founded: &View, config: &WorldConfig, root: &mut Chance) -> 
     };
     let mut node = Node::new(id, disk, founded.clone(), config.mutations);
     node.sizes = config.sizes;
+    node.datacenter_count_min = config.datacenter_count_min;
     node.mirror_mutation = config.mirror_mutation;
     node.has_object_store = config.classes.contains(&Class::Objects);
     node

@@ -1,5 +1,5 @@
 //! What is cold, as a partition's leader judges it: which key a stripe or an object gets, which manifest names
-//! it, and which ones nobody can come to read. Rules O1-O7 of `docs/protocol.md`.
+//! it, and which ones nobody can come to read. Rules O1-O8 of `docs/protocol.md`.
 //!
 //! ```text
 //! stored, durable -> manifest put, from the one in force -> committed -> known to every takeover: copies may go
@@ -39,6 +39,48 @@ pub fn extended(
     let replaced_size_bytes = packed.iter().map(|piece| u64::from(piece.size_bytes)).sum();
     let known = newest.map(|newest| newest.pieces_from(log_start_offset)).unwrap_or_default();
     Manifest { end, replaced_size_bytes, pieces: known.into_iter().chain(packed).collect() }
+}
+
+/// What a leader has stored and no manifest names yet. A manifest that was refused is put again later, and nothing is
+/// stored again for it (rule O8).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Packed {
+    based_on: Offset,
+    pieces: Vec<Piece>,
+    end: Offset,
+}
+
+impl Packed {
+    /// What is stored already, if it follows the manifest that ends at `based_on` and reaches above `from`, where
+    /// packing is to go on; else nothing yet.
+    pub fn going_on(known: Option<Self>, based_on: Offset, from: Offset, rules: Mutations) -> Self {
+        let fits = |it: &Self| it.based_on == based_on && it.end > from;
+        let is_forgotten = Mutation::StoredAgain.active(rules);
+        let known = known.filter(|it| fits(it) && !is_forgotten);
+        known.unwrap_or_else(|| Self { based_on, pieces: Vec::new(), end: from })
+    }
+
+    /// One more run is stored, whose last record comes before `end`.
+    pub fn keep(&mut self, piece: Piece, end: Offset) {
+        self.pieces.push(piece);
+        self.end = end;
+    }
+
+    /// Whether a manifest may yet name it, while the newest ends at `newest` and the log starts here. Until then what
+    /// looks surplus may be this (rule O5).
+    pub fn may_be_named(&self, newest: Offset, log_start_offset: Offset) -> bool {
+        !self.pieces.is_empty() && self.based_on == newest && self.end > log_start_offset
+    }
+
+    /// What is stored.
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// The offset after the last record in it.
+    pub fn end(&self) -> Offset {
+        self.end
+    }
 }
 
 /// In which order stripes are made whole: those first that have the fewest parts left to lose. Each comes with the
@@ -149,6 +191,7 @@ pub fn compare(
 mod tests {
     use super::*;
     use crate::erasure::Code;
+    use crate::manifest::Place;
 
     fn point(generation: u32, step: u64) -> LogPoint {
         LogPoint::new(Generation::new(generation), Step::new(step))
@@ -178,6 +221,26 @@ mod tests {
         let unsafe_yet = Tending { is_manifest_safe: false, ..safe };
         let unsafe_yet = compare(&named, &listed, &unsafe_yet);
         assert_eq!(unsafe_yet, Compared { surplus: Vec::new(), ..compared });
+    }
+
+    #[test]
+    fn what_is_stored_is_kept_until_its_manifest_is_another_one() {
+        let place = Place::Object { point: point(1, 1), crc: 1 };
+        let piece =
+            Piece { base_offset: Offset::new(3), max_timestamp_ms: -1, size_bytes: 1, place };
+        let going_on = |known, based_on, from| {
+            Packed::going_on(known, Offset::new(based_on), Offset::new(from), Mutations::NONE)
+        };
+        let mut packed = going_on(None, 3, 3);
+        assert_eq!((packed.pieces().len(), packed.end()), (0, Offset::new(3)));
+        packed.keep(piece, Offset::new(9));
+        assert_eq!(going_on(Some(packed.clone()), 3, 3), packed, "its manifest was refused");
+        assert_eq!(going_on(Some(packed.clone()), 3, 8), packed, "the log starts amid it");
+        for (based_on, from) in [(9, 9), (3, 9)] {
+            assert_eq!(going_on(Some(packed.clone()), based_on, from).pieces(), []);
+            assert!(!packed.may_be_named(Offset::new(based_on), Offset::new(from)));
+        }
+        assert!(packed.may_be_named(Offset::new(3), Offset::new(8)));
     }
 
     #[test]

@@ -116,6 +116,8 @@ pub enum Mutation {
     FollowersSeeTheEnd,
     LineagesMixed,
     LateAnswerBegins,
+    StoredAgain,
+    NeverRests,
 }
 
 impl Mutation {
@@ -267,13 +269,16 @@ impl Mutation {
         Self::OldListFreed,
         Self::SurplusLeft,
     ];
+    /// Those of what work costs that is refused, which the simulator finds.
+    pub const COSTS: [Self; 2] = [Self::StoredAgain, Self::NeverRests];
 
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
         let cold = Self::STRIPES.into_iter().chain(Self::COLD).chain(Self::LEFT_BEHIND);
         let cold = cold.chain(Self::TIERS).chain(Self::PAIRS);
         let groups = Self::PARTS.into_iter().chain(Self::MOVES).chain(Self::OFFSETS);
-        let groups = groups.chain(Self::SIZES).chain(Self::COPIES).chain(Self::FOLLOWERS);
+        let groups =
+            groups.chain(Self::SIZES).chain(Self::COPIES).chain(Self::FOLLOWERS).chain(Self::COSTS);
         let mut every = Self::ALL.into_iter().chain(cold).chain(groups).chain(Self::FILES);
         every.find(|mutation| format!("{mutation:?}") == name)
     }
@@ -415,7 +420,7 @@ impl Mutation {
         }
     }
 
-    /// How those in [`Mutation::SIZES`] break their rules.
+    /// How those in [`Mutation::SIZES`] and [`Mutation::COSTS`] break their rules.
     const fn describe_of_sizes(self) -> &'static str {
         match self {
             Self::OversizeStep => "Z1: a blob that no slot takes gets a step",
@@ -426,6 +431,8 @@ impl Mutation {
             Self::EveryCheckpointListed => "Z6: a view lists every checkpoint, however many",
             Self::LongViewUnsure => "Z5: a view that no message holds is never told",
             Self::PieceIsView => "Z5: the first piece of a view is taken for all of it",
+            Self::StoredAgain => "O8: what is cold is stored again for each manifest refused",
+            Self::NeverRests => "G8: a log of positions that refuses is written to again at once",
             _ => self.describe_of_copies(),
         }
     }

@@ -19,6 +19,7 @@ pub mod journal;
 pub mod kafka_format;
 pub mod offset_record;
 mod pending_offsets;
+pub mod shortening;
 #[cfg(test)]
 mod tests;
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
+pub use meridian_base::retry::Backoff;
 use tokio::time::{Interval, MissedTickBehavior};
 
 /// Items after which a loop lets others run.
@@ -33,33 +34,6 @@ impl Turns {
         if self.count.is_multiple_of(TURN_COUNT) {
             tokio::task::yield_now().await;
         }
-    }
-}
-
-/// A pause before what was refused is tried again: twice as long after each refusal, up to a bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backoff {
-    pause_min: Duration,
-    pause_max: Duration,
-    next: Duration,
-}
-
-impl Backoff {
-    /// Pauses from `pause_min`, doubled up to `pause_max`.
-    pub fn new(pause_min: Duration, pause_max: Duration) -> Self {
-        Self { pause_min, pause_max, next: pause_min }
-    }
-
-    /// How long to wait after one more refusal.
-    pub fn pause(&mut self) -> Duration {
-        let pause = self.next;
-        self.next = (pause * 2).min(self.pause_max);
-        pause
-    }
-
-    /// It was not refused.
-    pub fn reset(&mut self) {
-        self.next = self.pause_min;
     }
 }
 

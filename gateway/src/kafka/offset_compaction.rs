@@ -16,13 +16,14 @@ use std::time::Duration;
 use meridian_base::env::Instant;
 use meridian_base::id::TopicId;
 use meridian_storage::leader::PutError;
+use meridian_storage::mutation::Mutations;
 
 use super::coordinator::{BATCH_SIZE_BYTES, BUSY_RETRY_AFTER, BUSY_TIMEOUT, Coordinator};
 use super::group_state::Snapshot;
 use super::journal::Entry;
 use super::{Front, lock};
-use crate::background::{Backoff, Chore};
-use crate::coordination;
+use crate::background::Chore;
+use crate::coordination::{self, shortening};
 use crate::partition::ProduceError;
 
 /// Shorter logs are left alone.
@@ -41,28 +42,25 @@ enum Refused {
 }
 
 /// When a log may be looked at again.
-pub(super) struct CompactionRest(Mutex<(Option<Instant>, Backoff)>);
+pub(super) struct CompactionRest(Mutex<shortening::Rest>);
 
 impl Default for CompactionRest {
     fn default() -> Self {
-        Self(Mutex::new((None, Backoff::new(PAUSE_MIN, PAUSE_MAX))))
+        Self(Mutex::new(shortening::Rest::new(PAUSE_MIN, PAUSE_MAX, Mutations::NONE)))
     }
 }
 
 impl CompactionRest {
     fn lasts(&self, now: Instant) -> bool {
-        lock(&self.0).0.is_some_and(|until| now < until)
+        lock(&self.0).lasts(now)
     }
 
     fn on_refused(&self, now: Instant) -> Duration {
-        let mut rest = lock(&self.0);
-        let pause = rest.1.pause();
-        rest.0 = Some(now + pause);
-        pause
+        lock(&self.0).on_refused(now)
     }
 
     fn on_done(&self) {
-        *lock(&self.0) = (None, Backoff::new(PAUSE_MIN, PAUSE_MAX));
+        lock(&self.0).on_done();
     }
 }
 
@@ -127,7 +125,7 @@ impl Coordinator {
     }
 
     async fn write_once_more(&self, front: &Front, records: Vec<Entry>) -> Result<(), Refused> {
-        for records in pieces(records) {
+        for records in shortening::pieces(records, BATCH_SIZE_BYTES) {
             let batches = coordination::batches(front.broker.wall_time_ms(), records.clone());
             let deadline = front.now() + BUSY_TIMEOUT;
             loop {
@@ -153,23 +151,6 @@ impl Coordinator {
     }
 }
 
-/// The records in their order, in pieces of a batch each.
-fn pieces(records: Vec<Entry>) -> Vec<Vec<Entry>> {
-    let mut pieces: Vec<Vec<Entry>> = Vec::new();
-    let mut size_bytes = 0;
-    for (key, value) in records {
-        size_bytes += key.len() + value.as_ref().map_or(0, bytes::Bytes::len);
-        match pieces.last_mut() {
-            Some(piece) if size_bytes <= BATCH_SIZE_BYTES => piece.push((key, value)),
-            _ => {
-                size_bytes = key.len() + value.as_ref().map_or(0, bytes::Bytes::len);
-                pieces.push(vec![(key, value)]);
-            }
-        }
-    }
-    pieces
-}
-
 #[cfg(test)]
 mod tests {
     use meridian_protocol::ErrorCode;
@@ -181,21 +162,6 @@ mod tests {
     use crate::log::PartitionLog;
 
     const GROUP: &str = "g";
-
-    #[test]
-    fn pieces_are_no_larger_than_a_batch_and_keep_the_order() {
-        let entry = |number: u32, size_bytes: usize| {
-            let key = bytes::Bytes::copy_from_slice(&number.to_be_bytes());
-            (key, Some(bytes::Bytes::from(vec![0; size_bytes])))
-        };
-        let sizes = [1, BATCH_SIZE_BYTES / 2, BATCH_SIZE_BYTES / 2, 7, BATCH_SIZE_BYTES * 2, 3];
-        let records: Vec<Entry> = (0..).zip(sizes).map(|(n, size)| entry(n, size)).collect();
-        let cut = pieces(records.clone());
-        let counts: Vec<usize> = cut.iter().map(Vec::len).collect();
-        assert_eq!(counts, [2, 2, 1, 1]);
-        assert_eq!(cut.concat(), records);
-        assert_eq!(pieces(Vec::new()).len(), 0);
-    }
 
     /// Commits by one group, of two partitions in turn: what holds are the last two.
     async fn fill(log: &Arc<PartitionLog>, topic: TopicId) {

@@ -30,7 +30,6 @@ use tokio::sync::{mpsc, oneshot};
 use self::cache::StripeCache;
 pub(crate) use self::objects::{ObjectHolding, Unusable as ObjectsUnusable};
 pub(crate) use self::pack::ColdPolicy;
-pub(super) use self::pack::Packed;
 pub(crate) use self::tend::Holding;
 use super::{Logs, lock};
 use crate::runtime::objects::Objects;

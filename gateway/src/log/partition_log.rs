@@ -15,6 +15,7 @@ use meridian_consensus::state::Home;
 use meridian_mirror::contract::Contract;
 use meridian_mirror::lease::WriterLease;
 use meridian_protocol::records::NO_TIMESTAMP;
+use meridian_storage::cold::Packed;
 use meridian_storage::hot::Layout;
 use meridian_storage::leader::{LossCause, PutError};
 use meridian_storage::message::{Beacon, CommitMark, PutReply, PutResult, StorageMessage};
@@ -24,7 +25,6 @@ use tokio::sync::{Notify, oneshot};
 
 use super::bells::Bells;
 use super::budget::Share;
-use super::cold::Packed;
 use super::group::{Group, Homes};
 use super::held::{Held, Request};
 use super::reader::{ReadFailed, check, fetched};

@@ -7,25 +7,28 @@
 //! Idle -> Listing: parts that nobody names go -> Mending: gather, make again -> Spreading -> the next one
 //! ```
 
+mod tend;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::position::{LogPoint, Offset};
-use meridian_base::topology::{Geometry, Slot, SlotState};
+use meridian_base::topology::Slot;
 use meridian_broker::partition::{ManifestError, PartitionOutput};
 use meridian_protocol::records;
 use meridian_storage::blob::Blob;
-use meridian_storage::cold;
+use meridian_storage::cold::{self, Packed};
 use meridian_storage::erasure::{
     Code, Gather, GatherOutput, Part, Spread, SpreadOutput, Stripe, StripeEncoder, decode,
 };
 use meridian_storage::manifest::{Piece, Place};
-use meridian_storage::message::{FreeParts, ListParts, PartList, PutReply, Read, ReadReply};
+use meridian_storage::message::{PartList, PutReply, Read, ReadReply};
 use meridian_storage::placement::SlotHealth;
 
 use super::{Asker, Broker, BrokerOutput, ClientReply, FETCH_SIZE_BYTES_MAX, Phase, Shown, Waiter};
+use crate::cost::Chore;
 use crate::metadata::Class;
 use crate::read::{Purpose, answers};
 use crate::value::PlacedBatch;
@@ -56,6 +59,8 @@ pub(super) struct Cold {
     packed_count: u64,
     tend_at: Instant,
     gathers: BTreeMap<u64, GatherTask>,
+    /// What is stored and not named yet, while nothing is packed.
+    packed: Option<Packed>,
     /// When the round began in which all parts were found to be there.
     whole_at: Option<Instant>,
 }
@@ -68,6 +73,7 @@ impl Default for Cold {
             packed_count: 0,
             tend_at: Instant::ZERO,
             gathers: BTreeMap::new(),
+            packed: None,
             whole_at: None,
         }
     }
@@ -109,7 +115,7 @@ pub(super) enum Work {
 /// What follows when parts are durable.
 #[derive(Debug)]
 pub(super) enum Then {
-    Pack(Packing),
+    Pack(Packing, Piece),
     Mend(Vec<(Stripe, Vec<u8>)>),
 }
 
@@ -120,7 +126,7 @@ pub(super) struct Packing {
     based_on: Offset,
     next: Offset,
     until: Offset,
-    pub(super) pieces: Vec<Piece>,
+    packed: Packed,
 }
 
 /// What the next stripe holds.
@@ -198,8 +204,7 @@ impl Broker {
             }
             Work::Spreading { spread, until, .. } => {
                 if now >= *until {
-                    self.cold.work = Work::Idle;
-                    return;
+                    return self.give_up_storing(now, out);
                 }
                 let mut wanted = Vec::new();
                 spread.on_config(now, partition.leader().group().clone(), &mut wanted);
@@ -215,6 +220,7 @@ impl Broker {
             Work::Marking(point) if Some(*point) <= committed => {
                 if partition.put_mark(now, health, &mut outputs).is_ok() {
                     self.cold.work = Work::Idle;
+                    self.chore_is_done(Chore::Packing);
                     out.push(BrokerOutput::Shown(Shown::Packed));
                 }
             }
@@ -233,20 +239,60 @@ impl Broker {
 // Packing.
 impl Broker {
     fn begin_packing(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
-        let (Phase::Leading(partition), Some(tier)) = (&self.phase, self.cold.tier) else { return };
+        let Some(tier) = self.cold.tier else { return self.cold.packed = None };
+        if self.rests(now, Chore::Packing) {
+            return;
+        }
+        let is_waiting = self.may_name_packed();
+        let Phase::Leading(partition) = &self.phase else { return };
         let based_on = partition.state().clean_end();
         let next = based_on.max(partition.state().log_start_offset);
         let hot_count = partition.high_watermark().get() - next.get();
+        let is_due = hot_count >= HOT_COUNT_MAX || is_waiting;
+        if partition.is_manifest_in_doubt() || !is_due {
+            return;
+        }
         let group = partition.leader().group();
         let well = group.good_slots().difference(health.suspect);
         // An object needs no slot.
         let may_pack = tier == Tier::Objects || well == group.geometry.slots();
-        if partition.is_manifest_in_doubt() || hot_count < HOT_COUNT_MAX || !may_pack {
-            return;
+        if !may_pack || partition.admits_manifest(health, PIECES_PER_MANIFEST).is_err() {
+            return self.chore_is_refused(now, Chore::Packing, out);
         }
+        out.push(BrokerOutput::Shown(Shown::Begun(Chore::Packing)));
         let until = Offset::new(partition.high_watermark().get() - HOT_COUNT_MIN);
-        let packing = Packing { tier, based_on, next, until, pieces: Vec::new() };
-        self.read_run(now, health, packing, out);
+        let packed = Packed::going_on(self.cold.packed.take(), based_on, next, self.mutations);
+        let next = packed.end();
+        let packing = Packing { tier, based_on, next, until, packed };
+        self.run_is_stored(now, health, packing, out);
+    }
+
+    /// Whether something is stored that a manifest may name yet.
+    pub(super) fn may_name_packed(&self) -> bool {
+        let Phase::Leading(partition) = &self.phase else { return false };
+        let (newest, start) = (partition.state().clean_end(), partition.state().log_start_offset);
+        self.cold.packed.as_ref().is_some_and(|packed| packed.may_be_named(newest, start))
+    }
+
+    /// What was to be stored is not. What is stored is kept.
+    fn give_up_storing(&mut self, now: Instant, out: &mut Vec<BrokerOutput>) {
+        match std::mem::replace(&mut self.cold.work, Work::Idle) {
+            Work::Spreading { then: Then::Pack(packing, _), .. } | Work::Storing(packing, _) => {
+                self.packing_is_refused(now, packing, out);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn packing_is_refused(
+        &mut self,
+        now: Instant,
+        packing: Packing,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        self.cold.work = Work::Idle;
+        self.cold.packed = Some(packing.packed);
+        self.chore_is_refused(now, Chore::Packing, out);
     }
 
     fn read_run(
@@ -327,8 +373,7 @@ impl Broker {
 
     /// Codes a run, and puts the parts; or puts it as an object.
     fn store_run(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
-        let Work::Reading(mut packing, run) = std::mem::replace(&mut self.cold.work, Work::Idle)
-        else {
+        let Work::Reading(packing, run) = std::mem::replace(&mut self.cold.work, Work::Idle) else {
             return;
         };
         self.cold.packed_count += 1;
@@ -339,13 +384,13 @@ impl Broker {
         };
         let encoded = StripeEncoder::new(code).encode(key, &run.pieces);
         let stripe = encoded.stripe;
-        packing.pieces.push(Piece {
+        let piece = Piece {
             base_offset: run.base_offset,
             max_timestamp_ms: -1,
             size_bytes: stripe.size_bytes,
             place: Place::Stripe { point: stripe.point, code: stripe.code, crc: stripe.crc },
-        });
-        self.spread(now, health, (stripe, encoded.parts), Then::Pack(packing), out);
+        };
+        self.spread(now, health, (stripe, encoded.parts), Then::Pack(packing, piece), out);
     }
 
     fn spread(
@@ -414,21 +459,37 @@ impl Broker {
     ) {
         match then {
             Then::Mend(missing) => self.mend(now, health, missing, out),
-            Then::Pack(packing) => self.run_is_stored(now, health, packing, out),
+            Then::Pack(packing, piece) => self.piece_is_stored(now, health, (packing, piece), out),
         }
     }
 
-    /// All of a run is durable: the next one, or the manifest.
-    pub(super) fn run_is_stored(
+    /// All of a run is durable.
+    pub(super) fn piece_is_stored(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        (mut packing, piece): (Packing, Piece),
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        packing.packed.keep(piece, packing.next);
+        out.push(BrokerOutput::Shown(Shown::Stored(piece.base_offset, packing.next)));
+        self.run_is_stored(now, health, packing, out);
+    }
+
+    /// The next run, or the manifest.
+    fn run_is_stored(
         &mut self,
         now: Instant,
         health: &SlotHealth,
         packing: Packing,
         out: &mut Vec<BrokerOutput>,
     ) {
-        let is_full = packing.pieces.len() == PIECES_PER_MANIFEST;
+        let Phase::Leading(partition) = &self.phase else { return };
+        let is_full = packing.packed.pieces().len() >= PIECES_PER_MANIFEST;
         if is_full || packing.next >= packing.until {
             self.cold.work = Work::Settling(packing);
+        } else if partition.admits_manifest(health, PIECES_PER_MANIFEST).is_err() {
+            self.packing_is_refused(now, packing, out);
         } else {
             self.read_run(now, health, packing, out);
         }
@@ -436,28 +497,33 @@ impl Broker {
 
     /// Puts the manifest that names what was packed.
     fn name_pieces(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
-        let (Work::Settling(packing), Phase::Leading(partition)) =
-            (&self.cold.work, &mut self.phase)
-        else {
+        let work = std::mem::replace(&mut self.cold.work, Work::Idle);
+        let (Work::Settling(packing), Phase::Leading(partition)) = (work, &mut self.phase) else {
             return;
         };
         let state = partition.state();
-        let (pieces, based_on) = (packing.pieces.clone(), packing.based_on);
+        let (pieces, end) = (packing.packed.pieces().to_vec(), packing.packed.end());
         let newest = state.manifest.as_deref();
-        let manifest = cold::extended(newest, state.log_start_offset, pieces, packing.next);
+        let manifest = cold::extended(newest, state.log_start_offset, pieces, end);
         let mut outputs: Vec<PartitionOutput<Waiter>> = Vec::new();
-        match partition.put_manifest(now, health, manifest, based_on, &mut outputs) {
+        match partition.put_manifest(now, health, manifest, packing.based_on, &mut outputs) {
             Ok(point) => self.cold.work = Work::Promising(point),
-            Err(ManifestError::InDoubt | ManifestError::Refused(_)) => {}
+            // Nothing that it would name is to be stored again.
+            Err(ManifestError::InDoubt | ManifestError::Refused(_)) => {
+                self.packing_is_refused(now, packing, out);
+            }
             Err(ManifestError::Superseded | ManifestError::TooLarge(_)) => {
-                self.cold.work = Work::Idle
+                self.chore_is_refused(now, Chore::Packing, out);
             }
         }
         self.carry_out_partition(outputs, out);
     }
 
     fn end_packing(&mut self) {
-        self.cold.work = Work::Idle;
+        let work = std::mem::replace(&mut self.cold.work, Work::Idle);
+        if let Work::Reading(packing, _) = work {
+            self.cold.packed = Some(packing.packed);
+        }
         self.reads.retain(|_, task| !matches!(task.purpose(), Some(Purpose::Pack { .. })));
     }
 }
@@ -610,144 +676,5 @@ impl Broker {
             Purpose::Fetch { asker, .. } => Some(asker),
             _ => None,
         })
-    }
-}
-
-// Tending.
-impl Broker {
-    fn begin_tending(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
-        let Phase::Leading(partition) = &mut self.phase else { return };
-        if !partition.leader().is_manifest_safe() {
-            // Of a leader that died amid it, or of one that gave it up.
-            let mut outputs: Vec<PartitionOutput<Waiter>> = Vec::new();
-            if let Ok(point) = partition.put_checkpoint(now, health, &mut outputs) {
-                self.cold.work = Work::Marking(point);
-            }
-            return self.carry_out_partition(outputs, out);
-        }
-        let slots = partition.leader().group().geometry.slots();
-        self.cold.work = Work::Listing { lists: BTreeMap::new(), begun_at: now };
-        let request = ListParts { partition: self.partition, after: None };
-        out.extend(slots.iter().map(|slot| BrokerOutput::ListParts(slot, request)));
-    }
-
-    /// Takes a slot's list of parts.
-    pub fn on_list(
-        &mut self,
-        now: Instant,
-        health: &SlotHealth,
-        slot: Slot,
-        mut page: PartList,
-        out: &mut Vec<BrokerOutput>,
-    ) {
-        let Work::Listing { lists, .. } = &mut self.cold.work else { return };
-        if let Some(known) = lists.remove(&slot) {
-            let follows = known.incarnation == page.incarnation
-                && known.parts.last().map(|it| it.point) < page.parts.first().map(|it| it.point);
-            if known.complete || !follows {
-                lists.insert(slot, known);
-                return;
-            }
-            page.parts.splice(0..0, known.parts);
-        }
-        if !page.complete {
-            let after = page.parts.last().map(|part| part.point);
-            let request = ListParts { partition: self.partition, after };
-            out.push(BrokerOutput::ListParts(slot, request));
-        }
-        lists.insert(slot, page);
-        let is_complete = lists.len() == Geometry::Mirror3Dc.slot_count()
-            && lists.values().all(|list| list.complete);
-        if is_complete {
-            self.compare(now, health, out);
-        }
-    }
-
-    /// Compares what the slots hold with what the manifest names.
-    fn compare(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
-        let work = std::mem::replace(&mut self.cold.work, Work::Idle);
-        let (Work::Listing { lists, begun_at }, Phase::Leading(partition)) = (work, &self.phase)
-        else {
-            return;
-        };
-        let leader = partition.leader();
-        let tending = self.tending(partition);
-        let named = tending.in_use().iter().filter_map(Piece::stripe).collect::<Vec<_>>();
-        let mut missing: BTreeMap<LogPoint, (Stripe, Vec<u8>)> = BTreeMap::new();
-        let mut heard_count = 0;
-        for (slot, list) in &lists {
-            let counts = leader.group().slot(*slot).is_some_and(|own| {
-                own.state == SlotState::Good && own.incarnation == list.incarnation
-            });
-            if !counts || !list.complete {
-                continue;
-            }
-            heard_count += 1;
-            let holds = |point| list.parts.iter().any(|it| it.point == point && it.is_readable);
-            for stripe in named.iter().filter(|stripe| !holds(stripe.point)) {
-                if let Some(number) = stripe.code.part_on(stripe.point.step, *slot) {
-                    missing.entry(stripe.point).or_insert((*stripe, Vec::new())).1.push(number);
-                }
-            }
-            let is_named = |point| named.iter().any(|stripe| stripe.point == point);
-            let held = list.parts.iter().map(|part| part.point);
-            let points: Vec<LogPoint> =
-                held.filter(|point| !is_named(*point) && tending.may_go(*point)).collect();
-            if !points.is_empty() {
-                let parts = FreeParts { partition: self.partition, points };
-                out.push(BrokerOutput::FreeParts(*slot, parts));
-            }
-        }
-        if missing.is_empty() && heard_count == leader.group().geometry.slot_count() {
-            self.cold.whole_at = Some(begun_at);
-        }
-        // The last is made whole first.
-        let mut missing = cold::most_endangered_first(missing.into_values());
-        missing.reverse();
-        self.mend(now, health, missing, out);
-    }
-
-    /// Makes parts again, stripe by stripe.
-    fn mend(
-        &mut self,
-        now: Instant,
-        health: &SlotHealth,
-        missing: Vec<(Stripe, Vec<u8>)>,
-        out: &mut Vec<BrokerOutput>,
-    ) {
-        self.cold.work = Work::Idle;
-        if let Some((stripe, _)) = missing.last().cloned() {
-            self.cold.work = Work::Mending { missing };
-            self.gather(now, health, stripe, Purpose::Mend, out);
-        }
-    }
-
-    /// Goes on with the next stripe: one that can't be made again now must not keep the others from it.
-    fn pass_over(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
-        let Work::Mending { missing } = &mut self.cold.work else { return };
-        missing.pop();
-        let missing = std::mem::take(missing);
-        self.mend(now, health, missing, out);
-    }
-
-    fn make_again(
-        &mut self,
-        now: Instant,
-        health: &SlotHealth,
-        stripe: Stripe,
-        bytes: Bytes,
-        out: &mut Vec<BrokerOutput>,
-    ) {
-        let Work::Mending { missing } = &mut self.cold.work else { return };
-        let Some((_, numbers)) = missing.pop() else { return };
-        let missing = std::mem::take(missing);
-        let encoded = StripeEncoder::new(stripe.code).encode(stripe.point, &[bytes]);
-        if encoded.stripe != stripe {
-            return self.broken(format!("{} is not made again as it was", stripe.point), out);
-        }
-        let mut parts = encoded.parts;
-        parts.retain(|part| numbers.contains(&part.number));
-        out.push(BrokerOutput::Shown(Shown::Mended(parts.len() as u64)));
-        self.spread(now, health, (stripe, parts), Then::Mend(missing), out);
     }
 }

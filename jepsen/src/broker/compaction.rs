@@ -16,6 +16,7 @@ use meridian_storage::message::Read;
 use meridian_storage::placement::SlotHealth;
 
 use super::{Broker, BrokerOutput, FETCH_SIZE_BYTES_MAX, Phase, Shown, Waiter};
+use crate::cost::Chore;
 use crate::keyed;
 use crate::read::{Purpose, answers};
 
@@ -71,6 +72,7 @@ impl Broker {
         health: &SlotHealth,
         out: &mut Vec<BrokerOutput>,
     ) {
+        let rests = self.rests(now, Chore::Compaction);
         let Phase::Leading(partition) = &mut self.phase else { return };
         if !keyed::is_keyed(self.partition) || !partition.is_serving() {
             return;
@@ -82,7 +84,11 @@ impl Broker {
                 let (dirty_size_bytes, _) = partition.state().dirty();
                 let is_due = dirty_size_bytes >= DIRTY_SIZE_BYTES_MIN
                     && dirty_size_bytes * 2 >= partition.state().size_bytes();
-                if is_due {
+                if is_due && !rests {
+                    if partition.admits_manifest(health, 0).is_err() {
+                        return self.chore_is_refused(now, Chore::Compaction, out);
+                    }
+                    out.push(BrokerOutput::Shown(Shown::Begun(Chore::Compaction)));
                     let plan = partition.pass_plan(0, i64::MAX, 0, limits());
                     self.compaction = Compaction::Reading(Box::new(Pass::begin(plan)));
                     return self.continue_pass(now, health, out);
@@ -101,9 +107,10 @@ impl Broker {
                 let put = partition.put_manifest(now, health, manifest, based_on, &mut outputs);
                 match put {
                     Ok(point) => self.compaction = Compaction::Promising(point),
-                    Err(ManifestError::InDoubt | ManifestError::Refused(_)) => {}
-                    Err(ManifestError::Superseded | ManifestError::TooLarge(_)) => {
-                        self.compaction = Compaction::Idle
+                    Err(ManifestError::InDoubt) => {}
+                    Err(_) => {
+                        self.compaction = Compaction::Idle;
+                        self.chore_is_refused(now, Chore::Compaction, out);
                     }
                 }
             }
@@ -115,6 +122,7 @@ impl Broker {
             Compaction::Marking(point) if Some(*point) <= committed => {
                 if partition.put_mark(now, health, &mut outputs).is_ok() {
                     self.compaction = Compaction::Idle;
+                    self.chore_is_done(Chore::Compaction);
                     out.push(BrokerOutput::Shown(Shown::Compacted));
                 }
             }
@@ -214,7 +222,10 @@ impl Broker {
             self.carry_out_partition(outputs, out);
             match (put, &mut self.compaction) {
                 (Ok(point), Compaction::Reading(pass)) => pass.on_put(point),
-                _ => return self.end_pass(),
+                _ => {
+                    self.end_pass();
+                    return self.chore_is_refused(now, Chore::Compaction, out);
+                }
             }
         }
     }

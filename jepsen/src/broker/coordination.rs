@@ -1,11 +1,15 @@
 //! A broker of an internal partition: reads the log for its desk, and writes what that has decided.
 
+use std::collections::VecDeque;
+use std::time::Duration;
+
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::{Generation, Offset};
-use meridian_broker::coordination;
 use meridian_broker::coordination::group_state::Snapshot;
+use meridian_broker::coordination::journal::Entry;
+use meridian_broker::coordination::{self, shortening};
 use meridian_broker::partition::{
     Appended, InTransaction, Marker, ProduceError, Ticket, TransactionError, Verification,
     VerifyError,
@@ -20,9 +24,35 @@ use meridian_storage::placement::SlotHealth;
 use super::{
     Asker, Broker, BrokerOutput, FETCH_SIZE_BYTES_MAX, ForDesk, Phase, Shown, Waiter, is_final,
 };
+use crate::cost::Chore;
 use crate::desk::{Ask, Desk, DeskOutput, DeskTime, MarkerOrigin, Piece, Told, TransactionWaiter};
 use crate::net::Endpoint;
 use crate::read::{Purpose, answers};
+
+/// Bytes of what holds that are written once more at once.
+const PIECE_SIZE_BYTES: usize = 400;
+/// How long they are offered to a log that has no room for them.
+const BUSY_FOR: Duration = Duration::from_secs(1);
+
+/// How far all that holds of groups is written once more.
+#[derive(Debug, Default)]
+pub(super) struct Shortening {
+    /// What is not in the log yet, while it is written.
+    pieces: Option<VecDeque<Vec<Entry>>>,
+    /// Where the log may start then.
+    start: Offset,
+    is_writing: bool,
+    /// A log without room is offered the next piece until then.
+    busy_until: Instant,
+    answer: Option<Result<Appended, ProduceError>>,
+}
+
+impl Shortening {
+    /// The next piece is in the log, or is not.
+    pub(super) fn on_answer(&mut self, result: Result<Appended, ProduceError>) {
+        self.answer = Some(result);
+    }
+}
 
 /// What a node is to do for coordinators, and for those who ask them.
 #[derive(Debug)]
@@ -172,10 +202,7 @@ impl Broker {
         }
         self.load_desk(now, out);
         let time = self.desk_time(now);
-        if let Some(before) = self.trim_to.take() {
-            self.on_trim(now, health, before, out);
-            self.desk.iter_mut().for_each(Desk::end_compaction);
-        }
+        self.move_log_start(now, health, out);
         let Some(desk) = &mut self.desk else { return };
         let mut outputs = Vec::new();
         if desk.wants_ids() && self.fresh_id.is_none() {
@@ -245,7 +272,8 @@ impl Broker {
             let (Some(desk), Phase::Leading(partition)) = (&mut self.desk, &mut self.phase) else {
                 return;
             };
-            if desk.is_writing {
+            // Nothing else is written while all that holds is.
+            if desk.is_writing || self.shortening.pieces.is_some() {
                 return;
             }
             let mut outputs = Vec::new();
@@ -293,7 +321,7 @@ impl Broker {
     /// Gives the desk up: all of it is read anew.
     pub(super) fn clear_desk(&mut self) {
         self.unwritten = None;
-        self.compacting = None;
+        self.shortening = Shortening::default();
         self.desk = self.desk.as_ref().map(Desk::anew);
         self.desk_count += 1;
         self.reads.retain(|_, task| !matches!(task.purpose(), Some(Purpose::Load { .. })));
@@ -301,26 +329,76 @@ impl Broker {
 
     /// Shortens the log if it is worth it, in the way of `kafka/offset_compaction.rs`.
     fn compact_desk(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        self.take_shortening_answer(now, out);
+        let rests = self.rests(now, Chore::Shortening);
         let (Some(desk), Phase::Leading(partition)) = (&mut self.desk, &mut self.phase) else {
             return;
         };
-        let log_start = partition.leader().log_start_offset();
-        let snapshot = desk.begin_compaction(log_start, partition.high_watermark());
-        let Some(Snapshot { records, start }) = snapshot else { return };
-        let batches = coordination::batches(0, records);
-        self.compacting = Some(start);
+        if self.shortening.pieces.is_none() {
+            let log_start = partition.leader().log_start_offset();
+            if rests {
+                return;
+            }
+            let snapshot = desk.begin_compaction(log_start, partition.high_watermark());
+            let Some(Snapshot { records, start }) = snapshot else { return };
+            out.push(BrokerOutput::Shown(Shown::Begun(Chore::Shortening)));
+            let pieces = shortening::pieces(records, PIECE_SIZE_BYTES).into();
+            let busy_until = now + BUSY_FOR;
+            self.shortening =
+                Shortening { pieces: Some(pieces), start, busy_until, ..Shortening::default() };
+        }
+        let Shortening { pieces: Some(pieces), is_writing: false, start, .. } = &self.shortening
+        else {
+            return;
+        };
+        let Some(records) = pieces.front() else {
+            self.trim_to = Some(*start);
+            self.shortening = Shortening::default();
+            return;
+        };
+        if desk.stages_any(records) {
+            return self.give_up_shortening(now, out);
+        }
+        let batches = coordination::batches(0, records.clone());
+        self.shortening.is_writing = true;
         let waiter = Waiter::Desk(self.desk_count, ForDesk::Snapshot);
         let mut appended = Vec::new();
         partition.produce(now, health, batches, waiter, &mut appended);
         self.carry_out_partition(appended, out);
     }
 
-    /// All that holds is in the log once more, or is not.
-    pub(super) fn on_desk_compacted(&mut self, result: Result<Appended, ProduceError>) {
-        match (self.compacting.take(), result) {
-            // It is over when the log starts there.
-            (Some(before), Ok(_)) => self.trim_to = Some(before),
-            _ => self.desk.iter_mut().for_each(Desk::end_compaction),
+    /// A piece is in the log once more, or is not.
+    fn take_shortening_answer(&mut self, now: Instant, out: &mut Vec<BrokerOutput>) {
+        let Some(answer) = self.shortening.answer.take() else { return };
+        self.shortening.is_writing = false;
+        match answer {
+            Ok(_) => {
+                self.shortening.busy_until = now + BUSY_FOR;
+                if let Some(pieces) = &mut self.shortening.pieces {
+                    pieces.pop_front();
+                }
+            }
+            // Nothing was written.
+            Err(ProduceError::Put(PutError::Busy)) if now < self.shortening.busy_until => {}
+            Err(_) => self.give_up_shortening(now, out),
+        }
+    }
+
+    fn give_up_shortening(&mut self, now: Instant, out: &mut Vec<BrokerOutput>) {
+        self.shortening = Shortening::default();
+        self.desk.iter_mut().for_each(Desk::end_compaction);
+        self.chore_is_refused(now, Chore::Shortening, out);
+    }
+
+    /// All that holds is in the log once more: it starts there.
+    fn move_log_start(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        let Some(before) = self.trim_to.take() else { return };
+        if self.trim(now, health, before, out) {
+            self.desk.iter_mut().for_each(Desk::end_compaction);
+            self.chore_is_done(Chore::Shortening);
+            out.push(BrokerOutput::Shown(Shown::Shortened));
+        } else {
+            self.give_up_shortening(now, out);
         }
     }
 

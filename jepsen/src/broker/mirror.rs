@@ -311,7 +311,9 @@ impl Broker {
                         return;
                     }
                 }
-                Output::Trim(before) => self.trim(now, health, before, out),
+                Output::Trim(before) => {
+                    self.trim(now, health, before, out);
+                }
                 Output::RaiseEpoch(epoch) => out.push(BrokerOutput::RaiseEpoch(epoch)),
             }
         }

@@ -171,7 +171,7 @@ impl Broker {
         &mut self,
         now: Instant,
         health: &SlotHealth,
-        mut packing: Packing,
+        packing: Packing,
         (point, base_offset, pieces): (LogPoint, Offset, &[Bytes]),
         out: &mut Vec<BrokerOutput>,
     ) {
@@ -181,8 +181,7 @@ impl Broker {
         let piece = Piece { base_offset, max_timestamp_ms: -1, size_bytes, place };
         self.call(now, Call::Store(piece), ObjectRequest::Put(point, bytes), out);
         if Mutation::NamedBeforeStored.active(self.mutations) {
-            packing.pieces.push(piece);
-            return self.run_is_stored(now, health, packing, out);
+            return self.piece_is_stored(now, health, (packing, piece), out);
         }
         self.cold.work = Work::Storing(packing, piece);
     }
@@ -195,12 +194,13 @@ impl Broker {
         out: &mut Vec<BrokerOutput>,
     ) {
         match std::mem::replace(&mut self.cold.work, Work::Idle) {
-            // Whatever became of an object that was given up, it is not named.
-            Work::Storing(mut packing, piece) if stored == Some(piece) => {
-                packing.pieces.push(piece);
-                self.run_is_stored(now, health, packing, out);
+            Work::Storing(packing, piece) if stored == Some(piece) => {
+                self.piece_is_stored(now, health, (packing, piece), out);
             }
-            Work::Storing(..) => {}
+            // Whatever became of an object that was given up, it is not named.
+            Work::Storing(packing, _) if stored.is_none() => {
+                self.packing_is_refused(now, packing, out);
+            }
             other => self.cold.work = other,
         }
     }
@@ -249,7 +249,11 @@ impl Broker {
                 let Phase::Leading(partition) = &self.phase else { return };
                 let tending = self.tending(partition);
                 let compared = cold::compare(&tending.objects_in_use(), &listed, &tending);
-                self.delete_objects(now, compared.surplus, out);
+                // What is stored and not named yet looks like surplus (rule O5).
+                let is_free =
+                    !self.may_name_packed() || Mutation::FreedWhilePacking.active(self.mutations);
+                let surplus = if is_free { compared.surplus } else { Vec::new() };
+                self.delete_objects(now, surplus, out);
             }
             (Call::Delete(points), ObjectAnswer::Done) => {
                 out.push(BrokerOutput::Shown(Shown::ObjectDeleted));

@@ -314,6 +314,10 @@ impl GroupDesk {
         self.groups.begin_compaction(start, end, |_| false)
     }
 
+    pub(super) fn stages_any(&self, records: &[Entry]) -> bool {
+        self.groups.stages_any(records)
+    }
+
     pub(super) fn end_compaction(&mut self) {
         self.groups.end_compaction();
     }

@@ -83,7 +83,9 @@ impl World {
                 self.counters.operation_count += 1;
                 let asker = Asker { client: from, request: question.number };
                 let (partition, ask) = (question.to, Box::new(question.ask));
-                self.send(from, endpoint_of(leader), Packet::Ask { partition, asker, ask });
+                let packet = Packet::Ask { partition, asker, ask };
+                self.count_request(&packet);
+                self.send(from, endpoint_of(leader), packet);
             }
         }
         self.wake_application(application, wake_after);

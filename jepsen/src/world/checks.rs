@@ -46,14 +46,6 @@ impl World {
                 Ok(())
             }
             Shown::Log(piece) => self.checker.log(partition, &piece),
-            Shown::Compacted => {
-                self.counters.pass_count += 1;
-                Ok(())
-            }
-            Shown::Packed => {
-                self.counters.packed_count += 1;
-                Ok(())
-            }
             Shown::ObjectDeleted => {
                 self.counters.object_deletion_count += 1;
                 Ok(())
@@ -66,6 +58,12 @@ impl World {
                 self.counters.decoded_count += count;
                 Ok(())
             }
+            Shown::Stored(..)
+            | Shown::Begun(_)
+            | Shown::Refused(_)
+            | Shown::Compacted
+            | Shown::Packed
+            | Shown::Shortened => self.count_chore(partition, generation, &shown),
             Shown::Raw(raw) => {
                 self.abroad.raw.push((partition, raw));
                 Ok(())

@@ -1,5 +1,6 @@
 //! The metadata plane of the world: mounts, appointments, and each node's late view of them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use meridian_base::env::Instant;
@@ -172,7 +173,8 @@ impl World {
         if broker.is_serving() { broker.waits_after().map(Some) } else { Some(None) }
     }
 
-    /// Whether its leader runs and reaches slots, there and back, that may be all it needs: a fence quorum that counts.
+    /// Whether its leader runs and reaches slots, there and back, that may be all it needs: a fence quorum that counts, in
+    /// as many datacenters as each record must be in.
     pub(crate) fn could_go_on(&self, partition: PartitionId) -> bool {
         let latest = self.metadata.latest();
         let Some(owner) = latest.owners.get(&partition) else { return false };
@@ -181,16 +183,21 @@ impl World {
             .group
             .good_slots()
             .iter()
-            .filter(|slot| {
-                let node = self.node_of(*slot);
-                let (here, there) = (Endpoint(leader), Endpoint(node));
-                self.is_running(node)
-                    && self.nodes[node].disk.is_itself()
-                    && !self.network.is_cut(here, there)
-                    && !self.network.is_cut(there, here)
-            })
+            .filter(|slot| self.reaches_well(leader, self.node_of(*slot)))
             .collect();
-        self.is_running(leader) && self.geometry().fence_quorum(reached)
+        let datacenters = reached.iter().map(|slot| self.geometry().datacenter_of(slot));
+        self.is_running(leader)
+            && self.geometry().fence_quorum(reached)
+            && datacenters.collect::<BTreeSet<_>>().len() >= self.datacenter_count_min
+    }
+
+    /// Whether a node reaches another, there and back, which runs and whose disk is well.
+    pub(crate) fn reaches_well(&self, node: usize, peer: usize) -> bool {
+        let (here, there) = (Endpoint(node), Endpoint(peer));
+        self.is_running(peer)
+            && self.nodes[peer].disk.is_itself()
+            && !self.network.is_cut(here, there)
+            && !self.network.is_cut(there, here)
     }
 
     /// Whether the newest leader of `partition` serves clients.

@@ -1,4 +1,7 @@
-//! Two questions every error of an operation answers, so that callers and histories are honest.
+//! Two questions every error of an operation answers, so that callers and histories are honest; and how long what was
+//! refused is left alone.
+
+use std::time::Duration;
 
 /// Whether trying again can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,4 +22,31 @@ pub trait Outcome {
     /// Whether the operation may have taken effect nonetheless. An operation that may have is
     /// *unknown* to its caller, never *failed*.
     fn may_have_happened(&self) -> bool;
+}
+
+/// A pause before what was refused is tried again: twice as long after each refusal, up to a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    pause_min: Duration,
+    pause_max: Duration,
+    next: Duration,
+}
+
+impl Backoff {
+    /// Pauses from `pause_min`, doubled up to `pause_max`.
+    pub fn new(pause_min: Duration, pause_max: Duration) -> Self {
+        Self { pause_min, pause_max, next: pause_min }
+    }
+
+    /// How long to wait after one more refusal.
+    pub fn pause(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (pause * 2).min(self.pause_max);
+        pause
+    }
+
+    /// It was not refused.
+    pub fn reset(&mut self) {
+        self.next = self.pause_min;
+    }
 }

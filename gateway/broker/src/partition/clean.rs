@@ -182,8 +182,12 @@ impl<T> Partition<T> {
         self.manifest.as_ref()
     }
 
-    /// Whether the log would take a manifest now that names this many pieces more than the newest one.
+    /// Whether the log would take a manifest now that names this many pieces more than the newest one. Asked before
+    /// anything is stored: what can't be named is stored for nothing (rule O8).
     pub fn admits_manifest(&self, health: &SlotHealth, more: usize) -> Result<(), ManifestError> {
+        if Mutation::StoredAgain.active(self.mutations) {
+            return Ok(());
+        }
         self.admit(health)?;
         self.check_pieces(more)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::position::{LogPoint, Offset};
-use meridian_storage::cold;
+use meridian_storage::cold::{self, Packed};
 use meridian_storage::erasure::{
     Code, EncodedStripe, STRIPE_SIZE_BYTES_MIN, Stripe, StripeEncoder,
 };
@@ -86,16 +86,6 @@ pub(super) struct Run {
     pub(super) pieces: Vec<Bytes>,
 }
 
-/// What is stored and no manifest names yet. One that was refused is put again later, with nothing stored again.
-#[derive(Clone, Debug, Default)]
-pub(in crate::log) struct Packed {
-    /// Where the manifest ends that the pieces follow.
-    based_on: Offset,
-    pieces: Vec<Piece>,
-    /// The offset after the last record in them.
-    end: Offset,
-}
-
 /// What is to be packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ToPack {
@@ -132,8 +122,7 @@ impl PartitionLog {
         self.name_pieces(pieces, end, cold.based_on).await
     }
 
-    /// Whether the log would take a manifest now. Asked before anything is stored: what can't be named is stored
-    /// for nothing.
+    /// Whether the log would take a manifest now.
     fn admits_manifest(&self, logs: &Logs) -> Result<(), PackError> {
         let health = self.group.health(logs.now());
         let lost = || ManifestError::from(ProduceError::from(PutError::Lost));
@@ -145,25 +134,24 @@ impl PartitionLog {
     /// What is packed already and follows the manifest in force.
     fn packed_after(&self, cold: &ToPack) -> Packed {
         let mut packed = lock(&self.packed);
-        let fits = |it: &Packed| it.based_on == cold.based_on && it.end > cold.from;
-        if !packed.as_ref().is_some_and(fits) {
-            let (based_on, end) = (cold.based_on, cold.from);
-            *packed = Some(Packed { based_on, pieces: Vec::new(), end });
-        }
-        packed.clone().unwrap_or_default()
+        let known = packed.take();
+        packed.insert(Packed::going_on(known, cold.based_on, cold.from, Mutations::NONE)).clone()
     }
 
     /// Keeps a piece that is stored until a manifest names it.
     fn keep_packed(&self, piece: Piece, end: Offset) {
         if let Some(packed) = lock(&self.packed).as_mut() {
-            packed.pieces.push(piece);
-            packed.end = end;
+            packed.keep(piece, end);
         }
     }
 
     /// Whether anything is stored that a manifest is to name yet.
     pub(super) fn is_packing(&self) -> bool {
-        lock(&self.packed).as_ref().is_some_and(|packed| !packed.pieces.is_empty())
+        let newest = self.with(None, |partition| {
+            Some((partition.state().clean_end(), partition.state().log_start_offset))
+        });
+        let may_be = |it: &Packed| newest.is_none_or(|(end, start)| it.may_be_named(end, start));
+        lock(&self.packed).as_ref().is_some_and(may_be)
     }
 
     /// What is stored and not named is never to be: it may go.
@@ -240,7 +228,8 @@ impl PartitionLog {
         mut packer: Packer,
         cold: ToPack,
     ) -> Result<(Vec<Piece>, Offset), PackError> {
-        let Packed { mut pieces, end, .. } = self.packed_after(&cold);
+        let packed = self.packed_after(&cold);
+        let (mut pieces, end) = (packed.pieces().to_vec(), packed.end());
         // A log may start amid a batch, which is packed whole; what is packed before it never ends amid one.
         let (mut floor, mut next) = (if pieces.is_empty() { cold.based_on } else { end }, end);
         while pieces.len() < PIECES_PER_MANIFEST && next < cold.until {

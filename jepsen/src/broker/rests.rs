@@ -1,0 +1,93 @@
+//! How long each of a leader's chores is left alone after it was refused: as on a node, for longer each time. And what
+//! else a run sets, and asks of a leader whose costs it counts.
+
+use std::time::Duration;
+
+use meridian_base::env::Instant;
+use meridian_broker::coordination::shortening::Rest;
+use meridian_storage::limits::SizeLimits;
+use meridian_storage::mutation::Mutations;
+
+use super::{Broker, BrokerOutput, Phase, Shown};
+use crate::cost::Chore;
+
+/// Pauses after work that was refused. A node makes longer ones.
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(4);
+
+/// The rests of one leader.
+#[derive(Debug)]
+pub(super) struct Rests {
+    /// Nothing is done for now.
+    are_off: bool,
+    packing: Rest,
+    compaction: Rest,
+    shortening: Rest,
+}
+
+impl Rests {
+    pub(super) fn new(mutations: Mutations) -> Self {
+        let rest = |mutations| Rest::new(PAUSE_MIN, PAUSE_MAX, mutations);
+        Self {
+            are_off: false,
+            packing: rest(Mutations::NONE),
+            compaction: rest(Mutations::NONE),
+            shortening: rest(mutations),
+        }
+    }
+
+    fn of(&mut self, chore: Chore) -> &mut Rest {
+        match chore {
+            Chore::Packing => &mut self.packing,
+            Chore::Compaction => &mut self.compaction,
+            Chore::Shortening => &mut self.shortening,
+        }
+    }
+}
+
+impl Broker {
+    /// Whether a chore is left alone for now.
+    pub(super) fn rests(&mut self, now: Instant, chore: Chore) -> bool {
+        self.rests.are_off || self.rests.of(chore).lasts(now)
+    }
+
+    /// Has chores done from now on, or not.
+    pub(crate) fn set_chores(&mut self, are_done: bool) {
+        self.rests.are_off = !are_done;
+    }
+
+    /// A chore's work was refused.
+    pub(super) fn chore_is_refused(
+        &mut self,
+        now: Instant,
+        chore: Chore,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        self.rests.of(chore).on_refused(now);
+        out.push(BrokerOutput::Shown(Shown::Refused(chore)));
+    }
+
+    /// It was done.
+    pub(super) fn chore_is_done(&mut self, chore: Chore) {
+        self.rests.of(chore).on_done();
+    }
+
+    /// Says how large a blob may be.
+    pub fn set_sizes(&mut self, sizes: SizeLimits) {
+        self.sizes = sizes;
+    }
+
+    /// Says in how many datacenters a record must be before it is acknowledged.
+    pub fn set_datacenter_count_min(&mut self, datacenter_count_min: usize) {
+        self.datacenter_count_min = datacenter_count_min;
+    }
+
+    /// Reads that are under way, and bytes that are in doubt.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        let doubt_bytes = match &self.phase {
+            Phase::Leading(partition) => partition.leader().pending_size_bytes(),
+            Phase::TakingOver(_) | Phase::Over => 0,
+        };
+        (self.reads.len(), doubt_bytes)
+    }
+}
