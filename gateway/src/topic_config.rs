@@ -185,16 +185,16 @@ pub(crate) const ALL: &[TopicConfig] = &[
         "Age at which records are packed, if the storage class has a cold tier; -1 never by age.",
     ),
     config(
-        DEDUP,
-        Kind::OneOf(&["none", DEDUP_SOURCE]),
-        "none",
-        "source: each record names its source and number in headers, and is in the log once.",
-    ),
-    config(
         COMPACTED_ONCE,
         Kind::Bool,
         "false",
         "Whether the topic was compacted before: mirrors then expect offsets to be missing.",
+    ),
+    config(
+        DEDUP,
+        Kind::OneOf(&["none", DEDUP_SOURCE]),
+        "none",
+        "source: each record names its source and number in headers, and is in the log once.",
     ),
     config(
         DEDUP_RETENTION_MS,
