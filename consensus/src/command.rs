@@ -332,8 +332,10 @@ impl FeatureLevel {
     pub const HEALTH: Self = Self(10);
     /// Secrets of links are sealed in their rows.
     pub const SECRETS: Self = Self(11);
+    /// Single consumer groups may have configs.
+    pub const GROUP_CONFIGS: Self = Self(12);
     /// The highest that this binary can run at.
-    pub const LATEST: Self = Self::SECRETS;
+    pub const LATEST: Self = Self::GROUP_CONFIGS;
 
     /// The level from which on all nodes know groups of this shape.
     pub const fn of_geometry(geometry: Geometry) -> Self {
@@ -363,6 +365,8 @@ pub enum ConfigResource {
     Node(NodeId),
     /// One topic.
     Topic(TopicId),
+    /// One consumer group, whether or not it is there.
+    Group(String),
 }
 
 /// Sets or deletes one config. APPEND and SUBTRACT are resolved by the proposer.

@@ -381,6 +381,14 @@ impl Metadata {
         set.map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
+    /// The consumer groups that have configs of their own.
+    pub fn configured_groups(&self) -> impl Iterator<Item = &str> {
+        self.configs.keys().filter_map(|resource| match resource {
+            ConfigResource::Group(group) => Some(group.as_str()),
+            _ => None,
+        })
+    }
+
     /// A row of the gateway's or the mirror's own.
     pub fn extra_row(&self, kind: RowKind, key: &[u8]) -> Option<&Row> {
         self.rows.get(&(kind, key.to_vec()))

@@ -102,7 +102,7 @@ pub(crate) enum Kind {
     Text,
 }
 
-/// A config a topic can have.
+/// A config that a topic, or a group, can have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TopicConfig {
     pub(crate) name: &'static str,
@@ -118,7 +118,7 @@ const NO_THROTTLE: &str = "No effect: refills are bounded by heal.bytes_per_seco
 const NO_REMOTE_STORAGE: &str = "No effect: see meridian.storage.class.";
 const NO_CONVERSION: &str = "No effect: batches have format 2.";
 
-const fn config(
+pub(crate) const fn config(
     name: &'static str,
     kind: Kind,
     default: &'static str,
@@ -332,8 +332,19 @@ pub(crate) fn trimmed(value: &str) -> String {
 /// Whether a topic may have this value; if not, why.
 pub(crate) fn check(name: &str, value: &str) -> Result<(), String> {
     let config = find(name).ok_or_else(|| format!("unknown topic config {name}"))?;
+    config.check(value)
+}
+
+impl TopicConfig {
+    /// Whether it may have this value; if not, why.
+    pub(crate) fn check(&self, value: &str) -> Result<(), String> {
+        check_kind(self.name, self.kind, value)
+    }
+}
+
+fn check_kind(name: &str, kind: Kind, value: &str) -> Result<(), String> {
     let invalid = |what: &str| Err(format!("invalid value {value:?} for {name}: {what}"));
-    match config.kind {
+    match kind {
         Kind::Int { min, max } => match value.parse::<i64>() {
             Ok(number) if (min..=max).contains(&number) => Ok(()),
             _ => invalid(&format!("must be a number from {min} to {max}")),

@@ -1,11 +1,13 @@
 //! DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources.
 //!
 //! Topics can be configured at run time, and what they have by default for all of them ([`defaults`]).
-//! Nodes by themselves are configured in their files only, so their configs ([`node`]), and those
-//! of groups, loggers and client metrics ([`others`]), are described read-only.
+//! So can groups of KIP-848 ([`groups`]). Nodes by themselves are configured in their files only, so
+//! their configs ([`node`]), and those of loggers and client metrics ([`others`]), are described
+//! read-only.
 
 mod alter;
 pub(super) mod defaults;
+pub(super) mod groups;
 mod node;
 mod others;
 
@@ -81,6 +83,12 @@ pub(super) fn list(
             resource_type: RESOURCE_BROKER,
         }));
     }
+    if is_wanted(RESOURCE_GROUP) {
+        config_resources.extend(metadata.configured_groups().map(|group| ListedConfigResource {
+            resource_name: group.into(),
+            resource_type: RESOURCE_GROUP,
+        }));
+    }
     ListConfigResourcesResponse { config_resources, ..Default::default() }
 }
 
@@ -108,7 +116,9 @@ pub(super) async fn describe(
             RESOURCE_BROKER => node::describe(&call.front, &metadata, &resource.resource_name),
             RESOURCE_BROKER_LOGGER => others::loggers(&call.front, &resource.resource_name),
             RESOURCE_CLIENT_METRICS => others::metrics(&call.front, &resource.resource_name),
-            RESOURCE_GROUP => others::group(&call.front, &resource.resource_name),
+            RESOURCE_GROUP => {
+                groups::describe(&metadata, &call.front.config.group, &resource.resource_name)
+            }
             _ => Err(unknown_resource()),
         };
         // Who names none wants all, as in Kafka.

@@ -13,6 +13,7 @@ use meridian_protocol::messages::{
 use meridian_protocol::{ErrorCode, Str, Uuid};
 use tokio::sync::oneshot;
 
+use super::configs::groups::Timeouts;
 use super::coordinator;
 use super::dispatch::Call;
 use super::error::{self, ApiError};
@@ -62,9 +63,8 @@ pub(super) async fn heartbeat(
     call: Call,
     request: ConsumerGroupHeartbeatRequest,
 ) -> ConsumerGroupHeartbeatResponse {
-    let interval = call.front.config.group.consumer_heartbeat_interval;
     match try_heartbeat(&call, request).await {
-        Ok((member_id, reply)) => ConsumerGroupHeartbeatResponse {
+        Ok((member_id, interval, reply)) => ConsumerGroupHeartbeatResponse {
             member_id: Some(member_id),
             member_epoch: reply.epoch,
             heartbeat_interval_ms: i32::try_from(interval.as_millis()).unwrap_or(i32::MAX),
@@ -90,13 +90,13 @@ pub(super) async fn heartbeat(
 async fn try_heartbeat(
     call: &Call,
     request: ConsumerGroupHeartbeatRequest,
-) -> Result<(Str, ConsumerReply), ApiError> {
+) -> Result<(Str, Duration, ConsumerReply), ApiError> {
     check(call.version, &request).map_err(|text| ApiError::new(ErrorCode::InvalidRequest, text))?;
     let beat = beat_of(call, &request)?;
     let member_id = Str::from(beat.member_id.as_str());
     let coordinator = call.front.coordinator_of(&request.group_id)?;
     call.front.charge_member(beat.brought_size_bytes())?;
-    let (reply, answer) = {
+    let (interval, reply, answer) = {
         // In this order everywhere: the metadata, then groups.
         let metadata = call.front.broker.metadata();
         let mut groups = coordinator.groups();
@@ -110,16 +110,18 @@ async fn try_heartbeat(
             let text = "the group's members speak the classic protocol; stop them first";
             ApiError::new(ErrorCode::GroupIdNotFound, text)
         })?;
+        let timeouts = Timeouts::of(&metadata, &call.front.config.group, &request.group_id);
+        group.set_session_timeout(timeouts.session_timeout);
         let reply = group.heartbeat(call.front.now(), beat, &Directory(&metadata));
         let reply = reply
             .map_err(|cause| ApiError::new(error::of_consumer_group(&cause), cause.to_string()));
         groups.tell(&request.group_id, Vec::new(), call.front.broker.wall_time_ms());
         let (waiter, answer) = oneshot::channel();
         groups.when_settled(&request.group_id, waiter);
-        (reply?, answer)
+        (timeouts.heartbeat_interval, reply?, answer)
     };
     coordinator::committed(answer).await?;
-    Ok((member_id, reply))
+    Ok((member_id, interval, reply))
 }
 
 /// What Kafka refuses before it looks at the group.

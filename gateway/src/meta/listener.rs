@@ -131,7 +131,7 @@ impl MetaListener for EventSender {
                     }
                     Change::Cluster
                     | Change::TopicCreated(_)
-                    | Change::Configs(ConfigResource::Node(_))
+                    | Change::Configs(ConfigResource::Node(_) | ConfigResource::Group(_))
                     | Change::Row(..) => {}
                 }
             }

@@ -428,6 +428,11 @@ impl ConsumerGroup {
         }
     }
 
+    /// How long members may be silent, from their next heartbeats on.
+    pub fn set_session_timeout(&mut self, session_timeout: Duration) {
+        self.limits.session_timeout = session_timeout;
+    }
+
     /// What its members make their coordinator hold, about.
     pub fn members_size_bytes(&self) -> usize {
         self.members.values().map(ConsumerMember::held_size_bytes).sum()

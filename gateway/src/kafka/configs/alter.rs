@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use meridian_consensus::command::{Command, ConfigChange, ConfigResource};
+use meridian_consensus::command::{Command, ConfigChange, ConfigResource, FeatureLevel};
 use meridian_consensus::state::limits::VALUE_SIZE_BYTES_MAX;
 use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::messages::{
@@ -14,8 +14,10 @@ use meridian_protocol::{ErrorCode, Str};
 
 use super::{
     RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP,
-    RESOURCE_TOPIC, defaults, unknown_resource,
+    RESOURCE_TOPIC, defaults, groups, unknown_resource,
 };
+use crate::config::GroupConfig;
+use crate::features::agree;
 use crate::kafka::dispatch::Call;
 use crate::kafka::error::ApiError;
 use crate::kafka::lookup::{self, TopicKey};
@@ -75,7 +77,10 @@ async fn alter_all(
             Ok(()) if repeated.contains(&name(&resource)) => {
                 Err(invalid("each resource must appear at most once"))
             }
-            Ok(()) => plan(&call.front.broker.metadata(), &resource, replace),
+            Ok(()) => {
+                let group_config = &call.front.config.group;
+                plan(&call.front.broker.metadata(), group_config, &resource, replace)
+            }
         };
         responses.push(apply(call, resource, plan, validate_only).await);
     }
@@ -94,10 +99,7 @@ async fn apply(
 ) -> AlterConfigsResourceResponse {
     let result = match plan {
         Ok(Command::SetConfigs { changes, .. }) if changes.is_empty() => Ok(()),
-        Ok(command) if !validate_only => match call.front.broker.propose(command).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(error.into()),
-        },
+        Ok(command) if !validate_only => propose(call, command).await,
         plan => plan.map(drop),
     };
     let mut response = AlterConfigsResourceResponse {
@@ -111,6 +113,14 @@ async fn apply(
         response.error_message = error.message();
     }
     response
+}
+
+async fn propose(call: &Call, command: Command) -> Result<(), ApiError> {
+    if let Command::SetConfigs { resource: ConfigResource::Group(_), .. } = &command {
+        let agreed = agree(&*call.front.broker, FeatureLevel::GROUP_CONFIGS).await;
+        agreed.map_err(|error| invalid(error.to_string()))?;
+    }
+    Ok(call.front.broker.propose(command).await.map(drop)?)
 }
 
 /// What is altered: its name, the configs it can have, and what is said of a bad one.
@@ -156,9 +166,12 @@ impl Target {
             RESOURCE_BROKER | RESOURCE_BROKER_LOGGER if !replace && is_broker(metadata, name) => {
                 Ok(Self::FIXED)
             }
-            RESOURCE_GROUP | RESOURCE_CLIENT_METRICS if !replace && !name.is_empty() => {
-                Ok(Self::FIXED)
-            }
+            RESOURCE_GROUP => Ok(Self {
+                resource: groups::resource(metadata, name)?,
+                find: groups::find,
+                bad_config: ErrorCode::InvalidConfig,
+            }),
+            RESOURCE_CLIENT_METRICS if !replace && !name.is_empty() => Ok(Self::FIXED),
             RESOURCE_BROKER => {
                 let message = "configs of single nodes are in their configuration file; only \
                                defaults of all nodes can be altered";
@@ -175,6 +188,7 @@ fn is_broker(metadata: &Metadata, name: &Str) -> bool {
 
 fn plan(
     metadata: &Metadata,
+    group_config: &GroupConfig,
     altered: &IncrementalAlterConfigsResource,
     replace: bool,
 ) -> Result<Command, ApiError> {
@@ -199,12 +213,18 @@ fn plan(
         };
         let value = resolve(metadata, &target, config, operation)?;
         if let Some(value) = &value {
-            topic_config::check(config.name, value).map_err(bad)?;
+            config.check(value).map_err(bad)?;
         }
         changes.insert(config.name.to_owned(), value);
     }
     check_classes(metadata, &resource, &changes).map_err(bad)?;
     topic_config::keep_compacted(metadata, &resource, &mut changes);
+    if let ConfigResource::Group(_) = &resource {
+        // To delete what nobody has set asks nothing of the cluster.
+        let is_set = |name: &str| metadata.config(&resource, name).is_some();
+        changes.retain(|name, value| value.is_some() || is_set(name));
+        groups::check(metadata, group_config, &resource, &changes)?;
+    }
     let changes = changes.into_iter().map(|(name, value)| ConfigChange { name, value }).collect();
     Ok(Command::SetConfigs { resource, changes })
 }
@@ -228,7 +248,7 @@ fn check_classes(
     let topics: Box<dyn Iterator<Item = &Topic>> = match altered {
         ConfigResource::Topic(id) => Box::new(metadata.topic(*id).into_iter()),
         ConfigResource::Cluster => Box::new(metadata.topics()),
-        ConfigResource::Node(_) => Box::new(std::iter::empty()),
+        ConfigResource::Node(_) | ConfigResource::Group(_) => Box::new(std::iter::empty()),
     };
     for topic in topics.filter(|topic| !topic.internal) {
         let resource = ConfigResource::Topic(topic.id);

@@ -1,6 +1,5 @@
-//! Configs of what is neither a topic nor a node: groups of KIP-848, loggers, metrics of clients.
-//! All of them follow the nodes' files, so that they are described as Kafka does where nobody has
-//! set anything, and can't be altered.
+//! Configs of loggers and of clients' metrics. They follow the nodes' files, so that they are
+//! described as Kafka does where nobody has set anything, and can't be altered.
 
 use meridian_protocol::messages::DescribedConfig;
 use meridian_protocol::{ErrorCode, Str};
@@ -28,28 +27,6 @@ fn named(what: &str, name: &Str) -> Result<(), ApiError> {
         return Err(ApiError::new(ErrorCode::InvalidRequest, message));
     }
     Ok(())
-}
-
-/// The configs of a group, whether or not there is one of this name.
-pub(super) fn group(front: &Front, name: &Str) -> Result<Vec<DescribedConfig>, ApiError> {
-    named("the name of a group", name)?;
-    let config = &front.config.group;
-    let number = Kind::Int { min: 1, max: i64::MAX };
-    let ms = |time: std::time::Duration| time.as_millis().to_string();
-    Ok(vec![
-        default(
-            "consumer.heartbeat.interval.ms",
-            number,
-            ms(config.consumer_heartbeat_interval),
-            "That of all groups: group.consumer.heartbeat.interval.ms in the nodes' files.",
-        ),
-        default(
-            "consumer.session.timeout.ms",
-            number,
-            ms(config.consumer_session_timeout),
-            "That of all groups: group.consumer.session.timeout.ms in the nodes' files.",
-        ),
-    ])
 }
 
 /// The level of the log of the node that is asked.

@@ -1,5 +1,6 @@
 //! Configs as clients of Kafka look for them.
 
+use meridian_consensus::command::FeatureLevel;
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{
     DescribeConfigsRequest, DescribeConfigsResource, DescribedConfig,
@@ -12,7 +13,9 @@ use super::*;
 use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
 
 async fn client() -> TestClient {
-    let mut client = TestClient::connect(&front_of(&FakeBroker::single(), quick_config()));
+    let broker = FakeBroker::single();
+    broker.register(1, FeatureLevel::LATEST).expect("a binary of now");
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
     client.create_topic("t", 1).await;
     client
 }
@@ -104,7 +107,8 @@ async fn groups_loggers_and_metrics_of_clients_are_described() {
     let loggers = described(&mut client, RESOURCE_BROKER_LOGGER, "1").await;
     assert_eq!(loggers.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["root"]);
     for (kind, name, operation, value, code) in [
-        (RESOURCE_GROUP, "any", OPERATION_SET, Some("1"), ErrorCode::InvalidRequest),
+        (RESOURCE_GROUP, "any", OPERATION_SET, Some("1"), ErrorCode::InvalidConfig),
+        (RESOURCE_GROUP, "any", OPERATION_SET, Some("soon"), ErrorCode::InvalidConfig),
         (RESOURCE_GROUP, "any", OPERATION_DELETE, None, ErrorCode::None),
         (RESOURCE_GROUP, "", OPERATION_DELETE, None, ErrorCode::InvalidRequest),
         (RESOURCE_BROKER_LOGGER, "1", OPERATION_SET, Some("DEBUG"), ErrorCode::InvalidRequest),
@@ -115,6 +119,43 @@ async fn groups_loggers_and_metrics_of_clients_are_described() {
         let told = alter_all(&mut client, vec![resource(kind, name, changes)]).await;
         assert_eq!(told, [code], "{kind} {name} {operation}");
     }
+}
+
+#[tokio::test]
+async fn a_group_has_configs_of_its_own() {
+    let mut client = client().await;
+    let set = |heartbeat: &str, session: &str| {
+        let changes = vec![
+            change("consumer.heartbeat.interval.ms", OPERATION_SET, Some(heartbeat)),
+            change("consumer.session.timeout.ms", OPERATION_SET, Some(session)),
+        ];
+        vec![resource(RESOURCE_GROUP, "g", changes)]
+    };
+    let codes = alter_all(&mut client, set("3000", "3000")).await;
+    assert_eq!(codes, [ErrorCode::InvalidConfig], "a member would never be in time");
+    assert_eq!(alter_all(&mut client, set("300", "3000")).await, [ErrorCode::None]);
+    let mut values = async |group: &str| {
+        let configs = described(&mut client, RESOURCE_GROUP, group).await;
+        let value = |it: DescribedConfig| (it.value.unwrap_or_default(), it.config_source);
+        configs.into_iter().map(value).collect::<Vec<_>>()
+    };
+    let own = groups::SOURCE_GROUP;
+    assert_eq!(values("g").await, [("300".into(), own), ("3000".into(), own)]);
+    let default = SOURCE_DEFAULT;
+    assert_eq!(values("h").await, [("5000".into(), default), ("45000".into(), default)]);
+    let request = ListConfigResourcesRequest { resource_types: vec![RESOURCE_GROUP] };
+    let listed = client.call(1, request).await.config_resources;
+    assert_eq!(listed.iter().map(|it| &*it.resource_name).collect::<Vec<_>>(), ["g"]);
+
+    let changes = vec![change("consumer.heartbeat.interval.ms", OPERATION_DELETE, None)];
+    let codes = alter_all(&mut client, vec![resource(RESOURCE_GROUP, "g", changes)]).await;
+    assert_eq!(codes, [ErrorCode::InvalidConfig], "that of all groups is longer");
+    let changes = ["consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"];
+    let changes = changes.map(|name| change(name, OPERATION_DELETE, None)).to_vec();
+    let codes = alter_all(&mut client, vec![resource(RESOURCE_GROUP, "g", changes)]).await;
+    assert_eq!(codes, [ErrorCode::None]);
+    let listed = client.call(1, ListConfigResourcesRequest::default()).await.config_resources;
+    assert!(listed.iter().all(|it| it.resource_type != RESOURCE_GROUP));
 }
 
 fn change(name: &str, operation: i8, value: Option<&str>) -> IncrementalAlterableConfig {

@@ -1,8 +1,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use meridian_consensus::command::FeatureLevel;
 use meridian_protocol::messages::{
     DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest, HeartbeatRequest,
+    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResource, IncrementalAlterableConfig,
     JoinGroupProtocol, JoinGroupRequest, LeaveGroupRequest, LeavingMember, ListGroupsRequest,
     OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic, OffsetDeletePartition,
     OffsetDeleteRequest, OffsetDeleteTopic, OffsetFetchGroup, OffsetFetchRequest, OffsetFetchTopic,
@@ -128,6 +130,35 @@ fn classic_join(member_id: &str) -> JoinGroupRequest {
         protocols: vec![protocol],
         ..Default::default()
     }
+}
+
+/// Of a silent member nobody would know for 45 s otherwise.
+#[tokio::test]
+async fn a_group_goes_by_its_own_configs() {
+    let (broker, _front, mut client) = served().await;
+    broker.register(1, FeatureLevel::LATEST).expect("a binary of now");
+    let config = |name: &str, value: &str| IncrementalAlterableConfig {
+        name: name.into(),
+        value: Some(value.into()),
+        ..Default::default()
+    };
+    let configs = vec![
+        config("consumer.heartbeat.interval.ms", "100"),
+        config("consumer.session.timeout.ms", "400"),
+    ];
+    let resource =
+        IncrementalAlterConfigsResource { resource_type: 32, resource_name: "g".into(), configs };
+    let request =
+        IncrementalAlterConfigsRequest { resources: vec![resource], ..Default::default() };
+    let altered = client.call(1, request).await;
+    assert_eq!(altered.responses[0].error_code, ErrorCode::None);
+    assert_eq!(joined(&mut client, "m").await.heartbeat_interval_ms, 100);
+    let is_gone = async {
+        while !described(&mut client).await.members.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, is_gone).await.expect("its session is over");
 }
 
 #[tokio::test]

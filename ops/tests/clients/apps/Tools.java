@@ -155,7 +155,11 @@ public final class Tools {
             expect(told, name + "=");
         }
         expect(config("--entity-type", "broker-loggers", "--entity-name", "1", "--describe"), "root=");
-        expect(config("--entity-type", "groups", "--entity-name", GROUP, "--describe", "--all"), "consumer.session.timeout.ms=");
+        String[] group = {"--entity-type", "groups", "--entity-name", GROUP};
+        expect(config(and(group, "--describe", "--all")), "consumer.session.timeout.ms=");
+        config(and(group, "--alter", "--add-config", "consumer.session.timeout.ms=50000"));
+        Lab.until("the config is kept", () -> config(and(group, "--describe")).contains("consumer.session.timeout.ms=50000"));
+        config(and(group, "--alter", "--delete-config", "consumer.session.timeout.ms"));
         config("--entity-type", "client-metrics", "--entity-name", "any", "--describe", "--all");
         String[] defaults = {"--entity-type", "brokers", "--entity-default"};
         config(and(defaults, "--alter", "--add-config", "log.retention.ms=600000000"));
