@@ -18,6 +18,10 @@ const INTERVALS_MAX: usize = 128;
 const SLOWNESS_FACTOR: u32 = 6;
 /// A slow network raises the time to this many times the configured one, at most.
 const DEAD_AFTER_FACTOR_MAX: u32 = 10;
+/// How often a node was taken for dead and was not: each time doubles the silence after which it is.
+const DOUBTS_MAX: u32 = 3;
+/// A doubt is forgotten after so long.
+const DOUBT_LASTS: Duration = Duration::from_secs(30);
 /// What "per minute" means.
 const BUDGET_WINDOW: Duration = Duration::from_secs(60);
 /// How long the first takeover waits that comes after those that need not.
@@ -35,6 +39,11 @@ struct Watched {
     heard_at: Instant,
     was_heard: bool,
     intervals: VecDeque<Duration>,
+    /// Part of its silence was not its own: that says nothing of how long it is silent.
+    is_excused: bool,
+    /// Of late it was taken for dead so often and was not.
+    doubts: u32,
+    doubted_at: Instant,
 }
 
 impl Detector {
@@ -47,7 +56,14 @@ impl Detector {
     /// Begins to watch a node as if it had been heard `now`, if it is not watched yet: nobody may have
     /// listened to it before.
     pub fn watch(&mut self, now: Instant, node: NodeId) {
-        let watched = Watched { heard_at: now, was_heard: false, intervals: VecDeque::new() };
+        let watched = Watched {
+            heard_at: now,
+            was_heard: false,
+            intervals: VecDeque::new(),
+            is_excused: false,
+            doubts: 0,
+            doubted_at: now,
+        };
         self.nodes.entry(node).or_insert(watched);
     }
 
@@ -61,8 +77,16 @@ impl Detector {
         let dead_after = self.dead_after;
         let Some(watched) = self.nodes.get_mut(&node) else { return };
         let interval = now.since(watched.heard_at);
-        // The silence of a death says nothing about the network.
-        if interval <= watched.dead_after(dead_after) {
+        if watched.doubts > 0 && now.since(watched.doubted_at) >= DOUBT_LASTS {
+            watched.doubts -= 1;
+            watched.doubted_at = now;
+        }
+        let is_excused = std::mem::take(&mut watched.is_excused);
+        // The silence of a death says nothing about the network, only that of a node that lives may be long.
+        if !is_excused && interval > watched.dead_after(dead_after) {
+            watched.doubts = (watched.doubts + 1).min(DOUBTS_MAX);
+            watched.doubted_at = now;
+        } else if !is_excused {
             if watched.intervals.len() == INTERVALS_MAX {
                 watched.intervals.pop_front();
             }
@@ -70,6 +94,21 @@ impl Detector {
         }
         watched.heard_at = now;
         watched.was_heard = true;
+    }
+
+    /// Nobody listened for so long: that much of the silence of all nodes is not theirs.
+    pub fn excuse(&mut self, now: Instant, deaf: Duration) {
+        for watched in self.nodes.values_mut() {
+            watched.heard_at = (watched.heard_at + deaf).min(now);
+            watched.is_excused = true;
+        }
+    }
+
+    /// The process of a node has ended, and another one has begun: it was dead indeed.
+    pub fn renew(&mut self, node: NodeId) {
+        if let Some(watched) = self.nodes.get_mut(&node) {
+            watched.doubts = 0;
+        }
     }
 
     /// Whether a watched node has been silent for too long.
@@ -100,7 +139,8 @@ impl Watched {
         let mut sorted: Vec<Duration> = self.intervals.iter().copied().collect();
         sorted.sort_unstable();
         let p99 = sorted.get(sorted.len() * 99 / 100).copied().unwrap_or_default();
-        (p99 * SLOWNESS_FACTOR).clamp(configured, configured * DEAD_AFTER_FACTOR_MAX)
+        let usual = (p99 * SLOWNESS_FACTOR).max(configured);
+        (usual * 2_u32.pow(self.doubts)).min(configured * DEAD_AFTER_FACTOR_MAX)
     }
 }
 
@@ -189,6 +229,8 @@ mod tests {
         assert_eq!(detector.dead(at(6_001)).collect::<Vec<_>>(), [NODE]);
         detector.heard(at(60_000), NODE);
         assert!(!detector.is_dead(at(60_100), NODE));
+        assert_eq!(detector.dead_after(NODE), DEAD_AFTER * 2, "it may have been alive");
+        detector.renew(NODE);
         assert_eq!(detector.dead_after(NODE), DEAD_AFTER, "the silence was not learnt from");
     }
 
@@ -223,6 +265,28 @@ mod tests {
         detector.watch(at(0), NODE);
         detector.retain(|_| false);
         assert!(!detector.is_dead(at(1_000_000), NODE));
+    }
+
+    #[test]
+    fn each_false_suspicion_doubles_the_silence_that_is_allowed_for_a_while() {
+        let mut detector = detector_with_interval(100, 5_000);
+        let mut now_ms = 5_000;
+        for allowed_ms in [1_000, 2_000, 4_000, 8_000, 8_000] {
+            assert!(!detector.is_dead(at(now_ms + allowed_ms), NODE));
+            assert!(detector.is_dead(at(now_ms + allowed_ms + 1), NODE));
+            now_ms += allowed_ms + 1;
+            detector.heard(at(now_ms), NODE);
+        }
+        for _ in 0..1_000 {
+            now_ms += 100;
+            detector.heard(at(now_ms), NODE);
+        }
+        assert_eq!(detector.dead_after(NODE), DEAD_AFTER, "it was well for long");
+
+        detector.heard(at(now_ms + 3_000), NODE);
+        assert_eq!(detector.dead_after(NODE), DEAD_AFTER * 2);
+        detector.renew(NODE);
+        assert_eq!(detector.dead_after(NODE), DEAD_AFTER, "a process that ended was dead indeed");
     }
 
     #[test]

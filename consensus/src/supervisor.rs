@@ -8,7 +8,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::NodeId;
 use meridian_base::topology::Geometry;
 
-use crate::command::{Command, Liveness};
+use crate::command::{Command, Liveness, NodeEpoch};
 use crate::config::Config;
 use crate::detector::{Detector, TakeoverBudget};
 use crate::lifecycle::{plan_drains, plan_farewell, plan_group, plan_heal};
@@ -17,6 +17,9 @@ use crate::state::Metadata;
 
 /// How long a plan is given to be applied before it is made again.
 const PLAN_PATIENCE: Duration = Duration::from_secs(1);
+/// A look that comes later than so many heartbeats was held up. Three of four of the shortest silence of a death must
+/// be left, or a leader that is always late would find nobody dead.
+const POLL_INTERVALS_MAX: u32 = 3;
 /// Time between two looks at nodes that rest, leave or are lost.
 const CARE_INTERVAL: Duration = Duration::from_secs(2);
 /// Time between two looks at the balance of leaders.
@@ -27,9 +30,16 @@ const REBALANCE_INTERVAL: Duration = Duration::from_secs(10);
 pub struct Supervisor {
     detector: Detector,
     budget: TakeoverBudget,
+    polled_at: Instant,
+    /// What comes later was held up: others were not listened to meanwhile.
+    poll_interval_max: Duration,
     moves_per_plan_max: usize,
     /// When a takeover was last planned for a dead node.
     planned_at: BTreeMap<NodeId, Instant>,
+    /// What was last found of a node, and not applied yet, and when.
+    marked_at: BTreeMap<NodeId, (Liveness, Instant)>,
+    /// The process of each node.
+    epochs: BTreeMap<NodeId, NodeEpoch>,
     rebalance_at: Instant,
     care_at: Instant,
     heal_after: Option<Duration>,
@@ -60,8 +70,12 @@ impl Supervisor {
         Self {
             detector,
             budget: TakeoverBudget::new(config.takeovers_at_once_max),
+            polled_at: now,
+            poll_interval_max: config.node_heartbeat * POLL_INTERVALS_MAX,
             moves_per_plan_max: config.moves_per_plan_max,
             planned_at: BTreeMap::new(),
+            marked_at: BTreeMap::new(),
+            epochs: BTreeMap::new(),
             rebalance_at: now + REBALANCE_INTERVAL,
             care_at: now + CARE_INTERVAL,
             heal_after: config.heal_after,
@@ -83,10 +97,20 @@ impl Supervisor {
     /// What is to be proposed now by `own`, the node that leads. Call it about as often as nodes send
     /// heartbeats.
     pub fn poll(&mut self, now: Instant, own: NodeId, metadata: &Metadata) -> Vec<Command> {
-        for (node, _) in metadata.nodes() {
-            self.detector.watch(now, node);
+        // A process that was stopped wakes with the heartbeats of that time on their way to it.
+        let interval = now.since(std::mem::replace(&mut self.polled_at, now));
+        if let Some(deaf) = interval.checked_sub(self.poll_interval_max) {
+            self.detector.excuse(now, deaf);
+        }
+        for (id, node) in metadata.nodes() {
+            self.detector.watch(now, id);
+            let known = self.epochs.insert(id, node.epoch);
+            if known.is_some_and(|known| known != node.epoch) {
+                self.detector.renew(id);
+            }
         }
         self.detector.retain(|node| metadata.node(node).is_some());
+        self.epochs.retain(|node, _| metadata.node(*node).is_some());
         let epoch = |node| metadata.node(node).map(|node| node.epoch);
         self.budget.prune(now, |node, of| epoch(node) != Some(of));
         let mut commands = self.mark_nodes(now, metadata);
@@ -134,17 +158,37 @@ impl Supervisor {
         step.into_iter().collect()
     }
 
-    fn mark_nodes(&self, now: Instant, metadata: &Metadata) -> Vec<Command> {
-        let verdicts = metadata.nodes().filter_map(|(id, node)| {
+    fn mark_nodes(&mut self, now: Instant, metadata: &Metadata) -> Vec<Command> {
+        let found: Vec<(NodeId, NodeEpoch, Liveness)> = self.verdicts(now, metadata).collect();
+        self.marked_at.retain(|node, _| found.iter().any(|(id, _, _)| id == node));
+        let mut commands = Vec::new();
+        for (node, epoch, liveness) in found {
+            // On its way already: a metadata log that is slow does not get faster by more of the same.
+            let is_planned = self.marked_at.get(&node).is_some_and(|(planned, at)| {
+                *planned == liveness && now.since(*at) < PLAN_PATIENCE
+            });
+            if !is_planned {
+                self.marked_at.insert(node, (liveness, now));
+                commands.push(Command::MarkNode { node, epoch, liveness });
+            }
+        }
+        commands
+    }
+
+    fn verdicts(
+        &self,
+        now: Instant,
+        metadata: &Metadata,
+    ) -> impl Iterator<Item = (NodeId, NodeEpoch, Liveness)> {
+        metadata.nodes().filter_map(move |(id, node)| {
             let liveness = match (self.detector.is_dead(now, id), node.liveness) {
                 (true, Liveness::Alive | Liveness::Draining) => Liveness::Dead,
                 // A node that was only paused goes on without registering again.
                 (false, Liveness::Dead) if self.was_heard_lately(now, id) => Liveness::Alive,
                 _ => return None,
             };
-            Some(Command::MarkNode { node: id, epoch: node.epoch, liveness })
-        });
-        verdicts.collect()
+            Some((id, node.epoch, liveness))
+        })
     }
 
     fn was_heard_lately(&self, now: Instant, node: NodeId) -> bool {

@@ -295,6 +295,52 @@ fn the_supervisor_takes_over_from_a_silent_node_and_gives_back_later() {
 }
 
 #[test]
+fn who_was_stopped_itself_takes_nobody_for_dead() {
+    let mut world = World::new(90);
+    let mut supervisor = Supervisor::new(&Config::default(), at(0), &world.metadata, None);
+    assert_eq!(watch(&mut world, &mut supervisor, 0, 5_000, &BTreeSet::new()), []);
+    // It goes on before it has read what came meanwhile.
+    assert_eq!(supervisor.poll(at(9_000), OWN, &world.metadata), []);
+    assert_eq!(watch(&mut world, &mut supervisor, 9_100, 9_300, &BTreeSet::new()), []);
+
+    let silent = nodes([3]);
+    watch(&mut world, &mut supervisor, 9_300, 10_500, &silent);
+    assert!(!world.loads().contains_key(&3), "a death after that is seen as soon as any");
+}
+
+#[test]
+fn who_is_late_each_time_still_finds_the_dead() {
+    let mut world = World::new(90);
+    let mut supervisor = Supervisor::new(&Config::default(), at(0), &world.metadata, None);
+    for now_ms in (0..10_000).step_by(500) {
+        for node in (1..=9).filter(|node| *node != 3).map(NodeId::new) {
+            supervisor.heard(at(now_ms), node);
+        }
+        let commands = supervisor.poll(at(now_ms), OWN, &world.metadata);
+        world.apply_all(commands);
+    }
+    assert!(!world.loads().contains_key(&3));
+    assert_eq!(world.loads().len(), 8, "and nobody else");
+}
+
+#[test]
+fn a_verdict_that_is_not_applied_yet_is_not_proposed_again_at_once() {
+    let world = World::new(9);
+    let mut supervisor = Supervisor::new(&Config::default(), at(0), &world.metadata, None);
+    let mut marks = Vec::new();
+    for now_ms in (0..4_000).step_by(100) {
+        for node in (1..=9).filter(|node| *node != 3).map(NodeId::new) {
+            supervisor.heard(at(now_ms), node);
+        }
+        // The metadata log is slow: nothing of it is applied.
+        let commands = supervisor.poll(at(now_ms), OWN, &world.metadata);
+        let is_mark = |command: &&Command| matches!(command, Command::MarkNode { .. });
+        marks.extend(commands.iter().filter(is_mark).map(|_| now_ms));
+    }
+    assert_eq!(marks, [800, 1_800, 2_800, 3_800]);
+}
+
+#[test]
 fn the_deposed_leader_is_taken_over_from_as_soon_as_it_is_deposed() {
     let mut world = World::new(90);
     let (elected_ms, deposed) = (5_800, NodeId::new(3));
