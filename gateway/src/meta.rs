@@ -43,7 +43,7 @@ use self::parts::Part;
 use crate::peers::Wire;
 use crate::peers::wire::Quorum;
 use crate::runtime::clock::Clock;
-use crate::runtime::quic::Channel;
+use crate::runtime::quic::{Channel, hurry};
 
 /// Snapshots larger than this yield to what somebody waits for.
 const BULK_SIZE_BYTES: usize = 256 << 10;
@@ -202,13 +202,13 @@ struct Shared {
 
 impl Shared {
     fn send(&self, to: NodeId, frame: &MetaFrame) -> bool {
-        self.wire.send(to, Channel::Control, frame.encode())
+        self.wire.send(to, Channel::Metadata, frame.encode())
     }
 
     /// Sends a message between members. Large snapshots alone are bulk: somebody waits for what is appended, however large it is.
     fn send_raft(&self, to: NodeId, message: Vec<u8>, is_snapshot: bool) -> bool {
         let is_bulk = is_snapshot && message.len() > BULK_SIZE_BYTES;
-        let channel = if is_bulk { Channel::Bulk } else { Channel::Control };
+        let channel = if is_bulk { Channel::Bulk } else { Channel::Metadata };
         self.wire.send(to, channel, MetaFrame::Raft(Bytes::from(message)).encode())
     }
 
@@ -288,6 +288,7 @@ impl Meta {
             metadata: Arc::clone(&metadata),
         };
         std::thread::Builder::new().name("meta".to_owned()).spawn(move || {
+            hurry();
             let listener = Arc::clone(&thread.listener);
             // Without this thread a node hears of nothing any more, and would not know it.
             if catch_unwind(AssertUnwindSafe(|| thread.run())).is_err() {

@@ -1,9 +1,10 @@
 //! The transport between nodes: one-way frames over QUIC with mutual TLS.
 //!
 //! Each node dials every peer it sends to and accepts from all, so each connection has one owner, its
-//! sender. There are two to a peer, for what somebody waits for and for bulk ([`lane`]), which go up and
-//! down together. On them the owner opens one stream per
-//! [`Channel`]: a full channel does not hold up another. Frames of one channel arrive in order.
+//! sender. There are three to a peer ([`lane`]): for what somebody waits for and for bulk, which go up and
+//! down together, and for metadata, which goes by itself. On them the owner opens one stream per
+//! [`Channel`]: a full channel does not hold up another. Frames of one channel arrive in order, but for metadata
+//! while its connection comes or goes.
 //! When a connection is lost, what was queued or in flight on it may be lost too; callers correlate
 //! replies and send again. Nothing here waits for a slow peer: [`Transport::send`] puts the frame
 //! in a queue bounded in bytes, or says at once why not.
@@ -33,7 +34,8 @@ use tokio::task::JoinHandle;
 pub use self::config::TransportConfig;
 use self::endpoint::{Endpoint, close_code};
 use self::inbound::Acceptor;
-use self::lane::BackgroundThreads;
+use self::lane::LaneThreads;
+pub use self::lane::hurry;
 use self::peer::{Peers, Target};
 use crate::tls::TlsError;
 
@@ -44,7 +46,7 @@ const CLOSE_WAIT_MAX: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Channel {
-    /// Raft, heartbeats, high watermarks: small and urgent; sent before the other three.
+    /// Fences, high watermarks: small and urgent; sent before puts and reads.
     Control = 0,
     /// Puts and their acks.
     Put = 1,
@@ -52,11 +54,13 @@ pub enum Channel {
     Read = 2,
     /// Repair, scrub and mirroring.
     Bulk = 3,
+    /// Raft and heartbeats; goes with [`Channel::Control`] to a peer without a connection for it.
+    Metadata = 4,
 }
 
 impl Channel {
     /// All channels. The discriminants go over the wire: never renumber.
-    pub const ALL: [Self; 4] = [Self::Control, Self::Put, Self::Read, Self::Bulk];
+    pub const ALL: [Self; 5] = [Self::Control, Self::Put, Self::Read, Self::Bulk, Self::Metadata];
 
     fn from_wire(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|channel| *channel as u8 == number)
@@ -144,8 +148,8 @@ pub enum TransportError {
     /// The node's certificate or key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// There are no threads for bulk.
-    #[error("cannot start the threads that carry bulk between nodes: {0}")]
+    /// There are no threads for bulk or metadata.
+    #[error("cannot start the threads that carry bulk and metadata between nodes: {0}")]
     Threads(#[source] std::io::Error),
     /// The UDP socket could not be opened.
     #[error("cannot listen on UDP {address}: {source}")]
@@ -194,7 +198,7 @@ pub struct Transport {
     acceptor: Arc<Acceptor>,
     accept_task: JoinHandle<()>,
     frame_bytes_max: usize,
-    _background: BackgroundThreads,
+    _threads: [LaneThreads; 2],
 }
 
 impl Transport {
@@ -205,22 +209,23 @@ impl Transport {
         handler: Arc<dyn Handler>,
     ) -> Result<Self, TransportError> {
         config.check()?;
-        let background = BackgroundThreads::start().map_err(TransportError::Threads)?;
-        let endpoint = Endpoint::open(&config, background.handle())?;
+        let background = LaneThreads::background().map_err(TransportError::Threads)?;
+        let metadata = LaneThreads::metadata().map_err(TransportError::Threads)?;
+        let endpoint = Endpoint::open(&config, background.handle(), metadata.handle())?;
         let frame_bytes_max = config.frame_bytes_max;
         let config = Arc::new(config);
         let peers =
             Arc::new(Peers::new(Arc::clone(&config), endpoint.clone(), Arc::clone(&handler)));
         let acceptor =
             Arc::new(Acceptor::new(config, endpoint.clone(), Arc::clone(&peers), handler));
-        let accept_task = tokio::spawn(Arc::clone(&acceptor).run());
+        let accept_task = metadata.handle().spawn(Arc::clone(&acceptor).run());
         Ok(Self {
             endpoint,
             peers,
             acceptor,
             accept_task,
             frame_bytes_max,
-            _background: background,
+            _threads: [background, metadata],
         })
     }
 

@@ -44,6 +44,8 @@ pub const ALPN: &[u8] = b"meridian/1";
 pub const LANES_ALPN: &[u8] = b"meridian/2";
 /// The connection for bulk.
 pub const BACKGROUND_ALPN: &[u8] = b"meridian/2-background";
+/// The connection for Raft and heartbeats.
+pub const METADATA_ALPN: &[u8] = b"meridian/2-metadata";
 
 const CA_CERTIFICATE_FILE: &str = "ca.pem";
 const CA_KEY_FILE: &str = "ca-key.pem";
@@ -434,7 +436,8 @@ impl Credentials {
             .with_client_cert_verifier(verifier)
             .with_single_cert(self.chain.clone(), self.key.clone_key())
             .map_err(TlsError::KeyMismatch)?;
-        config.alpn_protocols = [LANES_ALPN, BACKGROUND_ALPN, ALPN].map(<[u8]>::to_vec).into();
+        let protocols = [LANES_ALPN, BACKGROUND_ALPN, METADATA_ALPN, ALPN];
+        config.alpn_protocols = protocols.map(<[u8]>::to_vec).into();
         config.send_tls13_tickets = 0;
         Ok(config)
     }

@@ -271,7 +271,7 @@ async fn a_large_decision_is_no_bulk() {
     let (nodes, _) = three(&planes).await;
     nodes[0].propose(rows(0..100)).await.unwrap();
     let large = lock(&planes.large).clone();
-    assert!(!large.is_empty() && large.iter().all(|it| *it == Channel::Control), "{large:?}");
+    assert!(!large.is_empty() && large.iter().all(|it| *it == Channel::Metadata), "{large:?}");
 }
 
 /// What rots in a voter's Raft log costs it its vote until it has rejoined, and nobody's time.

@@ -12,8 +12,8 @@ use quinn::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, VarInt};
 use rustls::pki_types::CertificateDer;
 use tokio::runtime::Handle;
 
-use super::lane::{self, Lane};
-use super::peer::Target;
+use super::lane::Lane;
+use super::peer::{LATE_COUNT_MAX, Target};
 use super::{Channel, PathClass, TransportConfig, TransportError};
 use crate::clock;
 use crate::congestion::SteadyBbrConfig;
@@ -33,6 +33,8 @@ pub(super) mod close_code {
     pub(in super::super) const REPLACED: VarInt = VarInt::from_u32(3);
     /// The accepting side no longer reads one of the channels.
     pub(in super::super) const CHANNEL_LOST: VarInt = VarInt::from_u32(4);
+    /// Nothing was heard for too long.
+    pub(in super::super) const SILENT: VarInt = VarInt::from_u32(5);
 }
 
 /// The UDP payload that every path of QUIC must carry.
@@ -67,6 +69,7 @@ pub(super) struct Endpoint {
     cluster: ClusterId,
     foreground: LaneEnd,
     background: LaneEnd,
+    metadata: LaneEnd,
 }
 
 /// What differs between lanes.
@@ -80,10 +83,11 @@ struct LaneEnd {
 }
 
 impl Endpoint {
-    /// The current runtime drives the foreground.
+    /// The current runtime drives the foreground; the threads for metadata take packets off the socket.
     pub(super) fn open(
         config: &TransportConfig,
         background: Handle,
+        metadata: Handle,
     ) -> Result<Self, TransportError> {
         let credentials =
             config.identity.check(config.node, &config.cluster, clock::wall_time())?;
@@ -102,6 +106,8 @@ impl Endpoint {
         };
         let foreground = lane(Lane::Foreground, Handle::current())?;
         let background = lane(Lane::Background, background)?;
+        let metadata = lane(Lane::Metadata, metadata)?;
+        let _threads = metadata.threads.enter();
         let quinn = quinn::Endpoint::new(
             endpoint_config(config, &credentials)?,
             Some(foreground.server.as_ref().clone()),
@@ -109,7 +115,8 @@ impl Endpoint {
             Arc::new(quinn::TokioRuntime),
         )
         .map_err(listen)?;
-        Ok(Self { quinn, local_address, cluster: config.cluster.clone(), foreground, background })
+        let (cluster, metadata) = (config.cluster.clone(), metadata.clone());
+        Ok(Self { quinn, local_address, cluster, foreground, background, metadata })
     }
 
     /// What drives the connections of a lane, and is to work on them.
@@ -121,6 +128,7 @@ impl Endpoint {
         match lane {
             Lane::Foreground => &self.foreground,
             Lane::Background => &self.background,
+            Lane::Metadata => &self.metadata,
         }
     }
 
@@ -228,15 +236,17 @@ fn client_config(
     path: PathClass,
 ) -> Result<quinn::ClientConfig, TransportError> {
     let mut crypto = credentials.client_config()?;
-    if lane == Lane::Background {
-        crypto.alpn_protocols = vec![tls::BACKGROUND_ALPN.to_vec()];
+    match lane {
+        Lane::Foreground => {}
+        Lane::Background => crypto.alpn_protocols = vec![tls::BACKGROUND_ALPN.to_vec()],
+        Lane::Metadata => crypto.alpn_protocols = vec![tls::METADATA_ALPN.to_vec()],
     }
     let crypto = QuicClientConfig::try_from(crypto)
         .map_err(|error| TlsError::Setup { detail: error.to_string() })?;
     let mut transport = transport_config(config, lane)?;
     // One stream comes back: the greeting.
     transport.max_concurrent_uni_streams(VarInt::from_u32(1));
-    if lane == Lane::Foreground {
+    if lane != Lane::Background {
         transport.keep_alive_interval(Some(config.keep_alive_interval));
     }
     let mut cubic = CubicConfig::default();
@@ -254,8 +264,8 @@ fn client_config(
     };
     let mut client = quinn::ClientConfig::new(Arc::new(crypto));
     client.transport_config(Arc::new(transport));
-    if lane == Lane::Background {
-        client.initial_dst_cid_provider(Arc::new(lane::marked_id));
+    if let Some(marked_ids) = lane.marked_ids() {
+        client.initial_dst_cid_provider(Arc::new(marked_ids));
     }
     Ok(client)
 }
@@ -265,7 +275,8 @@ fn transport_config(
     config: &TransportConfig,
     lane: Lane,
 ) -> Result<quinn::TransportConfig, TransportError> {
-    let idle_timeout = IdleTimeout::try_from(config.idle_timeout)
+    // It holds for handshakes too, which take long where processors are short: the dialling side looks for silence itself.
+    let idle_timeout = IdleTimeout::try_from(config.idle_timeout * 2_u32.pow(LATE_COUNT_MAX))
         .map_err(|_| TransportError::Config("idle_timeout is out of range"))?;
     let mut mtu_discovery = MtuDiscoveryConfig::default();
     mtu_discovery.upper_bound(config.datagram_bytes_max);
@@ -278,8 +289,8 @@ fn transport_config(
         .ack_frequency_config(Some(acknowledgements))
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
         .datagram_receive_buffer_size(None)
-        // That of the background goes with the other, which is probed: two probes would find out the same.
-        .max_idle_timeout((lane == Lane::Foreground).then_some(idle_timeout))
+        // That of the background goes with the foreground, which is probed: two probes would find out the same.
+        .max_idle_timeout((lane != Lane::Background).then_some(idle_timeout))
         .mtu_discovery_config(Some(mtu_discovery))
         .enable_segmentation_offload(config.datagram_bytes_max <= GSO_DATAGRAM_BYTES_MAX);
     Ok(transport)

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::endpoint::{Endpoint, close_code, peer_node};
 use super::framing::{FrameReader, FrameTooLong, HEADER_BYTES};
 use super::lane::Lane;
-use super::peer::{Peer, Peers};
+use super::peer::{LATE_COUNT_MAX, Peer, Peers};
 use super::{Channel, Handler, TransportConfig};
 use crate::tls::TlsError;
 
@@ -92,14 +92,20 @@ impl Acceptor {
     /// Accepts until the endpoint closes.
     pub(super) async fn run(self: Arc<Self>) {
         while let Some(incoming) = self.endpoint.accept().await {
-            let permits = &self.handshakes[Lane::of_incoming(&incoming) as usize];
+            let lane = Lane::of_incoming(&incoming);
+            let permits = &self.handshakes[lane as usize];
             let Ok(permit) = Arc::clone(permits).try_acquire_owned() else {
                 incoming.refuse();
                 self.refused_connections.fetch_add(1, Ordering::Relaxed);
                 continue;
             };
             let acceptor = Arc::clone(&self);
-            tokio::spawn(async move {
+            // Frames of the background are handled by the threads of the foreground, and so is its connection.
+            let threads = match lane {
+                Lane::Foreground | Lane::Background => Lane::Foreground,
+                Lane::Metadata => Lane::Metadata,
+            };
+            self.endpoint.threads(threads).spawn(async move {
                 let address = incoming.remote_address();
                 let verified = acceptor.verify(incoming).await;
                 drop(permit);
@@ -118,7 +124,9 @@ impl Acceptor {
         &self,
         incoming: quinn::Incoming,
     ) -> Result<(quinn::Connection, NodeId), Refusal> {
+        // As long as the other side may wait, at the most.
         let patience = Lane::of_incoming(&incoming).dial_timeout(&self.config);
+        let patience = patience * 2_u32.pow(LATE_COUNT_MAX);
         let connection = timeout(patience, self.endpoint.take(incoming)?)
             .await
             .map_err(|_| Refusal::Timeout)??;

@@ -57,6 +57,11 @@ impl SendQueue {
         self.lock().queued_bytes
     }
 
+    /// Whether frames are let in.
+    pub(super) fn is_open(&self) -> bool {
+        self.lock().open
+    }
+
     /// Lets frames in.
     pub(super) fn open(&self) {
         self.lock().open = true;

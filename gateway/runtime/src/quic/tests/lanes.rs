@@ -1,9 +1,8 @@
-//! Bulk has a connection and threads of its own, with peers that know of it.
+//! Bulk and metadata have connections and threads of their own, with peers that know of them.
 
 use quinn::crypto::rustls::QuicClientConfig;
 
 use super::super::inbound::HANDSHAKES_MAX;
-use super::super::lane::{Lane, marked_id};
 use super::trust::raw_connect;
 use super::*;
 use crate::tls::{BACKGROUND_ALPN, LANES_ALPN, node_name};
@@ -72,7 +71,7 @@ async fn threads_of_bulk_yield_to_all_others() {
     node.until(TWO, PeerState::Up).await;
     let (sender, mut sent) = mpsc::unbounded_channel();
     let usual = niceness();
-    for channel in Channel::ALL {
+    for channel in Channel::ALL.into_iter().filter(|it| *it != Channel::Metadata) {
         let part = Bytes::from_owner(Sent(vec![7; 64 << 10], sender.clone()));
         node.transport.send(TWO, channel, part.into()).unwrap();
         let bulk = (usual + 10).min(19);
@@ -81,6 +80,58 @@ async fn threads_of_bulk_yield_to_all_others() {
         // A handler takes locks that puts wait for.
         assert_eq!(within(delivered.recv()).await.unwrap(), (channel, usual));
     }
+}
+
+/// Lets the one thread go on that all else waits for.
+struct Rescue(std::sync::mpsc::Sender<Channel>);
+
+impl Handler for Rescue {
+    fn on_frame(&self, _: NodeId, channel: Channel, _: Bytes) {
+        let _test_may_be_over = self.0.send(channel);
+    }
+
+    fn on_peer(&self, _: NodeId, _: PeerState) {}
+}
+
+/// A node that has no processor to spare must not be taken for dead, nor take others for it.
+#[test]
+fn metadata_arrives_while_all_other_threads_are_busy() {
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let (near, far) = (runtime().unwrap(), runtime().unwrap());
+    let ca = ca();
+    let (arrived, rescue) = std::sync::mpsc::channel();
+    let transport = far.block_on(Transport::start(config(&ca, TWO), Arc::new(Rescue(arrived))));
+    let transport = transport.unwrap();
+    let mut node = near.block_on(Node::start(&ca, ONE));
+    near.block_on(async {
+        node.dials_at(TWO, transport.local_address());
+        node.until(TWO, PeerState::Up).await;
+        eventually(|| node.transport.peers.has_lane_for_metadata(TWO)).await;
+    });
+    let (begun, busy) = std::sync::mpsc::channel();
+    let rescued = far.spawn(async move {
+        begun.send(()).unwrap();
+        rescue.recv_timeout(Duration::from_secs(10))
+    });
+    busy.recv().unwrap();
+    node.send(TWO, Channel::Metadata, b"I am alive").unwrap();
+    assert_eq!(near.block_on(rescued).unwrap(), Ok(Channel::Metadata));
+}
+
+#[tokio::test]
+async fn a_peer_of_an_older_binary_hears_metadata_all_the_same() {
+    let ca = ca();
+    let server = raw_server_of(&ca, TWO, &LANES);
+    let mut node = Node::start(&ca, ONE).await;
+    node.dials_at(TWO, server.local_addr().unwrap());
+    let connection = raw_accept(&server).await;
+    node.until(TWO, PeerState::Up).await;
+    node.send(TWO, Channel::Metadata, b"beat").unwrap();
+    let mut received = [0; 9];
+    let mut stream = within(connection.accept_uni()).await.unwrap();
+    within(stream.read_exact(&mut received)).await.unwrap();
+    assert_eq!(&received, &[&[Channel::Control as u8][..], b"\0\0\0\x04beat"].concat()[..]);
 }
 
 /// Anybody can begin handshakes, and those of bulk may take long.
@@ -94,7 +145,7 @@ async fn who_keeps_bulk_from_connecting_keeps_nobody_else_from_it() {
     let crypto = Arc::new(QuicClientConfig::try_from(tls).unwrap());
     let endpoint = quinn::Endpoint::client(loopback()).unwrap();
     let mut config = quinn::ClientConfig::new(crypto);
-    config.initial_dst_cid_provider(Arc::new(marked_id));
+    config.initial_dst_cid_provider(Arc::new(Lane::Background.marked_ids().unwrap()));
     let name = node_name(ONE, &cluster()).unwrap();
     let mut packet = [0; 2048];
     let mut connecting = Vec::new();
@@ -121,13 +172,13 @@ async fn a_peer_is_up_before_bulk_is_connected_and_down_when_bulk_is_lost() {
     let server = raw_server_of(&ca, TWO, &LANES);
     let mut node = Node::start(&ca, ONE).await;
     node.dials_at(TWO, server.local_addr().unwrap());
-    let incoming = within(server.accept()).await.unwrap();
+    let incoming = next_incoming(&server).await;
     assert_eq!(Lane::of_incoming(&incoming), Lane::Foreground);
     let foreground = raw_greet(incoming).await;
     node.until(TWO, PeerState::Up).await;
     node.send(TWO, Channel::Bulk, b"bulk").unwrap();
 
-    let incoming = within(server.accept()).await.unwrap();
+    let incoming = next_incoming(&server).await;
     assert_eq!(Lane::of_incoming(&incoming), Lane::Background, "known before the handshake");
     let background = raw_greet(incoming).await;
     let mut stream = within(background.accept_uni()).await.unwrap();
