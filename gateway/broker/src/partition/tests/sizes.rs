@@ -45,7 +45,7 @@ fn transactional(producer_id: i64) -> RecordBatch {
 
 impl Bench {
     /// One with a broken rule, if this build can break any.
-    fn broken(mutation: Mutation) -> Option<Self> {
+    pub(super) fn broken(mutation: Mutation) -> Option<Self> {
         let mutations = Mutations(Some(mutation));
         mutation.active(mutations).then(|| Self::with(SizeLimits::SMALL, mutations))
     }

@@ -85,3 +85,16 @@ fn only_the_first_leader_takes_somebody_in_the_midst() {
         assert_eq!(Strangers::of(generation, state).may_begin_anywhere(9), expected);
     }
 }
+
+/// The broken rule: what was forgotten comes twice.
+#[test]
+fn who_accepts_though_somebody_was_forgotten_has_a_record_twice() {
+    let Some(mut bench) = Bench::broken(Mutation::ForgottenProducerAccepted) else { return };
+    bench.produce(1, batch(7, 1));
+    bench.store_all();
+    bench.partition.set_time(1);
+    bench.partition.expire(1, -1);
+    bench.produce(2, batch(7, 1));
+    bench.store_all();
+    assert_eq!(bench.answers(), [(1, Ok(0)), (2, Ok(1))]);
+}
