@@ -25,6 +25,9 @@ pub(crate) struct Finding {
     /// What nodes say of one thing that they share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) about: Option<About>,
+    /// Partitions that each of the nodes leads and does not serve yet, if it is about that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) opening: Option<usize>,
 }
 
 /// One thing of the cluster that several nodes speak of, each in the words of what it sees.
@@ -46,6 +49,7 @@ impl Finding {
             what: condition.to_string(),
             mend: condition.mend(),
             about: condition.about(),
+            opening: None,
         }
     }
 
@@ -60,6 +64,20 @@ impl Finding {
         if let Some(about) = &mut self.about {
             about.partitions = own + others;
         }
+    }
+
+    /// `node` leads so many partitions that it does not serve yet; nothing if it serves all.
+    pub(crate) fn opening(node: NodeId, count: usize) -> Option<Self> {
+        let noun = if count == 1 { "partition" } else { "partitions" };
+        (count > 0).then(|| Self {
+            condition: "opening".to_owned(),
+            severity: Severity::Threatens.name().to_owned(),
+            nodes: vec![node.get()],
+            what: format!("{count} {noun} not served yet: the leader reads what the log holds"),
+            mend: "wait: those that clients ask for come first".to_owned(),
+            about: None,
+            opening: Some(count),
+        })
     }
 
     /// What is worse comes first.

@@ -204,19 +204,23 @@ impl Node {
 
     /// What this node finds of itself, for another one: JSON.
     pub(crate) fn own_findings(&self) -> Bytes {
-        let mut own = self.conditions().own;
-        own.truncate(FINDING_COUNT_MAX);
-        let findings: Vec<Finding> =
-            own.iter().map(|it| Finding::of(it, Some(self.config.node))).collect();
+        let mut findings = self.findings_of(&self.conditions().own);
+        findings.truncate(FINDING_COUNT_MAX);
         serde_json::to_vec(&findings).map(Bytes::from).unwrap_or_default()
+    }
+
+    /// What operators are told of this node: also what is so only for a moment, if they wait for it.
+    pub(super) fn findings_of(&self, own: &[Condition]) -> Vec<Finding> {
+        let node = self.config.node;
+        let opening = Finding::opening(node, self.logs.opening_count());
+        opening.into_iter().chain(own.iter().map(|it| Finding::of(it, Some(node)))).collect()
     }
 
     /// What all nodes find: each that is alive is asked.
     pub(crate) async fn findings(&self) -> Vec<Finding> {
         let known = self.conditions();
         let own_node = self.config.node;
-        let mut findings: Vec<Finding> =
-            known.own.iter().map(|it| Finding::of(it, Some(own_node))).collect();
+        let mut findings = self.findings_of(&known.own);
         let mut asked = JoinSet::new();
         let others: Vec<NodeId> = {
             let metadata = self.meta.metadata();

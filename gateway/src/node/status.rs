@@ -58,6 +58,8 @@ struct RaftStatus {
 pub(crate) struct PartitionStatus {
     pub(crate) total: usize,
     pub(crate) leaderless: usize,
+    /// Those that have a leader which does not serve them yet, as far as nodes were asked.
+    pub(crate) opening: usize,
 }
 
 /// Answer of `node.status`: what this one node knows of itself.
@@ -136,7 +138,11 @@ impl Node {
                 voters: voters.into_iter().map(NodeId::get).collect(),
                 applied_index: self.meta.applied_index(),
             },
-            partitions: PartitionStatus { total: metadata.partitions().count(), leaderless },
+            partitions: PartitionStatus {
+                total: metadata.partitions().count(),
+                leaderless,
+                opening: 0,
+            },
             conditions: Vec::new(),
         })
     }
@@ -171,12 +177,7 @@ impl Node {
             opening: self.logs.opening_count(),
             disk,
             peers: peers.collect(),
-            conditions: self
-                .conditions()
-                .own
-                .iter()
-                .map(|it| Finding::of(it, Some(self.config.node)))
-                .collect(),
+            conditions: self.findings_of(&self.conditions().own),
         }
     }
 
@@ -184,6 +185,7 @@ impl Node {
     async fn whole_status(&self) -> Result<ClusterStatus, AdminError> {
         let mut status = self.cluster_status()?;
         status.conditions = self.findings().await;
+        status.partitions.opening = leave_out_opening(&mut status.nodes, &status.conditions);
         Ok(status)
     }
 
@@ -195,6 +197,19 @@ impl Node {
             _ => Err(AdminError::UnknownMethod(method.to_owned())),
         }
     }
+}
+
+/// A leader that does not serve yet is none for clients. Gives how many such there are.
+fn leave_out_opening(nodes: &mut [NodeStatus], findings: &[Finding]) -> usize {
+    let mut total = 0;
+    for finding in findings {
+        let Some(count) = finding.opening else { continue };
+        for node in nodes.iter_mut().filter(|node| finding.nodes.contains(&node.id)) {
+            node.leaders = node.leaders.saturating_sub(count);
+            total += count;
+        }
+    }
+    total
 }
 
 impl AdminHandler for Node {
@@ -220,4 +235,37 @@ pub(super) fn json(answer: &impl Serialize) -> Result<Bytes, AdminError> {
     serde_json::to_vec(answer)
         .map(Bytes::from)
         .map_err(|error| AdminError::Failed(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::merge;
+
+    fn node(id: u32, leaders: usize) -> NodeStatus {
+        NodeStatus {
+            id,
+            dc: "A".to_owned(),
+            rack: "A1".to_owned(),
+            kafka: "a:1".to_owned(),
+            liveness: Liveness::Alive,
+            group: None,
+            slot: None,
+            slot_state: None,
+            leaders,
+            version: "1".to_owned(),
+        }
+    }
+
+    #[test]
+    fn only_leaders_that_serve_count() {
+        let opening = |node, count| Finding::opening(NodeId::new(node), count);
+        let findings = merge(
+            [opening(1, 4), opening(2, 4), opening(3, 1), opening(4, 0)].into_iter().flatten(),
+        );
+        assert_eq!(findings.len(), 2, "nodes that say the same share a line");
+        let mut nodes = [node(1, 4), node(2, 9), node(3, 9), node(4, 9)];
+        assert_eq!(leave_out_opening(&mut nodes, &findings), 9);
+        assert_eq!(nodes.map(|node| node.leaders), [0, 5, 8, 9]);
+    }
 }
