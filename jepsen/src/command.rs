@@ -93,6 +93,9 @@ pub struct MutationsArgs {
     /// How many seeds run at once.
     #[arg(long, default_value_t = 2)]
     pub threads: usize,
+    /// Only these.
+    #[arg(long, value_parser = parse_mutation)]
+    pub only: Vec<Broken>,
 }
 
 /// Crosses long faults with all work, and prints what each cell came to.
@@ -116,7 +119,9 @@ pub fn matrix(args: &MatrixArgs) -> ExitCode {
 pub fn mutations(args: &MutationsArgs) -> ExitCode {
     use crate::mutations::{Hunt, Method, hunt, method};
     let mut not_found = 0;
+    let is_wanted = |it: &Broken| args.only.is_empty() || args.only.contains(it);
     let mutations = Broken::all().filter(|it| !matches!(method(*it), Method::Elsewhere));
+    let mutations = mutations.filter(is_wanted);
     let count = mutations.clone().count();
     for mutation in mutations {
         let name = mutation.to_string();

@@ -4,13 +4,17 @@
 //! tick: dirty? -> Reading -> all put -> Settling -> manifest committed -> Marking -> checkpoint committed
 //! ```
 
+use std::collections::VecDeque;
+use std::time::Duration;
+
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::position::{LogPoint, Offset};
 use meridian_broker::cleaner::{Pass, PassLimits};
-use meridian_broker::partition::{ManifestError, PartitionOutput};
+use meridian_broker::partition::{CleanRange, ManifestError, PartitionOutput, ProduceError};
 use meridian_protocol::records::{self, Batch};
 use meridian_storage::blob::{Blob, BlobKey};
+use meridian_storage::leader::PutError;
 use meridian_storage::manifest::{Manifest, Place};
 use meridian_storage::message::Read;
 use meridian_storage::placement::SlotHealth;
@@ -41,6 +45,22 @@ pub(super) enum Compaction {
     Promising(LogPoint),
     /// So is a checkpoint that holds it.
     Marking(LogPoint),
+}
+
+/// How long a log that has no room for it is offered the next blob, as on a node.
+const PUT_WITHIN: Duration = Duration::from_secs(5);
+
+/// What a pass has yet to put.
+#[derive(Debug)]
+pub(super) struct Unput {
+    ranges: VecDeque<CleanRange>,
+    until: Instant,
+}
+
+impl Default for Unput {
+    fn default() -> Self {
+        Self { ranges: VecDeque::new(), until: Instant::ZERO }
+    }
 }
 
 impl Broker {
@@ -98,7 +118,11 @@ impl Broker {
                 let log_start_offset = partition.leader().log_start_offset();
                 // What is being read may be freed: the pass is given up, as by a leader that dies.
                 if pass.read_from().is_some_and(|from| from < log_start_offset) {
-                    self.end_pass();
+                    return self.end_pass();
+                }
+                if !self.rests.unput.ranges.is_empty() {
+                    self.put_waiting(now, health, out);
+                    self.continue_pass(now, health, out);
                 }
                 return;
             }
@@ -133,6 +157,7 @@ impl Broker {
 
     fn end_pass(&mut self) {
         self.compaction = Compaction::Idle;
+        self.rests.unput.ranges.clear();
         self.reads.retain(|_, task| !matches!(task.purpose(), Some(Purpose::Compact { .. })));
     }
 
@@ -140,6 +165,9 @@ impl Broker {
     fn continue_pass(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
         loop {
             let Compaction::Reading(pass) = &self.compaction else { return };
+            if !self.rests.unput.ranges.is_empty() {
+                return;
+            }
             let Some(from) = pass.read_from() else { break };
             let Phase::Leading(partition) = &self.phase else { return };
             let Some(mark) = partition.leader().mark() else { return };
@@ -212,16 +240,31 @@ impl Broker {
         &mut self,
         now: Instant,
         health: &SlotHealth,
-        ranges: Vec<meridian_broker::partition::CleanRange>,
+        ranges: Vec<CleanRange>,
         out: &mut Vec<BrokerOutput>,
     ) {
-        for range in ranges {
+        self.rests.unput.ranges.extend(ranges);
+        self.rests.unput.until = now + PUT_WITHIN;
+        self.put_waiting(now, health, out);
+    }
+
+    /// Puts what the log has room for.
+    fn put_waiting(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        while let Some(range) = self.rests.unput.ranges.front().cloned() {
             let Phase::Leading(partition) = &mut self.phase else { return };
             let mut outputs = Vec::new();
             let put = partition.put_clean(now, health, range, &mut outputs);
             self.carry_out_partition(outputs, out);
             match (put, &mut self.compaction) {
-                (Ok(point), Compaction::Reading(pass)) => pass.on_put(point),
+                (Ok(point), Compaction::Reading(pass)) => {
+                    pass.on_put(point);
+                    self.rests.unput.ranges.pop_front();
+                    self.rests.unput.until = now + PUT_WITHIN;
+                }
+                (
+                    Err(ProduceError::Put(PutError::Busy | PutError::NotEnoughDatacenters)),
+                    Compaction::Reading(_),
+                ) if now < self.rests.unput.until => return,
                 _ => {
                     self.end_pass();
                     return self.chore_is_refused(now, Chore::Compaction, out);

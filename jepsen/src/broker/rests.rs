@@ -8,6 +8,7 @@ use meridian_broker::coordination::shortening::Rest;
 use meridian_storage::limits::SizeLimits;
 use meridian_storage::mutation::Mutations;
 
+use super::compaction::Unput;
 use super::{Broker, BrokerOutput, Phase, Shown};
 use crate::cost::Chore;
 
@@ -15,11 +16,12 @@ use crate::cost::Chore;
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(4);
 
-/// The rests of one leader.
+/// The rests of one leader, and what it puts when there is room.
 #[derive(Debug)]
 pub(super) struct Rests {
     /// Nothing is done for now.
     are_off: bool,
+    pub(super) unput: Unput,
     packing: Rest,
     compaction: Rest,
     shortening: Rest,
@@ -30,6 +32,7 @@ impl Rests {
         let rest = |mutations| Rest::new(PAUSE_MIN, PAUSE_MAX, mutations);
         Self {
             are_off: false,
+            unput: Unput::default(),
             packing: rest(Mutations::NONE),
             compaction: rest(Mutations::NONE),
             shortening: rest(mutations),

@@ -42,7 +42,7 @@ impl World {
     pub(super) fn count_sent(&mut self, node: usize, to: Endpoint, packet: &Packet) -> Verdict {
         match packet {
             Packet::Storage(StorageMessage::Put(put)) => {
-                let is_well = self.reaches_well(node, to.0);
+                let is_well = self.reaches_well(node, to.0) && self.is_good(to.0);
                 let size_bytes = put.blob.payload.size_bytes();
                 self.cost.put(put.blob.key, size_bytes, to, is_well)
             }

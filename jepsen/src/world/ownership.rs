@@ -191,6 +191,12 @@ impl World {
             && datacenters.collect::<BTreeSet<_>>().len() >= self.datacenter_count_min
     }
 
+    /// Whether a node fills a slot that counts.
+    pub(crate) fn is_good(&self, node: usize) -> bool {
+        let good = self.metadata.latest().group.good_slots();
+        self.slot_of(node).is_some_and(|slot| good.contains(slot))
+    }
+
     /// Whether a node reaches another, there and back, which runs and whose disk is well.
     pub(crate) fn reaches_well(&self, node: usize, peer: usize) -> bool {
         let (here, there) = (Endpoint(node), Endpoint(peer));
