@@ -1,12 +1,13 @@
 //! Fault tests of simulated clusters, `cargo xtask jepsen --mutations` and `--simulate`, and on real processes: `--smoke`,
 //! `--nightly`, `--hostile`, `--scale`, `--teeth` and `--pair`.
 
+mod behind;
 mod nightly;
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+pub(crate) use self::behind::Behind;
 use crate::target;
 
 /// A run: workload, faults and seed.
@@ -158,49 +159,6 @@ const ALL: [&str; 6] = ["-p", "meridian", "-p", "meridian-jepsen", "--features",
 
 fn build_all(root: &Path) -> Result<(), String> {
     build(root, &ALL)
-}
-
-/// The same build behind whatever else goes on, at the lowest priority. Ends with this process, at the latest.
-pub(crate) struct BuildBehind {
-    cargo: Child,
-    log: PathBuf,
-}
-
-impl BuildBehind {
-    pub(crate) fn start(root: &Path) -> Result<Self, String> {
-        let log = target(root).join("build-behind.log");
-        let output = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
-        let mut nice = Command::new("nice");
-        crate::forget_package(&mut nice);
-        let cargo = nice
-            .args(["-n", "19", env!("CARGO")])
-            .args(BUILD)
-            .args(ALL)
-            .current_dir(root)
-            .stdin(Stdio::null())
-            .stderr(output)
-            .spawn()
-            .map_err(|error| format!("nice could not be started: {error}"))?;
-        Ok(Self { cargo, log })
-    }
-
-    /// Waits for it; what it printed is shown if it failed.
-    pub(crate) fn finish(mut self) -> Result<(), String> {
-        let status = self.cargo.wait().map_err(|error| format!("cargo: {error}"))?;
-        if status.success() {
-            return Ok(());
-        }
-        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-        Err(format!("{log}jepsen: the build failed ({status})"))
-    }
-}
-
-impl Drop for BuildBehind {
-    fn drop(&mut self) {
-        // Fails if it has ended, as it should have.
-        let _ = self.cargo.kill();
-        let _ = self.cargo.wait();
-    }
 }
 
 /// Nodes that break the rule that their environment names. Their binary is put beside the one that keeps all rules,
