@@ -8,7 +8,6 @@ use meridian_storage::mutation::{Mutation, Mutations};
 use crate::broken::Broken;
 use crate::check::{Verdict, Violation};
 use crate::command::{Common, for_each_seed};
-use crate::matrix;
 use crate::scenarios;
 use crate::sim::{Shape, Workload};
 
@@ -139,8 +138,6 @@ fn method_of_cold(mutation: Mutation) -> Method {
         Mutation::FollowersSeeTheEnd => Method::Seeds(10),
         Mutation::LineagesMixed => Method::Seeds(100),
         Mutation::LateAnswerBegins => Method::Federation(40),
-        Mutation::StoredAgain | Mutation::NeverRests => Method::Scenario(matrix::too_few_in_sync),
-        Mutation::BatchesUnsplit => Method::Scenario(scenarios::oversize),
         // The others have models: `storage/tests/rules`; or tests: `gateway/broker/src/partition/tests/sizes.rs`,
         // `storage/tests/store/sizes.rs`.
         _ => Method::Elsewhere,
