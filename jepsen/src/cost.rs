@@ -61,7 +61,8 @@ impl Bounds {
         refused_count: 20,
         attempt_count: 80,
         disk_count: 600,
-        read_count: 50,
+        // A read waits for its slots for as long as the node's does: 5 s, in which clients ask anew.
+        read_count: 150,
         doubt_bytes: 40_000,
     };
 }
