@@ -95,10 +95,10 @@ fn method_of_log(mutation: Mutation) -> Method {
         // A head that rots just before a restart, copies that are damaged at one and the same place:
         // `storage/tests/store/mutations.rs` has them.
         Mutation::UnsureIsEmpty | Mutation::VoteUnchecked => Method::Elsewhere,
-        Mutation::FivePartsAcked
-        | Mutation::PartsCountedAsCopies
-        | Mutation::FewPartsKept
-        | Mutation::AllPartsAsked => Method::Parts(10),
+        Mutation::FivePartsAcked | Mutation::PartsCountedAsCopies | Mutation::AllPartsAsked => {
+            Method::Parts(10)
+        }
+        Mutation::FewPartsKept => Method::Parts(120),
         Mutation::TooFewParts => Method::Cold(20),
         Mutation::PartOfPeerKept => Method::Scenario(scenarios::replaced_racks),
         Mutation::AckBeforeSync => Method::Scenario(scenarios::power_cut),
@@ -137,7 +137,7 @@ fn method_of_cold(mutation: Mutation) -> Method {
         Mutation::NeededCopyFreed | Mutation::SurplusLeft => Method::Seeds(10),
         Mutation::FollowersSeeTheEnd => Method::Seeds(10),
         Mutation::LineagesMixed => Method::Seeds(100),
-        Mutation::LateAnswerBegins => Method::Federation(40),
+        Mutation::LateAnswerBegins => Method::Federation(200),
         // The others have models: `storage/tests/rules`; or tests: `gateway/broker/src/partition/tests/sizes.rs`,
         // `storage/tests/store/sizes.rs`.
         _ => Method::Elsewhere,

@@ -101,6 +101,14 @@ impl Source {
         self.batches.retain(|id| id.last_offset.get() >= start);
     }
 
+    /// The end of the last batch that ends at `offset` or below; at least that of the first, if its log begins amid it.
+    pub(crate) fn boundary_at_most(&self, offset: i64) -> i64 {
+        let ends = self.batches.iter().map(|id| id.last_offset.get() + 1);
+        let first = self.batches.first().filter(|id| id.base_offset.get() < self.start);
+        let least = first.map_or(self.start, |id| id.last_offset.get() + 1);
+        ends.filter(|end| *end <= offset).max().unwrap_or(least).max(least)
+    }
+
     pub(crate) fn recreate(&mut self) {
         let next_crc = self.next_crc;
         *self = Self { next_crc, ..Self::new(self.topic + 1, self.is_compacted) };

@@ -139,7 +139,7 @@ impl World {
                 // What was committed stays in the log; only the new leader does not know yet.
                 let lagging = self.source.high_watermark - i64::from(records);
                 self.source.restart();
-                self.source.high_watermark = lagging.max(self.source.start);
+                self.source.high_watermark = self.source.boundary_at_most(lagging);
                 self.disconnect()?;
             }
             Op::UncleanElection(count) => {

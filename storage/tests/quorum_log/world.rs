@@ -416,6 +416,10 @@ impl World {
     }
 
     fn slot_takes(&mut self, place: Place, node: usize, request: Request) -> Option<Reply> {
+        // A node sends nothing to a slot that its group does not have.
+        if place.slot.index() >= self.groups[place.group].slots.len() {
+            return None;
+        }
         let model = self.slot(place);
         if !model.up {
             return None;
