@@ -61,8 +61,8 @@ impl Bounds {
         refused_count: 20,
         attempt_count: 80,
         disk_count: 600,
-        // A read waits for its slots for as long as the node's does: 5 s, in which clients ask anew.
-        read_count: 150,
+        // A read waits for its slots as the node's does: up to 10 s if all are silent, in which clients ask anew.
+        read_count: 500,
         doubt_bytes: 40_000,
     };
 }
