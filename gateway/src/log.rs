@@ -24,6 +24,7 @@ mod held;
 mod lease;
 mod mirrored;
 mod partition_log;
+mod questions;
 mod reader;
 mod rebuild;
 mod refusals;
@@ -370,8 +371,8 @@ impl Logs {
             StorageMessage::ReadReply { tag, reply } if !StoreHandle::owns_tag(tag) => {
                 self.on_read_reply(from, tag, reply);
             }
-            StorageMessage::PartList { tag, list } => self.cold.on_list(tag, list),
-            StorageMessage::CopyList { tag, list } => self.copies.on_list(tag, list),
+            StorageMessage::PartList { tag, list } => self.cold.lists.on_answer(tag, list),
+            StorageMessage::CopyList { tag, list } => self.copies.lists.on_answer(tag, list),
             request => {
                 if let Some(store) = &self.store {
                     store.on_message(from, request);

@@ -24,7 +24,7 @@ pub enum Chore {
     Packing,
     /// Compacts by key.
     Compaction,
-    /// Writes once more what holds of groups, so that their log may start later.
+    /// Writes what holds of groups again, so that their log may start later.
     Shortening,
 }
 
@@ -35,8 +35,9 @@ pub struct Bounds {
     pub(crate) put_ratio: u64,
     /// And so many besides, in a window.
     pub(crate) put_bytes_min: u64,
-    /// The same of bytes written to disks.
+    /// Bytes written to disks, likewise.
     pub(crate) written_ratio: u64,
+    /// And so many besides, in a window.
     pub(crate) written_bytes_min: u64,
     /// How often one leader stores a record for its next manifest.
     pub(crate) stored_count: u32,

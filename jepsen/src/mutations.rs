@@ -134,6 +134,7 @@ fn method_of_cold(mutation: Mutation) -> Method {
             Method::Tiers(30)
         }
         Mutation::PageUncut => Method::Sizes(20),
+        Mutation::BatchesUnsplit => Method::Scenario(scenarios::oversize),
         Mutation::NeededCopyFreed | Mutation::SurplusLeft => Method::Seeds(10),
         Mutation::FollowersSeeTheEnd => Method::Seeds(10),
         Mutation::LineagesMixed => Method::Seeds(100),

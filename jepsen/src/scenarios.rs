@@ -24,8 +24,11 @@ pub use shared_generation::shared_generation;
 
 use std::time::Duration;
 
-use meridian_base::id::PartitionId;
-use meridian_base::topology::Geometry;
+use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId};
+use meridian_base::position::Generation;
+use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotConfig, SlotState};
+use meridian_storage::hot::Layout;
+use meridian_storage::leader::LeaderConfig;
 use meridian_storage::limits::SizeLimits;
 use meridian_storage::mutation::Mutations;
 
@@ -38,6 +41,31 @@ use crate::world::{Event, World, WorldConfig};
 const PARTITION: PartitionId = PartitionId::new(1);
 /// How long a partition may take to be served, and the whole log to be read.
 const READ_WITHIN: Duration = Duration::from_secs(30);
+
+/// The disk of a leader that is alone.
+const INCARNATION: Incarnation = Incarnation::new(7);
+
+/// A leader whose group is the one disk of its node.
+fn alone(blob_size_bytes_max: usize, mutations: Mutations) -> LeaderConfig {
+    let slot =
+        SlotConfig { node: NodeId::new(1), incarnation: INCARNATION, state: SlotState::Good };
+    LeaderConfig {
+        partition: PARTITION,
+        generation: Generation::FIRST,
+        group: GroupConfig {
+            group: GroupId::new(1),
+            version: ConfigVersion::new(1),
+            geometry: Geometry::None,
+            slots: vec![slot],
+        },
+        own_slot: Some(Slot::new(0)),
+        datacenter_count_min: 1,
+        layout: Layout::Copies,
+        pending_size_bytes_max: 1 << 20,
+        blob_size_bytes_max,
+        mutations,
+    }
+}
 
 /// What scenarios begin with, but for what they say.
 fn config(mutations: Mutations) -> WorldConfig {

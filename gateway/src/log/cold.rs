@@ -25,12 +25,13 @@ use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_storage::blob::BlobKey;
 use meridian_storage::message::{PartList, PutReply};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use self::cache::StripeCache;
 pub(crate) use self::objects::{ObjectHolding, Unusable as ObjectsUnusable};
 pub(crate) use self::pack::ColdPolicy;
 pub(crate) use self::tend::Holding;
+use super::questions::Questions;
 use super::{Logs, lock};
 use crate::runtime::objects::Objects;
 
@@ -113,7 +114,8 @@ impl ColdCounters {
 #[derive(Default)]
 pub(super) struct Cold {
     replies: Mutex<HashMap<BlobKey, mpsc::Sender<(NodeId, PutReply)>>>,
-    lists: Mutex<HashMap<u64, oneshot::Sender<PartList>>>,
+    /// Slots' lists of parts.
+    pub(super) lists: Questions<PartList>,
     cache: StripeCache,
     /// The object store, if the node has one.
     objects: OnceLock<Arc<Objects>>,
@@ -131,14 +133,6 @@ impl Cold {
         if let Some(waiting) = waiting {
             // What finds no room is answered again when it is sent again.
             let _sent_again = waiting.try_send((from, reply));
-        }
-    }
-
-    /// Takes a slot's list of parts.
-    pub(super) fn on_list(&self, tag: u64, list: PartList) {
-        let asker = lock(&self.lists).remove(&tag);
-        if let Some(asker) = asker {
-            let _asker_gave_up = asker.send(list);
         }
     }
 }

@@ -12,9 +12,9 @@ use meridian_base::position::{Generation, LogPoint, Step};
 use meridian_base::topology::{Slot, SlotState};
 use meridian_storage::leader::{Asked, Listed};
 use meridian_storage::message::{CopyList, ListCopies, StorageMessage};
-use tokio::sync::oneshot;
 
 use super::partition_log::PartitionLog;
+use super::questions::{Question, Questions};
 use super::{Logs, lock};
 
 /// A slot that has not listed what it holds by then is not well.
@@ -22,10 +22,11 @@ const LIST_WITHIN: Duration = Duration::from_secs(2);
 /// Lists of one look, at most: more than any slot holds.
 const PAGE_COUNT_MAX: usize = 1 << 16;
 
-/// Who waits for which list, and what came of all of them.
+/// Lists that are waited for, and what came of all of them.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    lists: Mutex<HashMap<u64, oneshot::Sender<CopyList>>>,
+    /// Slots' lists of copies.
+    pub(super) lists: Questions<CopyList>,
     /// What the last look at each partition has found, and by the leader of which generation.
     looked: Mutex<HashMap<PartitionId, (Generation, Looked)>>,
     made_bytes: AtomicU64,
@@ -44,26 +45,6 @@ pub struct CopiesCounts {
 impl Copies {
     fn add(counter: &AtomicU64, bytes: u64) {
         counter.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Takes a slot's list.
-    pub(super) fn on_list(&self, tag: u64, list: CopyList) {
-        let asker = lock(&self.lists).remove(&tag);
-        if let Some(asker) = asker {
-            let _asker_gave_up = asker.send(list);
-        }
-    }
-}
-
-/// A question for a list, forgotten however it ends.
-struct Asking<'a> {
-    copies: &'a Copies,
-    tag: u64,
-}
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        lock(&self.copies.lists).remove(&self.tag);
     }
 }
 
@@ -232,17 +213,18 @@ impl PartitionLog {
         let request = self
             .with(None, |partition| partition.leader().list_copies(asked))
             .ok_or(NotNow::NotLeader)?;
-        let mut answers = Vec::new();
+        let mut questions = Vec::new();
         for slot in self.group.config().geometry.slots().iter() {
             let node = self.group.node_of(slot).ok_or(NotNow::NotWell(slot))?;
-            answers.push((slot, logs.ask_for_copies(node, request.clone())));
+            questions.push((slot, logs.ask_for_copies(node, request.clone())));
         }
         let mut lists = BTreeMap::new();
         let until = tokio::time::Instant::now() + LIST_WITHIN;
-        for (slot, (asking, answer)) in answers {
-            let listed = tokio::time::timeout_at(until, answer).await.ok().and_then(Result::ok);
+        for (slot, question) in questions {
+            let tag = question.tag;
+            let listed = tokio::time::timeout_at(until, question.answered()).await.ok().flatten();
             let list = listed.ok_or(NotNow::NotHeard(slot))?;
-            lists.insert(slot, Listed { tag: asking.tag, list });
+            lists.insert(slot, Listed { tag, list });
         }
         Ok(lists)
     }
@@ -284,19 +266,17 @@ impl Logs {
         lock(&self.copies.looked).retain(|partition, _| self.owned(*partition).is_some());
     }
 
-    /// Asks a node for a list. It is waited for as long as what is given first lives.
+    /// Asks a node for a list.
     fn ask_for_copies(
         self: &Arc<Self>,
         node: NodeId,
         request: ListCopies,
-    ) -> (Asking<'_>, oneshot::Receiver<CopyList>) {
+    ) -> Question<'_, CopyList> {
         let tag = self.next_tag();
-        let (sender, answer) = oneshot::channel();
-        lock(&self.copies.lists).insert(tag, sender);
-        let asking = Asking { copies: &self.copies, tag };
+        let question = self.copies.lists.ask(tag);
         let message = StorageMessage::ListCopies { tag, request };
         let _asked_again_later = self.deliver(node, message);
-        (asking, answer)
+        question
     }
 }
 

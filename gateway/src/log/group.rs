@@ -97,11 +97,6 @@ impl Group {
         lock(&self.watches).on_read_answer(slot);
     }
 
-    /// The slots that are read from last.
-    pub(super) fn slow_to_read(&self, now: Instant) -> SlotSet {
-        lock(&self.watches).slow_to_read(now)
-    }
-
     pub(super) fn on_peer(&self, now: Instant, node: NodeId, reachable: bool) {
         if let Some(slot) = self.slot_of(node) {
             lock(&self.watches).on_reachable(now, slot, reachable);
@@ -114,12 +109,11 @@ impl Group {
         self.return_count.load(Ordering::Relaxed)
     }
 
-    /// The slots in the order to read from, with their nodes.
-    pub(super) fn reading_order(&self, now: Instant, first: Option<Slot>) -> Vec<(Slot, NodeId)> {
-        let config = self.config();
-        let slow = self.slow_to_read(now);
-        let order = reading_order(&config, config.slot_of(self.node), slow, first);
-        order.into_iter().filter_map(|slot| Some((slot, config.slot(slot)?.node))).collect()
+    /// The slots in the order to read from, and those among them that come last because they are slow.
+    pub(super) fn reading_order(&self, now: Instant, first: Option<Slot>) -> (Vec<Slot>, SlotSet) {
+        let slow = lock(&self.watches).slow_to_read(now);
+        let config = self.config.read();
+        (reading_order(&config, config.slot_of(self.node), slow, first), slow)
     }
 }
 

@@ -133,13 +133,12 @@ impl Logs {
         homes: &Homes,
         partition: PartitionId,
         view: &ReadView,
-        range: Range<Offset>,
+        mut range: Range<Offset>,
         size_bytes_max: usize,
         last_slot: &AtomicU8,
     ) -> Result<Taken, ReadFailed> {
         // A request's size is a Kafka field of 31 bits.
         let answer_size_bytes_max = u32::try_from(size_bytes_max).unwrap_or(u32::MAX);
-        let mut range = range;
         while let Some((from, source)) =
             view.source(partition, range.clone(), answer_size_bytes_max)?
         {
@@ -228,8 +227,7 @@ impl Logs {
         first: Option<Slot>,
     ) -> Result<(Slot, Given), ReadFailed> {
         let now = self.now();
-        let order = group.reading_order(now, first).into_iter().map(|(slot, _)| slot).collect();
-        let slow = group.slow_to_read(now);
+        let (order, slow) = group.reading_order(now, first);
         // A slot is asked once.
         let (sender, mut answers) = mpsc::channel(SLOT_COUNT_MAX);
         let mut questions = Vec::new();

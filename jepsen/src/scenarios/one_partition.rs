@@ -5,27 +5,23 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use meridian_base::env::Instant;
-use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId, PartitionId};
-use meridian_base::position::{Generation, LeaderEpoch, Offset};
-use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotConfig, SlotState};
+use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_broker::partition::{
     Marker, Partition, PartitionLimits, PartitionOutput, PartitionState, ProduceError,
     TransactionVersion,
 };
 use meridian_broker::producer::Sequenced;
 use meridian_broker::transaction::Producer;
-use meridian_storage::hot::Layout;
-use meridian_storage::leader::LeaderConfig;
 use meridian_storage::message::{PutReply, PutResult};
 use meridian_storage::mutation::Mutations;
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::TakeoverPlan;
 
 use super::late_end::Bench as Coordinator;
+use super::{INCARNATION, alone};
 use crate::check::{Promise, Verdict, Violation};
 use crate::value::{Batch, Kind, Value};
 
-const INCARNATION: Incarnation = Incarnation::new(7);
 const PRODUCER: u32 = 9;
 /// How long a silent producer is remembered.
 const DAY_MS: i64 = 24 * 3600 * 1000;
@@ -40,24 +36,7 @@ struct Bench {
 impl Bench {
     /// A partition that goes on from `state`.
     fn new(mutations: Mutations, state: PartitionState) -> Self {
-        let slot =
-            SlotConfig { node: NodeId::new(1), incarnation: INCARNATION, state: SlotState::Good };
-        let config = LeaderConfig {
-            partition: PartitionId::new(1),
-            generation: Generation::FIRST,
-            group: GroupConfig {
-                group: GroupId::new(1),
-                version: ConfigVersion::new(1),
-                geometry: Geometry::None,
-                slots: vec![slot],
-            },
-            own_slot: Some(Slot::new(0)),
-            datacenter_count_min: 1,
-            layout: Layout::Copies,
-            pending_size_bytes_max: 1 << 20,
-            blob_size_bytes_max: 1 << 20,
-            mutations,
-        };
+        let config = alone(1 << 20, mutations);
         let health = SlotHealth::all_alive(Duration::from_millis(5));
         let (epoch, limits) = (LeaderEpoch::new(3), PartitionLimits::default());
         let plan = TakeoverPlan::first(epoch);

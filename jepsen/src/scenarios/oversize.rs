@@ -4,30 +4,26 @@
 use std::time::Duration;
 
 use meridian_base::env::Instant;
-use meridian_base::id::{ConfigVersion, GroupId, Incarnation, NodeId};
-use meridian_base::position::{Generation, LeaderEpoch};
-use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotConfig, SlotState};
+use meridian_base::position::LeaderEpoch;
+use meridian_base::topology::Slot;
 use meridian_broker::partition::{
     Partition, PartitionLimits, PartitionOutput, PartitionState, RecordBatch,
 };
-use meridian_storage::hot::Layout;
-use meridian_storage::leader::LeaderConfig;
 use meridian_storage::message::{Put, PutReply, PutResult};
 use meridian_storage::mutation::Mutations;
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::TakeoverPlan;
 
-use super::PARTITION;
+use super::{INCARNATION, alone};
 use crate::check::{Promise, Verdict, Violation};
 use crate::cost::{Bounds, Cost};
 use crate::net::Endpoint;
 use crate::value::{Batch, Kind, Value};
 
-const INCARNATION: Incarnation = Incarnation::new(7);
 const FRAME_SIZE_BYTES: usize = 1_500;
 const BLOB_SIZE_BYTES_MAX: usize = 1_400;
 /// Batches, and records of each: all of them are more than that.
-const BATCH_COUNT: u32 = 8;
+const BATCH_COUNT: u32 = 40;
 const RECORD_COUNT: u32 = 5;
 const TICK: Duration = Duration::from_millis(10);
 const TICK_COUNT: usize = 6_000;
@@ -43,24 +39,7 @@ struct Bench {
 
 impl Bench {
     fn new(mutations: Mutations) -> Result<Self, Violation> {
-        let slot =
-            SlotConfig { node: NodeId::new(1), incarnation: INCARNATION, state: SlotState::Good };
-        let config = LeaderConfig {
-            partition: PARTITION,
-            generation: Generation::FIRST,
-            group: GroupConfig {
-                group: GroupId::new(1),
-                version: ConfigVersion::new(1),
-                geometry: Geometry::None,
-                slots: vec![slot],
-            },
-            own_slot: Some(Slot::new(0)),
-            datacenter_count_min: 1,
-            layout: Layout::Copies,
-            pending_size_bytes_max: 1 << 20,
-            blob_size_bytes_max: BLOB_SIZE_BYTES_MAX,
-            mutations,
-        };
+        let config = alone(BLOB_SIZE_BYTES_MAX, mutations);
         let (health, now) = (SlotHealth::all_alive(Duration::from_millis(5)), Instant::ZERO);
         let (epoch, limits) = (LeaderEpoch::new(3), PartitionLimits::default());
         let plan = TakeoverPlan::first(epoch);

@@ -25,6 +25,8 @@ const SIMULATED: [(&str, &str, &str); 8] = [
     ("groups", "mirror-3-dc", "60"),
 ];
 const SIMULATED_TIME: &str = "300s";
+/// The runner's arguments for the hunt for broken rules.
+const MUTATIONS: [&str; 2] = ["sim", "mutations"];
 const SMOKE_SECONDS: u32 = 60;
 /// Times what faults demand: runs share their machine with each other, and in CI with whatever else is on it.
 const SLACK: &str = "6";
@@ -59,8 +61,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
 /// Simulated clusters that break a rule each: all must be found.
 pub(crate) fn mutations(root: &Path) -> Result<(), String> {
     build_all(root)?;
-    let status =
-        runner(root).args(["sim", "mutations"]).status().map_err(|error| not_started(&error))?;
+    let status = runner(root).args(MUTATIONS).status().map_err(|error| not_started(&error))?;
     if status.success() { Ok(()) } else { Err(format!("jepsen: mutations ({status})")) }
 }
 
@@ -69,8 +70,7 @@ pub(crate) fn simulate(root: &Path) -> Result<(), String> {
     build_all(root)?;
     for (workload, shape, seeds) in SIMULATED {
         let status = runner(root)
-            .args(["sim", "run", "--workload", workload, "--shape", shape])
-            .args(["--seeds", seeds, "--time", SIMULATED_TIME])
+            .args(simulation(workload, shape, seeds))
             .status()
             .map_err(|error| not_started(&error))?;
         if !status.success() {
@@ -78,6 +78,16 @@ pub(crate) fn simulate(root: &Path) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The runner's arguments for simulated clusters of one shape.
+fn simulation(
+    workload: &'static str,
+    shape: &'static str,
+    seeds: &'static str,
+) -> [&'static str; 10] {
+    let (sim, run, time) = ("sim", "run", SIMULATED_TIME);
+    [sim, run, "--workload", workload, "--shape", shape, "--seeds", seeds, "--time", time]
 }
 
 /// Three workloads under everything at random.

@@ -119,15 +119,15 @@ pub fn decode_value<T: DeserializeOwned>(bytes: Bytes) -> Result<T, DecodeError>
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::group::ClassicMemberImage;
     use crate::group::consumer::{ConsumerMemberImage, TopicPartition};
 
-    fn record() -> ClassicRecord {
-        let member = ClassicMemberImage {
+    pub(in crate::coordination) fn member() -> ClassicMemberImage {
+        ClassicMemberImage {
             member_id: "m".to_owned(),
             instance_id: Some("i".to_owned()),
             client_id: "c".to_owned(),
@@ -136,13 +136,16 @@ mod tests {
             rebalance_timeout_ms: 2,
             subscription: vec![3],
             assignment: vec![4, 5],
-        };
+        }
+    }
+
+    fn record() -> ClassicRecord {
         let image = ClassicImage {
             generation: 7,
             protocol_type: "t".to_owned(),
             protocol: "p".to_owned(),
             leader: None,
-            members: vec![member],
+            members: vec![member()],
         };
         ClassicRecord { image, at_ms: 1 }
     }

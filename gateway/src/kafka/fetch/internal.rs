@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use meridian_base::id::{PartitionId, TopicId};
+use meridian_consensus::state::Topic;
 use meridian_protocol::Records;
 use meridian_protocol::records::{Batch, BatchBuilder, Record, batches};
 
@@ -31,12 +32,13 @@ pub(super) enum Kept {
 
 impl Kept {
     /// `None` for topics of clients.
-    pub(super) fn of(broker: &dyn Broker, partition: PartitionId) -> Option<Self> {
-        let metadata = broker.metadata();
-        let topic = metadata.topic(metadata.partition(partition)?.topic)?;
+    pub(super) fn of(topic: &Topic) -> Option<Self> {
+        if !topic.internal {
+            return None;
+        }
         match topic.name.as_str() {
-            OFFSETS_TOPIC if topic.internal => Some(Self::Groups),
-            TRANSACTIONS_TOPIC if topic.internal => Some(Self::Transactions),
+            OFFSETS_TOPIC => Some(Self::Groups),
+            TRANSACTIONS_TOPIC => Some(Self::Transactions),
             _ => None,
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use meridian_base::id::PartitionId;
 use meridian_base::position::{LeaderEpoch, Offset};
-use meridian_consensus::state::Metadata;
+use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::messages::{DivergingEpoch, FetchPartitionResponse};
 use meridian_protocol::{ErrorCode, Records};
 use tokio::sync::Notify;
@@ -85,6 +85,15 @@ impl Source {
     }
 }
 
+/// What the metadata says of a target.
+struct Located {
+    partition: PartitionId,
+    /// Where else it is to be read.
+    reader: Option<i32>,
+    /// Of a topic of the cluster's own, what is in it.
+    kept: Option<internal::Kept>,
+}
+
 /// Reads partitions for one request.
 pub(super) struct Reader<'a> {
     pub(super) call: &'a Call,
@@ -99,7 +108,7 @@ impl Reader<'_> {
         let mut pace = Pace::default();
         for target in targets {
             pace.step().await;
-            let found = find(&self.call.front.broker.metadata(), target);
+            let found = find(&self.call.front.broker.metadata(), target).map(|found| found.1);
             let Ok(partition) = found else { continue };
             match self.source(partition) {
                 Ok(Source::Leader(log)) => log.notify_on_progress(bell),
@@ -128,12 +137,14 @@ impl Reader<'_> {
             // One batch is given even if it is too large, or the consumer would never get past it.
             let limit = if round.size_bytes == 0 { room.max(1) } else { room };
             let answer = match found {
-                Ok((partition, None)) => {
+                Ok(Located { partition, reader: Some(reader), .. }) => {
+                    self.elsewhere(partition, target, reader)
+                }
+                Ok(located) => {
                     let limit = limit.min(target.bytes_max).min(PIECE_BYTES_MAX);
                     let limit = reserve(&mut round, limit).await;
-                    self.read_one(partition, target, limit, is_last).await
+                    self.read_one(&located, target, limit, is_last).await
                 }
-                Ok((partition, Some(reader))) => self.elsewhere(partition, target, reader),
                 Err(code) => failed(None, target, code),
             };
             round.size_bytes += answer.size_bytes;
@@ -146,11 +157,12 @@ impl Reader<'_> {
         round
     }
 
-    /// The partition of a target, and where else it is to be read.
-    fn locate(&self, target: &Target) -> Result<(PartitionId, Option<i32>), ErrorCode> {
+    /// What the metadata says of a target.
+    fn locate(&self, target: &Target) -> Result<Located, ErrorCode> {
         let metadata = self.call.front.broker.metadata();
-        let partition = find(&metadata, target)?;
-        Ok((partition, self.reader_elsewhere(&metadata, partition, target.offset)))
+        let (topic, partition) = find(&metadata, target)?;
+        let reader = self.reader_elsewhere(&metadata, partition, target.offset);
+        Ok(Located { partition, reader, kept: internal::Kept::of(topic) })
     }
 
     fn source(&self, partition: PartitionId) -> Result<Source, ErrorCode> {
@@ -167,24 +179,25 @@ impl Reader<'_> {
 
     async fn read_one(
         &self,
-        partition: PartitionId,
+        located: &Located,
         target: &Target,
         bytes_max: usize,
         is_last: bool,
     ) -> Answer {
-        match self.try_read(partition, target, bytes_max, is_last).await {
+        match self.try_read(located, target, bytes_max, is_last).await {
             Ok(answer) => answer,
-            Err(code) => failed(Some(partition), target, code),
+            Err(code) => failed(Some(located.partition), target, code),
         }
     }
 
     async fn try_read(
         &self,
-        partition: PartitionId,
+        located: &Located,
         target: &Target,
         bytes_max: usize,
         is_last: bool,
     ) -> Result<Answer, ErrorCode> {
+        let Located { partition, kept, .. } = *located;
         let source = self.source(partition)?;
         let Some((epoch, high_watermark)) = source.position() else {
             // It will be in a moment; the wait of the request covers it.
@@ -206,15 +219,13 @@ impl Reader<'_> {
             let at = source.peek(target.offset).map_err(|cause| error::of_fetch(&cause))?;
             return Ok(positions(partition, target, &at));
         }
-        let broker = &*self.call.front.broker;
-        let kept = internal::Kept::of(broker, partition);
         let bytes_max = kept.map_or(bytes_max, |_| bytes_max.min(internal::SIZE_BYTES_MAX));
         let fetched = source.fetch(self.isolation, target.offset, bytes_max).await;
         let mut fetched = fetched.map_err(|cause| error::of_fetch(&cause))?;
         let end_offset = fetched.end_offset;
         let mut records: Records = std::mem::take(&mut fetched.records).into_iter().collect();
         if let Some(kept) = kept {
-            records = kept.translated(broker, records).await;
+            records = kept.translated(&*self.call.front.broker, records).await;
         }
         let size_bytes = records.size_bytes();
         let mut answer = positions(partition, target, &fetched);
@@ -269,9 +280,12 @@ async fn reserve(round: &mut Round, size_bytes: usize) -> usize {
     size_bytes
 }
 
-fn find(metadata: &Metadata, target: &Target) -> Result<PartitionId, ErrorCode> {
+fn find<'m>(
+    metadata: &'m Metadata,
+    target: &Target,
+) -> Result<(&'m Topic, PartitionId), ErrorCode> {
     let topic = target.topic.find(metadata)?;
-    Ok(lookup::partition(metadata, topic, target.index)?.0)
+    Ok((topic, lookup::partition(metadata, topic, target.index)?.0))
 }
 
 /// Where a consumer's log and ours part, if its last epoch ended earlier than it thinks (KIP-595).

@@ -144,13 +144,13 @@ impl Logs {
         let config = group.config();
         let home = group.own_slot().map(|slot| config.geometry.datacenter_of(slot));
         let suspect = group.health(now).suspect;
-        let mut order = group.reading_order(now, None);
-        order.sort_by_key(|(slot, _)| {
+        let (mut order, _) = group.reading_order(now, None);
+        order.sort_by_key(|slot| {
             let number = stripe.code.part_on(stripe.point.step, *slot);
             let is_data = number.is_some_and(|n| usize::from(n) < stripe.code.data_count());
             (suspect.contains(*slot), Some(config.geometry.datacenter_of(*slot)) != home, !is_data)
         });
-        order
+        order.into_iter().filter_map(|slot| Some((slot, config.slot(slot)?.node))).collect()
     }
 
     fn ask_for_part(

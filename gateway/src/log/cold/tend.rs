@@ -15,14 +15,13 @@ use meridian_storage::manifest::Piece;
 use meridian_storage::message::{FreeParts, HeldPart, ListParts, PartList, StorageMessage};
 use meridian_storage::mutation::Mutations;
 use serde::Serialize;
-use tokio::sync::oneshot;
 
+use super::ColdCounters;
 use super::objects::Unusable;
 use super::spread::SpreadError;
-use super::{Cold, ColdCounters};
+use crate::log::Logs;
 use crate::log::group::Group;
 use crate::log::partition_log::{PartitionLog, Waiter};
-use crate::log::{Logs, lock};
 use crate::partition::{Partition, ProduceError};
 
 /// A slot that has not listed its parts by then is left out of this round.
@@ -314,18 +313,6 @@ impl PartitionLog {
     }
 }
 
-/// A question for a list, forgotten however it ends, also if whoever asked is gone.
-struct Asked<'a> {
-    cold: &'a Cold,
-    tag: u64,
-}
-
-impl Drop for Asked<'_> {
-    fn drop(&mut self) {
-        lock(&self.cold.lists).remove(&self.tag);
-    }
-}
-
 impl Logs {
     /// Everything a node holds of a partition's stripes; `None` if it does not say so in time.
     async fn list_parts(
@@ -337,16 +324,12 @@ impl Logs {
         loop {
             let after = all.as_ref().and_then(|list| list.parts.last()).map(|part| part.point);
             let tag = self.next_tag();
-            let (sender, answer) = oneshot::channel();
-            lock(&self.cold.lists).insert(tag, sender);
-            let _forgotten = Asked { cold: &self.cold, tag };
+            let question = self.cold.lists.ask(tag);
             let request = ListParts { partition, after };
-            let sent = self.deliver(node, StorageMessage::ListParts { tag, request });
-            let list = if sent {
-                tokio::time::timeout(LIST_WITHIN, answer).await.ok().and_then(Result::ok)
-            } else {
-                None
-            };
+            if !self.deliver(node, StorageMessage::ListParts { tag, request }) {
+                return None;
+            }
+            let list = tokio::time::timeout(LIST_WITHIN, question.answered()).await.ok()?;
             let mut page = list?;
             let is_last = page.complete || page.parts.is_empty();
             if let Some(known) = all.take() {

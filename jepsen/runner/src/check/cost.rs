@@ -66,7 +66,7 @@ pub(crate) struct Bounds {
     /// Bytes put to disks for each byte produced, in a window and the one before; and besides, in a window.
     pub(crate) put_ratio: u64,
     pub(crate) put_bytes: u64,
-    /// The same of bytes written.
+    /// Bytes written, likewise.
     pub(crate) written_ratio: u64,
     pub(crate) written_bytes: u64,
     /// Pieces of work that one node's chores are refused in a window.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use super::{ALL, BUILD, SIMULATED, SIMULATED_TIME, fast};
+use super::{ALL, BUILD, MUTATIONS, SIMULATED, fast, simulation};
 use crate::target;
 
 /// Commands that run one after another.
@@ -61,9 +61,8 @@ impl Behind {
 impl Running {
     fn run(&self, name: &str, mut step: Command, log: &Path) -> Result<(), String> {
         let failed = |error: &std::io::Error| format!("{name}: {error}");
-        let output = || OpenOptions::new().append(true).open(log);
-        let output = output().and_then(|out| Ok((out.try_clone()?, out)));
-        let (out, errors) = output.map_err(|error| failed(&error))?;
+        let out = OpenOptions::new().append(true).open(log).map_err(|error| failed(&error))?;
+        let errors = out.try_clone().map_err(|error| failed(&error))?;
         let step = step.stdin(Stdio::null()).stdout(out).stderr(errors);
         let mut step = step.spawn().map_err(|error| failed(&error))?;
         *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(step.id());
@@ -87,15 +86,14 @@ fn steps(root: &Path) -> Vec<(String, Command)> {
     build.args(BUILD).arg("--quiet").args(ALL);
     let runner = fast(root).join("meridian-jepsen");
     let mut mutations = nice(runner.as_os_str());
-    mutations.args(["sim", "mutations"]);
+    mutations.args(MUTATIONS);
     let mut steps = vec![
         ("the optimised build".to_owned(), build),
         ("rules of clusters, broken one at a time".to_owned(), mutations),
     ];
     for (workload, shape, seeds) in SIMULATED {
         let mut simulate = nice(runner.as_os_str());
-        simulate.args(["sim", "run", "--workload", workload, "--shape", shape]);
-        simulate.args(["--seeds", seeds, "--time", SIMULATED_TIME]);
+        simulate.args(simulation(workload, shape, seeds));
         steps.push((format!("simulate {workload}, {shape}"), simulate));
     }
     steps

@@ -1,6 +1,7 @@
 //! The layouts, byte by byte, as Kafka's generator makes them from its definitions.
 
 use super::*;
+use crate::coordination::group_record::tests::member;
 use crate::coordination::offset_record::OffsetKey;
 use crate::group::ClassicImage;
 use crate::group::consumer::{Assignor, ConsumerGroupImage};
@@ -46,22 +47,12 @@ fn a_committed_offset() {
 
 #[test]
 fn a_classic_group() {
-    let member = ClassicMemberImage {
-        member_id: "m".to_owned(),
-        instance_id: Some("i".to_owned()),
-        client_id: "c".to_owned(),
-        client_host: "h".to_owned(),
-        session_timeout_ms: 1,
-        rebalance_timeout_ms: 2,
-        subscription: vec![3],
-        assignment: vec![4, 5],
-    };
     let image = ClassicImage {
         generation: 7,
         protocol_type: "consumer".to_owned(),
         protocol: "range".to_owned(),
         leader: Some("m".to_owned()),
-        members: vec![member],
+        members: vec![member()],
     };
     let key = group_record::classic_key("g");
     let value = |image| Some(group_record::encode_value(&ClassicRecord { image, at_ms: 9 }));
