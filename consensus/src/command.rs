@@ -334,8 +334,10 @@ impl FeatureLevel {
     pub const SECRETS: Self = Self(11);
     /// Single consumer groups may have configs.
     pub const GROUP_CONFIGS: Self = Self(12);
+    /// Clients may have rules of access, and links grants.
+    pub const ACCESS: Self = Self(13);
     /// The highest that this binary can run at.
-    pub const LATEST: Self = Self::GROUP_CONFIGS;
+    pub const LATEST: Self = Self::ACCESS;
 
     /// The level from which on all nodes know groups of this shape.
     pub const fn of_geometry(geometry: Geometry) -> Self {
@@ -430,6 +432,8 @@ pub enum RowKind {
     CarriedQuota,
     /// What a mirror takes from the topic that had its name before.
     Seed,
+    /// What the links of other clusters may take.
+    LinkGrant,
 }
 
 /// Writes or deletes one row.

@@ -56,6 +56,7 @@ pub(crate) mod quotas;
 mod repeated;
 mod scram;
 mod server;
+mod session;
 mod spread;
 mod telemetry;
 #[cfg(test)]

@@ -17,6 +17,7 @@ use meridian_protocol::{ApiKey, ErrorCode, Request, Response, Str};
 
 use super::link_uses::LinkUse;
 use super::memory::{Charge, Holder};
+use super::session::Session;
 use super::{
     Front, acls, cluster, configs, consumer_groups, coordinator, delete_records,
     describe_producers, elections, features, fetch, groups, link_rights, list_offsets, lock,
@@ -88,8 +89,8 @@ pub(super) const SERVED: &[ApiKey] = &[
 pub(super) struct Client {
     /// Its address.
     pub(super) peer: SocketAddr,
-    /// Whether it is a link of another cluster, which may ask only what a mirror asks.
-    pub(super) is_link: bool,
+    /// Who it is.
+    pub(super) session: Session,
     /// Which link.
     pub(super) link: Option<LinkUse>,
     /// Where this connection was sent to a nearer reader: see [`fetch`].
@@ -114,20 +115,21 @@ pub(super) struct Redirect {
 }
 
 impl Client {
-    pub(super) fn new(peer: SocketAddr, holder: Arc<Holder>) -> Self {
+    pub(super) fn new(peer: SocketAddr, holder: Arc<Holder>, session: Session) -> Self {
         let (redirects, runs, answer, paused_until) = Default::default();
         let link = None;
-        Self { peer, is_link: false, link, redirects, runs, holder, answer, paused_until }
+        Self { peer, session, link, redirects, runs, holder, answer, paused_until }
     }
 
     /// A link of another cluster.
     pub(super) fn of_link(peer: SocketAddr, holder: Arc<Holder>, link: LinkUse) -> Self {
-        Self { is_link: true, link: Some(link), ..Self::new(peer, holder) }
+        let session = Session::of_link(&link.link);
+        Self { link: Some(link), ..Self::new(peer, holder, session) }
     }
 
     /// The APIs that it may use.
-    pub(super) const fn served(&self) -> &'static [ApiKey] {
-        if self.is_link { link_rights::APIS } else { SERVED }
+    pub(super) fn served(&self) -> &'static [ApiKey] {
+        if self.session.is_link() { link_rights::APIS } else { SERVED }
     }
 
     /// Holds the memory of an answer until it is sent.
@@ -253,7 +255,8 @@ fn prompt<R: Into<Response>>(answer: impl Future<Output = R> + Send + 'static) -
 
 /// Starts a request.
 pub(super) async fn start(call: Call, request: Request) -> Reply {
-    let request = if call.client.is_link { link_rights::narrowed(request) } else { request };
+    let request =
+        if call.client.session.is_link() { link_rights::narrowed(request) } else { request };
     match request {
         Request::Produce(request) => produce::start(&call, request).await,
         Request::Fetch(request) => later(fetch::fetch(call, request)),

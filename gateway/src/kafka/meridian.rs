@@ -66,7 +66,7 @@ pub(super) async fn call(call: Call, request: MeridianAdminRequest) -> MeridianA
     let method = request.method.to_string();
     let admin: Option<&Arc<dyn AdminHandler>> = call.front.admin.as_ref();
     let result = match admin {
-        Some(_) if call.client.is_link && !link_rights::may_call(&method) => {
+        Some(_) if call.client.session.is_link() && !link_rights::may_call(&method) => {
             Err(AdminError::Unsafe(format!("a link may not call {method}: it is for mirrors only")))
         }
         Some(admin) => admin.call(method, request.body).await,

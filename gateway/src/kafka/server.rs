@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use super::connection::{self, Close};
 use super::dispatch::Client;
+use super::session::Session;
 use super::{Front, lock, quotas};
 use crate::config::FrontConfig;
 use crate::runtime::descriptors;
@@ -122,7 +123,7 @@ async fn serve(
 ) {
     match stream.set_nodelay(true) {
         Ok(()) => {
-            let client = Client::new(peer, front.memory.holder());
+            let client = Client::new(peer, front.memory.holder(), Session::anonymous());
             serve_stream(front, stream, client, shutdown).await;
         }
         Err(error) => tracing::debug!(%peer, %error, "a connection was lost at once"),

@@ -32,6 +32,7 @@ use tokio::task::JoinHandle;
 
 use super::connection::{self, Close};
 use super::dispatch::Client;
+use super::session::Session;
 use super::{Front, Verifier, lock, lookup};
 use crate::broker::Broker;
 use crate::config::{FrontConfig, GroupConfig, ScrubConfig, TransactionConfig};
@@ -484,7 +485,11 @@ impl TestClient {
         let (stop, stopped) = watch::channel(false);
         let front = Arc::clone(front);
         let closed = tokio::spawn(async move {
-            let client = Client::new(([127, 0, 0, 1], 1234).into(), front.memory.holder());
+            let client = Client::new(
+                ([127, 0, 0, 1], 1234).into(),
+                front.memory.holder(),
+                Session::anonymous(),
+            );
             connection::serve(&front, theirs, client, stopped).await
         });
         Self { stream, closed, stop, correlation_id: 0 }

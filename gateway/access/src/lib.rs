@@ -1,0 +1,10 @@
+//! Who a client is and what it may do, without I/O.
+//!
+//! A connection has a [`Principal`]. Each request asks for an [`Operation`] on a [`Resource`].
+//! The node (`gateway/src/kafka`) asks this crate, and no handler decides by itself.
+
+mod principal;
+mod resource;
+
+pub use self::principal::{Principal, PrincipalError, PrincipalKind};
+pub use self::resource::{Operation, PatternType, Permission, Resource, ResourceType};
