@@ -31,6 +31,11 @@ impl Known {
     }
 }
 
+/// Whether every node knows the features of a level.
+pub(crate) fn is_known_by_all(metadata: &Metadata, level: FeatureLevel) -> bool {
+    !matches!(Known::to(metadata, level), Known::NotBy(_))
+}
+
 /// Why a feature can't be used yet.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotAgreed {

@@ -13,6 +13,7 @@
 //! keep pipelines full. Produce is started as soon as it is read, and commits and heartbeats of groups
 //! as soon as all before them have been; only the answer waits for its turn.
 
+mod access;
 mod acls;
 #[cfg(test)]
 mod bad_input;
@@ -113,6 +114,7 @@ pub struct Front {
     examining: Arc<Semaphore>,
     chores: ChoreCounters,
     admin: Option<Arc<dyn AdminHandler>>,
+    link_grants: access::LinkGrants,
 }
 
 impl Front {
@@ -144,6 +146,7 @@ impl Front {
             examining: Arc::new(Semaphore::new(produce::examine_count_max())),
             chores: ChoreCounters::default(),
             admin,
+            link_grants: access::LinkGrants::default(),
         })
     }
 

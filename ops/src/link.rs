@@ -1,5 +1,6 @@
 //! `meridian link`: links to source clusters, over which topics are mirrored.
 
+mod grants;
 mod options;
 
 use clap::{ArgGroup, Args, Subcommand};
@@ -102,6 +103,8 @@ enum Command {
     ///
     /// Example: meridian link reseal
     Reseal,
+    #[command(flatten)]
+    Grant(grants::Command),
     /// Delete a link that no mirror uses
     ///
     /// Asks first; without a terminal it refuses (exit code 3) unless --yes is given.
@@ -149,6 +152,7 @@ pub(crate) async fn run(link: Link) -> Result<Exit, Failure> {
             }),
         ),
         Command::Reseal => return reseal(&client, &target).await,
+        Command::Grant(command) => return grants::run(&client, &target, command).await,
         Command::Pause { name } => ("link.alter", json!({"link": name, "is_paused": true})),
         Command::Resume { name } => ("link.alter", json!({"link": name, "is_paused": false})),
         Command::Delete { name, consent } => {

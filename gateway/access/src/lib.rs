@@ -3,8 +3,10 @@
 //! A connection has a [`Principal`]. Each request asks for an [`Operation`] on a [`Resource`].
 //! The node (`gateway/src/kafka`) asks this crate, and no handler decides by itself.
 
+mod grant;
 mod principal;
 mod resource;
 
+pub use self::grant::{GrantError, LinkGrant, LinkRights};
 pub use self::principal::{Principal, PrincipalError, PrincipalKind};
 pub use self::resource::{Operation, PatternType, Permission, Resource, ResourceType};

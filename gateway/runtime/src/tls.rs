@@ -33,8 +33,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use webpki::{EndEntityCert, KeyUsage};
 
-pub use self::link::LinkIdentity;
-pub use self::link::{link_client_config, link_of};
+pub use self::link::{LinkIdentity, is_link_name, link_client_config, link_of};
 use self::name::{Subject, ca_name, cluster_label, parse_name, wrong_cluster};
 pub use self::name::{node_name, node_of};
 

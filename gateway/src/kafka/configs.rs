@@ -11,6 +11,7 @@ pub(super) mod groups;
 mod node;
 mod others;
 
+use meridian_access::{Operation, Resource};
 use meridian_base::id::TopicId;
 use meridian_consensus::command::ConfigResource;
 use meridian_consensus::state::{Metadata, Topic};
@@ -104,7 +105,7 @@ pub(super) async fn describe(
     let mut config_count = 0;
     let describe = |resource: &DescribeConfigsResource, config_count: usize| {
         let metadata = call.front.broker.metadata();
-        let described = match resource.resource_type {
+        let described = check_rights(&call, resource).and_then(|()| match resource.resource_type {
             _ if config_count > CONFIG_COUNT_MAX => Err(too_many_configs()),
             RESOURCE_TOPIC => current
                 .clone()
@@ -120,7 +121,7 @@ pub(super) async fn describe(
                 groups::describe(&metadata, &call.front.config.group, &resource.resource_name)
             }
             _ => Err(unknown_resource()),
-        };
+        });
         // Who names none wants all, as in Kafka.
         let keys = resource.configuration_keys.as_deref().unwrap_or_default();
         let wanted = |config: &DescribedConfig| keys.is_empty() || keys.contains(&config.name);
@@ -156,6 +157,18 @@ pub(super) async fn describe(
         results.push(result);
     }
     DescribeConfigsResponse { results, ..Default::default() }
+}
+
+fn owner(resource: &DescribeConfigsResource) -> Resource<'_> {
+    match resource.resource_type {
+        RESOURCE_TOPIC => Resource::topic(&resource.resource_name),
+        RESOURCE_GROUP => Resource::group(&resource.resource_name),
+        _ => Resource::CLUSTER,
+    }
+}
+
+fn check_rights(call: &Call, resource: &DescribeConfigsResource) -> Result<(), ApiError> {
+    Ok(call.check(Operation::DescribeConfigs, owner(resource))?)
 }
 
 fn too_many_configs() -> ApiError {

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
+use meridian_access::{Operation, Resource};
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
 use meridian_consensus::command::ConfigChange;
@@ -458,7 +459,13 @@ pub(super) async fn find(call: Call, request: FindCoordinatorRequest) -> FindCoo
     let mut pace = Pace::default();
     for key in keys {
         pace.step().await;
-        let result = available.clone().and_then(|topic| find_one(&call, topic, &key));
+        let resource = match request.key_type {
+            FindCoordinatorRequest::KEY_TYPE_GROUP => Resource::group(&key),
+            _ => Resource::transactional_id(&key),
+        };
+        let allowed = call.check(Operation::Describe, resource).map_err(ApiError::from);
+        let result =
+            allowed.and_then(|()| available.clone()).and_then(|topic| find_one(&call, topic, &key));
         coordinators.push(result.unwrap_or_else(|error| {
             call.front.metrics.on_error(error.code);
             FoundCoordinator {

@@ -15,6 +15,7 @@ use meridian_protocol::frame::{self, RequestError};
 use meridian_protocol::messages::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
 use meridian_protocol::{ApiKey, ErrorCode, Request, Response, Str};
 
+use super::access::Rights;
 use super::link_uses::LinkUse;
 use super::memory::{Charge, Holder};
 use super::session::Session;
@@ -159,6 +160,8 @@ impl Client {
 pub(super) struct Call {
     pub(super) front: Arc<Front>,
     pub(super) client: Arc<Client>,
+    /// What the client may do.
+    pub(super) rights: Rights,
     /// What the client calls itself.
     pub(super) client_id: Option<Str>,
     pub(super) version: i16,
@@ -255,9 +258,7 @@ fn prompt<R: Into<Response>>(answer: impl Future<Output = R> + Send + 'static) -
 
 /// Starts a request.
 pub(super) async fn start(call: Call, request: Request) -> Reply {
-    let request =
-        if call.client.session.is_link() { link_rights::narrowed(request) } else { request };
-    match request {
+    match link_rights::narrowed(&call.client, request) {
         Request::Produce(request) => produce::start(&call, request).await,
         Request::Fetch(request) => later(fetch::fetch(call, request)),
         Request::ListOffsets(request) => later(list_offsets::list_offsets(call, request)),

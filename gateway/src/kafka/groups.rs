@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use meridian_access::{Operation, Resource};
 use meridian_protocol::messages::{
     AUTHORIZED_OPERATIONS_OMITTED, DescribeGroupsRequest, DescribeGroupsResponse, DescribedGroup,
     DescribedGroupMember, HeartbeatRequest, HeartbeatResponse, JoinGroupMember, JoinGroupRequest,
@@ -350,7 +351,10 @@ pub(super) async fn list(call: Call, request: ListGroupsRequest) -> ListGroupsRe
     for coordinator in coordinators {
         for (id, entry) in coordinator.groups().all_existing() {
             let group = &entry.group;
-            if wanted(&types, group.type_name()) && wanted(&states, group.state_name()) {
+            if wanted(&types, group.type_name())
+                && wanted(&states, group.state_name())
+                && call.may(Operation::Describe, Resource::group(id))
+            {
                 groups.push(ListedGroup {
                     group_id: id.into(),
                     protocol_type: group.protocol_type().into(),

@@ -1,6 +1,17 @@
 //! What a link may ask of its source: its certificate is for mirroring, and makes nobody a client or an operator.
 
+use bytes::Bytes;
+use meridian_access::{Operation, Resource};
+use meridian_base::id::TopicId;
+use meridian_consensus::state::Metadata;
 use meridian_protocol::{ApiKey, Request};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::access::Rights;
+use super::dispatch::{Call, Client};
+use super::meridian::AdminError;
 
 /// What a mirror asks: records and their lineage, configs, quotas and committed offsets, and, in a switchover, which
 /// transactions are open and that their producers are fenced.
@@ -32,14 +43,90 @@ const METHODS: &[&str] = &[
     "mirror.standing",
 ];
 
-/// Whether a link may call the method.
-pub(super) fn may_call(method: &str) -> bool {
-    METHODS.contains(&method)
+/// The arguments that say which topic a method is about.
+#[derive(Deserialize)]
+struct Named {
+    topic: String,
+}
+
+#[derive(Deserialize)]
+struct Identified {
+    topic: TopicId,
+}
+
+/// The arguments with which a client may call a method of the private API. Of a link they are about topics that it is
+/// granted: a method about another is refused, and the positions of others are left out.
+pub(super) fn admitted(call: &Call, method: &str, body: Bytes) -> Result<Bytes, AdminError> {
+    if !call.client.session.is_link() {
+        return Ok(body);
+    }
+    if !METHODS.contains(&method) {
+        let refused = format!("a link may not call {method}: it is for mirrors only");
+        return Err(AdminError::Unsafe(refused));
+    }
+    let Rights::Link(_) = call.rights else { return Ok(body) };
+    let metadata = call.front.broker.metadata();
+    match method {
+        "mirror.positions" => return granted_positions(&call.rights, &metadata, &body),
+        "mirror.digest" => {
+            let topic = metadata.topic(arguments::<Identified>(&body)?.topic);
+            let name = topic.map(|topic| topic.name.as_str()).unwrap_or_default();
+            check(call, Operation::Read, name)?;
+        }
+        "mirror.standing" => {
+            check(call, Operation::Describe, &arguments::<Named>(&body)?.topic)?;
+        }
+        // Each of the others makes the topic change hands.
+        _ => check(call, Operation::Alter, &arguments::<Named>(&body)?.topic)?,
+    }
+    Ok(body)
+}
+
+fn arguments<T: DeserializeOwned>(body: &[u8]) -> Result<T, AdminError> {
+    serde_json::from_slice(body).map_err(|error| AdminError::InvalidArguments(error.to_string()))
+}
+
+fn check(call: &Call, operation: Operation, topic: &str) -> Result<(), AdminError> {
+    if call.may(operation, Resource::topic(topic)) {
+        return Ok(());
+    }
+    let link = &call.client.session.principal.name;
+    let option = if operation == Operation::Alter { " --switchover" } else { "" };
+    Err(AdminError::Unsafe(format!(
+        "link {link} is not granted {operation} on topic {topic}; operators of the source grant it with \
+         `meridian link allow {link} --topics REGEX{option}`"
+    )))
+}
+
+/// The positions and leases of the partitions that a link is granted. Who may not take a topic over grants no lease
+/// for it: the topic would stop at the lease's end.
+pub(super) fn granted_positions(
+    rights: &Rights,
+    metadata: &Metadata,
+    body: &[u8],
+) -> Result<Bytes, AdminError> {
+    let mut told: Value = arguments(body)?;
+    let may = |partition: &Value, operation| {
+        let id = partition["topic_id"].as_str().and_then(|id| u128::from_str_radix(id, 16).ok());
+        let topic = id.and_then(|id| metadata.topic(TopicId::new(id)));
+        topic.is_some_and(|topic| rights.allow(operation, Resource::topic(&topic.name)))
+    };
+    if let Some(positions) = told.get_mut("positions").and_then(Value::as_array_mut) {
+        positions.retain(|it| may(it, Operation::Describe));
+    }
+    if let Some(leased) = told.pointer_mut("/lease/partitions").and_then(Value::as_array_mut) {
+        leased.retain(|it| may(it, Operation::Alter));
+    }
+    serde_json::to_vec(&told)
+        .map(Bytes::from)
+        .map_err(|error| AdminError::Failed(error.to_string()))
 }
 
 /// Takes out of a request what a link may not have done by it.
-pub(super) fn narrowed(mut request: Request) -> Request {
-    if let Request::Metadata(metadata) = &mut request {
+pub(super) fn narrowed(client: &Client, mut request: Request) -> Request {
+    if client.session.is_link()
+        && let Request::Metadata(metadata) = &mut request
+    {
         metadata.allow_auto_topic_creation = false;
     }
     request
@@ -64,9 +151,8 @@ mod tests {
         ] {
             assert!(!APIS.contains(&api), "{api:?}");
         }
-        assert!(may_call("mirror.positions"));
         for method in ["node.decommission", "mirror.promote", "link.create", "disk.scrub", ""] {
-            assert!(!may_call(method), "{method}");
+            assert!(!METHODS.contains(&method), "{method}");
         }
     }
 }

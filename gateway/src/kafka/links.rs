@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::Front;
+use super::access;
 use super::dispatch::Client;
 use super::link_uses::{LinkUse, LinkUses};
 use super::server::serve_stream;
@@ -174,6 +175,9 @@ impl Shared {
         };
         drop(handshake);
         tracing::info!(%peer, %link, "a link has connected");
+        if !access::has_grant(&self.front, &link) {
+            tracing::warn!(%peer, %link, "the link may do nothing: grant it topics with `meridian link allow`");
+        }
         let mut streams = JoinSet::new();
         let mut stopped = shutdown.clone();
         let ended = loop {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use meridian_access::Operation;
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_protocol::messages::{
     EpochEndOffset, ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest,
@@ -289,7 +290,8 @@ async fn led(
     let broker = &call.front.broker;
     let partition = {
         let metadata = broker.metadata();
-        lookup::partition(&metadata, key.find(&metadata)?, index)?.0
+        let topic = call.find(&metadata, key, Operation::Describe)?;
+        lookup::partition(&metadata, topic, index)?.0
     };
     let log = opening::led(&**broker, partition, patience).await?;
     check_epoch(client_epoch, log.leader_epoch())?;

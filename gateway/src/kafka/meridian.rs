@@ -65,12 +65,11 @@ pub trait AdminHandler: Send + Sync + 'static {
 pub(super) async fn call(call: Call, request: MeridianAdminRequest) -> MeridianAdminResponse {
     let method = request.method.to_string();
     let admin: Option<&Arc<dyn AdminHandler>> = call.front.admin.as_ref();
-    let result = match admin {
-        Some(_) if call.client.session.is_link() && !link_rights::may_call(&method) => {
-            Err(AdminError::Unsafe(format!("a link may not call {method}: it is for mirrors only")))
-        }
-        Some(admin) => admin.call(method, request.body).await,
-        None => Err(AdminError::UnknownMethod(method)),
+    let admitted = link_rights::admitted(&call, &method, request.body);
+    let result = match (admin, admitted) {
+        (_, Err(error)) => Err(error),
+        (Some(admin), Ok(body)) => admin.call(method, body).await,
+        (None, Ok(_)) => Err(AdminError::UnknownMethod(method)),
     };
     match result {
         Ok(body) => MeridianAdminResponse { body, ..Default::default() },

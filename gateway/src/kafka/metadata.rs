@@ -2,8 +2,9 @@
 
 mod held;
 
+use meridian_access::{Operation, Resource};
 use meridian_base::id::{NodeId, TopicId};
-use meridian_consensus::state::{Metadata, Partition};
+use meridian_consensus::state::{Metadata, Partition, Topic};
 use meridian_protocol::messages::{
     AUTHORIZED_OPERATIONS_OMITTED, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse,
     DescribedTopic, DescribedTopicPartition, MetadataBroker, MetadataPartition, MetadataRequest,
@@ -119,7 +120,11 @@ async fn create_missing(call: &Call, wanted: &[MetadataRequestTopic]) {
 }
 
 async fn describe_all(call: &Call, operations: i32) -> Vec<MetadataTopic> {
-    let ids: Vec<TopicId> = call.front.broker.metadata().topics().map(|topic| topic.id).collect();
+    let ids: Vec<TopicId> = {
+        let metadata = call.front.broker.metadata();
+        let may = |topic: &&Topic| call.may(Operation::Describe, Resource::topic(&topic.name));
+        metadata.topics().filter(may).map(|topic| topic.id).collect()
+    };
     let mut topics = Vec::with_capacity(ids.len());
     let mut pace = Pace::default();
     for id in ids {
@@ -141,9 +146,13 @@ async fn describe_named(
         let by_id = is_by_id(call.version, &topic);
         let name = topic.name.clone().unwrap_or_default();
         let key = TopicKey::new(by_id, &name, topic.topic_id);
-        let found = key.find(&call.front.broker.metadata()).map(|topic| topic.id);
+        let found = {
+            let metadata = call.front.broker.metadata();
+            call.find(&metadata, &key, Operation::Describe).map(|topic| topic.id)
+        };
         let described = match found {
             Ok(id) => describe(call, id, operations, &mut pace).await,
+            Err(ErrorCode::TopicAuthorizationFailed) => Some(hidden(&topic, by_id)),
             Err(_) => {
                 pace.step().await;
                 None
@@ -152,6 +161,16 @@ async fn describe_named(
         topics.push(described.unwrap_or_else(|| unknown(topic, by_id)));
     }
     topics
+}
+
+/// The answer for a topic that the client may not see: whether or not it is there.
+fn hidden(wanted: &MetadataRequestTopic, by_id: bool) -> MetadataTopic {
+    MetadataTopic {
+        error_code: ErrorCode::TopicAuthorizationFailed,
+        topic_id: if by_id { wanted.topic_id } else { Uuid::ZERO },
+        name: wanted.name.clone().filter(|_| !by_id),
+        ..Default::default()
+    }
 }
 
 /// The answer for a topic that is not there.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use meridian_access::{Operation, Resource};
 use meridian_consensus::state::Metadata;
 use meridian_protocol::messages::{
     DeleteGroupsRequest, DeleteGroupsResponse, DeletedGroup, OffsetCommitPartitionResponse,
@@ -289,6 +290,9 @@ fn fetch_group(
     wanted: &OffsetFetchGroup,
     require_stable: bool,
 ) -> OffsetFetchGroupResponse {
+    if let Err(code) = call.check(Operation::Describe, Resource::group(&wanted.group_id)) {
+        return refused(call, wanted, code);
+    }
     let coordinator = match call.front.coordinator_of_any(&wanted.group_id) {
         Ok(coordinator) => coordinator,
         Err(code) => return refused(call, wanted, code),
@@ -301,15 +305,14 @@ fn fetch_group(
     if let Err(code) = checked {
         return refused(call, wanted, code);
     }
-    let by_id = call.version >= IDS_FROM_VERSION;
     let unstable =
         if require_stable { groups.pending.keys_of(&wanted.group_id) } else { BTreeSet::new() };
     let entry = Positions { entry, unstable };
     let topics = match &wanted.topics {
         Some(topics) => {
-            topics.iter().map(|topic| fetch_topic(&metadata, &entry, topic, by_id)).collect()
+            topics.iter().map(|topic| fetch_topic(call, &metadata, &entry, topic)).collect()
         }
-        None => fetch_all(&metadata, &entry, by_id),
+        None => fetch_all(call, &metadata, &entry),
     };
     OffsetFetchGroupResponse { group_id: wanted.group_id.clone(), topics, ..Default::default() }
 }
@@ -337,17 +340,19 @@ impl Positions<'_> {
 }
 
 fn fetch_topic(
+    call: &Call,
     metadata: &Metadata,
     positions: &Positions<'_>,
     wanted: &OffsetFetchTopic,
-    by_id: bool,
 ) -> OffsetFetchTopicResponse {
+    let by_id = call.version >= IDS_FROM_VERSION;
     let key = TopicKey::new(by_id, &wanted.name, wanted.topic_id);
-    let topic = key.find(metadata);
+    let topic = call.find(metadata, &key, Operation::Describe);
     let fetch = |index: &i32| {
         let topic = match topic {
             Ok(topic) => topic,
             // Who names a topic that is not there has no position in it; only an id can be wrong.
+            Err(code @ ErrorCode::TopicAuthorizationFailed) => return position(*index, code),
             Err(code) if by_id => return position(*index, code),
             Err(_) => return position(*index, ErrorCode::None),
         };
@@ -374,14 +379,18 @@ fn found(partition_index: i32, committed: &Committed) -> OffsetFetchPartitionRes
 }
 
 fn fetch_all(
+    call: &Call,
     metadata: &Metadata,
     positions: &Positions<'_>,
-    by_id: bool,
 ) -> Vec<OffsetFetchTopicResponse> {
+    let by_id = call.version >= IDS_FROM_VERSION;
     let mut topics: Vec<OffsetFetchTopicResponse> = Vec::new();
     for key in positions.keys() {
         // Positions in topics that were deleted are of no use to anyone.
         let Some(topic) = metadata.topic(key.topic) else { continue };
+        if !call.may(Operation::Describe, Resource::topic(&topic.name)) {
+            continue;
+        }
         let told = if by_id {
             TopicKey::Id(lookup::uuid(topic.id))
         } else {

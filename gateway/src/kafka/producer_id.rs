@@ -1,5 +1,6 @@
 //! InitProducerId: ids of producers, from blocks that the metadata log hands to nodes.
 
+use meridian_access::{Operation, Resource};
 use meridian_consensus::command::Command;
 use meridian_consensus::state::{Decision, ProducerIdBlock};
 use meridian_protocol::ErrorCode;
@@ -50,7 +51,10 @@ pub(super) async fn init(call: Call, request: InitProducerIdRequest) -> InitProd
     let result = match &request.transactional_id {
         _ if has_id != has_epoch => Err(ErrorCode::InvalidRequest.into()),
         Some(id) => transactions::init(&call, id, &request).await,
-        None => call.front.producer_ids.next(&call.front).await.map(Producer::first),
+        None => match call.check(Operation::IdempotentWrite, Resource::CLUSTER) {
+            Ok(()) => call.front.producer_ids.next(&call.front).await.map(Producer::first),
+            Err(code) => Err(code.into()),
+        },
     };
     match result {
         Ok(producer) => InitProducerIdResponse {

@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use meridian_access::{Operation, Resource};
 use meridian_base::env::Instant;
 use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
 use meridian_consensus::state::Metadata;
@@ -175,7 +176,8 @@ pub(super) async fn describe(
     call: Call,
     request: DescribeClientQuotasRequest,
 ) -> DescribeClientQuotasResponse {
-    match filter(&request) {
+    let allowed = call.check(Operation::DescribeConfigs, Resource::CLUSTER).map_err(ApiError::from);
+    match allowed.and_then(|()| filter(&request)) {
         Ok(filter) => {
             let metadata = call.front.broker.metadata();
             let entries = entity::all(&metadata).filter(|(it, _)| filter.takes(it)).map(entry);

@@ -3,6 +3,7 @@
 //! Any node answers them. Links and mirror topics are rows of the metadata log, written only if they
 //! are still what was read; how the partitions are, each node knows for those it leads.
 
+mod grants;
 mod links;
 mod rejoin;
 mod rules;
@@ -49,6 +50,9 @@ impl AdminCall {
             "link.alter" => self.alter_link().await,
             "link.reseal" => self.reseal_links().await,
             "link.delete" => self.delete_link().await,
+            "link.allow" => self.allow_link().await,
+            "link.allowed" => self.list_grants(),
+            "link.disallow" => self.disallow_link().await,
             "link.traffic" => self.tell_traffic(),
             "mirror.create" => self.create_mirror().await,
             "mirror.list" => self.list_mirrors(),

@@ -73,6 +73,9 @@ impl Cluster {
         let (ca, link) = (self.folder.join("ca"), self.folder.join("link"));
         let (ca, link) = (ca.to_str().unwrap(), link.to_str().unwrap());
         ok(&["cert", "link", "mirror", "--ca", ca, "--out", link]);
+        let all = ["--topics", ".*", "--groups", ".*", "--quotas", "--switchover"];
+        let allow = ["link", "allow", "mirror", "-b", self.address.as_str()];
+        ok(&[&allow[..], &all[..]].concat());
         let options = [
             "security.protocol=QUIC".to_owned(),
             format!("ssl.ca.location={link}/ca.pem"),

@@ -44,13 +44,17 @@ impl LinkIdentity {
     }
 }
 
+/// Whether a certificate can name a link so.
+pub fn is_link_name(name: &str) -> bool {
+    let is_legal = |letter: char| matches!(letter, 'a'..='z' | '0'..='9' | '-');
+    // No label of a DNS name ends in a hyphen.
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.ends_with('-') && name.chars().all(is_legal)
+}
+
 impl ClusterCa {
     /// Issues the identity of a link that leads to this cluster, with a fresh key.
     pub fn issue_link(&self, link: &str, validity: Validity) -> Result<LinkIdentity, TlsError> {
-        let is_legal = |letter: char| matches!(letter, 'a'..='z' | '0'..='9' | '-');
-        // No label of a DNS name ends so.
-        let ends_well = !link.is_empty() && !link.ends_with('-');
-        if !ends_well || link.len() > NAME_BYTES_MAX || !link.chars().all(is_legal) {
+        if !is_link_name(link) {
             return Err(TlsError::LinkName { link: link.to_owned() });
         }
         let name = format!("link-{link}.{}.meridian", cluster_label(&self.cluster)?);

@@ -13,9 +13,9 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Close, Counts, Held, InFlight};
-use crate::kafka::Front;
 use crate::kafka::dispatch::{self, Call, Client, Reply, Unread};
 use crate::kafka::memory::{Holder, Kind, Turn};
+use crate::kafka::{Front, access};
 
 /// A request of so few bytes is not charged, so that most requests never wait for memory.
 const UNCHARGED_BYTES_MAX: usize = 1 << 10;
@@ -255,6 +255,7 @@ impl<'a, R: AsyncRead + Unpin> Reader<'a, R> {
         let call = Call {
             front: Arc::clone(self.front),
             client: Arc::clone(&self.client),
+            rights: access::rights_of(self.front, &self.client),
             client_id: header.client_id,
             version,
             asked_at: self.front.now(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use meridian_access::Operation;
 use meridian_base::id::PartitionId;
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_consensus::state::{Metadata, Topic};
@@ -108,7 +109,7 @@ impl Reader<'_> {
         let mut pace = Pace::default();
         for target in targets {
             pace.step().await;
-            let found = find(&self.call.front.broker.metadata(), target).map(|found| found.1);
+            let found = find(self.call, &self.call.front.broker.metadata(), target).map(|it| it.1);
             let Ok(partition) = found else { continue };
             match self.source(partition) {
                 Ok(Source::Leader(log)) => log.notify_on_progress(bell),
@@ -160,7 +161,7 @@ impl Reader<'_> {
     /// What the metadata says of a target.
     fn locate(&self, target: &Target) -> Result<Located, ErrorCode> {
         let metadata = self.call.front.broker.metadata();
-        let (topic, partition) = find(&metadata, target)?;
+        let (topic, partition) = find(self.call, &metadata, target)?;
         let reader = self.reader_elsewhere(&metadata, partition, target.offset);
         Ok(Located { partition, reader, kept: internal::Kept::of(topic) })
     }
@@ -281,10 +282,11 @@ async fn reserve(round: &mut Round, size_bytes: usize) -> usize {
 }
 
 fn find<'m>(
+    call: &Call,
     metadata: &'m Metadata,
     target: &Target,
 ) -> Result<(&'m Topic, PartitionId), ErrorCode> {
-    let topic = target.topic.find(metadata)?;
+    let topic = call.find(metadata, &target.topic, Operation::Read)?;
     Ok((topic, lookup::partition(metadata, topic, target.index)?.0))
 }
 

@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use meridian_access::LinkGrant;
 use meridian_base::id::{ClusterId, NodeId};
+use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{
     DeleteTopicState, DeleteTopicsRequest, MeridianAdminRequest, MetadataRequest,
@@ -30,6 +32,7 @@ fn ca() -> ClusterCa {
 struct Source {
     ca: ClusterCa,
     front: Arc<Front>,
+    broker: Arc<FakeBroker>,
     uses: Arc<LinkUses>,
     address: String,
     stop: watch::Sender<bool>,
@@ -38,10 +41,18 @@ struct Source {
 
 impl Source {
     fn start() -> Self {
+        Self::of(FakeBroker::three_datacenters())
+    }
+
+    fn of(broker: Arc<FakeBroker>) -> Self {
+        let nodes: Vec<u32> = broker.state().nodes().map(|(node, _)| node.get()).collect();
+        for node in nodes {
+            broker.register(node, FeatureLevel::LATEST).expect("not refused");
+        }
         let ca = ca();
         let identity = ca.issue(NodeId::new(1), validity()).unwrap();
         let credentials = identity.check(NodeId::new(1), &cluster(), clock::wall_time()).unwrap();
-        let front = front_of(&FakeBroker::three_datacenters(), quick_config());
+        let front = front_of(&broker, quick_config());
         let any = ([127, 0, 0, 1], 0).into();
         let uses = Arc::new(LinkUses::default());
         let server =
@@ -49,7 +60,14 @@ impl Source {
         let address = server.endpoint.local_addr().unwrap().to_string();
         let (stop, stopped) = watch::channel(false);
         let running = tokio::spawn(server.run(stopped));
-        Self { ca, front, uses, address, stop, running }
+        Self { ca, front, broker, uses, address, stop, running }
+    }
+
+    /// Grants rights to a link, or takes them away.
+    fn grant(&self, link: &str, grant: Option<&LinkGrant>) {
+        let (key, value) = (link.as_bytes().to_vec(), grant.map(LinkGrant::encode));
+        let (kind, expected) = (RowKind::LinkGrant, ExpectedVersion::Any);
+        self.broker.decide(Command::PutRows(vec![RowChange { kind, key, value, expected }]));
     }
 
     async fn dial(&self, link: LinkIdentity) -> Result<Connection, ClientError> {
@@ -130,7 +148,7 @@ async fn a_link_is_no_client_and_no_operator() {
         ..Default::default()
     };
     let answer = open().await.call(&created, PATIENCE).await.unwrap();
-    assert_eq!(answer.topics[0].error_code, ErrorCode::UnknownTopicOrPartition);
+    assert_eq!(answer.topics[0].error_code, ErrorCode::TopicAuthorizationFailed);
     assert!(asked(&open().await).await);
 }
 
@@ -165,3 +183,5 @@ async fn whoever_has_no_certificate_of_a_link_to_this_cluster_is_refused() {
     }
     assert!(source.dial(link).await.is_ok());
 }
+
+mod grants;

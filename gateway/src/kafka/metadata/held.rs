@@ -3,6 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
+use meridian_access::{Operation, Resource};
 use meridian_consensus::command::ConfigResource;
 use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::messages::{MetadataRequest, MetadataRequestTopic};
@@ -44,9 +45,12 @@ pub(super) fn stamp(call: &Call, metadata: &Metadata, request: &MetadataRequest)
     }
     metadata.configs(&ConfigResource::Cluster).for_each(|config| config.hash(&mut hasher));
     match &request.topics {
-        None => metadata.topics().for_each(|it| hash(metadata, Some(it), &mut hasher)),
+        None => {
+            let may = |it: &&Topic| call.may(Operation::Describe, Resource::topic(&it.name));
+            metadata.topics().filter(may).for_each(|it| hash(metadata, Some(it), &mut hasher));
+        }
         Some(wanted) => {
-            let find = |it| hash(metadata, find(call.version, metadata, it), &mut hasher);
+            let find = |it| hash(metadata, find(call, metadata, it), &mut hasher);
             wanted.iter().for_each(find);
         }
     }
@@ -54,12 +58,13 @@ pub(super) fn stamp(call: &Call, metadata: &Metadata, request: &MetadataRequest)
 }
 
 fn find<'m>(
-    version: i16,
+    call: &Call,
     metadata: &'m Metadata,
     wanted: &MetadataRequestTopic,
 ) -> Option<&'m Topic> {
     let name = wanted.name.clone().unwrap_or_default();
-    TopicKey::new(is_by_id(version, wanted), &name, wanted.topic_id).find(metadata).ok()
+    let key = TopicKey::new(is_by_id(call.version, wanted), &name, wanted.topic_id);
+    call.find(metadata, &key, Operation::Describe).ok()
 }
 
 fn hash(metadata: &Metadata, topic: Option<&Topic>, hasher: &mut DefaultHasher) {

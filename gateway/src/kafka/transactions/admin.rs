@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use meridian_consensus::state::Metadata;
+use meridian_access::{Operation, Resource};
+use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::messages::{
     DescribeTransactionsRequest, DescribeTransactionsResponse, DescribedTransaction,
     DescribedTransactionTopic, ListTransactionsRequest, ListTransactionsResponse,
@@ -50,6 +51,7 @@ fn describe_one(call: &Call, id: &str) -> Result<DescribedTransaction, ErrorCode
     if id.is_empty() {
         return Err(ErrorCode::InvalidRequest);
     }
+    call.check(Operation::Describe, Resource::transactional_id(id))?;
     let coordinator = call.front.transaction_coordinator(id)?;
     // In this order everywhere: the metadata, then a state.
     let metadata = call.front.broker.metadata();
@@ -61,17 +63,24 @@ fn describe_one(call: &Call, id: &str) -> Result<DescribedTransaction, ErrorCode
             transaction_start_time_ms: known.open().map_or(-1, |open| open.started_at_ms),
             producer_id: known.current().id,
             producer_epoch: known.current().epoch,
-            topics: topics(&metadata, known),
+            topics: topics(call, &metadata, known),
             ..Default::default()
         })
     })?
 }
 
-fn topics(metadata: &Metadata, transaction: &Transaction) -> Vec<DescribedTransactionTopic> {
+fn topics(
+    call: &Call,
+    metadata: &Metadata,
+    transaction: &Transaction,
+) -> Vec<DescribedTransactionTopic> {
     let mut topics: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
     let partitions = transaction.open().into_iter().flat_map(|open| &open.partitions);
     for partition in partitions.filter_map(|id| metadata.partition(*id)) {
         let Some(topic) = metadata.topic(partition.topic) else { continue };
+        if !call.may(Operation::Describe, Resource::topic(&topic.name)) {
+            continue;
+        }
         topics.entry(&topic.name).or_default().push(partition.index.cast_signed());
     }
     let told = |(topic, partitions): (&str, _)| DescribedTransactionTopic {
@@ -79,6 +88,21 @@ fn topics(metadata: &Metadata, transaction: &Transaction) -> Vec<DescribedTransa
         partitions,
     };
     topics.into_iter().map(told).collect()
+}
+
+/// Whether a transaction is open in a topic that the client may take over: before a switchover a link ends such
+/// transactions, and no others.
+pub(crate) fn may_end(call: &Call, id: &str) -> Result<bool, ErrorCode> {
+    let coordinator = call.front.transaction_coordinator(id)?;
+    let metadata = call.front.broker.metadata();
+    coordinator.look(|transactions| {
+        let open = transactions.get(id).and_then(Transaction::open);
+        open.is_some_and(|open| {
+            let may = |topic: &Topic| call.may(Operation::Alter, Resource::topic(&topic.name));
+            let partitions = open.partitions.iter().filter_map(|it| metadata.partition(*it));
+            partitions.filter_map(|it| metadata.topic(it.topic)).any(may)
+        })
+    })
 }
 
 /// Which transactions to list.
@@ -149,7 +173,8 @@ fn try_list(
     let mut listed = Vec::new();
     for coordinator in call.front.internal_partitions::<Transactions<Waiter>>() {
         coordinator?.look(|transactions| {
-            let taken = transactions.all().filter(|(id, it)| filter.takes(id, it));
+            let may = |id: &str| call.may(Operation::Describe, Resource::transactional_id(id));
+            let taken = transactions.all().filter(|(id, it)| may(id) && filter.takes(id, it));
             listed.extend(taken.map(|(id, transaction)| ListedTransaction {
                 transactional_id: id.into(),
                 producer_id: transaction.current().id,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use meridian_access::{Operation, Resource};
 use meridian_base::id::PartitionId;
 use meridian_consensus::state::Metadata;
 use meridian_protocol::messages::{
@@ -12,6 +13,8 @@ use meridian_protocol::messages::{
 };
 use meridian_protocol::{ErrorCode, Str};
 
+use super::admin;
+use crate::kafka::access::Rights;
 use crate::kafka::coordinator::OFFSETS_TOPIC;
 use crate::kafka::dispatch::Call;
 use crate::kafka::error::{self, ApiError};
@@ -36,6 +39,10 @@ pub(crate) async fn init(
     let expected = Producer { id: request.producer_id, epoch: request.producer_epoch };
     if id.is_empty() {
         return Err(ErrorCode::InvalidRequest.into());
+    }
+    call.check(Operation::Write, Resource::transactional_id(id))?;
+    if matches!(call.rights, Rights::Link(_)) && !admin::may_end(call, id)? {
+        return Err(ErrorCode::TransactionalIdAuthorizationFailed.into());
     }
     let timeout_max_ms = call.front.config.transaction.timeout_max.as_millis();
     let timeout_ms = u128::try_from(request.transaction_timeout_ms).unwrap_or(0);

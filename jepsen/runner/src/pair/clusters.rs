@@ -134,6 +134,8 @@ impl Pair {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             return Err(Failure::Cluster(format!("no certificate for a link: {said}")));
         }
+        let all = ["--topics", ".*", "--groups", ".*", "--quotas", "--switchover"];
+        self.command(to, &[&["link", "allow", "jepsen"][..], &all[..]].concat())?;
         let files = [("ca", "ca.pem"), ("certificate", "link.pem"), ("key", "link-key.pem")];
         let option = |(name, file)| format!("ssl.{name}.location={}", folder.join(file).display());
         let located = files.into_iter().map(option);

@@ -1,0 +1,137 @@
+//! What the client of a connection may do. Handlers ask here, and decide nothing by themselves.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use meridian_access::{LinkGrant, LinkRights, Operation, Resource, ResourceType};
+use meridian_consensus::command::{FeatureLevel, RowKind};
+use meridian_consensus::state::{Metadata, Topic};
+use meridian_protocol::ErrorCode;
+
+use super::dispatch::{Call, Client};
+use super::lookup::TopicKey;
+use super::{Front, lock};
+use crate::features;
+
+/// Links whose compiled grants are kept.
+const LINK_COUNT_MAX: usize = 1024;
+
+/// What a client may do.
+#[derive(Clone, Debug)]
+pub(super) enum Rights {
+    /// Everything that its listener serves.
+    All,
+    /// What a link is granted.
+    Link(Arc<LinkRights>),
+}
+
+impl Rights {
+    /// Whether it may do this.
+    pub(super) fn allow(&self, operation: Operation, resource: Resource<'_>) -> bool {
+        match self {
+            Self::All => true,
+            Self::Link(rights) => rights.allow(operation, resource),
+        }
+    }
+}
+
+/// The compiled grants of links.
+#[derive(Debug, Default)]
+pub(super) struct LinkGrants(Mutex<HashMap<Arc<str>, Compiled>>);
+
+#[derive(Debug)]
+struct Compiled {
+    row_version: u64,
+    rights: Arc<LinkRights>,
+}
+
+impl LinkGrants {
+    /// The rights of a link by the metadata of now, so that a grant that is taken away ends with the next request.
+    fn of(&self, metadata: &Metadata, link: &Arc<str>) -> Arc<LinkRights> {
+        let Some(row) = metadata.extra_row(RowKind::LinkGrant, link.as_bytes()) else {
+            lock(&self.0).remove(link);
+            return Arc::default();
+        };
+        let mut compiled = lock(&self.0);
+        let known = compiled.get(link).filter(|it| it.row_version == row.version);
+        if let Some(known) = known {
+            return Arc::clone(&known.rights);
+        }
+        let rights = LinkGrant::decode(&row.value).and_then(|grant| grant.compile());
+        let rights = rights.unwrap_or_else(|error| {
+            tracing::warn!(%link, %error, "the link may do nothing: its grant can't be used; grant it again");
+            LinkRights::default()
+        });
+        if compiled.len() >= LINK_COUNT_MAX {
+            compiled.clear();
+        }
+        let rights = Arc::new(rights);
+        let row_version = row.version;
+        let current = Compiled { row_version, rights: Arc::clone(&rights) };
+        compiled.insert(Arc::clone(link), current);
+        rights
+    }
+}
+
+/// The rights of a client at this moment.
+pub(super) fn rights_of(front: &Front, client: &Client) -> Rights {
+    if !client.session.is_link() {
+        return Rights::All;
+    }
+    let metadata = front.broker.metadata();
+    // Grants can't be made before all nodes know them: until then links have what they had.
+    match features::is_known_by_all(&metadata, FeatureLevel::ACCESS) {
+        true => Rights::Link(front.link_grants.of(&metadata, &client.session.principal.name)),
+        false => Rights::All,
+    }
+}
+
+/// Whether a link is granted anything.
+pub(super) fn has_grant(front: &Front, link: &str) -> bool {
+    let metadata = front.broker.metadata();
+    !features::is_known_by_all(&metadata, FeatureLevel::ACCESS)
+        || metadata.extra_row(RowKind::LinkGrant, link.as_bytes()).is_some()
+}
+
+/// The error of a client that may not do something.
+pub(super) const fn refusal(kind: ResourceType) -> ErrorCode {
+    match kind {
+        ResourceType::Topic => ErrorCode::TopicAuthorizationFailed,
+        ResourceType::Group => ErrorCode::GroupAuthorizationFailed,
+        ResourceType::TransactionalId => ErrorCode::TransactionalIdAuthorizationFailed,
+        ResourceType::Cluster | ResourceType::User => ErrorCode::ClusterAuthorizationFailed,
+        ResourceType::DelegationToken => ErrorCode::DelegationTokenAuthorizationFailed,
+    }
+}
+
+impl Call {
+    /// Whether the client may do this.
+    pub(super) fn may(&self, operation: Operation, resource: Resource<'_>) -> bool {
+        self.rights.allow(operation, resource)
+    }
+
+    /// Nothing if the client may do this, and else the error that Kafka has for it.
+    pub(super) fn check(
+        &self,
+        operation: Operation,
+        resource: Resource<'_>,
+    ) -> Result<(), ErrorCode> {
+        if self.may(operation, resource) { Ok(()) } else { Err(refusal(resource.kind)) }
+    }
+
+    /// A topic that the client may do this to. Of one that it may not name it does not learn whether it is there.
+    pub(super) fn find<'m>(
+        &self,
+        metadata: &'m Metadata,
+        key: &TopicKey,
+        operation: Operation,
+    ) -> Result<&'m Topic, ErrorCode> {
+        if let TopicKey::Name(name) = key {
+            self.check(operation, Resource::topic(name))?;
+            return key.find(metadata);
+        }
+        let topic = key.find(metadata)?;
+        self.check(operation, Resource::topic(&topic.name))?;
+        Ok(topic)
+    }
+}
