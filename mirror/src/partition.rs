@@ -183,6 +183,8 @@ pub enum Answer {
 pub enum Failure {
     /// The source can't be reached, answers under another epoch, or says that it can't now.
     Unreachable(String),
+    /// The source does not let this link read the topic.
+    Refused(String),
     /// The offset asked for is not in the source's log.
     OutOfRange,
     /// What it sends can never be kept.
@@ -194,6 +196,8 @@ pub enum Failure {
 pub enum NoView {
     /// Nobody answers, or the partition has no leader.
     Unreachable(String),
+    /// The source does not let this link see the topic, if it is there at all.
+    Refused(String),
     /// There is no such topic or partition.
     Deleted,
     /// Another cluster answers at the link's addresses.
@@ -423,7 +427,7 @@ impl MirrorPartition {
                 Ok(view) => self.view.is_none_or(|known| {
                     known.topic != view.topic || known.leader_epoch < view.leader_epoch
                 }),
-                Err(NoView::Unreachable(_)) => false,
+                Err(NoView::Unreachable(_) | NoView::Refused(_)) => false,
                 Err(NoView::Deleted | NoView::OtherCluster(_)) => true,
             }
     }
@@ -552,6 +556,7 @@ impl MirrorPartition {
             (Failure::Unreachable(detail), _) => {
                 self.retry(now, State::SourceUnreachable { detail });
             }
+            (Failure::Refused(detail), _) => self.retry(now, State::SourceRefused { detail }),
             (Failure::Unsupported(detail), _) => self.stop(State::Unsupported { detail }),
             (Failure::OutOfRange, Phase::Overlap) => self.ask_bounds(BoundsFor::Overlap, out),
             // Nobody reads below the log start, here either.

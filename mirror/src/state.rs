@@ -28,6 +28,11 @@ pub enum State {
         /// What was tried and what came of it.
         detail: String,
     },
+    /// The source does not let the link read the topic.
+    SourceRefused {
+        /// What was tried and what came of it.
+        detail: String,
+    },
     /// The source has no such topic or partition any more.
     SourceDeleted,
     /// The source's topic of this name is another one, or another cluster answers.
@@ -73,6 +78,7 @@ impl State {
             Self::Paused => "paused",
             Self::Unreadable { .. } => "unreadable",
             Self::SourceUnreachable { .. } => "source-unreachable",
+            Self::SourceRefused { .. } => "source-refused",
             Self::SourceDeleted => "source-deleted",
             Self::SourceRecreated { .. } => "source-recreated",
             Self::SourceTruncated { .. } => "source-truncated",
@@ -90,7 +96,8 @@ impl State {
             | Self::Mirroring
             | Self::Paused
             | Self::Unreadable { .. }
-            | Self::SourceUnreachable { .. } => false,
+            | Self::SourceUnreachable { .. }
+            | Self::SourceRefused { .. } => false,
             Self::SourceDeleted
             | Self::SourceRecreated { .. }
             | Self::SourceTruncated { .. }
@@ -112,6 +119,10 @@ impl State {
             Self::SourceUnreachable { .. } => {
                 Some("`meridian link test` shows which address does not answer")
             }
+            Self::SourceRefused { .. } => Some(
+                "it goes on by itself once the source grants the topic: `meridian link allow` there, or READ and \
+                 DESCRIBE at Kafka",
+            ),
             Self::SourceDeleted => Some(
                 "`meridian mirror promote` makes it a topic of its own, `meridian mirror delete` deletes it",
             ),
@@ -143,6 +154,7 @@ impl fmt::Display for State {
             Self::Paused => f.write_str("paused by an operator"),
             Self::Unreadable { detail }
             | Self::SourceUnreachable { detail }
+            | Self::SourceRefused { detail }
             | Self::SourceRecreated { detail }
             | Self::Unsupported { detail } => f.write_str(detail),
             Self::SourceDeleted => f.write_str("the source has no such topic or partition"),

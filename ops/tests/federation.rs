@@ -233,3 +233,52 @@ fn what_producers_left_uncompressed_is_compressed_on_the_way_and_arrives_as_it_w
     let refused = run(&["link", "alter", "tcp", "-c", "compression.type=gzip", "-b", to]);
     assert!(text(&refused.stderr).contains("zstd or none"), "{}", text(&refused.stderr));
 }
+
+/// The stage of a mirror: `mirroring`, `promoted`...
+fn stage(bootstrap: &str, topic: &str) -> Value {
+    let mirrors = json(&["mirror", "list", "-b", bootstrap, "-o", "json"]);
+    let mut mirrors = mirrors.as_array().unwrap().iter();
+    mirrors.find(|mirror| mirror["topic"] == topic).unwrap()["stage"].clone()
+}
+
+/// Both mirrors are to be promoted when their sources are deleted: only one source is.
+#[test]
+fn a_topic_that_the_source_hides_is_not_taken_for_one_that_is_deleted() {
+    let folder = Scratch::new("grants");
+    let source = Cluster::start_certified(folder.path(), "source");
+    let mut mirror = Cluster::start(folder.path(), "mirror");
+    let (from, to) = (source.address.clone(), mirror.address.clone());
+    let (from, to) = (from.as_str(), to.as_str());
+    let options = source.certify_link();
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let create = ["link", "create", "west", "--source", from, "-b", to];
+    ok(&[&create[..], &options].concat());
+    for topic in ["hidden", "deleted"] {
+        ok(&["topic", "create", topic, "-p", "1", "-b", from]);
+        produce(from, topic, &lines(0..10));
+        let policy = ["--on-delete", "promote"];
+        ok(&[&["mirror", "create", topic, "--link", "west", "-b", to][..], &policy].concat());
+        wait_for_end(from, topic, to, topic);
+    }
+    ok(&["link", "allow", "mirror", "--topics", "deleted", "-b", from]);
+    wait_for_state(to, "hidden", "source-refused");
+    let degraded = run(&["mirror", "status", "hidden", "-b", to]);
+    assert_eq!(degraded.status.code(), Some(2));
+    assert!(text(&degraded.stdout).contains("`meridian link allow` there"));
+    let refused = run(&["mirror", "create", "hidden", "--link", "west", "-b", to]);
+    assert!(!refused.status.success());
+
+    // It knows nothing of the source from before.
+    mirror.kill();
+    mirror.restart();
+    ok(&["topic", "delete", "deleted", "--yes", "-b", from]);
+    wait("the deleted topic's mirror is promoted", || stage(to, "deleted") == "promoted");
+    wait_for_state(to, "hidden", "source-refused");
+    assert_eq!(stage(to, "hidden"), "mirroring");
+
+    ok(&["link", "allow", "mirror", "--topics", "hidden", "-b", from]);
+    produce(from, "hidden", &lines(10..20));
+    wait_for_end(from, "hidden", to, "hidden");
+    ok(&["link", "disallow", "mirror", "--yes", "-b", from]);
+    wait_for_state(to, "hidden", "source-refused");
+}

@@ -45,6 +45,11 @@ pub enum ClientError {
     Server { what: String, code: ErrorCode, message: Option<String> },
     #[error("topic {topic} does not exist; create it with `meridian topic create {topic}`")]
     UnknownTopic { topic: String },
+    #[error(
+        "topic {topic}: TOPIC_AUTHORIZATION_FAILED; the cluster's operators grant it (to a link with `meridian link \
+         allow`)"
+    )]
+    RefusedTopic { topic: String },
     #[error("topic {topic} has no partition {partition}; it has {count}, counted from 0")]
     UnknownPartition { topic: String, partition: i32, count: usize },
     #[error(
@@ -87,7 +92,8 @@ impl ClientError {
             | Self::UnknownTopic { .. }
             | Self::UnknownBroker { .. } => true,
             Self::Server { code, .. } => code.is_retriable(),
-            Self::Tls { .. }
+            Self::RefusedTopic { .. }
+            | Self::Tls { .. }
             | Self::Authentication { .. }
             | Self::Unsupported { .. }
             | Self::Decode { .. }

@@ -1,6 +1,6 @@
 //! What is known of a cluster: its brokers, its topics and who leads their partitions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use meridian_protocol::messages::{MetadataResponse, MetadataTopic};
 use meridian_protocol::{ErrorCode, Uuid};
@@ -18,6 +18,8 @@ pub struct ClusterView {
     pub brokers: BTreeMap<i32, Broker>,
     /// The topics that were asked for, by name.
     pub topics: BTreeMap<String, Topic>,
+    /// Topics that were asked for by name and that the client may not see, if they are there at all.
+    pub refused: BTreeSet<String>,
 }
 
 /// A broker clients may turn to.
@@ -61,17 +63,30 @@ impl ClusterView {
         self.brokers = response.brokers.iter().map(|b| (b.node_id, Broker::from(b))).collect();
         for topic in response.topics {
             let Some(name) = topic.name.as_ref().map(|name| name.to_string()) else { continue };
-            if topic.error_code == ErrorCode::UnknownTopicOrPartition {
-                self.topics.remove(&name);
-            } else if topic.error_code.is_none() {
-                self.topics.insert(name, Topic::from(topic));
+            match topic.error_code {
+                ErrorCode::None => {
+                    self.refused.remove(&name);
+                    self.topics.insert(name, Topic::from(topic));
+                }
+                ErrorCode::UnknownTopicOrPartition => {
+                    self.refused.remove(&name);
+                    self.topics.remove(&name);
+                }
+                ErrorCode::TopicAuthorizationFailed => {
+                    self.topics.remove(&name);
+                    self.refused.insert(name);
+                }
+                _ => {}
             }
         }
     }
 
     /// The topic of this name.
     pub fn topic(&self, topic: &str) -> Result<&Topic, ClientError> {
-        self.topics.get(topic).ok_or_else(|| ClientError::UnknownTopic { topic: topic.to_owned() })
+        self.topics.get(topic).ok_or_else(|| match self.refused.contains(topic) {
+            true => ClientError::RefusedTopic { topic: topic.to_owned() },
+            false => ClientError::UnknownTopic { topic: topic.to_owned() },
+        })
     }
 
     /// The broker that leads a partition.
@@ -190,6 +205,18 @@ mod tests {
         assert!(view.topic("t").is_ok());
         again.topics[0].error_code = ErrorCode::UnknownTopicOrPartition;
         view.merge(again);
-        assert!(view.topic("t").is_err());
+        assert!(matches!(view.topic("t"), Err(ClientError::UnknownTopic { .. })));
+    }
+
+    #[test]
+    fn a_topic_that_the_client_may_not_see_is_not_taken_for_one_that_is_gone() {
+        let mut view = ClusterView::default();
+        view.merge(response());
+        let mut again = response();
+        again.topics[0].error_code = ErrorCode::TopicAuthorizationFailed;
+        view.merge(again);
+        assert!(matches!(view.topic("t"), Err(ClientError::RefusedTopic { .. })));
+        view.merge(response());
+        assert!(view.topic("t").is_ok() && view.refused.is_empty());
     }
 }

@@ -149,6 +149,7 @@ impl Client {
         let mut view = ClusterView::clone(&known);
         if topics.is_none() {
             view.topics.clear();
+            view.refused.clear();
         }
         view.merge(response);
         *known = Arc::new(view);
@@ -160,7 +161,7 @@ impl Client {
         let mut backoff = Backoff::until(UNKNOWN_TOPIC_PATIENCE);
         loop {
             match self.refresh(Some(&[topic])).await?.topic(topic) {
-                Err(_unknown) if backoff.pause().await => {}
+                Err(ClientError::UnknownTopic { .. }) if backoff.pause().await => {}
                 known => return known.cloned(),
             }
         }

@@ -436,7 +436,16 @@ mod tests {
         let of = |topics: &[&SurveyedTopic], index| {
             let topics =
                 topics.iter().map(|it| ("t".to_owned(), SurveyedTopic::clone(it))).collect();
-            seen(&Survey { cluster: None, topics, leaders: BTreeMap::new() }, &mirror, index)
+            seen(
+                &Survey {
+                    cluster: None,
+                    topics,
+                    refused: BTreeMap::new(),
+                    leaders: BTreeMap::new(),
+                },
+                &mirror,
+                index,
+            )
         };
         assert_eq!(of(&[&topic], 0), Seen::LedBy(3));
         assert_eq!(of(&[&topic], 1), Seen::NotYet, "it has no leader");

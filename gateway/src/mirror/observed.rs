@@ -100,7 +100,7 @@ impl LinkMetrics {
     pub(super) fn note_state(&mut self, topic: &str, index: u32, state: &State) {
         let kind = match state {
             State::SourceUnreachable { .. } => TroubleKind::SourceUnreachable,
-            State::Unreadable { .. } => TroubleKind::Stopped,
+            State::Unreadable { .. } | State::SourceRefused { .. } => TroubleKind::Stopped,
             state if state.is_stopped() => TroubleKind::Stopped,
             _ => return,
         };

@@ -81,7 +81,11 @@ fn unreachable(error: &ClientError) -> Failure {
 }
 
 fn refused(what: &str, at: &At, code: ErrorCode) -> Failure {
-    Failure::Unreachable(format!("{what} of {}-{}: {code}", at.topic, at.index))
+    let detail = format!("{what} of {}-{}: {code}", at.topic, at.index);
+    match code {
+        ErrorCode::TopicAuthorizationFailed => Failure::Refused(detail),
+        _ => Failure::Unreachable(detail),
+    }
 }
 
 /// OffsetForLeaderEpoch.

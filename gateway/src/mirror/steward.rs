@@ -259,6 +259,7 @@ impl Steward {
                 self.client.refresh(if takes_new { None } else { Some(&names) }).await?
             }
         };
+        let view = self.with_missing(view, &duties.mirrors).await?;
         if view.cluster_id.as_deref() != Some(self.source.link.source.as_str()) {
             let expected = self.source.link.source.clone();
             let found = view.cluster_id.clone().unwrap_or_default();

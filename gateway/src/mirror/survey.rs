@@ -35,6 +35,8 @@ pub(super) struct Survey {
     pub(super) cluster: Option<ClusterId>,
     /// The topics asked for that exist.
     pub(super) topics: BTreeMap<String, SurveyedTopic>,
+    /// Those that the source does not let the link see, and what it said.
+    pub(super) refused: BTreeMap<String, String>,
     /// Connections to those who lead their partitions, or why there is none.
     pub(super) leaders: BTreeMap<i32, Result<Arc<Connection>, String>>,
 }
@@ -126,9 +128,16 @@ pub(super) async fn topics(client: &Client, names: &[String]) -> Result<Survey, 
         [CLEANUP_POLICY, MIRROR_MAX_LAG_MS, DEDUP, DELETE_RETENTION_MS, COMPACTED_ONCE];
     let configs = configs(client, names, &asked_configs);
     let (view, configs) = tokio::try_join!(client.refresh(Some(&asked)), configs)?;
-    let mut topics = BTreeMap::new();
+    let (mut topics, mut refused) = (BTreeMap::new(), BTreeMap::new());
     for name in names {
-        let Ok(found) = view.topic(name) else { continue };
+        let found = match view.topic(name) {
+            Ok(found) => found,
+            Err(ClientError::UnknownTopic { .. }) => continue,
+            Err(error) => {
+                refused.insert(name.clone(), error.to_string());
+                continue;
+            }
+        };
         let partitions = found.partitions.iter().map(|partition| SurveyedPartition {
             leader: partition.leader,
             leader_epoch: LeaderEpoch::new(partition.leader_epoch),
@@ -163,7 +172,7 @@ pub(super) async fn topics(client: &Client, names: &[String]) -> Result<Survey, 
         topic.lag_max_ms = limit_ms.filter(|limit| *limit > 0);
     }
     let cluster = view.cluster_id.as_deref().map(ClusterId::from_text);
-    Ok(Survey { cluster, topics, leaders: BTreeMap::new() })
+    Ok(Survey { cluster, topics, refused, leaders: BTreeMap::new() })
 }
 
 async fn configs(
@@ -266,7 +275,11 @@ pub(super) async fn find(
     index: u32,
 ) -> Result<Option<FoundPartition>, ClientError> {
     let view = client.refresh(Some(&[topic])).await?;
-    let Ok(found) = view.topic(topic) else { return Ok(None) };
+    let found = match view.topic(topic) {
+        Ok(found) => found,
+        Err(ClientError::UnknownTopic { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
     let Some(partition) = found.partitions.get(index as usize) else { return Ok(None) };
     let partition_index = i32::try_from(index).unwrap_or(i32::MAX);
     let leaderless =

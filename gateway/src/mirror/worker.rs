@@ -616,7 +616,11 @@ fn view_of(
         let detail = format!("the link is to cluster {source}, now {found} answers");
         return Err(NoView::OtherCluster(detail));
     }
-    let topic = survey.topics.get(&target.mirror.source_name).ok_or(NoView::Deleted)?;
+    let name = &target.mirror.source_name;
+    if let Some(detail) = survey.refused.get(name) {
+        return Err(NoView::Refused(detail.clone()));
+    }
+    let topic = survey.topics.get(name).ok_or(NoView::Deleted)?;
     let index = target.index as usize;
     let partition = match topic.partitions.get(index) {
         Some(partition) => *partition,

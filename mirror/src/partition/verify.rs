@@ -51,6 +51,7 @@ impl MirrorPartition {
             now,
             match no_view {
                 NoView::Unreachable(detail) => State::SourceUnreachable { detail },
+                NoView::Refused(detail) => State::SourceRefused { detail },
                 NoView::Deleted => State::SourceDeleted,
                 NoView::OtherCluster(detail) => State::SourceRecreated { detail },
             },

@@ -1,6 +1,7 @@
 //! Topics: those that a rule takes become mirrors; those that the source lost go as their policy says.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use meridian_base::id::TopicId;
@@ -12,6 +13,7 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 
 use super::{LookError, Steward};
+use crate::client::ClientError;
 use crate::client::metadata::ClusterView;
 use crate::mirror::admin::AdminCall;
 use crate::mirror::plan::MirrorRow;
@@ -34,6 +36,19 @@ impl Steward {
         }
     }
 
+    /// Adds what the source says of mirrored topics that a view lacks. An answer about all topics leaves out without a
+    /// word those that the link may not see: only one about the topic tells that from a deletion.
+    pub(super) async fn with_missing(
+        &self,
+        view: Arc<ClusterView>,
+        mirrors: &[MirrorRow],
+    ) -> Result<Arc<ClusterView>, ClientError> {
+        let names = mirrors.iter().map(|(_, mirror, _)| mirror.source_name.as_str());
+        let is_missing = |name: &&str| !view.topics.contains_key(*name);
+        let missing: Vec<&str> = names.filter(is_missing).collect();
+        if missing.is_empty() { Ok(view) } else { self.client.refresh(Some(&missing)).await }
+    }
+
     /// Watches whether the sources of all mirrors are what they were.
     pub(super) async fn ask_vigils(&mut self, view: &ClusterView, mirrors: &[MirrorRow]) {
         let now = self.clock.now();
@@ -42,6 +57,11 @@ impl Steward {
         for row in mirrors.iter().filter(|(_, it, _)| it.stage == Stage::Mirroring) {
             let (topic, mirror, _) = row;
             let sight = match view.topic(&mirror.source_name) {
+                // Who may not see it does not know whether it is gone.
+                Err(ClientError::RefusedTopic { .. }) => {
+                    self.vigils.remove(topic);
+                    continue;
+                }
                 Err(_) => Sight::Gone,
                 Ok(found) => match TopicId::new(u128::from_be_bytes(found.id.0)) {
                     id if id == mirror.source_topic => Sight::Same,
