@@ -104,7 +104,7 @@ impl<'a> Placement<'a> {
         self.choose_by(Some(group), preferred, |_| 0)
     }
 
-    /// The same, but among equally preferred nodes the one with the smallest `share`.
+    /// Chooses a node; among equally preferred ones that with the smallest `share`.
     fn choose_by(
         &mut self,
         group: Option<GroupId>,

@@ -45,7 +45,7 @@ impl World {
         world
     }
 
-    /// The same when the supervisor has done what it does.
+    /// The world when the supervisor has made both groups.
     fn with_both() -> Self {
         let mut world = Self::new();
         while let Some(step) = plan_group(&world.metadata, WANTED) {

@@ -79,7 +79,7 @@ fn full_cluster() -> Machine {
     machine
 }
 
-/// The same, with eight racks more in the first of them, which are a second group, and a topic.
+/// Three datacenters, eight more racks in the first of them, which are a second group, and a topic.
 fn cluster_of_two_groups() -> Machine {
     let mut machine = Machine::default();
     let cluster_id = ClusterId::from_entropy(5);

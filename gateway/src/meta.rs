@@ -339,7 +339,7 @@ impl Meta {
         *self.shared.applied_index.borrow()
     }
 
-    /// The same, as it changes.
+    /// The applied index, as it changes.
     pub(crate) fn applied(&self) -> watch::Receiver<u64> {
         self.shared.applied_index.subscribe()
     }

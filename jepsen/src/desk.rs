@@ -199,7 +199,7 @@ impl Desk {
         Some(Self::new(kind, mutations))
     }
 
-    /// The same desk, which has read nothing yet.
+    /// The desk, before it has read anything.
     pub(crate) fn anew(&self) -> Self {
         let kind = match &self.kind {
             Kind::Groups(_) => Kind::Groups(Box::new(GroupDesk::new(self.mutations))),

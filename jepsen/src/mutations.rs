@@ -48,7 +48,7 @@ pub fn method(broken: Broken) -> Method {
     }
 }
 
-/// The same of a rule of the log.
+/// How a broken rule of the log is found.
 fn method_of_log(mutation: Mutation) -> Method {
     match mutation {
         Mutation::NoFence
@@ -120,7 +120,7 @@ fn method_of_log(mutation: Mutation) -> Method {
     }
 }
 
-/// The same of what is cold, of topics that were deleted, and of two disks.
+/// How a broken rule of cold records, of deleted topics, or of two disks is found.
 fn method_of_cold(mutation: Mutation) -> Method {
     match mutation {
         Mutation::NamedBeforeStored

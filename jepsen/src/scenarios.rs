@@ -145,7 +145,7 @@ fn read_all(world: &mut World) -> Verdict {
     read_all_of(world, PARTITION)
 }
 
-/// The same of another partition.
+/// Reads all of another partition.
 fn read_all_of(world: &mut World, partition: PartitionId) -> Verdict {
     let is_reader = |client: &crate::workload::Client| client.partition == partition;
     for client in 0..world.clients.len() {

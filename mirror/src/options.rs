@@ -84,7 +84,7 @@ impl LinkOptions {
         self.checked_lease().ok().flatten()
     }
 
-    /// The same, of options that nobody has checked yet; else, what is possible.
+    /// The length of leases by options that may be wrong; the error says what is possible.
     pub fn checked_lease(&self) -> Result<Option<Duration>, String> {
         let Some(value) = self.values.get(LEASE_MS) else { return Ok(None) };
         let possible = lease::LENGTH_MIN..=lease::LENGTH_MAX;
@@ -101,7 +101,7 @@ impl LinkOptions {
         self.checked_compression().unwrap_or(false)
     }
 
-    /// The same, of options that nobody has checked yet; else, what is possible.
+    /// Whether to compress, by options that may be wrong; the error says what is possible.
     pub fn checked_compression(&self) -> Result<bool, String> {
         match self.values.get(COMPRESSION_TYPE).map(String::as_str) {
             None | Some("zstd") => Ok(true),
@@ -117,7 +117,7 @@ impl LinkOptions {
         self.checked_quotas().unwrap_or(false)
     }
 
-    /// The same, of options that nobody has checked yet; else, what is possible.
+    /// Whether quotas follow, by options that may be wrong; the error says what is possible.
     pub fn checked_quotas(&self) -> Result<bool, String> {
         match self.values.get(SYNC_CLIENT_QUOTAS).map(String::as_str) {
             None | Some("false") => Ok(false),

@@ -59,7 +59,7 @@ struct Load {
     /// Payload bytes written each second, on average
     #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     write: Bytes,
-    /// The same in the worst hour; the average otherwise
+    /// Bytes a second in the worst hour; the average otherwise
     #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     peak: Option<Bytes>,
     /// How many times each record is read

@@ -51,7 +51,7 @@ pub struct StoreConfig {
     pub sync_retry_after: Duration,
     /// Sealed files with a smaller live share than this are emptied and removed.
     pub live_percent_min: u8,
-    /// The same while nothing was put for [`StoreConfig::quiet_after`]: moving disturbs nobody then, and
+    /// Least share of live bytes while nothing was put for [`StoreConfig::quiet_after`]: moving disturbs nobody then, and
     /// what is packed into stripes gives its room back.
     pub quiet_live_percent_min: u8,
     /// How long nothing must be put for the disk to count as quiet.

@@ -186,7 +186,7 @@ impl Assembly {
         self.checked(bytes.freeze())
     }
 
-    /// The same, of parts that are damaged, too, each at a place of its own.
+    /// The payload of parts of which some are damaged, each at a place of its own.
     fn mended(&self) -> Result<Payload, AssembleError> {
         let given: Vec<Part> = self.given().cloned().collect();
         let bytes = mend(self.shape(), &given);

@@ -354,7 +354,7 @@ impl Mutation {
         }
     }
 
-    /// The same of those in [`Mutation::COLD`] and [`Mutation::LEFT_BEHIND`].
+    /// Describes those in [`Mutation::COLD`] and [`Mutation::LEFT_BEHIND`].
     const fn describe_of_cold(self) -> &'static str {
         match self {
             Self::OldBaseAccepted => "O1: a manifest made from one that was replaced is put",
@@ -372,7 +372,7 @@ impl Mutation {
         }
     }
 
-    /// The same of those in [`Mutation::TIERS`] and [`Mutation::PAIRS`].
+    /// Describes those in [`Mutation::TIERS`] and [`Mutation::PAIRS`].
     const fn describe_of_two_disks(self) -> &'static str {
         match self {
             Self::MovedUnsealed => "D1: a file that is written to moves",
@@ -388,7 +388,7 @@ impl Mutation {
         }
     }
 
-    /// The same of those in [`Mutation::PARTS`].
+    /// Describes those in [`Mutation::PARTS`].
     const fn describe_of_parts(self) -> &'static str {
         match self {
             Self::FivePartsAcked => "L1: a blob counts that has five parts",
@@ -407,7 +407,7 @@ impl Mutation {
         }
     }
 
-    /// The same of those in [`Mutation::FILES`].
+    /// Describes those in [`Mutation::FILES`].
     const fn describe_of_files(self) -> &'static str {
         match self {
             Self::EmptiedEarly => "J1: a file goes before what was live in it is durable elsewhere",

@@ -60,7 +60,7 @@ impl Producer {
         self.epoch >= Self::EPOCH_MAX
     }
 
-    /// The same with the epoch that fences this one.
+    /// The producer with the epoch that fences this one.
     const fn fenced_by(self) -> Self {
         Self { id: self.id, epoch: self.epoch.saturating_add(1) }
     }

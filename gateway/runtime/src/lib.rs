@@ -1,6 +1,6 @@
 //! The real world: clock, disk, object store, certificates and the transport between nodes.
 //!
-//! Everything else in the project decides without touching the world (house rule 1); these modules
+//! Everything else in the project decides without touching the world (`cargo xtask tidy` holds it); these modules
 //! are where the decisions meet it.
 
 pub mod background;

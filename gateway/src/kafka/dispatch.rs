@@ -182,7 +182,7 @@ pub(super) enum Reply {
     Now(Response),
     /// What was asked for is on its way: only the answer takes time.
     Begun(Answering),
-    /// The same from the first poll on, which decides without waiting for anything. It may come
+    /// Only the answer takes time after the first poll, which waits for nothing. That poll may come
     /// early, but not before everything that was asked for earlier is on its way too.
     Prompt(Answering),
     /// It takes time, and is polled when the answer's turn has come.

@@ -392,7 +392,7 @@ async fn finish(
     answer(call, topics)
 }
 
-/// The same. A lease may have ended after its own partition had appended, while others were waited for:
+/// Waits for appends. A lease may end after its own partition has appended, while others are waited for:
 /// it is looked at when nothing is waited for any more, since nothing is acknowledged after its end.
 async fn settle(topics: &mut [(TopicKey, Vec<Append>)], version: i16, timeout: Duration) {
     let mut time_is_up = std::pin::pin!(tokio::time::sleep(timeout));

@@ -93,7 +93,7 @@ pub(super) fn need(metadata: &Metadata, topic: TopicId) -> Option<Need> {
     read_need(metadata, topic).ok().flatten()
 }
 
-/// The same; an error if it needs one and whose can't be read.
+/// Whose lease a topic needs; an error if its row can't be read.
 fn read_need(metadata: &Metadata, topic: TopicId) -> Result<Option<Need>, RowError> {
     let row = metadata.extra_row(RowKind::WriterLease, &Need::key(topic));
     row.map(|row| Need::decode(&row.value)).transpose()

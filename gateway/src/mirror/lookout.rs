@@ -15,7 +15,7 @@ use crate::client::{Client, ClientError};
 
 /// How often a source is looked at that does not tell.
 const LOOK_EVERY: Duration = Duration::from_millis(700);
-/// The same of one that does, in case it forgets to.
+/// Time between two looks at a source that says when it changes, in case it forgets to.
 const LOOK_EVERY_IF_TOLD: Duration = Duration::from_secs(15);
 /// How long an answer may be held. One that the way has swallowed is found out so much later.
 const HOLD: Duration = Duration::from_secs(2);

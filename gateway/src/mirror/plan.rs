@@ -118,7 +118,7 @@ pub(super) fn options(metadata: &Metadata, name: &str) -> LinkOptions {
     }
 }
 
-/// The same, or why it can't be read.
+/// The options of a link, or why they can't be read.
 pub(super) fn read_options(metadata: &Metadata, name: &str) -> Result<LinkOptions, RowError> {
     let find =
         |key: &[u8]| metadata.extra_row(RowKind::LinkOptions, key).map(|row| row.value.as_slice());

@@ -49,7 +49,7 @@ const ROUND_EVERY: Duration = Duration::from_millis(700);
 /// Rounds between two looks at configs, and two at groups.
 const ROUNDS_PER_CONFIGS: u64 = 3;
 const ROUNDS_PER_GROUPS: u64 = 2;
-/// The same at quotas of clients.
+/// Rounds between two looks at quotas of clients.
 const ROUNDS_PER_QUOTAS: u64 = 5;
 /// Events that are remembered.
 const EVENT_COUNT_MAX: usize = 50;

@@ -134,7 +134,7 @@ impl Entry {
         Self { name, about, scope: Scope::Beyond, needs: Needs::Nothing, demand: None, make }
     }
 
-    /// The same, with writes that succeed again so many seconds after its begin, or beyond the promise after
+    /// Demands that writes succeed again so many seconds after its begin, or beyond the promise after
     /// its end.
     const fn back_within_s(mut self, seconds: u64) -> Self {
         let time = Duration::from_secs(seconds);
@@ -145,7 +145,7 @@ impl Entry {
         self
     }
 
-    /// The same, on machines that have what it needs.
+    /// Demands machines that have what it needs.
     const fn needing(mut self, needs: Needs) -> Self {
         self.needs = needs;
         self

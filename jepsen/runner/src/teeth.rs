@@ -178,7 +178,7 @@ fn hunt(args: &TeethArgs, bite: &Bite) -> Result<Hunt, Failure> {
     Ok(Hunt::Not)
 }
 
-/// The same run, of nodes that keep all rules: once.
+/// Runs once with nodes that keep all rules.
 fn intact(args: &TeethArgs, bite: &Bite) -> Result<Hunt, Failure> {
     let Some((found, folder)) = run(args, bite, 1)? else { return Ok(forbidden(bite)) };
     if found.is_valid {

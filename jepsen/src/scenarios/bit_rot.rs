@@ -11,7 +11,7 @@ use crate::world::World;
 
 /// How long two scrubs, each in its disk's turn, and all they mend may take.
 const MENDED_WITHIN: Duration = Duration::from_secs(200);
-/// The same of all disks, whose turns come one after another.
+/// Time for all disks, whose turns come one after another.
 const ALL_MENDED_WITHIN: Duration = Duration::from_secs(900);
 
 /// Bits flip in every 4 KiB of a disk in use, heads and payloads alike; once its scrub says that

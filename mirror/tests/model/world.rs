@@ -39,7 +39,7 @@ pub(crate) enum Op {
     Delete,
     /// The source answers one of the questions under way.
     Serve(u8),
-    /// The same, and is to answer once more from where that answer ends.
+    /// The source answers, and is to answer again from where that answer ends.
     ServeAndGoOn(u8),
     /// One of the answers under way arrives.
     Deliver(u8),

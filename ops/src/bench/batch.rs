@@ -107,7 +107,7 @@ impl BatchMaker {
         Ok(maker)
     }
 
-    /// The same for another partition, with that one's keys.
+    /// A batch for another partition, with the keys of that one.
     pub(super) fn for_partition(&self, partition: u32) -> Self {
         let keys = self.keys.clone();
         let keys = keys.map(|keys| Keys { partition, next: partition, ..keys });

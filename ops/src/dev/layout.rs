@@ -118,12 +118,12 @@ impl Shape {
         }
     }
 
-    /// The same with `spares` more nodes, in one datacenter after another.
+    /// Adds `spares` nodes, in one datacenter after another.
     pub(super) fn with_spares(self, spares: usize) -> Self {
         Self { spares, ..self }
     }
 
-    /// The same with a second group, of eight racks in the first datacenter, or without.
+    /// With or without a second group, of eight racks in the first datacenter.
     pub(super) fn with_block_group(self, block_group: bool) -> Self {
         Self { block_group, ..self }
     }
@@ -190,7 +190,7 @@ impl Layout {
         Ok(Self { cluster_id, base_port, shape, nodes: nodes.collect() })
     }
 
-    /// The same where clients find the nodes at another address.
+    /// Moves the nodes to another address for clients.
     pub(super) fn at(mut self, host: Ipv4Addr) -> Self {
         self.nodes.iter_mut().for_each(|node| node.kafka.set_ip(host.into()));
         self

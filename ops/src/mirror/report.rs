@@ -236,7 +236,7 @@ impl Status {
         states.into_iter().all(|state| state == "granted")
     }
 
-    /// The same for whoever began to ask so long ago: what a source may have taken since is nothing to them.
+    /// The report for a command that began so long ago: what a source may have taken since does not count.
     pub(super) fn asked_before(mut self, ago: Duration) -> Self {
         let ago_ms = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
         for partition in self.mirrors.iter_mut().flat_map(|mirror| &mut mirror.partitions) {

@@ -39,7 +39,7 @@ pub(super) struct Cost {
     pub(super) wan_cost: f64,
     /// All of it.
     pub(super) total_cost: f64,
-    /// The same for each terabyte written.
+    /// Cost of a month for each terabyte written.
     pub(super) cost_per_written_terabyte: f64,
 }
 

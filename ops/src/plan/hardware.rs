@@ -57,7 +57,7 @@ pub(super) struct Hardware {
     pub(super) decided_by: &'static str,
     /// Bytes kept on all disks.
     pub(super) kept: Bytes,
-    /// The same on each disk.
+    /// Bytes kept on each disk.
     pub(super) kept_per_node: Bytes,
     /// Share of each disk.
     pub(super) disk_share: f64,
@@ -150,7 +150,7 @@ fn normal_use(need: &Need, layout: Layout) -> Use {
     }
 }
 
-/// The same when the worst is lost: leaders are spread over the survivors, and the racks left in
+/// Load of a node when the worst is lost: leaders are spread over the survivors, and the racks left in
 /// the broken datacenter keep a copy of everything.
 fn degraded_use(need: &Need, layout: Layout) -> Use {
     let lead = need.peak.0 / f64::from(layout.survivors());

@@ -47,14 +47,14 @@ impl Nodes {
         Self::start_with("cluster", &[])
     }
 
-    /// The same in a folder of this name, with further options of `meridian dev`.
+    /// Starts nodes in a folder of this name, with further options of `meridian dev`.
     pub(crate) fn start_with(name: &str, options: &[&str]) -> Self {
         let nodes = Self::start_ready(name, options);
         nodes.wait_until_whole();
         nodes
     }
 
-    /// The same, as it is when it says that it is ready.
+    /// Starts nodes, and does not wait after they say that they are ready.
     pub(crate) fn start_ready(name: &str, options: &[&str]) -> Self {
         let folder = Scratch::new(name);
         let data = folder.path().join("d");

@@ -14,7 +14,7 @@ use crate::zombie::Stubborn;
 const TOPIC: &str = "load";
 /// For every partition to ack again. On a machine of its own it takes two or three seconds.
 const ACKS_WITHIN: Duration = Duration::from_secs(30);
-/// The same when processes start first.
+/// Acks come within this time when processes start first.
 const ACKS_AFTER_START_WITHIN: Duration = Duration::from_secs(60);
 /// Records of each partition while something is broken: it works for seconds, not only once.
 const SEVERAL: u64 = 150;

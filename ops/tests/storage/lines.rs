@@ -27,7 +27,7 @@ impl Lines {
         Self::write_with(nodes, topic, class, partition_count, size_bytes)
     }
 
-    /// The same, to a topic with this config.
+    /// Writes to a topic with this config.
     pub(crate) fn write_with(
         nodes: &Nodes,
         topic: &'static str,

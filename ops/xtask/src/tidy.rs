@@ -1,6 +1,8 @@
 //! House rules that no other tool knows.
 
+mod documents;
 mod layers;
+mod rules;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,6 +29,8 @@ const BANNED_WORDS: &[(&str, &str)] = &[
     (concat!("TO", "DO"), "open an issue and do it, or leave it out"),
     (concat!("FIX", "ME"), "fix it"),
     (concat!("#[igno", "re"), "a test that does not run tests nothing"),
+    (concat!("/// The ", "same"), "say what it is: a reader may see this comment alone"),
+    (concat!("//! The ", "same"), "say what it is: a reader may see this comment alone"),
 ];
 /// What has a better one of the project's own: what, in which folder, and the file that may use it.
 const WRAPPED: &[(&str, &str, &str, &str)] = &[(
@@ -64,6 +68,8 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         collect_sources(&root.join(folder), &mut files);
     }
     files.sort();
+    let known_rules = rules::known(root);
+    documents::check(root, &mut breaches);
     let mut base_line_count = 0;
     for file in &files {
         let Ok(text) = fs::read_to_string(file) else { continue };
@@ -73,6 +79,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         }
         check_source(&name, &text, &mut breaches);
         layers::check(&name, &text, &mut breaches);
+        rules::check(&name, &text, &known_rules, &mut breaches);
     }
     if base_line_count > BASE_LINE_COUNT_MAX {
         breaches.push(format!("storage/base: {base_line_count} lines; a leaf stays small"));

@@ -6,9 +6,9 @@ use std::time::Duration;
 /// Whether trying again can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// The same request will fail again.
+    /// The request will fail again.
     Never,
-    /// The same request to the same node may work later.
+    /// The request may work later at this node.
     Later,
     /// Another node is the right one.
     Elsewhere,

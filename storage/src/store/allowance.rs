@@ -29,7 +29,7 @@ impl Allowance {
         }
     }
 
-    /// The same if there is a bound. Without one nothing is owed for what is spent: one that comes counts from then.
+    /// Earns if there is a bound. Without one nothing is owed for what is spent: one that comes counts from then.
     pub(super) fn earn_if_bound(&mut self, now: Instant, bytes_per_second: Option<u64>) {
         match bytes_per_second {
             Some(bytes_per_second) => self.earn(now, bytes_per_second),

@@ -102,7 +102,7 @@ impl Evidence {
         Ok(evidence)
     }
 
-    /// The same without what could not be read and was never acknowledged (rule T5): no quorum holds it, not even
+    /// The evidence without what could not be read and was never acknowledged (rule T5): no quorum holds it, not even
     /// with all slots that are silent.
     pub(super) fn without(
         mut self,

@@ -163,7 +163,7 @@ fn t5_what_cannot_be_read_and_was_never_acknowledged_is_a_gap() {
     assert_eq!(bench.tail(), Some(vec![]));
 }
 
-/// The same, but six may have acknowledged it, as two are silent.
+/// Six parts, one of which rots: six slots may have acknowledged the blob, as two are silent.
 #[test]
 fn t5_what_cannot_be_read_and_may_have_been_acknowledged_is_waited_for() {
     let whole = payload(1);

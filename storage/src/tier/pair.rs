@@ -21,7 +21,7 @@ const NAME_SIZE_BYTES: usize = 33;
 /// How often the pair was mounted, as far as the fast disk knows, in the same form. Its name is not that of the file on
 /// the capacity disk: of two files of one name only the one on the fast disk would count.
 const MOUNTS_FILE_OF_FAST: &str = "tiers-fast";
-/// The same of the capacity disk, which is told first.
+/// The file with the count of mounts on the capacity disk, which is written first.
 const MOUNTS_FILE_OF_CAPACITY: &str = "tiers-capacity";
 
 /// Why two disks are not used as one.
@@ -125,7 +125,7 @@ fn replace(disk: &mut impl Disk, file: &str, text: &str) -> Result<(), DiskError
     write(disk, file, text)
 }
 
-/// The same in place: a crash leaves what was there before, or all that is new, for it is within one sector.
+/// Writes in place: a crash leaves what was there before, or all that is new, for it is within one sector.
 fn overwrite(disk: &mut impl Disk, file: &str, text: &str) -> Result<(), DiskError> {
     if read(disk, file)?.is_none() {
         disk.create(file, 0)?;

@@ -55,7 +55,7 @@ fn assert_same(records: &[Record], fields: &[Fields]) {
     }
 }
 
-/// The same records as the other implementation has them.
+/// The records as the other implementation has them.
 fn as_theirs(fields: &[Fields]) -> Vec<theirs::Record> {
     let record = |(i, (timestamp, key, value, headers)): (usize, &Fields)| theirs::Record {
         transactional: false,

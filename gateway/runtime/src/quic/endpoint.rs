@@ -29,7 +29,7 @@ pub(super) mod close_code {
     pub(in super::super) const BAD_FRAME: VarInt = VarInt::from_u32(1);
     /// The certificate is not that of another node of this cluster.
     pub(in super::super) const NOT_A_PEER: VarInt = VarInt::from_u32(2);
-    /// The same node has connected again.
+    /// The node has connected again.
     pub(in super::super) const REPLACED: VarInt = VarInt::from_u32(3);
     /// The accepting side no longer reads one of the channels.
     pub(in super::super) const CHANNEL_LOST: VarInt = VarInt::from_u32(4);

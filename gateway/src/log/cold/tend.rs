@@ -225,7 +225,7 @@ impl PartitionLog {
         Ok(survey)
     }
 
-    /// The same of one of the groups that hold the partition's blobs.
+    /// What one of the groups that hold the partition's blobs has.
     async fn survey_of(
         self: &Arc<Self>,
         logs: &Arc<Logs>,

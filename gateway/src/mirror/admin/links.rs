@@ -424,7 +424,7 @@ impl AdminCall {
         Ok(Source { link, options })
     }
 
-    /// The same, of now.
+    /// A link and the version of its row, by the metadata of now.
     pub(super) fn found_link(&self, name: &str) -> Result<(Link, u64), AdminError> {
         found_link(&self.node.meta.metadata(), name)
     }

@@ -13,7 +13,7 @@ pub(crate) struct Service {
     pub(crate) counts: BTreeMap<String, [usize; 4]>,
     /// Of the operations that write: the longest time in which none succeeded, and its begin.
     pub(crate) longest_gap: (Duration, Duration),
-    /// The same for each partition, of which several may fail while others serve.
+    /// Longest gap of each partition, of which several may fail while others serve.
     pub(crate) longest_gap_of: BTreeMap<Key, (Duration, Duration)>,
     /// Latency of successful writes: half, 99 % and all of them took at most so long.
     pub(crate) latency: [Duration; 3],

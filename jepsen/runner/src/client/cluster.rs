@@ -197,7 +197,7 @@ impl Client {
         result
     }
 
-    /// The same, as a node says.
+    /// Offset that a given node lists.
     pub(crate) fn list_offset_at(
         &mut self,
         address: SocketAddr,

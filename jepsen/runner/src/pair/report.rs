@@ -20,7 +20,7 @@ pub(super) struct Failover {
     pub(super) forecast_unseen_records: Option<u64>,
     /// Records that the source had and the promoted mirror had not.
     pub(super) cut_off_records: usize,
-    /// The same in batches, of the partition that had most.
+    /// Batches that were cut off, of the partition that had most.
     pub(super) cut_off_batches_max: usize,
     /// Records that were acknowledged and that no producer sent again.
     pub(super) lost_records: usize,

@@ -113,7 +113,7 @@ impl MemoryDisk {
         self.fail_folder_syncs_after(0, count);
     }
 
-    /// The same, after `healthy_count` calls that do not fail.
+    /// Fails `count` syncs of folders, after `healthy_count` that do not fail.
     pub fn fail_folder_syncs_after(&self, healthy_count: u64, count: u64) {
         let mut state = self.lock();
         (state.healthy_folder_sync_count, state.failing_folder_sync_count) = (healthy_count, count);

@@ -143,7 +143,7 @@ impl Log {
         records.filter_map(|record| Some((record.key.clone()?, record))).collect()
     }
 
-    /// The same as a client finds it that reads everything at once: it is told of the aborted
+    /// The log as a client finds it that reads everything at once: it hears of the aborted
     /// transactions that it is given a batch of, and looks for their markers.
     fn as_clients_see_it(&self, end: i64) -> BTreeMap<Bytes, Record> {
         let given = |aborted: &&AbortedTransaction| {

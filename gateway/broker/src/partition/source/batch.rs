@@ -111,7 +111,7 @@ impl SourcedBatch {
         self.records.len()
     }
 
-    /// The same without the records at `dropped`: indexes of records, ascending.
+    /// The batch without the records at `dropped`: indexes of records, ascending.
     pub(in crate::partition) fn without(mut self, dropped: &[usize]) -> Self {
         let mut index = 0;
         self.records.retain(|_| {
