@@ -265,8 +265,9 @@ fn a_topic_that_the_source_hides_is_not_taken_for_one_that_is_deleted() {
     let degraded = run(&["mirror", "status", "hidden", "-b", to]);
     assert_eq!(degraded.status.code(), Some(2));
     assert!(text(&degraded.stdout).contains("`meridian link allow` there"));
-    let refused = run(&["mirror", "create", "hidden", "--link", "west", "-b", to]);
-    assert!(!refused.status.success());
+    let refused = run(&["mirror", "create", "other", "--link", "west", "-b", to]);
+    let told = "does not let this link read topic other";
+    assert!(text(&refused.stderr).contains(told), "{}", text(&refused.stderr));
 
     // It knows nothing of the source from before.
     mirror.kill();

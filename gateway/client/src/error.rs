@@ -45,10 +45,7 @@ pub enum ClientError {
     Server { what: String, code: ErrorCode, message: Option<String> },
     #[error("topic {topic} does not exist; create it with `meridian topic create {topic}`")]
     UnknownTopic { topic: String },
-    #[error(
-        "topic {topic}: TOPIC_AUTHORIZATION_FAILED; the cluster's operators grant it (to a link with `meridian link \
-         allow`)"
-    )]
+    #[error("topic {topic} is not granted to this client (TOPIC_AUTHORIZATION_FAILED)")]
     RefusedTopic { topic: String },
     #[error("topic {topic} has no partition {partition}; it has {count}, counted from 0")]
     UnknownPartition { topic: String, partition: i32, count: usize },

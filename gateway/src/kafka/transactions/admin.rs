@@ -13,6 +13,7 @@ use meridian_protocol::{ErrorCode, Str};
 use regex::{Regex, RegexBuilder};
 
 use super::Waiter;
+use crate::kafka::access::Rights;
 use crate::kafka::dispatch::Call;
 use crate::transaction::{Transaction, Transactions};
 
@@ -57,6 +58,9 @@ fn describe_one(call: &Call, id: &str) -> Result<DescribedTransaction, ErrorCode
     let metadata = call.front.broker.metadata();
     coordinator.look(|transactions| {
         let known = transactions.get(id).ok_or(ErrorCode::TransactionalIdNotFound)?;
+        if !is_of_client(call, &metadata, known) {
+            return Err(ErrorCode::TransactionalIdNotFound);
+        }
         Ok(DescribedTransaction {
             transaction_state: known.phase().name().into(),
             transaction_timeout_ms: known.timeout_ms(),
@@ -90,19 +94,30 @@ fn topics(
     topics.into_iter().map(told).collect()
 }
 
-/// Whether a transaction is open in a topic that the client may take over: before a switchover a link ends such
-/// transactions, and no others.
-pub(crate) fn may_end(call: &Call, id: &str) -> Result<bool, ErrorCode> {
+/// Whether the client may see and end a transaction. A link may, before a switchover, if it is open in a topic that the
+/// link may take over.
+fn is_of_client(call: &Call, metadata: &Metadata, transaction: &Transaction) -> bool {
+    if matches!(call.rights, Rights::All) {
+        return true;
+    }
+    let may = |topic: &Topic| call.may(Operation::Alter, Resource::topic(&topic.name));
+    let partitions = transaction.open().into_iter().flat_map(|open| &open.partitions);
+    let partitions = partitions.filter_map(|it| metadata.partition(*it));
+    partitions.filter_map(|it| metadata.topic(it.topic)).any(may)
+}
+
+/// Refuses a client that may not begin a new instance of a producer, which ends the transaction of the one before.
+pub(crate) fn check_end(call: &Call, id: &str) -> Result<(), ErrorCode> {
+    call.check(Operation::Write, Resource::transactional_id(id))?;
+    if matches!(call.rights, Rights::All) {
+        return Ok(());
+    }
     let coordinator = call.front.transaction_coordinator(id)?;
     let metadata = call.front.broker.metadata();
-    coordinator.look(|transactions| {
-        let open = transactions.get(id).and_then(Transaction::open);
-        open.is_some_and(|open| {
-            let may = |topic: &Topic| call.may(Operation::Alter, Resource::topic(&topic.name));
-            let partitions = open.partitions.iter().filter_map(|it| metadata.partition(*it));
-            partitions.filter_map(|it| metadata.topic(it.topic)).any(may)
-        })
-    })
+    let may_end = coordinator.look(|transactions| {
+        transactions.get(id).is_some_and(|known| is_of_client(call, &metadata, known))
+    })?;
+    if may_end { Ok(()) } else { Err(ErrorCode::TransactionalIdAuthorizationFailed) }
 }
 
 /// Which transactions to list.
@@ -170,11 +185,17 @@ fn try_list(
     request: &ListTransactionsRequest,
 ) -> Result<Vec<ListedTransaction>, ErrorCode> {
     let filter = Filter::new(call.front.broker.wall_time_ms(), request)?;
+    let coordinators = call.front.internal_partitions::<Transactions<Waiter>>();
+    // In this order everywhere: the metadata, then a state.
+    let metadata = call.front.broker.metadata();
+    let may = |id: &str, transaction: &Transaction| {
+        call.may(Operation::Describe, Resource::transactional_id(id))
+            && is_of_client(call, &metadata, transaction)
+    };
     let mut listed = Vec::new();
-    for coordinator in call.front.internal_partitions::<Transactions<Waiter>>() {
+    for coordinator in coordinators {
         coordinator?.look(|transactions| {
-            let may = |id: &str| call.may(Operation::Describe, Resource::transactional_id(id));
-            let taken = transactions.all().filter(|(id, it)| may(id) && filter.takes(id, it));
+            let taken = transactions.all().filter(|(id, it)| filter.takes(id, it) && may(id, it));
             listed.extend(taken.map(|(id, transaction)| ListedTransaction {
                 transactional_id: id.into(),
                 producer_id: transaction.current().id,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use meridian_access::{Operation, Resource};
 use meridian_base::id::PartitionId;
 use meridian_consensus::state::Metadata;
 use meridian_protocol::messages::{
@@ -14,7 +13,6 @@ use meridian_protocol::messages::{
 use meridian_protocol::{ErrorCode, Str};
 
 use super::admin;
-use crate::kafka::access::Rights;
 use crate::kafka::coordinator::OFFSETS_TOPIC;
 use crate::kafka::dispatch::Call;
 use crate::kafka::error::{self, ApiError};
@@ -40,10 +38,7 @@ pub(crate) async fn init(
     if id.is_empty() {
         return Err(ErrorCode::InvalidRequest.into());
     }
-    call.check(Operation::Write, Resource::transactional_id(id))?;
-    if matches!(call.rights, Rights::Link(_)) && !admin::may_end(call, id)? {
-        return Err(ErrorCode::TransactionalIdAuthorizationFailed.into());
-    }
+    admin::check_end(call, id)?;
     let timeout_max_ms = call.front.config.transaction.timeout_max.as_millis();
     let timeout_ms = u128::try_from(request.transaction_timeout_ms).unwrap_or(0);
     if timeout_ms == 0 || timeout_ms > timeout_max_ms {

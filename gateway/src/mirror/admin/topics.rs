@@ -78,6 +78,10 @@ async fn find(client: &Client, link: &Link, name: &str) -> Result<Found, AdminEr
         ClientError::UnknownTopic { topic } => {
             AdminError::Failed(format!("the source has no topic {topic}"))
         }
+        ClientError::RefusedTopic { topic } => AdminError::Failed(format!(
+            "the source does not let this link read topic {topic}; its operators grant it with \
+             `meridian link allow`, or READ and DESCRIBE at Kafka"
+        )),
         error => of_source(&error),
     })?;
     let cluster = client.view().cluster_id.clone().unwrap_or_default();

@@ -1,10 +1,11 @@
 //! A link takes what it is granted, and learns nothing of all else.
 
 use meridian_protocol::messages::{
-    DescribeClientQuotasRequest, DescribeConfigsRequest, DescribeConfigsResource,
-    DescribeTransactionsRequest, FetchPartition, FetchRequest, FetchTopic, FindCoordinatorRequest,
-    InitProducerIdRequest, ListGroupsRequest, ListOffsetsPartition, ListOffsetsRequest,
-    ListOffsetsTopic, ListTransactionsRequest, OffsetFetchGroup, OffsetFetchRequest,
+    AddPartitionsToTxnRequest, AddPartitionsToTxnTopic, DescribeClientQuotasRequest,
+    DescribeConfigsRequest, DescribeConfigsResource, DescribeTransactionsRequest, FetchPartition,
+    FetchRequest, FetchTopic, FindCoordinatorRequest, InitProducerIdRequest, ListGroupsRequest,
+    ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic, ListTransactionsRequest,
+    OffsetFetchGroup, OffsetFetchRequest,
 };
 use meridian_protocol::{RequestMessage, Str, Uuid};
 
@@ -272,4 +273,71 @@ fn a_link_tells_positions_and_leases_of_what_it_is_granted_alone() {
             assert_eq!(told["lease"]["partitions"].as_array().unwrap().len(), leased_count);
         }
     });
+}
+
+/// Begins a transaction with a partition of a topic.
+async fn begin(client: &mut TestClient, id: &str, topic: &str) {
+    let find = FindCoordinatorRequest {
+        key_type: FindCoordinatorRequest::KEY_TYPE_TRANSACTION,
+        coordinator_keys: vec![id.into()],
+        ..Default::default()
+    };
+    client.call(4, find).await;
+    let init = InitProducerIdRequest {
+        transactional_id: Some(id.into()),
+        transaction_timeout_ms: 60_000,
+        ..Default::default()
+    };
+    let begun = async {
+        loop {
+            let told = client.call(4, init.clone()).await;
+            if told.error_code == ErrorCode::None {
+                return told;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let producer = tokio::time::timeout(PATIENCE, begun).await.expect("in time");
+    let add = AddPartitionsToTxnRequest {
+        transactional_id: id.into(),
+        producer_id: producer.producer_id,
+        producer_epoch: producer.producer_epoch,
+        topics: vec![AddPartitionsToTxnTopic { name: topic.into(), partitions: vec![0] }],
+        ..Default::default()
+    };
+    let added = client.call(3, add).await.results_by_topic;
+    assert_eq!(added[0].results_by_partition[0].partition_error_code, ErrorCode::None);
+}
+
+#[tokio::test]
+async fn a_link_sees_and_ends_the_transactions_of_topics_that_it_may_take_over_alone() {
+    let linked = Linked::start().await;
+    let front = &linked.source.front;
+    linked.source.broker.serve_transactions(front);
+    tokio::spawn(Arc::clone(front).tick_transactions());
+    let mut client = TestClient::connect(front);
+    begin(&mut client, "of-orders", GRANTED).await;
+    begin(&mut client, "of-bills", OTHER).await;
+    let listed = async || {
+        let listed = linked.ask(&ListTransactionsRequest::default()).await.transaction_states;
+        listed.iter().map(|it| it.transactional_id.to_string()).collect::<Vec<_>>()
+    };
+    linked.allow(|_| ());
+    assert_eq!(listed().await, [""; 0]);
+    linked.allow(|grant| grant.switchover = true);
+    assert_eq!(listed().await, ["of-orders"]);
+    let transactional_ids = vec!["of-orders".into(), "of-bills".into()];
+    let described = linked.ask(&DescribeTransactionsRequest { transactional_ids }).await;
+    let codes: Vec<_> = described.transaction_states.iter().map(|it| it.error_code).collect();
+    assert_eq!(codes, [ErrorCode::None, ErrorCode::TransactionalIdNotFound]);
+    let end = async |id: &str| {
+        let init = InitProducerIdRequest {
+            transactional_id: Some(id.into()),
+            transaction_timeout_ms: 10_000,
+            ..Default::default()
+        };
+        linked.ask(&init).await.error_code
+    };
+    assert_eq!(end("of-bills").await, ErrorCode::TransactionalIdAuthorizationFailed);
+    assert_ne!(end("of-orders").await, ErrorCode::TransactionalIdAuthorizationFailed);
 }
