@@ -1,6 +1,7 @@
 //! The seam between the Kafka front and the node: what a request handler may ask for.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::id::{NodeId, PartitionId};
@@ -10,7 +11,7 @@ use meridian_consensus::state::{Decision, Metadata};
 use tokio::sync::{Notify, watch};
 
 use crate::log::{FollowerLog, PartitionLog};
-use crate::meta::ProposeError;
+use crate::meta::{CATCH_UP_WITHIN, ProposeError};
 use crate::peers::wire::Quorum;
 use crate::peers::{BoxFuture, Peers};
 
@@ -31,7 +32,12 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Waits until this node has applied everything that was decided before the call (ReadIndex): what
     /// it then knows is no older than the question, though it may have been cut off or asleep.
-    fn catch_up(&self) -> BoxFuture<'_, Result<(), ProposeError>>;
+    fn catch_up(&self) -> BoxFuture<'_, Result<(), ProposeError>> {
+        self.catch_up_within(CATCH_UP_WITHIN)
+    }
+
+    /// Like [`Broker::catch_up`], for so long at most.
+    fn catch_up_within(&self, within: Duration) -> BoxFuture<'_, Result<(), ProposeError>>;
 
     /// Who leads the metadata log, as far as this node knows.
     fn metadata_leader(&self) -> Option<NodeId>;

@@ -56,7 +56,7 @@ const SAY_WAITING_EVERY: Duration = Duration::from_secs(10);
 /// A question that the leader did not answer by then is asked again, under a new id.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(300);
 /// Time to hear how far decisions have come.
-const CATCH_UP_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const CATCH_UP_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why a command was not decided.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -410,9 +410,9 @@ impl Meta {
         self.shared.is_of_cluster.notified().await;
     }
 
-    /// Waits until this node has applied everything that was decided before the call.
-    pub(crate) async fn catch_up(&self) -> Result<(), ProposeError> {
-        let caught_up = tokio::time::timeout(CATCH_UP_WITHIN, async {
+    /// Waits until this node has applied everything that was decided before the call, for so long at most.
+    pub(crate) async fn catch_up(&self, within: Duration) -> Result<(), ProposeError> {
+        let caught_up = tokio::time::timeout(within, async {
             // Late answers count: on a busy machine all of them are late.
             let mut asked = Asked { shared: &self.shared, ids: Vec::new() };
             let bell = Arc::new(Notify::new());

@@ -28,6 +28,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use meridian_base::env::{Rng, SplitMix};
 use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId, TopicId};
@@ -632,8 +633,8 @@ impl Broker for Node {
         Box::pin(self.meta.propose(command))
     }
 
-    fn catch_up(&self) -> BoxFuture<'_, Result<(), ProposeError>> {
-        Box::pin(self.meta.catch_up())
+    fn catch_up_within(&self, within: Duration) -> BoxFuture<'_, Result<(), ProposeError>> {
+        Box::pin(self.meta.catch_up(within))
     }
 
     fn metadata_leader(&self) -> Option<NodeId> {

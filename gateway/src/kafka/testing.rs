@@ -60,6 +60,8 @@ pub(crate) struct FakeBroker {
     wall_time_ms: Arc<AtomicI64>,
     /// What the next proposals come to.
     pub(crate) refusal: Mutex<Option<ProposeError>>,
+    /// How long it takes to hear of all that was decided.
+    pub(crate) catch_up_takes: Mutex<Duration>,
 }
 
 /// No other nodes.
@@ -81,6 +83,7 @@ impl FakeBroker {
             peers: Peers::new(NodeId::new(1), Arc::new(NoWire), 1),
             wall_time_ms: Arc::new(AtomicI64::new(1_700_000_000_000)),
             refusal: Mutex::default(),
+            catch_up_takes: Mutex::default(),
         };
         let cluster_id = ClusterId::from_entropy(7);
         broker.decide(Command::Bootstrap { cluster_id, geometry });
@@ -398,8 +401,11 @@ impl Broker for FakeBroker {
         })
     }
 
-    fn catch_up(&self) -> BoxFuture<'_, Result<(), ProposeError>> {
-        Box::pin(std::future::ready(lock(&self.refusal).clone().map_or(Ok(()), Err)))
+    fn catch_up_within(&self, within: Duration) -> BoxFuture<'_, Result<(), ProposeError>> {
+        let refusal = lock(&self.refusal).clone();
+        let is_late = *lock(&self.catch_up_takes) > within;
+        let refusal = refusal.or(is_late.then_some(ProposeError::TimedOut));
+        Box::pin(std::future::ready(refusal.map_or(Ok(()), Err)))
     }
 
     fn metadata_leader(&self) -> Option<NodeId> {

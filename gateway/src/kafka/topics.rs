@@ -1,6 +1,7 @@
 //! CreateTopics, DeleteTopics and CreatePartitions.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use meridian_base::id::{NodeId, TopicId};
 use meridian_consensus::command::{Command, ConfigChange, ConfigResource};
@@ -26,12 +27,16 @@ use super::quotas::Mutations;
 use super::repeated::repeated;
 use super::transactions::TRANSACTIONS_TOPIC;
 use super::{Front, configs, spread};
+use crate::meta::CATCH_UP_WITHIN;
 use crate::topic_config;
 use crate::topic_config::storage_class::{self, STORAGE_CLASS};
 
 /// Topics that the cluster keeps its own state in, and one that it only shows; clients may not create
 /// them.
 const RESERVED_NAMES: [&str; 3] = [OFFSETS_TOPIC, TRANSACTIONS_TOPIC, METADATA_TOPIC];
+
+/// Longest that a request waits to hear of what was decided before it, whatever its timeout.
+const CURRENT_WITHIN_MAX: Duration = Duration::from_secs(60);
 
 /// Topics that one request may change, as in Kafka (`max.records.per.user.op`).
 const CHANGE_COUNT_MAX: usize = 10_000;
@@ -64,9 +69,12 @@ fn is_reserved(name: &str) -> bool {
 /// whole request.
 type Current = Result<(), ApiError>;
 
-async fn current(call: &Call, changed_count: usize) -> Current {
+async fn current(call: &Call, changed_count: usize, timeout_ms: i32) -> Current {
     check_change_count(changed_count)?;
-    Ok(call.front.broker.catch_up().await?)
+    // On a busy machine hearing of it takes long; the client says how long it waits.
+    let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
+    let within = timeout.clamp(CATCH_UP_WITHIN, CURRENT_WITHIN_MAX);
+    Ok(call.front.broker.catch_up_within(within).await?)
 }
 
 /// A topic that can be created.
@@ -173,7 +181,7 @@ const COST_STEP_COUNT: usize = 8;
 /// Creates topics, each for itself.
 pub(super) async fn create(call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse {
     failpoint::reach("request");
-    let current = current(&call, request.topics.len()).await;
+    let current = current(&call, request.topics.len(), request.timeout_ms).await;
     let repeated = repeated(request.topics.iter().map(|topic| topic.name.clone()));
     let mut mutations = Mutations::of(&call, ApiKey::CreateTopics);
     let mut topics = Vec::with_capacity(request.topics.len());
@@ -365,7 +373,7 @@ pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTo
     let by_name = |name| DeleteTopicState { name: Some(name), ..Default::default() };
     let topics = request.topics.into_iter().chain(request.topic_names.into_iter().map(by_name));
     let topics: Vec<DeleteTopicState> = topics.collect();
-    let current = current(&call, topics.len()).await;
+    let current = current(&call, topics.len(), request.timeout_ms).await;
     let keys = keys_of(&call, &topics);
     let repeated = repeated(&keys);
     let mut mutations = Mutations::of(&call, ApiKey::DeleteTopics);
@@ -457,7 +465,7 @@ pub(super) async fn create_partitions(
     call: Call,
     request: CreatePartitionsRequest,
 ) -> CreatePartitionsResponse {
-    let current = current(&call, request.topics.len()).await;
+    let current = current(&call, request.topics.len(), request.timeout_ms).await;
     let repeated = repeated(request.topics.iter().map(|topic| &topic.name));
     let mut mutations = Mutations::of(&call, ApiKey::CreatePartitions);
     let mut results = Vec::with_capacity(request.topics.len());

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Node;
 use super::status::json;
+use crate::broker::Broker;
 use crate::features::agree;
 use crate::kafka::AdminError;
 use crate::meta::ProposeError;
@@ -49,7 +50,7 @@ impl Node {
         method: &str,
         body: &Bytes,
     ) -> Result<Bytes, AdminError> {
-        self.meta.catch_up().await.map_err(unavailable)?;
+        Broker::catch_up(self).await.map_err(unavailable)?;
         let mut replaced_by = None;
         let node = match method {
             "lifecycle.status" => arguments::<OfNode>(body)?.node,

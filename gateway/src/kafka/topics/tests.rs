@@ -473,3 +473,31 @@ proptest! {
         prop_assert!(!is_legal_name(&name));
     }
 }
+
+/// On a busy machine a node hears of decisions late: clients that wait for a minute take an early error for final.
+#[tokio::test]
+async fn a_change_of_topics_waits_as_long_as_the_client_does() {
+    let broker = FakeBroker::single();
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    *lock(&broker.catch_up_takes) = Duration::from_secs(30);
+    for (timeout_ms, expected) in [
+        (1000, ErrorCode::RequestTimedOut),
+        (60_000, ErrorCode::None),
+        (-1, ErrorCode::RequestTimedOut),
+    ] {
+        let name = Str::from(format!("t{timeout_ms}"));
+        let topic = topic(&name);
+        let request = CreateTopicsRequest { topics: vec![topic], timeout_ms, ..Default::default() };
+        let created = client.call(7, request).await.topics.remove(0);
+        assert_eq!(created.error_code, expected, "created with {timeout_ms} ms");
+        let grown = CreatePartitionsTopic { name: "t60000".into(), count: 2, ..Default::default() };
+        let request =
+            CreatePartitionsRequest { topics: vec![grown], timeout_ms, validate_only: true };
+        let grown = client.call(3, request).await.results.remove(0);
+        assert_eq!(grown.error_code, expected, "grown with {timeout_ms} ms");
+        let topic = DeleteTopicState { name: Some(name), ..Default::default() };
+        let request = DeleteTopicsRequest { topics: vec![topic], timeout_ms, ..Default::default() };
+        let deleted = client.call(6, request).await.responses.remove(0);
+        assert_eq!(deleted.error_code, expected, "deleted with {timeout_ms} ms");
+    }
+}

@@ -14,6 +14,7 @@ use meridian_mirror::rows::{MirrorTopic, Stage};
 use tokio::task::JoinHandle;
 
 use super::{Event, LinkWorker, Mirrored};
+use crate::broker::Broker;
 use crate::mirror::lease::{self, Granted, Leased, News, Told};
 use crate::mirror::plan;
 use crate::mirror::switchover::millis;
@@ -91,7 +92,7 @@ impl LinkWorker {
         }
         let (node, events) = (Arc::clone(&self.node), self.events.clone());
         self.leases.reading = Some(tokio::spawn(async move {
-            match node.meta.catch_up().await {
+            match Broker::catch_up(&*node).await {
                 Ok(()) => drop(events.send(Event::MetadataRead { begun: now }).await),
                 Err(error) => tracing::debug!(%error, "no lease can be granted now"),
             }
