@@ -334,10 +334,12 @@ impl FeatureLevel {
     pub const SECRETS: Self = Self(11);
     /// Single consumer groups may have configs.
     pub const GROUP_CONFIGS: Self = Self(12);
-    /// Clients may have rules of access, and links grants.
+    /// Links may have grants.
     pub const ACCESS: Self = Self(13);
+    /// Users may have credentials and access rules.
+    pub const RULES: Self = Self(14);
     /// The highest that this binary can run at.
-    pub const LATEST: Self = Self::ACCESS;
+    pub const LATEST: Self = Self::RULES;
 
     /// The level from which on all nodes know groups of this shape.
     pub const fn of_geometry(geometry: Geometry) -> Self {
@@ -434,6 +436,8 @@ pub enum RowKind {
     Seed,
     /// What the links of other clusters may take.
     LinkGrant,
+    /// Whether requests are held to the access rules: one row, with an empty key.
+    Authorization,
 }
 
 /// Writes or deletes one row.

@@ -6,6 +6,7 @@
 
 mod apply;
 mod group;
+mod row_changes;
 mod rows;
 mod topic;
 
@@ -25,8 +26,10 @@ use crate::error::Refusal;
 use crate::membership::RaftLife;
 use crate::mutation::Mutation;
 
+use self::row_changes::RowChanges;
 pub use apply::producer_id_prefix;
 pub use group::MountedAs;
+pub use row_changes::{RowsSeen, RowsUnseen};
 pub use rows::{RowError, RowKey};
 pub use topic::{STORAGE_CLASS, STORAGE_CLASS_PARTS, names_collide};
 
@@ -242,6 +245,7 @@ pub struct Metadata {
     homes: BTreeMap<PartitionId, Vec<Home>>,
     configs: BTreeMap<ConfigResource, BTreeMap<String, String>>,
     rows: BTreeMap<(RowKind, Vec<u8>), Row>,
+    row_changes: RowChanges,
     /// Results of the last requests by the log index that decided them.
     requests: BTreeMap<u64, (RequestId, Result<Decision, Refusal>)>,
     request_indexes: BTreeMap<RequestId, u64>,

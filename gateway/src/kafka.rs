@@ -115,6 +115,7 @@ pub struct Front {
     chores: ChoreCounters,
     admin: Option<Arc<dyn AdminHandler>>,
     link_grants: access::LinkGrants,
+    access_rules: Arc<access::AccessRules>,
 }
 
 impl Front {
@@ -147,6 +148,7 @@ impl Front {
             chores: ChoreCounters::default(),
             admin,
             link_grants: access::LinkGrants::default(),
+            access_rules: Arc::default(),
         })
     }
 

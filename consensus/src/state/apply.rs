@@ -354,6 +354,7 @@ impl Metadata {
                     self.rows.remove(&key);
                 }
             }
+            self.row_changes.record(change.kind, &change.key);
             effects.record(
                 Change::Row(change.kind, change.key.clone()),
                 RowKey::Extra(change.kind, change.key.clone()),

@@ -6,7 +6,11 @@
 mod grant;
 mod principal;
 mod resource;
+mod rule;
+mod rules;
 
 pub use self::grant::{GrantError, LinkGrant, LinkRights};
 pub use self::principal::{Principal, PrincipalError, PrincipalKind};
 pub use self::resource::{Operation, PatternType, Permission, Resource, ResourceType};
+pub use self::rule::{Pattern, PatternFilter, Rule, RuleError, RuleFilter, WILDCARD};
+pub use self::rules::{Operations, Rules, Verdict};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use meridian_access::Principal;
 use meridian_storage::mutation::Mutations;
 
 /// Bounds and defaults of the Kafka front. Names of the settings they come from are Kafka's own.
@@ -46,6 +47,8 @@ pub struct FrontConfig {
     pub transaction: TransactionConfig,
     /// What clients push about themselves.
     pub telemetry: TelemetryConfig,
+    /// `super.users`: they may do everything, whatever the access rules say.
+    pub super_users: Vec<Principal>,
     /// Broken rules, for tests.
     pub mutations: Mutations,
 }
@@ -145,6 +148,7 @@ impl Default for FrontConfig {
             group: GroupConfig::default(),
             transaction: TransactionConfig::default(),
             telemetry: TelemetryConfig::default(),
+            super_users: Vec::new(),
             mutations: Mutations::NONE,
         }
     }

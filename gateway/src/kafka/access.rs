@@ -1,13 +1,17 @@
 //! What the client of a connection may do. Handlers ask here, and decide nothing by themselves.
 
+mod rules;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use meridian_access::{LinkGrant, LinkRights, Operation, Resource, ResourceType};
+use meridian_access::{LinkGrant, LinkRights, Operation, Operations, Resource, ResourceType};
 use meridian_consensus::command::{FeatureLevel, RowKind};
 use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::ErrorCode;
 
+use self::rules::UserRights;
+pub(super) use self::rules::AccessRules;
 use super::dispatch::{Call, Client};
 use super::lookup::TopicKey;
 use super::{Front, lock};
@@ -23,6 +27,8 @@ pub(super) enum Rights {
     All,
     /// What a link is granted.
     Link(Arc<LinkRights>),
+    /// What the access rules say of a user.
+    User(UserRights),
 }
 
 impl Rights {
@@ -31,6 +37,35 @@ impl Rights {
         match self {
             Self::All => true,
             Self::Link(rights) => rights.allow(operation, resource),
+            Self::User(rights) => rights.allow(operation, resource),
+        }
+    }
+
+    /// Whether the client may do this to some resource of the type.
+    pub(super) fn allow_any(&self, operation: Operation, kind: ResourceType) -> bool {
+        match self {
+            Self::All => true,
+            Self::Link(_) => false,
+            Self::User(rights) => rights.allow_any(operation, kind),
+        }
+    }
+
+    /// What the client may do to a resource: the bits that Kafka's clients are shown. Looking is no try, so that
+    /// no denial is counted.
+    pub(super) fn operations(&self, resource: Resource<'_>) -> Operations {
+        let operations = resource.kind.operations().iter().copied();
+        let may = |operation: &Operation| match self {
+            Self::User(rights) => rights.says(*operation, resource),
+            _ => self.allow(*operation, resource),
+        };
+        operations.filter(may).fold(Operations::NONE, Operations::with)
+    }
+
+    /// Whether the client may see the resource in a list. Not seeing it is no denial.
+    pub(super) fn shows(&self, operation: Operation, resource: Resource<'_>) -> bool {
+        match self {
+            Self::User(rights) => rights.says(operation, resource),
+            _ => self.allow(operation, resource),
         }
     }
 }
@@ -75,10 +110,10 @@ impl LinkGrants {
 
 /// The rights of a client at this moment.
 pub(super) fn rights_of(front: &Front, client: &Client) -> Rights {
-    if !client.session.is_link() {
-        return Rights::All;
-    }
     let metadata = front.broker.metadata();
+    if !client.session.is_link() {
+        return front.access_rules.of(&metadata, &front.config.super_users, client);
+    }
     // Grants can't be made before all nodes know them: until then links have what they had.
     match features::is_known_by_all(&metadata, FeatureLevel::ACCESS) {
         true => Rights::Link(front.link_grants.of(&metadata, &client.session.principal.name)),
@@ -108,6 +143,11 @@ impl Call {
     /// Whether the client may do this.
     pub(super) fn may(&self, operation: Operation, resource: Resource<'_>) -> bool {
         self.rights.allow(operation, resource)
+    }
+
+    /// Whether the client may see this in a list: what it may not see is left out, and no denial is counted.
+    pub(super) fn sees(&self, operation: Operation, resource: Resource<'_>) -> bool {
+        self.rights.shows(operation, resource)
     }
 
     /// Nothing if the client may do this, and else the error that Kafka has for it.

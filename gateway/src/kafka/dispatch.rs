@@ -124,7 +124,7 @@ impl Client {
 
     /// A link of another cluster.
     pub(super) fn of_link(peer: SocketAddr, holder: Arc<Holder>, link: LinkUse) -> Self {
-        let session = Session::of_link(&link.link);
+        let session = Session::of_link(&link.link, peer);
         Self { link: Some(link), ..Self::new(peer, holder, session) }
     }
 

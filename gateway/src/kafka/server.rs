@@ -123,7 +123,7 @@ async fn serve(
 ) {
     match stream.set_nodelay(true) {
         Ok(()) => {
-            let client = Client::new(peer, front.memory.holder(), Session::anonymous());
+            let client = Client::new(peer, front.memory.holder(), Session::anonymous(peer));
             serve_stream(front, stream, client, shutdown).await;
         }
         Err(error) => tracing::debug!(%peer, %error, "a connection was lost at once"),

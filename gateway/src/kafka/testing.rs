@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use meridian_access::Principal;
 use meridian_base::env::SplitMix;
 use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId};
 use meridian_base::position::LeaderEpoch;
@@ -487,15 +488,18 @@ pub(crate) struct TestClient {
 impl TestClient {
     /// Connects, without a network between.
     pub(crate) fn connect(front: &Arc<Front>) -> Self {
+        Self::connect_as(front, &Principal::anonymous())
+    }
+
+    /// Connects as a user who has logged in.
+    pub(crate) fn connect_as(front: &Arc<Front>, principal: &Principal) -> Self {
+        let peer = ([127, 0, 0, 1], 1234).into();
+        let session = Session::new(principal.clone(), peer);
         let (stream, theirs) = tokio::io::duplex(16 << 10);
         let (stop, stopped) = watch::channel(false);
         let front = Arc::clone(front);
         let closed = tokio::spawn(async move {
-            let client = Client::new(
-                ([127, 0, 0, 1], 1234).into(),
-                front.memory.holder(),
-                Session::anonymous(),
-            );
+            let client = Client::new(peer, front.memory.holder(), session);
             connection::serve(&front, theirs, client, stopped).await
         });
         Self { stream, closed, stop, correlation_id: 0 }

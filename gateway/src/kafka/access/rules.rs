@@ -1,0 +1,193 @@
+//! The access rules of the metadata log, indexed, and what they say of a user.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use meridian_access::{Operation, Principal, Resource, ResourceType, Rule, Rules, Verdict};
+use meridian_base::sync::RwLock;
+use meridian_consensus::command::RowKind;
+use meridian_consensus::state::{Metadata, RowsSeen, RowsUnseen};
+use serde::{Deserialize, Serialize};
+
+use super::Rights;
+use crate::kafka::dispatch::Client;
+
+/// Whether requests are held to the access rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Authorization {
+    /// Everybody may do everything.
+    #[default]
+    Off,
+    /// Everybody may do everything; what the rules would deny is counted and logged.
+    Report,
+    /// Users may do what the rules allow.
+    Enforce,
+}
+
+impl Authorization {
+    /// The key of its row.
+    pub(crate) const KEY: &[u8] = b"";
+
+    /// The value of its row.
+    pub(crate) fn encode(self) -> Vec<u8> {
+        serde_json::to_vec(&self).expect("a word always encodes into memory")
+    }
+
+    /// What the cluster has decided. A row that this binary can't read means that rules are enforced.
+    pub(crate) fn of(metadata: &Metadata) -> Self {
+        let Some(row) = metadata.extra_row(RowKind::Authorization, Self::KEY) else {
+            return Self::default();
+        };
+        serde_json::from_slice(&row.value).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the mode of authorization can't be read: rules are enforced");
+            Self::Enforce
+        })
+    }
+}
+
+/// The access rules, kept as the metadata log has them.
+#[derive(Debug, Default)]
+pub(in crate::kafka) struct AccessRules {
+    state: RwLock<State>,
+    denied_count: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    authorization: Authorization,
+    authorization_seen: RowsSeen,
+    rules: Rules,
+    rules_seen: RowsSeen,
+}
+
+impl State {
+    fn is_behind(&self, metadata: &Metadata) -> bool {
+        metadata.has_unseen_rows(RowKind::Authorization, &self.authorization_seen)
+            || metadata.has_unseen_rows(RowKind::Acl, &self.rules_seen)
+    }
+
+    fn catch_up(&mut self, metadata: &Metadata) {
+        if metadata.see_rows(RowKind::Authorization, &mut self.authorization_seen)
+            != RowsUnseen::None
+        {
+            self.authorization = Authorization::of(metadata);
+        }
+        match metadata.see_rows(RowKind::Acl, &mut self.rules_seen) {
+            RowsUnseen::None => {}
+            RowsUnseen::Keys(keys) => {
+                for key in keys {
+                    let is_there = metadata.extra_row(RowKind::Acl, &key).is_some();
+                    self.take(&key, is_there);
+                }
+            }
+            RowsUnseen::All => {
+                self.rules = Rules::default();
+                for (key, _) in metadata.extra_rows(RowKind::Acl) {
+                    self.take(key, true);
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, key: &[u8], is_there: bool) {
+        match Rule::decode(key) {
+            Ok(rule) if is_there => self.rules.add(&rule),
+            Ok(rule) => self.rules.remove(&rule),
+            Err(error) => {
+                tracing::warn!(key = %key.escape_ascii(), %error, "an access rule is ignored")
+            }
+        }
+    }
+}
+
+impl AccessRules {
+    /// The rights of a user by the metadata of now.
+    pub(super) fn of(
+        self: &Arc<Self>,
+        metadata: &Metadata,
+        super_users: &[Principal],
+        client: &Client,
+    ) -> Rights {
+        let authorization = self.current(metadata);
+        let principal = &client.session.principal;
+        if authorization == Authorization::Off || super_users.contains(principal) {
+            return Rights::All;
+        }
+        let is_enforced = authorization == Authorization::Enforce;
+        let (rules, principal) = (Arc::clone(self), principal.clone());
+        let host = Arc::clone(&client.session.host);
+        Rights::User(UserRights { rules, principal, host, is_enforced })
+    }
+
+    /// Takes over what the metadata has of them; gives whether they hold.
+    pub(in crate::kafka) fn current(&self, metadata: &Metadata) -> Authorization {
+        {
+            let state = self.state.read();
+            if !state.is_behind(metadata) {
+                return state.authorization;
+            }
+        }
+        let mut state = self.state.write();
+        state.catch_up(metadata);
+        state.authorization
+    }
+
+    /// How many there are.
+    pub(in crate::kafka) fn count(&self) -> usize {
+        self.state.read().rules.count()
+    }
+
+    /// What users tried and no rule allows.
+    pub(in crate::kafka) fn denied_count(&self) -> u64 {
+        self.denied_count.load(Ordering::Relaxed)
+    }
+}
+
+/// What the access rules say of a user that comes from one address.
+#[derive(Clone, Debug)]
+pub(in crate::kafka) struct UserRights {
+    rules: Arc<AccessRules>,
+    principal: Principal,
+    host: Arc<str>,
+    is_enforced: bool,
+}
+
+impl UserRights {
+    fn verdict(&self, resource: Resource<'_>) -> Verdict {
+        self.rules.state.read().rules.verdict(&self.principal, &self.host, resource)
+    }
+
+    /// Whether the rules allow it, or are not enforced.
+    pub(super) fn says(&self, operation: Operation, resource: Resource<'_>) -> bool {
+        !self.is_enforced || self.verdict(resource).allows(operation)
+    }
+
+    /// Whether the user may try this. What the rules deny is counted.
+    pub(super) fn allow(&self, operation: Operation, resource: Resource<'_>) -> bool {
+        let is_allowed = self.verdict(resource).allows(operation);
+        if !is_allowed {
+            self.on_denied(operation, resource.kind, resource.name);
+        }
+        is_allowed || !self.is_enforced
+    }
+
+    /// Whether the user may try this on some resource of the type.
+    pub(super) fn allow_any(&self, operation: Operation, kind: ResourceType) -> bool {
+        let (principal, host) = (&self.principal, &self.host);
+        let is_allowed = self.rules.state.read().rules.allow_any(principal, host, operation, kind);
+        if !is_allowed {
+            self.on_denied(operation, kind, "(any)");
+        }
+        is_allowed || !self.is_enforced
+    }
+
+    fn on_denied(&self, operation: Operation, kind: ResourceType, name: &str) {
+        self.rules.denied_count.fetch_add(1, Ordering::Relaxed);
+        let Self { principal, host, is_enforced, .. } = self;
+        tracing::debug!(%principal, %host, is_enforced, %operation, %kind, name, "no rule allows this");
+    }
+}
+
+#[cfg(test)]
+mod tests;
