@@ -93,6 +93,9 @@ impl Metadata {
 
 #[cfg(test)]
 mod tests {
+    use meridian_base::id::ClusterId;
+    use meridian_base::topology::Geometry;
+
     use super::*;
     use crate::command::{Command, ExpectedVersion, Proposal, RequestId, RowChange};
 
@@ -108,9 +111,18 @@ mod tests {
         metadata.apply(index, &proposal).result.expect("not refused");
     }
 
+    fn bootstrapped() -> Metadata {
+        let mut metadata = Metadata::default();
+        let cluster_id = ClusterId::from_entropy(1);
+        let command = Command::Bootstrap { cluster_id, geometry: Geometry::None };
+        let proposal = Proposal { request_id: RequestId::new(u128::MAX), command };
+        metadata.apply(0, &proposal).result.expect("not refused");
+        metadata
+    }
+
     #[test]
     fn who_has_seen_rows_is_shown_what_changed_since() {
-        let (mut metadata, mut seen) = (Metadata::default(), RowsSeen::default());
+        let (mut metadata, mut seen) = (bootstrapped(), RowsSeen::default());
         assert_eq!(metadata.see_rows(RowKind::Acl, &mut seen), RowsUnseen::All);
         assert!(!metadata.has_unseen_rows(RowKind::Acl, &seen));
         write(&mut metadata, 1, RowKind::Acl, "a");
@@ -124,9 +136,9 @@ mod tests {
 
     #[test]
     fn who_missed_too_much_or_another_snapshot_looks_at_all() {
-        let (mut metadata, mut seen) = (Metadata::default(), RowsSeen::default());
+        let (mut metadata, mut seen) = (bootstrapped(), RowsSeen::default());
         metadata.see_rows(RowKind::Acl, &mut seen);
-        for index in 0..=REMEMBERED_COUNT_MAX as u64 {
+        for index in 1..=REMEMBERED_COUNT_MAX as u64 + 1 {
             write(&mut metadata, index, RowKind::Acl, "a");
         }
         assert_eq!(metadata.see_rows(RowKind::Acl, &mut seen), RowsUnseen::All);
