@@ -14,6 +14,7 @@ use crate::log::{FollowerLog, PartitionLog};
 use crate::meta::{CATCH_UP_WITHIN, ProposeError};
 use crate::peers::wire::Quorum;
 use crate::peers::{BoxFuture, Peers};
+use crate::runtime::secrets::Keyring;
 
 /// What the front needs of its node.
 pub trait Broker: Send + Sync + 'static {
@@ -68,6 +69,9 @@ pub trait Broker: Send + Sync + 'static {
     /// The time that the cluster's clocks agree on, in milliseconds since 1970. What deletes by age
     /// goes by this one, and waits while it is not known.
     fn agreed_time_ms(&self) -> Option<i64>;
+
+    /// The keys that seal what the cluster keeps secret.
+    fn secrets(&self) -> &Keyring;
 
     /// What this node finds of itself that stops or threatens writes, for another node: JSON.
     fn own_findings(&self) -> Bytes {

@@ -55,7 +55,6 @@ mod producer_id;
 mod quorum;
 pub(crate) mod quotas;
 mod repeated;
-mod scram;
 mod server;
 mod session;
 mod spread;
@@ -65,6 +64,7 @@ pub(crate) mod testing;
 mod topics;
 mod transactions;
 mod txn_offsets;
+mod users;
 mod write_markers;
 
 use std::sync::{Arc, Mutex};

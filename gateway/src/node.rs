@@ -69,7 +69,7 @@ use crate::runtime::folder::LockError;
 use crate::runtime::mutation;
 use crate::runtime::objects::ObjectError;
 use crate::runtime::quic::{PathClass, Transport, TransportConfig, TransportError};
-use crate::runtime::secrets::SecretError;
+use crate::runtime::secrets::{Keyring, SecretError};
 use crate::runtime::tls::{NodeIdentity, TlsError};
 
 /// Most bytes of one partition that wait for slots.
@@ -672,6 +672,10 @@ impl Broker for Node {
 
     fn agreed_time_ms(&self) -> Option<i64> {
         self.time.agreed_ms()
+    }
+
+    fn secrets(&self) -> &Keyring {
+        &self.own_end.keys
     }
 
     fn own_findings(&self) -> bytes::Bytes {

@@ -236,6 +236,9 @@ apis! {
     DescribeUserScramCredentials = 50,
         DescribeUserScramCredentialsRequest => DescribeUserScramCredentialsResponse,
         versions 0..=0, flexible 0;
+    AlterUserScramCredentials = 51,
+        AlterUserScramCredentialsRequest => AlterUserScramCredentialsResponse,
+        versions 0..=0, flexible 0;
     DescribeQuorum = 55, DescribeQuorumRequest => DescribeQuorumResponse,
         versions 0..=2, flexible 0;
     UpdateFeatures = 57, UpdateFeaturesRequest => UpdateFeaturesResponse,

@@ -10,8 +10,8 @@ use meridian_consensus::command::{FeatureLevel, RowKind};
 use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::ErrorCode;
 
-use self::rules::UserRights;
 pub(super) use self::rules::AccessRules;
+use self::rules::UserRights;
 use super::dispatch::{Call, Client};
 use super::lookup::TopicKey;
 use super::{Front, lock};

@@ -75,7 +75,11 @@ const TABLES: &[(&[ApiKey], &str, &str)] = &[
     ),
     (&[ApiKey::DescribeLogDirs], "cluster.rs", "partitions_that_are_not_on_any_disk"),
     (&[ApiKey::AlterReplicaLogDirs], "log_dirs.rs", "everything_is_in_the_one_directory"),
-    (&[ApiKey::DescribeUserScramCredentials], "scram.rs", "nobody_has_credentials"),
+    (
+        &[ApiKey::DescribeUserScramCredentials, ApiKey::AlterUserScramCredentials],
+        "users/tests.rs",
+        "what_is_wrong_with_a_credential_is_said",
+    ),
     (&[ApiKey::DescribeCluster], "cluster.rs", "endpoints_that_are_not_brokers"),
     (&[ApiKey::UnregisterBroker], "cluster.rs", "a_node_is_forgotten_when_nothing_depends_on_it"),
     (&[ApiKey::ElectLeaders], "elections.rs", "who_leads_is_preferred"),

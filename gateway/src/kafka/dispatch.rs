@@ -22,8 +22,8 @@ use super::session::Session;
 use super::{
     Front, acls, cluster, configs, consumer_groups, coordinator, delete_records,
     describe_producers, elections, features, fetch, groups, link_rights, list_offsets, lock,
-    log_dirs, meridian, metadata, offsets, produce, producer_id, quorum, quotas, scram, telemetry,
-    topics, transactions, txn_offsets, write_markers,
+    log_dirs, meridian, metadata, offsets, produce, producer_id, quorum, quotas, telemetry, topics,
+    transactions, txn_offsets, users, write_markers,
 };
 
 /// The APIs we serve; a client is told of these and no others.
@@ -69,6 +69,7 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::DescribeClientQuotas,
     ApiKey::AlterClientQuotas,
     ApiKey::DescribeUserScramCredentials,
+    ApiKey::AlterUserScramCredentials,
     ApiKey::DescribeQuorum,
     ApiKey::UpdateFeatures,
     ApiKey::DescribeCluster,
@@ -297,7 +298,8 @@ pub(super) async fn start(call: Call, request: Request) -> Reply {
         Request::DescribeProducers(request) => later(describe_producers::describe(call, request)),
         Request::DescribeClientQuotas(request) => later(quotas::describe(call, request)),
         Request::AlterClientQuotas(request) => later(quotas::alter(call, request)),
-        Request::DescribeUserScramCredentials(request) => now(scram::describe(&call, request)),
+        Request::DescribeUserScramCredentials(request) => now(users::describe(&call, request)),
+        Request::AlterUserScramCredentials(request) => later(users::alter(call, request)),
         Request::DescribeQuorum(request) => later(quorum::describe(call, request)),
         Request::UpdateFeatures(request) => now(features::update(&call, &request)),
         Request::UnregisterBroker(request) => later(cluster::unregister(call, request)),

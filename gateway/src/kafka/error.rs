@@ -7,6 +7,7 @@ use meridian_protocol::records::BatchError;
 use meridian_protocol::{ErrorCode, Str};
 use meridian_storage::leader::PutError;
 
+use crate::features::NotAgreed;
 use crate::log::FetchError;
 use crate::meta::ProposeError;
 use crate::mirror::Closed;
@@ -43,6 +44,15 @@ impl From<ErrorCode> for ApiError {
 impl From<ProposeError> for ApiError {
     fn from(error: ProposeError) -> Self {
         Self::new(of_propose(&error), error.to_string())
+    }
+}
+
+impl From<NotAgreed> for ApiError {
+    fn from(error: NotAgreed) -> Self {
+        match error {
+            NotAgreed::NotBy { .. } => Self::new(ErrorCode::InvalidRequest, error.to_string()),
+            NotAgreed::Undecided(error) => error.into(),
+        }
     }
 }
 

@@ -47,6 +47,7 @@ use crate::peers::wire::{Quorum, QuorumMember};
 use crate::peers::{BoxFuture, Peers, Wire};
 use crate::runtime::clock::Clock;
 use crate::runtime::quic::{Channel, PeerState};
+use crate::runtime::secrets::Keyring;
 
 /// Nothing takes longer than this, or the test has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -59,6 +60,7 @@ pub(crate) struct FakeBroker {
     folder: Option<PathBuf>,
     peers: Arc<Peers>,
     wall_time_ms: Arc<AtomicI64>,
+    secrets: Keyring,
     /// What the next proposals come to.
     pub(crate) refusal: Mutex<Option<ProposeError>>,
     /// How long it takes to hear of all that was decided.
@@ -83,6 +85,7 @@ impl FakeBroker {
             folder: None,
             peers: Peers::new(NodeId::new(1), Arc::new(NoWire), 1),
             wall_time_ms: Arc::new(AtomicI64::new(1_700_000_000_000)),
+            secrets: Keyring::parse(&"a".repeat(64), "tests").expect("a key"),
             refusal: Mutex::default(),
             catch_up_takes: Mutex::default(),
         };
@@ -407,6 +410,10 @@ impl Broker for FakeBroker {
         let is_late = *lock(&self.catch_up_takes) > within;
         let refusal = refusal.or(is_late.then_some(ProposeError::TimedOut));
         Box::pin(std::future::ready(refusal.map_or(Ok(()), Err)))
+    }
+
+    fn secrets(&self) -> &Keyring {
+        &self.secrets
     }
 
     fn metadata_leader(&self) -> Option<NodeId> {

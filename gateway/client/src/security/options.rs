@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use meridian_access::Mechanism;
+
 use super::quic::Quic;
-use super::sasl::{Mechanism, Sasl};
+use super::sasl::Sasl;
 use super::tls::{Pem, Tls};
 use super::{Security, SecurityError};
 

@@ -4,41 +4,17 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
+use meridian_access::Mechanism;
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{SaslAuthenticateRequest, SaslHandshakeRequest};
 
-use super::scram::{Hash, Scram};
+use super::scram::Scram;
 use crate::{ClientError, Connection};
 
 /// Time for one message of a mechanism; the time for the whole of a connection ends before.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// From this version on the messages of a mechanism are in SaslAuthenticate.
 const HANDSHAKE_VERSION_MIN: i16 = 1;
-
-/// How to prove who we are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mechanism {
-    /// The password itself (RFC 4616).
-    Plain,
-    /// Proof of knowing it (RFC 5802).
-    Scram(Hash),
-}
-
-impl Mechanism {
-    pub(super) fn parse(name: &str) -> Option<Self> {
-        [Self::Plain, Self::Scram(Hash::Sha256), Self::Scram(Hash::Sha512)]
-            .into_iter()
-            .find(|mechanism| mechanism.name() == name)
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "PLAIN",
-            Self::Scram(Hash::Sha256) => "SCRAM-SHA-256",
-            Self::Scram(Hash::Sha512) => "SCRAM-SHA-512",
-        }
-    }
-}
 
 /// Who we are.
 #[derive(Clone)]

@@ -11,49 +11,13 @@ use std::num::NonZeroU32;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use ring::{digest, hmac, pbkdf2};
+use meridian_access::ScramHash;
+use ring::{digest, hmac};
 
 /// Fewer make guessing cheap (RFC 7677); Kafka refuses them too.
 const ITERATION_COUNT_MIN: u32 = 4096;
 /// More would keep us busy for a broker's pleasure.
 const ITERATION_COUNT_MAX: u32 = 1 << 20;
-
-/// The hash that a SCRAM mechanism is named after.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hash {
-    Sha256,
-    Sha512,
-}
-
-impl Hash {
-    fn hmac(self) -> hmac::Algorithm {
-        match self {
-            Self::Sha256 => hmac::HMAC_SHA256,
-            Self::Sha512 => hmac::HMAC_SHA512,
-        }
-    }
-
-    fn digest(self) -> &'static digest::Algorithm {
-        match self {
-            Self::Sha256 => &digest::SHA256,
-            Self::Sha512 => &digest::SHA512,
-        }
-    }
-
-    fn salted(self, password: &str, salt: &[u8], iterations: NonZeroU32) -> Vec<u8> {
-        let algorithm = match self {
-            Self::Sha256 => pbkdf2::PBKDF2_HMAC_SHA256,
-            Self::Sha512 => pbkdf2::PBKDF2_HMAC_SHA512,
-        };
-        let mut salted = vec![0; self.digest().output_len()];
-        pbkdf2::derive(algorithm, iterations, salt, password.as_bytes(), &mut salted);
-        salted
-    }
-
-    fn sign(self, key: &[u8], message: &[u8]) -> hmac::Tag {
-        hmac::sign(&hmac::Key::new(self.hmac(), key), message)
-    }
-}
 
 /// Why the broker's messages are not believed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,7 +36,7 @@ pub(super) enum ScramError {
 
 /// One exchange, from our side.
 pub(super) struct Scram {
-    hash: Hash,
+    hash: ScramHash,
     /// The first message without its header.
     bare: String,
     nonce: String,
@@ -86,7 +50,7 @@ pub(super) struct ServerProof {
 
 impl Scram {
     /// An exchange with a nonce that was never used before.
-    pub(super) fn new(hash: Hash, username: &str, nonce: &str) -> Self {
+    pub(super) fn new(hash: ScramHash, username: &str, nonce: &str) -> Self {
         let name = username.replace('=', "=3D").replace(',', "=2C");
         Self { hash, bare: format!("n={name},r={nonce}"), nonce: nonce.to_owned() }
     }
@@ -156,7 +120,7 @@ mod tests {
     /// RFC 7677, section 3.
     #[test]
     fn the_exchange_of_the_rfc_comes_out_as_printed() {
-        let scram = Scram::new(Hash::Sha256, "user", "rOprNGfwEbeRWgbNEkqO");
+        let scram = Scram::new(ScramHash::Sha256, "user", "rOprNGfwEbeRWgbNEkqO");
         assert_eq!(scram.first(), "n,,n=user,r=rOprNGfwEbeRWgbNEkqO");
         let first = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\
                      s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
@@ -178,7 +142,7 @@ mod tests {
 
     #[test]
     fn what_is_not_an_answer_to_us_is_refused() {
-        let scram = Scram::new(Hash::Sha512, "a=b,c", "nonce");
+        let scram = Scram::new(ScramHash::Sha512, "a=b,c", "nonce");
         assert_eq!(scram.first(), "n,,n=a=3Db=2Cc,r=nonce");
         let answer = |first: &str| scram.answer("p", first.as_bytes()).map(drop);
         assert_eq!(answer("r=nonce1,s=AAAA,i=4096"), Ok(()));

@@ -1,4 +1,6 @@
-//! DescribeUserScramCredentials: which users have passwords (KIP-554).
+//! DescribeUserScramCredentials and AlterUserScramCredentials: which users have passwords (KIP-554).
+
+use bytes::Bytes;
 
 use crate::ErrorCode;
 use crate::wire::{Str, message};
@@ -34,5 +36,39 @@ message! {
     pub struct ScramCredentialInfo {
         mechanism: i8 [0..],
         iterations: i32 [0..],
+    }
+
+    /// Sets and deletes credentials of users: all of a user's, or none.
+    pub struct AlterUserScramCredentialsRequest {
+        deletions: Vec<ScramCredentialDeletion> [0..],
+        upsertions: Vec<ScramCredentialUpsertion> [0..],
+    }
+
+    /// A credential to delete.
+    pub struct ScramCredentialDeletion {
+        name: Str [0..],
+        mechanism: i8 [0..],
+    }
+
+    /// A credential to set. The password is salted by the client.
+    pub struct ScramCredentialUpsertion {
+        name: Str [0..],
+        mechanism: i8 [0..],
+        iterations: i32 [0..],
+        salt: Bytes [0..],
+        salted_password: Bytes [0..],
+    }
+
+    /// Which users have what was asked for.
+    pub struct AlterUserScramCredentialsResponse {
+        throttle_time_ms: i32 [0..],
+        results: Vec<AlteredScramUser> [0..],
+    }
+
+    /// Whether a user's credentials are as asked for.
+    pub struct AlteredScramUser {
+        user: Str [0..],
+        error_code: ErrorCode [0..],
+        error_message: Option<Str> [0..],
     }
 }

@@ -117,8 +117,7 @@ async fn apply(
 
 async fn propose(call: &Call, command: Command) -> Result<(), ApiError> {
     if let Command::SetConfigs { resource: ConfigResource::Group(_), .. } = &command {
-        let agreed = agree(&*call.front.broker, FeatureLevel::GROUP_CONFIGS).await;
-        agreed.map_err(|error| invalid(error.to_string()))?;
+        agree(&*call.front.broker, FeatureLevel::GROUP_CONFIGS).await?;
     }
     Ok(call.front.broker.propose(command).await.map(drop)?)
 }

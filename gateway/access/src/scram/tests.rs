@@ -1,0 +1,116 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// The example of RFC 7677.
+const SALT: &str = "W22ZaJ0SNY7soEsUEjb6gQ==";
+const FIRST: &str = "n,,n=user,r=rOprNGfwEbeRWgbNEkqO";
+const OUR_NONCE: &str = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0";
+const OURS: &str =
+    "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
+const LAST: &str = "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\
+                    p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=";
+const OUR_PROOF: &str = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
+
+fn credential() -> Credential {
+    let (hash, salt) = (ScramHash::Sha256, BASE64.decode(SALT).expect("base64"));
+    let salted = hash.salted("pencil", &salt, checked(4096).expect("possible"));
+    Credential::new(hash, &salt, 4096, &salted).expect("a credential")
+}
+
+fn challenged(first: &str) -> ScramServer {
+    let first = ScramFirst::parse(first.as_bytes()).expect("a first message");
+    first.challenge(credential(), OUR_NONCE).1
+}
+
+#[test]
+fn an_exchange_is_that_of_the_rfc() {
+    let first = ScramFirst::parse(FIRST.as_bytes()).expect("a first message");
+    assert_eq!(first.user, "user");
+    let (ours, server) = first.challenge(credential(), OUR_NONCE);
+    assert_eq!(ours, OURS.as_bytes());
+    assert_eq!(server.finish(LAST.as_bytes()).as_deref(), Ok(OUR_PROOF.as_bytes()));
+}
+
+#[test]
+fn who_does_not_know_the_password_is_refused_like_one_who_is_not_there() {
+    let wrong = LAST.replace("dHzb", "dHzc");
+    assert_eq!(challenged(FIRST).finish(wrong.as_bytes()), Err(ScramError::Refused));
+    let short = LAST.replace("dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=", "dHzb");
+    assert_eq!(challenged(FIRST).finish(short.as_bytes()), Err(ScramError::Refused));
+    let nobody = Credential::of_nobody(ScramHash::Sha256, "user", b"secret");
+    assert_eq!(nobody, Credential::of_nobody(ScramHash::Sha256, "user", b"secret"));
+    assert_ne!(nobody.salt, Credential::of_nobody(ScramHash::Sha256, "user", b"other").salt);
+    assert_ne!(nobody.salt, Credential::of_nobody(ScramHash::Sha256, "other", b"secret").salt);
+    assert_eq!(nobody.stored_key.len(), credential().stored_key.len());
+    let first = ScramFirst::parse(FIRST.as_bytes()).expect("a first message");
+    let server = first.challenge(nobody, OUR_NONCE).1;
+    assert_eq!(server.finish(LAST.as_bytes()), Err(ScramError::Refused));
+}
+
+#[test]
+fn a_last_message_answers_this_exchange_and_no_other() {
+    for (changed, with) in
+        [("r=rOpr", "r=rOpp"), ("c=biws", "c=eSws"), ("c=biws,", ""), (",p=", ",q=")]
+    {
+        let last = LAST.replace(changed, with);
+        let refused = challenged(FIRST).finish(last.as_bytes());
+        assert!(matches!(refused, Err(ScramError::Malformed(_))), "{last}");
+    }
+    let echoed = "c=biws,r=rOprNGfwEbeRWgbNEkqO,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=";
+    assert!(challenged(FIRST).finish(echoed.as_bytes()).is_err(), "the client's nonce alone");
+}
+
+#[test]
+fn first_messages_are_read_or_refused() {
+    let user = |text: &str| ScramFirst::parse(text.as_bytes()).map(|it| it.user);
+    assert_eq!(user("n,,n=a=2Cb=3Dc,r=x").as_deref(), Ok("a,b=c"));
+    assert_eq!(user("y,a=al,n=al,r=x,ext=1").as_deref(), Ok("al"));
+    for bad in [
+        "",
+        "n",
+        "n,",
+        "n,,",
+        "n,,n=,r=x",
+        "n,,n=a",
+        "n,,n=a,r=",
+        "n,,r=x,n=a",
+        "n,,n=a=,r=x",
+        "n,,n=a=2c,r=x",
+        "p=tls-unique,,n=a,r=x",
+        "n,a=other,n=a,r=x",
+        "n,b=a,n=a,r=x",
+        "n,,m=x,n=a,r=x",
+    ] {
+        assert!(matches!(user(bad), Err(ScramError::Malformed(_))), "{bad}");
+    }
+    assert!(ScramFirst::parse(b"n,,n=\xff,r=x").is_err());
+}
+
+#[test]
+fn credentials_have_bounds_and_keep_no_password() {
+    for (iterations, size) in [(4095, 32), (16_385, 32), (0, 32), (-1, 32), (4096, 31), (4096, 64)]
+    {
+        assert!(Credential::new(ScramHash::Sha256, b"s", iterations, &vec![1; size]).is_err());
+    }
+    assert_eq!(
+        Credential::new(ScramHash::Sha512, b"", 4096, &[1; 64]),
+        Err(CredentialError::NoSalt)
+    );
+    let kept = credential();
+    assert!(kept.fits("pencil") && !kept.fits("pencil2") && !kept.fits(""));
+    assert_eq!(format!("{kept:?}"), "SCRAM-SHA-256 with 4096 iterations");
+    let text = serde_json::to_string(&kept).expect("JSON");
+    assert_eq!(serde_json::from_str::<Credential>(&text).expect("a credential"), kept);
+    assert!(serde_json::from_str::<Credential>(&text.replace("\"hash\":1", "\"hash\":3")).is_err());
+}
+
+proptest! {
+    #[test]
+    fn no_message_ends_the_process(first in ".{0,60}", last in proptest::collection::vec(any::<u8>(), 0..80)) {
+        let _unread = ScramFirst::parse(first.as_bytes());
+        let _unread = challenged(FIRST).finish(&last);
+        let cut = &LAST.as_bytes()[..last.len().min(LAST.len())];
+        prop_assert!(challenged(FIRST).finish(cut).is_err());
+    }
+}
