@@ -438,6 +438,8 @@ pub enum RowKind {
     LinkGrant,
     /// Whether requests are held to the access rules: one row, with an empty key.
     Authorization,
+    /// Where the further listeners of a node are.
+    Listeners,
 }
 
 /// Writes or deletes one row.

@@ -4,6 +4,7 @@
 
 mod file;
 mod kafka_names;
+mod listeners;
 mod object_store;
 mod server;
 pub(crate) mod settings;
@@ -11,10 +12,11 @@ mod tiers;
 mod upkeep;
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use meridian_access::{Principal, PrincipalError};
 use meridian_base::id::{ClusterId, NodeId};
 use meridian_base::topology::{Datacenter, Geometry, Rack};
 use meridian_consensus::command::{Endpoint, Roles};
@@ -22,6 +24,7 @@ use meridian_consensus::state::limits;
 use meridian_storage::config::{COPY_SHARE_PERCENT_MAX_DEFAULT, FILE_COUNT_MIN};
 
 use self::file::{File, HealTable, KafkaTable, LimitsTable, MemberTable, ScrubTable, StorageTable};
+pub use self::listeners::{CertificateFiles, ListenerConfig, Protocol};
 pub use self::server::{FrontConfig, GroupConfig, TelemetryConfig, TransactionConfig};
 pub(crate) use self::tiers::FAST_FILE_COUNT_MIN;
 pub use self::tiers::TiersConfig;
@@ -65,8 +68,9 @@ pub enum ConfigError {
     },
     /// Others than this machine could come in without proving who they are.
     #[error(
-        "{key} = \"{address}\" is reachable from other machines, and there is no authentication yet; \
-         listen on 127.0.0.1, or accept that anybody may read and write with listen.insecure = true"
+        "{key} = \"{address}\" is reachable from other machines, and nobody has to log in there; listen on \
+         127.0.0.1 and give clients a [listener.NAME] with SASL_SSL, or accept that anybody may read and write with \
+         listen.insecure = true"
     )]
     Exposed {
         /// The key.
@@ -108,6 +112,8 @@ pub struct NodeConfig {
     pub kafka: SocketAddr,
     /// Where it tells Kafka clients to go; `None` is where it listens.
     pub kafka_advertised: Option<Endpoint>,
+    /// Where else it listens for Kafka clients.
+    pub listeners: Vec<ListenerConfig>,
     /// Where it listens for other nodes; `None` in a cluster of one.
     pub peer: Option<SocketAddr>,
     /// Where it listens for operators; `None` is nowhere.
@@ -164,6 +170,7 @@ impl NodeConfig {
             data,
             kafka,
             kafka_advertised: None,
+            listeners: Vec::new(),
             peer: None,
             admin: None,
             cluster: None,
@@ -194,6 +201,7 @@ impl NodeConfig {
         let named = kafka_names::take_out(&mut file.kafka);
         let mut front = front(&file.kafka.try_into()?, &file.limits);
         kafka_names::apply(named, &mut front)?;
+        front.super_users = super_users(&file.security.super_users)?;
         let kafka = address("listen.kafka", &file.listen.kafka)?;
         let admin = file.listen.admin.map(|text| address("listen.admin", &text)).transpose()?;
         for (key, address) in [("listen.kafka", Some(kafka)), ("listen.admin", admin)] {
@@ -217,6 +225,7 @@ impl NodeConfig {
                 .kafka_advertised
                 .map(|text| endpoint("listen.kafka_advertised", &text))
                 .transpose()?,
+            listeners: listeners::listeners(file.listener, file.listen.insecure, folder)?,
             peer: file.listen.peer.map(|text| address("listen.peer", &text)).transpose()?,
             admin,
             cluster: Some(ClusterId::from_text(file.cluster.id)),
@@ -251,13 +260,7 @@ impl NodeConfig {
 
     /// Where Kafka clients are told to go.
     pub fn advertised(&self, listening: SocketAddr) -> Endpoint {
-        self.kafka_advertised.clone().unwrap_or_else(|| {
-            let ip = match listening.ip() {
-                ip if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-                ip => ip,
-            };
-            Endpoint { host: ip.to_string(), port: listening.port() }
-        })
+        listeners::advertised(self.kafka_advertised.as_ref(), listening)
     }
 
     /// The initial voters; this node alone in a cluster of one.
@@ -485,6 +488,17 @@ fn roles(names: &[String]) -> Result<Roles, ConfigError> {
         }
     }
     Ok(roles)
+}
+
+/// Who may do everything.
+fn super_users(texts: &[String]) -> Result<Vec<Principal>, ConfigError> {
+    let parse = |text: &String| {
+        text.parse().map_err(|error: PrincipalError| ConfigError::Value {
+            key: "security.super_users",
+            problem: error.to_string(),
+        })
+    };
+    texts.iter().map(parse).collect()
 }
 
 fn members(tables: &[MemberTable]) -> Result<Vec<Member>, ConfigError> {

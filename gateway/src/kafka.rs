@@ -38,7 +38,9 @@ mod link_rights;
 mod link_uses;
 mod links;
 mod list_offsets;
+pub(crate) mod listener;
 mod log_dirs;
+mod login;
 mod lookup;
 mod member_memory;
 mod memory;
@@ -77,6 +79,7 @@ use tokio::sync::Semaphore;
 pub use self::durations::{BOUNDS_S, DurationSample};
 pub use self::link_uses::LinkUses;
 pub use self::links::{LinkServer, LinkServerError};
+pub(crate) use self::listener::Listener;
 pub use self::meridian::{AdminError, AdminHandler};
 pub use self::metrics::{Metrics, Sample};
 pub(crate) use self::produce::lag_limit;
@@ -91,6 +94,9 @@ use crate::transaction::Transactions;
 
 /// Messages with markers on their way to leaders of partitions.
 const MARKER_ASK_COUNT_MAX: usize = 256;
+
+/// Passwords that are checked side by side.
+const PASSWORD_COUNT_MAX: usize = 4;
 
 /// What all connections share.
 pub struct Front {
@@ -116,6 +122,9 @@ pub struct Front {
     admin: Option<Arc<dyn AdminHandler>>,
     link_grants: access::LinkGrants,
     access_rules: Arc<access::AccessRules>,
+    /// Bounds the passwords that are checked at once: each takes a processor for milliseconds.
+    logins: Semaphore,
+    failures: login::Failures,
 }
 
 impl Front {
@@ -149,6 +158,8 @@ impl Front {
             admin,
             link_grants: access::LinkGrants::default(),
             access_rules: Arc::default(),
+            logins: Semaphore::new(PASSWORD_COUNT_MAX),
+            failures: login::Failures::default(),
         })
     }
 
@@ -175,7 +186,19 @@ impl Front {
             let both = [used, limit];
             samples.extend(both.map(|(name, bytes)| Sample { name, label, value: count(bytes) }));
         }
+        samples.extend(self.access_samples());
         samples
+    }
+
+    /// How the access rules are used.
+    fn access_samples(&self) -> [Sample; 2] {
+        let sample = |name, value| Sample { name, label: None, value };
+        let (denied_count, rule_count) =
+            (self.access_rules.denied_count(), self.access_rules.count());
+        [
+            sample("meridian_access_denied_total", i64::try_from(denied_count).unwrap_or(i64::MAX)),
+            sample("meridian_access_rules_count", i64::try_from(rule_count).unwrap_or(i64::MAX)),
+        ]
     }
 
     fn now(&self) -> Instant {

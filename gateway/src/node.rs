@@ -14,6 +14,7 @@ mod expiry;
 mod folders;
 mod health;
 mod lifecycle;
+mod listeners;
 mod object_owner;
 mod owner;
 mod peer_names;
@@ -263,8 +264,9 @@ async fn start_and_join(config: NodeConfig) -> Result<RunningNode, StartError> {
     let front = Front::new(Arc::clone(&broker), front, front_rng, Some(admin));
     front.serve_peers();
     node.logs.set_verifier(Arc::new(Verifier::new(Arc::downgrade(&broker))));
-    let server = Server::bind(Arc::clone(&front), node.config.kafka).await?;
+    let mut server = Server::bind(Arc::clone(&front), node.config.kafka).await?;
     let kafka = server.local_address();
+    let endpoints = listeners::open(&node, &mut server).await?;
     let links = link_server(&node, &front, &own.cluster, kafka)?;
     let (shutdown, stop) = watch::channel(false);
     let shown = Admin::new(Arc::clone(&node), front);
@@ -273,6 +275,7 @@ async fn start_and_join(config: NodeConfig) -> Result<RunningNode, StartError> {
     joined.map_err(|error| node.failure().map_or(error, StartError::Failed))?;
     shown.on_joined();
     spawn_chores(&node);
+    tokio::spawn(listeners::announce(Arc::clone(&node), endpoints));
     let server = tokio::spawn(serve(server, links, stop));
     Ok(RunningNode { node, kafka, admin, shutdown, server })
 }

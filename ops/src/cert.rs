@@ -56,6 +56,26 @@ enum Command {
         #[arg(long, default_value_t = 825)]
         days: u32,
     },
+    /// Make the certificate and key that a node's listeners show Kafka clients: name them in [listener.NAME]
+    ///
+    /// Clients trust ca.pem (ssl.truststore.certificates, ssl.ca.location). A certificate of any other authority
+    /// will do as well. Nodes take a new one without a restart.
+    ///
+    /// Example: meridian cert server --host one.example.com --host 10.0.0.1 --ca ca --out node-1/tls
+    Server {
+        /// A name or address by which clients reach the node; may be given several times
+        #[arg(long = "host", value_name = "HOST", required = true)]
+        hosts: Vec<String>,
+        /// Folder of the authority
+        #[arg(long)]
+        ca: PathBuf,
+        /// Folder to write ca.pem, server.pem and server-key.pem into
+        #[arg(long)]
+        out: PathBuf,
+        /// How long it is valid
+        #[arg(long, default_value_t = 397)]
+        days: u32,
+    },
     /// Make the key under which a cluster seals the secrets of its links, or add one to those that there are
     ///
     /// `cert ca` makes it too. Copy the file to every node, for its tls.folder. To replace a key: add one, copy
@@ -98,6 +118,13 @@ pub(crate) fn run(cert: &Cert) -> Result<Exit, Failure> {
         }
         Command::Node { id, ca, out, days } => {
             make_node(NodeId::new(*id), ca, out, *days)?;
+            output::text(&format!("{}\n", out.display()))?;
+        }
+        Command::Server { hosts, ca, out, days } => {
+            let validity = Validity::days(clock::wall_time(), *days);
+            let issued = load_authority(ca)?.issue_server(hosts, validity);
+            fs::create_dir_all(out).map_err(Failure::file(out))?;
+            issued.and_then(|identity| identity.save(out)).map_err(certificate)?;
             output::text(&format!("{}\n", out.display()))?;
         }
         Command::SecretKey { out, add } => {

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use ring::digest;
 use ring::rand::{SecureRandom as _, SystemRandom};
+use ring::{digest, hmac};
 
 /// The usual name of a key file.
 pub const SECRET_KEY_FILE: &str = "secrets.key";
@@ -98,6 +98,8 @@ struct Key {
     /// Says which key it is, and nothing of what it is.
     id: String,
     aead: LessSafeKey,
+    /// What other secrets are made of.
+    derived: hmac::Key,
 }
 
 /// The keys of a cluster. The first seals; each of them opens, so that keys can be replaced.
@@ -177,6 +179,13 @@ impl Keyring {
         if ids.is_empty() { "no key".to_owned() } else { ids.join(", ") }
     }
 
+    /// A secret of the cluster's own for one purpose, the same on all nodes. Empty without a key.
+    pub fn label(&self, purpose: &str) -> Vec<u8> {
+        let key = self.keys.first();
+        key.map(|key| hmac::sign(&key.derived, purpose.as_bytes()).as_ref().to_vec())
+            .unwrap_or_default()
+    }
+
     /// Whether a value is sealed.
     pub fn is_sealed(value: &str) -> bool {
         value.starts_with(SEALED)
@@ -222,12 +231,13 @@ impl Keyring {
 impl Key {
     fn of(raw: &[u8]) -> Option<Self> {
         let aead = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, raw).ok()?);
+        let derived = hmac::Key::new(hmac::HMAC_SHA256, raw);
         let mut digest = digest::Context::new(&digest::SHA256);
         digest.update(b"meridian secret key id");
         digest.update(raw);
         let digest = digest.finish();
         let id = digest.as_ref().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-        Some(Self { id, aead })
+        Some(Self { id, aead, derived })
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod link;
 mod name;
+mod server;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +37,7 @@ use webpki::{EndEntityCert, KeyUsage};
 pub use self::link::{LinkIdentity, is_link_name, link_client_config, link_of};
 use self::name::{Subject, ca_name, cluster_label, parse_name, wrong_cluster};
 pub use self::name::{node_name, node_of};
+pub use self::server::{ListenerCertificate, ServerIdentity};
 
 /// The protocol both sides must name in the TLS handshake: all channels on one connection.
 pub const ALPN: &[u8] = b"meridian/1";
@@ -140,6 +142,14 @@ pub enum TlsError {
     /// The certificate is not that of a link.
     #[error("not a link's certificate: `meridian cert link` makes one")]
     NotALink,
+    /// The host does not fit a certificate of a listener.
+    #[error(
+        "a listener's certificate names hosts, and {host:?} is none, or one of the cluster's own names"
+    )]
+    ServerHost {
+        /// The refused host; empty if there is none.
+        host: String,
+    },
     /// The name does not fit a certificate.
     #[error("link name {link:?} must be 1 to 58 of [a-z0-9-] to fit a certificate")]
     LinkName {
@@ -229,20 +239,20 @@ impl ClusterCa {
         let name = node_name(node, &self.cluster)?;
         let common_name = format!("Meridian node {node} of cluster {}", self.cluster);
         let usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        let (cert_chain_pem, key_pem) = self.sign(name, common_name, usages, validity)?;
+        let (cert_chain_pem, key_pem) = self.sign(&[name], common_name, usages, validity)?;
         Ok(NodeIdentity { cert_chain_pem, key_pem, ca_pem: self.certificate_pem.clone() })
     }
 
     /// A certificate and its key.
     fn sign(
         &self,
-        name: String,
+        names: &[String],
         common_name: String,
         usages: Vec<ExtendedKeyUsagePurpose>,
         validity: Validity,
     ) -> Result<(String, String), TlsError> {
-        let issue = |source| TlsError::Issue { subject: name.clone(), source };
-        let mut params = CertificateParams::new([name.clone()]).map_err(issue)?;
+        let issue = |source| TlsError::Issue { subject: names.join(", "), source };
+        let mut params = CertificateParams::new(names).map_err(issue)?;
         params.not_before = validity.not_before.into();
         params.not_after = validity.not_after.into();
         params.distinguished_name = rcgen::DistinguishedName::new();

@@ -375,6 +375,13 @@ const FAMILIES: &[Family] = &[
         "Requests whose clients were told to wait because of a quota.",
     ),
     kafka("meridian_kafka_throttled_us_total", Kind::Counter, "How long those were to wait."),
+    kafka("meridian_kafka_logins_total", Kind::Counter, "Logins of clients, by result."),
+    kafka("meridian_access_rules_count", Kind::Gauge, "Access rules."),
+    kafka(
+        "meridian_access_denied_total",
+        Kind::Counter,
+        "What users tried and no rule allows, also while rules are reported only.",
+    ),
 ];
 
 /// What becomes of producers of a topic whose mirrors are bound to be near.

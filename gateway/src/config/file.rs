@@ -3,11 +3,13 @@
 //! `cargo xtask docs` makes the reference in `docs/operating/configuration.md` of these comments. A
 //! key without `Default:` is required.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use meridian_base::topology::Geometry;
 use serde::Deserialize;
 
+use super::listeners::ListenerTable;
 use super::object_store::ObjectStoreTable;
 use super::tiers::TiersTable;
 
@@ -16,6 +18,8 @@ use super::tiers::TiersTable;
 pub(super) struct File {
     pub(super) node: NodeTable,
     pub(super) listen: ListenTable,
+    #[serde(default)]
+    pub(super) listener: BTreeMap<String, ListenerTable>,
     pub(super) cluster: ClusterTable,
     pub(super) tls: Option<TlsTable>,
     #[serde(default)]
@@ -66,8 +70,8 @@ pub(super) struct ListenTable {
     /// TCP address of the operators' HTTP pages.
     /// Default: none.
     pub(super) admin: Option<String>,
-    /// Allows addresses beyond loopback for `kafka` and `admin`, although clients are not
-    /// authenticated.
+    /// Allows addresses beyond loopback where clients need not log in, or where others can read
+    /// what is sent.
     /// Default: `false`.
     #[serde(default)]
     pub(super) insecure: bool,
@@ -115,6 +119,10 @@ pub(super) struct SecurityTable {
     /// File, mode 0600, with the keys that seal secrets of links, the same on all nodes.
     /// Default: `secrets.key` in `tls.folder`, else in `node.data`, where a cluster of one draws it.
     pub(super) secret_key_file: Option<PathBuf>,
+    /// Principals that may do everything, whatever the access rules say: `["User:admin"]`.
+    /// Default: none.
+    #[serde(default)]
+    pub(super) super_users: Vec<String>,
 }
 
 #[derive(Default, Deserialize)]

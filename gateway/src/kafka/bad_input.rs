@@ -73,6 +73,11 @@ const TABLES: &[(&[ApiKey], &str, &str)] = &[
         "acls.rs",
         "everybody_is_told_that_there_is_no_authorizer",
     ),
+    (
+        &[ApiKey::SaslHandshake, ApiKey::SaslAuthenticate],
+        "login/tests.rs",
+        "messages_out_of_turn_end_the_connection",
+    ),
     (&[ApiKey::DescribeLogDirs], "cluster.rs", "partitions_that_are_not_on_any_disk"),
     (&[ApiKey::AlterReplicaLogDirs], "log_dirs.rs", "everything_is_in_the_one_directory"),
     (

@@ -48,7 +48,8 @@ pub(super) async fn describe(
         let is_fenced = !lookup::is_serving(&metadata, id);
         let shown =
             node.registration.roles.gateway && (!is_fenced || request.include_fenced_brokers);
-        let endpoint = lookup::endpoint(&metadata, id).filter(|_| shown)?;
+        let endpoint =
+            lookup::endpoint(&metadata, id, call.client.listener_name()).filter(|_| shown)?;
         Some(DescribedBroker {
             broker_id: endpoint.node_id,
             host: endpoint.host,

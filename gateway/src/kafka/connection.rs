@@ -15,6 +15,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use meridian_access::Principal;
 use meridian_protocol::frame::RequestError;
 use meridian_protocol::{ApiKey, EncodeError, ErrorCode};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -51,6 +52,35 @@ pub(super) enum Close {
     /// The client does not read its answers.
     #[error("the client does not read its answers")]
     SlowReader,
+    /// The client did not log in in time.
+    #[error("the client did not log in in time")]
+    SlowLogin,
+    /// The client is not who it says.
+    #[error("the client could not log in with {mechanism}: no such user, or another password")]
+    LoginRefused {
+        /// How it tried.
+        mechanism: &'static str,
+    },
+    /// The client asks before it has logged in, or logs in otherwise than by the protocol.
+    #[error(
+        "{api:?} does not come there in a login; set security.protocol and sasl.mechanism at the client"
+    )]
+    LoginOutOfTurn {
+        /// What it sent.
+        api: ApiKey,
+    },
+    /// The TLS handshake failed.
+    #[error("no TLS connection: {detail}")]
+    Tls {
+        /// Why.
+        detail: String,
+    },
+    /// The credential that the client has logged in with was changed or deleted.
+    #[error("the credential of {principal} was changed or deleted: it has to log in again")]
+    Revoked {
+        /// The client.
+        principal: Principal,
+    },
     /// The client was slow, and others needed the memory.
     #[error("the client is slow, and others need the memory that its requests and answers take")]
     GaveWay,
@@ -89,6 +119,11 @@ impl Close {
         "slow-request",
         "slow-reader",
         "gave-way",
+        "slow-login",
+        "login-refused",
+        "login-out-of-turn",
+        "tls",
+        "revoked",
         "oversized",
         "unsupported",
         "malformed",
@@ -107,6 +142,11 @@ impl Close {
             Self::SlowRequest { .. } => "slow-request",
             Self::SlowReader => "slow-reader",
             Self::GaveWay => "gave-way",
+            Self::SlowLogin => "slow-login",
+            Self::LoginRefused { .. } => "login-refused",
+            Self::LoginOutOfTurn { .. } => "login-out-of-turn",
+            Self::Tls { .. } => "tls",
+            Self::Revoked { .. } => "revoked",
             Self::Oversized { .. } => "oversized",
             Self::Unsupported(_) => "unsupported",
             Self::Malformed(_) => "malformed",

@@ -508,7 +508,8 @@ fn find_one(call: &Call, topic: &str, key: &Str) -> Result<FoundCoordinator, Api
     let unavailable = || ApiError::from(ErrorCode::CoordinatorNotAvailable);
     let (_, partition) = internal_state::locate(&metadata, topic, key).ok_or_else(unavailable)?;
     let is_alive = lookup::is_serving(&metadata, partition.leader);
-    let endpoint = lookup::endpoint(&metadata, partition.leader).filter(|_| is_alive);
+    let endpoint = lookup::endpoint(&metadata, partition.leader, call.client.listener_name())
+        .filter(|_| is_alive);
     let endpoint = endpoint.ok_or_else(unavailable)?;
     Ok(FoundCoordinator {
         key: key.clone(),

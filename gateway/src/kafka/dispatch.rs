@@ -17,13 +17,14 @@ use meridian_protocol::{ApiKey, ErrorCode, Request, Response, Str};
 
 use super::access::Rights;
 use super::link_uses::LinkUse;
+use super::listener::Listener;
 use super::memory::{Charge, Holder};
 use super::session::Session;
 use super::{
     Front, acls, cluster, configs, consumer_groups, coordinator, delete_records,
     describe_producers, elections, features, fetch, groups, link_rights, list_offsets, lock,
-    log_dirs, meridian, metadata, offsets, produce, producer_id, quorum, quotas, telemetry, topics,
-    transactions, txn_offsets, users, write_markers,
+    log_dirs, login, meridian, metadata, offsets, produce, producer_id, quorum, quotas, telemetry,
+    topics, transactions, txn_offsets, users, write_markers,
 };
 
 /// The APIs we serve; a client is told of these and no others.
@@ -41,6 +42,7 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::SyncGroup,
     ApiKey::DescribeGroups,
     ApiKey::ListGroups,
+    ApiKey::SaslHandshake,
     ApiKey::ApiVersions,
     ApiKey::CreateTopics,
     ApiKey::DeleteTopics,
@@ -59,6 +61,7 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::AlterConfigs,
     ApiKey::AlterReplicaLogDirs,
     ApiKey::DescribeLogDirs,
+    ApiKey::SaslAuthenticate,
     ApiKey::CreatePartitions,
     ApiKey::DeleteGroups,
     ApiKey::ElectLeaders,
@@ -93,6 +96,8 @@ pub(super) struct Client {
     pub(super) peer: SocketAddr,
     /// Who it is.
     pub(super) session: Session,
+    /// What it came by, if that was a listener.
+    pub(super) listener: Option<Arc<Listener>>,
     /// Which link.
     pub(super) link: Option<LinkUse>,
     /// Where this connection was sent to a nearer reader: see [`fetch`].
@@ -119,8 +124,13 @@ pub(super) struct Redirect {
 impl Client {
     pub(super) fn new(peer: SocketAddr, holder: Arc<Holder>, session: Session) -> Self {
         let (redirects, runs, answer, paused_until) = Default::default();
-        let link = None;
-        Self { peer, session, link, redirects, runs, holder, answer, paused_until }
+        let (listener, link) = (None, None);
+        Self { peer, session, listener, link, redirects, runs, holder, answer, paused_until }
+    }
+
+    /// It came by this listener.
+    pub(super) fn by(self, listener: &Arc<Listener>) -> Self {
+        Self { listener: Some(Arc::clone(listener)), ..self }
     }
 
     /// A link of another cluster.
@@ -322,10 +332,9 @@ pub(super) async fn start(call: Call, request: Request) -> Reply {
         Request::DescribeTransactions(request) => later(transactions::describe(call, request)),
         Request::ListTransactions(request) => later(transactions::list(call, request)),
         Request::TxnOffsetCommit(request) => later(txn_offsets::commit(call, request)),
-        // Only our links say who they are; not in SERVED, so no such request is started.
-        Request::SaslHandshake(_) | Request::SaslAuthenticate(_) => {
-            Reply::Close(ErrorCode::IllegalSaslState)
-        }
+        // Who is served has logged in already, or need not.
+        Request::SaslHandshake(_) => now(login::handshake_out_of_turn(&call)),
+        Request::SaslAuthenticate(_) => now(login::message_out_of_turn(&call)),
     }
 }
 

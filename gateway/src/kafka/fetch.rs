@@ -130,7 +130,8 @@ fn respond(call: &Call, opened: Opened, answers: Vec<Answer>) -> FetchResponse {
                 answer.response.current_leader = lookup::current_leader(partition);
                 if call.version >= ENDPOINTS_FROM_VERSION {
                     let endpoints = &mut response.node_endpoints;
-                    lookup::add_endpoint(&metadata, partition.leader, endpoints);
+                    let listener = call.client.listener_name();
+                    lookup::add_endpoint(&metadata, partition.leader, listener, endpoints);
                 }
             }
         }

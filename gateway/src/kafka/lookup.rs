@@ -7,6 +7,8 @@ use meridian_consensus::state::{Metadata, Node, Partition, Topic};
 use meridian_protocol::messages::{LeaderIdAndEpoch, NodeEndpoint};
 use meridian_protocol::{ErrorCode, Str, Uuid};
 
+use super::listener;
+
 /// How a client names a topic: by name, or since KIP-516 by id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum TopicKey {
@@ -109,13 +111,18 @@ pub(super) fn current_leader(partition: &Partition) -> LeaderIdAndEpoch {
     }
 }
 
-/// Where a node can be reached.
-pub(super) fn endpoint(metadata: &Metadata, node: NodeId) -> Option<NodeEndpoint> {
+/// Where clients of a listener reach a node, if it has that listener; without a name, that of `listen.kafka`.
+pub(super) fn endpoint(
+    metadata: &Metadata,
+    node: NodeId,
+    listener: Option<&str>,
+) -> Option<NodeEndpoint> {
     let known = metadata.node(node)?;
+    let endpoint = listener::endpoint(metadata, node, listener)?;
     Some(NodeEndpoint {
         node_id: broker_id(node),
-        host: known.registration.kafka.host.as_str().into(),
-        port: i32::from(known.registration.kafka.port),
+        host: endpoint.host.as_str().into(),
+        port: i32::from(endpoint.port),
         rack: Some(rack(known)),
     })
 }
@@ -157,8 +164,13 @@ fn datacenter_of(metadata: &Metadata, node: NodeId) -> Option<&str> {
 }
 
 /// Adds where a node can be reached, once.
-pub(super) fn add_endpoint(metadata: &Metadata, node: NodeId, endpoints: &mut Vec<NodeEndpoint>) {
+pub(super) fn add_endpoint(
+    metadata: &Metadata,
+    node: NodeId,
+    listener: Option<&str>,
+    endpoints: &mut Vec<NodeEndpoint>,
+) {
     if endpoints.iter().all(|known| known.node_id != broker_id(node)) {
-        endpoints.extend(endpoint(metadata, node));
+        endpoints.extend(endpoint(metadata, node, listener));
     }
 }

@@ -63,7 +63,7 @@ pub(super) async fn metadata(call: Call, mut request: MetadataRequest) -> Metada
     };
     let metadata = call.front.broker.metadata();
     let brokers = lookup::brokers(&metadata).filter_map(|(id, _)| {
-        let endpoint = lookup::endpoint(&metadata, id)?;
+        let endpoint = lookup::endpoint(&metadata, id, call.client.listener_name())?;
         Some(MetadataBroker {
             node_id: endpoint.node_id,
             host: endpoint.host,

@@ -36,6 +36,8 @@ pub struct Metrics {
     connections: AtomicI64,
     connection_limit: AtomicI64,
     refused_connections: AtomicU64,
+    logins: AtomicU64,
+    failed_logins: AtomicU64,
     durations: Durations,
 }
 
@@ -60,6 +62,8 @@ impl Default for Metrics {
             connections: AtomicI64::new(0),
             connection_limit: AtomicI64::new(0),
             refused_connections: AtomicU64::new(0),
+            logins: AtomicU64::new(0),
+            failed_logins: AtomicU64::new(0),
             durations: Durations::default(),
         }
     }
@@ -122,6 +126,10 @@ impl Metrics {
         add(Some(&self.refused_connections), 1);
     }
 
+    pub(super) fn on_login(&self, is_ok: bool) {
+        add(Some(if is_ok { &self.logins } else { &self.failed_logins }), 1);
+    }
+
     pub(super) fn on_closed(&self, close: &Close) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
         let index = Close::REASONS.iter().position(|reason| *reason == close.reason());
@@ -155,6 +163,8 @@ impl Metrics {
             total("meridian_kafka_sent_bytes_total", &self.sent_bytes),
             total("meridian_kafka_produced_bytes_total", &self.produced_bytes),
             total("meridian_kafka_fetched_bytes_total", &self.fetched_bytes),
+            labelled("meridian_kafka_logins_total", ("result", "ok"), &self.logins),
+            labelled("meridian_kafka_logins_total", ("result", "failed"), &self.failed_logins),
             total("meridian_kafka_telemetry_pushes_total", &self.telemetry_pushes),
             total("meridian_kafka_telemetry_bytes_total", &self.telemetry_bytes),
             total("meridian_kafka_throttled_requests_total", &self.throttled_requests),
@@ -163,16 +173,24 @@ impl Metrics {
         let apis = ApiKey::ALL.iter().map(|api| api.name()).zip(&self.requests);
         let codes = ErrorCode::ALL.iter().map(|code| code.name()).zip(&self.errors);
         let closes = Close::REASONS.iter().copied().zip(&self.closes);
-        let labelled = apis
+        let all = apis
             .map(|(api, count)| ("meridian_kafka_requests_total", ("api", api), count))
             .chain(codes.map(|(code, n)| ("meridian_kafka_errors_total", ("code", code), n)))
             .chain(closes.map(|(why, n)| ("meridian_kafka_closes_total", ("reason", why), n)));
-        samples.extend(labelled.filter_map(|(name, label, counter)| {
-            let sample = Sample { label: Some(label), ..total(name, counter) };
+        samples.extend(all.filter_map(|(name, label, counter)| {
+            let sample = labelled(name, label, counter);
             (sample.value > 0).then_some(sample)
         }));
         samples
     }
+}
+
+fn labelled(
+    name: &'static str,
+    label: (&'static str, &'static str),
+    counter: &AtomicU64,
+) -> Sample {
+    Sample { label: Some(label), ..total(name, counter) }
 }
 
 fn total(name: &'static str, counter: &AtomicU64) -> Sample {

@@ -500,7 +500,9 @@ fn point_to_leader(
         return;
     };
     told.current_leader = lookup::current_leader(partition);
-    lookup::add_endpoint(&metadata, partition.leader, &mut response.node_endpoints);
+    let listener = call.client.listener_name();
+    let endpoints = &mut response.node_endpoints;
+    lookup::add_endpoint(&metadata, partition.leader, listener, endpoints);
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub(super) async fn describe(call: Call, request: DescribeQuorumRequest) -> Desc
     }
     match ask(&call.front).await {
         Some((leader, quorum)) => {
-            let nodes = nodes(&call.front.broker.metadata(), &quorum.voters);
+            let nodes = nodes(&call, &call.front.broker.metadata(), &quorum.voters);
             let partition = partition(leader, &quorum);
             let topic_name = METADATA_TOPIC.into();
             let topics = vec![DescribedQuorumTopic { topic_name, partitions: vec![partition] }];
@@ -111,9 +111,9 @@ fn end_offset(index: u64) -> i64 {
     i64::try_from(index).unwrap_or(i64::MAX).saturating_add(1)
 }
 
-fn nodes(metadata: &Metadata, voters: &[QuorumMember]) -> Vec<QuorumNode> {
+fn nodes(call: &Call, metadata: &Metadata, voters: &[QuorumMember]) -> Vec<QuorumNode> {
     let node = |voter: &QuorumMember| {
-        let endpoint = lookup::endpoint(metadata, voter.member.node)?;
+        let endpoint = lookup::endpoint(metadata, voter.member.node, call.client.listener_name())?;
         let port = u16::try_from(endpoint.port).unwrap_or_default();
         let listener = QuorumListener { name: LISTENER.into(), host: endpoint.host, port };
         Some(QuorumNode { node_id: endpoint.node_id, listeners: vec![listener] })

@@ -9,18 +9,23 @@ use std::time::Duration;
 use meridian_base::env::Instant;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::connection::{self, Close};
 use super::dispatch::Client;
+use super::listener::Listener;
 use super::session::Session;
-use super::{Front, lock, quotas};
+use super::{Front, lock, login, quotas};
 use crate::config::FrontConfig;
 use crate::runtime::descriptors;
 
 /// Pause after the system refused a connection for lack of file descriptors or memory.
 const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// Time for the TLS handshake of a client.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
 /// How often the log says that connections are refused.
 const REFUSED_TOLD_EVERY: Duration = Duration::from_secs(10);
@@ -38,31 +43,62 @@ pub enum ServerError {
     },
 }
 
-/// The Kafka listener of a node.
+/// The Kafka listeners of a node.
 #[derive(Debug)]
 pub struct Server {
     front: Arc<Front>,
-    listener: TcpListener,
+    /// The first is the one that needs no name.
+    bound: Vec<Bound>,
     local_address: SocketAddr,
 }
 
+/// A listener and its socket.
+#[derive(Debug)]
+struct Bound {
+    listener: Arc<Listener>,
+    socket: TcpListener,
+}
+
+/// A connection that was accepted, and the listener that it came by.
+struct Accepted {
+    stream: TcpStream,
+    peer: SocketAddr,
+    listener: Arc<Listener>,
+}
+
 impl Server {
-    /// Listens on `address`; port 0 takes any free port.
+    /// Listens on `address` for clients that need not log in; port 0 takes any free port.
     pub async fn bind(front: Arc<Front>, address: SocketAddr) -> Result<Self, ServerError> {
-        let bind = |source| ServerError::Bind { address, source };
-        let listener = TcpListener::bind(address).await.map_err(bind)?;
-        let local_address = listener.local_addr().map_err(bind)?;
-        Ok(Self { front, listener, local_address })
+        let mut server = Self { front, bound: Vec::new(), local_address: address };
+        server.local_address = server.listen(Listener::open(), address).await?;
+        Ok(server)
     }
 
-    /// Where clients reach it.
+    /// Listens on one more address.
+    pub async fn listen(
+        &mut self,
+        listener: Listener,
+        address: SocketAddr,
+    ) -> Result<SocketAddr, ServerError> {
+        let bind = |source| ServerError::Bind { address, source };
+        let socket = TcpListener::bind(address).await.map_err(bind)?;
+        let local_address = socket.local_addr().map_err(bind)?;
+        self.bound.push(Bound { listener: Arc::new(listener), socket });
+        Ok(local_address)
+    }
+
+    /// Where clients reach it that need not log in.
     pub fn local_address(&self) -> SocketAddr {
         self.local_address
     }
 
     /// Serves clients until `shutdown` holds true, then answers what is due and returns.
     pub async fn run(self, shutdown: watch::Receiver<bool>) {
-        let Self { front, listener, .. } = self;
+        let Self { front, bound, .. } = self;
+        let (sender, mut accepted) = mpsc::channel(1);
+        let listening = bound.into_iter().map(|bound| bound.accept(sender.clone()));
+        let mut accepting: JoinSet<()> = listening.collect();
+        drop(sender);
         let by_ip = Arc::new(ConnectionCounts::default());
         let limits = Limits::of(&front.config, descriptors::limit().ok());
         limits.tell(&front.config);
@@ -76,17 +112,10 @@ impl Server {
         loop {
             let accepted = tokio::select! {
                 _ = stopped.wait_for(|stop| *stop) => break,
-                accepted = listener.accept() => accepted,
+                Some(accepted) = accepted.recv() => accepted,
                 Some(_ended) = connections.join_next() => continue,
             };
-            let (stream, peer) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(ACCEPT_RETRY_AFTER).await;
-                    continue;
-                }
-            };
+            let Accepted { stream, peer, listener } = accepted;
             let has_room = connections.len() < limits.total_count
                 && quotas::takes_connection(&front, peer.ip());
             let admitted = has_room
@@ -100,14 +129,15 @@ impl Server {
             let front = Arc::clone(&front);
             let shutdown = shutdown.clone();
             connections.spawn(async move {
-                serve(&front, stream, peer, shutdown).await;
+                serve(&front, stream, peer, &listener, shutdown).await;
                 drop(admitted);
             });
         }
-        drop(listener);
+        accepting.shutdown().await;
+        drop(accepted);
         let drain = front.config.drain_timeout + Duration::from_secs(1);
         let drained = async { while connections.join_next().await.is_some() {} };
-        let _stragglers = tokio::time::timeout(drain, drained).await;
+        let _stragglers = timeout(drain, drained).await;
         connections.shutdown().await;
         ticker.abort();
         transactions.abort();
@@ -115,19 +145,67 @@ impl Server {
     }
 }
 
+impl Bound {
+    /// Hands on what connects, as fast as it is taken.
+    async fn accept(self, to: mpsc::Sender<Accepted>) {
+        let Self { listener, socket } = self;
+        loop {
+            match socket.accept().await {
+                Ok((stream, peer)) => {
+                    let listener = Arc::clone(&listener);
+                    if to.send(Accepted { stream, peer, listener }).await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_RETRY_AFTER).await;
+                }
+            }
+        }
+    }
+}
+
 async fn serve(
     front: &Arc<Front>,
     stream: TcpStream,
     peer: SocketAddr,
+    listener: &Arc<Listener>,
     shutdown: watch::Receiver<bool>,
 ) {
-    match stream.set_nodelay(true) {
-        Ok(()) => {
-            let client = Client::new(peer, front.memory.holder(), Session::anonymous(peer));
-            serve_stream(front, stream, client, shutdown).await;
-        }
-        Err(error) => tracing::debug!(%peer, %error, "a connection was lost at once"),
+    if let Err(error) = stream.set_nodelay(true) {
+        return tracing::debug!(%peer, %error, "a connection was lost at once");
     }
+    front.metrics.on_connected();
+    let close = match &listener.certificate {
+        None => admit(front, stream, peer, listener, shutdown).await,
+        Some(certificate) => match timeout(HANDSHAKE_WITHIN, certificate.accept(stream)).await {
+            Ok(Ok(stream)) => admit(front, stream, peer, listener, shutdown).await,
+            Ok(Err(error)) => Close::Tls { detail: error.to_string() },
+            Err(_) => Close::Tls { detail: "the handshake was not completed in time".to_owned() },
+        },
+    };
+    ended(front, peer, &close);
+}
+
+/// Has a client log in, if it has to, and serves it.
+pub(super) async fn admit<S: AsyncRead + AsyncWrite + Unpin>(
+    front: &Arc<Front>,
+    mut stream: S,
+    peer: SocketAddr,
+    listener: &Arc<Listener>,
+    shutdown: watch::Receiver<bool>,
+) -> Close {
+    let session = match listener.has_login {
+        true => login::log_in(front, &mut stream, peer, shutdown.clone()).await,
+        false => Ok(Session::anonymous(peer)),
+    };
+    let session = match session {
+        Ok(session) => session,
+        Err(close) => return close,
+    };
+    let client = Client::new(peer, front.memory.holder(), session).by(listener);
+    connection::serve(front, stream, client, shutdown).await
 }
 
 /// Serves one connection, whatever it is made of, to its end.
@@ -140,7 +218,11 @@ pub(super) async fn serve_stream<S: AsyncRead + AsyncWrite>(
     let peer = client.peer;
     front.metrics.on_connected();
     let close = connection::serve(front, stream, client, shutdown).await;
-    front.metrics.on_closed(&close);
+    ended(front, peer, &close);
+}
+
+fn ended(front: &Front, peer: SocketAddr, close: &Close) {
+    front.metrics.on_closed(close);
     match close {
         Close::Client | Close::Shutdown | Close::Idle | Close::Io(_) => {
             tracing::debug!(%peer, reason = %close, "connection closed");
@@ -250,7 +332,6 @@ impl Drop for Admitted {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::time::timeout;
 
     use super::*;
     use crate::kafka::testing::{FakeBroker, PATIENCE, front_of, quick_config};

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use meridian_access::{Principal, PrincipalKind};
 
+use super::{Front, users};
+
 /// The identity that a connection has proved, or that its listener gives to everybody.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Session {
@@ -12,12 +14,35 @@ pub(super) struct Session {
     pub(super) principal: Principal,
     /// Its address as access rules have it.
     pub(super) host: Arc<str>,
+    /// How it has proved that; `None` if it needed not.
+    pub(super) proof: Option<Proof>,
+}
+
+/// The credential that a client has logged in with. Once it is another one, the session is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Proof {
+    /// The key of its row.
+    pub(super) key: Vec<u8>,
+    /// The version that its row had.
+    pub(super) version: u64,
 }
 
 impl Session {
     /// A client that has proved to be this one, or that needs to prove nothing.
     pub(super) fn new(principal: Principal, peer: SocketAddr) -> Self {
-        Self { principal, host: peer.ip().to_canonical().to_string().into() }
+        Self { principal, host: peer.ip().to_canonical().to_string().into(), proof: None }
+    }
+
+    /// It has logged in with this credential.
+    pub(super) fn with_proof(self, proof: Proof) -> Self {
+        Self { proof: Some(proof), ..self }
+    }
+
+    /// Whether what it was proved by is as it was.
+    pub(super) fn holds(&self, front: &Front) -> bool {
+        let is_unchanged =
+            |it: &Proof| users::is_unchanged(&front.broker.metadata(), &it.key, it.version);
+        self.proof.as_ref().is_none_or(is_unchanged)
     }
 
     /// A client of a listener that authenticates nobody.

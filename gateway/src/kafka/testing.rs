@@ -33,6 +33,8 @@ use tokio::task::JoinHandle;
 
 use super::connection::{self, Close};
 use super::dispatch::Client;
+use super::listener::Listener;
+use super::server;
 use super::session::Session;
 use super::{Front, Verifier, lock, lookup};
 use crate::broker::Broker;
@@ -508,6 +510,19 @@ impl TestClient {
         let closed = tokio::spawn(async move {
             let client = Client::new(peer, front.memory.holder(), session);
             connection::serve(&front, theirs, client, stopped).await
+        });
+        Self { stream, closed, stop, correlation_id: 0 }
+    }
+
+    /// Connects to a listener where clients log in.
+    pub(crate) fn connect_by_login(front: &Arc<Front>) -> Self {
+        let (stream, theirs) = tokio::io::duplex(16 << 10);
+        let (stop, stopped) = watch::channel(false);
+        let front = Arc::clone(front);
+        let listener = Listener { name: None, has_login: true, certificate: None };
+        let closed = tokio::spawn(async move {
+            let peer = ([127, 0, 0, 1], 1234).into();
+            server::admit(&front, theirs, peer, &Arc::new(listener), stopped).await
         });
         Self { stream, closed, stop, correlation_id: 0 }
     }

@@ -10,6 +10,7 @@ pub(crate) const PAGE: &str = "docs/operating/configuration.md";
 /// The tables of the configuration file, `File` first.
 const TABLES: &[&str] = &[
     "gateway/src/config/file.rs",
+    "gateway/src/config/listeners.rs",
     "gateway/src/config/tiers.rs",
     "gateway/src/config/object_store.rs",
 ];
@@ -69,7 +70,11 @@ struct Key<'a> {
 fn keys_table(source: &str) -> Result<String, String> {
     let mut out = "| key | default | meaning |\n| --- | --- | --- |\n".to_owned();
     for section in keys(source, "File")? {
-        section_rows(source, section.name, &section_struct(section.name), &mut out)?;
+        let path = match section.kind.starts_with("BTreeMap<") {
+            true => format!("{}.NAME", section.name),
+            false => section.name.to_owned(),
+        };
+        section_rows(source, &path, &section_struct(section.name), &mut out)?;
     }
     Ok(out)
 }

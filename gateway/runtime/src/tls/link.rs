@@ -60,7 +60,7 @@ impl ClusterCa {
         let name = format!("link-{link}.{}.meridian", cluster_label(&self.cluster)?);
         let common_name = format!("Meridian link {link} to cluster {}", self.cluster);
         let usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let (cert_chain_pem, key_pem) = self.sign(name, common_name, usages, validity)?;
+        let (cert_chain_pem, key_pem) = self.sign(&[name], common_name, usages, validity)?;
         Ok(LinkIdentity { cert_chain_pem, key_pem, ca_pem: self.certificate_pem.clone() })
     }
 }

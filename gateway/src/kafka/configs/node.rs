@@ -82,7 +82,7 @@ pub(super) fn own_id(front: &Front, name: &Str) -> Result<String, ApiError> {
 
 /// What follows from the cluster as it is.
 fn of_cluster(front: &Front, metadata: &Metadata, own: String) -> Vec<DescribedConfig> {
-    let known = lookup::endpoint(metadata, front.broker.node()).unwrap_or_default();
+    let known = lookup::endpoint(metadata, front.broker.node(), None).unwrap_or_default();
     let listener = format!("PLAINTEXT://{}:{}", known.host, known.port);
     let rack = known.rack.unwrap_or_default();
     let count = topics::replication_factor(metadata).to_string();

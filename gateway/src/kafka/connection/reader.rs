@@ -248,6 +248,9 @@ impl<'a, R: AsyncRead + Unpin> Reader<'a, R> {
         if !self.client.served().contains(&api) {
             return Err(Close::Unsupported(RequestError::UnknownApi { key: api.key() }));
         }
+        if !self.client.session.holds(self.front) {
+            return Err(Close::Revoked { principal: self.client.session.principal.clone() });
+        }
         self.front.metrics.on_request(api, size_bytes);
         if let Some(link) = &self.client.link {
             link.note(self.front.now(), header.client_id.as_deref());

@@ -40,7 +40,7 @@ pub(super) async fn wait_for_news(call: &Call, request: &MetadataRequest) {
 pub(super) fn stamp(call: &Call, metadata: &Metadata, request: &MetadataRequest) -> i64 {
     let mut hasher = DefaultHasher::new();
     for (id, _) in lookup::brokers(metadata) {
-        let endpoint = lookup::endpoint(metadata, id);
+        let endpoint = lookup::endpoint(metadata, id, call.client.listener_name());
         endpoint.map(|it| (it.node_id, it.host, it.port)).hash(&mut hasher);
     }
     metadata.configs(&ConfigResource::Cluster).for_each(|config| config.hash(&mut hasher));

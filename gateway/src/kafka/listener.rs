@@ -1,0 +1,67 @@
+//! Listeners by name, and where nodes are reached by each: a client is sent to the listener that it came by.
+//!
+//! A node says where its further listeners are in a row of the metadata log; its registration says where the one is
+//! that has no name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use meridian_base::id::NodeId;
+use meridian_consensus::command::{Endpoint, RowKind};
+use meridian_consensus::state::Metadata;
+
+use super::dispatch::Client;
+use crate::runtime::tls::ListenerCertificate;
+
+/// A listener of this node.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    /// Its name; `None` is the one of `listen.kafka`.
+    pub(crate) name: Option<String>,
+    /// Whether clients log in.
+    pub(crate) has_login: bool,
+    /// With TLS, what clients are shown.
+    pub(crate) certificate: Option<Arc<ListenerCertificate>>,
+}
+
+impl Listener {
+    /// The listener without a name, a login and TLS.
+    pub(crate) fn open() -> Self {
+        Self { name: None, has_login: false, certificate: None }
+    }
+}
+
+impl Client {
+    /// The name of the listener that the client came by, if it has one.
+    pub(super) fn listener_name(&self) -> Option<&str> {
+        self.listener.as_ref().and_then(|listener| listener.name.as_deref())
+    }
+}
+
+/// Where the further listeners of a node are, by name.
+pub(crate) type Endpoints = BTreeMap<String, Endpoint>;
+
+/// The key of the row that says where the listeners of a node are.
+pub(crate) fn key(node: NodeId) -> Vec<u8> {
+    node.get().to_be_bytes().to_vec()
+}
+
+/// The value of the row.
+pub(crate) fn encode(endpoints: &Endpoints) -> Vec<u8> {
+    serde_json::to_vec(endpoints).expect("names and endpoints always encode into memory")
+}
+
+/// Where clients of a listener reach a node, if it has that listener.
+pub(super) fn endpoint(
+    metadata: &Metadata,
+    node: NodeId,
+    listener: Option<&str>,
+) -> Option<Endpoint> {
+    let known = metadata.node(node)?;
+    let Some(listener) = listener else { return Some(known.registration.kafka.clone()) };
+    let row = metadata.extra_row(RowKind::Listeners, &key(node))?;
+    let endpoints = serde_json::from_slice::<Endpoints>(&row.value).inspect_err(|error| {
+        tracing::warn!(%node, %error, "where the node's listeners are can't be read; restart that node");
+    });
+    endpoints.ok()?.remove(listener)
+}
