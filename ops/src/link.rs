@@ -7,7 +7,6 @@ use clap::{ArgGroup, Args, Subcommand};
 use serde_json::{Value, json};
 
 use self::options::Options;
-pub(crate) use self::options::read_option;
 use crate::client::{Client, admin};
 use crate::consent::Consent;
 use crate::failure::{Exit, Failure};

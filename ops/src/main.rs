@@ -3,6 +3,7 @@
 mod bench;
 mod cert;
 mod client;
+mod client_options;
 mod cluster;
 mod consent;
 mod dev;
@@ -20,6 +21,7 @@ mod serve;
 mod sys;
 mod target;
 mod topic;
+mod user;
 
 use std::process::ExitCode;
 
@@ -37,6 +39,7 @@ enum Cli {
     Dev(dev::Dev),
     Topic(topic::Topic),
     Producer(producer::Producer),
+    User(user::User),
     Group(group::Group),
     Cluster(cluster::Cluster),
     Node(node::Node),
@@ -86,6 +89,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Cli::Diff(diff) => block_on(diff.run()),
         Cli::Export(export) => block_on(export.run()),
         Cli::Bench(bench) => block_on(bench::run(bench)),
+        Cli::User(user) => block_on(user::run(user)),
         Cli::Producer(producer) => block_on(producer::run(producer)),
         Cli::Topic(topic) => block_on(topic::run(topic)),
         Cli::Group(group) => block_on(group::run(group)),

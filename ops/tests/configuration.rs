@@ -184,6 +184,10 @@ fn table(folder: &Path) -> Vec<(&'static str, Option<Value>, Outcome)> {
         let table = format!("id = {id}\ndatacenter = \"{datacenter}\"\npeer = \"127.0.0.1:2\"");
         Value::Table(table.parse().unwrap())
     };
+    let listener = || -> Value {
+        let address = format!("address = \"127.0.0.1:{}\"", free_port());
+        Value::Table(format!("{address}\nprotocol = \"SASL_PLAINTEXT\"").parse().unwrap())
+    };
     let nodes = |nodes: &[Value]| Some(Value::Array(nodes.to_vec()));
     let port = || text(&format!("127.0.0.1:{}", free_port()));
     vec![
@@ -197,6 +201,14 @@ fn table(folder: &Path) -> Vec<(&'static str, Option<Value>, Outcome)> {
         ("listen.peer", port(), Kept),
         ("listen.admin", port(), Kept),
         ("listen.insecure", Some(Value::from(true)), Kept),
+        ("listener.NAME", Some(listener()), Stays),
+        ("listener.NAME.address", port(), Kept),
+        ("listener.NAME.address", text("0.0.0.0:0"), Refused("listener.NAME.protocol")),
+        ("listener.NAME.advertised", text("127.0.0.1:1"), Kept),
+        ("listener.NAME.protocol", text("PLAINTEXT"), Kept),
+        ("listener.NAME.protocol", text("SASL_SSL"), Refused("name certificate and key")),
+        ("listener.NAME.certificate", text("server.pem"), Refused("uses no certificate")),
+        ("listener.NAME.key", text("server-key.pem"), Refused("uses no certificate")),
         ("cluster.id", text("aaaaaaaaaaaaaaaaaaaaaa"), Refused("cluster.id")),
         ("cluster.geometry", text("one-per-dc"), Refused("cluster.geometry")),
         ("cluster.further_groups", names(&["block-4-2"]), Kept),
@@ -205,6 +217,8 @@ fn table(folder: &Path) -> Vec<(&'static str, Option<Value>, Outcome)> {
         ("cluster.nodes", nodes(&[member(1, "A"), member(1, "A")]), Refused("lists node 1 twice")),
         ("cluster.nodes", nodes(&[member(2, "A")]), Refused("must list this node")),
         ("tls.folder", text("no-such-tls"), Refused("no-such-tls")),
+        ("security.super_users", names(&["User:admin"]), Kept),
+        ("security.super_users", names(&["admin"]), Refused("security.super_users")),
         ("security.secret_key_file", text("no-such-key"), Refused("no-such-key")),
         ("storage.file_size_bytes", number(32 << 20), Kept),
         ("storage.capacity_bytes", number(512 << 20), Kept),

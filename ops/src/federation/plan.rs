@@ -8,8 +8,9 @@ use serde_saphyr::Location;
 use super::file::{At, File, Link, Mirror, Policy, Rule, Topic};
 use super::state::{ON_DELETE, ON_RECREATE, State, is_compared};
 use crate::client::{Client, admin};
+use crate::client_options::read_option;
 use crate::failure::Failure;
-use crate::link::{cell, read_option};
+use crate::link::cell;
 
 /// One thing that is made or changed.
 #[derive(Debug)]
