@@ -10,10 +10,7 @@ use meridian_protocol::{ApiKey, DecodeError, EncodeError, ErrorCode};
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the text of each variant says what it is")]
 pub enum ClientError {
-    #[error(
-        "cannot reach a broker at {addresses}: {last}; start one with `meridian serve`, or name \
-         another with --bootstrap HOST:PORT"
-    )]
+    #[error("cannot reach a broker at {addresses}: {last}; {}", .last.advice())]
     Unreachable { addresses: String, last: Box<ClientError> },
     #[error("cannot connect to {address}: {source}")]
     Connect { address: String, source: io::Error },
@@ -65,6 +62,20 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// What to do if no broker can be reached for this.
+    fn advice(&self) -> &'static str {
+        match self {
+            Self::Authentication { .. } => "check the user, the password and sasl.mechanism",
+            Self::Tls { .. } => {
+                "check security.protocol and ssl.ca.location: the port may be one without TLS, or another authority's"
+            }
+            Self::Disconnected { .. } => {
+                "the port may want TLS or a login: set security.protocol and what belongs to it"
+            }
+            _ => "start one with `meridian serve`, or name another with --bootstrap HOST:PORT",
+        }
+    }
+
     /// The error of a response, unless it has none.
     pub fn check(
         what: impl FnOnce() -> String,

@@ -56,8 +56,10 @@ pub(super) enum Close {
     #[error("the client did not log in in time")]
     SlowLogin,
     /// The client is not who it says.
-    #[error("the client could not log in with {mechanism}: no such user, or another password")]
+    #[error("no login as {user:?} with {mechanism}: no such user, or another password")]
     LoginRefused {
+        /// Who it says it is, if it came so far.
+        user: String,
         /// How it tried.
         mechanism: &'static str,
     },

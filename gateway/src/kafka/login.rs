@@ -61,7 +61,7 @@ enum Step {
     Goes(Stage, Vec<u8>),
     Proved(Box<Session>, Vec<u8>),
     /// The client is not who it says, or says nothing that can be understood.
-    Failed(Mechanism),
+    Failed(Mechanism, String),
 }
 
 struct Login<'a, S> {
@@ -204,7 +204,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
         self.answer(version, id, SaslHandshakeResponse { error_code, mechanisms }.into()).await?;
         mechanism.ok_or_else(|| {
             self.front.metrics.on_error(error_code);
-            Close::LoginRefused { mechanism: "unknown" }
+            Close::LoginRefused { user: String::new(), mechanism: "unknown" }
         })
     }
 
@@ -228,7 +228,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
                 self.answer(version, id, answered(bytes)).await?;
                 Ok(Some(session))
             }
-            Step::Failed(mechanism) => {
+            Step::Failed(mechanism, user) => {
                 self.punish().await;
                 let error_code = ErrorCode::SaslAuthenticationFailed;
                 self.front.metrics.on_error(error_code);
@@ -241,7 +241,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
                 let response =
                     SaslAuthenticateResponse { error_code, error_message, ..Default::default() };
                 self.answer(version, id, response.into()).await?;
-                Err(Close::LoginRefused { mechanism: mechanism.name() })
+                Err(Close::LoginRefused { user, mechanism: mechanism.name() })
             }
         }
     }
@@ -255,9 +255,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
                 (bytes, None)
             }
             Step::Proved(session, bytes) => (bytes, Some(session)),
-            Step::Failed(mechanism) => {
+            Step::Failed(mechanism, user) => {
                 self.punish().await;
-                return Err(Close::LoginRefused { mechanism: mechanism.name() });
+                return Err(Close::LoginRefused { user, mechanism: mechanism.name() });
             }
         };
         let size_bytes = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
@@ -285,12 +285,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
 
     async fn step(&self, stage: Stage, message: &[u8]) -> Step {
         match stage {
-            Stage::Silent => Step::Failed(Mechanism::Plain),
+            Stage::Silent => Step::Failed(Mechanism::Plain, String::new()),
             Stage::Chosen(mechanism) => match Claim::begin(mechanism, message) {
                 Ok(claim) => self.claimed(mechanism, claim).await,
                 Err(error) => {
                     tracing::debug!(peer = %self.peer, %mechanism, %error, "no login");
-                    Step::Failed(mechanism)
+                    Step::Failed(mechanism, String::new())
                 }
             },
             Stage::Challenged(challenged) => self.proved(*challenged, message),
@@ -305,13 +305,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
                 let version = kept.as_ref().map(|kept| kept.version);
                 let credential =
                     kept.map_or_else(|| self.nobody(hash, &user), |kept| kept.credential);
-                let Ok(nonce) = entropy() else { return Step::Failed(mechanism) };
+                let Ok(nonce) = entropy() else { return Step::Failed(mechanism, user) };
                 let (ours, server) = first.challenge(credential, &format!("{nonce:032x}"));
                 let challenged = Challenged { hash, user, server, version };
                 Step::Goes(Stage::Challenged(Box::new(challenged)), ours)
             }
             (Claim::Plain { user, password }, _) => self.plain(user, password).await,
-            (Claim::Scram(_), Mechanism::Plain) => Step::Failed(mechanism),
+            (Claim::Scram(first), Mechanism::Plain) => Step::Failed(mechanism, first.user),
         }
     }
 
@@ -322,9 +322,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
             (Ok(ours), Some(version)) => Step::Proved(self.session(hash, &user, version), ours),
             (Err(error), _) => {
                 tracing::debug!(peer = %self.peer, user, %mechanism, %error, "no login");
-                Step::Failed(mechanism)
+                Step::Failed(mechanism, user)
             }
-            (Ok(_), None) => Step::Failed(mechanism),
+            (Ok(_), None) => Step::Failed(mechanism, user),
         }
     }
 
@@ -339,7 +339,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
         let hash = credential.hash();
         let fits = {
             let Ok(_turn) = self.front.logins.acquire().await else {
-                return Step::Failed(Mechanism::Plain);
+                return Step::Failed(Mechanism::Plain, user);
             };
             tokio::task::spawn_blocking(move || credential.fits(&password)).await
         };
@@ -347,7 +347,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
             (Ok(true), Some(version)) => {
                 Step::Proved(self.session(hash, &user, version), Vec::new())
             }
-            _ => Step::Failed(Mechanism::Plain),
+            _ => Step::Failed(Mechanism::Plain, user),
         }
     }
 

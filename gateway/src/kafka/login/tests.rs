@@ -103,7 +103,7 @@ async fn who_is_refused_does_not_learn_why() {
         assert_eq!(choose(&mut client, "PLAIN").await, ErrorCode::None);
         let auth_bytes = format!("\0{user}\0{password}").into_bytes().into();
         said.push(client.call(2, SaslAuthenticateRequest { auth_bytes }).await);
-        assert!(matches!(ended(client).await, Close::LoginRefused { mechanism: "PLAIN" }));
+        assert!(matches!(ended(client).await, Close::LoginRefused { mechanism: "PLAIN", .. }));
     }
     assert_eq!(said[0], said[1]);
     assert_eq!(said[0].error_code, ErrorCode::SaslAuthenticationFailed);
