@@ -159,6 +159,19 @@ impl Call {
         if self.may(operation, resource) { Ok(()) } else { Err(refusal(resource.kind)) }
     }
 
+    /// Whether the client may create a topic of this name.
+    pub(super) fn may_create(&self, topic: &str) -> bool {
+        // Of the two only the second is a try: most clients have no rights on the cluster.
+        self.sees(Operation::Create, Resource::CLUSTER)
+            || self.may(Operation::Create, Resource::topic(topic))
+    }
+
+    /// The bits of what the client may do to the cluster: none if it may not look at it.
+    pub(super) fn cluster_operations(&self) -> i32 {
+        let operations = self.rights.operations(Resource::CLUSTER);
+        if operations.contains(Operation::Describe) { operations.bits() } else { 0 }
+    }
+
     /// A topic that the client may do this to. Of one that it may not name it does not learn whether it is there.
     pub(super) fn find<'m>(
         &self,

@@ -16,7 +16,7 @@ use meridian_protocol::{ErrorCode, Str};
 use super::dispatch::Call;
 use super::error::ApiError;
 use super::pace::Pace;
-use super::{lookup, metadata};
+use super::lookup;
 use crate::log::PartitionLog;
 use crate::meta::ProposeError;
 
@@ -63,7 +63,7 @@ pub(super) async fn describe(
         controller_id: lookup::broker_id(call.front.broker.node()),
         brokers: brokers.collect(),
         cluster_authorized_operations: if request.include_cluster_authorized_operations {
-            metadata::CLUSTER_OPERATIONS
+            call.cluster_operations()
         } else {
             AUTHORIZED_OPERATIONS_OMITTED
         },

@@ -18,10 +18,6 @@ use super::pace::{self, Pace};
 use super::repeated::unique;
 use super::topics;
 
-/// Bits of every operation on a topic: without access rules everybody may do all of them.
-const TOPIC_OPERATIONS: i32 = 0b1101_1111_1000;
-/// Bits of every operation on the cluster.
-pub(super) const CLUSTER_OPERATIONS: i32 = 0b1_1111_1010_0000;
 /// From this version on topics have ids.
 const IDS_FROM_VERSION: i16 = 10;
 /// From this version on they can be asked for by them (KAFKA-12701).
@@ -36,18 +32,16 @@ pub(super) async fn metadata(call: Call, mut request: MetadataRequest) -> Metada
     // As in Kafka, one of them spoils the request.
     let is_too_early = call.version < ASKED_BY_ID_FROM_VERSION
         && request.topics.iter().flatten().any(|topic| is_by_id(call.version, topic));
-    if let Some(wanted) = &request.topics
-        && !is_too_early
-        && request.allow_auto_topic_creation
-        && call.front.config.auto_create_topics
-    {
-        create_missing(&call, wanted).await;
-    }
-    let operations = if request.include_topic_authorized_operations {
-        TOPIC_OPERATIONS
-    } else {
-        AUTHORIZED_OPERATIONS_OMITTED
+    let wanted = Wanted {
+        creates: request.allow_auto_topic_creation && call.front.config.auto_create_topics,
+        operations: request.include_topic_authorized_operations,
     };
+    if let Some(named) = &request.topics
+        && !is_too_early
+        && wanted.creates
+    {
+        create_missing(&call, named).await;
+    }
     let is_held = request.hold_ms > 0;
     if is_held {
         held::wait_for_news(&call, &request).await;
@@ -57,9 +51,9 @@ pub(super) async fn metadata(call: Call, mut request: MetadataRequest) -> Metada
         if is_held { held::stamp(&call, &call.front.broker.metadata(), &request) } else { 0 };
     let topics = match request.topics {
         _ if is_held && stamp == request.seen_stamp => Vec::new(),
-        None => describe_all(&call, operations).await,
-        Some(wanted) if is_too_early => wanted.iter().map(refused).collect(),
-        Some(wanted) => describe_named(&call, wanted, operations).await,
+        None => describe_all(&call, wanted).await,
+        Some(named) if is_too_early => named.iter().map(refused).collect(),
+        Some(named) => describe_named(&call, named, wanted).await,
     };
     let metadata = call.front.broker.metadata();
     let brokers = lookup::brokers(&metadata).filter_map(|(id, _)| {
@@ -79,12 +73,21 @@ pub(super) async fn metadata(call: Call, mut request: MetadataRequest) -> Metada
         topics,
         stamp,
         cluster_authorized_operations: if request.include_cluster_authorized_operations {
-            CLUSTER_OPERATIONS
+            call.cluster_operations()
         } else {
             AUTHORIZED_OPERATIONS_OMITTED
         },
         ..Default::default()
     }
+}
+
+/// What a request wants to be done and told of each topic.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// Those that are missing are to be created.
+    creates: bool,
+    /// Whether to tell what the client may do to them.
+    operations: bool,
 }
 
 /// Who names an id may leave the name empty instead of null, as Java's consumers do.
@@ -108,7 +111,8 @@ async fn create_missing(call: &Call, wanted: &[MetadataRequestTopic]) {
         pace.step().await;
         let Some(name) = &topic.name else { continue };
         let missing = call.front.broker.metadata().topic_named(name).is_none();
-        if missing && topics::is_legal_name(name) {
+        let may = || call.sees(Operation::Describe, Resource::topic(name)) && call.may_create(name);
+        if missing && topics::is_legal_name(name) && may() {
             let created = topics::create_default(&call.front, name).await;
             if let Err(error) = created
                 && error.code != ErrorCode::TopicAlreadyExists
@@ -119,30 +123,30 @@ async fn create_missing(call: &Call, wanted: &[MetadataRequestTopic]) {
     }
 }
 
-async fn describe_all(call: &Call, operations: i32) -> Vec<MetadataTopic> {
+async fn describe_all(call: &Call, wanted: Wanted) -> Vec<MetadataTopic> {
     let ids: Vec<TopicId> = {
         let metadata = call.front.broker.metadata();
-        let may = |topic: &&Topic| call.may(Operation::Describe, Resource::topic(&topic.name));
-        metadata.topics().filter(may).map(|topic| topic.id).collect()
+        let is_seen = |it: &&Topic| call.sees(Operation::Describe, Resource::topic(&it.name));
+        metadata.topics().filter(is_seen).map(|topic| topic.id).collect()
     };
     let mut topics = Vec::with_capacity(ids.len());
     let mut pace = Pace::default();
     for id in ids {
-        topics.extend(describe(call, id, operations, &mut pace).await);
+        topics.extend(describe(call, id, wanted.operations, &mut pace).await);
     }
     topics
 }
 
 async fn describe_named(
     call: &Call,
-    wanted: Vec<MetadataRequestTopic>,
-    operations: i32,
+    named: Vec<MetadataRequestTopic>,
+    wanted: Wanted,
 ) -> Vec<MetadataTopic> {
     // As in Kafka, a topic that is named twice is described once.
-    let wanted = unique(wanted, |topic| (topic.name.clone(), topic.topic_id));
-    let mut topics = Vec::with_capacity(wanted.len());
+    let named = unique(named, |topic| (topic.name.clone(), topic.topic_id));
+    let mut topics = Vec::with_capacity(named.len());
     let mut pace = Pace::default();
-    for topic in wanted {
+    for topic in named {
         let by_id = is_by_id(call.version, &topic);
         let name = topic.name.clone().unwrap_or_default();
         let key = TopicKey::new(by_id, &name, topic.topic_id);
@@ -151,8 +155,12 @@ async fn describe_named(
             call.find(&metadata, &key, Operation::Describe).map(|topic| topic.id)
         };
         let described = match found {
-            Ok(id) => describe(call, id, operations, &mut pace).await,
+            Ok(id) => describe(call, id, wanted.operations, &mut pace).await,
             Err(ErrorCode::TopicAuthorizationFailed) => Some(hidden(&topic, by_id)),
+            // It is not there because the client may not create it.
+            Err(_) if wanted.creates && !by_id && !sees_creation(call, &name) => {
+                Some(hidden(&topic, by_id))
+            }
             Err(_) => {
                 pace.step().await;
                 None
@@ -161,6 +169,12 @@ async fn describe_named(
         topics.push(described.unwrap_or_else(|| unknown(topic, by_id)));
     }
     topics
+}
+
+/// Whether the client may create a topic of this name, once it has tried.
+fn sees_creation(call: &Call, name: &str) -> bool {
+    call.sees(Operation::Create, Resource::CLUSTER)
+        || call.sees(Operation::Create, Resource::topic(name))
 }
 
 /// The answer for a topic that the client may not see: whether or not it is there.
@@ -194,7 +208,7 @@ fn unknown(wanted: MetadataRequestTopic, by_id: bool) -> MetadataTopic {
 async fn describe(
     call: &Call,
     id: TopicId,
-    operations: i32,
+    with_operations: bool,
     pace: &mut Pace,
 ) -> Option<MetadataTopic> {
     let mut described = {
@@ -205,7 +219,10 @@ async fn describe(
             topic_id: lookup::uuid(topic.id),
             is_internal: topic.internal,
             partitions: Vec::with_capacity(topic.partitions.len()),
-            topic_authorized_operations: operations,
+            topic_authorized_operations: match with_operations {
+                true => operations(call, topic),
+                false => AUTHORIZED_OPERATIONS_OMITTED,
+            },
             ..Default::default()
         }
     };
@@ -224,6 +241,11 @@ async fn describe(
         }
     }
     Some(described)
+}
+
+/// The bits of what the client may do to a topic.
+fn operations(call: &Call, topic: &Topic) -> i32 {
+    call.rights.operations(Resource::topic(&topic.name)).bits()
 }
 
 fn describe_one(metadata: &Metadata, partition: &Partition) -> MetadataPartition {
@@ -285,7 +307,9 @@ pub(super) async fn describe_partitions(
     }
     if names.is_empty() {
         let metadata = call.front.broker.metadata();
-        names = metadata.topics().map(|topic| topic.name.as_str().into()).collect();
+        let is_seen = |it: &&Topic| call.sees(Operation::Describe, Resource::topic(&it.name));
+        let seen = metadata.topics().filter(is_seen);
+        names = seen.map(|topic| topic.name.as_str().into()).collect();
     }
     names.sort_unstable();
     names.dedup();
@@ -300,8 +324,7 @@ pub(super) async fn describe_partitions(
                 Some(TopicPartitionCursor { topic_name: name, partition_index: first as i32 });
             break;
         }
-        let (described, partition_count) =
-            describe_page(&call.front.broker.metadata(), &name, first, room);
+        let (described, partition_count) = describe_page(&call, &name, first, room);
         pace.steps(1 + described.partitions.len()).await;
         room -= described.partitions.len();
         let next = first + described.partitions.len();
@@ -316,25 +339,25 @@ pub(super) async fn describe_partitions(
 }
 
 /// Some partitions of a topic, and how many it has.
-fn describe_page(
-    metadata: &Metadata,
-    name: &Str,
-    first: usize,
-    count: usize,
-) -> (DescribedTopic, usize) {
-    let Some(topic) = metadata.topic_named(name) else {
-        let illegal = !topics::is_legal_name(name);
-        let unknown = ErrorCode::UnknownTopicOrPartition;
-        let described = DescribedTopic {
-            error_code: if illegal { ErrorCode::InvalidTopicException } else { unknown },
-            name: Some(name.clone()),
-            ..Default::default()
-        };
-        return (described, 0);
+fn describe_page(call: &Call, name: &Str, first: usize, count: usize) -> (DescribedTopic, usize) {
+    let metadata = call.front.broker.metadata();
+    let found = call.find(&metadata, &TopicKey::Name(name.clone()), Operation::Describe);
+    let topic = match found {
+        Ok(topic) => topic,
+        Err(code) => {
+            let is_unknown = code != ErrorCode::TopicAuthorizationFailed;
+            let illegal = is_unknown && !topics::is_legal_name(name);
+            let described = DescribedTopic {
+                error_code: if illegal { ErrorCode::InvalidTopicException } else { code },
+                name: Some(name.clone()),
+                ..Default::default()
+            };
+            return (described, 0);
+        }
     };
     let ids = topic.partitions.iter().skip(first).take(count);
     let partitions = ids.filter_map(|id| metadata.partition(*id)).map(|partition| {
-        let owners = Owners::of(metadata, partition);
+        let owners = Owners::of(&metadata, partition);
         DescribedTopicPartition {
             error_code: owners.error_code,
             partition_index: partition.index.cast_signed(),
@@ -353,7 +376,7 @@ fn describe_page(
         topic_id: lookup::uuid(topic.id),
         is_internal: topic.internal,
         partitions: partitions.collect(),
-        topic_authorized_operations: TOPIC_OPERATIONS,
+        topic_authorized_operations: operations(call, topic),
         ..Default::default()
     };
     (described, topic.partitions.len())

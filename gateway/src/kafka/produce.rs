@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use meridian_access::{Operation, Resource};
 use meridian_base::id::PartitionId;
 use meridian_base::position::Generation;
 use meridian_consensus::state::{Metadata, Topic};
@@ -170,8 +171,11 @@ pub(super) async fn start(call: &Call, request: ProduceRequest) -> Reply {
     let count = request.topic_data.iter().map(|topic| topic.partition_data.len()).sum::<usize>();
     let refusal = if !ACKS.contains(&acks) {
         Some(ErrorCode::InvalidRequiredAcks)
+    } else if count > PARTITION_COUNT_MAX {
+        Some(ErrorCode::InvalidRequest)
     } else {
-        (count > PARTITION_COUNT_MAX).then_some(ErrorCode::InvalidRequest)
+        let id = transactional.id.as_deref().map(Resource::transactional_id);
+        id.and_then(|id| call.check(Operation::Write, id).err())
     };
     let mut topics = Vec::with_capacity(request.topic_data.len());
     for topic in request.topic_data {
@@ -213,7 +217,7 @@ fn read_topic(call: &Call, key: &TopicKey, data: Vec<ProducePartition>) -> Vec<W
     // What the metadata says is copied out, so that its lock is not held while reading.
     let targets: Vec<Result<(Target, Rules), ApiError>> = {
         let metadata = call.front.broker.metadata();
-        let found = key.find(&metadata).map_err(ApiError::from);
+        let found = call.find(&metadata, key, Operation::Write).map_err(ApiError::from);
         let found = found.and_then(|topic| Ok((topic, Rules::of(&metadata, topic)?)));
         let target = |index| {
             let (topic, rules) = found.clone()?;

@@ -46,8 +46,8 @@ pub(super) fn stamp(call: &Call, metadata: &Metadata, request: &MetadataRequest)
     metadata.configs(&ConfigResource::Cluster).for_each(|config| config.hash(&mut hasher));
     match &request.topics {
         None => {
-            let may = |it: &&Topic| call.may(Operation::Describe, Resource::topic(&it.name));
-            metadata.topics().filter(may).for_each(|it| hash(metadata, Some(it), &mut hasher));
+            let is_seen = |it: &&Topic| call.sees(Operation::Describe, Resource::topic(&it.name));
+            metadata.topics().filter(is_seen).for_each(|it| hash(metadata, Some(it), &mut hasher));
         }
         Some(wanted) => {
             let find = |it| hash(metadata, find(call, metadata, it), &mut hasher);
