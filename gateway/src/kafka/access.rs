@@ -172,6 +172,19 @@ impl Call {
         if operations.contains(Operation::Describe) { operations.bits() } else { 0 }
     }
 
+    /// Whether the client may do this to a topic, if there is a topic of this id.
+    pub(super) fn check_topic(
+        &self,
+        metadata: &Metadata,
+        key: &TopicKey,
+        operation: Operation,
+    ) -> Result<(), ErrorCode> {
+        match self.find(metadata, key, operation) {
+            Err(code @ ErrorCode::TopicAuthorizationFailed) => Err(code),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
     /// A topic that the client may do this to. Of one that it may not name it does not learn whether it is there.
     pub(super) fn find<'m>(
         &self,

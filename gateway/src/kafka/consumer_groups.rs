@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use meridian_access::{Operation, Resource};
 use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::messages::{
-    AUTHORIZED_OPERATIONS_OMITTED, ConsumerGroupAssignment, ConsumerGroupDescribeRequest,
+    ConsumerGroupAssignment, ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
     ConsumerGroupTopic, DescribedConsumerGroup, DescribedConsumerGroupAssignment,
     DescribedConsumerGroupMember, DescribedConsumerGroupTopic,
@@ -91,6 +92,7 @@ async fn try_heartbeat(
     call: &Call,
     request: ConsumerGroupHeartbeatRequest,
 ) -> Result<(Str, Duration, ConsumerReply), ApiError> {
+    check_rights(call, &request)?;
     check(call.version, &request).map_err(|text| ApiError::new(ErrorCode::InvalidRequest, text))?;
     let beat = beat_of(call, &request)?;
     let member_id = Str::from(beat.member_id.as_str());
@@ -122,6 +124,13 @@ async fn try_heartbeat(
     };
     coordinator::committed(answer).await?;
     Ok((member_id, interval, reply))
+}
+
+/// Whether the client may be a member of the group, and may know of all topics that it names.
+fn check_rights(call: &Call, request: &ConsumerGroupHeartbeatRequest) -> Result<(), ErrorCode> {
+    groups::check_member(call, &request.group_id)?;
+    let mut names = request.subscribed_topic_names.iter().flatten();
+    names.try_for_each(|name| call.check(Operation::Describe, Resource::topic(name)))
 }
 
 /// What Kafka refuses before it looks at the group.
@@ -226,12 +235,9 @@ pub(super) async fn describe(
     call: Call,
     request: ConsumerGroupDescribeRequest,
 ) -> ConsumerGroupDescribeResponse {
-    let authorized_operations = if request.include_authorized_operations {
-        groups::GROUP_OPERATIONS
-    } else {
-        AUTHORIZED_OPERATIONS_OMITTED
-    };
+    let is_told = request.include_authorized_operations;
     let describe = |group_id: Str| {
+        let authorized_operations = groups::operations(&call, &group_id, is_told);
         let described = describe_one(&call, &group_id).unwrap_or_else(|error| {
             call.front.metrics.on_error(error.code);
             DescribedConsumerGroup {
@@ -248,6 +254,7 @@ pub(super) async fn describe(
 }
 
 fn describe_one(call: &Call, group_id: &str) -> Result<DescribedConsumerGroup, ApiError> {
+    call.check(Operation::Describe, Resource::group(group_id))?;
     let coordinator = call.front.coordinator_of(group_id)?;
     let metadata = call.front.broker.metadata();
     let groups = coordinator.groups();
@@ -263,7 +270,19 @@ fn describe_one(call: &Call, group_id: &str) -> Result<DescribedConsumerGroup, A
             return Err(ApiError::new(ErrorCode::GroupIdNotFound, text));
         }
     };
-    Ok(describe_group(&metadata, group))
+    let described = describe_group(&metadata, group);
+    if described.members.iter().all(|member| may_describe(call, member)) {
+        return Ok(described);
+    }
+    let text = "the group has topics that the client may not describe";
+    Err(ApiError::new(ErrorCode::TopicAuthorizationFailed, text))
+}
+
+/// Whether the client may know of all topics that a member reads or is about to read.
+fn may_describe(call: &Call, member: &DescribedConsumerGroupMember) -> bool {
+    let assignments = [&member.assignment, &member.target_assignment];
+    let mut topics = assignments.into_iter().flat_map(|it| &it.topic_partitions);
+    topics.all(|it| call.may(Operation::Describe, Resource::topic(&it.topic_name)))
 }
 
 fn describe_group(metadata: &Metadata, group: &ConsumerGroup) -> DescribedConsumerGroup {

@@ -459,11 +459,7 @@ pub(super) async fn find(call: Call, request: FindCoordinatorRequest) -> FindCoo
     let mut pace = Pace::default();
     for key in keys {
         pace.step().await;
-        let resource = match request.key_type {
-            FindCoordinatorRequest::KEY_TYPE_GROUP => Resource::group(&key),
-            _ => Resource::transactional_id(&key),
-        };
-        let allowed = call.check(Operation::Describe, resource).map_err(ApiError::from);
+        let allowed = check_key(&call, request.key_type, &key).map_err(ApiError::from);
         let result =
             allowed.and_then(|()| available.clone()).and_then(|topic| find_one(&call, topic, &key));
         coordinators.push(result.unwrap_or_else(|error| {
@@ -489,6 +485,20 @@ pub(super) async fn find(call: Call, request: FindCoordinatorRequest) -> FindCoo
         host: only.host,
         port: only.port,
         ..Default::default()
+    }
+}
+
+/// Whether the client may know of a coordinator.
+fn check_key(call: &Call, key_type: i8, key: &str) -> Result<(), ErrorCode> {
+    match key_type {
+        FindCoordinatorRequest::KEY_TYPE_GROUP => {
+            call.check(Operation::Describe, Resource::group(key))
+        }
+        FindCoordinatorRequest::KEY_TYPE_TRANSACTION => {
+            call.check(Operation::Describe, Resource::transactional_id(key))
+        }
+        // There is none of another kind.
+        _ => call.check(Operation::ClusterAction, Resource::CLUSTER),
     }
 }
 

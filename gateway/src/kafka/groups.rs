@@ -33,8 +33,6 @@ const LEAVE_BATCH_FROM_VERSION: i16 = 3;
 const PROTOCOL_FROM_VERSION: i16 = 5;
 /// From this version on group states are told apart.
 const GROUP_ID_NOT_FOUND_FROM_VERSION: i16 = 6;
-/// Bits of every operation on a group.
-pub(super) const GROUP_OPERATIONS: i32 = 0b1_0100_1000;
 /// Ways of assignment that one member may offer: each is compared with those of all others.
 const PROTOCOL_COUNT_MAX: usize = 16;
 /// Bytes of a client's name kept for operators.
@@ -83,6 +81,7 @@ pub(super) async fn join(call: Call, request: JoinGroupRequest) -> JoinGroupResp
 }
 
 async fn try_join(call: &Call, request: &JoinGroupRequest) -> Result<Joined, JoinError> {
+    check_member(call, &request.group_id).map_err(JoinError::Code)?;
     // In Kafka's order: a group without a name is refused before its session time-out is.
     if request.group_id.is_empty() {
         return Err(JoinError::Code(ErrorCode::InvalidGroupId));
@@ -106,6 +105,11 @@ async fn try_join(call: &Call, request: &JoinGroupRequest) -> Result<Joined, Joi
             Err(JoinError::Code(ErrorCode::NotCoordinator))
         }
     }
+}
+
+/// Whether the client may be a member of a group.
+pub(super) fn check_member(call: &Call, group_id: &str) -> Result<(), ErrorCode> {
+    call.check(Operation::Read, Resource::group(group_id))
 }
 
 /// What a request says, in memory of its own: members outlive requests.
@@ -182,6 +186,7 @@ pub(super) async fn sync(call: Call, request: SyncGroupRequest) -> SyncGroupResp
 }
 
 async fn try_sync(call: &Call, request: SyncGroupRequest) -> Result<Bytes, ErrorCode> {
+    check_member(call, &request.group_id)?;
     let size_bytes_max = call.front.config.group.member_size_bytes_max;
     if request.assignments.iter().any(|it| it.assignment.len() > size_bytes_max) {
         return Err(ErrorCode::InvalidRequest);
@@ -244,7 +249,9 @@ fn existing_classic<'g>(
 pub(super) async fn heartbeat(call: Call, request: HeartbeatRequest) -> HeartbeatResponse {
     let caller = caller(&request.member_id, &request.group_instance_id, request.generation_id);
     let now = call.front.now();
-    let result = call.front.coordinator_of(&request.group_id).and_then(|coordinator| {
+    let allowed = check_member(&call, &request.group_id);
+    let coordinator = allowed.and_then(|()| call.front.coordinator_of(&request.group_id));
+    let result = coordinator.and_then(|coordinator| {
         let mut groups = coordinator.groups();
         let group = existing_classic(&mut groups, &request.group_id)?;
         group.heartbeat(now, &caller).map_err(|error| error::of_group(&error))
@@ -276,7 +283,8 @@ pub(super) async fn leave(call: Call, request: LeaveGroupRequest) -> LeaveGroupR
     } else {
         vec![LeavingMember { member_id: request.member_id, ..Default::default() }]
     };
-    let coordinator = match call.front.coordinator_of(&request.group_id) {
+    let allowed = check_member(&call, &request.group_id);
+    let coordinator = match allowed.and_then(|()| call.front.coordinator_of(&request.group_id)) {
         Ok(coordinator) => coordinator,
         Err(code) => {
             let error_code = told(&call, Err(code));
@@ -347,13 +355,14 @@ pub(super) async fn list(call: Call, request: ListGroupsRequest) -> ListGroupsRe
     let wanted = |filter: &HashSet<String>, value: &str| {
         filter.is_empty() || filter.contains(&value.to_ascii_lowercase())
     };
+    let sees_all = call.sees(Operation::Describe, Resource::CLUSTER);
     let mut groups = Vec::new();
     for coordinator in coordinators {
         for (id, entry) in coordinator.groups().all_existing() {
             let group = &entry.group;
             if wanted(&types, group.type_name())
                 && wanted(&states, group.state_name())
-                && call.may(Operation::Describe, Resource::group(id))
+                && (sees_all || call.sees(Operation::Describe, Resource::group(id)))
             {
                 groups.push(ListedGroup {
                     group_id: id.into(),
@@ -370,13 +379,11 @@ pub(super) async fn list(call: Call, request: ListGroupsRequest) -> ListGroupsRe
 
 /// Describes groups.
 pub(super) async fn describe(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse {
-    let authorized_operations = if request.include_authorized_operations {
-        GROUP_OPERATIONS
-    } else {
-        AUTHORIZED_OPERATIONS_OMITTED
-    };
+    let is_told = request.include_authorized_operations;
     let describe = |group_id: Str| {
-        let described = match call.front.coordinator_of_any(&group_id) {
+        let authorized_operations = operations(&call, &group_id, is_told);
+        let allowed = call.check(Operation::Describe, Resource::group(&group_id));
+        let described = match allowed.and_then(|()| call.front.coordinator_of_any(&group_id)) {
             Ok(coordinator) => describe_one(&call, &coordinator, group_id),
             Err(code) => DescribedGroup {
                 error_code: told(&call, Err(code)),
@@ -393,6 +400,12 @@ pub(super) async fn describe(call: Call, request: DescribeGroupsRequest) -> Desc
         groups.push(describe(group_id));
     }
     DescribeGroupsResponse { groups, ..Default::default() }
+}
+
+/// The bits of what the client may do to a group, if they are to be told.
+pub(super) fn operations(call: &Call, group_id: &str, is_told: bool) -> i32 {
+    let bits = || call.rights.operations(Resource::group(group_id)).bits();
+    if is_told { bits() } else { AUTHORIZED_OPERATIONS_OMITTED }
 }
 
 fn describe_one(call: &Call, coordinator: &Arc<Coordinator>, group_id: Str) -> DescribedGroup {

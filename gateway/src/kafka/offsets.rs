@@ -45,6 +45,9 @@ pub(super) async fn commit(call: Call, request: OffsetCommitRequest) -> OffsetCo
         &request.group_instance_id,
         request.generation_id_or_member_epoch,
     );
+    if let Err(code) = groups::check_member(&call, &request.group_id) {
+        return refused_commit(&call, &request, code);
+    }
     let Resolved { mut topics, changes, expectations } = resolve_commit(&call, &request);
     let has_member_epochs = call.version >= MEMBER_EPOCH_FROM_VERSION;
     let mut failed = Vec::new();
@@ -71,6 +74,24 @@ pub(super) async fn commit(call: Call, request: OffsetCommitRequest) -> OffsetCo
     OffsetCommitResponse { topics, ..Default::default() }
 }
 
+/// The answer to a request of which nothing is done.
+fn refused_commit(
+    call: &Call,
+    request: &OffsetCommitRequest,
+    error_code: ErrorCode,
+) -> OffsetCommitResponse {
+    call.front.metrics.on_error(error_code);
+    let topics = request.topics.iter().map(|topic| {
+        let partition = |partition_index| OffsetCommitPartitionResponse { partition_index, error_code };
+        OffsetCommitTopicResponse {
+            name: topic.name.clone(),
+            topic_id: topic.topic_id,
+            partitions: topic.partitions.iter().map(|it| partition(it.partition_index)).collect(),
+        }
+    });
+    OffsetCommitResponse { topics: topics.collect(), ..Default::default() }
+}
+
 /// What must be committed for an offset to be replaced; a negative one if nothing may be.
 #[derive(Clone, Copy)]
 struct Expectation {
@@ -94,6 +115,7 @@ fn resolve_commit(call: &Call, request: &OffsetCommitRequest) -> Resolved {
     for topic in &request.topics {
         let by_id = call.version >= IDS_FROM_VERSION;
         let key = TopicKey::new(by_id, &topic.name, topic.topic_id);
+        commit.begin(&key);
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for wanted in &topic.partitions {
             let partition_index = wanted.partition_index;
@@ -120,9 +142,15 @@ fn resolve_commit(call: &Call, request: &OffsetCommitRequest) -> Resolved {
     Resolved { topics, changes, expectations }
 }
 
-/// Tells for a partition that its group refused; not for one that there is not.
+/// Tells for a partition that its group refused; not for one that there is not, or is not for the client.
 pub(super) fn refuse(told: &mut ErrorCode, code: ErrorCode) {
-    if !matches!(told, ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId) {
+    let is_of_group = !matches!(
+        told,
+        ErrorCode::UnknownTopicOrPartition
+            | ErrorCode::UnknownTopicId
+            | ErrorCode::TopicAuthorizationFailed
+    );
+    if is_of_group {
         *told = code;
     }
 }
@@ -132,6 +160,8 @@ pub(super) struct Commit<'c> {
     committed_at_ms: i64,
     metadata_size_bytes_max: usize,
     call: &'c Call,
+    /// Whether the client may read the topic that positions are in.
+    allowed: Result<(), ErrorCode>,
     /// Those that can be written.
     pub(super) changes: Changes,
 }
@@ -142,8 +172,15 @@ impl<'c> Commit<'c> {
             committed_at_ms: call.front.broker.wall_time_ms(),
             metadata_size_bytes_max: call.front.config.group.offset_metadata_size_bytes_max,
             call,
+            allowed: Ok(()),
             changes: Vec::new(),
         }
+    }
+
+    /// What is added from here on is of this topic.
+    pub(super) fn begin(&mut self, topic: &TopicKey) {
+        let metadata = self.call.front.broker.metadata();
+        self.allowed = self.call.check_topic(&metadata, topic, Operation::Read);
     }
 
     /// Takes a position, an offset and its leader epoch; says what is wrong with it.
@@ -154,6 +191,9 @@ impl<'c> Commit<'c> {
         (offset, leader_epoch): (i64, i32),
         text: Option<&str>,
     ) -> ErrorCode {
+        if let Err(code) = self.allowed {
+            return code;
+        }
         let text = text.unwrap_or_default();
         // For each anew: a long request must not keep the metadata from changing.
         let key = match resolve(&self.call.front.broker.metadata(), topic, partition_index) {
@@ -388,7 +428,7 @@ fn fetch_all(
     for key in positions.keys() {
         // Positions in topics that were deleted are of no use to anyone.
         let Some(topic) = metadata.topic(key.topic) else { continue };
-        if !call.may(Operation::Describe, Resource::topic(&topic.name)) {
+        if !call.sees(Operation::Describe, Resource::topic(&topic.name)) {
             continue;
         }
         let told = if by_id {
@@ -430,6 +470,7 @@ pub(super) async fn delete_groups(
 }
 
 async fn delete_group(call: &Call, id: &str) -> Result<(), ErrorCode> {
+    call.check(Operation::Delete, Resource::group(id))?;
     let coordinator = call.front.coordinator_of_any(id)?;
     let answer = {
         let mut groups = coordinator.groups();
@@ -449,9 +490,9 @@ fn existing<'g>(groups: &'g Groups, id: &str) -> Result<&'g GroupEntry, ErrorCod
 
 /// Forgets positions in topics that no member of the group reads.
 pub(super) async fn delete(call: Call, request: OffsetDeleteRequest) -> OffsetDeleteResponse {
-    let subscribed = call
-        .front
-        .coordinator_of(&request.group_id)
+    let allowed = call.check(Operation::Delete, Resource::group(&request.group_id));
+    let subscribed = allowed
+        .and_then(|()| call.front.coordinator_of(&request.group_id))
         .and_then(|coordinator| subscribed_topics(&coordinator, &request));
     let subscribed = match subscribed {
         Ok(subscribed) => subscribed,
@@ -464,9 +505,8 @@ pub(super) async fn delete(call: Call, request: OffsetDeleteRequest) -> OffsetDe
     let written = write(&call.front, &request.group_id, tombstones, |_, _| Ok(())).await;
     if let Err(code) = written {
         call.front.metrics.on_error(code);
-        for partition in topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
-            partition.error_code = code;
-        }
+        let partitions = topics.iter_mut().flat_map(|topic| &mut topic.partitions);
+        partitions.for_each(|it| refuse(&mut it.error_code, code));
     }
     OffsetDeleteResponse { topics, ..Default::default() }
 }
@@ -479,9 +519,11 @@ fn resolve_delete(
     let mut tombstones = Vec::new();
     let topics = request.topics.iter().map(|topic| {
         let key = TopicKey::Name(topic.name.clone());
+        let allowed = call.check(Operation::Read, Resource::topic(&topic.name));
         let partitions = topic.partitions.iter().map(|wanted| {
             let partition_index = wanted.partition_index;
-            let found = resolve(&call.front.broker.metadata(), &key, partition_index);
+            let find = || resolve(&call.front.broker.metadata(), &key, partition_index);
+            let found = allowed.and_then(|()| find());
             let error_code = match found {
                 Ok(_) if subscribed.contains(&*topic.name) => ErrorCode::GroupSubscribedToTopic,
                 Ok(key) => {
