@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use meridian_access::Operation;
 use meridian_base::position::Offset;
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{
@@ -64,7 +65,7 @@ async fn delete_before(
 ) -> Result<Offset, ErrorCode> {
     let partition = {
         let metadata = call.front.broker.metadata();
-        let topic = key.find(&metadata)?;
+        let topic = call.find(&metadata, key, Operation::Delete)?;
         if topic.internal {
             return Err(ErrorCode::InvalidTopicException);
         }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use meridian_access::Operation;
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
 use meridian_protocol::ErrorCode;
@@ -62,7 +63,8 @@ fn active_producers(
     }
     let partition: PartitionId = {
         let metadata = call.front.broker.metadata();
-        lookup::partition(&metadata, key.find(&metadata)?, index)?.0
+        let topic = call.find(&metadata, key, Operation::Read)?;
+        lookup::partition(&metadata, topic, index)?.0
     };
     let producers = call.front.broker.led(partition).and_then(|log| log.producers());
     let producers = producers.ok_or(ErrorCode::NotLeaderOrFollower)?;

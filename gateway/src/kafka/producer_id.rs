@@ -1,6 +1,6 @@
 //! InitProducerId: ids of producers, from blocks that the metadata log hands to nodes.
 
-use meridian_access::{Operation, Resource};
+use meridian_access::{Operation, Resource, ResourceType};
 use meridian_consensus::command::Command;
 use meridian_consensus::state::{Decision, ProducerIdBlock};
 use meridian_protocol::ErrorCode;
@@ -42,6 +42,12 @@ impl ProducerIds {
     }
 }
 
+/// Whether the client may write as an idempotent producer: all may that may write at all (KIP-679).
+fn may_be_idempotent(call: &Call) -> bool {
+    call.sees(Operation::IdempotentWrite, Resource::CLUSTER)
+        || call.rights.allow_any(Operation::Write, ResourceType::Topic)
+}
+
 /// Hands out an id. An idempotent producer that comes back with an id and epoch gets a new id, never a higher
 /// epoch: only the partitions it wrote to know its epoch, and a new id needs none of them. Of a
 /// transactional one the coordinator knows it.
@@ -51,10 +57,10 @@ pub(super) async fn init(call: Call, request: InitProducerIdRequest) -> InitProd
     let result = match &request.transactional_id {
         _ if has_id != has_epoch => Err(ErrorCode::InvalidRequest.into()),
         Some(id) => transactions::init(&call, id, &request).await,
-        None => match call.check(Operation::IdempotentWrite, Resource::CLUSTER) {
-            Ok(()) => call.front.producer_ids.next(&call.front).await.map(Producer::first),
-            Err(code) => Err(code.into()),
-        },
+        None if may_be_idempotent(&call) => {
+            call.front.producer_ids.next(&call.front).await.map(Producer::first)
+        }
+        None => Err(ErrorCode::ClusterAuthorizationFailed.into()),
     };
     match result {
         Ok(producer) => InitProducerIdResponse {

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use meridian_access::{Operation, Resource};
 use meridian_base::id::{NodeId, TopicId};
 use meridian_consensus::command::{Command, ConfigChange, ConfigResource};
 use meridian_consensus::placement::{PREFERRED_LEADER_DC, Placement, Preference};
-use meridian_consensus::state::{Metadata, limits};
+use meridian_consensus::state::{Metadata, Topic, limits};
 use meridian_mirror::seed::SET_ASIDE_PREFIX;
 use meridian_protocol::messages::{
     CreatableTopic, CreatableTopicConfig, CreatableTopicResult, CreatePartitionsRequest,
@@ -195,7 +196,7 @@ pub(super) async fn create(call: Call, request: CreateTopicsRequest) -> CreateTo
             create_one(&call, &current, &mut mutations, topic, request.validate_only).await
         };
         topics.push(match result {
-            Ok(plan) => created(&call.front.broker.metadata(), &name, &plan, request.validate_only),
+            Ok(plan) => created(&call, &name, &plan, request.validate_only),
             Err(error) => {
                 call.front.metrics.on_error(error.code);
                 CreatableTopicResult {
@@ -221,6 +222,9 @@ async fn create_one(
     topic: CreatableTopic,
     validate_only: bool,
 ) -> Result<Plan, ApiError> {
+    if !call.may_create(&topic.name) {
+        return Err(ErrorCode::TopicAuthorizationFailed.into());
+    }
     current.clone()?;
     let plan = plan(&call.front, &call.front.broker.metadata(), topic)?;
     if !validate_only {
@@ -337,18 +341,23 @@ fn config_changes(
     Ok(changes)
 }
 
-fn created(
-    metadata: &Metadata,
-    name: &Str,
-    plan: &Plan,
-    validate_only: bool,
-) -> CreatableTopicResult {
+fn created(call: &Call, name: &Str, plan: &Plan, validate_only: bool) -> CreatableTopicResult {
+    let topic_id = if validate_only { Default::default() } else { lookup::uuid(plan.topic) };
+    if !call.sees(Operation::DescribeConfigs, Resource::topic(name)) {
+        return CreatableTopicResult {
+            name: name.clone(),
+            topic_id,
+            topic_config_error_code: ErrorCode::TopicAuthorizationFailed,
+            ..Default::default()
+        };
+    }
+    let metadata = call.front.broker.metadata();
     let configs = topic_config::ALL.iter().map(|config| {
         let set = plan.configs.iter().find(|change| change.name == config.name);
         let set = set.and_then(|change| change.value.as_deref());
         let (value, config_source) = match set {
             Some(value) => (value, configs::SOURCE_TOPIC),
-            None => configs::defaults::value(metadata, config),
+            None => configs::defaults::value(&metadata, config),
         };
         CreatedTopicConfig {
             name: config.name.into(),
@@ -360,7 +369,7 @@ fn created(
     });
     CreatableTopicResult {
         name: name.clone(),
-        topic_id: if validate_only { Default::default() } else { lookup::uuid(plan.topic) },
+        topic_id,
         num_partitions: plan.leaders.len() as i32,
         replication_factor: plan.replication_factor,
         configs: Some(configs.collect()),
@@ -405,8 +414,8 @@ pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTo
     DeleteTopicsResponse { throttle_time_ms, responses }
 }
 
-/// Each topic that a request names, as its id where there is such a topic: by whatever it can be named, it is
-/// the same.
+/// Each topic that a request names, as its id where there is such a topic that the client may know of: by whatever
+/// it can be named, it is the same.
 fn keys_of(call: &Call, topics: &[DeleteTopicState]) -> Vec<(Option<Str>, Uuid)> {
     let metadata = call.front.broker.metadata();
     let key = |named: &DeleteTopicState| {
@@ -415,7 +424,8 @@ fn keys_of(call: &Call, topics: &[DeleteTopicState]) -> Vec<(Option<Str>, Uuid)>
             Some(_) => None,
             None => metadata.topic(lookup::topic_id(named.topic_id)),
         };
-        match found {
+        let is_seen = |it: &&Topic| call.sees(Operation::Describe, Resource::topic(&it.name));
+        match found.filter(is_seen) {
             Some(topic) => (None, lookup::uuid(topic.id)),
             None => (named.name.clone(), named.topic_id),
         }
@@ -441,14 +451,20 @@ async fn delete_one(
         None => TopicKey::Id(wanted.topic_id),
     };
     let (topic, mirror) = {
-        current.clone()?;
         let metadata = call.front.broker.metadata();
+        // Who may look at a topic, and not delete it, learns its name.
+        if let Ok(seen) = key.find(&metadata)
+            && call.sees(Operation::Describe, Resource::topic(&seen.name))
+        {
+            result.name = Some(seen.name.as_str().into());
+        }
+        call.check_topic(&metadata, &key, Operation::Delete)?;
+        current.clone()?;
         let topic = key.find(&metadata)?;
         if topic.internal {
             let message = "the cluster's own topics cannot be deleted";
             return Err(ApiError::new(ErrorCode::InvalidTopicException, message));
         }
-        result.name = Some(topic.name.as_str().into());
         result.topic_id = lookup::uuid(topic.id);
         mutations.charge(call, topic.partitions.len())?;
         (topic.id, crate::mirror::forget(&metadata, topic.id))
@@ -500,6 +516,7 @@ async fn grow(
     wanted: &CreatePartitionsTopic,
     validate_only: bool,
 ) -> Result<(), ApiError> {
+    call.check(Operation::Alter, Resource::topic(&wanted.name))?;
     current.clone()?;
     let (command, added_count) = plan_growth(&call.front.broker.metadata(), wanted)?;
     if !validate_only {

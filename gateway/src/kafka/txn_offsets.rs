@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use meridian_access::{Operation, Resource};
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
 use meridian_protocol::ErrorCode;
@@ -32,6 +33,9 @@ const V2_FROM_VERSION: i16 = 5;
 
 /// Takes positions into a transaction.
 pub(super) async fn commit(call: Call, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse {
+    if let Err(code) = check_rights(&call, &request) {
+        return refused(&call, &request, code);
+    }
     let (mut topics, changes) = resolve(&call, &request);
     if let Err(code) = write(&call, &request, changes).await {
         for partition in topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
@@ -46,6 +50,30 @@ pub(super) async fn commit(call: Call, request: TxnOffsetCommitRequest) -> TxnOf
     TxnOffsetCommitResponse { topics, ..Default::default() }
 }
 
+/// Whether the client may commit for the group in a transaction of this id.
+fn check_rights(call: &Call, request: &TxnOffsetCommitRequest) -> Result<(), ErrorCode> {
+    call.check(Operation::Write, Resource::transactional_id(&request.transactional_id))?;
+    groups::check_member(call, &request.group_id)
+}
+
+/// The answer to a request of which nothing is done.
+fn refused(
+    call: &Call,
+    request: &TxnOffsetCommitRequest,
+    error_code: ErrorCode,
+) -> TxnOffsetCommitResponse {
+    call.front.metrics.on_error(error_code);
+    let topics = request.topics.iter().map(|topic| {
+        let partition =
+            |partition_index| TxnOffsetCommitPartitionResponse { partition_index, error_code };
+        TxnOffsetCommitTopicResponse {
+            name: topic.name.clone(),
+            partitions: topic.partitions.iter().map(|it| partition(it.partition_index)).collect(),
+        }
+    });
+    TxnOffsetCommitResponse { topics: topics.collect(), ..Default::default() }
+}
+
 /// The answer so far, and what there is to write.
 fn resolve(
     call: &Call,
@@ -55,6 +83,7 @@ fn resolve(
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in &request.topics {
         let key = TopicKey::Name(topic.name.clone());
+        commit.begin(&key);
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for wanted in &topic.partitions {
             let partition_index = wanted.partition_index;

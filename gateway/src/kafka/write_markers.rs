@@ -1,6 +1,7 @@
 //! WriteTxnMarkers: ending transactions in partitions led here, for their coordinators and for
 //! operators who end one that hangs (KIP-664).
 
+use meridian_access::{Operation, Resource};
 use meridian_base::id::PartitionId;
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{
@@ -24,6 +25,9 @@ type Writing =
 
 /// Writes markers: all are appended before the first is waited for.
 pub(super) async fn write(call: Call, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse {
+    if let Err(code) = check_rights(&call) {
+        return refused(&call, request, code);
+    }
     let mut markers = Vec::with_capacity(request.markers.len());
     let mut pace = Pace::default();
     for requested in request.markers {
@@ -56,6 +60,33 @@ pub(super) async fn write(call: Call, request: WriteTxnMarkersRequest) -> WriteT
         response.markers.push(result);
     }
     response
+}
+
+/// Coordinators may, and operators.
+fn check_rights(call: &Call) -> Result<(), ErrorCode> {
+    if call.sees(Operation::Alter, Resource::CLUSTER) {
+        return Ok(());
+    }
+    call.check(Operation::ClusterAction, Resource::CLUSTER)
+}
+
+/// The answer to a request of which nothing is done.
+fn refused(
+    call: &Call,
+    request: WriteTxnMarkersRequest,
+    error_code: ErrorCode,
+) -> WriteTxnMarkersResponse {
+    call.front.metrics.on_error(error_code);
+    let partition =
+        |partition_index| WritableTxnMarkerPartitionResult { partition_index, error_code };
+    let markers = request.markers.into_iter().map(|marker| {
+        let topics = marker.topics.into_iter().map(|topic| WritableTxnMarkerTopicResult {
+            name: topic.name,
+            partitions: topic.partition_indexes.into_iter().map(partition).collect(),
+        });
+        WritableTxnMarkerResult { producer_id: marker.producer_id, topics: topics.collect() }
+    });
+    WriteTxnMarkersResponse { markers: markers.collect() }
 }
 
 fn marker(requested: &WritableTxnMarker) -> Marker {

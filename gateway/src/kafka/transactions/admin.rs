@@ -82,7 +82,7 @@ fn topics(
     let partitions = transaction.open().into_iter().flat_map(|open| &open.partitions);
     for partition in partitions.filter_map(|id| metadata.partition(*id)) {
         let Some(topic) = metadata.topic(partition.topic) else { continue };
-        if !call.may(Operation::Describe, Resource::topic(&topic.name)) {
+        if !call.sees(Operation::Describe, Resource::topic(&topic.name)) {
             continue;
         }
         topics.entry(&topic.name).or_default().push(partition.index.cast_signed());
@@ -94,12 +94,10 @@ fn topics(
     topics.into_iter().map(told).collect()
 }
 
-/// Whether the client may see and end a transaction. A link may, before a switchover, if it is open in a topic that the
-/// link may take over.
+/// Whether the client may see and end a transaction whose id it has the right to. A link may, before a switchover, if
+/// it is open in a topic that the link may take over.
 fn is_of_client(call: &Call, metadata: &Metadata, transaction: &Transaction) -> bool {
-    if matches!(call.rights, Rights::All) {
-        return true;
-    }
+    let Rights::Link(_) = call.rights else { return true };
     let may = |topic: &Topic| call.may(Operation::Alter, Resource::topic(&topic.name));
     let partitions = transaction.open().into_iter().flat_map(|open| &open.partitions);
     let partitions = partitions.filter_map(|it| metadata.partition(*it));
@@ -109,9 +107,7 @@ fn is_of_client(call: &Call, metadata: &Metadata, transaction: &Transaction) -> 
 /// Refuses a client that may not begin a new instance of a producer, which ends the transaction of the one before.
 pub(crate) fn check_end(call: &Call, id: &str) -> Result<(), ErrorCode> {
     call.check(Operation::Write, Resource::transactional_id(id))?;
-    if matches!(call.rights, Rights::All) {
-        return Ok(());
-    }
+    let Rights::Link(_) = call.rights else { return Ok(()) };
     let coordinator = call.front.transaction_coordinator(id)?;
     let metadata = call.front.broker.metadata();
     let may_end = coordinator.look(|transactions| {
@@ -189,7 +185,7 @@ fn try_list(
     // In this order everywhere: the metadata, then a state.
     let metadata = call.front.broker.metadata();
     let may = |id: &str, transaction: &Transaction| {
-        call.may(Operation::Describe, Resource::transactional_id(id))
+        call.sees(Operation::Describe, Resource::transactional_id(id))
             && is_of_client(call, &metadata, transaction)
     };
     let mut listed = Vec::new();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use meridian_access::{Operation, Resource};
 use meridian_base::id::PartitionId;
 use meridian_consensus::state::Metadata;
 use meridian_protocol::messages::{
@@ -16,7 +17,7 @@ use super::admin;
 use crate::kafka::coordinator::OFFSETS_TOPIC;
 use crate::kafka::dispatch::Call;
 use crate::kafka::error::{self, ApiError};
-use crate::kafka::{internal_state, lookup};
+use crate::kafka::{groups, internal_state, lookup};
 use crate::partition::TransactionVersion;
 use crate::transaction::{Input, Producer};
 
@@ -35,10 +36,10 @@ pub(crate) async fn init(
     request: &InitProducerIdRequest,
 ) -> Result<Producer, ApiError> {
     let expected = Producer { id: request.producer_id, epoch: request.producer_epoch };
+    admin::check_end(call, id)?;
     if id.is_empty() {
         return Err(ErrorCode::InvalidRequest.into());
     }
-    admin::check_end(call, id)?;
     let timeout_max_ms = call.front.config.transaction.timeout_max.as_millis();
     let timeout_ms = u128::try_from(request.transaction_timeout_ms).unwrap_or(0);
     if timeout_ms == 0 || timeout_ms > timeout_max_ms {
@@ -64,6 +65,10 @@ pub(crate) async fn add_partitions(
     request: AddPartitionsToTxnRequest,
 ) -> AddPartitionsToTxnResponse {
     if call.version >= BATCHED_FROM_VERSION {
+        if let Err(error_code) = call.check(Operation::ClusterAction, Resource::CLUSTER) {
+            call.front.metrics.on_error(error_code);
+            return AddPartitionsToTxnResponse { error_code, ..Default::default() };
+        }
         let mut results_by_transaction = Vec::with_capacity(request.transactions.len());
         for transaction in request.transactions {
             results_by_transaction.push(AddPartitionsToTxnResult {
@@ -72,6 +77,12 @@ pub(crate) async fn add_partitions(
             });
         }
         return AddPartitionsToTxnResponse { results_by_transaction, ..Default::default() };
+    }
+    let id = Resource::transactional_id(&request.transactional_id);
+    if let Err(code) = call.check(Operation::Write, id) {
+        call.front.metrics.on_error(code);
+        let results_by_topic = refused(&request.topics, code);
+        return AddPartitionsToTxnResponse { results_by_topic, ..Default::default() };
     }
     let transaction = AddPartitionsToTxnTransaction {
         transactional_id: request.transactional_id,
@@ -84,12 +95,28 @@ pub(crate) async fn add_partitions(
     AddPartitionsToTxnResponse { results_by_topic, ..Default::default() }
 }
 
+/// The answer for topics of which nothing is added.
+fn refused(
+    topics: &[AddPartitionsToTxnTopic],
+    partition_error_code: ErrorCode,
+) -> Vec<AddPartitionsToTxnTopicResult> {
+    let partition = |partition_index: &i32| AddPartitionsToTxnPartitionResult {
+        partition_index: *partition_index,
+        partition_error_code,
+    };
+    let topic = |topic: &AddPartitionsToTxnTopic| AddPartitionsToTxnTopicResult {
+        name: topic.name.clone(),
+        results_by_partition: topic.partitions.iter().map(partition).collect(),
+    };
+    topics.iter().map(topic).collect()
+}
+
 async fn add_one(
     call: &Call,
     transaction: AddPartitionsToTxnTransaction,
     version: TransactionVersion,
 ) -> Vec<AddPartitionsToTxnTopicResult> {
-    let resolved = resolve(&call.front.broker.metadata(), &transaction.topics);
+    let resolved = resolve(call, &transaction.topics);
     let id = transaction.transactional_id.to_string();
     let producer = Producer { id: transaction.producer_id, epoch: transaction.producer_epoch };
     let all: Result<Vec<PartitionId>, ErrorCode> =
@@ -143,9 +170,15 @@ async fn add_one(
 /// A topic as it was named, and each of its partitions by index and id.
 type Resolved = (Str, Vec<(i32, Result<PartitionId, ErrorCode>)>);
 
-fn resolve(metadata: &Metadata, topics: &[AddPartitionsToTxnTopic]) -> Vec<Resolved> {
+fn resolve(call: &Call, topics: &[AddPartitionsToTxnTopic]) -> Vec<Resolved> {
+    let metadata: &Metadata = &call.front.broker.metadata();
+    // Brokers act for clients whose rights they have looked at.
+    let may = |name: &str| {
+        call.version >= BATCHED_FROM_VERSION || call.may(Operation::Write, Resource::topic(name))
+    };
     let resolve = |topic: &AddPartitionsToTxnTopic| {
         let found = match metadata.topic_named(&topic.name) {
+            _ if !may(&topic.name) => Err(ErrorCode::TopicAuthorizationFailed),
             None => Err(ErrorCode::UnknownTopicOrPartition),
             // Clients write to none of them; groups are added by AddOffsetsToTxn.
             Some(found) if found.internal => Err(ErrorCode::TopicAuthorizationFailed),
@@ -184,6 +217,8 @@ pub(crate) async fn add_offsets(
 }
 
 async fn try_add_offsets(call: &Call, request: &AddOffsetsToTxnRequest) -> Result<(), ErrorCode> {
+    call.check(Operation::Write, Resource::transactional_id(&request.transactional_id))?;
+    groups::check_member(call, &request.group_id)?;
     if request.transactional_id.is_empty() {
         return Err(ErrorCode::InvalidRequest);
     }
@@ -222,6 +257,7 @@ pub(crate) async fn end(call: Call, request: EndTxnRequest) -> EndTxnResponse {
 }
 
 async fn try_end(call: &Call, request: &EndTxnRequest) -> Result<Producer, ErrorCode> {
+    call.check(Operation::Write, Resource::transactional_id(&request.transactional_id))?;
     if request.transactional_id.is_empty() {
         return Err(ErrorCode::InvalidRequest);
     }
