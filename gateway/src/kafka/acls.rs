@@ -1,40 +1,47 @@
 //! DescribeAcls, CreateAcls and DeleteAcls, as Kafka answers them without an authorizer: MirrorMaker and the
 //! tools take that for "there are none" and go on.
 
+use meridian_access::{Operation, Resource};
 use meridian_protocol::messages::{
     AclCreationResult, CreateAclsRequest, CreateAclsResponse, DeleteAclsFilterResult,
     DeleteAclsRequest, DeleteAclsResponse, DescribeAclsRequest, DescribeAclsResponse,
 };
 use meridian_protocol::{ErrorCode, Str};
 
+use super::dispatch::Call;
+
 /// In Kafka's words: clients show them.
 const NO_AUTHORIZER: &str = "No Authorizer is configured on the broker";
 
-fn refusal() -> (ErrorCode, Option<Str>) {
-    (ErrorCode::SecurityDisabled, Some(NO_AUTHORIZER.into()))
+/// What a client is told that would see (DESCRIBE) or change (ALTER) rules.
+fn refusal(call: &Call, operation: Operation) -> (ErrorCode, Option<Str>) {
+    match call.check(operation, Resource::CLUSTER) {
+        Ok(()) => (ErrorCode::SecurityDisabled, Some(NO_AUTHORIZER.into())),
+        Err(code) => (code, None),
+    }
 }
 
 /// Answers DescribeAcls.
-pub(super) fn describe(_: &DescribeAclsRequest) -> DescribeAclsResponse {
-    let (error_code, error_message) = refusal();
+pub(super) fn describe(call: &Call, _: &DescribeAclsRequest) -> DescribeAclsResponse {
+    let (error_code, error_message) = refusal(call, Operation::Describe);
     DescribeAclsResponse { error_code, error_message, ..Default::default() }
 }
 
 /// Answers CreateAcls.
-pub(super) fn create(request: &CreateAclsRequest) -> CreateAclsResponse {
-    let refused = |_| {
-        let (error_code, error_message) = refusal();
-        AclCreationResult { error_code, error_message }
-    };
+pub(super) fn create(call: &Call, request: &CreateAclsRequest) -> CreateAclsResponse {
+    let (error_code, error_message) = refusal(call, Operation::Alter);
+    let refused = |_| AclCreationResult { error_code, error_message: error_message.clone() };
     let results = request.creations.iter().map(refused).collect();
     CreateAclsResponse { results, ..Default::default() }
 }
 
 /// Answers DeleteAcls.
-pub(super) fn delete(request: &DeleteAclsRequest) -> DeleteAclsResponse {
-    let refused = |_| {
-        let (error_code, error_message) = refusal();
-        DeleteAclsFilterResult { error_code, error_message, ..Default::default() }
+pub(super) fn delete(call: &Call, request: &DeleteAclsRequest) -> DeleteAclsResponse {
+    let (error_code, error_message) = refusal(call, Operation::Alter);
+    let refused = |_| DeleteAclsFilterResult {
+        error_code,
+        error_message: error_message.clone(),
+        ..Default::default()
     };
     let filter_results = request.filters.iter().map(refused).collect();
     DeleteAclsResponse { filter_results, ..Default::default() }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use meridian_access::{Operation, Resource};
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_consensus::command::Command;
 use meridian_consensus::error::Refusal;
@@ -76,7 +77,12 @@ pub(super) async fn unregister(
     call: Call,
     request: UnregisterBrokerRequest,
 ) -> UnregisterBrokerResponse {
-    match try_unregister(&call, request.broker_id).await {
+    let allowed = call.check(Operation::Alter, Resource::CLUSTER).map_err(ApiError::from);
+    let result = match allowed {
+        Ok(()) => try_unregister(&call, request.broker_id).await,
+        Err(error) => Err(error),
+    };
+    match result {
         Ok(()) => UnregisterBrokerResponse::default(),
         Err(error) => {
             call.front.metrics.on_error(error.code);
@@ -108,6 +114,10 @@ pub(super) async fn log_dirs(
     call: Call,
     request: DescribeLogDirsRequest,
 ) -> DescribeLogDirsResponse {
+    if let Err(error_code) = call.check(Operation::Describe, Resource::CLUSTER) {
+        call.front.metrics.on_error(error_code);
+        return DescribeLogDirsResponse { error_code, ..Default::default() };
+    }
     let mut topics = Vec::new();
     let mut pace = Pace::default();
     for (name, led) in led_here(&call, request.topics.as_deref()) {

@@ -53,6 +53,10 @@ pub(super) fn list(
     call: &Call,
     request: &ListConfigResourcesRequest,
 ) -> ListConfigResourcesResponse {
+    if let Err(error_code) = call.check(Operation::DescribeConfigs, Resource::CLUSTER) {
+        call.front.metrics.on_error(error_code);
+        return ListConfigResourcesResponse { error_code, ..Default::default() };
+    }
     let known = [
         RESOURCE_TOPIC,
         RESOURCE_BROKER,
@@ -159,16 +163,18 @@ pub(super) async fn describe(
     DescribeConfigsResponse { results, ..Default::default() }
 }
 
-fn owner(resource: &DescribeConfigsResource) -> Resource<'_> {
-    match resource.resource_type {
-        RESOURCE_TOPIC => Resource::topic(&resource.resource_name),
-        RESOURCE_GROUP => Resource::group(&resource.resource_name),
+/// What a client needs a right on to see or change configs: nodes, loggers and metrics are of the cluster.
+fn owner(resource_type: i8, name: &Str) -> Resource<'_> {
+    match resource_type {
+        RESOURCE_TOPIC => Resource::topic(name),
+        RESOURCE_GROUP => Resource::group(name),
         _ => Resource::CLUSTER,
     }
 }
 
 fn check_rights(call: &Call, resource: &DescribeConfigsResource) -> Result<(), ApiError> {
-    Ok(call.check(Operation::DescribeConfigs, owner(resource))?)
+    let owner = owner(resource.resource_type, &resource.resource_name);
+    Ok(call.check(Operation::DescribeConfigs, owner)?)
 }
 
 fn too_many_configs() -> ApiError {

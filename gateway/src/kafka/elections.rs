@@ -3,12 +3,14 @@
 //! A partition's leader is its first replica, by definition: whoever leads is preferred. Where copies lie
 //! follows from the geometry and the health of racks, so there is nothing for clients to move.
 
+use meridian_access::{Operation, Resource};
 use meridian_consensus::state::{Metadata, Partition};
 use meridian_protocol::messages::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
     ElectLeadersPartitionResult, ElectLeadersRequest, ElectLeadersResponse, ElectLeadersTopic,
     ElectLeadersTopicResult, ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse,
-    ReassignablePartition, ReassignablePartitionResponse, ReassignableTopicResponse,
+    ReassignablePartition, ReassignablePartitionResponse, ReassignableTopic,
+    ReassignableTopicResponse,
 };
 use meridian_protocol::{ErrorCode, Str};
 
@@ -21,6 +23,9 @@ const UNCLEAN: i8 = 1;
 /// Answers ElectLeaders. Partitions that were not named are left out if they need no election, as in
 /// Kafka.
 pub(super) fn elect(call: &Call, request: ElectLeadersRequest) -> ElectLeadersResponse {
+    if let Err(code) = call.check(Operation::Alter, Resource::CLUSTER) {
+        return refused(call, request, code);
+    }
     if !(PREFERRED..=UNCLEAN).contains(&request.election_type) {
         call.front.metrics.on_error(ErrorCode::InvalidRequest);
         return ElectLeadersResponse {
@@ -39,6 +44,23 @@ pub(super) fn elect(call: &Call, request: ElectLeadersRequest) -> ElectLeadersRe
     let replica_election_results =
         request.topic_partitions.into_iter().flatten().map(elect).collect();
     ElectLeadersResponse { replica_election_results, ..Default::default() }
+}
+
+/// The answer to a request of which nothing is done. Before version 1 it has a place for each partition alone.
+fn refused(call: &Call, request: ElectLeadersRequest, error_code: ErrorCode) -> ElectLeadersResponse {
+    call.front.metrics.on_error(error_code);
+    let partition = |partition_id| ElectLeadersPartitionResult {
+        partition_id,
+        error_code,
+        ..Default::default()
+    };
+    let topics = request.topic_partitions.into_iter().flatten();
+    let topics = topics.map(|topic| ElectLeadersTopicResult {
+        topic: topic.topic,
+        partition_result: topic.partitions.into_iter().map(partition).collect(),
+    });
+    let replica_election_results = topics.collect();
+    ElectLeadersResponse { error_code, replica_election_results, ..Default::default() }
 }
 
 fn elect_one(metadata: &Metadata, topic: &Str, index: i32) -> ElectLeadersPartitionResult {
@@ -67,6 +89,15 @@ pub(super) async fn reassign(
     request: AlterPartitionReassignmentsRequest,
 ) -> AlterPartitionReassignmentsResponse {
     let allow_replication_factor_change = request.allow_replication_factor_change;
+    if let Err(error_code) = call.check(Operation::Alter, Resource::CLUSTER) {
+        call.front.metrics.on_error(error_code);
+        return AlterPartitionReassignmentsResponse {
+            allow_replication_factor_change,
+            error_code,
+            responses: request.topics.into_iter().map(|it| not_allowed(it, error_code)).collect(),
+            ..Default::default()
+        };
+    }
     let refuse = |topic: &Str, partition: &ReassignablePartition| {
         let metadata = call.front.broker.metadata();
         let found = TopicKey::Name(topic.clone())
@@ -109,6 +140,18 @@ pub(super) async fn reassign(
     }
 }
 
+fn not_allowed(topic: ReassignableTopic, error_code: ErrorCode) -> ReassignableTopicResponse {
+    let partition = |partition: ReassignablePartition| ReassignablePartitionResponse {
+        partition_index: partition.partition_index,
+        error_code,
+        ..Default::default()
+    };
+    ReassignableTopicResponse {
+        name: topic.name,
+        partitions: topic.partitions.into_iter().map(partition).collect(),
+    }
+}
+
 /// Whether these are the replicas of a partition already.
 fn is_placed(metadata: &Metadata, partition: &Partition, replicas: &[i32]) -> bool {
     let placed = lookup::replicas(metadata, partition);
@@ -117,14 +160,19 @@ fn is_placed(metadata: &Metadata, partition: &Partition, replicas: &[i32]) -> bo
 
 /// Answers ListPartitionReassignments: none is ever under way.
 pub(super) fn reassignments(
+    call: &Call,
     _: &ListPartitionReassignmentsRequest,
 ) -> ListPartitionReassignmentsResponse {
-    ListPartitionReassignmentsResponse::default()
+    let error_code = call.check(Operation::Describe, Resource::CLUSTER).err().unwrap_or_default();
+    if !error_code.is_none() {
+        call.front.metrics.on_error(error_code);
+    }
+    ListPartitionReassignmentsResponse { error_code, ..Default::default() }
 }
 
 #[cfg(test)]
 mod tests {
-    use meridian_protocol::messages::{ListPartitionReassignmentsTopic, ReassignableTopic};
+    use meridian_protocol::messages::ListPartitionReassignmentsTopic;
 
     use super::*;
     use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};

@@ -4,6 +4,7 @@
 //! its feature level, which operators raise with `meridian`. So there is nothing to update, but who
 //! asks for what holds already is told that it does.
 
+use meridian_access::{Operation, Resource};
 use meridian_protocol::messages::{
     ApiVersionsResponse, FeatureUpdate, FinalizedFeature, SupportedFeature, UpdateFeaturesRequest,
     UpdateFeaturesResponse, UpdatedFeature,
@@ -60,6 +61,10 @@ pub(super) fn announce(versions: ApiVersionsResponse) -> ApiVersionsResponse {
 
 /// Answers UpdateFeatures.
 pub(super) fn update(call: &Call, request: &UpdateFeaturesRequest) -> UpdateFeaturesResponse {
+    if let Err(error_code) = call.check(Operation::Alter, Resource::CLUSTER) {
+        call.front.metrics.on_error(error_code);
+        return UpdateFeaturesResponse { error_code, ..Default::default() };
+    }
     let repeated = repeated(request.feature_updates.iter().map(|update| &update.feature));
     let judge =
         |update: &FeatureUpdate| judge(call.version, update, repeated.contains(&update.feature));

@@ -1,6 +1,7 @@
 //! AlterReplicaLogDirs (KIP-113). A node has one directory, in which everything is already: who
 //! asks for that is done, and nothing else can be asked for.
 
+use meridian_access::{Operation, Resource};
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{
     AlterReplicaLogDirTopic, AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse,
@@ -17,6 +18,7 @@ pub(super) async fn alter(
     call: Call,
     request: AlterReplicaLogDirsRequest,
 ) -> AlterReplicaLogDirsResponse {
+    let allowed = call.check(Operation::Alter, Resource::CLUSTER);
     let mut results = Vec::new();
     let mut pace = Pace::default();
     for dir in request.dirs {
@@ -26,10 +28,11 @@ pub(super) async fn alter(
             let mut altered = Vec::with_capacity(partitions.len());
             for partition_index in partitions {
                 pace.step().await;
-                let error_code = match is_known {
-                    true => check(&call, &key, partition_index).err().unwrap_or_default(),
-                    false => ErrorCode::LogDirNotFound,
+                let checked = || match is_known {
+                    true => check(&call, &key, partition_index),
+                    false => Err(ErrorCode::LogDirNotFound),
                 };
+                let error_code = allowed.and_then(|()| checked()).err().unwrap_or_default();
                 if !error_code.is_none() {
                     call.front.metrics.on_error(error_code);
                 }

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use meridian_access::{Operation, Resource};
 use meridian_base::id::NodeId;
 use meridian_consensus::state::Metadata;
 use meridian_protocol::messages::{
@@ -25,6 +26,10 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Describes the metadata log.
 pub(super) async fn describe(call: Call, request: DescribeQuorumRequest) -> DescribeQuorumResponse {
+    if let Err(error_code) = call.check(Operation::Describe, Resource::CLUSTER) {
+        call.front.metrics.on_error(error_code);
+        return DescribeQuorumResponse { error_code, ..Default::default() };
+    }
     if !is_of_metadata(&request.topics) {
         return unknown(&call, request.topics);
     }

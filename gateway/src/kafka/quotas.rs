@@ -287,11 +287,15 @@ pub(super) async fn alter(
     call: Call,
     request: AlterClientQuotasRequest,
 ) -> AlterClientQuotasResponse {
+    let allowed = call.check(Operation::AlterConfigs, Resource::CLUSTER).map_err(ApiError::from);
     let mut entries = Vec::with_capacity(request.entries.len());
     let mut pace = Pace::default();
     for alteration in request.entries {
         pace.step().await;
-        let altered = alter_one(&call, &alteration, request.validate_only).await;
+        let altered = match allowed.clone() {
+            Ok(()) => alter_one(&call, &alteration, request.validate_only).await,
+            Err(error) => Err(error),
+        };
         let mut entry = AlteredQuota { entity: alteration.entity, ..Default::default() };
         if let Err(error) = altered {
             call.front.metrics.on_error(error.code);

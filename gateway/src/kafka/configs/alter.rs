@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use meridian_access::Operation;
 use meridian_consensus::command::{Command, ConfigChange, ConfigResource, FeatureLevel};
 use meridian_consensus::state::limits::VALUE_SIZE_BYTES_MAX;
 use meridian_consensus::state::{Metadata, Topic};
@@ -14,7 +15,7 @@ use meridian_protocol::{ErrorCode, Str};
 
 use super::{
     RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP,
-    RESOURCE_TOPIC, defaults, groups, unknown_resource,
+    RESOURCE_TOPIC, defaults, groups, owner, unknown_resource,
 };
 use crate::config::GroupConfig;
 use crate::features::agree;
@@ -79,12 +80,20 @@ async fn alter_all(
             }
             Ok(()) => {
                 let group_config = &call.front.config.group;
-                plan(&call.front.broker.metadata(), group_config, &resource, replace)
+                let plan = || {
+                    plan(&call.front.broker.metadata(), group_config, &resource, replace)
+                };
+                check_rights(call, &resource).and_then(|()| plan())
             }
         };
         responses.push(apply(call, resource, plan, validate_only).await);
     }
     responses
+}
+
+fn check_rights(call: &Call, resource: &IncrementalAlterConfigsResource) -> Result<(), ApiError> {
+    let owner = owner(resource.resource_type, &resource.resource_name);
+    Ok(call.check(Operation::AlterConfigs, owner)?)
 }
 
 fn invalid(message: impl Into<String>) -> ApiError {
