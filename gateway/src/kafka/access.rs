@@ -1,5 +1,6 @@
 //! What the client of a connection may do. Handlers ask here, and decide nothing by themselves.
 
+mod methods;
 mod rules;
 
 use std::collections::HashMap;
@@ -10,6 +11,7 @@ use meridian_consensus::command::{FeatureLevel, RowKind};
 use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::ErrorCode;
 
+pub(super) use self::methods::admitted;
 pub(super) use self::rules::AccessRules;
 use self::rules::UserRights;
 use super::dispatch::{Call, Client};
@@ -201,3 +203,6 @@ impl Call {
         Ok(topic)
     }
 }
+
+#[cfg(test)]
+mod matrix_tests;

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::access::Rights;
+use super::access::{self, Rights};
 use super::dispatch::{Call, Client};
 use super::meridian::AdminError;
 
@@ -54,11 +54,11 @@ struct Identified {
     topic: TopicId,
 }
 
-/// The arguments with which a client may call a method of the private API. Of a link they are about topics that it is
-/// granted: a method about another is refused, and the positions of others are left out.
+/// The arguments with which a client may call a method of the private API. Those of a link are about topics that it is
+/// granted: a method about another is refused, and the positions of others are left out. Users are held to their rules.
 pub(super) fn admitted(call: &Call, method: &str, body: Bytes) -> Result<Bytes, AdminError> {
     if !call.client.session.is_link() {
-        return Ok(body);
+        return access::admitted(call, method, body);
     }
     if !METHODS.contains(&method) {
         let refused = format!("a link may not call {method}: it is for mirrors only");

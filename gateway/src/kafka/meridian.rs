@@ -31,6 +31,14 @@ pub enum AdminError {
     /// It cannot work.
     #[error("{0}")]
     Failed(String),
+    /// The client may not do it.
+    #[error("{message}")]
+    Denied {
+        /// How Kafka's clients are told.
+        code: ErrorCode,
+        /// Which rule there would have to be.
+        message: String,
+    },
 }
 
 impl From<ProposeError> for AdminError {
@@ -81,6 +89,7 @@ pub(super) async fn call(call: Call, request: MeridianAdminRequest) -> MeridianA
                 AdminError::Unavailable(_) => ErrorCode::CoordinatorNotAvailable,
                 AdminError::Unsafe(_) => ErrorCode::PolicyViolation,
                 AdminError::Failed(_) => ErrorCode::UnknownServerError,
+                AdminError::Denied { code, .. } => *code,
             };
             call.front.metrics.on_error(error_code);
             let error_message = Some(Str::from(error.to_string()));
