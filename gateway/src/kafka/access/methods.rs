@@ -14,7 +14,7 @@ use crate::kafka::meridian::AdminError;
 
 /// The right that a method asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asks {
+pub(super) enum Asks {
     /// On the cluster.
     Cluster(Operation),
     /// ALTER on the cluster, and CREATE on the topic that its argument `topic` names.
@@ -31,7 +31,7 @@ const LOOK: Asks = Cluster(Operation::Describe);
 const CHANGE: Asks = Cluster(Operation::Alter);
 
 /// What each method asks for.
-const METHODS: &[(&str, Asks)] = &[
+pub(super) const METHODS: &[(&str, Asks)] = &[
     ("cluster.status", LOOK),
     ("node.status", LOOK),
     ("disk.status", LOOK),
@@ -151,6 +151,3 @@ fn check_id(call: &Call, operation: Operation, id: TopicId) -> Result<(), AdminE
         AdminError::Denied { code: refusal(topic.kind), message }
     })
 }
-
-#[cfg(test)]
-mod tests;

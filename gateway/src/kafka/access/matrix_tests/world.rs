@@ -3,19 +3,23 @@
 use std::sync::Arc;
 
 use meridian_access::{Pattern, PatternType, Permission, Principal, Rule};
+use meridian_base::env::SplitMix;
 use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
 use meridian_protocol::messages::{
     AddPartitionsToTxnRequest, AddPartitionsToTxnTopic, ConsumerGroupHeartbeatRequest,
-    CreatableTopic, CreateTopicsRequest, FindCoordinatorRequest, InitProducerIdRequest,
-    OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic,
+    CreatableTopic, CreateTopicsRequest, DeleteTopicState, DeleteTopicsRequest,
+    FindCoordinatorRequest, InitProducerIdRequest, OffsetCommitPartition, OffsetCommitRequest,
+    OffsetCommitTopic,
 };
 use meridian_protocol::{ApiKey, ErrorCode};
 
-use super::{GROUP, OTHER, Right, TOPIC, TRANSACTION, WORKERS};
+use super::{GROUP, MISSING, OTHER, Right, TOPIC, TRANSACTION, WORKERS};
+use crate::broker::Broker;
 use crate::config::FrontConfig;
 use crate::kafka::Front;
 use crate::kafka::access::rules::Authorization;
-use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
+use crate::kafka::meridian::AdminHandler;
+use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, quick_config};
 
 /// The node.
 pub(super) struct World {
@@ -47,9 +51,15 @@ fn rule((operation, resource): &Right) -> Rule {
 
 impl World {
     pub(super) async fn start() -> Self {
+        Self::start_with(None).await
+    }
+
+    /// One that answers the methods of the private API.
+    pub(super) async fn start_with(admin: Option<Arc<dyn AdminHandler>>) -> Self {
         let broker = FakeBroker::single();
         let config = FrontConfig { super_users: vec![Principal::user("root")], ..quick_config() };
-        let front = front_of(&broker, config);
+        let served = Arc::clone(&broker) as Arc<dyn Broker>;
+        let front = Front::new(served, config, Box::new(SplitMix::new(1)), admin);
         broker.serve_transactions(&front);
         tokio::spawn(Arc::clone(&front).tick_transactions());
         let mode = Authorization::Enforce.encode();
@@ -78,6 +88,7 @@ impl World {
     pub(super) async fn prepare(&mut self, api: ApiKey) {
         self.create(TOPIC).await;
         match api {
+            ApiKey::Metadata => self.delete(MISSING).await,
             ApiKey::ConsumerGroupDescribe => self.join_workers().await,
             ApiKey::DescribeTransactions | ApiKey::ListTransactions => {
                 self.begin_transaction().await;
@@ -96,6 +107,16 @@ impl World {
         let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };
         let code = self.root.call(7, request).await.topics[0].error_code;
         assert!(matches!(code, ErrorCode::None | ErrorCode::TopicAlreadyExists), "{code:?}");
+    }
+
+    /// Deletes what the last request may have created.
+    async fn delete(&mut self, name: &str) {
+        let topic = DeleteTopicState { name: Some(name.into()), ..Default::default() };
+        let request =
+            DeleteTopicsRequest { topics: vec![topic], timeout_ms: 5000, ..Default::default() };
+        let code = self.root.call(6, request).await.responses[0].error_code;
+        let is_gone = matches!(code, ErrorCode::None | ErrorCode::UnknownTopicOrPartition);
+        assert!(is_gone, "{code:?}");
     }
 
     async fn find(&mut self, key_type: i8, key: &str) {
