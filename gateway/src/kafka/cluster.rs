@@ -16,8 +16,8 @@ use meridian_protocol::{ErrorCode, Str};
 
 use super::dispatch::Call;
 use super::error::ApiError;
-use super::pace::Pace;
 use super::lookup;
+use super::pace::Pace;
 use crate::log::PartitionLog;
 use crate::meta::ProposeError;
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 use meridian_access::{Operation, Resource};
 use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::messages::{
-    ConsumerGroupAssignment, ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
-    ConsumerGroupTopic, DescribedConsumerGroup, DescribedConsumerGroupAssignment,
-    DescribedConsumerGroupMember, DescribedConsumerGroupTopic,
+    ConsumerGroupAssignment, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, ConsumerGroupTopic,
+    DescribedConsumerGroup, DescribedConsumerGroupAssignment, DescribedConsumerGroupMember,
+    DescribedConsumerGroupTopic,
 };
 use meridian_protocol::{ErrorCode, Str, Uuid};
 use tokio::sync::oneshot;

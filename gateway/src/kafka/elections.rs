@@ -47,7 +47,11 @@ pub(super) fn elect(call: &Call, request: ElectLeadersRequest) -> ElectLeadersRe
 }
 
 /// The answer to a request of which nothing is done. Before version 1 it has a place for each partition alone.
-fn refused(call: &Call, request: ElectLeadersRequest, error_code: ErrorCode) -> ElectLeadersResponse {
+fn refused(
+    call: &Call,
+    request: ElectLeadersRequest,
+    error_code: ErrorCode,
+) -> ElectLeadersResponse {
     call.front.metrics.on_error(error_code);
     let partition = |partition_id| ElectLeadersPartitionResult {
         partition_id,

@@ -82,7 +82,8 @@ fn refused_commit(
 ) -> OffsetCommitResponse {
     call.front.metrics.on_error(error_code);
     let topics = request.topics.iter().map(|topic| {
-        let partition = |partition_index| OffsetCommitPartitionResponse { partition_index, error_code };
+        let partition =
+            |partition_index| OffsetCommitPartitionResponse { partition_index, error_code };
         OffsetCommitTopicResponse {
             name: topic.name.clone(),
             topic_id: topic.topic_id,

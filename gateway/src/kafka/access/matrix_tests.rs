@@ -32,8 +32,13 @@ const ON_TRANSACTION: Resource<'_> = Resource::transactional_id(TRANSACTION);
 const ON_CLUSTER: Resource<'_> = Resource::CLUSTER;
 
 /// APIs that ask for no right.
-const ASK_NOTHING: [ApiKey; 3] =
-    [ApiKey::ApiVersions, ApiKey::GetTelemetrySubscriptions, ApiKey::PushTelemetry];
+const ASK_NOTHING: [ApiKey; 5] = [
+    ApiKey::SaslHandshake,
+    ApiKey::ApiVersions,
+    ApiKey::SaslAuthenticate,
+    ApiKey::GetTelemetrySubscriptions,
+    ApiKey::PushTelemetry,
+];
 
 /// The errors of clients that may not do something.
 const REFUSALS: [ErrorCode; 4] = [

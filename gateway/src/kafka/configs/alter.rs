@@ -80,9 +80,7 @@ async fn alter_all(
             }
             Ok(()) => {
                 let group_config = &call.front.config.group;
-                let plan = || {
-                    plan(&call.front.broker.metadata(), group_config, &resource, replace)
-                };
+                let plan = || plan(&call.front.broker.metadata(), group_config, &resource, replace);
                 check_rights(call, &resource).and_then(|()| plan())
             }
         };

@@ -74,7 +74,11 @@ async fn each_method_asks_for_its_rights_and_no_others() {
         assert!(told.error_message.is_some_and(|it| it.contains("User:alice")), "{method}");
         world.allow(&rights);
         let told = call(&mut world, method, body.clone()).await;
-        assert_eq!((told.error_code, told.body), (ErrorCode::None, body.clone().into()), "{method}");
+        assert_eq!(
+            (told.error_code, told.body),
+            (ErrorCode::None, body.clone().into()),
+            "{method}"
+        );
         for index in (0..rights.len()).filter(|_| rights.len() > 1) {
             let mut others = rights.clone();
             others.remove(index);

@@ -9,7 +9,9 @@ use meridian_protocol::messages::{
 use meridian_protocol::{ApiKey, ErrorCode};
 
 use super::world::World;
-use super::{GROUP, ON_CLUSTER, ON_GROUP, ON_TOPIC, ON_TRANSACTION, ON_WORKERS, TRANSACTION, WORKERS};
+use super::{
+    GROUP, ON_CLUSTER, ON_GROUP, ON_TOPIC, ON_TRANSACTION, ON_WORKERS, TRANSACTION, WORKERS,
+};
 
 fn bits(operations: &[Operation]) -> i32 {
     operations.iter().map(|operation| 1 << operation.code()).sum()

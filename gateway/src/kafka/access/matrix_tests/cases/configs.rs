@@ -7,11 +7,11 @@ use meridian_protocol::ErrorCode::{
 };
 use meridian_protocol::messages::{
     AclCreation, AlterClientQuotasRequest, AlterConfigsRequest, AlterConfigsResource,
-    CreateAclsRequest, DeleteAclsFilter, DeleteAclsRequest, DescribeAclsRequest,
-    DescribeClientQuotasRequest, DescribeConfigsRequest, DescribeConfigsResource,
-    DescribeUserScramCredentialsRequest, IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource, ListConfigResourcesRequest, QuotaAlteration,
-    QuotaEntityPart,
+    AlterUserScramCredentialsRequest, CreateAclsRequest, DeleteAclsFilter, DeleteAclsRequest,
+    DescribeAclsRequest, DescribeClientQuotasRequest, DescribeConfigsRequest,
+    DescribeConfigsResource, DescribeUserScramCredentialsRequest, IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource, ListConfigResourcesRequest, QuotaAlteration, QuotaEntityPart,
+    ScramCredentialDeletion,
 };
 
 use super::super::{Case, GROUP, ON_CLUSTER, ON_GROUP, ON_TOPIC, Refused, TOPIC};
@@ -66,8 +66,10 @@ pub(super) fn cases() -> Vec<Case> {
             let entry = QuotaAlteration { entity: vec![user], ops: Vec::new() };
             AlterClientQuotasRequest { entries: vec![entry], validate_only: true }
         }),
-        Case::new("", &on(Describe), denied, |_| {
-            DescribeUserScramCredentialsRequest::default()
+        Case::new("", &on(Describe), denied, |_| DescribeUserScramCredentialsRequest::default()),
+        Case::new("", &on(Alter), denied, |_| {
+            let deletion = ScramCredentialDeletion { name: "bob".into(), mechanism: 1 };
+            AlterUserScramCredentialsRequest { deletions: vec![deletion], ..Default::default() }
         }),
         Case::new("", &on(Describe), denied, |_| DescribeAclsRequest::default()),
         Case::new("", &on(Alter), denied, |_| CreateAclsRequest {

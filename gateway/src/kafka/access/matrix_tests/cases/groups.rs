@@ -2,6 +2,7 @@
 
 use meridian_access::Operation::{ClusterAction, Delete, Describe, Read};
 use meridian_protocol::ErrorCode;
+use meridian_protocol::Uuid;
 use meridian_protocol::messages::{
     ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, DeleteGroupsRequest,
     DescribeGroupsRequest, FindCoordinatorRequest, HeartbeatRequest, JoinGroupProtocol,
@@ -9,7 +10,6 @@ use meridian_protocol::messages::{
     OffsetCommitRequest, OffsetCommitTopic, OffsetDeletePartition, OffsetDeleteRequest,
     OffsetDeleteTopic, OffsetFetchGroup, OffsetFetchRequest, OffsetFetchTopic, SyncGroupRequest,
 };
-use meridian_protocol::Uuid;
 
 use super::super::{
     Case, GROUP, ON_CLUSTER, ON_GROUP, ON_TOPIC, ON_TRANSACTION, ON_WORKERS, Refused, TOPIC,
@@ -30,11 +30,7 @@ fn committed(topics: Option<Vec<OffsetFetchTopic>>) -> OffsetFetchRequest {
 }
 
 fn find(key_type: i8, key: &str) -> FindCoordinatorRequest {
-    FindCoordinatorRequest {
-        key_type,
-        coordinator_keys: vec![key.into()],
-        ..Default::default()
-    }
+    FindCoordinatorRequest { key_type, coordinator_keys: vec![key.into()], ..Default::default() }
 }
 
 fn beat(names: Option<&str>) -> ConsumerGroupHeartbeatRequest {

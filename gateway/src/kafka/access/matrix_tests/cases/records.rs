@@ -11,7 +11,9 @@ use meridian_protocol::messages::{
 };
 use meridian_protocol::{ErrorCode, Uuid};
 
-use super::super::{Case, MISSING, ON_CLUSTER, ON_TOPIC, ON_TRANSACTION, Refused, TOPIC, TRANSACTION};
+use super::super::{
+    Case, MISSING, ON_CLUSTER, ON_TOPIC, ON_TRANSACTION, Refused, TOPIC, TRANSACTION,
+};
 use crate::kafka::testing::batch_of;
 use meridian_access::Resource;
 

@@ -37,8 +37,7 @@ fn of_operators() -> Vec<Case> {
         let marker = WritableTxnMarker { producer_id: 9, topics, ..Default::default() };
         WriteTxnMarkersRequest { markers: vec![marker] }
     };
-    let describe =
-        |_| DescribeTransactionsRequest { transactional_ids: vec![TRANSACTION.into()] };
+    let describe = |_| DescribeTransactionsRequest { transactional_ids: vec![TRANSACTION.into()] };
     let list = |_| ListTransactionsRequest::default();
     vec![
         Case::new("by operators", &[(Alter, ON_CLUSTER)], OF_CLUSTER, markers),
