@@ -43,6 +43,15 @@ impl Rights {
         }
     }
 
+    /// Whether the client has this right, enforced or not. Where another right will do, not having this one is no
+    /// denial.
+    pub(super) fn has(&self, operation: Operation, resource: Resource<'_>) -> bool {
+        match self {
+            Self::User(rights) => rights.has(operation, resource),
+            _ => self.allow(operation, resource),
+        }
+    }
+
     /// Whether the client may do this to some resource of the type.
     pub(super) fn allow_any(&self, operation: Operation, kind: ResourceType) -> bool {
         match self {
@@ -163,8 +172,7 @@ impl Call {
 
     /// Whether the client may create a topic of this name.
     pub(super) fn may_create(&self, topic: &str) -> bool {
-        // Of the two only the second is a try: most clients have no rights on the cluster.
-        self.sees(Operation::Create, Resource::CLUSTER)
+        self.rights.has(Operation::Create, Resource::CLUSTER)
             || self.may(Operation::Create, Resource::topic(topic))
     }
 

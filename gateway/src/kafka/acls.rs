@@ -13,7 +13,7 @@ use super::dispatch::Call;
 /// In Kafka's words: clients show them.
 const NO_AUTHORIZER: &str = "No Authorizer is configured on the broker";
 
-/// What a client is told that would see (DESCRIBE) or change (ALTER) rules.
+/// The answer to a client that would see (DESCRIBE) or change (ALTER) rules.
 fn refusal(call: &Call, operation: Operation) -> (ErrorCode, Option<Str>) {
     match call.check(operation, Resource::CLUSTER) {
         Ok(()) => (ErrorCode::SecurityDisabled, Some(NO_AUTHORIZER.into())),

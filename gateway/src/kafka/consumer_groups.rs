@@ -235,9 +235,9 @@ pub(super) async fn describe(
     call: Call,
     request: ConsumerGroupDescribeRequest,
 ) -> ConsumerGroupDescribeResponse {
-    let is_told = request.include_authorized_operations;
+    let is_wanted = request.include_authorized_operations;
     let describe = |group_id: Str| {
-        let authorized_operations = groups::operations(&call, &group_id, is_told);
+        let authorized_operations = groups::operations(&call, &group_id, is_wanted);
         let described = describe_one(&call, &group_id).unwrap_or_else(|error| {
             call.front.metrics.on_error(error.code);
             DescribedConsumerGroup {

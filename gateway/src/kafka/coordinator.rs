@@ -444,7 +444,11 @@ pub(super) fn partition_index(group: &str, partition_count: usize) -> u32 {
 pub(super) async fn find(call: Call, request: FindCoordinatorRequest) -> FindCoordinatorResponse {
     let is_batched = call.version >= KEYS_FROM_VERSION;
     let keys = if is_batched { request.coordinator_keys } else { vec![request.key] };
+    let check = |key: &Str| check_key(&call, request.key_type, key);
+    let allowed: Vec<Result<(), ErrorCode>> = keys.iter().map(check).collect();
     let available = match request.key_type {
+        // Who may know of none makes no topic either.
+        _ if allowed.iter().all(Result::is_err) => Err(ErrorCode::CoordinatorNotAvailable.into()),
         FindCoordinatorRequest::KEY_TYPE_GROUP => {
             create_offsets_topic(&call.front).await.map(|()| OFFSETS_TOPIC)
         }
@@ -457,9 +461,9 @@ pub(super) async fn find(call: Call, request: FindCoordinatorRequest) -> FindCoo
     };
     let mut coordinators = Vec::with_capacity(keys.len());
     let mut pace = Pace::default();
-    for key in keys {
+    for (key, allowed) in keys.into_iter().zip(allowed) {
         pace.step().await;
-        let allowed = check_key(&call, request.key_type, &key).map_err(ApiError::from);
+        let allowed = allowed.map_err(ApiError::from);
         let result =
             allowed.and_then(|()| available.clone()).and_then(|topic| find_one(&call, topic, &key));
         coordinators.push(result.unwrap_or_else(|error| {

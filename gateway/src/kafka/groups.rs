@@ -379,9 +379,9 @@ pub(super) async fn list(call: Call, request: ListGroupsRequest) -> ListGroupsRe
 
 /// Describes groups.
 pub(super) async fn describe(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse {
-    let is_told = request.include_authorized_operations;
+    let is_wanted = request.include_authorized_operations;
     let describe = |group_id: Str| {
-        let authorized_operations = operations(&call, &group_id, is_told);
+        let authorized_operations = operations(&call, &group_id, is_wanted);
         let allowed = call.check(Operation::Describe, Resource::group(&group_id));
         let described = match allowed.and_then(|()| call.front.coordinator_of_any(&group_id)) {
             Ok(coordinator) => describe_one(&call, &coordinator, group_id),
@@ -402,10 +402,10 @@ pub(super) async fn describe(call: Call, request: DescribeGroupsRequest) -> Desc
     DescribeGroupsResponse { groups, ..Default::default() }
 }
 
-/// The bits of what the client may do to a group, if they are to be told.
-pub(super) fn operations(call: &Call, group_id: &str, is_told: bool) -> i32 {
+/// The bits of what the client may do to a group, if it asks for them.
+pub(super) fn operations(call: &Call, group_id: &str, is_wanted: bool) -> i32 {
     let bits = || call.rights.operations(Resource::group(group_id)).bits();
-    if is_told { bits() } else { AUTHORIZED_OPERATIONS_OMITTED }
+    if is_wanted { bits() } else { AUTHORIZED_OPERATIONS_OMITTED }
 }
 
 fn describe_one(call: &Call, coordinator: &Arc<Coordinator>, group_id: Str) -> DescribedGroup {

@@ -34,7 +34,7 @@ pub enum AdminError {
     /// The client may not do it.
     #[error("{message}")]
     Denied {
-        /// How Kafka's clients are told.
+        /// The error that Kafka has for it.
         code: ErrorCode,
         /// Which rule there would have to be.
         message: String,

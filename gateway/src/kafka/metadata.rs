@@ -81,12 +81,12 @@ pub(super) async fn metadata(call: Call, mut request: MetadataRequest) -> Metada
     }
 }
 
-/// What a request wants to be done and told of each topic.
+/// What a request wants of each topic.
 #[derive(Clone, Copy)]
 struct Wanted {
     /// Those that are missing are to be created.
     creates: bool,
-    /// Whether to tell what the client may do to them.
+    /// Whether it asks what the client may do to them.
     operations: bool,
 }
 
@@ -305,7 +305,8 @@ pub(super) async fn describe_partitions(
         });
         return DescribeTopicPartitionsResponse { topics: topics.collect(), ..Default::default() };
     }
-    if names.is_empty() {
+    let are_named = !names.is_empty();
+    if !are_named {
         let metadata = call.front.broker.metadata();
         let is_seen = |it: &&Topic| call.sees(Operation::Describe, Resource::topic(&it.name));
         let seen = metadata.topics().filter(is_seen);
@@ -324,7 +325,7 @@ pub(super) async fn describe_partitions(
                 Some(TopicPartitionCursor { topic_name: name, partition_index: first as i32 });
             break;
         }
-        let (described, partition_count) = describe_page(&call, &name, first, room);
+        let (described, partition_count) = describe_page(&call, &name, are_named, first, room);
         pace.steps(1 + described.partitions.len()).await;
         room -= described.partitions.len();
         let next = first + described.partitions.len();
@@ -338,10 +339,20 @@ pub(super) async fn describe_partitions(
     response
 }
 
-/// Some partitions of a topic, and how many it has.
-fn describe_page(call: &Call, name: &Str, first: usize, count: usize) -> (DescribedTopic, usize) {
+/// Some partitions of a topic, and how many it has. One that the client has not named is one that it sees.
+fn describe_page(
+    call: &Call,
+    name: &Str,
+    is_named: bool,
+    first: usize,
+    count: usize,
+) -> (DescribedTopic, usize) {
     let metadata = call.front.broker.metadata();
-    let found = call.find(&metadata, &TopicKey::Name(name.clone()), Operation::Describe);
+    let key = TopicKey::Name(name.clone());
+    let found = match is_named {
+        true => call.find(&metadata, &key, Operation::Describe),
+        false => key.find(&metadata),
+    };
     let topic = match found {
         Ok(topic) => topic,
         Err(code) => {

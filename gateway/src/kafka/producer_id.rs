@@ -44,7 +44,7 @@ impl ProducerIds {
 
 /// Whether the client may write as an idempotent producer: all may that may write at all (KIP-679).
 fn may_be_idempotent(call: &Call) -> bool {
-    call.sees(Operation::IdempotentWrite, Resource::CLUSTER)
+    call.rights.has(Operation::IdempotentWrite, Resource::CLUSTER)
         || call.rights.allow_any(Operation::Write, ResourceType::Topic)
 }
 

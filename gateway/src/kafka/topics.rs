@@ -414,8 +414,8 @@ pub(super) async fn delete(call: Call, request: DeleteTopicsRequest) -> DeleteTo
     DeleteTopicsResponse { throttle_time_ms, responses }
 }
 
-/// Each topic that a request names, as its id where there is such a topic that the client may know of: by whatever
-/// it can be named, it is the same.
+/// Each topic that a request names, as its id where there is such a topic that the client may know of, so that a topic
+/// that is named in two ways is found twice.
 fn keys_of(call: &Call, topics: &[DeleteTopicState]) -> Vec<(Option<Str>, Uuid)> {
     let metadata = call.front.broker.metadata();
     let key = |named: &DeleteTopicState| {

@@ -64,7 +64,7 @@ pub(super) async fn write(call: Call, request: WriteTxnMarkersRequest) -> WriteT
 
 /// Coordinators may, and operators.
 fn check_rights(call: &Call) -> Result<(), ErrorCode> {
-    if call.sees(Operation::Alter, Resource::CLUSTER) {
+    if call.rights.has(Operation::Alter, Resource::CLUSTER) {
         return Ok(());
     }
     call.check(Operation::ClusterAction, Resource::CLUSTER)

@@ -13,6 +13,7 @@ use meridian_protocol::{ApiKey, ErrorCode, RequestMessage, Uuid};
 
 use self::world::World;
 use super::refusal;
+use super::rules::Authorization;
 use crate::kafka::dispatch::SERVED;
 use crate::kafka::testing::TestClient;
 use crate::peers::BoxFuture;
@@ -113,7 +114,7 @@ impl Case {
         (self.ask)(&mut world.alice, topic_id).await
     }
 
-    /// What the client is told that has no right.
+    /// A client without rights has the right error.
     async fn check_refused(&self, world: &mut World) {
         world.allow(&[]);
         let told = self.ask(world).await;
@@ -185,7 +186,7 @@ async fn each_api_asks_for_the_rights_that_it_should_and_no_others() {
     }
 }
 
-/// What a user with a right on other resources is told is what one without any is told.
+/// A user with rights on other resources has the errors of one without any.
 #[tokio::test]
 async fn rights_on_other_resources_help_nobody() {
     let mut world = World::start().await;
@@ -207,6 +208,28 @@ async fn rights_on_other_resources_help_nobody() {
             Refused::Says(text) => told.contains(text),
         };
         assert!(is_refused, "{:?} {}: {told}", case.api, case.what);
+    }
+}
+
+/// Operators learn from it which rules they need, before any client is refused.
+#[tokio::test]
+async fn reported_denials_are_counted_and_refuse_nothing() {
+    let mut world = World::start().await;
+    let denied_count = |world: &World| world.front.access_rules.denied_count();
+    for case in cases::all() {
+        world.set_mode(Authorization::Report);
+        world.allow(&[]);
+        let before = denied_count(&world);
+        let told = case.ask(&mut world).await;
+        let Case { what, api, refused, .. } = &case;
+        assert_eq!(refusals_in(&told), BTreeSet::new(), "{api:?} {what}: {told}");
+        let is_try = matches!(refused, Refused::With(_));
+        assert_eq!(denied_count(&world) > before, is_try, "{api:?} {what}");
+        // To look at what is hidden is no denial.
+        world.set_mode(Authorization::Enforce);
+        let before = denied_count(&world);
+        case.ask(&mut world).await;
+        assert_eq!(denied_count(&world) > before, is_try, "{api:?} {what}");
     }
 }
 

@@ -158,14 +158,19 @@ impl UserRights {
         self.rules.state.read().rules.verdict(&self.principal, &self.host, resource)
     }
 
+    /// Whether the rules allow it.
+    pub(super) fn has(&self, operation: Operation, resource: Resource<'_>) -> bool {
+        self.verdict(resource).allows(operation)
+    }
+
     /// Whether the rules allow it, or are not enforced.
     pub(super) fn says(&self, operation: Operation, resource: Resource<'_>) -> bool {
-        !self.is_enforced || self.verdict(resource).allows(operation)
+        !self.is_enforced || self.has(operation, resource)
     }
 
     /// Whether the user may try this. What the rules deny is counted.
     pub(super) fn allow(&self, operation: Operation, resource: Resource<'_>) -> bool {
-        let is_allowed = self.verdict(resource).allows(operation);
+        let is_allowed = self.has(operation, resource);
         if !is_allowed {
             self.on_denied(operation, resource.kind, resource.name);
         }

@@ -62,15 +62,19 @@ impl World {
         let front = Front::new(served, config, Box::new(SplitMix::new(1)), admin);
         broker.serve_transactions(&front);
         tokio::spawn(Arc::clone(&front).tick_transactions());
-        let mode = Authorization::Enforce.encode();
-        put(&broker, RowKind::Authorization, Authorization::KEY.to_vec(), Some(mode));
         let connect = |name| TestClient::connect_as(&front, &Principal::user(name));
         let (alice, root) = (connect("alice"), connect("root"));
         let mut world = Self { broker, front, alice, root, allowed: Vec::new() };
+        world.set_mode(Authorization::Enforce);
         world.create(OTHER).await;
         world.find(FindCoordinatorRequest::KEY_TYPE_GROUP, GROUP).await;
         world.find(FindCoordinatorRequest::KEY_TYPE_TRANSACTION, TRANSACTION).await;
         world
+    }
+
+    pub(super) fn set_mode(&self, mode: Authorization) {
+        let key = Authorization::KEY.to_vec();
+        put(&self.broker, RowKind::Authorization, key, Some(mode.encode()));
     }
 
     /// The user may do this and nothing else.
