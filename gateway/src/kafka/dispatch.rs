@@ -294,9 +294,7 @@ pub(super) async fn start(call: Call, request: Request) -> Reply {
         Request::DeleteAcls(request) => now(acls::delete(&call, &request)),
         Request::ElectLeaders(request) => now(elections::elect(&call, request)),
         Request::AlterPartitionReassignments(request) => later(elections::reassign(call, request)),
-        Request::ListPartitionReassignments(request) => {
-            now(elections::reassignments(&call, &request))
-        }
+        Request::ListPartitionReassignments(request) => now(elections::list(&call, &request)),
         Request::ListConfigResources(request) => now(configs::list(&call, &request)),
         Request::DescribeConfigs(request) => later(configs::describe(call, request)),
         Request::AlterConfigs(request) => later(configs::alter(call, request)),

@@ -163,7 +163,7 @@ fn is_placed(metadata: &Metadata, partition: &Partition, replicas: &[i32]) -> bo
 }
 
 /// Answers ListPartitionReassignments: none is ever under way.
-pub(super) fn reassignments(
+pub(super) fn list(
     call: &Call,
     _: &ListPartitionReassignmentsRequest,
 ) -> ListPartitionReassignmentsResponse {

@@ -193,7 +193,7 @@ async fn rights_on_other_resources_help_nobody() {
     for case in cases::all() {
         let of_other = |(operation, resource): &Right| {
             let is_only = resource.kind == ON_CLUSTER.kind;
-            (!is_only).then(|| (*operation, Resource { name: "elsewhere", ..*resource }))
+            (!is_only).then_some((*operation, Resource { name: "elsewhere", ..*resource }))
         };
         let others: Vec<Right> = case.rights.iter().filter_map(of_other).collect();
         // WRITE on any topic makes a user an idempotent producer.

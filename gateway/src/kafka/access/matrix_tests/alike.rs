@@ -32,7 +32,7 @@ async fn answer<R: RequestMessage>(alice: &mut TestClient, version: i16, request
 async fn check<R: RequestMessage>(world: &mut World, version: i16, of: impl Fn(&str) -> R) {
     let there = answer(&mut world.alice, version, of(TOPIC)).await;
     let absent = answer(&mut world.alice, version, of(ABSENT)).await;
-    let mut renamed = absent.clone();
+    let mut renamed = absent;
     for start in 0..renamed.len().saturating_sub(ABSENT.len() - 1) {
         if renamed[start..].starts_with(ABSENT.as_bytes()) {
             renamed[start..start + TOPIC.len()].copy_from_slice(TOPIC.as_bytes());
