@@ -12,8 +12,8 @@ use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::ErrorCode;
 
 pub(super) use self::methods::admitted;
-pub(super) use self::rules::AccessRules;
 use self::rules::UserRights;
+pub(super) use self::rules::{AccessRules, Authorization};
 use super::dispatch::{Call, Client};
 use super::lookup::TopicKey;
 use super::{Front, lock};

@@ -1,74 +1,274 @@
-//! DescribeAcls, CreateAcls and DeleteAcls, as Kafka answers them without an authorizer: MirrorMaker and the
-//! tools take that for "there are none" and go on.
+//! DescribeAcls, CreateAcls and DeleteAcls: the access rules, each a row of the metadata log.
+//!
+//! Rules can be made in every mode of authorization, so that they are there before they hold. While a node of
+//! the cluster does not know them, clients hear what Kafka without an authorizer says: MirrorMaker and the tools
+//! take that for "there are none" and go on.
+//!
+//! **Source**: `kafka.server.AclApis` and `org.apache.kafka.controller.AclControlManager` of Kafka 4.
 
-use meridian_access::{Operation, Resource};
+mod rules;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use meridian_access::{Operation, Pattern, Resource, Rule, RuleFilter};
+use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
+use meridian_consensus::state::limits::BATCH_COUNT_MAX;
 use meridian_protocol::messages::{
-    AclCreationResult, CreateAclsRequest, CreateAclsResponse, DeleteAclsFilterResult,
-    DeleteAclsRequest, DeleteAclsResponse, DescribeAclsRequest, DescribeAclsResponse,
+    AclCreation, AclCreationResult, AclDescription, CreateAclsRequest, CreateAclsResponse,
+    DeleteAclsFilter, DeleteAclsFilterResult, DeleteAclsMatchingAcl, DeleteAclsRequest,
+    DeleteAclsResponse, DescribeAclsRequest, DescribeAclsResource, DescribeAclsResponse,
 };
 use meridian_protocol::{ErrorCode, Str};
 
+use self::rules::{filter_of, key_of};
 use super::dispatch::Call;
+use super::error::ApiError;
+use super::pace::Pace;
+use crate::features::{NotAgreed, agree, is_known_by_all};
 
 /// In Kafka's words: clients show them.
 const NO_AUTHORIZER: &str = "No Authorizer is configured on the broker";
+/// Bytes of rules that one entry of the metadata log takes: with what surrounds them, a proposal has room for them.
+const ENTRY_SIZE_BYTES_MAX: usize = 768 << 10;
 
-/// The answer to a client that would see (DESCRIBE) or change (ALTER) rules.
-fn refusal(call: &Call, operation: Operation) -> (ErrorCode, Option<Str>) {
-    match call.check(operation, Resource::CLUSTER) {
-        Ok(()) => (ErrorCode::SecurityDisabled, Some(NO_AUTHORIZER.into())),
-        Err(code) => (code, None),
-    }
-}
-
-/// Answers DescribeAcls.
-pub(super) fn describe(call: &Call, _: &DescribeAclsRequest) -> DescribeAclsResponse {
-    let (error_code, error_message) = refusal(call, Operation::Describe);
-    DescribeAclsResponse { error_code, error_message, ..Default::default() }
-}
-
-/// Answers CreateAcls.
-pub(super) fn create(call: &Call, request: &CreateAclsRequest) -> CreateAclsResponse {
-    let (error_code, error_message) = refusal(call, Operation::Alter);
-    let refused = |_| AclCreationResult { error_code, error_message: error_message.clone() };
-    let results = request.creations.iter().map(refused).collect();
-    CreateAclsResponse { results, ..Default::default() }
-}
-
-/// Answers DeleteAcls.
-pub(super) fn delete(call: &Call, request: &DeleteAclsRequest) -> DeleteAclsResponse {
-    let (error_code, error_message) = refusal(call, Operation::Alter);
-    let refused = |_| DeleteAclsFilterResult {
-        error_code,
-        error_message: error_message.clone(),
-        ..Default::default()
-    };
-    let filter_results = request.filters.iter().map(refused).collect();
-    DeleteAclsResponse { filter_results, ..Default::default() }
-}
-
-#[cfg(test)]
-mod tests {
-    use meridian_protocol::messages::{AclCreation, DeleteAclsFilter};
-
-    use super::*;
-    use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
-
-    #[tokio::test]
-    async fn everybody_is_told_that_there_is_no_authorizer() {
-        let mut client = TestClient::connect(&front_of(&FakeBroker::single(), quick_config()));
-        for version in 1..=3 {
-            let described = client.call(version, DescribeAclsRequest::default()).await;
-            assert_eq!(described.error_code, ErrorCode::SecurityDisabled);
-            assert_eq!(described.error_message.as_deref(), Some(NO_AUTHORIZER));
-            let creations = vec![AclCreation::default(); 2];
-            let created = client.call(version, CreateAclsRequest { creations }).await.results;
-            let codes: Vec<ErrorCode> = created.iter().map(|it| it.error_code).collect();
-            assert_eq!(codes, [ErrorCode::SecurityDisabled; 2]);
-            let filters = vec![DeleteAclsFilter::default()];
-            let deleted = client.call(version, DeleteAclsRequest { filters }).await.filter_results;
-            let codes: Vec<ErrorCode> = deleted.iter().map(|it| it.error_code).collect();
-            assert_eq!(codes, [ErrorCode::SecurityDisabled]);
+/// Describes rules, by the resources that they are about.
+pub(super) async fn describe(call: Call, request: DescribeAclsRequest) -> DescribeAclsResponse {
+    match described(&call, request).await {
+        Ok(resources) => DescribeAclsResponse { resources, ..Default::default() },
+        Err(error) => {
+            let (error_code, error_message) = refused(&call, &error);
+            DescribeAclsResponse { error_code, error_message, ..Default::default() }
         }
     }
 }
+
+async fn described(
+    call: &Call,
+    request: DescribeAclsRequest,
+) -> Result<Vec<DescribeAclsResource>, ApiError> {
+    admit(call, Operation::Describe).await?;
+    let filter = filter_of(&DeleteAclsFilter {
+        resource_type_filter: request.resource_type_filter,
+        resource_name_filter: request.resource_name_filter,
+        pattern_type_filter: request.pattern_type_filter,
+        principal_filter: request.principal_filter,
+        host_filter: request.host_filter,
+        operation: request.operation,
+        permission_type: request.permission_type,
+    })?;
+    let mut by_pattern: BTreeMap<Pattern, Vec<AclDescription>> = BTreeMap::new();
+    for rule in all(call).await.into_iter().filter(|rule| filter.matches(rule)) {
+        let described = AclDescription {
+            principal: rule.principal.to_string().into(),
+            host: rule.host.into(),
+            operation: rule.operation.code(),
+            permission_type: rule.permission.code(),
+        };
+        by_pattern.entry(rule.pattern).or_default().push(described);
+    }
+    let resource = |(pattern, acls): (Pattern, Vec<AclDescription>)| DescribeAclsResource {
+        resource_type: pattern.kind.code(),
+        resource_name: pattern.name.into(),
+        pattern_type: pattern.pattern_type.code(),
+        acls,
+    };
+    Ok(by_pattern.into_iter().map(resource).collect())
+}
+
+/// Adds rules, each for itself.
+pub(super) async fn create(call: Call, request: CreateAclsRequest) -> CreateAclsResponse {
+    let created = match admit(&call, Operation::Alter).await {
+        Ok(()) => created(&call, &request.creations).await,
+        Err(error) => vec![Err(error); request.creations.len()],
+    };
+    let result = |created: Result<(), ApiError>| {
+        let Err(error) = created else { return AclCreationResult::default() };
+        let (error_code, error_message) = refused(&call, &error);
+        AclCreationResult { error_code, error_message }
+    };
+    let results = created.into_iter().map(result).collect();
+    CreateAclsResponse { results, ..Default::default() }
+}
+
+async fn created(call: &Call, creations: &[AclCreation]) -> Vec<Result<(), ApiError>> {
+    let mut keys = Vec::with_capacity(creations.len());
+    let mut pace = Pace::default();
+    for creation in creations {
+        pace.step().await;
+        keys.push(key_of(creation));
+    }
+    let new: BTreeSet<Vec<u8>> = {
+        let metadata = call.front.broker.metadata();
+        let is_new = |key: &&Vec<u8>| metadata.extra_row(RowKind::Acl, key).is_none();
+        keys.iter().flatten().filter(is_new).cloned().collect()
+    };
+    let failed = put(call, new).await;
+    let created = |key: Result<Vec<u8>, ApiError>| match failed.get(&key?) {
+        Some(error) => Err(error.clone()),
+        None => Ok(()),
+    };
+    keys.into_iter().map(created).collect()
+}
+
+/// Writes rules in as few entries as take them. Gives those that were not written, and why.
+async fn put(call: &Call, mut left: BTreeSet<Vec<u8>>) -> HashMap<Vec<u8>, ApiError> {
+    if left.is_empty() {
+        return HashMap::new();
+    }
+    let agreed = agree(&*call.front.broker, FeatureLevel::RULES).await;
+    let mut error = agreed.map_err(not_agreed).err();
+    while error.is_none() && !left.is_empty() {
+        let rest = beyond_one_entry(&mut left);
+        let changes = left.iter().map(|key| change(key.clone(), Some(Vec::new()))).collect();
+        match call.front.broker.propose(Command::PutRows(changes)).await {
+            Ok(_) => left = rest,
+            Err(undecided) => {
+                error = Some(undecided.into());
+                left.extend(rest);
+            }
+        }
+    }
+    let Some(error) = error else { return HashMap::new() };
+    left.into_iter().map(|key| (key, error.clone())).collect()
+}
+
+/// Takes what one entry has no room for.
+fn beyond_one_entry(keys: &mut BTreeSet<Vec<u8>>) -> BTreeSet<Vec<u8>> {
+    let mut size_bytes = 0;
+    let mut is_beyond = |(index, key): (usize, &Vec<u8>)| {
+        size_bytes += key.len();
+        index >= BATCH_COUNT_MAX || size_bytes > ENTRY_SIZE_BYTES_MAX
+    };
+    let first_beyond =
+        keys.iter().enumerate().find(|it| is_beyond(*it)).map(|(_, key)| key.clone());
+    first_beyond.map(|key| keys.split_off(&key)).unwrap_or_default()
+}
+
+/// Removes the rules that filters mean: all of them at once, or none.
+pub(super) async fn delete(call: Call, request: DeleteAclsRequest) -> DeleteAclsResponse {
+    let deleted = match deleted(&call, &request.filters).await {
+        Ok(deleted) => deleted,
+        Err(error) => request.filters.iter().map(|_| Err(error.clone())).collect(),
+    };
+    let result = |deleted: Result<Vec<Rule>, ApiError>| match deleted {
+        Ok(rules) => {
+            let matching_acls = rules.into_iter().map(matching).collect();
+            DeleteAclsFilterResult { matching_acls, ..Default::default() }
+        }
+        Err(error) => {
+            let (error_code, error_message) = refused(&call, &error);
+            DeleteAclsFilterResult { error_code, error_message, ..Default::default() }
+        }
+    };
+    let filter_results = deleted.into_iter().map(result).collect();
+    DeleteAclsResponse { filter_results, ..Default::default() }
+}
+
+/// What went, by filter.
+type Deleted = Vec<Result<Vec<Rule>, ApiError>>;
+
+async fn deleted(call: &Call, filters: &[DeleteAclsFilter]) -> Result<Deleted, ApiError> {
+    admit(call, Operation::Alter).await?;
+    let rules = all(call).await;
+    let (mut deleted, mut count) = (Vec::with_capacity(filters.len()), 0);
+    let mut keys = BTreeSet::new();
+    let mut pace = Pace::default();
+    for filter in filters {
+        let meant = match filter_of(filter) {
+            Ok(filter) => Ok(meant(&rules, &filter, &mut pace).await),
+            Err(error) => Err(error),
+        };
+        count += meant.as_ref().map_or(0, Vec::len);
+        if count > BATCH_COUNT_MAX {
+            return Err(too_many(&format!("more than {BATCH_COUNT_MAX}")));
+        }
+        keys.extend(meant.iter().flatten().map(Rule::encode));
+        deleted.push(meant);
+    }
+    if keys.is_empty() {
+        return Ok(deleted);
+    }
+    let size_bytes: usize = keys.iter().map(Vec::len).sum();
+    if size_bytes > ENTRY_SIZE_BYTES_MAX {
+        return Err(too_many(&format!("{size_bytes} bytes (at most {ENTRY_SIZE_BYTES_MAX}) of")));
+    }
+    let changes = keys.into_iter().map(|key| change(key, None)).collect();
+    call.front.broker.propose(Command::PutRows(changes)).await?;
+    Ok(deleted)
+}
+
+fn too_many(how_many: &str) -> ApiError {
+    let message = format!(
+        "the filters mean {how_many} rules, and all of them go at once: nothing was deleted; use narrower filters"
+    );
+    ApiError::new(ErrorCode::InvalidRequest, message)
+}
+
+/// The rules that a filter means.
+async fn meant(rules: &[Rule], filter: &RuleFilter, pace: &mut Pace) -> Vec<Rule> {
+    let mut meant = Vec::new();
+    for rule in rules {
+        pace.step().await;
+        if filter.matches(rule) {
+            meant.push(rule.clone());
+        }
+    }
+    meant
+}
+
+fn matching(rule: Rule) -> DeleteAclsMatchingAcl {
+    DeleteAclsMatchingAcl {
+        resource_type: rule.pattern.kind.code(),
+        resource_name: rule.pattern.name.into(),
+        pattern_type: rule.pattern.pattern_type.code(),
+        principal: rule.principal.to_string().into(),
+        host: rule.host.into(),
+        operation: rule.operation.code(),
+        permission_type: rule.permission.code(),
+        ..Default::default()
+    }
+}
+
+/// Lets a client in that may do this to the cluster, once this node has heard of all earlier changes.
+async fn admit(call: &Call, operation: Operation) -> Result<(), ApiError> {
+    call.check(operation, Resource::CLUSTER)?;
+    if !is_known_by_all(&call.front.broker.metadata(), FeatureLevel::RULES) {
+        return Err(ApiError::new(ErrorCode::SecurityDisabled, NO_AUTHORIZER));
+    }
+    Ok(call.front.broker.catch_up().await?)
+}
+
+/// All rules.
+async fn all(call: &Call) -> Vec<Rule> {
+    let keys: Vec<Vec<u8>> = {
+        let metadata = call.front.broker.metadata();
+        metadata.extra_rows(RowKind::Acl).map(|(key, _)| key.to_vec()).collect()
+    };
+    let mut rules = Vec::with_capacity(keys.len());
+    let mut pace = Pace::default();
+    for key in keys {
+        pace.step().await;
+        // The index of the rules warns of those that can't be read.
+        rules.extend(Rule::decode(&key));
+    }
+    rules
+}
+
+fn change(key: Vec<u8>, value: Option<Vec<u8>>) -> RowChange {
+    RowChange { kind: RowKind::Acl, key, value, expected: ExpectedVersion::Any }
+}
+
+fn not_agreed(error: NotAgreed) -> ApiError {
+    match error {
+        NotAgreed::NotBy { .. } => ApiError::new(ErrorCode::SecurityDisabled, error.to_string()),
+        NotAgreed::Undecided(error) => error.into(),
+    }
+}
+
+fn refused(call: &Call, error: &ApiError) -> (ErrorCode, Option<Str>) {
+    call.front.metrics.on_error(error.code);
+    (error.code, error.message())
+}
+
+#[cfg(test)]
+mod tests;
