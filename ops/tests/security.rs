@@ -67,7 +67,8 @@ impl Node {
     fn restart(&mut self) {
         self.process = None;
         let file = self.folder.join("node.toml");
-        let mut process = Running::start(&["serve", "--config", file.to_str().unwrap()], &self.folder);
+        let mut process =
+            Running::start(&["serve", "--config", file.to_str().unwrap()], &self.folder);
         process.wait_for("ready: serving Kafka clients on ");
         self.process = Some(process);
     }
@@ -116,7 +117,8 @@ fn produce(topic: &str, as_whom: &[&str]) -> Result<(), String> {
 
 fn topics(as_whom: &[&str]) -> Vec<String> {
     let listed = json(&[&["topic", "list", "-o", "json"], as_whom].concat());
-    let name = |topic: &Value| topic["topic"].as_str().or(topic["name"].as_str()).unwrap().to_owned();
+    let name =
+        |topic: &Value| topic["topic"].as_str().or(topic["name"].as_str()).unwrap().to_owned();
     listed.as_array().unwrap().iter().map(name).collect()
 }
 
@@ -149,7 +151,10 @@ fn who_logs_in_does_what_rules_allow_and_no_more() {
         let said = refused(&[&["user", "list"], &al[..]].concat());
         assert!(said.contains("CLUSTER_AUTHORIZATION_FAILED"), "{said}");
         let said = refused(&["topic", "create", "more", "-b", &node.open]);
-        assert!(said.contains("AUTHORIZATION_FAILED"), "who does not log in is User:ANONYMOUS: {said}");
+        assert!(
+            said.contains("AUTHORIZATION_FAILED"),
+            "who does not log in is User:ANONYMOUS: {said}"
+        );
         assert_eq!(topics(&["-b", &node.open]), Vec::<String>::new());
         assert_eq!(topics(&admin), ["bills", "orders"]);
     };
@@ -157,7 +162,8 @@ fn who_logs_in_does_what_rules_allow_and_no_more() {
     node.restart();
     holds(&node);
 
-    let checked = run(&[&["acl", "check", "--as", "al", "write", "--topic", "bills"], &admin[..]].concat());
+    let checked =
+        run(&[&["acl", "check", "--as", "al", "write", "--topic", "bills"], &admin[..]].concat());
     assert_eq!(checked.status.code(), Some(3), "{}", text(&checked.stdout));
     ok(&[&["acl", "check", "--as", "al", "write", "--topic", "orders"], &admin[..]].concat());
     ok(&[&["acl", "remove", "al", "write", "--topic", "orders"], &admin[..]].concat());

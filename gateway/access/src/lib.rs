@@ -15,7 +15,7 @@ pub use self::grant::{GrantError, LinkGrant, LinkRights};
 pub use self::principal::{Principal, PrincipalError, PrincipalKind};
 pub use self::resource::{Operation, PatternType, Permission, Resource, ResourceType};
 pub use self::rule::{Pattern, PatternFilter, Rule, RuleError, RuleFilter, WILDCARD};
-pub use self::rules::{Operations, Rules, Verdict};
+pub use self::rules::{Operations, Rules, Verdict, deciding};
 pub use self::sasl::{Claim, Mechanism};
 pub use self::scram::{
     Credential, CredentialError, ScramError, ScramFirst, ScramHash, ScramServer,

@@ -52,6 +52,11 @@ impl Principal {
     pub fn anonymous() -> Self {
         Self::user(Self::ANONYMOUS_NAME)
     }
+
+    /// Whether it stands for every user.
+    pub fn is_everybody(&self) -> bool {
+        self.kind == PrincipalKind::User && &*self.name == Self::WILDCARD_NAME
+    }
 }
 
 impl fmt::Display for Principal {

@@ -30,6 +30,11 @@ macro_rules! coded {
                 }
             }
 
+            /// The one with this name, however its words are set apart: `DescribeConfigs` is `DESCRIBE_CONFIGS`.
+            pub fn from_name(text: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|it| letters(it.name()).eq(letters(text)))
+            }
+
             /// Its name in Kafka's tools.
             pub const fn name(self) -> &'static str {
                 match self {
@@ -44,6 +49,11 @@ macro_rules! coded {
             }
         }
     };
+}
+
+/// What names are compared by.
+fn letters(name: &str) -> impl Iterator<Item = char> {
+    name.chars().filter(|it| !matches!(it, '_' | '-')).map(|it| it.to_ascii_uppercase())
 }
 
 coded! {
@@ -165,5 +175,17 @@ mod tests {
         assert_eq!(ResourceType::from_code(5), Some(ResourceType::TransactionalId));
         assert_eq!(PatternType::from_code(1), None, "any is for filters");
         assert_eq!(Permission::Allow.to_string(), "ALLOW");
+    }
+
+    #[test]
+    fn names_are_read_as_kafkas_tools_write_them() {
+        for name in ["DESCRIBE_CONFIGS", "DescribeConfigs", "describe-configs"] {
+            assert_eq!(Operation::from_name(name), Some(Operation::DescribeConfigs), "{name}");
+        }
+        for name in ["", "any", "DESCRIBE CONFIGS", "describ"] {
+            assert_eq!(Operation::from_name(name), None, "{name}");
+        }
+        let id = ResourceType::from_name("transactional-id");
+        assert_eq!(id, Some(ResourceType::TransactionalId));
     }
 }

@@ -167,6 +167,24 @@ impl Rule {
         Ok(self)
     }
 
+    /// What it says of a principal that comes from `host` and would do this, if it is about that at all.
+    pub fn says(
+        &self,
+        principal: &Principal,
+        host: &str,
+        operation: Operation,
+        resource: Resource<'_>,
+    ) -> Option<Permission> {
+        let is_meant = self.pattern.matches(resource)
+            && (self.principal == *principal || self.principal.is_everybody())
+            && (self.host == host || self.host == WILDCARD);
+        let is_about = match self.permission {
+            Permission::Deny => self.operation == Operation::All || self.operation == operation,
+            Permission::Allow => operation.allowed_by().contains(self.operation),
+        };
+        (is_meant && is_about).then_some(self.permission)
+    }
+
     /// The key of its row: all of the rule, so that a rule is there once.
     pub fn encode(&self) -> Vec<u8> {
         let Self { pattern, principal, host, operation, permission } = self;

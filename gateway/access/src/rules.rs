@@ -48,6 +48,11 @@ impl Operations {
         self.0 & 1 << operation.code() != 0
     }
 
+    /// Whether it has one that the other set has too.
+    pub const fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
     /// Whether it is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
@@ -63,6 +68,19 @@ impl fmt::Debug for Operations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let members = Operation::ALL.iter().copied().filter(|it| self.contains(*it));
         f.debug_set().entries(members.map(Operation::name)).finish()
+    }
+}
+
+impl Operation {
+    /// The operations whose permission is the permission of this one too.
+    pub const fn allowed_by(self) -> Operations {
+        use Operation::{All, Alter, AlterConfigs, Delete, Describe, DescribeConfigs, Read, Write};
+        let itself = Operations::NONE.with(All).with(self);
+        match self {
+            Describe => itself.with(Read).with(Write).with(Delete).with(Alter),
+            DescribeConfigs => itself.with(AlterConfigs),
+            _ => itself,
+        }
     }
 }
 
@@ -82,19 +100,7 @@ impl Verdict {
 
     /// Whether a rule allows it, by itself or with another operation.
     const fn grants(self, operation: Operation) -> bool {
-        use Operation::{All, Alter, AlterConfigs, Delete, Describe, DescribeConfigs, Read, Write};
-        let Self { allowed, .. } = self;
-        let is_implied = match operation {
-            Describe => {
-                allowed.contains(Read)
-                    || allowed.contains(Write)
-                    || allowed.contains(Delete)
-                    || allowed.contains(Alter)
-            }
-            DescribeConfigs => allowed.contains(AlterConfigs),
-            _ => false,
-        };
-        is_implied || allowed.contains(All) || allowed.contains(operation)
+        self.allowed.meets(operation.allowed_by())
     }
 
     fn add(&mut self, permission: Permission, operation: Operation) {
@@ -304,6 +310,25 @@ impl Rules {
         let asker = Asker { principal, everybody: &self.everybody, host };
         self.by_kind.get(&kind).is_some_and(|it| it.allows_any(&asker, operation))
     }
+}
+
+/// The rule that decides: one that denies it, or else one that allows it. Reads the rules one by one.
+pub fn deciding<'a>(
+    rules: impl IntoIterator<Item = &'a Rule>,
+    principal: &Principal,
+    host: &str,
+    operation: Operation,
+    resource: Resource<'_>,
+) -> Option<&'a Rule> {
+    let mut allowing = None;
+    for rule in rules {
+        match rule.says(principal, host, operation, resource) {
+            Some(Permission::Deny) => return Some(rule),
+            Some(Permission::Allow) => allowing = allowing.or(Some(rule)),
+            None => {}
+        }
+    }
+    allowing
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What the client of a connection may do. Handlers ask here, and decide nothing by themselves.
 
 mod methods;
+pub(super) mod operators;
 mod rules;
 
 use std::collections::HashMap;

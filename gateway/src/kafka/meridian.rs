@@ -7,6 +7,7 @@ use meridian_consensus::error::Refusal;
 use meridian_protocol::messages::{MeridianAdminRequest, MeridianAdminResponse};
 use meridian_protocol::{ErrorCode, Str};
 
+use super::access::operators;
 use super::dispatch::Call;
 use super::link_rights;
 use crate::features::NotAgreed;
@@ -69,13 +70,16 @@ pub trait AdminHandler: Send + Sync + 'static {
     fn call(&self, method: String, body: Bytes) -> BoxFuture<'_, Result<Bytes, AdminError>>;
 }
 
-/// Passes a call on to the node.
+/// Answers a call: about access rules here, and else by the node.
 pub(super) async fn call(call: Call, request: MeridianAdminRequest) -> MeridianAdminResponse {
     let method = request.method.to_string();
     let admin: Option<&Arc<dyn AdminHandler>> = call.front.admin.as_ref();
     let admitted = link_rights::admitted(&call, &method, request.body);
     let result = match (admin, admitted) {
         (_, Err(error)) => Err(error),
+        (_, Ok(body)) if method.starts_with(operators::FAMILY) => {
+            operators::answer(&call, &method, &body).await
+        }
         (Some(admin), Ok(body)) => admin.call(method, body).await,
         (None, Ok(_)) => Err(AdminError::UnknownMethod(method)),
     };

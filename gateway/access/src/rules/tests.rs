@@ -132,6 +132,9 @@ proptest! {
                 for operation in Operation::ALL.iter().copied().filter(|it| *it != Operation::All) {
                     let expected = decide(&model, &principal, host, operation, resource);
                     prop_assert_eq!(verdict.allows(operation), expected, "{}", operation);
+                    let rule = deciding(&model, &principal, host, operation, resource);
+                    let is_allowed = rule.is_some_and(|it| it.permission == Permission::Allow);
+                    prop_assert_eq!(is_allowed, expected, "{}: {:?}", operation, rule);
                     let expected = decide_any(&model, &principal, host, operation, kind);
                     let any = index.allow_any(&principal, host, operation, kind);
                     prop_assert_eq!(any, expected, "any {}", operation);

@@ -32,6 +32,9 @@ const CHANGE: Asks = Cluster(Operation::Alter);
 
 /// What each method asks for.
 pub(super) const METHODS: &[(&str, Asks)] = &[
+    ("access.mode", LOOK),
+    ("access.mode.set", CHANGE),
+    ("access.check", LOOK),
     ("cluster.status", LOOK),
     ("node.status", LOOK),
     ("disk.status", LOOK),
