@@ -7,10 +7,12 @@
 //! | --- | --- |
 //! | find brokers and leaders, send a request | [`Client`] |
 //! | manage topics, ask for offsets | [`admin`] |
+//! | list, make and remove access rules | [`acls`] |
 //! | find coordinators, manage groups | [`groups`] |
 //! | write batches to a partition, in order | [`producer::PartitionWriter`] |
 //! | read partitions of a topic | [`consumer::Consumer`] |
 
+pub(crate) mod acls;
 pub(crate) mod admin;
 pub(crate) mod consumer;
 pub(crate) mod groups;

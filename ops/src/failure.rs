@@ -13,6 +13,8 @@ pub(crate) enum Exit {
     Ok,
     /// It worked, and what it looked at is degraded.
     Degraded,
+    /// It worked, and what it was asked about is not allowed.
+    Denied,
 }
 
 /// Why a command did not work. Every text says what to do.
@@ -76,6 +78,7 @@ pub(crate) fn finish(result: Result<Exit, Failure>) -> ExitCode {
     match result {
         Ok(Exit::Ok) => ExitCode::SUCCESS,
         Ok(Exit::Degraded) => ExitCode::from(2),
+        Ok(Exit::Denied) => ExitCode::from(3),
         // Whoever read our output has seen enough.
         Err(Failure::Stdio(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS

@@ -1,5 +1,6 @@
 //! The `meridian` binary: server, development cluster and operator commands, one file per noun.
 
+mod acl;
 mod bench;
 mod cert;
 mod client;
@@ -46,6 +47,7 @@ enum Cli {
     Disk(disk::Disk),
     Link(link::Link),
     Mirror(mirror::Mirror),
+    Acl(acl::Acl),
     Apply(federation::Apply),
     Diff(federation::Diff),
     Export(federation::Export),
@@ -85,6 +87,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Cli::Disk(disk) => block_on(disk::run(disk)),
         Cli::Link(link) => block_on(link::run(link)),
         Cli::Mirror(mirror) => block_on(mirror::run(mirror)),
+        Cli::Acl(acl) => block_on(acl::run(acl)),
         Cli::Apply(apply) => block_on(apply.run()),
         Cli::Diff(diff) => block_on(diff.run()),
         Cli::Export(export) => block_on(export.run()),

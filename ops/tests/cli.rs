@@ -267,6 +267,45 @@ fn groups_are_shown_moved_and_deleted() {
 }
 
 #[test]
+fn access_rules_are_made_checked_and_removed() {
+    let folder = Scratch::new("rules");
+    let mut node = Running::start(&["serve", "--listen", "127.0.0.1:0"], folder.path());
+    let at = &node.wait_for("ready: serving Kafka clients on ");
+    let acl = |arguments: &[&str]| run(&[&["acl"], arguments, &["-b", at]].concat());
+
+    ok(&["acl", "allow", "alice", "read,write", "--topic", "orders", "-b", at]);
+    ok(&["acl", "deny", "User:*", "all", "--topic", "secret", "-b", at]);
+    ok(&["acl", "grant", "bob", "consumer", "shop.", "--group", "g", "--prefix", "-b", at]);
+    let listed = |arguments: &[&str]| {
+        let rules = json(&[&["acl", "list"], arguments, &["-b", at, "-o", "json"]].concat());
+        rules.as_array().unwrap().len()
+    };
+    assert_eq!(listed(&[]), 6);
+    assert_eq!(listed(&["--topic", "shop.orders"]), 2);
+    for (user, operation, topic, code, said) in [
+        ("alice", "describe", "orders", 0, "ALLOWED by ALLOW READ on TOPIC orders"),
+        ("alice", "read", "secret", 3, "DENIED by DENY ALL on TOPIC secret"),
+        ("bob", "write", "shop.orders", 3, "DENIED: nothing allows it"),
+    ] {
+        let checked = acl(&["check", "--as", user, operation, "--topic", topic]);
+        assert_eq!(checked.status.code(), Some(code), "{}", text(&checked.stderr));
+        assert!(text(&checked.stdout).starts_with(said), "{}", text(&checked.stdout));
+    }
+    assert!(text(&acl(&["mode", "report"]).stdout).contains("report"));
+    // A node without super users would shut everybody out.
+    let refused = acl(&["mode", "enforce", "--yes"]);
+    assert_eq!(refused.status.code(), Some(3));
+    assert!(text(&refused.stderr).contains("no super users"), "{}", text(&refused.stderr));
+    assert_eq!(json(&["acl", "mode", "-b", at, "-o", "json"])[0]["mode"], "report");
+
+    ok(&["acl", "remove", "alice", "any", "--topic", "orders", "-b", at]);
+    assert_eq!(listed(&[]), 4);
+    let gone = acl(&["remove", "alice", "any", "--topic", "orders"]);
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(node.interrupt().success());
+}
+
+#[test]
 fn what_cannot_be_meant_is_refused_before_anybody_is_asked() {
     let reset = ["group", "reset-offsets", "g", "--topic", "t"];
     let to = |arguments: &[&'static str]| [&reset[..], arguments].concat();
@@ -287,6 +326,10 @@ fn what_cannot_be_meant_is_refused_before_anybody_is_asked() {
         (vec!["link", "alter", "west"], "--bytes-per-second"),
         (vec!["mirror", "switchover", "t", "--within-s", "0"], "0 is not in 1.."),
         (vec!["mirror", "verify", "t", "--from=-1"], "-1 is not in 0.."),
+        (vec!["acl", "allow", "alice", "read"], "--topic <NAME>"),
+        (vec!["acl", "allow", "alice", "fly", "--topic", "t"], "there are all, read"),
+        (vec!["acl", "deny", "alice", "create-tokens", "--topic", "t"], "no operation on"),
+        (vec!["acl", "grant", "alice", "consumer", "t"], "add --group ID"),
     ] {
         // Nobody is there.
         let refused = run(&[&arguments[..], &["-b", "127.0.0.1:1"]].concat());

@@ -1,0 +1,399 @@
+//! `meridian acl`: access rules, and whether they hold.
+
+mod arguments;
+mod grant;
+
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use meridian_access::{
+    Operation, PatternFilter, PatternType, Permission, Principal, Rule, RuleFilter, WILDCARD,
+};
+use meridian_protocol::ErrorCode;
+use serde_json::{Value, json};
+
+use self::arguments::{Meant, NAMED, Named, parse_meant, parse_operation, parse_principal};
+use crate::client::acls::{self, Listed};
+use crate::client::{Client, ClientError, admin};
+use crate::consent::Consent;
+use crate::failure::{Exit, Failure};
+use crate::link::cell;
+use crate::output::{self, Format, Table};
+use crate::target::Target;
+
+/// Say who may do what: access rules, as Kafka's ACLs
+#[derive(Debug, Args)]
+pub(crate) struct Acl {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    List(List),
+    /// Allow a principal something
+    ///
+    /// Who may read, write, delete or alter may describe too, and who may alter configs may see them. A rule that
+    /// is there already stays.
+    ///
+    /// Example: meridian acl allow alice read,write --topic orders
+    ///
+    /// Example: meridian acl allow bob read --group billing- --prefix --host 10.0.0.7
+    Allow(Change),
+    /// Deny a principal something, whatever other rules allow
+    ///
+    /// Example: meridian acl deny 'User:*' all --topic secret
+    Deny(Change),
+    Remove(Remove),
+    Check(Check),
+    Grant(grant::Grant),
+    Mode(SetMode),
+}
+
+/// List the rules, all or those that all options mean
+///
+/// Example: meridian acl list --principal alice
+///
+/// Example: meridian acl list --topic orders -o json
+#[derive(Debug, Args)]
+struct List {
+    /// Only rules that name this principal
+    #[arg(long, value_parser = parse_principal)]
+    principal: Option<Principal>,
+    #[command(flatten)]
+    named: Named,
+    /// Only rules for the prefix of this name, not all rules that are about the resource
+    #[arg(long)]
+    prefix: bool,
+    /// Only rules for this operation
+    #[arg(long, value_parser = parse_operation)]
+    operation: Option<Operation>,
+    /// Only rules for this address
+    #[arg(long)]
+    host: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which").required(true).args(NAMED))]
+struct Change {
+    /// The principal: User:NAME, or NAME alone; * is everybody
+    #[arg(value_parser = parse_principal)]
+    principal: Principal,
+    /// Operations by Kafka's names: read,write,...; all for each of them
+    #[arg(required = true, value_delimiter = ',', value_parser = parse_operation)]
+    operations: Vec<Operation>,
+    #[command(flatten)]
+    named: Named,
+    /// The name is how the names of those that are meant begin
+    #[arg(long, conflicts_with = "cluster")]
+    prefix: bool,
+    /// The address that the principal comes from
+    #[arg(long, default_value = WILDCARD)]
+    host: String,
+}
+
+/// Remove rules
+///
+/// Only rules that are just like this one go: those for a prefix with --prefix, those that deny with --deny.
+///
+/// Example: meridian acl remove alice write --topic orders
+///
+/// Example: meridian acl remove alice any --topic orders --deny
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which").required(true).args(NAMED))]
+struct Remove {
+    /// The principal that the rules name
+    #[arg(value_parser = parse_principal)]
+    principal: Principal,
+    /// Their operations; any means rules for each of them
+    #[arg(required = true, value_delimiter = ',', value_parser = parse_meant)]
+    operations: Vec<Meant>,
+    #[command(flatten)]
+    named: Named,
+    /// The rules are about names that begin so
+    #[arg(long, conflicts_with = "cluster")]
+    prefix: bool,
+    /// The address that they name
+    #[arg(long, default_value = WILDCARD)]
+    host: String,
+    /// Remove rules that deny, not those that allow
+    #[arg(long)]
+    deny: bool,
+}
+
+/// Say whether a principal may do something, and which rule decides
+///
+/// Exit code 3 if it may not. It says what holds while rules are enforced, whatever the mode is.
+///
+/// Example: meridian acl check --as alice write --topic orders
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which").required(true).args(NAMED))]
+struct Check {
+    /// The principal
+    #[arg(long = "as", value_name = "PRINCIPAL", value_parser = parse_principal)]
+    principal: Principal,
+    /// The operation
+    #[arg(value_parser = parse_operation)]
+    operation: Operation,
+    #[command(flatten)]
+    named: Named,
+    /// The address that it comes from; * goes by the rules for all addresses
+    #[arg(long, default_value = WILDCARD)]
+    host: String,
+}
+
+/// Show or set whether rules hold
+///
+/// off: everybody may do everything. report: the same, and what rules would deny is counted. enforce: users may do
+/// only what rules allow; asks first, and without a terminal refuses (exit code 3) unless --yes is given.
+///
+/// Example: meridian acl mode
+///
+/// Example: meridian acl mode report
+#[derive(Debug, Args)]
+struct SetMode {
+    /// The mode to set
+    #[arg(value_enum)]
+    mode: Option<Mode>,
+    #[command(flatten)]
+    consent: Consent,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    Off,
+    Report,
+    Enforce,
+}
+
+impl Mode {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Report => "report",
+            Self::Enforce => "enforce",
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) async fn run(acl: Acl) -> Result<Exit, Failure> {
+    let Acl { target, command } = acl;
+    let format = target.output;
+    match command {
+        Command::List(list) => {
+            let client = target.connect().await?;
+            let rules = acls::list(&client, &list.filter()).await?;
+            output::print(format, &rules, |rules| render(rules))?;
+            Ok(Exit::Ok)
+        }
+        Command::Allow(change) => create(&target, change.rules(Permission::Allow)).await,
+        Command::Deny(change) => create(&target, change.rules(Permission::Deny)).await,
+        Command::Grant(grant) => create(&target, grant.rules()?).await,
+        Command::Remove(remove) => {
+            let client = target.connect().await?;
+            let removed = acls::delete(&client, &remove.filters()).await?;
+            if removed.is_empty() {
+                let Remove { principal, .. } = &remove;
+                return Err(Failure::Invalid(format!(
+                    "there is no such rule; `meridian acl list --principal {principal}` shows those there are"
+                )));
+            }
+            output::print(format, &removed, |rules| render(rules))?;
+            Ok(Exit::Ok)
+        }
+        Command::Check(check) => check.run(&target.connect().await?, format).await,
+        Command::Mode(mode) => mode.run(&target.connect().await?, format).await,
+    }
+}
+
+/// Creates rules, once all of them are seen to be such as there can be.
+async fn create(target: &Target, rules: Vec<Rule>) -> Result<Exit, Failure> {
+    let invalid = |error: meridian_access::RuleError| Failure::Invalid(error.to_string());
+    let rules: Vec<Rule> =
+        rules.into_iter().map(Rule::checked).collect::<Result<_, _>>().map_err(invalid)?;
+    acls::create(&target.connect().await?, &rules).await?;
+    let listed: Vec<Listed> = rules.iter().map(Listed::of).collect();
+    output::print(target.output, &listed, |rules| render(rules))?;
+    Ok(Exit::Ok)
+}
+
+impl List {
+    fn filter(&self) -> RuleFilter {
+        let resource = self.named.resource();
+        RuleFilter {
+            kind: resource.map(|it| it.kind),
+            pattern: match (self.prefix, resource) {
+                (true, _) => PatternFilter::Exactly(PatternType::Prefixed),
+                (false, Some(_)) => PatternFilter::Match,
+                (false, None) => PatternFilter::Any,
+            },
+            name: resource.map(|it| it.name.to_owned()),
+            principal: self.principal.as_ref().map(Principal::to_string),
+            host: self.host.clone(),
+            operation: self.operation,
+            permission: None,
+        }
+    }
+}
+
+impl Change {
+    fn rules(&self, permission: Permission) -> Vec<Rule> {
+        let Self { principal, operations, named, prefix, host } = self;
+        let rule = |operation: &Operation| {
+            named.pattern(*prefix).map(|pattern| Rule {
+                pattern,
+                principal: principal.clone(),
+                host: host.clone(),
+                operation: *operation,
+                permission,
+            })
+        };
+        operations.iter().filter_map(rule).collect()
+    }
+}
+
+impl Remove {
+    fn filters(&self) -> Vec<RuleFilter> {
+        let pattern = self.named.pattern(self.prefix);
+        let filter = |meant: &Meant| RuleFilter {
+            kind: pattern.as_ref().map(|it| it.kind),
+            pattern: pattern
+                .as_ref()
+                .map_or(PatternFilter::Any, |it| PatternFilter::Exactly(it.pattern_type)),
+            name: pattern.as_ref().map(|it| it.name.clone()),
+            principal: Some(self.principal.to_string()),
+            host: Some(self.host.clone()),
+            operation: match meant {
+                Meant::Any => None,
+                Meant::Of(operation) => Some(*operation),
+            },
+            permission: Some(if self.deny { Permission::Deny } else { Permission::Allow }),
+        };
+        self.operations.iter().map(filter).collect()
+    }
+}
+
+impl Check {
+    async fn run(&self, client: &Client, format: Format) -> Result<Exit, Failure> {
+        let resource = self.named.resource();
+        let arguments = json!({
+            "principal": self.principal.to_string(),
+            "host": self.host,
+            "operation": self.operation.name(),
+            "resource_type": resource.map(|it| it.kind.name()),
+            "resource": resource.map(|it| it.name),
+        });
+        let decision = admin::call(client, "access.check", &arguments).await?;
+        output::print(format, &decision, render_decision)?;
+        Ok(if decision["allowed"] == true { Exit::Ok } else { Exit::Denied })
+    }
+}
+
+/// A decision in a line, and another if it does not hold now.
+fn render_decision(decision: &Value) -> String {
+    let word = if decision["allowed"] == true { "ALLOWED" } else { "DENIED" };
+    let why = match decision["decided_by"].as_str() {
+        Some("rule") => format!(" by {}", cell(&decision["rule"])),
+        Some("super-user") => ": it is a super user".to_owned(),
+        _ => ": nothing allows it".to_owned(),
+    };
+    let mode = cell(&decision["mode"]);
+    let note = match &*mode {
+        "enforce" => String::new(),
+        mode => format!("rules are not enforced: the mode is {mode}\n"),
+    };
+    format!("{word}{why}\n{note}")
+}
+
+impl SetMode {
+    async fn run(&self, client: &Client, format: Format) -> Result<Exit, Failure> {
+        let Some(mode) = self.mode else {
+            output::print(format, &modes(client).await?, |modes| render_modes(modes))?;
+            return Ok(Exit::Ok);
+        };
+        if mode == Mode::Enforce {
+            let before = modes(client).await?;
+            let denied: u64 = before.iter().filter_map(|it| it["denied"].as_u64()).sum();
+            let count = cell(before.first().map_or(&Value::Null, |it| &it["rules"]));
+            let risk = format!(
+                "users that are no super users may do only what the {count} rules allow; what would have been \
+                 denied since the nodes started: {denied}"
+            );
+            if !self.consent.ask_or_show(format, &risk)? {
+                return Ok(Exit::Ok);
+            }
+        }
+        let set = admin::command(client, "access.mode.set", &json!({"mode": mode.name()})).await;
+        let set = set.map_err(|failure| match failure {
+            Failure::Client(ClientError::Server {
+                code: ErrorCode::PolicyViolation,
+                message: Some(message),
+                ..
+            }) => Failure::Refused(message),
+            failure => failure,
+        })?;
+        output::print(format, &vec![set], |modes| render_modes(modes))?;
+        Ok(Exit::Ok)
+    }
+}
+
+/// What every node that answers says of the mode.
+async fn modes(client: &Client) -> Result<Vec<Value>, Failure> {
+    let view = client.refresh(Some(&[])).await?;
+    let mut modes = Vec::new();
+    for node in view.brokers.keys() {
+        match admin::call_node(client, *node, "access.mode", &json!({})).await {
+            Ok(mut report) => {
+                report["node"] = json!(node);
+                modes.push(report);
+            }
+            Err(Failure::Client(error)) if error.is_retriable() => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(modes)
+}
+
+fn render_modes(modes: &[Value]) -> String {
+    let mut table = Table::new(&["NODE", "MODE", "RULES", "DENIED", "SUPER USERS"]);
+    for report in modes {
+        let users = report["super_users"].as_array().into_iter().flatten();
+        let users: Vec<String> = users.map(cell).collect();
+        table.row([
+            cell(&report["node"]),
+            cell(&report["mode"]),
+            cell(&report["rules"]),
+            cell(&report["denied"]),
+            if users.is_empty() { "-".to_owned() } else { users.join(";") },
+        ]);
+    }
+    table.render()
+}
+
+fn render(rules: &[Listed]) -> String {
+    let mut table = Table::new(&[
+        "PRINCIPAL",
+        "PERMISSION",
+        "OPERATION",
+        "TYPE",
+        "PATTERN",
+        "RESOURCE",
+        "HOST",
+    ]);
+    for rule in rules {
+        table.row([
+            rule.principal.clone(),
+            rule.permission.clone(),
+            rule.operation.clone(),
+            rule.resource_type.clone(),
+            rule.pattern_type.clone(),
+            rule.resource.clone(),
+            rule.host.clone(),
+        ]);
+    }
+    table.render()
+}
+
+#[cfg(test)]
+mod tests;
