@@ -9,6 +9,7 @@
 //! ```
 //! `cargo xtask clients --apps` does the same with applications, one after another: [`apps`].
 //! `cargo xtask clients --suites` runs the clients' own tests: [`suites`].
+//! `cargo xtask clients --oracle` asks Kafka's own authorizer what access rules mean: [`oracle`].
 //! What the programs check and how they say it: `ops/tests/clients/README.md`.
 
 #![expect(clippy::disallowed_methods, reason = "real processes are watched in real time")]
@@ -18,6 +19,7 @@ mod cluster;
 mod install;
 mod ledger;
 mod options;
+mod oracle;
 mod suites;
 mod table;
 mod takeover;
@@ -75,6 +77,9 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     let options = Options::parse(arguments)?;
     if options.suites {
         return suites::run(root, &options);
+    }
+    if options.oracle {
+        return oracle::run(root, &options);
     }
     if options.apps {
         return apps::run(root, &options);

@@ -17,6 +17,8 @@ pub(super) enum Kind {
     Kcat,
     /// What is built of clients, in Java.
     Apps,
+    /// Kafka's own authorizer.
+    Oracle,
 }
 
 impl Kind {
@@ -29,6 +31,7 @@ impl Kind {
             Self::Rust => "rust".to_owned(),
             Self::Kcat => "kcat".to_owned(),
             Self::Apps => "apps".to_owned(),
+            Self::Oracle => "oracle".to_owned(),
         }
     }
 
@@ -42,6 +45,7 @@ impl Kind {
             Self::Rust => ("rust", &["main.rs", "takeover.rs"]),
             Self::Kcat => ("kcat", &["kcat.sh"]),
             Self::Apps => ("apps", APP_FILES),
+            Self::Oracle => ("oracle", &["pom.xml", "Oracle.java"]),
         }
     }
 
@@ -50,7 +54,7 @@ impl Kind {
         let here = installed.join(self.folder());
         let source = root.join("ops/tests/clients").join(self.sources().0).join(program);
         match self {
-            Self::Java(_) => {
+            Self::Java(_) | Self::Oracle => {
                 let mut java = Command::new("java");
                 java.args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp"]);
                 java.arg(class_path(&here)).arg(program);
@@ -181,7 +185,7 @@ impl Lab {
                     format!("{error}; kcat comes from the system's packages, install it by hand")
                 })
             }
-            Kind::Apps => {
+            Kind::Apps | Kind::Oracle => {
                 let mut maven = Command::new("mvn");
                 maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]);
                 maven.arg(sources.join("pom.xml"));
@@ -227,7 +231,7 @@ fn read(file: &Path) -> Result<String, String> {
     std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-fn ok(command: &mut Command) -> Result<(), String> {
+pub(super) fn ok(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let status =
         command.status().map_err(|error| format!("{program} could not be started: {error}"))?;

@@ -6,7 +6,7 @@ use super::cluster::Nodes;
 use super::{CLIENTS, apps, suites};
 
 const USAGE: &str = "usage: cargo xtask clients [CLIENT ...] | --smoke | --apps [APPLICATION ...] \
-    | --suites [SUITE ...] [--nodes 1|3] [--records COUNT] [--kills COUNT] [--base-port PORT] [--profile NAME | --binary PATH]";
+    | --suites [SUITE ...] | --oracle [--nodes 1|3] [--records COUNT] [--kills COUNT] [--base-port PORT] [--profile NAME | --binary PATH]";
 /// Those of the smallest run: each group of implementations once, and what installs within seconds.
 const SMOKE: &[&str] = &["java-4", "librdkafka-python", "kafka-python", "kcat", "franz-go"];
 
@@ -19,6 +19,8 @@ pub(super) struct Options {
     pub(super) apps: bool,
     /// Suites of other projects are run.
     pub(super) suites: bool,
+    /// Decisions are compared with those of Kafka's own authorizer.
+    pub(super) oracle: bool,
     /// How many nodes these run against; one and three, one after another, if absent.
     pub(super) nodes: Option<Nodes>,
     /// Records of the application that counts them.
@@ -37,6 +39,7 @@ impl Options {
             targets: Vec::new(),
             apps: false,
             suites: false,
+            oracle: false,
             nodes: None,
             record_count: 300_000,
             kill_count: 10,
@@ -50,6 +53,7 @@ impl Options {
             match argument.as_str() {
                 "--apps" => options.apps = true,
                 "--suites" => options.suites = true,
+                "--oracle" => options.oracle = true,
                 "--nodes" => options.nodes = Some(nodes(arguments.next())?),
                 "--smoke" => options.targets.extend(SMOKE.iter().map(|name| (*name).to_owned())),
                 "--base-port" => options.base_port = narrow(number(arguments.next())?)?,
