@@ -320,14 +320,19 @@ public final class Tools {
     }
 
     static String acls() throws Exception {
-        String told;
-        try {
-            told = run("kafka-acls", org.apache.kafka.tools.AclCommand::main, with("--list"));
-        } catch (IllegalStateException refused) {
-            told = refused.toString();
-        }
-        expect(told, "SecurityDisabled|No Authorizer");
-        return "told that there are none, as Kafka without an authorizer does";
+        String user = "User:" + Lab.PREFIX + "alice";
+        acl("--add", "--allow-principal", user, "--producer", "--topic", TOPIC);
+        acl("--add", "--deny-principal", user, "--operation", "Write", "--topic", TOPIC, "--resource-pattern-type", "prefixed");
+        expect(acl("--list", "--principal", user), "operation=WRITE, permissionType=ALLOW");
+        String matching = acl("--list", "--topic", TOPIC, "--resource-pattern-type", "match");
+        expect(matching, "patternType=PREFIXED[^`]*`:\\s+\\(principal=" + user + ", host=\\*, operation=WRITE, permissionType=DENY");
+        acl("--remove", "--force", "--topic", TOPIC, "--resource-pattern-type", "any");
+        Lab.until("no rules", () -> !acl("--list", "--topic", TOPIC).contains(user));
+        return "add, list by principal and by topic, remove: bundles, prefixes, denials";
+    }
+
+    static String acl(String... arguments) throws Exception {
+        return run("kafka-acls", org.apache.kafka.tools.AclCommand::main, with(arguments));
     }
 
     static String metrics() throws Exception {
