@@ -68,10 +68,14 @@ const TABLES: &[(&[ApiKey], &str, &str)] = &[
     (&[ApiKey::DescribeTransactions], "transactions/bad_input.rs", "describe_transactions"),
     (&[ApiKey::ListTransactions], "transactions/bad_input.rs", "list_transactions"),
     (
-        // Whatever is asked for, there is no authorizer.
-        &[ApiKey::DescribeAcls, ApiKey::CreateAcls, ApiKey::DeleteAcls],
-        "acls.rs",
-        "everybody_is_told_that_there_is_no_authorizer",
+        &[ApiKey::CreateAcls],
+        "acls/tests.rs",
+        "bad_rules_are_refused_and_the_others_of_the_request_made",
+    ),
+    (
+        &[ApiKey::DescribeAcls, ApiKey::DeleteAcls],
+        "acls/tests.rs",
+        "filters_mean_what_they_mean_in_kafka",
     ),
     (
         &[ApiKey::SaslHandshake, ApiKey::SaslAuthenticate],
