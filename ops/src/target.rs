@@ -7,7 +7,7 @@ use std::sync::Arc;
 use meridian_client::security::Security;
 use serde_json::Value;
 
-use crate::client::{Client, ClientError};
+use crate::client::Client;
 use crate::client_options::{BOOTSTRAP, pair, properties, read_option};
 use crate::failure::Failure;
 use crate::output::Format;

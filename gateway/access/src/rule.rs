@@ -83,14 +83,6 @@ pub enum RuleError {
     /// The cluster has one name.
     #[error("the only resource of type CLUSTER is {}", Resource::CLUSTER_NAME)]
     Cluster,
-    /// The operation is none of this type of resource.
-    #[error("{operation} is no operation on a resource of type {kind}")]
-    Operation {
-        /// The operation.
-        operation: Operation,
-        /// The type.
-        kind: ResourceType,
-    },
     /// The principal can't be read.
     #[error(transparent)]
     Principal(#[from] crate::PrincipalError),
@@ -144,7 +136,7 @@ impl ResourceType {
 impl Rule {
     /// The rule, if Kafka's controller would take it.
     pub fn checked(self) -> Result<Self, RuleError> {
-        let Self { pattern, principal, host, operation, .. } = &self;
+        let Self { pattern, principal, host, .. } = &self;
         let texts = [("name", &*pattern.name), ("principal", &*principal.name), ("host", host)];
         if let Some((what, _)) = texts.into_iter().find(|(_, text)| text.len() > TEXT_LENGTH_MAX) {
             return Err(RuleError::TooLong { what });
@@ -154,9 +146,6 @@ impl Rule {
         }
         if pattern.kind == ResourceType::Cluster && pattern.name != Resource::CLUSTER_NAME {
             return Err(RuleError::Cluster);
-        }
-        if *operation != Operation::All && !pattern.kind.operations().contains(operation) {
-            return Err(RuleError::Operation { operation: *operation, kind: pattern.kind });
         }
         if principal.kind == crate::PrincipalKind::Link {
             return Err(RuleError::Link);
@@ -329,23 +318,23 @@ mod tests {
         let topic = |name| rule(ResourceType::Topic, PatternType::Literal, name);
         let good = topic("orders");
         assert_eq!(good.clone().checked(), Ok(good.clone()));
-        let operation = Operation::ClusterAction;
         for (bad, error) in [
             (topic(""), RuleError::NoName),
             (rule(ResourceType::Topic, PatternType::Prefixed, ""), RuleError::NoName),
             (rule(ResourceType::Cluster, PatternType::Literal, "mine"), RuleError::Cluster),
-            (
-                Rule { operation, ..good.clone() },
-                RuleError::Operation { operation, kind: ResourceType::Topic },
-            ),
             (Rule { principal: Principal::link("east"), ..good.clone() }, RuleError::Link),
             (Rule { host: String::new(), ..good.clone() }, RuleError::Host),
             (topic(&"x".repeat(TEXT_LENGTH_MAX + 1)), RuleError::TooLong { what: "name" }),
         ] {
             assert_eq!(bad.checked(), Err(error));
         }
-        let all = Rule { operation: Operation::All, ..good };
-        assert!(all.checked().is_ok());
+        for operation in [Operation::All, Operation::ClusterAction] {
+            let taken = Rule { operation, ..good.clone() };
+            assert!(
+                taken.checked().is_ok(),
+                "{operation}: one without effect is taken, as Kafka does"
+            );
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the methods of the private API ask of users. What they ask of links is in `link_rights`.
 
 use bytes::Bytes;
-use meridian_access::{Operation, Resource};
+use meridian_access::{Operation, Resource, ResourceType};
 use meridian_base::id::TopicId;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -139,7 +139,14 @@ fn check(call: &Call, operation: Operation, resource: Resource<'_>) -> Result<()
         return Ok(());
     }
     let (principal, Resource { kind, name }) = (&call.client.session.principal, resource);
-    let message = format!("no access rule allows {principal} {operation} on {kind} {name}");
+    let option = match kind {
+        ResourceType::Cluster => "--cluster".to_owned(),
+        _ => format!("--topic {name}"),
+    };
+    let message = format!(
+        "no access rule allows {principal} {operation} on {kind} {name}; one who may change rules allows it with \
+         `meridian acl allow {principal} {operation} {option}`"
+    );
     Err(AdminError::Denied { code: refusal(kind), message })
 }
 

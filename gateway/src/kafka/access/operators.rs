@@ -102,7 +102,7 @@ async fn set_mode(call: &Call, SetMode { mode }: SetMode) -> Result<(), AdminErr
     if mode == Authorization::Enforce && front.config.super_users.is_empty() {
         return Err(AdminError::Unsafe(
             "this node has no super users, and nobody else may change rules while none allows it: name some in \
-             `super.users` in the configuration of every node, restart them, then enforce the rules"
+             `security.super_users` in the configuration of every node, restart them, then enforce the rules"
                 .to_owned(),
         ));
     }
