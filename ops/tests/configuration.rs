@@ -184,10 +184,6 @@ fn table(folder: &Path) -> Vec<(&'static str, Option<Value>, Outcome)> {
         let table = format!("id = {id}\ndatacenter = \"{datacenter}\"\npeer = \"127.0.0.1:2\"");
         Value::Table(table.parse().unwrap())
     };
-    let listener = || -> Value {
-        let address = format!("address = \"127.0.0.1:{}\"", free_port());
-        Value::Table(format!("{address}\nprotocol = \"SASL_PLAINTEXT\"").parse().unwrap())
-    };
     let nodes = |nodes: &[Value]| Some(Value::Array(nodes.to_vec()));
     let port = || text(&format!("127.0.0.1:{}", free_port()));
     vec![
@@ -201,14 +197,6 @@ fn table(folder: &Path) -> Vec<(&'static str, Option<Value>, Outcome)> {
         ("listen.peer", port(), Kept),
         ("listen.admin", port(), Kept),
         ("listen.insecure", Some(Value::from(true)), Kept),
-        ("listener.NAME", Some(listener()), Stays),
-        ("listener.NAME.address", port(), Kept),
-        ("listener.NAME.address", text("0.0.0.0:0"), Refused("listener.NAME.protocol")),
-        ("listener.NAME.advertised", text("127.0.0.1:1"), Kept),
-        ("listener.NAME.protocol", text("PLAINTEXT"), Kept),
-        ("listener.NAME.protocol", text("SASL_SSL"), Refused("name certificate and key")),
-        ("listener.NAME.certificate", text("server.pem"), Refused("uses no certificate")),
-        ("listener.NAME.key", text("server-key.pem"), Refused("uses no certificate")),
         ("cluster.id", text("aaaaaaaaaaaaaaaaaaaaaa"), Refused("cluster.id")),
         ("cluster.geometry", text("one-per-dc"), Refused("cluster.geometry")),
         ("cluster.further_groups", names(&["block-4-2"]), Kept),
@@ -217,8 +205,6 @@ fn table(folder: &Path) -> Vec<(&'static str, Option<Value>, Outcome)> {
         ("cluster.nodes", nodes(&[member(1, "A"), member(1, "A")]), Refused("lists node 1 twice")),
         ("cluster.nodes", nodes(&[member(2, "A")]), Refused("must list this node")),
         ("tls.folder", text("no-such-tls"), Refused("no-such-tls")),
-        ("security.super_users", names(&["User:admin"]), Kept),
-        ("security.super_users", names(&["admin"]), Refused("security.super_users")),
         ("security.secret_key_file", text("no-such-key"), Refused("no-such-key")),
         ("storage.file_size_bytes", number(32 << 20), Kept),
         ("storage.capacity_bytes", number(512 << 20), Kept),
@@ -246,6 +232,30 @@ fn table(folder: &Path) -> Vec<(&'static str, Option<Value>, Outcome)> {
         ("object_store.ca", text("no-such-ca"), Kept),
         ("object_store.bytes_per_second", number(1 << 20), Kept),
         ("object_store.url", url("other"), Kept),
+    ]
+}
+
+/// Where clients come in, and who may do everything.
+fn table_of_clients() -> Vec<(&'static str, Option<Value>, Outcome)> {
+    let text = |text: &str| Some(Value::from(text));
+    let port = || text(&format!("127.0.0.1:{}", free_port()));
+    let names =
+        |names: &[&str]| Some(Value::Array(names.iter().map(|name| Value::from(*name)).collect()));
+    let listener = || -> Value {
+        let address = format!("address = \"127.0.0.1:{}\"", free_port());
+        Value::Table(format!("{address}\nprotocol = \"SASL_PLAINTEXT\"").parse().unwrap())
+    };
+    vec![
+        ("listener.NAME", Some(listener()), Stays),
+        ("listener.NAME.address", port(), Kept),
+        ("listener.NAME.address", text("0.0.0.0:0"), Refused("listener.NAME.protocol")),
+        ("listener.NAME.advertised", text("127.0.0.1:1"), Kept),
+        ("listener.NAME.protocol", text("PLAINTEXT"), Kept),
+        ("listener.NAME.protocol", text("SASL_SSL"), Refused("name certificate and key")),
+        ("listener.NAME.certificate", text("server.pem"), Refused("uses no certificate")),
+        ("listener.NAME.key", text("server-key.pem"), Refused("uses no certificate")),
+        ("security.super_users", names(&["User:admin"]), Kept),
+        ("security.super_users", names(&["admin"]), Refused("security.super_users")),
     ]
 }
 
@@ -308,6 +318,7 @@ fn whatever_is_changed_is_refused_or_loses_nothing() {
         files
     };
     let mut table = table(folder);
+    table.extend(table_of_clients());
     table.extend(table_of_limits());
     let covered: BTreeSet<&str> = table.iter().map(|(key, ..)| *key).collect();
     let is_covered = |key: &String| covered.contains(&**key);

@@ -37,8 +37,6 @@ use super::{Front, lock};
 const USER: &str = "user";
 const CLIENT_ID: &str = "client-id";
 const IP: &str = "ip";
-/// Everybody, as long as nobody says who he is.
-const ANONYMOUS: &str = "ANONYMOUS";
 const MATCH_EXACT: i8 = 0;
 const MATCH_DEFAULT: i8 = 1;
 const MATCH_ANY: i8 = 2;
@@ -130,7 +128,8 @@ pub(super) fn limit(call: &Call, traffic: Traffic) -> Option<Limit> {
         return None;
     }
     let client_id = call.client_id.as_deref().unwrap_or_default();
-    let (shared_by, per_second) = entity::find(&metadata, ANONYMOUS, client_id, traffic.quota())?;
+    let user = call.client.session.user();
+    let (shared_by, per_second) = entity::find(&metadata, user, client_id, traffic.quota())?;
     Some(Limit { traffic, shared_by, per_second })
 }
 

@@ -55,6 +55,14 @@ impl Session {
         Self::new(Principal::link(name), peer)
     }
 
+    /// The user whose quotas hold: a link has those of clients that do not log in.
+    pub(super) fn user(&self) -> &str {
+        match self.principal.kind {
+            PrincipalKind::User => &self.principal.name,
+            PrincipalKind::Link => Principal::ANONYMOUS_NAME,
+        }
+    }
+
     /// Whether it is a link of another cluster.
     pub(super) fn is_link(&self) -> bool {
         self.principal.kind == PrincipalKind::Link

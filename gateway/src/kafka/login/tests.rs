@@ -185,7 +185,7 @@ async fn served(
     let folder = std::env::temp_dir().join(format!("meridian-login-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let cluster = meridian_base::id::ClusterId::from_entropy(7);
-    let validity = Validity::days(std::time::SystemTime::now(), 10);
+    let validity = Validity::days(crate::runtime::clock::wall_time(), 10);
     let authority = ClusterCa::create(&cluster, validity).expect("an authority");
     let issued =
         authority.issue_server(&["localhost".to_owned(), "127.0.0.1".to_owned()], validity);

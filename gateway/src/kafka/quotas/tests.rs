@@ -4,6 +4,8 @@ use meridian_protocol::messages::{
     ProducePartition, ProduceRequest, ProduceTopic,
 };
 
+use meridian_access::Principal;
+
 use super::*;
 use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config};
 
@@ -266,7 +268,8 @@ async fn the_most_specific_quota_holds() {
     let mut client = TestClient::connect(&front_of(&broker, quick_config()));
     let name = "producer_byte_rate";
     let holds = |expected| {
-        let found = entity::find(&broker.state(), ANONYMOUS, "c", name).map(|(_, value)| value);
+        let found = entity::find(&broker.state(), Principal::ANONYMOUS_NAME, "c", name)
+            .map(|(_, value)| value);
         assert_eq!(found, expected);
     };
     holds(None);
@@ -277,9 +280,9 @@ async fn the_most_specific_quota_holds() {
         &[(USER, "")],
         &[(USER, ""), (CLIENT_ID, "")],
         &[(USER, ""), (CLIENT_ID, "c")],
-        &[(USER, ANONYMOUS)],
-        &[(USER, ANONYMOUS), (CLIENT_ID, "")],
-        &[(USER, ANONYMOUS), (CLIENT_ID, "c")],
+        &[(USER, Principal::ANONYMOUS_NAME)],
+        &[(USER, Principal::ANONYMOUS_NAME), (CLIENT_ID, "")],
+        &[(USER, Principal::ANONYMOUS_NAME), (CLIENT_ID, "c")],
     ]) {
         alter(&mut client, parts, name, f64::from(value)).await;
         holds(Some(f64::from(value)));
@@ -371,4 +374,18 @@ fn an_id_for_each_request_takes_no_memory_and_gets_no_more() {
     assert_eq!(pauses.last(), Some(&Duration::from_secs(199)), "they share a bucket");
     assert_eq!(charge(0), Duration::from_secs(3), "who was there before does not");
     assert_eq!(lock(&throttles.0).by_entity.len(), BUCKET_COUNT_MAX);
+}
+
+#[tokio::test]
+async fn the_quota_of_a_user_holds_for_those_who_have_logged_in_as_it() {
+    let front = front_of(&FakeBroker::single(), quick_config());
+    let connect = |name| TestClient::connect_as(&front, &Principal::user(name));
+    let (mut al, mut bo, mut anonymous) =
+        (connect("al"), connect("bo"), TestClient::connect(&front));
+    anonymous.create_topic("t", 1).await;
+    alter(&mut anonymous, &[(USER, "al")], "producer_byte_rate", 1_000.0).await;
+    let large = || produce(&"x".repeat(11_000), -1);
+    assert!(al.call(9, large()).await.throttle_time_ms > 0);
+    assert_eq!(bo.call(9, large()).await.throttle_time_ms, 0);
+    assert_eq!(anonymous.call(9, large()).await.throttle_time_ms, 0);
 }
