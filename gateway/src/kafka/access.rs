@@ -73,6 +73,14 @@ impl Rights {
         operations.filter(may).fold(Operations::NONE, Operations::with)
     }
 
+    /// Changes whenever what the client sees may have changed; `None` if it sees everything.
+    pub(super) fn sight(&self) -> Option<u64> {
+        match self {
+            Self::User(rights) => rights.sight(),
+            Self::All | Self::Link(_) => None,
+        }
+    }
+
     /// Whether the client may see the resource in a list. Not seeing it is no denial.
     pub(super) fn shows(&self, operation: Operation, resource: Resource<'_>) -> bool {
         match self {

@@ -32,8 +32,11 @@ const OWN_MEMBER_ID_FROM_VERSION: i16 = 1;
 const MEMBER_TYPE_CONSUMER: i8 = 1;
 const DEAD: &str = "Dead";
 
-/// The topics of the cluster, as groups see them.
-struct Directory<'m>(&'m Metadata);
+/// The topics of the cluster, as groups see them, and those that the client sees.
+struct Directory<'m> {
+    metadata: &'m Metadata,
+    call: &'m Call,
+}
 
 impl Directory<'_> {
     fn count(topic: &Topic) -> TopicCount {
@@ -44,18 +47,26 @@ impl Directory<'_> {
 
 impl Topics for Directory<'_> {
     fn version(&self) -> TopicsVersion {
-        let (partition_count, topic_count) = self.0.topics_version();
+        let (partition_count, topic_count) = self.metadata.topics_version();
         TopicsVersion { partition_count, topic_count }
     }
 
     fn find(&self, name: &str) -> Option<TopicCount> {
-        self.0.topic_named(name).map(Self::count)
+        self.metadata.topic_named(name).map(Self::count)
     }
 
     fn for_each(&self, look: &mut dyn FnMut(&str, TopicCount)) {
-        for topic in self.0.topics() {
+        for topic in self.metadata.topics() {
             look(&topic.name, Self::count(topic));
         }
+    }
+
+    fn sight(&self) -> Option<u64> {
+        self.call.rights.sight()
+    }
+
+    fn is_seen(&self, name: &str) -> bool {
+        self.call.sees(Operation::Describe, Resource::topic(name))
     }
 }
 
@@ -114,7 +125,8 @@ async fn try_heartbeat(
         })?;
         let timeouts = Timeouts::of(&metadata, &call.front.config.group, &request.group_id);
         group.set_session_timeout(timeouts.session_timeout);
-        let reply = group.heartbeat(call.front.now(), beat, &Directory(&metadata));
+        let topics = Directory { metadata: &metadata, call };
+        let reply = group.heartbeat(call.front.now(), beat, &topics);
         let reply = reply
             .map_err(|cause| ApiError::new(error::of_consumer_group(&cause), cause.to_string()));
         groups.tell(&request.group_id, Vec::new(), call.front.broker.wall_time_ms());

@@ -487,7 +487,8 @@ impl ConsumerGroup {
             self.changed_members.insert(member_id.clone());
         }
         self.subscriptions.remember(pattern);
-        let is_other = is_new || update.is_resubscribed;
+        let sees_others = self.look(&member_id, update.is_resubscribed, topics);
+        let is_other = is_new || update.is_resubscribed || sees_others;
         let is_behind = self.epoch > self.target_epoch;
         // Members may have gone since, and what only they wanted with them.
         let is_due = is_other || is_behind || !self.subscriptions.is_as_of(topics.version());
@@ -504,6 +505,22 @@ impl ConsumerGroup {
         };
         let assignment = (is_full || member.assigned != before).then(|| member.assigned.clone());
         ConsumerReply { epoch: member.epoch, assignment }
+    }
+
+    /// Looks which topics a member may not see; whether those are others than before.
+    fn look(&mut self, member_id: &str, is_resubscribed: bool, topics: &dyn Topics) -> bool {
+        let Some(member) = self.members.get_mut(member_id) else { return false };
+        let sight = Some((topics.version(), topics.sight()));
+        if member.sight == sight && !is_resubscribed {
+            return false;
+        }
+        member.sight = sight;
+        // Of a group that was restored it may not be known yet.
+        let pattern = member.pattern.as_deref().map(|text| self.subscriptions.pattern(text));
+        self.subscriptions.remember(pattern.and_then(Result::ok));
+        let hidden = self.subscriptions.hidden(member, topics);
+        let before = std::mem::replace(&mut member.hidden, hidden);
+        before != member.hidden
     }
 
     /// Makes the target for the present group epoch.

@@ -1,5 +1,6 @@
 //! The access rules of the metadata log, indexed, and what they say of a user.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -59,6 +60,8 @@ struct State {
     authorization_seen: RowsSeen,
     rules: Rules,
     rules_seen: RowsSeen,
+    /// How often they have changed.
+    change_count: u64,
 }
 
 impl State {
@@ -130,6 +133,7 @@ impl AccessRules {
         }
         let mut state = self.state.write();
         state.catch_up(metadata);
+        state.change_count += 1;
         state.authorization
     }
 
@@ -185,6 +189,14 @@ impl UserRights {
             self.on_denied(operation, kind, "(any)");
         }
         is_allowed || !self.is_enforced
+    }
+
+    /// Changes whenever the rules say something else, or of somebody else; `None` if they are not enforced.
+    pub(super) fn sight(&self) -> Option<u64> {
+        let change_count = self.rules.state.read().change_count;
+        let mut hasher = DefaultHasher::new();
+        (change_count, &self.principal, &self.host).hash(&mut hasher);
+        self.is_enforced.then(|| hasher.finish())
     }
 
     fn on_denied(&self, operation: Operation, kind: ResourceType, name: &str) {

@@ -185,6 +185,8 @@ impl ConsumerMember {
             names: image.names,
             pattern: image.pattern,
             assignor: image.assignor,
+            hidden: BTreeSet::new(),
+            sight: None,
             epoch: image.epoch,
             assigned: image.assigned,
             target: image.target,

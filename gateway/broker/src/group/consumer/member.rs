@@ -13,10 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use meridian_base::env::Instant;
+use meridian_base::id::TopicId;
 use serde::{Deserialize, Serialize};
 
 use super::super::memory::{HELD_SIZE_BYTES, MEMBER_SIZE_BYTES};
-use super::{Assignor, ConsumerGroupError, ConsumerHeartbeat, Partitions, TopicPartition};
+use super::{
+    Assignor, ConsumerGroupError, ConsumerHeartbeat, Partitions, TopicPartition, TopicsVersion,
+};
 
 /// How far a member is on its way to its target. Persisted: **append only**.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +52,11 @@ pub struct ConsumerMember {
     pub assignor: Option<Assignor>,
     /// The epoch it is in.
     pub epoch: i32,
+    /// Topics that it wants and may not see, as of its last heartbeat. Not recorded: of a member that was
+    /// restored they are not known until it is heard from.
+    pub(super) hidden: BTreeSet<TopicId>,
+    /// When `hidden` was made.
+    pub(super) sight: Option<(TopicsVersion, Option<u64>)>,
     /// What it has.
     pub assigned: Partitions,
     /// What it is to have.
@@ -92,6 +100,8 @@ impl ConsumerMember {
             names: BTreeSet::new(),
             pattern: None,
             assignor: None,
+            hidden: BTreeSet::new(),
+            sight: None,
             epoch: super::JOIN_EPOCH,
             assigned: Partitions::new(),
             target: Partitions::new(),
@@ -111,7 +121,7 @@ impl ConsumerMember {
         let texts = [&self.instance_id, &self.rack_id, &self.pattern].into_iter().flatten();
         let texts = texts.map(String::len).sum::<usize>() + 3 * self.client_id.len();
         let held = [&self.assigned, &self.target, &self.to_revoke].map(BTreeSet::len);
-        let held = held.iter().sum::<usize>() + self.held_since.len();
+        let held = held.iter().sum::<usize>() + self.held_since.len() + self.hidden.len();
         MEMBER_SIZE_BYTES + names + texts + held * HELD_SIZE_BYTES
     }
 

@@ -39,6 +39,16 @@ pub trait Topics {
 
     /// Shows all topics that a pattern may match.
     fn for_each(&self, look: &mut dyn FnMut(&str, TopicCount));
+
+    /// Changes whenever the member that is heard from may see other topics; `None` if it sees all.
+    fn sight(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether that member may see the topic of this name.
+    fn is_seen(&self, _name: &str) -> bool {
+        true
+    }
 }
 
 /// A regular expression that a topic's whole name must match.
@@ -112,23 +122,41 @@ impl Subscriptions {
         member.names.contains(name) || pattern.is_some_and(|pattern| pattern.matches(name))
     }
 
-    /// Resolves all that members want; whether that is other topics or partitions than before.
+    /// The topics that a member wants and may not see. Its pattern is known.
+    pub(super) fn hidden(&self, member: &ConsumerMember, topics: &dyn Topics) -> BTreeSet<TopicId> {
+        let mut hidden = BTreeSet::new();
+        if topics.sight().is_none() {
+            return hidden;
+        }
+        if member.pattern.is_some() {
+            topics.for_each(&mut |name, found| {
+                if self.wants(member, name) && !topics.is_seen(name) {
+                    hidden.insert(found.topic);
+                }
+            });
+            return hidden;
+        }
+        let unseen = member.names.iter().filter(|name| !topics.is_seen(name));
+        unseen.filter_map(|name| topics.find(name)).map(|found| found.topic).collect()
+    }
+
+    /// Resolves all that members want and see; whether that is other topics or partitions than before.
     pub(super) fn resolve<'m>(
         &mut self,
-        members: impl Iterator<Item = &'m ConsumerMember>,
+        members: impl Iterator<Item = &'m ConsumerMember> + Clone,
         topics: &dyn Topics,
     ) -> bool {
         self.version = Some(topics.version());
         let mut wanted = BTreeSet::new();
-        let mut resolved = BTreeMap::new();
+        let mut counts = BTreeMap::new();
         self.named.clear();
-        for member in members {
+        for member in members.clone() {
             for name in &member.names {
                 if !self.named.contains_key(name)
                     && let Some(found) = topics.find(name)
                 {
                     self.named.insert(name.clone(), found.topic);
-                    resolved.insert(found.topic, found.partition_count);
+                    counts.insert(found.topic, found.partition_count);
                 }
             }
             wanted.extend(member.pattern.clone());
@@ -140,14 +168,37 @@ impl Subscriptions {
                 for (text, pattern) in &self.patterns {
                     if pattern.matches(name) {
                         self.matched.entry(text.clone()).or_default().insert(found.topic);
-                        resolved.insert(found.topic, found.partition_count);
+                        counts.insert(found.topic, found.partition_count);
                     }
                 }
             });
         }
+        let seen = self.seen(members);
+        let resolved = counts.into_iter().filter(|(topic, _)| seen.contains(topic)).collect();
         let is_changed = resolved != self.topics;
         self.topics = resolved;
         is_changed
+    }
+
+    /// The topics that a member wants and sees.
+    fn of<'a>(&'a self, member: &'a ConsumerMember) -> impl Iterator<Item = TopicId> + 'a {
+        let named = member.names.iter().filter_map(|name| self.named.get(name));
+        let matched = member.pattern.as_ref().and_then(|text| self.matched.get(text));
+        let wanted = named.chain(matched.into_iter().flatten()).copied();
+        wanted.filter(|topic| !member.hidden.contains(topic))
+    }
+
+    /// The topics that any member wants and sees.
+    fn seen<'m>(&self, members: impl Iterator<Item = &'m ConsumerMember>) -> BTreeSet<TopicId> {
+        let mut seen = BTreeSet::new();
+        // Most members see all that they want, and want what others want.
+        let mut open = BTreeSet::new();
+        for member in members {
+            if !member.hidden.is_empty() || open.insert((&member.names, &member.pattern)) {
+                seen.extend(self.of(member));
+            }
+        }
+        seen
     }
 
     /// Keeps the patterns that are wanted. Those of a group that was restored are compiled here:
@@ -169,14 +220,10 @@ impl Subscriptions {
         assignor: Assignor,
         members: &BTreeMap<String, ConsumerMember>,
     ) -> Vec<Partitions> {
-        let subscriber = |(id, member): (&String, &ConsumerMember)| {
-            let named = member.names.iter().filter_map(|name| self.named.get(name));
-            let matched = member.pattern.as_ref().and_then(|text| self.matched.get(text));
-            Subscriber {
-                name: member.instance_id.clone().unwrap_or_else(|| id.clone()),
-                topics: named.chain(matched.into_iter().flatten()).copied().collect(),
-                before: member.target.clone(),
-            }
+        let subscriber = |(id, member): (&String, &ConsumerMember)| Subscriber {
+            name: member.instance_id.clone().unwrap_or_else(|| id.clone()),
+            topics: self.of(member).collect(),
+            before: member.target.clone(),
         };
         let subscribers: Vec<Subscriber> = members.iter().map(subscriber).collect();
         assignor.assign(&subscribers, &self.topics)

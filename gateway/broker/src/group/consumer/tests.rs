@@ -340,6 +340,80 @@ fn patterns_match_whole_names_and_topics_that_come_later() {
     assert_eq!(told.assignment, Some(Partitions::new()));
 }
 
+/// The topics of a test, of which the member that is heard from sees some.
+struct Seen<'w> {
+    world: &'w World,
+    names: &'w [&'w str],
+    sight: u64,
+}
+
+impl Topics for Seen<'_> {
+    fn version(&self) -> TopicsVersion {
+        self.world.version()
+    }
+
+    fn find(&self, name: &str) -> Option<TopicCount> {
+        self.world.find(name)
+    }
+
+    fn for_each(&self, look: &mut dyn FnMut(&str, TopicCount)) {
+        self.world.for_each(look);
+    }
+
+    fn sight(&self) -> Option<u64> {
+        Some(self.sight)
+    }
+
+    fn is_seen(&self, name: &str) -> bool {
+        self.names.contains(&name)
+    }
+}
+
+#[test]
+fn a_pattern_means_the_topics_that_its_own_member_sees() {
+    let world = World::of(&[("orders-1", 2), ("orders-2", 2), ("bills", 1)]);
+    let (one, two) = (world.partitions("orders-1"), world.partitions("orders-2"));
+    let seen = |names, sight| Seen { world: &world, names, sight };
+    let pattern = |member_id: &str| ConsumerHeartbeat {
+        names: None,
+        pattern: Some("orders-.*".to_owned()),
+        ..join(member_id, &[])
+    };
+    let mut group = group();
+    let first = group.heartbeat(at(0), pattern("a"), &seen(&["orders-1"], 1)).unwrap();
+    assert_eq!(first.assignment, Some(one.clone()));
+    let second = group.heartbeat(at(0), pattern("b"), &seen(&["orders-2"], 1)).unwrap();
+    assert_eq!(second.assignment, Some(two.clone()), "whatever the other member sees");
+    assert_eq!(group.heartbeat(at(1), beat("a", 1), &seen(&["orders-1"], 1)), reply(2, None));
+
+    // Its rights are taken away, and others are given.
+    let other = seen(&["orders-2", "bills"], 2);
+    let told = group.heartbeat(at(2), beat("a", 2), &other).unwrap().assignment;
+    assert_eq!(told, Some(Partitions::new()), "it lets go");
+    let told = group.heartbeat(at(2), beat("b", 2), &seen(&["orders-2"], 2)).unwrap().assignment;
+    let half = told.expect("the other half is for the first");
+    assert!(half.is_subset(&two) && half.len() == 1);
+    let released = group.heartbeat(at(3), owning("b", 2, &half), &seen(&["orders-2"], 2)).unwrap();
+    assert_eq!(released.epoch, 3);
+    let told = group.heartbeat(at(3), owning("a", 2, &Partitions::new()), &other).unwrap();
+    assert_eq!(told, ConsumerReply { epoch: 3, assignment: Some(&two - &half) });
+}
+
+#[test]
+fn topics_that_a_member_names_are_taken_away_with_its_rights() {
+    let world = World::of(&[("t", 1), ("u", 1)]);
+    let seen = |names, sight| Seen { world: &world, names, sight };
+    let both = &world.partitions("t") | &world.partitions("u");
+    let mut group = group();
+    let told = group.heartbeat(at(0), join("a", &["t", "u"]), &seen(&["t", "u"], 1)).unwrap();
+    assert_eq!(told.assignment, Some(both));
+    let told = group.heartbeat(at(1), beat("a", 1), &seen(&["t"], 2)).unwrap();
+    assert_eq!(told, ConsumerReply { epoch: 1, assignment: Some(world.partitions("t")) });
+    let told = group.heartbeat(at(2), owning("a", 1, &world.partitions("t")), &seen(&["t"], 2));
+    assert_eq!(told.unwrap().epoch, 2);
+    assert_eq!(group.heartbeat(at(3), beat("a", 2), &seen(&["t"], 2)), reply(2, None));
+}
+
 #[test]
 fn new_partitions_are_shared_out() {
     let mut world = World::of(&[("t", 1)]);

@@ -1,17 +1,20 @@
 //! What clients are shown of their own rights, and what a list hides.
 
 use meridian_access::Operation::{self, Alter, Delete, Describe, DescribeConfigs, Read, Write};
+use meridian_access::Resource;
 use meridian_protocol::messages::{
-    AUTHORIZED_OPERATIONS_OMITTED, ConsumerGroupDescribeRequest, DescribeClusterRequest,
-    DescribeGroupsRequest, DescribeTopicPartitionsRequest, DescribeTransactionsRequest,
-    MetadataRequest, OffsetFetchGroup, OffsetFetchRequest,
+    AUTHORIZED_OPERATIONS_OMITTED, ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest,
+    DescribeClusterRequest, DescribeGroupsRequest, DescribeTopicPartitionsRequest,
+    DescribeTransactionsRequest, MetadataRequest, OffsetFetchGroup, OffsetFetchRequest,
 };
-use meridian_protocol::{ApiKey, ErrorCode};
+use meridian_protocol::{ApiKey, ErrorCode, Uuid};
 
 use super::world::World;
 use super::{
-    GROUP, ON_CLUSTER, ON_GROUP, ON_TOPIC, ON_TRANSACTION, ON_WORKERS, TRANSACTION, WORKERS,
+    GROUP, ON_CLUSTER, ON_GROUP, ON_TOPIC, ON_TRANSACTION, ON_WORKERS, OTHER, TOPIC, TRANSACTION,
+    WORKERS,
 };
+use crate::kafka::testing::{PATIENCE, TestClient};
 
 fn bits(operations: &[Operation]) -> i32 {
     operations.iter().map(|operation| 1 << operation.code()).sum()
@@ -62,6 +65,47 @@ async fn clients_are_shown_what_the_rules_allow_them() {
     let told = alice.call(1, request).await.groups;
     assert_eq!((told[0].error_code, told[0].members.len()), (ErrorCode::None, 1));
     assert_eq!(told[0].authorized_operations, bits(&[Describe]));
+}
+
+/// Heartbeats until the member's partitions are of these topics.
+async fn reads(alice: &mut TestClient, mut epoch: i32, topics: &[Uuid]) -> i32 {
+    let mut read = Vec::new();
+    let reconciled = async {
+        loop {
+            let request = ConsumerGroupHeartbeatRequest {
+                group_id: WORKERS.into(),
+                member_id: "alice".into(),
+                member_epoch: epoch,
+                rebalance_timeout_ms: 60_000,
+                subscribed_topic_regex: (epoch == 0).then(|| ".*".into()),
+                topic_partitions: Some(read.clone()),
+                ..Default::default()
+            };
+            let told = alice.call(1, request).await;
+            assert_eq!(told.error_code, ErrorCode::None);
+            epoch = told.member_epoch;
+            read = told.assignment.map_or(read, |it| it.topic_partitions);
+            if read.iter().map(|it| it.topic_id).eq(topics.iter().copied()) {
+                return epoch;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, reconciled).await.expect("in time")
+}
+
+#[tokio::test]
+async fn a_member_reads_the_topics_of_its_pattern_that_it_may_describe_and_no_longer() {
+    let mut world = World::start().await;
+    world.prepare(ApiKey::ConsumerGroupHeartbeat).await;
+    let member = (Read, ON_WORKERS);
+    let (topic, other) = (world.broker.topic_uuid(TOPIC), world.broker.topic_uuid(OTHER));
+    let on_other = Resource::topic(OTHER);
+    world.allow(&[member, (Describe, ON_TOPIC)]);
+    let epoch = reads(&mut world.alice, 0, &[topic]).await;
+    world.allow(&[member, (Describe, on_other)]);
+    let epoch = reads(&mut world.alice, epoch, &[other]).await;
+    world.allow(&[member]);
+    reads(&mut world.alice, epoch, &[]).await;
 }
 
 #[tokio::test]
