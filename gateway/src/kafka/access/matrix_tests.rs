@@ -110,6 +110,10 @@ impl Case {
 
     async fn ask(&self, world: &mut World) -> String {
         world.prepare(self.api).await;
+        self.send(world).await
+    }
+
+    async fn send(&self, world: &mut World) -> String {
         let topic_id = world.broker.topic_uuid(TOPIC);
         (self.ask)(&mut world.alice, topic_id).await
     }
@@ -117,11 +121,14 @@ impl Case {
     /// A client without rights has the right error.
     async fn check_refused(&self, world: &mut World) {
         world.allow(&[]);
-        let told = self.ask(world).await;
+        world.prepare(self.api).await;
+        let decided_count = world.broker.applied_count();
+        let told = self.send(world).await;
         let refusals = refusals_in(&told);
         let Self { what, api, refused, .. } = self;
         match refused {
             Refused::With(code) => {
+                assert_eq!(world.broker.applied_count(), decided_count, "{api:?} {what}");
                 assert_eq!(refusals, BTreeSet::from([code.code()]), "{api:?} {what}: {told}");
             }
             Refused::Hides(text) => {

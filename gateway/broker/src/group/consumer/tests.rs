@@ -381,7 +381,7 @@ fn a_pattern_means_the_topics_that_its_own_member_sees() {
     };
     let mut group = group();
     let first = group.heartbeat(at(0), pattern("a"), &seen(&["orders-1"], 1)).unwrap();
-    assert_eq!(first.assignment, Some(one.clone()));
+    assert_eq!(first.assignment, Some(one));
     let second = group.heartbeat(at(0), pattern("b"), &seen(&["orders-2"], 1)).unwrap();
     assert_eq!(second.assignment, Some(two.clone()), "whatever the other member sees");
     assert_eq!(group.heartbeat(at(1), beat("a", 1), &seen(&["orders-1"], 1)), reply(2, None));

@@ -5,7 +5,8 @@ use meridian_access::Resource;
 use meridian_protocol::messages::{
     AUTHORIZED_OPERATIONS_OMITTED, ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest,
     DescribeClusterRequest, DescribeGroupsRequest, DescribeTopicPartitionsRequest,
-    DescribeTransactionsRequest, MetadataRequest, OffsetFetchGroup, OffsetFetchRequest,
+    DescribeTransactionsRequest, FindCoordinatorRequest, MetadataRequest, OffsetFetchGroup,
+    OffsetFetchRequest,
 };
 use meridian_protocol::{ApiKey, ErrorCode, Uuid};
 
@@ -65,6 +66,17 @@ async fn clients_are_shown_what_the_rules_allow_them() {
     let told = alice.call(1, request).await.groups;
     assert_eq!((told[0].error_code, told[0].members.len()), (ErrorCode::None, 1));
     assert_eq!(told[0].authorized_operations, bits(&[Describe]));
+}
+
+#[tokio::test]
+async fn a_client_that_may_know_of_no_coordinator_makes_no_topic() {
+    let mut world = World::new(None);
+    for key_type in [0, 1, 2] {
+        let coordinator_keys = vec![GROUP.into()];
+        let request = FindCoordinatorRequest { key_type, coordinator_keys, ..Default::default() };
+        world.alice.call(4, request).await;
+        assert_eq!(world.broker.state().topics().count(), 0);
+    }
 }
 
 /// Heartbeats until the member's partitions are of these topics.

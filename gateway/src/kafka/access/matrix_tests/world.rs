@@ -56,6 +56,15 @@ impl World {
 
     /// One that answers the methods of the private API.
     pub(super) async fn start_with(admin: Option<Arc<dyn AdminHandler>>) -> Self {
+        let mut world = Self::new(admin);
+        world.create(OTHER).await;
+        world.find(FindCoordinatorRequest::KEY_TYPE_GROUP, GROUP).await;
+        world.find(FindCoordinatorRequest::KEY_TYPE_TRANSACTION, TRANSACTION).await;
+        world
+    }
+
+    /// One where nothing is there yet.
+    pub(super) fn new(admin: Option<Arc<dyn AdminHandler>>) -> Self {
         let broker = FakeBroker::single();
         let config = FrontConfig { super_users: vec![Principal::user("root")], ..quick_config() };
         let served = Arc::clone(&broker) as Arc<dyn Broker>;
@@ -64,11 +73,8 @@ impl World {
         tokio::spawn(Arc::clone(&front).tick_transactions());
         let connect = |name| TestClient::connect_as(&front, &Principal::user(name));
         let (alice, root) = (connect("alice"), connect("root"));
-        let mut world = Self { broker, front, alice, root, allowed: Vec::new() };
+        let world = Self { broker, front, alice, root, allowed: Vec::new() };
         world.set_mode(Authorization::Enforce);
-        world.create(OTHER).await;
-        world.find(FindCoordinatorRequest::KEY_TYPE_GROUP, GROUP).await;
-        world.find(FindCoordinatorRequest::KEY_TYPE_TRANSACTION, TRANSACTION).await;
         world
     }
 
