@@ -21,8 +21,6 @@ use serde::{Deserialize, Serialize};
 const ITERATION_COUNT_MIN: u32 = 4096;
 /// More would let a login take the node's time; Kafka refuses them too.
 const ITERATION_COUNT_MAX: u32 = 16_384;
-/// Of credentials for users that there are not: what most users have.
-const ITERATION_COUNT_USUAL: u32 = ITERATION_COUNT_MIN;
 /// Bytes of a salt that stands for none.
 const SALT_SIZE_BYTES: usize = 16;
 
@@ -189,8 +187,9 @@ impl Credential {
     }
 
     /// A credential that no password fits, for a user that there is not: nobody can tell it from one that there is.
-    /// `secret` is the cluster's own, so that the salt is the same each time.
-    pub fn of_nobody(hash: ScramHash, user: &str, secret: &[u8]) -> Self {
+    /// `secret` is the cluster's own, so that the salt is the same each time; `usual` are the iterations of those that
+    /// there are.
+    pub fn of_nobody(hash: ScramHash, user: &str, secret: &[u8], usual: &[u32]) -> Self {
         let key = hmac::Key::new(hmac::HMAC_SHA512, secret);
         let drawn = |label: &str| {
             hmac::sign(&key, format!("{label} {} {user}", hash.mechanism()).as_bytes())
@@ -202,7 +201,7 @@ impl Credential {
         Self {
             hash,
             salt: cut("salt", SALT_SIZE_BYTES),
-            iterations: const { NonZeroU32::new(ITERATION_COUNT_USUAL).unwrap() },
+            iterations: among(usual, drawn("iterations").as_ref()),
             stored_key: cut("stored key", size_bytes),
             server_key: cut("server key", size_bytes),
         }
@@ -230,6 +229,14 @@ impl Credential {
         let found = digest::digest(self.hash.digest(), client_key);
         is_equal(found.as_ref(), &self.stored_key)
     }
+}
+
+/// One of the numbers of iterations, the same each time for what was drawn.
+fn among(usual: &[u32], drawn: &[u8]) -> NonZeroU32 {
+    const FEWEST: NonZeroU32 = NonZeroU32::new(ITERATION_COUNT_MIN).unwrap();
+    let number = drawn.iter().take(4).fold(0, |number, byte| number << 8 | usize::from(*byte));
+    let chosen = number.checked_rem(usual.len()).and_then(|index| usual.get(index));
+    chosen.and_then(|count| NonZeroU32::new(*count)).unwrap_or(FEWEST)
 }
 
 /// Whether two texts are equal. The time that it takes says nothing of where they differ.

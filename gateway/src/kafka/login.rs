@@ -32,7 +32,7 @@ use super::{Front, users};
 use crate::runtime::entropy::entropy;
 
 /// Bytes of a request of a client that has not logged in.
-const FRAME_SIZE_BYTES_MAX: usize = 64 << 10;
+const FRAME_SIZE_BYTES_MAX: usize = 8 << 10;
 /// Time for the whole.
 const LOGIN_WITHIN: Duration = Duration::from_secs(15);
 /// From this version on the messages of a mechanism are requests too.
@@ -122,8 +122,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
         let stated = i32::from_be_bytes(prefix);
         let size_bytes = frame::frame_size(prefix, limit_bytes)
             .ok_or(Close::Oversized { stated, limit_bytes })?;
-        let mut frame = BytesMut::zeroed(size_bytes);
-        self.stream.read_exact(&mut frame).await?;
+        let mut frame = BytesMut::new();
+        while frame.len() < size_bytes {
+            let missing_bytes = (size_bytes - frame.len()) as u64;
+            if (&mut *self.stream).take(missing_bytes).read_buf(&mut frame).await? == 0 {
+                return Err(Close::Client);
+            }
+        }
         Ok(frame.freeze())
     }
 
@@ -353,7 +358,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
 
     /// A credential for a user that there is not.
     fn nobody(&self, hash: ScramHash, user: &str) -> Credential {
-        Credential::of_nobody(hash, user, &self.front.broker.secrets().label("users that are not"))
+        let secret = self.front.broker.secrets().label("users that are not");
+        Credential::of_nobody(hash, user, &secret, &self.front.usual_iterations(hash))
     }
 
     fn session(&self, hash: ScramHash, user: &str, version: u64) -> Box<Session> {

@@ -227,6 +227,15 @@ fn ended(front: &Front, peer: SocketAddr, close: &Close) {
         Close::Client | Close::Shutdown | Close::Idle | Close::Io(_) => {
             tracing::debug!(%peer, reason = %close, "connection closed");
         }
+        // Anybody can cause these, as often as it likes.
+        Close::Tls { .. }
+        | Close::LoginRefused { .. }
+        | Close::LoginOutOfTurn { .. }
+        | Close::SlowLogin
+            if !front.failures.is_news(front.now(), peer.ip()) =>
+        {
+            tracing::debug!(%peer, reason = %close, "connection closed");
+        }
         _ => tracing::warn!(%peer, reason = %close, "connection closed"),
     }
 }

@@ -5,10 +5,11 @@
 //! **Source**: `org.apache.kafka.controller.ScramControlManager` of Kafka 4.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 
 use meridian_access::{Credential, CredentialError, Operation, Resource, ScramHash};
 use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
-use meridian_consensus::state::Metadata;
+use meridian_consensus::state::{Metadata, RowsSeen, RowsUnseen};
 use meridian_protocol::messages::{
     AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse, AlteredScramUser,
     DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, DescribedScramUser,
@@ -16,9 +17,9 @@ use meridian_protocol::messages::{
 };
 use meridian_protocol::{ErrorCode, Str};
 
-use super::Front;
 use super::dispatch::Call;
 use super::error::ApiError;
+use super::{Front, lock};
 use crate::features::agree;
 use crate::runtime::secrets::{Keyring, SecretError};
 
@@ -69,6 +70,36 @@ impl Front {
             self.broker.metadata().extra_row(RowKind::ScramUser, &key(hash, user)).cloned()?;
         let credential = opened(self.broker.secrets(), hash, user, &row.value)?;
         Some(Kept { credential, version: row.version })
+    }
+}
+
+/// The iterations of all credentials, by mechanism, as the metadata log has them.
+#[derive(Debug, Default)]
+pub(super) struct Iterations(Mutex<SeenIterations>);
+
+#[derive(Debug, Default)]
+struct SeenIterations {
+    seen: RowsSeen,
+    by_hash: BTreeMap<ScramHash, Vec<u32>>,
+}
+
+impl Front {
+    /// The iterations of the credentials that there are for a mechanism.
+    pub(super) fn usual_iterations(&self, hash: ScramHash) -> Vec<u32> {
+        let metadata = self.broker.metadata();
+        let mut known = lock(&self.iterations.0);
+        if metadata.see_rows(RowKind::ScramUser, &mut known.seen) != RowsUnseen::None {
+            let credentials = metadata.extra_rows(RowKind::ScramUser).filter_map(|(key, row)| {
+                let (hash, user) = parts(key)?;
+                opened(self.broker.secrets(), hash, user, &row.value)
+            });
+            known.by_hash.clear();
+            for credential in credentials {
+                let of_hash = known.by_hash.entry(credential.hash()).or_default();
+                of_hash.push(credential.iterations());
+            }
+        }
+        known.by_hash.get(&hash).cloned().unwrap_or_default()
     }
 }
 

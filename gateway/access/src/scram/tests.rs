@@ -38,14 +38,28 @@ fn who_does_not_know_the_password_is_refused_like_one_who_is_not_there() {
     assert_eq!(challenged(FIRST).finish(wrong.as_bytes()), Err(ScramError::Refused));
     let short = LAST.replace("dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=", "dHzb");
     assert_eq!(challenged(FIRST).finish(short.as_bytes()), Err(ScramError::Refused));
-    let nobody = Credential::of_nobody(ScramHash::Sha256, "user", b"secret");
-    assert_eq!(nobody, Credential::of_nobody(ScramHash::Sha256, "user", b"secret"));
-    assert_ne!(nobody.salt, Credential::of_nobody(ScramHash::Sha256, "user", b"other").salt);
-    assert_ne!(nobody.salt, Credential::of_nobody(ScramHash::Sha256, "other", b"secret").salt);
+    let nobody = Credential::of_nobody(ScramHash::Sha256, "user", b"secret", &[]);
+    assert_eq!(nobody, Credential::of_nobody(ScramHash::Sha256, "user", b"secret", &[]));
+    assert_ne!(nobody.salt, Credential::of_nobody(ScramHash::Sha256, "user", b"other", &[]).salt);
+    assert_ne!(nobody.salt, Credential::of_nobody(ScramHash::Sha256, "other", b"secret", &[]).salt);
     assert_eq!(nobody.stored_key.len(), credential().stored_key.len());
     let first = ScramFirst::parse(FIRST.as_bytes()).expect("a first message");
     let server = first.challenge(nobody, OUR_NONCE).1;
     assert_eq!(server.finish(LAST.as_bytes()), Err(ScramError::Refused));
+}
+
+#[test]
+fn who_is_not_there_has_the_iterations_of_those_who_are() {
+    let iterations = |user: &str, usual: &[u32]| {
+        Credential::of_nobody(ScramHash::Sha512, user, b"secret", usual).iterations()
+    };
+    assert_eq!(iterations("a", &[]), ITERATION_COUNT_MIN);
+    assert_eq!(iterations("a", &[8192]), 8192);
+    let usual = [4096, 8192, 8192, 8192];
+    let names: Vec<String> = (0..400).map(|number| format!("user {number}")).collect();
+    let few = names.iter().filter(|name| iterations(name, &usual) == 4096).count();
+    assert!((60..140).contains(&few), "{few} of 400, where a quarter of the users have them");
+    assert!(names.iter().all(|name| iterations(name, &usual) == iterations(name, &usual)));
 }
 
 #[test]

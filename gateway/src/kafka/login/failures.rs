@@ -18,7 +18,11 @@ const ADDRESS_COUNT_MAX: usize = 10_000;
 
 /// Failures of the last minute.
 #[derive(Debug, Default)]
-pub(in crate::kafka) struct Failures(Mutex<HashMap<IpAddr, Failed>>);
+pub(in crate::kafka) struct Failures {
+    failed: Mutex<HashMap<IpAddr, Failed>>,
+    /// When the log last said so.
+    said: Mutex<HashMap<IpAddr, Instant>>,
+}
 
 #[derive(Debug)]
 struct Failed {
@@ -29,7 +33,7 @@ struct Failed {
 impl Failures {
     /// Notes a failure; says how long its answer waits.
     pub(super) fn note(&self, now: Instant, address: IpAddr) -> Duration {
-        let mut failed = lock(&self.0);
+        let mut failed = lock(&self.failed);
         if failed.len() >= ADDRESS_COUNT_MAX && !failed.contains_key(&address) {
             failed.retain(|_, it| now.since(it.at) < FORGET_AFTER);
             if failed.len() >= ADDRESS_COUNT_MAX {
@@ -45,9 +49,22 @@ impl Failures {
         pause
     }
 
+    /// Whether the log says that this address failed: of many failures it says one in a minute.
+    pub(in crate::kafka) fn is_news(&self, now: Instant, address: IpAddr) -> bool {
+        let mut said = lock(&self.said);
+        if said.len() >= ADDRESS_COUNT_MAX {
+            said.retain(|_, at| now.since(*at) < FORGET_AFTER);
+        }
+        let is_news = said.get(&address).is_none_or(|at| now.since(*at) >= FORGET_AFTER);
+        if is_news && said.len() < ADDRESS_COUNT_MAX {
+            said.insert(address, now);
+        }
+        is_news
+    }
+
     /// It has logged in.
     pub(super) fn forget(&self, address: IpAddr) {
-        lock(&self.0).remove(&address);
+        lock(&self.failed).remove(&address);
     }
 }
 
@@ -67,5 +84,14 @@ mod tests {
         failures.note(later, a);
         failures.forget(a);
         assert_eq!(failures.note(later, a), PAUSE_MIN);
+    }
+
+    #[test]
+    fn the_log_says_once_a_minute_that_an_address_fails() {
+        let (failures, start) = (Failures::default(), Instant::from_micros(0));
+        let (a, b) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        assert!(failures.is_news(start, a) && failures.is_news(start, b));
+        assert!(!failures.is_news(start, a));
+        assert!(failures.is_news(start + FORGET_AFTER, a));
     }
 }

@@ -26,12 +26,16 @@ fn fronts() -> (Arc<FakeBroker>, Arc<Front>) {
 }
 
 async fn set(front: &Arc<Front>, user: &str, hash: ScramHash) {
+    set_with(front, user, hash, 4096).await;
+}
+
+async fn set_with(front: &Arc<Front>, user: &str, hash: ScramHash, iterations: u32) {
     let salt = b"salt";
-    let salted = hash.salted(PASSWORD, salt, NonZeroU32::new(4096).expect("not zero"));
+    let salted = hash.salted(PASSWORD, salt, NonZeroU32::new(iterations).expect("not zero"));
     let upsertion = ScramCredentialUpsertion {
         name: user.into(),
         mechanism: hash.code(),
-        iterations: 4096,
+        iterations: iterations.cast_signed(),
         salt: salt.to_vec().into(),
         salted_password: salted.into(),
     };
@@ -111,6 +115,30 @@ async fn who_is_refused_does_not_learn_why() {
     let mut client = TestClient::connect_by_login(&front);
     assert_eq!(choose(&mut client, "GSSAPI").await, ErrorCode::UnsupportedSaslMechanism);
     assert!(matches!(ended(client).await, Close::LoginRefused { .. }));
+}
+
+#[tokio::test]
+async fn the_challenge_of_one_who_is_not_there_looks_like_any_other() {
+    let (_broker, front) = fronts();
+    for name in ["al", "bo"] {
+        set_with(&front, name, ScramHash::Sha256, 8192).await;
+    }
+    let mut told = Vec::new();
+    for user in ["al", "nobody", "nobody"] {
+        let mut client = TestClient::connect_by_login(&front);
+        assert_eq!(choose(&mut client, "SCRAM-SHA-256").await, ErrorCode::None);
+        let auth_bytes = format!("n,,n={user},r=mine").into_bytes().into();
+        let challenge = client.call(2, SaslAuthenticateRequest { auth_bytes }).await;
+        assert_eq!(challenge.error_code, ErrorCode::None);
+        let text = String::from_utf8(challenge.auth_bytes.to_vec()).expect("text");
+        let (nonce, rest) = text.split_once(",s=").expect("a salt");
+        let (salt, iterations) = rest.split_once(",i=").expect("iterations");
+        told.push((nonce.len(), salt.to_owned(), iterations.to_owned()));
+    }
+    let [there, nobody, again] = &told[..] else { panic!("three") };
+    assert_eq!((there.0, &there.2), (nobody.0, &nobody.2));
+    assert_eq!(nobody, again, "and it is the same each time");
+    assert_eq!(there.2, "8192");
 }
 
 #[tokio::test]
