@@ -125,7 +125,7 @@ pub struct Front {
     /// Bounds the passwords that are checked at once: each takes a processor for milliseconds.
     logins: Semaphore,
     failures: login::Failures,
-    iterations: users::Iterations,
+    shapes: users::Shapes,
 }
 
 impl Front {
@@ -161,7 +161,7 @@ impl Front {
             access_rules: Arc::default(),
             logins: Semaphore::new(PASSWORD_COUNT_MAX),
             failures: login::Failures::default(),
-            iterations: users::Iterations::default(),
+            shapes: users::Shapes::default(),
         })
     }
 

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 const ITERATION_COUNT_MIN: u32 = 4096;
 /// More would let a login take the node's time; Kafka refuses them too.
 const ITERATION_COUNT_MAX: u32 = 16_384;
-/// Bytes of a salt that stands for none.
+/// Bytes of a salt of a cluster without credentials.
 const SALT_SIZE_BYTES: usize = 16;
 
 /// The hash that a SCRAM mechanism is named after. The numbers are those of Kafka's protocol (KIP-554).
@@ -153,6 +153,21 @@ mod text {
     }
 }
 
+/// What a client sees of a credential before it has proved that it knows the password.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    iterations: NonZeroU32,
+    salt_size_bytes: usize,
+}
+
+impl Shape {
+    /// Of a cluster without credentials.
+    const FIRST: Self = Self {
+        iterations: NonZeroU32::new(ITERATION_COUNT_MIN).unwrap(),
+        salt_size_bytes: SALT_SIZE_BYTES,
+    };
+}
+
 /// Without the keys.
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -187,21 +202,22 @@ impl Credential {
     }
 
     /// A credential that no password fits, for a user that there is not: nobody can tell it from one that there is.
-    /// `secret` is the cluster's own, so that the salt is the same each time; `usual` are the iterations of those that
-    /// there are.
-    pub fn of_nobody(hash: ScramHash, user: &str, secret: &[u8], usual: &[u32]) -> Self {
+    /// `secret` is the cluster's own, so that the salt is the same each time; `usual` are the shapes of those
+    /// that there are.
+    pub fn of_nobody(hash: ScramHash, user: &str, secret: &[u8], usual: &[Shape]) -> Self {
         let key = hmac::Key::new(hmac::HMAC_SHA512, secret);
         let drawn = |label: &str| {
             hmac::sign(&key, format!("{label} {} {user}", hash.mechanism()).as_bytes())
         };
         let size_bytes = hash.digest().output_len();
+        let Shape { iterations, salt_size_bytes } = among(usual, drawn("shape").as_ref());
         let cut = |label: &str, bytes: usize| {
             drawn(label).as_ref().iter().copied().take(bytes).collect::<Vec<u8>>()
         };
         Self {
             hash,
-            salt: cut("salt", SALT_SIZE_BYTES),
-            iterations: among(usual, drawn("iterations").as_ref()),
+            salt: cut("salt", salt_size_bytes),
+            iterations,
             stored_key: cut("stored key", size_bytes),
             server_key: cut("server key", size_bytes),
         }
@@ -210,6 +226,11 @@ impl Credential {
     /// Its mechanism.
     pub fn hash(&self) -> ScramHash {
         self.hash
+    }
+
+    /// What a client sees of it.
+    pub fn shape(&self) -> Shape {
+        Shape { iterations: self.iterations, salt_size_bytes: self.salt.len() }
     }
 
     /// How slow it is.
@@ -231,12 +252,11 @@ impl Credential {
     }
 }
 
-/// One of the numbers of iterations, the same each time for what was drawn.
-fn among(usual: &[u32], drawn: &[u8]) -> NonZeroU32 {
-    const FEWEST: NonZeroU32 = NonZeroU32::new(ITERATION_COUNT_MIN).unwrap();
+/// One of the shapes, the same each time for what was drawn.
+fn among(usual: &[Shape], drawn: &[u8]) -> Shape {
     let number = drawn.iter().take(4).fold(0, |number, byte| number << 8 | usize::from(*byte));
     let chosen = number.checked_rem(usual.len()).and_then(|index| usual.get(index));
-    chosen.and_then(|count| NonZeroU32::new(*count)).unwrap_or(FEWEST)
+    chosen.copied().unwrap_or(Shape::FIRST)
 }
 
 /// Whether two texts are equal. The time that it takes says nothing of where they differ.

@@ -359,7 +359,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
     /// A credential for a user that there is not.
     fn nobody(&self, hash: ScramHash, user: &str) -> Credential {
         let secret = self.front.broker.secrets().label("users that are not");
-        Credential::of_nobody(hash, user, &secret, &self.front.usual_iterations(hash))
+        Credential::of_nobody(hash, user, &secret, &self.front.usual_shapes(hash))
     }
 
     fn session(&self, hash: ScramHash, user: &str, version: u64) -> Box<Session> {

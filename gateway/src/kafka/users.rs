@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-use meridian_access::{Credential, CredentialError, Operation, Resource, ScramHash};
+use meridian_access::{Credential, CredentialError, Operation, Resource, ScramHash, Shape};
 use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
 use meridian_consensus::state::{Metadata, RowsSeen, RowsUnseen};
 use meridian_protocol::messages::{
@@ -73,21 +73,21 @@ impl Front {
     }
 }
 
-/// The iterations of all credentials, by mechanism, as the metadata log has them.
+/// The shapes of all credentials, by mechanism, as the metadata log has them.
 #[derive(Debug, Default)]
-pub(super) struct Iterations(Mutex<SeenIterations>);
+pub(super) struct Shapes(Mutex<SeenShapes>);
 
 #[derive(Debug, Default)]
-struct SeenIterations {
+struct SeenShapes {
     seen: RowsSeen,
-    by_hash: BTreeMap<ScramHash, Vec<u32>>,
+    by_hash: BTreeMap<ScramHash, Vec<Shape>>,
 }
 
 impl Front {
-    /// The iterations of the credentials that there are for a mechanism.
-    pub(super) fn usual_iterations(&self, hash: ScramHash) -> Vec<u32> {
+    /// The shapes of the credentials that there are for a mechanism.
+    pub(super) fn usual_shapes(&self, hash: ScramHash) -> Vec<Shape> {
         let metadata = self.broker.metadata();
-        let mut known = lock(&self.iterations.0);
+        let mut known = lock(&self.shapes.0);
         if metadata.see_rows(RowKind::ScramUser, &mut known.seen) != RowsUnseen::None {
             let credentials = metadata.extra_rows(RowKind::ScramUser).filter_map(|(key, row)| {
                 let (hash, user) = parts(key)?;
@@ -96,7 +96,7 @@ impl Front {
             known.by_hash.clear();
             for credential in credentials {
                 let of_hash = known.by_hash.entry(credential.hash()).or_default();
-                of_hash.push(credential.iterations());
+                of_hash.push(credential.shape());
             }
         }
         known.by_hash.get(&hash).cloned().unwrap_or_default()

@@ -49,17 +49,22 @@ fn who_does_not_know_the_password_is_refused_like_one_who_is_not_there() {
 }
 
 #[test]
-fn who_is_not_there_has_the_iterations_of_those_who_are() {
-    let iterations = |user: &str, usual: &[u32]| {
-        Credential::of_nobody(ScramHash::Sha512, user, b"secret", usual).iterations()
+fn who_is_not_there_looks_like_those_who_are() {
+    let shape = |user: &str, usual: &[Shape]| {
+        Credential::of_nobody(ScramHash::Sha512, user, b"secret", usual).shape()
     };
-    assert_eq!(iterations("a", &[]), ITERATION_COUNT_MIN);
-    assert_eq!(iterations("a", &[8192]), 8192);
-    let usual = [4096, 8192, 8192, 8192];
+    let of = |iterations, salt: &[u8]| {
+        let made = Credential::new(ScramHash::Sha512, salt, iterations, &[1; 64]);
+        made.expect("a credential").shape()
+    };
+    assert_eq!(shape("a", &[]), Shape::FIRST);
+    let (few, many) = (of(4096, &[0; 26]), of(8192, &[0; 16]));
+    assert_eq!(shape("a", &[many]), many);
     let names: Vec<String> = (0..400).map(|number| format!("user {number}")).collect();
-    let few = names.iter().filter(|name| iterations(name, &usual) == 4096).count();
-    assert!((60..140).contains(&few), "{few} of 400, where a quarter of the users have them");
-    assert!(names.iter().all(|name| iterations(name, &usual) == iterations(name, &usual)));
+    let shapes: Vec<Shape> = names.iter().map(|it| shape(it, &[few, many, many, many])).collect();
+    let count = shapes.iter().filter(|it| **it == few).count();
+    assert!((60..140).contains(&count), "{count} of 400, where a quarter of the users look so");
+    assert!(shapes.iter().all(|it| *it == few || *it == many));
 }
 
 #[test]

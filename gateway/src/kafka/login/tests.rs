@@ -133,12 +133,12 @@ async fn the_challenge_of_one_who_is_not_there_looks_like_any_other() {
         let text = String::from_utf8(challenge.auth_bytes.to_vec()).expect("text");
         let (nonce, rest) = text.split_once(",s=").expect("a salt");
         let (salt, iterations) = rest.split_once(",i=").expect("iterations");
-        told.push((nonce.len(), salt.to_owned(), iterations.to_owned()));
+        told.push((nonce.len(), salt.len(), salt.to_owned(), iterations.to_owned()));
     }
     let [there, nobody, again] = &told[..] else { panic!("three") };
-    assert_eq!((there.0, &there.2), (nobody.0, &nobody.2));
+    assert_eq!((there.0, there.1, &there.3), (nobody.0, nobody.1, &nobody.3));
     assert_eq!(nobody, again, "and it is the same each time");
-    assert_eq!(there.2, "8192");
+    assert_eq!(there.3, "8192");
 }
 
 #[tokio::test]
