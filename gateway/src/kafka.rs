@@ -122,6 +122,7 @@ pub struct Front {
     admin: Option<Arc<dyn AdminHandler>>,
     link_grants: access::LinkGrants,
     access_rules: Arc<access::AccessRules>,
+    freshness: access::Freshness,
     /// Bounds the passwords that are checked at once: each takes a processor for milliseconds.
     logins: Semaphore,
     failures: login::Failures,
@@ -159,6 +160,7 @@ impl Front {
             admin,
             link_grants: access::LinkGrants::default(),
             access_rules: Arc::default(),
+            freshness: access::Freshness::default(),
             logins: Semaphore::new(PASSWORD_COUNT_MAX),
             failures: login::Failures::default(),
             shapes: users::Shapes::default(),

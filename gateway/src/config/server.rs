@@ -47,6 +47,8 @@ pub struct FrontConfig {
     pub transaction: TransactionConfig,
     /// What clients push about themselves.
     pub telemetry: TelemetryConfig,
+    /// How old access rules may be: a node that is cut off from the metadata for longer serves super users alone.
+    pub rules_age_max: Duration,
     /// `super.users`: they may do everything, whatever the access rules say.
     pub super_users: Vec<Principal>,
     /// Broken rules, for tests.
@@ -148,6 +150,7 @@ impl Default for FrontConfig {
             group: GroupConfig::default(),
             transaction: TransactionConfig::default(),
             telemetry: TelemetryConfig::default(),
+            rules_age_max: Duration::from_secs(60),
             super_users: Vec::new(),
             mutations: Mutations::NONE,
         }

@@ -1,5 +1,6 @@
 //! What the client of a connection may do. Handlers ask here, and decide nothing by themselves.
 
+mod freshness;
 mod methods;
 pub(super) mod operators;
 mod rules;
@@ -12,6 +13,7 @@ use meridian_consensus::command::{FeatureLevel, RowKind};
 use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::ErrorCode;
 
+pub(super) use self::freshness::Freshness;
 pub(super) use self::methods::admitted;
 use self::rules::UserRights;
 pub(super) use self::rules::{AccessRules, Authorization};

@@ -83,6 +83,11 @@ pub(super) enum Close {
         /// The client.
         principal: Principal,
     },
+    /// The node may not know that the client's rights were taken away.
+    #[error(
+        "this node is cut off from the metadata, and its access rules may be old: another node serves the client"
+    )]
+    CutOff,
     /// The client was slow, and others needed the memory.
     #[error("the client is slow, and others need the memory that its requests and answers take")]
     GaveWay,
@@ -126,6 +131,7 @@ impl Close {
         "login-out-of-turn",
         "tls",
         "revoked",
+        "cut-off",
         "oversized",
         "unsupported",
         "malformed",
@@ -149,6 +155,7 @@ impl Close {
             Self::LoginOutOfTurn { .. } => "login-out-of-turn",
             Self::Tls { .. } => "tls",
             Self::Revoked { .. } => "revoked",
+            Self::CutOff => "cut-off",
             Self::Oversized { .. } => "oversized",
             Self::Unsupported(_) => "unsupported",
             Self::Malformed(_) => "malformed",

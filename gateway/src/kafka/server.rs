@@ -108,6 +108,7 @@ impl Server {
         let ticker = tokio::spawn(Arc::clone(&front).tick_groups());
         let transactions = tokio::spawn(Arc::clone(&front).tick_transactions());
         let expiry = tokio::spawn(Arc::clone(&front).expire_offsets());
+        let rules = tokio::spawn(Arc::clone(&front).confirm_rules());
         let mut stopped = shutdown.clone();
         loop {
             let accepted = tokio::select! {
@@ -142,6 +143,7 @@ impl Server {
         ticker.abort();
         transactions.abort();
         expiry.abort();
+        rules.abort();
     }
 }
 

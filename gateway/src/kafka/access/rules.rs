@@ -154,7 +154,7 @@ pub(in crate::kafka) struct UserRights {
     rules: Arc<AccessRules>,
     principal: Principal,
     host: Arc<str>,
-    is_enforced: bool,
+    pub(super) is_enforced: bool,
 }
 
 impl UserRights {

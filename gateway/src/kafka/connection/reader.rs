@@ -255,10 +255,14 @@ impl<'a, R: AsyncRead + Unpin> Reader<'a, R> {
         if let Some(link) = &self.client.link {
             link.note(self.front.now(), header.client_id.as_deref());
         }
+        let rights = access::rights_of(self.front, &self.client);
+        if self.front.may_be_wrong(&rights) {
+            return Err(Close::CutOff);
+        }
         let call = Call {
             front: Arc::clone(self.front),
             client: Arc::clone(&self.client),
-            rights: access::rights_of(self.front, &self.client),
+            rights,
             client_id: header.client_id,
             version,
             asked_at: self.front.now(),
