@@ -3,6 +3,7 @@
 //! A connection has a [`Principal`]. Each request asks for an [`Operation`] on a [`Resource`].
 //! The node (`gateway/src/kafka`) asks this crate, and no handler decides by itself.
 
+mod certificate;
 mod grant;
 mod principal;
 mod resource;
@@ -11,6 +12,7 @@ mod rules;
 mod sasl;
 mod scram;
 
+pub use self::certificate::{CertificateError, UserName, user_of};
 pub use self::grant::{GrantError, LinkGrant, LinkRights};
 pub use self::principal::{Principal, PrincipalError, PrincipalKind};
 pub use self::resource::{Operation, PatternType, Permission, Resource, ResourceType};
