@@ -3,8 +3,8 @@
 //! **Source**: RFC 2253; `sun.security.x509.AVA.toRFC2253String`, by which Kafka names the users of certificates.
 
 use std::fmt::Write as _;
-use std::str::FromStr;
 
+use serde::Deserialize;
 use x509_parser::asn1_rs::{Any, Tag, ToDer as _};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
@@ -42,33 +42,24 @@ const TEXT: [Tag; 6] = [
 ];
 
 /// What of a certificate names the user.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum UserName {
     /// The whole subject, as Java writes it.
     #[default]
+    #[serde(rename = "DN")]
     Dn,
     /// The common name of the subject.
+    #[serde(rename = "CN")]
     Cn,
     /// The SPIFFE id among the alternative names.
+    #[serde(rename = "SPIFFE")]
     Spiffe,
     /// The DNS name among the alternative names.
+    #[serde(rename = "DNS")]
     Dns,
 }
 
 impl UserName {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Dn, Self::Cn, Self::Spiffe, Self::Dns];
-
-    /// As it is configured.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Dn => "DN",
-            Self::Cn => "CN",
-            Self::Spiffe => "SPIFFE",
-            Self::Dns => "DNS",
-        }
-    }
-
     const fn what(self) -> &'static str {
         match self {
             Self::Dn => "subject",
@@ -76,14 +67,6 @@ impl UserName {
             Self::Spiffe => "SPIFFE id (a URI spiffe://...)",
             Self::Dns => "DNS name",
         }
-    }
-}
-
-impl FromStr for UserName {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        Self::ALL.into_iter().find(|it| it.name() == text).ok_or(())
     }
 }
 

@@ -8,9 +8,11 @@
 
 mod link;
 mod name;
+mod revoke;
 mod server;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -37,7 +39,12 @@ use webpki::{EndEntityCert, KeyUsage};
 pub use self::link::{LinkIdentity, is_link_name, link_client_config, link_of};
 use self::name::{Subject, ca_name, cluster_label, parse_name, wrong_cluster};
 pub use self::name::{node_name, node_of};
-pub use self::server::{ListenerCertificate, ServerIdentity};
+pub use self::revoke::{REVOKED_FILE, Serial};
+pub use self::server::{
+    ClientFiles, ClientIdentity, ListenerCertificate, ListenerFiles, ServerIdentity,
+};
+pub use self::trust::ShownCertificate;
+use crate::clock;
 
 /// The protocol both sides must name in the TLS handshake: all channels on one connection.
 pub const ALPN: &[u8] = b"meridian/1";
@@ -82,6 +89,28 @@ pub enum TlsError {
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
+    },
+    /// A file has nothing of what it is for.
+    #[error("there is no {what} in the file; name the PEM file that has it")]
+    Empty {
+        /// What should be in it.
+        what: &'static str,
+    },
+    /// The text is no serial number of a certificate.
+    #[error(
+        "{text:?} is no serial number: give hexadecimal digits, or the PEM file of the certificate"
+    )]
+    Serial {
+        /// The text.
+        text: String,
+    },
+    /// A list of revoked certificates is of no use.
+    #[error(
+        "the list of revoked certificates is of no use: {detail}; have the authority make it again"
+    )]
+    RevokedList {
+        /// Why.
+        detail: String,
     },
     /// Text that should be PEM is not.
     #[error("{what} is not valid PEM: {source}")]
@@ -149,6 +178,12 @@ pub enum TlsError {
     ServerHost {
         /// The refused host; empty if there is none.
         host: String,
+    },
+    /// The name of a client does not fit a certificate.
+    #[error("the name of a client must be 1 to 64 bytes to fit a certificate, and {name:?} is not")]
+    ClientName {
+        /// The refused name.
+        name: String,
     },
     /// The name does not fit a certificate.
     #[error("link name {link:?} must be 1 to 58 of [a-z0-9-] to fit a certificate")]
@@ -251,7 +286,8 @@ impl ClusterCa {
         usages: Vec<ExtendedKeyUsagePurpose>,
         validity: Validity,
     ) -> Result<(String, String), TlsError> {
-        let issue = |source| TlsError::Issue { subject: names.join(", "), source };
+        let subject = if names.is_empty() { common_name.clone() } else { names.join(", ") };
+        let issue = |source| TlsError::Issue { subject: subject.clone(), source };
         let mut params = CertificateParams::new(names).map_err(issue)?;
         params.not_before = validity.not_before.into();
         params.not_after = validity.not_after.into();
@@ -475,6 +511,12 @@ fn crypto_provider() -> CryptoProvider {
         ],
         ..provider::default_provider()
     }
+}
+
+/// Now, as certificates have it.
+fn unix_time() -> UnixTime {
+    let since_epoch = clock::wall_time().duration_since(UNIX_EPOCH);
+    UnixTime::since_unix_epoch(since_epoch.unwrap_or(Duration::ZERO))
 }
 
 fn parse_certificate(what: &'static str, pem: &str) -> Result<CertificateDer<'static>, TlsError> {

@@ -5,10 +5,12 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use meridian_access::UserName;
 use meridian_consensus::command::Endpoint;
 use serde::Deserialize;
 
 use super::{ConfigError, address, endpoint};
+use crate::runtime::tls::{ClientFiles, ListenerFiles};
 
 /// Bytes of a listener's name.
 const NAME_LENGTH_MAX: usize = 64;
@@ -24,7 +26,8 @@ pub(super) struct ListenerTable {
     /// Default: `listener.NAME.address`.
     advertised: Option<String>,
     /// `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`. With SASL clients log in (PLAIN,
-    /// SCRAM-SHA-256, SCRAM-SHA-512); beyond loopback all but `SASL_SSL` need `listen.insecure`.
+    /// SCRAM-SHA-256, SCRAM-SHA-512). Beyond loopback `SASL_SSL`, and `SSL` with certificates of
+    /// clients, go without `listen.insecure`.
     protocol: Protocol,
     /// PEM file with the certificate chain that clients are shown; needed with SSL. It and the key
     /// are read anew when they change.
@@ -33,6 +36,30 @@ pub(super) struct ListenerTable {
     /// PEM file with the key of the certificate, mode 0600.
     /// Default: none.
     key: Option<PathBuf>,
+    /// PEM file with the authorities of clients' certificates. It is read anew when it changes.
+    /// Default: none; clients are not asked for a certificate.
+    client_ca: Option<PathBuf>,
+    /// `none`, `requested` (a client without a certificate is let in too) or `required`.
+    /// Default: `required` with `listener.NAME.client_ca`.
+    client_auth: Option<ClientAuth>,
+    /// PEM file with lists of revoked certificates (CRLs) of those authorities. It is read anew
+    /// when it changes: who has one is let in no more, and cut at its next request.
+    /// Default: none.
+    client_crl: Option<PathBuf>,
+    /// With `SSL`, what names the user of a certificate: `DN` (the subject as Kafka has it), `CN`,
+    /// `SPIFFE` (a URI `spiffe://`) or `DNS`. It must be there once. With `SASL_SSL` the user is who
+    /// logs in.
+    /// Default: `DN`.
+    principal: Option<UserName>,
+}
+
+/// Whether clients show a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ClientAuth {
+    None,
+    Requested,
+    Required,
 }
 
 /// How a connection is protected, by Kafka's names.
@@ -75,15 +102,6 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// The files of a TLS listener.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CertificateFiles {
-    /// The certificate chain.
-    pub certificate: PathBuf,
-    /// Its key.
-    pub key: PathBuf,
-}
-
 /// A further listener for Kafka clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerConfig {
@@ -96,7 +114,9 @@ pub struct ListenerConfig {
     /// How connections are protected.
     pub protocol: Protocol,
     /// With TLS, the files of the certificate.
-    pub certificate: Option<CertificateFiles>,
+    pub certificate: Option<ListenerFiles>,
+    /// What of their certificates names clients that do not log in.
+    pub user_name: UserName,
 }
 
 impl ListenerConfig {
@@ -145,34 +165,90 @@ fn listener(
         );
         return refused("listener", problem);
     }
-    let ListenerTable { address: text, advertised, protocol, certificate, key } = table;
-    let address = address("listener.NAME.address", &text)?;
-    if !address.ip().is_loopback() && protocol != Protocol::SaslSsl && !is_insecure {
+    let address = address("listener.NAME.address", &table.address)?;
+    let protocol = table.protocol;
+    let certificate = files(&name, &table, folder)?;
+    let is_known =
+        certificate.as_ref().and_then(|it| it.clients.as_ref()).is_some_and(|it| it.is_required);
+    let is_closed = protocol == Protocol::SaslSsl || is_known;
+    if !address.ip().is_loopback() && !is_closed && !is_insecure {
         let problem = format!(
-            "{protocol} at {address} can be reached from other machines: use SASL_SSL, listen on 127.0.0.1, or \
-             accept what others can read or do with listen.insecure = true"
+            "{protocol} at {address} can be reached from other machines: use SASL_SSL, or SSL with client_ca, listen \
+             on 127.0.0.1, or accept what others can read or do with listen.insecure = true"
         );
         return refused("listener.NAME.protocol", problem);
     }
-    let certificate = match (protocol.has_tls(), certificate, key) {
+    if protocol != Protocol::Ssl && table.principal.is_some() {
+        let problem =
+            format!("listener {name} has {protocol}; certificates name users with SSL alone");
+        return refused("listener.NAME.principal", problem);
+    }
+    let advertised = table.advertised.as_deref();
+    let advertised =
+        advertised.map(|text| endpoint("listener.NAME.advertised", text)).transpose()?;
+    let user_name = table.principal.unwrap_or_default();
+    Ok(ListenerConfig { name, address, advertised, protocol, certificate, user_name })
+}
+
+/// The files of a listener with TLS.
+fn files(
+    name: &str,
+    table: &ListenerTable,
+    folder: &Path,
+) -> Result<Option<ListenerFiles>, ConfigError> {
+    let refused = |key, problem: String| Err(ConfigError::Value { key, problem });
+    let protocol = table.protocol;
+    let clients = clients(name, table, folder)?;
+    match (protocol.has_tls(), &table.certificate, &table.key) {
         (true, Some(certificate), Some(key)) => {
-            Some(CertificateFiles { certificate: folder.join(certificate), key: folder.join(key) })
+            let (certificate, key) = (folder.join(certificate), folder.join(key));
+            Ok(Some(ListenerFiles { certificate, key, clients }))
         }
         (true, ..) => {
             let problem = format!(
                 "listener {name} has {protocol}: name certificate and key; `meridian cert server` makes them"
             );
-            return refused("listener.NAME.certificate", problem);
+            refused("listener.NAME.certificate", problem)
         }
-        (false, None, None) => None,
+        (false, None, None) => Ok(None),
         (false, ..) => {
             let problem = format!("listener {name} has {protocol}, which uses no certificate");
-            return refused("listener.NAME.certificate", problem);
+            refused("listener.NAME.certificate", problem)
         }
-    };
-    let advertised =
-        advertised.map(|text| endpoint("listener.NAME.advertised", &text)).transpose()?;
-    Ok(ListenerConfig { name, address, advertised, protocol, certificate })
+    }
+}
+
+/// By what certificates of clients are verified, if they are asked for one.
+fn clients(
+    name: &str,
+    table: &ListenerTable,
+    folder: &Path,
+) -> Result<Option<ClientFiles>, ConfigError> {
+    let refused = |key, problem: String| Err(ConfigError::Value { key, problem });
+    let ListenerTable { protocol, client_ca, client_auth, client_crl, .. } = table;
+    if !protocol.has_tls() && client_ca.is_some() {
+        let problem = format!("listener {name} has {protocol}, where clients show no certificate");
+        return refused("listener.NAME.client_ca", problem);
+    }
+    match (client_ca, client_auth) {
+        (None, Some(ClientAuth::Requested | ClientAuth::Required)) => {
+            let problem = format!(
+                "listener {name} asks for certificates of clients: name client_ca, who issues them"
+            );
+            refused("listener.NAME.client_auth", problem)
+        }
+        (None, _) if client_crl.is_some() => {
+            let problem =
+                format!("listener {name} has no client_ca, so no certificate is looked at");
+            refused("listener.NAME.client_crl", problem)
+        }
+        (None, _) | (Some(_), Some(ClientAuth::None)) => Ok(None),
+        (Some(authorities), how) => Ok(Some(ClientFiles {
+            authorities: folder.join(authorities),
+            revoked: client_crl.as_ref().map(|file| folder.join(file)),
+            is_required: *how != Some(ClientAuth::Requested),
+        })),
+    }
 }
 
 #[cfg(test)]
@@ -214,11 +290,43 @@ mod tests {
             ),
             ("[a]\naddress = \"127.0.0.1:1\"\nprotocol = \"TLS\"", "unknown variant"),
             ("[\"a b\"]\naddress = \"127.0.0.1:1\"\nprotocol = \"PLAINTEXT\"", "letters, digits"),
+            ("[a]\naddress = \"0.0.0.0:1\"\nprotocol = \"SSL\"\nCERT", "SSL with client_ca"),
+            (
+                "[a]\naddress = \"0.0.0.0:1\"\nprotocol = \"SSL\"\nclient_ca = \"a\"\n\
+                 client_auth = \"requested\"\nCERT",
+                "SSL with client_ca",
+            ),
+            (
+                "[a]\naddress = \"127.0.0.1:1\"\nprotocol = \"SASL_PLAINTEXT\"\nclient_ca = \"a\"",
+                "show no certificate",
+            ),
+            (
+                "[a]\naddress = \"127.0.0.1:1\"\nprotocol = \"SSL\"\nclient_auth = \"required\"\nCERT",
+                "name client_ca",
+            ),
+            (
+                "[a]\naddress = \"127.0.0.1:1\"\nprotocol = \"SSL\"\nclient_crl = \"c\"\nCERT",
+                "has no client_ca",
+            ),
+            (
+                "[a]\naddress = \"127.0.0.1:1\"\nprotocol = \"SASL_SSL\"\nprincipal = \"CN\"\nCERT",
+                "with SSL alone",
+            ),
             ("[a]\naddress = \"here\"\nprotocol = \"PLAINTEXT\"", "listener.NAME.address"),
         ] {
-            let error = refused(text);
+            let text = text.replace("CERT", "certificate = \"c\"\nkey = \"k\"");
+            let error = refused(&text);
             assert!(error.contains(said), "{text}: {error}");
         }
+        let known = "[a]\naddress = \"0.0.0.0:1\"\nprotocol = \"SSL\"\ncertificate = \"c\"\nkey = \"k\"\n\
+                     client_ca = \"ca.pem\"\nclient_crl = \"/crl.pem\"\nprincipal = \"SPIFFE\"";
+        let known = parse(known, false).expect("who shows a certificate is known").remove(0);
+        assert_eq!(known.user_name, UserName::Spiffe);
+        let clients = known.certificate.expect("files").clients.expect("certificates of clients");
+        assert!(clients.is_required);
+        assert_eq!(clients.authorities, Path::new("/etc/meridian/ca.pem"));
+        assert_eq!(clients.revoked.as_deref(), Some(Path::new("/crl.pem")));
+
         let open = "[a]\naddress = \"0.0.0.0:1\"\nprotocol = \"SASL_PLAINTEXT\"";
         assert!(parse(open, true).is_ok(), "who says so may");
     }

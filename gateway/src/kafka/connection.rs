@@ -77,8 +77,10 @@ pub(super) enum Close {
         /// Why.
         detail: String,
     },
-    /// The credential that the client has logged in with was changed or deleted.
-    #[error("the credential of {principal} was changed or deleted: it has to log in again")]
+    /// The credential that the client has logged in with was changed or deleted, or its certificate was revoked.
+    #[error(
+        "the credential of {principal} was changed, deleted or revoked: it has to connect with one that holds"
+    )]
     Revoked {
         /// The client.
         principal: Principal,

@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use meridian_access::{CertificateError, Principal, UserName, user_of};
 use meridian_base::id::NodeId;
 use meridian_consensus::command::{Endpoint, RowKind};
 use meridian_consensus::state::Metadata;
 
 use super::dispatch::Client;
-use crate::runtime::tls::ListenerCertificate;
+use crate::runtime::tls::{ListenerCertificate, ShownCertificate};
 
 /// A listener of this node.
 #[derive(Clone, Debug)]
@@ -22,12 +23,27 @@ pub struct Listener {
     pub(crate) has_login: bool,
     /// With TLS, what clients are shown.
     pub(crate) certificate: Option<Arc<ListenerCertificate>>,
+    /// What of their certificates names clients that do not log in.
+    pub(crate) user_name: UserName,
 }
 
 impl Listener {
     /// The listener without a name, a login and TLS.
     pub(crate) fn open() -> Self {
-        Self { name: None, has_login: false, certificate: None }
+        Self { name: None, has_login: false, certificate: None, user_name: UserName::default() }
+    }
+
+    /// The user that a client is by its certificate; `None` where it has to log in. A certificate of a node or a link
+    /// is refused at any listener.
+    pub(super) fn user_of(
+        &self,
+        certificate: &ShownCertificate,
+    ) -> Result<Option<Principal>, CertificateError> {
+        use CertificateError::{Ambiguous, NoUser};
+        match user_of(certificate.leaf(), self.user_name) {
+            Ok(_) | Err(Ambiguous { .. } | NoUser { .. }) if self.has_login => Ok(None),
+            user => user.map(Some),
+        }
     }
 }
 
@@ -65,3 +81,6 @@ pub(super) fn endpoint(
     });
     endpoints.ok()?.remove(listener)
 }
+
+#[cfg(test)]
+mod tests;

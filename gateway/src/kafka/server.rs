@@ -20,6 +20,7 @@ use super::session::Session;
 use super::{Front, lock, login, quotas};
 use crate::config::FrontConfig;
 use crate::runtime::descriptors;
+use crate::runtime::tls::ShownCertificate;
 
 /// Pause after the system refused a connection for lack of file descriptors or memory.
 const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(100);
@@ -180,9 +181,9 @@ async fn serve(
     }
     front.metrics.on_connected();
     let close = match &listener.certificate {
-        None => admit(front, stream, peer, listener, shutdown).await,
-        Some(certificate) => match timeout(HANDSHAKE_WITHIN, certificate.accept(stream)).await {
-            Ok(Ok(stream)) => admit(front, stream, peer, listener, shutdown).await,
+        None => admit(front, stream, peer, listener, None, shutdown).await,
+        Some(own) => match timeout(HANDSHAKE_WITHIN, own.accept(stream)).await {
+            Ok(Ok((stream, shown))) => admit(front, stream, peer, listener, shown, shutdown).await,
             Ok(Err(error)) => Close::Tls { detail: error.to_string() },
             Err(_) => Close::Tls { detail: "the handshake was not completed in time".to_owned() },
         },
@@ -190,20 +191,26 @@ async fn serve(
     ended(front, peer, &close);
 }
 
-/// Has a client log in, if it has to, and serves it.
+/// Has a client log in, if it has to, and serves it. `shown` is its certificate.
 pub(super) async fn admit<S: AsyncRead + AsyncWrite + Unpin>(
     front: &Arc<Front>,
     mut stream: S,
     peer: SocketAddr,
     listener: &Arc<Listener>,
+    shown: Option<Arc<ShownCertificate>>,
     shutdown: watch::Receiver<bool>,
 ) -> Close {
-    let session = match listener.has_login {
-        true => login::log_in(front, &mut stream, peer, shutdown.clone()).await,
-        false => Ok(Session::anonymous(peer)),
+    let user = match shown.as_deref().map(|shown| listener.user_of(shown)).transpose() {
+        Ok(user) => user.flatten(),
+        Err(error) => return Close::Tls { detail: error.to_string() },
+    };
+    let session = match (listener.has_login, user) {
+        (true, _) => login::log_in(front, &mut stream, peer, shutdown.clone()).await,
+        (false, Some(user)) => Ok(Session::new(user, peer)),
+        (false, None) => Ok(Session::anonymous(peer)),
     };
     let session = match session {
-        Ok(session) => session,
+        Ok(session) => session.with_certificate(shown),
         Err(close) => return close,
     };
     let client = Client::new(peer, front.memory.holder(), session).by(listener);

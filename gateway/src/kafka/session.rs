@@ -6,9 +6,10 @@ use std::sync::Arc;
 use meridian_access::{Principal, PrincipalKind};
 
 use super::{Front, users};
+use crate::runtime::tls::ShownCertificate;
 
 /// The identity that a connection has proved, or that its listener gives to everybody.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Session {
     /// Who it is.
     pub(super) principal: Principal,
@@ -16,6 +17,8 @@ pub(super) struct Session {
     pub(super) host: Arc<str>,
     /// How it has proved that; `None` if it needed not.
     pub(super) proof: Option<Proof>,
+    /// The certificate that it has shown, if its listener asks for one.
+    pub(super) certificate: Option<Arc<ShownCertificate>>,
 }
 
 /// The credential that a client has logged in with. Once it is another one, the session is over.
@@ -30,7 +33,8 @@ pub(super) struct Proof {
 impl Session {
     /// A client that has proved to be this one, or that needs to prove nothing.
     pub(super) fn new(principal: Principal, peer: SocketAddr) -> Self {
-        Self { principal, host: peer.ip().to_canonical().to_string().into(), proof: None }
+        let host = peer.ip().to_canonical().to_string().into();
+        Self { principal, host, proof: None, certificate: None }
     }
 
     /// It has logged in with this credential.
@@ -38,11 +42,17 @@ impl Session {
         Self { proof: Some(proof), ..self }
     }
 
+    /// It has shown this certificate.
+    pub(super) fn with_certificate(self, certificate: Option<Arc<ShownCertificate>>) -> Self {
+        Self { certificate, ..self }
+    }
+
     /// Whether what it was proved by is as it was.
     pub(super) fn holds(&self, front: &Front) -> bool {
         let is_unchanged =
             |it: &Proof| users::is_unchanged(&front.broker.metadata(), &it.key, it.version);
         self.proof.as_ref().is_none_or(is_unchanged)
+            && self.certificate.as_ref().is_none_or(|certificate| certificate.holds())
     }
 
     /// A client of a listener that authenticates nobody.

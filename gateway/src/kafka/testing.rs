@@ -519,10 +519,10 @@ impl TestClient {
         let (stream, theirs) = tokio::io::duplex(16 << 10);
         let (stop, stopped) = watch::channel(false);
         let front = Arc::clone(front);
-        let listener = Listener { name: None, has_login: true, certificate: None };
+        let listener = Listener { has_login: true, ..Listener::open() };
         let closed = tokio::spawn(async move {
             let peer = ([127, 0, 0, 1], 1234).into();
-            server::admit(&front, theirs, peer, &Arc::new(listener), stopped).await
+            server::admit(&front, theirs, peer, &Arc::new(listener), None, stopped).await
         });
         Self { stream, closed, stop, correlation_id: 0 }
     }

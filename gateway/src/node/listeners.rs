@@ -27,15 +27,15 @@ pub(super) async fn open(node: &Arc<Node>, server: &mut Server) -> Result<Endpoi
         let certificate = match &configured.certificate {
             None => None,
             Some(files) => {
-                let loaded = ListenerCertificate::load(&files.certificate, &files.key)?;
-                let loaded = Arc::new(loaded);
+                let loaded = Arc::new(ListenerCertificate::load(files)?);
                 tokio::spawn(keep_current(Arc::clone(&loaded)));
                 Some(loaded)
             }
         };
         let has_login = configured.protocol.has_login();
         let name = configured.name.clone();
-        let listener = Listener { name: Some(name.clone()), has_login, certificate };
+        let user_name = configured.user_name;
+        let listener = Listener { name: Some(name.clone()), has_login, certificate, user_name };
         let address = server.listen(listener, configured.address).await?;
         tracing::info!(listener = name, %address, protocol = %configured.protocol, "listening for Kafka clients");
         endpoints.insert(name, configured.advertised(address));
@@ -53,11 +53,13 @@ async fn keep_current(certificate: Arc<ListenerCertificate>) {
         let reloaded = tokio::task::spawn_blocking(move || read.reload()).await;
         let file = certificate.path().display();
         match reloaded {
-            Ok(Ok(true)) => tracing::info!(%file, "new connections are shown another certificate"),
+            Ok(Ok(true)) => {
+                tracing::info!(%file, "the certificate, its key, or who is let in with one has changed: new connections go by it")
+            }
             Ok(Ok(false)) => {}
             Ok(Err(error)) if error.to_string() == said => continue,
             Ok(Err(error)) => {
-                tracing::warn!(%file, %error, "a changed certificate can't be used; clients are shown the one before");
+                tracing::warn!(%file, %error, "a changed file of the listener can't be used: it goes on with what there was");
                 said = error.to_string();
                 continue;
             }

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
+use std::{fmt, io};
 
 use meridian_base::sync::lock;
 use rcgen::ExtendedKeyUsagePurpose;
@@ -17,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::trust::{CurrentTrust, ShownCertificate, Trust};
 use super::{
     CA_CERTIFICATE_FILE, ClusterCa, TlsError, Validity, ends_at, parse_certificates, read_file,
     read_key_file, write_file,
@@ -24,6 +26,10 @@ use super::{
 
 const SERVER_CERTIFICATE_FILE: &str = "server.pem";
 const SERVER_KEY_FILE: &str = "server-key.pem";
+const CLIENT_CERTIFICATE_FILE: &str = "client.pem";
+const CLIENT_KEY_FILE: &str = "client-key.pem";
+/// Of a common name, by RFC 5280.
+const COMMON_NAME_BYTES_MAX: usize = 64;
 /// Names that nodes and links have: no listener may have one.
 const OWN_DOMAIN: &str = "meridian";
 const WHAT: &str = "listener's certificate";
@@ -68,48 +74,103 @@ impl ClusterCa {
     }
 }
 
-/// What a listener shows its clients now.
+/// The certificate of a Kafka client, its key and the authority that issued it, all as PEM.
 #[derive(Clone)]
+pub struct ClientIdentity {
+    /// The certificate.
+    pub cert_chain_pem: String,
+    /// The private key.
+    pub key_pem: String,
+    /// The authority that has issued it.
+    pub ca_pem: String,
+}
+
+impl ClientIdentity {
+    /// Writes `client.pem`, `ca.pem` and, mode 0600, `client-key.pem` in `folder`.
+    pub fn save(&self, folder: &Path) -> Result<(), TlsError> {
+        write_file(&folder.join(CLIENT_CERTIFICATE_FILE), &self.cert_chain_pem, 0o644)?;
+        write_file(&folder.join(CA_CERTIFICATE_FILE), &self.ca_pem, 0o644)?;
+        write_file(&folder.join(CLIENT_KEY_FILE), &self.key_pem, 0o600)
+    }
+}
+
+impl ClusterCa {
+    /// Issues a certificate for a Kafka client: its subject is `CN=name`.
+    pub fn issue_client(&self, name: &str, validity: Validity) -> Result<ClientIdentity, TlsError> {
+        if name.is_empty() || name.len() > COMMON_NAME_BYTES_MAX {
+            return Err(TlsError::ClientName { name: name.to_owned() });
+        }
+        let usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let (cert_chain_pem, key_pem) = self.sign(&[], name.to_owned(), usages, validity)?;
+        Ok(ClientIdentity { cert_chain_pem, key_pem, ca_pem: self.certificate_pem.clone() })
+    }
+}
+
+/// The files of a listener with TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerFiles {
+    /// The certificate chain that clients are shown.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Which clients are let in, if they are asked for a certificate.
+    pub clients: Option<ClientFiles>,
+}
+
+/// By what the certificates of clients are verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientFiles {
+    /// The authorities that issue them.
+    pub authorities: PathBuf,
+    /// Lists of certificates that these have revoked.
+    pub revoked: Option<PathBuf>,
+    /// Whether a client must have one.
+    pub is_required: bool,
+}
+
+/// What a listener shows its clients now, and whom it lets in.
 struct Current {
     config: Arc<ServerConfig>,
-    /// Of both files: other content is another certificate.
+    /// Of all files: other content is another certificate.
     digest: Vec<u8>,
     ends_at: SystemTime,
 }
 
 /// The certificate of a listener, read anew when its files change.
 pub struct ListenerCertificate {
-    certificate: PathBuf,
-    key: PathBuf,
+    files: ListenerFiles,
     current: Mutex<Current>,
+    /// Which clients are let in, if they are asked for a certificate.
+    trust: Option<Arc<CurrentTrust>>,
 }
 
-impl std::fmt::Debug for ListenerCertificate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ListenerCertificate").field("certificate", &self.certificate).finish()
+impl fmt::Debug for ListenerCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListenerCertificate").field("files", &self.files).finish()
     }
 }
 
 impl ListenerCertificate {
     /// Reads the files.
-    pub fn load(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
-        let current = Current::read(certificate, key, None)?.ok_or(TlsError::Setup {
-            detail: "a certificate was read as unchanged before it was read".to_owned(),
-        })?;
-        let (certificate, key) = (certificate.to_owned(), key.to_owned());
-        Ok(Self { certificate, key, current: Mutex::new(current) })
+    pub fn load(files: &ListenerFiles) -> Result<Self, TlsError> {
+        let (current, trust) = Texts::read(files)?.make(files)?;
+        let trust = trust.map(CurrentTrust::new).map(Arc::new);
+        Ok(Self { files: files.clone(), current: Mutex::new(current), trust })
     }
 
-    /// Reads the files again; says whether new handshakes show another certificate now. Files that can't be used
-    /// leave what there was.
+    /// Reads the files again; says whether new handshakes go by other ones now. Files that can't be used leave what
+    /// there was.
     pub fn reload(&self) -> Result<bool, TlsError> {
-        let known = lock(&self.current).digest.clone();
-        let read = Current::read(&self.certificate, &self.key, Some(&known))?;
-        let is_new = read.is_some();
-        if let Some(read) = read {
-            *lock(&self.current) = read;
+        let texts = Texts::read(&self.files)?;
+        if texts.digest() == lock(&self.current).digest {
+            return Ok(false);
         }
-        Ok(is_new)
+        let (current, trust) = texts.make(&self.files)?;
+        *lock(&self.current) = current;
+        if let (Some(known), Some(trust)) = (&self.trust, trust) {
+            known.set(trust);
+        }
+        Ok(true)
     }
 
     /// When what is shown ends.
@@ -119,48 +180,87 @@ impl ListenerCertificate {
 
     /// The file with the certificate.
     pub fn path(&self) -> &Path {
-        &self.certificate
+        &self.files.certificate
     }
 
-    /// Makes the TLS handshake with a client.
-    pub async fn accept<S>(&self, stream: S) -> std::io::Result<TlsStream<S>>
+    /// Makes the TLS handshake with a client; gives the certificate that the client has shown.
+    pub async fn accept<S>(
+        &self,
+        stream: S,
+    ) -> io::Result<(TlsStream<S>, Option<Arc<ShownCertificate>>)>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let config = Arc::clone(&lock(&self.current).config);
-        TlsAcceptor::from(config).accept(stream).await
+        let stream = TlsAcceptor::from(config).accept(stream).await?;
+        let chain = stream.get_ref().1.peer_certificates();
+        let chain = chain.map(|chain| chain.iter().map(|it| it.clone().into_owned()).collect());
+        let shown = self.trust.as_ref().zip(chain);
+        let shown = shown.map(|(trust, chain)| Arc::new(trust.shown(chain)));
+        Ok((stream, shown))
     }
 }
 
-impl Current {
-    /// Reads the files; `None` if their content is `known`.
-    fn read(
-        certificate: &Path,
-        key: &Path,
-        known: Option<&[u8]>,
-    ) -> Result<Option<Self>, TlsError> {
-        let (chain_pem, key_pem) = (read_file(certificate)?, read_key_file(key)?);
-        let digest = digest::digest(&digest::SHA256, format!("{chain_pem}\0{key_pem}").as_bytes());
-        if known == Some(digest.as_ref()) {
-            return Ok(None);
+/// What is in the files of a listener.
+struct Texts {
+    chain_pem: String,
+    key_pem: String,
+    authorities_pem: Option<String>,
+    revoked_pem: Option<String>,
+}
+
+impl Texts {
+    fn read(files: &ListenerFiles) -> Result<Self, TlsError> {
+        let clients = files.clients.as_ref();
+        let revoked = clients.and_then(|clients| clients.revoked.as_ref());
+        Ok(Self {
+            chain_pem: read_file(&files.certificate)?,
+            key_pem: read_key_file(&files.key)?,
+            authorities_pem: clients.map(|clients| read_file(&clients.authorities)).transpose()?,
+            revoked_pem: revoked.map(|file| read_file(file)).transpose()?,
+        })
+    }
+
+    fn digest(&self) -> Vec<u8> {
+        let mut digest = digest::Context::new(&digest::SHA256);
+        let optional = [&self.authorities_pem, &self.revoked_pem];
+        let optional = optional.into_iter().map(|it| it.as_deref().unwrap_or_default());
+        for text in [&*self.chain_pem, &*self.key_pem].into_iter().chain(optional) {
+            digest.update(&text.len().to_be_bytes());
+            digest.update(text.as_bytes());
         }
+        digest.finish().as_ref().to_vec()
+    }
+
+    /// The files as they are used, if they can be.
+    fn make(self, files: &ListenerFiles) -> Result<(Current, Option<Arc<Trust>>), TlsError> {
+        let digest = self.digest();
+        let Self { chain_pem, key_pem, authorities_pem, revoked_pem } = self;
         let chain = parse_certificates(WHAT, &chain_pem)?;
         let ends_at = ends_at(WHAT, &chain_pem)?;
         let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes())
             .map_err(|source| TlsError::Pem { what: "listener's key", source })?;
+        let provider = Arc::new(provider::default_provider());
+        let trust = match (&files.clients, authorities_pem) {
+            (Some(clients), Some(authorities)) => {
+                let lists = revoked_pem.as_deref();
+                Some(Arc::new(Trust::new(&authorities, lists, clients.is_required, &provider)?))
+            }
+            _ => None,
+        };
         let setup = |error: rustls::Error| TlsError::Setup { detail: error.to_string() };
-        let mut config =
-            ServerConfig::builder_with_provider(Arc::new(provider::default_provider()))
-                .with_safe_default_protocol_versions()
-                .map_err(setup)?
-                .with_no_client_auth()
-                .with_single_cert(chain, key)
-                .map_err(TlsError::KeyMismatch)?;
+        let builder = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(setup)?;
+        let builder = match &trust {
+            Some(trust) => builder.with_client_cert_verifier(Arc::clone(trust) as Arc<_>),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(TlsError::KeyMismatch)?;
         // Each connection proves itself anew: no ticket outlives a certificate.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        let digest = digest.as_ref().to_vec();
-        Ok(Some(Self { config: Arc::new(config), digest, ends_at }))
+        Ok((Current { config: Arc::new(config), digest, ends_at }, trust))
     }
 }
 
@@ -196,7 +296,9 @@ mod tests {
         let folder = folder("listener-swap");
         issue(&folder, &["one.example", "127.0.0.1"]);
         let (certificate, key) = (folder.join("server.pem"), folder.join("server-key.pem"));
-        let listener = ListenerCertificate::load(&certificate, &key).unwrap();
+        let files =
+            ListenerFiles { certificate: certificate.clone(), key: key.clone(), clients: None };
+        let listener = ListenerCertificate::load(&files).unwrap();
         let shown = || Arc::clone(&lock(&listener.current).config);
         let first = shown();
         assert!(!listener.reload().unwrap());

@@ -14,7 +14,7 @@ use super::*;
 use crate::kafka::Server;
 use crate::kafka::listener::Listener;
 use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
-use crate::runtime::tls::{ClusterCa, ListenerCertificate, Validity};
+use crate::runtime::tls::{ClusterCa, ListenerCertificate, ListenerFiles, Validity};
 
 const PASSWORD: &str = "hush, hush=";
 
@@ -219,8 +219,8 @@ async fn served(
         authority.issue_server(&["localhost".to_owned(), "127.0.0.1".to_owned()], validity);
     let issued = issued.expect("a certificate");
     issued.save(&folder).expect("saved");
-    let loaded =
-        ListenerCertificate::load(&folder.join("server.pem"), &folder.join("server-key.pem"));
+    let (certificate, key) = (folder.join("server.pem"), folder.join("server-key.pem"));
+    let loaded = ListenerCertificate::load(&ListenerFiles { certificate, key, clients: None });
     let certificate = Some(Arc::new(loaded.expect("a certificate")));
     std::fs::remove_dir_all(&folder).expect("removed");
 
@@ -230,7 +230,8 @@ async fn served(
     for (name, has_login, certificate) in
         [("login", true, None), ("tls", false, certificate.clone()), ("secure", true, certificate)]
     {
-        let listener = Listener { name: Some(name.to_owned()), has_login, certificate };
+        let name_of = Some(name.to_owned());
+        let listener = Listener { name: name_of, has_login, certificate, ..Listener::open() };
         let address = server.listen(listener, any).await.expect("an address");
         let host = "localhost".to_owned();
         endpoints.insert(
