@@ -19,6 +19,7 @@ mod object_owner;
 mod owner;
 mod peer_names;
 mod reclaim;
+mod reload;
 mod secret_key;
 mod sources;
 mod status;
@@ -71,7 +72,7 @@ use crate::runtime::mutation;
 use crate::runtime::objects::ObjectError;
 use crate::runtime::quic::{PathClass, Transport, TransportConfig, TransportError};
 use crate::runtime::secrets::{Keyring, SecretError};
-use crate::runtime::tls::{NodeIdentity, TlsError};
+use crate::runtime::tls::{NodeIdentity, PeerTrust, TlsError};
 
 /// Most bytes of one partition that wait for slots.
 const PENDING_SIZE_BYTES_MAX: usize = 32 << 20;
@@ -252,7 +253,8 @@ async fn start_and_join(config: NodeConfig) -> Result<RunningNode, StartError> {
         registered_as: OnceLock::new(),
     });
     node.switch.connect(&node);
-    start_transport(&node, own.cluster.clone()).await?;
+    let trust = reload::peer_trust(&node.config)?;
+    start_transport(&node, own.cluster.clone(), trust.clone()).await?;
     if let Some(store) = node.logs.store() {
         store.listen(Arc::clone(&node) as Arc<dyn StoreListener>);
     }
@@ -267,7 +269,7 @@ async fn start_and_join(config: NodeConfig) -> Result<RunningNode, StartError> {
     let mut server = Server::bind(Arc::clone(&front), node.config.kafka).await?;
     let kafka = server.local_address();
     let endpoints = listeners::open(&node, &mut server).await?;
-    let links = link_server(&node, &front, &own.cluster, kafka)?;
+    let links = link_server(&node, &front, &own.cluster, kafka, trust)?;
     let (shutdown, stop) = watch::channel(false);
     let shown = Admin::new(Arc::clone(&node), front);
     let admin = serve_operators(&shown, node.config.admin, stop.clone()).await?;
@@ -336,13 +338,18 @@ async fn serve_operators(
     Ok(Some(address))
 }
 
-async fn start_transport(node: &Arc<Node>, cluster: ClusterId) -> Result<(), StartError> {
+async fn start_transport(
+    node: &Arc<Node>,
+    cluster: ClusterId,
+    trust: Option<Arc<PeerTrust>>,
+) -> Result<(), StartError> {
     let config = &node.config;
     let (Some(folder), Some(listen)) = (&config.tls, config.peer) else { return Ok(()) };
     let identity = NodeIdentity::load(folder)?;
     node.health.set_certificate_end(identity.ends_at()?);
     let settings = TransportConfig {
         emulated_one_way_delay: config.emulated_one_way_delay,
+        trust,
         ..TransportConfig::new(config.node, cluster, identity, listen)
     };
     let handler = Arc::clone(&node.switch) as Arc<dyn crate::runtime::quic::Handler>;
@@ -370,10 +377,12 @@ fn link_server(
     front: &Arc<Front>,
     cluster: &ClusterId,
     address: SocketAddr,
+    trust: Option<Arc<PeerTrust>>,
 ) -> Result<Option<LinkServer>, StartError> {
     let Some(folder) = &node.config.tls else { return Ok(None) };
     let identity = NodeIdentity::load(folder)?;
     let credentials = identity.check(node.config.node, cluster, clock::wall_time())?;
+    let credentials = credentials.letting_in(trust);
     let uses = Arc::clone(&node.link_uses);
     match LinkServer::bind(Arc::clone(front), address, credentials, uses) {
         Ok(links) => Ok(Some(links)),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use meridian_base::id::{ClusterId, NodeId};
 use meridian_runtime::secrets::{Keyring, SECRET_KEY_FILE, SecretError};
-use meridian_runtime::tls::{ClusterCa, TlsError, Validity};
+use meridian_runtime::tls::{ClusterCa, REVOKED_FILE, Serial, TlsError, Validity};
 
 use crate::client::clock;
 use crate::failure::{Exit, Failure};
@@ -76,6 +76,39 @@ enum Command {
         #[arg(long, default_value_t = 397)]
         days: u32,
     },
+    /// Make the certificate and key of a Kafka client, for listeners with client_ca: its subject is CN=NAME
+    ///
+    /// Without a login the client is User:CN=NAME there, or User:NAME with principal = "CN". Listeners that are to
+    /// let it in name the authority's ca.pem as client_ca. A certificate of any other authority will do as well.
+    ///
+    /// Example: meridian cert client billing --ca ca --out billing
+    Client {
+        /// Its name
+        name: String,
+        /// Folder of the authority
+        #[arg(long)]
+        ca: PathBuf,
+        /// Folder to write ca.pem, client.pem and client-key.pem into
+        #[arg(long)]
+        out: PathBuf,
+        /// How long it is valid
+        #[arg(long, default_value_t = 397)]
+        days: u32,
+    },
+    /// Take certificates back before they end: adds them to the authority's list crl.pem, and prints it
+    ///
+    /// Copy crl.pem to tls.folder of every node: within 5 s they cut revoked links, and refuse revoked links and
+    /// nodes from then on. Listeners look at the file that they name as client_crl.
+    ///
+    /// Example: meridian cert revoke --ca ca link-east/link.pem
+    Revoke {
+        /// PEM file of the certificate, or its serial number in hexadecimal; may be given several times
+        #[arg(value_name = "SERIAL_OR_FILE", required = true)]
+        certificates: Vec<String>,
+        /// Folder of the authority
+        #[arg(long)]
+        ca: PathBuf,
+    },
     /// Make the key under which a cluster seals the secrets of its links, or add one to those that there are
     ///
     /// `cert ca` makes it too. Copy the file to every node, for its tls.folder. To replace a key: add one, copy
@@ -127,6 +160,17 @@ pub(crate) fn run(cert: &Cert) -> Result<Exit, Failure> {
             issued.and_then(|identity| identity.save(out)).map_err(certificate)?;
             output::text(&format!("{}\n", out.display()))?;
         }
+        Command::Client { name, ca, out, days } => {
+            let validity = Validity::days(clock::wall_time(), *days);
+            let issued = load_authority(ca)?.issue_client(name, validity);
+            fs::create_dir_all(out).map_err(Failure::file(out))?;
+            issued.and_then(|identity| identity.save(out)).map_err(certificate)?;
+            output::text(&format!("{}\n", out.display()))?;
+        }
+        Command::Revoke { certificates, ca } => {
+            let file = revoke(certificates, ca)?;
+            output::text(&format!("{}\n", file.display()))?;
+        }
         Command::SecretKey { out, add } => {
             let keys = if *add { Keyring::add(out) } else { Keyring::draw(out) };
             output::text(&format!("{}\n", keys.map_err(key)?.ids()))?;
@@ -159,6 +203,18 @@ fn make_authority(out: &Path, cluster_id: Option<&str>, days: u32) -> Result<Clu
     fs::write(&file, format!("{cluster}\n")).map_err(Failure::file(&file))?;
     Keyring::draw(&out.join(SECRET_KEY_FILE)).map_err(key)?;
     Ok(cluster)
+}
+
+/// Adds certificates to the authority's list; gives the file.
+fn revoke(certificates: &[String], ca: &Path) -> Result<PathBuf, Failure> {
+    let serial = |text: &String| {
+        let file = Path::new(text);
+        if file.exists() { Serial::of_file(file) } else { Serial::parse(text) }
+    };
+    let serials: Result<Vec<Serial>, TlsError> = certificates.iter().map(serial).collect();
+    let serials = serials.map_err(certificate)?;
+    load_authority(ca)?.revoke(ca, &serials, clock::wall_time()).map_err(certificate)?;
+    Ok(ca.join(REVOKED_FILE))
 }
 
 /// A certificate that is there is replaced: nodes get new ones before the old ones end.
@@ -230,6 +286,12 @@ mod tests {
         make_link("east", &ca, &link, 10).unwrap();
         assert!(link.join("link.pem").exists() && link.join("link-key.pem").exists());
         assert!(make_link("East", &ca, &link, 10).is_err(), "not a DNS label");
+
+        let file = link.join("link.pem").to_str().unwrap().to_owned();
+        assert_eq!(revoke(&[file], &ca).unwrap(), ca.join("crl.pem"));
+        revoke(&["01:FF".to_owned()], &ca).unwrap();
+        let refused = revoke(&["no-such-file.pem".to_owned()], &ca).unwrap_err();
+        assert!(refused.to_string().contains("no serial number"), "{refused}");
 
         let other = folder.join("other");
         assert_eq!(make_authority(&other, Some("mine"), 10).unwrap().as_str(), "mine");

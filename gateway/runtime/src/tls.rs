@@ -8,6 +8,7 @@
 
 mod link;
 mod name;
+mod peer_trust;
 mod revoke;
 mod server;
 #[cfg(test)]
@@ -39,6 +40,7 @@ use webpki::{EndEntityCert, KeyUsage};
 pub use self::link::{LinkIdentity, is_link_name, link_client_config, link_of};
 use self::name::{Subject, ca_name, cluster_label, parse_name, wrong_cluster};
 pub use self::name::{node_name, node_of};
+pub use self::peer_trust::PeerTrust;
 pub use self::revoke::{REVOKED_FILE, Serial};
 pub use self::server::{
     ClientFiles, ClientIdentity, ListenerCertificate, ListenerFiles, ServerIdentity,
@@ -371,7 +373,13 @@ impl NodeIdentity {
             return Err(TlsError::WrongNode { found, expected: node });
         }
         verify_chain(&chain, &roots, &node_name(node, cluster)?, now)?;
-        Ok(Credentials { cluster: cluster.clone(), chain, key, roots: Arc::new(roots) })
+        Ok(Credentials {
+            cluster: cluster.clone(),
+            chain,
+            key,
+            roots: Arc::new(roots),
+            trust: None,
+        })
     }
 }
 
@@ -440,12 +448,27 @@ pub struct Credentials {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     roots: Arc<RootCertStore>,
+    /// Who is let in, if that changes while the node runs.
+    trust: Option<Arc<PeerTrust>>,
 }
 
 impl Credentials {
     /// The cluster the node belongs to.
     pub fn cluster(&self) -> &ClusterId {
         &self.cluster
+    }
+
+    /// Lets in those whom this trusts.
+    pub fn letting_in(self, trust: Option<Arc<PeerTrust>>) -> Self {
+        Self { trust, ..self }
+    }
+
+    /// The certificate that the other side of a connection has shown; `None` if it has shown none.
+    pub fn shown(&self, connection: &quinn::Connection) -> Option<ShownCertificate> {
+        let identity = connection.peer_identity()?;
+        let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+        let trust = self.trust.as_ref()?;
+        Some(trust.shown(*chain))
     }
 
     /// Connection ids and reset tokens of a protocol derive from the node's key, so that a node that has
@@ -469,12 +492,15 @@ impl Credentials {
     /// TLS for the accepting side.
     pub fn server_config(&self) -> Result<ServerConfig, TlsError> {
         let provider = Arc::new(crypto_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(
-            Arc::clone(&self.roots),
-            Arc::clone(&provider),
-        )
-        .build()
-        .map_err(|error| TlsError::Setup { detail: error.to_string() })?;
+        let verifier = match &self.trust {
+            Some(trust) => Arc::clone(trust) as Arc<_>,
+            None => {
+                let (roots, provider) = (Arc::clone(&self.roots), Arc::clone(&provider));
+                WebPkiClientVerifier::builder_with_provider(roots, provider)
+                    .build()
+                    .map_err(|error| TlsError::Setup { detail: error.to_string() })?
+            }
+        };
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|error| TlsError::Setup { detail: error.to_string() })?

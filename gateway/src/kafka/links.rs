@@ -18,8 +18,9 @@ use super::access;
 use super::dispatch::Client;
 use super::link_uses::{LinkUse, LinkUses};
 use super::server::serve_stream;
+use crate::background::ticks;
 use crate::runtime::congestion::SteadyBbrConfig;
-use crate::runtime::tls::{Credentials, TlsError, link_of};
+use crate::runtime::tls::{Credentials, ShownCertificate, TlsError, link_of};
 
 /// Streams of one link on one node: a few for each of the things that must not wait for each other.
 const STREAM_COUNT_MAX: u32 = 64;
@@ -39,8 +40,12 @@ const RECEIVE_WINDOW_BYTES: u32 = 1 << 20;
 /// A first guess, until the handshake has measured the way: it times its retransmissions.
 const INITIAL_RTT: Duration = Duration::from_millis(150);
 
+/// How often a link's certificate is looked at: whether the authority has revoked it.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// Why the certificate was refused, as the other side is told.
 const NOT_A_LINK: VarInt = VarInt::from_u32(2);
+const REVOKED: &[u8] = b"the certificate of the link is revoked";
 const SHUT_DOWN: VarInt = VarInt::from_u32(0);
 
 /// Why links cannot be served.
@@ -146,6 +151,13 @@ impl LinkServer {
     }
 }
 
+/// Why a connection of a link is not served on.
+enum Ended {
+    Gone(quinn::ConnectionError),
+    ShutDown,
+    Revoked,
+}
+
 struct Shared {
     front: Arc<Front>,
     credentials: Credentials,
@@ -178,17 +190,23 @@ impl Shared {
         if !access::has_grant(&self.front, &link) {
             tracing::warn!(%peer, %link, "the link may do nothing: grant it topics with `meridian link allow`");
         }
+        let shown = self.credentials.shown(&connection);
+        let mut looks = ticks(LOOK_EVERY);
         let mut streams = JoinSet::new();
         let mut stopped = shutdown.clone();
         let ended = loop {
             let accepted = tokio::select! {
-                _ = stopped.wait_for(|stop| *stop) => break None,
+                _ = stopped.wait_for(|stop| *stop) => break Ended::ShutDown,
                 Some(_ended) = streams.join_next() => continue,
+                _ = looks.tick() => match shown.as_ref().is_none_or(ShownCertificate::holds) {
+                    true => continue,
+                    false => break Ended::Revoked,
+                },
                 accepted = connection.accept_bi() => accepted,
             };
             let (send, receive) = match accepted {
                 Ok(stream) => stream,
-                Err(error) => break Some(error),
+                Err(error) => break Ended::Gone(error),
             };
             let (shared, shutdown) = (Arc::clone(&self), shutdown.clone());
             let link = LinkUse { link: link.as_str().into(), uses: Arc::clone(&self.uses) };
@@ -198,10 +216,16 @@ impl Shared {
                 serve_stream(&shared.front, stream, client, shutdown).await;
             });
         };
+        if matches!(ended, Ended::Revoked) {
+            tracing::warn!(%peer, %link, "the certificate of a link is revoked: its connection is closed");
+            // Before what is under way has ended: nothing more is answered.
+            connection.close(NOT_A_LINK, REVOKED);
+        }
         while streams.join_next().await.is_some() {}
         match ended {
-            Some(error) => tracing::info!(%peer, %link, %error, "a link has gone"),
-            None => connection.close(SHUT_DOWN, b"the node is shutting down"),
+            Ended::Gone(error) => tracing::info!(%peer, %link, %error, "a link has gone"),
+            Ended::ShutDown => connection.close(SHUT_DOWN, b"the node is shutting down"),
+            Ended::Revoked => {}
         }
     }
 

@@ -1,5 +1,4 @@
-//! The further listeners of this node: opens them, says in the metadata log where they are, and reads their
-//! certificates anew.
+//! The further listeners of this node: opens them, and says in the metadata log where they are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +6,7 @@ use std::time::Duration;
 
 use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
 
-use super::{Node, StartError};
+use super::{Node, StartError, reload};
 use crate::background;
 use crate::broker::Broker as _;
 use crate::features::agree;
@@ -15,8 +14,6 @@ use crate::kafka::listener::{Endpoints, encode, key};
 use crate::kafka::{Listener, Server};
 use crate::runtime::tls::ListenerCertificate;
 
-/// How often certificates are looked at: by content, because links to folders are swapped without an event.
-const RELOAD_EVERY: Duration = Duration::from_secs(5);
 /// How often a node tries to say where its listeners are, while older nodes would not understand it.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(5);
 
@@ -28,7 +25,7 @@ pub(super) async fn open(node: &Arc<Node>, server: &mut Server) -> Result<Endpoi
             None => None,
             Some(files) => {
                 let loaded = Arc::new(ListenerCertificate::load(files)?);
-                tokio::spawn(keep_current(Arc::clone(&loaded)));
+                reload::keep_listener_current(&loaded);
                 Some(loaded)
             }
         };
@@ -41,32 +38,6 @@ pub(super) async fn open(node: &Arc<Node>, server: &mut Server) -> Result<Endpoi
         endpoints.insert(name, configured.advertised(address));
     }
     Ok(endpoints)
-}
-
-/// Has new handshakes show a new certificate once its files have changed.
-async fn keep_current(certificate: Arc<ListenerCertificate>) {
-    let mut ticks = background::ticks(RELOAD_EVERY);
-    let mut said = String::new();
-    loop {
-        ticks.tick().await;
-        let read = Arc::clone(&certificate);
-        let reloaded = tokio::task::spawn_blocking(move || read.reload()).await;
-        let file = certificate.path().display();
-        match reloaded {
-            Ok(Ok(true)) => {
-                tracing::info!(%file, "the certificate, its key, or who is let in with one has changed: new connections go by it")
-            }
-            Ok(Ok(false)) => {}
-            Ok(Err(error)) if error.to_string() == said => continue,
-            Ok(Err(error)) => {
-                tracing::warn!(%file, %error, "a changed file of the listener can't be used: it goes on with what there was");
-                said = error.to_string();
-                continue;
-            }
-            Err(error) => tracing::warn!(%file, %error, "a certificate was not read"),
-        }
-        said.clear();
-    }
 }
 
 /// Says where the listeners are, once all nodes would understand it.

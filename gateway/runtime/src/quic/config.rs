@@ -1,6 +1,7 @@
 //! What can be set on a transport.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::{ClusterId, NodeId};
@@ -8,7 +9,7 @@ use meridian_storage::limits::FRAME_SIZE_BYTES_MAX;
 
 use super::TransportError;
 use super::framing::HEADER_BYTES;
-use crate::tls::NodeIdentity;
+use crate::tls::{NodeIdentity, PeerTrust};
 
 /// Settings of a [`Transport`](super::Transport); start from [`new`](Self::new).
 #[derive(Clone)]
@@ -19,6 +20,8 @@ pub struct TransportConfig {
     pub cluster: ClusterId,
     /// Certificate, key and authority.
     pub identity: NodeIdentity,
+    /// Which nodes are let in; `None` is all of the authority.
+    pub trust: Option<Arc<PeerTrust>>,
     /// UDP address to listen on.
     pub listen: SocketAddr,
     /// Longest frame sent or accepted.
@@ -54,6 +57,7 @@ impl TransportConfig {
             node,
             cluster,
             identity,
+            trust: None,
             listen,
             frame_bytes_max: FRAME_SIZE_BYTES_MAX,
             queue_bytes_max: 32 << 20,

@@ -91,6 +91,7 @@ impl Endpoint {
     ) -> Result<Self, TransportError> {
         let credentials =
             config.identity.check(config.node, &config.cluster, clock::wall_time())?;
+        let credentials = credentials.letting_in(config.trust.clone());
         let listen = |source| TransportError::Listen { address: config.listen, source };
         let socket = UdpSocket::bind(config.listen).map_err(listen)?;
         set_buffers(&socket, config.socket_buffer_bytes);

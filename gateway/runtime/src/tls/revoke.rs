@@ -138,3 +138,139 @@ impl ClusterCa {
         Ok((revoked, number))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use meridian_base::id::ClusterId;
+    use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair};
+    use rustls::crypto::ring as provider;
+    use rustls::pki_types::{CertificateDer, UnixTime};
+
+    use super::*;
+    use crate::clock;
+    use crate::tls::Validity;
+    use crate::tls::trust::Trust;
+
+    fn authority() -> ClusterCa {
+        let validity = Validity::days(clock::wall_time(), 10);
+        ClusterCa::create(&ClusterId::from_text("one"), validity).unwrap()
+    }
+
+    fn folder(name: &str) -> std::path::PathBuf {
+        let name = format!("meridian-revoke-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    fn issue(authority: &ClusterCa, serial: Option<&[u8]>) -> CertificateDer<'static> {
+        let mut params = CertificateParams::new(["a.example".to_owned()]).unwrap();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.serial_number = serial.map(SerialNumber::from_slice);
+        let key = KeyPair::generate().unwrap();
+        params.signed_by(&key, &authority.issuer).unwrap().der().clone()
+    }
+
+    fn trust(authorities: &str, lists: &str) -> Result<Trust, TlsError> {
+        Trust::new(authorities, Some(lists), true, &Arc::new(provider::default_provider()))
+    }
+
+    fn serial(certificate: &CertificateDer<'_>) -> Serial {
+        Serial::of(X509Certificate::from_der(certificate).unwrap().1.raw_serial())
+    }
+
+    #[test]
+    fn whatever_a_serial_number_is_it_is_found_in_the_list() {
+        let (authority, folder) = (authority(), folder("serials"));
+        let serials: [Option<&[u8]>; 6] = [
+            None,
+            Some(&[1]),
+            Some(&[0x80]),
+            Some(&[0, 0xff, 0]),
+            Some(&[0x7f; 20]),
+            Some(&[0xff; 20]),
+        ];
+        let issued = serials.map(|serial| issue(&authority, serial));
+        let others = [issue(&authority, None), issue(&authority, Some(&[2]))];
+        for (count, certificate) in issued.iter().enumerate() {
+            let serial = serial(certificate);
+            assert_eq!(Serial::parse(&serial.to_string()).unwrap(), serial);
+            let twice = [serial.clone(), serial];
+            let now = clock::wall_time();
+            assert_eq!(authority.revoke(&folder, &twice, now).unwrap(), count + 1);
+        }
+        let list = read_file(&folder.join(REVOKED_FILE)).unwrap();
+        let (known, number) = authority.revoked(&list).unwrap();
+        assert_eq!((known.len(), number), (issued.len(), issued.len() as u64));
+        let trust = trust(&authority.certificate_pem, &list).unwrap();
+        let is_revoked =
+            |it: &CertificateDer<'static>| trust.is_revoked(&[it.clone()], UnixTime::now());
+        assert!(issued.iter().all(is_revoked));
+        assert!(!others.iter().any(is_revoked));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn serial_numbers_are_read_as_they_are_printed() {
+        for (text, read) in [
+            ("01:ff", "01ff"),
+            ("1FF", "01ff"),
+            ("00:80", "80"),
+            ("7f", "7f"),
+            (&"f".repeat(40), &"f".repeat(40)),
+        ] {
+            assert_eq!(Serial::parse(text).unwrap().to_string(), read);
+        }
+        for text in ["", "0", ":", "link.pem", "0x1", &"f".repeat(41)] {
+            assert!(matches!(Serial::parse(text), Err(TlsError::Serial { .. })), "{text}");
+        }
+    }
+
+    /// An authority that replaces another has its name. The list of each is for what that one has issued.
+    #[test]
+    fn two_authorities_of_one_name_have_a_list_each() {
+        let (old, new) = (authority(), authority());
+        let (of_old, of_new) = (folder("old"), folder("new"));
+        let both = format!("{}{}", old.certificate_pem, new.certificate_pem);
+        let issued = [
+            issue(&old, Some(&[1])),
+            issue(&old, Some(&[2])),
+            issue(&new, Some(&[1])),
+            issue(&new, Some(&[2])),
+        ];
+        let now = clock::wall_time();
+        old.revoke(&of_old, &[Serial::parse("1").unwrap()], now).unwrap();
+        new.revoke(&of_new, &[Serial::parse("2").unwrap()], now).unwrap();
+        let read = |folder: &Path| read_file(&folder.join(REVOKED_FILE)).unwrap();
+        let (list_of_old, list_of_new) = (read(&of_old), read(&of_new));
+        let revoked = |lists: &str| {
+            let trust = trust(&both, lists).unwrap();
+            let is_revoked = |it: &CertificateDer<'static>| {
+                let verified = trust.is_revoked(&[it.clone()], UnixTime::now());
+                let is_let_in = rustls::server::danger::ClientCertVerifier::verify_client_cert(
+                    &trust,
+                    it,
+                    &[],
+                    UnixTime::now(),
+                );
+                assert_eq!(verified, is_let_in.is_err(), "revoked, or let in");
+                verified
+            };
+            issued.iter().map(is_revoked).collect::<Vec<_>>()
+        };
+        assert_eq!(revoked(&list_of_old), [true, false, false, false]);
+        assert_eq!(revoked(&format!("{list_of_old}{list_of_new}")), [true, false, false, true]);
+        assert_eq!(revoked(&format!("{list_of_new}{list_of_old}")), [true, false, false, true]);
+
+        // A later list of an authority holds, wherever it is in the file.
+        old.revoke(&of_old, &[Serial::parse("2").unwrap()], now + Duration::from_secs(60)).unwrap();
+        let later = read(&of_old);
+        assert_eq!(revoked(&format!("{list_of_old}{later}")), [true, true, false, false]);
+        let refused = trust(&new.certificate_pem, &list_of_old);
+        assert!(matches!(refused, Err(TlsError::RevokedList { .. })));
+        assert!(matches!(new.revoke(&of_old, &[], now), Err(TlsError::RevokedList { .. })));
+        [of_old, of_new].iter().for_each(|folder| std::fs::remove_dir_all(folder).unwrap());
+    }
+}

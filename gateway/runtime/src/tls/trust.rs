@@ -103,13 +103,16 @@ impl ClientCertVerifier for Trust {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let unknown = Error::InvalidCertificate(CertificateError::UnknownIssuer);
-        let mut said = unknown.clone();
+        // That of the authority which has issued it says why. One of the same name finds a wrong signature.
+        let is_of_another = |error: &Error| {
+            use CertificateError::{BadSignature, UnknownIssuer};
+            matches!(error, Error::InvalidCertificate(BadSignature | UnknownIssuer))
+        };
+        let mut said = Error::InvalidCertificate(CertificateError::UnknownIssuer);
         for verifier in &self.by_authority {
             match verifier.verify_client_cert(leaf, intermediates, now) {
                 Ok(verified) => return Ok(verified),
-                // That of the authority which has issued it says why.
-                Err(error) if said == unknown => said = error,
+                Err(error) if is_of_another(&said) => said = error,
                 Err(_) => {}
             }
         }

@@ -14,7 +14,7 @@ use super::*;
 use crate::client::security::Security;
 use crate::client::{ClientError, Connection, clock};
 use crate::kafka::testing::{FakeBroker, PATIENCE, front_of, quick_config};
-use crate::runtime::tls::{ClusterCa, LinkIdentity, Validity};
+use crate::runtime::tls::{ClusterCa, LinkIdentity, PeerTrust, Serial, Validity};
 
 fn cluster() -> ClusterId {
     ClusterId::from_text("west")
@@ -45,13 +45,17 @@ impl Source {
     }
 
     fn of(broker: Arc<FakeBroker>) -> Self {
+        Self::with(broker, ca(), None)
+    }
+
+    fn with(broker: Arc<FakeBroker>, ca: ClusterCa, trust: Option<Arc<PeerTrust>>) -> Self {
         let nodes: Vec<u32> = broker.state().nodes().map(|(node, _)| node.get()).collect();
         for node in nodes {
             broker.register(node, FeatureLevel::LATEST).expect("not refused");
         }
-        let ca = ca();
         let identity = ca.issue(NodeId::new(1), validity()).unwrap();
         let credentials = identity.check(NodeId::new(1), &cluster(), clock::wall_time()).unwrap();
+        let credentials = credentials.letting_in(trust);
         let front = front_of(&broker, quick_config());
         let any = ([127, 0, 0, 1], 0).into();
         let uses = Arc::new(LinkUses::default());
@@ -127,6 +131,40 @@ async fn a_copy_of_a_links_key_is_noticed() {
         (shared[0].link.as_str(), &shared[0].clusters[..]),
         ("east", &["east-1".to_owned(), "elsewhere".to_owned()][..])
     );
+}
+
+#[tokio::test]
+async fn a_revoked_link_is_cut_and_the_others_go_on() {
+    let folder = std::env::temp_dir().join(format!("meridian-links-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let ca = ca();
+    ca.save(&folder).expect("saved");
+    let trust = Arc::new(PeerTrust::load(&folder).expect("an authority and no list"));
+    let source = Source::with(FakeBroker::single(), ca, Some(Arc::clone(&trust)));
+    let issue = |name: &str| source.ca.issue_link(name, validity()).expect("a certificate");
+    let (east, west) = (issue("east"), issue("west"));
+    let of_east = source.dial(east.clone()).await.expect("a link");
+    let of_west = source.dial(west.clone()).await.expect("a link");
+    assert!(asked(&of_east).await && asked(&of_west).await);
+    assert!(!trust.reload().expect("still no list"));
+
+    east.save(&folder).expect("saved");
+    let serial = Serial::of_file(&folder.join("link.pem")).expect("a serial number");
+    source.ca.revoke(&folder, &[serial], clock::wall_time()).expect("a list");
+    assert!(trust.reload().expect("a list"));
+    let cut = async { while asked(&of_east).await {} };
+    tokio::time::timeout(PATIENCE, cut).await.expect("cut");
+    let is_served = async |link: &LinkIdentity| match source.dial(link.clone()).await {
+        Ok(connection) => asked(&connection).await,
+        Err(_) => false,
+    };
+    assert!(!is_served(&east).await, "and never again");
+    assert!(asked(&of_west).await && is_served(&west).await);
+
+    std::fs::remove_file(folder.join("crl.pem")).expect("removed");
+    assert!(trust.reload().is_err(), "a list that is gone still holds");
+    assert!(!is_served(&east).await && is_served(&west).await);
+    std::fs::remove_dir_all(folder).expect("removed");
 }
 
 #[tokio::test]

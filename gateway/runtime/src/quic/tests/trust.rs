@@ -4,7 +4,7 @@ use quinn::ConnectionError;
 use quinn::crypto::rustls::QuicClientConfig;
 
 use super::*;
-use crate::tls::{NodeIdentity, node_name};
+use crate::tls::{NodeIdentity, PeerTrust, Serial, node_name};
 
 /// Shows no certificate.
 #[derive(Debug)]
@@ -92,6 +92,29 @@ async fn who_is_not_another_node_of_the_cluster_is_refused() {
     eventually(|| node.transport.stats().refused_connections == 4).await;
     assert!(node.transport.stats().peers.is_empty());
     raw_connect(credentials(&ca, TWO).client_config().unwrap(), &node).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_revoked_node_is_not_let_in_again() {
+    let folder = std::env::temp_dir().join(format!("meridian-quic-trust-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let ca = ca();
+    let lost = ca.issue(TWO, validity()).unwrap();
+    lost.save(&folder).unwrap();
+    let trust = Arc::new(PeerTrust::load(&folder).unwrap());
+    let node =
+        Node::start_with(TransportConfig { trust: Some(Arc::clone(&trust)), ..config(&ca, ONE) });
+    let node = node.await;
+    let lost = lost.check(TWO, &cluster(), clock::wall_time()).unwrap();
+    drop(raw_connect(lost.client_config().unwrap(), &node).await.unwrap());
+
+    let serial = Serial::of_file(&folder.join("node.pem")).unwrap();
+    ca.revoke(&folder, &[serial], clock::wall_time()).unwrap();
+    assert!(trust.reload().unwrap());
+    let error = raw_connect(lost.client_config().unwrap(), &node).await.unwrap_err();
+    assert!(matches!(error, ConnectionError::ConnectionClosed(_)), "{error}");
+    raw_connect(credentials(&ca, TWO).client_config().unwrap(), &node).await.unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test]

@@ -1,0 +1,84 @@
+//! Files of certificates that are read anew while a node runs: by content, because links to folders are swapped
+//! without an event.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::background::ticks;
+use crate::config::NodeConfig;
+use crate::runtime::tls::{ListenerCertificate, PeerTrust, TlsError};
+
+/// How often the files of a listener are looked at.
+const LISTENERS_EVERY: Duration = Duration::from_secs(5);
+/// How often the list of revoked certificates is looked at: a revoked link is cut within 5 s.
+const PEERS_EVERY: Duration = Duration::from_secs(2);
+
+/// What is read anew.
+trait Reload: Send + Sync + 'static {
+    /// Reads it again; says whether it has changed.
+    fn reload(&self) -> Result<bool, TlsError>;
+    /// A file that it is known by.
+    fn path(&self) -> PathBuf;
+}
+
+impl Reload for ListenerCertificate {
+    fn reload(&self) -> Result<bool, TlsError> {
+        self.reload()
+    }
+
+    fn path(&self) -> PathBuf {
+        self.path().to_owned()
+    }
+}
+
+impl Reload for PeerTrust {
+    fn reload(&self) -> Result<bool, TlsError> {
+        self.reload()
+    }
+
+    fn path(&self) -> PathBuf {
+        self.path().to_owned()
+    }
+}
+
+/// Has new handshakes of a listener go by its files as they are.
+pub(super) fn keep_listener_current(certificate: &Arc<ListenerCertificate>) {
+    tokio::spawn(keep_current(Arc::clone(certificate), LISTENERS_EVERY));
+}
+
+/// Whom this node lets in as a node or a link, if it has a folder of certificates; kept current.
+pub(super) fn peer_trust(config: &NodeConfig) -> Result<Option<Arc<PeerTrust>>, TlsError> {
+    let Some(folder) = &config.tls else { return Ok(None) };
+    let trust = Arc::new(PeerTrust::load(folder)?);
+    tokio::spawn(keep_current(Arc::clone(&trust), PEERS_EVERY));
+    Ok(Some(trust))
+}
+
+async fn keep_current<R: Reload>(files: Arc<R>, every: Duration) {
+    let mut ticks = ticks(every);
+    let path = files.path();
+    let file = path.display();
+    let mut said = String::new();
+    loop {
+        ticks.tick().await;
+        let read = Arc::clone(&files);
+        let reloaded = match tokio::task::spawn_blocking(move || read.reload()).await {
+            Ok(reloaded) => reloaded.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match reloaded {
+            Ok(is_new) => {
+                said.clear();
+                if is_new {
+                    tracing::info!(%file, "certificates were read anew: new connections go by them");
+                }
+            }
+            Err(error) if error == said => {}
+            Err(error) => {
+                tracing::warn!(%file, %error, "changed certificates can't be used: the node goes on with those it had");
+                said = error;
+            }
+        }
+    }
+}
