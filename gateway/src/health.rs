@@ -177,13 +177,15 @@ pub(crate) enum Condition {
     LinkCertificateEnds { link: String, hours_left: i64 },
     /// The node's certificate ends soon, or has ended.
     CertificateEnds { hours_left: i64 },
+    /// The certificate that a listener shows its clients ends soon, or has ended.
+    ListenerCertificateEnds { listener: String, hours_left: i64 },
     /// The host's clock is not the cluster's.
     ClockApart { ahead_ms: i64 },
 }
 
 impl Condition {
     /// All names, for the metric: those that are not there are shown as 0.
-    pub(crate) const NAMES: [(&'static str, Severity); 31] = [
+    pub(crate) const NAMES: [(&'static str, Severity); 33] = [
         ("no_metadata_leader", Severity::Stops),
         ("group_not_serving", Severity::Stops),
         ("group_full", Severity::Stops),
@@ -215,6 +217,8 @@ impl Condition {
         ("opening", Severity::Stops),
         ("link_certificate_ends", Severity::Threatens),
         ("link_key_shared", Severity::Threatens),
+        ("listener_certificate_ends", Severity::Threatens),
+        ("listener_certificate_ended", Severity::Stops),
     ];
 
     fn entry(&self) -> (&'static str, Severity) {
@@ -250,6 +254,8 @@ impl Condition {
             Self::Opening { .. } => 28,
             Self::LinkCertificateEnds { .. } => 29,
             Self::LinkKeyShared { .. } => 30,
+            Self::ListenerCertificateEnds { hours_left, .. } if *hours_left > 0 => 31,
+            Self::ListenerCertificateEnds { .. } => 32,
         };
         Self::NAMES[index]
     }
@@ -283,6 +289,7 @@ impl Condition {
             | Self::LinkCertificateEnds { link, .. }
             | Self::LinkKeyShared { link, .. }
             | Self::SecretsUnopened { link, .. } => link.clone(),
+            Self::ListenerCertificateEnds { listener, .. } => listener.clone(),
             Self::NoMetadataLeader
             | Self::Leaderless { .. }
             | Self::DiskFull { .. }
@@ -367,6 +374,10 @@ impl Condition {
             Self::CertificateEnds { .. } => {
                 "`meridian cert node` makes a new one; put it into tls.folder and restart the node".to_owned()
             }
+            Self::ListenerCertificateEnds { listener, .. } => format!(
+                "`meridian cert server` makes a new one: write it over the files of [listener.{listener}]; the node needs \
+                 no restart"
+            ),
             Self::ClockApart { .. } => "set the host's clock (NTP)".to_owned(),
             of_links => of_links.mend_of_links(),
         }
@@ -389,8 +400,8 @@ impl Condition {
                  uses at the source of {link}"
             ),
             Self::LinkKeyShared { .. } => {
-                "make each cluster a certificate of its own (`meridian cert link`); a copy that should not be there can't be \
-                 revoked: it ends the authority's trust only with a new authority"
+                "make each cluster a certificate of its own (`meridian cert link`), then `meridian cert revoke` the one \
+                 that was copied"
                     .to_owned()
             }
             Self::LinkCertificateEnds { link, .. } => format!(
@@ -479,6 +490,13 @@ impl fmt::Display for Condition {
             Self::CertificateEnds { hours_left } => {
                 write!(f, "the node's certificate {}", ends_in(*hours_left))
             }
+            Self::ListenerCertificateEnds { listener, hours_left } => match hours_left {
+                ..=0 => write!(
+                    f,
+                    "the certificate of listener {listener} has ended: clients can't connect"
+                ),
+                _ => write!(f, "the certificate of listener {listener} {}", ends_in(*hours_left)),
+            },
             Self::ClockApart { ahead_ms } => write!(f, "the host's clock is {}", apart(*ahead_ms)),
             of_links => of_links.fmt_of_links(f),
         }

@@ -249,7 +249,7 @@ impl Mirrors {
     }
 
     /// When the certificates end of the links that this node looks after.
-    fn link_certificates(&self) -> Vec<(String, SystemTime)> {
+    pub(crate) fn link_certificates(&self) -> Vec<(String, SystemTime)> {
         let stewards = lock(&self.stewards);
         let of =
             |(link, it): (&String, &StewardHandle)| Some((link.clone(), it.certificate_ends_at()?));

@@ -3,6 +3,7 @@
 //! Labels are bounded: nodes of the cluster, links, and names from this program, never what a client
 //! chose.
 
+mod certificates;
 mod chores;
 mod conditions;
 mod copies;
@@ -408,6 +409,7 @@ pub(super) struct Snapshot {
     leaderless: usize,
     /// The names of the conditions that hold, each as often as it does.
     conditions: Vec<&'static str>,
+    certificates: Vec<certificates::Certificate>,
     raft: Option<Leadership>,
     raft_counters: RaftCounters,
     led: usize,
@@ -495,6 +497,7 @@ impl Snapshot {
             partitions: status.as_ref().map_or(0, |status| status.partitions.total),
             leaderless: status.as_ref().map_or(0, |status| status.partitions.leaderless),
             conditions: node.conditions().all().map(Condition::name).collect(),
+            certificates: Self::certificates_of(node),
             raft: node.meta.leadership(),
             raft_counters: node.meta.counters(),
             led,
@@ -528,7 +531,13 @@ impl Snapshot {
 }
 
 fn families() -> impl Iterator<Item = &'static Family> {
-    let more = [chores::FAMILIES, conditions::FAMILIES, copies::FAMILIES, raft::FAMILIES];
+    let more = [
+        certificates::FAMILIES,
+        chores::FAMILIES,
+        conditions::FAMILIES,
+        copies::FAMILIES,
+        raft::FAMILIES,
+    ];
     let more = more.into_iter().chain([sizes::FAMILIES, tiers::FAMILIES]);
     FAMILIES.iter().chain(more.flatten())
 }

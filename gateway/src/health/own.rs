@@ -57,6 +57,8 @@ pub(crate) struct Observed {
     pub(crate) links_shared: Vec<SharedLink>,
     /// Until the certificate ends; negative once it has.
     pub(crate) certificate_hours_left: Option<i64>,
+    /// Until the certificates of listeners end, by the names of these; negative once they have.
+    pub(crate) listeners_hours_left: Vec<(String, i64)>,
     /// How far the host's clock is ahead of the cluster's.
     pub(crate) clock_ahead_ms: Option<i64>,
 }
@@ -165,6 +167,11 @@ pub(crate) fn conditions(observed: &Observed) -> Vec<Condition> {
     }
     if let Some(hours_left) = observed.certificate_hours_left.filter(ends_soon) {
         found.push(Condition::CertificateEnds { hours_left });
+    }
+    for (listener, hours_left) in observed.listeners_hours_left.iter().cloned() {
+        if ends_soon(&hours_left) {
+            found.push(Condition::ListenerCertificateEnds { listener, hours_left });
+        }
     }
     if let Some(ahead_ms) = observed.clock_ahead_ms
         && ahead_ms.unsigned_abs() > CLOCK_APART_MS_MAX

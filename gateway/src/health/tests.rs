@@ -294,6 +294,18 @@ fn clocks_peers_and_certificates_are_seen() {
     assert_eq!(names(&found), ["peer_unreachable", "certificate_ends", "clock_apart"]);
     assert_eq!(found[1].to_string(), "the node's certificate ends in 29 days");
     assert_eq!(found[2].to_string(), "the host's clock is 6000 ms behind the cluster's");
+    let of_listener = |hours| {
+        let listeners_hours_left = vec![("secure".to_owned(), hours)];
+        of_node(Observed { listeners_hours_left, ..Observed::default() })
+    };
+    assert!(of_listener(30 * 24).is_empty());
+    let found = of_listener(47);
+    assert_eq!(names(&found), ["listener_certificate_ends"]);
+    assert_eq!(found[0].to_string(), "the certificate of listener secure ends in 47 hours");
+    assert!(found[0].mend().contains("[listener.secure]"));
+    let found = of_listener(0);
+    let listener_ended = ("listener_certificate_ended", Severity::Stops);
+    assert_eq!((found[0].name(), found[0].severity()), listener_ended);
     let found = of(0, 0);
     assert_eq!((found[1].name(), found[1].severity()), ("certificate_ended", Severity::Stops));
 }

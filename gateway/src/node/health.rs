@@ -24,6 +24,7 @@ use crate::mirror::{LEASED_WITHIN, hours_until, leases_missing, observe_secrets}
 use crate::peers::wire::{PeerReply, PeerRequest};
 use crate::runtime::disk::free_bytes_of;
 use crate::runtime::quic::PeerState;
+use crate::runtime::tls::ListenerCertificate;
 
 /// How often conditions are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -42,6 +43,8 @@ pub(crate) struct Health {
     free_bytes: Mutex<Option<u64>>,
     /// When the node's certificate ends, if it has one.
     certificate_ends_at: OnceLock<SystemTime>,
+    /// The certificates of listeners, by the names of these.
+    listeners: OnceLock<Vec<(String, Arc<ListenerCertificate>)>>,
 }
 
 #[derive(Default)]
@@ -82,8 +85,29 @@ impl Health {
         let _set_once_at_start = self.certificate_ends_at.set(ends_at);
     }
 
+    /// The listeners show these certificates.
+    pub(super) fn set_listeners(&self, listeners: Vec<(String, Arc<ListenerCertificate>)>) {
+        let _set_once_at_start = self.listeners.set(listeners);
+    }
+
+    /// When the node's certificate ends, if it has one.
+    pub(crate) fn certificate_end(&self) -> Option<SystemTime> {
+        self.certificate_ends_at.get().copied()
+    }
+
+    /// When the certificates of listeners end.
+    pub(crate) fn listener_certificates(&self) -> Vec<(String, SystemTime)> {
+        let listeners = self.listeners.get().map(Vec::as_slice).unwrap_or_default();
+        listeners.iter().map(|(name, shown)| (name.clone(), shown.ends_at())).collect()
+    }
+
     fn certificate_hours_left(&self) -> Option<i64> {
-        Some(hours_until(*self.certificate_ends_at.get()?))
+        self.certificate_end().map(hours_until)
+    }
+
+    fn listener_hours_left(&self) -> Vec<(String, i64)> {
+        let listeners = self.listener_certificates().into_iter();
+        listeners.map(|(name, ends_at)| (name, hours_until(ends_at))).collect()
     }
 }
 
@@ -154,6 +178,7 @@ impl Node {
             links_shared: self.link_uses.shared(now),
             secrets: observe_secrets(&metadata, &self.own_end.keys),
             certificate_hours_left: self.health.certificate_hours_left(),
+            listeners_hours_left: self.health.listener_hours_left(),
             clock_ahead_ms: self.time.ahead_ms(),
         }
     }

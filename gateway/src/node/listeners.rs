@@ -19,13 +19,14 @@ const ANNOUNCE_EVERY: Duration = Duration::from_secs(5);
 
 /// Opens the listeners; gives where clients are sent.
 pub(super) async fn open(node: &Arc<Node>, server: &mut Server) -> Result<Endpoints, StartError> {
-    let mut endpoints = BTreeMap::new();
+    let (mut endpoints, mut shown) = (BTreeMap::new(), Vec::new());
     for configured in &node.config.listeners {
         let certificate = match &configured.certificate {
             None => None,
             Some(files) => {
                 let loaded = Arc::new(ListenerCertificate::load(files)?);
                 reload::keep_listener_current(&loaded);
+                shown.push((configured.name.clone(), Arc::clone(&loaded)));
                 Some(loaded)
             }
         };
@@ -37,6 +38,7 @@ pub(super) async fn open(node: &Arc<Node>, server: &mut Server) -> Result<Endpoi
         tracing::info!(listener = name, %address, protocol = %configured.protocol, "listening for Kafka clients");
         endpoints.insert(name, configured.advertised(address));
     }
+    node.health.set_listeners(shown);
     Ok(endpoints)
 }
 

@@ -59,6 +59,11 @@ fn snapshot() -> Snapshot {
             },
             differences: 2,
         }],
+        certificates: vec![certificates::Certificate {
+            usage: "listener",
+            name: "secure".to_owned(),
+            left_seconds: -60.0,
+        }],
         contracts: vec![(1500, "free"), (200, "refused")],
         kafka: kafka::Metrics::default().samples(),
         durations: vec![kafka::DurationSample {
@@ -95,6 +100,7 @@ fn values_are_under_their_names() {
         "meridian_condition_count{condition=\"disk_full\",severity=\"threatens\"} 1",
         "meridian_condition_count{condition=\"not_committing\",severity=\"stops\"} 0",
         "meridian_nodes_count{liveness=\"dead\"} 1",
+        "meridian_certificate_expires_seconds{use=\"listener\",name=\"secure\"} -60",
         "meridian_raft_is_leader 0",
         "meridian_raft_snapshots_taken_total 6",
         "meridian_transactions_ongoing_count 3",

@@ -12,13 +12,13 @@ use meridian_protocol::records::BatchBuilder;
 use meridian_storage::leader::PutError;
 
 use super::*;
-use crate::config::NodeConfig;
+use crate::config::{ListenerConfig, NodeConfig, Protocol};
 use crate::health::RefusedFor;
 use crate::log::PartitionLog;
 use crate::node::RunningNode;
 use crate::partition::RecordBatch;
 use crate::runtime::clock;
-use crate::runtime::tls::{ClusterCa, Validity};
+use crate::runtime::tls::{ClusterCa, ListenerFiles, Validity};
 
 const TOPIC: TopicId = TopicId::new(7);
 const MIB: u64 = 1 << 20;
@@ -31,11 +31,16 @@ struct Bench {
 impl Bench {
     /// A node with the smallest disk, and a topic.
     async fn new(name: &str) -> Self {
+        Self::with(name, Vec::new()).await
+    }
+
+    async fn with(name: &str, listeners: Vec<ListenerConfig>) -> Self {
         let name = format!("meridian-health-{name}-{}", std::process::id());
         let data = std::env::temp_dir().join(name);
         let free_port = SocketAddr::from(([127, 0, 0, 1], 0));
         let config = NodeConfig {
             capacity_bytes: Some(5 * 16 * MIB),
+            listeners,
             ..NodeConfig::single(data.clone(), free_port)
         };
         let running = crate::start(config).await.unwrap();
@@ -119,6 +124,36 @@ async fn a_full_disk_is_said_by_the_node_and_its_cluster() {
     assert_eq!(status["conditions"][0]["condition"], "group_full");
     drop(answers);
     bench.end().await;
+}
+
+#[tokio::test]
+async fn a_listener_whose_certificate_ends_soon_is_seen_until_there_is_another() {
+    let folder = std::env::temp_dir().join(format!("meridian-ends-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let cluster = meridian_base::id::ClusterId::from_text("c");
+    let ca = ClusterCa::create(&cluster, Validity::days(clock::wall_time(), 99)).unwrap();
+    let issue = |days| {
+        let validity = Validity::days(clock::wall_time(), days);
+        ca.issue_server(&["localhost".to_owned()], validity).unwrap().save(&folder).unwrap();
+    };
+    issue(3);
+    let (certificate, key) = (folder.join("server.pem"), folder.join("server-key.pem"));
+    let listener = ListenerConfig {
+        name: "secure".to_owned(),
+        address: SocketAddr::from(([127, 0, 0, 1], 0)),
+        advertised: None,
+        protocol: Protocol::SaslSsl,
+        certificate: Some(ListenerFiles { certificate, key, clients: None }),
+        user_name: meridian_access::UserName::default(),
+    };
+    let bench = Bench::with("ends", vec![listener]).await;
+    assert_eq!(bench.names(), ["listener_certificate_ends"]);
+    issue(60);
+    // The node looks by itself, too.
+    bench.node().health.listeners.get().unwrap()[0].1.reload().unwrap();
+    assert!(bench.names().is_empty());
+    bench.end().await;
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test]
