@@ -89,7 +89,7 @@ pub enum CertificateError {
     },
     /// What is to name the user is missing, or there are several.
     #[error(
-        "the client's certificate has {count} of what names its user here, which is its {what}; it must have one"
+        "the client's certificate must have one {what}, which names its user here, and has {count}"
     )]
     Ambiguous {
         /// What names the user.

@@ -59,11 +59,7 @@ fn snapshot() -> Snapshot {
             },
             differences: 2,
         }],
-        certificates: vec![certificates::Certificate {
-            usage: "listener",
-            name: "secure".to_owned(),
-            left_seconds: -60.0,
-        }],
+        certificates: vec![ended()],
         contracts: vec![(1500, "free"), (200, "refused")],
         kafka: kafka::Metrics::default().samples(),
         durations: vec![kafka::DurationSample {
@@ -74,6 +70,11 @@ fn snapshot() -> Snapshot {
         log_memory: (0, 0),
         process: Process { resident_bytes: Some(4096), cpu_seconds: Some(1.25) },
     }
+}
+
+fn ended() -> certificates::Certificate {
+    let name = "secure".to_owned();
+    certificates::Certificate { usage: "listener", name, left_seconds: -60.0 }
 }
 
 fn text() -> String {
