@@ -208,6 +208,7 @@ fn table(folder: &Path) -> Vec<(&'static str, Option<Value>, Outcome)> {
         ("listener.NAME.client_auth", text("required"), Refused("address")),
         ("listener.NAME.client_crl", text("crl.pem"), Refused("address")),
         ("listener.NAME.principal", text("CN"), Refused("address")),
+        ("listener.NAME.principal_rules", names(&["DEFAULT"]), Refused("address")),
         ("tls.folder", text("no-such-tls"), Refused("no-such-tls")),
         ("security.secret_key_file", text("no-such-key"), Refused("no-such-key")),
         ("storage.file_size_bytes", number(32 << 20), Kept),

@@ -2,6 +2,8 @@
 //!
 //! **Source**: RFC 2253; `sun.security.x509.AVA.toRFC2253String`, by which Kafka names the users of certificates.
 
+mod name_rules;
+
 use std::fmt::Write as _;
 
 use serde::Deserialize;
@@ -11,6 +13,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer as _;
 use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
+pub use self::name_rules::{NameRuleError, NameRules};
 use crate::principal::Principal;
 
 /// The last label of the names that nodes and links have.
@@ -97,6 +100,14 @@ pub enum CertificateError {
         /// How many there are.
         count: usize,
     },
+    /// No rule makes a user's name of it.
+    #[error(
+        "no rule makes a user of the client's certificate ({name}); add one for it, or DEFAULT at the end"
+    )]
+    NoRule {
+        /// The name in it.
+        name: String,
+    },
     /// The name stands for others than this client.
     #[error(
         "the client's certificate names {name:?}, which is no name of a user; issue one with another name"
@@ -107,8 +118,12 @@ pub enum CertificateError {
     },
 }
 
-/// The user that a certificate is for.
-pub fn user_of(certificate: &[u8], by: UserName) -> Result<Principal, CertificateError> {
+/// The user that a certificate is for: `rules` are for what names it.
+pub fn user_of(
+    certificate: &[u8],
+    by: UserName,
+    rules: &NameRules,
+) -> Result<Principal, CertificateError> {
     let malformed = |detail: String| CertificateError::Malformed { detail };
     let (_, certificate) =
         X509Certificate::from_der(certificate).map_err(|error| malformed(error.to_string()))?;
@@ -142,8 +157,12 @@ pub fn user_of(certificate: &[u8], by: UserName) -> Result<Principal, Certificat
     let [name] = &names[..] else {
         return Err(CertificateError::Ambiguous { what: by.what(), count: names.len() });
     };
-    match &**name {
-        "" => Err(CertificateError::Ambiguous { what: by.what(), count: 0 }),
+    if name.is_empty() {
+        return Err(CertificateError::Ambiguous { what: by.what(), count: 0 });
+    }
+    let no_rule = || CertificateError::NoRule { name: name.clone() };
+    match &*rules.apply(name).ok_or_else(no_rule)? {
+        "" => Err(no_rule()),
         // What is no text would be the same name for several certificates.
         name if is_reserved(name) || name.contains(char::REPLACEMENT_CHARACTER) => {
             Err(CertificateError::NoUser { name: name.to_owned() })

@@ -12,7 +12,7 @@ mod rules;
 mod sasl;
 mod scram;
 
-pub use self::certificate::{CertificateError, UserName, user_of};
+pub use self::certificate::{CertificateError, NameRuleError, NameRules, UserName, user_of};
 pub use self::grant::{GrantError, LinkGrant, LinkRights};
 pub use self::principal::{Principal, PrincipalError, PrincipalKind};
 pub use self::resource::{Operation, PatternType, Permission, Resource, ResourceType};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use meridian_access::UserName;
+use meridian_access::{NameRules, UserName};
 use meridian_consensus::command::Endpoint;
 use serde::Deserialize;
 
@@ -51,6 +51,12 @@ pub(super) struct ListenerTable {
     /// logs in.
     /// Default: `DN`.
     principal: Option<UserName>,
+    /// With `SSL` and `DN`, rules that make the user's name of the subject, as in Kafka's
+    /// `ssl.principal.mapping.rules`: `RULE:pattern/replacement/[LU]` or `DEFAULT`, each a text of its
+    /// own. The first whose pattern fits the whole subject holds.
+    /// Default: none; the name is the subject.
+    #[serde(default)]
+    principal_rules: Vec<String>,
 }
 
 /// Whether clients show a certificate.
@@ -117,6 +123,8 @@ pub struct ListenerConfig {
     pub certificate: Option<ListenerFiles>,
     /// What of their certificates names clients that do not log in.
     pub user_name: UserName,
+    /// What makes a user's name of that.
+    pub name_rules: NameRules,
 }
 
 impl ListenerConfig {
@@ -187,7 +195,15 @@ fn listener(
     let advertised =
         advertised.map(|text| endpoint("listener.NAME.advertised", text)).transpose()?;
     let user_name = table.principal.unwrap_or_default();
-    Ok(ListenerConfig { name, address, advertised, protocol, certificate, user_name })
+    if !table.principal_rules.is_empty() && (protocol, user_name) != (Protocol::Ssl, UserName::Dn) {
+        let problem = format!("listener {name} names no user by a subject (SSL, and principal DN)");
+        return refused("listener.NAME.principal_rules", problem);
+    }
+    let name_rules = NameRules::parse(&table.principal_rules).map_err(|error| {
+        let problem = error.to_string();
+        ConfigError::Value { key: "listener.NAME.principal_rules", problem }
+    })?;
+    Ok(ListenerConfig { name, address, advertised, protocol, certificate, user_name, name_rules })
 }
 
 /// The files of a listener with TLS.
@@ -311,6 +327,14 @@ mod tests {
             (
                 "[a]\naddress = \"127.0.0.1:1\"\nprotocol = \"SASL_SSL\"\nprincipal = \"CN\"\nCERT",
                 "with SSL alone",
+            ),
+            (
+                "[a]\naddress = \"127.0.0.1:1\"\nprotocol = \"SASL_SSL\"\nprincipal_rules = [\"DEFAULT\"]\nCERT",
+                "by a subject",
+            ),
+            (
+                "[a]\naddress = \"127.0.0.1:1\"\nprotocol = \"SSL\"\nprincipal_rules = [\"RULE:a\"]\nCERT",
+                "is no rule",
             ),
             ("[a]\naddress = \"here\"\nprotocol = \"PLAINTEXT\"", "listener.NAME.address"),
         ] {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use meridian_access::{CertificateError, Principal, UserName, user_of};
+use meridian_access::{CertificateError, NameRules, Principal, UserName, user_of};
 use meridian_base::id::NodeId;
 use meridian_consensus::command::{Endpoint, RowKind};
 use meridian_consensus::state::Metadata;
@@ -25,12 +25,15 @@ pub struct Listener {
     pub(crate) certificate: Option<Arc<ListenerCertificate>>,
     /// What of their certificates names clients that do not log in.
     pub(crate) user_name: UserName,
+    /// What makes a user's name of that.
+    pub(crate) name_rules: NameRules,
 }
 
 impl Listener {
     /// The listener without a name, a login and TLS.
     pub(crate) fn open() -> Self {
-        Self { name: None, has_login: false, certificate: None, user_name: UserName::default() }
+        let (user_name, name_rules) = Default::default();
+        Self { name: None, has_login: false, certificate: None, user_name, name_rules }
     }
 
     /// The user that a client is by its certificate; `None` where it has to log in. A certificate of a node or a link
@@ -40,7 +43,7 @@ impl Listener {
         certificate: &ShownCertificate,
     ) -> Result<Option<Principal>, CertificateError> {
         use CertificateError::{Ambiguous, NoUser};
-        match user_of(certificate.leaf(), self.user_name) {
+        match user_of(certificate.leaf(), self.user_name, &self.name_rules) {
             Ok(_) | Err(Ambiguous { .. } | NoUser { .. }) if self.has_login => Ok(None),
             user => user.map(Some),
         }

@@ -32,8 +32,9 @@ pub(super) async fn open(node: &Arc<Node>, server: &mut Server) -> Result<Endpoi
         };
         let has_login = configured.protocol.has_login();
         let name = configured.name.clone();
-        let user_name = configured.user_name;
-        let listener = Listener { name: Some(name.clone()), has_login, certificate, user_name };
+        let (user_name, name_rules) = (configured.user_name, configured.name_rules.clone());
+        let listener =
+            Listener { name: Some(name.clone()), has_login, certificate, user_name, name_rules };
         let address = server.listen(listener, configured.address).await?;
         tracing::info!(listener = name, %address, protocol = %configured.protocol, "listening for Kafka clients");
         endpoints.insert(name, configured.advertised(address));

@@ -137,7 +137,7 @@ fn params(common_names: &[&str], alternatives: &[SanType]) -> CertificateParams 
 fn user(params: &CertificateParams, by: UserName) -> Result<String, CertificateError> {
     let key = KeyPair::generate().expect("a key");
     let certificate = params.self_signed(&key).expect("a certificate");
-    user_of(certificate.der(), by).map(|it| it.to_string())
+    user_of(certificate.der(), by, &NameRules::default()).map(|it| it.to_string())
 }
 
 fn dns(name: &str) -> SanType {
@@ -190,5 +190,18 @@ fn nodes_links_and_names_that_stand_for_others_are_no_users() {
         assert_eq!(refused, Err(CertificateError::NoUser { name: name.to_owned() }));
         assert!(user(&params(&[name], &[]), UserName::Dn).is_ok(), "CN={name}");
     }
-    assert!(matches!(user_of(b"no", UserName::Dn), Err(CertificateError::Malformed { .. })));
+    let rules = NameRules::default();
+    let refused = user_of(b"no", UserName::Dn, &rules);
+    assert!(matches!(refused, Err(CertificateError::Malformed { .. })));
+    let key = KeyPair::generate().expect("a key");
+    let certificate = params(&["al"], &[]).self_signed(&key).expect("a certificate");
+    for (rule, made) in [
+        ("RULE:CN=(.*)/$1/", Ok(Principal::user("al"))),
+        ("RULE:O=(.*)/$1/", Err(CertificateError::NoRule { name: "CN=al".to_owned() })),
+        ("RULE:CN=(.*)//", Err(CertificateError::NoRule { name: "CN=al".to_owned() })),
+        ("RULE:CN=(.*)/*/", Err(CertificateError::NoUser { name: "*".to_owned() })),
+    ] {
+        let rules = NameRules::parse(&[rule.to_owned()]).expect("a rule");
+        assert_eq!(user_of(certificate.der(), UserName::Dn, &rules), made, "{rule}");
+    }
 }

@@ -322,6 +322,10 @@ async fn a_client_is_who_its_certificate_names() {
     assert_eq!(user, Some(Principal::user("O=Ex,CN=al\\, the first")));
     let by_name = Listener { user_name: UserName::Cn, ..open.clone() };
     assert_eq!(arrive(&by_name, al.clone()).await, Ok(Some(Principal::user("al, the first"))));
+    let rules = ["RULE:^.*CN=(.*)\\\\,.*$/$1/U".to_owned()];
+    let name_rules = NameRules::parse(&rules).expect("a rule");
+    let by_rule = Listener { name_rules, ..open.clone() };
+    assert_eq!(arrive(&by_rule, al.clone()).await, Ok(Some(Principal::user("AL"))));
     let by_id = Listener { user_name: UserName::Spiffe, ..open.clone() };
     let refused = arrive(&by_id, al.clone()).await;
     assert!(matches!(refused, Err(CertificateError::Ambiguous { count: 0, .. })));
