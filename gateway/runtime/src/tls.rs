@@ -114,6 +114,14 @@ pub enum TlsError {
         /// Why.
         detail: String,
     },
+    /// A file is of no use.
+    #[error("{path}: {source}")]
+    InFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<TlsError>,
+    },
     /// Text that should be PEM is not.
     #[error("{what} is not valid PEM: {source}")]
     Pem {
@@ -202,6 +210,13 @@ pub enum TlsError {
         /// What the library said.
         detail: String,
     },
+}
+
+impl TlsError {
+    /// It is about this file.
+    fn in_file(self, path: &Path) -> Self {
+        Self::InFile { path: path.to_owned(), source: Box::new(self) }
+    }
 }
 
 /// From when to when a certificate holds.

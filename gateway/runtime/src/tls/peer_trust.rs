@@ -12,12 +12,13 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
 use super::revoke::REVOKED_FILE;
-use super::trust::{CurrentTrust, ShownCertificate, Trust};
+use super::trust::{CurrentTrust, Pem, ShownCertificate, Trust};
 use super::{CA_CERTIFICATE_FILE, TlsError, crypto_provider, read_file};
 
 /// The authorities of a cluster, and its list of revoked certificates, `crl.pem`, if there is one.
 #[derive(Debug)]
 pub struct PeerTrust {
+    folder: PathBuf,
     file: PathBuf,
     authorities_pem: String,
     /// Authorities stay while a node runs.
@@ -33,11 +34,11 @@ impl PeerTrust {
         let file = folder.join(REVOKED_FILE);
         let authorities_pem = read_file(&folder.join(CA_CERTIFICATE_FILE))?;
         let list = if file.exists() { Some(read_file(&file)?) } else { None };
-        let trust = trust(&authorities_pem, list.as_deref())?;
+        let trust = trust(folder, &authorities_pem, list.as_deref())?;
         let subjects = trust.root_hint_subjects().to_vec();
         let digest = Mutex::new(list.as_deref().map(digest_of));
         let current = Arc::new(CurrentTrust::new(Arc::new(trust)));
-        Ok(Self { file, authorities_pem, subjects, digest, current })
+        Ok(Self { folder: folder.to_owned(), file, authorities_pem, subjects, digest, current })
     }
 
     /// Reads the list again; says whether it is another one. A list that can't be used, or is gone, leaves what there
@@ -52,7 +53,7 @@ impl PeerTrust {
         if *known == digest {
             return Ok(false);
         }
-        self.current.set(Arc::new(trust(&self.authorities_pem, Some(&list))?));
+        self.current.set(Arc::new(trust(&self.folder, &self.authorities_pem, Some(&list))?));
         *known = digest;
         Ok(true)
     }
@@ -68,8 +69,11 @@ impl PeerTrust {
     }
 }
 
-fn trust(authorities_pem: &str, list: Option<&str>) -> Result<Trust, TlsError> {
-    Trust::new(authorities_pem, list, true, &Arc::new(crypto_provider()))
+fn trust(folder: &Path, authorities_pem: &str, list: Option<&str>) -> Result<Trust, TlsError> {
+    let (authorities, revoked) = (folder.join(CA_CERTIFICATE_FILE), folder.join(REVOKED_FILE));
+    let authorities = Pem { text: authorities_pem, path: &authorities };
+    let list = list.map(|text| Pem { text, path: &revoked });
+    Trust::new(authorities, list, true, &Arc::new(crypto_provider()))
 }
 
 fn digest_of(text: &str) -> Vec<u8> {

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::trust::{CurrentTrust, ShownCertificate, Trust};
+use super::trust::{CurrentTrust, Pem, ShownCertificate, Trust};
 use super::{
     CA_CERTIFICATE_FILE, ClusterCa, TlsError, Validity, ends_at, parse_certificates, read_file,
     read_key_file, write_file,
@@ -236,15 +236,19 @@ impl Texts {
     fn make(self, files: &ListenerFiles) -> Result<(Current, Option<Arc<Trust>>), TlsError> {
         let digest = self.digest();
         let Self { chain_pem, key_pem, authorities_pem, revoked_pem } = self;
-        let chain = parse_certificates(WHAT, &chain_pem)?;
-        let ends_at = ends_at(WHAT, &chain_pem)?;
-        let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes())
-            .map_err(|source| TlsError::Pem { what: "listener's key", source })?;
+        let in_chain = |error: TlsError| error.in_file(&files.certificate);
+        let chain = parse_certificates(WHAT, &chain_pem).map_err(in_chain)?;
+        let ends_at = ends_at(WHAT, &chain_pem).map_err(in_chain)?;
+        let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).map_err(|source| {
+            TlsError::Pem { what: "listener's key", source }.in_file(&files.key)
+        })?;
         let provider = Arc::new(provider::default_provider());
         let trust = match (&files.clients, authorities_pem) {
             (Some(clients), Some(authorities)) => {
-                let lists = revoked_pem.as_deref();
-                Some(Arc::new(Trust::new(&authorities, lists, clients.is_required, &provider)?))
+                let authorities = Pem { text: &authorities, path: &clients.authorities };
+                let lists = revoked_pem.as_deref().zip(clients.revoked.as_deref());
+                let lists = lists.map(|(text, path)| Pem { text, path });
+                Some(Arc::new(Trust::new(authorities, lists, clients.is_required, &provider)?))
             }
             _ => None,
         };

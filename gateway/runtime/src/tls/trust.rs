@@ -1,5 +1,6 @@
 //! Who is let in with a certificate: those of some authorities, without the ones that these have revoked.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -23,6 +24,12 @@ use super::{TlsError, parse_certificates, unix_time};
 const AUTHORITIES: &str = "authority certificate";
 const LISTS: &str = "list of revoked certificates";
 
+/// What is in a PEM file.
+pub(super) struct Pem<'a> {
+    pub(super) text: &'a str,
+    pub(super) path: &'a Path,
+}
+
 /// Verifies the certificates of those who connect.
 ///
 /// There is a verifier for each authority. The library looks for a list by the name of the authority alone, and while
@@ -43,19 +50,22 @@ struct List {
 }
 
 impl Trust {
-    /// Of authorities and lists, as PEM. Without `is_required` who has no certificate is let in, too.
+    /// Of authorities and lists. Without `is_required` who has no certificate is let in, too.
     pub(super) fn new(
-        authorities_pem: &str,
-        lists_pem: Option<&str>,
+        authorities: Pem<'_>,
+        revoked: Option<Pem<'_>>,
         is_required: bool,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, TlsError> {
-        let authorities = parse_certificates(AUTHORITIES, authorities_pem)?;
+        let Pem { text, path } = authorities;
+        let authorities = parse_certificates(AUTHORITIES, text).map_err(|it| it.in_file(path))?;
         if authorities.is_empty() {
-            return Err(TlsError::Empty { what: AUTHORITIES });
+            return Err(TlsError::Empty { what: AUTHORITIES }.in_file(path));
         }
-        let lists = match lists_pem {
-            Some(pem) => lists(pem, &authorities)?,
+        let lists = match revoked {
+            Some(Pem { text, path }) => {
+                lists(text, &authorities).map_err(|error| error.in_file(path))?
+            }
             None => Vec::new(),
         };
         let setup = |error: &dyn std::error::Error| TlsError::Setup { detail: error.to_string() };
