@@ -9,6 +9,7 @@
 //! ```
 //! `cargo xtask clients --apps` does the same with applications, one after another: [`apps`].
 //! `cargo xtask clients --suites` runs the clients' own tests: [`suites`].
+//! `cargo xtask clients --security` tests logins, users and access rules: [`security`].
 //! `cargo xtask clients --oracle` asks Kafka's own authorizer what access rules mean: [`oracle`].
 //! What the programs check and how they say it: `ops/tests/clients/README.md`.
 
@@ -20,6 +21,7 @@ mod install;
 mod ledger;
 mod options;
 mod oracle;
+mod security;
 mod suites;
 mod table;
 mod takeover;
@@ -78,6 +80,9 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     if options.suites {
         return suites::run(root, &options);
     }
+    if options.security {
+        return security::run(root, &options);
+    }
     if options.oracle {
         return oracle::run(root, &options);
     }
@@ -95,7 +100,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
     let began = Instant::now();
     let cluster =
         Cluster::start(&program, &lab.folder, &Plan::new(Nodes::Nine, options.base_port))?;
-    let mut reports = lab.steady(&chosen)?;
+    let mut reports = lab.steady(&chosen, &[])?;
     for (report, killed) in reports.iter_mut().zip(lab.kill(&chosen, &cluster)?) {
         report.join(killed);
     }
@@ -179,6 +184,7 @@ fn read(log: &Path) -> String {
 }
 
 /// Where the clients are and what they talk to.
+#[derive(Clone)]
 struct Lab {
     root: PathBuf,
     /// `target/clients`.
@@ -186,6 +192,8 @@ struct Lab {
     bootstrap: String,
     /// Tells the topics of this run from those of another against the same cluster.
     run: u32,
+    /// Tells runs of one program from each other; empty if there is one.
+    tag: String,
 }
 
 impl Lab {
@@ -195,11 +203,17 @@ impl Lab {
         std::fs::create_dir_all(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         let ports = [base_port, base_port + 4, base_port + 8];
         let bootstrap = ports.map(|port| format!("127.0.0.1:{port}")).join(",");
-        Ok(Self { root: root.to_owned(), folder, bootstrap, run: std::process::id() })
+        Ok(Self {
+            root: root.to_owned(),
+            folder,
+            bootstrap,
+            run: std::process::id(),
+            tag: String::new(),
+        })
     }
 
     fn prefix(&self, client: &Client) -> String {
-        format!("{}-{}-", client.name, self.run)
+        format!("{}{}-{}-", client.name, self.tag, self.run)
     }
 
     /// Starts a client's program in a phase, with more in its environment.
@@ -209,7 +223,7 @@ impl Lab {
         phase: &str,
         more: &[(&str, &OsStr)],
     ) -> Result<Program, String> {
-        let log = self.folder.join("log").join(format!("{}-{phase}.txt", client.name));
+        let log = self.folder.join("log").join(format!("{}-{phase}{}.txt", client.name, self.tag));
         let mut command = self.command(client);
         command
             .env("BOOTSTRAP", &self.bootstrap)
@@ -230,7 +244,7 @@ impl Lab {
         Report::read(client.name, &read(&program.log), &ended)
     }
 
-    fn steady(&self, clients: &[&Client]) -> Result<Vec<Report>, String> {
+    fn steady(&self, clients: &[&Client], more: &[(&str, &OsStr)]) -> Result<Vec<Report>, String> {
         let next = Mutex::new(0..clients.len());
         let reports = Mutex::new(Vec::new());
         let work = || -> Result<(), String> {
@@ -238,7 +252,7 @@ impl Lab {
                 let taken = next.lock().map_err(|_| "a client's thread failed")?.next();
                 let Some(index) = taken else { return Ok(()) };
                 let client = clients[index];
-                let mut program = self.start(client, "steady", &[])?;
+                let mut program = self.start(client, "steady", more)?;
                 let report = Self::finish(client, &mut program, PROGRAM_TIME_MAX);
                 println!("== {}", report.summary());
                 reports.lock().map_err(|_| "a client's thread failed")?.push((index, report));

@@ -15,6 +15,8 @@ public final class Client {
     static final String BOOTSTRAP = System.getenv("BOOTSTRAP");
     static final String PREFIX = System.getenv("PREFIX");
     static final String PHASE = System.getenv("PHASE");
+    static final short REPLICAS = Short.parseShort(System.getenv().getOrDefault("REPLICAS", "3"));
+    static final Map<String, Object> CONNECTION = connection(System.getenv().getOrDefault("OPTIONS", ""));
     static final int RECORDS = 2000;
     static final int GROUP_RECORDS = 400;
     static final Duration WITHIN = Duration.ofSeconds(40);
@@ -39,9 +41,30 @@ public final class Client {
         boolean holds() throws Exception;
     }
 
+    /** How to connect: what is given by librdkafka's names, by those of Java. */
+    static Map<String, Object> connection(String lines) {
+        Map<String, String> given = new HashMap<>();
+        lines.lines().forEach(line -> given.put(line.substring(0, line.indexOf('=')), line.substring(line.indexOf('=') + 1)));
+        Map<String, Object> options = new HashMap<>(Map.of("bootstrap.servers", BOOTSTRAP));
+        if (given.containsKey("security.protocol")) {
+            options.put("security.protocol", given.get("security.protocol"));
+        }
+        String mechanism = given.get("sasl.mechanism");
+        if (mechanism != null) {
+            String module = mechanism.equals("PLAIN") ? "plain.PlainLoginModule" : "scram.ScramLoginModule";
+            options.put("sasl.mechanism", mechanism);
+            options.put("sasl.jaas.config", String.format("org.apache.kafka.common.security.%s required username=\"%s\" password=\"%s\";",
+                    module, given.get("sasl.username"), given.get("sasl.password")));
+        }
+        if (given.containsKey("ssl.ca.location")) {
+            options.putAll(Map.of("ssl.truststore.type", "PEM", "ssl.truststore.location", given.get("ssl.ca.location")));
+        }
+        return options;
+    }
+
     public static void main(String[] arguments) {
         System.out.println("VERSION " + org.apache.kafka.common.utils.AppInfoParser.getVersion());
-        admin = Admin.create(Map.of("bootstrap.servers", BOOTSTRAP));
+        admin = Admin.create(CONNECTION);
         if (PHASE.equals("steady")) {
             for (String codec : List.of("none", "gzip", "snappy", "lz4", "zstd")) {
                 check(codec, () -> compression(codec));
@@ -99,7 +122,7 @@ public final class Client {
     }
 
     static String create(String name, int partitions) throws Exception {
-        admin.createTopics(List.of(new NewTopic(PREFIX + name, partitions, (short) 3))).all().get();
+        admin.createTopics(List.of(new NewTopic(PREFIX + name, partitions, REPLICAS))).all().get();
         until("leaders", () -> partitions(PREFIX + name) == partitions);
         return PREFIX + name;
     }
@@ -112,14 +135,15 @@ public final class Client {
     }
 
     static KafkaProducer<String, String> producer(Map<String, Object> more) {
-        Map<String, Object> options = new HashMap<>(Map.of("bootstrap.servers", BOOTSTRAP, "acks", "all"));
+        Map<String, Object> options = new HashMap<>(CONNECTION);
+        options.put("acks", "all");
         options.put("enable.idempotence", true);
         options.putAll(more);
         return new KafkaProducer<>(options, new StringSerializer(), new StringSerializer());
     }
 
     static KafkaConsumer<String, String> consumer(String group, Map<String, Object> more) {
-        Map<String, Object> options = new HashMap<>(Map.of("bootstrap.servers", BOOTSTRAP));
+        Map<String, Object> options = new HashMap<>(CONNECTION);
         options.putAll(Map.of("group.id", group, "auto.offset.reset", "earliest"));
         options.put("enable.auto.commit", false);
         options.putAll(more);

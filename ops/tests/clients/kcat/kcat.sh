@@ -4,7 +4,9 @@ set -uo pipefail
 values() { awk -v n="$1" 'BEGIN { for (i = 0; i < n; i++) { p = ""; for (j = 0; j < i % 30; j++) p = p "abcdefghij"; printf "%08d %s\n", i, p } }'; }
 result() { echo "RESULT $*"; }
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
-kc() { kcat -b "$BOOTSTRAP" "$@"; }
+# How to connect, by librdkafka's names.
+connect=(); while IFS= read -r option; do [ -z "$option" ] || connect+=(-X "$option"); done <<< "${OPTIONS:-}"
+kc() { kcat -b "$BOOTSTRAP" "${connect[@]}" "$@"; }
 
 # compare NAME TOPIC COUNT: reads the topic to its end; every record must be as sent.
 compare() {
@@ -22,7 +24,7 @@ steady() {
     local topic="${PREFIX}group" members=() deadline=$((SECONDS + 40))
     values 1 | kc -P -t "$topic"
     for member in 1 2; do
-        kcat -b "$BOOTSTRAP" -G "${PREFIX}group" -X auto.offset.reset=earliest -X auto.commit.interval.ms=200 -u "$topic" \
+        kcat -b "$BOOTSTRAP" "${connect[@]}" -G "${PREFIX}group" -X auto.offset.reset=earliest -X auto.commit.interval.ms=200 -u "$topic" \
             > "$work/member$member" 2> "$work/log$member" & members+=($!)
     done
     values 400 | kc -P -t "$topic" -X acks=all
@@ -48,7 +50,7 @@ kill_phase() {
 
 # member NAME: joins the group; what it reads goes to out-NAME, what it is assigned to log-NAME. It leaves by SIGINT.
 member() {
-    kcat -b "$BOOTSTRAP" -G "$NAME" -X auto.offset.reset=earliest -X auto.commit.interval.ms=200 -X session.timeout.ms=10000 -u -f '%p %o %s\n' "$PREFIX$PHASE" \
+    kcat -b "$BOOTSTRAP" "${connect[@]}" -G "$NAME" -X auto.offset.reset=earliest -X auto.commit.interval.ms=200 -X session.timeout.ms=10000 -u -f '%p %o %s\n' "$PREFIX$PHASE" \
         > "$work/out-$1" 2> "$work/log-$1" & members[$1]=$!
 }
 owned() { grep rebalanced "$work/log-$1" 2>/dev/null | tail -1 | sed -n 's/.*assigned: //p' | grep -o '\[' | wc -l; }

@@ -9,6 +9,9 @@ import { ZstdCodec } from "zstd-codec";
 
 const { Kafka, CompressionTypes, CompressionCodecs, logLevel } = kafkajs;
 const { BOOTSTRAP, PREFIX, PHASE, DURATION, NAME, SIGNALS } = process.env;
+/// How to connect, by librdkafka's names.
+const OPTIONS = Object.fromEntries((process.env.OPTIONS ?? "").split("\n").filter(Boolean).map((line) => line.split(/=(.*)/s, 2)));
+const REPLICAS = Number(process.env.REPLICAS ?? 3);
 const RECORDS = 2000;
 const GROUP_RECORDS = 400;
 const WITHIN_MS = 40_000;
@@ -38,6 +41,12 @@ const logCreator = () => ({ namespace, level, log }) => {
 const kafka = new Kafka({
   clientId: "kafkajs",
   brokers: BOOTSTRAP.split(","),
+  ssl: OPTIONS["ssl.ca.location"] && { ca: [readFileSync(OPTIONS["ssl.ca.location"], "utf8")] },
+  sasl: OPTIONS["sasl.mechanism"] && {
+    mechanism: OPTIONS["sasl.mechanism"].toLowerCase(),
+    username: OPTIONS["sasl.username"],
+    password: OPTIONS["sasl.password"],
+  },
   logLevel: logLevel.DEBUG,
   logCreator,
   retry: { retries: 20, maxRetryTime: 5000 },
@@ -78,7 +87,7 @@ function expectAll(got, count) {
 
 async function create(name, numPartitions) {
   const topic = PREFIX + name;
-  await admin.createTopics({ topics: [{ topic, numPartitions, replicationFactor: 3 }], waitForLeaders: true });
+  await admin.createTopics({ topics: [{ topic, numPartitions, replicationFactor: REPLICAS }], waitForLeaders: true });
   return topic;
 }
 
@@ -319,7 +328,7 @@ function steps(topic) {
     return resources[0].configEntries.some(({ configName, configValue }) => configName === "retention.ms" && configValue === "123456");
   };
   return [
-    ["create", exists, () => admin.createTopics({ topics: [{ topic, numPartitions: 1, replicationFactor: 3 }], waitForLeaders: true })],
+    ["create", exists, () => admin.createTopics({ topics: [{ topic, numPartitions: 1, replicationFactor: REPLICAS }], waitForLeaders: true })],
     ["describe", async () => (await admin.fetchTopicMetadata({ topics: [topic] })).topics[0].partitions.length === 1],
     ["alter the config", isKept, () => admin.alterConfigs({ validateOnly: false, resources: [{ ...resource, configEntries }] })],
     ["list groups", async () => (await admin.listGroups()).groups.some((it) => it.groupId === groupId)],

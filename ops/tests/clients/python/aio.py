@@ -7,9 +7,16 @@ import aiokafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.helpers import create_ssl_context
 
-from common import BOOTSTRAP, CODECS, DURATION, GROUP_RECORDS, NAME, PHASE, PREFIX, RECORDS, WITHIN, Kept, Lacking
-from common import admin_kill, check, expect, expect_all, group_kill, number_of, transactions_kill, value
+from common import CODECS, DURATION, GROUP_RECORDS, NAME, OPTIONS, PHASE, PREFIX, RECORDS, REPLICAS, WITHIN, Kept, Lacking
+from common import admin_kill, check, connection, expect, expect_all, group_kill, number_of, transactions_kill, value
+
+
+def connected():
+    """How to connect: TLS is told by a context."""
+    authority = OPTIONS.get("ssl.ca.location")
+    return {**connection(), "ssl_context": create_ssl_context(cafile=authority) if authority else None}
 
 
 async def until(what, condition):
@@ -19,14 +26,14 @@ async def until(what, condition):
 
 
 async def administrator():
-    admin = AIOKafkaAdminClient(bootstrap_servers=BOOTSTRAP)
+    admin = AIOKafkaAdminClient(**connected())
     await admin.start()
     return admin
 
 
 async def create(name, partitions):
     admin = await administrator()
-    await admin.create_topics([NewTopic(name, partitions, 3)])
+    await admin.create_topics([NewTopic(name, partitions, REPLICAS)])
     await until(f"{name} has leaders", lambda: has_partitions(admin, name, partitions))
     await admin.close()
     return name
@@ -39,7 +46,7 @@ async def has_partitions(admin, name, partitions):
 
 
 async def producer(**more):
-    client = AIOKafkaProducer(bootstrap_servers=BOOTSTRAP, acks="all", enable_idempotence=True, **more)
+    client = AIOKafkaProducer(**connected(), acks="all", enable_idempotence=True, **more)
     await client.start()
     return client
 
@@ -47,7 +54,7 @@ async def producer(**more):
 async def consumer(group, topic, **more):
     client = AIOKafkaConsumer(
         topic,
-        bootstrap_servers=BOOTSTRAP,
+        **connected(),
         group_id=group,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
@@ -127,7 +134,7 @@ async def group():
 
 async def transactions():
     topic = await create(PREFIX + "transactions", 1)
-    client = AIOKafkaProducer(bootstrap_servers=BOOTSTRAP, transactional_id=PREFIX + "t")
+    client = AIOKafkaProducer(**connected(), transactional_id=PREFIX + "t")
     await asyncio.wait_for(client.start(), 30)
     for numbers, end in [
         (range(0, 10), client.commit_transaction),
@@ -242,7 +249,7 @@ class Transactions:
 
     def __init__(self):
         async def start():
-            client = AIOKafkaProducer(bootstrap_servers=BOOTSTRAP, transactional_id=NAME)
+            client = AIOKafkaProducer(**connected(), transactional_id=NAME)
             await asyncio.wait_for(client.start(), WITHIN)
             return client
 
@@ -284,7 +291,7 @@ def steps(admin, topic):
         return topic in run(admin.list_topics())
 
     return [
-        ("create", exists, lambda: run(admin.create_topics([NewTopic(topic, 1, 3)]))),
+        ("create", exists, lambda: run(admin.create_topics([NewTopic(topic, 1, REPLICAS)]))),
         ("describe", lambda: run(has_partitions(admin, topic, 1)), lambda: None),
         (
             "alter the config",

@@ -9,6 +9,9 @@ BOOTSTRAP = os.environ["BOOTSTRAP"]
 PREFIX = os.environ["PREFIX"]
 PHASE = os.environ["PHASE"]
 NAME = os.environ.get("NAME", "")
+# How to connect, by librdkafka's names.
+OPTIONS = dict(line.split("=", 1) for line in os.environ.get("OPTIONS", "").splitlines())
+REPLICAS = int(os.environ.get("REPLICAS", "3"))
 DURATION = float(os.environ.get("DURATION", "20"))
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 RECORDS = 2000
@@ -18,6 +21,17 @@ WITHIN = 40
 
 class Lacking(Exception):
     """The client has no such thing."""
+
+
+def connection():
+    """The options as clients written in Python name them."""
+    names = {
+        "security.protocol": "security_protocol",
+        "sasl.mechanism": "sasl_mechanism",
+        "sasl.username": "sasl_plain_username",
+        "sasl.password": "sasl_plain_password",
+    }
+    return {"bootstrap_servers": BOOTSTRAP, **{name: OPTIONS[key] for key, name in names.items() if key in OPTIONS}}
 
 
 def value(number):

@@ -14,14 +14,15 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from common import BOOTSTRAP, CODECS, DURATION, GROUP_RECORDS, NAME, PHASE, PREFIX, RECORDS, WITHIN, Kept
+from common import BOOTSTRAP, CODECS, DURATION, GROUP_RECORDS, NAME, OPTIONS, PHASE, PREFIX, RECORDS, REPLICAS, WITHIN, Kept
 from common import admin_kill, check, expect, expect_all, group_kill, number_of, transactions_kill, until, value
 
-admin = AdminClient({"bootstrap.servers": BOOTSTRAP})
+CONNECTION = {"bootstrap.servers": BOOTSTRAP, **OPTIONS}
+admin = AdminClient(CONNECTION)
 
 
 def create(name, partitions):
-    admin.create_topics([NewTopic(name, partitions, 3)])[name].result(30)
+    admin.create_topics([NewTopic(name, partitions, REPLICAS)])[name].result(30)
     until(f"{name} has leaders", lambda: has_leaders(name, partitions))
     return name
 
@@ -32,11 +33,11 @@ def has_leaders(name, partitions):
 
 
 def producer(**more):
-    return Producer({"bootstrap.servers": BOOTSTRAP, "acks": "all", "enable.idempotence": True, **more})
+    return Producer({**CONNECTION, "acks": "all", "enable.idempotence": True, **more})
 
 
 def consumer_options(group):
-    options = {"bootstrap.servers": BOOTSTRAP, "group.id": group, "auto.offset.reset": "earliest"}
+    options = {**CONNECTION, "group.id": group, "auto.offset.reset": "earliest"}
     return {**options, "check.crcs": True, "enable.auto.commit": False}
 
 
@@ -255,11 +256,11 @@ def steps(topic):
     def described():
         # A new one: librdkafka goes on asking the coordinator that a group once had while that answers at all, as it does
         # when it is no coordinator any more.
-        asking = AdminClient({"bootstrap.servers": BOOTSTRAP})
+        asking = AdminClient(CONNECTION)
         return asking.describe_consumer_groups([group])[group].result(30).state == ConsumerGroupState.EMPTY
 
     return [
-        ("create", exists, lambda: admin.create_topics([NewTopic(topic, 1, 3)])[topic].result(30)),
+        ("create", exists, lambda: admin.create_topics([NewTopic(topic, 1, REPLICAS)])[topic].result(30)),
         ("describe", lambda: has_leaders(topic, 1), lambda: None),
         (
             "alter the config",

@@ -10,14 +10,15 @@ from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTo
 from kafka.errors import KafkaTimeoutError
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from common import BOOTSTRAP, CODECS, DURATION, GROUP_RECORDS, NAME, PHASE, PREFIX, RECORDS, WITHIN, Kept, Lacking
-from common import admin_kill, check, expect, expect_all, group_kill, number_of, transactions_kill, until, value
+from common import CODECS, DURATION, GROUP_RECORDS, NAME, OPTIONS, PHASE, PREFIX, RECORDS, REPLICAS, WITHIN, Kept, Lacking
+from common import admin_kill, check, connection, expect, expect_all, group_kill, number_of, transactions_kill, until, value
 
-admin = KafkaAdminClient(bootstrap_servers=BOOTSTRAP)
+CONNECTION = {**connection(), "ssl_cafile": OPTIONS.get("ssl.ca.location")}
+admin = KafkaAdminClient(**CONNECTION)
 
 
 def create(name, partitions):
-    admin.create_topics([NewTopic(name, partitions, 3)])
+    admin.create_topics([NewTopic(name, partitions, REPLICAS)])
     until(f"{name} has leaders", lambda: partition_count(name) == partitions)
     return name
 
@@ -29,13 +30,13 @@ def partition_count(name):
 
 
 def producer(**more):
-    return KafkaProducer(bootstrap_servers=BOOTSTRAP, acks="all", enable_idempotence=True, **more)
+    return KafkaProducer(**CONNECTION, acks="all", enable_idempotence=True, **more)
 
 
 def consumer(group, *topics, **more):
     return KafkaConsumer(
         *topics,
-        bootstrap_servers=BOOTSTRAP,
+        **CONNECTION,
         group_id=group,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
@@ -247,7 +248,7 @@ def transactions_through_kills():
 def anew(call):
     """A call by an administrator of its own. kafka-python 3.0.12 goes on asking the coordinator that a group once had, and
     the controller that it first heard of (admin/client.py: only a node that answers can tell it of another)."""
-    asking = KafkaAdminClient(bootstrap_servers=BOOTSTRAP)
+    asking = KafkaAdminClient(**CONNECTION)
     try:
         return call(asking)
     finally:
@@ -262,7 +263,7 @@ def steps(topic):
         return topic in admin.list_topics()
 
     return [
-        ("create", exists, lambda: anew(lambda it: it.create_topics([NewTopic(topic, 1, 3)]))),
+        ("create", exists, lambda: anew(lambda it: it.create_topics([NewTopic(topic, 1, REPLICAS)]))),
         ("describe", lambda: partition_count(topic) == 1, lambda: None),
         ("alter the config", lambda: "123456" in configs(topic), lambda: admin.alter_configs([resource])),
         ("list groups", lambda: group in str(admin.list_groups()), lambda: None),

@@ -31,6 +31,9 @@ const ASK_WITHIN: Duration = Duration::from_secs(10);
 struct Cluster {
     bootstrap: String,
     prefix: String,
+    /// How to connect.
+    options: Vec<(String, String)>,
+    replica_count: i32,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -71,6 +74,9 @@ impl Cluster {
     fn config(&self, more: &[(&str, &str)]) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.bootstrap);
+        for (name, value) in &self.options {
+            config.set(name, value);
+        }
         for (name, value) in more {
             config.set(*name, *value);
         }
@@ -87,7 +93,7 @@ impl Cluster {
         partition_count: i32,
     ) -> Result<String, Box<dyn std::error::Error>> {
         let topic = format!("{}{name}", self.prefix);
-        let wanted = NewTopic::new(&topic, partition_count, TopicReplication::Fixed(3));
+        let wanted = NewTopic::new(&topic, partition_count, TopicReplication::Fixed(self.replica_count));
         let admin = self.admin()?;
         let created =
             self.runtime.block_on(admin.create_topics([&wanted], &AdminOptions::new()))?;
@@ -320,7 +326,11 @@ fn check(name: &str, outcome: Outcome) {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (bootstrap, prefix) = (env::var("BOOTSTRAP")?, env::var("PREFIX")?);
-    let cluster = Cluster { bootstrap, prefix, runtime };
+    let options = env::var("OPTIONS").unwrap_or_default();
+    let options = options.lines().filter_map(|line| line.split_once('='));
+    let options = options.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let replica_count = env::var("REPLICAS").map_or(Ok(3), |count| count.parse())?;
+    let cluster = Cluster { bootstrap, prefix, options, replica_count, runtime };
     println!("VERSION rdkafka 0.39.0, librdkafka {}", rdkafka::util::get_rdkafka_version().1);
     match env::var("PHASE")?.as_str() {
         "steady" => steady(&cluster),

@@ -97,6 +97,7 @@ const GO_FILES: &[&str] = &[
     "common/takeover.go",
     "franz/main.go",
     "sarama/main.go",
+    "sarama/scram.go",
 ];
 
 /// The programs of the applications, and what they are made of.

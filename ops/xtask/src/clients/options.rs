@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use super::cluster::Nodes;
-use super::{CLIENTS, apps, suites};
+use super::{CLIENTS, apps, security, suites};
 
 const USAGE: &str = "usage: cargo xtask clients [CLIENT ...] | --smoke | --apps [APPLICATION ...] \
-    | --suites [SUITE ...] | --oracle [--nodes 1|3] [--records COUNT] [--kills COUNT] [--base-port PORT] [--profile NAME | --binary PATH]";
+    | --suites [SUITE ...] | --security [PART ...] | --oracle [--nodes 1|3] [--records COUNT] [--kills COUNT] [--base-port PORT] [--profile NAME | --binary PATH]";
 /// Those of the smallest run: each group of implementations once, and what installs within seconds.
 const SMOKE: &[&str] = &["java-4", "librdkafka-python", "kafka-python", "kcat", "franz-go"];
 
@@ -19,6 +19,8 @@ pub(super) struct Options {
     pub(super) apps: bool,
     /// Suites of other projects are run.
     pub(super) suites: bool,
+    /// Logins, users and access rules are tested.
+    pub(super) security: bool,
     /// Decisions are compared with those of Kafka's own authorizer.
     pub(super) oracle: bool,
     /// How many nodes these run against; one and three, one after another, if absent.
@@ -39,6 +41,7 @@ impl Options {
             targets: Vec::new(),
             apps: false,
             suites: false,
+            security: false,
             oracle: false,
             nodes: None,
             record_count: 300_000,
@@ -53,6 +56,7 @@ impl Options {
             match argument.as_str() {
                 "--apps" => options.apps = true,
                 "--suites" => options.suites = true,
+                "--security" => options.security = true,
                 "--oracle" => options.oracle = true,
                 "--nodes" => options.nodes = Some(nodes(arguments.next())?),
                 "--smoke" => options.targets.extend(SMOKE.iter().map(|name| (*name).to_owned())),
@@ -70,6 +74,8 @@ impl Options {
     fn check(self) -> Result<Self, String> {
         let known: Vec<&str> = if self.suites {
             suites::names()
+        } else if self.security {
+            security::names()
         } else if self.apps {
             apps::APPS.iter().map(|app| app.name).collect()
         } else {
@@ -135,5 +141,12 @@ mod tests {
         assert_eq!(parse("--suites").unwrap().nodes, None);
         assert!(parse("--suites --nodes 2").is_err());
         assert!(parse("--suites kcat").unwrap_err().contains("franz-go"));
+    }
+
+    #[test]
+    fn parts_of_the_tests_of_logins_are_named_after_their_option() {
+        let options = parse("--security tools").unwrap();
+        assert!(options.security && options.takes("tools") && !options.takes("clients"));
+        assert!(parse("--security java-4").unwrap_err().contains("librdkafka"));
     }
 }

@@ -8,10 +8,10 @@
 //! ```
 //! A suite finds its broker by its environment; what it asserts is not changed.
 
-mod cases;
-mod fetch;
+pub(super) mod cases;
+pub(super) mod fetch;
 mod go;
-mod known;
+pub(super) mod known;
 mod librdkafka;
 mod proxies;
 mod python;

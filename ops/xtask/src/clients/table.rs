@@ -34,7 +34,7 @@ pub(super) enum Outcome {
 /// What one client said.
 #[derive(Debug)]
 pub(super) struct Report {
-    name: &'static str,
+    pub(super) name: &'static str,
     version: String,
     checks: BTreeMap<String, (Outcome, String)>,
     ended: String,
@@ -114,6 +114,18 @@ impl Report {
         }
         let failed = self.checks.iter().filter(|(_, (outcome, _))| *outcome == Outcome::Failed);
         failed.map(|(check, (_, words))| format!("{} {check}: {words}", self.name)).collect()
+    }
+
+    /// The checks of a phase without kills, each of which a client has to tell of.
+    pub(super) fn steady(&self) -> impl Iterator<Item = (&'static str, Option<Outcome>)> {
+        let others = OTHERS.into_iter().map(|(check, _)| check);
+        let steady = CODECS.into_iter().chain(others.filter(|check| !check.contains("kill")));
+        steady.map(|check| (check, self.outcome(check)))
+    }
+
+    /// Every check that was told of.
+    pub(super) fn checks(&self) -> impl Iterator<Item = (&str, Outcome)> {
+        self.checks.iter().map(|(check, (outcome, _))| (check.as_str(), *outcome))
     }
 
     fn cell(&self, check: &str) -> &'static str {

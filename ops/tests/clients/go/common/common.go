@@ -2,6 +2,8 @@
 package common
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -26,7 +28,41 @@ var (
 	Phase     = os.Getenv("PHASE")
 	Name      = os.Getenv("NAME")
 	Seconds   = seconds()
+	Options   = options()
+	Replicas  = replicas()
 )
+
+// options of how to connect, by librdkafka's names.
+func options() map[string]string {
+	all := map[string]string{}
+	for _, line := range strings.Split(os.Getenv("OPTIONS"), "\n") {
+		if name, value, found := strings.Cut(line, "="); found {
+			all[name] = value
+		}
+	}
+	return all
+}
+
+// TLS as the options ask for it; nil without.
+func TLS() *tls.Config {
+	file, found := Options["ssl.ca.location"]
+	if !found {
+		return nil
+	}
+	text, err := os.ReadFile(file)
+	Must(err)
+	pool := x509.NewCertPool()
+	Expect(pool.AppendCertsFromPEM(text), file)
+	return &tls.Config{RootCAs: pool}
+}
+
+func replicas() int16 {
+	count, err := strconv.Atoi(os.Getenv("REPLICAS"))
+	if err != nil {
+		count = 3
+	}
+	return int16(count)
+}
 
 func seconds() time.Duration {
 	count, err := strconv.Atoi(os.Getenv("DURATION"))

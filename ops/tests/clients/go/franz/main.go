@@ -11,6 +11,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"meridian/clients/common"
 )
@@ -18,6 +20,16 @@ import (
 var admin *kadm.Client
 
 func client(options ...kgo.Opt) *kgo.Client {
+	if config := common.TLS(); config != nil {
+		options = append(options, kgo.DialTLSConfig(config))
+	}
+	user, password := common.Options["sasl.username"], common.Options["sasl.password"]
+	switch common.Options["sasl.mechanism"] {
+	case "PLAIN":
+		options = append(options, kgo.SASL(plain.Auth{User: user, Pass: password}.AsMechanism()))
+	case "SCRAM-SHA-512":
+		options = append(options, kgo.SASL(scram.Auth{User: user, Pass: password}.AsSha512Mechanism()))
+	}
 	options = append(options, kgo.SeedBrokers(strings.Split(common.Bootstrap, ",")...))
 	made, err := kgo.NewClient(options...)
 	common.Must(err)
@@ -31,7 +43,7 @@ func within(seconds int) context.Context {
 
 func create(name string, partitions int) string {
 	topic := common.Prefix + name
-	_, err := admin.CreateTopic(within(30), int32(partitions), 3, nil, topic)
+	_, err := admin.CreateTopic(within(30), int32(partitions), common.Replicas, nil, topic)
 	common.Must(err)
 	common.Until("leaders", func() bool { return partitionCount(topic) == partitions })
 	return topic
@@ -296,7 +308,7 @@ func steps(topic string) []common.Step {
 	}
 	return []common.Step{
 		{What: "create", Holds: exists, Act: func() {
-			_, err := admin.CreateTopic(within(10), 1, 3, nil, topic)
+			_, err := admin.CreateTopic(within(10), 1, common.Replicas, nil, topic)
 			common.Must(err)
 		}},
 		{What: "describe", Holds: func() bool { return partitionCount(topic) == 1 }},
@@ -331,8 +343,8 @@ func steps(topic string) []common.Step {
 
 func main() {
 	common.Version("github.com/twmb/franz-go")
-	plain := client()
-	admin = kadm.NewClient(plain)
+	asking := client()
+	admin = kadm.NewClient(asking)
 	nextGeneration := []kgo.Opt{kgo.ServerSideBalancer(), kgo.Balancers(kgo.RangeBalancer())}
 	switch common.Phase {
 	case "steady":
@@ -356,5 +368,5 @@ func main() {
 	case "admin-kill":
 		common.Check(common.Phase, func() string { return common.AdminKill(steps) })
 	}
-	plain.Close()
+	asking.Close()
 }

@@ -28,12 +28,21 @@ func config() *sarama.Config {
 	c.Net.MaxOpenRequests = 1
 	c.Consumer.Offsets.Initial = sarama.OffsetOldest
 	c.Metadata.Retry.Max = 20
+	if config := common.TLS(); config != nil {
+		c.Net.TLS.Enable, c.Net.TLS.Config = true, config
+	}
+	if mechanism := common.Options["sasl.mechanism"]; mechanism != "" {
+		c.Net.SASL.Enable, c.Net.SASL.Handshake = true, true
+		c.Net.SASL.Mechanism = sarama.SASLMechanism(mechanism)
+		c.Net.SASL.User, c.Net.SASL.Password = common.Options["sasl.username"], common.Options["sasl.password"]
+		c.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{} }
+	}
 	return c
 }
 
 func create(name string, partitions int) string {
 	topic := common.Prefix + name
-	detail := &sarama.TopicDetail{NumPartitions: int32(partitions), ReplicationFactor: 3}
+	detail := &sarama.TopicDetail{NumPartitions: int32(partitions), ReplicationFactor: common.Replicas}
 	common.Must(admin.CreateTopic(topic, detail, false))
 	common.Until("leaders", func() bool { return partitionCount(topic) == partitions })
 	return topic
@@ -358,7 +367,7 @@ func steps(topic string) []common.Step {
 	}
 	return []common.Step{
 		{What: "create", Holds: exists, Act: func() {
-			common.Must(admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: 1, ReplicationFactor: 3}, false))
+			common.Must(admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: 1, ReplicationFactor: common.Replicas}, false))
 		}},
 		{What: "describe", Holds: func() bool { return partitionCount(topic) == 1 }},
 		{What: "alter the config", Holds: func() bool {

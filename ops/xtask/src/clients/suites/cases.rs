@@ -3,7 +3,7 @@
 use super::known::Difference;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(in crate::clients) enum Verdict {
     Passed,
     Failed,
     Skipped,
@@ -11,26 +11,26 @@ pub(super) enum Verdict {
 
 /// A test that was run, or left out by the suite itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Case {
-    pub(super) name: String,
-    pub(super) verdict: Verdict,
+pub(in crate::clients) struct Case {
+    pub(in crate::clients) name: String,
+    pub(in crate::clients) verdict: Verdict,
 }
 
 impl Case {
-    pub(super) fn new(name: impl Into<String>, verdict: Verdict) -> Self {
+    pub(in crate::clients) fn new(name: impl Into<String>, verdict: Verdict) -> Self {
         Self { name: name.into(), verdict }
     }
 }
 
 /// All tests of a run, beside the known differences.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(in crate::clients) struct Tally {
     passed_count: usize,
     skipped_count: usize,
     /// Failures that are known, and why they are.
     known: Vec<(String, String)>,
     /// Failures that nobody knew.
-    pub(super) failed: Vec<String>,
+    pub(in crate::clients) failed: Vec<String>,
     /// Known failures that did not fail.
     stale: Vec<String>,
     /// Failures that nobody knew, and that did not fail again.
@@ -38,7 +38,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    pub(super) fn of(cases: &[Case], known: &[&Difference]) -> Self {
+    pub(in crate::clients) fn of(cases: &[Case], known: &[&Difference]) -> Self {
         let mut tally = Self::default();
         for case in cases {
             match case.verdict {
@@ -66,7 +66,7 @@ impl Tally {
     }
 
     /// Takes those for passed that pass when they are run again.
-    pub(super) fn forgive(&mut self, again: &[Case]) {
+    pub(in crate::clients) fn forgive(&mut self, again: &[Case]) {
         let passes = |test: &String| {
             let mut tries = again.iter().filter(|case| case.name == *test).peekable();
             tries.peek().is_some() && tries.all(|case| case.verdict == Verdict::Passed)
@@ -77,7 +77,7 @@ impl Tally {
         self.passed_count += self.forgiven.len();
     }
 
-    pub(super) fn render(&self, run: &str, seconds: u64) -> String {
+    pub(in crate::clients) fn render(&self, run: &str, seconds: u64) -> String {
         let failed_count = self.known.len() + self.failed.len();
         let mut text = format!(
             "== {run}: {} run, {} passed, {failed_count} failed ({} known), {} skipped, {seconds} s\n",

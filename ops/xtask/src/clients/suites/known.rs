@@ -12,39 +12,39 @@ const AT_TIMES: &str = "at times: ";
 
 /// A test that is known to fail.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Difference {
+pub(in crate::clients) struct Difference {
     suite: String,
     /// At every number of nodes if absent.
     node_count: Option<u16>,
-    pub(super) test: String,
-    pub(super) why: String,
+    pub(in crate::clients) test: String,
+    pub(in crate::clients) why: String,
 }
 
 impl Difference {
-    pub(super) fn covers(&self, test: &str) -> bool {
+    pub(in crate::clients) fn covers(&self, test: &str) -> bool {
         match self.test.strip_suffix('*') {
             Some(beginning) => test.starts_with(beginning),
             None => test == self.test,
         }
     }
 
-    pub(super) fn is_at_times(&self) -> bool {
+    pub(in crate::clients) fn is_at_times(&self) -> bool {
         self.why.starts_with(AT_TIMES)
     }
 }
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Known(Vec<Difference>);
+pub(in crate::clients) struct Known(Vec<Difference>);
 
 impl Known {
     /// The table that the project keeps.
-    pub(super) fn shipped() -> Result<Self, String> {
+    pub(in crate::clients) fn shipped() -> Result<Self, String> {
         Self::parse(SHIPPED).map_err(|problem| format!("suites/known.toml:{problem}"))
     }
 
     /// Understands as much TOML as the table needs.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(in crate::clients) fn parse(text: &str) -> Result<Self, String> {
         let mut differences = Vec::new();
         let mut section = None;
         for (line, number) in text.lines().map(str::trim).zip(1..) {
@@ -64,8 +64,14 @@ impl Known {
         Ok(Self(differences))
     }
 
+    /// The suites that it is about.
+    #[cfg(test)]
+    pub(in crate::clients) fn suites(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|known| known.suite.as_str())
+    }
+
     /// Those of a suite at so many nodes.
-    pub(super) fn of(&self, suite: &str, node_count: u16) -> Vec<&Difference> {
+    pub(in crate::clients) fn of(&self, suite: &str, node_count: u16) -> Vec<&Difference> {
         let fits = |known: &&Difference| {
             known.suite == suite && known.node_count.is_none_or(|count| count == node_count)
         };
