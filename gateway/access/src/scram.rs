@@ -300,7 +300,9 @@ pub struct ScramFirst {
 #[derive(Clone)]
 pub struct ScramServer {
     credential: Credential,
+    /// The client's, and ours behind it.
     nonce: String,
+    their_nonce: String,
     header: String,
     /// The client's first message without its header, and ours.
     messages: String,
@@ -348,7 +350,8 @@ impl ScramFirst {
         let salt = BASE64.encode(&credential.salt);
         let ours = format!("r={nonce},s={salt},i={}", credential.iterations);
         let messages = format!("{},{ours}", self.bare);
-        (ours.into_bytes(), ScramServer { credential, nonce, header: self.header, messages })
+        let (their_nonce, header) = (self.nonce, self.header);
+        (ours.into_bytes(), ScramServer { credential, nonce, their_nonce, header, messages })
     }
 }
 
@@ -364,7 +367,11 @@ impl ScramServer {
         if header.as_deref() != Some(self.header.as_bytes()) {
             return Err(malformed("the header is not that of the first message"));
         }
-        if next("r=") != Some(&self.nonce) {
+        // librdkafka before 2.6.1 puts its own nonce twice, and Kafka 3.8.1 lets it. Ours is in
+        // what is signed all the same, so that nothing can be played again.
+        let nonce = next("r=").ok_or(malformed("no nonce"))?;
+        let once = nonce.strip_prefix(self.their_nonce.as_str());
+        if nonce != self.nonce && once != Some(self.nonce.as_str()) {
             return Err(malformed("the nonce is not ours"));
         }
         let proof = BASE64.decode(proof).map_err(|_| malformed("the proof is not base64"))?;

@@ -80,6 +80,39 @@ fn a_last_message_answers_this_exchange_and_no_other() {
     assert!(challenged(FIRST).finish(echoed.as_bytes()).is_err(), "the client's nonce alone");
 }
 
+/// What a client that knows the password says last, with this nonce.
+fn last(nonce: &str) -> String {
+    let credential = credential();
+    let salt = BASE64.decode(SALT).expect("base64");
+    let salted = credential.hash.salted("pencil", &salt, checked(4096).expect("possible"));
+    let key = credential.hash.sign(salted.as_ref(), b"Client Key");
+    let signed = format!("c=biws,r={nonce}");
+    let message = format!("n=user,r=rOprNGfwEbeRWgbNEkqO,{OURS},{signed}");
+    let signature = credential.hash.sign(&credential.stored_key, message.as_bytes());
+    let pairs = key.as_ref().iter().zip(signature.as_ref());
+    let proof: Vec<u8> = pairs.map(|(key, signature)| key ^ signature).collect();
+    format!("{signed},p={}", BASE64.encode(&proof))
+}
+
+#[test]
+fn a_client_that_puts_its_own_nonce_twice_gets_in_as_old_librdkafka_does() {
+    let theirs = "rOprNGfwEbeRWgbNEkqO";
+    assert_eq!(last(&format!("{theirs}{OUR_NONCE}")), LAST);
+    let twice = last(&format!("{theirs}{theirs}{OUR_NONCE}"));
+    assert!(challenged(FIRST).finish(twice.as_bytes()).is_ok());
+    for other in [
+        format!("{theirs}{theirs}{theirs}{OUR_NONCE}"),
+        format!("x{theirs}{OUR_NONCE}"),
+        format!("{theirs}{theirs}"),
+        OUR_NONCE.to_owned(),
+    ] {
+        let refused = challenged(FIRST).finish(last(&other).as_bytes());
+        assert!(matches!(refused, Err(ScramError::Malformed(_))), "{other}");
+    }
+    let wrong = twice.replace(",p=", ",p=A");
+    assert!(challenged(FIRST).finish(wrong.as_bytes()).is_err());
+}
+
 #[test]
 fn first_messages_are_read_or_refused() {
     let user = |text: &str| ScramFirst::parse(text.as_bytes()).map(|it| it.user);
