@@ -18,8 +18,18 @@ const WITHIN_MS = 40_000;
 
 const zstd = await new Promise((done) => ZstdCodec.run((codec) => done(new codec.Simple())));
 CompressionCodecs[CompressionTypes.Snappy] = SnappyCodec;
+/// lz4js says of each frame that its blocks refer to each other, which Kafka's brokers and ours refuse. A frame of one block, as
+/// all of these are, says so for nothing: the flag of independence is set, and the header's checksum is the one that fits it.
+function independent(frame) {
+  if (frame.readUInt16BE(4) === 0x4070) {
+    frame[4] = 0x60;
+    frame[6] = 0x73;
+  }
+  return frame;
+}
+
 CompressionCodecs[CompressionTypes.LZ4] = () => ({
-  compress: async (encoder) => Buffer.from(lz4.compress(encoder.buffer)),
+  compress: async (encoder) => independent(Buffer.from(lz4.compress(encoder.buffer))),
   decompress: async (buffer) => Buffer.from(lz4.decompress(buffer)),
 });
 CompressionCodecs[CompressionTypes.ZSTD] = () => ({
