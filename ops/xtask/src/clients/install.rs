@@ -111,7 +111,10 @@ const APP_FILES: &[&str] = &[
     "Killer.java",
     "Lab.java",
     "Mirror.java",
+    "FileSource.java",
     "Producers.java",
+    "Secured.java",
+    "Streams.java",
     "Tools.java",
     "WordCount.java",
 ];

@@ -2,7 +2,7 @@
 //! suites of others see them.
 //!
 //! ```text
-//! start   a new node for each part: listeners PLAINTEXT, SASL_PLAINTEXT and SASL_SSL, and users
+//! start   a new node for each part: a listener of each kind, and users
 //! run     a part against it
 //! judge   a failure is in `security/known.toml` with its reason, or it fails the run
 //! ```
@@ -28,20 +28,23 @@ struct Part {
     /// On the command line and in the table of known differences.
     name: &'static str,
     run: fn(&Bench<'_>) -> Result<Vec<Case>, String>,
+    /// The port that it looks for the node at, if it can't be told.
+    base_port: Option<u16>,
 }
 
 const PARTS: &[Part] = &[
-    Part { name: "clients", run: matrix::run },
-    Part { name: "tools", run: tools::run },
-    Part { name: "franz-go", run: strangers::franz_go },
-    Part { name: "kafka-go", run: strangers::kafka_go },
-    Part { name: "kafka-python", run: strangers::kafka_python },
-    Part { name: "librdkafka", run: strangers::librdkafka },
+    Part { name: "clients", run: matrix::run, base_port: None },
+    Part { name: "tools", run: tools::run, base_port: None },
+    Part { name: "franz-go", run: strangers::franz_go, base_port: None },
+    Part { name: "kafka-go", run: strangers::kafka_go, base_port: Some(9092) },
+    Part { name: "kafka-python", run: strangers::kafka_python, base_port: None },
+    Part { name: "librdkafka", run: strangers::librdkafka, base_port: None },
 ];
 
 /// Tests of logins and rules that can't be run here, and why.
 const NOT_RUN: &[(&str, &str)] = &[
     ("sarama", "its tests of SASL and ACLs have brokers that are mocks; its client is one of ours"),
+    ("kadm", "its tests of ACLs decode bits and have no broker"),
     ("aiokafka", "its source distribution leaves its tests out; its client is one of ours"),
     ("kafkajs", "its package has the library only; its client is one of ours"),
     ("librdkafka-rust", "the crate is built without TLS, and its SCRAM comes with it"),
@@ -71,7 +74,11 @@ pub(super) fn run(root: &Path, options: &Options) -> Result<(), String> {
         let folder = lab.folder.join("security").join(part.name);
         fetch::empty(&folder)?;
         let began = Instant::now();
-        let node = Node::start(&program, &folder.join("node"), options.base_port)?;
+        let node = Node::start(
+            &program,
+            &folder.join("node"),
+            part.base_port.unwrap_or(options.base_port),
+        )?;
         let cases = (part.run)(&Bench { lab: &lab, node: &node, folder: folder.clone() })?;
         let tally = Tally::of(&cases, &known.of(part.name, 1));
         let told = tally.render(part.name, began.elapsed().as_secs());

@@ -10,11 +10,11 @@
 
 pub(super) mod cases;
 pub(super) mod fetch;
-mod go;
+pub(super) mod go;
 pub(super) mod known;
-mod librdkafka;
+pub(super) mod librdkafka;
 mod proxies;
-mod python;
+pub(super) mod python;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -78,6 +78,12 @@ const NOT_SERVED: &[(&str, &str)] = &[
 pub(super) fn names() -> Vec<&'static str> {
     let served = SUITES.iter().map(|suite| suite.name());
     served.chain(NOT_SERVED.iter().map(|(name, _)| *name)).collect()
+}
+
+/// The folder of what a suite is made of, which is fetched unless it is there.
+pub(super) fn source(lab: &Lab, name: &str) -> Result<PathBuf, String> {
+    let suite = SUITES.iter().find(|suite| suite.name() == name);
+    fetch::once(*suite.ok_or_else(|| format!("{name}: no such suite"))?, &lab.folder.join("suites"))
 }
 
 /// Where a suite runs.

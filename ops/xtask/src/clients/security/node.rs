@@ -1,4 +1,4 @@
-//! A node with three listeners, and its users.
+//! A node with a listener of each kind, and its users.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,8 @@ pub(super) enum Way {
     Open,
     SaslPlaintext,
     SaslSsl,
+    /// Without a login.
+    Ssl,
 }
 
 impl Way {
@@ -27,6 +29,7 @@ impl Way {
             Self::Open => "PLAINTEXT",
             Self::SaslPlaintext => "SASL_PLAINTEXT",
             Self::SaslSsl => "SASL_SSL",
+            Self::Ssl => "SSL",
         }
     }
 }
@@ -70,6 +73,10 @@ impl Node {
 
     pub(super) fn address(&self, way: Way) -> String {
         format!("localhost:{}", self.base_port + way as u16)
+    }
+
+    pub(super) fn base_port(&self) -> u16 {
+        self.base_port
     }
 
     pub(super) fn authority(&self) -> PathBuf {
@@ -128,8 +135,8 @@ fn meridian(program: &Path, arguments: &[&str], input: &str) -> Result<String, S
 }
 
 fn configuration(cluster: &str, base_port: u16) -> String {
-    let [open, plaintext, ssl] =
-        [Way::Open, Way::SaslPlaintext, Way::SaslSsl].map(|way| base_port + way as u16);
+    let [open, plaintext, secure, ssl] =
+        [Way::Open, Way::SaslPlaintext, Way::SaslSsl, Way::Ssl].map(|way| base_port + way as u16);
     format!(
         r#"
         [node]
@@ -145,9 +152,15 @@ fn configuration(cluster: &str, base_port: u16) -> String {
         advertised = "localhost:{plaintext}"
         protocol = "SASL_PLAINTEXT"
         [listener.secure]
+        address = "127.0.0.1:{secure}"
+        advertised = "localhost:{secure}"
+        protocol = "SASL_SSL"
+        certificate = "tls/server.pem"
+        key = "tls/server-key.pem"
+        [listener.tls]
         address = "127.0.0.1:{ssl}"
         advertised = "localhost:{ssl}"
-        protocol = "SASL_SSL"
+        protocol = "SSL"
         certificate = "tls/server.pem"
         key = "tls/server-key.pem"
         [security]

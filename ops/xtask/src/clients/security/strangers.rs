@@ -1,17 +1,145 @@
-//! Suites of others.
+//! Suites of others: those of their tests that are about logins, users and access rules.
 
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use super::super::install::Kind;
 use super::super::suites::cases::Case;
+use super::super::suites::{self, fetch};
+use super::super::{Program, suites::go, suites::librdkafka as c, suites::python};
 use super::Bench;
+use super::node::{ADMIN, Way};
 
-pub(super) fn franz_go(_bench: &Bench<'_>) -> Result<Vec<Case>, String> {
-    Ok(Vec::new())
+const AT_MOST: Duration = Duration::from_secs(300);
+/// Who kafka-go's tests log in as, with the mechanism that each has its password for.
+const KAFKA_GO_USERS: [(&str, &str, &[&str]); 3] = [
+    ("adminplain", "admin-secret", &[]),
+    ("adminscram256", "admin-secret-256", &["--mechanism", "SCRAM-SHA-256"]),
+    ("adminscram512", "admin-secret-512", &["--mechanism", "SCRAM-SHA-512"]),
+];
+const KAFKA_GO_TESTS: &str = "^(TestSASL|TestUnsupportedSASLMechanism|TestAlterUserScramCredentials\
+    |TestDescribeUserScramCredentials|TestClient(Create|Describe|Delete)ACLs\
+    |TestWriter$/^writing_a_message_with_SASL_Plain_authentication)$";
+/// Those of librdkafka that take rules away by Kafka's tool, or make users and rules themselves.
+const LIBRDKAFKA_OPEN: [&str; 4] = ["0081", "0109", "0115", "0119"];
+const LIBRDKAFKA_LOGIN: &str = "0135";
+/// Its fixtures, for the node that runs.
+const KAFKA_PYTHON_NODE: &str = include_str!("kafka_python_node.py");
+
+/// What a command prints, at its end or when its time is over.
+fn told(bench: &Bench<'_>, name: &str, command: &mut Command) -> Result<String, String> {
+    let log = bench.folder.join(format!("{name}.txt"));
+    let ended = Program::spawn(name, command, log.clone())?.wait(AT_MOST);
+    println!("   {name}: {ended}");
+    let printed = std::fs::read(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+    Ok(String::from_utf8_lossy(&printed).into_owned())
 }
-pub(super) fn kafka_go(_bench: &Bench<'_>) -> Result<Vec<Case>, String> {
-    Ok(Vec::new())
+
+fn go(source: &PathBuf, package: &str, tests: &str) -> Command {
+    let mut go = Command::new("go");
+    go.current_dir(source).args(["test", "-mod=mod", "-p", "1", "-count", "1", "-json"]);
+    go.args(["-run", tests, package]);
+    go
 }
-pub(super) fn kafka_python(_bench: &Bench<'_>) -> Result<Vec<Case>, String> {
-    Ok(Vec::new())
+
+/// By both of SCRAM's hashes.
+pub(super) fn franz_go(bench: &Bench<'_>) -> Result<Vec<Case>, String> {
+    let source = suites::source(bench.lab, "franz-go")?;
+    let mut cases = Vec::new();
+    for bits in ["256", "512"] {
+        let mut go = go(&source, "./pkg/kgo", "^TestSCRAMAuth");
+        go.env("KGO_SEEDS", bench.node.address(Way::Open))
+            .env("KGO_TEST_SCRAM_SEEDS", bench.node.address(Way::SaslPlaintext))
+            .env("KGO_TEST_SCRAM", format!("{}:{}:{bits}", ADMIN.0, ADMIN.1));
+        let printed = told(bench, &format!("franz-go-{bits}"), &mut go)?;
+        let read = go::read(&printed, "github.com/twmb/franz-go").into_iter();
+        cases.extend(read.map(|case| Case::new(format!("{} {bits}", case.name), case.verdict)));
+    }
+    Ok(cases)
 }
-pub(super) fn librdkafka(_bench: &Bench<'_>) -> Result<Vec<Case>, String> {
-    Ok(Vec::new())
+
+pub(super) fn kafka_go(bench: &Bench<'_>) -> Result<Vec<Case>, String> {
+    for (user, password, how) in KAFKA_GO_USERS {
+        let create = ["user", "create", user, "--password-stdin"];
+        bench.node.ask(&[&create[..], how].concat(), password)?;
+    }
+    bench.node.ask(&["topic", "create", "test-writer-0"], "")?;
+    let mut go = go(&suites::source(bench.lab, "kafka-go")?, "./...", KAFKA_GO_TESTS);
+    go.env("KAFKA_SKIP_NETTEST", "1").env("KAFKA_VERSION", "4.0.0");
+    let printed = told(bench, "kafka-go", &mut go)?;
+    Ok(go::read(&printed, "github.com/segmentio/kafka-go"))
+}
+
+pub(super) fn kafka_python(bench: &Bench<'_>) -> Result<Vec<Case>, String> {
+    bench.node.user("alice", "alice-secret")?;
+    let source = suites::source(bench.lab, "kafka-python")?;
+    let plugin = bench.folder.join("kafka_python_node.py");
+    std::fs::write(&plugin, KAFKA_PYTHON_NODE)
+        .map_err(|error| format!("{}: {error}", plugin.display()))?;
+    let version = python::KAFKA_PYTHON.sources();
+    let port = |way| bench.node.address(way).rsplit(':').next().unwrap_or_default().to_owned();
+    let mut pytest = Command::new(source.join("venv/bin/python"));
+    pytest
+        .args(["-m", "pytest", "-v", "--color=no", "-p", "no:cacheprovider"])
+        .args(["-p", "kafka_python_node", "--timeout=60", "--timeout-method=signal"])
+        .args(["test/integration/test_sasl_integration.py"])
+        .args(["test/integration/test_ssl_integration.py"])
+        .arg("test/integration/test_admin_integration.py::test_create_describe_delete_acls")
+        .current_dir(source.join(version))
+        .env("PYTHONPATH", &bench.folder)
+        .env("KAFKA_VERSION", "4.2.0")
+        .env("KAFKA_ROOT", &bench.folder)
+        .env("PORT_PLAINTEXT", port(Way::Open))
+        .env("PORT_SASL_PLAINTEXT", port(Way::SaslPlaintext))
+        .env("PORT_SSL", port(Way::Ssl))
+        .env("AUTHORITY", bench.node.authority());
+    Ok(python::read(&told(bench, "kafka-python", &mut pytest)?))
+}
+
+/// Rules are enforced, and at first everybody may do everything: its tests deny what they forbid.
+pub(super) fn librdkafka(bench: &Bench<'_>) -> Result<Vec<Case>, String> {
+    let source = suites::source(bench.lab, "librdkafka")?;
+    bench.lab.install(Kind::Apps)?;
+    for what in [["--topic", "*"], ["--group", "*"], ["--transactional-id", "*"]] {
+        bench.node.ask(&[&["acl", "allow", "User:*", "all"], &what[..]].concat(), "")?;
+    }
+    bench.node.ask(&["acl", "allow", "User:*", "all", "--cluster"], "")?;
+    bench.node.ask(&["acl", "mode", "enforce", "--yes"], "")?;
+    let tools = bench.folder.join("kafka");
+    fetch::make(&tools.join("bin"))?;
+    let jars = bench.lab.folder.join("apps/jars/*");
+    let java = format!(
+        "#!/bin/sh\nexec java -Xmx256m -XX:TieredStopAtLevel=1 -cp '{}' \
+         org.apache.kafka.tools.AclCommand \"$@\"\n",
+        jars.display()
+    );
+    fetch::script(&tools.join("bin/kafka-acls.sh"), &java)?;
+    let open = format!("bootstrap.servers={}\n", bench.node.address(Way::Open));
+    let mut cases = Vec::new();
+    let mut run = |number: &str, name: &str, options: &str| -> Result<(), String> {
+        let conf = bench.folder.join(format!("{name}.conf"));
+        std::fs::write(&conf, options).map_err(|error| format!("{}: {error}", conf.display()))?;
+        let mut runner = Command::new("./test-runner");
+        runner
+            .args(["-L", "-Q", "-p1"])
+            .current_dir(source.join("tests"))
+            .env("TESTS", number)
+            .env("RDKAFKA_TEST_CONF", &conf)
+            .env("TEST_KAFKA_VERSION", c::KAFKA_VERSION)
+            .env("KAFKA_PATH", &tools)
+            .env("LD_LIBRARY_PATH", "../src:../src-cpp");
+        let read = c::read(&told(bench, name, &mut runner)?).into_iter();
+        cases.extend(read.map(|case| Case::new(case.name.replace(number, name), case.verdict)));
+        Ok(())
+    };
+    for number in LIBRDKAFKA_OPEN {
+        run(number, number, &open)?;
+    }
+    for (way, mechanism) in [(Way::SaslSsl, "SCRAM-SHA-512"), (Way::SaslPlaintext, "PLAIN")] {
+        let options = bench.node.options(way, mechanism, ADMIN);
+        let options = format!("bootstrap.servers={}\n{options}", bench.node.address(way));
+        run(LIBRDKAFKA_LOGIN, &format!("{LIBRDKAFKA_LOGIN}-{mechanism}"), &options)?;
+    }
+    Ok(cases)
 }

@@ -9,6 +9,9 @@ use super::node::{ADMIN, Way};
 
 /// The class in `ops/tests/clients/apps`.
 const PROGRAM: &str = "Secured";
+/// Of what Connect serves, above those of the node.
+const PORT_DISTANCE: u16 = 10;
+const WELL: &str = "exit status: 0";
 const AT_MOST: std::time::Duration = std::time::Duration::from_secs(600);
 
 pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Case>, String> {
@@ -23,13 +26,18 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Case>, String> {
         .env("OPEN", bench.node.address(Way::Open))
         .env("PREFIX", format!("secured-{}-", bench.lab.run))
         .env("DURATION", "0")
+        .env("PORT", (bench.node.base_port() + PORT_DISTANCE).to_string())
         .env("FOLDER", &folder)
         .env("LOG", &log);
     bench.node.ask(&["acl", "mode", "enforce", "--yes"], "")?;
     let ended = Program::spawn(PROGRAM, &mut command, told.clone())?.wait(AT_MOST);
     let report = Report::read("tools", &read(&told), &ended);
     println!("== {}", report.summary());
+    // What it has not come to is not told.
+    let has_ended_well =
+        Case::new("its end", if ended == WELL { Verdict::Passed } else { Verdict::Failed });
     let verdict =
         |outcome| if outcome == Outcome::Passed { Verdict::Passed } else { Verdict::Failed };
-    Ok(report.checks().map(|(check, outcome)| Case::new(check, verdict(outcome))).collect())
+    let cases = report.checks().map(|(check, outcome)| Case::new(check, verdict(outcome)));
+    Ok(cases.chain([has_ended_well]).collect())
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use super::Suite;
 
 /// The folder of a suite, which is fetched unless it is there at this version.
-pub(in crate::clients) fn once(suite: &dyn Suite, folder: &Path) -> Result<PathBuf, String> {
+pub(super) fn once(suite: &dyn Suite, folder: &Path) -> Result<PathBuf, String> {
     let name = format!("{}-{}", suite.source(), suite.version());
     let here = folder.join(&name);
     let stamp = folder.join(format!("{name}.fetched"));

@@ -245,7 +245,7 @@ fn tests_of(text: &str) -> Vec<String> {
 }
 
 /// What `go test -json` prints, of tests that have none within them.
-fn read(printed: &str, module: &str) -> Vec<Case> {
+pub(in crate::clients) fn read(printed: &str, module: &str) -> Vec<Case> {
     // By package and test; a package itself has an empty name.
     let mut verdicts: BTreeMap<(String, String), Option<Verdict>> = BTreeMap::new();
     for line in printed.lines().filter(|line| line.starts_with('{')) {

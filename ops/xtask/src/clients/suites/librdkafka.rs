@@ -23,7 +23,7 @@ pub(super) const KIP_848: Librdkafka =
 const CRATE: &str = "rdkafka-sys";
 const VERSION: &str = "4.10.0+2.12.1";
 /// The newest broker that its tests know of.
-const KAFKA_VERSION: &str = "4.1.0";
+pub(in crate::clients) const KAFKA_VERSION: &str = "4.1.0";
 /// Where Kafka's tools are, in the folder of its sources.
 const TOOLS: &str = "kafka";
 /// Each of its tests has a limit of its own below that, most of 30 s.
@@ -161,7 +161,7 @@ fn numbers(list: &str) -> Vec<String> {
 }
 
 /// What a runner prints of its tests: one that began and did not end failed.
-fn read(printed: &str) -> Vec<Case> {
+pub(in crate::clients) fn read(printed: &str) -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
     for line in printed.lines().filter(|line| line.contains("=================")) {
         let words: Vec<&str> = line

@@ -9,7 +9,7 @@ use super::cases::{Case, Verdict};
 use super::{Nodes, Plan, Site, Suite, fetch};
 
 /// A distribution with tests.
-pub(super) struct Distribution {
+pub(in crate::clients) struct Distribution {
     name: &'static str,
     version: &'static str,
     /// What its tests need beside it, pinned.
@@ -24,7 +24,7 @@ pub(super) struct Distribution {
     at_most: Duration,
 }
 
-pub(super) const KAFKA_PYTHON: Distribution = Distribution {
+pub(in crate::clients) const KAFKA_PYTHON: Distribution = Distribution {
     name: "kafka-python",
     version: "3.0.12",
     requirements: &[
@@ -71,7 +71,7 @@ class SpawnedService:
 "#;
 
 impl Distribution {
-    fn sources(&self) -> String {
+    pub(in crate::clients) fn sources(&self) -> String {
         format!("{}-{}", self.name.replace('-', "_"), self.version)
     }
 }
@@ -128,7 +128,7 @@ impl Suite for Distribution {
 }
 
 /// What `pytest -v` prints: a line for each test, without a verdict while it runs.
-fn read(printed: &str) -> Vec<Case> {
+pub(in crate::clients) fn read(printed: &str) -> Vec<Case> {
     let mut cases: BTreeMap<&str, Option<Verdict>> = BTreeMap::new();
     for line in printed.lines() {
         let Some((test, verdict)) = line_of(line) else { continue };
