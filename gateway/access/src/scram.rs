@@ -96,14 +96,9 @@ pub enum CredentialError {
         "{0} iterations; there are {ITERATION_COUNT_MIN} to {ITERATION_COUNT_MAX} in a credential"
     )]
     Iterations(i64),
-    /// The salted password has not the size of the hash.
-    #[error("the salted password has {found} bytes, and {expected} with this mechanism")]
-    Size {
-        /// Its bytes.
-        found: usize,
-        /// Those of the hash.
-        expected: usize,
-    },
+    /// There is no salted password.
+    #[error("a credential has a salted password")]
+    NoPassword,
     /// There is no salt.
     #[error("a credential has a salt")]
     NoSalt,
@@ -176,7 +171,8 @@ impl fmt::Debug for Credential {
 }
 
 impl Credential {
-    /// A credential of a password that was salted already, as clients send it (KIP-554).
+    /// A credential of a password that was salted already, as clients send it (KIP-554). One that
+    /// has not the size of the hash fits no password, which Kafka's controller lets it.
     pub fn new(
         hash: ScramHash,
         salt: &[u8],
@@ -184,9 +180,8 @@ impl Credential {
         salted_password: &[u8],
     ) -> Result<Self, CredentialError> {
         let iterations = checked(i64::from(iterations))?;
-        let expected = hash.digest().output_len();
-        if salted_password.len() != expected {
-            return Err(CredentialError::Size { found: salted_password.len(), expected });
+        if salted_password.is_empty() {
+            return Err(CredentialError::NoPassword);
         }
         if salt.is_empty() {
             return Err(CredentialError::NoSalt);

@@ -141,9 +141,12 @@ fn first_messages_are_read_or_refused() {
 
 #[test]
 fn credentials_have_bounds_and_keep_no_password() {
-    for (iterations, size) in [(4095, 32), (16_385, 32), (0, 32), (-1, 32), (4096, 31), (4096, 64)]
-    {
+    for (iterations, size) in [(4095, 32), (16_385, 32), (0, 32), (-1, 32), (4096, 0)] {
         assert!(Credential::new(ScramHash::Sha256, b"s", iterations, &vec![1; size]).is_err());
+    }
+    // Kafka's controller takes any size; no password fits such a one.
+    for size in [18, 64, 100] {
+        assert!(Credential::new(ScramHash::Sha256, b"s", 4096, &vec![1; size]).is_ok(), "{size}");
     }
     assert_eq!(
         Credential::new(ScramHash::Sha512, b"", 4096, &[1; 64]),
