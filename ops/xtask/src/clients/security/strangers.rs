@@ -1,6 +1,6 @@
 //! Suites of others: those of their tests that are about logins, users and access rules.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -21,9 +21,11 @@ const KAFKA_GO_USERS: [(&str, &str, &[&str]); 3] = [
 const KAFKA_GO_TESTS: &str = "^(TestSASL|TestUnsupportedSASLMechanism|TestAlterUserScramCredentials\
     |TestDescribeUserScramCredentials|TestClient(Create|Describe|Delete)ACLs\
     |TestWriter$/^writing_a_message_with_SASL_Plain_authentication)$";
-/// Those of librdkafka that take rules away by Kafka's tool, or make users and rules themselves.
-const LIBRDKAFKA_OPEN: [&str; 4] = ["0081", "0109", "0115", "0119"];
-const LIBRDKAFKA_LOGIN: &str = "0135";
+/// Those of librdkafka that make rules by Kafka's tool, which they can't give a login.
+const LIBRDKAFKA_OPEN: [&str; 3] = ["0109", "0115", "0119"];
+/// Within the test of its administrator, what is about users and rules, and about who sees what.
+const LIBRDKAFKA_ADMIN: [&str; 5] =
+    ["Acls", "UserScramCredentials", "DescribeCluster", "DescribeTopics", "authorized_ops"];
 /// Its fixtures, for the node that runs.
 const KAFKA_PYTHON_NODE: &str = include_str!("kafka_python_node.py");
 
@@ -36,7 +38,7 @@ fn told(bench: &Bench<'_>, name: &str, command: &mut Command) -> Result<String, 
     Ok(String::from_utf8_lossy(&printed).into_owned())
 }
 
-fn go(source: &PathBuf, package: &str, tests: &str) -> Command {
+fn go(source: &Path, package: &str, tests: &str) -> Command {
     let mut go = Command::new("go");
     go.current_dir(source).args(["test", "-mod=mod", "-p", "1", "-count", "1", "-json"]);
     go.args(["-run", tests, package]);
@@ -97,34 +99,29 @@ pub(super) fn kafka_python(bench: &Bench<'_>) -> Result<Vec<Case>, String> {
     Ok(python::read(&told(bench, "kafka-python", &mut pytest)?))
 }
 
-/// Rules are enforced, and at first everybody may do everything: its tests deny what they forbid.
+/// Its tests of rules deny what everybody may do: rules are enforced, and say so. The test that makes
+/// and counts rules comes before.
 pub(super) fn librdkafka(bench: &Bench<'_>) -> Result<Vec<Case>, String> {
-    let source = suites::source(bench.lab, "librdkafka")?;
+    let tests = suites::source(bench.lab, "librdkafka")?.join("tests");
     bench.lab.install(Kind::Apps)?;
-    for what in [["--topic", "*"], ["--group", "*"], ["--transactional-id", "*"]] {
-        bench.node.ask(&[&["acl", "allow", "User:*", "all"], &what[..]].concat(), "")?;
-    }
-    bench.node.ask(&["acl", "allow", "User:*", "all", "--cluster"], "")?;
-    bench.node.ask(&["acl", "mode", "enforce", "--yes"], "")?;
     let tools = bench.folder.join("kafka");
-    fetch::make(&tools.join("bin"))?;
-    let jars = bench.lab.folder.join("apps/jars/*");
-    let java = format!(
-        "#!/bin/sh\nexec java -Xmx256m -XX:TieredStopAtLevel=1 -cp '{}' \
-         org.apache.kafka.tools.AclCommand \"$@\"\n",
-        jars.display()
-    );
-    fetch::script(&tools.join("bin/kafka-acls.sh"), &java)?;
-    let open = format!("bootstrap.servers={}\n", bench.node.address(Way::Open));
+    bring_acls(bench, &tools)?;
+    let login = |way, mechanism| {
+        let options = bench.node.options(way, mechanism, ADMIN);
+        format!("bootstrap.servers={}\n{options}", bench.node.address(way))
+    };
     let mut cases = Vec::new();
-    let mut run = |number: &str, name: &str, options: &str| -> Result<(), String> {
+    let mut run = |number: &str, name: &str, part: &str, options: &str| -> Result<(), String> {
         let conf = bench.folder.join(format!("{name}.conf"));
-        std::fs::write(&conf, options).map_err(|error| format!("{}: {error}", conf.display()))?;
+        // Kafka's tool takes seconds to start.
+        std::fs::write(&conf, format!("{options}test.timeout.multiplier=3\n"))
+            .map_err(|error| format!("{}: {error}", conf.display()))?;
         let mut runner = Command::new("./test-runner");
         runner
             .args(["-L", "-Q", "-p1"])
-            .current_dir(source.join("tests"))
+            .current_dir(&tests)
             .env("TESTS", number)
+            .env("SUBTESTS", part)
             .env("RDKAFKA_TEST_CONF", &conf)
             .env("TEST_KAFKA_VERSION", c::KAFKA_VERSION)
             .env("KAFKA_PATH", &tools)
@@ -133,13 +130,32 @@ pub(super) fn librdkafka(bench: &Bench<'_>) -> Result<Vec<Case>, String> {
         cases.extend(read.map(|case| Case::new(case.name.replace(number, name), case.verdict)));
         Ok(())
     };
-    for number in LIBRDKAFKA_OPEN {
-        run(number, number, &open)?;
+    let (scram, plain) = (login(Way::SaslSsl, "SCRAM-SHA-512"), login(Way::SaslPlaintext, "PLAIN"));
+    for part in LIBRDKAFKA_ADMIN {
+        run("0081", &format!("0081-{part}"), part, &scram)?;
     }
-    for (way, mechanism) in [(Way::SaslSsl, "SCRAM-SHA-512"), (Way::SaslPlaintext, "PLAIN")] {
-        let options = bench.node.options(way, mechanism, ADMIN);
-        let options = format!("bootstrap.servers={}\n{options}", bench.node.address(way));
-        run(LIBRDKAFKA_LOGIN, &format!("{LIBRDKAFKA_LOGIN}-{mechanism}"), &options)?;
+    run("0135", "0135-SCRAM-SHA-512", "", &scram)?;
+    run("0135", "0135-PLAIN", "", &plain)?;
+    for what in [["--topic", "*"], ["--group", "*"], ["--transactional-id", "*"]] {
+        bench.node.ask(&[&["acl", "allow", "User:*", "all"], &what[..]].concat(), "")?;
+    }
+    bench.node.ask(&["acl", "allow", "User:*", "all", "--cluster"], "")?;
+    bench.node.ask(&["acl", "mode", "enforce", "--yes"], "")?;
+    let open = format!("bootstrap.servers={}\n", bench.node.address(Way::Open));
+    for number in LIBRDKAFKA_OPEN {
+        run(number, number, "", &open)?;
     }
     Ok(cases)
+}
+
+/// Brings Kafka's tool for rules, which its tests call, under its own name.
+fn bring_acls(bench: &Bench<'_>, folder: &Path) -> Result<(), String> {
+    fetch::make(&folder.join("bin"))?;
+    let jars = bench.lab.folder.join("apps/jars/*");
+    let java = format!(
+        "#!/bin/sh\nexec java -Xmx256m -XX:TieredStopAtLevel=1 -cp '{}' \
+         org.apache.kafka.tools.AclCommand \"$@\"\n",
+        jars.display()
+    );
+    fetch::script(&folder.join("bin/kafka-acls.sh"), &java)
 }
