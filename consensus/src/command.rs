@@ -440,6 +440,10 @@ pub enum RowKind {
     Authorization,
     /// Where the further listeners of a node are.
     Listeners,
+    /// Which access rules a federation link has set.
+    CarriedAcl,
+    /// Which credentials of users a federation link has set.
+    CarriedUser,
 }
 
 /// Writes or deletes one row.

@@ -15,8 +15,16 @@ pub const LEASE_MS: &str = "lease.ms";
 pub const COMPRESSION_TYPE: &str = "compression.type";
 /// The option that has the quotas of clients follow those of the source.
 pub const SYNC_CLIENT_QUOTAS: &str = "sync.client.quotas";
+/// The option that has access rules follow those of the source.
+pub const SYNC_ACLS: &str = "sync.acls";
+/// The option that has users, with their passwords, follow those of the source.
+pub const SYNC_USERS: &str = "sync.users";
 /// Options that say nothing of how connections are made.
-pub const NOT_OF_CONNECTIONS: [&str; 3] = [LEASE_MS, COMPRESSION_TYPE, SYNC_CLIENT_QUOTAS];
+pub const NOT_OF_CONNECTIONS: [&str; 5] =
+    [LEASE_MS, COMPRESSION_TYPE, SYNC_CLIENT_QUOTAS, SYNC_ACLS, SYNC_USERS];
+/// The option that says how connections are secured, and its values with which they are encrypted.
+const SECURITY_PROTOCOL: &str = "security.protocol";
+const ENCRYPTED: [&str; 3] = ["QUIC", "SSL", "SASL_SSL"];
 /// In place of a secret, wherever options are shown.
 pub const HIDDEN: &str = "[hidden]";
 /// Most bytes of all options of a link: a few certificates.
@@ -114,17 +122,44 @@ impl LinkOptions {
 
     /// Whether quotas of clients follow those of the source.
     pub fn follows_quotas(&self) -> bool {
-        self.checked_quotas().unwrap_or(false)
+        self.flag(SYNC_CLIENT_QUOTAS).unwrap_or(false)
     }
 
-    /// Whether quotas follow, by options that may be wrong; the error says what is possible.
-    pub fn checked_quotas(&self) -> Result<bool, String> {
-        match self.values.get(SYNC_CLIENT_QUOTAS).map(String::as_str) {
+    /// Whether access rules follow those of the source.
+    pub fn follows_acls(&self) -> bool {
+        self.flag(SYNC_ACLS).unwrap_or(false)
+    }
+
+    /// Whether users follow those of the source: never over a link that is not encrypted.
+    pub fn follows_users(&self) -> bool {
+        self.flag(SYNC_USERS).unwrap_or(false) && self.is_encrypted()
+    }
+
+    /// What follows the source, by options that may be wrong; the error says what is possible.
+    pub fn check_followed(&self) -> Result<(), String> {
+        self.flag(SYNC_CLIENT_QUOTAS)?;
+        self.flag(SYNC_ACLS)?;
+        if self.flag(SYNC_USERS)? && !self.is_encrypted() {
+            return Err(format!(
+                "{SYNC_USERS}=true is not possible over a link that is not encrypted: what passwords are checked by \
+                 would be readable on the way; set {SECURITY_PROTOCOL} to {}",
+                ENCRYPTED.join(", ")
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether what crosses the link is encrypted.
+    fn is_encrypted(&self) -> bool {
+        let protocol = self.values.get(SECURITY_PROTOCOL);
+        protocol.is_some_and(|it| ENCRYPTED.iter().any(|known| it.eq_ignore_ascii_case(known)))
+    }
+
+    fn flag(&self, name: &str) -> Result<bool, String> {
+        match self.values.get(name).map(String::as_str) {
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),
-            Some(other) => {
-                Err(format!("{SYNC_CLIENT_QUOTAS}={other} is not possible; it is true or false"))
-            }
+            Some(other) => Err(format!("{name}={other} is not possible; it is true or false")),
         }
     }
 
@@ -194,14 +229,38 @@ mod tests {
         assert!(of("gzip").checked_compression().is_err_and(|said| said.contains("zstd or none")));
     }
 
+    fn of(values: &[(&str, &str)]) -> LinkOptions {
+        let values = values.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        LinkOptions { values: values.collect() }
+    }
+
     #[test]
-    fn quotas_follow_only_if_they_are_to() {
-        let of = |value: &str| LinkOptions {
-            values: [(SYNC_CLIENT_QUOTAS.into(), value.into())].into(),
-        };
-        assert!(of("true").follows_quotas() && of("true").connection().is_empty());
-        assert!(!of("false").follows_quotas() && !LinkOptions::default().follows_quotas());
-        assert!(of("yes").checked_quotas().is_err_and(|said| said.contains("true or false")));
+    fn quotas_and_rules_follow_only_if_they_are_to() {
+        for (name, follows) in [
+            (SYNC_CLIENT_QUOTAS, LinkOptions::follows_quotas as fn(&LinkOptions) -> bool),
+            (SYNC_ACLS, LinkOptions::follows_acls),
+        ] {
+            let of = |value: &str| of(&[(name, value)]);
+            assert!(follows(&of("true")) && of("true").connection().is_empty());
+            assert!(!follows(&of("false")) && !follows(&LinkOptions::default()));
+            assert!(of("yes").check_followed().is_err_and(|said| said.contains("true or false")));
+        }
+    }
+
+    #[test]
+    fn users_follow_over_encrypted_links_alone() {
+        for protocol in ["QUIC", "SSL", "sasl_ssl"] {
+            let options = of(&[(SYNC_USERS, "true"), (SECURITY_PROTOCOL, protocol)]);
+            assert!(options.follows_users() && options.check_followed().is_ok(), "{protocol}");
+        }
+        let plain = of(&[(SYNC_USERS, "true")]);
+        let sasl = of(&[(SYNC_USERS, "true"), (SECURITY_PROTOCOL, "SASL_PLAINTEXT")]);
+        for options in [plain, sasl] {
+            assert!(!options.follows_users());
+            let said = options.check_followed().unwrap_err();
+            assert!(said.contains("set security.protocol to QUIC, SSL, SASL_SSL"), "{said}");
+        }
+        assert!(of(&[(SYNC_USERS, "false")]).check_followed().is_ok());
     }
 
     #[test]

@@ -136,7 +136,9 @@ pub(crate) async fn run(link: Link) -> Result<Exit, Failure> {
             let mut link = find(&client, name).await?;
             add_traffic(&client, &mut link).await;
             output::print(target.output, &json!([link]), |links| {
-                format!("{}{}{}", render(links), render_traffic(&links[0]), render_options(links))
+                let link = &links[0];
+                let more = [render_traffic(link), render_carried(link), render_options(links)];
+                format!("{}{}", render(links), more.concat())
             })?;
             return Ok(Exit::Ok);
         }
@@ -158,8 +160,8 @@ pub(crate) async fn run(link: Link) -> Result<Exit, Failure> {
             let link = find(&client, name).await?;
             let source = cell(&link["bootstrap"]);
             let loss = format!(
-                "link {name} to {source} is deleted with its options, secrets and rules; its groups and quotas \
-                 follow no more"
+                "link {name} to {source} is deleted with its options, secrets and rules; its groups, quotas, \
+                 access rules and users follow no more"
             );
             if !consent.ask_or_show(target.output, &loss)? {
                 return Ok(Exit::Ok);
@@ -258,6 +260,17 @@ fn render_traffic(link: &Value) -> String {
     let percent =
         (wire * 100).checked_div(fetched).map_or(String::new(), |it| format!(" ({it} %)"));
     format!("\n{fetched} bytes of batches fetched, {wire} on the wire{percent}\n")
+}
+
+/// How much here follows the source's, if anything does.
+fn render_carried(link: &Value) -> String {
+    let count = |name: &str| link[name].as_u64().unwrap_or_default();
+    match (count("carried_rules"), count("carried_users")) {
+        (0, 0) => String::new(),
+        (rules, users) => {
+            format!("\n{rules} access rules and {users} credentials of users are carried\n")
+        }
+    }
 }
 
 /// The options below the table, secrets hidden.

@@ -1,9 +1,12 @@
 //! What the link of another cluster may take: nothing, until this cluster's operators grant it.
 
+use std::collections::BTreeSet;
+use std::ops::{Bound, Not};
+
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
-use crate::{Operation, Resource, ResourceType};
+use crate::{Operation, Pattern, PatternType, Resource, ResourceType, WILDCARD};
 
 /// Memory that a pattern may take once it is compiled.
 const PATTERN_SIZE_BYTES_MAX: usize = 1 << 20;
@@ -24,6 +27,10 @@ pub struct LinkGrant {
     pub quotas: bool,
     /// Whether it may take over the topics: fence their producers, and grant leases for them.
     pub switchover: bool,
+    /// Whether it may read the access rules about these topics and groups. An older binary, which does not know this,
+    /// reads the grants that have it not.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub acls: bool,
 }
 
 /// A grant can't be used.
@@ -45,6 +52,9 @@ pub enum GrantError {
     /// Rights to take over no topic.
     #[error("a switchover is of topics: name them with --topics")]
     SwitchoverOfNothing,
+    /// Rules about nothing.
+    #[error("access rules are read of topics and groups: name them with --topics or --groups")]
+    RulesAboutNothing,
     /// The bytes of a row are no grant.
     #[error("the row of the grant can't be read: {0}")]
     Malformed(String),
@@ -66,12 +76,16 @@ impl LinkGrant {
         if self.topics.is_none() && self.switchover {
             return Err(GrantError::SwitchoverOfNothing);
         }
+        if self.topics.is_none() && self.groups.is_none() && self.acls {
+            return Err(GrantError::RulesAboutNothing);
+        }
         if self.topics.is_none() && self.groups.is_none() && !self.quotas {
             return Err(GrantError::Nothing);
         }
         let topics = self.topics.as_deref().map(whole).transpose()?;
         let groups = self.groups.as_deref().map(whole).transpose()?;
-        Ok(LinkRights { topics, groups, quotas: self.quotas, switchover: self.switchover })
+        let Self { quotas, switchover, acls, .. } = *self;
+        Ok(LinkRights { topics, groups, quotas, switchover, acls })
     }
 }
 
@@ -98,9 +112,36 @@ pub struct LinkRights {
     groups: Option<Regex>,
     quotas: bool,
     switchover: bool,
+    acls: bool,
 }
 
 impl LinkRights {
+    /// Whether the link may read access rules.
+    pub fn reads_rules(&self) -> bool {
+        self.acls
+    }
+
+    /// Whether the link may read the rules with this pattern: those about topics and groups that it is granted.
+    /// `topics` are the topics here that it is granted. Of groups, a prefix is shown if the pattern of the grant takes
+    /// it for a name.
+    pub fn shows_rules_on(&self, pattern: &Pattern, topics: &BTreeSet<String>) -> bool {
+        let Pattern { kind, pattern_type, name } = pattern;
+        let is_of_all = *pattern_type == PatternType::Literal && name == WILDCARD;
+        self.acls
+            && match kind {
+                ResourceType::Topic if is_of_all => self.topics.is_some(),
+                ResourceType::Group if is_of_all => self.groups.is_some(),
+                ResourceType::Topic if *pattern_type == PatternType::Prefixed => {
+                    let from = (Bound::Included(name.as_str()), Bound::Unbounded);
+                    let next = topics.range::<str, _>(from).next();
+                    next.is_some_and(|topic| topic.starts_with(name))
+                }
+                ResourceType::Topic => self.allow(Operation::Describe, Resource::topic(name)),
+                ResourceType::Group => self.allow(Operation::Describe, Resource::group(name)),
+                _ => false,
+            }
+    }
+
     /// Whether the link may do this.
     pub fn allow(&self, operation: Operation, resource: Resource<'_>) -> bool {
         let matches = |pattern: &Option<Regex>| {
@@ -157,6 +198,7 @@ mod tests {
             topics: Some(".*".to_owned()),
             groups: Some(".*".to_owned()),
             quotas: true,
+            acls: true,
             switchover: false,
         };
         let rights = rights(all);
@@ -184,6 +226,51 @@ mod tests {
         assert!(!rights.allow(Operation::Write, Resource::topic("orders")));
         assert!(rights.allow(Operation::Write, Resource::transactional_id("billing")));
         assert!(!rights.allow(Operation::Alter, Resource::CLUSTER));
+    }
+
+    #[test]
+    fn rules_are_shown_that_are_about_what_is_granted() {
+        let of =
+            |kind, pattern_type, name: &str| Pattern { kind, pattern_type, name: name.to_owned() };
+        let literal = |kind, name: &str| of(kind, PatternType::Literal, name);
+        let prefixed = |kind, name: &str| of(kind, PatternType::Prefixed, name);
+        let topics = BTreeSet::from(["orders".to_owned(), "orders.eu".to_owned()]);
+        let grant = LinkGrant { acls: true, groups: Some("bill.*".to_owned()), ..orders() };
+        let all = rights(grant.clone());
+        let (topic, group) = (ResourceType::Topic, ResourceType::Group);
+        for (pattern, is_shown) in [
+            (literal(topic, "orders"), true),
+            (literal(topic, "orders.new"), true),
+            (literal(topic, "bills"), false),
+            (literal(topic, "__consumer_offsets"), false),
+            (literal(topic, WILDCARD), true),
+            (prefixed(topic, "ord"), true),
+            (prefixed(topic, "orders.e"), true),
+            (prefixed(topic, "orders.us"), false),
+            (prefixed(topic, "p"), false),
+            (literal(group, "billing"), true),
+            (literal(group, "orders"), false),
+            (literal(group, WILDCARD), true),
+            (prefixed(group, "billing-"), true),
+            (prefixed(group, "b"), false),
+            (literal(ResourceType::Cluster, Resource::CLUSTER_NAME), false),
+            (literal(ResourceType::TransactionalId, "orders"), false),
+        ] {
+            assert_eq!(all.shows_rules_on(&pattern, &topics), is_shown, "{pattern}");
+        }
+        let no_groups = rights(LinkGrant { groups: None, ..grant.clone() });
+        assert!(!no_groups.shows_rules_on(&literal(group, WILDCARD), &topics));
+        let none = rights(LinkGrant { acls: false, ..grant });
+        assert!(!none.reads_rules() && !none.shows_rules_on(&literal(topic, "orders"), &topics));
+    }
+
+    /// A binary of before can read every grant that it knows.
+    #[test]
+    fn a_grant_without_rules_is_as_it_was() {
+        let bytes = orders().encode();
+        assert!(!String::from_utf8_lossy(&bytes).contains("acls"));
+        let with_rules = LinkGrant { acls: true, ..orders() };
+        assert_eq!(LinkGrant::decode(&with_rules.encode()), Ok(with_rules));
     }
 
     #[test]
@@ -222,6 +309,8 @@ mod tests {
         }
         let nothing = LinkGrant::default().compile().map(drop);
         assert_eq!(nothing, Err(GrantError::Nothing));
+        let of_nothing = LinkGrant { acls: true, ..LinkGrant::default() }.compile().map(drop);
+        assert_eq!(of_nothing, Err(GrantError::RulesAboutNothing));
         let of_nothing = LinkGrant { switchover: true, quotas: true, ..LinkGrant::default() };
         assert_eq!(of_nothing.compile().map(drop), Err(GrantError::SwitchoverOfNothing));
     }

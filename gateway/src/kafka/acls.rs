@@ -9,8 +9,9 @@
 mod rules;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
-use meridian_access::{Operation, Pattern, Resource, Rule, RuleFilter};
+use meridian_access::{LinkRights, Operation, Pattern, Resource, Rule, RuleFilter};
 use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
 use meridian_consensus::state::limits::BATCH_COUNT_MAX;
 use meridian_protocol::messages::{
@@ -21,6 +22,7 @@ use meridian_protocol::messages::{
 use meridian_protocol::{ErrorCode, Str};
 
 use self::rules::{filter_of, key_of};
+use super::access::Rights;
 use super::dispatch::Call;
 use super::error::ApiError;
 use super::pace::Pace;
@@ -46,7 +48,8 @@ async fn described(
     call: &Call,
     request: DescribeAclsRequest,
 ) -> Result<Vec<DescribeAclsResource>, ApiError> {
-    admit(call, Operation::Describe).await?;
+    let shown = shown(call)?;
+    admit(call).await?;
     let filter = filter_of(&DeleteAclsFilter {
         resource_type_filter: request.resource_type_filter,
         resource_name_filter: request.resource_name_filter,
@@ -57,7 +60,9 @@ async fn described(
         permission_type: request.permission_type,
     })?;
     let mut by_pattern: BTreeMap<Pattern, Vec<AclDescription>> = BTreeMap::new();
-    for rule in all(call).await.into_iter().filter(|rule| filter.matches(rule)) {
+    let is_shown = |rule: &Rule| shown.as_ref().is_none_or(|shown| shown.has(rule));
+    let rules = all(call).await.into_iter();
+    for rule in rules.filter(|rule| filter.matches(rule) && is_shown(rule)) {
         let described = AclDescription {
             principal: rule.principal.to_string().into(),
             host: rule.host.into(),
@@ -77,7 +82,7 @@ async fn described(
 
 /// Adds rules, each for itself.
 pub(super) async fn create(call: Call, request: CreateAclsRequest) -> CreateAclsResponse {
-    let created = match admit(&call, Operation::Alter).await {
+    let created = match admit_change(&call).await {
         Ok(()) => created(&call, &request.creations).await,
         Err(error) => vec![Err(error); request.creations.len()],
     };
@@ -168,7 +173,7 @@ pub(super) async fn delete(call: Call, request: DeleteAclsRequest) -> DeleteAcls
 type Deleted = Vec<Result<Vec<Rule>, ApiError>>;
 
 async fn deleted(call: &Call, filters: &[DeleteAclsFilter]) -> Result<Deleted, ApiError> {
-    admit(call, Operation::Alter).await?;
+    admit_change(call).await?;
     let rules = all(call).await;
     let (mut deleted, mut count) = (Vec::with_capacity(filters.len()), 0);
     let mut keys = BTreeSet::new();
@@ -229,9 +234,48 @@ fn matching(rule: Rule) -> DeleteAclsMatchingAcl {
     }
 }
 
-/// Lets a client in that may do this to the cluster, once this node has heard of all earlier changes.
-async fn admit(call: &Call, operation: Operation) -> Result<(), ApiError> {
-    call.check(operation, Resource::CLUSTER)?;
+/// The rules that a link may read.
+struct Shown {
+    rights: Arc<LinkRights>,
+    /// The topics here that it is granted.
+    topics: BTreeSet<String>,
+}
+
+impl Shown {
+    fn has(&self, rule: &Rule) -> bool {
+        self.rights.shows_rules_on(&rule.pattern, &self.topics)
+    }
+}
+
+/// The rules that a client may read; `None` for all. A link may be granted those about its topics and groups, and
+/// nothing else that asks for DESCRIBE on the cluster.
+fn shown(call: &Call) -> Result<Option<Shown>, ApiError> {
+    let Rights::Link(rights) = &call.rights else {
+        return Ok(call.check(Operation::Describe, Resource::CLUSTER).map(|()| None)?);
+    };
+    if !rights.reads_rules() {
+        let link = &call.client.session.principal.name;
+        let message = format!(
+            "link {link} is not granted access rules; operators of the source grant them with \
+             `meridian link allow {link} --topics REGEX --acls`"
+        );
+        return Err(ApiError::new(ErrorCode::ClusterAuthorizationFailed, message));
+    }
+    let metadata = call.front.broker.metadata();
+    let names = metadata.topics().map(|topic| topic.name.as_str());
+    let is_granted = |name: &&str| rights.allow(Operation::Describe, Resource::topic(name));
+    let topics = names.filter(is_granted).map(str::to_owned).collect();
+    Ok(Some(Shown { rights: Arc::clone(rights), topics }))
+}
+
+/// Lets a client in that may change the rules.
+async fn admit_change(call: &Call) -> Result<(), ApiError> {
+    call.check(Operation::Alter, Resource::CLUSTER)?;
+    admit(call).await
+}
+
+/// Waits until this node has heard of all earlier changes.
+async fn admit(call: &Call) -> Result<(), ApiError> {
     if !is_known_by_all(&call.front.broker.metadata(), FeatureLevel::RULES) {
         return Err(ApiError::new(ErrorCode::SecurityDisabled, NO_AUTHORIZER));
     }

@@ -13,7 +13,7 @@ use super::access::{self, Rights};
 use super::dispatch::{Call, Client};
 use super::meridian::AdminError;
 
-/// What a mirror asks: records and their lineage, configs, quotas and committed offsets, and, in a switchover, which
+/// What a mirror asks: records and their lineage, configs, quotas, access rules and committed offsets, and, in a switchover, which
 /// transactions are open and that their producers are fenced.
 pub(super) const APIS: &[ApiKey] = &[
     ApiKey::Fetch,
@@ -25,6 +25,7 @@ pub(super) const APIS: &[ApiKey] = &[
     ApiKey::ApiVersions,
     ApiKey::InitProducerId,
     ApiKey::OffsetForLeaderEpoch,
+    ApiKey::DescribeAcls,
     ApiKey::DescribeConfigs,
     ApiKey::DescribeClientQuotas,
     ApiKey::DescribeCluster,
@@ -148,6 +149,9 @@ mod tests {
             ApiKey::OffsetCommit,
             ApiKey::DeleteGroups,
             ApiKey::WriteTxnMarkers,
+            ApiKey::CreateAcls,
+            ApiKey::DeleteAcls,
+            ApiKey::DescribeUserScramCredentials,
         ] {
             assert!(!APIS.contains(&api), "{api:?}");
         }

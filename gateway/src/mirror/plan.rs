@@ -139,6 +139,21 @@ pub(super) fn carried_quotas(
         .collect()
 }
 
+/// The kinds of rows that note what links have set here.
+pub(super) const CARRIED: [RowKind; 3] =
+    [RowKind::CarriedQuota, RowKind::CarriedAcl, RowKind::CarriedUser];
+
+/// The keys of the rows of a kind that note what a link has set here.
+pub(super) fn carried_keys(
+    metadata: &Metadata,
+    kind: RowKind,
+    link: &str,
+) -> impl Iterator<Item = Vec<u8>> {
+    let prefix = Carried::prefix(link);
+    let keys = metadata.extra_rows(kind).map(|(key, _)| key);
+    keys.filter(move |key| key.starts_with(&prefix)).map(<[u8]>::to_vec)
+}
+
 /// All links, by name.
 pub(super) fn links(metadata: &Metadata) -> Vec<(String, Link)> {
     let rows = metadata.extra_rows(RowKind::Link);

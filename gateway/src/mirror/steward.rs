@@ -5,14 +5,18 @@
 //!                                     configs: set what the source has set
 //! source's groups ------------------> groups: commit positions here, where nobody reads
 //! source's quotas ------------------> quotas: set, where there are no others
+//! source's access rules ------------> rules about what is mirrored: set, where there are none
 //! ```
 //!
 //! One node does it for each link, chosen from those alive by the link's name; nothing is kept but
 //! in the metadata log and the groups themselves, so another node goes on where one died. Two that
 //! both believe to be chosen do no harm: whatever is created is created once.
 
+mod acls;
 mod configs;
+mod entries;
 mod groups;
+mod notes;
 mod quotas;
 mod topics;
 
@@ -51,6 +55,8 @@ const ROUNDS_PER_CONFIGS: u64 = 3;
 const ROUNDS_PER_GROUPS: u64 = 2;
 /// Rounds between two looks at quotas of clients.
 const ROUNDS_PER_QUOTAS: u64 = 5;
+/// Rounds between two looks at access rules: there may be many.
+const ROUNDS_PER_ACLS: u64 = 15;
 /// Events that are remembered.
 const EVENT_COUNT_MAX: usize = 50;
 
@@ -83,6 +89,10 @@ pub(super) struct StewardReport {
     own_quotas: BTreeMap<String, String>,
     /// Why quotas were not followed in the last look, if they were not.
     quotas_failure: Option<String>,
+    /// Access rules of the source that are not set here, and why.
+    acls_left_out: BTreeMap<String, String>,
+    /// Why access rules were not followed in the last look, if they were not.
+    acls_failure: Option<String>,
 }
 
 /// The steward of a link, while this node is it.
@@ -147,8 +157,8 @@ pub(super) enum LookError {
     OtherCluster { expected: ClusterId, found: String },
     #[error(transparent)]
     NotAgreed(#[from] NotAgreed),
-    #[error("quotas of {first} and {} more were not changed, and are tried again: {error}", count - 1)]
-    QuotasRefused { first: String, count: usize, error: ProposeError },
+    #[error("{what} {first} and {} more were not changed, and are tried again: {error}", count - 1)]
+    Refused { what: &'static str, first: String, count: usize, error: ProposeError },
 }
 
 /// What a link has to follow.
@@ -197,6 +207,12 @@ impl Steward {
                 let followed = self.follow_quotas().await;
                 let failure = followed.err().map(|error| error.to_string());
                 self.tell(|report| report.quotas_failure = failure);
+            }
+            let is_turn = count % ROUNDS_PER_ACLS == 1;
+            if looked.is_ok() && is_turn && self.source.options.follows_acls() {
+                let followed = self.follow_acls().await;
+                let failure = followed.err().map(|error| error.to_string());
+                self.tell(|report| report.acls_failure = failure);
             }
         }
     }

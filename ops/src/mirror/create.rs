@@ -161,6 +161,7 @@ impl Rules {
         let is_well = stewards.iter().all(|steward| {
             steward["failure"].is_null()
                 && steward["quotas_failure"].is_null()
+                && steward["acls_failure"].is_null()
                 && steward["refused"].as_object().is_none_or(|it| it.is_empty())
         });
         let shown = json!({"rules": rules, "links": stewards});
@@ -210,6 +211,12 @@ fn render_stewards(stewards: &Value) -> String {
             text.push_str(&format!(
                 "{link}: {who}: {which} is this cluster's own, not the source's\n"
             ));
+        }
+        if let Some(failure) = steward["acls_failure"].as_str() {
+            text.push_str(&format!("{link}: access rules are not followed: {failure}\n"));
+        }
+        for (rule, why) in steward["acls_left_out"].as_object().into_iter().flatten() {
+            text.push_str(&format!("{link}: {rule} is not set here: {}\n", cell(why)));
         }
         for event in steward["events"].as_array().into_iter().flatten() {
             text.push_str(&format!(

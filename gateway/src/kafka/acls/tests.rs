@@ -22,7 +22,7 @@ const DENY: i8 = 2;
 const ALLOW: i8 = 3;
 
 /// A cluster of one whose node knows rules.
-fn knowing() -> std::sync::Arc<FakeBroker> {
+fn knowing() -> Arc<FakeBroker> {
     let broker = FakeBroker::single();
     broker.register(1, FeatureLevel::LATEST).expect("newer");
     broker

@@ -19,6 +19,8 @@ struct Allow {
     quotas: bool,
     #[serde(default)]
     switchover: bool,
+    #[serde(default)]
+    acls: bool,
 }
 
 #[derive(Deserialize)]
@@ -38,17 +40,19 @@ struct GrantReport {
 impl AdminCall {
     /// Grants rights to a link, in place of those that it had.
     pub(super) async fn allow_link(&self) -> Result<Bytes, AdminError> {
-        let Allow { link, topics, groups, quotas, switchover } = self.arguments()?;
+        let Allow { link, topics, groups, quotas, switchover, acls } = self.arguments()?;
         if !is_link_name(&link) {
             let refused = format!(
                 "{link:?} is no name of a link's certificate: 1 to 58 of [a-z0-9-], as `meridian cert link` takes it"
             );
             return Err(AdminError::InvalidArguments(refused));
         }
-        let grant = LinkGrant { topics, groups, quotas, switchover };
+        let grant = LinkGrant { topics, groups, quotas, switchover, acls };
         let compiled = grant.compile();
         compiled.map_err(|error| AdminError::InvalidArguments(error.to_string()))?;
-        agree(&*self.node, FeatureLevel::ACCESS).await?;
+        // A node that does not know what is granted would give the link no rights at all.
+        let level = if acls { FeatureLevel::RULES } else { FeatureLevel::ACCESS };
+        agree(&*self.node, level).await?;
         let value = Some(grant.encode());
         self.put(RowKind::LinkGrant, link.as_bytes(), value, ExpectedVersion::Any).await?;
         json(&GrantReport { link, grant, unusable: None })

@@ -7,7 +7,9 @@ use meridian_base::id::ClusterId;
 use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
 use meridian_consensus::state::Metadata;
 use meridian_consensus::state::limits::BATCH_COUNT_MAX;
-use meridian_mirror::options::{LinkOptions, NOT_OF_CONNECTIONS, SIZE_BYTES_MAX, is_secret};
+use meridian_mirror::options::{
+    LinkOptions, NOT_OF_CONNECTIONS, SIZE_BYTES_MAX, SYNC_ACLS, SYNC_USERS, is_secret,
+};
 use meridian_mirror::rows::{LINK_NAME_SIZE_BYTES_MAX, Link};
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +64,10 @@ struct LinkReport {
     promotion_waits_ms: Option<u64>,
     /// Without secrets.
     options: BTreeMap<String, String>,
+    /// Access rules here that the link has set.
+    carried_rules: usize,
+    /// Credentials of users here that the link has set.
+    carried_users: usize,
 }
 
 /// What has come over a link to this node since its work on it began.
@@ -112,6 +118,7 @@ fn level_of(changes: &BTreeMap<String, Option<String>>) -> Option<FeatureLevel> 
     let set = changes.iter().filter(|(_, value)| value.is_some());
     let level = |name: &str| match canonical(name) {
         name if is_secret(name) => Some(FeatureLevel::SECRETS),
+        SYNC_ACLS | SYNC_USERS => Some(FeatureLevel::RULES),
         name if NOT_OF_CONNECTIONS.contains(&name) => Some(FeatureLevel::LINK_OPTIONS),
         _ => None,
     };
@@ -142,8 +149,8 @@ fn found_link(metadata: &Metadata, name: &str) -> Result<(Link, u64), AdminError
 }
 
 /// The changes that delete a link, and whether that is all: if an entry of the log can't take them, the link
-/// is paused and a part of what it has carried is forgotten first. The quotas that it has set stay, as this
-/// cluster's own.
+/// is paused and a part of what it has carried is forgotten first. The quotas, rules and users that it has set
+/// stay, as this cluster's own.
 fn deletion(
     metadata: &Metadata,
     name: &str,
@@ -157,8 +164,10 @@ fn deletion(
     let options = LinkOptions::default().rows(name).into_iter();
     whole.extend(options.map(|(key, _)| forget(RowKind::LinkOptions, key)));
     whole.extend(rules::forget(metadata, name, |_| true));
-    let carried = plan::carried_quotas(metadata, name).into_keys();
-    let mut carried: Vec<_> = carried.map(|key| forget(RowKind::CarriedQuota, key)).collect();
+    let mut carried: Vec<_> = plan::CARRIED
+        .iter()
+        .flat_map(|kind| plan::carried_keys(metadata, *kind, name).map(|key| forget(*kind, key)))
+        .collect();
     if carried.is_empty() || whole.len() + carried.len() <= batch_count_max {
         whole.append(&mut carried);
         return (whole, true);
@@ -201,7 +210,7 @@ fn check(options: &LinkOptions) -> Result<(), AdminError> {
         .map_err(|error| AdminError::InvalidArguments(error.to_string()))?;
     options.checked_lease().map_err(AdminError::InvalidArguments)?;
     options.checked_compression().map_err(AdminError::InvalidArguments)?;
-    options.checked_quotas().map_err(AdminError::InvalidArguments)?;
+    options.check_followed().map_err(AdminError::InvalidArguments)?;
     check_size(options)
 }
 
@@ -438,6 +447,9 @@ impl AdminCall {
                 && metadata.topic(*topic).is_some()
         };
         let mirrors = plan::mirrors(&metadata).iter().filter(|row| is_over(row)).count();
+        let count = |kind| plan::carried_keys(&metadata, kind, &link).count();
+        let (carried_rules, carried_users) =
+            (count(RowKind::CarriedAcl), count(RowKind::CarriedUser));
         drop(metadata);
         LinkReport {
             link,
@@ -448,6 +460,8 @@ impl AdminCall {
             mirrors,
             promotion_waits_ms: lease::wait_over(&options).map(millis),
             options: options.shown(),
+            carried_rules,
+            carried_users,
         }
     }
 }
@@ -466,7 +480,11 @@ mod tests {
             level_of(&[(name.to_owned(), value.map(str::to_owned))].into())
         };
         for name in NOT_OF_CONNECTIONS {
-            assert_eq!(of(name, Some("x")), Some(FeatureLevel::LINK_OPTIONS), "{name}");
+            let level = match name {
+                SYNC_ACLS | SYNC_USERS => FeatureLevel::RULES,
+                _ => FeatureLevel::LINK_OPTIONS,
+            };
+            assert_eq!(of(name, Some("x")), Some(level), "{name}");
             assert_eq!(of(name, None), None, "taking {name} away");
         }
         assert_eq!(of("sasl.username", Some("x")), None);
@@ -489,10 +507,8 @@ mod tests {
         put(vec![add(RowKind::Link, b"west".to_vec(), Some(link.encode()))]).await;
         let key = |user: u8| [Carried::prefix("west"), vec![user]].concat();
         let carried = Carried { quotas: [("producer_byte_rate".to_owned(), 1.0)].into() };
-        put((0..30)
-            .map(|user| add(RowKind::CarriedQuota, key(user), Some(carried.encode())))
-            .collect())
-        .await;
+        let kind = |user: u8| if user < 25 { RowKind::CarriedQuota } else { RowKind::CarriedAcl };
+        put((0..30).map(|user| add(kind(user), key(user), Some(carried.encode()))).collect()).await;
 
         let found = || plan::link(&broker.state(), "west");
         for (left, is_last) in [(11, false), (0, false), (0, true)] {
@@ -501,7 +517,11 @@ mod tests {
             assert!(changes.len() <= 20);
             assert_eq!(is_whole, is_last);
             put(changes).await;
-            assert_eq!(plan::carried_quotas(&broker.state(), "west").len(), left);
+            let state = broker.state();
+            let keys =
+                plan::CARRIED.iter().flat_map(|kind| plan::carried_keys(&state, *kind, "west"));
+            assert_eq!(keys.count(), left);
+            drop(state);
             assert_eq!(found().is_none(), is_last);
             assert!(found().is_none_or(|(link, _)| link.is_paused), "no more is carried");
         }

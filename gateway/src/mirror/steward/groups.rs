@@ -95,6 +95,11 @@ struct Rest {
 }
 
 impl Groups {
+    /// The groups whose positions are carried.
+    pub(super) fn names(&self) -> BTreeSet<String> {
+        self.shown.keys().cloned().collect()
+    }
+
     /// The groups that a look is to carry, in its order: those that are not settled, and a few of the
     /// others.
     fn due(

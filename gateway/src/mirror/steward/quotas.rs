@@ -2,36 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
+use meridian_consensus::command::{ExpectedVersion, FeatureLevel, RowChange, RowKind};
 use meridian_consensus::state::Metadata;
 use meridian_mirror::quotas::{Carried, Outcome, Quotas, follow};
 use meridian_protocol::messages::DescribeClientQuotasRequest;
 
+use super::entries::{Item, put_all};
 use super::{LookError, Steward};
-use crate::broker::Broker;
 use crate::client::ClientError;
 use crate::features::agree;
 use crate::kafka::quotas::carried as quotas;
-use crate::meta::ProposeError;
 use crate::mirror::plan;
 
-/// Entities whose quotas one entry of the metadata log changes.
-const ENTITIES_PER_ENTRY: usize = 500;
-
-/// Whose quotas must change.
-#[derive(Debug)]
-struct Entity {
-    name: String,
-    /// What is told of the change.
-    told: String,
-    /// All or none of them.
-    rows: Vec<RowChange>,
-}
+/// What is refused, in errors.
+const WHAT: &str = "quotas of";
 
 /// What must change for quotas to be those of the source.
 #[derive(Debug, Default)]
 struct Changes {
-    rows: Vec<Entity>,
+    rows: Vec<Item>,
     /// For whom the quotas here are this cluster's own, and which they are.
     own: BTreeMap<String, String>,
 }
@@ -73,7 +62,7 @@ fn changes(metadata: &Metadata, link: &str, there: &BTreeMap<Vec<u8>, Quotas>) -
             rows.push(RowChange { kind, key: carried_key, value, expected });
         }
         if !rows.is_empty() {
-            changes.rows.push(Entity { name, told: text(&found, &here), rows });
+            changes.rows.push(Item { name, told: text(&found, &here), rows });
         }
     }
     changes
@@ -102,56 +91,24 @@ impl Steward {
         if !rows.is_empty() {
             agree(&*self.node, FeatureLevel::LINK_OPTIONS).await?;
         }
-        let (done, failure) = put_all(&*self.node, &rows).await;
-        for Entity { name, told, .. } in done.into_iter().filter(|it| !it.told.is_empty()) {
+        let (done, failure) = put_all(&*self.node, WHAT, &rows).await;
+        for Item { name, told, .. } in done.into_iter().filter(|it| !it.told.is_empty()) {
             self.on_event(name, format!("quotas as at the source: {told}"));
         }
         failure.map_or(Ok(()), Err)
     }
 }
 
-/// Changes the quotas of all entities but those that somebody else has changed since they were read; gives whose were
-/// changed, and why not those of the others.
-async fn put_all<'r>(
-    broker: &dyn Broker,
-    entities: &'r [Entity],
-) -> (Vec<&'r Entity>, Option<LookError>) {
-    let (mut done, mut refused) = (Vec::new(), Vec::new());
-    let mut failure = None;
-    let mut parts: Vec<&[Entity]> = entities.chunks(ENTITIES_PER_ENTRY).collect();
-    while let Some(part) = parts.pop() {
-        match broker.propose(put(part)).await {
-            Ok(_) => done.extend(part),
-            // All or none of an entry: those whose quotas are as they were do not wait for the others.
-            Err(ProposeError::Refused(_)) if part.len() > 1 => {
-                parts.extend(<[_; 2]>::from(part.split_at(part.len() / 2)));
-            }
-            Err(error) => {
-                refused.extend(part);
-                failure = Some(error);
-            }
-        }
-    }
-    let failure = failure.zip(refused.first()).map(|(error, first)| LookError::QuotasRefused {
-        first: first.name.clone(),
-        count: refused.len(),
-        error,
-    });
-    (done, failure)
-}
-
-/// Changes the quotas of several entities, or of none if somebody else has changed one of them since.
-fn put(entities: &[Entity]) -> Command {
-    Command::PutRows(entities.iter().flat_map(|it| &it.rows).cloned().collect())
-}
-
 #[cfg(test)]
 mod tests {
+    use meridian_consensus::command::Command;
     use meridian_protocol::Float64;
     use meridian_protocol::messages::{QuotaEntityPart, QuotaEntry, QuotaValue};
 
     use super::*;
+    use crate::broker::Broker as _;
     use crate::kafka::testing::FakeBroker;
+    use crate::mirror::steward::entries::ROWS_PER_ENTRY;
 
     const RATE: &str = "producer_byte_rate";
 
@@ -173,9 +130,9 @@ mod tests {
         there: &BTreeMap<Vec<u8>, Quotas>,
     ) -> (Vec<String>, Vec<String>) {
         let Changes { rows, own } = changes(&broker.state(), link, there);
-        let (done, failure) = put_all(broker, &rows).await;
+        let (done, failure) = put_all(broker, WHAT, &rows).await;
         assert!(failure.is_none(), "{failure:?}");
-        let said = |it: &Entity| format!("{}: {}", it.name, it.told);
+        let said = |it: &Item| format!("{}: {}", it.name, it.told);
         (done.into_iter().map(said).collect(), own.into_keys().collect())
     }
 
@@ -221,11 +178,9 @@ mod tests {
     #[tokio::test]
     async fn many_follow_by_few_entries_of_the_log() {
         let broker = FakeBroker::single();
-        let count = ENTITIES_PER_ENTRY + 1;
+        let count = ROWS_PER_ENTRY / 2 + 1;
         let of = |number| there(&format!("user-{number}"), RATE, 1000.0);
         let many: BTreeMap<_, _> = (0..count).flat_map(of).collect();
-        let Changes { rows, .. } = changes(&broker.state(), "west", &many);
-        assert_eq!(rows.chunks(ENTITIES_PER_ENTRY).count(), 2);
         assert_eq!(follow(&broker, "west", &many).await.0.len(), count);
         assert_eq!(follow(&broker, "west", &many).await, none());
     }
@@ -238,7 +193,7 @@ mod tests {
         let Changes { rows, .. } = changes(&broker.state(), "west", &many);
         let key = of(70).into_keys().next().expect("one");
         alter(&broker, &key, Some(7.0)).await;
-        let (done, failure) = put_all(&*broker, &rows).await;
+        let (done, failure) = put_all(&*broker, WHAT, &rows).await;
         assert_eq!(done.len(), 99);
         let said = failure.expect("one is refused").to_string();
         assert!(said.starts_with("quotas of user user-70 and 0 more"), "{said}");

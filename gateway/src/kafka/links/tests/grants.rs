@@ -1,7 +1,8 @@
 //! A link takes what it is granted, and learns nothing of all else.
 
 use meridian_protocol::messages::{
-    AddPartitionsToTxnRequest, AddPartitionsToTxnTopic, DescribeClientQuotasRequest,
+    AclCreation, AddPartitionsToTxnRequest, AddPartitionsToTxnTopic, CreateAclsRequest,
+    DescribeAclsRequest, DescribeClientQuotasRequest, DescribeClusterRequest,
     DescribeConfigsRequest, DescribeConfigsResource, DescribeTransactionsRequest, FetchPartition,
     FetchRequest, FetchTopic, FindCoordinatorRequest, InitProducerIdRequest, ListGroupsRequest,
     ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic, ListTransactionsRequest,
@@ -198,13 +199,77 @@ async fn a_link_takes_over_no_topic_unless_it_is_granted() {
     assert_ne!(linked.ask(&init(id())).await.error_code, ErrorCode::None);
 }
 
+/// A source's rules as `TYPE NAME`.
+async fn rules(linked: &Linked) -> (ErrorCode, Vec<String>) {
+    let request = DescribeAclsRequest {
+        resource_type_filter: 1,
+        pattern_type_filter: 1,
+        operation: 1,
+        permission_type: 1,
+        ..Default::default()
+    };
+    let told = linked.ask(&request).await;
+    let names = told.resources.iter().map(|it| {
+        let sort = if it.pattern_type == 4 { "*" } else { "" };
+        format!("{} {}{sort}", it.resource_type, it.resource_name)
+    });
+    (told.error_code, names.collect())
+}
+
+#[tokio::test]
+async fn a_link_reads_the_rules_about_what_it_is_granted_and_nothing_else_of_the_cluster() {
+    let linked = Linked::start().await;
+    let mut operator = TestClient::connect(&linked.source.front);
+    let creation = |resource_type, name: &str, resource_pattern_type| AclCreation {
+        resource_type,
+        resource_name: name.into(),
+        resource_pattern_type,
+        principal: "User:al".into(),
+        host: "*".into(),
+        operation: 4,
+        permission_type: 3,
+    };
+    const GROUP: i8 = 3;
+    let creations = vec![
+        creation(TOPIC, GRANTED, 3),
+        creation(TOPIC, OTHER, 3),
+        creation(TOPIC, "*", 3),
+        creation(TOPIC, "ord", 4),
+        creation(TOPIC, "bil", 4),
+        creation(GROUP, "g", 3),
+        creation(5, GRANTED, 3),
+    ];
+    let created = operator.call(3, CreateAclsRequest { creations }).await;
+    assert!(created.results.iter().all(|it| it.error_code == ErrorCode::None), "{created:?}");
+    let refused = (ErrorCode::ClusterAuthorizationFailed, vec![]);
+    assert_eq!(rules(&linked).await, refused);
+    linked.allow(|grant| grant.quotas = true);
+    assert_eq!(rules(&linked).await, refused);
+    linked.allow(|grant| grant.acls = true);
+    let of_topics = ["2 *", "2 orders", "2 ord*"].map(str::to_owned).to_vec();
+    assert_eq!(rules(&linked).await, (ErrorCode::None, of_topics.clone()));
+    linked.allow(|grant| {
+        grant.acls = true;
+        grant.groups = Some("g".to_owned());
+    });
+    let of_groups = vec!["3 g".to_owned()];
+    assert_eq!(rules(&linked).await, (ErrorCode::None, [of_topics, of_groups].concat()));
+    // Rules are all that it sees of the cluster.
+    assert_eq!(linked.configs(BROKER, "1").await, ErrorCode::ClusterAuthorizationFailed);
+    let described = linked.ask(&DescribeClusterRequest::default()).await;
+    assert_ne!(described.cluster_authorized_operations & 1 << 8, 1 << 8);
+    let told = linked.method("access.mode", "{}").await;
+    assert!(told.contains("it is for mirrors only"), "{told}");
+}
+
 /// Each method of the private API, and each API: what is not for mirrors is refused, whatever the grant.
 #[tokio::test]
 async fn the_widest_grant_makes_no_client_and_no_operator() {
     let linked = Linked::start().await;
     linked.allow(|grant| {
         let all = || Some(".*".to_owned());
-        *grant = LinkGrant { topics: all(), groups: all(), quotas: true, switchover: true };
+        let (topics, groups) = (all(), all());
+        *grant = LinkGrant { topics, groups, quotas: true, switchover: true, acls: true };
     });
     for method in [
         "cluster.status",
@@ -229,7 +294,7 @@ async fn the_widest_grant_makes_no_client_and_no_operator() {
         assert!(told.contains("it is for mirrors only"), "{method}: {told}");
     }
     let refused: Vec<_> = SERVED.iter().filter(|api| !link_rights::APIS.contains(api)).collect();
-    assert_eq!(refused.len(), SERVED.len() - 15, "a new API for links needs a check of its own");
+    assert_eq!(refused.len(), SERVED.len() - 16, "a new API for links needs a check of its own");
 }
 
 /// A grant can't be made yet, and mirrors must not stop for a rolling upgrade.
