@@ -66,7 +66,7 @@ pub(crate) mod testing;
 mod topics;
 mod transactions;
 mod txn_offsets;
-mod users;
+pub(crate) mod users;
 mod write_markers;
 
 use std::sync::{Arc, Mutex};

@@ -31,6 +31,9 @@ pub struct LinkGrant {
     /// reads the grants that have it not.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub acls: bool,
+    /// Whether it may read what the passwords of users are checked by.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub users: bool,
 }
 
 /// A grant can't be used.
@@ -46,7 +49,7 @@ pub enum GrantError {
     },
     /// A grant that grants nothing.
     #[error(
-        "a grant names topics, groups or quotas; to take all rights of a link away, use `meridian link disallow`"
+        "a grant names topics, groups, quotas or users; to take all rights of a link away, use `meridian link disallow`"
     )]
     Nothing,
     /// Rights to take over no topic.
@@ -79,13 +82,14 @@ impl LinkGrant {
         if self.topics.is_none() && self.groups.is_none() && self.acls {
             return Err(GrantError::RulesAboutNothing);
         }
-        if self.topics.is_none() && self.groups.is_none() && !self.quotas {
+        let has_names = self.topics.is_some() || self.groups.is_some();
+        if !has_names && !self.quotas && !self.users {
             return Err(GrantError::Nothing);
         }
         let topics = self.topics.as_deref().map(whole).transpose()?;
         let groups = self.groups.as_deref().map(whole).transpose()?;
-        let Self { quotas, switchover, acls, .. } = *self;
-        Ok(LinkRights { topics, groups, quotas, switchover, acls })
+        let Self { quotas, switchover, acls, users, .. } = *self;
+        Ok(LinkRights { topics, groups, quotas, switchover, acls, users })
     }
 }
 
@@ -113,9 +117,15 @@ pub struct LinkRights {
     quotas: bool,
     switchover: bool,
     acls: bool,
+    users: bool,
 }
 
 impl LinkRights {
+    /// Whether the link may read the credentials of users.
+    pub fn reads_users(&self) -> bool {
+        self.users
+    }
+
     /// Whether the link may read access rules.
     pub fn reads_rules(&self) -> bool {
         self.acls
@@ -199,6 +209,7 @@ mod tests {
             groups: Some(".*".to_owned()),
             quotas: true,
             acls: true,
+            users: true,
             switchover: false,
         };
         let rights = rights(all);
@@ -268,8 +279,9 @@ mod tests {
     #[test]
     fn a_grant_without_rules_is_as_it_was() {
         let bytes = orders().encode();
-        assert!(!String::from_utf8_lossy(&bytes).contains("acls"));
-        let with_rules = LinkGrant { acls: true, ..orders() };
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(!text.contains("acls") && !text.contains("users"));
+        let with_rules = LinkGrant { acls: true, users: true, ..orders() };
         assert_eq!(LinkGrant::decode(&with_rules.encode()), Ok(with_rules));
     }
 

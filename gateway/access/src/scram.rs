@@ -23,6 +23,8 @@ const ITERATION_COUNT_MIN: u32 = 4096;
 const ITERATION_COUNT_MAX: u32 = 16_384;
 /// Bytes of a salt of a cluster without credentials.
 const SALT_SIZE_BYTES: usize = 16;
+/// Bytes of a salt from elsewhere: a credential is one row of the metadata log.
+const SALT_SIZE_BYTES_MAX: usize = 512;
 
 /// The hash that a SCRAM mechanism is named after. The numbers are those of Kafka's protocol (KIP-554).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -231,6 +233,16 @@ impl Credential {
     /// How slow it is.
     pub fn iterations(&self) -> u32 {
         self.iterations.get()
+    }
+
+    /// Whether all of it has the sizes that it must have: one from elsewhere may have others.
+    pub fn is_sound(&self) -> bool {
+        let size_bytes = self.hash.digest().output_len();
+        let keys = [&self.stored_key, &self.server_key];
+        let salts = 1..=SALT_SIZE_BYTES_MAX;
+        keys.iter().all(|key| key.len() == size_bytes)
+            && salts.contains(&self.salt.len())
+            && checked(i64::from(self.iterations.get())).is_ok()
     }
 
     /// Whether this is the password. It takes milliseconds of a processor.

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::access::{self, Rights};
 use super::dispatch::{Call, Client};
 use super::meridian::AdminError;
+use super::users::carried;
 
 /// What a mirror asks: records and their lineage, configs, quotas, access rules and committed offsets, and, in a switchover, which
 /// transactions are open and that their producers are fenced.
@@ -36,6 +37,7 @@ pub(super) const APIS: &[ApiKey] = &[
 
 /// Methods of the private API that a mirror calls at its source.
 const METHODS: &[&str] = &[
+    carried::METHOD,
     "mirror.digest",
     "mirror.fence",
     "mirror.positions",
@@ -65,10 +67,12 @@ pub(super) fn admitted(call: &Call, method: &str, body: Bytes) -> Result<Bytes, 
         let refused = format!("a link may not call {method}: it is for mirrors only");
         return Err(AdminError::Unsafe(refused));
     }
-    let Rights::Link(_) = call.rights else { return Ok(body) };
+    let Rights::Link(rights) = &call.rights else { return Ok(body) };
     let metadata = call.front.broker.metadata();
     match method {
         "mirror.positions" => return granted_positions(&call.rights, &metadata, &body),
+        carried::METHOD if rights.reads_users() => {}
+        carried::METHOD => return Err(no_users(call)),
         "mirror.digest" => {
             let topic = metadata.topic(arguments::<Identified>(&body)?.topic);
             let name = topic.map(|topic| topic.name.as_str()).unwrap_or_default();
@@ -85,6 +89,14 @@ pub(super) fn admitted(call: &Call, method: &str, body: Bytes) -> Result<Bytes, 
 
 fn arguments<T: DeserializeOwned>(body: &[u8]) -> Result<T, AdminError> {
     serde_json::from_slice(body).map_err(|error| AdminError::InvalidArguments(error.to_string()))
+}
+
+fn no_users(call: &Call) -> AdminError {
+    let link = &call.client.session.principal.name;
+    AdminError::Unsafe(format!(
+        "link {link} is not granted the credentials of users; operators of the source grant them with \
+         `meridian link allow {link} --topics REGEX --users`"
+    ))
 }
 
 fn check(call: &Call, operation: Operation, topic: &str) -> Result<(), AdminError> {

@@ -4,6 +4,8 @@
 //!
 //! **Source**: `org.apache.kafka.controller.ScramControlManager` of Kafka 4.
 
+pub(crate) mod carried;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
@@ -54,13 +56,30 @@ fn sealed(keys: &Keyring, user: &str, credential: &Credential) -> Result<Vec<u8>
     Ok(keys.seal(&place(credential.hash(), user), &text)?.into_bytes())
 }
 
+/// Why a credential can't be used.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error(transparent)]
+    Sealed(#[from] SecretError),
+    #[error(transparent)]
+    Malformed(#[from] serde_json::Error),
+}
+
+fn opening(
+    keys: &Keyring,
+    hash: ScramHash,
+    user: &str,
+    value: &[u8],
+) -> Result<Credential, Unusable> {
+    let clear = keys.open(&place(hash, user), &String::from_utf8_lossy(value))?;
+    Ok(serde_json::from_str(&clear.0)?)
+}
+
 fn opened(keys: &Keyring, hash: ScramHash, user: &str, value: &[u8]) -> Option<Credential> {
-    let text = String::from_utf8_lossy(value);
-    let unusable = |error: &dyn std::fmt::Display| {
+    let unusable = |error: &Unusable| {
         tracing::warn!(user, mechanism = hash.mechanism(), %error, "a credential can't be used; set it again");
     };
-    let clear = keys.open(&place(hash, user), &text).inspect_err(|error| unusable(error)).ok()?;
-    serde_json::from_str(&clear.0).inspect_err(|error| unusable(error)).ok()
+    opening(keys, hash, user, value).inspect_err(unusable).ok()
 }
 
 impl Front {

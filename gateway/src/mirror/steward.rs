@@ -6,6 +6,7 @@
 //! source's groups ------------------> groups: commit positions here, where nobody reads
 //! source's quotas ------------------> quotas: set, where there are no others
 //! source's access rules ------------> rules about what is mirrored: set, where there are none
+//! source's users -------------------> users: set, where there are none of their names
 //! ```
 //!
 //! One node does it for each link, chosen from those alive by the link's name; nothing is kept but
@@ -19,6 +20,7 @@ mod groups;
 mod notes;
 mod quotas;
 mod topics;
+mod users;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -29,6 +31,7 @@ use meridian_base::id::{ClusterId, TopicId};
 use meridian_base::sync::lock;
 use meridian_consensus::command::Liveness;
 use meridian_consensus::state::Metadata;
+use meridian_mirror::rows::Stage;
 use meridian_mirror::rules::Rule;
 use meridian_mirror::vigil::Vigil;
 use serde::Serialize;
@@ -45,6 +48,7 @@ use crate::features::NotAgreed;
 use crate::meta::ProposeError;
 use crate::node::Node;
 use crate::runtime::clock::Clock;
+use crate::runtime::secrets::SecretError;
 use crate::runtime::tls::ends_at;
 
 /// How often the steward goes its round. The source's topics are looked at in each, unless the source tells when
@@ -55,8 +59,8 @@ const ROUNDS_PER_CONFIGS: u64 = 3;
 const ROUNDS_PER_GROUPS: u64 = 2;
 /// Rounds between two looks at quotas of clients.
 const ROUNDS_PER_QUOTAS: u64 = 5;
-/// Rounds between two looks at access rules: there may be many.
-const ROUNDS_PER_ACLS: u64 = 15;
+/// Rounds between two looks at access rules, and two at users: there may be many.
+const ROUNDS_PER_RIGHTS: u64 = 15;
 /// Events that are remembered.
 const EVENT_COUNT_MAX: usize = 50;
 
@@ -93,6 +97,10 @@ pub(super) struct StewardReport {
     acls_left_out: BTreeMap<String, String>,
     /// Why access rules were not followed in the last look, if they were not.
     acls_failure: Option<String>,
+    /// Credentials of the source's users that are not set here, and why.
+    users_left_out: BTreeMap<String, String>,
+    /// Why users were not followed in the last look, if they were not.
+    users_failure: Option<String>,
 }
 
 /// The steward of a link, while this node is it.
@@ -157,6 +165,17 @@ pub(super) enum LookError {
     OtherCluster { expected: ClusterId, found: String },
     #[error(transparent)]
     NotAgreed(#[from] NotAgreed),
+    #[error(
+        "the source is no meridian cluster, and nobody else tells what passwords are checked by: make the users here \
+         with `meridian user create`, and take the option away with `meridian link alter NAME -c sync.users=`"
+    )]
+    NoMeridian,
+    #[error(
+        "the source's answer about users can't be read: one of the clusters has a newer binary"
+    )]
+    Credentials,
+    #[error("a credential can't be sealed here: {0}")]
+    Secret(#[from] SecretError),
     #[error("{what} {first} and {} more were not changed, and are tried again: {error}", count - 1)]
     Refused { what: &'static str, first: String, count: usize, error: ProposeError },
 }
@@ -208,12 +227,21 @@ impl Steward {
                 let failure = followed.err().map(|error| error.to_string());
                 self.tell(|report| report.quotas_failure = failure);
             }
-            let is_turn = count % ROUNDS_PER_ACLS == 1;
-            if looked.is_ok() && is_turn && self.source.options.follows_acls() {
-                let followed = self.follow_acls().await;
-                let failure = followed.err().map(|error| error.to_string());
-                self.tell(|report| report.acls_failure = failure);
+            if looked.is_ok() && count % ROUNDS_PER_RIGHTS == 1 {
+                self.follow_rights().await;
             }
+        }
+    }
+
+    /// Has access rules and users follow, as far as they are to.
+    async fn follow_rights(&self) {
+        if self.source.options.follows_acls() {
+            let failure = self.follow_acls().await.err().map(|error| error.to_string());
+            self.tell(|report| report.acls_failure = failure);
+        }
+        if self.source.options.follows_users() {
+            let failure = self.follow_users().await.err().map(|error| error.to_string());
+            self.tell(|report| report.users_failure = failure);
         }
     }
 
@@ -308,6 +336,11 @@ impl Steward {
             report.events.push_back(event);
         });
     }
+}
+
+/// Whether a mirror follows its source, or will when it is resumed.
+fn follows(stage: Stage) -> bool {
+    matches!(stage, Stage::Creating | Stage::Mirroring | Stage::Paused)
 }
 
 /// The links that this node is the steward of: each link has one of the nodes that are alive.

@@ -17,7 +17,7 @@ pub(super) enum Command {
     /// A link with a certificate of this cluster's authority may do nothing before. Run it at the source.
     ///
     /// Example: meridian link allow east --topics 'orders[.].*' --groups 'billing-.*'
-    /// Example: meridian link allow east --topics '.*' --groups '.*' --quotas --acls --switchover
+    /// Example: meridian link allow east --topics '.*' --groups '.*' --quotas --acls --users --switchover
     Allow {
         /// The name in its certificate: the one that `meridian cert link` was given
         name: String,
@@ -33,6 +33,9 @@ pub(super) enum Command {
         /// Let it read the access rules about these topics and groups (sync.acls)
         #[arg(long)]
         acls: bool,
+        /// Let it read what the passwords of users are checked by (sync.users)
+        #[arg(long)]
+        users: bool,
         /// Let it take over the topics: switchover, failback, and leases (lease.ms)
         #[arg(long)]
         switchover: bool,
@@ -64,13 +67,14 @@ pub(super) async fn run(
     command: &Command,
 ) -> Result<Exit, Failure> {
     let grants = match command {
-        Command::Allow { name, topics, groups, quotas, acls, switchover } => {
+        Command::Allow { name, topics, groups, quotas, acls, users, switchover } => {
             let grant = json!({
                 "link": name,
                 "topics": topics,
                 "groups": groups,
                 "quotas": quotas,
                 "acls": acls,
+                "users": users,
                 "switchover": switchover,
             });
             json!([admin::command(client, "link.allow", &grant).await?])
@@ -107,8 +111,16 @@ async fn find(client: &Client, name: Option<&str>) -> Result<Value, Failure> {
 
 /// As a table.
 fn render(grants: &Value) -> String {
-    let mut table =
-        Table::new(&["LINK", "TOPICS", "GROUPS", "QUOTAS", "RULES", "SWITCHOVER", "UNUSABLE"]);
+    let mut table = Table::new(&[
+        "LINK",
+        "TOPICS",
+        "GROUPS",
+        "QUOTAS",
+        "RULES",
+        "USERS",
+        "SWITCHOVER",
+        "UNUSABLE",
+    ]);
     for grant in grants.as_array().into_iter().flatten() {
         let yes = |name: &str| if grant[name] == true { "yes" } else { "no" }.to_owned();
         table.row([
@@ -117,6 +129,7 @@ fn render(grants: &Value) -> String {
             cell(&grant["groups"]),
             yes("quotas"),
             yes("acls"),
+            yes("users"),
             yes("switchover"),
             cell(&grant["unusable"]),
         ]);

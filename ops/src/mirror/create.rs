@@ -162,6 +162,7 @@ impl Rules {
             steward["failure"].is_null()
                 && steward["quotas_failure"].is_null()
                 && steward["acls_failure"].is_null()
+                && steward["users_failure"].is_null()
                 && steward["refused"].as_object().is_none_or(|it| it.is_empty())
         });
         let shown = json!({"rules": rules, "links": stewards});
@@ -215,8 +216,13 @@ fn render_stewards(stewards: &Value) -> String {
         if let Some(failure) = steward["acls_failure"].as_str() {
             text.push_str(&format!("{link}: access rules are not followed: {failure}\n"));
         }
-        for (rule, why) in steward["acls_left_out"].as_object().into_iter().flatten() {
-            text.push_str(&format!("{link}: {rule} is not set here: {}\n", cell(why)));
+        if let Some(failure) = steward["users_failure"].as_str() {
+            text.push_str(&format!("{link}: users are not followed: {failure}\n"));
+        }
+        for left_out in ["acls_left_out", "users_left_out"] {
+            for (what, why) in steward[left_out].as_object().into_iter().flatten() {
+                text.push_str(&format!("{link}: {what} is not set here: {}\n", cell(why)));
+            }
         }
         for event in steward["events"].as_array().into_iter().flatten() {
             text.push_str(&format!(

@@ -13,6 +13,7 @@ use super::Authorization;
 use crate::features::agree;
 use crate::kafka::AdminError;
 use crate::kafka::dispatch::Call;
+use crate::kafka::users::carried;
 
 /// How the names of these methods begin.
 pub(in crate::kafka) const FAMILY: &str = "access.";
@@ -82,6 +83,7 @@ pub(in crate::kafka) async fn answer(
             call.front.broker.catch_up().await?;
             json(&check(call, &arguments(body)?)?)
         }
+        "access.credentials" => json(&carried::answer(call).await?),
         _ => Err(AdminError::UnknownMethod(method.to_owned())),
     }
 }

@@ -137,6 +137,19 @@ impl AccessRules {
         state.authorization
     }
 
+    /// Whether the rules allow a user this by the metadata of now, enforced or not.
+    pub(in crate::kafka) fn allow(
+        &self,
+        metadata: &Metadata,
+        principal: &Principal,
+        host: &str,
+        operation: Operation,
+        resource: Resource<'_>,
+    ) -> bool {
+        self.current(metadata);
+        self.state.read().rules.verdict(principal, host, resource).allows(operation)
+    }
+
     /// How many there are.
     pub(in crate::kafka) fn count(&self) -> usize {
         self.state.read().rules.count()

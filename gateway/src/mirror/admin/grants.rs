@@ -21,6 +21,8 @@ struct Allow {
     switchover: bool,
     #[serde(default)]
     acls: bool,
+    #[serde(default)]
+    users: bool,
 }
 
 #[derive(Deserialize)]
@@ -40,18 +42,18 @@ struct GrantReport {
 impl AdminCall {
     /// Grants rights to a link, in place of those that it had.
     pub(super) async fn allow_link(&self) -> Result<Bytes, AdminError> {
-        let Allow { link, topics, groups, quotas, switchover, acls } = self.arguments()?;
+        let Allow { link, topics, groups, quotas, switchover, acls, users } = self.arguments()?;
         if !is_link_name(&link) {
             let refused = format!(
                 "{link:?} is no name of a link's certificate: 1 to 58 of [a-z0-9-], as `meridian cert link` takes it"
             );
             return Err(AdminError::InvalidArguments(refused));
         }
-        let grant = LinkGrant { topics, groups, quotas, switchover, acls };
+        let grant = LinkGrant { topics, groups, quotas, switchover, acls, users };
         let compiled = grant.compile();
         compiled.map_err(|error| AdminError::InvalidArguments(error.to_string()))?;
         // A node that does not know what is granted would give the link no rights at all.
-        let level = if acls { FeatureLevel::RULES } else { FeatureLevel::ACCESS };
+        let level = if acls || users { FeatureLevel::RULES } else { FeatureLevel::ACCESS };
         agree(&*self.node, level).await?;
         let value = Some(grant.encode());
         self.put(RowKind::LinkGrant, link.as_bytes(), value, ExpectedVersion::Any).await?;

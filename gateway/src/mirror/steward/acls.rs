@@ -13,12 +13,11 @@ use meridian_consensus::command::{FeatureLevel, RowKind};
 use meridian_consensus::state::Metadata;
 use meridian_consensus::state::limits::VALUE_SIZE_BYTES_MAX;
 use meridian_mirror::rights::{Sides, Step, carried_key, follow};
-use meridian_mirror::rows::Stage;
 use meridian_protocol::messages::{DescribeAclsRequest, DescribeAclsResource};
 
 use super::entries::{Item, put_all};
 use super::notes::{Kinds, Notes};
-use super::{Duties, LookError, Steward};
+use super::{Duties, LookError, Steward, follows};
 use crate::client::ClientError;
 use crate::features::agree;
 use crate::mirror::rules::{Matcher, compiled};
@@ -47,7 +46,6 @@ struct Scope {
 impl Scope {
     fn of(duties: &Duties, known_groups: BTreeSet<String>) -> Self {
         let mut scope = Self { known_groups, ..Self::default() };
-        let follows = |stage| matches!(stage, Stage::Creating | Stage::Mirroring | Stage::Paused);
         for (_, mirror, _) in duties.mirrors.iter().filter(|(_, it, _)| follows(it.stage)) {
             let names = scope.topics.entry(mirror.source_name.clone()).or_default();
             names.insert(mirror.name.clone());

@@ -140,3 +140,17 @@ async fn a_check_names_the_rule_that_decides() {
         assert!(message.contains(said), "{message}");
     }
 }
+
+#[tokio::test]
+async fn credentials_are_given_to_nobody_over_a_connection_that_is_not_encrypted() {
+    let broker = FakeBroker::single();
+    broker.register(1, FeatureLevel::LATEST).expect("newer");
+    let front = front_with(&broker, &["root"]);
+    for user in ["root", "alice"] {
+        let mut client = TestClient::connect_as(&front, &Principal::user(user));
+        let refused = ask(&mut client, "access.credentials", json!({})).await;
+        let (code, said) = refused.expect_err("somebody may listen");
+        assert_eq!(code, ErrorCode::PolicyViolation);
+        assert!(said.contains("over encrypted connections alone"), "{said}");
+    }
+}

@@ -1,12 +1,14 @@
 //! A link takes what it is granted, and learns nothing of all else.
 
+use meridian_access::ScramHash;
 use meridian_protocol::messages::{
-    AclCreation, AddPartitionsToTxnRequest, AddPartitionsToTxnTopic, CreateAclsRequest,
-    DescribeAclsRequest, DescribeClientQuotasRequest, DescribeClusterRequest,
-    DescribeConfigsRequest, DescribeConfigsResource, DescribeTransactionsRequest, FetchPartition,
-    FetchRequest, FetchTopic, FindCoordinatorRequest, InitProducerIdRequest, ListGroupsRequest,
-    ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic, ListTransactionsRequest,
-    OffsetFetchGroup, OffsetFetchRequest,
+    AclCreation, AddPartitionsToTxnRequest, AddPartitionsToTxnTopic,
+    AlterUserScramCredentialsRequest, CreateAclsRequest, DescribeAclsRequest,
+    DescribeClientQuotasRequest, DescribeClusterRequest, DescribeConfigsRequest,
+    DescribeConfigsResource, DescribeTransactionsRequest, FetchPartition, FetchRequest, FetchTopic,
+    FindCoordinatorRequest, InitProducerIdRequest, ListGroupsRequest, ListOffsetsPartition,
+    ListOffsetsRequest, ListOffsetsTopic, ListTransactionsRequest, OffsetFetchGroup,
+    OffsetFetchRequest, ScramCredentialUpsertion,
 };
 use meridian_protocol::{RequestMessage, Str, Uuid};
 
@@ -15,6 +17,7 @@ use crate::kafka::access::Rights;
 use crate::kafka::dispatch::SERVED;
 use crate::kafka::link_rights;
 use crate::kafka::testing::TestClient;
+use crate::kafka::users::carried;
 
 const GRANTED: &str = "orders";
 const OTHER: &str = "bills";
@@ -262,6 +265,36 @@ async fn a_link_reads_the_rules_about_what_it_is_granted_and_nothing_else_of_the
     assert!(told.contains("it is for mirrors only"), "{told}");
 }
 
+#[tokio::test]
+async fn a_link_reads_credentials_only_if_it_is_granted() {
+    let linked = Linked::start().await;
+    let mut operator = TestClient::connect(&linked.source.front);
+    let set = ScramCredentialUpsertion {
+        name: "al".into(),
+        mechanism: 1,
+        iterations: 4096,
+        salt: Bytes::from_static(b"salt"),
+        salted_password: vec![7; 32].into(),
+    };
+    let request = AlterUserScramCredentialsRequest { deletions: vec![], upsertions: vec![set] };
+    let results = operator.call(0, request).await.results;
+    assert_eq!(results[0].error_code, ErrorCode::None, "{results:?}");
+
+    linked.allow(|grant| grant.acls = true);
+    let told = linked.method(carried::METHOD, "{}").await;
+    assert!(told.contains("`meridian link allow east --topics REGEX --users`"), "{told}");
+    linked.allow(|grant| grant.users = true);
+    let body = Bytes::from_static(b"{}");
+    let request = MeridianAdminRequest { method: carried::METHOD.into(), body };
+    let told: carried::Credentials =
+        serde_json::from_slice(&linked.ask(&request).await.body).unwrap();
+    assert_eq!((told.credentials.len(), told.unopened.len()), (1, 0));
+    assert_eq!(told.credentials[0].user, "al");
+    let kept = linked.source.front.credential(ScramHash::Sha256, "al").unwrap().credential;
+    assert_eq!(told.credentials[0].credential, kept);
+    assert!(kept.is_sound() && !format!("{told:?}").contains("salt"), "{told:?}");
+}
+
 /// Each method of the private API, and each API: what is not for mirrors is refused, whatever the grant.
 #[tokio::test]
 async fn the_widest_grant_makes_no_client_and_no_operator() {
@@ -269,7 +302,8 @@ async fn the_widest_grant_makes_no_client_and_no_operator() {
     linked.allow(|grant| {
         let all = || Some(".*".to_owned());
         let (topics, groups) = (all(), all());
-        *grant = LinkGrant { topics, groups, quotas: true, switchover: true, acls: true };
+        let (acls, users) = (true, true);
+        *grant = LinkGrant { topics, groups, quotas: true, switchover: true, acls, users };
     });
     for method in [
         "cluster.status",

@@ -1,6 +1,6 @@
 use meridian_base::id::TopicId;
 use meridian_consensus::command::{Command, ExpectedVersion, RowChange};
-use meridian_mirror::rows::MirrorTopic;
+use meridian_mirror::rows::{MirrorTopic, Stage};
 use meridian_mirror::rules::{Rule as MirrorRule, Subject};
 use meridian_protocol::messages::AclDescription;
 
