@@ -130,6 +130,8 @@ pub struct NodeConfig {
     pub tls: Option<PathBuf>,
     /// File with the keys that seal secrets; `None` is a usual place.
     pub secret_key_file: Option<PathBuf>,
+    /// What a new cluster has from its first start on; `None` is no users, and everybody may do everything.
+    pub first_start: Option<PathBuf>,
     /// Size of a journal file.
     pub file_size_bytes: u32,
     /// Bytes the journal may take; `None` takes nine tenths of what is free at the start.
@@ -179,6 +181,7 @@ impl NodeConfig {
             members: Vec::new(),
             tls: None,
             secret_key_file: None,
+            first_start: None,
             file_size_bytes: FILE_SIZE_BYTES_DEFAULT,
             capacity_bytes: None,
             tiers: None,
@@ -234,6 +237,7 @@ impl NodeConfig {
             members,
             tls: file.tls.map(|tls| folder.join(tls.folder)),
             secret_key_file: file.security.secret_key_file.map(|file| folder.join(file)),
+            first_start: file.security.first_start.map(|file| folder.join(file)),
             file_size_bytes: file.storage.file_size_bytes.unwrap_or(FILE_SIZE_BYTES_DEFAULT),
             capacity_bytes: file.storage.capacity_bytes,
             tiers: file.storage.tiers.as_ref().map(|it| it.config(folder)).transpose()?,
@@ -291,6 +295,11 @@ impl NodeConfig {
         self.check_members()?;
         if self.members.len() > 1 && (self.tls.is_none() || self.peer.is_none()) {
             return value("tls.folder", "a node with peers needs tls.folder and listen.peer");
+        }
+        if self.first_start.is_some() && self.front.super_users.is_empty() {
+            let problem = "nobody could make access rules in the new cluster: name its first user in \
+                           security.super_users";
+            return value("security.first_start", problem);
         }
         if !matches!(self.voters().len(), 1 | 3 | 5 | 9) {
             return value("cluster.nodes", "1, 3, 5 or 9 of the nodes must have voter = true");

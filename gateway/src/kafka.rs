@@ -76,6 +76,7 @@ use meridian_base::id::TopicId;
 use meridian_base::sync::lock;
 use tokio::sync::Semaphore;
 
+pub(crate) use self::access::Authorization;
 pub use self::durations::{BOUNDS_S, DurationSample};
 pub use self::link_uses::LinkUses;
 pub use self::links::{LinkServer, LinkServerError};

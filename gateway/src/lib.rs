@@ -8,6 +8,7 @@ mod admin;
 pub mod broker;
 pub mod config;
 mod features;
+mod first_start;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod health;
@@ -24,4 +25,5 @@ use meridian_runtime::background;
 use {meridian_client as client, meridian_runtime as runtime};
 
 pub use admin::AdminBindError;
+pub use first_start::{FirstStart, FirstStartError};
 pub use node::{RunningNode, StartError, start};

@@ -11,6 +11,7 @@ mod copies;
 mod disk_format;
 mod disks;
 mod expiry;
+mod first_start;
 mod folders;
 mod health;
 mod lifecycle;
@@ -57,6 +58,7 @@ use self::switch::Switch;
 use crate::admin::{Admin, AdminBindError, AdminServer};
 use crate::broker::Broker;
 use crate::config::{FrontConfig, NodeConfig};
+use crate::first_start::FirstStartError;
 use crate::kafka::{Front, LinkServer, LinkServerError, LinkUses, Server, ServerError, Verifier};
 use crate::log::{
     BudgetLimits, FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreListener,
@@ -118,6 +120,9 @@ pub enum StartError {
     /// The keys for secrets can't be used.
     #[error(transparent)]
     Secrets(#[from] SecretError),
+    /// What a new cluster is to have can't be used.
+    #[error(transparent)]
+    FirstStart(#[from] FirstStartError),
     /// The transport did not start.
     #[error(transparent)]
     Transport(#[from] TransportError),
@@ -447,6 +452,7 @@ impl Node {
         }
         // One that was new to the cluster has heard of it now.
         own.check_bootstrapped(&self.meta.metadata())?;
+        self.decide_first_start().await?;
         self.mount().await?;
         let reclaims = plan_reclaim(&self.meta.metadata(), config.node, &BTreeSet::new());
         for command in reclaims {

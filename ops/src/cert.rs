@@ -15,6 +15,11 @@ use crate::{output, sys};
 /// Beside the authority: which cluster it is for.
 pub(crate) const CLUSTER_ID_FILE: &str = "cluster-id";
 
+/// How long an authority, a node's certificate and a listener's are valid.
+pub(crate) const CA_DAYS: u32 = 3650;
+pub(crate) const NODE_DAYS: u32 = 825;
+pub(crate) const SERVER_DAYS: u32 = 397;
+
 /// Make the certificates by which the nodes of a cluster know each other
 #[derive(Debug, Args)]
 pub(crate) struct Cert {
@@ -37,7 +42,7 @@ enum Command {
         #[arg(long)]
         cluster_id: Option<String>,
         /// How long it is valid
-        #[arg(long, default_value_t = 3650)]
+        #[arg(long, default_value_t = CA_DAYS)]
         days: u32,
     },
     /// Make a node's certificate and key: copy the folder to the node, for its tls.folder
@@ -53,7 +58,7 @@ enum Command {
         #[arg(long)]
         out: PathBuf,
         /// How long it is valid
-        #[arg(long, default_value_t = 825)]
+        #[arg(long, default_value_t = NODE_DAYS)]
         days: u32,
     },
     /// Make the certificate and key that a node's listeners show Kafka clients: name them in [listener.NAME]
@@ -73,7 +78,7 @@ enum Command {
         #[arg(long)]
         out: PathBuf,
         /// How long it is valid
-        #[arg(long, default_value_t = 397)]
+        #[arg(long, default_value_t = SERVER_DAYS)]
         days: u32,
     },
     /// Make the certificate and key of a Kafka client, for listeners with client_ca: its subject is CN=NAME
@@ -154,10 +159,7 @@ pub(crate) fn run(cert: &Cert) -> Result<Exit, Failure> {
             output::text(&format!("{}\n", out.display()))?;
         }
         Command::Server { hosts, ca, out, days } => {
-            let validity = Validity::days(clock::wall_time(), *days);
-            let issued = load_authority(ca)?.issue_server(hosts, validity);
-            fs::create_dir_all(out).map_err(Failure::file(out))?;
-            issued.and_then(|identity| identity.save(out)).map_err(certificate)?;
+            make_server(hosts, ca, out, *days)?;
             output::text(&format!("{}\n", out.display()))?;
         }
         Command::Client { name, ca, out, days } => {
@@ -183,7 +185,11 @@ pub(crate) fn run(cert: &Cert) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-fn make_authority(out: &Path, cluster_id: Option<&str>, days: u32) -> Result<ClusterId, Failure> {
+pub(crate) fn make_authority(
+    out: &Path,
+    cluster_id: Option<&str>,
+    days: u32,
+) -> Result<ClusterId, Failure> {
     if out.join("ca.pem").exists() || out.join("ca-key.pem").exists() {
         return Err(Failure::Refused(format!(
             "{} has an authority already, and a new one would lock its nodes out; choose another \
@@ -218,13 +224,26 @@ fn revoke(certificates: &[String], ca: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// A certificate that is there is replaced: nodes get new ones before the old ones end.
-fn make_node(node: NodeId, ca: &Path, out: &Path, days: u32) -> Result<(), Failure> {
+pub(crate) fn make_node(node: NodeId, ca: &Path, out: &Path, days: u32) -> Result<(), Failure> {
     let authority = load_authority(ca)?;
     let validity = Validity::days(clock::wall_time(), days);
     let identity = authority.issue(node, validity).map_err(certificate)?;
     fs::create_dir_all(out).map_err(Failure::file(out))?;
     identity.save(out).map_err(certificate)?;
     copy_secret_key(ca, out)
+}
+
+/// The certificate that listeners show clients who reach them by these hosts.
+pub(crate) fn make_server(
+    hosts: &[String],
+    ca: &Path,
+    out: &Path,
+    days: u32,
+) -> Result<(), Failure> {
+    let validity = Validity::days(clock::wall_time(), days);
+    let issued = load_authority(ca)?.issue_server(hosts, validity);
+    fs::create_dir_all(out).map_err(Failure::file(out))?;
+    issued.and_then(|identity| identity.save(out)).map_err(certificate)
 }
 
 /// Gives a node the cluster's key for secrets, if the authority has it: an older one does not.
@@ -237,7 +256,7 @@ pub(crate) fn copy_secret_key(ca: &Path, tls: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn key(error: SecretError) -> Failure {
+pub(crate) fn key(error: SecretError) -> Failure {
     Failure::Invalid(format!("secret key: {error}"))
 }
 
@@ -248,13 +267,13 @@ fn make_link(name: &str, ca: &Path, out: &Path, days: u32) -> Result<(), Failure
     identity.save(out).map_err(certificate)
 }
 
-fn load_authority(ca: &Path) -> Result<ClusterCa, Failure> {
+pub(crate) fn load_authority(ca: &Path) -> Result<ClusterCa, Failure> {
     let file = ca.join(CLUSTER_ID_FILE);
     let cluster = fs::read_to_string(&file).map_err(Failure::file(&file))?;
     ClusterCa::load(ca, &ClusterId::from_text(cluster.trim())).map_err(certificate)
 }
 
-fn certificate(error: TlsError) -> Failure {
+pub(crate) fn certificate(error: TlsError) -> Failure {
     Failure::Invalid(format!("certificates: {error}"))
 }
 

@@ -30,10 +30,15 @@ pub(crate) fn properties(path: &Path) -> Result<Vec<(String, String)>, Failure> 
         let refused = || Failure::Invalid(format!("{}:{number}: not NAME=VALUE", path.display()));
         let (name, value) = pair(line).ok_or_else(refused)?;
         if !IGNORED.contains(&name) {
-            options.push((name.to_owned(), value.to_owned()));
+            options.push((name.to_owned(), lines_of(value)));
         }
     }
     Ok(options)
+}
+
+/// A PEM text in one line, as Java's properties files have it: with `\n` for the end of a line.
+fn lines_of(value: &str) -> String {
+    if value.starts_with("-----BEGIN ") { value.replace("\\n", "\n") } else { value.to_owned() }
 }
 
 /// A name and its value.
@@ -122,5 +127,7 @@ mod tests {
         let store = format!("about\n{key}between\n{one}{one}");
         assert_eq!(sections(&store, "PRIVATE KEY"), key);
         assert_eq!(sections(&store, "CERTIFICATE"), one.repeat(2));
+        assert_eq!(lines_of(&one.replace('\n', "\\n")), one);
+        assert_eq!(lines_of("a\\nb"), "a\\nb", "a password is as it is");
     }
 }

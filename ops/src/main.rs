@@ -11,7 +11,9 @@ mod dev;
 mod disk;
 mod failure;
 mod federation;
+mod first_start;
 mod group;
+mod init;
 mod link;
 mod mirror;
 mod node;
@@ -37,6 +39,7 @@ use crate::failure::{Exit, Failure};
 #[command(name = "meridian", version, arg_required_else_help = true)]
 enum Cli {
     Serve(serve::Serve),
+    Init(init::Init),
     Dev(dev::Dev),
     Topic(topic::Topic),
     Producer(producer::Producer),
@@ -79,6 +82,7 @@ fn with_numbers_below_zero(command: Command) -> Command {
 fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli {
         Cli::Serve(serve) => serve::run(&serve),
+        Cli::Init(init) => init::run(&init),
         Cli::Cert(cert) => cert::run(&cert),
         Cli::Plan(plan) => plan::run(&plan),
         Cli::Dev(dev) => block_on(dev::run(dev)),

@@ -171,7 +171,7 @@ async fn set(client: &Client, name: &str, password: &Password) -> Result<Shown, 
     let (text, drawn) = match password.password_stdin {
         true => (read_password()?, None),
         false => {
-            let text = BASE64.encode(random::<PASSWORD_SIZE_BYTES>()?);
+            let text = draw_password()?;
             (text.clone(), Some(text))
         }
     };
@@ -220,6 +220,11 @@ async fn alter(
         ClientError::check(what, result.error_code, result.error_message.as_deref())?;
     }
     Ok(())
+}
+
+/// A password that nobody guesses, of letters, digits, `-` and `_`.
+pub(crate) fn draw_password() -> Result<String, Failure> {
+    Ok(BASE64.encode(random::<PASSWORD_SIZE_BYTES>()?))
 }
 
 fn random<const N: usize>() -> Result<[u8; N], Failure> {

@@ -259,7 +259,9 @@ fn table_of_clients() -> Vec<(&'static str, Option<Value>, Outcome)> {
         ("listener.NAME.client_crl", text("crl.pem"), Refused("has no client_ca")),
         ("listener.NAME.principal", text("CN"), Refused("with SSL alone")),
         ("listener.NAME.principal_rules", names(&["DEFAULT"]), Refused("by a subject")),
-        ("security.super_users", names(&["User:admin"]), Kept),
+        ("security.first_start", text("no-such-file"), Refused("security.super_users")),
+        ("security.super_users", names(&["User:admin"]), Stays),
+        ("security.first_start", text("no-such-file"), Kept),
         ("security.super_users", names(&["admin"]), Refused("security.super_users")),
     ]
 }

@@ -262,6 +262,14 @@ impl ClusterCa {
         write_file(&folder.join(CA_KEY_FILE), &self.issuer.key().serialize_pem(), 0o600)
     }
 
+    /// The SHA-256 of its certificate, as `openssl x509 -fingerprint -sha256` shows it.
+    pub fn fingerprint(&self) -> Result<String, TlsError> {
+        let certificate = parse_certificate("authority certificate", &self.certificate_pem)?;
+        let digest = ring::digest::digest(&ring::digest::SHA256, &certificate);
+        let bytes: Vec<String> = digest.as_ref().iter().map(|it| format!("{it:02X}")).collect();
+        Ok(bytes.join(":"))
+    }
+
     /// Reads back what [`save`](Self::save) wrote.
     pub fn load(folder: &Path, cluster: &ClusterId) -> Result<Self, TlsError> {
         let certificate_pem = read_file(&folder.join(CA_CERTIFICATE_FILE))?;

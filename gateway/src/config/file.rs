@@ -119,6 +119,10 @@ pub(super) struct SecurityTable {
     /// File, mode 0600, with the keys that seal secrets of links, the same on all nodes.
     /// Default: `secrets.key` in `tls.folder`, else in `node.data`, where a cluster of one draws it.
     pub(super) secret_key_file: Option<PathBuf>,
+    /// File of `meridian init` with the first users of a new cluster and its mode of authorization. A
+    /// cluster that has decided a mode, or has users or topics, pays no heed to it.
+    /// Default: none.
+    pub(super) first_start: Option<PathBuf>,
     /// Principals that may do everything, whatever the access rules say: `["User:admin"]`.
     /// Default: none.
     #[serde(default)]

@@ -26,7 +26,7 @@ use crate::features::agree;
 use crate::runtime::secrets::{Keyring, SecretError};
 
 /// Bytes of a name: with the mechanism it is the key of a row.
-const NAME_LENGTH_MAX: usize = 255;
+pub(crate) const NAME_LENGTH_MAX: usize = 255;
 
 /// A credential as the metadata log has it.
 pub(super) struct Kept {
@@ -36,7 +36,7 @@ pub(super) struct Kept {
 }
 
 /// The key of a credential's row.
-pub(super) fn key(hash: ScramHash, user: &str) -> Vec<u8> {
+pub(crate) fn key(hash: ScramHash, user: &str) -> Vec<u8> {
     let code = hash.code().cast_unsigned();
     std::iter::once(code).chain(user.bytes()).collect()
 }
@@ -51,18 +51,14 @@ fn place(hash: ScramHash, user: &str) -> String {
     format!("{} of user {user}", hash.mechanism())
 }
 
-fn sealed(keys: &Keyring, user: &str, credential: &Credential) -> Result<Vec<u8>, SecretError> {
+/// A credential as its row has it.
+pub(crate) fn sealed(
+    keys: &Keyring,
+    user: &str,
+    credential: &Credential,
+) -> Result<Vec<u8>, SecretError> {
     let text = serde_json::to_string(credential).expect("a credential always encodes into memory");
     Ok(keys.seal(&place(credential.hash(), user), &text)?.into_bytes())
-}
-
-/// Why a credential can't be used.
-#[derive(Debug, thiserror::Error)]
-enum Unusable {
-    #[error(transparent)]
-    Sealed(#[from] SecretError),
-    #[error(transparent)]
-    Malformed(#[from] serde_json::Error),
 }
 
 fn opening(
@@ -70,16 +66,26 @@ fn opening(
     hash: ScramHash,
     user: &str,
     value: &[u8],
-) -> Result<Credential, Unusable> {
-    let clear = keys.open(&place(hash, user), &String::from_utf8_lossy(value))?;
-    Ok(serde_json::from_str(&clear.0)?)
+) -> Result<Credential, SecretError> {
+    open(keys, hash, user, &String::from_utf8_lossy(value))
 }
 
 fn opened(keys: &Keyring, hash: ScramHash, user: &str, value: &[u8]) -> Option<Credential> {
-    let unusable = |error: &Unusable| {
+    let unusable = |error: &SecretError| {
         tracing::warn!(user, mechanism = hash.mechanism(), %error, "a credential can't be used; set it again");
     };
     opening(keys, hash, user, value).inspect_err(unusable).ok()
+}
+
+/// Opens a sealed credential, and reads it.
+pub(crate) fn open(
+    keys: &Keyring,
+    hash: ScramHash,
+    user: &str,
+    sealed: &str,
+) -> Result<Credential, SecretError> {
+    let clear = keys.open(&place(hash, user), sealed)?;
+    serde_json::from_str(&clear.0).map_err(|_| SecretError::Damaged)
 }
 
 impl Front {
