@@ -28,6 +28,7 @@ use self::control::{Action, Command, Selection};
 use self::layout::Shape;
 use self::supervisor::Prepared;
 use crate::failure::{Exit, Failure};
+use crate::first_start::ADMIN_FILE;
 
 /// Run a whole cluster on this machine: by default nine nodes, in three racks of three datacenters
 ///
@@ -54,8 +55,8 @@ struct Run {
     /// operators 200 above [default: 9092]
     #[arg(long)]
     base_port: Option<u16>,
-    /// Where Kafka clients find the nodes. Anybody who reaches another address than loopback may read and
-    /// write: for networks that lead nowhere, such as network namespaces
+    /// Where Kafka clients find the nodes. Without --secure anybody who reaches another address than loopback may
+    /// read and write: for networks that lead nowhere, such as network namespaces
     #[arg(long, value_name = "IPV4", default_value_t = Ipv4Addr::LOCALHOST)]
     host: Ipv4Addr,
     /// What clients hear of where the nodes are, if that is not where they listen: the first node's
@@ -65,6 +66,10 @@ struct Run {
     /// A setting of all nodes by Kafka's name, such as num.partitions=4; may be given several times
     #[arg(long = "kafka", value_name = "NAME=VALUE", value_parser = files::KafkaSetting::parse)]
     kafka: Vec<files::KafkaSetting>,
+    /// Clients log in, and access rules are enforced from the first start on. admin.properties in the data folder
+    /// is the way in. A folder stays as it was made
+    #[arg(long)]
+    secure: bool,
     /// Clusters: 1, or 2 with a second one of three nodes, to federate with
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     clusters: u8,
@@ -180,7 +185,18 @@ async fn prepare(
     })?;
     lock.keep_for_life();
     let control = control::Listener::bind(&data).await?;
-    let layout = layout::prepare(&data, shape, base_port)?.at(run.host);
+    let mut layout = layout::prepare(&data, shape, base_port)?;
+    if run.secure && !layout.is_secure() {
+        if files::configuration_file(&data, 1).exists() {
+            return Err(Failure::Refused(format!(
+                "{} holds a cluster that is open to everybody, and it stays so; use another --data with --secure",
+                data.display()
+            )));
+        }
+        layout = layout.secured()?;
+        layout.save(&data)?;
+    }
+    let layout = layout.at(run.host);
     layout::check_ports(&layout)?;
     let settings = files::Settings {
         advertised: run.advertise.as_ref(),
@@ -192,5 +208,6 @@ async fn prepare(
         object_store_endpoint: run.object_store_endpoint.as_deref(),
     };
     files::write(&data, &layout, settings)?;
-    Ok(Prepared { data, layout, control })
+    let admin = layout.is_secure().then(|| data.join(ADMIN_FILE));
+    Ok(Prepared { data, layout, control, admin })
 }

@@ -22,6 +22,9 @@ pub(crate) const ADMIN_FILE: &str = "admin.properties";
 /// What nodes have the new cluster decide.
 pub(crate) const FIRST_START_FILE: &str = "first-start.json";
 
+/// The name of the listener where clients log in.
+pub(crate) const LISTENER: &str = "secure";
+
 /// The first user, and what a node has to know of it.
 pub(crate) struct Admin {
     pub(crate) password: String,
@@ -69,6 +72,17 @@ fn client_file(password: &str, authority_pem: &str, bootstrap: &str) -> String {
     )
 }
 
+/// Has a client file name other brokers. What else is in it stays.
+pub(crate) fn set_bootstrap(file: &Path, bootstrap: &str) -> Result<(), Failure> {
+    let text = fs::read_to_string(file).map_err(Failure::file(file))?;
+    let line = |line: &str| match line.starts_with("bootstrap.servers=") {
+        true => format!("bootstrap.servers={bootstrap}\n"),
+        false => format!("{line}\n"),
+    };
+    let changed: String = text.lines().map(line).collect();
+    if changed == text { Ok(()) } else { write_private(file, &changed) }
+}
+
 /// Writes a file that its owner alone may read. What is there is replaced.
 pub(crate) fn write_private(file: &Path, text: &str) -> Result<(), Failure> {
     // The mode of a file that is there would stay.
@@ -104,8 +118,8 @@ mod tests {
         let admin = Admin::draw(&ca).unwrap();
         assert!(!admin.first_start.contains(&admin.password));
         let file = folder.join(ADMIN_FILE);
-        admin.write_client_file(&file, &ca, "a:1,b:2").unwrap();
-        admin.write_client_file(&file, &ca, "a:1,b:2").unwrap();
+        admin.write_client_file(&file, &ca, "c:3").unwrap();
+        set_bootstrap(&file, "a:1,b:2").unwrap();
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         let mut options = BTreeMap::new();
         for (name, value) in properties(&file).unwrap() {

@@ -1,7 +1,7 @@
 //! Which cluster a command talks to, as whom, and how it answers.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use meridian_client::security::Security;
@@ -35,12 +35,23 @@ pub(crate) struct Target {
 impl Target {
     /// Connects to the cluster.
     pub(crate) async fn connect(&self) -> Result<Client, Failure> {
+        let client = self.client()?;
+        client.reach().await?;
+        Ok(client)
+    }
+
+    /// Of a client file alone.
+    pub(crate) fn of_file(file: &Path) -> Self {
+        let client_config = Some(file.to_owned());
+        Self { bootstrap: None, client_config, options: Vec::new(), output: Format::Table }
+    }
+
+    /// A client that connects when it is first used.
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
         let (bootstrap, options) = self.read()?;
         let security = Security::parse(&options)
             .map_err(|error| Failure::Invalid(format!("{error} (of --client-config or -X)")))?;
-        let client = Client::secured(&bootstrap, Arc::new(security));
-        client.reach().await?;
-        Ok(client)
+        Ok(Client::secured(&bootstrap, Arc::new(security)))
     }
 
     /// The brokers, and the options of connections to them.
@@ -58,7 +69,7 @@ impl Target {
         for (name, value) in given {
             match name.as_str() {
                 BOOTSTRAP => bootstrap = value,
-                _ => read_option(&mut options, &name, &value, std::path::Path::new(""))?,
+                _ => read_option(&mut options, &name, &value, Path::new(""))?,
             }
         }
         let text = |(name, value): (String, Value)| match value {

@@ -12,9 +12,12 @@ use meridian_runtime::tls::{ClusterCa, TlsError, Validity};
 use serde::Serialize;
 
 use super::layout::{Layout, NodePlace};
-use crate::cert::{CLUSTER_ID_FILE, copy_secret_key};
+use crate::cert::{CLUSTER_ID_FILE, copy_secret_key, make_server};
 use crate::client::clock;
 use crate::failure::Failure;
+use crate::first_start::{
+    ADMIN_FILE, Admin, FIRST_START_FILE, LISTENER, SUPER_USER, set_bootstrap, write_private,
+};
 
 /// A development cluster is not meant to grow old.
 const CERTIFICATE_DAYS: u32 = 3650;
@@ -114,6 +117,7 @@ pub(super) fn write(data: &Path, layout: &Layout, settings: Settings<'_>) -> Res
         Keyring::draw(&secret_key)
             .map_err(|error| Failure::Invalid(format!("secret key: {error}")))?;
     }
+    let first_start = if layout.is_secure() { Some(first_start(data, layout)?) } else { None };
     for node in &layout.nodes {
         let folder = node_folder(data, node.id);
         let tls = folder.join("tls");
@@ -126,12 +130,40 @@ pub(super) fn write(data: &Path, layout: &Layout, settings: Settings<'_>) -> Res
         if !tls.join(SECRET_KEY_FILE).exists() {
             copy_secret_key(&data.join("ca"), &tls)?;
         }
+        if let Some(first_start) = &first_start {
+            make_server(&server_hosts(node, settings), &data.join("ca"), &tls, CERTIFICATE_DAYS)?;
+            write_private(&folder.join(FIRST_START_FILE), first_start)?;
+        }
         let file = configuration_file(data, node.id);
         let text = toml::to_string(&Configuration::of(layout, node, settings))
             .map_err(|error| Failure::Invalid(format!("{}: {error}", file.display())))?;
         fs::write(&file, text).map_err(Failure::file(&file))?;
     }
     Ok(())
+}
+
+/// What nodes have a new cluster decide; made with the first user's client file, and kept.
+fn first_start(data: &Path, layout: &Layout) -> Result<String, Failure> {
+    let (kept, client_file) = (data.join("ca").join(FIRST_START_FILE), data.join(ADMIN_FILE));
+    if !kept.exists() {
+        let ca = data.join("ca");
+        let admin = Admin::draw(&ca)?;
+        admin.write_client_file(&client_file, &ca, &layout.bootstrap())?;
+        write_private(&kept, &admin.first_start)?;
+    }
+    set_bootstrap(&client_file, &layout.bootstrap())?;
+    fs::read_to_string(&kept).map_err(Failure::file(&kept))
+}
+
+/// By which names clients may reach a node.
+fn server_hosts(node: &NodePlace, settings: Settings<'_>) -> Vec<String> {
+    let advertised = settings.advertised.map(|advertised| advertised.host.clone());
+    let listening = node.clients().ip().to_string();
+    let local = ["localhost", "127.0.0.1"].map(str::to_owned);
+    let mut hosts: Vec<String> = [listening].into_iter().chain(local).chain(advertised).collect();
+    hosts.sort();
+    hosts.dedup();
+    hosts
 }
 
 fn authority(data: &Path, layout: &Layout) -> Result<ClusterCa, Failure> {
@@ -158,6 +190,10 @@ fn certificate(error: TlsError) -> Failure {
 struct Configuration<'a> {
     node: Node<'a>,
     listen: Listen,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    listener: BTreeMap<&'static str, Listener>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    security: Option<Security>,
     cluster: Cluster<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<Tls>,
@@ -203,6 +239,23 @@ struct Listen {
 }
 
 #[derive(Debug, Serialize)]
+struct Listener {
+    address: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advertised: Option<String>,
+    protocol: &'static str,
+    certificate: &'static str,
+    key: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Security {
+    super_users: [&'static str; 1],
+    first_start: &'static str,
+    secret_key_file: PathBuf,
+}
+
+#[derive(Debug, Serialize)]
 struct Cluster<'a> {
     id: &'a str,
     geometry: Geometry,
@@ -244,15 +297,29 @@ impl<'a> Configuration<'a> {
             peer: node.peer.to_string(),
             voter: node.is_voter,
         };
+        let advertised = settings.advertised.map(|advertised| advertised.of(node.id));
+        let listener = node.secure.map(|address| Listener {
+            address: address.to_string(),
+            advertised: advertised.clone(),
+            protocol: "SASL_SSL",
+            certificate: "tls/server.pem",
+            key: "tls/server-key.pem",
+        });
         Self {
             node: Node { id: node.id, datacenter: &node.dc, rack: &node.rack, data: "data" },
             listen: Listen {
                 kafka: node.kafka.to_string(),
-                kafka_advertised: settings.advertised.map(|advertised| advertised.of(node.id)),
+                kafka_advertised: advertised.filter(|_| node.secure.is_none()),
                 insecure: !node.kafka.ip().is_loopback(),
                 peer: has_peers.then(|| node.peer.to_string()),
                 admin: node.admin.to_string(),
             },
+            security: listener.is_some().then(|| Security {
+                super_users: [SUPER_USER],
+                first_start: FIRST_START_FILE,
+                secret_key_file: Path::new("tls").join(SECRET_KEY_FILE),
+            }),
+            listener: listener.into_iter().map(|listener| (LISTENER, listener)).collect(),
             cluster: Cluster {
                 id: layout.cluster_id.as_str(),
                 geometry: layout.shape.geometry(),

@@ -17,6 +17,8 @@ const SECOND_PORT_OFFSET: u16 = 300;
 /// From a node's Kafka port to those for its peers and for operators.
 const PEER_PORT_OFFSET: u16 = 100;
 const ADMIN_PORT_OFFSET: u16 = 200;
+/// And to that where clients log in; more nodes than that would meet the ports for peers.
+const SECURE_PORT_OFFSET: u16 = 50;
 
 /// How many datacenters and racks there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,8 +57,18 @@ pub(super) struct NodePlace {
     pub(super) pid: Option<u32>,
     pub(super) state: NodeState,
     pub(super) kafka: SocketAddr,
+    /// Where clients log in, if they have to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) secure: Option<SocketAddr>,
     pub(super) peer: SocketAddr,
     pub(super) admin: SocketAddr,
+}
+
+impl NodePlace {
+    /// Where clients find it.
+    pub(super) fn clients(&self) -> SocketAddr {
+        self.secure.unwrap_or(self.kafka)
+    }
 }
 
 fn yes() -> bool {
@@ -184,6 +196,7 @@ impl Layout {
             pid: None,
             state: NodeState::Starting,
             kafka: address(base_port + index),
+            secure: None,
             peer: address(base_port + PEER_PORT_OFFSET + index),
             admin: address(base_port + ADMIN_PORT_OFFSET + index),
         });
@@ -192,13 +205,37 @@ impl Layout {
 
     /// Moves the nodes to another address for clients.
     pub(super) fn at(mut self, host: Ipv4Addr) -> Self {
-        self.nodes.iter_mut().for_each(|node| node.kafka.set_ip(host.into()));
+        for node in &mut self.nodes {
+            // What needs no login stays on loopback if another listener does.
+            node.secure.as_mut().unwrap_or(&mut node.kafka).set_ip(host.into());
+        }
         self
+    }
+
+    /// Adds listeners where clients log in.
+    pub(super) fn secured(mut self) -> Result<Self, Failure> {
+        let count = self.nodes.len();
+        if count > usize::from(SECURE_PORT_OFFSET) {
+            return Err(Failure::Invalid(format!(
+                "--secure has ports for {SECURE_PORT_OFFSET} nodes, and there are {count}; take fewer --spares"
+            )));
+        }
+        for node in &mut self.nodes {
+            let port = node.kafka.port() + SECURE_PORT_OFFSET;
+            node.secure = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        }
+        Ok(self)
+    }
+
+    /// Whether clients log in.
+    pub(super) fn is_secure(&self) -> bool {
+        self.nodes.iter().any(|node| node.secure.is_some())
     }
 
     /// Where Kafka clients find the cluster.
     pub(super) fn bootstrap(&self) -> String {
-        let addresses: Vec<String> = self.nodes.iter().map(|node| node.kafka.to_string()).collect();
+        let addresses: Vec<String> =
+            self.nodes.iter().map(|node| node.clients().to_string()).collect();
         addresses.join(",")
     }
 
@@ -247,7 +284,9 @@ pub(super) fn prepare(
             saved.base_port
         )));
     }
-    Layout::new(saved.cluster_id, saved.shape, saved.base_port)
+    let is_secure = saved.is_secure();
+    let layout = Layout::new(saved.cluster_id, saved.shape, saved.base_port)?;
+    if is_secure { layout.secured() } else { Ok(layout) }
 }
 
 /// Whether all ports of the cluster are free.
@@ -259,7 +298,7 @@ pub(super) fn check_ports(layout: &Layout) -> Result<(), Failure> {
         ))
     };
     for node in &layout.nodes {
-        for address in [&node.kafka, &node.admin] {
+        for address in [&node.kafka, &node.admin].into_iter().chain(&node.secure) {
             TcpListener::bind(address).map_err(|error| taken(address, error))?;
         }
         UdpSocket::bind(node.peer).map_err(|error| taken(&node.peer, error))?;
@@ -302,6 +341,21 @@ mod tests {
         assert_eq!(racks[17..], ["A12", "B4"]);
         let voters = both.nodes.iter().filter(|node| node.is_voter);
         assert_eq!(voters.map(|node| node.id).collect::<Vec<_>>(), (1..=9).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn where_clients_log_in_nothing_else_leaves_loopback() {
+        let secure = layout(3, 1, 9092).secured().unwrap().at([10, 77, 1, 1].into());
+        let node = &secure.nodes[1];
+        assert_eq!(node.secure, Some("10.77.1.1:9143".parse().unwrap()));
+        assert_eq!(node.kafka, "127.0.0.1:9093".parse().unwrap());
+        assert!(secure.bootstrap().starts_with("10.77.1.1:9142,10.77.1.1:9143,"));
+        let data = std::env::temp_dir().join(format!("meridian-dev-sec-{}", std::process::id()));
+        fs::create_dir_all(&data).unwrap();
+        secure.save(&data).unwrap();
+        let again = prepare(&data, secure.shape, None).unwrap();
+        assert!(again.is_secure(), "it stays so");
+        fs::remove_dir_all(&data).unwrap();
     }
 
     #[test]

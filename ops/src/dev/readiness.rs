@@ -48,9 +48,8 @@ impl Readiness {
 }
 
 /// Asks until every node knows of all groups, which is then seen in what is given back.
-pub(super) fn watch_groups(layout: &Layout) -> watch::Receiver<bool> {
+pub(super) fn watch_groups(layout: &Layout, client: Client) -> watch::Receiver<bool> {
     let (known, watched) = watch::channel(false);
-    let client = Client::unconnected(&layout.bootstrap());
     let nodes: Vec<u32> = layout.nodes.iter().map(|node| node.id).collect();
     let wanted_count = layout.shape.group_count();
     tokio::spawn(async move {

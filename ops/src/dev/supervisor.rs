@@ -12,9 +12,10 @@ use super::layout::{Layout, NodePlace, NodeState};
 use super::readiness::{self, News, Readiness};
 use super::view::View;
 use super::{files, process};
-use crate::client::clock;
+use crate::client::{Client, clock};
 use crate::failure::{Exit, Failure};
 use crate::sys::{self, Signal};
+use crate::target::Target;
 
 /// Time for nodes to serve after a start.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -58,6 +59,7 @@ enum Goal {
 struct Supervisor {
     data: PathBuf,
     layout: Layout,
+    admin: Option<PathBuf>,
     events: mpsc::Sender<Event>,
     waiting: Vec<Waiting>,
     view: View,
@@ -72,21 +74,27 @@ pub(super) struct Prepared {
     pub(super) data: PathBuf,
     pub(super) layout: Layout,
     pub(super) control: Listener,
+    /// The client file to log in with, if clients have to.
+    pub(super) admin: Option<PathBuf>,
 }
 
 /// Runs the cluster until it is told to stop. `number` tells it from another one beside it.
 pub(super) async fn run(cluster: Prepared, number: Option<u8>) -> Result<Exit, Failure> {
-    let Prepared { data, layout, mut control } = cluster;
+    let Prepared { data, layout, mut control, admin } = cluster;
+    let client = match &admin {
+        Some(file) => Target::of_file(file).client()?,
+        None => Client::unconnected(&layout.bootstrap()),
+    };
     let watch = |kind| signal(kind).map_err(Failure::system("a watch for signals"));
     let (mut interrupt, mut terminate) =
         (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?);
     let (events, mut happened) = mpsc::channel(EVENTS_COUNT_MAX);
-    let view = View::new(&layout, number);
-    let groups = readiness::watch_groups(&layout);
+    let view = View::new(client.clone(), number);
+    let groups = readiness::watch_groups(&layout, client);
     let mut formed = groups.clone();
     let readiness = Readiness::default();
     let mut cluster =
-        Supervisor { data, layout, events, waiting: Vec::new(), view, groups, readiness };
+        Supervisor { data, layout, admin, events, waiting: Vec::new(), view, groups, readiness };
     for node in cluster.ids() {
         cluster.start(node)?;
     }
@@ -184,7 +192,10 @@ impl Supervisor {
         let Some(news) = self.readiness.step(clock::now(), all_up, has_groups) else {
             return Ok(());
         };
-        let bootstrap = self.layout.bootstrap();
+        let mut bootstrap = self.layout.bootstrap();
+        if let Some(file) = &self.admin {
+            bootstrap += &format!(" --client-config {}", file.display());
+        }
         match news {
             News::Ready => {
                 let count = self.layout.nodes.len();

@@ -35,9 +35,8 @@ pub(super) struct View {
 impl View {
     /// Shows this cluster; who leads what is asked for in the background. Two clusters, told apart by
     /// their numbers, share a terminal line by line.
-    pub(super) fn new(layout: &Layout, number: Option<u8>) -> Self {
+    pub(super) fn new(client: Client, number: Option<u8>) -> Self {
         let (sender, leaders) = watch::channel(None);
-        let client = Client::unconnected(&layout.bootstrap());
         tokio::spawn(async move {
             while !sender.is_closed() {
                 // While nobody answers, nobody is known to lead.
@@ -99,7 +98,7 @@ fn table(layout: &Layout, known: Option<&ClusterView>) -> String {
             leads.copied().unwrap_or(0).to_string(),
             rss.map_or_else(|| "-".to_owned(), output::bytes),
             node.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
-            node.kafka.to_string(),
+            node.clients().to_string(),
         ]);
     }
     format!("{}\n{}\n", table.render(), summary(layout, known))
