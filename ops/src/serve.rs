@@ -1,5 +1,7 @@
 //! `meridian serve`: one node.
 
+mod closed;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -14,21 +16,27 @@ use crate::{output, sys};
 /// Run a node
 ///
 /// Without arguments: a cluster of one that keeps its data in ./data and listens on
-/// 127.0.0.1:9092. Ctrl-C or SIGTERM ends it.
+/// 127.0.0.1:9092, where anybody on this machine may do anything. Ctrl-C or SIGTERM ends it.
+///
+/// With --listen beyond loopback and a new folder, clients log in by TLS: a password is drawn and shown, and
+/// DATA/security/admin.properties is the way in. Such a folder stays so.
 ///
 /// Example: meridian serve --data /var/lib/meridian --listen 127.0.0.1:9092
 #[derive(Debug, clap::Args)]
 pub(crate) struct Serve {
     /// A node's configuration file
-    #[arg(long, short, conflicts_with_all = ["data", "listen", "insecure"])]
+    #[arg(long, short, conflicts_with_all = ["data", "listen", "advertise", "insecure"])]
     config: Option<PathBuf>,
     /// Folder of everything the node keeps
     #[arg(long, default_value = "data")]
     data: PathBuf,
-    /// Where to listen for Kafka clients; port 0 takes a free one
+    /// Where to listen for Kafka clients; on loopback port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:9092")]
     listen: SocketAddr,
-    /// Let anybody who reaches the address read and write: there is no authentication yet
+    /// Where clients who log in are told to go, if that is not where the node listens
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<String>,
+    /// Let anybody who reaches the address read and write, without a login
     #[arg(long)]
     insecure: bool,
     /// Threads that serve clients and peers; by default as many as cores, at most 4
@@ -51,7 +59,8 @@ pub(crate) fn run(serve: &Serve) -> Result<Exit, Failure> {
     restrict_what_is_made();
     log_to_stderr();
     descriptors::raise_limit();
-    let mut config = configuration(serve)?;
+    let Plan { mut config, shown, news } = plan(serve)?;
+    output::text(&news)?;
     if let Some(count) = serve.worker_threads {
         config.worker_threads = count.max(1);
     }
@@ -64,20 +73,51 @@ pub(crate) fn run(serve: &Serve) -> Result<Exit, Failure> {
         }
     };
     let runtime = builder.enable_all().build().map_err(Failure::system("an event loop"))?;
-    runtime.block_on(serve_until_stopped(config))
+    runtime.block_on(serve_until_stopped(config, shown))
 }
 
-fn configuration(serve: &Serve) -> Result<NodeConfig, Failure> {
-    let Some(path) = &serve.config else {
-        if !serve.listen.ip().is_loopback() && !serve.insecure {
-            return Err(Failure::Refused(format!(
-                "{} is reachable from other machines, and there is no authentication yet; listen \
-                 on 127.0.0.1, or accept that anybody may read and write with --insecure",
-                serve.listen
-            )));
-        }
-        return Ok(NodeConfig::single(serve.data.clone(), serve.listen));
-    };
+/// What is to be run.
+struct Plan {
+    config: NodeConfig,
+    /// Where clients find it, if that is not where `listen.kafka` is.
+    shown: Option<String>,
+    /// What is said before it serves.
+    news: String,
+}
+
+fn plan(serve: &Serve) -> Result<Plan, Failure> {
+    let plain = |config| Plan { config, shown: None, news: String::new() };
+    match &serve.config {
+        Some(path) => configuration(path).map(plain),
+        None => single(serve),
+    }
+}
+
+/// A cluster of one without a configuration file.
+fn single(serve: &Serve) -> Result<Plan, Failure> {
+    let Serve { data, listen, advertise, insecure, .. } = serve;
+    let is_closed = closed::is_closed(data);
+    if is_closed && *insecure {
+        return Err(Failure::Refused(format!(
+            "clients log in to the cluster in {}, and what they may do is enforced: leave --insecure out",
+            data.display()
+        )));
+    }
+    if is_closed || !listen.ip().is_loopback() && !insecure {
+        let closed = closed::closed(data, *listen, advertise.as_deref())?;
+        let closed::Closed { config, bootstrap, news } = closed;
+        return Ok(Plan { config, shown: Some(bootstrap), news });
+    }
+    if advertise.is_some() {
+        let advice = "--advertise is for listeners where clients log in; name an address beyond loopback in --listen";
+        return Err(Failure::Invalid(advice.to_owned()));
+    }
+    let whom = if listen.ip().is_loopback() { "on this machine" } else { "who reaches it" };
+    let news = format!("no login: anybody {whom} may do anything\n");
+    Ok(Plan { config: NodeConfig::single(data.clone(), *listen), shown: None, news })
+}
+
+fn configuration(path: &Path) -> Result<NodeConfig, Failure> {
     let text = std::fs::read_to_string(path).map_err(Failure::file(path))?;
     let folder = path.parent().unwrap_or(Path::new("."));
     NodeConfig::from_toml(&text, folder).map_err(|error| match error {
@@ -86,7 +126,7 @@ fn configuration(serve: &Serve) -> Result<NodeConfig, Failure> {
     })
 }
 
-async fn serve_until_stopped(config: NodeConfig) -> Result<Exit, Failure> {
+async fn serve_until_stopped(config: NodeConfig, shown: Option<String>) -> Result<Exit, Failure> {
     let watch = |kind| signal(kind).map_err(Failure::system("a watch for signals"));
     let (mut interrupt, mut terminate) =
         (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?);
@@ -97,7 +137,8 @@ async fn serve_until_stopped(config: NodeConfig) -> Result<Exit, Failure> {
         _ = interrupt.recv() => return Ok(Exit::Ok),
         _ = terminate.recv() => return Ok(Exit::Ok),
     };
-    output::text(&format!("{READY}{}\n", node.kafka_address()))?;
+    let shown = shown.unwrap_or_else(|| node.kafka_address().to_string());
+    output::text(&format!("{READY}{shown}\n"))?;
     tokio::select! {
         reason = node.failed() => {
             // It may be the disk that failed. What closes in order would write and sync once more;
@@ -144,11 +185,12 @@ fn log_to_stderr() {
 mod tests {
     use super::*;
 
-    fn serve(listen: &str, insecure: bool) -> Serve {
+    fn serve(data: &Path, listen: &str, insecure: bool) -> Serve {
         Serve {
             config: None,
-            data: "data".into(),
+            data: data.to_owned(),
             listen: listen.parse().unwrap(),
+            advertise: None,
             insecure,
             worker_threads: None,
             parent: None,
@@ -156,19 +198,28 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_others_reach_is_refused_until_accepted() {
-        assert!(configuration(&serve("127.0.0.1:1", false)).is_ok());
-        assert!(configuration(&serve("[::1]:1", false)).is_ok());
-        let refused = configuration(&serve("0.0.0.0:9092", false));
-        assert!(matches!(refused, Err(Failure::Refused(text)) if text.contains("--insecure")));
-        assert!(configuration(&serve("0.0.0.0:9092", true)).is_ok());
+    fn where_others_reach_the_node_clients_log_in_unless_it_is_accepted_that_they_do_not() {
+        let data = std::env::temp_dir().join(format!("meridian-serve-{}", std::process::id()));
+        for open in [("127.0.0.1:1", false), ("[::1]:1", false), ("0.0.0.0:9092", true)] {
+            let plan = plan(&serve(&data, open.0, open.1)).unwrap();
+            assert!(plan.config.listeners.is_empty() && plan.news.starts_with("no login"));
+        }
+        let plan_of = |listen, insecure| plan(&serve(&data, listen, insecure));
+        std::fs::create_dir_all(&data).unwrap();
+        assert_eq!(plan_of("0.0.0.0:9092", false).unwrap().config.listeners.len(), 1);
+        // From now on it stays so.
+        assert_eq!(plan_of("127.0.0.1:9092", false).unwrap().config.listeners.len(), 1);
+        let refused = plan_of("0.0.0.0:9092", true).err();
+        assert!(matches!(refused, Some(Failure::Refused(said)) if said.contains("--insecure")));
+        assert!(plan_of("0.0.0.0:0", false).is_err(), "client files name the port");
+        std::fs::remove_dir_all(data).unwrap();
     }
 
     #[test]
     fn a_missing_file_is_named() {
-        let mut missing = serve("127.0.0.1:1", false);
+        let mut missing = serve(Path::new("data"), "127.0.0.1:1", false);
         missing.config = Some("no/such.toml".into());
-        let error = configuration(&missing).err().map(|error| error.to_string());
+        let error = plan(&missing).err().map(|error| error.to_string());
         assert!(error.is_some_and(|text| text.contains("no/such.toml")));
     }
 }

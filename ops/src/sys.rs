@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -59,6 +60,46 @@ pub(crate) fn entropy() -> Result<[u8; 16], Failure> {
         .and_then(|mut file| file.read_exact(&mut bytes))
         .map_err(Failure::system("chance from /dev/urandom"))?;
     Ok(bytes)
+}
+
+/// The addresses of this machine, those that need a scope aside.
+pub(crate) fn addresses() -> io::Result<Vec<IpAddr>> {
+    let mut first = std::ptr::null_mut();
+    // SAFETY: writes the head of a list, which is freed below.
+    check(unsafe { libc::getifaddrs(&raw mut first) })?;
+    let mut addresses = Vec::new();
+    let mut next = first;
+    // SAFETY: the list is as the system made it, and not freed before its end is reached.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        // SAFETY: an address is null, or as long as its family says.
+        addresses.extend(unsafe { ip_of(entry.ifa_addr) });
+        next = entry.ifa_next;
+    }
+    // SAFETY: the list is not used any more.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(addresses)
+}
+
+/// # Safety
+/// The address must be null, or as long as its family says.
+unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: by the promise of the caller.
+    let family = i32::from(unsafe { address.as_ref() }?.sa_family);
+    let ip = match family {
+        libc::AF_INET => {
+            // SAFETY: by the promise of the caller; read as bytes because it need not be aligned for it.
+            let known = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            IpAddr::from(known.sin_addr.s_addr.to_ne_bytes())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let known = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            IpAddr::from(known.sin6_addr.s6_addr)
+        }
+        _ => return None,
+    };
+    let has_scope = matches!(ip, IpAddr::V6(six) if six.segments()[0] & 0xffc0 == 0xfe80);
+    (!has_scope).then_some(ip)
 }
 
 /// Memory of a process that is in RAM, if it runs.
