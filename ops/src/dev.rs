@@ -66,8 +66,8 @@ struct Run {
     /// A setting of all nodes by Kafka's name, such as num.partitions=4; may be given several times
     #[arg(long = "kafka", value_name = "NAME=VALUE", value_parser = files::KafkaSetting::parse)]
     kafka: Vec<files::KafkaSetting>,
-    /// Clients log in, and access rules are enforced from the first start on. admin.properties in the data folder
-    /// is the way in. A folder stays as it was made
+    /// Clients log in, and access rules are enforced from the first start on. The data folder has the client file
+    /// of the user admin, admin.properties. A folder stays as it was made
     #[arg(long)]
     secure: bool,
     /// Clusters: 1, or 2 with a second one of three nodes, to federate with

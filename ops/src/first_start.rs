@@ -60,7 +60,7 @@ fn client_file(password: &str, authority_pem: &str, bootstrap: &str) -> String {
     let authority = authority_pem.trim_end().replace("\r\n", "\n").replace('\n', "\\n");
     let module = "org.apache.kafka.common.security.scram.ScramLoginModule";
     format!(
-        "# The way in as User:{ADMIN}, who may do everything. Keep it secret.\n\
+        "# The client file of User:{ADMIN}, who may do everything. Keep it secret.\n\
          # kafka-topics.sh --bootstrap-server ... --command-config {ADMIN_FILE}\n\
          # meridian cluster status --client-config {ADMIN_FILE}\n\
          bootstrap.servers={bootstrap}\n\

@@ -19,7 +19,7 @@ use crate::output;
 /// Make all files of a new cluster: its authority, and each node's configuration and certificates
 ///
 /// FILE lists the nodes: id, datacenter, rack and host of each. Clients log in at port 9093 by TLS; access rules
-/// are enforced from the first start on. OUT/admin.properties is the way in as the user `admin`.
+/// are enforced from the first start on. OUT/admin.properties is the client file of the user `admin`.
 ///
 /// Example: meridian init nodes.toml --out bundle
 #[derive(Debug, Args)]
@@ -97,8 +97,8 @@ fn next_steps(nodes: &Nodes, out: &Path) -> String {
          1. Copy each folder to its node, whose user alone may read it:\n{copies}\
          2. On each node:\n   meridian serve --config {name}/node.toml    # with the number of the node\n\
          3. Here, once a majority of them runs:\n   meridian cluster status --client-config {out}/{ADMIN_FILE}\n\n\
-         Clients log in at {clients} of each node (SASL_SSL). {ADMIN_FILE} is the way in as the user admin, for\n\
-         Kafka's tools too (--command-config). It holds the password, which is nowhere else: keep it.\n\
+         Clients log in at {clients} of each node (SASL_SSL). {ADMIN_FILE} is the client file of the\n\
+         user admin, for Kafka's tools too (--command-config). It holds the password, which is nowhere else: keep it.\n\
          Keep {out}/ca offline: ca-key.pem adds nodes, secrets.key opens what the cluster has sealed.\n",
         count = nodes.nodes.len(),
     )

@@ -18,8 +18,8 @@ use crate::{output, sys};
 /// Without arguments: a cluster of one that keeps its data in ./data and listens on
 /// 127.0.0.1:9092, where anybody on this machine may do anything. Ctrl-C or SIGTERM ends it.
 ///
-/// With --listen beyond loopback and a new folder, clients log in by TLS: a password is drawn and shown, and
-/// DATA/security/admin.properties is the way in. Such a folder stays so.
+/// With --listen beyond loopback and a new folder, clients log in by TLS: the password of the user admin is drawn
+/// and shown, and DATA/security/admin.properties is its client file. Such a folder stays so.
 ///
 /// Example: meridian serve --data /var/lib/meridian --listen 127.0.0.1:9092
 #[derive(Debug, clap::Args)]
@@ -33,7 +33,7 @@ pub(crate) struct Serve {
     /// Where to listen for Kafka clients; on loopback port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:9092")]
     listen: SocketAddr,
-    /// Where clients who log in are told to go, if that is not where the node listens
+    /// Where clients who log in are sent, if that is not where the node listens
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
     /// Let anybody who reaches the address read and write, without a login

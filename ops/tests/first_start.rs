@@ -79,7 +79,7 @@ fn produce(topic: &str, as_whom: &[&str]) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(text(&output.stderr)) }
 }
 
-/// Whoever does not log in can do nothing.
+/// Who does not log in can do nothing.
 fn assert_closed(open: &str) {
     let anonymous = ["-b", open];
     for command in [
@@ -228,7 +228,7 @@ fn a_development_cluster_can_be_closed() {
 /// The address of this machine that others may reach, if it has one.
 fn own_address() -> Option<String> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    // Nothing is sent: the system only looks for the way.
+    // Nothing is sent: the system only looks up the route.
     socket.connect("203.0.113.1:9").ok()?;
     let ip = socket.local_addr().ok()?.ip();
     (!ip.is_loopback()).then(|| ip.to_string())
@@ -267,7 +267,7 @@ fn a_node_that_others_reach_has_a_login_from_its_first_start_on() {
     // Also on loopback it stays closed, and the password is not shown again.
     let serve = ["serve", "--data", data.to_str().unwrap(), "--listen", &local];
     let mut node = Running::start(&serve, scratch.path());
-    node.wait_for("is the way in as the user admin");
+    node.wait_for("is the client file of the user admin");
     assert_eq!(node.wait_for(READY), local);
     produce("orders", &admin[..2]).unwrap();
     drop(node);

@@ -139,6 +139,7 @@ impl Nodes {
 
     /// The configuration file of a node.
     pub(super) fn configuration(&self, node: &NodeEntry, cluster: &ClusterId) -> String {
+        let any = if node.is_ipv6() { "[::]" } else { "0.0.0.0" };
         let configuration = Configuration {
             node: NodeTable {
                 id: node.id,
@@ -148,11 +149,11 @@ impl Nodes {
             },
             listen: Listen {
                 kafka: format!("127.0.0.1:{}", node.ports.local),
-                peer: format!("0.0.0.0:{}", node.ports.peer),
+                peer: format!("{any}:{}", node.ports.peer),
             },
             listener: Listeners {
                 secure: Listener {
-                    address: format!("0.0.0.0:{}", node.ports.clients),
+                    address: format!("{any}:{}", node.ports.clients),
                     advertised: node.clients(),
                     protocol: "SASL_SSL",
                     certificate: "tls/server.pem",
@@ -185,11 +186,14 @@ impl NodeEntry {
     }
 
     fn at(&self, port: u16) -> String {
-        // An IPv6 address.
-        if self.host.contains(':') {
-            return format!("[{}]:{port}", self.host);
+        match self.is_ipv6() {
+            true => format!("[{}]:{port}", self.host),
+            false => format!("{}:{port}", self.host),
         }
-        format!("{}:{port}", self.host)
+    }
+
+    fn is_ipv6(&self) -> bool {
+        self.host.contains(':')
     }
 
     /// By which names clients may reach it.

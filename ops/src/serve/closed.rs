@@ -4,7 +4,7 @@
 //! ca/                 the authority, the cluster's id and its key for secrets
 //! server.pem ...      what clients are shown; issued anew when the machine's addresses change
 //! first-start.json    what the new cluster decides
-//! admin.properties    the way in
+//! admin.properties    the client file of the first user
 //! ```
 
 use std::fs;
@@ -86,7 +86,9 @@ fn news(folder: &Path, bootstrap: &str, made: Option<&Admin>) -> Result<String, 
     let file = folder.join(ADMIN_FILE);
     let file = file.display();
     let Some(Admin { password, .. }) = made else {
-        return Ok(format!("clients log in by TLS; {file} is the way in as the user {ADMIN}\n"));
+        return Ok(format!(
+            "clients log in by TLS; {file} is the client file of the user {ADMIN}\n"
+        ));
     };
     let fingerprint = load_authority(&folder.join("ca"))?.fingerprint().map_err(certificate)?;
     Ok(format!(
@@ -150,7 +152,7 @@ fn renew(folder: &Path, hosts: &[String]) -> Result<(), Failure> {
     write_private(&file, &wanted)
 }
 
-/// The node's configuration. Without a login it is reached on loopback alone, at a port that nobody is told.
+/// The node's configuration. Without a login it is reached on loopback alone, at a port that is named nowhere.
 fn configuration(folder: &Path, listen: SocketAddr, bootstrap: &str) -> Result<String, Failure> {
     let file = folder.join("ca").join(CLUSTER_ID_FILE);
     let cluster = fs::read_to_string(&file).map_err(Failure::file(&file))?;
