@@ -30,6 +30,7 @@ mod elections;
 pub(crate) mod error;
 mod features;
 mod fetch;
+pub(crate) mod first_start;
 mod groups;
 mod internal_state;
 #[cfg(test)]

@@ -8,7 +8,6 @@ mod admin;
 pub mod broker;
 pub mod config;
 mod features;
-mod first_start;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod health;
@@ -25,5 +24,5 @@ use meridian_runtime::background;
 use {meridian_client as client, meridian_runtime as runtime};
 
 pub use admin::AdminBindError;
-pub use first_start::{FirstStart, FirstStartError};
+pub use kafka::first_start::{FirstStart, FirstStartError};
 pub use node::{RunningNode, StartError, start};

@@ -58,7 +58,7 @@ use self::switch::Switch;
 use crate::admin::{Admin, AdminBindError, AdminServer};
 use crate::broker::Broker;
 use crate::config::{FrontConfig, NodeConfig};
-use crate::first_start::FirstStartError;
+use crate::kafka::first_start::FirstStartError;
 use crate::kafka::{Front, LinkServer, LinkServerError, LinkUses, Server, ServerError, Verifier};
 use crate::log::{
     BudgetLimits, FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreListener,

@@ -5,7 +5,7 @@ use meridian_consensus::command::{Command, FeatureLevel};
 
 use super::{Node, StartError};
 use crate::broker::Broker as _;
-use crate::first_start::{FirstStart, Standing};
+use crate::kafka::first_start::{FirstStart, Standing};
 
 impl Node {
     /// Has the cluster decide what the first-start file says, unless it has decided before.

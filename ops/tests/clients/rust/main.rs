@@ -93,7 +93,8 @@ impl Cluster {
         partition_count: i32,
     ) -> Result<String, Box<dyn std::error::Error>> {
         let topic = format!("{}{name}", self.prefix);
-        let wanted = NewTopic::new(&topic, partition_count, TopicReplication::Fixed(self.replica_count));
+        let wanted =
+            NewTopic::new(&topic, partition_count, TopicReplication::Fixed(self.replica_count));
         let admin = self.admin()?;
         let created =
             self.runtime.block_on(admin.create_topics([&wanted], &AdminOptions::new()))?;
