@@ -291,9 +291,27 @@ impl Desk {
         }
     }
 
-    /// Whether a transaction is about to change any of these.
-    pub(crate) fn stages_any(&self, records: &[Entry]) -> bool {
-        matches!(&self.kind, Kind::Groups(desk) if desk.stages_any(records))
+    /// What is to be written of a piece of it now.
+    pub(crate) fn still_holding(&self, records: &[Entry]) -> Vec<Entry> {
+        match &self.kind {
+            Kind::Groups(desk) => desk.still_holding(records),
+            _ => Vec::new(),
+        }
+    }
+
+    /// That is committed, its first record here.
+    pub(crate) fn on_piece_written(&mut self, at: Offset, records: &[Entry]) {
+        if let Kind::Groups(desk) = &mut self.kind {
+            desk.on_piece_written(at, records);
+        }
+    }
+
+    /// Where the log may start once all pieces are committed.
+    pub(crate) fn start_of(&self, snapshot_start: Offset) -> Offset {
+        match &self.kind {
+            Kind::Groups(desk) => desk.start_of(snapshot_start),
+            _ => Offset::ZERO,
+        }
     }
 
     /// That is over.

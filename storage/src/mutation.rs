@@ -64,6 +64,7 @@ pub enum Mutation {
     TombstoneForgotten,
     StagedBeforeTombstone,
     StartAboveStaged,
+    StaleWrittenAgain,
     EpochWraps,
     TimeOutUnfenced,
     OldBaseAccepted,
@@ -231,7 +232,8 @@ impl Mutation {
         [Self::FormerForgotten, Self::HomeSpanIgnored, Self::CheckpointLeftBehind];
 
     /// Those of committed offsets, which are found by `gateway/broker/src/coordination/group_state/tests.rs`.
-    pub const OFFSETS: [Self; 2] = [Self::TombstoneForgotten, Self::StagedBeforeTombstone];
+    pub const OFFSETS: [Self; 3] =
+        [Self::TombstoneForgotten, Self::StagedBeforeTombstone, Self::StaleWrittenAgain];
 
     /// Those of the journal's files, which are found by `storage/tests/store/files.rs`.
     pub const FILES: [Self; 6] = [
@@ -347,6 +349,7 @@ impl Mutation {
                 "G6: a tombstone is forgotten while what it voids is pending"
             }
             Self::StagedBeforeTombstone => "G6: an offset is staged before tombstones under way",
+            Self::StaleWrittenAgain => "G7: an offset that has changed is written again as it was",
             Self::StartAboveStaged => "G7: the log starts above what a transaction has staged",
             Self::EpochWraps => "P2: epoch 0 of the same producer id follows the highest",
             Self::TimeOutUnfenced => "X8: who was timed out goes on in its epoch (version 1)",

@@ -3,8 +3,8 @@
 //! A coordinator knows all that its log says. When most of the log is out of date, it writes what
 //! holds once more and then moves the log's start to there. It does so while no batch is on its way:
 //! everything before the new records is then in memory, hence in the new records. Offsets that a
-//! transaction is about to change stay where they are, and the log starts no later. Those in topics
-//! that were deleted are left out.
+//! transaction is about to change stay where they are, and the log starts no later: transactions go on
+//! meanwhile, and there may always be one. Those in topics that were deleted are left out.
 //!
 //! One batch is on its way at a time, as with all that a coordinator writes, and nothing else is written between.
 //! What is refused is tried again after a pause that grows: each attempt makes the log longer.
@@ -37,8 +37,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(600);
 enum Refused {
     #[error(transparent)]
     Log(#[from] ProduceError),
-    #[error("a transaction has staged an offset meanwhile")]
-    Staged,
+    #[error("open transactions stage offsets that only the oldest records of the log hold")]
+    Held,
 }
 
 /// When a log may be looked at again.
@@ -81,11 +81,15 @@ impl Coordinator {
         }
         let record_count = self.record_count();
         let Some(Snapshot { records, start }) = self.snapshot(front) else { return };
-        let written = self.write_once_more(front, records).await;
+        // Before anything else is written: memory holds all that the log says.
+        let written = self.write_once_more(front, records).await.and_then(|()| {
+            let start = self.groups().start_of(start);
+            if start > self.log.log_start_offset() { Ok(start) } else { Err(Refused::Held) }
+        });
         let (coordinator, front) = (Arc::clone(self), Arc::clone(front));
         tokio::spawn(async move {
             let shortened = match written {
-                Ok(()) => coordinator.log.delete_records(start).await.map_err(Refused::from),
+                Ok(start) => coordinator.log.delete_records(start).await.map_err(Refused::from),
                 Err(error) => Err(error),
             };
             match shortened {
@@ -126,19 +130,24 @@ impl Coordinator {
 
     async fn write_once_more(&self, front: &Front, records: Vec<Entry>) -> Result<(), Refused> {
         for records in shortening::pieces(records, BATCH_SIZE_BYTES) {
-            let batches = coordination::batches(front.broker.wall_time_ms(), records.clone());
             let deadline = front.now() + BUSY_TIMEOUT;
             loop {
-                let answer = {
+                let (records, answer) = {
                     // Under the lock, so that no transaction stages anything between this look and the write.
                     let groups = self.groups();
-                    if groups.stages_any(&records) {
-                        return Err(Refused::Staged);
+                    let records = groups.still_holding(&records);
+                    if records.is_empty() {
+                        break;
                     }
-                    self.log.produce(batches.clone())
+                    let batches =
+                        coordination::batches(front.broker.wall_time_ms(), records.clone());
+                    (records, self.log.produce(batches))
                 };
                 match answer.await.unwrap_or(Err(ProduceError::InDoubt)) {
-                    Ok(_) => break,
+                    Ok(appended) => {
+                        self.groups().on_piece_written(appended.base_offset, &records);
+                        break;
+                    }
                     // Nothing was written.
                     Err(ProduceError::Put(PutError::Busy)) if front.now() < deadline => {
                         tokio::time::sleep(BUSY_RETRY_AFTER).await;

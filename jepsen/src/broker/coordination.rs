@@ -41,7 +41,8 @@ pub(super) struct Shortening {
     pieces: Option<VecDeque<Vec<Entry>>>,
     /// Where the log may start then.
     start: Offset,
-    is_writing: bool,
+    /// What is on its way of the first piece.
+    writing: Option<Vec<Entry>>,
     /// A log without room is offered the next piece until then.
     busy_until: Instant,
     answer: Option<Result<Appended, ProduceError>>,
@@ -347,20 +348,28 @@ impl Broker {
             self.shortening =
                 Shortening { pieces: Some(pieces), start, busy_until, ..Shortening::default() };
         }
-        let Shortening { pieces: Some(pieces), is_writing: false, start, .. } = &self.shortening
+        let Shortening { pieces: Some(pieces), writing: None, start, .. } = &mut self.shortening
         else {
             return;
         };
-        let Some(records) = pieces.front() else {
-            self.trim_to = Some(*start);
-            self.shortening = Shortening::default();
-            return;
+        let records = loop {
+            let Some(piece) = pieces.front() else {
+                let start = desk.start_of(*start);
+                if start <= partition.leader().log_start_offset() {
+                    return self.give_up_shortening(now, out);
+                }
+                self.trim_to = Some(start);
+                self.shortening = Shortening::default();
+                return;
+            };
+            let records = desk.still_holding(piece);
+            if !records.is_empty() {
+                break records;
+            }
+            pieces.pop_front();
         };
-        if desk.stages_any(records) {
-            return self.give_up_shortening(now, out);
-        }
         let batches = coordination::batches(0, records.clone());
-        self.shortening.is_writing = true;
+        self.shortening.writing = Some(records);
         let waiter = Waiter::Desk(self.desk_count, ForDesk::Snapshot);
         let mut appended = Vec::new();
         partition.produce(now, health, batches, waiter, &mut appended);
@@ -370,9 +379,12 @@ impl Broker {
     /// A piece is in the log once more, or is not.
     fn take_shortening_answer(&mut self, now: Instant, out: &mut Vec<BrokerOutput>) {
         let Some(answer) = self.shortening.answer.take() else { return };
-        self.shortening.is_writing = false;
+        let records = self.shortening.writing.take().unwrap_or_default();
         match answer {
-            Ok(_) => {
+            Ok(appended) => {
+                if let Some(desk) = &mut self.desk {
+                    desk.on_piece_written(appended.base_offset, &records);
+                }
                 self.shortening.busy_until = now + BUSY_FOR;
                 if let Some(pieces) = &mut self.shortening.pieces {
                     pieces.pop_front();

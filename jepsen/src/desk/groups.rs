@@ -314,8 +314,16 @@ impl GroupDesk {
         self.groups.begin_compaction(start, end, |_| false)
     }
 
-    pub(super) fn stages_any(&self, records: &[Entry]) -> bool {
-        self.groups.stages_any(records)
+    pub(super) fn still_holding(&self, records: &[Entry]) -> Vec<Entry> {
+        self.groups.still_holding(records)
+    }
+
+    pub(super) fn on_piece_written(&mut self, at: Offset, records: &[Entry]) {
+        self.groups.on_piece_written(at, records);
+    }
+
+    pub(super) fn start_of(&self, snapshot_start: Offset) -> Offset {
+        self.groups.start_of(snapshot_start)
     }
 
     pub(super) fn end_compaction(&mut self) {

@@ -9,16 +9,21 @@
 //!                     |      +-- staged, not decided: b stays where it is
 //!                     +-- the log starts here
 //! ```
+//!
+//! Transactions go on while the pieces are written. An offset that one of them stages before its piece
+//! is written stays where it is too, and the log starts no later than that; one that has changed by then
+//! has a later record, which its old value must not follow. Neither ends the attempt: where transactions
+//! overlap all the time, no attempt would ever come to its end.
 
 use std::collections::BTreeSet;
 
-use bytes::Bytes;
 use meridian_base::id::TopicId;
 use meridian_base::position::Offset;
 use meridian_storage::mutation::Mutation;
 
 use super::{Effect, GroupEntry, Groups};
 use crate::coordination::Limits;
+use crate::coordination::group_record::{self, RecordKey};
 use crate::coordination::journal::{Entry, Write};
 use crate::coordination::offset_record::{self, OffsetKey};
 
@@ -30,7 +35,7 @@ const LENGTH_RATIO_MAX: i64 = 4;
 pub struct Snapshot {
     /// The records.
     pub records: Vec<Entry>,
-    /// The log may start there once they are committed.
+    /// The log starts no later once they are committed; see [`Groups::start_of`].
     pub start: Offset,
 }
 
@@ -38,13 +43,16 @@ pub struct Snapshot {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SnapshotState {
     is_running: bool,
+    /// What was in the log below when it began is in memory, and what has changed since is not below.
+    begun_at: Offset,
     /// The number of records from which on it is worth a look.
     record_count_min: i64,
 }
 
 impl SnapshotState {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { is_running: false, record_count_min: limits.compacted_count_min }
+        let record_count_min = limits.compacted_count_min;
+        Self { is_running: false, begun_at: Offset::ZERO, record_count_min }
     }
 }
 
@@ -73,17 +81,54 @@ impl<W> Groups<W> {
         self.by_id.values().flat_map(|entry| entry.offsets.keys().map(|key| key.topic)).collect()
     }
 
-    /// Whether a transaction is about to change any of these: what it has staged would be void if
-    /// they came after it.
-    pub fn stages_any(&self, records: &[Entry]) -> bool {
-        let staged = self.pending.keys().map(|(id, key)| offset_record::encode_key(id, key));
-        let staged: BTreeSet<Bytes> = staged.collect();
-        !staged.is_empty() && records.iter().any(|(key, _)| staged.contains(key))
+    /// What is to be written of a piece now: not the offsets that a transaction is about to change,
+    /// which would void what it has staged, nor those that have changed since it was begun.
+    pub fn still_holding(&self, records: &[Entry]) -> Vec<Entry> {
+        let holds = |(key, _): &&Entry| match group_record::decode_key(key.clone()) {
+            Ok(RecordKey::Offset(id, key)) => self.is_unchanged(&id, key),
+            _ => true,
+        };
+        records.iter().filter(holds).cloned().collect()
+    }
+
+    fn is_unchanged(&self, id: &str, key: OffsetKey) -> bool {
+        if Mutation::StaleWrittenAgain.active(self.limits.mutations) {
+            return !self.pending.is_pending(id, key);
+        }
+        let written = self.by_id.get(id).and_then(|entry| entry.offsets.get(&key));
+        let is_old = written.is_some_and(|written| written.at < self.snapshot.begun_at);
+        is_old && !self.pending.is_pending(id, key)
+    }
+
+    /// What [`Groups::still_holding`] gave of a piece is committed, its first record at `base_offset`.
+    pub fn on_piece_written(&mut self, base_offset: Offset, records: &[Entry]) {
+        for (delta, (key, _)) in (0u32..).zip(records) {
+            let at = base_offset.advance(delta);
+            self.hear(at);
+            let Ok(RecordKey::Offset(id, key)) = group_record::decode_key(key.clone()) else {
+                continue;
+            };
+            let entry = self.by_id.get_mut(&id);
+            if let Some(written) = entry.and_then(|entry| entry.offsets.get_mut(&key)) {
+                written.at = written.at.max(at);
+            }
+        }
+    }
+
+    /// Where the log may start now that all pieces are committed: before every offset that holds and
+    /// was not written again, and before all that is staged.
+    pub fn start_of(&self, snapshot_start: Offset) -> Offset {
+        if Mutation::StartAboveStaged.active(self.limits.mutations) {
+            return snapshot_start;
+        }
+        let held = self.by_id.values().flat_map(|entry| entry.offsets.values());
+        let held = held.map(|written| written.at);
+        held.chain(self.pending.lowest()).chain([snapshot_start]).min().unwrap_or(snapshot_start)
     }
 
     /// All that holds, if it is worth shortening the log, which is this long, to that, and memory
-    /// holds what the log says. It is to be appended before anything else, and
-    /// [`Groups::end_compaction`] called when that is over.
+    /// holds what the log says. It is to be appended before anything else, as far as it is
+    /// [still holding](Self::still_holding), and [`Groups::end_compaction`] called when that is over.
     pub fn begin_compaction(
         &mut self,
         log_start: Offset,
@@ -103,6 +148,7 @@ impl<W> Groups<W> {
             return None;
         }
         self.snapshot.is_running = true;
+        self.snapshot.begun_at = high_watermark;
         let records = self.by_id.iter().flat_map(|(id, entry)| self.records_of(id, entry));
         Some(Snapshot { records: records.collect(), start })
     }
