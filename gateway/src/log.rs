@@ -25,6 +25,8 @@ mod lease;
 mod mirrored;
 mod partition_log;
 mod questions;
+mod read_failed;
+mod readable;
 mod reader;
 mod rebuild;
 mod refusals;
@@ -68,6 +70,7 @@ use self::follower::{FollowMessage, Followers};
 use self::group::Group;
 pub(crate) use self::held::WAIT_MAX as OPENING_WAIT_MAX;
 pub use self::partition_log::{FetchError, Fetched, Ownership, PartitionLog, Waiter};
+use self::readable::Readable;
 use self::reader::Pending;
 use self::rebuild::Rebuilds;
 use self::rounds::Changed;
@@ -121,6 +124,7 @@ pub struct Logs {
     owned: RwLock<HashMap<PartitionId, Arc<PartitionLog>>>,
     followers: Followers,
     pending: Pending,
+    readable: Readable,
     budget: Arc<Budget>,
     cold: Cold,
     copies: Copies,
@@ -174,6 +178,7 @@ impl Logs {
             owned: RwLock::default(),
             followers: Followers::default(),
             pending: Pending::default(),
+            readable: Readable::default(),
             budget,
             cold: Cold::default(),
             copies: Copies::default(),
@@ -349,9 +354,11 @@ impl Logs {
 
     /// Learns that a node can or cannot be reached.
     pub fn on_peer(&self, node: NodeId, state: PeerState) {
-        let groups = self.groups.read();
-        for group in groups.values() {
+        for group in self.groups.read().values() {
             group.on_peer(self.now(), node, state == PeerState::Up);
+        }
+        if state == PeerState::Up {
+            self.readable.ring();
         }
     }
 

@@ -423,6 +423,7 @@ pub(super) struct Snapshot {
     compaction: CompactionCounts,
     /// By [`Chore::index`].
     chores: [ChoreCount; Chore::ALL.len()],
+    failed_reads: u64,
     transport: Option<TransportStats>,
     links: Vec<Link>,
     /// Of each partition whose mirrors are bound to be near: their lag in milliseconds, and what
@@ -509,6 +510,7 @@ impl Snapshot {
             copies: node.logs.copies_counts(),
             copies_surplus_bytes: owned.iter().map(|log| log.surplus_bytes()).sum(),
             compaction: node.compaction.counts(),
+            failed_reads: node.logs.failed_reads(),
             chores: Chore::ALL
                 .map(|chore| node.logs.chores.count(chore) + front.chores().count(chore)),
             transport: node.switch.stats(),

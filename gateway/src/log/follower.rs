@@ -54,8 +54,9 @@ impl FollowerLog {
         check(&view, from)?;
         let (partition, last) = (self.partition, &self.last_slot);
         let range = view.range(from, isolation);
-        let taken =
-            logs.read_records(&homes, partition, &view, range, size_bytes_max, last).await?;
+        let read =
+            || logs.read_records(&homes, partition, &view, range.clone(), size_bytes_max, last);
+        let taken = logs.read_patiently(partition, read).await?;
         let aborted = match (isolation, taken.end_offset) {
             (Isolation::ReadCommitted, Some(end)) => self.aborted_between(&view, from, end)?,
             (Isolation::ReadCommitted, None) | (Isolation::ReadUncommitted, _) => Vec::new(),

@@ -361,8 +361,11 @@ impl PartitionLog {
             Some(taken) => taken,
             None => {
                 let (partition, last) = (self.ownership.partition, &self.last_slot);
-                logs.read_records(&self.homes, partition, &view, range, size_bytes_max, last)
-                    .await?
+                let read = || {
+                    let range = range.clone();
+                    logs.read_records(&self.homes, partition, &view, range, size_bytes_max, last)
+                };
+                logs.read_patiently(partition, read).await?
             }
         };
         let aborted = match (isolation, taken.end_offset) {

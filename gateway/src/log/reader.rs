@@ -10,9 +10,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_base::position::{Generation, LogPoint, Offset};
 use meridian_base::topology::{SLOT_COUNT_MAX, Slot};
-use meridian_broker::replica::read::{
-    BlobRead, BlobReadFailed, BlobReadOutput, NotGiven, blobs_of,
-};
+use meridian_broker::replica::read::{BlobRead, BlobReadOutput, NotGiven, blobs_of};
 use meridian_broker::replica::view::{NoLeader, OutOfRange, ReadView, Source};
 use meridian_storage::blob::{Blob, BlobKind};
 use meridian_storage::hot::Given;
@@ -21,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::group::{Group, Homes};
 use super::partition_log::{FetchError, Fetched};
+use super::read_failed::NotServed;
 use super::{Logs, lock};
 use crate::partition::{AbortedTransaction, BatchSlice, Taken, batches_in, take_batches};
 
@@ -33,7 +32,7 @@ const TAKEOVER_ANSWER_WITHIN: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum ReadFailed {
     #[error(transparent)]
-    NotGiven(#[from] Box<BlobReadFailed>),
+    NotGiven(#[from] Box<NotServed>),
     #[error("this node does not know the storage group of generation {0} yet")]
     UnknownGroup(Generation),
     #[error(transparent)]
@@ -45,6 +44,13 @@ pub(super) enum ReadFailed {
     /// The log says more, where that was found.
     #[error("{0} does not hold what was put")]
     Damaged(&'static str),
+}
+
+impl ReadFailed {
+    /// Whether a slot that comes back may be able to give the records.
+    pub(super) fn is_of_slots(&self) -> bool {
+        matches!(self, Self::NotGiven(_) | Self::Stripe(_))
+    }
 }
 
 /// What a partition's readers get of what was taken for them.
@@ -247,7 +253,10 @@ impl Logs {
                     }
                     BlobReadOutput::Late(slot) => group.on_late_read(self.now(), slot),
                     BlobReadOutput::Given(slot, given) => return Ok((slot, given)),
-                    BlobReadOutput::Failed(failed) => return Err(Box::new(failed).into()),
+                    BlobReadOutput::Failed(failed) => {
+                        let node_of = |slot| group.node_of(slot);
+                        return Err(Box::new(NotServed::new(failed, node_of)).into());
+                    }
                 }
             }
             if !out.is_empty() {
@@ -321,7 +330,10 @@ impl Logs {
                     self.on_takeover_read(&log, slot, reply);
                 }
             }
-            None => tracing::trace!(%from, tag, "late answer to a read"),
+            None => {
+                tracing::trace!(%from, tag, "late answer to a read");
+                self.readable.ring();
+            }
         }
     }
 }

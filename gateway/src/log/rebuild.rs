@@ -145,6 +145,9 @@ impl Logs {
     }
 
     async fn run_rebuild(self: Arc<Self>, job: Job, mut backoff: Backoff) {
+        let mut woken = std::pin::pin!(self.readable.comes_back());
+        // A slot that comes back before the read has failed counts.
+        woken.as_mut().enable();
         let rebuilt = match job.log.is_opening() {
             true => Some(self.rebuild_state(&job).await),
             false => None,
@@ -161,7 +164,14 @@ impl Logs {
                 self.chores.on_refused(Chore::Rebuild);
                 let (partition, pause) = (job.partition(), backoff.pause());
                 tracing::warn!(?partition, %error, ?pause, "state not rebuilt yet; trying again");
-                tokio::time::sleep(pause).await;
+                if let RebuildError::Read(failed) = &error {
+                    self.readable.note(partition, failed);
+                }
+                // A slot that is back ends the pause, but for its shortest part: nodes come back
+                // one by one, and each late answer counts.
+                let shortest = PAUSE_MIN.min(pause);
+                tokio::time::sleep(shortest).await;
+                let _back_or_over = tokio::time::timeout(pause - shortest, woken).await;
                 self.rebuild_after(job, backoff);
             }
         }

@@ -1,6 +1,6 @@
 //! Metrics of what a node does by itself.
 
-use super::{Family, Sample, Snapshot, labelled, total};
+use super::{Family, Sample, Snapshot, labelled, one_u64, total};
 use crate::background::{Chore, ChoreCount};
 
 pub(super) const FAMILIES: &[Family] = &[
@@ -14,6 +14,11 @@ pub(super) const FAMILIES: &[Family] = &[
         "meridian_chore_refused_total",
         "Pieces of work that a chore could not do, and tries again after a pause.",
         |s| by_chore(s, |count| count.refused),
+    ),
+    total(
+        "meridian_reads_failed_total",
+        "Reads of records that no slot could serve; the log says which slots and why.",
+        |s| one_u64(s.failed_reads),
     ),
 ];
 

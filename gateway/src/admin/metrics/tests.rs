@@ -46,6 +46,7 @@ fn snapshot() -> Snapshot {
         copies_surplus_bytes: 20,
         cold: ColdCounts { repaired_parts: 6, ..ColdCounts::default() },
         compaction: CompactionCounts { dirty_bytes: 9, ..CompactionCounts::default() },
+        failed_reads: 3,
         chores: Chore::ALL.map(|_| ChoreCount { refused: 4, ..ChoreCount::default() }),
         transport: None,
         links: vec![Link {
@@ -114,6 +115,7 @@ fn values_are_under_their_names() {
         "meridian_cold_repaired_parts_total 6",
         "meridian_tier_used_bytes{tier=\"fast\"} 8",
         "meridian_compaction_dirty_bytes 9",
+        "meridian_reads_failed_total 3",
         "meridian_chore_refused_total{chore=\"offset_compaction\"} 4",
         "meridian_kafka_connections_count 0",
         "process_cpu_seconds_total 1.25",
