@@ -2,7 +2,7 @@ import java.nio.file.*;
 import java.time.Duration;
 import java.util.*;
 import java.util.function.Supplier;
-import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
 import org.apache.kafka.common.acl.*;
@@ -43,6 +43,10 @@ public final class Secured {
         leastRights("producer", producerRules(), Secured::produce);
         leastRights("transactional producer", transactionRules(), Secured::transact);
         leastRights("consumer of a group", consumerRules(), Secured::consume);
+        leastRights("consumer of a group by pattern, KIP-848", patternRules(), Secured::consumeByPattern);
+        leastRights("administrator of topics", topicRules(), Secured::administerTopics);
+        leastRights("administrator of groups", groupRules(), Secured::administerGroups);
+        leastRights("administrator of users and rules", clusterRules(), Secured::administerCluster);
         leastRights("Streams, exactly_once_v2", Streams.rules(), Streams::run);
         leastRights("Connect, file source", FileSource.rules(), FileSource::run);
         Lab.exit();
@@ -282,6 +286,85 @@ public final class Secured {
                 Lab.until(SOON, "partitions", () -> consumer.poll(Duration.ofMillis(200)) != null && consumer.assignment().size() == 2);
                 consumer.commitSync();
             }
+        }
+    }
+
+    static List<Rule> patternRules() {
+        return List.of(literal(ResourceType.TOPIC, TOPIC, AclOperation.READ),
+                literal(ResourceType.GROUP, Lab.PREFIX + "pattern", AclOperation.READ));
+    }
+
+    /** Of what the pattern fits a member gets what it may describe; without a right it gets nothing, and nobody says so. */
+    static void consumeByPattern(Map<String, Object> connection) throws Exception {
+        Map<String, Object> options = new HashMap<>(connection);
+        options.putAll(Map.of("group.id", Lab.PREFIX + "pattern", "group.protocol", "consumer", "auto.offset.reset", "earliest"));
+        try (var consumer = new KafkaConsumer<>(options, new StringDeserializer(), new StringDeserializer())) {
+            consumer.subscribe(new SubscriptionPattern(Lab.PREFIX + ".*"));
+            try {
+                Lab.until(Duration.ofSeconds(15), "partitions", () -> consumer.poll(Duration.ofMillis(200)) != null && consumer.assignment().size() == 2);
+            } catch (IllegalStateException nothing) {
+                throw new org.apache.kafka.common.errors.TopicAuthorizationException("no partitions");
+            }
+            Lab.expect(consumer.assignment().stream().allMatch(it -> it.topic().equals(TOPIC)), "" + consumer.assignment());
+        }
+    }
+
+    static List<Rule> topicRules() {
+        String name = Lab.PREFIX + "administered";
+        return List.of(literal(ResourceType.TOPIC, name, AclOperation.CREATE), literal(ResourceType.TOPIC, name, AclOperation.ALTER),
+                literal(ResourceType.TOPIC, name, AclOperation.ALTER_CONFIGS), literal(ResourceType.TOPIC, name, AclOperation.DELETE));
+    }
+
+    /** Who may alter configs may see them too. */
+    static void administerTopics(Map<String, Object> connection) throws Exception {
+        String name = Lab.PREFIX + "administered";
+        var resource = new org.apache.kafka.common.config.ConfigResource(org.apache.kafka.common.config.ConfigResource.Type.TOPIC, name);
+        var change = new AlterConfigOp(new ConfigEntry("retention.ms", "123456"), AlterConfigOp.OpType.SET);
+        try (Admin client = Admin.create(connection)) {
+            client.createTopics(List.of(new NewTopic(name, 1, (short) 1))).all().get();
+            client.createPartitions(Map.of(name, NewPartitions.increaseTo(2))).all().get();
+            client.incrementalAlterConfigs(Map.of(resource, List.of(change))).all().get();
+            client.describeConfigs(List.of(resource)).all().get();
+            client.deleteTopics(List.of(name)).all().get();
+        } finally {
+            if (admin.listTopics().names().get().contains(name)) {
+                admin.deleteTopics(List.of(name)).all().get();
+            }
+        }
+    }
+
+    static List<Rule> groupRules() {
+        return List.of(literal(ResourceType.GROUP, Lab.PREFIX + "group", AclOperation.DESCRIBE),
+                literal(ResourceType.TOPIC, TOPIC, AclOperation.DESCRIBE));
+    }
+
+    static void administerGroups(Map<String, Object> connection) throws Exception {
+        String group = Lab.PREFIX + "group";
+        try (Admin client = Admin.create(connection)) {
+            client.describeConsumerGroups(List.of(group)).all().get();
+            Lab.expect(client.listGroups().all().get().stream().anyMatch(it -> it.groupId().equals(group)), "the group is not listed");
+            var offsets = client.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get();
+            if (offsets.size() != 2) {
+                throw new org.apache.kafka.common.errors.TopicAuthorizationException(offsets.size() + " of 2 offsets");
+            }
+        }
+    }
+
+    static List<Rule> clusterRules() {
+        return List.of(literal(ResourceType.CLUSTER, "kafka-cluster", AclOperation.ALTER));
+    }
+
+    static void administerCluster(Map<String, Object> connection) throws Exception {
+        var rule = literal(ResourceType.TOPIC, "a-topic", AclOperation.READ).of("somebody");
+        String name = Lab.PREFIX + "somebody";
+        try (Admin client = Admin.create(connection)) {
+            client.createAcls(List.of(rule)).all().get();
+            Lab.expect(client.describeAcls(rule.toFilter()).values().get().size() == 1, "the rule is not there");
+            client.deleteAcls(List.of(rule.toFilter())).all().get();
+            var info = new ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096);
+            client.alterUserScramCredentials(List.of(new UserScramCredentialUpsertion(name, info, PASSWORD))).all().get();
+            client.describeUserScramCredentials(List.of(name)).all().get();
+            client.alterUserScramCredentials(List.of(new UserScramCredentialDeletion(name, ScramMechanism.SCRAM_SHA_256))).all().get();
         }
     }
 }

@@ -82,7 +82,7 @@ pub(super) fn run(root: &Path, options: &Options) -> Result<(), String> {
         let cases = (part.run)(&Bench { lab: &lab, node: &node, folder: folder.clone() })?;
         let tally = Tally::of(&cases, &known.of(part.name, 1));
         let told = tally.render(part.name, began.elapsed().as_secs());
-        print!("{told}   see {}\n", folder.display());
+        println!("{told}   see {}", folder.display());
         table.push_str(&told);
         failures.extend(tally.failed.iter().map(|test| format!("{}: {test}", part.name)));
     }
