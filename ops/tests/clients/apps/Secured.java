@@ -5,6 +5,7 @@ import java.util.function.Supplier;
 import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.acl.*;
 import org.apache.kafka.common.resource.*;
 import org.apache.kafka.common.serialization.*;
@@ -284,7 +285,9 @@ public final class Secured {
             try (var consumer = new KafkaConsumer<>(options, new StringDeserializer(), new StringDeserializer())) {
                 consumer.subscribe(List.of(TOPIC));
                 Lab.until(SOON, "partitions", () -> consumer.poll(Duration.ofMillis(200)) != null && consumer.assignment().size() == 2);
-                consumer.commitSync();
+                Map<TopicPartition, OffsetAndMetadata> read = new HashMap<>();
+                consumer.assignment().forEach(it -> read.put(it, new OffsetAndMetadata(1)));
+                consumer.commitSync(read);
             }
         }
     }

@@ -12,6 +12,8 @@ use super::Bench;
 use super::node::{ADMIN, Way};
 
 const AT_MOST: Duration = Duration::from_secs(300);
+/// Its default is 25 times as many.
+const FRANZ_GO_RECORD_COUNT: &str = "20000";
 /// Who kafka-go's tests log in as, with the mechanism that each has its password for.
 const KAFKA_GO_USERS: [(&str, &str, &[&str]); 3] = [
     ("adminplain", "admin-secret", &[]),
@@ -45,7 +47,7 @@ fn go(source: &Path, package: &str, tests: &str) -> Command {
     go
 }
 
-/// By both of SCRAM's hashes.
+/// Logins by both of SCRAM's hashes, and groups and transactions over TLS.
 pub(super) fn franz_go(bench: &Bench<'_>) -> Result<Vec<Case>, String> {
     let source = suites::source(bench.lab, "franz-go")?;
     let mut cases = Vec::new();
@@ -58,6 +60,15 @@ pub(super) fn franz_go(bench: &Bench<'_>) -> Result<Vec<Case>, String> {
         let read = go::read(&printed, "github.com/twmb/franz-go").into_iter();
         cases.extend(read.map(|case| Case::new(format!("{} {bits}", case.name), case.verdict)));
     }
+    let mut go = go(&source, "./pkg/kgo", "^(TestGroupETL|TestTxnEtl)$");
+    go.env("KGO_SEEDS", bench.node.address(Way::Ssl))
+        .env("KGO_TEST_TLS", format!("ca:{}", bench.node.authority().display()))
+        .env("KGO_TEST_RF", "1")
+        .env("KGO_TEST_RECORDS", FRANZ_GO_RECORD_COUNT)
+        .env("KGO_LOG_LEVEL", "none");
+    let printed = told(bench, "franz-go-tls", &mut go)?;
+    let read = go::read(&printed, "github.com/twmb/franz-go").into_iter();
+    cases.extend(read.map(|case| Case::new(format!("{} TLS", case.name), case.verdict)));
     Ok(cases)
 }
 
