@@ -2,8 +2,8 @@
 //!
 //! **Owns** what a link and a mirror topic are ([`rows`], [`options`]), the state machine of one
 //! mirrored partition ([`partition`]), the names of its states ([`state`]), what follows a source by
-//! itself: topics by pattern ([`rules`]), deletions ([`vigil`]), positions of groups ([`groups`]), quotas, access rules and users
-//! ([`quotas`], [`rights`]); and
+//! itself: topics by pattern ([`rules`]), deletions ([`vigil`]), positions of groups ([`groups`]),
+//! quotas, access rules and users ([`quotas`], [`rights`]); and
 //! who writes to a topic next ([`succession`], [`switchover`], [`rejoin`], [`seed`]); and how far a mirror may be
 //! behind before its source refuses records ([`contract`]), and how a writer knows that it is the only
 //! one ([`lease`]). **Never does** I/O, reads no clock, speaks no protocol: the embedder fetches, appends

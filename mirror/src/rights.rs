@@ -1,5 +1,5 @@
-//! Access rules and users that follow a source: a link changes and removes what it has set itself, and sets what there
-//! is none of. All else is this cluster's own.
+//! Access rules and users that follow a source: a link changes and removes what it has set itself,
+//! and sets what there is none of. All else is this cluster's own.
 //!
 //! Several links may carry one rule. It stays as long as one of them does.
 
@@ -43,8 +43,9 @@ pub fn parts(carried_key: &[u8]) -> Option<(&str, &[u8])> {
     Some((link, &carried_key[end + 1..]))
 }
 
-/// What has to be done for what is here to follow the source. `governs` says what the link has a say in: all else
-/// stays as it is. `is_of_others` says whether other links have set what is here too.
+/// What has to be done for what is here to follow the source. `governs` says what the link has a
+/// say in: all else stays as it is. `is_of_others` says whether other links have set what is here
+/// too.
 pub fn follow<K: Ord + Clone, V: PartialEq>(
     sides: Sides<'_, K, V>,
     governs: impl Fn(&K) -> bool,
@@ -198,7 +199,8 @@ mod tests {
             for event in events {
                 match event {
                     Event::Make(key) => if world.here.insert(key, ()).is_none() {
-                        // Who makes a rule anew that a link had set has made it an own one of nobody's note.
+                        // Who makes a rule anew that a link had set has made it an own one of
+                        // nobody's note.
                         let is_noted = world.carried.iter().any(|it| it.contains_key(&key));
                         if !is_noted { world.own.insert(key); }
                     },

@@ -27,8 +27,8 @@ pub struct LinkGrant {
     pub quotas: bool,
     /// Whether it may take over the topics: fence their producers, and grant leases for them.
     pub switchover: bool,
-    /// Whether it may read the access rules about these topics and groups. An older binary, which does not know this,
-    /// reads the grants that have it not.
+    /// Whether it may read the access rules about these topics and groups. An older binary, which
+    /// does not know this, reads the grants that have it not.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub acls: bool,
     /// Whether it may read what the passwords of users are checked by.
@@ -131,9 +131,9 @@ impl LinkRights {
         self.acls
     }
 
-    /// Whether the link may read the rules with this pattern: those about topics and groups that it is granted.
-    /// `topics` are the topics here that it is granted. Of groups, a prefix is shown if the pattern of the grant takes
-    /// it for a name.
+    /// Whether the link may read the rules with this pattern: those about topics and groups that it
+    /// is granted. `topics` are the topics here that it is granted. Of groups, a prefix is shown if
+    /// the pattern of the grant takes it for a name.
     pub fn shows_rules_on(&self, pattern: &Pattern, topics: &BTreeSet<String>) -> bool {
         let Pattern { kind, pattern_type, name } = pattern;
         let is_of_all = *pattern_type == PatternType::Literal && name == WILDCARD;

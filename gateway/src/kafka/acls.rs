@@ -247,8 +247,8 @@ impl Shown {
     }
 }
 
-/// The rules that a client may read; `None` for all. A link may be granted those about its topics and groups, and
-/// nothing else that asks for DESCRIBE on the cluster.
+/// The rules that a client may read; `None` for all. A link may be granted those about its topics
+/// and groups, and nothing else that asks for DESCRIBE on the cluster.
 fn shown(call: &Call) -> Result<Option<Shown>, ApiError> {
     let Rights::Link(rights) = &call.rights else {
         return Ok(call.check(Operation::Describe, Resource::CLUSTER).map(|()| None)?);

@@ -14,8 +14,8 @@ use super::dispatch::{Call, Client};
 use super::meridian::AdminError;
 use super::users::carried;
 
-/// What a mirror asks: records and their lineage, configs, quotas, access rules and committed offsets, and, in a switchover, which
-/// transactions are open and that their producers are fenced.
+/// What a mirror asks: records and their lineage, configs, quotas, access rules and committed
+/// offsets, and, in a switchover, which transactions are open and that their producers are fenced.
 pub(super) const APIS: &[ApiKey] = &[
     ApiKey::Fetch,
     ApiKey::ListOffsets,

@@ -16,9 +16,9 @@ pub(super) struct Options {
     /// An option of Kafka's clients: security.protocol (QUIC to a meridian cluster), sasl.mechanism, sasl.username, sasl.password,
     /// ssl.ca.location, ssl.certificate.location, ssl.key.location,
     /// ssl.endpoint.identification.algorithm; or compression.type=none, with which a meridian source sends
-    /// batches as they are; or sync.client.quotas=true, sync.acls=true, sync.users=true, with which quotas of
-    /// clients, access rules and users follow the source's; or lease.ms, with which sources take records only while this
-    /// cluster says that their mirrors are not promoted; an empty value takes it away
+    /// batches as they are; or sync.client.quotas=true, sync.acls=true, sync.users=true, with which
+    /// quotas of clients, access rules and users follow the source's; or lease.ms, with which
+    /// sources take records only while this cluster says that their mirrors are not promoted; an empty value takes it away
     #[arg(long, short, value_name = "NAME=VALUE")]
     config: Vec<String>,
     /// A properties file of a client with such options: keeps passwords out of the command line

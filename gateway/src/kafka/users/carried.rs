@@ -1,5 +1,6 @@
-//! Credentials of users on their way to another cluster: opened for a link that is encrypted, and sealed again where they
-//! arrive. What passwords are checked by travels; passwords do not, for no cluster has them.
+//! Credentials of users on their way to another cluster: opened for a link that is encrypted, and
+//! sealed again where they arrive. What passwords are checked by travels; passwords do not, for no
+//! cluster has them.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,8 @@ pub(crate) const METHOD: &str = "access.credentials";
 pub(crate) struct Credentials {
     /// Those that there are.
     pub(crate) credentials: Vec<OfUser>,
-    /// Users with a credential that the node could not open: it is there, and nobody knows what it is.
+    /// Users with a credential that the node could not open: it is there, and nobody knows what it
+    /// is.
     pub(crate) unopened: Vec<Unopened>,
 }
 
@@ -62,9 +64,9 @@ pub(in crate::kafka) async fn answer(call: &Call) -> Result<Credentials, AdminEr
     Ok(answer)
 }
 
-/// Lets a client in that nobody can listen to, and that may read credentials: a link by its grant, which is checked
-/// already; a super user; or a user who has logged in and may change credentials by an access rule, whether rules are
-/// enforced or not.
+/// Lets a client in that nobody can listen to, and that may read credentials: a link by its grant,
+/// which is checked already; a super user; or a user who has logged in and may change credentials
+/// by an access rule, whether rules are enforced or not.
 fn admit(call: &Call) -> Result<(), AdminError> {
     let client = &call.client;
     let has_tls = client.listener.as_ref().is_some_and(|it| it.certificate.is_some());

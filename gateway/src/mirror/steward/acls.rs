@@ -1,7 +1,9 @@
-//! Access rules: those of the source hold here too, as far as they are about what the link mirrors (`sync.acls`).
+//! Access rules: those of the source hold here too, as far as they are about what the link mirrors
+//! (`sync.acls`).
 //!
-//! A rule is about it if its pattern means a mirrored topic, or a group whose positions are carried. Rules about all
-//! else, and those that operators have made here, stay as they are; so do those about a mirror that was promoted.
+//! A rule is about it if its pattern means a mirrored topic, or a group whose positions are
+//! carried. Rules about all else, and those that operators have made here, stay as they are; so do
+//! those about a mirror that was promoted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -246,6 +248,9 @@ impl Steward {
     /// Sets and removes access rules as the source does.
     pub(super) async fn follow_acls(&self) -> Result<(), LookError> {
         let scope = Scope::of(&self.duties(), self.groups.names());
+        if scope.mirrors.is_empty() {
+            return Ok(());
+        }
         let mut resources = Vec::new();
         for kind in [ResourceType::Topic, ResourceType::Group] {
             resources.extend(self.rules_about(kind).await?);

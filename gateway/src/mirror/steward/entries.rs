@@ -47,8 +47,8 @@ fn parts(items: &[Item]) -> Vec<&[Item]> {
     parts
 }
 
-/// Changes all items but those that somebody else has changed since they were read; gives which were changed, and why
-/// not the others. `what` is the word before their names in the error.
+/// Changes all items but those that somebody else has changed since they were read; gives which
+/// were changed, and why not the others. `what` is the word before their names in the error.
 pub(super) async fn put_all<'r>(
     broker: &dyn Broker,
     what: &'static str,

@@ -1,8 +1,8 @@
 //! Rows that follow a source, and the rows that note which of them a link has set.
 //!
-//! Each step writes both, under the condition that they are as they were read. Where several links have set one row, a
-//! step of one writes the notes of the others as they are too: if two links let go of it at once, the second is refused,
-//! and looks again.
+//! Each step writes both, under the condition that they are as they were read. Where several links
+//! have set one row, a step of one writes the notes of the others as they are too: if two links let
+//! go of it at once, the second is refused, and looks again.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,9 @@
-//! Users: those of a meridian source log in here too with the passwords that they have there (`sync.users`).
+//! Users: those of a meridian source log in here too with the passwords that they have there
+//! (`sync.users`).
 //!
-//! Over an encrypted link comes what passwords are checked by, and it is sealed here under this cluster's own key. Users
-//! that operators have made here stay as they are, and so do all while nothing is mirrored over the link: a source that
-//! was given up takes no user away.
+//! Over an encrypted link comes what passwords are checked by, and it is sealed here under this
+//! cluster's own key. Users that operators have made here stay as they are, and so do all while
+//! nothing is mirrored over the link: a source that was given up takes no user away.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -12,7 +12,8 @@ use crate::mirror::testing::mirror;
 const LITERAL: PatternType = PatternType::Literal;
 const PREFIXED: PatternType = PatternType::Prefixed;
 
-/// What a link has to follow that mirrors topics under these names, and the positions of `billing-.*`.
+/// What a link has to follow that mirrors topics under these names, and the positions of
+/// `billing-.*`.
 fn duties(names: &[(&str, &str, Stage)]) -> Duties {
     let row = |(id, (there, here, stage)): (u128, &(&str, &str, Stage))| {
         let source_name = (*there).to_owned();
