@@ -21,7 +21,8 @@ impl Node {
             match self.meta.propose_patiently(agreed).await {
                 // The nodes have agreed on a higher one meanwhile.
                 Err(_) if self.metadata().feature_level() >= FeatureLevel::RULES => {}
-                agreed => drop(agreed?),
+                Err(error) => return Err(error.into()),
+                Ok(_) => {}
             }
         }
         let decided = self.meta.propose_patiently(Command::PutRows(changes)).await;
