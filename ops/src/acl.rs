@@ -212,6 +212,15 @@ async fn create(target: &Target, rules: Vec<Rule>) -> Result<Exit, Failure> {
     let invalid = |error: meridian_access::RuleError| Failure::Invalid(error.to_string());
     let rules: Vec<Rule> =
         rules.into_iter().map(Rule::checked).collect::<Result<_, _>>().map_err(invalid)?;
+    // The server takes them, as Kafka does, and they would have no effect.
+    let is_idle = |rule: &&Rule| {
+        let operations = rule.pattern.kind.operations();
+        rule.operation != Operation::All && !operations.contains(&rule.operation)
+    };
+    if let Some(Rule { operation, pattern, .. }) = rules.iter().find(is_idle) {
+        let refused = format!("{operation} is no operation on a resource of type {}", pattern.kind);
+        return Err(Failure::Invalid(refused));
+    }
     acls::create(&target.connect().await?, &rules).await?;
     let listed: Vec<Listed> = rules.iter().map(Listed::of).collect();
     output::print(target.output, &listed, |rules| render(rules))?;

@@ -54,13 +54,10 @@ fn relay(mut client: TcpStream, mut broker: TcpStream) -> Option<()> {
             _ => {
                 send(&mut broker, &request)?;
                 let mut answer = frame(&mut broker)?;
-                if key == 18 && answer[4..6] == [0, 0] {
-                    // Two more APIs: of SaslHandshake versions 0 and 1, of SaslAuthenticate version 0.
-                    assert!(answer[6] < 126, "the number of APIs takes one byte");
-                    answer[6] += 2;
-                    let apis = [0, 17, 0, 0, 0, 1, 0, 0, 36, 0, 0, 0, 0, 0];
-                    answer.splice(7..7, apis);
-                }
+                // Of SaslAuthenticate only the version that is answered above.
+                let all = [0, 36, 0, 0, 0, 2];
+                let at = answer.windows(all.len()).position(|it| *it == all).filter(|_| key == 18);
+                at.map(|at| answer.splice(at + 4..at + 6, [0, 0]).count());
                 answer
             }
         };
