@@ -241,6 +241,9 @@ fn ended(front: &Front, peer: SocketAddr, close: &Close) {
         | Close::LoginRefused { .. }
         | Close::LoginOutOfTurn { .. }
         | Close::SlowLogin
+        | Close::Oversized { .. }
+        | Close::Unsupported(_)
+        | Close::Malformed(_)
             if !front.failures.is_news(front.now(), peer.ip()) =>
         {
             tracing::debug!(%peer, reason = %close, "connection closed");
