@@ -27,6 +27,7 @@ use self::mirror::{Appending, Mirroring};
 use self::objects::Objects;
 use self::rests::Rests;
 use self::source::{Runs, raw_batches};
+pub use self::transactions::CommittedRead;
 use self::transactions::Verifying;
 use bytes::Bytes;
 use meridian_base::env::Instant;
@@ -140,15 +141,6 @@ pub enum ClientReply {
         /// First offset that can still be read.
         log_start_offset: Offset,
     },
-}
-
-/// What a reader of committed records gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommittedRead {
-    /// The batches.
-    pub batches: Vec<PlacedBatch>,
-    /// The aborted transactions among them: producer and first offset.
-    pub aborted: Vec<(u32, Offset)>,
 }
 
 /// A batch as it lies in the log, byte for byte.

@@ -3,18 +3,44 @@
 use meridian_base::env::Instant;
 use meridian_base::position::Offset;
 use meridian_broker::partition::{
-    Marker, PartitionOutput, Ticket, TransactionVersion, Verification, VerifyError,
+    AbortedTransaction, Marker, PartitionOutput, Ticket, TransactionVersion, Verification,
+    VerifyError,
 };
 use meridian_broker::replica::view::{Isolation, Source};
 use meridian_storage::placement::SlotHealth;
 
 use super::{
-    Asker, Broker, BrokerOutput, ClientReply, CommittedRead, Coordinate, FETCH_SIZE_BYTES_MAX,
-    Phase, Shown, Waiter,
+    Asker, Broker, BrokerOutput, ClientReply, Coordinate, FETCH_SIZE_BYTES_MAX, Phase, Shown,
+    Waiter,
 };
 use crate::desk::PRODUCER_ID_MIN;
 use crate::read::Purpose;
-use crate::value::{Batch, PlacedBatch};
+use crate::value::{Batch, Kind, PlacedBatch};
+
+/// What a reader of committed records gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommittedRead {
+    /// The batches.
+    pub batches: Vec<PlacedBatch>,
+    /// The aborted transactions among them: producer and first offset.
+    pub aborted: Vec<(u32, Offset)>,
+}
+
+impl CommittedRead {
+    /// Batches, and those of the aborted transactions that one of them belongs to: of a transaction whose records
+    /// were compacted away the marker may be gone too, and all that its producer wrote after it would be skipped.
+    pub(crate) fn of(batches: Vec<PlacedBatch>, aborted: &[AbortedTransaction]) -> Self {
+        let is_of = |placed: &PlacedBatch, it: &AbortedTransaction| {
+            matches!(placed.batch.kind, Kind::Transactional { .. })
+                && placed.batch.first.producer == it.producer_id as u32
+                && (it.first_offset..it.last_offset).contains(&placed.base_offset)
+        };
+        let is_given = |it: &&AbortedTransaction| batches.iter().any(|placed| is_of(placed, it));
+        let shown = |it: &AbortedTransaction| (it.producer_id as u32, it.first_offset);
+        let aborted = aborted.iter().filter(is_given).map(shown).collect();
+        Self { batches, aborted }
+    }
+}
 
 /// Ticks after which a coordinator that has not answered can't be reached.
 const PATIENCE_TICKS: u32 = 50;
@@ -144,7 +170,7 @@ impl Broker {
         let Some(end) = batches.last().map(|last| last.next_offset()) else { return };
         let aborted = partition.state().transactions.aborted();
         let Some(aborted) = aborted.between(from, end) else { return };
-        let aborted = aborted.iter().map(|it| (it.producer_id as u32, it.first_offset)).collect();
-        out.push(BrokerOutput::Shown(Shown::Committed(CommittedRead { batches, aborted })));
+        let shown = Shown::Committed(CommittedRead::of(batches, &aborted));
+        out.push(BrokerOutput::Shown(shown));
     }
 }

@@ -167,11 +167,7 @@ impl Node {
             let end = last.next_offset();
             let aborted = follower.and_then(|it| it.aborted_between(&view, fetch.from, end));
             let Some(aborted) = aborted else { return };
-            let of = |it: &meridian_broker::partition::AbortedTransaction| {
-                (it.producer_id as u32, it.first_offset)
-            };
-            let aborted = aborted.iter().map(of).collect();
-            let shown = Shown::Committed(CommittedRead { batches, aborted });
+            let shown = Shown::Committed(CommittedRead::of(batches, &aborted));
             return out.push(NodeOutput::Shown(partition, generation, shown));
         }
         for placed in &batches {
