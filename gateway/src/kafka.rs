@@ -45,7 +45,7 @@ mod login;
 mod lookup;
 mod member_memory;
 mod memory;
-mod meridian;
+pub(crate) mod meridian;
 mod metadata;
 mod metrics;
 mod offset_compaction;

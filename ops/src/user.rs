@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use meridian_access::{Mechanism, ScramHash};
+use meridian_access::{ITERATION_COUNT_DEFAULT, Mechanism, ScramHash};
 use meridian_protocol::messages::{
     AlterUserScramCredentialsRequest, DescribeUserScramCredentialsRequest, ScramCredentialDeletion,
     ScramCredentialUpsertion,
@@ -87,7 +87,7 @@ struct Password {
     #[arg(long, value_parser = parse_hash)]
     mechanism: Option<ScramHash>,
     /// How slow each guess is to be, 4096 to 16384
-    #[arg(long, default_value_t = 8192)]
+    #[arg(long, default_value_t = ITERATION_COUNT_DEFAULT.get())]
     iterations: u32,
 }
 

@@ -20,5 +20,6 @@ pub use self::rule::{Pattern, PatternFilter, Rule, RuleError, RuleFilter, WILDCA
 pub use self::rules::{Operations, Rules, Verdict, deciding};
 pub use self::sasl::{Claim, Mechanism};
 pub use self::scram::{
-    Credential, CredentialError, ScramError, ScramFirst, ScramHash, ScramServer, Shape,
+    Credential, CredentialError, ITERATION_COUNT_DEFAULT, ScramError, ScramFirst, ScramHash,
+    ScramServer, Shape,
 };

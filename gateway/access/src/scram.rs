@@ -21,6 +21,8 @@ use serde::{Deserialize, Serialize};
 const ITERATION_COUNT_MIN: u32 = 4096;
 /// More would let a login take the node's time; Kafka refuses them too.
 const ITERATION_COUNT_MAX: u32 = 16_384;
+/// Of credentials that are made here: how slow each guess is.
+pub const ITERATION_COUNT_DEFAULT: NonZeroU32 = NonZeroU32::new(8192).unwrap();
 /// Bytes of a salt of a cluster without credentials.
 const SALT_SIZE_BYTES: usize = 16;
 /// Bytes of a salt from elsewhere: a credential is one row of the metadata log.

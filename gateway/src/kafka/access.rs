@@ -68,12 +68,15 @@ impl Rights {
     /// What the client may do to a resource: the bits that Kafka's clients are shown. Looking is no try, so that
     /// no denial is counted.
     pub(super) fn operations(&self, resource: Resource<'_>) -> Operations {
-        let operations = resource.kind.operations().iter().copied();
-        let may = |operation: &Operation| match self {
-            Self::User(rights) => rights.says(*operation, resource),
-            _ => self.allow(*operation, resource),
-        };
-        operations.filter(may).fold(Operations::NONE, Operations::with)
+        let all = resource.kind.operations();
+        match self {
+            Self::User(rights) => rights.operations(resource, all),
+            _ => all
+                .iter()
+                .copied()
+                .filter(|it| self.allow(*it, resource))
+                .fold(Operations::NONE, Operations::with),
+        }
     }
 
     /// Changes whenever what the client sees may have changed; `None` if it sees everything.

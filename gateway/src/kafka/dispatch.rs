@@ -360,6 +360,12 @@ fn is_software(text: &str) -> bool {
     bytes.iter().copied().all(is_inner) && is_outer(bytes.first()) && is_outer(bytes.last())
 }
 
+/// What we speak, in version 0, for a client that asks in a version that we do not know.
+pub(super) fn api_versions_instead(served: &[ApiKey]) -> ApiVersionsResponse {
+    let error_code = ErrorCode::UnsupportedVersion;
+    ApiVersionsResponse { error_code, ..api_versions(served) }
+}
+
 /// What we speak with a client that may use these APIs.
 pub(super) fn api_versions(served: &[ApiKey]) -> ApiVersionsResponse {
     features::announce(ApiVersionsResponse {

@@ -4,10 +4,9 @@
 //! password.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-use meridian_access::{Credential, CredentialError, ScramHash};
+use meridian_access::{Credential, CredentialError, ITERATION_COUNT_DEFAULT, ScramHash};
 use meridian_consensus::command::{ExpectedVersion, RowChange, RowKind};
 use meridian_consensus::state::Metadata;
 use serde::{Deserialize, Serialize};
@@ -16,9 +15,6 @@ use crate::kafka::Authorization;
 use crate::kafka::users::{self, NAME_LENGTH_MAX};
 use crate::runtime::entropy::entropy;
 use crate::runtime::secrets::{Keyring, SecretError};
-
-/// How slow each guess is: what `meridian user create` sets too.
-const ITERATION_COUNT: u32 = 8192;
 
 /// Why a first start can't be made, or not be read.
 #[derive(Debug, thiserror::Error)]
@@ -90,16 +86,11 @@ impl FirstStart {
     /// Access rules are enforced, and there is one user.
     pub fn enforced(user: &str, password: &str, keys: &Keyring) -> Result<Self, FirstStartError> {
         let mut sealed = BTreeMap::new();
-        let iterations = NonZeroU32::MIN.saturating_add(ITERATION_COUNT - 1);
+        let iterations = ITERATION_COUNT_DEFAULT;
         for hash in ScramHash::ALL {
             let salt = entropy().map_err(FirstStartError::Entropy)?.to_be_bytes();
             let salted = hash.salted(password, &salt, iterations);
-            let made = Credential::new(
-                hash,
-                &salt,
-                i32::try_from(ITERATION_COUNT).unwrap_or(i32::MAX),
-                &salted,
-            );
+            let made = Credential::new(hash, &salt, iterations.get().cast_signed(), &salted);
             let credential = made
                 .map_err(|source| FirstStartError::Credential { user: user.to_owned(), source })?;
             let value = users::sealed(keys, user, &credential)

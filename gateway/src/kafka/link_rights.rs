@@ -6,12 +6,11 @@ use meridian_base::id::TopicId;
 use meridian_consensus::state::Metadata;
 use meridian_protocol::{ApiKey, Request};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::access::{self, Rights};
 use super::dispatch::{Call, Client};
-use super::meridian::AdminError;
+use super::meridian::{AdminError, arguments, json};
 use super::users::carried;
 
 /// What a mirror asks: records and their lineage, configs, quotas, access rules and committed
@@ -48,13 +47,14 @@ const METHODS: &[&str] = &[
 
 /// The arguments that say which topic a method is about.
 #[derive(Deserialize)]
-struct Named {
-    topic: String,
+pub(super) struct Named {
+    pub(super) topic: String,
 }
 
+/// By its id.
 #[derive(Deserialize)]
-struct Identified {
-    topic: TopicId,
+pub(super) struct Identified {
+    pub(super) topic: TopicId,
 }
 
 /// The arguments with which a client may call a method of the private API. Those of a link are about topics that it is
@@ -85,10 +85,6 @@ pub(super) fn admitted(call: &Call, method: &str, body: Bytes) -> Result<Bytes, 
         _ => check(call, Operation::Alter, &arguments::<Named>(&body)?.topic)?,
     }
     Ok(body)
-}
-
-fn arguments<T: DeserializeOwned>(body: &[u8]) -> Result<T, AdminError> {
-    serde_json::from_slice(body).map_err(|error| AdminError::InvalidArguments(error.to_string()))
 }
 
 fn no_users(call: &Call) -> AdminError {
@@ -130,9 +126,7 @@ pub(super) fn granted_positions(
     if let Some(leased) = told.pointer_mut("/lease/partitions").and_then(Value::as_array_mut) {
         leased.retain(|it| may(it, Operation::Alter));
     }
-    serde_json::to_vec(&told)
-        .map(Bytes::from)
-        .map_err(|error| AdminError::Failed(error.to_string()))
+    json(&told)
 }
 
 /// Takes out of a request what a link may not have done by it.

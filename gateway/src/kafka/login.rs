@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 pub(super) use self::failures::Failures;
 use super::connection::Close;
-use super::dispatch::{Call, SERVED, api_versions};
+use super::dispatch::{Call, SERVED, api_versions, api_versions_instead};
 use super::session::{Proof, Session};
 use super::{Front, users};
 use crate::runtime::entropy::entropy;
@@ -140,11 +140,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
                 correlation_id,
                 ..
             }) => {
-                let response = ApiVersionsResponse {
-                    error_code: ErrorCode::UnsupportedVersion,
-                    ..api_versions(SERVED)
-                };
-                return self.answer(0, correlation_id, response.into()).await.map(|()| None);
+                let response = api_versions_instead(SERVED).into();
+                return self.answer(0, correlation_id, response).await.map(|()| None);
             }
             Err(
                 error @ (RequestError::UnknownApi { .. } | RequestError::UnsupportedVersion { .. }),
@@ -336,8 +333,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
     /// Checks a password against the strongest credential that the user has. It is slow by design, and not done on
     /// a thread that serves clients.
     async fn plain(&self, user: String, password: String) -> Step {
-        let strongest_first = ScramHash::ALL.into_iter().rev();
-        let kept = strongest_first.filter_map(|hash| self.front.credential(hash, &user)).next();
+        let mut strongest_first = ScramHash::ALL.into_iter().rev();
+        let kept = strongest_first.find_map(|hash| self.front.credential(hash, &user));
         let version = kept.as_ref().map(|kept| kept.version);
         let credential =
             kept.map_or_else(|| self.nobody(ScramHash::Sha512, &user), |kept| kept.credential);

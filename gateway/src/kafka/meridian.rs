@@ -6,6 +6,7 @@ use bytes::Bytes;
 use meridian_consensus::error::Refusal;
 use meridian_protocol::messages::{MeridianAdminRequest, MeridianAdminResponse};
 use meridian_protocol::{ErrorCode, Str};
+use serde::{Deserialize, Serialize};
 
 use super::access::operators;
 use super::dispatch::Call;
@@ -62,6 +63,18 @@ impl From<NotAgreed> for AdminError {
             NotAgreed::Undecided(error) => error.into(),
         }
     }
+}
+
+/// The arguments of a method.
+pub(crate) fn arguments<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, AdminError> {
+    serde_json::from_slice(body).map_err(|error| AdminError::InvalidArguments(error.to_string()))
+}
+
+/// The answer of a method.
+pub(crate) fn json(answer: &impl Serialize) -> Result<Bytes, AdminError> {
+    serde_json::to_vec(answer)
+        .map(Bytes::from)
+        .map_err(|error| AdminError::Failed(error.to_string()))
 }
 
 /// The methods of the node, such as `cluster.status`: dispatch is by name alone.

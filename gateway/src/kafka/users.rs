@@ -41,6 +41,11 @@ pub(crate) fn key(hash: ScramHash, user: &str) -> Vec<u8> {
     std::iter::once(code).chain(user.bytes()).collect()
 }
 
+/// Whether a user can have this name.
+fn is_name(name: &str) -> bool {
+    (1..=NAME_LENGTH_MAX).contains(&name.len()) && !name.contains(char::is_control)
+}
+
 fn parts(key: &[u8]) -> Option<(ScramHash, &str)> {
     let (code, user) = key.split_first()?;
     Some((ScramHash::from_code(code.cast_signed())?, std::str::from_utf8(user).ok()?))
@@ -57,8 +62,11 @@ pub(crate) fn sealed(
     user: &str,
     credential: &Credential,
 ) -> Result<Vec<u8>, SecretError> {
-    let text = serde_json::to_string(credential).expect("a credential always encodes into memory");
-    Ok(keys.seal(&place(credential.hash(), user), &text)?.into_bytes())
+    Ok(keys.seal(&place(credential.hash(), user), &text_of(credential))?.into_bytes())
+}
+
+fn text_of(credential: &Credential) -> String {
+    serde_json::to_string(credential).expect("a credential always encodes into memory")
 }
 
 fn opening(
@@ -258,7 +266,7 @@ fn change(
     upsertion: Option<&ScramCredentialUpsertion>,
 ) -> Result<RowChange, ApiError> {
     let unacceptable = |detail: String| ApiError::new(ErrorCode::UnacceptableCredential, detail);
-    if name.is_empty() || name.len() > NAME_LENGTH_MAX || name.contains(char::is_control) {
+    if !is_name(name) {
         let detail = format!(
             "the name of a user has 1 to {NAME_LENGTH_MAX} bytes, without control characters"
         );

@@ -16,11 +16,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::client::ClientError;
 use crate::kafka::AdminError;
+use crate::kafka::meridian::{self, json};
 use crate::mirror::{contracts, lease, said_of_source};
 use crate::node::Node;
 
@@ -88,8 +88,7 @@ impl AdminCall {
     }
 
     fn arguments<T: DeserializeOwned>(&self) -> Result<T, AdminError> {
-        serde_json::from_slice(&self.body)
-            .map_err(|error| AdminError::InvalidArguments(error.to_string()))
+        meridian::arguments(&self.body)
     }
 
     async fn put(
@@ -110,10 +109,4 @@ impl AdminCall {
 
 fn of_source(error: &ClientError) -> AdminError {
     AdminError::Failed(format!("the source: {}", said_of_source(error)))
-}
-
-fn json(answer: &impl Serialize) -> Result<Bytes, AdminError> {
-    serde_json::to_vec(answer)
-        .map(Bytes::from)
-        .map_err(|error| AdminError::Failed(error.to_string()))
 }

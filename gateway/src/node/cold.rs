@@ -16,10 +16,10 @@ use meridian_storage::mutation::Mutations;
 use serde::{Deserialize, Serialize};
 
 use super::Node;
-use super::status::json;
 use crate::background::{Backoff, Chore};
 use crate::features::agree;
 use crate::kafka::AdminError;
+use crate::kafka::meridian::json;
 use crate::log::{ColdPolicy, Holding, ObjectHolding, PartitionLog, Rounds};
 use crate::partition::Retention;
 use crate::topic_config::storage_class::{

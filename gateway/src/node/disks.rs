@@ -6,8 +6,8 @@ use meridian_storage::store::ScrubState;
 use serde::{Deserialize, Serialize};
 
 use super::Node;
-use super::status::json;
 use crate::kafka::AdminError;
+use crate::kafka::meridian::{arguments, json};
 
 /// Answer of `disk.status`.
 #[derive(Debug, Serialize)]
@@ -77,8 +77,7 @@ impl Node {
         match method {
             "disk.status" => json(&self.disk_status()?),
             "disk.scrub" => {
-                let request: ScrubRequest = serde_json::from_slice(body)
-                    .map_err(|error| AdminError::InvalidArguments(error.to_string()))?;
+                let request: ScrubRequest = arguments(body)?;
                 let store = self.logs.store().ok_or_else(|| self.has_no_disk())?;
                 store.scrub(request.now);
                 json(&self.disk_status()?)

@@ -8,10 +8,10 @@ use meridian_consensus::lifecycle::{Denial, Lease, Leases, Purpose, grant, plan_
 use serde::{Deserialize, Serialize};
 
 use super::Node;
-use super::status::json;
 use crate::broker::Broker;
 use crate::features::agree;
 use crate::kafka::AdminError;
+use crate::kafka::meridian::{arguments, json};
 use crate::meta::ProposeError;
 
 /// Arguments of methods about one node.
@@ -134,10 +134,6 @@ impl Node {
             Err(error) => Err(unavailable(error)),
         }
     }
-}
-
-fn arguments<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, AdminError> {
-    serde_json::from_slice(body).map_err(|error| AdminError::InvalidArguments(error.to_string()))
 }
 
 fn unavailable(error: impl ToString) -> AdminError {

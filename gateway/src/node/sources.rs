@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::Node;
-use super::status::json;
 use crate::kafka::AdminError;
+use crate::kafka::meridian::json;
 use crate::log::PartitionLog;
 use crate::partition::source::{SourceView, Sources};
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::Node;
 use crate::health::Finding;
 use crate::health::tolerance::{GroupStatus, NOT_SERVING, group_status};
+use crate::kafka::meridian::json;
 use crate::kafka::{AdminError, AdminHandler};
 use crate::mirror::AdminCall;
 use crate::peers::BoxFuture;
@@ -229,12 +230,6 @@ impl AdminHandler for Node {
             _ => Box::pin(async move { self.answer(&method).await }),
         }
     }
-}
-
-pub(super) fn json(answer: &impl Serialize) -> Result<Bytes, AdminError> {
-    serde_json::to_vec(answer)
-        .map(Bytes::from)
-        .map_err(|error| AdminError::Failed(error.to_string()))
 }
 
 #[cfg(test)]

@@ -3,14 +3,12 @@
 use bytes::Bytes;
 use meridian_access::{Operation, Resource, ResourceType};
 use meridian_base::id::TopicId;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use self::Asks::{Cluster, ClusterToCreate, Positions, Topic, TopicOfId};
 use super::{Rights, refusal};
 use crate::kafka::dispatch::Call;
-use crate::kafka::link_rights::granted_positions;
-use crate::kafka::meridian::AdminError;
+use crate::kafka::link_rights::{Identified, Named, granted_positions};
+use crate::kafka::meridian::{AdminError, arguments};
 
 /// The right that a method asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,20 +92,6 @@ pub(super) const METHODS: &[(&str, Asks)] = &[
 fn asks(method: &str) -> Asks {
     let known = METHODS.iter().find(|(name, _)| *name == method);
     known.map_or(CHANGE, |(_, asks)| *asks)
-}
-
-#[derive(Deserialize)]
-struct Named {
-    topic: String,
-}
-
-#[derive(Deserialize)]
-struct Identified {
-    topic: TopicId,
-}
-
-fn arguments<T: DeserializeOwned>(body: &[u8]) -> Result<T, AdminError> {
-    serde_json::from_slice(body).map_err(|error| AdminError::InvalidArguments(error.to_string()))
 }
 
 /// The arguments with which a user may call a method of the private API.

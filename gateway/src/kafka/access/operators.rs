@@ -6,13 +6,12 @@ use meridian_access::{
     Operation, Permission, Principal, PrincipalKind, Resource, ResourceType, Rule, deciding,
 };
 use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Authorization;
 use crate::features::agree;
-use crate::kafka::AdminError;
 use crate::kafka::dispatch::Call;
+use crate::kafka::meridian::{AdminError, arguments, json};
 use crate::kafka::users::carried;
 
 /// How the names of these methods begin.
@@ -156,15 +155,6 @@ fn check(call: &Call, check: &Check) -> Result<Decision, AdminError> {
         },
         None => Decision { allowed: false, decided_by: DecidedBy::Nothing, rule: None, mode },
     })
-}
-
-fn arguments<T: DeserializeOwned>(body: &[u8]) -> Result<T, AdminError> {
-    serde_json::from_slice(body).map_err(|error| AdminError::InvalidArguments(error.to_string()))
-}
-
-fn json(answer: &impl Serialize) -> Result<Bytes, AdminError> {
-    let encoded = serde_json::to_vec(answer).map(Bytes::from);
-    encoded.map_err(|error| AdminError::Failed(error.to_string()))
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use meridian_access::{Operation, Principal, Resource, ResourceType, Rule, Rules, Verdict};
+use meridian_access::{
+    Operation, Operations, Principal, Resource, ResourceType, Rule, Rules, Verdict,
+};
 use meridian_base::sync::RwLock;
 use meridian_consensus::command::RowKind;
 use meridian_consensus::state::{Metadata, RowsSeen, RowsUnseen};
@@ -183,6 +185,16 @@ impl UserRights {
     /// Whether the rules allow it, or are not enforced.
     pub(super) fn says(&self, operation: Operation, resource: Resource<'_>) -> bool {
         !self.is_enforced || self.has(operation, resource)
+    }
+
+    /// Those of `all` that [`Self::says`] of the resource.
+    pub(super) fn operations(&self, resource: Resource<'_>, all: &[Operation]) -> Operations {
+        if !self.is_enforced {
+            return Operations::of(all);
+        }
+        let verdict = self.verdict(resource);
+        let allowed = all.iter().copied().filter(|it| verdict.allows(*it));
+        allowed.fold(Operations::NONE, Operations::with)
     }
 
     /// Whether the user may try this. What the rules deny is counted.

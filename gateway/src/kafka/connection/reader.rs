@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use meridian_protocol::frame::{self, RequestError, SIZE_PREFIX_BYTES};
-use meridian_protocol::messages::ApiVersionsResponse;
 use meridian_protocol::{ApiKey, ErrorCode};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -285,10 +284,7 @@ impl<'a, R: AsyncRead + Unpin> Reader<'a, R> {
             RequestError::UnsupportedVersion {
                 api: ApiKey::ApiVersions, correlation_id, ..
             } => {
-                let response = ApiVersionsResponse {
-                    error_code: ErrorCode::UnsupportedVersion,
-                    ..dispatch::api_versions(self.client.served())
-                };
+                let response = dispatch::api_versions_instead(self.client.served());
                 self.front.metrics.on_error(ErrorCode::UnsupportedVersion);
                 Ok(InFlight {
                     api: ApiKey::ApiVersions,

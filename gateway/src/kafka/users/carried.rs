@@ -9,7 +9,7 @@ use meridian_consensus::command::RowKind;
 use meridian_consensus::state::Row;
 use serde::{Deserialize, Serialize};
 
-use super::{NAME_LENGTH_MAX, key, opening, parts, place, sealed};
+use super::{is_name, key, opening, parts, place, sealed, text_of};
 use crate::kafka::AdminError;
 use crate::kafka::dispatch::Call;
 use crate::runtime::secrets::{Keyring, SecretError};
@@ -105,9 +105,7 @@ fn admit(call: &Call) -> Result<(), AdminError> {
 /// The key of the row of a credential, if it can be one here.
 pub(crate) fn key_of(of: &OfUser) -> Option<Vec<u8>> {
     let OfUser { user, credential } = of;
-    let is_legal =
-        !user.is_empty() && user.len() <= NAME_LENGTH_MAX && !user.contains(char::is_control);
-    (is_legal && credential.is_sound()).then(|| key(credential.hash(), user))
+    (is_name(user) && credential.is_sound()).then(|| key(credential.hash(), user))
 }
 
 impl Unopened {
@@ -135,8 +133,7 @@ pub(crate) fn sealed_for(
     credential: &Credential,
 ) -> Result<(Vec<u8>, Vec<u8>), SecretError> {
     let Some((hash, user)) = parts(key) else { return Err(SecretError::Damaged) };
-    let text = serde_json::to_string(credential).expect("a credential always encodes into memory");
-    let note = keys.seal(&place_of_note(link, hash, user), &text)?;
+    let note = keys.seal(&place_of_note(link, hash, user), &text_of(credential))?;
     Ok((sealed(keys, user, credential)?, note.into_bytes()))
 }
 
