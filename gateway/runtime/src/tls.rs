@@ -37,14 +37,12 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use webpki::{EndEntityCert, KeyUsage};
 
-pub use self::link::{LinkIdentity, is_link_name, link_client_config, link_of};
+pub use self::link::{is_link_name, link_client_config, link_of};
 use self::name::{Subject, ca_name, cluster_label, parse_name, wrong_cluster};
 pub use self::name::{node_name, node_of};
 pub use self::peer_trust::PeerTrust;
 pub use self::revoke::{REVOKED_FILE, Serial};
-pub use self::server::{
-    ClientFiles, ClientIdentity, ListenerCertificate, ListenerFiles, ServerIdentity,
-};
+pub use self::server::{ClientFiles, ListenerCertificate, ListenerFiles};
 pub use self::trust::ShownCertificate;
 use crate::clock;
 
@@ -303,6 +301,19 @@ impl ClusterCa {
         Ok(NodeIdentity { cert_chain_pem, key_pem, ca_pem: self.certificate_pem.clone() })
     }
 
+    /// A certificate and its key, for somebody who knows this authority.
+    fn issue_as(
+        &self,
+        role: &'static str,
+        names: &[String],
+        common_name: String,
+        usages: Vec<ExtendedKeyUsagePurpose>,
+        validity: Validity,
+    ) -> Result<Issued, TlsError> {
+        let (cert_chain_pem, key_pem) = self.sign(names, common_name, usages, validity)?;
+        Ok(Issued { role, cert_chain_pem, key_pem, ca_pem: self.certificate_pem.clone() })
+    }
+
     /// A certificate and its key.
     fn sign(
         &self,
@@ -337,6 +348,29 @@ fn ca_params(cluster: &ClusterId) -> Result<CertificateParams, TlsError> {
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     Ok(params)
+}
+
+/// What an authority has issued to a link, a listener or a client of its cluster, all as PEM.
+#[derive(Clone)]
+pub struct Issued {
+    /// What it is for: the files are named after it.
+    pub role: &'static str,
+    /// The certificate.
+    pub cert_chain_pem: String,
+    /// The private key.
+    pub key_pem: String,
+    /// The authority, which the other side is to trust.
+    pub ca_pem: String,
+}
+
+impl Issued {
+    /// Writes, in `folder`, `ca.pem` and, for a link, `link.pem` and, mode 0600, `link-key.pem`.
+    pub fn save(&self, folder: &Path) -> Result<(), TlsError> {
+        let Self { role, cert_chain_pem, key_pem, ca_pem } = self;
+        write_file(&folder.join(format!("{role}.pem")), cert_chain_pem, 0o644)?;
+        write_file(&folder.join(CA_CERTIFICATE_FILE), ca_pem, 0o644)?;
+        write_file(&folder.join(format!("{role}-key.pem")), key_pem, 0o600)
+    }
 }
 
 /// A node's certificate, its private key, and the authority it trusts, all as PEM.

@@ -14,56 +14,33 @@ const LISTENERS_EVERY: Duration = Duration::from_secs(5);
 /// How often the list of revoked certificates is looked at: a revoked link is cut within 5 s.
 const PEERS_EVERY: Duration = Duration::from_secs(2);
 
-/// What is read anew.
-trait Reload: Send + Sync + 'static {
-    /// Reads it again; says whether it has changed.
-    fn reload(&self) -> Result<bool, TlsError>;
-    /// A file that it is known by.
-    fn path(&self) -> PathBuf;
-}
-
-impl Reload for ListenerCertificate {
-    fn reload(&self) -> Result<bool, TlsError> {
-        self.reload()
-    }
-
-    fn path(&self) -> PathBuf {
-        self.path().to_owned()
-    }
-}
-
-impl Reload for PeerTrust {
-    fn reload(&self) -> Result<bool, TlsError> {
-        self.reload()
-    }
-
-    fn path(&self) -> PathBuf {
-        self.path().to_owned()
-    }
-}
-
 /// Has new handshakes of a listener go by its files as they are.
 pub(super) fn keep_listener_current(certificate: &Arc<ListenerCertificate>) {
-    tokio::spawn(keep_current(Arc::clone(certificate), LISTENERS_EVERY));
+    let (path, certificate) = (certificate.path().to_owned(), Arc::clone(certificate));
+    tokio::spawn(keep_current(path, LISTENERS_EVERY, move || certificate.reload()));
 }
 
 /// Whom this node lets in as a node or a link, if it has a folder of certificates; kept current.
 pub(super) fn peer_trust(config: &NodeConfig) -> Result<Option<Arc<PeerTrust>>, TlsError> {
     let Some(folder) = &config.tls else { return Ok(None) };
     let trust = Arc::new(PeerTrust::load(folder)?);
-    tokio::spawn(keep_current(Arc::clone(&trust), PEERS_EVERY));
+    let (path, read) = (trust.path().to_owned(), Arc::clone(&trust));
+    tokio::spawn(keep_current(path, PEERS_EVERY, move || read.reload()));
     Ok(Some(trust))
 }
 
-async fn keep_current<R: Reload>(files: Arc<R>, every: Duration) {
+/// Reads files again and again; `reload` says whether they have changed.
+async fn keep_current(
+    path: PathBuf,
+    every: Duration,
+    reload: impl Fn() -> Result<bool, TlsError> + Clone + Send + 'static,
+) {
     let mut ticks = ticks(every);
-    let path = files.path();
     let file = path.display();
     let mut said = String::new();
     loop {
         ticks.tick().await;
-        let read = Arc::clone(&files);
-        let reloaded = match tokio::task::spawn_blocking(move || read.reload()).await {
+        let reloaded = match tokio::task::spawn_blocking(reload.clone()).await {
             Ok(reloaded) => reloaded.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };

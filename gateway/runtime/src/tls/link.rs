@@ -2,7 +2,6 @@
 //! from issues it, so that it alone says who may, and whoever dials trusts that cluster's authority and no
 //! other. A link's certificate proves a client and never a server: it cannot stand for a node.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use meridian_base::id::ClusterId;
@@ -13,36 +12,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ServerConfig};
 
 use super::name::{Subject, cluster_label, parse_name, wrong_cluster};
-use super::{
-    CA_CERTIFICATE_FILE, ClusterCa, Credentials, TlsError, Validity, crypto_provider, write_file,
-};
+use super::{ClusterCa, Credentials, Issued, TlsError, Validity, crypto_provider};
 
 /// The protocol that both sides of a link must name in the TLS handshake: not that of nodes.
 const LINK_ALPN: &[u8] = b"meridian-link/1";
-const LINK_CERTIFICATE_FILE: &str = "link.pem";
-const LINK_KEY_FILE: &str = "link-key.pem";
 /// With `link-` in front it must fit the 63 characters of a DNS label.
 const NAME_BYTES_MAX: usize = 58;
-
-/// A link's certificate, its private key, and the authority of the cluster that it leads to, all as PEM.
-#[derive(Clone)]
-pub struct LinkIdentity {
-    /// The certificate.
-    pub cert_chain_pem: String,
-    /// The private key.
-    pub key_pem: String,
-    /// The authority of the source's nodes, which has issued the certificate.
-    pub ca_pem: String,
-}
-
-impl LinkIdentity {
-    /// Writes `link.pem`, `ca.pem` and, mode 0600, `link-key.pem` in `folder`.
-    pub fn save(&self, folder: &Path) -> Result<(), TlsError> {
-        write_file(&folder.join(LINK_CERTIFICATE_FILE), &self.cert_chain_pem, 0o644)?;
-        write_file(&folder.join(CA_CERTIFICATE_FILE), &self.ca_pem, 0o644)?;
-        write_file(&folder.join(LINK_KEY_FILE), &self.key_pem, 0o600)
-    }
-}
 
 /// Whether a certificate can name a link so.
 pub fn is_link_name(name: &str) -> bool {
@@ -53,15 +28,14 @@ pub fn is_link_name(name: &str) -> bool {
 
 impl ClusterCa {
     /// Issues the identity of a link that leads to this cluster, with a fresh key.
-    pub fn issue_link(&self, link: &str, validity: Validity) -> Result<LinkIdentity, TlsError> {
+    pub fn issue_link(&self, link: &str, validity: Validity) -> Result<Issued, TlsError> {
         if !is_link_name(link) {
             return Err(TlsError::LinkName { link: link.to_owned() });
         }
         let name = format!("link-{link}.{}.meridian", cluster_label(&self.cluster)?);
         let common_name = format!("Meridian link {link} to cluster {}", self.cluster);
         let usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let (cert_chain_pem, key_pem) = self.sign(&[name], common_name, usages, validity)?;
-        Ok(LinkIdentity { cert_chain_pem, key_pem, ca_pem: self.certificate_pem.clone() })
+        self.issue_as("link", &[name], common_name, usages, validity)
     }
 }
 

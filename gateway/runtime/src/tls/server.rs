@@ -20,47 +20,18 @@ use tokio_rustls::server::TlsStream;
 
 use super::trust::{CurrentTrust, Pem, ShownCertificate, Trust};
 use super::{
-    CA_CERTIFICATE_FILE, ClusterCa, TlsError, Validity, ends_at, parse_certificates, read_file,
-    read_key_file, write_file,
+    ClusterCa, Issued, TlsError, Validity, ends_at, parse_certificates, read_file, read_key_file,
 };
 
-const SERVER_CERTIFICATE_FILE: &str = "server.pem";
-const SERVER_KEY_FILE: &str = "server-key.pem";
-const CLIENT_CERTIFICATE_FILE: &str = "client.pem";
-const CLIENT_KEY_FILE: &str = "client-key.pem";
 /// Of a common name, by RFC 5280.
 const COMMON_NAME_BYTES_MAX: usize = 64;
 /// Names that nodes and links have: no listener may have one.
 const OWN_DOMAIN: &str = "meridian";
 const WHAT: &str = "listener's certificate";
 
-/// A certificate for listeners, its key and the authority that clients are to trust, all as PEM.
-#[derive(Clone)]
-pub struct ServerIdentity {
-    /// The certificate.
-    pub cert_chain_pem: String,
-    /// The private key.
-    pub key_pem: String,
-    /// The authority that has issued it.
-    pub ca_pem: String,
-}
-
-impl ServerIdentity {
-    /// Writes `server.pem`, `ca.pem` and, mode 0600, `server-key.pem` in `folder`.
-    pub fn save(&self, folder: &Path) -> Result<(), TlsError> {
-        write_file(&folder.join(SERVER_CERTIFICATE_FILE), &self.cert_chain_pem, 0o644)?;
-        write_file(&folder.join(CA_CERTIFICATE_FILE), &self.ca_pem, 0o644)?;
-        write_file(&folder.join(SERVER_KEY_FILE), &self.key_pem, 0o600)
-    }
-}
-
 impl ClusterCa {
     /// Issues a certificate for a listener that clients reach by these host names and addresses.
-    pub fn issue_server(
-        &self,
-        hosts: &[String],
-        validity: Validity,
-    ) -> Result<ServerIdentity, TlsError> {
+    pub fn issue_server(&self, hosts: &[String], validity: Validity) -> Result<Issued, TlsError> {
         let is_own = |host: &String| host.rsplit('.').next() == Some(OWN_DOMAIN);
         let illegal = hosts.iter().find(|host| host.is_empty() || is_own(host));
         let (Some(first), None) = (hosts.first(), illegal) else {
@@ -69,40 +40,16 @@ impl ClusterCa {
         };
         let common_name = format!("Meridian listener {first}");
         let usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let (cert_chain_pem, key_pem) = self.sign(hosts, common_name, usages, validity)?;
-        Ok(ServerIdentity { cert_chain_pem, key_pem, ca_pem: self.certificate_pem.clone() })
+        self.issue_as("server", hosts, common_name, usages, validity)
     }
-}
 
-/// The certificate of a Kafka client, its key and the authority that issued it, all as PEM.
-#[derive(Clone)]
-pub struct ClientIdentity {
-    /// The certificate.
-    pub cert_chain_pem: String,
-    /// The private key.
-    pub key_pem: String,
-    /// The authority that has issued it.
-    pub ca_pem: String,
-}
-
-impl ClientIdentity {
-    /// Writes `client.pem`, `ca.pem` and, mode 0600, `client-key.pem` in `folder`.
-    pub fn save(&self, folder: &Path) -> Result<(), TlsError> {
-        write_file(&folder.join(CLIENT_CERTIFICATE_FILE), &self.cert_chain_pem, 0o644)?;
-        write_file(&folder.join(CA_CERTIFICATE_FILE), &self.ca_pem, 0o644)?;
-        write_file(&folder.join(CLIENT_KEY_FILE), &self.key_pem, 0o600)
-    }
-}
-
-impl ClusterCa {
     /// Issues a certificate for a Kafka client: its subject is `CN=name`.
-    pub fn issue_client(&self, name: &str, validity: Validity) -> Result<ClientIdentity, TlsError> {
+    pub fn issue_client(&self, name: &str, validity: Validity) -> Result<Issued, TlsError> {
         if name.is_empty() || name.len() > COMMON_NAME_BYTES_MAX {
             return Err(TlsError::ClientName { name: name.to_owned() });
         }
         let usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let (cert_chain_pem, key_pem) = self.sign(&[], name.to_owned(), usages, validity)?;
-        Ok(ClientIdentity { cert_chain_pem, key_pem, ca_pem: self.certificate_pem.clone() })
+        self.issue_as("client", &[], name.to_owned(), usages, validity)
     }
 }
 
@@ -275,6 +222,7 @@ mod tests {
 
     use meridian_base::id::ClusterId;
 
+    use super::super::write_file;
     use super::*;
 
     fn authority() -> (ClusterCa, Validity) {

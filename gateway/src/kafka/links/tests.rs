@@ -14,7 +14,7 @@ use super::*;
 use crate::client::security::Security;
 use crate::client::{ClientError, Connection, clock};
 use crate::kafka::testing::{FakeBroker, PATIENCE, front_of, quick_config};
-use crate::runtime::tls::{ClusterCa, LinkIdentity, PeerTrust, Serial, Validity};
+use crate::runtime::tls::{ClusterCa, Issued, PeerTrust, Serial, Validity};
 
 fn cluster() -> ClusterId {
     ClusterId::from_text("west")
@@ -74,16 +74,16 @@ impl Source {
         self.broker.decide(Command::PutRows(vec![RowChange { kind, key, value, expected }]));
     }
 
-    async fn dial(&self, link: LinkIdentity) -> Result<Connection, ClientError> {
+    async fn dial(&self, link: Issued) -> Result<Connection, ClientError> {
         Connection::open_secured(&self.address, &security(link)).await
     }
 }
 
-fn security(link: LinkIdentity) -> Security {
+fn security(link: Issued) -> Security {
     Security::parse(&options(link)).unwrap()
 }
 
-fn options(link: LinkIdentity) -> BTreeMap<String, String> {
+fn options(link: Issued) -> BTreeMap<String, String> {
     let options = [
         ("security.protocol", "QUIC".to_owned()),
         ("ssl.ca.pem", link.ca_pem),
@@ -154,7 +154,7 @@ async fn a_revoked_link_is_cut_and_the_others_go_on() {
     assert!(trust.reload().expect("a list"));
     let cut = async { while asked(&of_east).await {} };
     tokio::time::timeout(PATIENCE, cut).await.expect("cut");
-    let is_served = async |link: &LinkIdentity| match source.dial(link.clone()).await {
+    let is_served = async |link: &Issued| match source.dial(link.clone()).await {
         Ok(connection) => asked(&connection).await,
         Err(_) => false,
     };
@@ -198,11 +198,11 @@ async fn whoever_has_no_certificate_of_a_link_to_this_cluster_is_refused() {
     let other = ca().issue_link("east", validity()).unwrap();
     let refused = [
         // A node's own is not for links.
-        LinkIdentity { cert_chain_pem: node.cert_chain_pem, key_pem: node.key_pem, ..link.clone() },
+        Issued { cert_chain_pem: node.cert_chain_pem, key_pem: node.key_pem, ..link.clone() },
         // Of another authority, of the same name even.
-        LinkIdentity { ca_pem: link.ca_pem.clone(), ..other.clone() },
+        Issued { ca_pem: link.ca_pem.clone(), ..other.clone() },
         // The dialling side trusts another authority.
-        LinkIdentity { ca_pem: other.ca_pem.clone(), ..link.clone() },
+        Issued { ca_pem: other.ca_pem.clone(), ..link.clone() },
         // One that has ended.
         source
             .ca
