@@ -16,6 +16,7 @@
 mod acls;
 mod configs;
 mod entries;
+mod follow;
 mod groups;
 mod notes;
 mod quotas;

@@ -11,26 +11,23 @@ use std::ops::Bound;
 use meridian_access::{
     Operation, Pattern, PatternType, Permission, Principal, ResourceType, Rule, WILDCARD,
 };
-use meridian_consensus::command::{FeatureLevel, RowKind};
+use meridian_consensus::command::RowKind;
 use meridian_consensus::state::Metadata;
 use meridian_consensus::state::limits::VALUE_SIZE_BYTES_MAX;
 use meridian_mirror::rights::{Sides, Step, carried_key, follow};
 use meridian_protocol::messages::{DescribeAclsRequest, DescribeAclsResource};
 
-use super::entries::{Item, put_all};
+use super::entries::Item;
+use super::follow::{Followed, LeftOut};
 use super::notes::{Kinds, Notes};
 use super::{Duties, LookError, Steward, follows};
 use crate::client::ClientError;
-use crate::features::agree;
 use crate::mirror::rules::{Matcher, compiled};
 
 const KINDS: Kinds = Kinds { of: RowKind::Acl, note: RowKind::CarriedAcl };
-/// What is refused, in errors.
-const WHAT: &str = "access rule";
+const FOLLOWED: Followed = Followed { one: "access rule", event: "access rules", many: "" };
 /// The code that stands for each, in filters.
 const ANY: i8 = 1;
-/// Rules that are named among those left out; of more there is only the number.
-const LEFT_OUT_COUNT_MAX: usize = 50;
 
 /// What a link mirrors, as far as rules may be about it.
 #[derive(Debug, Default)]
@@ -130,20 +127,10 @@ struct Wanted {
     /// By the keys of their rows.
     rules: BTreeSet<Vec<u8>>,
     /// Those that are not set here, and why.
-    left_out: BTreeMap<String, String>,
-    /// How many more than those.
-    beyond_count: usize,
+    left_out: LeftOut,
 }
 
 impl Wanted {
-    fn leave_out(&mut self, rule: String, why: String) {
-        if self.left_out.len() < LEFT_OUT_COUNT_MAX || self.left_out.contains_key(&rule) {
-            self.left_out.insert(rule, why);
-        } else {
-            self.beyond_count += 1;
-        }
-    }
-
     fn take(&mut self, link: &str, scope: &Scope, resource: &DescribeAclsResource) {
         let (Some(kind), Some(pattern_type)) = (
             ResourceType::from_code(resource.resource_type),
@@ -165,12 +152,12 @@ impl Wanted {
                     "its prefix means the source's name of {mirror}, which has another name here; make a rule for \
                      {mirror} with `meridian acl allow`"
                 );
-                self.leave_out(what.clone(), why);
+                self.left_out.add(what.clone(), why);
             }
             let (Some(operation), Some(permission)) =
                 (Operation::from_code(acl.operation), Permission::from_code(acl.permission_type))
             else {
-                self.leave_out(what, "its operation is unknown here".to_owned());
+                self.left_out.add(what, "its operation is unknown here");
                 continue;
             };
             if patterns.is_empty() {
@@ -179,7 +166,7 @@ impl Wanted {
             let principal = match acl.principal.parse::<Principal>() {
                 Ok(principal) => principal,
                 Err(error) => {
-                    self.leave_out(what, error.to_string());
+                    self.left_out.add(what, error.to_string());
                     continue;
                 }
             };
@@ -189,7 +176,7 @@ impl Wanted {
                     Rule { pattern: pattern.clone(), principal, host, operation, permission };
                 match rule.checked() {
                     Ok(rule) => self.add(link, &rule),
-                    Err(error) => self.leave_out(what.clone(), error.to_string()),
+                    Err(error) => self.left_out.add(what.clone(), error.to_string()),
                 }
             }
         }
@@ -203,17 +190,13 @@ impl Wanted {
         }
         let why =
             format!("with the name of the link it takes more than {VALUE_SIZE_BYTES_MAX} bytes");
-        self.leave_out(format!("{} of {}", rule.pattern, rule.principal), why);
+        self.left_out.add(format!("{} of {}", rule.pattern, rule.principal), why);
     }
 
     fn of(link: &str, scope: &Scope, resources: &[DescribeAclsResource]) -> Self {
         let mut wanted = Self::default();
         for resource in resources {
             wanted.take(link, scope, resource);
-        }
-        if wanted.beyond_count > 0 {
-            let more = format!("{} more", wanted.beyond_count);
-            wanted.left_out.insert(more, "for such reasons".to_owned());
         }
         wanted
     }
@@ -233,13 +216,7 @@ fn changes(metadata: &Metadata, link: &str, scope: &Scope, there: &BTreeSet<Vec<
     let item = |(key, step): (Vec<u8>, Step)| {
         let rule = Rule::decode(&key);
         let name = rule.map_or_else(|_| key.escape_ascii().to_string(), |rule| rule.to_string());
-        let told = match step {
-            Step::Set => "set",
-            Step::Remove => "removed",
-            Step::Note | Step::Release | Step::Own => "",
-        };
-        let rows = notes.changes(KINDS, link, &key, step, Default::default());
-        Item { name, told: told.to_owned(), rows }
+        notes.item(KINDS, link, name, &key, step, Default::default())
     };
     steps.into_iter().map(item).filter(|item| !item.rows.is_empty()).collect()
 }
@@ -255,24 +232,10 @@ impl Steward {
         for kind in [ResourceType::Topic, ResourceType::Group] {
             resources.extend(self.rules_about(kind).await?);
         }
-        let Wanted { rules, left_out, .. } = Wanted::of(&self.link, &scope, &resources);
-        self.tell(|report| report.acls_left_out = left_out);
+        let Wanted { rules, left_out } = Wanted::of(&self.link, &scope, &resources);
+        self.tell(|report| report.acls_left_out = left_out.into_named());
         let items = changes(&self.node.meta.metadata(), &self.link, &scope, &rules);
-        if items.is_empty() {
-            return Ok(());
-        }
-        agree(&*self.node, FeatureLevel::RULES).await?;
-        let (done, failure) = put_all(&*self.node, WHAT, &items).await;
-        for Item { name, told, .. } in done.iter().filter(|it| !it.told.is_empty()) {
-            tracing::info!(link = %self.link, rule = %name, "an access rule is {told}, as at the source");
-        }
-        let count = |told: &str| done.iter().filter(|it| it.told == told).count();
-        let (set, removed) = (count("set"), count("removed"));
-        if set + removed > 0 {
-            let what = format!("{set} set and {removed} removed, as at the source");
-            self.on_event("access rules", what);
-        }
-        failure.map_or(Ok(()), Err)
+        self.follow_with(FOLLOWED, &items).await
     }
 
     async fn rules_about(

@@ -10,6 +10,13 @@ use meridian_consensus::command::{ExpectedVersion, RowChange, RowKind};
 use meridian_consensus::state::{Metadata, Row};
 use meridian_mirror::rights::{Step, carried_key, parts};
 
+use super::entries::Item;
+
+/// How a step is told of that sets a row.
+pub(super) const SET: &str = "set";
+/// How one is told of that removes it.
+pub(super) const REMOVED: &str = "removed";
+
 /// The kind of rows that follow, and of the notes about them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kinds {
@@ -61,8 +68,27 @@ impl Notes {
         notes
     }
 
+    /// A step as it is written. `set` is the value of the row to set, and of the note about it.
+    pub(super) fn item(
+        &self,
+        kinds: Kinds,
+        link: &str,
+        name: String,
+        key: &[u8],
+        step: Step,
+        set: (Vec<u8>, Vec<u8>),
+    ) -> Item {
+        let told = match step {
+            Step::Set => SET,
+            Step::Remove => REMOVED,
+            Step::Note | Step::Release | Step::Own => "",
+        };
+        let rows = self.changes(kinds, link, key, step, set);
+        Item { name, told: told.to_owned(), rows }
+    }
+
     /// The changes of a step. `set` is the value of the row to set, and of the note about it.
-    pub(super) fn changes(
+    fn changes(
         &self,
         kinds: Kinds,
         link: &str,

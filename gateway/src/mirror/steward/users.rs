@@ -9,55 +9,28 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use meridian_access::{Credential, Principal};
-use meridian_consensus::command::{FeatureLevel, RowKind};
+use meridian_consensus::command::RowKind;
 use meridian_consensus::state::Metadata;
 use meridian_mirror::rights::{Sides, Step, follow};
 use meridian_protocol::messages::MeridianAdminRequest;
 
-use super::entries::{Item, put_all};
+use super::entries::Item;
+use super::follow::{Followed, LeftOut};
 use super::notes::{Kinds, Notes};
 use super::{LookError, Steward, follows};
 use crate::client::ClientError;
-use crate::features::agree;
 use crate::kafka::users::carried::{self, Credentials, METHOD};
 use crate::mirror::survey;
 use crate::runtime::secrets::Keyring;
 
 const KINDS: Kinds = Kinds { of: RowKind::ScramUser, note: RowKind::CarriedUser };
-/// What is refused, in errors.
-const WHAT: &str = "credential";
-/// Users that are named among those left out; of more there is only the number.
-const LEFT_OUT_COUNT_MAX: usize = 50;
+const FOLLOWED: Followed = Followed { one: "credential", event: "users", many: "credentials " };
 
 /// What this cluster brings to its users.
 #[derive(Clone, Copy)]
 struct Own<'a> {
     keys: &'a Keyring,
     super_users: &'a [Principal],
-}
-
-/// Credentials that are not set here, and why.
-#[derive(Debug, Default)]
-struct LeftOut {
-    named: BTreeMap<String, String>,
-    beyond_count: usize,
-}
-
-impl LeftOut {
-    fn add(&mut self, name: String, why: &str) {
-        if self.named.len() < LEFT_OUT_COUNT_MAX {
-            self.named.insert(name, why.to_owned());
-        } else {
-            self.beyond_count += 1;
-        }
-    }
-
-    fn into_named(mut self) -> BTreeMap<String, String> {
-        if self.beyond_count > 0 {
-            self.named.insert(format!("{} more", self.beyond_count), "for such reasons".to_owned());
-        }
-        self.named
-    }
 }
 
 /// The credentials that the source has, and the keys of those in which it has no say.
@@ -143,13 +116,7 @@ fn changes(
             }
             _ => Default::default(),
         };
-        let told = match step {
-            Step::Set => "set",
-            Step::Remove => "removed",
-            Step::Note | Step::Release | Step::Own => "",
-        };
-        let rows = notes.changes(KINDS, link, &key, step, set);
-        items.push(Item { name, told: told.to_owned(), rows });
+        items.push(notes.item(KINDS, link, name, &key, step, set));
     }
     Ok((items, left_out))
 }
@@ -175,21 +142,7 @@ impl Steward {
         let found = changes(&self.node.meta.metadata(), &self.link, own, answer);
         let (items, left_out) = found?;
         self.tell(|report| report.users_left_out = left_out.into_named());
-        if items.is_empty() {
-            return Ok(());
-        }
-        agree(&*self.node, FeatureLevel::RULES).await?;
-        let (done, failure) = put_all(&*self.node, WHAT, &items).await;
-        for Item { name, told, .. } in done.iter().filter(|it| !it.told.is_empty()) {
-            tracing::info!(link = %self.link, credential = %name, "it is {told}, as at the source");
-        }
-        let count = |told: &str| done.iter().filter(|it| it.told == told).count();
-        let (set, removed) = (count("set"), count("removed"));
-        if set + removed > 0 {
-            let what = format!("{set} credentials set and {removed} removed, as at the source");
-            self.on_event("users", what);
-        }
-        failure.map_or(Ok(()), Err)
+        self.follow_with(FOLLOWED, &items).await
     }
 }
 
@@ -202,6 +155,7 @@ mod tests {
     use crate::broker::Broker as _;
     use crate::kafka::testing::FakeBroker;
     use crate::kafka::users::carried::{OfUser, Unopened};
+    use crate::mirror::steward::entries::put_all;
 
     fn keys(letter: &str) -> Keyring {
         Keyring::parse(&letter.repeat(64), "test").unwrap()
@@ -234,7 +188,7 @@ mod tests {
             let own = Own { keys: &self.keys, super_users: &super_users };
             let (items, left_out) =
                 changes(&self.broker.state(), link, own, answer).expect("there is a key");
-            let (done, failure) = put_all(&*self.broker, WHAT, &items).await;
+            let (done, failure) = put_all(&*self.broker, FOLLOWED.one, &items).await;
             assert!(failure.is_none(), "{failure:?}");
             let said = |it: &&Item| format!("{} {}", it.name, it.told);
             (done.iter().map(said).collect(), left_out.into_named().into_keys().collect())

@@ -7,6 +7,8 @@ use meridian_protocol::messages::AclDescription;
 use super::*;
 use crate::broker::Broker as _;
 use crate::kafka::testing::FakeBroker;
+use crate::mirror::steward::entries::put_all;
+use crate::mirror::steward::follow::LEFT_OUT_COUNT_MAX;
 use crate::mirror::testing::mirror;
 
 const LITERAL: PatternType = PatternType::Literal;
@@ -75,7 +77,7 @@ fn wanted(scope: &Scope, there: &[DescribeAclsResource]) -> (Vec<String>, Vec<St
     let mut patterns: Vec<String> =
         rules.iter().map(|key| Rule::decode(key).unwrap().pattern.to_string()).collect();
     patterns.sort();
-    (patterns, left_out.into_keys().collect())
+    (patterns, left_out.into_named().into_keys().collect())
 }
 
 #[test]
@@ -151,7 +153,7 @@ async fn follow_names(
 ) -> (usize, usize) {
     let keys = names.iter().map(|name| rule(ResourceType::Topic, LITERAL, name).encode());
     let items = changes(&broker.state(), link, scope, &keys.collect());
-    let (done, failure) = put_all(broker, WHAT, &items).await;
+    let (done, failure) = put_all(broker, FOLLOWED.one, &items).await;
     assert!(failure.is_none(), "{failure:?}");
     let count = |told: &str| done.iter().filter(|it| it.told == told).count();
     (count("set"), count("removed"))
@@ -199,8 +201,8 @@ async fn two_links_that_let_go_of_a_rule_at_once_do_not_leave_it_behind() {
     follow_names(&broker, "north", &scope, &["a"]).await;
     let of = |link| changes(&broker.state(), link, &scope, &BTreeSet::new());
     let (west, north) = (of("west"), of("north"));
-    assert!(put_all(&*broker, WHAT, &west).await.1.is_none());
-    let failure = put_all(&*broker, WHAT, &north).await.1.expect("it was read before");
+    assert!(put_all(&*broker, FOLLOWED.one, &west).await.1.is_none());
+    let failure = put_all(&*broker, FOLLOWED.one, &north).await.1.expect("it was read before");
     assert!(failure.to_string().starts_with("access rule ALLOW WRITE on TOPIC a"), "{failure}");
     assert_eq!(follow_names(&broker, "north", &scope, &[]).await, (0, 1));
     assert_eq!(here(&broker), [""; 0]);
